@@ -1,0 +1,36 @@
+// The ranks of a job as a whole, for what happens outside the step: agreement, small gathers, ordered endings. Blocking.
+// Rooms that need no more than this (checkpoint, report) take a World&, so that their tests run in one process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace espalier {
+
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int Rank() const = 0;
+  virtual int Size() const = 0;
+  virtual void Barrier() = 0;
+  /// Every rank's bytes, by rank, on rank 0; empty elsewhere.
+  virtual std::vector<std::string> Gather(const std::string& bytes) = 0;
+  /// Rank 0's bytes, everywhere.
+  virtual std::string Broadcast(const std::string& bytes) = 0;
+  /// Largest value of all ranks, everywhere.
+  virtual int64_t Max(int64_t value) = 0;
+};
+
+/// The world of one process.
+class SelfWorld final : public World {
+ public:
+  int Rank() const override { return 0; }
+  int Size() const override { return 1; }
+  void Barrier() override {}
+  std::vector<std::string> Gather(const std::string& bytes) override { return {bytes}; }
+  std::string Broadcast(const std::string& bytes) override { return bytes; }
+  int64_t Max(int64_t value) override { return value; }
+};
+
+}  // namespace espalier

@@ -1,0 +1,34 @@
+// Named constants of an op: numbers and texts, in the order of their names so that printing is deterministic.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+struct Attributes {
+  std::map<std::string, double, std::less<>> numbers;
+  std::map<std::string, std::string, std::less<>> texts;
+
+  bool operator==(const Attributes&) const = default;
+
+  double Number(std::string_view name) const {
+    auto it = numbers.find(name);
+    CHECK(it != numbers.end(), "op attribute {} is missing", name);
+    return it->second;
+  }
+  double NumberOr(std::string_view name, double otherwise) const {
+    auto it = numbers.find(name);
+    return it == numbers.end() ? otherwise : it->second;
+  }
+  const std::string& Text(std::string_view name) const {
+    auto it = texts.find(name);
+    CHECK(it != texts.end(), "op attribute {} is missing", name);
+    return it->second;
+  }
+};
+
+}  // namespace espalier

@@ -1,0 +1,94 @@
+// The logical program: values and the ops that make them, in execution order. One graph holds the whole model (all
+// layers, all chunks, one microbatch, plus the ops that run once a step). It knows mesh axes, but no ranks.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/graph/attributes.hpp"
+#include "espalier/graph/type.hpp"
+
+namespace espalier {
+
+/// What an op is for. F forward, B input gradient, W weight gradient (microbatch roles); P prepare (needs only step
+/// values and state), S synchronise gradients, U update (step roles).
+enum class Role : uint8_t { kP, kF, kB, kW, kS, kU };
+std::string_view Name(Role role);  ///< "P" "F" "B" "W" "S" "U"
+
+/// Once per step, or once per microbatch. The value of a microbatch op exists once per microbatch in flight.
+enum class Frequency : uint8_t { kStep, kMicrobatch };
+
+/// P, S and U run once per step; F, B and W once per microbatch.
+constexpr Frequency FrequencyOf(Role role) {
+  return role == Role::kF || role == Role::kB || role == Role::kW ? Frequency::kMicrobatch : Frequency::kStep;
+}
+
+enum class ValueKind : uint8_t {
+  kActivation,   ///< made by an op, dead after its last use
+  kInput,        ///< filled from outside before the step: token ids and targets (microbatch), lr and step (step)
+  kState,        ///< persistent and checkpointed: master weights, exp_avg, exp_avg_sq; only U writes it
+  kAccumulator,  ///< fp32, summed over the microbatches of a step by ops that accumulate
+};
+std::string_view Name(ValueKind kind);
+
+/// Chunk of values and ops that exist on every stage (step values).
+inline constexpr int kAllChunks = -1;
+
+struct Value {
+  std::string name;  ///< unique; parameters carry Hugging Face's names
+  Type type;
+  ValueKind kind = ValueKind::kActivation;
+  Frequency frequency = Frequency::kMicrobatch;
+  int chunk = kAllChunks;  ///< where it lives
+  int producer = -1;       ///< op id, or -1 for inputs and states
+};
+
+struct Op {
+  std::string kind;  ///< key of the op table (src/ops/op_table.cpp)
+  std::vector<int> inputs;
+  std::vector<int> outputs;
+  Attributes attributes;
+  Role role = Role::kF;
+  int layer = 0;  ///< 0 embedding, 1..L, L+1 head; orders reports and buckets
+  int chunk = 0;  ///< pipeline chunk that runs it; kAllChunks: every stage
+  Frequency frequency() const { return FrequencyOf(role); }
+};
+
+class Graph {
+ public:
+  std::vector<Value> values;
+  std::vector<Op> ops;  ///< in execution order
+  /// Results that outlive the program: value ids that are read from outside (loss, norm, logits, ...).
+  std::vector<int> results;
+
+  int AddValue(Value value);
+  /// Sets the producer of the op's outputs (states and accumulators keep theirs).
+  int AddOp(Op op);
+  /// Id of a value by name; CHECKs that it exists.
+  int Find(std::string_view name) const;
+  /// As Find, but -1 if there is none.
+  int FindOrNone(std::string_view name) const;
+  /// A name not yet taken: `base`, or `base.2`, `base.3`, ...
+  std::string Unique(const std::string& base) const;
+  /// Sets every value's producer again from the ops' outputs, after ops were inserted or reordered.
+  void Renumber();
+};
+
+/// The whole graph as text; ParseGraph(Print(g)) prints the same text.
+///
+///   value ids : i32[4{dp_shard},128] input microbatch chunk 0
+///   x = embedding(ids, table) @ F layer 0 chunk 0 : bf16[4{dp_shard},128,64]+sum{tp}
+///   y = matmul(x, w) spec="bsk,nk->bsn" @ F layer 1 chunk 0 : bf16[4,128,64]
+///   result y
+std::string Print(const Graph& graph);
+/// Throws InvariantError with line number and text.
+Graph ParseGraph(std::string_view text);
+
+/// Checks what must hold between any two passes: op kinds known and arities right, roles, layers and chunks set and
+/// in range, defined before use, types equal to what the op's own rule infers, frequencies consistent, no partial
+/// value written to a state. Throws InvariantError naming `after` (the pass), the op and what is wrong.
+void Verify(const Graph& graph, std::string_view after);
+
+}  // namespace espalier

@@ -1,0 +1,86 @@
+// The lattice of ranks. Axes, outermost first: pp, dp_replicate, dp_shard, cp, tp. A rank is a coordinate; a
+// group is the ranks that differ only in the named axes. Rank numbers are row-major: tp varies fastest.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
+inline constexpr int kAxisCount = 5;
+inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard, Axis::kCp,
+                                                       Axis::kTp};
+
+/// "pp", "dp_replicate", "dp_shard", "cp" or "tp".
+std::string_view Name(Axis axis);
+
+/// A set of axes, iterated outermost first.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (Axis a : axes) Add(a);
+  }
+  constexpr void Add(Axis a) { bits_ |= Bit(a); }
+  constexpr void Remove(Axis a) { bits_ &= static_cast<uint8_t>(~Bit(a)); }
+  constexpr bool Has(Axis a) const { return (bits_ & Bit(a)) != 0; }
+  constexpr bool Empty() const { return bits_ == 0; }
+  constexpr AxisSet operator|(AxisSet o) const { return FromBits(bits_ | o.bits_); }
+  constexpr AxisSet operator&(AxisSet o) const { return FromBits(bits_ & o.bits_); }
+  constexpr AxisSet operator-(AxisSet o) const { return FromBits(bits_ & ~o.bits_); }
+  constexpr bool operator==(const AxisSet&) const = default;
+  constexpr auto operator<=>(const AxisSet&) const = default;
+  constexpr uint8_t bits() const { return bits_; }
+  static constexpr AxisSet FromBits(int bits) {
+    AxisSet s;
+    s.bits_ = static_cast<uint8_t>(bits);
+    return s;
+  }
+  std::vector<Axis> List() const;  ///< outermost first
+
+ private:
+  static constexpr uint8_t Bit(Axis a) { return static_cast<uint8_t>(1u << static_cast<int>(a)); }
+  uint8_t bits_ = 0;
+};
+
+/// "tp" or "dp_replicate+dp_shard"; "none" if empty.
+std::string Name(AxisSet axes);
+
+/// Where a rank stands on each axis.
+using Coordinate = std::array<int, kAxisCount>;
+
+class Mesh {
+ public:
+  Mesh() { degrees_.fill(1); }
+  explicit Mesh(std::array<int, kAxisCount> degrees) : degrees_(degrees) {}
+
+  int Degree(Axis axis) const { return degrees_[static_cast<size_t>(axis)]; }
+  int Ranks() const;
+
+  Coordinate CoordinateOf(int rank) const;
+  int RankOf(const Coordinate& coordinate) const;
+
+  /// Number of ranks in a group over `axes`.
+  int GroupSize(AxisSet axes) const;
+  /// Position of a coordinate in its group: row-major over the named axes, outermost first.
+  int IndexInGroup(AxisSet axes, const Coordinate& coordinate) const;
+  /// World ranks of the group that holds `coordinate`, by their index in the group.
+  std::vector<int> GroupRanks(AxisSet axes, const Coordinate& coordinate) const;
+  /// `coordinate` with the named axes set to those of the group's member `index`.
+  Coordinate GroupMember(AxisSet axes, const Coordinate& coordinate, int index) const;
+
+  /// `axes` without those of degree 1: they cost nothing.
+  AxisSet Real(AxisSet axes) const;
+
+  /// "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2".
+  std::string ToString() const;
+
+ private:
+  std::array<int, kAxisCount> degrees_;
+};
+
+}  // namespace espalier

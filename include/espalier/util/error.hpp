@@ -1,0 +1,52 @@
+// Errors are of three kinds: the user's (UserError, collected and printed together), broken invariants
+// (CHECK -> InvariantError) and the environment's (MPI_CALL, HDF5_CALL in their own rooms).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace espalier {
+
+/// Exit status of the executable; the contract with scripts (doc/deck.md lists it for users).
+enum class ExitStatus : int {
+  kDone = 0,         ///< every step of the deck is done
+  kFault = 1,        ///< anything not named below
+  kDeck = 2,         ///< the deck or the command line is wrong
+  kData = 3,         ///< data or checkpoint refused
+  kDoesNotFit = 4,   ///< the plan needs more memory than there is
+  kStopped = 75,     ///< stopped early with a committed checkpoint: run me again
+};
+
+/// What the user can mend: every message found, with the status to exit with.
+class UserError : public std::runtime_error {
+ public:
+  UserError(ExitStatus status, std::vector<std::string> messages);
+  UserError(ExitStatus status, std::string message) : UserError(status, std::vector{std::move(message)}) {}
+
+  ExitStatus status() const { return status_; }
+  const std::vector<std::string>& messages() const { return messages_; }
+
+ private:
+  ExitStatus status_;
+  std::vector<std::string> messages_;
+};
+
+/// A broken invariant: a mistake of ours. Carries file and line.
+class InvariantError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+[[noreturn]] void FailCheck(const char* file, int line, const char* condition, const std::string& what);
+
+/// CHECK(condition, "format", values...): on in release builds too.
+#define CHECK(condition, ...)                                                                    \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]]                                                               \
+      ::espalier::FailCheck(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));         \
+  } while (false)
+
+}  // namespace espalier

@@ -1,0 +1,46 @@
+// Element types, shapes and the bf16 format: the words that every room shares.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+/// Element type of a tensor. kI32 holds token ids and positions.
+enum class Dtype : uint8_t { kF32, kBf16, kI32 };
+
+/// Bytes of one element.
+constexpr int64_t SizeOf(Dtype dtype) { return dtype == Dtype::kBf16 ? 2 : 4; }
+
+/// "f32", "bf16" or "i32".
+std::string_view Name(Dtype dtype);
+
+/// Extents of a tensor, outermost first (row-major). Empty: a scalar.
+using Shape = std::vector<int64_t>;
+
+/// Number of elements; 1 for a scalar.
+int64_t Volume(const Shape& shape);
+
+/// "[2,3]".
+std::string ToString(const Shape& shape);
+
+/// bfloat16: the upper half of an IEEE fp32.
+struct Bf16 {
+  uint16_t bits = 0;
+};
+
+/// Exact.
+constexpr float ToFloat(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+
+/// Rounds to nearest, ties to even; NaN stays NaN.
+constexpr Bf16 ToBf16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
+  return {static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
+}
+
+}  // namespace espalier

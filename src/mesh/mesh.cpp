@@ -1,0 +1,87 @@
+#include "espalier/mesh/mesh.hpp"
+
+#include <fmt/format.h>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+std::string_view Name(Axis axis) {
+  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  return kNames[static_cast<size_t>(axis)];
+}
+
+std::vector<Axis> AxisSet::List() const {
+  std::vector<Axis> axes;
+  for (Axis a : kAxes)
+    if (Has(a)) axes.push_back(a);
+  return axes;
+}
+
+std::string Name(AxisSet axes) {
+  std::string text;
+  for (Axis a : axes.List()) text += (text.empty() ? "" : "+") + std::string(Name(a));
+  return text.empty() ? "none" : text;
+}
+
+int Mesh::Ranks() const {
+  int n = 1;
+  for (int d : degrees_) n *= d;
+  return n;
+}
+
+Coordinate Mesh::CoordinateOf(int rank) const {
+  Coordinate c{};
+  for (size_t a = kAxisCount; a-- > 0; rank /= degrees_[a]) c[a] = rank % degrees_[a];
+  return c;
+}
+
+int Mesh::RankOf(const Coordinate& c) const {
+  int rank = 0;
+  for (size_t a = 0; a < kAxisCount; ++a) rank = rank * degrees_[a] + c[a];
+  return rank;
+}
+
+int Mesh::GroupSize(AxisSet axes) const {
+  int n = 1;
+  for (Axis a : axes.List()) n *= Degree(a);
+  return n;
+}
+
+int Mesh::IndexInGroup(AxisSet axes, const Coordinate& c) const {
+  int index = 0;
+  for (Axis a : axes.List()) index = index * Degree(a) + c[static_cast<size_t>(a)];
+  return index;
+}
+
+Coordinate Mesh::GroupMember(AxisSet axes, const Coordinate& coordinate, int index) const {
+  Coordinate c = coordinate;
+  const std::vector<Axis> list = axes.List();
+  for (auto a = list.rbegin(); a != list.rend(); ++a) {
+    c[static_cast<size_t>(*a)] = index % Degree(*a);
+    index /= Degree(*a);
+  }
+  CHECK(index == 0, "group member index out of range");
+  return c;
+}
+
+std::vector<int> Mesh::GroupRanks(AxisSet axes, const Coordinate& c) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < GroupSize(axes); ++i) ranks.push_back(RankOf(GroupMember(axes, c, i)));
+  return ranks;
+}
+
+AxisSet Mesh::Real(AxisSet axes) const {
+  AxisSet real;
+  for (Axis a : axes.List())
+    if (Degree(a) > 1) real.Add(a);
+  return real;
+}
+
+std::string Mesh::ToString() const {
+  std::string text;
+  for (Axis a : kAxes) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", Name(a), Degree(a));
+  return text;
+}
+
+}  // namespace espalier

@@ -2,7 +2,7 @@
 // layers, all chunks, one microbatch, plus the ops that run once a step). It knows mesh axes, but no ranks.
 #pragma once
 
-#include <array>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +74,9 @@ class Graph {
   std::string Unique(const std::string& base) const;
   /// Sets every value's producer again from the ops' outputs, after ops were inserted or reordered.
   void Renumber();
+
+ private:
+  std::map<std::string, int, std::less<>> ids_;
 };
 
 /// The whole graph as text; ParseGraph(Print(g)) prints the same text.

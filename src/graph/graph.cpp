@@ -1,0 +1,61 @@
+#include "espalier/graph/graph.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+std::string_view Name(Role role) {
+  constexpr std::array<std::string_view, 6> kNames = {"P", "F", "B", "W", "S", "U"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+std::string_view Name(ValueKind kind) {
+  constexpr std::array<std::string_view, 4> kNames = {"activation", "input", "state", "accumulator"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+int Graph::AddValue(Value value) {
+  CHECK(FindOrNone(value.name) < 0, "value {} is defined twice", value.name);
+  ids_.emplace(value.name, static_cast<int>(values.size()));
+  values.push_back(std::move(value));
+  return static_cast<int>(values.size()) - 1;
+}
+
+int Graph::AddOp(Op op) {
+  const int id = static_cast<int>(ops.size());
+  for (int output : op.outputs)
+    if (values[output].kind == ValueKind::kActivation) values[output].producer = id;
+  ops.push_back(std::move(op));
+  return id;
+}
+
+int Graph::FindOrNone(std::string_view name) const {
+  const auto it = ids_.find(name);
+  return it == ids_.end() ? -1 : it->second;
+}
+
+int Graph::Find(std::string_view name) const {
+  const int id = FindOrNone(name);
+  CHECK(id >= 0, "the graph has no value {}", name);
+  return id;
+}
+
+std::string Graph::Unique(const std::string& base) const {
+  if (FindOrNone(base) < 0) return base;
+  for (int i = 2;; ++i) {
+    std::string name = base + "." + std::to_string(i);
+    if (FindOrNone(name) < 0) return name;
+  }
+}
+
+void Graph::Renumber() {
+  for (Value& value : values) value.producer = -1;
+  for (size_t i = 0; i < ops.size(); ++i)
+    for (int output : ops[i].outputs)
+      if (values[output].kind == ValueKind::kActivation) values[output].producer = static_cast<int>(i);
+}
+
+}  // namespace espalier

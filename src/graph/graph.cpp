@@ -8,7 +8,7 @@
 namespace espalier {
 
 std::string_view Name(Role role) {
-  constexpr std::array<std::string_view, 6> kNames = {"P", "F", "B", "W", "S", "U"};
+  constexpr std::array<std::string_view, 7> kNames = {"P", "F", "B", "W", "S", "U", "?"};
   return kNames[static_cast<size_t>(role)];
 }
 

@@ -14,8 +14,8 @@ namespace espalier {
 
 /// What an op is for. F forward, B input gradient, W weight gradient (microbatch roles); P prepare (needs only step
 /// values and state), S synchronise gradients, U update (step roles).
-enum class Role : uint8_t { kP, kF, kB, kW, kS, kU };
-std::string_view Name(Role role);  ///< "P" "F" "B" "W" "S" "U"
+enum class Role : uint8_t { kP, kF, kB, kW, kS, kU, kUnset };
+std::string_view Name(Role role);  ///< "P" "F" "B" "W" "S" "U"; "?" if unset
 
 /// Once per step, or once per microbatch. The value of a microbatch op exists once per microbatch in flight.
 enum class Frequency : uint8_t { kStep, kMicrobatch };
@@ -35,6 +35,8 @@ std::string_view Name(ValueKind kind);
 
 /// Chunk of values and ops that exist on every stage (step values).
 inline constexpr int kAllChunks = -1;
+/// An op that nobody has placed yet; the verifier refuses it.
+inline constexpr int kUnset = -2;
 
 struct Value {
   std::string name;  ///< unique; parameters carry Hugging Face's names
@@ -42,7 +44,10 @@ struct Value {
   ValueKind kind = ValueKind::kActivation;
   Frequency frequency = Frequency::kMicrobatch;
   int chunk = kAllChunks;  ///< where it lives
-  int producer = -1;       ///< op id, or -1 for inputs and states
+  int producer = -1;       ///< op id, or -1 for inputs, states and accumulators
+  /// Where the model wants it: one logical dim name per dim, such as "batch,stream,embed" (src/passes/layout.cpp says
+  /// which axes each name stands for); empty: the rules decide.
+  std::string layout;
 };
 
 struct Op {
@@ -50,9 +55,9 @@ struct Op {
   std::vector<int> inputs;
   std::vector<int> outputs;
   Attributes attributes;
-  Role role = Role::kF;
-  int layer = 0;  ///< 0 embedding, 1..L, L+1 head; orders reports and buckets
-  int chunk = 0;  ///< pipeline chunk that runs it; kAllChunks: every stage
+  Role role = Role::kUnset;
+  int layer = kUnset;  ///< 0 embedding, 1..L, L+1 head; orders reports and buckets
+  int chunk = kUnset;  ///< pipeline chunk that runs it; kAllChunks: every stage
   Frequency frequency() const { return FrequencyOf(role); }
 };
 
@@ -83,8 +88,11 @@ class Graph {
 ///
 ///   value ids : i32[4{dp_shard},128] input microbatch chunk 0
 ///   x = embedding(ids, table) @ F layer 0 chunk 0 : bf16[4{dp_shard},128,64]+sum{tp}
-///   y = matmul(x, w) spec="bsk,nk->bsn" @ F layer 1 chunk 0 : bf16[4,128,64]
+///   y = matmul(x, w) {spec="bsk,nk->bsn"} @ F layer 1 chunk 0 : bf16[4,128,64] layout batch,stream,embed
 ///   result y
+///
+/// Several outputs: `a, b = op(...) ... : type, type`. An op that writes a declared value (state or accumulator) names
+/// it on the left; its type is printed again.
 std::string Print(const Graph& graph);
 /// Throws InvariantError with line number and text.
 Graph ParseGraph(std::string_view text);

@@ -1,0 +1,44 @@
+// Deck -> logical graph: whole tensors, no ranks. A family is one file that knows ops and logical dim names only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+#include "espalier/graph/graph.hpp"
+
+namespace espalier {
+
+/// What the graph is built for. Evaluation and sampling are the forward half of training; sampling ends at the logits.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kSample };
+
+/// Where the layers go: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
+struct Split {
+  std::vector<int> chunk_of_layer;
+  int chunks = 1;
+};
+
+/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by the flops of a token with the head counted
+/// as the layers it weighs; embedding in the first chunk, head in the last; every chunk gets at least one layer.
+Split SplitLayers(const Deck& deck, int chunks);
+
+/// How a weight starts.
+struct ParameterInit {
+  enum class Kind : uint8_t { kOnes, kNormal } kind = Kind::kNormal;
+  double std = 0;
+};
+
+struct Model {
+  Graph graph;                         ///< forward; states "parameters/<name>" in model order
+  std::vector<std::string> parameters; ///< Hugging Face's names, in model order
+  std::vector<ParameterInit> inits;    ///< by parameter
+};
+
+/// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together).
+/// Results: "loss", "count" (train, evaluate) or "logits" (sample).
+Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
+
+/// Number of parameters; tied tensors count once.
+int64_t ParameterCount(const Model& model);
+
+}  // namespace espalier

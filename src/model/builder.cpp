@@ -1,0 +1,54 @@
+#include "builder.hpp"
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+int Builder::MicrobatchInput(const std::string& name, Shape shape, std::string layout) {
+  return model_.graph.AddValue({name, MakeType(Dtype::kI32, std::move(shape)), ValueKind::kInput, Frequency::kMicrobatch,
+                                Chunk(), -1, std::move(layout)});
+}
+
+int Builder::StepInput(const std::string& name, Shape shape, std::string layout) {
+  return model_.graph.AddValue({name, MakeType(Dtype::kI32, std::move(shape)), ValueKind::kInput, Frequency::kStep,
+                                kAllChunks, -1, std::move(layout)});
+}
+
+int Builder::Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init) {
+  model_.parameters.push_back(name);
+  model_.inits.push_back(init);
+  const int master = model_.graph.AddValue({"parameters/" + name, MakeType(Dtype::kF32, std::move(shape)),
+                                            ValueKind::kState, Frequency::kStep, Chunk(), -1, std::move(layout)});
+  if (compute_ == Dtype::kF32) return master;
+  return Prepare("cast", {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
+}
+
+int Builder::Emit(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes,
+                  std::string layout) {
+  return EmitIn(Role::kF, kind, std::move(inputs), name, std::move(attributes), std::move(layout));
+}
+
+int Builder::Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes) {
+  return EmitIn(Role::kP, kind, std::move(inputs), name, std::move(attributes), "");
+}
+
+int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, const std::string& name,
+                    Attributes attributes, std::string layout) {
+  Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, Chunk()};
+  const std::vector<Type> types = Define(kind).infer(ContextOf(model_.graph, op));
+  for (size_t i = 0; i < types.size(); ++i)
+    op.outputs.push_back(model_.graph.AddValue({i == 0 ? name : name + "." + std::to_string(i), types[i],
+                                                ValueKind::kActivation, op.frequency(), op.chunk, -1,
+                                                i == 0 ? layout : ""}));
+  const int first = op.outputs.at(0);
+  model_.graph.AddOp(std::move(op));
+  return first;
+}
+
+const std::vector<int>& Builder::OutputsOf(int value) const {
+  const int producer = model_.graph.values[static_cast<size_t>(value)].producer;
+  CHECK(producer >= 0, "no op makes this value");
+  return model_.graph.ops[static_cast<size_t>(producer)].outputs;
+}
+
+}  // namespace espalier

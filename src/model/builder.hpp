@@ -1,0 +1,49 @@
+// What model files are written with: values by id, ops by name, logical dims for what the layout must respect.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "espalier/model/model.hpp"
+#include "espalier/ops/op.hpp"
+
+namespace espalier {
+
+class Builder {
+ public:
+  Builder(const Split& split, Dtype compute) : split_(split), compute_(compute) {}
+
+  /// All that follows belongs to this layer, and to its chunk.
+  void Layer(int layer) { layer_ = layer; }
+
+  /// An input that is filled from outside: once per microbatch, or once per step on every stage.
+  int MicrobatchInput(const std::string& name, Shape shape, std::string layout);
+  int StepInput(const std::string& name, Shape shape, std::string layout);
+
+  /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, made once a step.
+  int Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init);
+
+  /// Emits a forward op and returns its first output, "<name>"; further outputs are "<name>.1", ...
+  int Emit(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {},
+           std::string layout = "");
+  /// The same in role P: it needs step values only.
+  int Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
+  /// All outputs of the op that makes `value`.
+  const std::vector<int>& OutputsOf(int value) const;
+
+  int Find(const std::string& name) const { return model_.graph.Find(name); }
+  void Result(int value) { model_.graph.results.push_back(value); }
+  Model Finish() { return std::move(model_); }
+
+ private:
+  int EmitIn(Role role, std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes,
+             std::string layout);
+  int Chunk() const { return split_.chunk_of_layer[static_cast<size_t>(layer_)]; }
+
+  const Split& split_;
+  Dtype compute_;
+  Model model_;
+  int layer_ = 0;
+};
+
+}  // namespace espalier

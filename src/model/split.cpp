@@ -1,0 +1,49 @@
+#include <algorithm>
+#include <numeric>
+
+#include "espalier/model/model.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+/// Forward flops of one token in one layer, and in the head (embedding: none).
+struct TokenFlops {
+  double layer, head;
+};
+
+TokenFlops CountFlops(const Deck::Model& m) {
+  const double d = double(m.dim), kv = double(m.kv_heads * m.dim / m.heads);
+  const double attention = 2 * d * (2 * d + 2 * kv) + 2 * double(m.seq_len) * d;
+  return {attention + 6 * d * double(m.ffn_dim), 2 * d * double(m.vocab)};
+}
+
+/// Layers per chunk with the smallest largest load, earlier chunks larger among equals.
+std::vector<int64_t> Balance(const Deck::Model& m, int chunks) {
+  const TokenFlops flops = CountFlops(m);
+  std::vector<int64_t> layers(static_cast<size_t>(chunks), 1);
+  std::vector<double> load(static_cast<size_t>(chunks), flops.layer);
+  load.back() += flops.head;
+  for (int64_t l = chunks; l < m.layers; ++l) {
+    const size_t least = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    ++layers[least];
+    load[least] += flops.layer;
+  }
+  return layers;
+}
+
+}  // namespace
+
+Split SplitLayers(const Deck& deck, int chunks) {
+  std::vector<int64_t> layers = deck.pipeline.split;
+  if (layers.empty()) layers = Balance(deck.model, chunks);
+  CHECK(static_cast<int>(layers.size()) == chunks, "split into {} chunks, expected {}", layers.size(), chunks);
+  CHECK(std::accumulate(layers.begin(), layers.end(), int64_t{0}) == deck.model.layers, "split does not sum to the layers");
+  Split split{{0}, chunks};
+  for (int c = 0; c < chunks; ++c)
+    split.chunk_of_layer.insert(split.chunk_of_layer.end(), static_cast<size_t>(layers[static_cast<size_t>(c)]), c);
+  split.chunk_of_layer.push_back(chunks - 1);
+  return split;
+}
+
+}  // namespace espalier

@@ -1,0 +1,51 @@
+// Softmax cross-entropy in three steps, so that a sharded vocabulary needs three small reductions and never a gathered logit:
+//   max_v x            (joined by max)
+//   sum_v exp(x - max), x_target   (joined by sum)
+//   loss = sum over tokens of log(sum) + max - x_target
+// Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not counted.
+#include "espalier/ops/op.hpp"
+#include "ops.hpp"
+
+namespace espalier {
+namespace {
+
+Type RowType(const OpContext& c) { return MakeType(Dtype::kF32, {c.Extents(0)[0], c.Extents(0)[1]}); }
+
+Letters MaxLetters(const OpContext&) { return {{"bsv"}, {"bs"}, "bsv", Reduce::kMax}; }
+std::vector<Type> MaxInfer(const OpContext& c) { return {RowType(c)}; }
+
+Letters SumLetters(const OpContext&) { return {{"bsv", "bs", "bs"}, {"bs", "bs"}, "bsv"}; }
+std::vector<Type> SumInfer(const OpContext& c) { return {RowType(c), RowType(c)}; }
+void SumGradient(GradientBuilder& g) {
+  CHECK(g.Adjoint(0) == GradientBuilder::kSeed, "logits_sum: its sums may feed token_loss only");
+  g.Emit("cross_entropy_grad", {g.Input(0), g.Input(1), g.Output(0), g.Input(2)}, {}, {0});
+}
+
+Letters LossLetters(const OpContext&) { return {{"bs", "bs", "bs", "bs"}, {"", ""}, "bs"}; }
+std::vector<Type> LossInfer(const OpContext&) { return {MakeType(Dtype::kF32, {}), MakeType(Dtype::kF32, {})}; }
+void LossGradient(GradientBuilder& g) {
+  if (g.Adjoint(0) == GradientBuilder::kSeed) g.Pass(1, GradientBuilder::kSeed);
+}
+
+Letters GradLetters(const OpContext&) { return {{"bsv", "bs", "bs", "bs"}, {"bsv"}, "bsv"}; }
+std::vector<Type> GradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+
+}  // namespace
+
+OpDefinition LogitsMax() {
+  return {.kind = "logits_max", .summary = "largest logit of each token", .letters = MaxLetters, .infer = MaxInfer};
+}
+OpDefinition LogitsSum() {
+  return {.kind = "logits_sum", .summary = "sum of exponentials and the target's logit of each token",
+          .letters = SumLetters, .infer = SumInfer, .gradient = SumGradient};
+}
+OpDefinition TokenLoss() {
+  return {.kind = "token_loss", .summary = "sum of token losses, and number of tokens counted", .letters = LossLetters,
+          .infer = LossInfer, .gradient = LossGradient, .accumulates = true};
+}
+OpDefinition CrossEntropyGrad() {
+  return {.kind = "cross_entropy_grad", .summary = "adjoint of the summed loss in the logits", .letters = GradLetters,
+          .infer = GradInfer, .in_place = 0};
+}
+
+}  // namespace espalier

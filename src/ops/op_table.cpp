@@ -1,0 +1,108 @@
+// The table of all ops, and what follows for any of them from its letters.
+#include <algorithm>
+#include <map>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
+#include "ops.hpp"
+
+namespace espalier {
+namespace {
+
+std::vector<OpDefinition> MakeTable() {
+  std::vector<OpDefinition> table = {
+      Embedding(), EmbeddingGrad(), RmsNorm(),   RmsNormGrad(), RmsNormWeightGrad(), Matmul(),    Rope(),
+      RopeTable(), Attention(),     AttentionGrad(), Add(),     Swiglu(),            SwigluGrad(), Cast(),
+      LogitsMax(), LogitsSum(),     TokenLoss(), CrossEntropyGrad(), SumSquares(),   Clip(),      Adamw(),
+  };
+  for (OpDefinition& op : CommunicationOps()) table.push_back(op);
+  return table;
+}
+
+using AxesOfLetter = std::map<char, std::vector<Axis>>;
+
+AxesOfLetter CollectAxes(const OpContext& c, const Letters& letters) {
+  AxesOfLetter axes;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    CHECK(letters.inputs[i].size() == c.inputs[i].shape.size(), "{}: input {} has {} dims, expected '{}'", c.op.kind, i,
+          c.inputs[i].shape.size(), letters.inputs[i]);
+    for (size_t d = 0; d < letters.inputs[i].size(); ++d) {
+      const char letter = letters.inputs[i][d];
+      const std::vector<Axis>& here = c.inputs[i].placements.dims[d];
+      const auto [it, fresh] = axes.emplace(letter, here);
+      CHECK(fresh || it->second == here, "{}: inputs disagree on the axes of letter {}", c.op.kind, letter);
+      CHECK(here.empty() || letters.shardable.find(letter) != std::string::npos, "{}: letter {} may not be sharded",
+            c.op.kind, letter);
+    }
+  }
+  return axes;
+}
+
+/// Addition passes partial values on; nothing else accepts them.
+AxisSet PartialInputs(const OpContext& c, bool jointly_linear) {
+  AxisSet partial;
+  for (const Type& type : c.inputs) partial = partial | type.placements.Partial();
+  for (const Type& type : c.inputs)
+    CHECK(partial.Empty() || (jointly_linear && type.placements.partial_sum == partial),
+          "{}: partial inputs are not allowed here", c.op.kind);
+  return partial;
+}
+
+}  // namespace
+
+const std::vector<OpDefinition>& AllOps() {
+  static const std::vector<OpDefinition> table = MakeTable();
+  return table;
+}
+
+const OpDefinition& Define(std::string_view kind) {
+  static const std::map<std::string_view, const OpDefinition*> index = [] {
+    std::map<std::string_view, const OpDefinition*> map;
+    for (const OpDefinition& op : AllOps()) map[op.kind] = &op;
+    return map;
+  }();
+  const auto it = index.find(kind);
+  CHECK(it != index.end(), "there is no op {}", kind);
+  return *it->second;
+}
+
+std::string LettersOfRank(size_t rank) { return std::string("abcdefgh").substr(0, rank); }
+
+OpContext ContextOf(const Graph& graph, const Op& op) {
+  OpContext context{op, {}};
+  for (int input : op.inputs) context.inputs.push_back(graph.values[input].type);
+  return context;
+}
+
+std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vector<Placements>& free) {
+  const OpDefinition& definition = Define(op.kind);
+  const OpContext context = ContextOf(graph, op);
+  const Letters letters = definition.letters(context);
+  CHECK(letters.inputs.size() == op.inputs.size(), "{}: {} inputs, expected {}", op.kind, op.inputs.size(),
+        letters.inputs.size());
+  CHECK(letters.outputs.size() == op.outputs.size(), "{}: {} outputs, expected {}", op.kind, op.outputs.size(),
+        letters.outputs.size());
+  const AxesOfLetter axes = CollectAxes(context, letters);
+  const AxisSet joint = PartialInputs(context, definition.jointly_linear);
+  std::vector<Type> types = definition.infer(context);
+  for (size_t o = 0; o < types.size(); ++o) {
+    const std::string& dims = letters.outputs[o];
+    for (size_t d = 0; d < dims.size(); ++d) {
+      const auto it = axes.find(dims[d]);
+      if (it != axes.end())
+        types[o].placements.dims[d] = it->second;
+      else if (o < free.size())
+        types[o].placements.dims[d] = free[o].dims[d];
+    }
+    AxisSet& partial = letters.join == Reduce::kMax ? types[o].placements.partial_max : types[o].placements.partial_sum;
+    partial = joint;
+    for (const auto& [letter, contracted] : axes)
+      if (dims.find(letter) == std::string::npos)
+        for (Axis a : contracted) partial.Add(a);
+    // An axis that shards an output-only letter holds different rows, not a part of a sum.
+    partial = partial - types[o].placements.Sharded();
+  }
+  return types;
+}
+
+}  // namespace espalier

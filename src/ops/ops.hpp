@@ -1,0 +1,31 @@
+// One function per op definition; op_table.cpp lists them.
+#pragma once
+
+#include "espalier/ops/op.hpp"
+
+namespace espalier {
+
+OpDefinition Embedding();
+OpDefinition EmbeddingGrad();
+OpDefinition RmsNorm();
+OpDefinition RmsNormGrad();
+OpDefinition RmsNormWeightGrad();
+OpDefinition Matmul();
+OpDefinition Rope();
+OpDefinition RopeTable();
+OpDefinition Attention();
+OpDefinition AttentionGrad();
+OpDefinition Add();
+OpDefinition Swiglu();
+OpDefinition SwigluGrad();
+OpDefinition Cast();
+OpDefinition LogitsMax();
+OpDefinition LogitsSum();
+OpDefinition TokenLoss();
+OpDefinition CrossEntropyGrad();
+OpDefinition SumSquares();
+OpDefinition Clip();
+OpDefinition Adamw();
+std::vector<OpDefinition> CommunicationOps();
+
+}  // namespace espalier

@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cmath>
+
+#include "schedule/jobs.hpp"
+
+namespace espalier {
+namespace {
+
+// A job as it is drawn: its label and its time.
+struct Block {
+  std::string label;
+  double begin, end;
+};
+
+std::vector<Block> BlocksOf(const Schedule& schedule, const Replay& replay, size_t stage) {
+  std::vector<Block> blocks;
+  auto span = replay.spans[stage].begin();
+  for (const Job& job : schedule.jobs[stage]) {
+    blocks.push_back({LabelOf(schedule, job), span->begin, span->end});
+    span += static_cast<std::ptrdiff_t>(job.parts.size());
+  }
+  return blocks;
+}
+
+// The columns of one unit of time in which every label and a gap behind it fit.
+int ColumnsPerUnit(const std::vector<std::vector<Block>>& rows) {
+  double columns = 1;
+  for (const auto& row : rows) {
+    for (const Block& block : row) {
+      columns = std::max(columns, static_cast<double>(block.label.size() + 1) / (block.end - block.begin));
+    }
+  }
+  return static_cast<int>(std::ceil(columns));
+}
+
+void Fill(std::string& line, size_t begin, size_t end, std::string_view label, char filling) {
+  if (begin >= end) return;
+  std::string cell(label);
+  cell.resize(std::max(end - begin - 1, label.size()), filling);
+  line.replace(begin, cell.size(), cell);
+}
+
+std::string Row(const std::vector<Block>& blocks, int columns_per_unit, size_t length) {
+  const auto column = [&](double time) { return static_cast<size_t>(std::lround(time * columns_per_unit)); };
+  std::string line(length, ' ');
+  size_t free_from = 0;
+  for (const Block& block : blocks) {
+    Fill(line, free_from, column(block.begin), "", '.');
+    Fill(line, column(block.begin), column(block.end), block.label, '=');
+    free_from = column(block.end);
+  }
+  Fill(line, free_from, length, "", '.');
+  return line;
+}
+
+}  // namespace
+
+std::string Draw(const Schedule& schedule, RoleCosts costs, int max_columns) {
+  const Replay replay = Validate(schedule, costs);
+  std::vector<std::vector<Block>> rows;
+  for (size_t stage = 0; stage < schedule.jobs.size(); ++stage) rows.push_back(BlocksOf(schedule, replay, stage));
+  const int columns_per_unit = ColumnsPerUnit(rows);
+  const auto length = static_cast<size_t>(std::lround(replay.makespan * columns_per_unit));
+  const int digits = static_cast<int>(std::to_string(schedule.stages - 1).size());
+
+  std::string picture;
+  for (size_t stage = 0; stage < rows.size(); ++stage) {
+    const std::string head = fmt::format("stage {:>{}} | ", stage, digits);
+    const size_t room = static_cast<size_t>(std::max(max_columns, 40)) - head.size();
+    std::string line = Row(rows[stage], columns_per_unit, length);
+    if (length > room) line.replace(room - 4, std::string::npos, " ...");
+    line.erase(line.find_last_not_of(' ') + 1);
+    picture += head + line + '\n';
+  }
+  return picture;
+}
+
+}  // namespace espalier

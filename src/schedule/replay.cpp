@@ -1,0 +1,210 @@
+#include "schedule/replay.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "schedule/jobs.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kNotYet = -1;
+
+double CostOf(Role role, RoleCosts costs) { return role == Role::kF ? costs.f : role == Role::kB ? costs.b : costs.w; }
+
+// A message is named by the part that makes its content.
+struct Message {
+  JobPart content;
+  int to = 0;
+  double ready = 0;
+};
+
+struct StageState {
+  size_t next_job = 0;
+  double free_at = 0;
+  double busy = 0;
+  std::vector<Message> sends;  // posted so far
+  size_t sent = 0;             // of these, completed
+  double send_lane_free_at = 0;
+  std::vector<JobPart> receives;  // all of the step, in the order of the jobs that consume them
+  size_t received = 0;
+  double receive_lane_free_at = 0;
+};
+
+class Player {
+ public:
+  Player(const Schedule& schedule, RoleCosts costs, SendMode mode)
+      : schedule_(schedule), costs_(costs), mode_(mode), states_(static_cast<size_t>(schedule.stages)) {
+    const size_t parts = 3 * static_cast<size_t>(schedule.Chunks()) * static_cast<size_t>(schedule.microbatches);
+    done_.assign(parts, kNotYet);
+    arrived_.assign(parts, kNotYet);
+    replay_.spans.resize(states_.size());
+    for (size_t stage = 0; stage < states_.size(); ++stage) ListReceives(stage);
+  }
+
+  ReplayOutcome Play() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t stage = 0; stage < states_.size(); ++stage) {
+        while (RunNextJob(stage)) moved = true;
+        while (PassNextMessage(stage)) moved = true;
+      }
+    }
+    ReplayOutcome outcome;
+    for (size_t stage = 0; stage < states_.size(); ++stage) {
+      if (std::string why = WhyStuck(stage); !why.empty()) outcome.stuck.push_back(std::move(why));
+      replay_.makespan = std::max(replay_.makespan, states_[stage].free_at);
+    }
+    for (const StageState& state : states_) replay_.idle.push_back(replay_.makespan - state.busy);
+    outcome.replay = std::move(replay_);
+    return outcome;
+  }
+
+ private:
+  int StageOf(int chunk) const { return schedule_.stage_of_chunk[static_cast<size_t>(chunk)]; }
+
+  size_t Index(const JobPart& part) const {
+    const size_t role = part.role == Role::kF ? 0 : part.role == Role::kB ? 1 : 2;
+    return (role * static_cast<size_t>(schedule_.Chunks()) + static_cast<size_t>(part.chunk)) *
+               static_cast<size_t>(schedule_.microbatches) +
+           static_cast<size_t>(part.microbatch);
+  }
+
+  // The part of the neighbouring chunk that `part` needs: F from the chunk before, B from the chunk behind.
+  std::optional<JobPart> NeighbourOf(const JobPart& part) const {
+    const int chunk = part.role == Role::kF ? part.chunk - 1 : part.chunk + 1;
+    if (part.role == Role::kW || chunk < 0 || chunk >= schedule_.Chunks()) return std::nullopt;
+    return JobPart{chunk, part.role, part.microbatch};
+  }
+
+  // The chunk that consumes what `part` makes, or -1.
+  int ConsumerOf(const JobPart& part) const {
+    if (part.role == Role::kW) return -1;
+    const int chunk = part.role == Role::kF ? part.chunk + 1 : part.chunk - 1;
+    return chunk < schedule_.Chunks() ? chunk : -1;
+  }
+
+  std::optional<JobPart> ReceiveOf(const JobPart& part) const {
+    const std::optional<JobPart> neighbour = NeighbourOf(part);
+    return neighbour && StageOf(neighbour->chunk) != StageOf(part.chunk) ? neighbour : std::nullopt;
+  }
+
+  // What must have run before on the same stage.
+  std::vector<JobPart> LocalNeeds(const JobPart& part) const {
+    std::vector<JobPart> needs;
+    if (part.role == Role::kB) needs.push_back({part.chunk, Role::kF, part.microbatch});
+    if (part.role == Role::kW) needs.push_back({part.chunk, Role::kB, part.microbatch});
+    const std::optional<JobPart> neighbour = NeighbourOf(part);
+    if (neighbour && StageOf(neighbour->chunk) == StageOf(part.chunk)) needs.push_back(*neighbour);
+    return needs;
+  }
+
+  void ListReceives(size_t stage) {
+    for (const Job& job : schedule_.jobs[stage]) {
+      for (const JobPart& part : job.parts) {
+        if (const auto receive = ReceiveOf(part)) states_[stage].receives.push_back(*receive);
+      }
+    }
+  }
+
+  std::string Label(const JobPart& part) const { return LabelOf(schedule_, {{part}}); }
+
+  // What a job still waits for; empty if it can start. A part may need an earlier part of its own job.
+  std::string Missing(const Job& job) const {
+    for (size_t i = 0; i < job.parts.size(); ++i) {
+      const JobPart& part = job.parts[i];
+      const auto earlier_end = job.parts.begin() + static_cast<std::ptrdiff_t>(i);
+      for (const JobPart& need : LocalNeeds(part)) {
+        if (done_[Index(need)] == kNotYet && std::find(job.parts.begin(), earlier_end, need) == earlier_end) {
+          return fmt::format("{} of its own stage, which stands later in its list", Label(need));
+        }
+      }
+      const std::optional<JobPart> receive = ReceiveOf(part);
+      if (receive && arrived_[Index(*receive)] == kNotYet) {
+        return fmt::format("{} from stage {}", Label(*receive), StageOf(receive->chunk));
+      }
+    }
+    return "";
+  }
+
+  bool RunNextJob(size_t stage) {
+    StageState& state = states_[stage];
+    if (state.next_job == schedule_.jobs[stage].size()) return false;
+    const Job& job = schedule_.jobs[stage][state.next_job];
+    if (!Missing(job).empty()) return false;
+
+    double begin = state.free_at;
+    double duration = 0;
+    for (const JobPart& part : job.parts) {
+      if (const auto receive = ReceiveOf(part)) begin = std::max(begin, arrived_[Index(*receive)]);
+      duration += CostOf(part.role, costs_);
+    }
+    state.free_at = begin + duration;
+    state.busy += duration;
+    ++state.next_job;
+    for (const JobPart& part : job.parts) {
+      done_[Index(part)] = state.free_at;
+      replay_.spans[stage].push_back({begin, state.free_at, part});
+      PostSend(state, part);
+    }
+    return true;
+  }
+
+  void PostSend(StageState& state, const JobPart& part) {
+    const int consumer = ConsumerOf(part);
+    if (consumer < 0 || StageOf(consumer) == StageOf(part.chunk)) return;
+    if (mode_ == SendMode::kBuffered) {
+      arrived_[Index(part)] = state.free_at;
+    } else {
+      state.sends.push_back({part, StageOf(consumer), state.free_at});
+    }
+  }
+
+  bool PassNextMessage(size_t stage) {
+    StageState& from = states_[stage];
+    if (from.sent == from.sends.size()) return false;
+    const Message& message = from.sends[from.sent];
+    StageState& to = states_[static_cast<size_t>(message.to)];
+    if (to.received == to.receives.size() || to.receives[to.received] != message.content) return false;
+
+    const double time = std::max({message.ready, from.send_lane_free_at, to.receive_lane_free_at});
+    arrived_[Index(message.content)] = from.send_lane_free_at = to.receive_lane_free_at = time;
+    ++from.sent;
+    ++to.received;
+    return true;
+  }
+
+  std::string WhyStuck(size_t stage) const {
+    const StageState& state = states_[stage];
+    std::string text;
+    if (state.next_job < schedule_.jobs[stage].size()) {
+      const Job& job = schedule_.jobs[stage][state.next_job];
+      text = fmt::format("stage {} waits in job {} ({}) for {}", stage, state.next_job, LabelOf(schedule_, job),
+                         Missing(job));
+    }
+    if (state.sent < state.sends.size()) {
+      const Message& message = state.sends[state.sent];
+      const StageState& to = states_[static_cast<size_t>(message.to)];
+      text += fmt::format("{}sends {} to stage {}, which receives {} first",
+                          text.empty() ? fmt::format("stage {} ", stage) : ", ", Label(message.content), message.to,
+                          to.received < to.receives.size() ? Label(to.receives[to.received]) : "nothing");
+    }
+    return text;
+  }
+
+  const Schedule& schedule_;
+  RoleCosts costs_;
+  SendMode mode_;
+  std::vector<StageState> states_;
+  std::vector<double> done_;     // by part: when it ended
+  std::vector<double> arrived_;  // by part: when its message reached the consuming stage
+  Replay replay_;
+};
+
+}  // namespace
+
+ReplayOutcome PlayJobs(const Schedule& schedule, RoleCosts costs, SendMode mode) {
+  return Player(schedule, costs, mode).Play();
+}
+
+}  // namespace espalier

@@ -1,0 +1,27 @@
+// Plays a schedule's job lists against each other, with or without rendezvous.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "espalier/schedule/schedule.hpp"
+
+namespace espalier {
+
+/// How a send ends: at once (into a buffer), or when its receive takes it.
+enum class SendMode : uint8_t { kBuffered, kRendezvous };
+
+/// A replay that may have got stuck.
+struct ReplayOutcome {
+  Replay replay;
+  /// For every stage that did not finish: "stage 1 waits in F0.2 for ..."; empty if all did.
+  std::vector<std::string> stuck;
+};
+
+/// Runs every stage's jobs in order. A job starts when the stage is free and what its parts need has arrived, and sends
+/// when it ends. Messages take no time. With rendezvous each stage has one in-order send lane and one in-order receive
+/// lane, on which receives stand in the order of the jobs that consume them; a message passes when it is the head of
+/// both.
+ReplayOutcome PlayJobs(const Schedule& schedule, RoleCosts costs, SendMode mode);
+
+}  // namespace espalier

@@ -1,5 +1,7 @@
 #include "builder.hpp"
 
+#include <algorithm>
+
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -34,7 +36,11 @@ int Builder::Prepare(std::string_view kind, std::vector<int> inputs, const std::
 
 int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, const std::string& name,
                     Attributes attributes, std::string layout) {
-  Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, Chunk()};
+  // What depends on step inputs alone is made on every stage.
+  const bool everywhere = std::all_of(inputs.begin(), inputs.end(), [&](int i) {
+    return model_.graph.values[static_cast<size_t>(i)].chunk == kAllChunks;
+  });
+  Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, everywhere ? kAllChunks : Chunk()};
   const std::vector<Type> types = Define(kind).infer(ContextOf(model_.graph, op));
   for (size_t i = 0; i < types.size(); ++i)
     op.outputs.push_back(model_.graph.AddValue({i == 0 ? name : name + "." + std::to_string(i), types[i],

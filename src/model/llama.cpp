@@ -43,7 +43,9 @@ class Llama {
 
   int Embed() {
     b_.Layer(0);
-    positions_ = b_.StepInput("positions", {m_.seq_len}, "seq");
+    const int positions = b_.StepInput("positions", {m_.seq_len}, "seq");
+    rope_table_ = b_.Prepare("rope_table", {positions}, "rope_table",
+                             {{{"theta", m_.rope_theta}, {"head_dim", double(m_.dim / m_.heads)}}, {}});
     const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
     embedding_ = b_.Parameter("model.embed_tokens.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     return b_.Emit("embedding", {ids, embedding_}, "model.embed_tokens.out", {{{"vocab", double(m_.vocab)}}, {}}, kStream);
@@ -61,11 +63,10 @@ class Llama {
   int Attention(int n, const std::string& at) {
     const double e = double(m_.dim / m_.heads);
     const Shape q_shape = {m_.dim, m_.dim}, kv_shape = {m_.kv_heads * m_.dim / m_.heads, m_.dim};
-    const int table = b_.Prepare("rope_table", {positions_}, at + ".rope_table", {{{"theta", m_.rope_theta}, {"head_dim", e}}, {}});
     const Attributes rotate = {{{"head_dim", e}, {"inverse", 0}}, {}};
     const std::string self = at + ".self_attn.";
-    const int q = b_.Emit("rope", {Linear(n, self + "q_proj", q_shape, "heads,embed", normal_), table}, self + "q", rotate);
-    const int k = b_.Emit("rope", {Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_), table}, self + "k", rotate);
+    const int q = b_.Emit("rope", {Linear(n, self + "q_proj", q_shape, "heads,embed", normal_), rope_table_}, self + "q", rotate);
+    const int k = b_.Emit("rope", {Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_), rope_table_}, self + "k", rotate);
     const int v = Linear(n, self + "v_proj", kv_shape, "heads,embed", normal_);
     const int o = b_.Emit("attention", {q, k, v}, self + "out", {{{"head_dim", e}, {"causal", 1}}, {}});
     return Linear(o, self + "o_proj", q_shape, "embed,heads", output_);
@@ -99,7 +100,7 @@ class Llama {
   Purpose purpose_;
   Builder b_;
   ParameterInit normal_, output_;
-  int positions_ = -1, embedding_ = -1;
+  int rope_table_ = -1, embedding_ = -1;
 };
 
 }  // namespace

@@ -1,0 +1,63 @@
+// The compiler's passes, Graph -> Graph, and the ordered list of them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+#include "espalier/graph/graph.hpp"
+#include "espalier/mesh/mesh.hpp"
+#include "espalier/model/model.hpp"
+
+namespace espalier {
+
+/// What passes may depend on besides the graph.
+struct PassContext {
+  const Deck& deck;
+  Mesh mesh;
+  std::vector<int> stage_of_chunk;
+};
+
+/// Adds the backward ops of the loss: input gradients in role B, weight gradients in role W. Weight gradients are named
+/// "gradients/<parameter>" (further uses of a tied weight "gradients/<parameter>.2", ...).
+void Differentiate(Graph& graph);
+
+/// Turns weight gradients, loss and count into accumulators over the microbatches of a step.
+void MergeGradients(Graph& graph);
+
+/// Adds norm, clipping and AdamW (roles S and U) with their states; results "mean_loss", "norm". For evaluation only the
+/// mean loss.
+void Optimize(Graph& graph, const Deck& deck, Purpose purpose);
+
+/// Gives every value its placements and inserts `reshard` where what an op needs differs from what there is.
+void Partition(Graph& graph, const PassContext& context);
+
+/// Gathers sharded parameters again for backward instead of keeping them (recompute.regather).
+void Rematerialize(Graph& graph, const PassContext& context);
+
+/// Lowers each `reshard` to collectives and slices, by least traffic.
+void LowerReshards(Graph& graph, const Mesh& mesh);
+
+/// Joins collectives of one kind, group, role and layer into one message.
+void Coalesce(Graph& graph);
+
+/// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
+void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);
+
+/// Steps of one dim-wise change of placements: one collective (or slice) each, with the type after it.
+struct ReshardStep {
+  std::string kind;
+  AxisSet axes;
+  Placements placements;
+};
+std::vector<ReshardStep> PlanReshard(const Type& from, const Placements& to, const Mesh& mesh);
+
+/// Elements that a rank sends for a change of placements (the engine's measure of traffic).
+int64_t ReshardTraffic(const Type& from, const Placements& to, const Mesh& mesh);
+
+/// Runs every pass on a forward graph, in order, verifying after each. `observe` (may be empty) sees each pass's name and result.
+void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
+               const std::function<void(const std::string& pass, const Graph&)>& observe = {});
+
+}  // namespace espalier

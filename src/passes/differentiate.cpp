@@ -1,0 +1,124 @@
+// Reverse-mode differentiation, op by op from the loss back. Each op's own file says what it emits; here adjoints that
+// meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight gradients role W: that
+// these are apart is what zero-bubble schedules need.
+#include <algorithm>
+#include <map>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/passes/pipeline.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kStatePrefix = "parameters/";
+
+class Differentiator final : public GradientBuilder {
+ public:
+  explicit Differentiator(Graph& graph) : graph_(graph), forward_ops_(graph.ops.size()) {
+    MarkWeights();
+    MarkDependence();
+  }
+
+  void Run() {
+    Receive(graph_.Find("loss"), kSeed);
+    for (size_t i = forward_ops_; i-- > 0;) {
+      forward_ = graph_.ops[i];
+      if (forward_.role != Role::kF || !HasAdjoint()) continue;
+      const OpDefinition& definition = Define(forward_.kind);
+      if (definition.gradient != nullptr) definition.gradient(*this);
+    }
+  }
+
+  int Input(int i) const override { return forward_.inputs[static_cast<size_t>(i)]; }
+  int Output(int i) const override { return forward_.outputs[static_cast<size_t>(i)]; }
+  const Attributes& ForwardAttributes() const override { return forward_.attributes; }
+
+  /// The sum of what the uses of an output have sent back, in model order.
+  int Adjoint(int output) const override {
+    const int value = Output(output);
+    const auto it = adjoints_.find(value);
+    if (it == adjoints_.end()) return -1;
+    return const_cast<Differentiator*>(this)->Sum(value);
+  }
+
+  void Emit(std::string_view kind, std::vector<int> inputs, Attributes attributes, std::vector<int> adjoint_of) override {
+    if (std::none_of(adjoint_of.begin(), adjoint_of.end(), [&](int i) { return Depends(Input(i)); })) return;
+    const bool weight = weights_.count(Input(adjoint_of[0])) > 0;
+    Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), weight ? Role::kW : Role::kB, forward_.layer,
+          forward_.chunk};
+    const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, op));
+    for (size_t o = 0; o < types.size(); ++o) op.outputs.push_back(NewAdjoint(Input(adjoint_of[o]), types[o], op));
+    const std::vector<int> outputs = op.outputs;
+    graph_.AddOp(std::move(op));
+    for (size_t o = 0; o < outputs.size(); ++o) Receive(Input(adjoint_of[o]), outputs[o]);
+  }
+
+  void Pass(int i, int adjoint) override { Receive(Input(i), adjoint); }
+
+ private:
+  bool Depends(int value) const { return depends_[static_cast<size_t>(value)]; }
+  bool HasAdjoint() const {
+    return std::any_of(forward_.outputs.begin(), forward_.outputs.end(), [&](int o) { return adjoints_.count(o) > 0; });
+  }
+
+  /// A weight is a state "parameters/<name>" or what role P makes of it; its gradient is named after it.
+  void MarkWeights() {
+    for (size_t i = 0; i < graph_.values.size(); ++i)
+      if (graph_.values[i].kind == ValueKind::kState && graph_.values[i].name.starts_with(kStatePrefix))
+        weights_[static_cast<int>(i)] = graph_.values[i].name.substr(kStatePrefix.size());
+    for (const Op& op : graph_.ops)
+      if (op.role == Role::kP && weights_.count(op.inputs[0]) > 0) weights_[op.outputs[0]] = weights_[op.inputs[0]];
+  }
+  void MarkDependence() {
+    depends_.assign(graph_.values.size(), false);
+    for (const auto& [weight, name] : weights_) depends_[static_cast<size_t>(weight)] = true;
+    for (const Op& op : graph_.ops) {
+      if (op.role != Role::kF) continue;
+      const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](int i) { return Depends(i); });
+      for (int o : op.outputs) depends_[static_cast<size_t>(o)] = any;
+    }
+  }
+
+  int NewAdjoint(int of, Type type, const Op& op) {
+    const auto weight = weights_.find(of);
+    const std::string name = weight == weights_.end() ? graph_.values[of].name + ".grad" : "gradients/" + weight->second;
+    Value value{graph_.Unique(name), std::move(type), ValueKind::kActivation, Frequency::kMicrobatch, op.chunk, -1, ""};
+    if (weight != weights_.end()) value.layout = graph_.values[of].layout;
+    return graph_.AddValue(std::move(value));
+  }
+
+  /// Uses are visited from the last to the first, so what arrives later belongs in front. A weight's gradients stay
+  /// apart: every use has its own accumulator.
+  void Receive(int value, int adjoint) {
+    if (weights_.count(value) > 0) return;
+    std::vector<int>& parts = adjoints_[value];
+    parts.insert(parts.begin(), adjoint);
+  }
+
+  int Sum(int value) {
+    std::vector<int>& parts = adjoints_[value];
+    if (parts.size() > 1) {
+      // Where the earliest use sent its part back: a sum is made before it crosses stages.
+      const Value& earliest = graph_.values[parts[0]];
+      Op op{"add", parts, {}, {}, Role::kB, graph_.ops[earliest.producer].layer, earliest.chunk};
+      op.outputs = {NewAdjoint(value, graph_.values[parts[0]].type, op)};
+      parts = op.outputs;
+      graph_.AddOp(std::move(op));
+    }
+    return parts[0];
+  }
+
+  Graph& graph_;
+  size_t forward_ops_;
+  Op forward_;
+  std::map<int, std::string> weights_;
+  std::vector<bool> depends_;
+  std::map<int, std::vector<int>> adjoints_;
+};
+
+}  // namespace
+
+void Differentiate(Graph& graph) { Differentiator(graph).Run(); }
+
+}  // namespace espalier

@@ -1,0 +1,66 @@
+// Each reshard becomes the collectives that bring it about, one op per step; one that changes nothing disappears.
+#include "espalier/passes/pipeline.hpp"
+
+namespace espalier {
+namespace {
+
+class Lowering {
+ public:
+  Lowering(Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), now_(graph.values.size()) {
+    for (size_t i = 0; i < now_.size(); ++i) now_[i] = static_cast<int>(i);
+  }
+
+  void Run() {
+    std::vector<Op> ops = std::move(graph_.ops);
+    graph_.ops.clear();
+    for (Op& op : ops) {
+      for (int& input : op.inputs) input = now_[static_cast<size_t>(input)];
+      if (op.kind == "reshard")
+        Lower(op);
+      else
+        graph_.ops.push_back(std::move(op));
+    }
+    for (int& id : graph_.results) id = now_[static_cast<size_t>(id)];
+    graph_.Renumber();
+  }
+
+ private:
+  void Lower(const Op& reshard) {
+    const int to = reshard.outputs[0];
+    const Type from = graph_.values[static_cast<size_t>(reshard.inputs[0])].type;
+    const std::vector<ReshardStep> steps = PlanReshard(from, graph_.values[static_cast<size_t>(to)].type.placements, mesh_);
+    int at = reshard.inputs[0];
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const bool last = i + 1 == steps.size();
+      const int next = last ? to : Intermediate(to, steps[i]);
+      Op op = reshard;
+      op.kind = steps[i].kind;
+      op.inputs = {at};
+      op.outputs = {next};
+      op.attributes.numbers["axes"] = steps[i].axes.bits();
+      graph_.ops.push_back(std::move(op));
+      at = next;
+    }
+    if (steps.empty()) now_[static_cast<size_t>(to)] = at;
+  }
+
+  int Intermediate(int of, const ReshardStep& step) {
+    Value value = graph_.values[static_cast<size_t>(of)];
+    value.name = graph_.Unique(value.name + "." + step.kind);
+    value.layout.clear();
+    value.type.placements = step.placements;
+    const int id = graph_.AddValue(std::move(value));
+    now_.push_back(id);
+    return id;
+  }
+
+  Graph& graph_;
+  const Mesh& mesh_;
+  std::vector<int> now_;  // what a value has become
+};
+
+}  // namespace
+
+void LowerReshards(Graph& graph, const Mesh& mesh) { Lowering(graph, mesh).Run(); }
+
+}  // namespace espalier

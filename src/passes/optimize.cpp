@@ -1,0 +1,117 @@
+// The end of a step, in the order of the model: gradients of every parameter (the uses of a tied weight added), squares, one norm
+// over all, the factor clip / tokens, AdamW. All step-dependent numbers are values: lr and step come from outside.
+#include "espalier/ops/op.hpp"
+#include "espalier/passes/pipeline.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kPrefix = "parameters/";
+
+class Optimizer {
+ public:
+  Optimizer(Graph& graph, const Deck& deck) : graph_(graph), deck_(deck) {
+    for (const Op& op : graph.ops) head_layer_ = std::max(head_layer_, op.layer);
+  }
+
+  void Run(Purpose purpose) {
+    if (purpose == Purpose::kEvaluate) {
+      graph_.results = {Clip({graph_.Find("loss"), graph_.Find("count")})[0]};
+      return;
+    }
+    for (size_t i = 0, n = graph_.values.size(); i < n; ++i)
+      if (graph_.values[i].kind == ValueKind::kState && graph_.values[i].name.starts_with(kPrefix))
+        parameters_.push_back(static_cast<int>(i));
+    std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
+    for (int p : parameters_) gradients.push_back(Gradient(p));
+    for (size_t i = 0; i < parameters_.size(); ++i) inputs.push_back(Squares(parameters_[i], gradients[i]));
+    const std::vector<int> clip = Clip(inputs);
+    for (size_t i = 0; i < parameters_.size(); ++i) Update(parameters_[i], gradients[i], clip[2], clip[3]);
+    graph_.results = {clip[0], clip[1]};
+  }
+
+ private:
+  std::string NameOf(int parameter) const { return graph_.values[parameter].name.substr(kPrefix.size()); }
+
+  /// Layer of a parameter: that of the op that makes its (first use's) gradient.
+  int LayerOf(int gradient) const {
+    for (const Op& op : graph_.ops)
+      for (int o : op.outputs)
+        if (o == gradient) return op.layer;
+    return head_layer_;
+  }
+
+  int Emit(std::string_view kind, std::vector<int> inputs, Role role, int layer, int chunk, const std::string& name,
+           const std::string& layout) {
+    Op op{std::string(kind), std::move(inputs), {}, {}, role, layer, chunk};
+    const Type type = Define(kind).infer(ContextOf(graph_, op))[0];
+    op.outputs = {graph_.AddValue({name, type, ValueKind::kActivation, Frequency::kStep, chunk, -1, layout})};
+    const int output = op.outputs[0];
+    graph_.AddOp(std::move(op));
+    return output;
+  }
+
+  /// The gradient where the optimizer state lies; the uses of a tied weight are brought together and added.
+  int Gradient(int p) {
+    const std::string name = "gradients/" + NameOf(p);
+    std::vector<int> uses = {graph_.Find(name)};
+    for (int use; (use = graph_.FindOrNone(name + "." + std::to_string(uses.size() + 1))) >= 0;) uses.push_back(use);
+    // Backward visits the last use first; model order is the reverse.
+    std::vector<int> in_model_order(uses.rbegin(), uses.rend());
+    for (int& use : in_model_order) use = Synchronised(p, use);
+    if (in_model_order.size() == 1) return in_model_order[0];
+    return Emit("add", in_model_order, Role::kS, LayerOf(uses.back()), graph_.values[p].chunk, name + ".sum", StateLayout(p));
+  }
+  /// Joined over all axes on which it is partial, and cut as the state is.
+  int Synchronised(int p, int use) {
+    return Emit("reshard", {use}, Role::kS, LayerOf(use), graph_.values[use].chunk, graph_.values[use].name + ".reduced",
+                StateLayout(p));
+  }
+  std::string StateLayout(int p) const { return graph_.values[p].layout + ";state"; }
+
+  int Squares(int p, int gradient) {
+    return Emit("sum_squares", {gradient}, Role::kS, head_layer_, graph_.values[gradient].chunk,
+                "squares/" + NameOf(p), "");
+  }
+
+  std::vector<int> Clip(const std::vector<int>& inputs) {
+    Op op{"clip", inputs, {}, {{{"clip_norm", deck_.optimizer.clip_norm}}, {}}, Role::kU, head_layer_, kAllChunks};
+    for (const char* name : {"mean_loss", "norm", "scale", "apply"})
+      op.outputs.push_back(graph_.AddValue(
+          {name, MakeType(Dtype::kF32, {}), ValueKind::kActivation, Frequency::kStep, kAllChunks, -1, ""}));
+    const std::vector<int> outputs = op.outputs;
+    graph_.AddOp(std::move(op));
+    return outputs;
+  }
+
+  int StepScalar(const std::string& name) {
+    if (const int id = graph_.FindOrNone(name); id >= 0) return id;
+    return graph_.AddValue({name, MakeType(Dtype::kF32, {}), ValueKind::kInput, Frequency::kStep, kAllChunks, -1, ""});
+  }
+  int Moment(int p, const char* moment) {
+    const Value& master = graph_.values[p];
+    return graph_.AddValue({"optimizer/" + std::string(moment) + "/" + NameOf(p), master.type, ValueKind::kState,
+                            Frequency::kStep, master.chunk, -1, master.layout});
+  }
+  void Update(int p, int gradient, int scale, int apply) {
+    const Deck::Optimizer& o = deck_.optimizer;
+    const bool decays = graph_.values[p].type.shape.size() > 1 || o.decay_norms;
+    const int m = Moment(p, "exp_avg"), v = Moment(p, "exp_avg_sq");
+    Op op{"adamw", {p, m, v, gradient, StepScalar("lr"), StepScalar("step"), scale, apply}, {p, m, v}, {}, Role::kU,
+          head_layer_, graph_.values[p].chunk};
+    op.attributes.numbers = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps},
+                             {"weight_decay", decays ? o.weight_decay : 0.0}};
+    graph_.AddOp(std::move(op));
+  }
+
+  Graph& graph_;
+  const Deck& deck_;
+  std::vector<int> parameters_;
+  int head_layer_ = 0;
+};
+
+}  // namespace
+
+void Optimize(Graph& graph, const Deck& deck, Purpose purpose) { Optimizer(graph, deck).Run(purpose); }
+
+}  // namespace espalier

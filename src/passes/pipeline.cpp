@@ -1,0 +1,31 @@
+#include "espalier/passes/pipeline.hpp"
+
+namespace espalier {
+
+void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
+               const std::function<void(const std::string& pass, const Graph&)>& observe) {
+  const auto run = [&](const std::string& name, const auto& pass) {
+    pass();
+    Verify(graph, name);
+    if (observe) observe(name, graph);
+  };
+  Verify(graph, "model");
+  // Backward ops, input gradients (B) apart from weight gradients (W).
+  if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
+  // Gradients, loss and count become sums over the microbatches of a step.
+  if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph); });
+  // Norm, clipping, AdamW; for evaluation the mean loss alone.
+  if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
+  // Placements for every value; reshards where they differ.
+  run("partition", [&] { Partition(graph, context); });
+  // Gather sharded parameters again instead of keeping them.
+  run("rematerialize", [&] { Rematerialize(graph, context); });
+  // Reshards become collectives.
+  run("lower_reshards", [&] { LowerReshards(graph, context.mesh); });
+  // Collectives of one layer share a message.
+  run("coalesce", [&] { Coalesce(graph); });
+  // Values that cross stages become send and recv.
+  run("cut", [&] { Cut(graph, context.stage_of_chunk); });
+}
+
+}  // namespace espalier

@@ -1,0 +1,29 @@
+# Sourced by the scripts that build and run: the packages, the release build and what Open MPI wants to know.
+# shellcheck shell=bash
+
+espalier_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+espalier_build=$espalier_root/build
+
+# Open MPI refuses root unless it is told twice.
+if [[ $EUID -eq 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+
+# Runs a command silently; if it fails, shows what it wrote.
+Quietly() {
+  local log status=0
+  log=$(mktemp)
+  "$@" </dev/null >"$log" 2>&1 || status=$?
+  if [[ $status -ne 0 ]]; then cat "$log" >&2; fi
+  rm -f "$log"
+  return "$status"
+}
+
+# Build [TARGET ...]: installs the packages and brings the release in build/ up to date.
+Build() {
+  "$espalier_root/jobscripts/install_packages.sh" || return
+  if [[ ! -f $espalier_build/build.ninja ]]; then
+    echo "setting up $espalier_build"
+    Quietly meson setup --buildtype=release "$espalier_build" "$espalier_root" || return
+  fi
+  # Without work this takes a moment and says so; with work it shows its progress.
+  ninja -C "$espalier_build" -j "${JOBS:-$(nproc)}" "$@" </dev/null
+}

@@ -101,7 +101,8 @@ struct TransferPlan {
 /// backend may do it in two phases (reduce-scatter and all-gather of flat pieces).
 TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
-/// Bytes this member puts on the wire for a communication op (own pieces excluded); all_reduce counts its two phases.
+/// Bytes this member puts on the wire for a group op or send (own pieces excluded); all_reduce counts its two phases. (What
+/// gather_stages sends depends on the stage: its instruction lists the scalars.)
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
 /// Bytes of staging (packed sends, then packed receives, each peer's message 64-byte aligned) that the MPI backend

@@ -1,0 +1,71 @@
+// From a deck to the programs of all ranks: model, passes, schedule, instructions, memory. Pure and deterministic: any
+// number of ranks compiles in one process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+#include "espalier/model/model.hpp"
+#include "espalier/program/instruction.hpp"
+#include "espalier/schedule/schedule.hpp"
+
+namespace espalier {
+
+/// What all ranks share.
+struct Compilation {
+  Deck deck;
+  Mesh mesh;
+  Purpose purpose = Purpose::kTrain;
+  int64_t microbatches = 1;
+  Schedule schedule;
+  std::shared_ptr<const Graph> graph;      ///< after all passes
+  std::vector<std::string> parameters;     ///< in model order
+  std::vector<ParameterInit> inits;        ///< by parameter
+  int64_t parameter_count = 0;
+
+  /// Pipeline stage that owns a value or op; CHECKs that it is not on all of them.
+  int StageOf(int chunk) const;
+};
+
+/// Compiles for `ranks` ranks. `observe` sees the graph after every pass. Throws UserError (kDeck) for impossible numbers.
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
+                    const std::function<void(const std::string& pass, const Graph&)>& observe = {});
+
+/// The program of the rank at `coordinate`: its instructions woven from the schedule's jobs, with memory and waits planned.
+Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate);
+
+/// Ranks whose local types are all equal share a program. Returns for each rank the lowest rank of its class.
+std::vector<int> ClassRepresentatives(const Compilation& compilation);
+
+/// Bytes that values need before any instruction runs (states, accumulators, inputs, results) come first in the arena, in
+/// graph order, so that programs of one deck (training, evaluation) agree on the places of states.
+/// Offsets are multiples of this many bytes.
+inline constexpr int64_t kAlignment = 64;
+
+/// Gives every buffer of the program its offset and finds the peak.
+void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends);
+
+/// Orders the lanes: an instruction waits for the last writer of what it reads and the last readers and writer of what it
+/// overwrites, if they run on other lanes.
+void PlanWaits(Program& program);
+
+/// One line per instruction: index, lane, op, microbatch, buffers, waits.
+std::string Print(const Program& program);
+
+/// Proves that the programs of all ranks fit together: members of a group issue the same collectives in the same order with
+/// equal pieces, sends meet receives in order per pair with equal types, and a replay in which every send waits for its
+/// receive reaches the end. `program_of(rank)` may return one program for all ranks of a class. Throws InvariantError naming ranks
+/// and instructions.
+void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>& program_of);
+
+/// Messages and bytes that one rank sends in a step, by lane name ("tp", "dp", "pp-send", ...).
+struct MessageCount {
+  int64_t count = 0;
+  int64_t bytes = 0;
+};
+std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate);
+
+}  // namespace espalier

@@ -1,0 +1,221 @@
+// The whole world's programs at once, without running any: order of collectives per communicator, order of messages per pair, and a
+// replay in which a send ends only when its receive has begun.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "espalier/program/compile.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+const Op& OpOf(const Program& program, const Instruction& instruction) {
+  return program.graph->ops[static_cast<size_t>(instruction.op)];
+}
+
+AxisSet GroupOf(const Op& op) { return AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))); }
+
+std::string Describe(const Program& program, const Instruction& instruction) {
+  const Op& op = OpOf(program, instruction);
+  std::string tensors;
+  for (int v : op.inputs.empty() ? op.outputs : op.inputs)
+    tensors += (tensors.empty() ? "" : ", ") + program.graph->values[static_cast<size_t>(v)].name;
+  return fmt::format("{}({}) of microbatch {}", op.kind, tensors, instruction.microbatch);
+}
+
+/// Two members agree on a collective if it is the same op of the graph at the same microbatch.
+struct Event {
+  int op, microbatch;
+  const Instruction* instruction;
+};
+
+std::vector<Event> CollectiveTrace(const Program& program, Lane lane, AxisSet axes) {
+  std::vector<Event> trace;
+  for (const Instruction& i : program.instructions) {
+    const Op& op = OpOf(program, i);
+    if (i.lane == lane && op.kind != "send" && op.kind != "recv" && GroupOf(op) == axes) trace.push_back({i.op, i.microbatch, &i});
+  }
+  return trace;
+}
+
+/// Sends to, or receives from, one stage, in order; named by the value that travels.
+std::vector<Event> PairTrace(const Program& program, Lane lane, const char* attribute, int stage) {
+  std::vector<Event> trace;
+  for (const Instruction& i : program.instructions) {
+    if (i.lane != lane) continue;
+    const Op& op = OpOf(program, i);
+    if (static_cast<int>(op.attributes.Number(attribute)) == stage) trace.push_back({i.op, i.microbatch, &i});
+  }
+  return trace;
+}
+
+class WorldChecker {
+ public:
+  WorldChecker(const Mesh& mesh, const std::function<const Program&(int)>& program_of) : mesh_(mesh), program_of_(program_of) {}
+
+  void Run() {
+    for (int rank = 0; rank < mesh_.Ranks(); ++rank) CheckRank(rank);
+    for (int rank = 0; rank < mesh_.Ranks(); ++rank)
+      if (mesh_.CoordinateOf(rank)[0] == 0) Replay(rank);
+  }
+
+ private:
+  void CheckRank(int rank) {
+    const Program& program = program_of_(rank);
+    std::set<std::pair<Lane, AxisSet>> groups;
+    for (const Instruction& i : program.instructions)
+      if (i.lane != Lane::kCompute && i.lane != Lane::kPpSend && i.lane != Lane::kPpRecv)
+        groups.emplace(i.lane, GroupOf(OpOf(program, i)));
+    for (const auto& [lane, axes] : groups)
+      for (int peer : mesh_.GroupRanks(axes, mesh_.CoordinateOf(rank)))
+        if (Fresh(rank, peer, lane, axes)) CompareCollectives(rank, peer, lane, axes);
+    Coordinate there = mesh_.CoordinateOf(rank);
+    for (int stage = 0; stage < mesh_.Degree(Axis::kPp); ++stage) {
+      there[0] = stage;
+      const int peer = mesh_.RankOf(there);
+      if (peer != rank && Fresh(rank, peer, Lane::kPpSend, {})) ComparePair(rank, peer, stage);
+    }
+  }
+
+  /// Programs are compared once for each pair of classes.
+  bool Fresh(int rank, int peer, Lane lane, AxisSet axes) {
+    const Program* a = &program_of_(rank);
+    const Program* b = &program_of_(peer);
+    return (a != b || lane == Lane::kPpSend) && compared_.emplace(a, b, lane, axes).second;
+  }
+
+  void CompareCollectives(int rank, int peer, Lane lane, AxisSet axes) const {
+    const Program& a = program_of_(rank);
+    const Program& b = program_of_(peer);
+    const std::vector<Event> mine = CollectiveTrace(a, lane, axes), theirs = CollectiveTrace(b, lane, axes);
+    for (size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i)
+      CHECK(mine[i].op == theirs[i].op && mine[i].microbatch == theirs[i].microbatch,
+            "group {} on lane {}: collective {} is {} on rank {}, but {} on rank {}", Name(axes), Name(lane), i,
+            Describe(a, *mine[i].instruction), rank, Describe(b, *theirs[i].instruction), peer);
+    CHECK(mine.size() == theirs.size(), "group {} on lane {}: rank {} has {} collectives, rank {} has {}", Name(axes),
+          Name(lane), rank, mine.size(), peer, theirs.size());
+  }
+
+  void ComparePair(int from, int to, int to_stage) const {
+    const Program& a = program_of_(from);
+    const Program& b = program_of_(to);
+    const std::vector<Event> sends = PairTrace(a, Lane::kPpSend, "to", to_stage);
+    const std::vector<Event> receives = PairTrace(b, Lane::kPpRecv, "from", a.stage);
+    for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
+      const Op& send = OpOf(a, *sends[i].instruction);
+      const Op& recv = OpOf(b, *receives[i].instruction);
+      // The pass that cuts stages emits a send and its recv side by side.
+      CHECK(sends[i].op + 1 == receives[i].op && sends[i].microbatch == receives[i].microbatch,
+            "message {} from rank {} to rank {} is {}, but the receiver expects {}", i, from, to,
+            Describe(a, *sends[i].instruction), Describe(b, *receives[i].instruction));
+      for (size_t t = 0; t < send.inputs.size(); ++t)
+        CHECK(LocalShape(a.graph->values[static_cast<size_t>(send.inputs[t])].type, mesh_, mesh_.CoordinateOf(from)) ==
+                  LocalShape(b.graph->values[static_cast<size_t>(recv.outputs[t])].type, mesh_, mesh_.CoordinateOf(to)),
+              "message {} from rank {} to rank {} has another shape there", i, from, to);
+    }
+    CHECK(sends.size() == receives.size(), "rank {} sends {} messages to rank {}, which expects {}", from, sends.size(), to,
+          receives.size());
+  }
+
+  /// Runs the pipeline that holds `first`: one rank a stage, every lane in order. Collectives of other axes are local here: their
+  /// members run the same list. gather_stages waits for all stages.
+  void Replay(int first) {
+    std::vector<const Program*> programs;
+    for (int rank : mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first))) programs.push_back(&program_of_(rank));
+    if (!replayed_.insert(programs).second) return;
+    std::vector<StageState> stages;
+    for (const Program* p : programs) stages.emplace_back(*p);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (StageState& stage : stages)
+        for (size_t lane = 0; lane < kLaneCount; ++lane)
+          while (Advance(stages, stage, lane)) moved = true;
+    }
+    for (const StageState& stage : stages)
+      for (size_t lane = 0; lane < kLaneCount; ++lane)
+        CHECK(stage.done[lane] == static_cast<int>(stage.lanes[lane].size()), "deadlock: stage {} lane {} never gets past {}",
+              stage.program->stage, Name(static_cast<Lane>(lane)),
+              Describe(*stage.program, *stage.lanes[lane][static_cast<size_t>(stage.done[lane])]));
+  }
+
+  struct StageState {
+    explicit StageState(const Program& p) : program(&p) {
+      for (const Instruction& i : p.instructions) lanes[static_cast<size_t>(i.lane)].push_back(&i);
+    }
+    const Instruction* Head(Lane lane) const {
+      const auto l = static_cast<size_t>(lane);
+      return done[l] < static_cast<int>(lanes[l].size()) ? lanes[l][static_cast<size_t>(done[l])] : nullptr;
+    }
+    bool Ready(Lane lane) const {
+      const Instruction* head = Head(lane);
+      return head != nullptr && std::all_of(head->waits.begin(), head->waits.end(), [&](const Wait& w) {
+        return done[static_cast<size_t>(w.lane)] >= w.count;
+      });
+    }
+    const Program* program;
+    std::array<std::vector<const Instruction*>, kLaneCount> lanes;
+    std::array<int, kLaneCount> done{};
+  };
+
+  bool Advance(std::vector<StageState>& stages, StageState& stage, size_t l) {
+    const auto lane = static_cast<Lane>(l);
+    if (!stage.Ready(lane)) return false;
+    const Op& op = OpOf(*stage.program, *stage.Head(lane));
+    if (lane == Lane::kPpRecv) return false;  // ends together with its send
+    if (lane == Lane::kPpSend) return Meet(stages, stage, static_cast<size_t>(op.attributes.Number("to")));
+    if (op.kind == "gather_stages") return GatherStages(stages, stage, lane);
+    ++stage.done[l];
+    return true;
+  }
+  static bool Meet(std::vector<StageState>& stages, StageState& sender, size_t to) {
+    StageState& receiver = stages[to];
+    if (!receiver.Ready(Lane::kPpRecv)) return false;
+    const Op& recv = OpOf(*receiver.program, *receiver.Head(Lane::kPpRecv));
+    if (static_cast<int>(recv.attributes.Number("from")) != sender.program->stage) return false;
+    ++sender.done[static_cast<size_t>(Lane::kPpSend)];
+    ++receiver.done[static_cast<size_t>(Lane::kPpRecv)];
+    return true;
+  }
+  static bool GatherStages(std::vector<StageState>& stages, const StageState& stage, Lane lane) {
+    const int op = stage.Head(lane)->op;
+    for (const StageState& other : stages)
+      if (!other.Ready(lane) || other.Head(lane)->op != op) return false;
+    for (StageState& other : stages) ++other.done[static_cast<size_t>(lane)];
+    return true;
+  }
+
+  const Mesh& mesh_;
+  const std::function<const Program&(int)>& program_of_;
+  std::set<std::tuple<const Program*, const Program*, Lane, AxisSet>> compared_;
+  std::set<std::vector<const Program*>> replayed_;
+};
+
+}  // namespace
+
+void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>& program_of) {
+  WorldChecker(mesh, program_of).Run();
+}
+
+std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate) {
+  std::array<MessageCount, kLaneCount> counts{};
+  std::map<int, int64_t> bytes_of_op;
+  for (const Instruction& i : program.instructions) {
+    if (i.lane == Lane::kCompute || i.lane == Lane::kPpRecv) continue;
+    const Op& op = OpOf(program, i);
+    auto [it, fresh] = bytes_of_op.try_emplace(i.op, 0);
+    if (fresh)
+      it->second = op.kind == "gather_stages" ? static_cast<int64_t>(i.inputs.size()) * 4 * (program.mesh.GroupSize(GroupOf(op)) - 1)
+                                              : WireBytes(*program.graph, op, program.mesh, coordinate);
+    MessageCount& count = counts[static_cast<size_t>(i.lane)];
+    ++count.count;
+    count.bytes += it->second;
+  }
+  std::vector<std::pair<std::string, MessageCount>> named;
+  for (size_t l = 0; l < kLaneCount; ++l)
+    if (counts[l].count > 0) named.emplace_back(Name(static_cast<Lane>(l)), counts[l]);
+  return named;
+}
+
+}  // namespace espalier

@@ -1,0 +1,63 @@
+#include "espalier/program/compile.hpp"
+
+#include <map>
+
+#include "espalier/passes/pipeline.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+int Compilation::StageOf(int chunk) const {
+  CHECK(chunk >= 0 && chunk < schedule.Chunks(), "chunk {} has no single stage", chunk);
+  return schedule.stage_of_chunk[static_cast<size_t>(chunk)];
+}
+
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
+                    const std::function<void(const std::string& pass, const Graph&)>& observe) {
+  Compilation c;
+  c.deck = deck;
+  c.mesh = ResolveMesh(deck, ranks);
+  c.purpose = purpose;
+  c.microbatches = purpose == Purpose::kSample ? 1 : MicrobatchCount(deck, c.mesh);
+  const int stages = c.mesh.Degree(Axis::kPp), m = static_cast<int>(c.microbatches);
+  c.schedule = purpose == Purpose::kTrain
+                   ? MakeSchedule(deck.pipeline.schedule, stages, static_cast<int>(deck.pipeline.chunks), m)
+                   : ForwardOnly(stages, m);
+  const Split split = SplitLayers(deck, c.schedule.Chunks());
+  const int64_t batch = deck.batch.micro * c.mesh.GroupSize({Axis::kDpReplicate, Axis::kDpShard});
+  Model model = BuildModel(deck, split, batch, purpose);
+  if (observe) observe("model", model.graph);
+  c.parameter_count = ParameterCount(model);
+  c.parameters = std::move(model.parameters);
+  c.inits = std::move(model.inits);
+  RunPasses(model.graph, {deck, c.mesh, c.schedule.stage_of_chunk}, purpose, observe);
+  c.graph = std::make_shared<const Graph>(std::move(model.graph));
+  return c;
+}
+
+std::vector<int> ClassRepresentatives(const Compilation& c) {
+  // Types that cut evenly look the same everywhere; only the others tell ranks apart.
+  std::vector<const Type*> uneven;
+  std::map<std::string, bool> seen;
+  for (const Value& v : c.graph->values) {
+    int64_t pieces = c.mesh.GroupSize(v.type.placements.Sharded());
+    bool even = true;
+    for (size_t d = 0; d < v.type.shape.size(); ++d) {
+      int64_t n = 1;
+      for (Axis a : v.type.placements.dims[d]) n *= c.mesh.Degree(a);
+      even = even && v.type.shape[d] % n == 0;
+    }
+    if (pieces > 1 && !even && seen.emplace(ToString(v.type), true).second) uneven.push_back(&v.type);
+  }
+  std::map<std::pair<int, std::vector<Shape>>, int> first;
+  std::vector<int> representative;
+  for (int rank = 0; rank < c.mesh.Ranks(); ++rank) {
+    const Coordinate coordinate = c.mesh.CoordinateOf(rank);
+    std::vector<Shape> shapes;
+    for (const Type* type : uneven) shapes.push_back(LocalShape(*type, c.mesh, coordinate));
+    representative.push_back(first.try_emplace({coordinate[0], std::move(shapes)}, rank).first->second);
+  }
+  return representative;
+}
+
+}  // namespace espalier

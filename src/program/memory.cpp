@@ -1,0 +1,257 @@
+// Offsets by liveness. Persistent buffers lie at the bottom of the arena; above them a scan over the program gives each value the
+// smallest hole that fits when it is made and takes it back after its last use. An op that may work in place takes over the memory
+// of an input that nobody reads later.
+#include <algorithm>
+#include <map>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Free memory above the persistent part: holes by offset, and the highest byte ever used.
+class Heap {
+ public:
+  explicit Heap(int64_t base) : top_(base), peak_(base) {}
+
+  int64_t Take(int64_t bytes) {
+    bytes = Aligned(bytes);
+    if (bytes == 0) return 0;
+    auto best = holes_.end();
+    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole)
+      if (hole->second >= bytes && (best == holes_.end() || hole->second < best->second)) best = hole;
+    if (best == holes_.end()) return Extend(bytes);
+    const auto [offset, size] = *best;
+    holes_.erase(best);
+    if (size > bytes) holes_[offset + bytes] = size - bytes;
+    return offset;
+  }
+
+  void Give(int64_t offset, int64_t bytes) {
+    bytes = Aligned(bytes);
+    if (bytes == 0) return;
+    auto [here, fresh] = holes_.emplace(offset, bytes);
+    CHECK(fresh, "memory at {} is freed twice", offset);
+    if (const auto next = std::next(here); next != holes_.end() && here->first + here->second == next->first) {
+      here->second += next->second;
+      holes_.erase(next);
+    }
+    if (here != holes_.begin()) {
+      const auto before = std::prev(here);
+      if (before->first + before->second == here->first) {
+        before->second += here->second;
+        holes_.erase(here);
+      }
+    }
+  }
+
+  int64_t peak() const { return peak_; }
+
+ private:
+  /// Past the top; a hole that touches the top is used up first.
+  int64_t Extend(int64_t bytes) {
+    int64_t offset = top_;
+    if (!holes_.empty() && holes_.rbegin()->first + holes_.rbegin()->second == top_) {
+      offset = holes_.rbegin()->first;
+      holes_.erase(std::prev(holes_.end()));
+    }
+    top_ = offset + bytes;
+    peak_ = std::max(peak_, top_);
+    return offset;
+  }
+
+  std::map<int64_t, int64_t> holes_;
+  int64_t top_, peak_;
+};
+
+class Planner {
+ public:
+  Planner(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends)
+      : program_(program), graph_(*program.graph), coordinate_(coordinate), job_ends_(job_ends), bytes_(graph_.values.size(), -1) {}
+
+  void Run() {
+    PlacePersistent();
+    FindLastUses();
+    Heap heap(base_);
+    std::vector<std::vector<Key>> deaths(program_.instructions.size() + 1);
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      Place(program_.instructions[i], static_cast<int>(i), heap, deaths);
+      NotePeak(heap);
+      Free(static_cast<int>(i), heap, deaths);
+    }
+    program_.arena_bytes = std::max(base_, heap.peak());
+  }
+
+ private:
+  using Key = std::pair<int, int>;  // value, microbatch (-1: step)
+  struct Buffer {
+    Operand place;
+    MemoryClass memory_class;
+  };
+
+  const Value& ValueOf(int id) const { return graph_.values[static_cast<size_t>(id)]; }
+  Key KeyOf(int value, int microbatch) const {
+    return {value, ValueOf(value).frequency == Frequency::kStep ? -1 : microbatch};
+  }
+  int64_t BytesOf(int value) {
+    int64_t& bytes = bytes_[static_cast<size_t>(value)];
+    if (bytes < 0) {
+      const Type& type = ValueOf(value).type;
+      bytes = Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
+    }
+    return bytes;
+  }
+
+  MemoryClass ClassOf(int value) const {
+    const Value& v = ValueOf(value);
+    if (v.kind == ValueKind::kState)
+      return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
+    if (v.kind == ValueKind::kAccumulator) return MemoryClass::kGradients;
+    if (v.producer < 0) return MemoryClass::kActivations;
+    const Role role = graph_.ops[static_cast<size_t>(v.producer)].role;
+    if (role == Role::kP) return MemoryClass::kParameters;
+    return role == Role::kS ? MemoryClass::kGradients : MemoryClass::kActivations;
+  }
+
+  bool LivesHere(const Value& v) const {
+    return v.chunk == kAllChunks || program_.stage_of_chunk[static_cast<size_t>(v.chunk)] == program_.stage;
+  }
+  bool IsPersistent(int id) const {
+    return ValueOf(id).kind != ValueKind::kActivation ||
+           std::find(graph_.results.begin(), graph_.results.end(), id) != graph_.results.end();
+  }
+
+  /// States first, so that all programs of a deck agree on their places.
+  void PlacePersistent() {
+    for (int pass = 0; pass < 2; ++pass)
+      for (size_t id = 0; id < graph_.values.size(); ++id) {
+        const Value& v = graph_.values[id];
+        const bool state = v.kind == ValueKind::kState;
+        if (!LivesHere(v) || !IsPersistent(static_cast<int>(id)) || state != (pass == 0)) continue;
+        const bool copies = v.frequency == Frequency::kMicrobatch;
+        for (int k = 0; k < (copies ? program_.microbatches : 1); ++k) AddPersistent(static_cast<int>(id), copies ? k : -1);
+      }
+    peak_live_ = live_total_;
+    program_.peak_by_class = live_;
+  }
+  void AddPersistent(int id, int microbatch) {
+    const Operand place{id, base_, BytesOf(id)};
+    program_.persistent.push_back({id, microbatch, place, ClassOf(id)});
+    buffers_[{id, microbatch}] = {place, ClassOf(id)};
+    Count(ClassOf(id), place.bytes, +1);
+    base_ += Aligned(place.bytes);
+  }
+
+  /// A value dies with the last instruction that reads it. What a send reads lives one job longer, so that the stage does not stand
+  /// still for the receiver.
+  void FindLastUses() {
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& instruction = program_.instructions[i];
+      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i)) : static_cast<int>(i);
+      for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
+        for (const Operand& operand : *operands) {
+          int& last = last_use_[KeyOf(operand.value, instruction.microbatch)];
+          last = std::max(last, end);
+        }
+    }
+  }
+  int EndOfNextJob(int i) const {
+    auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
+    if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;
+    return (job == job_ends_.end() ? static_cast<int>(program_.instructions.size()) : *job) - 1;
+  }
+
+  void Place(Instruction& instruction, int i, Heap& heap, std::vector<std::vector<Key>>& deaths) {
+    const Op& op = graph_.ops[static_cast<size_t>(instruction.op)];
+    for (Operand& input : instruction.inputs) input = Lookup(input.value, instruction.microbatch);
+    for (size_t o = 0; o < instruction.outputs.size(); ++o) {
+      const Key key = KeyOf(instruction.outputs[o].value, instruction.microbatch);
+      if (buffers_.count(key) == 0) {
+        if (o != 0 || !TakeOver(op, instruction, i, key)) Allocate(key, heap);
+        deaths[static_cast<size_t>(last_use_.at(key))].push_back(key);
+      }
+      instruction.outputs[o] = buffers_.at(key).place;
+    }
+    const int64_t workspace = instruction.lane == Lane::kCompute
+                                  ? 0
+                                  : CommWorkspaceBytes(graph_, op, program_.mesh, coordinate_);
+    if (workspace > 0) {
+      instruction.workspace = {-1, heap.Take(workspace), workspace};
+      Count(MemoryClass::kCommunication, workspace, +1);
+    }
+  }
+  Operand Lookup(int value, int microbatch) const {
+    const auto it = buffers_.find(KeyOf(value, microbatch));
+    CHECK(it != buffers_.end(), "{} (microbatch {}) is read before it is made on stage {}", ValueOf(value).name, microbatch,
+          program_.stage);
+    return it->second.place;
+  }
+  void Allocate(const Key& key, Heap& heap) {
+    const int64_t bytes = BytesOf(key.first);
+    buffers_[key] = {{key.first, heap.Take(bytes), bytes}, ClassOf(key.first)};
+    Count(ClassOf(key.first), bytes, +1);
+  }
+  bool TakeOver(const Op& op, const Instruction& instruction, int i, const Key& key) {
+    const int from = Define(op.kind).in_place;
+    if (from < 0) return false;
+    const int value = instruction.inputs[static_cast<size_t>(from)].value;
+    const Key donor = KeyOf(value, instruction.microbatch);
+    if (IsPersistent(value) || last_use_.at(donor) != i || BytesOf(value) != BytesOf(key.first)) return false;
+    if (std::count_if(op.inputs.begin(), op.inputs.end(), [&](int input) { return input == value; }) > 1) return false;
+    Buffer buffer = buffers_.at(donor);
+    buffer.place.value = key.first;
+    buffers_[key] = buffer;
+    taken_over_[donor] = true;
+    return true;
+  }
+
+  void Free(int i, Heap& heap, const std::vector<std::vector<Key>>& deaths) {
+    const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
+    if (instruction.workspace.bytes > 0) {
+      heap.Give(instruction.workspace.offset, instruction.workspace.bytes);
+      Count(MemoryClass::kCommunication, instruction.workspace.bytes, -1);
+    }
+    for (const Key& key : deaths[static_cast<size_t>(i)]) {
+      const Buffer buffer = buffers_.at(key);
+      buffers_.erase(key);
+      if (taken_over_.erase(key) > 0) continue;
+      heap.Give(buffer.place.offset, buffer.place.bytes);
+      Count(buffer.memory_class, buffer.place.bytes, -1);
+    }
+  }
+
+  void Count(MemoryClass memory_class, int64_t bytes, int sign) {
+    live_[static_cast<size_t>(memory_class)] += sign * Aligned(bytes);
+    live_total_ += sign * Aligned(bytes);
+  }
+  void NotePeak(const Heap& heap) {
+    if (heap.peak() <= peak_seen_ && live_total_ <= peak_live_) return;
+    peak_seen_ = std::max(peak_seen_, heap.peak());
+    peak_live_ = live_total_;
+    program_.peak_by_class = live_;
+  }
+
+  Program& program_;
+  const Graph& graph_;
+  const Coordinate coordinate_;
+  const std::vector<int>& job_ends_;
+  std::vector<int64_t> bytes_;
+  int64_t base_ = 0;
+  std::map<Key, Buffer> buffers_;
+  std::map<Key, int> last_use_;
+  std::map<Key, bool> taken_over_;
+  std::array<int64_t, kMemoryClassCount> live_{};
+  int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;
+};
+
+}  // namespace
+
+void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends) {
+  Planner(program, coordinate, job_ends).Run();
+}
+
+}  // namespace espalier

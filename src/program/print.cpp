@@ -1,0 +1,36 @@
+#include <fmt/format.h>
+
+#include "espalier/program/compile.hpp"
+
+namespace espalier {
+namespace {
+
+std::string OperandsText(const Graph& graph, const std::vector<Operand>& operands) {
+  std::string text;
+  for (const Operand& o : operands)
+    text += fmt::format("{}{}@{}+{}", text.empty() ? "" : ", ", graph.values[static_cast<size_t>(o.value)].name, o.offset, o.bytes);
+  return text;
+}
+
+}  // namespace
+
+std::string Print(const Program& program) {
+  std::string text = fmt::format("stage {} microbatches {} arena {}\n", program.stage, program.microbatches, program.arena_bytes);
+  for (const PersistentBuffer& b : program.persistent)
+    text += fmt::format("persistent {}{} @{}+{} {}\n", program.graph->values[static_cast<size_t>(b.value)].name,
+                        b.microbatch < 0 ? "" : fmt::format(" m{}", b.microbatch), b.place.offset, b.place.bytes,
+                        Name(b.memory_class));
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+    text += fmt::format("{:5} {:8} {}{}{} ({}) -> ({})", i, Name(instruction.lane), Name(op.role),
+                        instruction.microbatch < 0 ? " " : fmt::format("{} ", instruction.microbatch), op.kind,
+                        OperandsText(*program.graph, instruction.inputs), OperandsText(*program.graph, instruction.outputs));
+    if (instruction.workspace.bytes > 0) text += fmt::format(" work @{}+{}", instruction.workspace.offset, instruction.workspace.bytes);
+    for (const Wait& wait : instruction.waits) text += fmt::format(" wait {}:{}", Name(wait.lane), wait.count);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace espalier

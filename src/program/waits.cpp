@@ -1,0 +1,117 @@
+// Order between lanes, from memory alone: whoever reads bytes waits for their last writer, whoever writes them for their last
+// writer and readers. Order inside a lane is program order and needs no wait.
+#include <algorithm>
+#include <map>
+
+#include "espalier/program/compile.hpp"
+
+namespace espalier {
+namespace {
+
+/// Position of an access: how many instructions of its lane must be finished for it to be over.
+struct Access {
+  Lane lane = Lane::kCompute;
+  int count = 0;  // 0: none
+};
+
+/// What last touched a range of bytes.
+struct Segment {
+  int64_t end = 0;
+  Access writer;
+  std::array<int, kLaneCount> readers{};
+};
+
+class Hazards {
+ public:
+  /// Splits segments so that [begin, end) is covered exactly, and visits them.
+  template <typename Visit>
+  void ForEach(int64_t begin, int64_t end, const Visit& visit) {
+    if (begin == end) return;
+    Cut(begin);
+    Cut(end);
+    auto it = segments_.lower_bound(begin);
+    for (int64_t at = begin; at < end;) {
+      if (it == segments_.end() || it->first > at) {
+        const int64_t stop = it == segments_.end() ? end : std::min(end, it->first);
+        it = segments_.emplace_hint(it, at, Segment{stop, {}, {}});
+      }
+      visit(it->second);
+      at = it->second.end;
+      ++it;
+    }
+  }
+
+  /// After a write the whole range has one history again.
+  void Overwrite(int64_t begin, int64_t end, Access writer) {
+    if (begin == end) return;
+    segments_.erase(segments_.lower_bound(begin), segments_.lower_bound(end));
+    segments_[begin] = {end, writer, {}};
+  }
+
+ private:
+  void Cut(int64_t at) {
+    auto it = segments_.upper_bound(at);
+    if (it == segments_.begin()) return;
+    --it;
+    if (it->first == at || it->second.end <= at) return;
+    Segment tail = it->second;
+    it->second.end = at;
+    segments_[at] = tail;
+  }
+
+  std::map<int64_t, Segment> segments_;
+};
+
+class Planner {
+ public:
+  explicit Planner(Program& program) : program_(program) {}
+
+  void Run() {
+    for (Instruction& instruction : program_.instructions) {
+      needed_.fill(0);
+      const auto lane = static_cast<size_t>(instruction.lane);
+      for (const Operand& input : instruction.inputs)
+        hazards_.ForEach(input.offset, input.offset + input.bytes, [&](Segment& s) { Need(s.writer); });
+      // Accumulating reads what it writes; a write waits for both kinds of access anyway.
+      for (const Operand& output : instruction.outputs) NeedAll(output);
+      NeedAll(instruction.workspace);
+      Emit(instruction, lane);
+      const Access self{instruction.lane, ++issued_[lane]};
+      for (const Operand& input : instruction.inputs)
+        hazards_.ForEach(input.offset, input.offset + input.bytes, [&](Segment& s) { s.readers[lane] = self.count; });
+      for (const Operand& output : instruction.outputs)
+        hazards_.Overwrite(output.offset, output.offset + output.bytes, self);
+      hazards_.Overwrite(instruction.workspace.offset, instruction.workspace.offset + instruction.workspace.bytes, self);
+    }
+  }
+
+ private:
+  void Need(const Access& access) { Need(static_cast<size_t>(access.lane), access.count); }
+  void Need(size_t lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
+  void NeedAll(const Operand& operand) {
+    hazards_.ForEach(operand.offset, operand.offset + operand.bytes, [&](Segment& s) {
+      Need(s.writer);
+      for (size_t l = 0; l < kLaneCount; ++l) Need(l, s.readers[l]);
+    });
+  }
+
+  /// Leaves out what this lane has waited for already.
+  void Emit(Instruction& instruction, size_t lane) {
+    for (size_t other = 0; other < kLaneCount; ++other) {
+      if (other == lane || needed_[other] <= known_[lane][other]) continue;
+      known_[lane][other] = needed_[other];
+      instruction.waits.push_back({static_cast<Lane>(other), needed_[other]});
+    }
+  }
+
+  Program& program_;
+  Hazards hazards_;
+  std::array<int, kLaneCount> needed_{}, issued_{};
+  std::array<std::array<int, kLaneCount>, kLaneCount> known_{};
+};
+
+}  // namespace
+
+void PlanWaits(Program& program) { Planner(program).Run(); }
+
+}  // namespace espalier

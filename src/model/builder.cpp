@@ -25,16 +25,16 @@ int Builder::Parameter(const std::string& name, Shape shape, std::string layout,
   return Prepare("cast", {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
 }
 
-int Builder::Emit(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes,
+int Builder::Emit(std::string_view kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
                   std::string layout) {
-  return EmitIn(Role::kF, kind, std::move(inputs), name, std::move(attributes), std::move(layout));
+  return EmitIn(Role::kF, kind, std::move(inputs), std::move(names), std::move(attributes), std::move(layout));
 }
 
 int Builder::Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes) {
-  return EmitIn(Role::kP, kind, std::move(inputs), name, std::move(attributes), "");
+  return EmitIn(Role::kP, kind, std::move(inputs), {name}, std::move(attributes), "");
 }
 
-int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, const std::string& name,
+int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, std::vector<std::string> names,
                     Attributes attributes, std::string layout) {
   // What depends on step inputs alone is made on every stage.
   const bool everywhere = std::all_of(inputs.begin(), inputs.end(), [&](int i) {
@@ -42,10 +42,10 @@ int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, c
   });
   Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, everywhere ? kAllChunks : Chunk()};
   const std::vector<Type> types = Define(kind).infer(ContextOf(model_.graph, op));
+  CHECK(types.size() == names.size(), "{} makes {} values, {} are named", kind, types.size(), names.size());
   for (size_t i = 0; i < types.size(); ++i)
-    op.outputs.push_back(model_.graph.AddValue({i == 0 ? name : name + "." + std::to_string(i), types[i],
-                                                ValueKind::kActivation, op.frequency(), op.chunk, -1,
-                                                i == 0 ? layout : ""}));
+    op.outputs.push_back(model_.graph.AddValue({std::move(names[i]), types[i], ValueKind::kActivation, op.frequency(),
+                                                op.chunk, -1, i == 0 ? layout : ""}));
   const int first = op.outputs.at(0);
   model_.graph.AddOp(std::move(op));
   return first;

@@ -23,8 +23,8 @@ class Builder {
   /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, made once a step.
   int Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init);
 
-  /// Emits a forward op and returns its first output, "<name>"; further outputs are "<name>.1", ...
-  int Emit(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {},
+  /// Emits a forward op, names its outputs and returns the first, which gets the layout.
+  int Emit(std::string_view kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
            std::string layout = "");
   /// The same in role P: it needs step values only.
   int Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
@@ -36,8 +36,8 @@ class Builder {
   Model Finish() { return std::move(model_); }
 
  private:
-  int EmitIn(Role role, std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes,
-             std::string layout);
+  int EmitIn(Role role, std::string_view kind, std::vector<int> inputs, std::vector<std::string> names,
+             Attributes attributes, std::string layout);
   int Chunk() const { return split_.chunk_of_layer[static_cast<size_t>(layer_)]; }
 
   const Split& split_;

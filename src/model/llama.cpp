@@ -34,11 +34,11 @@ class Llama {
  private:
   int Linear(int x, const std::string& name, Shape shape, const char* layout, ParameterInit init) {
     const int w = b_.Parameter(name + ".weight", std::move(shape), layout, init);
-    return b_.Emit("matmul", {x, w}, name + ".out", {{}, {{"spec", "bsk,nk->bsn"}}});
+    return b_.Emit("matmul", {x, w}, {name + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}});
   }
   int Norm(int x, const std::string& name) {
     const int w = b_.Parameter(name + ".weight", {m_.dim}, "embed", {ParameterInit::Kind::kOnes, 0});
-    return b_.Emit("rms_norm", {x, w}, name + ".out", {{{"eps", m_.norm_eps}}, {}});
+    return b_.Emit("rms_norm", {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}});
   }
 
   int Embed() {
@@ -48,16 +48,16 @@ class Llama {
                              {{{"theta", m_.rope_theta}, {"head_dim", double(m_.dim / m_.heads)}}, {}});
     const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
     embedding_ = b_.Parameter("model.embed_tokens.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-    return b_.Emit("embedding", {ids, embedding_}, "model.embed_tokens.out", {{{"vocab", double(m_.vocab)}}, {}}, kStream);
+    return b_.Emit("embedding", {ids, embedding_}, {"model.embed_tokens.out"}, {{{"vocab", double(m_.vocab)}}, {}}, kStream);
   }
 
   int Layer(int x, int l) {
     b_.Layer(l);
     const std::string at = "model.layers." + std::to_string(l - 1);
     const int attended = Attention(Norm(x, at + ".input_layernorm"), at);
-    x = b_.Emit("add", {x, attended}, at + ".attention_residual", {}, kStream);
+    x = b_.Emit("add", {x, attended}, {at + ".attention_residual"}, {}, kStream);
     const int fed = FeedForward(Norm(x, at + ".post_attention_layernorm"), at);
-    return b_.Emit("add", {x, fed}, at + ".residual", {}, kStream);
+    return b_.Emit("add", {x, fed}, {at + ".residual"}, {}, kStream);
   }
 
   int Attention(int n, const std::string& at) {
@@ -65,10 +65,10 @@ class Llama {
     const Shape q_shape = {m_.dim, m_.dim}, kv_shape = {m_.kv_heads * m_.dim / m_.heads, m_.dim};
     const Attributes rotate = {{{"head_dim", e}, {"inverse", 0}}, {}};
     const std::string self = at + ".self_attn.";
-    const int q = b_.Emit("rope", {Linear(n, self + "q_proj", q_shape, "heads,embed", normal_), rope_table_}, self + "q", rotate);
-    const int k = b_.Emit("rope", {Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_), rope_table_}, self + "k", rotate);
+    const int q = b_.Emit("rope", {Linear(n, self + "q_proj", q_shape, "heads,embed", normal_), rope_table_}, {self + "q"}, rotate);
+    const int k = b_.Emit("rope", {Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_), rope_table_}, {self + "k"}, rotate);
     const int v = Linear(n, self + "v_proj", kv_shape, "heads,embed", normal_);
-    const int o = b_.Emit("attention", {q, k, v}, self + "out", {{{"head_dim", e}, {"causal", 1}}, {}});
+    const int o = b_.Emit("attention", {q, k, v}, {self + "out", self + "lse"}, {{{"head_dim", e}, {"causal", 1}}, {}});
     return Linear(o, self + "o_proj", q_shape, "embed,heads", output_);
   }
 
@@ -76,7 +76,7 @@ class Llama {
     const std::string mlp = at + ".mlp.";
     const int gate = Linear(n, mlp + "gate_proj", {m_.ffn_dim, m_.dim}, "ffn,embed", normal_);
     const int up = Linear(n, mlp + "up_proj", {m_.ffn_dim, m_.dim}, "ffn,embed", normal_);
-    const int h = b_.Emit("swiglu", {gate, up}, mlp + "act");
+    const int h = b_.Emit("swiglu", {gate, up}, {mlp + "act"});
     return Linear(h, mlp + "down_proj", {m_.dim, m_.ffn_dim}, "embed,ffn", output_);
   }
 
@@ -86,12 +86,12 @@ class Llama {
     const int w = m_.tie_embeddings ? embedding_
                                     : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     const int logits =
-        b_.Emit("matmul", {x, w}, "logits", {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits");
+        b_.Emit("matmul", {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits");
     if (purpose_ == Purpose::kSample) return b_.Result(logits);
     const int targets = b_.MicrobatchInput("targets", {batch_, m_.seq_len}, "batch,seq");
-    const int max = b_.Emit("logits_max", {logits}, "logits_max");
-    const int sum = b_.Emit("logits_sum", {logits, max, targets}, "logits_sum");
-    const int loss = b_.Emit("token_loss", {max, sum, b_.OutputsOf(sum)[1], targets}, "loss");
+    const int max = b_.Emit("logits_max", {logits}, {"logits_max"});
+    const int sum = b_.Emit("logits_sum", {logits, max, targets}, {"logits_sum", "logits_target"});
+    const int loss = b_.Emit("token_loss", {max, sum, b_.OutputsOf(sum)[1], targets}, {"loss", "count"});
     for (int output : b_.OutputsOf(loss)) b_.Result(output);
   }
 

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Writes llama_gradients_{untied,tied}.txt: loss and all gradients of a small Llama, by Hugging Face's model in fp64.
+
+The weights follow oracle.formula_weights, so that a test can make them again. Needs requirements.txt.
+"""
+import os
+
+import torch
+
+import oracle
+
+SHAPE = {"layers": 2, "dim": 24, "heads": 4, "kv_heads": 2, "ffn_dim": 40, "vocab": 37, "seq_len": 9,
+         "norm_eps": 1e-5, "rope_theta": 10000.0}
+BATCH = 2
+
+HEAD = """\
+# Loss and gradients of a Llama, written by llama_gradients.py with Hugging Face's LlamaForCausalLM in fp64.
+# {shape}
+# Element i of the weight NAME is 0.4 * ((((fnv1a64(NAME) + i * 0x9E3779B97F4A7C15) mod 2^64) >> 40) / 2^24 - 0.5),
+# plus 1 for norms, computed in fp64 and rounded to fp32; the tied model has no lm_head.weight.
+# Token p of row r is (31 r + 17 p + 3 p p + 5) mod vocab, its target is token p + 1.
+# The loss is the mean over all tokens. Then, for every parameter: name, extents, first and last weight on one line, and
+# d loss / d weight on the next, row-major.
+"""
+
+
+def tokens():
+    rows = [[(31 * r + 17 * p + 3 * p * p + 5) % SHAPE["vocab"] for p in range(SHAPE["seq_len"] + 1)]
+            for r in range(BATCH)]
+    return torch.tensor(rows)
+
+
+def gradients(tied, double):
+    """The model after one backward pass, and its mean loss."""
+    model = oracle.build_model({"model": SHAPE | {"tie_embeddings": tied}})
+    if double:
+        oracle.compute_in_double(model)
+    oracle.set_formula_weights(model)
+    rows = tokens()
+    loss = oracle.summed_loss(model, rows[:, :-1], rows[:, 1:]) / (BATCH * SHAPE["seq_len"])
+    loss.backward()
+    return model, loss.item()
+
+
+def check_fp32(tied, truth, loss):
+    """The unmodified fp32 model must agree: guards what compute_in_double replaces."""
+    model, fp32_loss = gradients(tied, double=False)
+    assert abs(fp32_loss / loss - 1) < 1e-6
+    for (name, a), (_, b) in zip(model.named_parameters(), truth.named_parameters()):
+        assert (a.grad - b.grad).norm() < 1e-5 * b.grad.norm(), name
+
+
+def write(path, tied):
+    model, loss = gradients(tied, double=True)
+    check_fp32(tied, model, loss)
+    rows = tokens()
+    shape = ", ".join(f"{k} {v:g}" for k, v in (SHAPE | {"batch": BATCH}).items()) + (", tied" if tied else ", untied")
+    with open(path, "w") as file:
+        file.write(HEAD.format(shape=shape))
+        for name, part in (("tokens", rows[:, :-1]), ("targets", rows[:, 1:])):
+            file.write(f"{name} {BATCH} {SHAPE['seq_len']}\n" + " ".join(str(t) for t in part.flatten().tolist()) + "\n")
+        file.write(f"loss {loss:.9g}\n")
+        for name, parameter in model.named_parameters():
+            weight, gradient = parameter.flatten().tolist(), parameter.grad.flatten().tolist()
+            extents = " ".join(str(n) for n in parameter.shape)
+            file.write(f"parameter {name} {extents} {weight[0]:.9g} {weight[-1]:.9g}\n")
+            file.write(" ".join(f"{g:.9g}" for g in gradient) + "\n")
+    print(f"{path}: loss {loss:.9g}")
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    write(os.path.join(here, "llama_gradients_untied.txt"), tied=False)
+    write(os.path.join(here, "llama_gradients_tied.txt"), tied=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What the oracle scripts share: Hugging Face's Llama for a deck, formula weights, tokens, learning rate, AdamW."""
+import glob
+import math
+import os
+import tomllib
+
+import numpy as np
+import torch
+import transformers
+from transformers.models.llama import modeling_llama
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def load_deck(path):
+    """The deck as a dictionary; data paths made absolute, relative ones being relative to the deck."""
+    with open(path, "rb") as file:
+        deck = tomllib.load(file)
+    folder = os.path.dirname(os.path.abspath(path))
+    deck["data"]["paths"] = [os.path.join(folder, p) for p in deck["data"]["paths"]]
+    return deck
+
+
+def build_model(deck):
+    """LlamaForCausalLM in fp32 with the shape of the deck's [model]; exits if the family is another."""
+    m = deck["model"]
+    if m.get("family", "llama") != "llama":
+        raise SystemExit(f"model.family = {m['family']!r}: the oracle knows llama")
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=m["vocab"], hidden_size=m["dim"], intermediate_size=m["ffn_dim"], num_hidden_layers=m["layers"],
+        num_attention_heads=m["heads"], num_key_value_heads=m.get("kv_heads", m["heads"]),
+        max_position_embeddings=m["seq_len"], rms_norm_eps=m.get("norm_eps", 1e-5),
+        rope_parameters={"rope_type": "default", "rope_theta": m.get("rope_theta", 500000.0)},
+        tie_word_embeddings=m.get("tie_embeddings", False), attention_bias=False, mlp_bias=False,
+        attn_implementation="eager"))
+
+
+def compute_in_double(model):
+    """Turns the model and its norms, which compute in fp32 whatever the type, into fp64. RoPE's tables stay fp32."""
+    def norm(self, x):
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+    model.double()
+    for module in model.modules():
+        if isinstance(module, modeling_llama.LlamaRMSNorm):
+            module.forward = norm.__get__(module)
+    return model
+
+
+def fnv1a64(text):
+    """The 64-bit FNV-1a hash of a text's bytes."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def formula_weights(name, shape, scale=0.4):
+    """Element i is scale * ((((fnv1a64(name) + i * GOLDEN) mod 2^64) >> 40) / 2^24 - 0.5), plus 1 if the tensor is a
+    vector (a norm), computed in fp64 and rounded to fp32."""
+    index = np.arange(int(np.prod(shape)), dtype=np.uint64)
+    bits = (np.uint64(fnv1a64(name)) + index * np.uint64(GOLDEN)) >> np.uint64(40)
+    values = scale * (bits.astype(np.float64) / 2**24 - 0.5) + (1.0 if len(shape) == 1 else 0.0)
+    return values.astype(np.float32).reshape(shape)
+
+
+def set_formula_weights(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(formula_weights(name, tuple(parameter.shape))))
+
+
+def read_tokens(deck):
+    """The bytes of the deck's text files, in sorted order of their paths, with a zero byte between files."""
+    data = deck["data"]
+    if data.get("format", "text") != "text" or data.get("shuffle", True):
+        raise SystemExit('the oracle needs data.format = "text" and data.shuffle = false')
+    files = set()
+    for path in data["paths"]:
+        files.update(glob.glob(path, recursive=True) if any(c in path for c in "*?[") else [path])
+    texts = []
+    for path in sorted(files):
+        with open(path, "rb") as file:
+            texts.append(file.read())
+    return np.frombuffer(b"\0".join(texts), dtype=np.uint8).astype(np.int64)
+
+
+def learning_rate(deck, step):
+    """Rate of step 1, 2, ...: linear warm-up, then cosine, linear or constant."""
+    top, schedule = deck["optimizer"]["lr"], deck.get("lr", {})
+    warmup, low = schedule.get("warmup_steps", 0), schedule.get("min_ratio", 0.1)
+    decay_steps = schedule.get("decay_steps", 0)
+    if decay_steps <= 0:
+        decay_steps = deck["run"]["steps"] - warmup
+    if step <= warmup:
+        return top * step / warmup
+    progress = min(1.0, (step - warmup) / decay_steps)
+    return top * {"cosine": low + (1 - low) * (1 + math.cos(math.pi * progress)) / 2,
+                  "linear": 1 - (1 - low) * progress,
+                  "constant": 1.0}[schedule.get("decay", "cosine")]
+
+
+def adamw(model, deck):
+    """torch.optim.AdamW; vectors decay only if the deck says so."""
+    o = deck["optimizer"]
+    decay = o.get("weight_decay", 0.1)
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    return torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": decay},
+         {"params": vectors, "weight_decay": decay if o.get("decay_norms", False) else 0.0}],
+        lr=o["lr"], betas=(o.get("beta1", 0.9), o.get("beta2", 0.95)), eps=o.get("eps", 1e-8))
+
+
+def summed_loss(model, inputs, targets):
+    """Sum of the token cross-entropies of [batch, seq] inputs."""
+    logits = model(inputs, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def train(model, deck, steps):
+    """Trains in place; yields step, loss (before the update), grad_norm (before clipping) and lr of each step."""
+    model.train()
+    tokens = read_tokens(deck)
+    batch, seq_len = deck["batch"]["global"], deck["model"]["seq_len"]
+    samples = (len(tokens) - 1) // seq_len
+    clip = deck["optimizer"].get("clip_norm", 1.0)
+    optimizer = adamw(model, deck)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad(set_to_none=True)
+        loss = 0.0
+        for i in range(batch):
+            k = ((step - 1) * batch + i) % samples
+            sample = torch.from_numpy(tokens[k * seq_len:(k + 1) * seq_len + 1])[None]
+            share = summed_loss(model, sample[:, :-1], sample[:, 1:]) / (batch * seq_len)
+            share.backward()
+            loss += share.item()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip if clip > 0 else math.inf).item()
+        lr = learning_rate(deck, step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        yield {"step": step, "loss": loss, "grad_norm": norm, "lr": lr}

@@ -75,7 +75,8 @@ def compare(run, steps, rtol):
             worst[key] = max(worst[key], difference)
         print(f"step {theirs['step']:4d}  loss {mine['loss']:.9g} / {theirs['loss']:.9g}  "
               f"norm {mine['grad_norm']:.9g} / {theirs['grad_norm']:.9g}", flush=True)
-    print(f"{last} steps, largest relative difference: " + ", ".join(f"{k} {v:.2e}" for k, v in worst.items()))
+    print(f"{last} steps, largest relative difference: " + ", ".join(f"{k} {v:.2e}" for k, v in worst.items())
+          + (": agreed" if agree else f": not within {rtol:g}"))
     return agree
 
 

@@ -1,0 +1,143 @@
+// Every pass, text in and text out: tests/passes/cases/*.txt, one case a file. A case is
+//   # pass: partition            which pass
+//   # mesh: dp_shard 2 tp 2      degrees (others 1)
+//   # deck: zero=2               settings that the pass reads (others as below)
+//   <graph>
+//   ----
+//   <graph after the pass>       or "error: <part of the message>"
+// With UPDATE=1 in the environment the expected parts are written anew (then read the difference before committing).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "espalier/passes/pipeline.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+struct Case {
+  std::string header, input, expected, pass;
+  Mesh mesh;
+  Deck deck;
+  std::vector<int> stage_of_chunk = {0};
+};
+
+Deck PlainDeck() {
+  Deck deck{};
+  deck.parallel.zero = 3;
+  deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
+  deck.recompute.regather = "auto";
+  deck.optimizer = {"adamw", 1e-3, 0.9, 0.95, 1e-8, 0.1, false, 1.0};
+  return deck;
+}
+
+void ReadSetting(const std::string& setting, Case& c) {
+  const size_t equals = setting.find('=');
+  const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
+  if (key == "zero") return void(c.deck.parallel.zero = std::stoi(value));
+  if (key == "sequence_parallel") return void(c.deck.parallel.sequence_parallel = value == "true");
+  if (key == "loss_parallel") return void(c.deck.parallel.loss_parallel = value == "true");
+  if (key == "regather") return void(c.deck.recompute.regather = value);
+  FAIL() << "unknown setting " << setting;
+}
+
+void ReadMesh(std::istream& words, Case& c) {
+  std::array<int, kAxisCount> degrees;
+  degrees.fill(1);
+  std::string name;
+  for (int degree; words >> name >> degree;) {
+    for (Axis a : kAxes)
+      if (Name(a) == name) degrees[static_cast<size_t>(a)] = degree;
+  }
+  c.mesh = Mesh(degrees);
+  c.stage_of_chunk.clear();
+  for (int s = 0; s < degrees[0]; ++s) c.stage_of_chunk.push_back(s);
+}
+
+Case ReadCase(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  Case c;
+  c.deck = PlainDeck();
+  bool after = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line == "----") {
+      after = true;
+      continue;
+    }
+    if (!after && line.starts_with("#")) {
+      c.header += line + "\n";
+      std::istringstream words(line);
+      std::string hash, key, word;
+      words >> hash >> key;
+      if (key == "pass:") words >> c.pass;
+      if (key == "mesh:") ReadMesh(words, c);
+      if (key == "deck:")
+        while (words >> word) ReadSetting(word, c);
+      continue;
+    }
+    (after ? c.expected : c.input) += line + "\n";
+  }
+  return c;
+}
+
+void Apply(Graph& graph, const Case& c) {
+  const PassContext context{c.deck, c.mesh, c.stage_of_chunk};
+  if (c.pass == "verify") return;
+  if (c.pass == "differentiate") return Differentiate(graph);
+  if (c.pass == "merge_gradients") return MergeGradients(graph);
+  if (c.pass == "optimize") return Optimize(graph, c.deck, Purpose::kTrain);
+  if (c.pass == "partition") return Partition(graph, context);
+  if (c.pass == "rematerialize") return Rematerialize(graph, context);
+  if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
+  if (c.pass == "coalesce") return Coalesce(graph);
+  if (c.pass == "cut") return Cut(graph, c.stage_of_chunk);
+  FAIL() << "unknown pass " << c.pass;
+}
+
+std::string Result(const Case& c) {
+  try {
+    Graph graph = ParseGraph(c.input);
+    EXPECT_EQ(Print(graph), c.input) << "the input is not in printed form";
+    Apply(graph, c);
+    Verify(graph, c.pass);
+    const std::string text = Print(graph);
+    EXPECT_EQ(Print(ParseGraph(text)), text) << "the output does not parse back";
+    return text;
+  } catch (const InvariantError& error) {
+    return std::string("error: ") + error.what() + "\n";
+  }
+}
+
+class Passes : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(Passes, TextInTextOut) {
+  const Case c = ReadCase(GetParam());
+  const std::string result = Result(c);
+  if (std::getenv("UPDATE") != nullptr && !c.expected.starts_with("error:")) {
+    std::ofstream(GetParam()) << c.header << c.input << "----\n" << result;
+    return;
+  }
+  if (c.expected.starts_with("error: ")) {
+    const std::string part = c.expected.substr(7, c.expected.size() - 8);
+    EXPECT_TRUE(result.starts_with("error: ") && result.find(part) != std::string::npos) << "expected " << part << "\ngot " << result;
+    return;
+  }
+  EXPECT_EQ(result, c.expected);
+}
+
+std::vector<std::filesystem::path> AllCases() {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(SOURCE_ROOT "/tests/passes/cases")) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Passes, testing::ValuesIn(AllCases()),
+                         [](const auto& info) { return info.param.stem().string(); });
+
+}  // namespace
+}  // namespace espalier

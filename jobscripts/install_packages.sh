@@ -4,7 +4,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 mapfile -t wanted < <(sed -e 's/#.*//' -e 's/[[:space:]]//g' -e '/^$/d' "$root/packages.txt" | sort -u)
-installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null | sed -n 's/^installed //p' | sort -u)
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
+  sed -n 's/^installed //p' | sort -u)
 mapfile -t missing < <(comm -23 <(printf '%s\n' "${wanted[@]}") <(printf '%s\n' "$installed"))
 
 if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
@@ -17,7 +18,8 @@ echo "installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { apt-get -q update && apt-get -q -y --no-install-recommends install "${missing[@]}"; } </dev/null >"$log" 2>&1; then
+if ! { apt-get -q update && apt-get -q -y --no-install-recommends install "${missing[@]}"; } \
+  </dev/null >"$log" 2>&1; then
   cat "$log" >&2
   echo "installing the packages failed" >&2
   exit 1

@@ -35,4 +35,5 @@ run_dir=$("$espalier_build/espalier" check "$deck" "$@" |
   awk '/^\[/ { section = $1 } section == "[run]" && $1 == "dir" { split($0, part, "\""); print part[2]; exit }')
 echo
 echo "a text from $run_dir/checkpoints/latest"
-"$espalier_build/espalier" sample "$run_dir/checkpoints/latest" --prompt "${PROMPT:-The }" --tokens 300 --temperature 0.7
+"$espalier_build/espalier" sample "$run_dir/checkpoints/latest" --prompt "${PROMPT:-The }" --tokens 300 \
+  --temperature 0.7

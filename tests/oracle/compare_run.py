@@ -43,7 +43,8 @@ def set_weights(model, found):
     with torch.no_grad():
         for name, parameter in wanted.items():
             if tuple(parameter.shape) != found[name].shape:
-                raise SystemExit(f"{name}: Hugging Face has {tuple(parameter.shape)}, the checkpoint {found[name].shape}")
+                raise SystemExit(f"{name}: Hugging Face has {tuple(parameter.shape)}, "
+                                 f"the checkpoint {found[name].shape}")
             parameter.copy_(torch.from_numpy(found[name].astype(np.float32)))
 
 

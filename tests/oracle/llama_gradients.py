@@ -58,7 +58,8 @@ def write(path, tied):
     with open(path, "w") as file:
         file.write(HEAD.format(shape=shape))
         for name, part in (("tokens", rows[:, :-1]), ("targets", rows[:, 1:])):
-            file.write(f"{name} {BATCH} {SHAPE['seq_len']}\n" + " ".join(str(t) for t in part.flatten().tolist()) + "\n")
+            file.write(f"{name} {BATCH} {SHAPE['seq_len']}\n")
+            file.write(" ".join(str(t) for t in part.flatten().tolist()) + "\n")
         file.write(f"loss {loss:.9g}\n")
         for name, parameter in model.named_parameters():
             weight, gradient = parameter.flatten().tolist(), parameter.grad.flatten().tolist()

@@ -111,10 +111,10 @@ class Emitter {
 
 }  // namespace
 
-Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate) {
+Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes) {
   std::vector<int> job_ends;
   Program program = Emitter(compilation, coordinate).Run(job_ends);
-  PlanMemory(program, coordinate, job_ends);
+  PlanMemory(program, coordinate, job_ends, reserved_bytes);
   PlanWaits(program);
   return program;
 }

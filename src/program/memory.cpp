@@ -70,8 +70,13 @@ class Heap {
 
 class Planner {
  public:
-  Planner(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends)
-      : program_(program), graph_(*program.graph), coordinate_(coordinate), job_ends_(job_ends), bytes_(graph_.values.size(), -1) {}
+  Planner(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends, int64_t reserved_bytes)
+      : program_(program),
+        graph_(*program.graph),
+        coordinate_(coordinate),
+        job_ends_(job_ends),
+        reserved_bytes_(reserved_bytes),
+        bytes_(graph_.values.size(), -1) {}
 
   void Run() {
     PlacePersistent();
@@ -127,16 +132,19 @@ class Planner {
 
   /// States first, so that all programs of a deck agree on their places.
   void PlacePersistent() {
-    for (int pass = 0; pass < 2; ++pass)
-      for (size_t id = 0; id < graph_.values.size(); ++id) {
-        const Value& v = graph_.values[id];
-        const bool state = v.kind == ValueKind::kState;
-        if (!LivesHere(v) || !IsPersistent(static_cast<int>(id)) || state != (pass == 0)) continue;
-        const bool copies = v.frequency == Frequency::kMicrobatch;
-        for (int k = 0; k < (copies ? program_.microbatches : 1); ++k) AddPersistent(static_cast<int>(id), copies ? k : -1);
-      }
+    AddAllPersistent(true);
+    base_ = std::max(base_, reserved_bytes_);
+    AddAllPersistent(false);
     peak_live_ = live_total_;
     program_.peak_by_class = live_;
+  }
+  void AddAllPersistent(bool states) {
+    for (size_t id = 0; id < graph_.values.size(); ++id) {
+      const Value& v = graph_.values[id];
+      if (!LivesHere(v) || !IsPersistent(static_cast<int>(id)) || (v.kind == ValueKind::kState) != states) continue;
+      const bool copies = v.frequency == Frequency::kMicrobatch;
+      for (int k = 0; k < (copies ? program_.microbatches : 1); ++k) AddPersistent(static_cast<int>(id), copies ? k : -1);
+    }
   }
   void AddPersistent(int id, int microbatch) {
     const Operand place{id, base_, BytesOf(id)};
@@ -239,6 +247,7 @@ class Planner {
   const Graph& graph_;
   const Coordinate coordinate_;
   const std::vector<int>& job_ends_;
+  const int64_t reserved_bytes_;
   std::vector<int64_t> bytes_;
   int64_t base_ = 0;
   std::map<Key, Buffer> buffers_;
@@ -250,8 +259,16 @@ class Planner {
 
 }  // namespace
 
-void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends) {
-  Planner(program, coordinate, job_ends).Run();
+void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends, int64_t reserved_bytes) {
+  Planner(program, coordinate, job_ends, reserved_bytes).Run();
+}
+
+int64_t StateBytes(const Program& program) {
+  int64_t end = 0;
+  for (const PersistentBuffer& buffer : program.persistent)
+    if (program.graph->values[static_cast<size_t>(buffer.value)].kind == ValueKind::kState)
+      end = std::max(end, Aligned(buffer.place.offset + buffer.place.bytes));
+  return end;
 }
 
 }  // namespace espalier

@@ -35,18 +35,22 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
                     const std::function<void(const std::string& pass, const Graph&)>& observe = {});
 
 /// The program of the rank at `coordinate`: its instructions woven from the schedule's jobs, with memory and waits planned.
-Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate);
+/// Persistent buffers come first in the arena, states before all others, in graph order: so programs of one deck agree on the
+/// places of the states they share. `reserved_bytes` are kept free for states that this program does not know (evaluation beside
+/// training: StateBytes of the training program).
+Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes = 0);
+
+/// Bytes at the bottom of the arena that hold the program's states.
+int64_t StateBytes(const Program& program);
 
 /// Ranks whose local types are all equal share a program. Returns for each rank the lowest rank of its class.
 std::vector<int> ClassRepresentatives(const Compilation& compilation);
 
-/// Bytes that values need before any instruction runs (states, accumulators, inputs, results) come first in the arena, in
-/// graph order, so that programs of one deck (training, evaluation) agree on the places of states.
 /// Offsets are multiples of this many bytes.
 inline constexpr int64_t kAlignment = 64;
 
 /// Gives every buffer of the program its offset and finds the peak.
-void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends);
+void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends, int64_t reserved_bytes);
 
 /// Orders the lanes: an instruction waits for the last writer of what it reads and the last readers and writer of what it
 /// overwrites, if they run on other lanes.

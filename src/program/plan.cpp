@@ -1,0 +1,60 @@
+#include "espalier/program/plan.hpp"
+
+#include <algorithm>
+
+namespace espalier {
+namespace {
+
+/// Layers 1..L of the graph as transformer layers from 0.
+std::vector<int> LayersOf(const Compilation& c, int stage) {
+  std::vector<int> layers;
+  for (const Op& op : c.graph->ops)
+    if (op.role == Role::kF && op.layer >= 1 && op.layer <= c.deck.model.layers && c.StageOf(op.chunk) == stage)
+      layers.push_back(op.layer - 1);
+  std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  return layers;
+}
+
+/// Peak of the evaluation program of a rank whose training program is given.
+int64_t EvaluationPeak(const Compilation& evaluation, const Program& training, const Coordinate& coordinate) {
+  return MakeProgram(evaluation, coordinate, StateBytes(training)).arena_bytes;
+}
+
+}  // namespace
+
+bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && !deck.data.validation.empty(); }
+
+WorldPlan PlanWorld(const Deck& deck, int ranks) {
+  WorldPlan plan;
+  plan.training = Compile(deck, ranks, Purpose::kTrain);
+  const Compilation& c = plan.training;
+  Compilation evaluation;
+  if (Evaluates(deck)) evaluation = Compile(deck, ranks, Purpose::kEvaluate);
+  plan.representative = ClassRepresentatives(c);
+  for (int stage = 0; stage < c.schedule.stages; ++stage) plan.stages.push_back({stage, LayersOf(c, stage), 0, {}});
+
+  std::map<int, int64_t> peak;
+  for (int rank : plan.representative) {
+    if (plan.programs.count(rank) > 0) continue;
+    const Coordinate coordinate = c.mesh.CoordinateOf(rank);
+    const Program& program = plan.programs.emplace(rank, MakeProgram(c, coordinate)).first->second;
+    peak[rank] = program.arena_bytes;
+    if (Evaluates(deck)) peak[rank] = std::max(peak[rank], EvaluationPeak(evaluation, program, coordinate));
+    StagePlan& stage = plan.stages[static_cast<size_t>(program.stage)];
+    if (peak[rank] > stage.peak_bytes) {
+      stage.peak_bytes = peak[rank];
+      stage.bytes = program.peak_by_class;
+    }
+    for (const auto& [lane, count] : CountMessages(program, coordinate))
+      if (MessageCount& most = plan.messages[lane]; count.bytes >= most.bytes) most = count;
+  }
+  for (int rank : plan.representative) plan.rank_peak_bytes.push_back(peak.at(rank));
+  plan.peak_bytes = *std::max_element(plan.rank_peak_bytes.begin(), plan.rank_peak_bytes.end());
+  CheckWorld(c.mesh, [&](int rank) -> const Program& {
+    return plan.programs.at(plan.representative[static_cast<size_t>(rank)]);
+  });
+  return plan;
+}
+
+}  // namespace espalier

@@ -1,0 +1,295 @@
+// Programs: memory, waits and the world checker, on the programs of real decks.
+#include <gmock/gmock.h>
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/program/plan.hpp"
+#include "espalier/util/error.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr const char* kLayouts[] = {"111", "211", "121", "112", "221", "212", "122", "222", "411"};
+
+std::vector<Program> AllPrograms(const Compilation& c) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < c.mesh.Ranks(); ++rank) programs.push_back(MakeProgram(c, c.mesh.CoordinateOf(rank)));
+  return programs;
+}
+
+void Check(const Mesh& mesh, const std::vector<Program>& programs) {
+  CheckWorld(mesh, [&](int rank) -> const Program& { return programs[static_cast<size_t>(rank)]; });
+}
+
+std::string WhatCheckSays(const Mesh& mesh, const std::vector<Program>& programs) {
+  try {
+    Check(mesh, programs);
+  } catch (const InvariantError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+size_t FindInstruction(const Program& program, std::string_view kind, int nth = 0) {
+  for (size_t i = 0; i < program.instructions.size(); ++i)
+    if (program.graph->ops[static_cast<size_t>(program.instructions[i].op)].kind == kind && nth-- == 0) return i;
+  ADD_FAILURE() << "no " << kind;
+  return 0;
+}
+
+/// Runs a program's lanes in a random order that its waits allow, on a memory that remembers who wrote each 4-byte word last (value and
+/// microbatch). A read of anything but the value asked for is a missing wait or an overlap.
+class LaneShuffle {
+ public:
+  LaneShuffle(const Program& program, unsigned seed) : program_(program), random_(seed), words_(program.arena_bytes / 4 + 1, {-1, -1}) {
+    for (const Instruction& i : program.instructions) lanes_[static_cast<size_t>(i.lane)].push_back(&i);
+    for (const PersistentBuffer& b : program.persistent) Write(b.place, b.microbatch);
+  }
+
+  void Run() {
+    for (;;) {
+      std::vector<size_t> ready;
+      for (size_t l = 0; l < kLaneCount; ++l)
+        if (!active_[l] && done_[l] < lanes_[l].size() && Ready(*lanes_[l][done_[l]])) ready.push_back(l);
+      for (size_t l = 0; l < kLaneCount; ++l)
+        if (active_[l]) ready.push_back(l);
+      if (ready.empty()) break;
+      Step(ready[random_() % ready.size()]);
+    }
+    for (size_t l = 0; l < kLaneCount; ++l) ASSERT_EQ(done_[l], lanes_[l].size());
+  }
+
+ private:
+  /// An instruction takes two moves: it starts (its outputs hold nothing yet) and ends (inputs must still be whole).
+  void Step(size_t l) {
+    const Instruction& i = *lanes_[l][done_[l]];
+    if (!active_[l]) {
+      CheckInputs(i);
+      for (const Operand& o : i.outputs)
+        if (!InPlace(i, o)) Fill(o, {-2, -2});
+      Fill(i.workspace, {-3, static_cast<int>(l)});
+      active_[l] = true;
+      return;
+    }
+    for (const Operand& input : i.inputs)
+      if (!Overlaps(i, input)) Expect(input, i.microbatch);
+    for (const Operand& o : i.outputs) Write(o, i.microbatch);
+    active_[l] = false;
+    ++done_[l];
+  }
+  static bool InPlace(const Instruction& i, const Operand& output) {
+    for (const Operand& input : i.inputs)
+      if (input.offset == output.offset && input.bytes == output.bytes) return true;
+    return false;
+  }
+  static bool Overlaps(const Instruction& i, const Operand& input) {
+    for (const Operand& o : i.outputs)
+      if (o.offset == input.offset) return true;
+    return false;
+  }
+  bool Ready(const Instruction& i) const {
+    for (const Wait& w : i.waits)
+      if (done_[static_cast<size_t>(w.lane)] < static_cast<size_t>(w.count)) return false;
+    return true;
+  }
+  void CheckInputs(const Instruction& i) {
+    for (const Operand& input : i.inputs) Expect(input, i.microbatch);
+  }
+  std::pair<int, int> Tag(int value, int microbatch) const {
+    return {value, program_.graph->values[static_cast<size_t>(value)].frequency == Frequency::kStep ? -1 : microbatch};
+  }
+  void Fill(const Operand& o, std::pair<int, int> tag) {
+    for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w) words_[static_cast<size_t>(w)] = tag;
+  }
+  void Write(const Operand& o, int microbatch) { Fill(o, Tag(o.value, microbatch)); }
+  void Expect(const Operand& o, int microbatch) {
+    const auto tag = Tag(o.value, microbatch);
+    for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w)
+      ASSERT_EQ(words_[static_cast<size_t>(w)], tag) << program_.graph->values[static_cast<size_t>(o.value)].name;
+  }
+
+  const Program& program_;
+  std::mt19937 random_;
+  std::vector<std::pair<int, int>> words_;
+  std::array<std::vector<const Instruction*>, kLaneCount> lanes_;
+  std::array<size_t, kLaneCount> done_{};
+  std::array<bool, kLaneCount> active_{};
+};
+
+TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {
+  for (const char* layout : kLayouts) {
+    const Compilation c = Compile(SmallDeck(Layout(layout)), RanksOf(layout), Purpose::kTrain);
+    for (int rank : {0, c.mesh.Ranks() - 1})
+      for (unsigned seed : {1u, 2u, 3u}) {
+        const Program program = MakeProgram(c, c.mesh.CoordinateOf(rank));
+        LaneShuffle(program, seed).Run();
+        if (HasFatalFailure()) FAIL() << "layout " << layout << " rank " << rank << " seed " << seed;
+      }
+  }
+}
+
+TEST(Program, ShufflingNoticesAMissingWait) {
+  const Compilation c = Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain);
+  Program program = MakeProgram(c, c.mesh.CoordinateOf(0));
+  for (Instruction& i : program.instructions)
+    if (i.lane == Lane::kCompute) i.waits.clear();
+  testing::TestPartResultArray failures;
+  {
+    testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    for (unsigned seed = 1; seed < 5 && failures.size() == 0; ++seed) LaneShuffle(program, seed).Run();
+  }
+  EXPECT_GT(failures.size(), 0);
+}
+
+TEST(Program, PeakIsTheHighestByteTouched) {
+  for (const char* layout : kLayouts) {
+    const Compilation c = Compile(SmallDeck(Layout(layout)), RanksOf(layout), Purpose::kTrain);
+    for (const Program& program : AllPrograms(c)) {
+      int64_t top = 0;
+      const auto note = [&](const Operand& o) { top = std::max(top, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment); };
+      for (const PersistentBuffer& b : program.persistent) note(b.place);
+      for (const Instruction& i : program.instructions) {
+        for (const Operand& o : i.inputs) note(o);
+        for (const Operand& o : i.outputs) note(o);
+        note(i.workspace);
+      }
+      EXPECT_EQ(top, program.arena_bytes) << layout;
+      int64_t live = 0;
+      for (int64_t bytes : program.peak_by_class) live += bytes;
+      EXPECT_LE(live, program.arena_bytes);
+      EXPECT_GT(live, program.arena_bytes * 7 / 10) << layout << ": holes take more than they should";
+    }
+  }
+}
+
+TEST(Program, OpsOfOtherStagesAreNotEmitted) {
+  const Compilation c = Compile(SmallDeck(Layout("411")), 4, Purpose::kTrain);
+  for (const Program& program : AllPrograms(c))
+    for (const Instruction& i : program.instructions) {
+      const int chunk = c.graph->ops[static_cast<size_t>(i.op)].chunk;
+      EXPECT_TRUE(chunk == kAllChunks || c.StageOf(chunk) == program.stage);
+    }
+}
+
+TEST(Program, SameDeckSameBytes) {
+  const auto text = [] { return Print(MakeProgram(Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1})); };
+  EXPECT_EQ(text(), text());
+}
+
+TEST(Program, AxesOfDegreeOneAddNoMessage) {
+  const Compilation c = Compile(SmallDeck(Layout("111")), 1, Purpose::kTrain);
+  EXPECT_TRUE(CountMessages(MakeProgram(c, {}), {}).empty());
+}
+
+TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
+  const Deck deck = SmallDeck(Layout("212"));
+  const Coordinate coordinate = {1, 0, 0, 0, 1};
+  const Program training = MakeProgram(Compile(deck, 4, Purpose::kTrain), coordinate);
+  const Program evaluation = MakeProgram(Compile(deck, 4, Purpose::kEvaluate), coordinate, StateBytes(training));
+  for (const PersistentBuffer& b : evaluation.persistent) {
+    const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)];
+    if (v.kind == ValueKind::kState)
+      EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << v.name;
+    else
+      EXPECT_GE(b.place.offset, StateBytes(training)) << v.name;
+  }
+}
+
+TEST(WorldChecker, AcceptsEveryLayout) {
+  for (const char* layout : kLayouts) {
+    for (const char* schedule : {"1f1b", "gpipe"}) {
+      std::vector<std::string> overrides = Layout(layout);
+      overrides.push_back(std::string("pipeline.schedule=") + schedule);
+      const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
+      EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << layout << " " << schedule;
+    }
+  }
+}
+
+TEST(WorldChecker, RefusesAReorderedSend) {
+  const Compilation c = Compile(SmallDeck(Layout("221")), 4, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  Program& first = programs[0];
+  std::swap(first.instructions[FindInstruction(first, "send", 1)].microbatch,
+            first.instructions[FindInstruction(first, "send", 2)].microbatch);
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("but the receiver expects recv"));
+}
+
+TEST(WorldChecker, RefusesAMissingCollective) {
+  const Compilation c = Compile(SmallDeck(Layout("112")), 2, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  programs[1].instructions.erase(programs[1].instructions.begin() +
+                                 static_cast<std::ptrdiff_t>(FindInstruction(programs[1], "all_gather", 3)));
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("group tp on lane tp"));
+}
+
+TEST(WorldChecker, RefusesAMissingReceive) {
+  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  auto& instructions = programs[1].instructions;
+  size_t last = 0;
+  for (size_t i = 0; i < instructions.size(); ++i)
+    if (instructions[i].lane == Lane::kPpRecv) last = i;
+  instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(last));
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("messages to rank 1, which expects"));
+}
+
+TEST(WorldChecker, RefusesADeadlockBetweenStages) {
+  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  // Stage 0 may post its first receive only after a send that comes later in its own lane.
+  Program& p = programs[0];
+  const int sends = static_cast<int>(std::count_if(p.instructions.begin(), p.instructions.end(),
+                                                   [](const Instruction& i) { return i.lane == Lane::kPpSend; }));
+  p.instructions[FindInstruction(p, "recv")].waits.push_back({Lane::kPpSend, sends});
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("deadlock"));
+}
+
+TEST(Transfer, UnevenPiecesMeetExactly) {
+  const Graph graph = ParseGraph(
+      "value x : f32[7{dp_shard},3] input step chunk 0\n"
+      "value p : f32[5,3]+sum{dp_shard} input step chunk 0\n"
+      "y = all_gather(x) {axes=4} @ S layer 0 chunk 0 : f32[7,3]\n"
+      "q = reduce_scatter(p) {axes=4} @ S layer 0 chunk 0 : f32[5{dp_shard},3]\n");
+  const Mesh mesh({1, 1, 4, 1, 1});
+  for (int op = 0; op < 2; ++op) {
+    // Rows of ceil(7/4) = 2: 2 2 2 1; of ceil(5/4) = 2: 2 2 1 0.
+    const std::vector<int64_t> rows = op == 0 ? std::vector<int64_t>{2, 2, 2, 1} : std::vector<int64_t>{2, 2, 1, 0};
+    for (int me = 0; me < 4; ++me) {
+      const TransferPlan plan = PlanTransfer(graph, graph.ops[static_cast<size_t>(op)], mesh, mesh.CoordinateOf(me));
+      EXPECT_EQ(plan.reduce, op == 1);
+      int64_t received = 0;
+      for (const Transfer& t : plan.receives) received += t.box[0].Extent();
+      EXPECT_EQ(received, op == 0 ? 7 : rows[static_cast<size_t>(me)] * 4);
+      EXPECT_EQ(WireBytes(graph, graph.ops[static_cast<size_t>(op)], mesh, mesh.CoordinateOf(me)),
+                op == 0 ? rows[static_cast<size_t>(me)] * 3 * 3 * 4 : (5 - rows[static_cast<size_t>(me)]) * 3 * 4);
+    }
+  }
+}
+
+TEST(Plan, SeventyBillionOnAThousandRanks) {
+  const WorldPlan plan = PlanWorld(LoadDeck(SOURCE_ROOT "/inputs/llama/70b.toml").deck, 1024);
+  EXPECT_EQ(plan.training.parameter_count, 70553706496);
+  EXPECT_EQ(plan.stages.size(), 8u);
+  std::vector<int> layers;
+  for (const StagePlan& stage : plan.stages) layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
+  EXPECT_EQ(layers.size(), 80u);
+  EXPECT_EQ(plan.rank_peak_bytes.size(), 1024u);
+  EXPECT_EQ(plan.programs.size(), 8u) << "ranks of a stage share a program";
+}
+
+TEST(Plan, UnevenShardsMakeClasses) {
+  // 260 rows over tp 1, dp_shard 3: pieces of 87, 87, 86.
+  const Compilation c = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
+  EXPECT_EQ(ClassRepresentatives(c), (std::vector<int>{0, 0, 2}));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,37 @@
+// Text -> checked Deck. Every mistake of a deck, its includes and the command line is reported at once.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+
+namespace espalier {
+
+struct LoadedDeck {
+  Deck deck;
+  /// Where each key's value comes from, by full name: "inputs/llama/tiny.toml:12", "command line", "checkpoint:3",
+  /// "default" or "from model.heads".
+  std::map<std::string, std::string, std::less<>> origins;
+};
+
+/// Reads a deck file with its includes, then `overrides` ("key=value" each). `checkpoint_deck` is the effective deck of
+/// a checkpoint: it comes before the file in precedence and may be empty. Relative paths in data.* are made absolute:
+/// relative to the file that names them, on the command line to the working directory.
+/// Throws UserError (kDeck) with every mistake, each "place: key = value: what is wrong (what is allowed)".
+LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {},
+                    std::string_view checkpoint_deck = {});
+
+/// The same from text, without includes. `name` becomes the deck's name and its place in messages.
+LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
+
+/// As ResolveMesh of the deck; messages name the places.
+Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);
+
+/// The fewest ranks that the degrees allow: their product, with 1 for dp_shard = -1.
+int SmallestRanks(const Deck& deck);
+
+}  // namespace espalier

@@ -1,0 +1,89 @@
+// The schema of a deck as data: one row per key, bound to its field of Deck. Parsing, defaults, help, doc/deck.md and
+// the effective deck all come from this table (src/deck/schema.cpp); no key exists outside it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+
+namespace espalier {
+
+/// What a key can hold, in the order of DeckField.
+using DeckValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
+
+/// The field of a Deck that a key fills, in the order of DeckValue.
+using DeckField = std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*)(Deck&), std::string& (*)(Deck&),
+                               std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&)>;
+
+/// A key that every deck must set.
+struct Required {};
+
+/// A default that follows from other keys.
+struct Derived {
+  std::string_view text;               ///< for people: "model.heads"
+  std::vector<std::string_view> keys;  ///< what it reads
+  DeckValue (*compute)(const Deck&);
+};
+
+using DeckDefault = std::variant<DeckValue, Required, Derived>;
+
+/// What a value may be. Numbers (and the elements of lists of numbers) have bounds, strings may have choices.
+struct Allowed {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above_min = false;                      ///< the smallest value itself is not allowed
+  bool below_max = false;                      ///< the largest value itself is not allowed
+  std::vector<std::string_view> choices = {};  ///< empty: any string
+  std::vector<std::string_view> later = {};    ///< choices that this version does not have yet
+  std::optional<DeckValue> only = {};          ///< the one value that this version supports
+  bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
+};
+
+struct DeckKey {
+  std::string_view section, name;
+  DeckField field;
+  DeckDefault fallback;
+  Allowed allowed;
+  std::string_view sentence;  ///< what it means, with its unit
+
+  std::string FullName() const { return std::string(section) + "." + std::string(name); }
+};
+
+struct DeckSection {
+  std::string_view name;
+  std::string_view sentence;
+};
+
+/// All sections, in the order in which decks are printed.
+const std::vector<DeckSection>& DeckSections();
+
+/// All keys, by section and in the order in which decks are printed.
+const std::vector<DeckKey>& DeckSchema();
+
+/// Row of a key by its full name ("model.heads"), or nullptr.
+const DeckKey* FindDeckKey(std::string_view full_name);
+
+DeckValue Get(const Deck& deck, const DeckKey& key);
+
+/// The value must have the key's type (CHECKed).
+void Set(Deck& deck, const DeckKey& key, const DeckValue& value);
+
+/// "an integer", "a number", "true or false", "a string", "a list of integers" or "a list of strings".
+std::string_view TypeName(const DeckKey& key);
+
+/// Bounds or choices for people, without what this version lacks: ">= 1", "\"auto\", \"cpu\""; empty: anything.
+std::string AllowedText(const DeckKey& key);
+
+/// What later versions will allow besides; empty: nothing more.
+std::string LaterText(const DeckKey& key);
+
+/// The value as TOML, in ASCII; numbers with as many digits as they need to read back the same.
+std::string ToToml(const DeckValue& value);
+
+}  // namespace espalier

@@ -1,0 +1,256 @@
+// Settings -> Deck: names, types, bounds, defaults and relations, every mistake collected.
+#include "espalier/deck/parse.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "espalier/deck/schema.hpp"
+#include "espalier/util/error.hpp"
+#include "relations.hpp"
+#include "settings.hpp"
+#include "text.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string WithAllowed(const std::string& what, const DeckKey& key) {
+  const std::string allowed = AllowedText(key);
+  return allowed.empty() ? what : fmt::format("{} (allowed: {})", what, allowed);
+}
+
+bool InBounds(double x, const Allowed& a) {
+  return (a.above_min ? x > a.min : x >= a.min) && (a.below_max ? x < a.max : x <= a.max);
+}
+
+bool IsChoice(const std::string& text, const Allowed& a) {
+  if (a.choices.empty()) return true;
+  return std::ranges::find(a.choices, text) != a.choices.end() || std::ranges::find(a.later, text) != a.later.end();
+}
+
+/// The value in the key's own type (an integer where a number is wanted, an empty list of either kind).
+std::optional<DeckValue> Convert(const DeckValue& value, const DeckKey& key) {
+  if (value.index() == key.field.index()) return value;
+  const auto* integer = std::get_if<int64_t>(&value);
+  if (integer && DeckValue(0.0).index() == key.field.index()) return static_cast<double>(*integer);
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (list && list->empty() && DeckValue(std::vector<std::string>{}).index() == key.field.index())
+    return std::vector<std::string>{};
+  return std::nullopt;
+}
+
+/// What is wrong with a value of the right type; empty: nothing.
+struct Fault {
+  const DeckKey& key;
+
+  std::string operator()(bool) const { return ""; }
+  std::string operator()(int64_t x) const { return (*this)(static_cast<double>(x)); }
+  std::string operator()(double x) const {
+    if (!std::isfinite(x)) return WithAllowed("must be finite", key);
+    if (InBounds(x, key.allowed)) return "";
+    return fmt::format("out of range (allowed: {})", BoundsOf(key));
+  }
+  std::string operator()(const std::string& x) const {
+    if (!IsPlainText(x)) return "must be UTF-8 without control characters";
+    if (IsChoice(x, key.allowed)) return "";
+    std::vector<std::string> names(key.allowed.choices.begin(), key.allowed.choices.end());
+    return fmt::format("unknown{} (allowed: {})", DidYouMean(Nearest(x, names)), AllowedText(key));
+  }
+  std::string operator()(const std::vector<int64_t>& x) const { return First(x); }
+  std::string operator()(const std::vector<std::string>& x) const {
+    if (key.allowed.paths && std::ranges::find(x, "") != x.end()) return "a path is empty";
+    return First(x);
+  }
+
+ private:
+  template <typename List>
+  std::string First(const List& list) const {
+    for (const auto& x : list)
+      if (std::string fault = (*this)(x); !fault.empty()) return fault;
+    return "";
+  }
+  /// The bounds alone, without what this version narrows them to.
+  static std::string BoundsOf(const DeckKey& key) {
+    DeckKey wide = key;
+    wide.allowed.only.reset();
+    return AllowedText(wide);
+  }
+};
+
+/// True if only a later version can do this.
+bool IsLater(const DeckValue& value, const Allowed& allowed) {
+  if (allowed.only) return value != *allowed.only;
+  const auto* text = std::get_if<std::string>(&value);
+  return text && std::ranges::find(allowed.later, *text) != allowed.later.end();
+}
+
+DeckValue MakeAbsolute(const DeckValue& value, const fs::path& folder) {
+  std::vector<std::string> paths = std::get<std::vector<std::string>>(value);
+  for (std::string& path : paths) path = fs::absolute(folder / path).lexically_normal().string();
+  return paths;
+}
+
+/// -0.0 is 0.0: it would print, and divide, differently.
+DeckValue Normal(DeckValue value) {
+  if (auto* x = std::get_if<double>(&value)) *x += 0.0;
+  return value;
+}
+
+/// Puts settings together in rising precedence and judges the result.
+class Assembler {
+ public:
+  /// `whole`: the decks could be read to the end, so that what is not set is missing.
+  Assembler(std::string name, std::string label, bool whole, Mistakes mistakes)
+      : label_(std::move(label)), whole_(whole), mistakes_(std::move(mistakes)) {
+    deck_.name = std::move(name);
+  }
+
+  void Apply(const RawSetting& setting) {
+    if (setting.reported) return void(bad_.insert(setting.name));
+    const DeckKey* key = FindDeckKey(setting.name);
+    if (!key) return RefuseName(setting);
+    const std::string full_name = key->FullName();
+    const std::optional<DeckValue> value = setting.value ? Convert(*setting.value, *key) : std::nullopt;
+    std::string fault = value ? std::visit(Fault{*key}, *value) : fmt::format("must be {}", TypeName(*key));
+    if (!value) fault = WithAllowed(fault, *key);
+    if (!fault.empty()) {
+      bad_.insert(full_name);
+      return Refuse(setting.place, setting.shown, fault);
+    }
+    given_[full_name] = {key->allowed.paths ? MakeAbsolute(*value, setting.folder) : Normal(*value), setting.place};
+  }
+
+  LoadedDeck Finish() {
+    for (const DeckKey& key : DeckSchema()) FillGivenOrDefault(key);
+    for (const DeckKey& key : DeckSchema()) FillDerived(key);
+    for (const Relation& relation : DeckRelations()) Check(relation);
+    if (!mistakes_.empty()) throw UserError(ExitStatus::kDeck, std::move(mistakes_));
+    return {std::move(deck_), std::move(origins_)};
+  }
+
+ private:
+  struct Given {
+    DeckValue value;
+    std::string place;
+  };
+
+  void Refuse(const std::string& place, const std::string& shown, const std::string& why) {
+    mistakes_.push_back(fmt::format("{}: {}: {}", place, shown, why));
+  }
+
+  /// What was probably meant counts as set wrongly, so that it is not reported as missing too.
+  void RefuseName(const RawSetting& setting) {
+    std::vector<std::string> sections;
+    for (const DeckSection& s : DeckSections()) sections.emplace_back(s.name);
+    if (std::ranges::find(sections, setting.name) != sections.end()) {
+      SetSectionBad(setting.name);
+      return Refuse(setting.place, setting.shown, fmt::format("must be a section, [{}]", setting.name));
+    }
+    if (setting.section) {
+      const std::string nearest = Nearest(setting.name, sections);
+      SetSectionBad(nearest);
+      return Refuse(setting.place, "[" + setting.name + "]",
+                    "unknown section" + DidYouMean(nearest.empty() ? "" : "[" + nearest + "]"));
+    }
+    const std::string nearest = NearestKey(setting.name);
+    bad_.insert(nearest);
+    Refuse(setting.place, setting.shown, "unknown key" + DidYouMean(nearest));
+  }
+
+  void SetSectionBad(const std::string& section) {
+    for (const DeckKey& key : DeckSchema())
+      if (key.section == section) bad_.insert(key.FullName());
+  }
+
+  void FillGivenOrDefault(const DeckKey& key) {
+    const std::string name = key.FullName();
+    if (auto given = given_.find(name); given != given_.end()) return FillGiven(key, given->second);
+    if (const auto* value = std::get_if<DeckValue>(&key.fallback)) {
+      Set(deck_, key, *value);
+      origins_[name] = "default";
+    } else if (std::holds_alternative<Required>(key.fallback) && bad_.insert(name).second && whole_) {
+      Refuse(label_, name, WithAllowed(fmt::format("missing: every deck must set it to {}", TypeName(key)), key));
+    }
+  }
+
+  void FillGiven(const DeckKey& key, const Given& given) {
+    Set(deck_, key, given.value);
+    origins_[key.FullName()] = given.place;
+    if (!IsLater(given.value, key.allowed)) return;
+    bad_.insert(key.FullName());
+    Refuse(given.place, fmt::format("{} = {}", key.FullName(), ToToml(given.value)),
+           WithAllowed("not available in this version", key));
+  }
+
+  void FillDerived(const DeckKey& key) {
+    const auto* derived = std::get_if<Derived>(&key.fallback);
+    if (!derived || given_.contains(key.FullName())) return;
+    if (IsAnyBad(derived->keys)) {
+      bad_.insert(key.FullName());
+      return;
+    }
+    Set(deck_, key, derived->compute(deck_));
+    origins_[key.FullName()] = fmt::format("from {}", derived->text);
+  }
+
+  bool IsAnyBad(const std::vector<std::string_view>& keys) const {
+    return std::ranges::any_of(keys, [&](std::string_view key) { return bad_.contains(std::string(key)); });
+  }
+
+  void Check(const Relation& relation) {
+    if (IsAnyBad(relation.keys)) return;
+    const std::string broken = relation.broken(deck_);
+    if (broken.empty()) return;
+    const std::string_view blamed = relation.keys[0];
+    Refuse(PlaceOf(relation.keys), fmt::format("{} = {}", blamed, ToToml(Get(deck_, *FindDeckKey(blamed)))), broken);
+  }
+
+  /// Where the first of the keys is set that somebody set at all.
+  std::string PlaceOf(const std::vector<std::string_view>& keys) const {
+    for (std::string_view key : keys)
+      if (auto given = given_.find(key); given != given_.end()) return given->second.place;
+    return label_;
+  }
+
+  std::string label_;
+  bool whole_;
+  Mistakes mistakes_;
+  Deck deck_{};
+  std::map<std::string, Given, std::less<>> given_;
+  std::set<std::string> bad_;  ///< keys whose value cannot be relied on: a mistake there is reported already
+  std::map<std::string, std::string, std::less<>> origins_;
+};
+
+LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck deck,
+                    const std::vector<std::string>& overrides, Mistakes mistakes) {
+  for (const std::string& text : overrides)
+    if (std::optional<RawSetting> setting = ReadOverride(text, mistakes)) deck.settings.push_back(std::move(*setting));
+  Assembler assembler(name, label, deck.whole, std::move(mistakes));
+  for (const RawSetting& setting : deck.settings) assembler.Apply(setting);
+  return assembler.Finish();
+}
+
+}  // namespace
+
+LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides,
+                    std::string_view checkpoint_deck) {
+  Mistakes mistakes;
+  RawDeck deck = ReadDeckText(checkpoint_deck, "checkpoint", mistakes);
+  RawDeck own = ReadDeckFile(path, mistakes);
+  std::ranges::move(own.settings, std::back_inserter(deck.settings));
+  deck.whole = deck.whole && own.whole;
+  return Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(mistakes));
+}
+
+LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
+  Mistakes mistakes;
+  RawDeck deck = ReadDeckText(text, name, mistakes);
+  return Assemble(name, name, std::move(deck), overrides, std::move(mistakes));
+}
+
+}  // namespace espalier

@@ -1,0 +1,124 @@
+// Help and doc/deck.md, from the schema table.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/deck/print.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/util/error.hpp"
+#include "text.hpp"
+
+namespace espalier {
+namespace {
+
+std::string DefaultText(const DeckKey& key) {
+  if (const auto* value = std::get_if<DeckValue>(&key.fallback)) return ToToml(*value);
+  if (const auto* derived = std::get_if<Derived>(&key.fallback)) return std::string(derived->text);
+  return "";
+}
+
+std::string KeyHelp(const DeckKey& key) {
+  const std::string fallback = DefaultText(key), allowed = AllowedText(key), later = LaterText(key);
+  std::string text = fmt::format("  {} ({}", key.FullName(), TypeName(key));
+  text += fallback.empty() ? ", required" : fmt::format(", default {}", fallback);
+  if (!allowed.empty()) text += fmt::format("; allowed: {}", allowed);
+  if (!later.empty()) text += fmt::format("; not in this version: {}", later);
+  return text + fmt::format(")\n      {}\n", key.sentence);
+}
+
+std::string SectionHelp(const DeckSection& section) {
+  std::string text = fmt::format("[{}] {}\n", section.name, section.sentence);
+  for (const DeckKey& key : DeckSchema())
+    if (key.section == section.name) text += KeyHelp(key);
+  return text;
+}
+
+std::vector<std::string> Topics() {
+  std::vector<std::string> topics = {"all"};
+  for (const DeckSection& section : DeckSections()) topics.emplace_back(section.name);
+  for (const DeckKey& key : DeckSchema()) topics.push_back(key.FullName());
+  return topics;
+}
+
+std::string Code(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
+
+std::string TableRow(const DeckKey& key) {
+  const std::string fallback = DefaultText(key), later = LaterText(key);
+  std::string allowed = Code(AllowedText(key));
+  if (!later.empty()) allowed += fmt::format("; later {}", later == "other values" ? later : Code(later));
+  return fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, TypeName(key),
+                     fallback.empty() ? "**required**" : Code(fallback), allowed, key.sentence);
+}
+
+constexpr std::string_view kIntroduction = R"(# The deck
+
+*Made by `espalier doc-deck` from the schema table (`src/deck/schema.cpp`); do not edit it by hand.*
+
+A deck is an ASCII TOML file. Every key is listed below; unknown keys, wrong types and broken relations between keys
+are errors, and all mistakes are reported at once, each with its place and what is allowed.
+
+- `include = ["base.toml"]` at the top takes over other decks, relative to this one; what comes later wins: included
+  decks in their order, then the deck itself, then `key=value` arguments.
+- `key=value` on the command line sets any key by its dotted name: `espalier inputs/llama/tiny.toml run.steps=20`. The
+  value is TOML; a bare word is a string.
+- On a restart the checkpoint's deck comes first: defaults < checkpoint < deck < command line.
+- An integer will do where a number is wanted; `3.0` will not do for an integer.
+- `espalier check DECK` prints all values with their origin, `espalier --help SECTION` prints a table of this page.
+- What only a later version can do is refused, never ignored; the tables say so.
+)";
+
+constexpr std::string_view kClosing = R"(
+## Relations
+
+Checked when the deck is read: `model.heads` divides `model.dim` and leaves an even head size; `model.kv_heads` divides
+`model.heads`; `model.vocab` is at least 256 for text; `batch.micro` divides `batch.global`; every pipeline chunk gets a
+layer, and `pipeline.split` names `pp * chunks` chunks that add up to `model.layers`; validation needs files, and whole
+global batches.
+
+Checked against the number of ranks: the degrees multiply to it (`dp_shard = -1` takes what is left); `tp` divides
+`heads`, `kv_heads`, `ffn_dim`, `vocab` and, with `sequence_parallel`, `seq_len`; `batch.global` is a multiple of
+`micro * dp_replicate * dp_shard`. The quotient is the number of microbatches.
+
+## Exit status
+
+| status | meaning |
+|---|---|
+| 0 | every step of the deck is done |
+| 75 | stopped early, a checkpoint is committed: run me again |
+| 2 | the deck or the command line is wrong: all mistakes are listed |
+| 3 | data or checkpoint refused: what, where, why |
+| 4 | it does not fit: which rank, how many bytes, of what |
+| 1 | anything else |
+)";
+
+}  // namespace
+
+std::string HelpText(std::string_view topic) {
+  std::string text;
+  for (const DeckSection& section : DeckSections())
+    if (topic == "all" || topic == section.name) text += (text.empty() ? "" : "\n") + SectionHelp(section);
+  if (!text.empty()) return text;
+  if (const DeckKey* key = FindDeckKey(topic)) return KeyHelp(*key);
+  const std::string nearest = topic.find('.') == topic.npos ? Nearest(topic, Topics()) : NearestKey(topic);
+  throw UserError(ExitStatus::kDeck, fmt::format("help on {}: no such section or key{}; sections:\n{}", topic,
+                                                 DidYouMean(nearest), SectionList()));
+}
+
+std::string SectionList() {
+  std::string text;
+  for (const DeckSection& section : DeckSections()) text += fmt::format("  {:<12}{}\n", section.name, section.sentence);
+  return text;
+}
+
+std::string DeckReference() {
+  std::string text(kIntroduction);
+  for (const DeckSection& section : DeckSections()) {
+    text += fmt::format("\n## `[{}]`: {}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n",
+                        section.name, section.sentence);
+    for (const DeckKey& key : DeckSchema())
+      if (key.section == section.name) text += TableRow(key);
+  }
+  return text + std::string(kClosing);
+}
+
+}  // namespace espalier

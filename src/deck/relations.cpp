@@ -1,0 +1,101 @@
+#include "relations.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "text.hpp"
+
+namespace espalier {
+namespace {
+
+std::string HeadsDivideDim(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.dim % m.heads == 0 && m.dim / m.heads % 2 == 0) return "";
+  std::vector<int64_t> good = Divisors(m.dim);
+  std::erase_if(good, [&](int64_t h) { return m.dim / h % 2 != 0; });
+  const std::string allowed = good.empty() ? "model.dim must be even" : "allowed: " + ListNumbers(good);
+  if (m.dim % m.heads != 0) return fmt::format("must divide model.dim = {} ({})", m.dim, allowed);
+  return fmt::format("must leave an even head size, not model.dim / heads = {} / {} = {} ({})", m.dim, m.heads,
+                     m.dim / m.heads, allowed);
+}
+
+std::string KvHeadsDivideHeads(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.heads % m.kv_heads == 0) return "";
+  return fmt::format("must divide model.heads = {} (allowed: {})", m.heads, ListNumbers(Divisors(m.heads)));
+}
+
+std::string TextNeedsBytes(const Deck& deck) {
+  if (deck.data.format != "text" || deck.model.vocab >= 256) return "";
+  return "must be at least 256 for data.format = \"text\": tokens are bytes";
+}
+
+std::string MicroDividesGlobal(const Deck& deck) {
+  if (deck.batch.global % deck.batch.micro == 0) return "";
+  return fmt::format("must be a multiple of batch.micro = {} (allowed: {})", deck.batch.micro,
+                     MultiplesText(deck.batch.micro));
+}
+
+std::string EveryChunkHasALayer(const Deck& deck) {
+  const int64_t chunks = deck.parallel.pp * deck.pipeline.chunks;
+  if (chunks <= deck.model.layers) return "";
+  return fmt::format("needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {}",
+                     deck.parallel.pp, deck.pipeline.chunks, chunks, deck.model.layers);
+}
+
+std::string SplitFits(const Deck& deck) {
+  const std::vector<int64_t>& split = deck.pipeline.split;
+  if (split.empty()) return "";
+  const auto chunks = static_cast<size_t>(deck.parallel.pp * deck.pipeline.chunks);
+  if (split.size() != chunks)
+    return fmt::format("must have parallel.pp * pipeline.chunks = {} * {} = {} entries, not {}", deck.parallel.pp,
+                       deck.pipeline.chunks, chunks, split.size());
+  const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
+  if (sum == deck.model.layers) return "";
+  return fmt::format("must add up to model.layers = {}, not {}", deck.model.layers, sum);
+}
+
+std::string ShardIsCount(const Deck& deck) {
+  return deck.parallel.dp_shard == 0 ? "must be -1 (what is left) or at least 1" : "";
+}
+
+std::string RunHasFolder(const Deck& deck) { return deck.run.dir.empty() ? "must name a folder" : ""; }
+
+std::string TrainsOnSomething(const Deck& deck) {
+  return deck.data.paths.empty() ? "must name at least one file or glob" : "";
+}
+
+std::string ValidatesOnSomething(const Deck& deck) {
+  if (deck.data.validate_every_steps == 0 || !deck.data.validation.empty()) return "";
+  return "needs data.validation to name at least one file or glob";
+}
+
+std::string ValidatesWholeBatches(const Deck& deck) {
+  if (deck.data.validate_every_steps == 0 || deck.data.validate_sequences % deck.batch.global == 0) return "";
+  return fmt::format("must be a multiple of batch.global = {} (allowed: {})", deck.batch.global,
+                     MultiplesText(deck.batch.global));
+}
+
+}  // namespace
+
+const std::vector<Relation>& DeckRelations() {
+  static const std::vector<Relation> relations = {
+      {{"model.heads", "model.dim"}, HeadsDivideDim},
+      {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
+      {{"model.vocab", "data.format"}, TextNeedsBytes},
+      {{"batch.global", "batch.micro"}, MicroDividesGlobal},
+      {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
+      {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
+      {{"parallel.dp_shard"}, ShardIsCount},
+      {{"run.dir"}, RunHasFolder},
+      {{"data.paths"}, TrainsOnSomething},
+      {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},
+      {{"data.validate_sequences", "data.validate_every_steps", "batch.global"}, ValidatesWholeBatches},
+  };
+  return relations;
+}
+
+}  // namespace espalier

@@ -1,0 +1,246 @@
+// The table of all keys: section, name, field, default, what is allowed, one sentence. Adding a key is a field in
+// deck.hpp, a row here, and `espalier doc-deck > doc/deck.md`.
+#include "espalier/deck/schema.hpp"
+
+#include <algorithm>
+
+namespace espalier {
+namespace {
+
+constexpr double kMaxInt = 2147483647;  // counts fit 32 bits: MPI, oneDNN and token ids
+constexpr double kMaxDegree = 65536;
+
+Allowed Any() { return {}; }
+Allowed From(double min) { return {.min = min}; }
+Allowed Between(double min, double max) { return {.min = min, .max = max}; }
+Allowed Count() { return Between(1, kMaxInt); }
+Allowed CountOrZero() { return Between(0, kMaxInt); }
+Allowed Above(double min) { return {.min = min, .above_min = true}; }
+Allowed Fraction() { return {.min = 0, .max = 1, .below_max = true}; }
+Allowed Paths() { return {.paths = true}; }
+
+Allowed OneOf(std::vector<std::string_view> choices, std::vector<std::string_view> later = {}) {
+  return {.choices = std::move(choices), .later = std::move(later)};
+}
+
+/// This version supports this value alone.
+Allowed Only(DeckValue value, Allowed allowed = Any()) {
+  allowed.only = std::move(value);
+  return allowed;
+}
+
+#define FIELD(member) \
+  [](Deck & deck) -> auto& { return deck.member; }
+
+const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckValue { return "runs/" + d.name; }};
+const Derived kKvHeads = {"model.heads", {"model.heads"}, [](const Deck& d) -> DeckValue { return d.model.heads; }};
+const Derived kDecaySteps = {
+    "run.steps - lr.warmup_steps", {"run.steps", "lr.warmup_steps"}, [](const Deck& d) -> DeckValue {
+      return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps);
+    }};
+const Derived kValidateSequences = {
+    "batch.global", {"batch.global"}, [](const Deck& d) -> DeckValue { return d.batch.global; }};
+
+using Strings = std::vector<std::string>;
+using Integers = std::vector<int64_t>;
+
+std::vector<DeckKey> Rows() {
+  // clang-format off
+  return {
+    {"run", "seed", FIELD(run.seed), 1234, From(0),
+     "Seed of the initial weights and of the order of samples."},
+    {"run", "steps", FIELD(run.steps), Required{}, Count(),
+     "Optimizer steps of the whole run, restarts included."},
+    {"run", "dir", FIELD(run.dir), kRunDir, Any(),
+     "Folder of metrics and checkpoints; relative to the working directory."},
+    {"run", "device", FIELD(run.device), "auto", OneOf({"auto", "cpu"}, {"cuda"}),
+     "Where kernels run; auto is cpu in this version."},
+    {"run", "transport", FIELD(run.transport), "auto", OneOf({"auto", "mpi"}, {"nccl"}),
+     "What carries messages between ranks; auto is mpi in this version."},
+    {"run", "threads", FIELD(run.threads), 0, Between(0, 4096),
+     "Threads per rank; 0: the node's cores divided by its ranks."},
+    {"run", "deterministic", FIELD(run.deterministic), true, Any(),
+     "false lets CUDA kernels trade the bitwise promises for speed; CPU kernels are always deterministic."},
+    {"run", "time_limit", FIELD(run.time_limit), "", Only(""),
+     "Stop with a checkpoint before this much time (hh:mm:ss) has passed; empty: no limit."},
+    {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, Only(-1.0),
+     "Seconds kept for the last checkpoint before the time limit; -1: the smaller of 90 and 15 % of the limit."},
+    {"run", "watchdog_s", FIELD(run.watchdog_s), 0.0, Only(0.0, From(0)),
+     "Seconds without progress after which the rank and instruction that hang are named; 0: off."},
+
+    {"model", "family", FIELD(model.family), Required{}, OneOf({"llama"}, {"gpt2"}),
+     "Architecture, as Hugging Face defines it."},
+    {"model", "layers", FIELD(model.layers), Required{}, Count(),
+     "Transformer layers."},
+    {"model", "dim", FIELD(model.dim), Required{}, Count(),
+     "Width of the residual stream."},
+    {"model", "heads", FIELD(model.heads), Required{}, Count(),
+     "Attention heads; must divide dim and leave an even head size."},
+    {"model", "kv_heads", FIELD(model.kv_heads), kKvHeads, Count(),
+     "Heads of keys and values; must divide heads."},
+    {"model", "ffn_dim", FIELD(model.ffn_dim), Required{}, Count(),
+     "Inner width of the feed-forward half."},
+    {"model", "vocab", FIELD(model.vocab), Required{}, Between(2, kMaxInt),
+     "Number of different tokens; at least 256 for text."},
+    {"model", "seq_len", FIELD(model.seq_len), Required{}, Between(2, kMaxInt),
+     "Tokens per sequence."},
+    {"model", "norm_eps", FIELD(model.norm_eps), 1e-5, Above(0),
+     "Added to the mean square in RMSNorm."},
+    {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, Above(0),
+     "Base of the rotary frequencies."},
+    {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
+     "The head uses the embedding's weights."},
+    {"model", "init_std", FIELD(model.init_std), 0.02, From(0),
+     "Standard deviation of the initial weights; o_proj and down_proj get it divided by sqrt(2 layers)."},
+
+    {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
+     "Pipeline stages."},
+    {"parallel", "dp_replicate", FIELD(parallel.dp_replicate), 1, Between(1, kMaxDegree),
+     "Data-parallel groups that hold the same parameters."},
+    {"parallel", "dp_shard", FIELD(parallel.dp_shard), -1, Between(-1, kMaxDegree),
+     "Data-parallel ranks that share out the parameters; -1: whatever ranks are left; 0 is not allowed."},
+    {"parallel", "cp", FIELD(parallel.cp), 1, Only(1, Between(1, kMaxDegree)),
+     "Context-parallel ranks, each with a part of every sequence."},
+    {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
+     "Tensor-parallel ranks; must divide heads, kv_heads, ffn_dim and vocab."},
+    {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
+     "What dp_shard shards: 1 optimizer state; 2 gradients too; 3 parameters too."},
+    {"parallel", "reduce", FIELD(parallel.reduce), "step", OneOf({"step"}, {"microbatch"}),
+     "When gradients are reduced: once per step, after the last microbatch, or after each microbatch."},
+    {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
+     "tp ranks share out the sequence between their products; then tp must divide seq_len."},
+    {"parallel", "loss_parallel", FIELD(parallel.loss_parallel), true, Any(),
+     "tp ranks share out the logits; no rank holds all of them."},
+    {"parallel", "context", FIELD(parallel.context), "ring", OneOf({"ring", "all_gather", "all_to_all"}),
+     "How attention meets the other parts of a sequence; no effect while cp = 1."},
+
+    {"pipeline", "schedule", FIELD(pipeline.schedule), "1f1b",
+     OneOf({"1f1b", "gpipe"}, {"interleaved", "zb-h1", "zbv", "dualpipev"}),
+     "Order of forward and backward microbatches on the stages."},
+    {"pipeline", "chunks", FIELD(pipeline.chunks), 1, Only(1, Between(1, 1024)),
+     "Pieces of the model per stage."},
+    {"pipeline", "split", FIELD(pipeline.split), Integers{}, Count(),
+     "Layers of each chunk, in order; empty: balanced by cost."},
+
+    {"batch", "global", FIELD(batch.global), Required{}, Count(),
+     "Sequences per step, over all ranks."},
+    {"batch", "micro", FIELD(batch.micro), Required{}, Count(),
+     "Sequences per microbatch and data-parallel rank; "
+     "global / (micro * dp_replicate * dp_shard) microbatches must come out whole."},
+
+    {"precision", "compute", FIELD(precision.compute), "bf16", OneOf({"bf16", "fp32"}),
+     "Type of activations and of the weights in products; master weights, gradients, their sums and the optimizer's "
+     "state are fp32."},
+
+    {"recompute", "mode", FIELD(recompute.mode), "none", OneOf({"none"}, {"selective", "full"}),
+     "Activations computed again in backward instead of kept."},
+    {"recompute", "regather", FIELD(recompute.regather), "auto", OneOf({"auto", "always", "never"}),
+     "Gather sharded parameters again for backward; auto keeps them if pp > 1."},
+
+    {"overlap", "tensor", FIELD(overlap.tensor), false, Only(false),
+     "Backward tp communication under the weight-gradient product; false until this version can do it."},
+    {"overlap", "interleave", FIELD(overlap.interleave), false, Only(false),
+     "One microbatch's backward communication under another's forward."},
+    {"overlap", "prefetch", FIELD(overlap.prefetch), 0, Only(0, CountOrZero()),
+     "Layers whose parameters are gathered ahead of their use; 0 until this version can do it."},
+
+    {"optimizer", "name", FIELD(optimizer.name), "adamw", OneOf({"adamw"}),
+     "Optimizer, as PyTorch defines it."},
+    {"optimizer", "lr", FIELD(optimizer.lr), Required{}, From(0),
+     "Highest learning rate."},
+    {"optimizer", "beta1", FIELD(optimizer.beta1), 0.9, Fraction(),
+     "Decay of the mean gradient."},
+    {"optimizer", "beta2", FIELD(optimizer.beta2), 0.95, Fraction(),
+     "Decay of the mean squared gradient."},
+    {"optimizer", "eps", FIELD(optimizer.eps), 1e-8, Above(0),
+     "Added to the root of the mean squared gradient."},
+    {"optimizer", "weight_decay", FIELD(optimizer.weight_decay), 0.1, From(0),
+     "Decoupled decay of tensors of two dimensions and more."},
+    {"optimizer", "decay_norms", FIELD(optimizer.decay_norms), false, Any(),
+     "Vectors (norms, biases) decay too."},
+    {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, From(0),
+     "Gradients with a larger global norm are scaled down to it; 0: off."},
+
+    {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),
+     "Steps of linear warm-up to optimizer.lr."},
+    {"lr", "decay", FIELD(lr.decay), "cosine", OneOf({"cosine", "linear", "constant"}),
+     "Shape of the decay after warm-up."},
+    {"lr", "decay_steps", FIELD(lr.decay_steps), kDecaySteps, Count(),
+     "Steps from the end of warm-up to the lowest rate."},
+    {"lr", "min_ratio", FIELD(lr.min_ratio), 0.1, Between(0, 1),
+     "Lowest rate as a part of optimizer.lr."},
+
+    {"data", "format", FIELD(data.format), "text", OneOf({"text", "tokens"}, {"hdf5", "megatron", "llmc"}),
+     "text: bytes are tokens; tokens: flat uint16 or uint32 ids after a small header."},
+    {"data", "paths", FIELD(data.paths), Required{}, Paths(),
+     "Training files or globs (** too); relative to the deck that names them, on the command line to the working "
+     "directory."},
+    {"data", "validation", FIELD(data.validation), Strings{}, Paths(),
+     "Validation files or globs."},
+    {"data", "shuffle", FIELD(data.shuffle), true, Any(),
+     "Samples in the order of a permutation keyed by run.seed, anew in each epoch; false: as they stand."},
+    {"data", "validate_every_steps", FIELD(data.validate_every_steps), 0, CountOrZero(),
+     "Steps between validations; 0: never."},
+    {"data", "validate_sequences", FIELD(data.validate_sequences), kValidateSequences, Count(),
+     "Sequences of one validation; a multiple of batch.global."},
+
+    {"checkpoint", "every_steps", FIELD(checkpoint.every_steps), 0, CountOrZero(),
+     "Steps between checkpoints; 0: only at the end."},
+    {"checkpoint", "every_s", FIELD(checkpoint.every_s), 0.0, Only(0.0, From(0)),
+     "Seconds between checkpoints; 0: by steps alone."},
+    {"checkpoint", "at_start", FIELD(checkpoint.at_start), false, Any(),
+     "Also commit the initial weights, as step 0."},
+    {"checkpoint", "keep", FIELD(checkpoint.keep), 3, Count(),
+     "Newest checkpoints that stay on disk."},
+    {"checkpoint", "asynchronous", FIELD(checkpoint.asynchronous), false, Only(false),
+     "Write while training goes on; false until this version can do it."},
+    {"checkpoint", "restart", FIELD(checkpoint.restart), "auto", OneOf({"auto", "never", "required"}),
+     "Continue from the latest checkpoint of run.dir: auto, if there is one."},
+    {"checkpoint", "fallback", FIELD(checkpoint.fallback), 1, CountOrZero(),
+     "Damaged checkpoints to step back over at a restart."},
+
+    {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
+     "Steps between lines on the console; metrics.jsonl has every step."},
+    {"report", "tensorboard", FIELD(report.tensorboard), false, Only(false),
+     "Write TensorBoard event files."},
+    {"report", "trace", FIELD(report.trace), "", Only(""),
+     "Steps to trace, as \"10:12\"; empty: none."},
+  };
+  // clang-format on
+}
+
+#undef FIELD
+
+}  // namespace
+
+const std::vector<DeckSection>& DeckSections() {
+  static const std::vector<DeckSection> sections = {
+      {"run", "the run as a whole"},
+      {"model", "the transformer"},
+      {"parallel", "degrees of parallelism; their product is the number of ranks"},
+      {"pipeline", "what the stages do in which order"},
+      {"batch", "sequences per step and per microbatch"},
+      {"precision", "number formats"},
+      {"recompute", "what is computed or gathered again instead of kept"},
+      {"overlap", "communication under compute"},
+      {"optimizer", "AdamW"},
+      {"lr", "the learning rate over the steps"},
+      {"data", "what is read"},
+      {"checkpoint", "what is saved, and how a run continues"},
+      {"report", "what is printed and recorded"},
+  };
+  return sections;
+}
+
+const std::vector<DeckKey>& DeckSchema() {
+  static const std::vector<DeckKey> rows = Rows();
+  return rows;
+}
+
+const DeckKey* FindDeckKey(std::string_view full_name) {
+  for (const DeckKey& key : DeckSchema())
+    if (key.FullName() == full_name) return &key;
+  return nullptr;
+}
+
+}  // namespace espalier

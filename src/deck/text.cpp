@@ -1,0 +1,118 @@
+#include "text.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "espalier/deck/schema.hpp"
+
+namespace espalier {
+namespace {
+
+/// A misspelling differs in two places, or in one of three letters of a long word.
+bool IsNear(int distance, std::string_view name) {
+  return distance <= std::max(2, static_cast<int>(name.size()) / 3) && distance < static_cast<int>(name.size());
+}
+
+}  // namespace
+
+char32_t DecodeUtf8(std::string_view text, size_t& position) {
+  const auto first = static_cast<unsigned char>(text[position++]);
+  if (first < 0x80) return first;
+  const size_t more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+  if (first < 0xc2 || first > 0xf4 || position + more > text.size()) return kNotUtf8;
+  char32_t c = first & (0x3fu >> more);
+  for (size_t i = 0; i < more; ++i) {
+    const auto byte = static_cast<unsigned char>(text[position + i]);
+    if ((byte & 0xc0u) != 0x80u) return kNotUtf8;
+    c = c << 6 | (byte & 0x3fu);
+  }
+  const char32_t smallest = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
+  if (c < smallest || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) return kNotUtf8;
+  position += more;
+  return c;
+}
+
+bool IsPlainText(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const char32_t c = DecodeUtf8(text, i);
+    if (c == kNotUtf8 || c < 0x20 || c == 0x7f) return false;
+  }
+  return true;
+}
+
+int EditDistance(std::string_view a, std::string_view b) {
+  const size_t columns = b.size() + 1;
+  std::vector<int> d((a.size() + 1) * columns);
+  auto at = [&](size_t i, size_t j) -> int& { return d[i * columns + j]; };
+  for (size_t i = 0; i <= a.size(); ++i) at(i, 0) = static_cast<int>(i);
+  for (size_t j = 0; j <= b.size(); ++j) at(0, j) = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, at(i - 1, j - 1) + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+    }
+  }
+  return at(a.size(), b.size());
+}
+
+std::string Nearest(std::string_view name, const std::vector<std::string>& candidates) {
+  constexpr size_t kLongestName = 64;  // longer ones are no misspellings and would cost time
+  if (name.size() > kLongestName) return "";
+  std::string nearest;
+  int least = 0;
+  for (const std::string& candidate : candidates) {
+    const int distance = EditDistance(name, candidate);
+    if (!IsNear(distance, name) || (!nearest.empty() && distance >= least)) continue;
+    nearest = candidate;
+    least = distance;
+  }
+  return nearest;
+}
+
+std::string NearestKey(std::string_view written) {
+  constexpr size_t kLongestName = 64;
+  if (written.size() > kLongestName) return "";
+  const size_t dot = written.rfind('.');
+  const std::string_view section = dot == written.npos ? "" : written.substr(0, dot);
+  const std::string_view name = dot == written.npos ? written : written.substr(dot + 1);
+  std::string nearest;
+  int least = 0;
+  for (const DeckKey& key : DeckSchema()) {
+    // A key under a wrong or no section is a likely mistake too: any section costs at most two.
+    const int in_name = EditDistance(name, key.name);
+    const int distance = in_name + std::min(2, EditDistance(section, key.section));
+    if (!IsNear(in_name, name) || distance > std::max(2, static_cast<int>(name.size()) / 3)) continue;
+    if (!nearest.empty() && distance >= least) continue;
+    nearest = key.FullName();
+    least = distance;
+  }
+  return nearest;
+}
+
+std::string DidYouMean(const std::string& nearest) {
+  return nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest);
+}
+
+std::string ListNumbers(const std::vector<int64_t>& numbers) {
+  constexpr size_t kMost = 10;
+  const auto end = numbers.begin() + static_cast<ptrdiff_t>(std::min(kMost, numbers.size()));
+  return fmt::format("{}{}", fmt::join(numbers.begin(), end, ", "), numbers.size() > kMost ? ", ..." : "");
+}
+
+std::vector<int64_t> Divisors(int64_t n) {
+  std::vector<int64_t> small, large;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    small.push_back(d);
+    if (d != n / d) large.push_back(n / d);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+std::string MultiplesText(int64_t n) { return fmt::format("{}, {}, {}, ...", n, 2 * n, 3 * n); }
+
+}  // namespace espalier

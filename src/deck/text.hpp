@@ -1,0 +1,40 @@
+// Small helpers on text: UTF-8, near names, lists of numbers for messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+inline constexpr char32_t kNotUtf8 = 0xffffffff;
+
+/// The code point at `position`, which moves behind it; kNotUtf8 if the bytes are none (it moves one byte).
+char32_t DecodeUtf8(std::string_view text, size_t& position);
+
+/// True if the text is UTF-8 without control characters.
+bool IsPlainText(std::string_view text);
+
+/// Number of insertions, deletions, replacements and swaps of neighbours between two words.
+int EditDistance(std::string_view a, std::string_view b);
+
+/// The candidate nearest to `name` if it is near enough to be a misspelling; else empty.
+std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
+
+/// The nearest full name of a key ("section.key") to what was written, a wrong or missing section included; else empty.
+std::string NearestKey(std::string_view written);
+
+/// " (did you mean x?)", or nothing.
+std::string DidYouMean(const std::string& nearest);
+
+/// "1, 2, 4, 8": at most ten, then "...".
+std::string ListNumbers(const std::vector<int64_t>& numbers);
+
+/// Divisors of n >= 1, rising.
+std::vector<int64_t> Divisors(int64_t n);
+
+/// "6, 12, 18, ...".
+std::string MultiplesText(int64_t n);
+
+}  // namespace espalier

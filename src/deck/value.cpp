@@ -1,0 +1,104 @@
+// Values of keys: access through the schema, and their text.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "espalier/deck/print.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/util/error.hpp"
+#include "text.hpp"
+
+namespace espalier {
+namespace {
+
+std::string NumberText(double x) {
+  if (std::abs(x) < 1e15 && x == std::trunc(x)) return fmt::format("{:.1f}", x);
+  return fmt::format("{}", x);
+}
+
+/// Bounds print without a point when they are whole.
+std::string BoundText(double x) { return x == std::trunc(x) ? fmt::format("{:.0f}", x) : fmt::format("{}", x); }
+
+std::string RangeText(const Allowed& a) {
+  const bool low = std::isfinite(a.min), high = std::isfinite(a.max);
+  if (low && high && !a.above_min && !a.below_max) return fmt::format("{} to {}", BoundText(a.min), BoundText(a.max));
+  std::string text;
+  if (low) text = fmt::format("{} {}", a.above_min ? ">" : ">=", BoundText(a.min));
+  if (high) text += fmt::format("{}{} {}", low ? " and " : "", a.below_max ? "<" : "<=", BoundText(a.max));
+  return text;
+}
+
+std::string Quoted(const std::vector<std::string_view>& choices) {
+  std::string text;
+  for (std::string_view choice : choices) text += (text.empty() ? "" : ", ") + TomlString(choice);
+  return text;
+}
+
+}  // namespace
+
+DeckValue Get(const Deck& deck, const DeckKey& key) {
+  // A field accessor only names a member; it is not written here.
+  return std::visit([&](auto field) -> DeckValue { return field(const_cast<Deck&>(deck)); }, key.field);
+}
+
+void Set(Deck& deck, const DeckKey& key, const DeckValue& value) {
+  CHECK(value.index() == key.field.index(), "{} is set to a value of another type", key.FullName());
+  std::visit(
+      [&](auto field) {
+        using T = std::remove_reference_t<decltype(field(deck))>;
+        field(deck) = std::get<T>(value);
+      },
+      key.field);
+}
+
+std::string_view TypeName(const DeckKey& key) {
+  constexpr std::array<std::string_view, std::variant_size_v<DeckValue>> kNames = {
+      "true or false", "an integer", "a number", "a string", "a list of integers", "a list of strings"};
+  return kNames[key.field.index()];
+}
+
+std::string AllowedText(const DeckKey& key) {
+  if (key.allowed.only) return ToToml(*key.allowed.only);
+  if (!key.allowed.choices.empty()) return Quoted(key.allowed.choices);
+  return RangeText(key.allowed);
+}
+
+std::string LaterText(const DeckKey& key) {
+  if (!key.allowed.only) return Quoted(key.allowed.later);
+  const std::string range = RangeText(key.allowed);
+  return range.empty() ? "other values" : range;
+}
+
+std::string TomlString(std::string_view text) {
+  std::string toml = "\"";
+  for (size_t i = 0; i < text.size();) {
+    const char32_t c = DecodeUtf8(text, i);
+    CHECK(c != kNotUtf8, "a string of the deck is not UTF-8");
+    if (c == '"' || c == '\\')
+      toml += fmt::format("\\{}", static_cast<char>(c));
+    else if (c >= 0x20 && c < 0x7f)
+      toml += static_cast<char>(c);
+    else
+      toml += c > 0xffff ? fmt::format("\\U{:08X}", uint32_t{c}) : fmt::format("\\u{:04X}", uint32_t{c});
+  }
+  return toml + "\"";
+}
+
+std::string ToToml(const DeckValue& value) {
+  struct Printer {
+    std::string operator()(bool x) const { return x ? "true" : "false"; }
+    std::string operator()(int64_t x) const { return fmt::format("{}", x); }
+    std::string operator()(double x) const { return NumberText(x); }
+    std::string operator()(const std::string& x) const { return TomlString(x); }
+    std::string operator()(const std::vector<int64_t>& x) const { return fmt::format("[{}]", fmt::join(x, ", ")); }
+    std::string operator()(const std::vector<std::string>& x) const {
+      std::string text;
+      for (const std::string& s : x) text += (text.empty() ? "" : ", ") + TomlString(s);
+      return "[" + text + "]";
+    }
+  };
+  return std::visit(Printer{}, value);
+}
+
+}  // namespace espalier

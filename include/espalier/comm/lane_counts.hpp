@@ -1,0 +1,61 @@
+// How far each lane of one rank has come in this step: the only thing through which the compute thread and the
+// communication thread know of each other.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <span>
+
+#include "espalier/program/instruction.hpp"
+
+namespace espalier {
+
+/// Finished instructions by lane. A lane is raised by one thread and awaited by at most one other. What was written before
+/// Raise() is seen after the wait that it meets.
+class LaneCounts {
+ public:
+  /// Starts a step. Nobody may be waiting.
+  void Reset();
+
+  int Count(Lane lane) const { return At(lane).count.load(std::memory_order_acquire); }
+  bool Met(const Wait& wait) const { return Count(wait.lane) >= wait.count; }
+  bool Met(std::span<const Wait> waits) const;
+
+  /// One more instruction of `lane` is finished.
+  void Raise(Lane lane);
+
+  /// Returns once `wait` is met: looks for some microseconds, then sleeps, since ranks may exceed cores. Throws
+  /// InvariantError once Fail() was called.
+  void Await(const Wait& wait);
+  /// As Await, but gives up after `limit`; true if the wait is met.
+  bool AwaitFor(const Wait& wait, std::chrono::microseconds limit);
+
+  /// The step cannot be finished: every wait, now and later, throws.
+  void Fail();
+  bool Failed() const { return failed_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr int kNobody = std::numeric_limits<int>::max();
+
+  struct alignas(64) State {
+    std::atomic<int> count{0};
+    /// The count that a sleeper waits for: no one is woken for less.
+    std::atomic<int> wake_at{kNobody};
+    std::mutex mutex;
+    std::condition_variable raised;
+  };
+
+  const State& At(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
+  State& At(Lane lane) { return lanes_[static_cast<size_t>(lane)]; }
+  /// True if met soon, without sleeping.
+  bool Spin(const Wait& wait) const;
+
+  std::array<State, kLaneCount> lanes_;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace espalier

@@ -1,0 +1,41 @@
+// Communication over MPI. One thread per rank makes the MPI calls of a step: the head of every lane starts when its waits are met,
+// posts its messages, and is polled until they have arrived. The thread starts with the first program that communicates.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/mpi_world.hpp"
+
+namespace espalier {
+
+struct MpiCommunicationOptions {
+  /// Longer messages travel in parts, since MPI counts in int.
+  int64_t largest_part = int64_t{1} << 30;
+  /// Gets what failed, from the thread where it did; it should end the job. If it returns or throws, Finish() throws instead.
+  /// Default: MpiWorld::Fail.
+  std::function<void(const std::string& message)> abort;
+};
+
+class MpiCommunication final : public Communication {
+ public:
+  /// Makes the communicators of `channels`. Collective, with the same list on all ranks (AgreeOnChannels). `world` must
+  /// outlive it.
+  MpiCommunication(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels,
+                   MpiCommunicationOptions options = {});
+  ~MpiCommunication() override;
+
+  std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
+                                        std::vector<CommInstruction> instructions) override;
+  void Start(PreparedComm& prepared, LaneCounts& lanes) override;
+  void Finish() override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,116 @@
+// Runs any program; decides nothing. Compute instructions run in the calling thread, one after the other; communication
+// instructions are handed over at the start of the step and run beside them; waits order the two.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/comm/communicator.hpp"
+#include "espalier/executor/arena.hpp"
+#include "espalier/kernels/kernel_table.hpp"
+#include "espalier/program/instruction.hpp"
+
+namespace espalier {
+
+/// Where the time of a step went, on this rank.
+struct StepTimes {
+  double step_ms = 0;
+  double compute_ms = 0;       ///< in kernels
+  double exposed_comm_ms = 0;  ///< compute lane waiting for communication lanes
+  double idle_ms = 0;          ///< the rest
+};
+
+/// A persistent value of this rank with its memory.
+struct NamedTensor {
+  std::string_view name;  ///< in the graph
+  int microbatch = -1;
+  Tensor tensor;
+  const Type* type = nullptr;  ///< global shape and placements
+};
+
+class Executor {
+ public:
+  using KernelFinder = Kernel (*)(std::string_view op);
+  /// Gets what failed and where; it should end the job. If it returns, the failure is thrown from RunStep().
+  using Abort = std::function<void(const std::string& message)>;
+
+  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that all buffers
+  /// are inside the arena and that the lanes' waits can all be met. `program`, `arena` and `communication` must outlive it;
+  /// `communication` may be null if nothing communicates.
+  Executor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
+           KernelFinder find_kernel, Abort abort = {});
+
+  /// One step. A failure in any thread goes to `abort`; it never hangs.
+  StepTimes RunStep();
+
+  /// A state, accumulator, input or result of this rank; CHECKs that it lives here.
+  Tensor At(std::string_view name, int microbatch = -1) const;
+  /// All of a kind, in the order of the program.
+  std::vector<NamedTensor> All(ValueKind kind) const;
+  /// Reads or writes an fp32 scalar, such as a loss or a learning rate.
+  float GetScalar(std::string_view name, int microbatch = -1) const;
+  void SetScalar(std::string_view name, float value, int microbatch = -1);
+
+  /// Index of the instruction that the compute lane is at, -1 outside a step; any thread may ask.
+  int CurrentInstruction() const { return current_.load(std::memory_order_relaxed); }
+  /// "instruction 12 (matmul, role F, microbatch 2, layer 5)".
+  std::string Describe(int instruction) const;
+
+ private:
+  struct Call {
+    int index;  ///< in Program::instructions
+    Kernel kernel;
+    const Attributes* attributes;
+    std::vector<Tensor> inputs, outputs;
+    std::byte* workspace;
+    std::vector<Wait> waits;  ///< on other lanes
+    int64_t end;              ///< of its highest buffer
+  };
+
+  Tensor Resolve(const Operand& operand) const;
+  std::vector<Tensor> Resolve(const std::vector<Operand>& operands) const;
+  Call ResolveCall(int index, KernelFinder find_kernel) const;
+  CommInstruction ResolveComm(int index) const;
+  const Op& OpOf(int instruction) const;
+
+  void RunCalls(StepTimes& times);
+  void AwaitLanes(std::span<const Wait> waits, StepTimes& times);
+  [[noreturn]] void Fail(const std::string& what);
+
+  const Program& program_;
+  Coordinate coordinate_;
+  Arena& arena_;
+  Communication* communication_;
+  Abort abort_;
+  std::vector<Call> calls_;
+  std::unique_ptr<PreparedComm> comm_;
+  std::vector<Wait> ends_;     ///< every communication lane's last instruction
+  int64_t persistent_end_ = 0;  ///< of the highest buffer that no call names: persistent ones and those of communication
+  LaneCounts lanes_;
+  std::atomic<int> current_{-1};
+};
+
+/// Calls f(first global element, first local element, count) for every run of elements that lie side by side both in the local
+/// tensor and in the whole one of extents `whole` (row-major): how a piece is filled from, or written to, a whole tensor.
+template <typename F>
+void ForEachGlobalRun(const Tensor& tensor, const Shape& whole, F f) {
+  const int64_t count = Volume(tensor.shape);
+  if (count == 0) return;
+  const size_t rank = tensor.shape.size();
+  const int64_t run = rank == 0 ? 1 : tensor.shape[rank - 1];
+  for (int64_t local = 0; local < count; local += run) {
+    int64_t rest = local, global = 0, stride = 1;
+    for (size_t d = rank; d-- > 0; stride *= whole[d]) {
+      global += (tensor.start[d] + rest % tensor.shape[d]) * stride;
+      rest /= tensor.shape[d];
+    }
+    f(global, local, run);
+  }
+}
+
+}  // namespace espalier

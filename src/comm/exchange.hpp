@@ -1,0 +1,38 @@
+// A communication instruction as messages and copies: pure, so that it is tested without a launcher.
+#pragma once
+
+#include <vector>
+
+#include "box_copy.hpp"
+#include "espalier/comm/communicator.hpp"
+#include "join.hpp"
+
+namespace espalier {
+
+/// Contiguous bytes to or from one member of the channel.
+struct Message {
+  int peer = 0;  ///< index in the channel's group
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
+/// Messages that travel together, and the work on either side of them.
+struct Phase {
+  std::vector<BoxCopy> packs;  ///< before the messages start
+  std::vector<Message> receives;
+  std::vector<Message> sends;
+  std::vector<BoxCopy> own;    ///< pieces that stay on this rank; while the messages travel
+  std::vector<BoxCopy> unpacks;  ///< after all have arrived
+  std::vector<Join> joins;       ///< after all have arrived
+};
+
+struct Exchange {
+  Channel channel;
+  std::vector<Phase> phases;
+};
+
+/// Lowers one instruction for the rank at `coordinate`. A piece that is contiguous travels from or to its place; others go
+/// through the workspace, sends first, then receives, 64-byte aligned. CHECKs that the planned workspace suffices.
+Exchange LowerInstruction(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction);
+
+}  // namespace espalier

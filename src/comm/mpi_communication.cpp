@@ -1,0 +1,360 @@
+#include "espalier/comm/mpi_communication.hpp"
+
+#include <sys/prctl.h>
+
+#include <condition_variable>
+#include <map>
+#include <thread>
+
+#include "espalier/util/error.hpp"
+#include "exchange.hpp"
+#include "mpi_state.hpp"
+#include "pause.hpp"
+
+namespace espalier {
+namespace {
+
+/// One instruction, lowered, on its communicator.
+struct Task {
+  const Instruction* instruction;
+  std::string label;
+  Exchange exchange;
+  MPI_Comm comm;
+};
+
+class PreparedMpi final : public PreparedComm {
+ public:
+  std::array<std::vector<Task>, kLaneCount> lanes;
+};
+
+/// The requests of a phase.
+class Requests {
+ public:
+  Requests(MpiState& state, int64_t largest_part) : state_(state), largest_part_(largest_part) {}
+
+  /// Receives first, so that what arrives finds its place.
+  void Post(const Phase& phase, MPI_Comm comm) {
+    std::lock_guard lock(state_.mutex);
+    for (const Message& m : phase.receives)
+      ForEachPart(m, [&](std::byte* at, int bytes) {
+        expected_.push_back(bytes);
+        MPI_CALL(MPI_Irecv(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next()));
+      });
+    for (const Message& m : phase.sends)
+      ForEachPart(m, [&](std::byte* at, int bytes) { MPI_CALL(MPI_Isend(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next())); });
+    statuses_.resize(requests_.size());
+  }
+
+  bool Pending() const { return !requests_.empty(); }
+
+  /// True once all are done; there are none then.
+  bool Test() {
+    if (requests_.empty()) return true;
+    int done = 0;
+    {
+      std::lock_guard lock(state_.mutex);
+      const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
+      if (code != MPI_SUCCESS) Fail(code);
+    }
+    if (done == 0) return false;
+    CheckSizes();
+    requests_.clear();
+    expected_.clear();
+    return true;
+  }
+
+ private:
+  static constexpr int kTag = 0;  // order alone pairs messages: lanes run in order on both sides
+
+  MPI_Request* Next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+  template <typename F>
+  void ForEachPart(const Message& message, F f) {
+    for (int64_t at = 0; at < message.bytes; at += largest_part_)
+      f(message.data + at, static_cast<int>(std::min(largest_part_, message.bytes - at)));
+  }
+
+  void Fail(int code) const {
+    for (const MPI_Status& status : statuses_)
+      if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
+        FailMpi("MPI_Testall", status.MPI_ERROR);
+    FailMpi("MPI_Testall", code);
+  }
+
+  void CheckSizes() {
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      int bytes = 0;
+      MPI_CALL(MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes));
+      CHECK(bytes == expected_[i], "member {} sent {} bytes, {} are expected", statuses_[i].MPI_SOURCE, bytes, expected_[i]);
+    }
+  }
+
+  MpiState& state_;
+  int64_t largest_part_;
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<int> expected_;  ///< bytes, by receive
+};
+
+/// The instructions of one lane in one step, one after the other.
+class LaneQueue {
+ public:
+  LaneQueue(Lane lane, const std::vector<Task>& tasks, LaneCounts& counts, Requests requests)
+      : lane_(lane), tasks_(tasks), counts_(counts), requests_(std::move(requests)) {}
+
+  bool Done() const { return head_ == tasks_.size(); }
+  bool Pending() const { return requests_.Pending(); }
+  /// The instruction whose turn it is.
+  const Task& Head() const { return tasks_[head_]; }
+
+  /// Does what can be done now; false if that is nothing.
+  bool Advance() {
+    if (Done()) return false;
+    const Task& task = Head();
+    if (!begun_ && !counts_.Met(task.instruction->waits)) return false;
+    const WorkScope scope(task.label);
+    if (begun_) {
+      if (!requests_.Test()) return false;
+      Close(task.exchange.phases[phase_++]);
+    }
+    begun_ = true;
+    if (phase_ < task.exchange.phases.size())
+      Open(task);
+    else
+      Next();
+    return true;
+  }
+
+ private:
+  void Open(const Task& task) {
+    const Phase& phase = task.exchange.phases[phase_];
+    for (const BoxCopy& copy : phase.packs) Run(copy);
+    requests_.Post(phase, task.comm);
+    for (const BoxCopy& copy : phase.own) Run(copy);
+  }
+  static void Close(const Phase& phase) {
+    for (const BoxCopy& copy : phase.unpacks) Run(copy);
+    for (const Join& join : phase.joins) Run(join);
+  }
+  void Next() {
+    begun_ = false;
+    phase_ = 0;
+    ++head_;
+    counts_.Raise(lane_);
+  }
+
+  Lane lane_;
+  const std::vector<Task>& tasks_;
+  LaneCounts& counts_;
+  Requests requests_;
+  size_t head_ = 0;
+  size_t phase_ = 0;
+  bool begun_ = false;  ///< the head's phase is open
+};
+
+std::string MessageOf(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+}  // namespace
+
+class MpiCommunication::Impl {
+ public:
+  Impl(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels, MpiCommunicationOptions options)
+      : world_(world), mesh_(mesh), options_(std::move(options)) {
+    CHECK(mesh.Ranks() == world.Size(), "the mesh {} has {} ranks, the job {}", mesh.ToString(), mesh.Ranks(), world.Size());
+    if (!options_.abort) options_.abort = [&world](const std::string& message) { world.Fail(message); };
+    for (const Channel& channel : channels) comms_.emplace(channel, Split(channel.axes));
+  }
+
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+    std::lock_guard lock(world_.state().mutex);
+    comms_.clear();
+  }
+
+  std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
+                                        std::vector<CommInstruction> instructions) {
+    auto prepared = std::make_unique<PreparedMpi>();
+    for (CommInstruction& i : instructions) {
+      Exchange exchange = LowerInstruction(program, coordinate, i);
+      const MPI_Comm comm = CommOf(exchange.channel);
+      prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back(
+          {i.instruction, std::move(i.label), std::move(exchange), comm});
+    }
+    if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });
+    return prepared;
+  }
+
+  void Start(PreparedMpi& prepared, LaneCounts& counts) {
+    if (!thread_.joinable()) return;
+    {
+      std::lock_guard lock(mutex_);
+      CHECK(work_ == nullptr, "a step is running");
+      failure_ = nullptr;
+      counts_ = &counts;
+      work_ = &prepared;
+    }
+    changed_.notify_all();
+  }
+
+  void Finish() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return work_ == nullptr; });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  MpiComm Split(AxisSet axes) {
+    std::lock_guard lock(world_.state().mutex);
+    const Coordinate here = mesh_.CoordinateOf(world_.Rank());
+    const int color = mesh_.RankOf(mesh_.GroupMember(axes, here, 0));
+    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_CALL(MPI_Comm_split(MPI_COMM_WORLD, color, mesh_.IndexInGroup(axes, here), &comm));
+    return MpiComm(comm);
+  }
+
+  /// None for a group of one: nothing travels there.
+  MPI_Comm CommOf(const Channel& channel) const {
+    if (channel.axes.Empty()) return MPI_COMM_NULL;
+    const auto comm = comms_.find(channel);
+    CHECK(comm != comms_.end(), "no communicator was made for group {} on lane {}", Name(channel.axes), Name(channel.lane));
+    return comm->second.Get();
+  }
+
+  void Serve() {
+    // Naps of some microseconds need a timer that is as exact.
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || work_ != nullptr; });
+      if (work_ == nullptr) return;
+      lock.unlock();
+      std::exception_ptr failure = RunGuarded();
+      lock.lock();
+      failure_ = std::move(failure);
+      work_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  /// Runs the step; what failed ends the job through `abort`, or else wakes and fails whoever waits for a lane.
+  std::exception_ptr RunGuarded() {
+    working_on_ = nullptr;
+    try {
+      RunStep();
+      return nullptr;
+    } catch (...) {
+      std::exception_ptr failure = std::current_exception();
+      const std::string where = working_on_ != nullptr ? working_on_->label : std::string("communication");
+      const std::string message = where + ": " + MessageOf(failure);
+      const bool ours = !counts_->Failed();
+      counts_->Fail();
+      try {
+        if (ours) options_.abort(message);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      return failure;
+    }
+  }
+
+  void RunStep() {
+    std::vector<LaneQueue> queues;
+    for (size_t l = 0; l < kLaneCount; ++l)
+      if (!work_->lanes[l].empty())
+        queues.emplace_back(static_cast<Lane>(l), work_->lanes[l], *counts_,
+                            Requests(world_.state(), options_.largest_part));
+    Pause pause(world_.SharesCores());
+    while (true) {
+      const Turn turn = AdvanceAll(queues);
+      if (turn == Turn::kDone) return;
+      CHECK(!counts_->Failed(), "the step has failed in another thread");
+      if (turn == Turn::kMoved)
+        pause.Reset();
+      else if (turn == Turn::kPending)
+        pause.Rest();
+      else
+        SleepUntilCompute(queues);
+    }
+  }
+
+  enum class Turn { kDone, kMoved, kPending, kIdle };
+
+  Turn AdvanceAll(std::vector<LaneQueue>& queues) {
+    bool moved = false, pending = false, done = true;
+    for (LaneQueue& queue : queues) {
+      if (!queue.Done()) working_on_ = &queue.Head();
+      moved |= queue.Advance();
+      pending |= queue.Pending();
+      done &= queue.Done();
+    }
+    if (done) return Turn::kDone;
+    if (moved) return Turn::kMoved;
+    return pending ? Turn::kPending : Turn::kIdle;
+  }
+
+  /// No message is under way, so only the compute lane can set a head free.
+  void SleepUntilCompute(const std::vector<LaneQueue>& queues) {
+    Wait next{Lane::kCompute, std::numeric_limits<int>::max()};
+    for (const LaneQueue& queue : queues) {
+      if (queue.Done()) continue;
+      working_on_ = &queue.Head();
+      for (const Wait& wait : queue.Head().instruction->waits)
+        if (wait.lane == Lane::kCompute && !counts_->Met(wait)) next.count = std::min(next.count, wait.count);
+    }
+    CHECK(next.count < std::numeric_limits<int>::max(), "deadlock: communication lanes wait for each other");
+    if (!counts_->AwaitFor(next, std::chrono::milliseconds(10))) Progress();
+  }
+
+  /// The library moves only inside calls, and a peer may still need its answer to a message that is complete here.
+  void Progress() {
+    std::lock_guard lock(world_.state().mutex);
+    int flag = 0;
+    MPI_CALL(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE));
+  }
+
+  MpiWorld& world_;
+  Mesh mesh_;
+  MpiCommunicationOptions options_;
+  std::map<Channel, MpiComm> comms_;
+
+  std::thread thread_;
+  const Task* working_on_ = nullptr;  ///< of the thread: for its messages
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  PreparedMpi* work_ = nullptr;  ///< the step to run; null when parked
+  LaneCounts* counts_ = nullptr;
+  std::exception_ptr failure_;
+  bool ending_ = false;
+};
+
+MpiCommunication::MpiCommunication(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels,
+                                   MpiCommunicationOptions options)
+    : impl_(std::make_unique<Impl>(world, mesh, channels, std::move(options))) {}
+MpiCommunication::~MpiCommunication() = default;
+
+std::unique_ptr<PreparedComm> MpiCommunication::Prepare(const Program& program, const Coordinate& coordinate,
+                                                        std::vector<CommInstruction> instructions) {
+  return impl_->Prepare(program, coordinate, std::move(instructions));
+}
+
+void MpiCommunication::Start(PreparedComm& prepared, LaneCounts& lanes) {
+  impl_->Start(dynamic_cast<PreparedMpi&>(prepared), lanes);
+}
+
+void MpiCommunication::Finish() { impl_->Finish(); }
+
+}  // namespace espalier

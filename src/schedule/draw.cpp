@@ -22,12 +22,13 @@ std::vector<Block> BlocksOf(const Schedule& schedule, const Replay& replay, size
   return blocks;
 }
 
-// The columns of one unit of time in which every label and a gap behind it fit.
+// The columns of one unit of time in which every label and a gap behind it fit. What takes no time is not drawn.
 int ColumnsPerUnit(const std::vector<std::vector<Block>>& rows) {
   double columns = 1;
   for (const auto& row : rows) {
     for (const Block& block : row) {
-      columns = std::max(columns, static_cast<double>(block.label.size() + 1) / (block.end - block.begin));
+      const double duration = block.end - block.begin;
+      if (duration > 0) columns = std::max(columns, static_cast<double>(block.label.size() + 1) / duration);
     }
   }
   return static_cast<int>(std::ceil(columns));

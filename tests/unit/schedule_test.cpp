@@ -195,6 +195,10 @@ TEST(Draw, TheTimeline) {
             "stage 1 | .. F0 F1 BW0== BW1== .....\n");
 }
 
+TEST(Draw, WhatTakesNoTimeIsNotDrawn) {
+  EXPECT_EQ(Draw(ByHand(2, {0}, {"F0 B0 W0 F1 B1 W1"}), {1, 1, 0}), "stage 0 | F0 B0 F1 B1\n");
+}
+
 TEST(Draw, LongTimelinesAreCut) {
   EXPECT_EQ(Draw(OneFOneB(2, 12), {}, 50),
             "stage 0 | F0= F1= ....... BW0==== F2= BW1====  ...\n"

@@ -1,0 +1,46 @@
+// Where tokens come from: files, laid end to end, cut into samples. doc/data.md describes the formats.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+/// A sequence of tokens cut into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  /// (tokens - 1) / seq_len; at least 1.
+  virtual int64_t samples() const = 0;
+  virtual int64_t tokens() const = 0;
+  virtual int64_t seq_len() const = 0;
+  /// Writes the seq_len + 1 tokens of sample 0 <= sample < samples(). Throws UserError (kData) with file and place if a
+  /// file can no longer be read, or a token id is out of range. One thread at a time.
+  virtual void Read(int64_t sample, std::span<int32_t> out) = 0;
+};
+
+/// Opens files or globs (ExpandPaths) as one source. `format` is "text" (bytes, one zero byte between files) or "tokens"
+/// (files written by WriteTokens, nothing between them). Files follow one another in byte order of their paths. Throws
+/// UserError (kData) listing every path that cannot be read, every damaged header, the first token id >= vocab of each
+/// file (files up to 1 GiB are looked through here, larger ones as they are read), and too few tokens for one sample.
+std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
+                                             int64_t seq_len, int64_t vocab);
+
+/// The files that paths and globs name, sorted by byte, each once. A path without `*?[` stands for itself. In a glob `*`
+/// and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need a
+/// pattern with one: as Python's glob.glob(p, recursive=True), directories left out. Throws UserError (kData) naming
+/// every path that is not a readable file and every glob that matches none.
+std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths);
+
+/// Bytes of one token in a token file.
+enum class TokenWidth : uint32_t { kU16 = 2, kU32 = 4 };
+
+/// Writes a file of format "tokens". Throws UserError (kData) if an id is not in [0, vocab), does not fit the width, or
+/// the file cannot be written.
+void WriteTokens(const std::string& path, std::span<const int32_t> ids, int64_t vocab, TokenWidth width);
+
+}  // namespace espalier

@@ -1,0 +1,105 @@
+#include "espalier/data/batch_loader.hpp"
+
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+void CheckLayout(const BatchLayout& layout, int64_t seq_len) {
+  CHECK(layout.microbatches >= 1 && layout.microbatch_rows >= 1, "{} microbatches of {} rows", layout.microbatches,
+        layout.microbatch_rows);
+  CHECK(0 <= layout.rows.begin && layout.rows.begin <= layout.rows.end && layout.rows.end <= layout.microbatch_rows,
+        "rows {} to {} of {}", layout.rows.begin, layout.rows.end, layout.microbatch_rows);
+  for (int64_t p : layout.positions) CHECK(0 <= p && p < seq_len, "position {} of {}", p, seq_len);
+}
+
+/// Appends one row to a microbatch.
+void AddRow(const std::vector<int32_t>& tokens, const std::vector<int64_t>& positions, Microbatch& microbatch) {
+  for (int64_t p : positions) {
+    microbatch.ids.push_back(tokens[static_cast<size_t>(p)]);
+    microbatch.targets.push_back(tokens[static_cast<size_t>(p) + 1]);
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> AllPositions(int64_t seq_len) {
+  std::vector<int64_t> positions(static_cast<size_t>(seq_len));
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
+void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch) {
+  CheckLayout(layout, source.seq_len());
+  std::vector<int32_t> tokens(static_cast<size_t>(source.seq_len()) + 1);
+  batch.step = step;
+  batch.microbatches.resize(static_cast<size_t>(layout.microbatches));
+  int64_t position = step * layout.Global() + layout.rows.begin;
+  for (Microbatch& microbatch : batch.microbatches) {
+    microbatch.ids.clear();
+    microbatch.targets.clear();
+    for (int64_t r = 0; r < layout.rows.Extent(); ++r) {
+      source.Read(SampleIndex(position + r, source.samples(), order.seed, order.order), tokens);
+      AddRow(tokens, layout.positions, microbatch);
+    }
+    position += layout.microbatch_rows;
+  }
+}
+
+Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t index) {
+  Batch batch;
+  LoadBatch(source, {0, Order::kSequential}, layout, index, batch);
+  return batch;
+}
+
+BatchLoader::BatchLoader(std::unique_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step)
+    : source_(std::move(source)), order_(order), layout_(std::move(layout)) {
+  CheckLayout(layout_, source_->seq_len());
+  thread_ = std::thread([this, first_step] { Run(first_step); });
+}
+
+BatchLoader::~BatchLoader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+const Batch& BatchLoader::Next() {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ready_; });
+  wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  // An error stays ready: the thread has ended.
+  if (error_) std::rethrow_exception(error_);
+  std::swap(loading_, current_);
+  ready_ = false;
+  changed_.notify_all();
+  return current_;
+}
+
+void BatchLoader::Run(int64_t first_step) {
+  for (int64_t step = first_step;; ++step) {
+    std::exception_ptr error;
+    try {
+      LoadBatch(*source_, order_, layout_, step, loading_);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    std::unique_lock lock(mutex_);
+    error_ = error;
+    ready_ = true;
+    changed_.notify_all();
+    if (error) return;
+    changed_.wait(lock, [this] { return stop_ || !ready_; });
+    if (stop_) return;
+  }
+}
+
+}  // namespace espalier

@@ -1,0 +1,107 @@
+// espalier sample: continues a text by a trained model, on one process. The same pipeline as training, without backward; each new
+// token is one forward over the last seq_len tokens.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "commands.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/executor/executor.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/philox.hpp"
+#include "state.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kBytes = 256;
+
+/// The deck of a checkpoint, cut down to one process and one sequence.
+Deck SamplingDeck(const std::string& dir) {
+  return ParseDeck(ReadMetadata(dir).deck, dir + "/deck.toml",
+                   {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1", "parallel.tp=1",
+                    "batch.global=1", "batch.micro=1", "pipeline.split=[]"})
+      .deck;
+}
+
+class Sampler {
+ public:
+  explicit Sampler(const std::string& dir)
+      : compilation_(Compile(SamplingDeck(dir), 1, Purpose::kSample)),
+        program_(MakeProgram(compilation_, {})),
+        arena_(program_.arena_bytes),
+        executor_(program_, {}, arena_, nullptr, FindCpuKernel) {
+    SetCpuThreads(ThreadCount(compilation_.deck, 1));
+    const std::vector<StateTensor> tensors = StateTensors(compilation_);
+    SelfWorld world;
+    Load(dir, tensors, LocalTensors(tensors, executor_, {}), compilation_.mesh, world, Coverage::kSome);
+    int32_t* positions = executor_.At("positions").As<int32_t>();
+    for (int64_t p = 0; p < Window(); ++p) positions[p] = static_cast<int32_t>(p);
+  }
+
+  int64_t Vocab() const { return compilation_.deck.model.vocab; }
+
+  /// Logits after the last of `tokens` (at least one); only the last seq_len count.
+  std::vector<float> Logits(const std::vector<int32_t>& tokens) {
+    const int64_t used = std::min<int64_t>(Window(), static_cast<int64_t>(tokens.size()));
+    int32_t* ids = executor_.At("ids", 0).As<int32_t>();
+    std::fill(std::copy(tokens.end() - used, tokens.end(), ids), ids + Window(), 0);
+    executor_.RunStep();
+    const Tensor logits = executor_.At("logits", 0);
+    std::vector<float> row(static_cast<size_t>(Vocab()));
+    for (int64_t v = 0; v < Vocab(); ++v) {
+      const int64_t at = (used - 1) * Vocab() + v;
+      row[static_cast<size_t>(v)] = logits.dtype == Dtype::kBf16 ? ToFloat(logits.As<Bf16>()[at]) : logits.As<float>()[at];
+    }
+    return row;
+  }
+
+ private:
+  int64_t Window() const { return compilation_.deck.model.seq_len; }
+
+  Compilation compilation_;
+  Program program_;
+  Arena arena_;
+  Executor executor_;
+};
+
+/// The likeliest token, or one drawn from softmax(logits / temperature) by `uniform` in [0, 1).
+int32_t Choose(const std::vector<float>& logits, double temperature, double uniform) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  if (temperature <= 0) return static_cast<int32_t>(best - logits.begin());
+  std::vector<double> sums;
+  double sum = 0;
+  for (float x : logits) sums.push_back(sum += std::exp((double(x) - double(*best)) / temperature));
+  const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
+  return static_cast<int32_t>(std::min<std::ptrdiff_t>(chosen - sums.begin(), std::ssize(logits) - 1));
+}
+
+/// Bytes as they are; other tokens by their number.
+std::string TokenText(int32_t token) {
+  return token < kBytes ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
+}
+
+}  // namespace
+
+int SampleCommand(const SampleOptions& options) {
+  Sampler sampler(Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path()));
+  std::vector<int32_t> tokens;
+  for (char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
+  if (tokens.empty()) tokens.push_back('\n');
+  fmt::print("{}", options.prompt);
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const std::array<uint32_t, 4> random =
+        Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), 0, 0},
+                   {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
+    tokens.push_back(Choose(sampler.Logits(tokens), options.temperature, random[0] / 4294967296.0));
+    fmt::print("{}", TokenText(tokens.back()));
+  }
+  fmt::print("\n");
+  return static_cast<int>(ExitStatus::kDone);
+}
+
+}  // namespace espalier

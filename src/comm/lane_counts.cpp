@@ -21,7 +21,10 @@ void LaneCounts::Raise(Lane lane) {
   State& state = At(lane);
   const int count = state.count.fetch_add(1) + 1;
   if (count < state.wake_at.load()) return;
-  { std::lock_guard lock(state.mutex); }
+  {
+    std::lock_guard lock(state.mutex);
+    state.wake_at.store(kNobody);
+  }
   state.raised.notify_all();
 }
 
@@ -38,10 +41,12 @@ bool LaneCounts::AwaitFor(const Wait& wait, std::chrono::microseconds limit) {
   CHECK(!Failed(), "the step has failed in another thread");
   if (Spin(wait)) return true;
   State& state = At(wait.lane);
+  const auto met = [&] {
+    if (state.wake_at.load() > wait.count) state.wake_at.store(wait.count);
+    return state.count.load() >= wait.count || Failed();
+  };
   std::unique_lock lock(state.mutex);
-  state.wake_at.store(wait.count);
-  const bool ended = state.raised.wait_for(lock, limit, [&] { return state.count.load() >= wait.count || Failed(); });
-  state.wake_at.store(kNobody);
+  const bool ended = state.raised.wait_for(lock, limit, met);
   CHECK(!Failed(), "the step has failed in another thread");
   return ended;
 }

@@ -14,8 +14,8 @@
 
 namespace espalier {
 
-/// Finished instructions by lane. A lane is raised by one thread and awaited by at most one other. What was written before
-/// Raise() is seen after the wait that it meets.
+/// Finished instructions by lane. A lane is raised by one thread; any may wait for it. What was written before Raise() is seen
+/// after the wait that it meets.
 class LaneCounts {
  public:
   /// Starts a step. Nobody may be waiting.
@@ -43,7 +43,7 @@ class LaneCounts {
 
   struct alignas(64) State {
     std::atomic<int> count{0};
-    /// The count that a sleeper waits for: no one is woken for less.
+    /// The least count that a sleeper waits for: no one is woken for less.
     std::atomic<int> wake_at{kNobody};
     std::mutex mutex;
     std::condition_variable raised;

@@ -1,0 +1,77 @@
+// MANIFEST: the table of contents of a checkpoint, as text. It names every file and every piece of every tensor with
+// place and checksum, and is all that the loader trusts. The format in words: doc/checkpoint.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/graph/type.hpp"
+
+namespace espalier {
+
+/// What a checkpoint says of the run beside its tensors.
+struct Metadata {
+  int64_t step = 0;             ///< steps done
+  int64_t samples = 0;          ///< samples consumed: where the data go on, whatever the layout
+  std::string version;          ///< of the program that wrote it
+  std::string git_hash;         ///< of the program that wrote it
+  std::vector<double> losses;   ///< of the last steps, oldest first; for people and checks
+  std::string deck;             ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
+};
+
+/// One file of a checkpoint.
+struct ManifestFile {
+  std::string name;  ///< "deck.toml", "master.h5" or "shard-00000.h5"; in the checkpoint's own directory
+  int64_t bytes = 0;
+  uint32_t crc = 0;  ///< CRC-32C of the whole file
+};
+
+/// A box of a tensor, dense, row-major and little-endian at one place of a shard.
+struct ManifestPiece {
+  int file = 0;        ///< index into Manifest::files
+  Box box;             ///< global indices; never empty
+  int64_t offset = 0;  ///< bytes from the start of the file
+  uint32_t crc = 0;    ///< CRC-32C of the piece's bytes
+
+  /// Bytes of the piece.
+  int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32); }
+};
+
+/// A whole tensor: its pieces tile it exactly, as a grid. Elements are fp32.
+struct ManifestTensor {
+  std::string name;  ///< "parameters/<name>", "optimizer/exp_avg/<name>", "optimizer/exp_avg_sq/<name>"
+  Shape shape;       ///< global; 1 to 8 dims
+  std::vector<ManifestPiece> pieces;
+};
+
+struct Manifest {
+  std::string id;     ///< 32 hex digits, drawn for each save
+  Metadata metadata;  ///< without the deck, which is a file of its own
+  int ranks = 1;
+  std::string mesh;   ///< Mesh::ToString() of the run that saved
+  std::vector<ManifestFile> files;
+  std::vector<ManifestTensor> tensors;  ///< in model order
+
+  const ManifestTensor* Find(std::string_view tensor) const;  ///< nullptr if there is none
+  const ManifestFile* FindFile(std::string_view file) const;  ///< nullptr if there is none
+  int64_t Bytes() const;                                      ///< of all files, without the MANIFEST
+  int64_t Parameters() const;                                 ///< elements of "parameters/..."
+};
+
+/// The text; its last line holds the CRC-32C of all before. ParseManifest(Print(m)) prints the same text.
+std::string Print(const Manifest& manifest);
+
+/// Reads a MANIFEST strictly: checksum first, every number bounded, every name by its pattern, pieces tile their tensors
+/// and lie apart within their files. Throws UserError (kData): "WHERE:LINE: what".
+Manifest ParseManifest(std::string_view text, std::string_view where);
+
+/// "[0:128,64:96]".
+std::string ToString(const Box& box);
+
+/// Why `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is cut at the
+/// same places everywhere.
+std::string TilingMistake(const Shape& shape, const std::vector<Box>& pieces);
+
+}  // namespace espalier

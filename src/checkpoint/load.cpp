@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <span>
+
+#include "checkpoint/agree.hpp"
+#include "checkpoint/files.hpp"
+#include "checkpoint/runs.hpp"
+#include "checkpoint/store.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/crc32c.hpp"
+
+// Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so that
+// memory stays small), and keeps what it needs.
+namespace espalier {
+namespace {
+
+constexpr int64_t kChunk = int64_t{4} << 20;
+
+/// What differs between the tensors of the run and those of the checkpoint.
+std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest, Coverage coverage) {
+  std::vector<std::string> messages;
+  std::map<std::string_view, const ManifestTensor*> stored;
+  for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
+  for (const StateTensor& tensor : tensors) {
+    const auto found = stored.find(tensor.name);
+    if (found == stored.end()) {
+      messages.push_back(fmt::format("{}: the deck asks for it, the checkpoint has none", tensor.name));
+      continue;
+    }
+    if (tensor.type.shape != found->second->shape || tensor.type.dtype != Dtype::kF32)
+      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.name, Name(tensor.type.dtype),
+                                     ToString(tensor.type.shape), ToString(found->second->shape)));
+    stored.erase(found);
+  }
+  if (coverage == Coverage::kAll)
+    for (const ManifestTensor& tensor : manifest.tensors)
+      if (stored.contains(tensor.name))
+        messages.push_back(fmt::format("{}: in the checkpoint, unknown to the deck", tensor.name));
+  return messages;
+}
+
+/// A stored piece and the local tensor that needs part of it.
+struct Need {
+  const ManifestTensor* tensor;
+  const ManifestPiece* piece;
+  Box box;  ///< of the local tensor
+  char* data;
+};
+
+/// A tensor that nobody fills would start from whatever the memory held.
+void CheckNoneForgotten(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
+                        const Coordinate& coordinate) {
+  std::set<std::string_view> passed;
+  for (const LocalTensor& own : local) passed.insert(own.tensor->name);
+  for (const StateTensor& tensor : tensors)
+    CHECK(passed.contains(tensor.name) || tensor.stage != coordinate[static_cast<size_t>(Axis::kPp)] ||
+              IsEmpty(LocalBox(tensor.type, mesh, coordinate)),
+          "{} has no place in memory", tensor.name);
+}
+
+/// In the order in which they lie in the files.
+std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTensor>& local, const Mesh& mesh,
+                          const Coordinate& coordinate) {
+  std::map<std::string_view, const ManifestTensor*> stored;
+  for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
+  std::vector<Need> needs;
+  for (const LocalTensor& own : local) {
+    const Box box = LocalBox(own.tensor->type, mesh, coordinate);
+    const ManifestTensor* tensor = stored.at(own.tensor->name);
+    for (const ManifestPiece& piece : tensor->pieces)
+      if (!IsEmpty(Intersect(piece.box, box))) needs.push_back({tensor, &piece, box, static_cast<char*>(own.data)});
+  }
+  std::stable_sort(needs.begin(), needs.end(), [](const Need& a, const Need& b) {
+    return std::tie(a.piece->file, a.piece->offset) < std::tie(b.piece->file, b.piece->offset);
+  });
+  return needs;
+}
+
+/// The same piece straight into its place.
+uint32_t ReadInPlace(const File& file, const Need& need) {
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {
+    const int64_t bytes = std::min(kChunk, need.piece->Bytes() - at);
+    file.Read(need.data + at, bytes, need.piece->offset + at);
+    crc = Crc32c(need.data + at, static_cast<size_t>(bytes), crc);
+  }
+  return crc;
+}
+
+/// Copies what the chunk [at, at + bytes) of the piece holds of the runs; leaves `runs` at the first that goes on beyond it.
+void CopyRuns(const char* chunk, int64_t at, int64_t bytes, char* out, Runs& runs) {
+  for (; !runs.Done(); runs.Next()) {
+    const int64_t begin = std::max(runs.From(), at);
+    const int64_t end = std::min(runs.From() + runs.Bytes(), at + bytes);
+    if (begin < end) std::memcpy(out + runs.To() + (begin - runs.From()), chunk + (begin - at), static_cast<size_t>(end - begin));
+    if (runs.From() + runs.Bytes() > at + bytes) return;
+  }
+}
+
+uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buffer) {
+  buffer.resize(kChunk);
+  uint32_t crc = 0;
+  Runs runs(need.piece->box, need.box);
+  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {
+    const int64_t bytes = std::min(kChunk, need.piece->Bytes() - at);
+    file.Read(buffer.data(), bytes, need.piece->offset + at);
+    crc = Crc32c(buffer.data(), static_cast<size_t>(bytes), crc);
+    CopyRuns(buffer.data(), at, bytes, need.data, runs);
+  }
+  return crc;
+}
+
+/// Reads the needs of one file; returns what is wrong.
+std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& listed, std::span<const Need> needs,
+                                  std::vector<char>& buffer) {
+  const File file = dir.Open(listed.name);
+  if (file.Bytes() != listed.bytes)
+    return {fmt::format("{}: {} bytes, the MANIFEST says {}", file.path(), file.Bytes(), listed.bytes)};
+  std::vector<std::string> mistakes;
+  for (const Need& need : needs) {
+    const uint32_t crc = need.piece->box == need.box ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
+    if (crc != need.piece->crc)
+      mistakes.push_back(fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",
+                                     file.path(), need.tensor->name, ToString(need.piece->box), crc, need.piece->crc));
+  }
+  return mistakes;
+}
+
+/// Fills this rank's pieces; throws everything that is wrong together.
+void ReadOwn(const std::string& dir_path, const Manifest& manifest, const std::vector<Need>& needs) {
+  const Directory dir(dir_path);
+  std::vector<std::string> mistakes;
+  std::vector<char> buffer;
+  for (size_t begin = 0, end = 0; begin < needs.size(); begin = end) {
+    const int index = needs[begin].piece->file;
+    while (end < needs.size() && needs[end].piece->file == index) ++end;
+    try {
+      for (std::string& mistake : ReadFile(dir, manifest.files[static_cast<size_t>(index)],
+                                           std::span(needs).subspan(begin, end - begin), buffer))
+        mistakes.push_back(std::move(mistake));
+    } catch (const UserError& error) {
+      mistakes.insert(mistakes.end(), error.messages().begin(), error.messages().end());
+    }
+  }
+  if (!mistakes.empty()) throw UserError(ExitStatus::kData, std::move(mistakes));
+}
+
+}  // namespace
+
+Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+              const Mesh& mesh, World& world, Coverage coverage) {
+  CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
+  const std::string deck = FromRankZero(world, ExitStatus::kData, [&] { return ReadMetadata(dir).deck; });
+  const std::string text = FromRankZero(world, ExitStatus::kData, [&] { return Print(ReadManifest(dir)); });
+  Manifest manifest = ParseManifest(text, dir + "/" + kManifestName);
+  // Every rank finds the same differences, so all of them throw here or none.
+  std::vector<std::string> differences = Differences(tensors, manifest, coverage);
+  if (!differences.empty()) {
+    differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));
+    throw UserError(ExitStatus::kData, Shorten(std::move(differences)));
+  }
+  OnEveryRank(world, ExitStatus::kData, [&] {
+    const Coordinate coordinate = mesh.CoordinateOf(world.Rank());
+    CheckNoneForgotten(tensors, local, mesh, coordinate);
+    ReadOwn(dir, manifest, NeedsOf(manifest, local, mesh, coordinate));
+  });
+  manifest.metadata.deck = deck;
+  return manifest.metadata;
+}
+
+}  // namespace espalier

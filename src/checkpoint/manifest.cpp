@@ -1,0 +1,57 @@
+#include "espalier/checkpoint/manifest.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "espalier/util/crc32c.hpp"
+
+namespace espalier {
+
+const ManifestTensor* Manifest::Find(std::string_view tensor) const {
+  const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const ManifestTensor& t) { return t.name == tensor; });
+  return it == tensors.end() ? nullptr : &*it;
+}
+
+const ManifestFile* Manifest::FindFile(std::string_view file) const {
+  const auto it = std::find_if(files.begin(), files.end(), [&](const ManifestFile& f) { return f.name == file; });
+  return it == files.end() ? nullptr : &*it;
+}
+
+int64_t Manifest::Bytes() const {
+  int64_t bytes = 0;
+  for (const ManifestFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+int64_t Manifest::Parameters() const {
+  int64_t elements = 0;
+  for (const ManifestTensor& tensor : tensors)
+    if (tensor.name.starts_with("parameters/")) elements += Volume(tensor.shape);
+  return elements;
+}
+
+std::string ToString(const Box& box) {
+  std::string text;
+  for (const Range& r : box) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", r.begin, r.end);
+  return "[" + text + "]";
+}
+
+std::string Print(const Manifest& m) {
+  std::string text = fmt::format("espalier-checkpoint 1\nid {}\nstep {}\nsamples {}\nranks {}\nmesh {}\n", m.id,
+                                 m.metadata.step, m.metadata.samples, m.ranks, m.mesh);
+  text += fmt::format("version {}\ngit {}\nlosses", m.metadata.version, m.metadata.git_hash);
+  for (double loss : m.metadata.losses) text += fmt::format(" {:.9g}", loss);
+  text += "\n";
+  for (const ManifestFile& f : m.files) text += fmt::format("file {} {} {:08x}\n", f.name, f.bytes, f.crc);
+  for (const ManifestTensor& t : m.tensors) {
+    text += fmt::format("tensor {} {} {}\n", t.name, Name(Dtype::kF32), ToString(t.shape));
+    for (const ManifestPiece& p : t.pieces)
+      text += fmt::format("piece {} {} {} {:08x}\n", m.files[static_cast<size_t>(p.file)].name, ToString(p.box), p.offset,
+                          p.crc);
+  }
+  return text + fmt::format("end {:08x}\n", Crc32c(text.data(), text.size()));
+}
+
+}  // namespace espalier

@@ -1,0 +1,301 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "espalier/checkpoint/manifest.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMostCount = int64_t{1} << 53;   // steps, samples
+constexpr int64_t kMostRanks = int64_t{1} << 24;
+constexpr int64_t kMostExtent = int64_t{1} << 40;  // of a dim
+constexpr int64_t kMostBytes = int64_t{1} << 58;   // of a tensor or file
+constexpr size_t kMostDims = 8;
+constexpr size_t kMostLosses = 1000;
+constexpr size_t kMostText = 255;
+constexpr std::string_view kFormat = "espalier-checkpoint ";
+constexpr size_t kEndLine = std::string_view("end 00000000\n").size();
+
+bool IsOneOf(char c, std::string_view allowed) { return allowed.find(c) != std::string_view::npos; }
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsWord(char c) { return IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || IsOneOf(c, "_.-"); }
+
+/// "shard-00000.h5", with five digits or more.
+bool IsShardName(std::string_view name) {
+  if (!name.starts_with("shard-") || !name.ends_with(".h5") || name.size() < 14 || name.size() > 18) return false;
+  const std::string_view digits = name.substr(6, name.size() - 9);
+  return std::all_of(digits.begin(), digits.end(), IsDigit);
+}
+
+/// Words between single slashes, none of them a way out ("..").
+bool IsTensorName(std::string_view name) {
+  if (name.empty() || name.size() > kMostText) return false;
+  while (true) {
+    const std::string_view word = name.substr(0, name.find('/'));
+    if (word.empty() || word == "." || word == ".." || !std::all_of(word.begin(), word.end(), IsWord)) return false;
+    if (word.size() == name.size()) return true;
+    name.remove_prefix(word.size() + 1);
+  }
+}
+
+/// Reads line by line, field by field; a field ends at a space, a line at a newline.
+class ManifestReader {
+ public:
+  ManifestReader(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+
+  Manifest Read() {
+    CheckFrame();
+    ReadHead();
+    while (NextIs("file")) ReadFile();
+    if (!file_index_.contains("deck.toml")) Fail("file deck.toml is missing");
+    if (!file_index_.contains("master.h5")) Fail("file master.h5 is missing");
+    while (NextIs("tensor")) ReadTensor();
+    Key("end");
+    Hex();
+    EndLine();
+    if (at_ != text_.size()) Fail("lines after the end");
+    CheckApart();
+    return std::move(manifest_);
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& what) const {
+    throw UserError(ExitStatus::kData, fmt::format("{}:{}: {}", where_, line_, what));
+  }
+
+  /// The first and last lines say whether the rest is worth reading.
+  void CheckFrame() const {
+    if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
+    if (!text_.starts_with("espalier-checkpoint 1\n")) {
+      const std::string_view version = text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
+      Fail(fmt::format("format '{}' is not known here; this program reads format 1", version));
+    }
+    if (text_.size() < kEndLine || !text_.ends_with('\n') || !text_.substr(text_.size() - kEndLine).starts_with("end "))
+      Fail("incomplete: it does not end with its checksum");
+    const std::string_view body = text_.substr(0, text_.size() - kEndLine);
+    const std::string stored(text_.substr(body.size() + 4, 8));
+    const std::string found = fmt::format("{:08x}", Crc32c(body.data(), body.size()));
+    if (stored != found) Fail(fmt::format("damaged: its checksum is {}, its last line says {}", found, stored));
+  }
+
+  void ReadHead() {
+    Key("espalier-checkpoint");
+    Number(1, 1);
+    EndLine();
+    manifest_.id = Line("id");
+    if (manifest_.id.size() != 32 || manifest_.id.find_first_not_of("0123456789abcdef") != std::string::npos)
+      Fail("id is not 32 hex digits");
+    manifest_.metadata.step = NumberLine("step", 0, kMostCount);
+    manifest_.metadata.samples = NumberLine("samples", 0, kMostCount);
+    manifest_.ranks = static_cast<int>(NumberLine("ranks", 1, kMostRanks));
+    manifest_.mesh = Line("mesh");
+    manifest_.metadata.version = Line("version");
+    manifest_.metadata.git_hash = Line("git");
+    Key("losses");
+    while (at_ < text_.size() && text_[at_] == ' ') manifest_.metadata.losses.push_back(Real());
+    if (manifest_.metadata.losses.size() > kMostLosses) Fail(fmt::format("more than {} losses", kMostLosses));
+    EndLine();
+  }
+
+  void ReadFile() {
+    Key("file");
+    ManifestFile file;
+    file.name = Field();
+    if (file.name != "deck.toml" && file.name != "master.h5" && !IsShardName(file.name))
+      Fail(fmt::format("'{}' is no file of a checkpoint", file.name));
+    file.bytes = Number(0, kMostBytes);
+    file.crc = Hex();
+    EndLine();
+    if (!file_index_.emplace(file.name, static_cast<int>(manifest_.files.size())).second)
+      Fail(fmt::format("file {} appears twice", file.name));
+    manifest_.files.push_back(std::move(file));
+  }
+
+  void ReadTensor() {
+    const int first_line = line_;
+    Key("tensor");
+    ManifestTensor tensor;
+    tensor.name = Field();
+    if (!IsTensorName(tensor.name)) Fail(fmt::format("'{}' is no tensor name", tensor.name));
+    if (!tensor_names_.insert(tensor.name).second) Fail(fmt::format("tensor {} appears twice", tensor.name));
+    if (Field() != Name(Dtype::kF32)) Fail(fmt::format("{}: element type is not f32", tensor.name));
+    tensor.shape = ReadShape();
+    EndLine();
+    while (NextIs("piece")) tensor.pieces.push_back(ReadPiece(tensor));
+
+    std::vector<Box> boxes;
+    for (const ManifestPiece& piece : tensor.pieces) boxes.push_back(piece.box);
+    const std::string mistake = TilingMistake(tensor.shape, boxes);
+    if (!mistake.empty()) {
+      line_ = first_line;
+      Fail(fmt::format("{}: {}", tensor.name, mistake));
+    }
+    manifest_.tensors.push_back(std::move(tensor));
+  }
+
+  ManifestPiece ReadPiece(const ManifestTensor& tensor) {
+    Key("piece");
+    ManifestPiece piece;
+    const std::string name = Field();
+    const auto file = file_index_.find(name);
+    if (file == file_index_.end() || !IsShardName(name)) Fail(fmt::format("'{}' is no shard of this checkpoint", name));
+    piece.file = file->second;
+    piece.box = ReadBox(tensor.shape);
+    piece.offset = Number(0, kMostBytes);
+    piece.crc = Hex();
+    EndLine();
+    const int64_t file_bytes = manifest_.files[static_cast<size_t>(piece.file)].bytes;
+    if (piece.offset + piece.Bytes() > file_bytes)
+      Fail(fmt::format("{} {} ends at byte {} of {}, which has {}", tensor.name, ToString(piece.box),
+                       piece.offset + piece.Bytes(), name, file_bytes));
+    return piece;
+  }
+
+  Shape ReadShape() {
+    Space();
+    Shape shape;
+    int64_t volume = 1;
+    for (Expect('['); shape.empty() || text_[at_ - 1] == ',';) {
+      shape.push_back(Digits(1, kMostExtent));
+      if (volume > kMostBytes / SizeOf(Dtype::kF32) / shape.back()) Fail("tensor too large");
+      volume *= shape.back();
+      ExpectOneOf(",]");
+      if (shape.size() > kMostDims) Fail(fmt::format("more than {} dims", kMostDims));
+    }
+    return shape;
+  }
+
+  Box ReadBox(const Shape& shape) {
+    Space();
+    Box box;
+    for (Expect('['); box.empty() || text_[at_ - 1] == ',';) {
+      if (box.size() == shape.size()) Fail(fmt::format("more than the tensor's {} dims", shape.size()));
+      const int64_t extent = shape[box.size()];
+      const int64_t begin = Digits(0, extent - 1);
+      Expect(':');
+      box.push_back({begin, Digits(begin + 1, extent)});
+      ExpectOneOf(",]");
+    }
+    if (box.size() != shape.size()) Fail(fmt::format("fewer than the tensor's {} dims", shape.size()));
+    return box;
+  }
+
+  /// Pieces of one file must not share bytes.
+  void CheckApart() const {
+    struct Span {
+      int file;
+      int64_t begin, end;
+      const ManifestTensor* tensor;
+      bool operator<(const Span& o) const { return std::tie(file, begin) < std::tie(o.file, o.begin); }
+    };
+    std::vector<Span> spans;
+    for (const ManifestTensor& tensor : manifest_.tensors)
+      for (const ManifestPiece& p : tensor.pieces) spans.push_back({p.file, p.offset, p.offset + p.Bytes(), &tensor});
+    std::sort(spans.begin(), spans.end());
+    for (size_t i = 1; i < spans.size(); ++i)
+      if (spans[i].file == spans[i - 1].file && spans[i].begin < spans[i - 1].end)
+        Fail(fmt::format("{} and {} share bytes of {}", spans[i - 1].tensor->name, spans[i].tensor->name,
+                         manifest_.files[static_cast<size_t>(spans[i].file)].name));
+  }
+
+  bool NextIs(std::string_view key) const {
+    const std::string_view rest = text_.substr(at_);
+    return rest.starts_with(key) && rest.size() > key.size() && rest[key.size()] == ' ';
+  }
+  void Key(std::string_view key) {
+    if (!text_.substr(at_).starts_with(key)) Fail(fmt::format("expected '{}'", key));
+    at_ += key.size();
+  }
+  void Expect(char c) {
+    if (at_ >= text_.size() || text_[at_] != c) Fail(fmt::format("expected '{}'", c));
+    ++at_;
+  }
+  void ExpectOneOf(std::string_view allowed) {
+    if (at_ >= text_.size() || !IsOneOf(text_[at_], allowed)) Fail(fmt::format("expected one of '{}'", allowed));
+    ++at_;
+  }
+  void Space() {
+    if (at_ >= text_.size() || text_[at_] != ' ') Fail("expected a space");
+    ++at_;
+  }
+  void EndLine() {
+    if (at_ >= text_.size() || text_[at_] != '\n') Fail("expected the end of the line");
+    ++at_;
+    ++line_;
+  }
+  std::string Until(std::string_view stops) {
+    const size_t end = std::min(text_.find_first_of(stops, at_), text_.size());
+    const std::string_view token = text_.substr(at_, end - at_);
+    if (token.empty() || token.size() > kMostText) Fail(fmt::format("expected 1 to {} characters", kMostText));
+    if (std::any_of(token.begin(), token.end(), [](char c) { return c < ' ' || c > '~'; })) Fail("unprintable character");
+    at_ = end;
+    return std::string(token);
+  }
+  std::string Field() {
+    Space();
+    return Until(" \n");
+  }
+  /// "KEY any text".
+  std::string Line(std::string_view key) {
+    Key(key);
+    Space();
+    std::string text = Until("\n");
+    EndLine();
+    return text;
+  }
+  int64_t Digits(int64_t least, int64_t most) {
+    size_t end = at_;
+    while (end < text_.size() && IsDigit(text_[end])) ++end;
+    int64_t value = 0;
+    const auto [stop, error] = std::from_chars(text_.data() + at_, text_.data() + end, value);
+    const bool padded = end - at_ > 1 && text_[at_] == '0';
+    if (end == at_ || error != std::errc{} || padded || value < least || value > most)
+      Fail(fmt::format("expected a number from {} to {}", least, most));
+    at_ = end;
+    return value;
+  }
+  int64_t Number(int64_t least, int64_t most) {
+    Space();
+    return Digits(least, most);
+  }
+  int64_t NumberLine(std::string_view key, int64_t least, int64_t most) {
+    Key(key);
+    const int64_t value = Number(least, most);
+    EndLine();
+    return value;
+  }
+  double Real() {
+    const std::string field = Field();
+    double value = 0;
+    const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+    if (error != std::errc{} || stop != field.data() + field.size()) Fail(fmt::format("'{}' is not a number", field));
+    return value;
+  }
+  uint32_t Hex() {
+    const std::string field = Field();
+    if (field.size() != 8 || field.find_first_not_of("0123456789abcdef") != std::string::npos)
+      Fail(fmt::format("'{}' is not a checksum of 8 hex digits", field));
+    uint32_t value = 0;
+    std::from_chars(field.data(), field.data() + field.size(), value, 16);
+    return value;
+  }
+
+  std::string_view text_, where_;
+  size_t at_ = 0;
+  int line_ = 1;
+  Manifest manifest_;
+  std::map<std::string, int, std::less<>> file_index_;
+  std::set<std::string> tensor_names_;
+};
+
+}  // namespace
+
+Manifest ParseManifest(std::string_view text, std::string_view where) { return ManifestReader(text, where).Read(); }
+
+}  // namespace espalier

@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "checkpoint/agree.hpp"
+#include "checkpoint/checksum.hpp"
+#include "checkpoint/pieces.hpp"
+#include "checkpoint/shard.hpp"
+#include "checkpoint/store.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+
+// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and brought to the disk; the MANIFEST is written last;
+// one rename commits. Until then nothing that was committed before is touched.
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Saver {
+ public:
+  Saver(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
+        const std::vector<LocalTensor>& local, const Mesh& mesh, World& world)
+      : checkpoints_dir_(checkpoints_dir), metadata_(metadata), tensors_(tensors), mesh_(mesh), world_(world),
+        pieces_(PlanPieces(tensors, mesh)) {
+    CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
+    for (const LocalTensor& piece : local) local_[piece.tensor->name] = piece.data;
+  }
+
+  SaveResult Run(int64_t keep) {
+    CHECK(keep >= 1, "keep {} checkpoints", keep);
+    try {
+      return Steps(keep);
+    } catch (const UserError& error) {
+      std::vector<std::string> messages = error.messages();
+      messages.insert(messages.begin(), fmt::format("{}/{} is not saved; older checkpoints are untouched", checkpoints_dir_,
+                                                    StepName(metadata_.step)));
+      throw UserError(ExitStatus::kFault, std::move(messages));
+    }
+  }
+
+ private:
+  SaveResult Steps(int64_t keep) {
+    const auto start = std::chrono::steady_clock::now();
+    id_ = FromRankZero(world_, ExitStatus::kFault, [this] { return Begin(); });
+    const std::vector<std::string> reports = world_.Gather(Attempt([this] { return WriteOwn(); }));
+    std::istringstream outcome(FromRankZero(world_, ExitStatus::kFault, [&] { return Finish(reports); }));
+    SaveResult result{checkpoints_dir_ + "/" + StepName(metadata_.step), 0, 0, MillisecondsSince(start), {}};
+    outcome >> result.bytes >> std::ws;
+    for (std::string warning; std::getline(outcome, warning);) result.warnings.push_back(warning);
+    if (world_.Rank() == 0)
+      for (std::string& warning : Prune(Directory(checkpoints_dir_), metadata_.step, keep, id_))
+        result.warnings.push_back(std::move(warning));
+    result.blocked_ms = MillisecondsSince(start);
+    return result;
+  }
+
+  static double MillisecondsSince(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  std::string TemporaryPath() const { return checkpoints_dir_ + "/" + TemporaryName(metadata_.step, id_); }
+
+  /// Rank 0: makes the temporary directory; returns the id.
+  std::string Begin() const {
+    fs::create_directories(checkpoints_dir_);
+    const Directory checkpoints(checkpoints_dir_);
+    RemoveLeftovers(checkpoints);
+    int64_t bytes = static_cast<int64_t>(metadata_.deck.size());
+    for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(Dtype::kF32);
+    RequireSpace(checkpoints_dir_, bytes);
+    const std::string id = DrawId();
+    fs::create_directory(checkpoints_dir_ + "/" + TemporaryName(metadata_.step, id));
+    checkpoints.Sync();
+    return id;
+  }
+
+  /// Every rank: writes its shard; returns "bytes crc" and "offset crc" of each of its pieces, or "" without pieces.
+  std::string WriteOwn() const {
+    std::vector<ShardPiece> own;
+    for (const Piece& piece : pieces_)
+      if (piece.writer == world_.Rank()) own.push_back(Fill(piece));
+    if (own.empty()) return "";
+    const ShardReport report = WriteShard(Directory(TemporaryPath()), ShardName(world_.Rank()), own);
+    std::string text = fmt::format("{} {}", report.bytes, report.crc);
+    for (const ShardReport::Place& place : report.pieces) text += fmt::format(" {} {}", place.offset, place.crc);
+    return text;
+  }
+
+  ShardPiece Fill(const Piece& piece) const {
+    const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
+    const auto data = local_.find(tensor.name);
+    CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but passed none", world_.Rank(), tensor.name);
+    return {tensor.name, tensor.type.shape, piece.box, data->second};
+  }
+
+  /// Rank 0: MANIFEST and commit; returns bytes, then a warning a line. Removes everything if a rank failed.
+  std::string Finish(const std::vector<std::string>& reports) const {
+    try {
+      const Manifest manifest = Assemble(Results(reports, ExitStatus::kFault));
+      const Directory temporary(TemporaryPath());
+      const std::string text = Print(manifest);
+      ParseManifest(text, kManifestName);  // what we commit, we can read
+      temporary.WriteText(kManifestName, text);
+      temporary.Sync();
+      std::string outcome = fmt::format("{}\n", manifest.Bytes() + static_cast<int64_t>(text.size()));
+      for (const std::string& warning : Commit(Directory(checkpoints_dir_), metadata_.step, id_)) outcome += warning + "\n";
+      return outcome;
+    } catch (...) {
+      std::error_code ignored;
+      fs::remove_all(TemporaryPath(), ignored);
+      fs::remove(checkpoints_dir_ + "/latest-" + id_, ignored);
+      throw;
+    }
+  }
+
+  /// Joins the ranks' reports, writes deck and master, and lists everything.
+  Manifest Assemble(const std::vector<std::string>& reports) const {
+    Manifest manifest{id_, metadata_, mesh_.Ranks(), mesh_.ToString(), {}, {}};
+    for (std::string* text : {&manifest.metadata.version, &manifest.metadata.git_hash})
+      if (text->empty()) *text = "unknown";
+    for (const StateTensor& tensor : tensors_) manifest.tensors.push_back({tensor.name, tensor.type.shape, {}});
+    AddShards(reports, manifest);
+    const Directory temporary(TemporaryPath());
+    temporary.WriteText(kDeckName, metadata_.deck);
+    WriteMaster(temporary, manifest, metadata_.deck);
+    for (const char* name : {"master.h5", kDeckName}) {
+      const File file = temporary.Open(name);
+      manifest.files.push_back({name, file.Bytes(), ChecksumFile(file, {}).whole});
+    }
+    return manifest;
+  }
+
+  void AddShards(const std::vector<std::string>& reports, Manifest& manifest) const {
+    std::vector<std::istringstream> by_rank;
+    std::vector<int> file_of_rank(reports.size(), -1);
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      std::istringstream& report = by_rank.emplace_back(reports[rank]);
+      if (reports[rank].empty()) continue;
+      ManifestFile file{ShardName(static_cast<int>(rank)), 0, 0};
+      report >> file.bytes >> file.crc;
+      file_of_rank[rank] = static_cast<int>(manifest.files.size());
+      manifest.files.push_back(std::move(file));
+    }
+    for (const Piece& piece : pieces_) {
+      const auto writer = static_cast<size_t>(piece.writer);
+      ManifestPiece entry{file_of_rank[writer], piece.box, 0, 0};
+      CHECK(entry.file >= 0 && (by_rank[writer] >> entry.offset >> entry.crc), "rank {} did not report {}", writer,
+            tensors_[static_cast<size_t>(piece.tensor)].name);
+      manifest.tensors[static_cast<size_t>(piece.tensor)].pieces.push_back(std::move(entry));
+    }
+  }
+
+  const std::string& checkpoints_dir_;
+  const Metadata& metadata_;
+  const std::vector<StateTensor>& tensors_;
+  const Mesh& mesh_;
+  World& world_;
+  std::vector<Piece> pieces_;
+  std::map<std::string, void*> local_;
+  std::string id_;
+};
+
+}  // namespace
+
+SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
+                const std::vector<LocalTensor>& local, const Mesh& mesh, World& world, int64_t keep) {
+  return Saver(checkpoints_dir, metadata, tensors, local, mesh, world).Run(keep);
+}
+
+}  // namespace espalier

@@ -1,0 +1,81 @@
+// Programs by hand on many ranks, with values that every rank can compute for every other.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/comm/mpi_communication.hpp"
+#include "espalier/executor/executor.hpp"
+#include "espalier/program/compile.hpp"
+
+namespace espalier::test {
+
+/// The world of this process; made by main().
+MpiWorld& TheWorld();
+
+/// What the member `member` of a partial value (0 for a value that is not partial) holds of element `index` of tensor `tensor` in
+/// step `step`: of very different sizes, so that the order of additions shows.
+double Content(int tensor, int64_t index, int member, int step);
+
+/// Fills the local piece of a value. `member` tells partial contributions apart.
+void Fill(const Tensor& tensor, const Type& type, int id, int member, int step);
+
+/// Number of elements that differ, bit by bit, from the in-order fp32 join of `members` contributions.
+int64_t CountWrong(const Tensor& tensor, const Type& type, int id, int members, Reduce how, int step);
+
+/// A program of one rank, in the order of the calls; every value is persistent.
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(const Mesh& mesh);
+
+  const Coordinate& coordinate() const { return coordinate_; }
+  int stage() const { return program_.stage; }
+
+  /// Values live on `chunk`, which lives on the stage of that number.
+  int AddValue(const std::string& name, const std::string& type, int chunk = kAllChunks);
+  /// Memory on this rank.
+  void Place(int value);
+  /// Runs an op here; gives communication its exact workspace.
+  Instruction& Run(Op op, Lane lane);
+  /// An op of the graph that this rank does not run.
+  int AddOp(Op op) { return graph_.AddOp(std::move(op)); }
+
+  const Graph& graph() const { return graph_; }
+  /// With waits planned from memory.
+  Program Take();
+
+ private:
+  Graph graph_;
+  Program program_;
+  Coordinate coordinate_;
+  int64_t end_ = 0;
+};
+
+/// An op of one kind over a group.
+Op GroupOp(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
+
+/// A program with its arena, its communicators and its executor.
+class Runner {
+ public:
+  Runner(Program program, Executor::KernelFinder find_kernel = nullptr, MpiCommunicationOptions options = {});
+
+  Executor& executor() { return *executor_; }
+  const Program& program() const { return program_; }
+  /// Memory of a value.
+  Tensor At(int value) const;
+  const Type& TypeOf(int value) const { return program_.graph->values[static_cast<size_t>(value)].type; }
+
+ private:
+  Program program_;
+  Arena arena_;
+  MpiCommunication communication_;
+  std::unique_ptr<Executor> executor_;
+};
+
+/// Meshes of the world's size: each axis alone, and some products.
+std::vector<Mesh> Meshes();
+
+}  // namespace espalier::test

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Runs a program on N ranks of this machine, however few cores it has: mpirun.sh N PROGRAM [ARGUMENT...]
+ranks=$1
+shift
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=1
+exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$@"

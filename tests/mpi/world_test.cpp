@@ -1,0 +1,67 @@
+// What happens outside the step.
+#include "harness.hpp"
+
+namespace espalier::test {
+namespace {
+
+/// Different on every rank, and longer than an eager message on the higher ones.
+std::string BytesOf(int rank) { return std::string(static_cast<size_t>(rank) * 40'003, static_cast<char>('a' + rank)) + '\0' + "end"; }
+
+TEST(World, GathersBytesInOrderOfRanks) {
+  World& world = TheWorld();
+  const std::vector<std::string> all = world.Gather(BytesOf(world.Rank()));
+  if (world.Rank() != 0) {
+    EXPECT_TRUE(all.empty());
+    return;
+  }
+  ASSERT_EQ(static_cast<int>(all.size()), world.Size());
+  for (int rank = 0; rank < world.Size(); ++rank) EXPECT_EQ(all[static_cast<size_t>(rank)], BytesOf(rank)) << rank;
+}
+
+TEST(World, BroadcastsRankZerosBytes) {
+  World& world = TheWorld();
+  EXPECT_EQ(world.Broadcast(BytesOf(world.Rank() == 0 ? 3 : world.Rank())), BytesOf(3));
+  EXPECT_EQ(world.Broadcast(world.Rank() == 0 ? "" : "other"), "");
+}
+
+TEST(World, LargestOfAll) {
+  World& world = TheWorld();
+  const int64_t huge = int64_t{1} << 60;
+  EXPECT_EQ(world.Max(huge - world.Rank()), huge);
+  EXPECT_EQ(world.Max(-world.Rank()), 0);
+}
+
+TEST(World, BarrierWaitsForTheLast) {
+  World& world = TheWorld();
+  const std::unique_ptr<World> other = TheWorld().Duplicate();
+  for (int i = 0; i < 50; ++i) {
+    world.Barrier();
+    other->Barrier();
+  }
+  EXPECT_EQ(other->Rank(), world.Rank());
+  EXPECT_EQ(other->Size(), world.Size());
+}
+
+TEST(World, KnowsItsNode) {
+  MpiWorld& world = TheWorld();
+  EXPECT_TRUE(StartedByLauncher());
+  EXPECT_EQ(world.NodeRanks(), world.Size());
+  EXPECT_EQ(world.NodeRank(), world.Rank());
+}
+
+TEST(World, RanksAgreeOnChannels) {
+  World& world = TheWorld();
+  std::vector<Channel> mine = {{AxisSet{Axis::kTp}, Lane::kTp, Route::kGroup}};
+  if (world.Rank() == 1) mine.push_back({AxisSet{Axis::kDpReplicate, Axis::kDpShard}, Lane::kDp, Route::kGroup});
+  if (world.Rank() == 0) mine.push_back({AxisSet{Axis::kPp}, Lane::kPpSend, Route::kDown});
+  const std::vector<Channel> all = AgreeOnChannels(world, mine);
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(Name(all[0].axes), "pp");
+  EXPECT_EQ(all[0].route, Route::kDown);
+  EXPECT_EQ(Name(all[1].axes), "dp_replicate+dp_shard");
+  EXPECT_EQ(all[1].lane, Lane::kDp);
+  EXPECT_EQ(all[2], mine[0]);
+}
+
+}  // namespace
+}  // namespace espalier::test

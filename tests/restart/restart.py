@@ -1,0 +1,58 @@
+"""Restarts: the same layout goes on bitwise; any other layout starts from bitwise equal tensors and agrees to rtol 1e-5."""
+import os, re, subprocess, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from runs import Checks, difference, launch, layout, train
+
+MODEL = ["model.heads=8", "model.kv_heads=4", "checkpoint.restart=auto", "optimizer.clip_norm=1.0"]
+RTOL = 1e-5
+
+
+def datasets(checkpoint):
+    """Names of all whole tensors, by h5dump through the master file."""
+    listing = subprocess.run(["h5dump", "-n", os.path.join(checkpoint, "master.h5")], check=True, capture_output=True, text=True).stdout
+    return [name for name in re.findall(r"^\s*dataset\s+(\S+)", listing, re.M) if name.startswith(("/parameters/", "/optimizer/"))]
+
+
+def tensor(checkpoint, name, folder):
+    """Bytes of a whole tensor, read through the master file as a person would."""
+    path = os.path.join(folder, "tensor.bin")
+    subprocess.run(["h5dump", "-d", name, "-b", "LE", "-o", path, os.path.join(checkpoint, "master.h5")], check=True, capture_output=True)
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def same_tensors(a, b, folder):
+    names = datasets(a)
+    return len(names) > 0 and names == datasets(b) and all(tensor(a, n, folder) == tensor(b, n, folder) for n in names)
+
+
+def main():
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        home = lambda name: os.path.join(folder, name)
+        degrees, ranks = layout("222")
+        straight = train(home("straight"), ranks, degrees + MODEL + ["checkpoint.every_steps=10"])
+        first = train(home("halves"), ranks, degrees + MODEL + ["run.steps=10", "lr.decay_steps=16"])
+        checks.that(first.curve("loss") == straight.curve("loss")[:10], "222: ten steps are the first ten of twenty")
+        halves = train(home("halves"), ranks, degrees + MODEL)
+        checks.that(sorted(halves.steps) == list(range(1, 21)), "222: every step once")
+        for key in ("loss", "grad_norm", "lr"):
+            checks.that(halves.curve(key) == straight.curve(key), f"222: ten and ten is twenty, {key} bitwise")
+        checks.that(same_tensors(straight.checkpoint(20), halves.checkpoint(20), folder), "222: tensors after twenty steps bitwise")
+        for digits in ("411", "141", "114", "111", "222"):
+            degrees, ranks = layout(digits)
+            other = train(home(digits), ranks, degrees + MODEL + ["checkpoint.at_start=true"], flags=["-r", straight.checkpoint(10)])
+            checks.that(same_tensors(straight.checkpoint(10), other.checkpoint(10), folder), f"222 -> {digits}: loaded tensors bitwise")
+            worst = difference(other.curve("loss"), straight.curve("loss", 11))
+            checks.that(worst <= RTOL and len(other.steps) == 10, f"222 -> {digits}: losses differ by {worst:.1e}")
+        refused = launch(1, ["run", os.path.join(folder, "none.toml")])
+        checks.that(refused.returncode == 2, "a missing deck is exit 2")
+        wrong = launch(2, ["run", os.environ["DECK"], "-d", home("wrong"), "-r", straight.checkpoint(10), "model.ffn_dim=96", *layout("121")[0]])
+        checks.that(wrong.returncode == 3 and "96" in wrong.stdout and "88" in wrong.stdout, "a checkpoint of another model is refused with both values")
+        missing = launch(1, ["run", os.environ["DECK"], "-d", home("missing"), "-r", "latest"])
+        checks.that(missing.returncode == 3, "restart from nothing is exit 3")
+    checks.finish()
+
+
+main()

@@ -1,0 +1,76 @@
+"""Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
+import json, os, subprocess, sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
+
+
+def executable():
+    return os.environ["ESPALIER"]
+
+
+def launch(ranks, arguments, timeout=120):
+    """Runs the executable; one rank without a launcher. Returns the finished process with its text."""
+    command = [executable(), *arguments]
+    if ranks > 1:
+        command = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+                   "--mca", "btl_vader_single_copy_mechanism", "none", *command]
+    return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=timeout, stdin=subprocess.DEVNULL)
+
+
+def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=120):
+    """Trains and returns Metrics of the run; anything but the expected exit status ends the test."""
+    done = launch(ranks, ["run", deck, "-d", run_dir, *flags, *overrides], timeout)
+    if done.returncode != expect:
+        sys.exit(f"{ranks} ranks, {' '.join(overrides)}: exit status {done.returncode}, expected {expect}\n{done.stdout}")
+    return Metrics(run_dir)
+
+
+class Metrics:
+    """metrics.jsonl of a run: steps by number (the last line of each), and the end event of the last start."""
+
+    def __init__(self, run_dir):
+        self.dir = run_dir
+        with open(os.path.join(run_dir, "metrics.jsonl")) as file:
+            lines = [json.loads(line) for line in file]
+        self.steps = {line["step"]: line for line in lines if "loss" in line and "step" in line}
+        self.validation = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}
+        self.starts = [line for line in lines if line.get("event") == "start"]
+        self.end = ([line for line in lines if line.get("event") == "end"] or [None])[-1]
+
+    def curve(self, key, first=1):
+        return [self.steps[s][key] for s in sorted(self.steps) if s >= first]
+
+    def checkpoint(self, step):
+        return os.path.join(self.dir, "checkpoints", f"step-{step:08d}")
+
+
+def layout(digits, dp_axis="dp_shard"):
+    """'222' -> overrides for pp 2, dp 2, tp 2, and the number of ranks."""
+    pp, dp, tp = (int(d) for d in digits)
+    other = "dp_replicate" if dp_axis == "dp_shard" else "dp_shard"
+    return [f"parallel.pp={pp}", f"parallel.{dp_axis}={dp}", f"parallel.{other}=1", f"parallel.tp={tp}"], pp * dp * tp
+
+
+def difference(mine, theirs):
+    """Largest relative difference of two curves of equal length."""
+    assert len(mine) == len(theirs) and mine, (len(mine), len(theirs))
+    return max(abs(a - b) / abs(b) for a, b in zip(mine, theirs))
+
+
+class Checks:
+    """Counts what held; a test prints every failure and exits 1 if there was one."""
+
+    def __init__(self):
+        self.failed = self.passed = 0
+
+    def that(self, holds, what):
+        print(("ok    " if holds else "FAIL  ") + what, flush=True)
+        self.passed += bool(holds)
+        self.failed += not holds
+
+    def finish(self):
+        print(f"{self.passed} passed, {self.failed} failed")
+        sys.exit(1 if self.failed or not self.passed else 0)

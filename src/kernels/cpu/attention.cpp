@@ -1,0 +1,173 @@
+// Attention in blocks with a running softmax (Milakov and Gimelshein 2018; Dao 2023, algorithm 1): no matrix of queries by
+// keys in memory. A query's bits depend neither on the number of threads nor on the other queries.
+#include <limits>
+
+#include "attention_blocks.hpp"
+#include "scratch.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// What sixteen queries have seen so far: the largest score, and the sum of exp((score - largest) scale).
+struct RunningSoftmax {
+  F16 largest = Broadcast(-kInfinity);
+  F16 sum{};
+};
+
+/// Some of one head's queries against all keys they see.
+template <typename T, int kPack>
+class ForwardTask {
+ public:
+  ForwardTask(const KernelCall& call, const AttentionShape& a, int64_t batch, int64_t head)
+      : call_(call), a_(a), batch_(batch), head_(head), layout_(a.head_dim), visible_{a.keys, a.offset},
+        scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
+
+  /// Blocks of queries [begin, end).
+  void Run(int64_t begin, int64_t end) {
+    const int64_t last_query = std::min(end * kBlock, a_.queries) - 1;
+    const int64_t key_blocks = RoundUp(visible_.KeysOf(last_query), kBlock) / kBlock;
+    const int64_t words = layout_.BlockWords();
+    float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + 2 * kBlock * kBlock);
+    keys_ = memory;
+    values_ = keys_ + key_blocks * words;
+    rows_ = values_ + key_blocks * words;
+    queries_ = rows_ + words;
+    scores_ = queries_ + words;
+    probabilities_ = scores_ + kBlock * kBlock;
+    sums_ = probabilities_ + kBlock * kBlock;
+    PackKeys(key_blocks);
+    for (int64_t block = begin; block < end; ++block) RunBlock(block);
+  }
+
+ private:
+  void PackKeys(int64_t blocks) {
+    const auto k = RowsOfHead<T>(call_.inputs[1], batch_, a_.KvHeadOf(head_), a_.head_dim);
+    const auto v = RowsOfHead<T>(call_.inputs[2], batch_, a_.KvHeadOf(head_), a_.head_dim);
+    for (int64_t b = 0; b < blocks; ++b) {
+      PackRows(k, b, layout_, keys_ + b * layout_.BlockWords());
+      float* to = values_ + b * layout_.BlockWords();
+      float* rows = kPack == 1 ? to : rows_;
+      PackRows(v, b, layout_, rows);
+      PackPaired(rows, layout_, to);
+    }
+  }
+
+  void RunBlock(int64_t block) {
+    const int64_t first = block * kBlock, count = std::min(kBlock, a_.queries - first);
+    PackRows(RowsOfHead<T>(call_.inputs[0], batch_, head_, a_.head_dim), block, layout_, rows_);
+    PackTransposed(rows_, layout_, queries_);
+    std::fill_n(sums_, kBlock * layout_.width, 0.0f);
+    for (RunningSoftmax& s : softmax_) s = {};
+    for (int64_t j = 0; j < visible_.KeysOf(first + count - 1); j += kBlock) AddKeys(first, j);
+    Finish(first, count);
+  }
+
+  /// One block of keys from j on, for the 64 queries from i on.
+  void AddKeys(int64_t i, int64_t j) {
+    const int64_t keys = std::min(kBlock, visible_.KeysOf(i + kBlock - 1) - j);
+    const float* k = keys_ + j / kBlock * layout_.BlockWords();
+    for (int64_t r = 0; r < keys; r += kTileRows) {
+      const int64_t skip = std::clamp<int64_t>(j + r - a_.offset - i, 0, kBlock) / kLanes * kLanes;
+      RowTile<kPack, Order::kRowMajor>(layout_.Words(), k + r * layout_.Words(), layout_.Words(), queries_ + skip, kBlock,
+                                       kBlock - skip, scores_ + r * kBlock + skip, kBlock, false);
+    }
+    for (int64_t lane = 0; lane < kBlock; lane += kLanes) Soften(i, j, lane);
+    const float* v = values_ + j / kBlock * layout_.BlockWords();
+    for (int64_t r = 0; r < kBlock; r += kTileRows) {
+      const int64_t seen = std::clamp<int64_t>(visible_.KeysOf(i + r + kTileRows - 1) - j, 0, keys);
+      if (seen == 0) continue;
+      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, probabilities_ + r, kBlock, v, layout_.width,
+                                          layout_.width, sums_ + r * layout_.width, layout_.width, true);
+    }
+  }
+
+  /// Turns a block of 16 queries' scores into probabilities and rescales what was summed before.
+  void Soften(int64_t i, int64_t j, int64_t lane) {
+    RunningSoftmax& running = softmax_[lane / kLanes];
+    const int64_t keys = std::clamp<int64_t>(visible_.KeysOf(i + lane + kLanes - 1) - j, 0, kBlock);
+    const int64_t all = std::clamp<int64_t>(visible_.KeysOf(i + lane) - j, 0, keys);  // seen by all sixteen
+    const F16 hidden = Broadcast(-kInfinity);
+    F16 largest = running.largest;
+    for (int64_t r = 0; r < all; ++r) largest = Max(Load(scores_ + r * kBlock + lane), largest);
+    for (int64_t r = all; r < keys; ++r) {
+      largest = Max(visible_.Select(i + lane, j + r, Load(scores_ + r * kBlock + lane), hidden), largest);
+    }
+    const F16 shrink = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
+    F16 sum{};
+    for (int64_t r = 0; r < RoundUp(keys, kPack); r += kPack) {
+      F16 p[kPack];
+#pragma GCC unroll 2
+      for (int64_t w = 0; w < kPack; ++w) {
+        p[w] = Exp((Load(scores_ + (r + w) * kBlock + lane) - largest) * scale_);
+        if (r + w >= all) p[w] = visible_.Select(i + lane, j + r + w, p[w], F16{});
+        sum += p[w];
+      }
+      StoreProbabilities(r, lane, p);
+    }
+    running.largest = largest;
+    running.sum = running.sum * shrink + sum;
+    Rescale(lane, shrink);
+  }
+
+  void StoreProbabilities(int64_t r, int64_t lane, const F16 (&p)[kPack]) {
+    if constexpr (kPack == 1) {
+      Store(probabilities_ + r * kBlock + lane, p[0]);
+    } else {
+      Store(probabilities_ + r / 2 * kBlock + lane, Interleave(Narrow(p[0]), Narrow(p[1])));
+    }
+  }
+
+  void Rescale(int64_t lane, F16 factor) {
+    for (int64_t q = 0; q < kLanes; ++q) {
+      if (factor[q] == 1.0f) continue;
+      float* row = sums_ + (lane + q) * layout_.width;
+      for (int64_t c = 0; c < layout_.width; c += kLanes) Store(row + c, Load(row + c) * factor[q]);
+    }
+  }
+
+  void Finish(int64_t first, int64_t count) {
+    T* o = call_.outputs[0].As<T>() + ((batch_ * a_.queries + first) * a_.heads + head_) * a_.head_dim;
+    float* lse = call_.outputs[1].As<float>() + (batch_ * a_.heads + head_) * a_.queries + first;
+    for (int64_t q = 0; q < count; ++q) {
+      const RunningSoftmax& s = softmax_[q / kLanes];
+      const float sum = s.sum[q % kLanes], inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      lse[q] = s.largest[q % kLanes] * scale_ + std::log(sum);
+      ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) {
+        Store(o + q * a_.heads * a_.head_dim + c, Load(sums_ + q * layout_.width + c) * inverse, lanes);
+      });
+    }
+  }
+
+  const KernelCall& call_;
+  const AttentionShape& a_;
+  int64_t batch_, head_;
+  BlockLayout<kPack> layout_;
+  Visibility visible_;
+  float scale_;
+  float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_;
+  RunningSoftmax softmax_[kBlock / kLanes];
+};
+
+}  // namespace
+
+// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
+void Attention(const KernelCall& call) {
+  const AttentionShape a = AttentionOf(call);
+  const int64_t blocks = RoundUp(a.queries, kBlock) / kBlock, heads = a.batch * a.heads;
+  const int64_t parts = PartsOf(blocks, heads);
+  if (heads * blocks == 0) return;
+  ForAttentionType(call.inputs[0].dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
+    ParallelTasks(heads * parts, [&](int64_t task) {
+      // Later queries see more keys: the longest parts come first.
+      const int64_t part = parts - 1 - task / heads, head = task % heads;
+      ForwardTask<T, kPack> forward(call, a, head / a.heads, head % a.heads);
+      if (blocks * part / parts < blocks * (part + 1) / parts) {
+        forward.Run(blocks * part / parts, blocks * (part + 1) / parts);
+      }
+    });
+  });
+}
+
+}  // namespace espalier::cpu

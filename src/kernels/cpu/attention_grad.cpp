@@ -1,0 +1,250 @@
+// The adjoint of attention in blocks (Dao 2023, algorithm 2): probabilities are computed again from scores and lse. With
+// many heads a task owns a kv head and computes all three gradients in one pass; with fewer kv heads than threads, tasks
+// own parts of a head's keys (dk, dv) or queries (dq), and the scores are computed twice. Each element's sum has the same
+// order either way, so its bits do not depend on the number of threads.
+#include <utility>
+#include <vector>
+
+#include "attention_blocks.hpp"
+#include "scratch.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+/// What a task computes: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
+/// kv head. dq of its queries counts all keys, dk and dv of its keys all queries and heads, where the task wants them.
+struct Share {
+  int64_t batch, first_head, last_head;
+  int64_t key_begin, key_end, query_begin, query_end;  ///< blocks
+  bool want_queries, want_keys;
+};
+
+template <typename T, int kPack>
+class BackwardTask {
+ public:
+  BackwardTask(const KernelCall& call, const AttentionShape& a, const Share& share)
+      : call_(call), a_(a), s_(share), layout_(a.head_dim), visible_{a.keys, a.offset},
+        scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
+
+  void Run() {
+    Lay();
+    PackKeys();
+    for (int64_t head = s_.first_head; head < s_.last_head; ++head) {
+      PackQueries(head);
+      for (int64_t j = s_.key_begin; j < s_.key_end; ++j) {
+        for (int64_t i = s_.query_begin; i < s_.query_end; ++i) {
+          if (visible_.KeysOf((i + 1) * kBlock - 1) > j * kBlock) AddPair(i, j);
+        }
+      }
+      if (s_.want_queries) StoreRows(dq_, scale_, s_.query_begin, s_.query_end, call_.outputs[0], head);
+    }
+    if (!s_.want_keys) return;
+    const int64_t kv_head = a_.KvHeadOf(s_.first_head);
+    StoreRows(dk_, scale_, s_.key_begin, s_.key_end, call_.outputs[1], kv_head);
+    StoreRows(dv_, 1.0f, s_.key_begin, s_.key_end, call_.outputs[2], kv_head);
+  }
+
+ private:
+  void Lay() {
+    const int64_t keys = s_.key_end - s_.key_begin, queries = s_.query_end - s_.query_begin;
+    const int64_t words = layout_.BlockWords(), floats = kBlock * layout_.width, square = kBlock * kBlock;
+    const int64_t copies = kPack == 1 ? 1 : 2;
+    const int64_t wanted_keys = s_.want_keys ? keys : 0, wanted_queries = s_.want_queries ? queries : 0;
+    float* memory = ScratchOf<float>(keys * words * (copies + 1) + queries * words * 4 + queries * kBlock * 2 + words +
+                                     floats * (2 * wanted_keys + wanted_queries) + 3 * square + 2 * kTileRows * kBlock);
+    const auto take = [&](int64_t count) { return std::exchange(memory, memory + count); };
+    keys_ = take(keys * words);
+    paired_keys_ = kPack == 1 ? keys_ : take(keys * words);
+    values_ = take(keys * words);
+    for (float** p : {&transposed_queries_, &paired_queries_, &transposed_dy_, &paired_dy_}) *p = take(queries * words);
+    lse_ = take(queries * kBlock);
+    mean_ = take(queries * kBlock);
+    rows_ = take(words);
+    dk_ = take(floats * wanted_keys);
+    dv_ = take(floats * wanted_keys);
+    dq_ = take(floats * wanted_queries);
+    for (float** p : {&probabilities_, &adjoints_, &paired_adjoints_}) *p = take(square);
+    scores_ = take(kTileRows * kBlock);
+    products_ = take(kTileRows * kBlock);
+    std::fill_n(dk_, floats * 2 * wanted_keys, 0.0f);
+  }
+
+  void PackKeys() {
+    const int64_t kv_head = a_.KvHeadOf(s_.first_head), words = layout_.BlockWords();
+    const auto k = RowsOfHead<T>(call_.inputs[1], s_.batch, kv_head, a_.head_dim);
+    const auto v = RowsOfHead<T>(call_.inputs[2], s_.batch, kv_head, a_.head_dim);
+    for (int64_t b = s_.key_begin; b < s_.key_end; ++b) {
+      const int64_t at = (b - s_.key_begin) * words;
+      PackRows(k, b, layout_, keys_ + at);
+      PackPaired(keys_ + at, layout_, paired_keys_ + at);
+      PackRows(v, b, layout_, values_ + at);
+    }
+  }
+
+  void PackQueries(int64_t head) {
+    const int64_t blocks = s_.query_end - s_.query_begin;
+    const auto q = RowsOfHead<T>(call_.inputs[0], s_.batch, head, a_.head_dim);
+    const auto o = RowsOfHead<T>(call_.inputs[3], s_.batch, head, a_.head_dim);
+    const auto dy = RowsOfHead<T>(call_.inputs[5], s_.batch, head, a_.head_dim);
+    for (int64_t b = 0; b < blocks; ++b) {
+      PackBoth(q, b, transposed_queries_, paired_queries_);
+      PackBoth(dy, b, transposed_dy_, paired_dy_);
+    }
+    const float* lse = call_.inputs[4].As<float>() + (s_.batch * a_.heads + head) * a_.queries;
+    for (int64_t i = 0; i < blocks * kBlock; ++i) {
+      const int64_t query = s_.query_begin * kBlock + i;
+      lse_[i] = query < a_.queries ? lse[query] : 0.0f;
+      mean_[i] = query < a_.queries ? Dot(o.data + query * o.stride, dy.data + query * dy.stride) : 0.0f;
+    }
+    if (s_.want_queries) std::fill_n(dq_, blocks * kBlock * layout_.width, 0.0f);
+  }
+
+  void PackBoth(const HeadRows<T>& x, int64_t b, float* transposed, float* paired) {
+    const int64_t at = b * layout_.BlockWords();
+    float* rows = kPack == 1 ? paired + at : rows_;
+    PackRows(x, s_.query_begin + b, layout_, rows);
+    PackTransposed(rows, layout_, transposed + at);
+    PackPaired(rows, layout_, paired + at);
+  }
+
+  float Dot(const T* x, const T* y) const {
+    F16 sum{};
+    ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) { sum += Load(x + c, lanes) * Load(y + c, lanes); });
+    return Sum(sum);
+  }
+
+  /// Block i of queries against block j of keys.
+  void AddPair(int64_t i, int64_t j) {
+    const int64_t query = i * kBlock, key = j * kBlock, words = layout_.Words(), width = layout_.width;
+    const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
+    const int64_t keys = std::min(kBlock, visible_.KeysOf(query + kBlock - 1) - key);
+    for (int64_t r = 0; r < keys; r += kTileRows) {
+      const int64_t skip = std::clamp<int64_t>(key + r - a_.offset - query, 0, kBlock) / kLanes * kLanes;
+      const int64_t n = kBlock - skip;
+      RowTile<kPack, Order::kRowMajor>(words, keys_ + k_at + r * words, words, transposed_queries_ + q_at + skip, kBlock,
+                                       n, scores_ + skip, kBlock, false);
+      RowTile<kPack, Order::kRowMajor>(words, values_ + k_at + r * words, words, transposed_dy_ + q_at + skip, kBlock, n,
+                                       products_ + skip, kBlock, false);
+      for (int64_t row = 0; row < kTileRows; row += kPack) Differentiate(query, key, r, row, skip);
+      if (!s_.want_keys) continue;
+      const int64_t at = (j - s_.key_begin) * kBlock * width + r * width, first = skip / kPack, row = r * (kBlock / kPack);
+      RowTile<kPack, Order::kRowMajor>(n / kPack, probabilities_ + row + first, kBlock / kPack,
+                                       paired_dy_ + q_at + first * width, width, width, dv_ + at, width, true);
+      RowTile<kPack, Order::kRowMajor>(n / kPack, adjoints_ + row + first, kBlock / kPack,
+                                       paired_queries_ + q_at + first * width, width, width, dk_ + at, width, true);
+    }
+    if (s_.want_queries) AddQueries(i, query, key, keys, paired_keys_ + k_at);
+  }
+
+  /// Rows row ... row + kPack - 1 of the tile at key `key + r`: probabilities and their adjoints, for lanes from `skip` on.
+  void Differentiate(int64_t query, int64_t key, int64_t r, int64_t row, int64_t skip) {
+    for (int64_t lane = skip; lane < kBlock; lane += kLanes) {
+      const int64_t at = query - s_.query_begin * kBlock + lane;
+      const F16 lse = Load(lse_ + at), mean = Load(mean_ + at);
+      F16 p[kPack], ds[kPack];
+#pragma GCC unroll 2
+      for (int64_t w = 0; w < kPack; ++w) {
+        const F16 score = Load(scores_ + (row + w) * kBlock + lane), product = Load(products_ + (row + w) * kBlock + lane);
+        p[w] = visible_.Select(query + lane, key + r + row + w, Exp(score * scale_ - lse), F16{});
+        ds[w] = visible_.Select(query + lane, key + r + row + w, p[w] * (product - mean), F16{});
+        StoreRow(probabilities_, r + row + w, lane, p[w]);
+        StoreRow(adjoints_, r + row + w, lane, ds[w]);
+      }
+      StorePaired(r + row, lane, ds);
+    }
+  }
+
+  /// Row `key` of a block whose contracted dim are the queries.
+  static void StoreRow(float* block, int64_t key, int64_t lane, F16 x) {
+    if constexpr (kPack == 1) {
+      Store(block + key * kBlock + lane, x);
+    } else {
+      Store(reinterpret_cast<Bf16*>(block) + key * kBlock + lane, x);
+    }
+  }
+
+  /// The adjoints once more, contracted along the keys.
+  void StorePaired(int64_t key, int64_t lane, const F16 (&ds)[kPack]) {
+    if constexpr (kPack == 2) {
+      Store(paired_adjoints_ + key / 2 * kBlock + lane, Interleave(Narrow(ds[0]), Narrow(ds[1])));
+    }
+  }
+
+  void AddQueries(int64_t i, int64_t query, int64_t key, int64_t keys, const float* paired_keys) {
+    const float* adjoints = kPack == 1 ? adjoints_ : paired_adjoints_;
+    for (int64_t r = 0; r < kBlock; r += kTileRows) {
+      // Whole pairs and tiles of rows were computed, with zeros where a key is hidden.
+      const int64_t seen = std::clamp<int64_t>(visible_.KeysOf(query + r + kTileRows - 1) - key, 0, keys);
+      if (seen == 0) continue;
+      float* sums = dq_ + ((i - s_.query_begin) * kBlock + r) * layout_.width;
+      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, adjoints + r, kBlock, paired_keys, layout_.width,
+                                          layout_.width, sums, layout_.width, true);
+    }
+  }
+
+  /// Writes blocks [begin, end) of one head's gradient.
+  void StoreRows(const float* sums, float factor, int64_t begin, int64_t end, const Tensor& y, int64_t head) {
+    const int64_t rows = y.shape[1], stride = y.shape[2];
+    T* to = y.As<T>() + s_.batch * rows * stride + head * a_.head_dim;
+    for (int64_t row = begin * kBlock; row < std::min(end * kBlock, rows); ++row) {
+      ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) {
+        Store(to + row * stride + c, Load(sums + (row - begin * kBlock) * layout_.width + c) * factor, lanes);
+      });
+    }
+  }
+
+  const KernelCall& call_;
+  const AttentionShape& a_;
+  Share s_;
+  BlockLayout<kPack> layout_;
+  Visibility visible_;
+  float scale_;
+  float *keys_, *paired_keys_, *values_, *transposed_queries_, *paired_queries_, *transposed_dy_, *paired_dy_;
+  float *lse_, *mean_, *rows_, *dk_, *dv_, *dq_;
+  float *probabilities_, *adjoints_, *paired_adjoints_, *scores_, *products_;
+};
+
+/// The tasks of a call, longest first.
+std::vector<Share> SharesOf(const AttentionShape& a) {
+  const int64_t keys = RoundUp(a.keys, kBlock) / kBlock, queries = RoundUp(a.queries, kBlock) / kBlock;
+  const int64_t group = a.heads / a.kv_heads, kv_heads = a.batch * a.kv_heads, heads = a.batch * a.heads;
+  std::vector<Share> shares;
+  if (kv_heads >= Threads()) {
+    for (int64_t g = 0; g < kv_heads; ++g) {
+      const int64_t first = g % a.kv_heads * group;
+      shares.push_back({g / a.kv_heads, first, first + group, 0, keys, 0, queries, true, true});
+    }
+    return shares;
+  }
+  const int64_t key_parts = PartsOf(keys, kv_heads), query_parts = PartsOf(queries, heads);
+  for (int64_t part = 0; part < key_parts; ++part) {  // early keys are seen by more queries
+    for (int64_t g = 0; g < kv_heads; ++g) {
+      const int64_t first = g % a.kv_heads * group;
+      shares.push_back({g / a.kv_heads, first, first + group, keys * part / key_parts, keys * (part + 1) / key_parts, 0,
+                        queries, false, true});
+    }
+  }
+  for (int64_t part = query_parts; part-- > 0;) {
+    for (int64_t h = 0; h < heads; ++h) {
+      shares.push_back({h / a.heads, h % a.heads, h % a.heads + 1, 0, keys, queries * part / query_parts,
+                        queries * (part + 1) / query_parts, true, false});
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
+// q, k, v, o, lse, dO -> dq, dk, dv
+void AttentionGrad(const KernelCall& call) {
+  const AttentionShape a = AttentionOf(call);
+  if (a.batch * a.heads == 0) return;
+  const std::vector<Share> shares = SharesOf(a);
+  ForAttentionType(call.inputs[0].dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
+    ParallelTasks(static_cast<int64_t>(shares.size()), [&](int64_t i) {
+      BackwardTask<T, kPack>(call, a, shares[static_cast<size_t>(i)]).Run();
+    });
+  });
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,72 @@
+// Products of small fp32 or bf16 blocks that lie packed in the caches, accumulated in fp32 registers: the core of attention
+// and of widened bf16 products.
+//
+// A packed operand is made of 32-bit words. A word holds kPack adjacent elements along the contracted dim: one fp32
+// (kPack = 1) or two bf16 (kPack = 2, for AVX512-BF16's dot products). Words lie in float arrays, as bits.
+#pragma once
+
+#include "vector.hpp"
+
+namespace espalier::cpu {
+
+/// How the words of the left operand lie: row i, word p at a[i * lda + p] or at a[p * lda + i].
+enum class Order { kRowMajor, kColumnMajor };
+
+/// Rows of a register tile. With two vectors a row there are 16 sums: enough to hide the latency of two multiply-adds a
+/// cycle, and 10 loads for 16 of them.
+inline constexpr int kTileRows = 8;
+
+/// sum + a b, a being broadcast.
+template <int kPack>
+F16 MultiplyAdd(F16 sum, float a, F16 b) {
+  static_assert(kPack == 1 || kPack == 2);
+#ifdef __AVX512BF16__
+  if constexpr (kPack == 2) {
+    return _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(Broadcast(a)), std::bit_cast<__m512bh>(b));
+  }
+#endif
+  return sum + a * b;
+}
+
+/// c[8][16 kVectors] (+)= a[8][words] b[words][16 kVectors].
+template <int kPack, Order kOrder, int kVectors>
+void RegisterTile(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                  bool accumulate) {
+  F16 sums[kTileRows][kVectors] = {};
+  if (accumulate) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = Load(c + r * ldc + v * kLanes);
+    }
+  }
+  for (int64_t p = 0; p < words; ++p) {
+    F16 row[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) row[v] = Load(b + p * ldb + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      const float x = kOrder == Order::kRowMajor ? a[r * lda + p] : a[p * lda + r];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd<kPack>(sums[r][v], x, row[v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) Store(c + r * ldc + v * kLanes, sums[r][v]);
+  }
+}
+
+/// c[8][n] (+)= a[8][words] b[words][n]; n is a multiple of 16.
+template <int kPack, Order kOrder>
+void RowTile(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
+             bool accumulate) {
+  int64_t j = 0;
+  for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
+    RegisterTile<kPack, kOrder, 2>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
+  }
+  if (j < n) RegisterTile<kPack, kOrder, 1>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
+}
+
+}  // namespace espalier::cpu

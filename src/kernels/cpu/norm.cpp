@@ -1,0 +1,103 @@
+// RMSNorm as Hugging Face's LlamaRMSNorm (Zhang and Sennrich 2019, eq. 4): fp32 inside, xhat = x rstd is rounded to the
+// compute type before the weight multiplies it. A row stays in the first-level cache between its two passes.
+#include "kernels.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+template <typename T>
+void ForwardRow(const T* x, const T* w, float eps, int64_t width, T* y, float* rstd) {
+  F16 squares{};
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    const F16 v = Load(x + c, lanes);
+    squares += v * v;
+  });
+  *rstd = 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + eps);
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    Store(y + c, Load(w + c, lanes) * Rounded<T>(Load(x + c, lanes) * *rstd), lanes);
+  });
+}
+
+// dx = rstd (w dy - xhat mean(w dy xhat))
+template <typename T>
+void BackwardRow(const T* x, const T* w, float rstd, const T* dy, int64_t width, T* dx) {
+  F16 sum{};
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    sum += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes);
+  });
+  const float factor = Sum(sum) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    Store(dx + c, rstd * (Load(w + c, lanes) * Load(dy + c, lanes) - Load(x + c, lanes) * factor), lanes);
+  });
+}
+
+/// Sixteen columns of dw: blocks of rows are summed in fp32, the blocks in fp64.
+template <typename T, typename Lanes>
+F16 WeightColumns(const KernelCall& call, int64_t c, Lanes lanes) {
+  constexpr int64_t kRowsOfABlock = 64;
+  const T *x = call.inputs[0].As<T>(), *dy = call.inputs[2].As<T>();
+  const float* rstd = call.inputs[1].As<float>();
+  const int64_t rows = RowsOf(call.inputs[0]), width = ColumnsOf(call.inputs[0]);
+  D8 sums[2] = {};
+  for (int64_t first = 0; first < rows; first += kRowsOfABlock) {
+    F16 block{};
+    for (int64_t r = first; r < std::min(rows, first + kRowsOfABlock); ++r) {
+      block += Load(dy + r * width + c, lanes) * Rounded<T>(Load(x + r * width + c, lanes) * rstd[r]);
+    }
+    F8 half[2];
+    std::memcpy(half, &block, sizeof block);
+    for (int i = 0; i < 2; ++i) sums[i] += __builtin_convertvector(half[i], D8);
+  }
+  const F8 half[2] = {__builtin_convertvector(sums[0], F8), __builtin_convertvector(sums[1], F8)};
+  F16 result;
+  std::memcpy(&result, half, sizeof result);
+  return result;
+}
+
+}  // namespace
+
+// x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
+void RmsNorm(const KernelCall& call) {
+  const Tensor& x = call.inputs[0];
+  const int64_t width = ColumnsOf(x);
+  const auto eps = static_cast<float>(call.attributes->Number("eps"));
+  ForElementType(x.dtype, [&]<typename T>(T) {
+    ParallelRanges(RowsOf(x), RowGrain(width), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        ForwardRow(x.As<T>() + r * width, call.inputs[1].As<T>(), eps, width, call.outputs[0].As<T>() + r * width,
+                   call.outputs[1].As<float>() + r);
+      }
+    });
+  });
+}
+
+// x, w, rstd, dy -> dx
+void RmsNormGrad(const KernelCall& call) {
+  const Tensor& x = call.inputs[0];
+  const int64_t width = ColumnsOf(x);
+  ForElementType(x.dtype, [&]<typename T>(T) {
+    ParallelRanges(RowsOf(x), RowGrain(width), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        BackwardRow(x.As<T>() + r * width, call.inputs[1].As<T>(), call.inputs[2].As<float>()[r],
+                    call.inputs[3].As<T>() + r * width, width, call.outputs[0].As<T>() + r * width);
+      }
+    });
+  });
+}
+
+// x, rstd, dy -> dw f32[d]. Threads own columns.
+void RmsNormWeightGrad(const KernelCall& call) {
+  const Tensor& x = call.inputs[0];
+  float* dw = call.outputs[0].As<float>();
+  const int64_t columns_of_a_grain = (RowGrain(RowsOf(x)) + kLanes - 1) / kLanes * kLanes;
+  ForElementType(x.dtype, [&]<typename T>(T) {
+    ParallelRanges(ColumnsOf(x), columns_of_a_grain, [&](int64_t begin, int64_t end) {
+      ForLanes(begin, end, [&](int64_t c, auto lanes) {
+        const F16 sum = WeightColumns<T>(call, c, lanes);
+        Store(dw + c, call.accumulate ? Load(dw + c, lanes) + sum : sum, lanes);
+      });
+    });
+  });
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,12 @@
+// bf16 products for processors without bf16 instructions.
+#pragma once
+
+#include "../shapes.hpp"
+
+namespace espalier::cpu {
+
+/// c (+)= a b, a and b bf16, c f32 or bf16. Operands are widened to fp32 in blocks that stay in the second-level cache and
+/// multiplied at the fp32 rate; sums are fp32, rounded once. The bits do not depend on the number of threads.
+void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate);
+
+}  // namespace espalier::cpu

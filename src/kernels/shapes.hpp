@@ -1,0 +1,111 @@
+// How kernels read the shapes of a call: rows and columns, heads, boxes. Shared by the backends; no arithmetic on data.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "espalier/kernels/kernel_table.hpp"
+
+namespace espalier {
+
+/// Product of all extents but the last; 1 for a scalar.
+inline int64_t RowsOf(const Tensor& x) {
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < x.shape.size(); ++d) rows *= x.shape[d];
+  return rows;
+}
+
+/// The last extent; 1 for a scalar.
+inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape.back(); }
+
+/// Global index of the first element along dim `d`; 0 where none is stated.
+inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
+
+/// A product c[m,n] = sum over k of a b, as a matmul spec reads its operands. Strides in elements: a(i, p) is at
+/// i * a_row + p * a_column, b(p, j) at p * b_row + j * b_column; c is row-major.
+struct ProductShape {
+  int64_t m, n, k;
+  int64_t a_row, a_column, b_row, b_column;
+};
+
+/// CHECKs that spec and shapes agree.
+inline ProductShape ProductOf(const KernelCall& call) {
+  const Tensor& a = call.inputs[0];
+  const Tensor& b = call.inputs[1];
+  const std::string& spec = call.attributes->Text("spec");
+  ProductShape p{};
+  if (spec == "bsk,nk->bsn") {
+    p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(a)};
+    CHECK(ColumnsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
+  } else if (spec == "bsn,nk->bsk") {
+    p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1};
+    CHECK(RowsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
+  } else {
+    CHECK(spec == "bsn,bsk->nk", "matmul: spec {} is unknown", spec);
+    p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1};
+    CHECK(RowsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
+  }
+  const Tensor& c = call.outputs[0];
+  CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
+  CHECK(!call.accumulate || c.dtype == Dtype::kF32, "matmul {}: only f32 accumulates", spec);
+  return p;
+}
+
+/// Extents of an attention call: q [b,s,h e], k and v [b,t,g e].
+struct AttentionShape {
+  int64_t batch, queries, keys, heads, kv_heads, head_dim;
+  /// Key j is visible to query i iff j <= i + offset (local indices); `keys` where attention is not causal.
+  int64_t offset;
+
+  int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
+  /// Number of leading keys that query i sees.
+  int64_t Visible(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
+};
+
+inline AttentionShape AttentionOf(const KernelCall& call) {
+  const Tensor& q = call.inputs[0];
+  const Tensor& k = call.inputs[1];
+  const auto e = static_cast<int64_t>(call.attributes->Number("head_dim"));
+  CHECK(q.shape.size() == 3 && k.shape.size() == 3 && q.shape[2] % e == 0 && k.shape[2] % e == 0,
+        "attention: {} and {} do not hold heads of {}", ToString(q.shape), ToString(k.shape), e);
+  AttentionShape a{q.shape[0], q.shape[1], k.shape[1], q.shape[2] / e, k.shape[2] / e, e, 0};
+  CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
+        a.kv_heads);
+  const bool causal = call.attributes->NumberOr("causal", 1) != 0;
+  a.offset = causal ? StartOf(q, 1) - StartOf(k, 1) : a.keys;
+  return a;
+}
+
+/// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.
+inline float RopeFrequency(double theta, int64_t head_dim, int64_t i) {
+  const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+  return 1.0f / static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
+}
+
+/// Calls f(source, target, count) for each run of `count` adjacent elements of the box that `y` names inside `x`;
+/// offsets in elements. CHECKs that the box lies inside x.
+template <typename F>
+void ForRunsOfSlice(const Tensor& x, const Tensor& y, F f) {
+  const size_t dims = y.shape.size();
+  CHECK(x.shape.size() == dims, "slice: {} out of {}", ToString(y.shape), ToString(x.shape));
+  if (Volume(y.shape) == 0) return;
+  Shape at(dims, 0);  // index within y, its last dim always 0
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t begin = StartOf(y, d) - StartOf(x, d);
+    CHECK(begin >= 0 && begin + y.shape[d] <= x.shape[d], "slice: {} at {} lies outside {} at {}", ToString(y.shape),
+          ToString(y.start), ToString(x.shape), ToString(x.start));
+  }
+  const int64_t run = ColumnsOf(y);
+  const int64_t rows = RowsOf(y);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t source = 0;
+    for (size_t d = 0; d < dims; ++d) source = source * x.shape[d] + at[d] + StartOf(y, d) - StartOf(x, d);
+    f(source, row * run, run);
+    for (size_t d = dims > 1 ? dims - 1 : 0; d-- > 0;) {
+      if (++at[d] < y.shape[d]) break;
+      at[d] = 0;
+    }
+  }
+}
+
+}  // namespace espalier

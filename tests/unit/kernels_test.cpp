@@ -1,0 +1,633 @@
+// Every cpu kernel against its reference on random input of odd sizes, in both element types; the reference's gradients
+// against finite differences of its forwards.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "kernels/cpu/vector.hpp"
+#include "kernels/cpu/widened_product.hpp"
+#include "kernels_testing.hpp"
+
+namespace espalier {
+namespace {
+
+using testing::OwnedTensor;
+using testing::Random;
+using testing::Run;
+
+constexpr Dtype kF32 = Dtype::kF32;
+constexpr Dtype kBf16 = Dtype::kBf16;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class ThreadsRestored : public ::testing::Environment {
+  void SetUp() override { SetCpuThreads(2); }
+};
+const auto* const kEnvironment = ::testing::AddGlobalTestEnvironment(new ThreadsRestored);
+
+/// One step of rounding in an element type, relative.
+double UnitOf(Dtype dtype) { return dtype == kBf16 ? 1.0 / 128 : 1.0 / (1 << 23); }
+
+/// |actual - expected| <= 2 ulp of the type, plus `absolute`.
+void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, double absolute, const std::string& what) {
+  ASSERT_EQ(actual.shape(), expected.shape());
+  for (int64_t i = 0; i < actual.Count(); ++i) {
+    const double a = actual[i], e = expected[i];
+    if (a == e) continue;
+    ASSERT_LE(std::abs(a - e), 2 * UnitOf(expected.dtype()) * std::abs(e) + absolute)
+        << what << ": element " << i << " of " << ToString(actual.shape()) << " is " << a << ", not " << e;
+  }
+}
+
+/// Error of an fp32 sum of `terms` products of size `scale`.
+double SumBound(int64_t terms, double scale) { return static_cast<double>(terms + 8) * scale / (1 << 24); }
+
+/// Inputs and freshly filled outputs of one call.
+struct Case {
+  std::string op;
+  std::vector<OwnedTensor> inputs, outputs;
+  Attributes attributes = {};
+  bool accumulate = false;
+
+  std::vector<OwnedTensor> Outputs(Kernel kernel) const {
+    std::vector<OwnedTensor> results = outputs;
+    std::vector<const OwnedTensor*> in;
+    std::vector<OwnedTensor*> out;
+    for (const OwnedTensor& x : inputs) in.push_back(&x);
+    for (OwnedTensor& y : results) out.push_back(&y);
+    Run(kernel, in, out, attributes, accumulate);
+    return results;
+  }
+  std::vector<OwnedTensor> Cpu() const { return Outputs(FindCpuKernel(op)); }
+  std::vector<OwnedTensor> Reference() const { return Outputs(FindReferenceKernel(op)); }
+};
+
+/// Compares all outputs, and the cpu's on 1 and 5 threads bit by bit (`on_any_threads`).
+void Check(const Case& c, double absolute, bool on_any_threads = true) {
+  const std::vector<OwnedTensor> cpu = c.Cpu(), reference = c.Reference();
+  for (size_t o = 0; o < cpu.size(); ++o) {
+    ExpectNear(cpu[o], reference[o], absolute, c.op + " output " + std::to_string(o));
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  if (!on_any_threads) return;
+  for (int threads : {1, 5}) {
+    SetCpuThreads(threads);
+    const std::vector<OwnedTensor> again = c.Cpu();
+    for (size_t o = 0; o < cpu.size(); ++o) {
+      EXPECT_TRUE(again[o].SameBits(cpu[o])) << c.op << " output " << o << " differs on " << threads << " threads";
+    }
+  }
+  SetCpuThreads(2);
+}
+
+/// Runs the cpu kernel with output `output` lying on input `input`; its bits must be those of separate memory.
+void CheckInPlace(const Case& c, size_t output, size_t input) {
+  const std::vector<OwnedTensor> apart = c.Cpu();
+  std::vector<OwnedTensor> inputs = c.inputs, outputs = c.outputs;
+  std::vector<Tensor> in, out;
+  for (const OwnedTensor& x : inputs) in.push_back(x.View());
+  for (const OwnedTensor& y : outputs) out.push_back(y.View());
+  out[output] = in[input];
+  FindCpuKernel(c.op)({.inputs = in, .outputs = out, .attributes = &c.attributes, .accumulate = c.accumulate});
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    EXPECT_TRUE((o == output ? inputs[input] : outputs[o]).SameBits(apart[o])) << c.op << " in place, output " << o;
+  }
+}
+
+class Kernels : public ::testing::TestWithParam<Dtype> {
+ protected:
+  Dtype T() const { return GetParam(); }
+  OwnedTensor Empty(Dtype dtype, Shape shape, Shape start = {}) { return OwnedTensor(dtype, shape, start); }
+  OwnedTensor Real(Shape shape, double low = -1, double high = 1) { return random_.Real(T(), shape, low, high); }
+  OwnedTensor F32(Shape shape, double low = -1, double high = 1) { return random_.Real(kF32, shape, low, high); }
+  Random random_;
+};
+INSTANTIATE_TEST_SUITE_P(, Kernels, ::testing::Values(kF32, kBf16),
+                         [](const auto& type) { return std::string(Name(type.param)); });
+
+TEST_P(Kernels, Embedding) {
+  for (int64_t d : {1, 17, 64}) {
+    Case c{"embedding", {random_.Integer({3, 7}, 0, 40), random_.Real(T(), {13, d}, -1, 1, {14, 0})}, {}};
+    c.outputs = {Empty(T(), {3, 7, d})};
+    Check(c, 0);
+    EXPECT_GT(c.Cpu()[0].Largest(), 0);
+  }
+}
+
+TEST_P(Kernels, EmbeddingGrad) {
+  for (int64_t d : {1, 17, 65, 127}) {
+    for (bool accumulate : {false, true}) {
+      Case c{"embedding_grad", {random_.Integer({3, 65}, 0, 20), Real({3, 65, d})}, {}, {}, accumulate};
+      c.outputs = {random_.Real(kF32, {9, d}, -1, 1, {5, 0})};
+      Check(c, SumBound(195, 1));
+    }
+  }
+}
+
+TEST_P(Kernels, RmsNorm) {
+  for (int64_t d : {1, 3, 17, 65, 127, 768}) {
+    Case c{"rms_norm", {Real({2, 33, d}), Real({d}, 0.5, 2)}, {}, {{{"eps", 1e-5}}, {}}};
+    c.outputs = {Empty(T(), {2, 33, d}), Empty(kF32, {2, 33})};
+    // With bf16, xhat may round to either neighbour before the weight multiplies it.
+    Check(c, SumBound(d, 4));
+    const OwnedTensor rstd = c.Reference()[1];
+    Case input{"rms_norm_grad", {c.inputs[0], c.inputs[1], rstd, Real({2, 33, d})}, {Empty(T(), {2, 33, d})}};
+    Check(input, SumBound(d, rstd.Largest() * rstd.Largest() * 4));
+    Case weight{"rms_norm_weight_grad", {c.inputs[0], rstd, input.inputs[3]}, {F32({d})}};
+    const double rounding = T() == kBf16 ? 66 * rstd.Largest() / 256 * 0.05 : 0;  // single flips of xhat's rounding
+    Check(weight, SumBound(66, rstd.Largest()) + rounding);
+    weight.accumulate = true;
+    Check(weight, SumBound(66, rstd.Largest()) + rounding);
+  }
+}
+
+struct Sizes {
+  int64_t rows, n, k;
+};
+
+TEST_P(Kernels, Matmul) {
+  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 65}, {127, 65, 17}, {65, 3, 127}, {34, 1, 33}, {129, 200, 131}}) {
+    const OwnedTensor x = Real({1, s.rows, s.k}), w = Real({s.n, s.k}), dy = Real({1, s.rows, s.n});
+    const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+    Check({"matmul", {x, w}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")}, SumBound(s.k, 1), false);
+    Check({"matmul", {dy, w}, {Empty(T(), {1, s.rows, s.k})}, spec("bsn,nk->bsk")}, SumBound(s.n, 1), false);
+    for (bool accumulate : {false, true}) {
+      Check({"matmul", {dy, x}, {F32({s.n, s.k})}, spec("bsn,bsk->nk"), accumulate}, SumBound(s.rows + 1, 1), false);
+    }
+  }
+}
+
+TEST_P(Kernels, MatmulGivesTheSameBitsTwice) {
+  Case c{"matmul", {Real({2, 65, 127}), Real({33, 127})}, {Empty(T(), {2, 65, 33})}, {{}, {{"spec", "bsk,nk->bsn"}}}};
+  EXPECT_TRUE(c.Cpu()[0].SameBits(c.Cpu()[0]));
+}
+
+TEST_P(Kernels, Rope) {
+  for (int64_t e : {2, 6, 34, 64}) {
+    Random random(3);
+    Case table{"rope_table", {random.Integer({17}, 0, 5000)}, {Empty(kF32, {17, e})}, {{{"theta", 5e5}, {"head_dim", e}}, {}}};
+    Check(table, 0);
+    for (int inverse : {0, 1}) {
+      Case c{"rope", {Real({3, 17, 3 * e}), table.Reference()[0]}, {Empty(T(), {3, 17, 3 * e})}};
+      c.attributes.numbers = {{"head_dim", e}, {"inverse", inverse}};
+      Check(c, SumBound(2, 1));
+      CheckInPlace(c, 0, 0);
+    }
+  }
+}
+
+TEST(KernelsRope, InverseUndoesRotation) {
+  Random random;
+  const OwnedTensor x = random.Real(kF32, {2, 5, 12});
+  Case table{"rope_table", {random.Integer({5}, 0, 99)}, {OwnedTensor(kF32, {5, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
+  Case forward{"rope", {x, table.Cpu()[0]}, {OwnedTensor(kF32, {2, 5, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
+  Case back{"rope", {forward.Cpu()[0], table.Cpu()[0]}, forward.outputs, {{{"head_dim", 6}, {"inverse", 1}}, {}}};
+  ExpectNear(back.Cpu()[0], x, SumBound(4, 1), "rope there and back");
+}
+
+struct Heads {
+  int64_t batch, queries, keys, heads, kv_heads, head_dim;
+  int64_t query_start = 0, key_start = 0;
+  int causal = 1;
+};
+
+Case AttentionCase(Random& random, Dtype type, const Heads& h) {
+  Case c{"attention",
+         {random.Real(type, {h.batch, h.queries, h.heads * h.head_dim}, -2, 2, {0, h.query_start, 0}),
+          random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -2, 2, {0, h.key_start, 0}),
+          random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -1, 1, {0, h.key_start, 0})},
+         {OwnedTensor(type, {h.batch, h.queries, h.heads * h.head_dim}), OwnedTensor(kF32, {h.batch, h.heads, h.queries})}};
+  c.attributes.numbers = {{"head_dim", h.head_dim}, {"causal", h.causal}};
+  return c;
+}
+
+Case AttentionGradCase(Random& random, const Case& forward) {
+  const std::vector<OwnedTensor> results = forward.Reference();
+  Case c{"attention_grad", forward.inputs, {}, forward.attributes};
+  c.inputs.insert(c.inputs.end(), {results[0], results[1], random.Real(results[0].dtype(), results[0].shape())});
+  for (int i = 0; i < 3; ++i) c.outputs.push_back(random.Real(forward.inputs[i].dtype(), forward.inputs[i].shape()));
+  return c;
+}
+
+const Heads kHeads[] = {
+    {1, 1, 1, 1, 1, 2},
+    {2, 17, 17, 3, 3, 6},
+    {1, 65, 65, 4, 2, 16},
+    {2, 127, 127, 6, 2, 34},
+    {1, 200, 200, 2, 1, 64},
+    {1, 130, 130, 8, 8, 128},
+    {1, 63, 130, 2, 2, 10, 67, 0},     // queries are the last of the keys
+    {1, 70, 133, 2, 1, 8, 40, 0},      // keys beyond the last query
+    {2, 33, 65, 2, 2, 16, 10, 31},     // the first queries see nothing
+    {1, 20, 30, 2, 2, 16, 0, 100},     // nobody sees anything
+    {1, 65, 129, 3, 1, 16, 0, 0, 0},   // not causal
+};
+
+TEST_P(Kernels, Attention) {
+  for (const Heads& h : kHeads) {
+    const Case c = AttentionCase(random_, T(), h);
+    // |v| <= 1 bounds o. Scores are sums of head_dim products up to 4; bf16 rounds probabilities.
+    const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim)));
+    Check(c, 4 * scores + SumBound(h.keys, 1) + (T() == kBf16 ? 1.0 / 256 : 0));
+  }
+}
+
+TEST_P(Kernels, AttentionGrad) {
+  for (const Heads& h : kHeads) {
+    const Case c = AttentionGradCase(random_, AttentionCase(random_, T(), h));
+    double largest = 1;
+    for (const OwnedTensor& x : c.Reference()) largest = std::max(largest, x.Largest());
+    const double relative = SumBound(h.head_dim + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
+                            (T() == kBf16 ? 1.0 / 64 : 0);
+    Check(c, largest * relative);
+  }
+}
+
+TEST(KernelsAttention, LogSumExpIsExactWhateverTheTypeOfTheProducts) {
+  Random random;
+  const Case c = AttentionCase(random, kBf16, {1, 100, 100, 2, 2, 32});
+  ExpectNear(c.Cpu()[1], c.Reference()[1], SumBound(132, 2), "lse");
+}
+
+TEST(KernelsAttention, NotANumberIsSeen) {
+  Random random;
+  Case c = AttentionCase(random, kF32, {1, 80, 80, 1, 1, 16});
+  c.inputs[1].Set(70 * 16, std::nan(""));
+  const OwnedTensor o = c.Cpu()[0];
+  EXPECT_TRUE(std::isfinite(o[69 * 16]));
+  for (int64_t i = 70; i < 80; ++i) EXPECT_TRUE(std::isnan(o[i * 16])) << i;
+}
+
+TEST_P(Kernels, Add) {
+  for (const Shape& shape : {Shape{}, {3, 17}, {1, 2, 127}, {40000}}) {
+    for (size_t count : {2, 3, 5}) {
+      Case c{"add", {}, {Empty(T(), shape)}};
+      for (size_t i = 0; i < count; ++i) c.inputs.push_back(Real(shape));
+      Check(c, SumBound(5, 1));
+      CheckInPlace(c, 0, 0);
+    }
+  }
+}
+
+TEST_P(Kernels, Swiglu) {
+  for (int64_t n : {1, 17, 65, 40003}) {
+    const Case c{"swiglu", {Real({1, n}, -9, 9), Real({1, n})}, {Empty(T(), {1, n})}};
+    Check(c, SumBound(8, 9));
+    CheckInPlace(c, 0, 0);
+    const Case grad{"swiglu_grad", {c.inputs[0], c.inputs[1], Real({1, n})}, {Empty(T(), {1, n}), Empty(T(), {1, n})}};
+    Check(grad, SumBound(8, 9));
+    for (size_t input : {0, 1, 2}) CheckInPlace(grad, 0, input);
+    CheckInPlace(grad, 1, 2);
+  }
+}
+
+TEST_P(Kernels, SwigluOfExtremeGates) {
+  Case c{"swiglu", {Empty(T(), {4}), Real({4}, 1, 1)}, {Empty(T(), {4})}};
+  const double gates[] = {-1e30, -100, 100, 1e30};
+  for (int i = 0; i < 4; ++i) c.inputs[0].Set(i, gates[i]);
+  Check(c, 1e-37);
+}
+
+Case LogitsCase(Random& random, Dtype type, int64_t width, const char* op) {
+  Case c{op, {random.Real(type, {2, 9, width}, -8, 8, {0, 0, 5})}, {}};
+  Case largest{"logits_max", c.inputs, {OwnedTensor(kF32, {2, 9})}};
+  c.inputs.push_back(largest.Reference()[0]);
+  c.inputs.push_back(random.Integer({2, 9}, -1, static_cast<int>(width) + 9));
+  c.outputs = {OwnedTensor(kF32, {2, 9}), OwnedTensor(kF32, {2, 9})};
+  return c;
+}
+
+TEST_P(Kernels, CrossEntropy) {
+  for (int64_t width : {1, 17, 65, 127, 5003}) {
+    const Case sum = LogitsCase(random_, T(), width, "logits_sum");
+    Check({"logits_max", {sum.inputs[0]}, {Empty(kF32, {2, 9})}}, 0);
+    Check(sum, SumBound(64, 1) * sum.Reference()[0].Largest());
+    const std::vector<OwnedTensor> sums = sum.Reference();
+    const Case grad{"cross_entropy_grad", {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]}, {Empty(T(), {2, 9, width})}};
+    Check(grad, SumBound(4, 1));
+    CheckInPlace(grad, 0, 0);
+    for (bool accumulate : {false, true}) {
+      Check({"token_loss", {sum.inputs[1], sums[0], sums[1], sum.inputs[2]}, {F32({}), F32({})}, {}, accumulate},
+            SumBound(0, 200));
+    }
+  }
+}
+
+TEST(KernelsCrossEntropy, ShardsOfTheVocabularyAddUp) {
+  Random random;
+  const OwnedTensor logits = random.Real(kF32, {1, 5, 20});
+  OwnedTensor targets(Dtype::kI32, {1, 5});
+  const int ids[] = {0, 6, 7, 19, -1};
+  for (int i = 0; i < 5; ++i) targets.Set(i, ids[i]);
+  const OwnedTensor largest = Case{"logits_max", {logits}, {OwnedTensor(kF32, {1, 5})}}.Cpu()[0];
+  const Case whole{"logits_sum", {logits, largest, targets}, {OwnedTensor(kF32, {1, 5}), OwnedTensor(kF32, {1, 5})}};
+  std::vector<double> sum(5), target(5);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 7}, {7, 13}, {20, 0}}) {
+    Case cut{"slice", {logits}, {OwnedTensor(kF32, {1, 5, count}, {0, 0, first})}};
+    Case part = whole;
+    part.inputs[0] = cut.Cpu()[0];
+    const std::vector<OwnedTensor> parts = part.Cpu();
+    for (int i = 0; i < 5; ++i) sum[i] += parts[0][i], target[i] += parts[1][i];
+  }
+  const std::vector<OwnedTensor> expected = whole.Cpu();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_NEAR(sum[i], expected[0][i], 1e-5);
+    EXPECT_EQ(target[i], expected[1][i]);
+  }
+  EXPECT_EQ(expected[1][3], logits[3 * 20 + 19]);
+}
+
+TEST_P(Kernels, Cast) {
+  for (Dtype to : {kF32, kBf16}) Check({"cast", {Real({3, 127}, -9, 9)}, {Empty(to, {3, 127})}}, 0);
+}
+
+TEST(KernelsCast, RoundsToNearestEvenAndKeepsWhatIsNotANumber) {
+  OwnedTensor x(kF32, {6});
+  const float values[] = {1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, kInfinity, std::nanf("")};
+  for (int i = 0; i < 6; ++i) x.Set(i, values[i]);
+  const OwnedTensor y = Case{"cast", {x}, {OwnedTensor(kBf16, {6})}}.Cpu()[0];
+  EXPECT_EQ(y[0], 1.0);
+  EXPECT_EQ(y[1], 1.015625);
+  EXPECT_EQ(y[2], -1.0);
+  EXPECT_EQ(y[3], kInfinity);
+  EXPECT_EQ(y[4], kInfinity);
+  EXPECT_TRUE(std::isnan(y[5]));
+}
+
+TEST(KernelsOptimizer, SumSquares) {
+  Random random;
+  for (int64_t n : {1, 17, 65537, 200001}) {
+    Check({"sum_squares", {random.Real(kF32, {n})}, {OwnedTensor(kF32, {})}}, 0);
+  }
+}
+
+TEST(KernelsOptimizer, Clip) {
+  const auto scalar = [](double x) {
+    OwnedTensor t(kF32, {});
+    t.Set(0, x);
+    return t;
+  };
+  for (double clip_norm : {0.0, 0.5, 1e6}) {
+    for (double loss : {100.0, double(kInfinity), std::nan("")}) {
+      Case c{"clip", {scalar(loss), scalar(33), scalar(2), scalar(700), scalar(3)}, {}, {{{"clip_norm", clip_norm}}, {}}};
+      c.outputs.assign(4, OwnedTensor(kF32, {}));
+      const std::vector<OwnedTensor> r = c.Cpu();
+      EXPECT_FLOAT_EQ(r[1][0], std::sqrt(705.0) / 33);
+      EXPECT_FLOAT_EQ(r[2][0], (clip_norm == 0.5 ? 0.5 / (std::sqrt(705.0) / 33 + 1e-6) : 1) / 33);
+      EXPECT_EQ(r[3][0], std::isfinite(loss) ? 1 : 0);
+      if (std::isfinite(loss)) Check(c, 0);
+    }
+  }
+}
+
+Case AdamwCase(int64_t n, double apply) {
+  Random random;
+  Case c{"adamw", {random.Real(kF32, {n}), random.Real(kF32, {n}), random.Real(kF32, {n}, 0, 1), random.Real(kF32, {n})}, {}};
+  for (double x : {3e-2, 7.0, 0.25, apply}) c.inputs.push_back(random.Real(kF32, {}, x, x));
+  c.outputs = {c.inputs[0], c.inputs[1], c.inputs[2]};
+  c.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  return c;
+}
+
+TEST(KernelsOptimizer, Adamw) {
+  for (int64_t n : {1, 17, 127, 40001}) {
+    const Case c = AdamwCase(n, 1);
+    Check(c, SumBound(8, 1));
+    for (size_t i = 0; i < 3; ++i) CheckInPlace(c, i, i);
+  }
+}
+
+TEST(KernelsOptimizer, AdamwWritesNothingUnlessItApplies) {
+  const Case c = AdamwCase(65, 0);
+  for (const std::vector<OwnedTensor>& results : {c.Cpu(), c.Reference()}) {
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(results[i].SameBits(c.inputs[i]));
+  }
+}
+
+TEST_P(Kernels, Slice) {
+  const OwnedTensor x = random_.Real(T(), {5, 7, 11}, -1, 1, {10, 0, 20});
+  Case c{"slice", {x}, {Empty(T(), {3, 2, 4}, {11, 5, 26})}};
+  Check(c, 0);
+  EXPECT_EQ(c.Cpu()[0][0], x[(1 * 7 + 5) * 11 + 6]);
+  EXPECT_EQ(c.Cpu()[0][3 * 2 * 4 - 1], x[(3 * 7 + 6) * 11 + 9]);
+  c.outputs = {Empty(T(), {3, 2, 4}, {13, 5, 26})};
+  EXPECT_THROW(c.Cpu(), InvariantError);
+}
+
+// An extent of 0 is a legal piece: nothing is read or written out of place, sums over nothing are 0.
+TEST_P(Kernels, EmptyExtents) {
+  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  const Attributes head{{{"head_dim", 4}, {"causal", 1}, {"inverse", 0}, {"eps", 1e-5}, {"theta", 1e4}}, {}};
+  const auto ids = [&](Shape s) { return random_.Integer(s, 0, 3); };
+  for (const auto& [b, s, v, d] : {std::array<int64_t, 4>{0, 3, 4, 8}, {2, 0, 4, 8}, {2, 3, 0, 8}, {2, 3, 4, 0}, {0, 0, 0, 0}}) {
+    const OwnedTensor x = Real({b, s, d}), y = Empty(T(), {b, s, d}), w = Real({d});
+    const OwnedTensor row = F32({b, s}), logits = Real({b, s, v});
+    Check({"embedding", {ids({b, s}), Real({v, d})}, {y}}, 0);
+    Check({"embedding_grad", {ids({b, s}), x}, {F32({v, d})}}, SumBound(6, 1));
+    if (d > 0) Check({"rms_norm", {x, w}, {y, row}, head}, SumBound(d, 4));
+    if (d > 0) Check({"rms_norm_grad", {x, w, row, x}, {y}}, SumBound(d, 4));
+    Check({"rms_norm_weight_grad", {x, row, x}, {F32({d})}}, SumBound(6, 1) + 0.1);
+    Check({"matmul", {x, Real({v, d})}, {logits}, spec("bsk,nk->bsn")}, SumBound(8, 1), false);
+    Check({"matmul", {logits, Real({v, d})}, {y}, spec("bsn,nk->bsk")}, SumBound(8, 1), false);
+    Check({"matmul", {logits, x}, {F32({v, d})}, spec("bsn,bsk->nk")}, SumBound(8, 1), false);
+    Check({"matmul", {logits, x}, {F32({v, d})}, spec("bsn,bsk->nk"), true}, SumBound(8, 1), false);
+    Check({"rope", {x, F32({s, 4})}, {y}, head}, SumBound(2, 1));
+    Check({"add", {x, x}, {y}}, 0);
+    Check({"swiglu", {x, x}, {y}}, SumBound(8, 1));
+    Check({"swiglu_grad", {x, x, x}, {y, y}}, SumBound(8, 1));
+    Check({"logits_max", {logits}, {row}}, 0);
+    Check({"logits_sum", {logits, row, ids({b, s})}, {row, row}}, SumBound(64, 1));
+    Check({"token_loss", {row, F32({b, s}, 1, 2), row, ids({b, s})}, {F32({}), F32({})}}, SumBound(6, 1));
+    Check({"cross_entropy_grad", {logits, row, F32({b, s}, 1, 2), ids({b, s})}, {logits}}, SumBound(4, 8));
+    Check({"cast", {x}, {F32({b, s, d})}}, 0);
+    Check({"sum_squares", {F32({b, s, d})}, {F32({})}}, 0);
+    Check({"slice", {x}, {y}}, 0);
+    const Case attention{"attention", {x, Real({b, v, d}), Real({b, v, d})}, {y, F32({b, d / 4, s})}, head};
+    Check(attention, 0.02);
+    Check(AttentionGradCase(random_, attention), 0.05);
+    Case adamw = AdamwCase(0, 1);
+    Check(adamw, 0);
+  }
+  Check({"rope_table", {ids({0})}, {Empty(kF32, {0, 4})}, head}, 0);
+}
+
+// Widened products, whatever this processor would choose.
+TEST(KernelsWiden, ProductsAgreeWithTheReference) {
+  Random random;
+  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 65}, {127, 65, 17}, {65, 3, 300}, {401, 97, 257}}) {
+    const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), w = random.Real(kBf16, {s.n, s.k});
+    const OwnedTensor dy = random.Real(kBf16, {1, s.rows, s.n});
+    const auto check = [](const OwnedTensor& a, const OwnedTensor& b, OwnedTensor c, const char* spec, bool accumulate, int64_t k) {
+      Case reference{"matmul", {a, b}, {c}, {{}, {{"spec", spec}}}, accumulate};
+      const Tensor in[] = {a.View(), b.View()}, out[] = {c.View()};
+      const KernelCall call{.inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
+      const OwnedTensor before = c;
+      cpu::WidenedProduct(ProductOf(call), a.View().As<Bf16>(), b.View().As<Bf16>(), c.View(), accumulate);
+      ExpectNear(c, reference.Reference()[0], SumBound(k, 1), std::string("widened ") + spec);
+      SetCpuThreads(5);
+      OwnedTensor again = before;
+      cpu::WidenedProduct(ProductOf(call), a.View().As<Bf16>(), b.View().As<Bf16>(), again.View(), accumulate);
+      SetCpuThreads(2);
+      EXPECT_TRUE(again.SameBits(c)) << spec << " on 5 threads";
+    };
+    check(x, w, OwnedTensor(kBf16, {1, s.rows, s.n}), "bsk,nk->bsn", false, s.k);
+    check(dy, w, OwnedTensor(kBf16, {1, s.rows, s.k}), "bsn,nk->bsk", false, s.n);
+    check(dy, x, random.Real(kF32, {s.n, s.k}), "bsn,bsk->nk", false, s.rows);
+    check(dy, x, random.Real(kF32, {s.n, s.k}), "bsn,bsk->nk", true, s.rows);
+  }
+}
+
+TEST(KernelsWiden, MethodIsNamed) {
+  const std::string_view method = CpuBf16Method();
+  EXPECT_TRUE(method == "amx" || method == "avx512_bf16" || method == "widen to fp32") << method;
+  if (const char* forced = std::getenv("ESPALIER_BF16"); forced != nullptr && std::string_view(forced) == "widen") {
+    EXPECT_EQ(method, "widen to fp32");
+  }
+}
+
+TEST(KernelsVector, ExpIsWithinTwoUlp) {
+  double worst = 0;
+  for (int64_t i = -87300000; i <= 88300000; i += 3001) {
+    const float x = static_cast<float>(i) * 1e-6f;
+    const float actual = cpu::Exp(cpu::Broadcast(x))[0];
+    const double exact = std::exp(static_cast<double>(x));
+    const double ulp = std::nextafter(static_cast<float>(exact), kInfinity) - static_cast<float>(exact);
+    worst = std::max(worst, std::abs(actual - exact) / ulp);
+  }
+  EXPECT_LE(worst, 2);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(-kInfinity))[0], 0);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(-200))[0], 0);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(200))[0], kInfinity);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(0))[0], 1);
+  EXPECT_TRUE(std::isnan(cpu::Exp(cpu::Broadcast(std::nanf("")))[0]));
+}
+
+TEST(KernelsTable, UnknownOpsHaveNoKernel) {
+  EXPECT_EQ(FindCpuKernel("no_such_op"), nullptr);
+  EXPECT_EQ(FindReferenceKernel("no_such_op"), nullptr);
+}
+
+// Finite differences. With random weights u, f(x) = sum of u y(x); df/dx_i must equal the gradient kernel's result for
+// dy = u. The forwards round to fp32, so steps are wide and bounds are of the size of the third derivative.
+class Differences : public ::testing::Test {
+ protected:
+  OwnedTensor Real(Shape shape, double low = -1, double high = 1) { return random_.Real(kF32, shape, low, high); }
+
+  /// Derivatives of the weighted sum of output 0 with respect to every element of an input.
+  static std::vector<double> Differentiate(Case c, size_t input, const OwnedTensor& weights) {
+    const auto sum = [&] {
+      const OwnedTensor y = c.Reference()[0];
+      double f = 0;
+      for (int64_t i = 0; i < y.Count(); ++i) f += weights[i] * y[i];
+      return f;
+    };
+    std::vector<double> result;
+    OwnedTensor& x = c.inputs[input];
+    for (int64_t i = 0; i < x.Count(); ++i) {
+      const double at = x[i];
+      x.Set(i, at + 0.0078125);
+      const double high = x[i], above = sum();
+      x.Set(i, at - 0.0078125);
+      const double low = x[i], below = sum();
+      x.Set(i, at);
+      result.push_back((above - below) / (high - low));
+    }
+    return result;
+  }
+
+  static void ExpectGradient(const OwnedTensor& gradient, const std::vector<double>& differences) {
+    ASSERT_EQ(static_cast<size_t>(gradient.Count()), differences.size());
+    for (int64_t i = 0; i < gradient.Count(); ++i) {
+      EXPECT_NEAR(gradient[i], differences[static_cast<size_t>(i)], 5e-4) << "element " << i;
+    }
+  }
+
+  Random random_;
+};
+
+TEST_F(Differences, Embedding) {
+  const Case forward{"embedding", {random_.Integer({2, 5}, 0, 6), Real({7, 3})}, {OwnedTensor(kF32, {2, 5, 3})}};
+  const OwnedTensor dy = Real({2, 5, 3});
+  const Case grad{"embedding_grad", {forward.inputs[0], dy}, {OwnedTensor(kF32, {7, 3})}};
+  ExpectGradient(grad.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, RmsNorm) {
+  const Case forward{"rms_norm", {Real({2, 2, 7}), Real({7})}, {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2})},
+                     {{{"eps", 1e-2}}, {}}};
+  const OwnedTensor dy = Real({2, 2, 7}), rstd = forward.Reference()[1];
+  const Case input{"rms_norm_grad", {forward.inputs[0], forward.inputs[1], rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
+  ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
+  const Case weight{"rms_norm_weight_grad", {forward.inputs[0], rstd, dy}, {OwnedTensor(kF32, {7})}};
+  ExpectGradient(weight.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, Matmul) {
+  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  const Case forward{"matmul", {Real({2, 3, 5}), Real({4, 5})}, {OwnedTensor(kF32, {2, 3, 4})}, spec("bsk,nk->bsn")};
+  const OwnedTensor dy = Real({2, 3, 4});
+  const Case input{"matmul", {dy, forward.inputs[1]}, {OwnedTensor(kF32, {2, 3, 5})}, spec("bsn,nk->bsk")};
+  ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
+  const Case weight{"matmul", {dy, forward.inputs[0]}, {OwnedTensor(kF32, {4, 5})}, spec("bsn,bsk->nk")};
+  ExpectGradient(weight.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, Rope) {
+  const Case table{"rope_table", {random_.Integer({3}, 0, 9)}, {OwnedTensor(kF32, {3, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
+  Case forward{"rope", {Real({2, 3, 12}), table.Reference()[0]}, {OwnedTensor(kF32, {2, 3, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
+  const OwnedTensor dy = Real({2, 3, 12});
+  const std::vector<double> differences = Differentiate(forward, 0, dy);
+  forward.inputs[0] = dy;
+  forward.attributes.numbers["inverse"] = 1;
+  ExpectGradient(forward.Reference()[0], differences);
+}
+
+TEST_F(Differences, Attention) {
+  for (const Heads& h : {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0}}) {
+    const Case forward = AttentionCase(random_, kF32, h);
+    const Case grad = AttentionGradCase(random_, forward);
+    const std::vector<OwnedTensor> gradients = grad.Reference();
+    for (size_t i = 0; i < 3; ++i) ExpectGradient(gradients[i], Differentiate(forward, i, grad.inputs[5]));
+  }
+}
+
+TEST_F(Differences, Swiglu) {
+  const Case forward{"swiglu", {Real({9}, -3, 3), Real({9})}, {OwnedTensor(kF32, {9})}};
+  const OwnedTensor dy = Real({9});
+  const Case grad{"swiglu_grad", {forward.inputs[0], forward.inputs[1], dy}, {OwnedTensor(kF32, {9}), OwnedTensor(kF32, {9})}};
+  const std::vector<OwnedTensor> gradients = grad.Reference();
+  for (size_t i = 0; i < 2; ++i) ExpectGradient(gradients[i], Differentiate(forward, i, dy));
+}
+
+// The loss of a shard of the vocabulary as one function of its logits.
+TEST_F(Differences, CrossEntropy) {
+  OwnedTensor logits = Real({1, 4, 6}, -2, 2);
+  const OwnedTensor targets = random_.Integer({1, 4}, -1, 5);
+  const auto steps = [&] {
+    const OwnedTensor largest = Case{"logits_max", {logits}, {OwnedTensor(kF32, {1, 4})}}.Reference()[0];
+    std::vector<OwnedTensor> values = Case{"logits_sum", {logits, largest, targets}, {largest, largest}}.Reference();
+    values.push_back(largest);
+    return values;
+  };
+  const auto loss = [&] {
+    const std::vector<OwnedTensor> v = steps();
+    const OwnedTensor scalar(kF32, {});
+    return Case{"token_loss", {v[2], v[0], v[1], targets}, {scalar, scalar}}.Reference()[0][0];
+  };
+  const std::vector<OwnedTensor> v = steps();
+  const OwnedTensor gradient = Case{"cross_entropy_grad", {logits, v[2], v[0], targets}, {logits}}.Reference()[0];
+  std::vector<double> differences;
+  for (int64_t i = 0; i < logits.Count(); ++i) {
+    const double at = logits[i];
+    logits.Set(i, at + 0.0078125);
+    const double high = logits[i], above = loss();
+    logits.Set(i, at - 0.0078125);
+    differences.push_back((above - loss()) / (high - logits[i]));
+    logits.Set(i, at);
+  }
+  ExpectGradient(gradient, differences);
+}
+
+}  // namespace
+}  // namespace espalier

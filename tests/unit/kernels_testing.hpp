@@ -1,0 +1,89 @@
+// Tensors that own their memory, and calls of a kernel on them: for the tests and the benchmark of the kernels.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "espalier/kernels/kernel_table.hpp"
+
+namespace espalier::testing {
+
+/// A tensor with its own memory, filled with zeros.
+class OwnedTensor {
+ public:
+  OwnedTensor(Dtype dtype, Shape shape, Shape start = {})
+      : dtype_(dtype), shape_(std::move(shape)), start_(std::move(start)),
+        bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype)) + 64) {
+    if (start_.empty()) start_.assign(shape_.size(), 0);
+  }
+
+  Tensor View() const { return {const_cast<std::byte*>(bytes_.data()), dtype_, shape_, start_}; }
+  int64_t Count() const { return Volume(shape_); }
+  Dtype dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+
+  double operator[](int64_t i) const {
+    if (dtype_ == Dtype::kI32) return View().As<int32_t>()[i];
+    return dtype_ == Dtype::kF32 ? View().As<float>()[i] : ToFloat(View().As<Bf16>()[i]);
+  }
+  void Set(int64_t i, double value) {
+    if (dtype_ == Dtype::kI32) {
+      View().As<int32_t>()[i] = static_cast<int32_t>(value);
+    } else if (dtype_ == Dtype::kF32) {
+      View().As<float>()[i] = static_cast<float>(value);
+    } else {
+      View().As<Bf16>()[i] = ToBf16(static_cast<float>(value));
+    }
+  }
+  bool SameBits(const OwnedTensor& o) const {
+    return std::memcmp(bytes_.data(), o.bytes_.data(), static_cast<size_t>(Count() * SizeOf(dtype_))) == 0;
+  }
+  double Largest() const {
+    double largest = 0;
+    for (int64_t i = 0; i < Count(); ++i) {
+      if (std::isfinite((*this)[i])) largest = std::max(largest, std::abs((*this)[i]));
+    }
+    return largest;
+  }
+
+ private:
+  Dtype dtype_;
+  Shape shape_, start_;
+  std::vector<std::byte> bytes_;
+};
+
+/// Random tensors from one seed.
+class Random {
+ public:
+  explicit Random(unsigned seed = 1) : engine_(seed) {}
+
+  OwnedTensor Real(Dtype dtype, Shape shape, double low = -1, double high = 1, Shape start = {}) {
+    OwnedTensor x(dtype, std::move(shape), std::move(start));
+    std::uniform_real_distribution<double> values(low, high);
+    for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, values(engine_));
+    return x;
+  }
+  /// Integers in [low, high].
+  OwnedTensor Integer(Shape shape, int low, int high) {
+    OwnedTensor x(Dtype::kI32, std::move(shape));
+    std::uniform_int_distribution<int> values(low, high);
+    for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, values(engine_));
+    return x;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+inline void Run(Kernel kernel, const std::vector<const OwnedTensor*>& inputs, const std::vector<OwnedTensor*>& outputs,
+                const Attributes& attributes = {}, bool accumulate = false) {
+  std::vector<Tensor> in, out;
+  for (const OwnedTensor* x : inputs) in.push_back(x->View());
+  for (OwnedTensor* y : outputs) out.push_back(y->View());
+  kernel({.inputs = in, .outputs = out, .attributes = &attributes, .accumulate = accumulate});
+}
+
+}  // namespace espalier::testing

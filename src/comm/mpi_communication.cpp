@@ -310,8 +310,10 @@ class MpiCommunication::Impl {
     Wait next{Lane::kCompute, std::numeric_limits<int>::max()};
     for (const LaneQueue& queue : queues) {
       if (queue.Done()) continue;
+      const std::vector<Wait>& waits = queue.Head().instruction->waits;
+      if (counts_->Met(waits)) return;  // met since it was last looked at
       working_on_ = &queue.Head();
-      for (const Wait& wait : queue.Head().instruction->waits)
+      for (const Wait& wait : waits)
         if (wait.lane == Lane::kCompute && !counts_->Met(wait)) next.count = std::min(next.count, wait.count);
     }
     CHECK(next.count < std::numeric_limits<int>::max(), "deadlock: communication lanes wait for each other");

@@ -41,7 +41,8 @@ void InputFile::ReadAt(int64_t offset, void* out, int64_t bytes) const {
     const ssize_t got = pread(fd_, at + done, static_cast<size_t>(bytes - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) Refuse(path_, fmt::format("cannot read at byte {}: {}", offset + done, std::strerror(errno)));
-    if (got == 0) Refuse(path_, fmt::format("ends at byte {}; it had {} bytes when it was opened", offset + done, bytes_));
+    if (got == 0)
+      Refuse(path_, fmt::format("ends at byte {}; it had {} bytes when it was opened", offset + done, bytes_));
     done += got;
   }
 }

@@ -33,7 +33,8 @@ static_assert(sizeof(Header) == kTokenHeaderBytes);
 void CheckIds(const std::string& path, std::span<const int32_t> ids, int64_t vocab, TokenWidth width) {
   const int64_t limit = width == TokenWidth::kU16 ? 65536 : int64_t{std::numeric_limits<int32_t>::max()} + 1;
   if (vocab < 1 || vocab > limit) {
-    Refuse(path, fmt::format("a vocabulary of {} in {} bytes a token; allowed: 1 to {}", vocab, uint32_t(width), limit));
+    Refuse(path,
+           fmt::format("a vocabulary of {} in {} bytes a token; allowed: 1 to {}", vocab, uint32_t(width), limit));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab) {
@@ -46,8 +47,8 @@ void CheckIds(const std::string& path, std::span<const int32_t> ids, int64_t voc
 
 TokenFile ReadTokenHeader(const InputFile& file) {
   if (file.bytes() < kTokenHeaderBytes) {
-    Refuse(file.path(), fmt::format("{} bytes are too few for the header of a token file ({})", file.bytes(),
-                                    kTokenHeaderBytes));
+    Refuse(file.path(),
+           fmt::format("{} bytes are too few for the header of a token file ({})", file.bytes(), kTokenHeaderBytes));
   }
   Header h;
   file.ReadAt(0, &h, kTokenHeaderBytes);
@@ -57,7 +58,8 @@ TokenFile ReadTokenHeader(const InputFile& file) {
   if (h.vocab < 1 || h.vocab > uint64_t{1} << 31) Refuse(file.path(), fmt::format("a vocabulary of {}", h.vocab));
   const auto body = static_cast<uint64_t>(file.bytes() - kTokenHeaderBytes);
   if (body % h.width != 0 || body / h.width != h.count) {
-    Refuse(file.path(), fmt::format("has {} bytes of tokens; its header says {} tokens of {} bytes", body, h.count, h.width));
+    Refuse(file.path(),
+           fmt::format("has {} bytes of tokens; its header says {} tokens of {} bytes", body, h.count, h.width));
   }
   return {static_cast<TokenWidth>(h.width), static_cast<int64_t>(h.vocab), static_cast<int64_t>(h.count)};
 }
@@ -65,8 +67,8 @@ TokenFile ReadTokenHeader(const InputFile& file) {
 void WriteTokens(const std::string& path, std::span<const int32_t> ids, int64_t vocab, TokenWidth width) {
   CheckIds(path, ids, vocab, width);
   const Header header{kMagic, 1, static_cast<uint32_t>(width), static_cast<uint64_t>(vocab), ids.size()};
-  const std::vector<uint16_t> narrow = width == TokenWidth::kU16 ? std::vector<uint16_t>(ids.begin(), ids.end())
-                                                                 : std::vector<uint16_t>();
+  const std::vector<uint16_t> narrow =
+      width == TokenWidth::kU16 ? std::vector<uint16_t>(ids.begin(), ids.end()) : std::vector<uint16_t>();
   const void* body = width == TokenWidth::kU16 ? static_cast<const void*>(narrow.data()) : ids.data();
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
   if (!file) Refuse(path, fmt::format("cannot write: {}", std::strerror(errno)));

@@ -67,8 +67,8 @@ Piece OpenText(const std::string& path) {
 Piece OpenTokens(const std::string& path, int64_t vocab) {
   const InputFile file(path);
   const TokenFile header = ReadTokenHeader(file);
-  const Piece piece{path, 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width),
-                    std::min(vocab, header.vocab)};
+  const Piece piece{
+      path, 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width), std::min(vocab, header.vocab)};
   if (file.bytes() <= kLookThroughBytes) LookThrough(file, piece);
   return piece;
 }
@@ -98,7 +98,8 @@ class FileTokenSource final : public TokenSource {
   }
 
  private:
-  /// One file stays open: neighbouring samples mostly share it, and a corpus may have more files than a process may open.
+  /// One file stays open: neighbouring samples mostly share it, and a corpus may have more files than a process may
+  /// open.
   const InputFile& Open(const std::string& path) {
     if (!file_ || file_->path() != path) file_.emplace(path);
     return *file_;
@@ -116,7 +117,8 @@ void CheckFormat(std::string_view format, int64_t vocab) {
                     fmt::format("data.format \"{}\" cannot be read; available: \"text\", \"tokens\"", format));
   }
   if (format == "text" && vocab < 256) {
-    throw UserError(ExitStatus::kData, fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", vocab));
+    throw UserError(ExitStatus::kData,
+                    fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", vocab));
   }
 }
 
@@ -151,9 +153,10 @@ std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std:
     tokens += piece.count;
   }
   if (tokens < seq_len + 1) {
-    throw UserError(ExitStatus::kData,
-                    fmt::format("{}{}: {} tokens in all; one sample needs {} (model.seq_len + 1)", files.front(),
-                                files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", tokens, seq_len + 1));
+    throw UserError(
+        ExitStatus::kData,
+        fmt::format("{}{}: {} tokens in all; one sample needs {} (model.seq_len + 1)", files.front(),
+                    files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", tokens, seq_len + 1));
   }
   return std::make_unique<FileTokenSource>(std::move(pieces), tokens, seq_len);
 }

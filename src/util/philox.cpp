@@ -18,7 +18,8 @@ namespace {
 
 #define ESPALIER_INLINE inline __attribute__((always_inline))
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// The thread sanitizer cannot start a program that chooses among clones.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 // Wider vectors, the same operations: each lane computes what the plain version does.
 #define ESPALIER_WIDE __attribute__((target_clones("avx2", "default"), optimize("O3")))
 #else
@@ -45,9 +46,7 @@ ESPALIER_INLINE Words TenRounds(Words c, uint32_t k0, uint32_t k1) {
 }
 
 // x as a double, exactly, by bits alone: conversions from 64-bit integers do not vectorise everywhere.
-ESPALIER_INLINE double Exact(uint32_t x) {
-  return std::bit_cast<double>(uint64_t{0x4330000000000000u} | x) - 0x1p52;
-}
+ESPALIER_INLINE double Exact(uint32_t x) { return std::bit_cast<double>(uint64_t{0x4330000000000000u} | x) - 0x1p52; }
 
 // ln(x) for 2^-33 <= x < 1, within 1 ulp: x = 2^k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), s = f / (2 + f),
 // ln(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))). Method and coefficients as in FreeBSD's msun e_log.c.
@@ -62,8 +61,9 @@ ESPALIER_INLINE double Log(double x) {
   const double z = s * s;
   const double w = z * z;
   const double even = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-  const double odd = z * (6.666666666666735130e-01 +
-                          w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+  const double odd =
+      z * (6.666666666666735130e-01 +
+           w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
   const double half = 0.5 * f * f;
   constexpr double kLn2High = 6.93147180369123816490e-01, kLn2Low = 1.90821492927058770002e-10;
   return k * kLn2High - ((half - (s * (half + (even + odd)) + k * kLn2Low)) - f);
@@ -72,19 +72,20 @@ ESPALIER_INLINE double Log(double x) {
 // sin and cos of an angle in [-pi/4, pi/4], within 1 ulp (msun k_sin.c, k_cos.c).
 ESPALIER_INLINE double SinNear0(double x) {
   const double z = x * x;
-  const double r = 8.33333333332248946124e-03 +
-                   z * (-1.98412698298579493134e-04 +
-                        z * (2.75573137070700676789e-06 + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)));
+  const double r =
+      8.33333333332248946124e-03 +
+      z * (-1.98412698298579493134e-04 +
+           z * (2.75573137070700676789e-06 + z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10)));
   return x + z * x * (-1.66666666666666324348e-01 + z * r);
 }
 
 ESPALIER_INLINE double CosNear0(double x) {
   const double z = x * x;
-  const double r =
-      z * (4.16666666666666019037e-02 +
-           z * (-1.38888888888741095749e-03 +
-                z * (2.48015872894767294178e-05 +
-                     z * (-2.75573143513906633035e-07 + z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)))));
+  const double r = z * (4.16666666666666019037e-02 +
+                        z * (-1.38888888888741095749e-03 +
+                             z * (2.48015872894767294178e-05 +
+                                  z * (-2.75573143513906633035e-07 +
+                                       z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11)))));
   const double half = 0.5 * z;
   const double w = 1.0 - half;
   return w + (((1.0 - w) - half) + z * r);

@@ -169,8 +169,8 @@ TEST(SampleIndexTest, WrapsByEpoch) {
 }
 
 TEST_F(DataTest, GlobsFollowPython) {
-  for (const char* name : {"b.txt", "a.txt", "c.md", ".hidden.txt", "x/d.txt", "x/y/e.txt", "x/.git/f.txt", "x/y/z/g.md",
-                           "w1.txt", "w2.txt", "w3.txt", "[odd].txt"}) {
+  for (const char* name : {"b.txt", "a.txt", "c.md", ".hidden.txt", "x/d.txt", "x/y/e.txt", "x/.git/f.txt",
+                           "x/y/z/g.md", "w1.txt", "w2.txt", "w3.txt", "[odd].txt"}) {
     Write(name, "text");
   }
   EXPECT_THAT(Expand({"*.txt"}), ElementsAre("[odd].txt", "a.txt", "b.txt", "w1.txt", "w2.txt", "w3.txt"));

@@ -18,8 +18,8 @@ namespace espalier {
 /// Which part of a global batch this rank holds.
 struct BatchLayout {
   int64_t microbatches = 1;
-  int64_t microbatch_rows = 1;  ///< sequences of one microbatch, all data-parallel ranks together
-  Range rows;                   ///< of each microbatch, held here; may be empty
+  int64_t microbatch_rows = 1;     ///< sequences of one microbatch, all data-parallel ranks together
+  Range rows;                      ///< of each microbatch, held here; may be empty
   std::vector<int64_t> positions;  ///< of each sequence, held here, in their order in memory
 
   /// Sequences per step.
@@ -76,8 +76,8 @@ class BatchLoader {
   std::unique_ptr<TokenSource> source_;
   const SampleOrder order_;
   const BatchLayout layout_;
-  Batch loading_;   ///< the thread's until ready_
-  Batch current_;   ///< the caller's
+  Batch loading_;  ///< the thread's until ready_
+  Batch current_;  ///< the caller's
   double wait_ms_ = 0;
 
   std::mutex mutex_;

@@ -1,5 +1,5 @@
-// Initial weights: every element depends only on the seed, the parameter's name and its global index, so that any layout
-// starts from the same bits (doc/numerics.md).
+// Initial weights: every element depends only on the seed, the parameter's name and its global index, so that any
+// layout starts from the same bits (doc/numerics.md).
 #pragma once
 
 #include <cstdint>

@@ -23,16 +23,17 @@ class TokenSource {
   virtual void Read(int64_t sample, std::span<int32_t> out) = 0;
 };
 
-/// Opens files or globs (ExpandPaths) as one source. `format` is "text" (bytes, one zero byte between files) or "tokens"
-/// (files written by WriteTokens, nothing between them). Files follow one another in byte order of their paths. Throws
-/// UserError (kData) listing every path that cannot be read, every damaged header, the first token id >= vocab of each
-/// file (files up to 1 GiB are looked through here, larger ones as they are read), and too few tokens for one sample.
+/// Opens files or globs (ExpandPaths) as one source. `format` is "text" (bytes, one zero byte between files) or
+/// "tokens" (files written by WriteTokens, nothing between them). Files follow one another in byte order of their
+/// paths. Throws UserError (kData) listing every path that cannot be read, every damaged header, the first token id >=
+/// vocab of each file (files up to 1 GiB are looked through here, larger ones as they are read), and too few tokens for
+/// one sample.
 std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
                                              int64_t seq_len, int64_t vocab);
 
-/// The files that paths and globs name, sorted by byte, each once. A path without `*?[` stands for itself. In a glob `*`
-/// and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need a
-/// pattern with one: as Python's glob.glob(p, recursive=True), directories left out. Throws UserError (kData) naming
+/// The files that paths and globs name, sorted by byte, each once. A path without `*?[` stands for itself. In a glob
+/// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need
+/// a pattern with one: as Python's glob.glob(p, recursive=True), directories left out. Throws UserError (kData) naming
 /// every path that is not a readable file and every glob that matches none.
 std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths);
 

@@ -26,7 +26,8 @@ uint64_t StreamKey(int64_t seed, std::string_view name);
 /// (doc/numerics.md says how, to the bit). The same on every machine with IEEE arithmetic.
 double NormalAt(int64_t seed, std::string_view name, int64_t element);
 
-/// out[i] = float(std * element first + i) of the stream with StreamKey `key`, i < count. Some 100 million a second and core.
+/// out[i] = float(std * element first + i) of the stream with StreamKey `key`, i < count. Some 100 million a second and
+/// core.
 void FillNormalRun(float* out, uint64_t key, int64_t first, int64_t count, double std);
 
 }  // namespace espalier

@@ -1,0 +1,95 @@
+// What a run says of itself: one line a step on the console, one JSON object a line in metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/mesh/mesh.hpp"
+#include "espalier/report/flops.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+/// One step, in the words of metrics.jsonl. `step` 1 is the first; times are of this rank.
+struct StepRecord {
+  int64_t step = 0;
+  float loss = 0;       ///< of the step's batch, before its update
+  float grad_norm = 0;  ///< before clipping
+  double lr = 0;
+  int64_t tokens = 0;  ///< so far
+  double step_ms = 0;
+  double tokens_per_s = 0;
+  int64_t peak_bytes = 0;
+  double compute_ms = 0;
+  double exposed_comm_ms = 0;
+  double idle_ms = 0;
+  double data_ms = 0;
+  double checkpoint_ms = 0;
+};
+
+/// What the "start" event says.
+struct StartRecord {
+  std::string version;
+  std::string deck;  ///< path or name
+  std::string device = "cpu";
+  int ranks = 1;
+  int64_t threads = 1;  ///< of each rank
+  Mesh mesh;
+  int64_t parameters = 0;
+  int64_t tokens_per_step = 0;
+  int64_t first_step = 1;  ///< of this start: 1, or the one after the checkpoint
+  double startup_ms = 0;   ///< from the beginning of the process to here
+};
+
+struct ReportOptions {
+  int rank = 0;                 ///< every rank but 0 is silent
+  std::string metrics_path;     ///< appended to; "" for none
+  std::FILE* console = stdout;  ///< nullptr for none
+  int64_t steps = 0;            ///< of the whole run
+  int64_t every_steps = 1;      ///< >= 1; on the console: these, the first of this start and the last
+  ModelFlops flops_per_token;
+  double peak_flops = 0;  ///< of all ranks together, per second; 0: not known, so mfu is null
+};
+
+/// Every line of metrics.jsonl is a whole JSON object, written at once. A number that is not finite is null, and "note"
+/// names it. On restart the file is appended to: a new "start" event, and lines of steps behind the restart point stay
+/// as history, so of lines with equal "step" the last one counts. The torn last line of a run that was killed is
+/// removed. Any thread may call any member.
+class Reporter {
+ public:
+  /// Creates missing folders. Throws UserError (kFault) if the metrics file cannot be opened. If a later line cannot be
+  /// written it warns once, and the run goes on.
+  explicit Reporter(ReportOptions options);
+  ~Reporter();
+  Reporter(const Reporter&) = delete;
+  Reporter& operator=(const Reporter&) = delete;
+
+  void Start(const StartRecord& start);
+  void Step(const StepRecord& record);
+  void Validation(int64_t step, double loss);
+  void Checkpoint(int64_t step, std::string_view dir, int64_t bytes, double blocked_ms, double committed_ms);
+  /// `rank_peak_bytes`: each rank's high-water mark; `outside_bytes`: the largest memory of a rank beside its arenas.
+  void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
+
+ private:
+  bool Silent() const { return options_.rank != 0; }
+  void Write(const std::string& line);
+  void Print(const std::string& line);
+  void PrintStep(const StepRecord& record);
+  /// Seconds to the last step, at the mean pace of the last steps.
+  double SecondsLeft(int64_t step) const;
+
+  const ReportOptions options_;
+  std::mutex mutex_;
+  int metrics_ = -1;
+  bool warned_ = false;
+  bool header_printed_ = false;
+  std::deque<double> recent_ms_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,194 @@
+#include "espalier/report/report.hpp"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+#include "espalier/report/text.hpp"
+#include "report/json_line.hpp"
+
+namespace espalier {
+namespace {
+
+// Nine significant digits tell any two fp32 apart; `{}` is the shortest text that reads back as the same double.
+constexpr std::string_view kNineDigits = "{:.9g}";
+constexpr std::string_view kShortest = "{}";
+constexpr std::string_view kMilliseconds = "{:.3f}";
+constexpr std::string_view kRate = "{:.1f}";
+constexpr std::string_view kFraction = "{:.4g}";
+
+constexpr size_t kPaceSteps = 20;
+
+/// Cuts off what follows the last line end.
+void RemoveTornLine(int file) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) return;
+  off_t end = status.st_size;
+  char last = '\n';
+  while (end > 0 && pread(file, &last, 1, end - 1) == 1 && last != '\n') --end;
+  if (end != status.st_size && ftruncate(file, end) != 0) spdlog::warn("metrics: the last line is torn and stays");
+}
+
+int OpenMetrics(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
+  RemoveTornLine(file);
+  return file;
+}
+
+std::string MeshObject(const Mesh& mesh) {
+  JsonLine line;
+  for (Axis axis : kAxes) line.Integer(Name(axis), mesh.Degree(axis));
+  std::string text = line.Finish();
+  text.pop_back();
+  return text;
+}
+
+int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_string(steps).size()) + 1); }
+
+}  // namespace
+
+Reporter::Reporter(ReportOptions options) : options_(std::move(options)) {
+  CHECK(options_.every_steps >= 1, "a report every {} steps", options_.every_steps);
+  if (!Silent() && !options_.metrics_path.empty()) metrics_ = OpenMetrics(options_.metrics_path);
+}
+
+Reporter::~Reporter() {
+  if (metrics_ >= 0) close(metrics_);
+}
+
+void Reporter::Start(const StartRecord& start) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "start")
+            .Text("version", start.version)
+            .Integer("ranks", start.ranks)
+            .Raw("mesh", MeshObject(start.mesh))
+            .Integer("parameters", start.parameters)
+            .Integer("tokens_per_step", start.tokens_per_step)
+            .Text("deck", start.deck)
+            .Text("device", start.device)
+            .Integer("threads", start.threads)
+            .Integer("steps", options_.steps)
+            .Integer("first_step", start.first_step)
+            .Number("flops_per_token", options_.flops_per_token.causal, kShortest)
+            .Number("flops_per_token_full", options_.flops_per_token.full, kShortest)
+            .Number("startup_ms", start.startup_ms, kMilliseconds)
+            .Finish());
+}
+
+void Reporter::Step(const StepRecord& record) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  recent_ms_.push_back(record.step_ms);
+  if (recent_ms_.size() > kPaceSteps) recent_ms_.pop_front();
+  JsonLine line;
+  line.Integer("step", record.step)
+      .Number("loss", record.loss, kNineDigits)
+      .Number("grad_norm", record.grad_norm, kNineDigits)
+      .Number("lr", record.lr, kShortest)
+      .Integer("tokens", record.tokens)
+      .Number("step_ms", record.step_ms, kMilliseconds)
+      .Number("tokens_per_s", record.tokens_per_s, kRate);
+  if (options_.peak_flops > 0) {
+    line.Number("mfu", options_.flops_per_token.causal * record.tokens_per_s / options_.peak_flops, kFraction);
+  } else {
+    line.Null("mfu");
+  }
+  line.Integer("peak_bytes", record.peak_bytes)
+      .Number("compute_ms", record.compute_ms, kMilliseconds)
+      .Number("exposed_comm_ms", record.exposed_comm_ms, kMilliseconds)
+      .Number("idle_ms", record.idle_ms, kMilliseconds)
+      .Number("data_ms", record.data_ms, kMilliseconds)
+      .Number("checkpoint_ms", record.checkpoint_ms, kMilliseconds);
+  Write(line.Finish());
+  if (!header_printed_ || record.step % options_.every_steps == 0 || record.step == options_.steps) PrintStep(record);
+}
+
+void Reporter::Validation(int64_t step, double loss) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine().Integer("step", step).Number("val_loss", loss, kNineDigits).Finish());
+  Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
+}
+
+void Reporter::Checkpoint(int64_t step, std::string_view dir, int64_t bytes, double blocked_ms, double committed_ms) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "checkpoint")
+            .Integer("step", step)
+            .Text("dir", dir)
+            .Integer("bytes", bytes)
+            .Number("blocked_ms", blocked_ms, kMilliseconds)
+            .Number("committed_ms", committed_ms, kMilliseconds)
+            .Finish());
+  Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", step, StepWidth(options_.steps), dir, HumanBytes(bytes),
+                    committed_ms));
+}
+
+void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "end")
+            .Integer("status", static_cast<int>(status))
+            .Raw("rank_peak_bytes", fmt::format("[{}]", fmt::join(rank_peak_bytes, ",")))
+            .Integer("outside_bytes", outside_bytes)
+            .Finish());
+}
+
+void Reporter::Write(const std::string& line) {
+  if (metrics_ < 0) return;
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = write(metrics_, line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      if (!warned_)
+        spdlog::warn("{}: cannot write: {}; lines will be missing", options_.metrics_path, std::strerror(errno));
+      warned_ = true;
+      return;
+    }
+    done += static_cast<size_t>(written);
+  }
+}
+
+void Reporter::Print(const std::string& line) {
+  if (options_.console == nullptr) return;
+  std::fwrite(line.data(), 1, line.size(), options_.console);
+  std::fflush(options_.console);
+}
+
+void Reporter::PrintStep(const StepRecord& record) {
+  const int width = StepWidth(options_.steps);
+  if (!header_printed_) {
+    Print(fmt::format("{:>{}}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>9}\n", "step", width, "loss", "grad norm", "lr",
+                      "tokens/s", "ms", "time left"));
+    header_printed_ = true;
+  }
+  Print(fmt::format("{:>{}}  {:>9.5f}  {:>9.4f}  {:>9.3e}  {:>8}  {:>9.1f}  {:>9}\n",
+                    fmt::format("{}/{}", record.step, options_.steps), width, record.loss, record.grad_norm, record.lr,
+                    HumanCount(record.tokens_per_s), record.step_ms, HumanDuration(SecondsLeft(record.step))));
+}
+
+double Reporter::SecondsLeft(int64_t step) const {
+  // The first step warms up caches; it sets the pace only as long as it is the only one.
+  const auto first = recent_ms_.begin() + (recent_ms_.size() > 1 && recent_ms_.size() < kPaceSteps ? 1 : 0);
+  const double mean = std::accumulate(first, recent_ms_.end(), 0.0) / static_cast<double>(recent_ms_.end() - first);
+  return static_cast<double>(options_.steps - step) * mean * 1e-3;
+}
+
+}  // namespace espalier

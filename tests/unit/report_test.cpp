@@ -1,0 +1,277 @@
+#include "espalier/report/report.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "espalier/report/flops.hpp"
+#include "espalier/report/text.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Deck Llama(int64_t layers, int64_t dim, int64_t heads, int64_t kv_heads, int64_t ffn_dim) {
+  Deck deck{};
+  deck.model = {"llama", layers, dim, heads, kv_heads, ffn_dim, 128256, 8192, 1e-5, 500000, false, 0.02};
+  return deck;
+}
+
+// Published counts of Megatron-LM's formula and PaLM's, to all digits given.
+TEST(Flops, KnownModels) {
+  const auto expect = [](const Deck& deck, double causal, double full) {
+    const ModelFlops flops = FlopsPerToken(deck);
+    EXPECT_NEAR(flops.causal / causal, 1.0, 5e-7);
+    EXPECT_NEAR(flops.full / full, 1.0, 5e-7);
+  };
+  expect(Llama(32, 4096, 32, 8, 14336), 5.147040e10, 5.791285e10);
+  expect(Llama(80, 8192, 64, 8, 28672), 4.492225e11, 4.814348e11);
+  expect(Llama(126, 16384, 128, 8, 53248), 2.523956e12, 2.625425e12);
+  Deck gpt3{};
+  gpt3.model = {"gpt2", 96, 12288, 96, 96, 4 * 12288, 51200, 2048, 1e-5, 0, true, 0.02};
+  expect(gpt3, 1.061947e12, 1.076443e12);
+}
+
+TEST(Text, Bytes) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(1023), "1023 B");
+  EXPECT_EQ(HumanBytes(1536), "1.50 KiB");
+  EXPECT_EQ(HumanBytes(10239), "10.0 KiB");
+  EXPECT_EQ(HumanBytes((1 << 20) - 1), "1.00 MiB");
+  EXPECT_EQ(HumanBytes(12'900'000), "12.3 MiB");
+  EXPECT_EQ(HumanBytes(int64_t{79} << 30), "79.0 GiB");
+  EXPECT_EQ(HumanBytes(std::numeric_limits<int64_t>::max()), "8.00 EiB");
+}
+
+TEST(Text, Counts) {
+  EXPECT_EQ(HumanCount(0), "0");
+  EXPECT_EQ(HumanCount(999.4), "999");
+  EXPECT_EQ(HumanCount(999.6), "1.00k");
+  EXPECT_EQ(HumanCount(12345), "12.3k");
+  EXPECT_EQ(HumanCount(999600), "1.00M");
+  EXPECT_EQ(HumanCount(7.06e10), "70.6G");
+  EXPECT_EQ(HumanCount(-1500), "-1.50k");
+  EXPECT_EQ(HumanCount(std::nan("")), "-");
+}
+
+TEST(Text, Durations) {
+  EXPECT_EQ(HumanDuration(0.4), "0s");
+  EXPECT_EQ(HumanDuration(59.6), "1m00s");
+  EXPECT_EQ(HumanDuration(1624), "27m04s");
+  EXPECT_EQ(HumanDuration(3 * 3600 + 5 * 60 + 59), "3h05m");
+  EXPECT_EQ(HumanDuration(2 * 86400 + 3 * 3600 + 1), "2d03h");
+  EXPECT_EQ(HumanDuration(-1), "-");
+  EXPECT_EQ(HumanDuration(INFINITY), "-");
+}
+
+class ReporterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "espalier-report-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    console_ = std::tmpfile();
+  }
+  void TearDown() override {
+    std::fclose(console_);
+    fs::remove_all(folder_);
+  }
+
+  std::string MetricsPath() const { return folder_ + "/run/metrics.jsonl"; }
+  ReportOptions Options() const {
+    ReportOptions options;
+    options.metrics_path = MetricsPath();
+    options.console = console_;
+    options.steps = 12;
+    options.flops_per_token = {2e9, 3e9};
+    return options;
+  }
+  static StepRecord Record(int64_t step) {
+    StepRecord r;
+    r.step = step;
+    r.loss = 5.54321098f;
+    r.grad_norm = 1.0f / 3.0f;
+    r.lr = 3e-4;
+    r.tokens = step * 1001;
+    r.step_ms = 250;
+    r.tokens_per_s = 4004;
+    r.peak_bytes = 123456789;
+    r.compute_ms = 200.1234;
+    r.exposed_comm_ms = 30;
+    r.idle_ms = 20;
+    r.data_ms = 0.5;
+    r.checkpoint_ms = 7;
+    return r;
+  }
+  std::vector<std::string> Lines() const {
+    std::ifstream file(MetricsPath());
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  }
+  std::vector<std::string> Console() const {
+    std::rewind(console_);
+    std::vector<std::string> lines;
+    char line[512];
+    while (std::fgets(line, sizeof line, console_) != nullptr) lines.emplace_back(line);
+    return lines;
+  }
+
+  std::string folder_;
+  std::FILE* console_ = nullptr;
+};
+
+TEST_F(ReporterTest, StepLineHasEveryFieldInOrder) {
+  Reporter(Options()).Step(Record(3));
+  EXPECT_THAT(Lines(),
+              ElementsAre("{\"step\":3,\"loss\":5.54321098,\"grad_norm\":0.333333343,\"lr\":0.0003,\"tokens\":3003,"
+                          "\"step_ms\":250.000,\"tokens_per_s\":4004.0,\"mfu\":null,\"peak_bytes\":123456789,"
+                          "\"compute_ms\":200.123,\"exposed_comm_ms\":30.000,\"idle_ms\":20.000,"
+                          "\"data_ms\":0.500,\"checkpoint_ms\":7.000}"));
+}
+
+TEST_F(ReporterTest, NineDigitsTellNeighboursApart) {
+  Reporter reporter(Options());
+  float loss = 2.5f;
+  for (int64_t step = 1; step <= 50; ++step, loss = std::nextafterf(loss, 3.0f)) {
+    StepRecord r = Record(step);
+    r.loss = loss;
+    reporter.Step(r);
+    EXPECT_EQ(static_cast<float>(json::parse(Lines().back())["loss"].get<double>()), loss);
+  }
+}
+
+TEST_F(ReporterTest, MfuNeedsAPeak) {
+  ReportOptions options = Options();
+  options.peak_flops = 8e13;
+  Reporter(options).Step(Record(1));
+  EXPECT_DOUBLE_EQ(json::parse(Lines()[0])["mfu"].get<double>(), 0.1001);
+}
+
+TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
+  Reporter reporter(Options());
+  StartRecord start;
+  start.version = "0.1.0";
+  start.deck = "inputs/llama/\"tiny\".toml";
+  start.ranks = 8;
+  start.mesh = Mesh({2, 1, 2, 1, 2});
+  start.parameters = 70'000'000'001;
+  start.tokens_per_step = 1024;
+  reporter.Start(start);
+  reporter.Validation(5, 2.25);
+  reporter.Checkpoint(6, "runs/x/checkpoints/step-00000006", 1 << 21, 1.5, 20.25);
+  reporter.End(ExitStatus::kStopped, {10, 20, 30}, 77);
+  const std::vector<std::string> lines = Lines();
+  ASSERT_EQ(lines.size(), 4u);
+  const json first = json::parse(lines[0]);
+  EXPECT_EQ(first["event"], "start");
+  EXPECT_EQ(first["version"], "0.1.0");
+  EXPECT_EQ(first["ranks"], 8);
+  EXPECT_EQ(first["mesh"], json::parse(R"({"pp":2,"dp_replicate":1,"dp_shard":2,"cp":1,"tp":2})"));
+  EXPECT_EQ(first["parameters"], 70'000'000'001);
+  EXPECT_EQ(first["tokens_per_step"], 1024);
+  EXPECT_EQ(first["deck"], "inputs/llama/\"tiny\".toml");
+  EXPECT_EQ(first["first_step"], 1);
+  EXPECT_EQ(first["flops_per_token"], 2e9);
+  EXPECT_EQ(lines[1], R"({"step":5,"val_loss":2.25})");
+  EXPECT_EQ(lines[2], R"({"event":"checkpoint","step":6,"dir":"runs/x/checkpoints/step-00000006","bytes":2097152,)"
+                      R"("blocked_ms":1.500,"committed_ms":20.250})");
+  EXPECT_EQ(lines[3], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
+}
+
+TEST_F(ReporterTest, WhatIsNotFiniteIsNullWithANote) {
+  Reporter reporter(Options());
+  StepRecord r = Record(2);
+  r.loss = std::numeric_limits<float>::quiet_NaN();
+  r.grad_norm = std::numeric_limits<float>::infinity();
+  reporter.Step(r);
+  reporter.Validation(2, -INFINITY);
+  const json step = json::parse(Lines()[0]);
+  EXPECT_TRUE(step["loss"].is_null());
+  EXPECT_TRUE(step["grad_norm"].is_null());
+  EXPECT_EQ(step["note"], "loss is nan, grad_norm is inf");
+  EXPECT_EQ(step["lr"], 3e-4);
+  EXPECT_EQ(json::parse(Lines()[1])["note"], "val_loss is -inf");
+}
+
+TEST_F(ReporterTest, AppendsAndRemovesATornLine) {
+  Reporter(Options()).Step(Record(1));
+  const std::string whole = Lines()[0];
+  std::ofstream(MetricsPath(), std::ios::app) << "{\"step\":2,\"lo";
+  Reporter(Options()).Step(Record(1));
+  EXPECT_THAT(Lines(), ElementsAre(whole, whole));
+  std::ofstream(MetricsPath()) << "{\"torn";
+  Reporter(Options()).Step(Record(1));
+  EXPECT_THAT(Lines(), ElementsAre(whole));
+}
+
+TEST_F(ReporterTest, ConsoleLinesAreAligned) {
+  ReportOptions options = Options();
+  options.every_steps = 5;
+  Reporter reporter(options);
+  for (int64_t step = 1; step <= 12; ++step) {
+    StepRecord r = Record(step);
+    r.step_ms = step == 1 ? 60000 : 4000;
+    r.loss = static_cast<float>(12 - step);
+    reporter.Step(r);
+  }
+  EXPECT_THAT(Console(), ElementsAre("     step       loss  grad norm         lr  tokens/s         ms  time left\n",
+                                     "     1/12   11.00000     0.3333  3.000e-04     4.00k    60000.0     11m00s\n",
+                                     "     5/12    7.00000     0.3333  3.000e-04     4.00k     4000.0        28s\n",
+                                     "    10/12    2.00000     0.3333  3.000e-04     4.00k     4000.0         8s\n",
+                                     "    12/12    0.00000     0.3333  3.000e-04     4.00k     4000.0         0s\n"));
+  EXPECT_EQ(Lines().size(), 12u);
+}
+
+TEST_F(ReporterTest, OtherRanksAreSilent) {
+  ReportOptions options = Options();
+  options.rank = 3;
+  Reporter reporter(options);
+  reporter.Step(Record(1));
+  reporter.Validation(1, 2.0);
+  reporter.End(ExitStatus::kDone, {}, 0);
+  EXPECT_FALSE(fs::exists(MetricsPath()));
+  EXPECT_TRUE(Console().empty());
+}
+
+TEST_F(ReporterTest, AFileThatCannotBeOpenedIsRefused) {
+  std::ofstream(folder_ + "/run") << "a file where the folder should be";
+  try {
+    Reporter reporter(Options());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kFault);
+    EXPECT_THAT(error.what(), HasSubstr("metrics.jsonl: cannot write"));
+  }
+}
+
+TEST_F(ReporterTest, ThreadsDoNotTearLines) {
+  Reporter reporter(Options());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&reporter, t] {
+      for (int64_t i = 1; i <= 50; ++i) t % 2 == 0 ? reporter.Step(Record(i)) : reporter.Validation(i, 1.5);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<std::string> lines = Lines();
+  ASSERT_EQ(lines.size(), 200u);
+  for (const std::string& line : lines) EXPECT_TRUE(json::accept(line)) << line;
+}
+
+}  // namespace
+}  // namespace espalier

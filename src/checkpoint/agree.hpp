@@ -1,5 +1,5 @@
-// Work that may fail on some ranks, ended by an agreement: every rank goes on or every rank throws the same UserError, so
-// nobody waits for one that has left.
+// Work that may fail on some ranks, ended by an agreement: every rank goes on or every rank throws the same UserError,
+// so nobody waits for one that has left.
 #pragma once
 
 #include <functional>

@@ -10,7 +10,8 @@ namespace {
 
 std::string Files(const Manifest& manifest) {
   std::string text = fmt::format("\n{:<16} {:>14}  crc32c\n", "file", "bytes");
-  for (const ManifestFile& file : manifest.files) text += fmt::format("{:<16} {:>14}  {:08x}\n", file.name, file.bytes, file.crc);
+  for (const ManifestFile& file : manifest.files)
+    text += fmt::format("{:<16} {:>14}  {:08x}\n", file.name, file.bytes, file.crc);
   return text;
 }
 
@@ -32,8 +33,8 @@ std::string Describe(const std::string& dir) {
   text += fmt::format("id          {}\nstep        {}\nsamples     {}\n", manifest.id, metadata.step, metadata.samples);
   if (!metadata.losses.empty()) text += fmt::format("losses      {:.9g}\n", fmt::join(metadata.losses, " "));
   text += fmt::format("ranks       {}\nmesh        {}\n", manifest.ranks, manifest.mesh);
-  text += fmt::format("parameters  {}\nbytes       {} in {} files, {} tensors\n", manifest.Parameters(), manifest.Bytes(),
-                      manifest.files.size(), manifest.tensors.size());
+  text += fmt::format("parameters  {}\nbytes       {} in {} files, {} tensors\n", manifest.Parameters(),
+                      manifest.Bytes(), manifest.files.size(), manifest.tensors.size());
   text += fmt::format("written by  espalier {} ({})\n", metadata.version, metadata.git_hash);
   return text + Files(manifest) + Tensors(manifest) + "\ndeck\n" + metadata.deck;
 }

@@ -34,7 +34,8 @@ class File {
   /// Exactly `bytes` from `offset`; fewer are an error.
   void Read(void* data, int64_t bytes, int64_t offset) const;
   void Write(const void* data, int64_t bytes, int64_t offset) const;
-  /// Takes room for the first `bytes` on the disk now, where the file system can, so that a full disk shows before the work.
+  /// Takes room for the first `bytes` on the disk now, where the file system can, so that a full disk shows before the
+  /// work.
   void Reserve(int64_t bytes) const;
   /// Returns when everything is on the disk.
   void Sync() const;

@@ -19,7 +19,8 @@ herr_t KeepDescription(unsigned, const H5E_error2_t* error, void* text) {
   return 0;
 }
 
-void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t memory_type, hid_t space, const void* data) {
+void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t memory_type, hid_t space,
+                      const void* data) {
   Hdf5Handle attribute(HDF5_CALL(H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT)), H5Aclose);
   HDF5_CALL(H5Awrite(attribute, memory_type, data));
   attribute.Close();

@@ -1,5 +1,5 @@
-// HDF5 behind handles that close themselves; every failure is an exception with HDF5's own words. HDF5 lays files out and
-// describes them for people; tensor bytes are written and read beside it (shard.hpp).
+// HDF5 behind handles that close themselves; every failure is an exception with HDF5's own words. HDF5 lays files out
+// and describes them for people; tensor bytes are written and read beside it (shard.hpp).
 #pragma once
 
 #include <hdf5.h>

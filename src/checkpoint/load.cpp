@@ -13,15 +13,16 @@
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/crc32c.hpp"
 
-// Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so that
-// memory stays small), and keeps what it needs.
+// Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so
+// that memory stays small), and keeps what it needs.
 namespace espalier {
 namespace {
 
 constexpr int64_t kChunk = int64_t{4} << 20;
 
 /// What differs between the tensors of the run and those of the checkpoint.
-std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest, Coverage coverage) {
+std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest,
+                                     Coverage coverage) {
   std::vector<std::string> messages;
   std::map<std::string_view, const ManifestTensor*> stored;
   for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
@@ -32,8 +33,9 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
       continue;
     }
     if (tensor.type.shape != found->second->shape || tensor.type.dtype != Dtype::kF32)
-      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.name, Name(tensor.type.dtype),
-                                     ToString(tensor.type.shape), ToString(found->second->shape)));
+      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.name,
+                                     Name(tensor.type.dtype), ToString(tensor.type.shape),
+                                     ToString(found->second->shape)));
     stored.erase(found);
   }
   if (coverage == Coverage::kAll)
@@ -52,8 +54,8 @@ struct Need {
 };
 
 /// A tensor that nobody fills would start from whatever the memory held.
-void CheckNoneForgotten(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
-                        const Coordinate& coordinate) {
+void CheckNoneForgotten(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+                        const Mesh& mesh, const Coordinate& coordinate) {
   std::set<std::string_view> passed;
   for (const LocalTensor& own : local) passed.insert(own.tensor->name);
   for (const StateTensor& tensor : tensors)
@@ -91,12 +93,14 @@ uint32_t ReadInPlace(const File& file, const Need& need) {
   return crc;
 }
 
-/// Copies what the chunk [at, at + bytes) of the piece holds of the runs; leaves `runs` at the first that goes on beyond it.
+/// Copies what the chunk [at, at + bytes) of the piece holds of the runs; leaves `runs` at the first that goes on
+/// beyond it.
 void CopyRuns(const char* chunk, int64_t at, int64_t bytes, char* out, Runs& runs) {
   for (; !runs.Done(); runs.Next()) {
     const int64_t begin = std::max(runs.From(), at);
     const int64_t end = std::min(runs.From() + runs.Bytes(), at + bytes);
-    if (begin < end) std::memcpy(out + runs.To() + (begin - runs.From()), chunk + (begin - at), static_cast<size_t>(end - begin));
+    if (begin < end)
+      std::memcpy(out + runs.To() + (begin - runs.From()), chunk + (begin - at), static_cast<size_t>(end - begin));
     if (runs.From() + runs.Bytes() > at + bytes) return;
   }
 }
@@ -124,8 +128,9 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   for (const Need& need : needs) {
     const uint32_t crc = need.piece->box == need.box ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
     if (crc != need.piece->crc)
-      mistakes.push_back(fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",
-                                     file.path(), need.tensor->name, ToString(need.piece->box), crc, need.piece->crc));
+      mistakes.push_back(
+          fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",
+                      file.path(), need.tensor->name, ToString(need.piece->box), crc, need.piece->crc));
   }
   return mistakes;
 }

@@ -10,7 +10,8 @@
 namespace espalier {
 
 const ManifestTensor* Manifest::Find(std::string_view tensor) const {
-  const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const ManifestTensor& t) { return t.name == tensor; });
+  const auto it =
+      std::find_if(tensors.begin(), tensors.end(), [&](const ManifestTensor& t) { return t.name == tensor; });
   return it == tensors.end() ? nullptr : &*it;
 }
 
@@ -48,8 +49,8 @@ std::string Print(const Manifest& m) {
   for (const ManifestTensor& t : m.tensors) {
     text += fmt::format("tensor {} {} {}\n", t.name, Name(Dtype::kF32), ToString(t.shape));
     for (const ManifestPiece& p : t.pieces)
-      text += fmt::format("piece {} {} {} {:08x}\n", m.files[static_cast<size_t>(p.file)].name, ToString(p.box), p.offset,
-                          p.crc);
+      text += fmt::format("piece {} {} {} {:08x}\n", m.files[static_cast<size_t>(p.file)].name, ToString(p.box),
+                          p.offset, p.crc);
   }
   return text + fmt::format("end {:08x}\n", Crc32c(text.data(), text.size()));
 }

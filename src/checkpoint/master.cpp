@@ -28,9 +28,9 @@ void CreateView(hid_t file, const Manifest& manifest, const ManifestTensor& tens
     HDF5_CALL(H5Pset_virtual(properties, whole, shard.c_str(), tensor.name.c_str(), source));
   }
   HDF5_CALL(H5Sselect_all(whole));
-  Hdf5Handle view(HDF5_CALL(H5Dcreate2(file, tensor.name.c_str(), H5T_IEEE_F32LE, whole, H5P_DEFAULT, properties,
-                                       H5P_DEFAULT)),
-                  H5Dclose);
+  Hdf5Handle view(
+      HDF5_CALL(H5Dcreate2(file, tensor.name.c_str(), H5T_IEEE_F32LE, whole, H5P_DEFAULT, properties, H5P_DEFAULT)),
+      H5Dclose);
   view.Close();
 }
 

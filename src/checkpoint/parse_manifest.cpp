@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostCount = int64_t{1} << 53;   // steps, samples
+constexpr int64_t kMostCount = int64_t{1} << 53;  // steps, samples
 constexpr int64_t kMostRanks = int64_t{1} << 24;
 constexpr int64_t kMostExtent = int64_t{1} << 40;  // of a dim
 constexpr int64_t kMostBytes = int64_t{1} << 58;   // of a tensor or file
@@ -73,7 +73,8 @@ class ManifestReader {
   void CheckFrame() const {
     if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
     if (!text_.starts_with("espalier-checkpoint 1\n")) {
-      const std::string_view version = text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
+      const std::string_view version =
+          text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
       Fail(fmt::format("format '{}' is not known here; this program reads format 1", version));
     }
     if (text_.size() < kEndLine || !text_.ends_with('\n') || !text_.substr(text_.size() - kEndLine).starts_with("end "))
@@ -88,9 +89,11 @@ class ManifestReader {
     Key("espalier-checkpoint");
     Number(1, 1);
     EndLine();
-    manifest_.id = Line("id");
+    Key("id");
+    manifest_.id = Field();
     if (manifest_.id.size() != 32 || manifest_.id.find_first_not_of("0123456789abcdef") != std::string::npos)
       Fail("id is not 32 hex digits");
+    EndLine();
     manifest_.metadata.step = NumberLine("step", 0, kMostCount);
     manifest_.metadata.samples = NumberLine("samples", 0, kMostCount);
     manifest_.ranks = static_cast<int>(NumberLine("ranks", 1, kMostRanks));
@@ -111,9 +114,9 @@ class ManifestReader {
       Fail(fmt::format("'{}' is no file of a checkpoint", file.name));
     file.bytes = Number(0, kMostBytes);
     file.crc = Hex();
-    EndLine();
     if (!file_index_.emplace(file.name, static_cast<int>(manifest_.files.size())).second)
       Fail(fmt::format("file {} appears twice", file.name));
+    EndLine();
     manifest_.files.push_back(std::move(file));
   }
 
@@ -149,11 +152,11 @@ class ManifestReader {
     piece.box = ReadBox(tensor.shape);
     piece.offset = Number(0, kMostBytes);
     piece.crc = Hex();
-    EndLine();
     const int64_t file_bytes = manifest_.files[static_cast<size_t>(piece.file)].bytes;
     if (piece.offset + piece.Bytes() > file_bytes)
       Fail(fmt::format("{} {} ends at byte {} of {}, which has {}", tensor.name, ToString(piece.box),
                        piece.offset + piece.Bytes(), name, file_bytes));
+    EndLine();
     return piece;
   }
 
@@ -233,7 +236,8 @@ class ManifestReader {
     const size_t end = std::min(text_.find_first_of(stops, at_), text_.size());
     const std::string_view token = text_.substr(at_, end - at_);
     if (token.empty() || token.size() > kMostText) Fail(fmt::format("expected 1 to {} characters", kMostText));
-    if (std::any_of(token.begin(), token.end(), [](char c) { return c < ' ' || c > '~'; })) Fail("unprintable character");
+    if (std::any_of(token.begin(), token.end(), [](char c) { return c < ' ' || c > '~'; }))
+      Fail("unprintable character");
     at_ = end;
     return std::string(token);
   }

@@ -14,8 +14,8 @@ void CheckTensor(const StateTensor& tensor, const Mesh& mesh) {
   CHECK(rank >= 1 && rank <= 8 && Volume(tensor.type.shape) > 0, "{} has shape {}", tensor.name,
         ToString(tensor.type.shape));
   CHECK(tensor.type.placements.Partial().Empty(), "{} is partial", tensor.name);
-  CHECK(tensor.stage >= 0 && tensor.stage < mesh.Degree(Axis::kPp), "{} is on stage {} of {}", tensor.name, tensor.stage,
-        mesh.Degree(Axis::kPp));
+  CHECK(tensor.stage >= 0 && tensor.stage < mesh.Degree(Axis::kPp), "{} is on stage {} of {}", tensor.name,
+        tensor.stage, mesh.Degree(Axis::kPp));
 }
 
 Coordinate OnStage(int stage) {

@@ -22,8 +22,9 @@ Metadata ReadMetadata(const std::string& dir) {
   std::string deck = Directory(dir).ReadText(kDeckName, kMostDeckBytes);
   const uint32_t crc = Crc32c(deck.data(), deck.size());
   if (static_cast<int64_t>(deck.size()) != listed.bytes || crc != listed.crc)
-    throw UserError(ExitStatus::kData, fmt::format("{}/{}: {} bytes with checksum {:08x}, the MANIFEST says {} and {:08x}", dir,
-                                                   kDeckName, deck.size(), crc, listed.bytes, listed.crc));
+    throw UserError(ExitStatus::kData,
+                    fmt::format("{}/{}: {} bytes with checksum {:08x}, the MANIFEST says {} and {:08x}", dir, kDeckName,
+                                deck.size(), crc, listed.bytes, listed.crc));
   manifest.metadata.deck = std::move(deck);
   return manifest.metadata;
 }

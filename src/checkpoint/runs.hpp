@@ -1,4 +1,5 @@
-// Copying part of a piece that arrives in chunks: the common part of two boxes as runs of bytes that are contiguous in both.
+// Copying part of a piece that arrives in chunks: the common part of two boxes as runs of bytes that are contiguous in
+// both.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace espalier {
 
-/// Walks the runs of the common part of `from` and `to` (two dense row-major pieces of one tensor, fp32) in the order of `from`.
+/// Walks the runs of the common part of `from` and `to` (two dense row-major pieces of one tensor, fp32) in the order
+/// of `from`.
 class Runs {
  public:
   Runs(const Box& from, const Box& to);

@@ -12,8 +12,8 @@
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 
-// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and brought to the disk; the MANIFEST is written last;
-// one rename commits. Until then nothing that was committed before is touched.
+// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and brought to the disk; the MANIFEST is
+// written last; one rename commits. Until then nothing that was committed before is touched.
 namespace espalier {
 namespace {
 
@@ -23,7 +23,11 @@ class Saver {
  public:
   Saver(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
         const std::vector<LocalTensor>& local, const Mesh& mesh, World& world)
-      : checkpoints_dir_(checkpoints_dir), metadata_(metadata), tensors_(tensors), mesh_(mesh), world_(world),
+      : checkpoints_dir_(checkpoints_dir),
+        metadata_(metadata),
+        tensors_(tensors),
+        mesh_(mesh),
+        world_(world),
         pieces_(PlanPieces(tensors, mesh)) {
     CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
     for (const LocalTensor& piece : local) local_[piece.tensor->name] = piece.data;
@@ -35,8 +39,8 @@ class Saver {
       return Steps(keep);
     } catch (const UserError& error) {
       std::vector<std::string> messages = error.messages();
-      messages.insert(messages.begin(), fmt::format("{}/{} is not saved; older checkpoints are untouched", checkpoints_dir_,
-                                                    StepName(metadata_.step)));
+      messages.insert(messages.begin(), fmt::format("{}/{} is not saved; older checkpoints are untouched",
+                                                    checkpoints_dir_, StepName(metadata_.step)));
       throw UserError(ExitStatus::kFault, std::move(messages));
     }
   }
@@ -92,7 +96,8 @@ class Saver {
   ShardPiece Fill(const Piece& piece) const {
     const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     const auto data = local_.find(tensor.name);
-    CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but passed none", world_.Rank(), tensor.name);
+    CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but passed none", world_.Rank(),
+          tensor.name);
     return {tensor.name, tensor.type.shape, piece.box, data->second};
   }
 
@@ -106,7 +111,8 @@ class Saver {
       temporary.WriteText(kManifestName, text);
       temporary.Sync();
       std::string outcome = fmt::format("{}\n", manifest.Bytes() + static_cast<int64_t>(text.size()));
-      for (const std::string& warning : Commit(Directory(checkpoints_dir_), metadata_.step, id_)) outcome += warning + "\n";
+      for (const std::string& warning : Commit(Directory(checkpoints_dir_), metadata_.step, id_))
+        outcome += warning + "\n";
       return outcome;
     } catch (...) {
       std::error_code ignored;

@@ -22,9 +22,9 @@ int64_t CreatePiece(hid_t file, const ShardPiece& piece) {
   HDF5_CALL(H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY));
   HDF5_CALL(H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER));
   const Hdf5Handle space = Dataspace(ExtentsOf(piece.box));
-  Hdf5Handle dataset(HDF5_CALL(H5Dcreate2(file, piece.tensor.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties,
-                                          H5P_DEFAULT)),
-                     H5Dclose);
+  Hdf5Handle dataset(
+      HDF5_CALL(H5Dcreate2(file, piece.tensor.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT)),
+      H5Dclose);
   Shape start;
   for (const Range& r : piece.box) start.push_back(r.begin);
   WriteAttribute(dataset, "start", start);
@@ -35,8 +35,8 @@ int64_t CreatePiece(hid_t file, const ShardPiece& piece) {
   return static_cast<int64_t>(offset);
 }
 
-/// Lays the file out. HDF5 is done with it before the first byte of a tensor is written: so its lock is short, errors of the
-/// disk are the system's own, and it never holds a half-written file.
+/// Lays the file out. HDF5 is done with it before the first byte of a tensor is written: so its lock is short, errors
+/// of the disk are the system's own, and it never holds a half-written file.
 std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<ShardPiece>& pieces) {
   const auto lock = LockHdf5();
   Hdf5Handle file = CreateHdf5File(path);
@@ -77,8 +77,8 @@ ShardReport WriteShard(const Directory& dir, const std::string& name, const std:
   const Checksums found = ChecksumFile(file, extents);
   for (size_t p = 0; p < pieces.size(); ++p)
     if (found.extents[p] != report.pieces[p].crc)
-      throw UserError(ExitStatus::kData, fmt::format("{}: {} reads back otherwise than it was written", file.path(),
-                                                     pieces[p].tensor));
+      throw UserError(ExitStatus::kData,
+                      fmt::format("{}: {} reads back otherwise than it was written", file.path(), pieces[p].tensor));
   report.crc = found.whole;
   return report;
 }

@@ -33,12 +33,12 @@ struct ShardReport {
 /// "shard-00003.h5".
 std::string ShardName(int rank);
 
-/// Makes `dir`/`name` with one contiguous dataset per piece, brings it to the disk, and reads it back against the checksums
-/// taken from memory. Throws UserError.
+/// Makes `dir`/`name` with one contiguous dataset per piece, brings it to the disk, and reads it back against the
+/// checksums taken from memory. Throws UserError.
 ShardReport WriteShard(const Directory& dir, const std::string& name, const std::vector<ShardPiece>& pieces);
 
-/// Makes `dir`/master.h5: every tensor whole, as a virtual dataset over the shards (fill value NaN: a missing shard shows),
-/// and what `manifest` and `deck` say. Brings it to the disk.
+/// Makes `dir`/master.h5: every tensor whole, as a virtual dataset over the shards (fill value NaN: a missing shard
+/// shows), and what `manifest` and `deck` say. Brings it to the disk.
 void WriteMaster(const Directory& dir, const Manifest& manifest, const std::string& deck);
 
 }  // namespace espalier

@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
-// `latest` is renewed by renaming "latest-ID", written before the commit. If a run ends between the two renames, the id tells
-// that the directory named there is the one that was committed.
+// `latest` is renewed by renaming "latest-ID", written before the commit. If a run ends between the two renames, the id
+// tells that the directory named there is the one that was committed.
 constexpr std::string_view kPendingPrefix = "latest-";
 
 std::optional<int64_t> StepOf(std::string_view name) {
@@ -63,7 +63,8 @@ std::string Announced(const std::string& checkpoints_dir) {
     if (!file.starts_with(kPendingPrefix)) continue;
     const std::string name = NamedBy(checkpoints_dir, file);
     try {
-      if (!name.empty() && ReadManifest(checkpoints_dir + "/" + name).id == file.substr(kPendingPrefix.size())) return name;
+      if (!name.empty() && ReadManifest(checkpoints_dir + "/" + name).id == file.substr(kPendingPrefix.size()))
+        return name;
     } catch (const UserError&) {
       // It is damaged; what `latest` names is better.
     }
@@ -133,14 +134,15 @@ std::optional<std::string> FindLatest(const std::string& checkpoints_dir) {
 std::string Resolve(const std::string& restart, const std::string& checkpoints_dir) {
   std::error_code error;
   if (restart != "latest" && fs::is_regular_file(fs::path(restart) / kManifestName, error)) return restart;
-  const std::vector<std::string> places = restart == "latest" ? std::vector{checkpoints_dir}
-                                                              : std::vector{restart, restart + "/checkpoints"};
+  const std::vector<std::string> places =
+      restart == "latest" ? std::vector{checkpoints_dir} : std::vector{restart, restart + "/checkpoints"};
   for (const std::string& place : places)
     if (const auto latest = FindLatest(place)) return *latest;
-  throw UserError(ExitStatus::kData,
-                  restart == "latest"
-                      ? fmt::format("{}: no committed checkpoint (a directory step-NNNNNNNN with a MANIFEST)", checkpoints_dir)
-                      : fmt::format("{}: no checkpoint, no directory of checkpoints and no run with one", restart));
+  throw UserError(
+      ExitStatus::kData,
+      restart == "latest"
+          ? fmt::format("{}: no committed checkpoint (a directory step-NNNNNNNN with a MANIFEST)", checkpoints_dir)
+          : fmt::format("{}: no checkpoint, no directory of checkpoints and no run with one", restart));
 }
 
 void RemoveLeftovers(const Directory& checkpoints) {
@@ -155,7 +157,8 @@ void RequireSpace(const std::string& dir, int64_t bytes) {
   const auto free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
   const int64_t need = bytes + bytes / 10;
   if (free < need)
-    throw UserError(ExitStatus::kFault, fmt::format("{}: {} bytes are needed for a checkpoint, {} are free", dir, need, free));
+    throw UserError(ExitStatus::kFault,
+                    fmt::format("{}: {} bytes are needed for a checkpoint, {} are free", dir, need, free));
 }
 
 std::string DrawId() {

@@ -1,4 +1,5 @@
-// The directory that holds a run's checkpoints: temporary ones, the commit by rename, `latest`, and the end of old ones.
+// The directory that holds a run's checkpoints: temporary ones, the commit by rename, `latest`, and the end of old
+// ones.
 #pragma once
 
 #include <string>
@@ -26,12 +27,13 @@ std::string DrawId();
 /// "tmp-00001200-ID".
 std::string TemporaryName(int64_t step, const std::string& id);
 
-/// Turns the complete temporary directory into the checkpoint of `step`, by one rename or exchange, and says so in `latest`. An
-/// older checkpoint of the same step makes way only then. Returns warnings about what failed after the commit.
+/// Turns the complete temporary directory into the checkpoint of `step`, by one rename or exchange, and says so in
+/// `latest`. An older checkpoint of the same step makes way only then. Returns warnings about what failed after the
+/// commit.
 std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, const std::string& id);
 
-/// Removes committed checkpoints before `step` beyond the newest `keep`, this one included. Later steps are another attempt's
-/// and stay. Returns warnings.
+/// Removes committed checkpoints before `step` beyond the newest `keep`, this one included. Later steps are another
+/// attempt's and stay. Returns warnings.
 std::vector<std::string> Prune(const Directory& checkpoints, int64_t step, int64_t keep, const std::string& id);
 
 }  // namespace espalier

@@ -39,7 +39,8 @@ std::string TilingMistake(const Shape& shape, const std::vector<Box>& pieces) {
     const auto n = static_cast<int64_t>(cuts.size());
     for (size_t p = 0; p < pieces.size(); ++p) {
       const int64_t index = CellOf(cuts, shape[d], pieces[p][d]);
-      if (index < 0) return fmt::format("piece {} overlaps another one or leaves a gap in dim {}", ToString(pieces[p]), d);
+      if (index < 0)
+        return fmt::format("piece {} overlaps another one or leaves a gap in dim {}", ToString(pieces[p]), d);
       cell[p] = cell[p] * n + index;
     }
     cells *= n;

@@ -29,7 +29,8 @@ std::vector<Content> ContentsOf(const Manifest& manifest) {
 }
 
 /// Reads one file; appends what is damaged and returns the bytes read.
-int64_t VerifyFile(const Directory& dir, const ManifestFile& listed, const Content& content, std::vector<std::string>& damage) {
+int64_t VerifyFile(const Directory& dir, const ManifestFile& listed, const Content& content,
+                   std::vector<std::string>& damage) {
   const File file = dir.Open(listed.name);
   if (file.Bytes() != listed.bytes) {
     damage.push_back(fmt::format("{}: {} bytes, the MANIFEST says {}", listed.name, file.Bytes(), listed.bytes));
@@ -44,8 +45,8 @@ int64_t VerifyFile(const Directory& dir, const ManifestFile& listed, const Conte
                                    ToString(piece->box), found.extents[p], piece->crc));
   }
   if (damage.size() == before && found.whole != listed.crc)
-    damage.push_back(fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}{}", listed.name, found.whole, listed.crc,
-                                 content.pieces.empty() ? "" : "; its tensors are whole"));
+    damage.push_back(fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}{}", listed.name, found.whole,
+                                 listed.crc, content.pieces.empty() ? "" : "; its tensors are whole"));
   return listed.bytes;
 }
 

@@ -16,8 +16,8 @@ void Verify(const std::string& dir) {
     messages.insert(messages.end(), report.damage.begin(), report.damage.end());
     throw UserError(ExitStatus::kData, std::move(messages));
   }
-  fmt::print("\nverified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n", report.bytes, report.seconds,
-             static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
+  fmt::print("\nverified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n", report.bytes,
+             report.seconds, static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
 }
 
 }  // namespace

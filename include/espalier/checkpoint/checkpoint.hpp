@@ -1,5 +1,5 @@
-// Checkpoints: save, find, load, verify. Any layout loads any layout. A checkpoint is a directory that appears whole, by one
-// rename; what is in it says doc/checkpoint.md.
+// Checkpoints: save, find, load, verify. Any layout loads any layout. A checkpoint is a directory that appears whole,
+// by one rename; what is in it says doc/checkpoint.md.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +36,14 @@ struct SaveResult {
   std::vector<std::string> warnings;  ///< what went wrong after the commit: `latest` or old ones not renewed
 };
 
-/// Call before any other thread starts: keeps HDF5 from locking files (this room owns its directories) and from touching
-/// half-written files at exit. Done by the first save if it was not called.
+/// Call before any other thread starts: keeps HDF5 from locking files (this room owns its directories) and from
+/// touching half-written files at exit. Done by the first save if it was not called.
 void InitializeStorage();
 
 /// Saves as `checkpoints_dir`/step-NNNNNNNN and keeps the newest `keep` (>= 1) up to this step. Collective: every rank
-/// passes all `tensors` of all stages in the same order, and its own pieces. Each element is written once. Throws the same
-/// UserError (kFault) on every rank if any rank fails; then nothing was committed and older checkpoints are untouched.
+/// passes all `tensors` of all stages in the same order, and its own pieces. Each element is written once. Throws the
+/// same UserError (kFault) on every rank if any rank fails; then nothing was committed and older checkpoints are
+/// untouched.
 SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
                 const std::vector<LocalTensor>& local, const Mesh& mesh, World& world, int64_t keep);
 
@@ -50,23 +51,23 @@ SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, co
 enum class Coverage : uint8_t { kAll, kSome };
 
 /// Fills every rank's pieces from a checkpoint saved in any layout. Collective, as Save. Reads by MANIFEST alone, never
-/// through HDF5; checks size and checksum of all it reads; needs 4 MiB beside the pieces. Throws the same UserError (kData) on
-/// every rank, listing what is missing, extra, of another shape (both values), or damaged (tensor and file).
+/// through HDF5; checks size and checksum of all it reads; needs 4 MiB beside the pieces. Throws the same UserError
+/// (kData) on every rank, listing what is missing, extra, of another shape (both values), or damaged (tensor and file).
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage = Coverage::kAll);
 
 /// "step-00001200".
 std::string StepName(int64_t step);
 
-/// Committed checkpoints, best first, as paths: the latest, then those of smaller steps, newest first. The latest is what `latest`
-/// names; without a usable one, the largest step.
+/// Committed checkpoints, best first, as paths: the latest, then those of smaller steps, newest first. The latest is
+/// what `latest` names; without a usable one, the largest step.
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir);
 
 /// The first of FindCheckpoints.
 std::optional<std::string> FindLatest(const std::string& checkpoints_dir);
 
-/// The directory that the user means: "latest" in `checkpoints_dir`, a checkpoint, a directory of checkpoints or a run (their
-/// latest). Throws UserError (kData) if there is none.
+/// The directory that the user means: "latest" in `checkpoints_dir`, a checkpoint, a directory of checkpoints or a run
+/// (their latest). Throws UserError (kData) if there is none.
 std::string Resolve(const std::string& restart, const std::string& checkpoints_dir);
 
 /// Reads and checks `dir`/MANIFEST. Throws UserError (kData).
@@ -76,7 +77,7 @@ Manifest ReadManifest(const std::string& dir);
 Metadata ReadMetadata(const std::string& dir);
 
 struct VerifyReport {
-  int64_t bytes = 0;                ///< read
+  int64_t bytes = 0;  ///< read
   double seconds = 0;
   std::vector<std::string> damage;  ///< one line each, naming file and tensor; empty: whole
 };

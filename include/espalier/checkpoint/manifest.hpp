@@ -13,12 +13,12 @@ namespace espalier {
 
 /// What a checkpoint says of the run beside its tensors.
 struct Metadata {
-  int64_t step = 0;             ///< steps done
-  int64_t samples = 0;          ///< samples consumed: where the data go on, whatever the layout
-  std::string version;          ///< of the program that wrote it
-  std::string git_hash;         ///< of the program that wrote it
-  std::vector<double> losses;   ///< of the last steps, oldest first; for people and checks
-  std::string deck;             ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
+  int64_t step = 0;            ///< steps done
+  int64_t samples = 0;         ///< samples consumed: where the data go on, whatever the layout
+  std::string version;         ///< of the program that wrote it
+  std::string git_hash;        ///< of the program that wrote it
+  std::vector<double> losses;  ///< of the last steps, oldest first; for people and checks
+  std::string deck;            ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
 };
 
 /// One file of a checkpoint.
@@ -50,7 +50,7 @@ struct Manifest {
   std::string id;     ///< 32 hex digits, drawn for each save
   Metadata metadata;  ///< without the deck, which is a file of its own
   int ranks = 1;
-  std::string mesh;   ///< Mesh::ToString() of the run that saved
+  std::string mesh;  ///< Mesh::ToString() of the run that saved
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;  ///< in model order
 
@@ -63,15 +63,15 @@ struct Manifest {
 /// The text; its last line holds the CRC-32C of all before. ParseManifest(Print(m)) prints the same text.
 std::string Print(const Manifest& manifest);
 
-/// Reads a MANIFEST strictly: checksum first, every number bounded, every name by its pattern, pieces tile their tensors
-/// and lie apart within their files. Throws UserError (kData): "WHERE:LINE: what".
+/// Reads a MANIFEST strictly: checksum first, every number bounded, every name by its pattern, pieces tile their
+/// tensors and lie apart within their files. Throws UserError (kData): "WHERE:LINE: what".
 Manifest ParseManifest(std::string_view text, std::string_view where);
 
 /// "[0:128,64:96]".
 std::string ToString(const Box& box);
 
-/// Why `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is cut at the
-/// same places everywhere.
+/// Why `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is cut at
+/// the same places everywhere.
 std::string TilingMistake(const Shape& shape, const std::vector<Box>& pieces);
 
 }  // namespace espalier

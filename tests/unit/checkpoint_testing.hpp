@@ -1,0 +1,217 @@
+// Ranks as threads of one process, and states of a small model with odd sizes, for the tests of checkpoints.
+#pragma once
+
+#include <barrier>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+
+namespace espalier {
+
+/// What the threads of one world share.
+struct Meeting {
+  explicit Meeting(int size) : barrier(size), texts(static_cast<size_t>(size)), numbers(static_cast<size_t>(size)) {}
+  std::barrier<> barrier;
+  std::vector<std::string> texts;
+  std::vector<int64_t> numbers;
+};
+
+class ThreadWorld final : public World {
+ public:
+  ThreadWorld(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  int Rank() const override { return rank_; }
+  int Size() const override { return static_cast<int>(meeting_.texts.size()); }
+  void Barrier() override { meeting_.barrier.arrive_and_wait(); }
+  std::vector<std::string> Gather(const std::string& bytes) override {
+    meeting_.texts[static_cast<size_t>(rank_)] = bytes;
+    Barrier();
+    std::vector<std::string> all = rank_ == 0 ? meeting_.texts : std::vector<std::string>{};
+    Barrier();
+    return all;
+  }
+  std::string Broadcast(const std::string& bytes) override {
+    if (rank_ == 0) meeting_.texts[0] = bytes;
+    Barrier();
+    std::string text = meeting_.texts[0];
+    Barrier();
+    return text;
+  }
+  int64_t Max(int64_t value) override {
+    meeting_.numbers[static_cast<size_t>(rank_)] = value;
+    Barrier();
+    const int64_t most = *std::max_element(meeting_.numbers.begin(), meeting_.numbers.end());
+    Barrier();
+    return most;
+  }
+
+ private:
+  Meeting& meeting_;
+  int rank_;
+};
+
+/// Runs `work` on every rank; returns each rank's error message, "" if it had none.
+inline std::vector<std::string> OnRanks(int ranks, const std::function<void(World&)>& work) {
+  Meeting meeting(ranks);
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      ThreadWorld world(meeting, rank);
+      try {
+        work(world);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  threads.clear();
+  return errors;
+}
+
+/// Degrees of pp, dp_replicate, dp_shard, cp, tp.
+using Degrees = std::array<int, kAxisCount>;
+
+/// Tensors of every kind of placement; sizes that no degree divides; one of more than 1 MiB; layer l on stage l % pp.
+inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
+  struct Sketch {
+    const char* name;
+    Shape shape;
+    std::vector<std::vector<Axis>> dims;
+    int layer;
+  };
+  const std::vector<Axis> none, tp = {Axis::kTp}, fsdp = {Axis::kDpShard, Axis::kCp},
+                                all = {Axis::kTp, Axis::kDpShard, Axis::kCp};
+  const std::vector<Sketch> sketches = {
+      {"model.embed_tokens.weight", {37, 10}, {all, none}, 0},
+      {"model.layers.0.self_attn.q_proj.weight", {13, 7}, {all, none}, 1},
+      {"model.layers.0.self_attn.o_proj.weight", {7, 13}, {fsdp, tp}, 1},
+      {"model.layers.1.mlp.cube", {3, 5, 7}, {none, tp, fsdp}, 2},
+      {"model.layers.1.norm.weight", {3}, {all}, 2},
+      {"model.norm.weight", {11}, {none}, 3},
+      {"lm_head.weight", {701, 600}, {tp, fsdp}, 3},
+  };
+  const Mesh mesh(degrees);
+  std::vector<StateTensor> tensors;
+  for (const char* prefix : {"parameters/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"})
+    for (const Sketch& sketch : sketches) {
+      Type type = MakeType(Dtype::kF32, sketch.shape);
+      for (size_t d = 0; d < sketch.dims.size(); ++d)
+        for (Axis axis : sketch.dims[d])
+          if (mesh.Degree(axis) > 1) type.placements.dims[d].push_back(axis);
+      tensors.push_back({std::string(prefix) + sketch.name, type, sketch.layer % degrees[0]});
+    }
+  return tensors;
+}
+
+/// Any bits, NaN patterns included: differ by tensor, element and salt.
+inline uint32_t TestBits(const std::string& tensor, int64_t element, uint64_t salt) {
+  uint64_t x = std::hash<std::string>{}(tensor) ^ (salt * 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(element);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<uint32_t>(x >> 31);
+}
+
+/// One rank's memory of TestTensors.
+class RankState {
+ public:
+  RankState(const std::vector<StateTensor>& tensors, const Mesh& mesh, int rank) {
+    const Coordinate coordinate = mesh.CoordinateOf(rank);
+    for (const StateTensor& tensor : tensors) {
+      if (tensor.stage != coordinate[0]) continue;
+      const Box box = LocalBox(tensor.type, mesh, coordinate);
+      pieces_.push_back(
+          {&tensor, box, std::vector<uint32_t>(static_cast<size_t>(Volume(ExtentsOf(box))), 0xdeadbeefu)});
+    }
+  }
+
+  std::vector<LocalTensor> Local() {
+    std::vector<LocalTensor> local;
+    for (Piece& piece : pieces_) local.push_back({piece.tensor, piece.bits.data()});
+    return local;
+  }
+
+  void Fill(uint64_t salt) {
+    for (Piece& piece : pieces_)
+      ForEach(piece, [&](uint32_t& bits, int64_t element) { bits = TestBits(piece.tensor->name, element, salt); });
+  }
+
+  int64_t Mistakes(uint64_t salt) {
+    int64_t mistakes = 0;
+    for (Piece& piece : pieces_)
+      ForEach(piece, [&](uint32_t& bits, int64_t element) {
+        mistakes += bits != TestBits(piece.tensor->name, element, salt);
+      });
+    return mistakes;
+  }
+
+ private:
+  struct Piece {
+    const StateTensor* tensor;
+    Box box;
+    std::vector<uint32_t> bits;
+  };
+
+  /// Calls `visit` with each local element and its index in the whole tensor.
+  static void ForEach(Piece& piece, const std::function<void(uint32_t&, int64_t)>& visit) {
+    const Shape extents = ExtentsOf(piece.box);
+    for (size_t i = 0; i < piece.bits.size(); ++i) {
+      int64_t rest = static_cast<int64_t>(i), element = 0, stride = 1;
+      for (size_t d = extents.size(); d-- > 0;) {
+        element += (piece.box[d].begin + rest % extents[d]) * stride;
+        rest /= extents[d];
+        stride *= piece.tensor->type.shape[d];
+      }
+      visit(piece.bits[i], element);
+    }
+  }
+
+  std::vector<Piece> pieces_;
+};
+
+/// A directory that ends with the test.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "espalier-checkpoint-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline Metadata TestMetadata(int64_t step) {
+  return {step, step * 8, "0.1.0", "0123abcd", {3.25, 3.1, 2.875}, "[run]\nsteps = 20\n"};
+}
+
+/// Saves a test state; returns the ranks' errors.
+inline std::vector<std::string> SaveState(const std::string& dir, const Degrees& degrees, int64_t step, uint64_t salt,
+                                          int64_t keep = 3) {
+  const Mesh mesh(degrees);
+  const std::vector<StateTensor> tensors = TestTensors(degrees);
+  return OnRanks(mesh.Ranks(), [&](World& world) {
+    RankState state(tensors, mesh, world.Rank());
+    state.Fill(salt);
+    Save(dir, TestMetadata(step), tensors, state.Local(), mesh, world, keep);
+  });
+}
+
+/// Loads into a layout and compares every bit; returns the ranks' errors.
+inline std::vector<std::string> LoadState(const std::string& dir, const Degrees& degrees, uint64_t salt) {
+  const Mesh mesh(degrees);
+  const std::vector<StateTensor> tensors = TestTensors(degrees);
+  return OnRanks(mesh.Ranks(), [&](World& world) {
+    RankState state(tensors, mesh, world.Rank());
+    Load(dir, tensors, state.Local(), mesh, world);
+    if (const int64_t mistakes = state.Mistakes(salt); mistakes > 0)
+      throw std::runtime_error(std::to_string(mistakes) + " elements differ");
+  });
+}
+
+}  // namespace espalier

@@ -111,18 +111,18 @@ class Assembler {
   }
 
   void Apply(const RawSetting& setting) {
-    if (setting.reported) return void(bad_.insert(setting.name));
+    if (setting.reported) return void(meant_.insert(setting.name));
     const DeckKey* key = FindDeckKey(setting.name);
     if (!key) return RefuseName(setting);
     const std::string full_name = key->FullName();
     const std::optional<DeckValue> value = setting.value ? Convert(*setting.value, *key) : std::nullopt;
-    std::string fault = value ? std::visit(Fault{*key}, *value) : fmt::format("must be {}", TypeName(*key));
-    if (!value) fault = WithAllowed(fault, *key);
-    if (!fault.empty()) {
-      bad_.insert(full_name);
-      return Refuse(setting.place, setting.shown, fault);
-    }
+    if (!value) return RefuseValue(full_name, setting, WithAllowed(fmt::format("must be {}", TypeName(*key)), *key));
+    if (const std::string fault = std::visit(Fault{*key}, *value); !fault.empty())
+      return RefuseValue(full_name, setting, fault);
     given_[full_name] = {key->allowed.paths ? MakeAbsolute(*value, setting.folder) : Normal(*value), setting.place};
+    // The folder that a relative path belongs to may have a name that no deck can hold.
+    if (const std::string fault = std::visit(Fault{*key}, given_[full_name].value); !fault.empty())
+      RefuseValue(full_name, setting, fault);
   }
 
   LoadedDeck Finish() {
@@ -143,33 +143,38 @@ class Assembler {
     mistakes_.push_back(fmt::format("{}: {}: {}", place, shown, why));
   }
 
-  /// What was probably meant counts as set wrongly, so that it is not reported as missing too.
+  void RefuseValue(const std::string& full_name, const RawSetting& setting, const std::string& why) {
+    bad_.insert(full_name);
+    Refuse(setting.place, setting.shown, why);
+  }
+
   void RefuseName(const RawSetting& setting) {
     std::vector<std::string> sections;
     for (const DeckSection& s : DeckSections()) sections.emplace_back(s.name);
     if (std::ranges::find(sections, setting.name) != sections.end()) {
-      SetSectionBad(setting.name);
+      MeantSection(setting.name);
       return Refuse(setting.place, setting.shown, fmt::format("must be a section, [{}]", setting.name));
     }
     if (setting.section) {
       const std::string nearest = Nearest(setting.name, sections);
-      SetSectionBad(nearest);
+      MeantSection(nearest);
       return Refuse(setting.place, "[" + setting.name + "]",
                     "unknown section" + DidYouMean(nearest.empty() ? "" : "[" + nearest + "]"));
     }
     const std::string nearest = NearestKey(setting.name);
-    bad_.insert(nearest);
+    meant_.insert(nearest);
     Refuse(setting.place, setting.shown, "unknown key" + DidYouMean(nearest));
   }
 
-  void SetSectionBad(const std::string& section) {
+  void MeantSection(const std::string& section) {
     for (const DeckKey& key : DeckSchema())
-      if (key.section == section) bad_.insert(key.FullName());
+      if (key.section == section) meant_.insert(key.FullName());
   }
 
   void FillGivenOrDefault(const DeckKey& key) {
     const std::string name = key.FullName();
     if (auto given = given_.find(name); given != given_.end()) return FillGiven(key, given->second);
+    if (meant_.contains(name)) bad_.insert(name);
     if (const auto* value = std::get_if<DeckValue>(&key.fallback)) {
       Set(deck_, key, *value);
       origins_[name] = "default";
@@ -194,7 +199,10 @@ class Assembler {
       bad_.insert(key.FullName());
       return;
     }
-    Set(deck_, key, derived->compute(deck_));
+    const DeckValue value = derived->compute(deck_);
+    if (const std::string fault = std::visit(Fault{key}, value); !fault.empty())
+      return Refuse(label_, fmt::format("{} (from {})", key.FullName(), derived->text), fault);
+    Set(deck_, key, value);
     origins_[key.FullName()] = fmt::format("from {}", derived->text);
   }
 
@@ -222,7 +230,8 @@ class Assembler {
   Mistakes mistakes_;
   Deck deck_{};
   std::map<std::string, Given, std::less<>> given_;
-  std::set<std::string> bad_;  ///< keys whose value cannot be relied on: a mistake there is reported already
+  std::set<std::string> bad_;    ///< keys whose value cannot be relied on: a mistake there is reported already
+  std::set<std::string> meant_;  ///< keys that a misspelt or broken setting probably meant: not reported as missing
   std::map<std::string, std::string, std::less<>> origins_;
 };
 

@@ -1,5 +1,6 @@
 // Help and doc/deck.md, from the schema table.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -33,9 +34,14 @@ std::string SectionHelp(const DeckSection& section) {
   return text;
 }
 
+std::vector<std::string> SectionNames() {
+  std::vector<std::string> names = {"all"};
+  for (const DeckSection& section : DeckSections()) names.emplace_back(section.name);
+  return names;
+}
+
 std::vector<std::string> Topics() {
-  std::vector<std::string> topics = {"all"};
-  for (const DeckSection& section : DeckSections()) topics.emplace_back(section.name);
+  std::vector<std::string> topics = SectionNames();
   for (const DeckKey& key : DeckSchema()) topics.push_back(key.FullName());
   return topics;
 }
@@ -100,8 +106,8 @@ std::string HelpText(std::string_view topic) {
   if (!text.empty()) return text;
   if (const DeckKey* key = FindDeckKey(topic)) return KeyHelp(*key);
   const std::string nearest = topic.find('.') == topic.npos ? Nearest(topic, Topics()) : NearestKey(topic);
-  throw UserError(ExitStatus::kDeck, fmt::format("help on {}: no such section or key{}; sections:\n{}", topic,
-                                                 DidYouMean(nearest), SectionList()));
+  throw UserError(ExitStatus::kDeck, fmt::format("help on {}: no such section or key{} (allowed: {})", topic,
+                                                 DidYouMean(nearest), fmt::join(SectionNames(), ", ")));
 }
 
 std::string SectionList() {

@@ -33,10 +33,27 @@ std::string TextNeedsBytes(const Deck& deck) {
   return "must be at least 256 for data.format = \"text\": tokens are bytes";
 }
 
-std::string MicroDividesGlobal(const Deck& deck) {
-  if (deck.batch.global % deck.batch.micro == 0) return "";
-  return fmt::format("must be a multiple of batch.micro = {} (allowed: {})", deck.batch.micro,
-                     MultiplesText(deck.batch.micro));
+std::string MicrobatchesComeOutWhole(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const int64_t shard = std::max<int64_t>(1, p.dp_shard), unit = Product({deck.batch.micro, p.dp_replicate, shard});
+  if (deck.batch.global % unit == 0) return "";
+  return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {})",
+                     deck.batch.micro, p.dp_replicate, shard, unit, MultiplesText(unit));
+}
+
+/// tp cuts heads, the feed-forward width, the vocabulary and the sequence into equal pieces.
+std::string TensorParallelDivides(const Deck& deck) {
+  const auto& m = deck.model;
+  std::vector<std::pair<std::string_view, int64_t>> wholes = {
+      {"model.heads", m.heads}, {"model.kv_heads", m.kv_heads}, {"model.ffn_dim", m.ffn_dim}, {"model.vocab", m.vocab}};
+  if (deck.parallel.sequence_parallel) wholes.emplace_back("model.seq_len", m.seq_len);
+  std::string broken;
+  int64_t common = 0;
+  for (const auto& [name, whole] : wholes) {
+    common = std::gcd(common, whole);
+    if (whole % deck.parallel.tp != 0) broken += fmt::format("{}{} = {}", broken.empty() ? "" : ", ", name, whole);
+  }
+  return broken.empty() ? "" : fmt::format("must divide {} (allowed: {})", broken, ListNumbers(Divisors(common)));
 }
 
 std::string EveryChunkHasALayer(const Deck& deck) {
@@ -81,12 +98,21 @@ std::string ValidatesWholeBatches(const Deck& deck) {
 
 }  // namespace
 
-const std::vector<Relation>& DeckRelations() {
+const std::vector<Relation>& MeshRelations() {
   static const std::vector<Relation> relations = {
+      {{"parallel.tp", "parallel.sequence_parallel", "model.heads", "model.kv_heads", "model.ffn_dim", "model.vocab",
+        "model.seq_len"},
+       TensorParallelDivides},
+      {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
+  };
+  return relations;
+}
+
+const std::vector<Relation>& DeckRelations() {
+  static const std::vector<Relation> rank_free = {
       {{"model.heads", "model.dim"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.vocab", "data.format"}, TextNeedsBytes},
-      {{"batch.global", "batch.micro"}, MicroDividesGlobal},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},
@@ -95,7 +121,12 @@ const std::vector<Relation>& DeckRelations() {
       {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},
       {{"data.validate_sequences", "data.validate_every_steps", "batch.global"}, ValidatesWholeBatches},
   };
-  return relations;
+  static const std::vector<Relation> all = [] {
+    std::vector<Relation> list = rank_free;
+    list.insert(list.end(), MeshRelations().begin(), MeshRelations().end());
+    return list;
+  }();
+  return all;
 }
 
 }  // namespace espalier

@@ -14,16 +14,10 @@ struct Relation {
   std::string (*broken)(const Deck&);  ///< empty if it holds; else what is wrong and what is allowed
 };
 
-/// Those that need neither files nor a rank count.
+/// Those that need no files. A rank count may be missing too: dp_shard = -1 then counts as 1.
 const std::vector<Relation>& DeckRelations();
 
-/// A broken relation of the mesh.
-struct MeshMistake {
-  std::string_view key;  ///< the one to blame; empty: the degrees as a whole
-  std::string text;
-};
-
-/// Degrees against ranks, model and batch. `mesh` is set if they fit the ranks.
-std::vector<MeshMistake> CheckMesh(const Deck& deck, int ranks, Mesh& mesh);
+/// Those of them that the degrees take part in: to be checked again when the rank count is known.
+const std::vector<Relation>& MeshRelations();
 
 }  // namespace espalier

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <numeric>
 
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
@@ -14,113 +13,57 @@
 namespace espalier {
 namespace {
 
-/// Product that stays at the largest int64 instead of overflowing.
-int64_t Product(std::initializer_list<int64_t> factors) {
-  int64_t product = 1;
-  for (int64_t f : factors)
-    if (__builtin_mul_overflow(product, f, &product)) return INT64_MAX;
-  return product;
+/// What is wrong with the degrees on `ranks` ranks; empty: nothing.
+std::string DegreesFault(const Deck::Parallel& p, int ranks) {
+  if (p.dp_shard >= 1) {
+    const int64_t product = Product({p.pp, p.dp_replicate, p.dp_shard, p.cp, p.tp});
+    if (product == ranks) return "";
+    return fmt::format(
+        "pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {} = {}, but the number of ranks is {} "
+        "(start {}, or set parallel.dp_shard = -1 to take what is left)",
+        p.pp, p.dp_replicate, p.dp_shard, p.cp, p.tp, product, ranks, product);
+  }
+  const int64_t fixed = Product({p.pp, p.dp_replicate, p.cp, p.tp});
+  if (ranks % fixed == 0) return "";
+  return fmt::format("pp {} x dp_replicate {} x cp {} x tp {} = {} must divide the number of ranks, {} (allowed: {})",
+                     p.pp, p.dp_replicate, p.cp, p.tp, fixed, ranks, MultiplesText(fixed));
 }
 
-class MeshChecker {
- public:
-  MeshChecker(const Deck& deck, int ranks) : deck_(deck), p_(deck.parallel), ranks_(ranks), shard_(p_.dp_shard) {}
-
-  std::vector<MeshMistake> Check(Mesh& mesh) {
-    CheckRanks();
-    if (mistakes_.empty())
-      mesh = Mesh({static_cast<int>(p_.pp), static_cast<int>(p_.dp_replicate), static_cast<int>(shard_),
-                   static_cast<int>(p_.cp), static_cast<int>(p_.tp)});
-    CheckTensorParallel();
-    CheckBatch();
-    return std::move(mistakes_);
-  }
-
- private:
-  void CheckRanks() {
-    if (p_.dp_shard >= 1) return CheckFixedDegrees();
-    const int64_t fixed = Product({p_.pp, p_.dp_replicate, p_.cp, p_.tp});
-    shard_ = std::max<int64_t>(1, ranks_ / fixed);
-    if (ranks_ % fixed == 0) return;
-    Blame("", fmt::format("pp {} x dp_replicate {} x cp {} x tp {} = {} must divide the number of ranks, {} (allowed: "
-                          "{} ranks)",
-                          p_.pp, p_.dp_replicate, p_.cp, p_.tp, fixed, ranks_,
-                          MultiplesText(std::min<int64_t>(fixed, INT_MAX))));
-  }
-
-  void CheckFixedDegrees() {
-    const int64_t product = Product({p_.pp, p_.dp_replicate, p_.dp_shard, p_.cp, p_.tp});
-    if (product == ranks_) return;
-    Blame("", fmt::format("pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {} = {}, but the number of ranks is {} "
-                          "(start {}, or set parallel.dp_shard = -1 to take what is left)",
-                          p_.pp, p_.dp_replicate, p_.dp_shard, p_.cp, p_.tp, product, ranks_, product));
-  }
-
-  /// tp cuts heads, the feed-forward width, the vocabulary and the sequence into equal pieces.
-  void CheckTensorParallel() {
-    const auto& m = deck_.model;
-    const std::pair<std::string_view, int64_t> wholes[] = {{"model.heads", m.heads},
-                                                           {"model.kv_heads", m.kv_heads},
-                                                           {"model.ffn_dim", m.ffn_dim},
-                                                           {"model.vocab", m.vocab}};
-    for (const auto& [name, whole] : wholes) CheckTpDivides(name, whole, "");
-    if (p_.sequence_parallel) CheckTpDivides("model.seq_len", m.seq_len, ", or set parallel.sequence_parallel = false");
-  }
-
-  void CheckTpDivides(std::string_view name, int64_t whole, std::string_view remedy) {
-    if (whole % p_.tp == 0) return;
-    Blame("parallel.tp",
-          fmt::format("must divide {} = {} (allowed: {}{})", name, whole, ListNumbers(Divisors(whole)), remedy));
-  }
-
-  void CheckBatch() {
-    const int64_t unit = Product({deck_.batch.micro, p_.dp_replicate, shard_});
-    if (deck_.batch.global % unit == 0) return;
-    Blame("batch.global", fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} "
-                                      "(allowed: {})",
-                                      deck_.batch.micro, p_.dp_replicate, shard_, unit,
-                                      MultiplesText(std::min<int64_t>(unit, INT_MAX))));
-  }
-
-  void Blame(std::string_view key, std::string text) { mistakes_.push_back({key, std::move(text)}); }
-
-  const Deck& deck_;
-  const Deck::Parallel& p_;
-  int64_t ranks_;
-  int64_t shard_;  ///< dp_shard with -1 filled in
-  std::vector<MeshMistake> mistakes_;
-};
-
-std::string ToMessage(const Deck& deck, const MeshMistake& mistake) {
-  if (mistake.key.empty()) return "parallel: " + mistake.text;
-  return fmt::format("{} = {}: {}", mistake.key, ToToml(Get(deck, *FindDeckKey(mistake.key))), mistake.text);
+/// dp_shard with -1 filled in: what the other degrees leave, at least 1.
+int64_t ResolvedShard(const Deck::Parallel& p, int ranks) {
+  if (p.dp_shard >= 1) return p.dp_shard;
+  return std::max<int64_t>(1, ranks / Product({p.pp, p.dp_replicate, p.cp, p.tp}));
 }
 
-Mesh ResolveOrThrow(const Deck& deck, int ranks, const std::function<std::string(std::string_view key)>& place) {
+/// Where a key was set, as the head of a message.
+using PlaceOf = std::function<std::string(std::string_view key)>;
+
+Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   CHECK(ranks >= 1, "a job of {} ranks", ranks);
-  Mesh mesh;
   std::vector<std::string> messages;
-  for (const MeshMistake& mistake : CheckMesh(deck, ranks, mesh))
-    messages.push_back(place(mistake.key) + ToMessage(deck, mistake));
+  if (const std::string fault = DegreesFault(deck.parallel, ranks); !fault.empty())
+    messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
+  deck.parallel.dp_shard = ResolvedShard(deck.parallel, ranks);
+  for (const Relation& relation : MeshRelations()) {
+    const std::string_view key = relation.keys[0];
+    const std::string broken = relation.broken(deck);
+    if (broken.empty()) continue;
+    messages.push_back(fmt::format("{}{} = {}: {}", place(key), key, ToToml(Get(deck, *FindDeckKey(key))), broken));
+  }
   if (!messages.empty()) throw UserError(ExitStatus::kDeck, std::move(messages));
-  return mesh;
+  const Deck::Parallel& p = deck.parallel;
+  return Mesh({static_cast<int>(p.pp), static_cast<int>(p.dp_replicate), static_cast<int>(p.dp_shard),
+               static_cast<int>(p.cp), static_cast<int>(p.tp)});
 }
 
 }  // namespace
 
-std::vector<MeshMistake> CheckMesh(const Deck& deck, int ranks, Mesh& mesh) {
-  return MeshChecker(deck, ranks).Check(mesh);
-}
-
 Mesh ResolveMesh(const Deck& deck, int ranks) {
-  return ResolveOrThrow(deck, ranks, [](std::string_view) { return std::string(); });
+  return Resolve(deck, ranks, [](std::string_view) { return std::string(); });
 }
 
 Mesh ResolveMesh(const LoadedDeck& loaded, int ranks) {
-  return ResolveOrThrow(loaded.deck, ranks, [&](std::string_view key) {
-    auto origin = loaded.origins.find(key);
-    return origin == loaded.origins.end() ? loaded.deck.name + ": " : origin->second + ": ";
-  });
+  return Resolve(loaded.deck, ranks, [&](std::string_view key) { return loaded.origins.find(key)->second + ": "; });
 }
 
 int SmallestRanks(const Deck& deck) {

@@ -135,7 +135,8 @@ class TextParser {
     mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, error.description()));
     if (line == 0 || line > lines_.size() || unread_.size() >= kMostMistakes) return false;
     std::string& text = lines_[line - 1];
-    if (!error.description().starts_with("cannot redefine") && IsToml(text)) return false;
+    if (Trim(text).starts_with('[')) return false;  // what follows would land in the section before
+    if (error.description().find("cannot redefine") == std::string_view::npos && IsToml(text)) return false;
     RawSetting left;
     left.name = SectionAbove(line - 1) + Trim(text.substr(0, text.find('=')));
     left.reported = true;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "espalier/deck/schema.hpp"
 
@@ -96,6 +97,13 @@ std::string DidYouMean(const std::string& nearest) {
   return nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest);
 }
 
+int64_t Product(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (int64_t f : factors)
+    if (__builtin_mul_overflow(product, f, &product)) return std::numeric_limits<int64_t>::max();
+  return product;
+}
+
 std::string ListNumbers(const std::vector<int64_t>& numbers) {
   constexpr size_t kMost = 10;
   const auto end = numbers.begin() + static_cast<ptrdiff_t>(std::min(kMost, numbers.size()));
@@ -113,6 +121,9 @@ std::vector<int64_t> Divisors(int64_t n) {
   return small;
 }
 
-std::string MultiplesText(int64_t n) { return fmt::format("{}, {}, {}, ...", n, 2 * n, 3 * n); }
+std::string MultiplesText(int64_t n) {
+  if (n > std::numeric_limits<int64_t>::max() / 3) return fmt::format("{}", n);
+  return fmt::format("{}, {}, {}, ...", n, 2 * n, 3 * n);
+}
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,13 +29,16 @@ std::string NearestKey(std::string_view written);
 /// " (did you mean x?)", or nothing.
 std::string DidYouMean(const std::string& nearest);
 
+/// Product that stays at the largest int64 instead of overflowing; factors >= 1.
+int64_t Product(std::initializer_list<int64_t> factors);
+
 /// "1, 2, 4, 8": at most ten, then "...".
 std::string ListNumbers(const std::vector<int64_t>& numbers);
 
 /// Divisors of n >= 1, rising.
 std::vector<int64_t> Divisors(int64_t n);
 
-/// "6, 12, 18, ...".
+/// "6, 12, 18, ..."; n alone if there is no room for more in an int64.
 std::string MultiplesText(int64_t n);
 
 }  // namespace espalier

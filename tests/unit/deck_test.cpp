@@ -1,0 +1,650 @@
+// Decks: text in; values, origins or the whole list of mistakes out.
+#include "espalier/deck/deck.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "espalier/deck/parse.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Strings = std::vector<std::string>;
+
+constexpr const char* kSmall = R"(
+[run]
+steps = 20
+[model]
+family = "llama"
+layers = 5
+dim = 48
+heads = 6
+kv_heads = 2
+ffn_dim = 88
+vocab = 260
+seq_len = 24
+[batch]
+global = 12
+micro = 3
+[optimizer]
+lr = 1e-3
+[data]
+paths = ["/tmp/a.txt"]
+)";
+
+Strings MistakesOf(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kDeck);
+    return error.messages();
+  }
+  return {};
+}
+
+/// Mistakes of the small deck with overrides.
+Strings Mistakes(const Strings& overrides) {
+  return MistakesOf([&] { ParseDeck(kSmall, "small", overrides); });
+}
+
+Deck Small(const Strings& overrides = {}) { return ParseDeck(kSmall, "small", overrides).deck; }
+
+Strings MistakesOfText(const std::string& text) {
+  return MistakesOf([&] { ParseDeck(text, "small"); });
+}
+
+/// A folder of its own for each test.
+class DeckFiles : public testing::Test {
+ protected:
+  DeckFiles() {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(testing::TempDir()) / fmt::format("espalier_deck_{}_{}", info->name(), ::getpid());
+    fs::create_directories(folder_ / "sub");
+  }
+  ~DeckFiles() override { fs::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+
+  fs::path folder_;
+};
+
+std::string ReadFile(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The schema.
+
+TEST(Schema, EveryKeyHasAKnownSectionAndASentence) {
+  Strings sections;
+  for (const DeckSection& section : DeckSections()) sections.emplace_back(section.name);
+  for (const DeckKey& key : DeckSchema()) {
+    EXPECT_THAT(sections, testing::Contains(std::string(key.section))) << key.FullName();
+    EXPECT_EQ(FindDeckKey(key.FullName()), &key) << "the name is taken twice";
+    EXPECT_TRUE(key.sentence.ends_with(".") || key.sentence.ends_with(")")) << key.FullName();
+  }
+}
+
+TEST(Schema, EveryKeyHasAFieldOfItsOwn) {
+  // Each key set alone to another value must be the only one that reads back differently.
+  const Deck base = Small();
+  for (const DeckKey& changed : DeckSchema()) {
+    Deck deck = base;
+    const DeckValue values[] = {
+        false, int64_t{987654}, 0.123456, "other", std::vector<int64_t>{9, 8}, Strings{"x", "y"}};
+    DeckValue value = values[changed.field.index()];
+    if (value == Get(base, changed)) value = true;
+    Set(deck, changed, value);
+    for (const DeckKey& key : DeckSchema())
+      EXPECT_EQ(Get(deck, key) == Get(base, key), &key != &changed) << changed.FullName() << " and " << key.FullName();
+  }
+}
+
+TEST(Schema, DefaultsOfTheContract) {
+  const Deck d = Small();
+  EXPECT_EQ(d.name, "small");
+  EXPECT_EQ(d.run.seed, 1234);
+  EXPECT_EQ(d.run.dir, "runs/small");
+  EXPECT_EQ(d.model.norm_eps, 1e-5);
+  EXPECT_EQ(d.model.rope_theta, 500000.0);
+  EXPECT_FALSE(d.model.tie_embeddings);
+  EXPECT_EQ(d.parallel.dp_shard, -1);
+  EXPECT_EQ(d.parallel.zero, 3);
+  EXPECT_EQ(d.pipeline.schedule, "1f1b");
+  EXPECT_EQ(d.precision.compute, "bf16");
+  EXPECT_EQ(d.optimizer.beta2, 0.95);
+  EXPECT_EQ(d.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(d.lr.min_ratio, 0.1);
+  EXPECT_EQ(d.checkpoint.keep, 3);
+  EXPECT_EQ(d.checkpoint.restart, "auto");
+  // What this version lacks is off.
+  EXPECT_FALSE(d.overlap.tensor);
+  EXPECT_EQ(d.overlap.prefetch, 0);
+  EXPECT_FALSE(d.checkpoint.asynchronous);
+}
+
+TEST(Schema, DerivedDefaultsFollowTheirKeys) {
+  const LoadedDeck loaded =
+      ParseDeck(kSmall, "small", {"run.steps=50", "lr.warmup_steps=7", "batch.global=24", "run.dir=\"\\u0041\""});
+  EXPECT_EQ(loaded.deck.lr.decay_steps, 43);
+  EXPECT_EQ(loaded.deck.data.validate_sequences, 24);
+  EXPECT_EQ(loaded.deck.run.dir, "A");
+  EXPECT_EQ(loaded.origins.at("lr.decay_steps"), "from run.steps - lr.warmup_steps");
+  EXPECT_EQ(Small({"lr.warmup_steps=30"}).lr.decay_steps, 1);
+  std::string no_kv(kSmall);
+  no_kv.replace(no_kv.find("kv_heads = 2"), 12, "");
+  EXPECT_EQ(ParseDeck(no_kv, "small", {"model.heads=8"}).deck.model.kv_heads, 8);
+}
+
+// Mistakes.
+
+TEST(Mistakes, SixAtOnce) {
+  const std::string path = fs::path(SOURCE_ROOT) / "tests/deck/six_mistakes.toml";
+  const Strings mistakes = MistakesOf([&] { LoadDeck(path); });
+  EXPECT_THAT(
+      mistakes,
+      testing::UnorderedElementsAre(
+          path + ":3: run.stepz = 20: unknown key (did you mean run.steps?)",
+          path + ":4: run.dir = 7: must be a string",
+          path + ":10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64)",
+          path + ": model.ffn_dim: missing: every deck must set it to an integer (allowed: 1 to 2147483647)",
+          path + ":19: precision.compute = \"fp23\": unknown (did you mean fp32?) (allowed: \"bf16\", \"fp32\")",
+          path + ":23: optimizer.beta2 = 1.0: out of range (allowed: >= 0 and < 1)"));
+}
+
+TEST(Mistakes, MissingKeysAreAllNamed) {
+  const Strings mistakes = MistakesOfText("");
+  Strings required;
+  for (const DeckKey& key : DeckSchema())
+    if (std::holds_alternative<Required>(key.fallback)) required.push_back("small: " + key.FullName() + ": missing");
+  ASSERT_EQ(mistakes.size(), required.size());
+  for (size_t i = 0; i < required.size(); ++i) EXPECT_THAT(mistakes[i], HasSubstr(required[i]));
+  EXPECT_THAT(required, SizeIs(12));
+}
+
+struct OverrideCase {
+  const char* text;
+  const char* message;  ///< behind "command line: "; empty: accepted
+};
+
+void PrintTo(const OverrideCase& c, std::ostream* out) { *out << c.text; }
+
+class Overrides : public testing::TestWithParam<OverrideCase> {};
+
+TEST_P(Overrides, OneMessage) {
+  const auto& [text, message] = GetParam();
+  const Strings mistakes = Mistakes({text});
+  if (*message == '\0') {
+    EXPECT_THAT(mistakes, IsEmpty());
+    return;
+  }
+  ASSERT_THAT(mistakes, SizeIs(1));
+  EXPECT_EQ(mistakes[0], std::string("command line: ") + message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Names, Overrides,
+    testing::Values(OverrideCase{"run.stepz=3", "run.stepz=3: unknown key (did you mean run.steps?)"},
+                    OverrideCase{"steps=3", "steps=3: unknown key (did you mean run.steps?)"},
+                    OverrideCase{"modle.heads=3", "modle.heads=3: unknown key (did you mean model.heads?)"},
+                    OverrideCase{"model.tp=2", "model.tp=2: unknown key (did you mean parallel.tp?)"},
+                    OverrideCase{"model.hedas=2", "model.hedas=2: unknown key (did you mean model.heads?)"},
+                    OverrideCase{"xyzzy.plugh=1", "xyzzy.plugh=1: unknown key"},
+                    OverrideCase{"model=3", "model=3: must be a section, [model]"},
+                    OverrideCase{"run.steps", "run.steps: must be key=value, such as run.steps=20"},
+                    OverrideCase{"run.steps=", "run.steps=: no value (an empty string is \"\")"},
+                    OverrideCase{"=3", "=3: unknown key"}, OverrideCase{"a.b.c=3", "a.b.c=3: unknown key"},
+                    OverrideCase{"include=[\"a\"]", "include=[\"a\"]: only decks can include others"},
+                    OverrideCase{" run.steps = 30 ", ""}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Numbers, Overrides,
+    testing::Values(
+        OverrideCase{"run.steps=3.0", "run.steps=3.0: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=1e3", "run.steps=1e3: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=many", "run.steps=many: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=0", "run.steps=0: out of range (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=-5", "run.steps=-5: out of range (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=2147483648", "run.steps=2147483648: out of range (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=2147483647", ""}, OverrideCase{"run.steps=0x10", ""},
+        OverrideCase{"run.steps=1_000", ""}, OverrideCase{"run.steps=+7", ""},
+        OverrideCase{"run.steps=007", "run.steps=007: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=true", "run.steps=true: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=[3]", "run.steps=[3]: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps={a=3}", "run.steps={a=3}: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.steps=1979-05-27", "run.steps=1979-05-27: must be an integer (allowed: 1 to 2147483647)"},
+        OverrideCase{"run.seed=9223372036854775807", ""},
+        OverrideCase{"run.seed=9223372036854775808",
+                     "run.seed=9223372036854775808: must be an integer (allowed: >= 0)"},
+        OverrideCase{"run.seed=-0", ""}, OverrideCase{"optimizer.lr=1", ""}, OverrideCase{"optimizer.lr=-0.0", ""},
+        OverrideCase{"optimizer.lr=inf", "optimizer.lr=inf: must be finite (allowed: >= 0)"},
+        OverrideCase{"optimizer.lr=nan", "optimizer.lr=nan: must be finite (allowed: >= 0)"},
+        OverrideCase{"optimizer.lr=-1e-9", "optimizer.lr=-1e-9: out of range (allowed: >= 0)"},
+        OverrideCase{"optimizer.eps=0", "optimizer.eps=0: out of range (allowed: > 0)"},
+        OverrideCase{"optimizer.beta1=1", "optimizer.beta1=1: out of range (allowed: >= 0 and < 1)"},
+        OverrideCase{"optimizer.beta1=-0.1", "optimizer.beta1=-0.1: out of range (allowed: >= 0 and < 1)"},
+        OverrideCase{"lr.min_ratio=1.5", "lr.min_ratio=1.5: out of range (allowed: 0 to 1)"},
+        OverrideCase{"parallel.zero=4", "parallel.zero=4: out of range (allowed: 1 to 3)"},
+        OverrideCase{"model.seq_len=1", "model.seq_len=1: out of range (allowed: 2 to 2147483647)"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, Overrides,
+    testing::Values(
+        OverrideCase{"run.dir=runs/a b", ""}, OverrideCase{"run.dir=\"\"", "run.dir = \"\": must name a folder"},
+        OverrideCase{"run.dir=2024-run", ""}, OverrideCase{"run.dir=7", "run.dir=7: must be a string"},
+        OverrideCase{"run.dir='x", "run.dir='x: not valid TOML: Error while parsing string: encountered end-of-file"},
+        OverrideCase{"run.dir=a\nb", "an argument: is not UTF-8 without control characters"},
+        OverrideCase{"run.dir=\xff", "an argument: is not UTF-8 without control characters"},
+        OverrideCase{"run.dir=\"a\\u0000b\"", "run.dir=\"a\\u0000b\": must be UTF-8 without control characters"},
+        OverrideCase{"run.dir=h\xc3\xa4user", ""},
+        OverrideCase{"data.shuffle=yes", "data.shuffle=yes: must be true or false"},
+        OverrideCase{"data.shuffle=1", "data.shuffle=1: must be true or false"}, OverrideCase{"data.shuffle=false", ""},
+        OverrideCase{"precision.compute=bf61",
+                     "precision.compute=bf61: unknown (did you mean bf16?) (allowed: \"bf16\", \"fp32\")"},
+        OverrideCase{"precision.compute=BF16",
+                     "precision.compute=BF16: unknown (did you mean bf16?) (allowed: \"bf16\", \"fp32\")"},
+        OverrideCase{"data.paths=a.txt", "data.paths=a.txt: must be a list of strings"},
+        OverrideCase{"data.paths=[\"a\", 3]", "data.paths=[\"a\", 3]: must be a list of strings"},
+        OverrideCase{"data.paths=[[\"a\"]]", "data.paths=[[\"a\"]]: must be a list of strings"},
+        OverrideCase{"data.paths=[]", "data.paths = []: must name at least one file or glob"},
+        OverrideCase{"data.paths=[\"\"]", "data.paths=[\"\"]: a path is empty"},
+        OverrideCase{"pipeline.split=[2, 3.0]",
+                     "pipeline.split=[2, 3.0]: must be a list of integers (allowed: 1 to 2147483647)"},
+        OverrideCase{"pipeline.split=[0]", "pipeline.split=[0]: out of range (allowed: 1 to 2147483647)"},
+        OverrideCase{"pipeline.split=[5]", ""}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Relations, Overrides,
+    testing::Values(
+        OverrideCase{"model.heads=10",
+                     "model.heads = 10: must divide model.dim = 48 (allowed: 1, 2, 3, 4, 6, 8, 12, 24)"},
+        OverrideCase{"model.heads=16",
+                     "model.heads = 16: must leave an even head size, not model.dim / heads = 48 / 16 = 3 "
+                     "(allowed: 1, 2, 3, 4, 6, 8, 12, 24)"},
+        OverrideCase{"model.kv_heads=4", "model.kv_heads = 4: must divide model.heads = 6 (allowed: 1, 2, 3, 6)"},
+        OverrideCase{"model.vocab=255",
+                     "model.vocab = 255: must be at least 256 for data.format = \"text\": tokens are bytes"},
+        OverrideCase{"batch.global=10",
+                     "batch.global = 10: must be a multiple of batch.micro * dp_replicate * dp_shard = "
+                     "3 * 1 * 1 = 3 (allowed: 3, 6, 9, ...)"},
+        OverrideCase{"parallel.dp_shard=0", "parallel.dp_shard = 0: must be -1 (what is left) or at least 1"},
+        OverrideCase{"parallel.pp=6",
+                     "parallel.pp = 6: needs a layer for each of pp * pipeline.chunks = 6 * 1 = 6 chunks, "
+                     "but model.layers = 5"},
+        OverrideCase{"pipeline.split=[2, 3]",
+                     "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 1 * 1 = 1 entries, not 2"},
+        OverrideCase{"pipeline.split=[4]", "pipeline.split = [4]: must add up to model.layers = 5, not 4"},
+        OverrideCase{"parallel.tp=3",
+                     "parallel.tp = 3: must divide model.kv_heads = 2, model.ffn_dim = 88, "
+                     "model.vocab = 260 (allowed: 1, 2)"},
+        OverrideCase{"data.validate_every_steps=5",
+                     "data.validate_every_steps = 5: needs data.validation to name at least one file or glob"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    LaterVersions, Overrides,
+    testing::Values(
+        OverrideCase{"parallel.cp=2", "parallel.cp = 2: not available in this version (allowed: 1)"},
+        OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
+        OverrideCase{"model.family=gpt2",
+                     "model.family = \"gpt2\": not available in this version (allowed: \"llama\")"},
+        OverrideCase{"pipeline.schedule=zbv",
+                     "pipeline.schedule = \"zbv\": not available in this version (allowed: \"1f1b\", \"gpipe\")"},
+        OverrideCase{"pipeline.chunks=2", "pipeline.chunks = 2: not available in this version (allowed: 1)"},
+        OverrideCase{"recompute.mode=full",
+                     "recompute.mode = \"full\": not available in this version (allowed: \"none\")"},
+        OverrideCase{"parallel.reduce=microbatch",
+                     "parallel.reduce = \"microbatch\": not available in this version (allowed: \"step\")"},
+        OverrideCase{"run.device=cuda",
+                     "run.device = \"cuda\": not available in this version (allowed: \"auto\", \"cpu\")"},
+        OverrideCase{"run.transport=nccl",
+                     "run.transport = \"nccl\": not available in this version (allowed: \"auto\", \"mpi\")"},
+        OverrideCase{"data.format=hdf5",
+                     "data.format = \"hdf5\": not available in this version (allowed: \"text\", \"tokens\")"},
+        OverrideCase{"overlap.tensor=true", "overlap.tensor = true: not available in this version (allowed: false)"},
+        OverrideCase{"overlap.interleave=true",
+                     "overlap.interleave = true: not available in this version (allowed: false)"},
+        OverrideCase{"overlap.prefetch=1", "overlap.prefetch = 1: not available in this version (allowed: 0)"},
+        OverrideCase{"report.tensorboard=true",
+                     "report.tensorboard = true: not available in this version (allowed: false)"},
+        OverrideCase{"report.trace=10:12", "report.trace = \"10:12\": not available in this version (allowed: \"\")"},
+        OverrideCase{"run.time_limit=01:30:00",
+                     "run.time_limit = \"01:30:00\": not available in this version (allowed: \"\")"},
+        OverrideCase{"run.watchdog_s=60", "run.watchdog_s = 60.0: not available in this version (allowed: 0.0)"},
+        OverrideCase{"run.stop_margin_s=30", "run.stop_margin_s = 30.0: not available in this version (allowed: -1.0)"},
+        OverrideCase{"checkpoint.every_s=10",
+                     "checkpoint.every_s = 10.0: not available in this version (allowed: 0.0)"},
+        OverrideCase{"checkpoint.asynchronous=true",
+                     "checkpoint.asynchronous = true: not available in this version (allowed: false)"}));
+
+TEST(Mistakes, ValuesOfOverrides) {
+  const Deck d = Small({"run.steps=0x1F", "optimizer.lr=3", "run.dir=runs/x#1", "data.paths=['a b', \"c\"]",
+                        "run.seed=-0", "optimizer.weight_decay=-0.0", "pipeline.split=[5]"});
+  EXPECT_EQ(d.run.steps, 31);
+  EXPECT_EQ(d.optimizer.lr, 3.0);
+  EXPECT_EQ(d.run.dir, "runs/x#1");
+  EXPECT_THAT(d.data.paths, ElementsAre((fs::current_path() / "a b").string(), (fs::current_path() / "c").string()));
+  EXPECT_EQ(d.run.seed, 0);
+  EXPECT_FALSE(std::signbit(d.optimizer.weight_decay));
+  EXPECT_THAT(d.pipeline.split, ElementsAre(5));
+}
+
+TEST(Mistakes, AnUnavailableValueMayBeOverridden) {
+  const std::string text = std::string(kSmall) + "[parallel]\ncp = 4\n";
+  EXPECT_THAT(MistakesOfText(text),
+              ElementsAre("small:21: parallel.cp = 4: not available in this version (allowed: 1)"));
+  EXPECT_EQ(ParseDeck(text, "small", {"parallel.cp=1"}).deck.parallel.cp, 1);
+}
+
+TEST(Mistakes, RelationsNameThePlaceThatWasSet) {
+  EXPECT_THAT(Mistakes({"parallel.dp_shard=3"}),
+              ElementsAre("small:14: batch.global = 12: must be a multiple of batch.micro * dp_replicate * dp_shard = "
+                          "3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
+  EXPECT_THAT(Mistakes({"model.dim=50"}),
+              ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25)"));
+  EXPECT_THAT(
+      Mistakes({"data.validation=[\"v\"]", "data.validate_every_steps=5", "data.validate_sequences=13"}),
+      ElementsAre("command line: data.validate_sequences = 13: must be a multiple of batch.global = 12 (allowed: "
+                  "12, 24, 36, ...)"));
+}
+
+struct TextCase {
+  const char* text;
+  Strings messages;
+};
+
+TEST(Mistakes, MalformedTexts) {
+  const TextCase cases[] = {
+      {"[run\nsteps = 3\n", {"small:1: not valid TOML"}},
+      {"[run]\nsteps = \nseed = -1\n", {"small:2: not valid TOML", "small:3: run.seed = -1: out of range"}},
+      {"[run]\nsteps = 3\nsteps = 4\n",
+       {"small:3: not valid TOML: Error while parsing key-value pair: cannot redefine"}},
+      {"[run]\nsteps = 1e999\n", {"small:2:"}},
+      {"[run]\nsteps = 99999999999999999999\n", {"small:2: not valid TOML"}},
+      {"[run]\nsteps = 12:00:00\n", {"small:2: run.steps = 12:00:00: must be an integer"}},
+      {"[run]\ndir = \"a\nb\"\n", {"small:2: not valid TOML", "small:3: not valid TOML"}},
+      {"[run]\ndir = \"gr\xc3\xbc\xc3\x9f\"\n", {"small:2: byte 0xc3 is not allowed: decks are ASCII"}},
+      {"[run]\ndir = \"a\x01\"\n", {"small:2: byte 0x01 is not allowed: decks are ASCII"}},
+      {"[runn]\nsteps = 3\n[model]\nfamily = 3\n",
+       {"small:1: [runn]: unknown section (did you mean [run]?)", "small:4:"}},
+      {"[[run]]\nsteps = 3\n", {"small:1: run = [ { steps = 3 } ]: must be a section, [run]"}},
+      {"[run.steps]\nx = 3\n", {"small:1: run.steps = {...}: must be an integer"}},
+      {"[run.sub]\nx = 3\n", {"small:1: run.sub = {...}: unknown key"}},
+      {"run = 3\n", {"small:1: run = 3: must be a section, [run]"}},
+      {"steps = 3\n", {"small:1: steps = 3: unknown key (did you mean run.steps?)"}},
+      {"include = [\"a.toml\"]\n", {"small:1: include: only a deck in a file can include others"}},
+      {"[model]\ninclude = [\"a\"]\n", {"small:2: model.include = [ \"a\" ]: unknown key"}},
+  };
+  for (const TextCase& c : cases) {
+    Strings mistakes = MistakesOfText(c.text);
+    std::erase_if(mistakes, [](const std::string& m) { return m.find(": missing: ") != m.npos; });
+    ASSERT_EQ(mistakes.size(), c.messages.size()) << c.text << testing::PrintToString(mistakes);
+    for (size_t i = 0; i < mistakes.size(); ++i) EXPECT_THAT(mistakes[i], HasSubstr(c.messages[i])) << c.text;
+  }
+}
+
+TEST(Mistakes, AMisspeltOrBrokenKeyIsNotMissingToo) {
+  std::string text(kSmall);
+  text.replace(text.find("layers = 5"), 10, "layers = ");
+  text.replace(text.find("dim = 48"), 8, "dimm = 48");
+  const Strings mistakes = MistakesOfText(text);
+  ASSERT_THAT(mistakes, SizeIs(2));
+  EXPECT_THAT(mistakes[0], HasSubstr("small:6: not valid TOML"));
+  EXPECT_EQ(mistakes[1], "small:7: model.dimm = 48: unknown key (did you mean model.dim?)");
+}
+
+TEST(Mistakes, DamagedTextsNeverPassSilentlyNorCrash) {
+  // Every prefix and every single damaged byte gives a deck or a list of located mistakes.
+  const std::string text(kSmall);
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const std::string& damaged :
+         {text.substr(0, i), text.substr(0, i) + "=" + text.substr(i + 1),
+          text.substr(0, i) + "\"" + text.substr(i + 1), text.substr(0, i) + text.substr(i + 1)}) {
+      const Strings mistakes = MistakesOfText(damaged);
+      for (const std::string& mistake : mistakes) EXPECT_THAT(mistake, testing::StartsWith("small:")) << damaged;
+    }
+    const bool paths_are_there = i + 1 == text.size();  // all but the last line end
+    EXPECT_EQ(MistakesOfText(text.substr(0, i)).empty(), paths_are_there) << i;
+  }
+}
+
+TEST(Mistakes, DeepNestingIsRefused) {
+  const std::string deep = "x = " + std::string(100000, '[') + "\n";
+  EXPECT_THAT(MistakesOfText(deep), testing::Contains(HasSubstr("small:1: not valid TOML")));
+}
+
+// Files, includes, origins.
+
+TEST_F(DeckFiles, IncludesComeFirstInTheirOrder) {
+  Write("base.toml", std::string(kSmall) + "[lr]\nwarmup_steps = 3\n");
+  Write("sub/more.toml", "[lr]\nwarmup_steps = 4\ndecay = \"linear\"\n[data]\npaths = [\"b.txt\", \"../c/*.txt\"]\n");
+  const std::string path =
+      Write("top.toml", "include = [\"base.toml\", \"sub/more.toml\"]\n[lr]\ndecay = \"constant\"\n");
+  const LoadedDeck loaded = LoadDeck(path, {"run.seed=5"});
+  EXPECT_EQ(loaded.deck.name, "top");
+  EXPECT_EQ(loaded.deck.lr.warmup_steps, 4);
+  EXPECT_EQ(loaded.deck.lr.decay, "constant");
+  EXPECT_EQ(loaded.deck.model.layers, 5);
+  EXPECT_THAT(loaded.deck.data.paths, ElementsAre((folder_ / "sub/b.txt").string(), (folder_ / "c/*.txt").string()));
+  EXPECT_EQ(loaded.origins.at("lr.warmup_steps"), (folder_ / "sub/more.toml").string() + ":2");
+  EXPECT_EQ(loaded.origins.at("lr.decay"), path + ":3");
+  EXPECT_EQ(loaded.origins.at("model.layers"), (folder_ / "base.toml").string() + ":6");
+  EXPECT_EQ(loaded.origins.at("run.seed"), "command line");
+  EXPECT_EQ(loaded.origins.at("run.threads"), "default");
+  EXPECT_EQ(loaded.origins.at("run.dir"), "from \"runs/<deck name>\"");
+}
+
+TEST_F(DeckFiles, BrokenIncludes) {
+  const std::string a = (folder_ / "a.toml").string(), b = (folder_ / "b.toml").string();
+  Write("a.toml", "include = [\"b.toml\"]\n");
+  Write("b.toml", "\ninclude = [\"sub/../a.toml\", \"none.toml\", \"sub\"]\n");
+  EXPECT_THAT(MistakesOf([&] { LoadDeck(a); }),
+              ElementsAre(b + ":2: include " + a + ": includes itself in a circle",
+                          b + ":2: include " + (folder_ / "none.toml").string() + ": no such file",
+                          b + ":2: include " + (folder_ / "sub").string() + ": is a folder, not a deck"));
+  const std::string c = Write("c.toml", "include = \"b.toml\"\n");
+  EXPECT_THAT(MistakesOf([&] { LoadDeck(c); }),
+              ElementsAre(c + ":1: include = \"b.toml\": must be a list of strings, such as [\"base.toml\"]"));
+}
+
+TEST_F(DeckFiles, ADeckMayBeIncludedTwiceButNotForEver) {
+  Write("base.toml", kSmall);
+  Write("left.toml", "include = [\"base.toml\"]\n");
+  Write("right.toml", "include = [\"base.toml\"]\n");
+  EXPECT_EQ(LoadDeck(Write("top.toml", "include = [\"left.toml\", \"right.toml\"]\n")).deck.model.dim, 48);
+  for (int i = 0; i < 20; ++i)
+    Write(fmt::format("d{}.toml", i), fmt::format("include = [\"d{0}.toml\", \"d{0}.toml\"]\n", i + 1));
+  Write("d20.toml", kSmall);
+  const Strings mistakes = MistakesOf([&] { LoadDeck((folder_ / "d0.toml").string()); });
+  EXPECT_THAT(mistakes, testing::Contains(HasSubstr("more than 64 includes, or deeper than 16")));
+}
+
+TEST_F(DeckFiles, UnreadableDecks) {
+  const std::string none = (folder_ / "none.toml").string();
+  EXPECT_THAT(
+      MistakesOf([&] { LoadDeck(none, {"run.steps=0"}); }),
+      ElementsAre(none + ": no such file", "command line: run.steps=0: out of range (allowed: 1 to 2147483647)"));
+  const std::string large = Write("large.toml", std::string((1 << 20) + 1, '#'));
+  EXPECT_THAT(MistakesOf([&] { LoadDeck(large); }), ElementsAre(large + ": is larger than 1 MiB: not a deck"));
+}
+
+TEST_F(DeckFiles, TheCheckpointsDeckComesBeforeTheFile) {
+  const std::string saved = EffectiveDeck(Small({"lr.warmup_steps=9", "parallel.dp_replicate=2", "run.seed=77"}));
+  const std::string path = Write("again.toml", std::string(kSmall) + "[lr]\nwarmup_steps = 2\n");
+  const LoadedDeck loaded = LoadDeck(path, {"run.seed=5"}, saved);
+  EXPECT_EQ(loaded.deck.parallel.dp_replicate, 2);
+  EXPECT_EQ(loaded.deck.lr.warmup_steps, 2);
+  EXPECT_EQ(loaded.deck.run.seed, 5);
+  EXPECT_EQ(loaded.deck.run.dir, "runs/small");
+  EXPECT_THAT(loaded.origins.at("parallel.dp_replicate"), testing::StartsWith("checkpoint:"));
+}
+
+// Printing.
+
+void ExpectEqualDecks(const Deck& a, const Deck& b) {
+  for (const DeckKey& key : DeckSchema())
+    EXPECT_EQ(Get(a, key), Get(b, key)) << key.FullName() << ": " << ToToml(Get(a, key)) << " and "
+                                        << ToToml(Get(b, key));
+}
+
+TEST(EffectiveDeck, ParsesBackToItself) {
+  const LoadedDeck loaded =
+      ParseDeck(kSmall, "small",
+                {"optimizer.lr=0.1234567890123456789", "optimizer.eps=1e-300", "model.rope_theta=1e6",
+                 "optimizer.clip_norm=123456789012345678", "run.dir=a \"b\" \\ \xc3\xa4 \xf0\x9f\x8c\xb3",
+                 "data.paths=['/x/ä','/y']", "pipeline.split=[2, 3]", "parallel.pp=2", "run.seed=9223372036854775807"});
+  const std::string text = EffectiveDeck(loaded.deck);
+  EXPECT_THAT(text, Each(testing::AllOf(testing::Ge('\n'), testing::Le('~')))) << "not ASCII";
+  ExpectEqualDecks(ParseDeck(text, "small").deck, loaded.deck);
+  EXPECT_EQ(EffectiveDeck(ParseDeck(text, "small").deck), text);
+  ExpectEqualDecks(ParseDeck(EffectiveDeck(loaded), "small").deck, loaded.deck);
+}
+
+TEST(EffectiveDeck, NamesEveryKeyAndItsOrigin) {
+  const std::string text = EffectiveDeck(ParseDeck(kSmall, "small", {"run.steps=21"}));
+  EXPECT_THAT(text, HasSubstr("[run]\nseed          = 1234          # default\n"
+                              "steps         = 21            # command line\n"));
+  EXPECT_THAT(text, HasSubstr("layers         = 5            # small:6\n"));
+  EXPECT_EQ(std::ranges::count(text, '#'), static_cast<long>(DeckSchema().size()));
+}
+
+// The mesh.
+
+Strings MeshMistakes(const Strings& overrides, int ranks) {
+  const Deck deck = Small(overrides);
+  return MistakesOf([&] { ResolveMesh(deck, ranks); });
+}
+
+TEST(ResolveMesh, FillsInWhatIsLeft) {
+  const Strings layout = {"parallel.pp=5", "parallel.dp_replicate=2", "parallel.tp=2", "batch.global=36"};
+  const Deck deck = Small(layout);
+  EXPECT_EQ(SmallestRanks(deck), 20);
+  const Mesh mesh = ResolveMesh(deck, 60);
+  EXPECT_EQ(mesh.ToString(), "pp 5 x dp_replicate 2 x dp_shard 3 x cp 1 x tp 2");
+  EXPECT_EQ(MicrobatchCount(deck, mesh), 2);
+  EXPECT_EQ(ResolveMesh(Small(), 1).Ranks(), 1);
+  EXPECT_EQ(SmallestRanks(Small({"parallel.dp_shard=4"})), 4);
+}
+
+TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
+  EXPECT_THAT(
+      MeshMistakes({"parallel.pp=2", "parallel.tp=2"}, 6),
+      ElementsAre("parallel: pp 2 x dp_replicate 1 x cp 1 x tp 2 = 4 must divide the number of ranks, 6 (allowed: 4, "
+                  "8, 12, ...)"));
+  EXPECT_THAT(
+      MeshMistakes({"parallel.dp_shard=2", "parallel.tp=2"}, 6),
+      ElementsAre("parallel: pp 1 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2 = 4, but the number of ranks is 6 "
+                  "(start 4, or set parallel.dp_shard = -1 to take what is left)"));
+  EXPECT_THAT(MeshMistakes({}, 3), ElementsAre("batch.global = 12: must be a multiple of batch.micro * dp_replicate * "
+                                               "dp_shard = 3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
+  EXPECT_THAT(MeshMistakes({"parallel.pp=2"}, 15), SizeIs(2));
+  Deck deck = Small();
+  deck.parallel.tp = 4;
+  EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 4); }),
+              ElementsAre("parallel.tp = 4: must divide model.heads = 6, model.kv_heads = 2 (allowed: 1, 2)"));
+}
+
+TEST(ResolveMesh, SequenceParallelNeedsTheSequenceCut) {
+  const Strings layout = {"model.heads=4", "model.kv_heads=4", "parallel.tp=4", "model.seq_len=26"};
+  EXPECT_THAT(Mistakes(layout),
+              ElementsAre("command line: parallel.tp = 4: must divide model.seq_len = 26 (allowed: 1, 2)"));
+  Strings off = layout;
+  off.push_back("parallel.sequence_parallel=false");
+  EXPECT_EQ(ResolveMesh(Small(off), 4).Degree(Axis::kTp), 4);
+}
+
+TEST(ResolveMesh, NamesThePlaces) {
+  const LoadedDeck loaded = ParseDeck(kSmall, "small", {"parallel.dp_shard=2"});
+  EXPECT_THAT(MistakesOf([&] { ResolveMesh(loaded, 5); }),
+              ElementsAre(testing::StartsWith("command line: parallel: pp 1 x")));
+}
+
+TEST(ResolveMesh, HugeDegreesDoNotOverflow) {
+  const Strings layout = {"parallel.dp_replicate=65536", "parallel.tp=1", "parallel.dp_shard=65536",
+                          "batch.global=2147483647", "batch.micro=2147483647"};
+  EXPECT_THAT(Mistakes(layout), ElementsAre(HasSubstr("= 2147483647 * 65536 * 65536 = 9223372032559808512")));
+}
+
+// The learning rate (doc/numerics.md).
+
+TEST(LearningRate, WarmsUpAndDecays) {
+  const Strings base = {"run.steps=14", "lr.warmup_steps=4", "optimizer.lr=0.5", "lr.min_ratio=0.2"};
+  const Deck cosine = Small(base);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 1), 0.125);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 4), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 6), 0.5 * (0.2 + 0.8 * (1 + std::cos(M_PI * 0.2)) / 2));
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 9), 0.3);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 14), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 1000), 0.1);
+  Strings linear = base;
+  linear.push_back("lr.decay=linear");
+  EXPECT_DOUBLE_EQ(LearningRate(Small(linear), 6), 0.5 * (1 - 0.8 * 0.2));
+  Strings constant = base;
+  constant.push_back("lr.decay=constant");
+  EXPECT_DOUBLE_EQ(LearningRate(Small(constant), 3), 0.375);
+  EXPECT_DOUBLE_EQ(LearningRate(Small(constant), 14), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(Small({"lr.warmup_steps=0", "optimizer.lr=0.5", "lr.decay=constant"}), 1), 0.5);
+}
+
+// What is generated, and what is shipped.
+
+TEST(Reference, TheCommittedPageIsCurrent) {
+  EXPECT_EQ(ReadFile(fs::path(SOURCE_ROOT) / "doc/deck.md"), DeckReference()) << "run: espalier doc-deck > doc/deck.md";
+}
+
+TEST(Reference, HelpOnSectionsAndKeys) {
+  EXPECT_THAT(HelpText("batch"), testing::StartsWith("[batch] sequences per step"));
+  EXPECT_EQ(HelpText("parallel.cp"),
+            "  parallel.cp (an integer, default 1; allowed: 1; not in this version: 1 to 65536)\n"
+            "      Context-parallel ranks, each with a part of every sequence.\n");
+  for (const DeckKey& key : DeckSchema()) EXPECT_THAT(HelpText("all"), HasSubstr("  " + key.FullName() + " ("));
+  EXPECT_THAT(MistakesOf([] { HelpText("batsch"); }), ElementsAre(HasSubstr("(did you mean batch?)")));
+  EXPECT_THAT(MistakesOf([] { HelpText("model.head"); }), ElementsAre(HasSubstr("(did you mean model.heads?)")));
+}
+
+TEST(Inputs, EveryDeckIsValidOnItsSmallestMesh) {
+  int decks = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(SOURCE_ROOT) / "inputs")) {
+    if (entry.path().extension() != ".toml" || entry.path().parent_path().filename() == "clusters") continue;
+    ++decks;
+    const LoadedDeck loaded = LoadDeck(entry.path().string());
+    EXPECT_EQ(ResolveMesh(loaded, SmallestRanks(loaded.deck)).Ranks(), SmallestRanks(loaded.deck)) << entry.path();
+    ExpectEqualDecks(ParseDeck(EffectiveDeck(loaded.deck), loaded.deck.name).deck, loaded.deck);
+  }
+  EXPECT_GE(decks, 4);
+}
+
+TEST(Inputs, TheDefaultDeckIsTheOneOfTheReadme) {
+  const LoadedDeck loaded = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/tiny.toml");
+  EXPECT_EQ(ResolveMesh(loaded, 8).ToString(), "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2");
+  EXPECT_EQ(loaded.deck.model.vocab, 256);
+  EXPECT_EQ(loaded.deck.data.paths[0], (fs::path(SOURCE_ROOT) / "src/**/*.cpp").string());
+}
+
+TEST(Inputs, TheLargeDecksOnAThousandRanks) {
+  const Deck deck = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/70b.toml").deck;
+  const Mesh mesh = ResolveMesh(deck, 1024);
+  EXPECT_EQ(mesh.ToString(), "pp 8 x dp_replicate 1 x dp_shard 16 x cp 1 x tp 8");
+  EXPECT_EQ(MicrobatchCount(deck, mesh), 32);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -9,7 +9,9 @@
 #include <fstream>
 #include <numeric>
 #include <optional>
+#include <sstream>
 
+#include "build_info.hpp"
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/mpi_communication.hpp"
@@ -48,7 +50,16 @@ void Together(World& world, const Work& work) {
   std::string first;
   for (const std::string& message : world.Gather(status == static_cast<ExitStatus>(worst) ? mine : ""))
     if (first.empty()) first = message;
-  throw UserError(static_cast<ExitStatus>(worst), world.Broadcast(first));
+  std::istringstream lines(world.Broadcast(first));
+  std::vector<std::string> messages;
+  for (std::string line; std::getline(lines, line);) messages.push_back(line);
+  throw UserError(static_cast<ExitStatus>(worst), messages);
+}
+
+void WriteFile(const fs::path& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path.string()));
 }
 
 /// Resident memory at its highest, in bytes.
@@ -124,13 +135,14 @@ class Training {
           MakeProgram(espalier::Compile(deck(), world_.Size(), Purpose::kEvaluate), coordinate_, StateBytes(train_.program));
       bytes = std::max(bytes, evaluate_->program.arena_bytes);
     }
-    SetCpuThreads(ThreadCount(deck(), mpi_ == nullptr ? 1 : mpi_->NodeRanks()));
+    SetCpuThreads(ThreadsHere());
     Together(world_, [&] { arena_ = std::make_unique<Arena>(bytes); });
     MakeExecutor(train_);
     if (evaluate_) MakeExecutor(*evaluate_);
     tensors_ = StateTensors(training_);
     local_ = LocalTensors(tensors_, *train_.executor, coordinate_);
   }
+  int ThreadsHere() const { return ThreadCount(deck(), mpi_ == nullptr ? 1 : mpi_->NodeRanks()); }
   void MakeExecutor(Runnable& runnable) {
     if (mpi_ != nullptr && communication_ == nullptr) {
       std::vector<Channel> channels = ChannelsOf(train_.program);
@@ -168,7 +180,30 @@ class Training {
 
   // 3. What the run says of itself.
   void BeginReport() {
-    report_ = std::make_unique<Reporter>(ReportOptions());
+    ReportOptions options;
+    options.rank = world_.Rank();
+    options.metrics_path = (fs::path(deck().run.dir) / "metrics.jsonl").string();
+    options.steps = deck().run.steps;
+    options.every_steps = deck().report.every_steps;
+    options.flops_per_token = FlopsPerToken(deck());
+    Together(world_, [&] {
+      report_ = std::make_unique<Reporter>(options);
+      if (Root()) WriteFile(fs::path(deck().run.dir) / "deck.toml", EffectiveDeck(deck()));
+    });
+  }
+  void Announce() {
+    StartRecord start;
+    start.version = fmt::format("{} ({})", kVersion, kGitHash);
+    start.deck = start_.loaded.deck.name;
+    start.ranks = world_.Size();
+    start.threads = ThreadsHere();
+    start.mesh = training_.mesh;
+    start.parameters = training_.parameter_count;
+    start.tokens_per_step = TokensPerStep();
+    start.first_step = step_ + 1;
+    start.startup_ms = MillisecondsSince(began_);
+    report_->Start(start);
+    if (Root()) spdlog::info("bf16 products: {}", CpuBf16Method());
   }
 
   // 4. State: from a checkpoint (stepping back over damaged ones as far as the deck allows), or from nothing.
@@ -187,7 +222,9 @@ class Training {
       }
     }
     if (start_.checkpoints.empty()) InitializeWeights(training_, *train_.executor);
-    loader_ = std::make_unique<BatchLoader>(std::move(source_), SampleOrder{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential}, layout_, step_);
+    Announce();
+    const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential};
+    loader_ = std::make_unique<BatchLoader>(std::move(source_), order, layout_, step_);
     if (deck().checkpoint.at_start && !fs::exists(fs::path(CheckpointFolder()) / StepName(step_))) SaveCheckpoint();
   }
   void SetConstantInputs(const Runnable& runnable) const {
@@ -341,16 +378,18 @@ int RunCommand(const RunOptions& options) {
     SelfWorld world;
     return Training(options, world, nullptr).Run();
   }
-  MpiWorld world;
-  try {
-    return Training(options, world, &world).Run();
-  } catch (const UserError& error) {
-    // The same on every rank, so all end together; one of them says why.
-    if (world.Rank() == 0) fmt::print(stderr, "espalier: {}\n", error.what());
-    return static_cast<int>(error.status());
-  } catch (const std::exception& error) {
-    world.Fail(error.what());
+  std::optional<UserError> mistake;
+  {
+    MpiWorld world;
+    try {
+      return Training(options, world, &world).Run();
+    } catch (const UserError& error) {
+      mistake = error;  // the same on every rank: all end MPI together, and then say why
+    } catch (const std::exception& error) {
+      world.Fail(error.what());
+    }
   }
+  throw *mistake;
 }
 
 }  // namespace espalier

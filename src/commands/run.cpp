@@ -11,7 +11,7 @@
 #include <optional>
 #include <sstream>
 
-#include "build_info.hpp"
+#include "commands/build_info.hpp"
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/mpi_communication.hpp"

@@ -1,0 +1,35 @@
+// espalier check: parse, validate, print the effective deck with the origin of each value.
+#include <fmt/format.h>
+
+#include "commands.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/model/model.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+std::string RanksText(const Deck& deck) {
+  const int ranks = SmallestRanks(deck);
+  if (deck.parallel.dp_shard != -1) return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+  return ranks == 1 ? "any number of ranks" : fmt::format("any multiple of {} ranks", ranks);
+}
+
+int64_t CountParameters(const Deck& deck) {
+  const Split split = SplitLayers(deck, static_cast<int>(deck.parallel.pp * deck.pipeline.chunks));
+  return ParameterCount(BuildModel(deck, split, deck.batch.micro, Purpose::kTrain));
+}
+
+}  // namespace
+
+int CheckCommand(const CheckOptions& options) {
+  const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  const Deck& deck = loaded.deck;
+  fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n\n", deck.name, CountParameters(deck),
+             deck.batch.global * deck.model.seq_len, deck.run.steps, RanksText(deck));
+  fmt::print("{}", EffectiveDeck(loaded));
+  return static_cast<int>(ExitStatus::kDone);
+}
+
+}  // namespace espalier

@@ -1,0 +1,63 @@
+// One function per command of the executable: it does the command's work and returns the exit status, or throws.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace espalier {
+
+/// A deck and its key=value arguments, flags that stand for keys included.
+struct DeckArguments {
+  std::string deck;
+  std::vector<std::string> overrides;
+};
+
+struct RunOptions {
+  DeckArguments arguments;
+  std::string restart;  ///< "latest", a checkpoint's folder, or empty: as checkpoint.restart says
+};
+/// Trains. The only command of many ranks.
+int RunCommand(const RunOptions& options);
+
+struct CheckOptions {
+  DeckArguments arguments;
+};
+/// Prints the effective deck with the origin of each value.
+int CheckCommand(const CheckOptions& options);
+
+struct PlanOptions {
+  DeckArguments arguments;
+  int ranks = 0;     ///< 0: the fewest that the deck's degrees allow
+  std::string json;  ///< file to write the plan to; empty: none
+};
+/// Compiles for any number of ranks and prints layout, schedule, memory and messages.
+int PlanCommand(const PlanOptions& options);
+
+struct InspectOptions {
+  std::string checkpoint;
+  bool verify = false;  ///< read every byte against its checksum
+};
+/// Prints what a checkpoint holds.
+int InspectCommand(const InspectOptions& options);
+
+struct SampleOptions {
+  std::string checkpoint;
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 0;  ///< 0: greedy
+  int64_t seed = 1234;
+};
+/// Continues a text by a trained model.
+int SampleCommand(const SampleOptions& options);
+
+/// Prints version, compiler, libraries and which backends are built in.
+int InfoCommand();
+
+/// Prints the general help (`usage` first, then the sections), or that of a topic: a section, a key or "all".
+int HelpCommand(const std::string& usage, const std::string& topic);
+
+/// Prints doc/deck.md.
+int DocDeckCommand();
+
+}  // namespace espalier

@@ -1,0 +1,43 @@
+// espalier info: what this executable is and what it can use here.
+#include <fmt/format.h>
+
+#include "commands.hpp"
+#include "commands/build_info.hpp"
+#include "espalier/util/error.hpp"
+#include "version.hpp"
+
+namespace espalier {
+namespace {
+
+/// The processor features that decide how fast products are.
+std::string CpuFeatures() {
+  std::string text;
+#if defined(__x86_64__)
+  const std::pair<const char*, bool> features[] = {{"avx2", __builtin_cpu_supports("avx2") != 0},
+                                                   {"avx512f", __builtin_cpu_supports("avx512f") != 0},
+                                                   {"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0},
+                                                   {"amx_bf16", __builtin_cpu_supports("amx-bf16") != 0}};
+  for (const auto& [name, has] : features)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, has ? "yes" : "no");
+#else
+  text = "not an x86-64 processor";
+#endif
+  return text;
+}
+
+}  // namespace
+
+int InfoCommand() {
+  fmt::print("espalier   {} ({})\n", kVersion, kGitHash);
+  fmt::print("compiler   {}, {}, {}\n", kCompiler, kBuildType, *kCompilerFlags ? kCompilerFlags : "no extra flags");
+  fmt::print("processor  {}\n", CpuFeatures());
+  fmt::print("reference  built in\n");
+  fmt::print("cpu        built in (oneDNN {})\n", kOneDnnVersion);
+  fmt::print("cuda       not built in\n");
+  fmt::print("mpi        built in ({})\n", kMpiVersion);
+  fmt::print("nccl       not built in\n");
+  fmt::print("hdf5       built in ({}, serial)\n", kHdf5Version);
+  return static_cast<int>(ExitStatus::kDone);
+}
+
+}  // namespace espalier

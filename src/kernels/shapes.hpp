@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 
 #include "espalier/kernels/kernel_table.hpp"
 
@@ -26,6 +27,7 @@ inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? 
 struct ProductShape {
   int64_t m, n, k;
   int64_t a_row, a_column, b_row, b_column;
+  auto operator<=>(const ProductShape&) const = default;
 };
 
 /// CHECKs that spec and shapes agree.

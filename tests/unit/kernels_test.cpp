@@ -158,6 +158,18 @@ TEST_P(Kernels, Matmul) {
   }
 }
 
+// Contracted dims beyond 16384 are summed in slices.
+TEST_P(Kernels, DeepMatmul) {
+  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  const int64_t deep = 20011;
+  Check({"matmul", {Real({1, 3, deep}), Real({deep, 5})}, {Empty(T(), {1, 3, 5})}, spec("bsn,nk->bsk")},
+        SumBound(deep, 1), false);
+  for (bool accumulate : {false, true}) {
+    Check({"matmul", {Real({1, deep, 3}), Real({1, deep, 5})}, {F32({3, 5})}, spec("bsn,bsk->nk"), accumulate},
+          SumBound(deep, 1), false);
+  }
+}
+
 TEST_P(Kernels, MatmulGivesTheSameBitsTwice) {
   Case c{"matmul", {Real({2, 65, 127}), Real({33, 127})}, {Empty(T(), {2, 65, 33})}, {{}, {{"spec", "bsk,nk->bsn"}}}};
   EXPECT_TRUE(c.Cpu()[0].SameBits(c.Cpu()[0]));

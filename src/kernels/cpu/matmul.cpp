@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <tuple>
 
 #include "bf16_method.hpp"
 #include "kernels.hpp"
@@ -25,9 +24,16 @@ dnnl::memory::data_type TypeOf(Dtype dtype) {
   return dtype == Dtype::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
+/// Where a product's operands lie.
+struct Operands {
+  void *a, *b, *c;
+  Dtype input, output;
+  bool accumulate;
+};
+
 /// All that a primitive is specialised for. oneDNN splits work by the number of threads it is made under.
 struct Key {
-  int64_t m, n, k, a_row, b_row;
+  ProductShape shape;
   Dtype input, output;
   bool accumulate;
   int threads;
@@ -39,7 +45,8 @@ struct Product {
   dnnl::matmul primitive;
 };
 
-Product MakeProduct(const Key& key, const ProductShape& s) {
+Product MakeProduct(const Key& key) {
+  const ProductShape& s = key.shape;
   const dnnl::memory::desc a({s.m, s.k}, TypeOf(key.input), dnnl::memory::dims{s.a_row, s.a_column});
   const dnnl::memory::desc b({s.k, s.n}, TypeOf(key.input), dnnl::memory::dims{s.b_row, s.b_column});
   const dnnl::memory::desc c({s.m, s.n}, TypeOf(key.output), dnnl::memory::dims{s.n, 1});
@@ -55,28 +62,58 @@ Product MakeProduct(const Key& key, const ProductShape& s) {
 }
 
 /// The primitive for a call; made at its first use.
-const Product& FindProduct(const Key& key, const ProductShape& s) {
+const Product& FindProduct(const Key& key) {
   static std::mutex mutex;
   static std::map<Key, Product> products;
   const std::lock_guard lock(mutex);
   auto it = products.find(key);
-  if (it == products.end()) it = products.emplace(key, MakeProduct(key, s)).first;
+  if (it == products.end()) it = products.emplace(key, MakeProduct(key)).first;
   return it->second;
 }
 
-void Execute(const KernelCall& call, const ProductShape& s) {
-  const Tensor &a = call.inputs[0], &b = call.inputs[1], &c = call.outputs[0];
+void Multiply(const ProductShape& s, const Operands& x) {
   if (omp_get_max_threads() != Threads()) omp_set_num_threads(Threads());
-  const Key key{s.m, s.n, s.k, s.a_row, s.b_row, a.dtype, c.dtype, call.accumulate, Threads()};
-  const Product& product = FindProduct(key, s);
+  const Product& product = FindProduct({s, x.input, x.output, x.accumulate, Threads()});
+  std::byte* scratch = Scratch(static_cast<int64_t>(product.scratch.get_size()), ScratchUse::kOneDnn);
   thread_local dnnl::stream stream(Engine());
-  product.primitive.execute(
-      stream, {{DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), a.data)},
-               {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), b.data)},
-               {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), c.data)},
-               {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(),
-                                                  Scratch(static_cast<int64_t>(product.scratch.get_size())))}});
+  product.primitive.execute(stream, {{DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), x.a)},
+                                     {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), x.b)},
+                                     {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), x.c)},
+                                     {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(), scratch)}});
   stream.wait();
+}
+
+/// Adds up a product in slices of the contracted dim. Beyond kDeep elements oneDNN loses a fifth of its rate (the head's
+/// dx contracts the vocabulary), below it nothing.
+constexpr int64_t kDeep = 16384, kSlice = 8192;
+
+void MultiplyInSlices(const ProductShape& s, const Operands& x) {
+  const int64_t slices = (s.k + kSlice - 1) / kSlice, depth = ((s.k + slices - 1) / slices + 63) / 64 * 64;
+  for (int64_t p = 0; p < s.k; p += depth) {
+    ProductShape slice = s;
+    slice.k = std::min(depth, s.k - p);
+    Operands at = x;
+    at.a = static_cast<std::byte*>(x.a) + p * s.a_column * SizeOf(x.input);
+    at.b = static_cast<std::byte*>(x.b) + p * s.b_row * SizeOf(x.input);
+    at.accumulate = x.accumulate || p > 0;
+    Multiply(slice, at);
+  }
+}
+
+/// As MultiplyInSlices with c in bf16: blocks of rows are summed in fp32 scratch and rounded once.
+void MultiplyInSlicesAndRound(const ProductShape& s, const Operands& x) {
+  constexpr int64_t kRows = 2048;
+  float* sums = ScratchOf<float>(std::min(kRows, s.m) * s.n);
+  for (int64_t row = 0; row < s.m; row += kRows) {
+    ProductShape block = s;
+    block.m = std::min(kRows, s.m - row);
+    MultiplyInSlices(block, {static_cast<std::byte*>(x.a) + row * s.a_row * SizeOf(x.input), x.b, sums, x.input,
+                             Dtype::kF32, false});
+    Bf16* c = static_cast<Bf16*>(x.c) + row * s.n;
+    ParallelRanges(block.m * s.n, kWorthAThread, [=](int64_t begin, int64_t end) {
+      ForLanes(begin, end, [=](int64_t i, auto lanes) { Store(c + i, Load(sums + i, lanes), lanes); });
+    });
+  }
 }
 
 bool WidenIsForced() {
@@ -105,10 +142,12 @@ void Matmul(const KernelCall& call) {
     return;
   }
   if (a.dtype == Dtype::kBf16 && WidensBf16()) {
-    WidenedProduct(s, a.As<Bf16>(), b.As<Bf16>(), c, call.accumulate);
-  } else {
-    Execute(call, s);
+    return WidenedProduct(s, a.As<Bf16>(), b.As<Bf16>(), c, call.accumulate);
   }
+  const Operands operands{a.data, b.data, c.data, a.dtype, c.dtype, call.accumulate};
+  if (s.k <= kDeep) return Multiply(s, operands);
+  if (c.dtype == Dtype::kF32) return MultiplyInSlices(s, operands);
+  MultiplyInSlicesAndRound(s, operands);
 }
 
 }  // namespace cpu

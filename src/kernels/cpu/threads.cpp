@@ -26,17 +26,21 @@ struct Free {
 
 int Threads() { return ThreadCount(); }
 
-std::byte* Scratch(int64_t bytes) {
-  thread_local std::unique_ptr<std::byte, Free> memory;
-  thread_local int64_t held = 0;
-  if (bytes > held) {
-    constexpr int64_t kPage = 4096;
-    held = (bytes + kPage - 1) / kPage * kPage;
-    memory.reset();
-    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, static_cast<size_t>(held))));
-    if (memory == nullptr) throw std::bad_alloc();
+std::byte* Scratch(int64_t bytes, ScratchUse use) {
+  constexpr int64_t kPage = 4096;
+  struct Memory {
+    std::unique_ptr<std::byte, Free> data;
+    int64_t bytes = 0;
+  };
+  thread_local Memory memories[2];
+  Memory& memory = memories[static_cast<size_t>(use)];
+  if (bytes > memory.bytes) {
+    memory.bytes = (bytes + kPage - 1) / kPage * kPage;
+    memory.data.reset();
+    memory.data.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, static_cast<size_t>(memory.bytes))));
+    if (memory.data == nullptr) throw std::bad_alloc();
   }
-  return memory.get();
+  return memory.data.get();
 }
 
 }  // namespace cpu

@@ -1,0 +1,209 @@
+// Times each cpu kernel at the shapes of a GPT-2-small-sized Llama (1 sequence of 1024, dim 768, 12 heads of 64, ffn 2048, vocab
+// 50304), and its reference at a fraction of them; both as rates, so that they stand beside each other.
+//   kernels_bench [--benchmark_filter=REGEX]     threads: OMP_NUM_THREADS
+#include <benchmark/benchmark.h>
+
+#include <functional>
+#include <memory>
+
+#include "kernels_testing.hpp"
+
+namespace espalier {
+namespace {
+
+using testing::OwnedTensor;
+using testing::Random;
+using testing::Run;
+
+/// Extents of the model; the reference's are smaller, being hundreds of times slower.
+struct Model {
+  int64_t seq, dim, heads, ffn, vocab, parameters;
+  int64_t HeadDim() const { return dim / heads; }
+};
+constexpr Model kFull{1024, 768, 12, 2048, 50304, 50304 * 768};
+constexpr Model kSmall{64, 128, 2, 256, 512, 512 * 128};
+
+/// One call with its work: floating-point operations where they bound the time, else bytes that must move.
+struct Call {
+  std::vector<OwnedTensor> inputs, outputs;
+  Attributes attributes = {};
+  double flops = 0;
+  bool accumulate = false;
+
+  double Bytes() const {
+    double bytes = 0;
+    for (const auto* tensors : {&inputs, &outputs}) {
+      for (const OwnedTensor& x : *tensors) bytes += static_cast<double>(x.Count() * SizeOf(x.dtype()));
+    }
+    return bytes;
+  }
+};
+
+using Maker = std::function<Call(Random&, const Model&, Dtype)>;
+
+Call MakeProduct(Random& r, Dtype t, int64_t rows, int64_t n, int64_t k, const char* spec) {
+  const OwnedTensor x = r.Real(t, {1, rows, k}), w = r.Real(t, {n, k}), dy = r.Real(t, {1, rows, n});
+  Call c{{}, {}, {{}, {{"spec", spec}}}, 2.0 * double(rows) * double(n) * double(k)};
+  const std::string_view s = spec;
+  if (s == "bsk,nk->bsn") return c.inputs = {x, w}, c.outputs = {OwnedTensor(t, {1, rows, n})}, c;
+  if (s == "bsn,nk->bsk") return c.inputs = {dy, w}, c.outputs = {OwnedTensor(t, {1, rows, k})}, c;
+  return c.inputs = {dy, x}, c.outputs = {OwnedTensor(Dtype::kF32, {n, k})}, c;
+}
+
+/// Causal: half the score matrix.
+Call MakeAttention(Random& r, const Model& m, Dtype t) {
+  const OwnedTensor q = r.Real(t, {1, m.seq, m.dim});
+  return {{q, q, q}, {q, OwnedTensor(Dtype::kF32, {1, m.heads, m.seq})},
+          {{{"head_dim", m.HeadDim()}, {"causal", 1}}, {}}, 2.0 * double(m.seq) * double(m.seq) * double(m.dim)};
+}
+
+Call MakeAttentionGrad(Random& r, const Model& m, Dtype t) {
+  Call c = MakeAttention(r, m, t);
+  c.inputs.insert(c.inputs.end(), {c.outputs[0], c.outputs[1], c.inputs[0]});
+  for (int64_t i = 0; i < c.inputs[4].Count(); ++i) c.inputs[4].Set(i, 8);
+  c.outputs = {c.inputs[0], c.inputs[0], c.inputs[0]};
+  c.flops *= 2.5;
+  return c;
+}
+
+Call MakeAdamw(Random& r, const Model& m, Dtype) {
+  const OwnedTensor x = r.Real(Dtype::kF32, {m.parameters}, 0, 1);
+  Call c{{x, x, x, x}, {x, x, x}, {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}, {}}};
+  for (double v : {1e-3, 5.0, 1.0, 1.0}) c.inputs.push_back(r.Real(Dtype::kF32, {}, v, v));
+  return c;
+}
+
+/// The rows' statistics stand for real ones: they do not change the work.
+Call MakeLogits(Random& r, const Model& m, Dtype t, int row_inputs, int row_outputs, bool targets, bool gradient) {
+  Call c{{r.Real(t, {1, m.seq, m.vocab})}, {}};
+  for (int i = 0; i < row_inputs; ++i) c.inputs.push_back(r.Real(Dtype::kF32, {1, m.seq}, 1, 1));
+  if (targets) c.inputs.push_back(r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1));
+  for (int i = 0; i < row_outputs; ++i) c.outputs.push_back(OwnedTensor(Dtype::kF32, {1, m.seq}));
+  if (gradient) c.outputs.push_back(c.inputs[0]);
+  return c;
+}
+
+Maker Rows(int inputs, int outputs, bool wide, Attributes attributes = {}) {
+  return [=](Random& r, const Model& m, Dtype t) {
+    const OwnedTensor x = r.Real(t, {1, m.seq, wide ? m.ffn : m.dim});
+    return Call{std::vector(static_cast<size_t>(inputs), x), std::vector(static_cast<size_t>(outputs), x), attributes};
+  };
+}
+
+struct Bench {
+  std::string op, name;
+  Maker make;
+};
+
+std::vector<Bench> Products() {
+  std::vector<Bench> list;
+  const std::pair<const char*, const char*> specs[] = {
+      {"bsk,nk->bsn", "y"}, {"bsn,nk->bsk", "dx"}, {"bsn,bsk->nk", "dW"}};
+  const std::tuple<const char*, int64_t Model::*, int64_t Model::*> shapes[] = {{"attention", &Model::dim, &Model::dim},
+                                                                              {"up", &Model::ffn, &Model::dim},
+                                                                              {"down", &Model::dim, &Model::ffn},
+                                                                              {"head", &Model::vocab, &Model::dim}};
+  for (const auto& [shape, n, k] : shapes) {
+    for (const auto& [spec, result] : specs) {
+      list.push_back({"matmul", std::string("matmul ") + shape + " " + result, [=](Random& r, const Model& m, Dtype t) {
+                        return MakeProduct(r, t, m.seq, m.*n, m.*k, spec);
+                      }});
+    }
+  }
+  return list;
+}
+
+std::vector<Bench> RowWise() {
+  const Attributes head{{{"head_dim", 64}, {"inverse", 0}, {"eps", 1e-5}}, {}};
+  const auto norm = [=](bool weight_gradient, bool backward) -> Maker {
+    return [=](Random& r, const Model& m, Dtype t) {
+      const OwnedTensor x = r.Real(t, {1, m.seq, m.dim}), w = r.Real(t, {m.dim});
+      const OwnedTensor rstd = r.Real(Dtype::kF32, {1, m.seq}, 1, 2);
+      if (weight_gradient) return Call{{x, rstd, x}, {OwnedTensor(Dtype::kF32, {m.dim})}};
+      if (backward) return Call{{x, w, rstd, x}, {x}};
+      return Call{{x, w}, {x, rstd}, head};
+    };
+  };
+  return {
+      {"rms_norm", "rms_norm", norm(false, false)},
+      {"rms_norm_grad", "rms_norm_grad", norm(false, true)},
+      {"rms_norm_weight_grad", "rms_norm_weight_grad", norm(true, true)},
+      {"rope", "rope", [=](Random& r, const Model& m, Dtype t) {
+         const OwnedTensor x = r.Real(t, {1, m.seq, m.dim});
+         return Call{{x, r.Real(Dtype::kF32, {m.seq, 64})}, {x}, head};
+       }},
+      {"add", "add", Rows(2, 1, false)},
+      {"swiglu", "swiglu", Rows(2, 1, true)},
+      {"swiglu_grad", "swiglu_grad", Rows(3, 2, true)},
+      {"embedding", "embedding", [](Random& r, const Model& m, Dtype t) {
+         return Call{{r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1), OwnedTensor(t, {m.vocab, m.dim})},
+                     {OwnedTensor(t, {1, m.seq, m.dim})}};
+       }},
+      {"embedding_grad", "embedding_grad", [](Random& r, const Model& m, Dtype t) {
+         return Call{{r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1), r.Real(t, {1, m.seq, m.dim})},
+                     {OwnedTensor(Dtype::kF32, {m.vocab, m.dim})}};
+       }},
+      {"logits_max", "logits_max", [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 0, 1, false, false); }},
+      {"logits_sum", "logits_sum", [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 1, 2, true, false); }},
+      {"cross_entropy_grad", "cross_entropy_grad",
+       [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 2, 0, true, true); }},
+  };
+}
+
+std::vector<Bench> OncePerStep() {
+  return {
+      {"rope_table", "rope_table", [](Random& r, const Model& m, Dtype) {
+         return Call{{r.Integer({m.seq}, 0, 1024)}, {OwnedTensor(Dtype::kF32, {m.seq, 64})},
+                     {{{"head_dim", 64}, {"theta", 5e5}}, {}}};
+       }},
+      {"sum_squares", "sum_squares", [](Random& r, const Model& m, Dtype) {
+         return Call{{r.Real(Dtype::kF32, {m.parameters})}, {OwnedTensor(Dtype::kF32, {})}};
+       }},
+      {"adamw", "adamw", MakeAdamw},
+      {"cast", "cast f32 to bf16", [](Random& r, const Model& m, Dtype) {
+         return Call{{r.Real(Dtype::kF32, {m.parameters})}, {OwnedTensor(Dtype::kBf16, {m.parameters})}};
+       }},
+  };
+}
+
+void Time(benchmark::State& state, Kernel kernel, const Bench& bench, const Model& model, Dtype dtype) {
+  Random random;
+  Call call = bench.make(random, model, dtype);
+  std::vector<Tensor> in, out;
+  for (const OwnedTensor& x : call.inputs) in.push_back(x.View());
+  for (const OwnedTensor& y : call.outputs) out.push_back(y.View());
+  const KernelCall kernel_call{.inputs = in, .outputs = out, .attributes = &call.attributes};
+  for (auto _ : state) kernel(kernel_call);
+  const double done = (call.flops > 0 ? call.flops : call.Bytes()) * static_cast<double>(state.iterations());
+  state.counters[call.flops > 0 ? "FLOP/s" : "B/s"] = benchmark::Counter(done, benchmark::Counter::kIsRate);
+}
+
+void Register(const std::vector<Bench>& list, const std::vector<Dtype>& dtypes) {
+  for (const Bench& bench : list) {
+    for (Dtype dtype : dtypes) {
+      const std::string name = bench.name + "/" + std::string(Name(dtype));
+      const auto add = [&](const std::string& title, Kernel kernel, const Model& model) {
+        benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& s) { Time(s, kernel, bench, model, dtype); })
+            ->Unit(benchmark::kMillisecond)->UseRealTime();
+      };
+      add(name + "/cpu", FindCpuKernel(bench.op), kFull);
+      add(name + "/reference", FindReferenceKernel(bench.op), kSmall);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier
+
+int main(int argc, char** argv) {
+  using espalier::Dtype;
+  benchmark::Initialize(&argc, argv);
+  benchmark::AddCustomContext("bf16 products", std::string(espalier::CpuBf16Method()));
+  const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
+  espalier::Register(espalier::Products(), both);
+  espalier::Register({{"attention", "attention", espalier::MakeAttention},
+                      {"attention_grad", "attention_grad", espalier::MakeAttentionGrad}}, both);
+  espalier::Register(espalier::RowWise(), both);
+  espalier::Register(espalier::OncePerStep(), {Dtype::kF32});
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -88,8 +88,8 @@ void AddReceives(Phase& phase, std::vector<Parcel>& parcels, int self, Workspace
   }
 }
 
-/// Every member's parcel for `outputs`, to be joined there. Each parcel holds one piece per output, of its extents; the own
-/// pieces lie in `own`.
+/// Every member's parcel for `outputs`, to be joined there. Each parcel holds one piece per output, of its extents; the
+/// own pieces lie in `own`.
 void AddJoins(Phase& phase, Parcel outputs, Parcel own, size_t members, int self, Reduce how, Workspace& workspace) {
   if (outputs.empty()) return;
   Order(outputs);
@@ -141,11 +141,16 @@ class Lowering {
     exchange_.channel = ChannelOf(program_, *comm_.instruction);
     members_ = program_.mesh.GroupSize(exchange_.channel.axes);
     self_ = program_.mesh.IndexInGroup(exchange_.channel.axes, coordinate_);
-    if (op_.kind == "send") Send();
-    else if (op_.kind == "recv") Receive();
-    else if (op_.kind == "gather_stages") GatherStages();
-    else if (op_.kind == "all_reduce") AllReduce();
-    else Group();
+    if (op_.kind == "send")
+      Send();
+    else if (op_.kind == "recv")
+      Receive();
+    else if (op_.kind == "gather_stages")
+      GatherStages();
+    else if (op_.kind == "all_reduce")
+      AllReduce();
+    else
+      Group();
     return std::move(exchange_);
   }
 
@@ -199,8 +204,7 @@ class Lowering {
   }
 
   void JoinPieces(std::vector<Parcel>& sends, std::vector<Parcel>& receives, Reduce how) {
-    for (const Parcel& parcel : receives)
-      CHECK(parcel == receives[0], "members send different pieces to be joined");
+    for (const Parcel& parcel : receives) CHECK(parcel == receives[0], "members send different pieces to be joined");
     Phase& phase = exchange_.phases.emplace_back();
     const Parcel own = sends[static_cast<size_t>(self_)];
     AddSends(phase, sends, self_, workspace_);
@@ -238,8 +242,8 @@ class Lowering {
     exchange_.phases.emplace_back().unpacks.push_back(std::move(copy));
   }
 
-  /// Two members exchange everything. More exchange pieces, join each its own, and exchange the joined pieces: the same sums
-  /// with 2/n of the traffic. `from` may be `to`.
+  /// Two members exchange everything. More exchange pieces, join each its own, and exchange the joined pieces: the same
+  /// sums with 2/n of the traffic. `from` may be `to`.
   void ReduceFlat(const Tensor& from, const Tensor& to, Reduce how) {
     const bool pieces = members_ > 2;
     const auto piece = [&](const Tensor& tensor, int member) {

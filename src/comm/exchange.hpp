@@ -21,7 +21,7 @@ struct Phase {
   std::vector<BoxCopy> packs;  ///< before the messages start
   std::vector<Message> receives;
   std::vector<Message> sends;
-  std::vector<BoxCopy> own;    ///< pieces that stay on this rank; while the messages travel
+  std::vector<BoxCopy> own;      ///< pieces that stay on this rank; while the messages travel
   std::vector<BoxCopy> unpacks;  ///< after all have arrived
   std::vector<Join> joins;       ///< after all have arrived
 };
@@ -31,8 +31,8 @@ struct Exchange {
   std::vector<Phase> phases;
 };
 
-/// Lowers one instruction for the rank at `coordinate`. A piece that is contiguous travels from or to its place; others go
-/// through the workspace, sends first, then receives, 64-byte aligned. CHECKs that the planned workspace suffices.
+/// Lowers one instruction for the rank at `coordinate`. A piece that is contiguous travels from or to its place; others
+/// go through the workspace, sends first, then receives, 64-byte aligned. CHECKs that the planned workspace suffices.
 Exchange LowerInstruction(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction);
 
 }  // namespace espalier

@@ -20,7 +20,9 @@ void Narrow(int32_t x, int32_t& to) { to = x; }
 
 struct Add {
   template <typename S>
-  S operator()(S a, S b) const { return a + b; }
+  S operator()(S a, S b) const {
+    return a + b;
+  }
 };
 /// NaN in either wins, so that a broken number is not hidden.
 struct Largest {
@@ -59,9 +61,12 @@ void JoinTyped(Reduce how, std::byte* to, std::span<const std::byte* const> sour
 void JoinRun(Dtype dtype, Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
   CHECK(!sources.empty(), "nothing to join");
   switch (dtype) {
-    case Dtype::kF32: return JoinTyped<float>(how, to, sources, count);
-    case Dtype::kBf16: return JoinTyped<Bf16>(how, to, sources, count);
-    case Dtype::kI32: return JoinTyped<int32_t>(how, to, sources, count);
+    case Dtype::kF32:
+      return JoinTyped<float>(how, to, sources, count);
+    case Dtype::kBf16:
+      return JoinTyped<Bf16>(how, to, sources, count);
+    case Dtype::kI32:
+      return JoinTyped<int32_t>(how, to, sources, count);
   }
 }
 

@@ -1,5 +1,5 @@
-// Joining partial results. The order of additions is the group's, per element and in fp32, whatever the message sizes: a
-// library's own reductions add in other orders from one size to the next.
+// Joining partial results. The order of additions is the group's, per element and in fp32, whatever the message sizes:
+// a library's own reductions add in other orders from one size to the next.
 #pragma once
 
 #include <span>

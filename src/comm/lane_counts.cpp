@@ -37,18 +37,37 @@ bool LaneCounts::Spin(const Wait& wait) const {
   return false;
 }
 
+/// Sleeps until the wait is met, or `until` says so, or the step has failed, or `limit` is over; true if not for the
+/// last.
+template <typename Until>
+bool LaneCounts::Sleep(State& state, const Wait& wait, std::chrono::microseconds limit, Until until) {
+  std::unique_lock lock(state.mutex);
+  const bool ended = state.raised.wait_for(lock, limit, [&] {
+    if (state.wake_at.load() > wait.count) state.wake_at.store(wait.count);
+    return state.count.load() >= wait.count || until() || Failed();
+  });
+  CHECK(!Failed(), "the step has failed in another thread");
+  return ended;
+}
+
 bool LaneCounts::AwaitFor(const Wait& wait, std::chrono::microseconds limit) {
   CHECK(!Failed(), "the step has failed in another thread");
   if (Spin(wait)) return true;
-  State& state = At(wait.lane);
-  const auto met = [&] {
-    if (state.wake_at.load() > wait.count) state.wake_at.store(wait.count);
-    return state.count.load() >= wait.count || Failed();
-  };
-  std::unique_lock lock(state.mutex);
-  const bool ended = state.raised.wait_for(lock, limit, met);
-  CHECK(!Failed(), "the step has failed in another thread");
-  return ended;
+  if (wait.lane == Lane::kCompute) return Sleep(At(wait.lane), wait, limit, [] { return false; });
+  // Rouses the dozing communication thread: now someone waits for it.
+  struct Mark {
+    std::atomic<int>& awaited;
+    explicit Mark(std::atomic<int>& a) : awaited(a) { ++awaited; }
+    ~Mark() { --awaited; }
+  } mark(comm_awaited_);
+  State& compute = At(Lane::kCompute);
+  { std::lock_guard lock(compute.mutex); }
+  compute.raised.notify_all();
+  return Sleep(At(wait.lane), wait, limit, [] { return false; });
+}
+
+void LaneCounts::Doze(int compute, std::chrono::microseconds limit) {
+  Sleep(At(Lane::kCompute), {Lane::kCompute, compute}, limit, [this] { return CommAwaited(); });
 }
 
 void LaneCounts::Await(const Wait& wait) {

@@ -11,10 +11,14 @@ namespace {
 
 const char* Hint(int error_class) {
   switch (error_class) {
-    case MPI_ERR_TRUNCATE: return "a peer sent more than its program says: do all ranks run the same build and deck?";
-    case MPI_ERR_RANK: return "a peer outside the communicator: a mistake in the program, please report it";
-    case MPI_ERR_NO_MEM: return "the node is out of memory for messages: use fewer ranks a node";
-    default: return "a rank or the network may have died: look for the first message in the log";
+    case MPI_ERR_TRUNCATE:
+      return "a peer sent more than its program says: do all ranks run the same build and deck?";
+    case MPI_ERR_RANK:
+      return "a peer outside the communicator: a mistake in the program, please report it";
+    case MPI_ERR_NO_MEM:
+      return "the node is out of memory for messages: use fewer ranks a node";
+    default:
+      return "a rank or the network may have died: look for the first message in the log";
   }
 }
 

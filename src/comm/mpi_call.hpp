@@ -12,10 +12,11 @@ namespace espalier {
 [[noreturn]] void FailMpi(const char* expression, int code);
 
 /// MPI_CALL(MPI_Isend(...)).
-#define MPI_CALL(expression)                                                                 \
-  do {                                                                                       \
-    const int mpi_call_code = (expression);                                                  \
-    if (mpi_call_code != MPI_SUCCESS) [[unlikely]] ::espalier::FailMpi(#expression, mpi_call_code); \
+#define MPI_CALL(expression)                           \
+  do {                                                 \
+    const int mpi_call_code = (expression);            \
+    if (mpi_call_code != MPI_SUCCESS) [[unlikely]]     \
+      ::espalier::FailMpi(#expression, mpi_call_code); \
   } while (false)
 
 /// What this thread is working on, for messages; while the object lives.

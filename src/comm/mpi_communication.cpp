@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <thread>
@@ -41,7 +42,8 @@ class Requests {
         MPI_CALL(MPI_Irecv(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next()));
       });
     for (const Message& m : phase.sends)
-      ForEachPart(m, [&](std::byte* at, int bytes) { MPI_CALL(MPI_Isend(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next())); });
+      ForEachPart(
+          m, [&](std::byte* at, int bytes) { MPI_CALL(MPI_Isend(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next())); });
     statuses_.resize(requests_.size());
   }
 
@@ -85,7 +87,8 @@ class Requests {
     for (size_t i = 0; i < expected_.size(); ++i) {
       int bytes = 0;
       MPI_CALL(MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes));
-      CHECK(bytes == expected_[i], "member {} sent {} bytes, {} are expected", statuses_[i].MPI_SOURCE, bytes, expected_[i]);
+      CHECK(bytes == expected_[i], "member {} sent {} bytes, {} are expected", statuses_[i].MPI_SOURCE, bytes,
+            expected_[i]);
     }
   }
 
@@ -104,6 +107,12 @@ class LaneQueue {
 
   bool Done() const { return head_ == tasks_.size(); }
   bool Pending() const { return requests_.Pending(); }
+  /// Peers may need this rank's progress: it has something to send now, or in a later phase.
+  bool PeersWait() const {
+    if (!Pending()) return false;
+    const std::vector<Phase>& phases = Head().exchange.phases;
+    return !phases[phase_].sends.empty() || phase_ + 1 < phases.size();
+  }
   /// The instruction whose turn it is.
   const Task& Head() const { return tasks_[head_]; }
 
@@ -168,7 +177,8 @@ class MpiCommunication::Impl {
  public:
   Impl(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels, MpiCommunicationOptions options)
       : world_(world), mesh_(mesh), options_(std::move(options)) {
-    CHECK(mesh.Ranks() == world.Size(), "the mesh {} has {} ranks, the job {}", mesh.ToString(), mesh.Ranks(), world.Size());
+    CHECK(mesh.Ranks() == world.Size(), "the mesh {} has {} ranks, the job {}", mesh.ToString(), mesh.Ranks(),
+          world.Size());
     if (!options_.abort) options_.abort = [&world](const std::string& message) { world.Fail(message); };
     for (const Channel& channel : channels) comms_.emplace(channel, Split(channel.axes));
   }
@@ -229,7 +239,8 @@ class MpiCommunication::Impl {
   MPI_Comm CommOf(const Channel& channel) const {
     if (channel.axes.Empty()) return MPI_COMM_NULL;
     const auto comm = comms_.find(channel);
-    CHECK(comm != comms_.end(), "no communicator was made for group {} on lane {}", Name(channel.axes), Name(channel.lane));
+    CHECK(comm != comms_.end(), "no communicator was made for group {} on lane {}", Name(channel.axes),
+          Name(channel.lane));
     return comm->second.Get();
   }
 
@@ -277,19 +288,20 @@ class MpiCommunication::Impl {
         queues.emplace_back(static_cast<Lane>(l), work_->lanes[l], *counts_,
                             Requests(world_.state(), options_.largest_part));
     Pause pause(world_.SharesCores());
+    bool awaited = false;
     while (true) {
       const Turn turn = AdvanceAll(queues);
       if (turn == Turn::kDone) return;
       CHECK(!counts_->Failed(), "the step has failed in another thread");
-      if (turn == Turn::kMoved)
-        pause.Reset();
-      else if (turn == Turn::kPending)
-        pause.Rest();
-      else
-        SleepUntilCompute(queues);
+      if (turn == Turn::kMoved || awaited != counts_->CommAwaited()) pause.Reset();
+      awaited = counts_->CommAwaited();
+      if (turn == Turn::kPending && awaited) pause.Rest();
+      if (turn == Turn::kPending && !awaited) counts_->Doze(NeededOfCompute(queues), pause.Doze(LongestDoze(queues)));
+      if (turn == Turn::kIdle) SleepUntilCompute(queues);
     }
   }
 
+  static constexpr int kNever = std::numeric_limits<int>::max();
   enum class Turn { kDone, kMoved, kPending, kIdle };
 
   Turn AdvanceAll(std::vector<LaneQueue>& queues) {
@@ -305,19 +317,31 @@ class MpiCommunication::Impl {
     return pending ? Turn::kPending : Turn::kIdle;
   }
 
-  /// No message is under way, so only the compute lane can set a head free.
-  void SleepUntilCompute(const std::vector<LaneQueue>& queues) {
-    Wait next{Lane::kCompute, std::numeric_limits<int>::max()};
+  /// How far the compute lane must come to set a head free: 0 if one is free by now, kNever if none waits for it.
+  int NeededOfCompute(const std::vector<LaneQueue>& queues) {
+    int needed = kNever;
     for (const LaneQueue& queue : queues) {
-      if (queue.Done()) continue;
+      if (queue.Done() || queue.Pending()) continue;
       const std::vector<Wait>& waits = queue.Head().instruction->waits;
-      if (counts_->Met(waits)) return;  // met since it was last looked at
+      if (counts_->Met(waits)) return 0;
       working_on_ = &queue.Head();
       for (const Wait& wait : waits)
-        if (wait.lane == Lane::kCompute && !counts_->Met(wait)) next.count = std::min(next.count, wait.count);
+        if (wait.lane == Lane::kCompute && !counts_->Met(wait)) needed = std::min(needed, wait.count);
     }
-    CHECK(next.count < std::numeric_limits<int>::max(), "deadlock: communication lanes wait for each other");
-    if (!counts_->AwaitFor(next, std::chrono::milliseconds(10))) Progress();
+    return needed;
+  }
+
+  /// A receive posted early is polled rarely; where other ranks may stand still until this one moves, more often.
+  static std::chrono::microseconds LongestDoze(const std::vector<LaneQueue>& queues) {
+    const bool needed = std::any_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.PeersWait(); });
+    return std::chrono::microseconds(needed ? 200 : 1000);
+  }
+
+  /// No message is under way, so only the compute lane can set a head free.
+  void SleepUntilCompute(const std::vector<LaneQueue>& queues) {
+    const int needed = NeededOfCompute(queues);
+    CHECK(needed != kNever, "deadlock: communication lanes wait for each other");
+    if (!counts_->AwaitFor({Lane::kCompute, needed}, std::chrono::milliseconds(10))) Progress();
   }
 
   /// The library moves only inside calls, and a peer may still need its answer to a message that is complete here.

@@ -45,7 +45,8 @@ class CommWorld final : public World {
       });
     } else {
       all.push_back(bytes);
-      for (int rank = 1; rank < Size(); ++rank) all.emplace_back(static_cast<size_t>(sizes[static_cast<size_t>(rank)]), '\0');
+      for (int rank = 1; rank < Size(); ++rank)
+        all.emplace_back(static_cast<size_t>(sizes[static_cast<size_t>(rank)]), '\0');
       for (int rank = 1; rank < Size(); ++rank) {
         std::string& to = all[static_cast<size_t>(rank)];
         Parts(static_cast<int64_t>(to.size()), requests, [&](int64_t at, int n, MPI_Request* request) {
@@ -123,7 +124,8 @@ std::unique_ptr<MpiState> StartMpi() {
   auto state = std::make_unique<MpiState>();
   MPI_CALL(MPI_Comm_rank(MPI_COMM_WORLD, &state->rank));
   MPI_CALL(MPI_Comm_size(MPI_COMM_WORLD, &state->size));
-  CHECK(given >= MPI_THREAD_SERIALIZED, "this MPI library does not let several threads take turns (MPI_THREAD_SERIALIZED)");
+  CHECK(given >= MPI_THREAD_SERIALIZED,
+        "this MPI library does not let several threads take turns (MPI_THREAD_SERIALIZED)");
   FindNode(*state);
   return state;
 }

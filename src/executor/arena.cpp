@@ -19,10 +19,13 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 
 Arena::Arena(int64_t bytes) : bytes_(bytes), mapped_(RoundUp(std::max(bytes, int64_t{1}), kHugePage)) {
   CHECK(bytes >= 0, "an arena of {} bytes", bytes);
-  void* memory = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
-    throw UserError(ExitStatus::kDoesNotFit, fmt::format("the system gives no arena of {} bytes: use more ranks (espalier plan "
-                                                         "shows the memory of each), or fewer on this node", bytes));
+    throw UserError(ExitStatus::kDoesNotFit,
+                    fmt::format("the system gives no arena of {} bytes: use more ranks (espalier plan "
+                                "shows the memory of each), or fewer on this node",
+                                bytes));
   base_ = static_cast<std::byte*>(memory);
   madvise(memory, static_cast<size_t>(mapped_), MADV_HUGEPAGE);  // advice: without huge pages it is only slower
   for (int64_t at = 0; at < bytes_; at += kPage) *const_cast<volatile std::byte*>(base_ + at) = std::byte{0};
@@ -31,8 +34,8 @@ Arena::Arena(int64_t bytes) : bytes_(bytes), mapped_(RoundUp(std::max(bytes, int
 Arena::~Arena() { munmap(base_, static_cast<size_t>(mapped_)); }
 
 std::byte* Arena::At(int64_t offset, int64_t bytes) const {
-  CHECK(offset >= 0 && bytes >= 0 && offset + bytes <= bytes_, "bytes [{}, {}) of an arena of {}", offset, offset + bytes,
-        bytes_);
+  CHECK(offset >= 0 && bytes >= 0 && offset + bytes <= bytes_, "bytes [{}, {}) of an arena of {}", offset,
+        offset + bytes, bytes_);
   return base_ + offset;
 }
 

@@ -26,8 +26,8 @@ void CheckWaits(const Program& program) {
     if (stuck == nullptr) continue;
     const Wait& wait = *std::find_if(stuck->waits.begin(), stuck->waits.end(), unmet);
     CHECK(false, "deadlock: {} on lane {} waits for {} instructions of lane {}, which never get past {}",
-          program.graph->ops[static_cast<size_t>(stuck->op)].kind, Name(static_cast<Lane>(lane)), wait.count, Name(wait.lane),
-          done[static_cast<size_t>(wait.lane)]);
+          program.graph->ops[static_cast<size_t>(stuck->op)].kind, Name(static_cast<Lane>(lane)), wait.count,
+          Name(wait.lane), done[static_cast<size_t>(wait.lane)]);
   }
 }
 

@@ -24,8 +24,13 @@ int64_t EndOf(const Instruction& instruction) {
 
 Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
                    KernelFinder find_kernel, Abort abort)
-    : program_(program), coordinate_(coordinate), arena_(arena), communication_(communication), abort_(std::move(abort)) {
-  CHECK(program.arena_bytes <= arena.bytes(), "a program of {} bytes in an arena of {}", program.arena_bytes, arena.bytes());
+    : program_(program),
+      coordinate_(coordinate),
+      arena_(arena),
+      communication_(communication),
+      abort_(std::move(abort)) {
+  CHECK(program.arena_bytes <= arena.bytes(), "a program of {} bytes in an arena of {}", program.arena_bytes,
+        arena.bytes());
   CheckWaits(program);
   for (const PersistentBuffer& buffer : program.persistent) {
     Resolve(buffer.place);
@@ -36,7 +41,8 @@ Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& 
   for (int i = 0; i < static_cast<int>(program.instructions.size()); ++i) {
     const Instruction& instruction = program.instructions[static_cast<size_t>(i)];
     const bool communicates = IsCommunication(OpOf(i).kind);
-    CHECK(communicates == (instruction.lane != Lane::kCompute), "{} runs on lane {}", Describe(i), Name(instruction.lane));
+    CHECK(communicates == (instruction.lane != Lane::kCompute), "{} runs on lane {}", Describe(i),
+          Name(instruction.lane));
     if (!communicates) {
       calls_.push_back(ResolveCall(i, find_kernel));
       continue;
@@ -61,8 +67,8 @@ Tensor Executor::Resolve(const Operand& operand) const {
   Tensor tensor{nullptr, type.dtype, ExtentsOf(box), {}};
   for (const Range& range : box) tensor.start.push_back(range.begin);
   const int64_t bytes = Volume(tensor.shape) * SizeOf(type.dtype);
-  CHECK(bytes <= operand.bytes, "{} has {} bytes, {} are planned", program_.graph->values[static_cast<size_t>(operand.value)].name,
-        bytes, operand.bytes);
+  CHECK(bytes <= operand.bytes, "{} has {} bytes, {} are planned",
+        program_.graph->values[static_cast<size_t>(operand.value)].name, bytes, operand.bytes);
   tensor.data = arena_.At(operand.offset, operand.bytes);
   return tensor;
 }

@@ -1,4 +1,5 @@
-// Fails on one rank in the way that its argument names, while the others wait for it; the job must end, soon, and not with 0.
+// Fails on one rank in the way that its argument names, while the others wait for it; the job must end, soon, and not
+// with 0.
 #include <cstdio>
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-// Every group op on every mesh of the world's size: odd sizes, all element types, several tensors in one message; sums bitwise equal to
-// the in-order fp32 sum on all ranks.
+// Every group op on every mesh of the world's size: odd sizes, all element types, several tensors in one message; sums
+// bitwise equal to the in-order fp32 sum on all ranks.
 #include "harness.hpp"
 
 namespace espalier::test {
@@ -26,7 +26,8 @@ std::string Substitute(std::string type, AxisSet axes) {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// Runs one op over `axes` for two steps and compares all of its outputs with what every rank can compute.
-void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs& tensors, MpiCommunicationOptions options = {}) {
+void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs& tensors,
+           MpiCommunicationOptions options = {}) {
   SCOPED_TRACE(kind + " over " + Name(axes) + " of " + mesh.ToString() + ": " + tensors[0].first);
   ProgramBuilder builder(mesh);
   std::vector<int> from, to;
@@ -41,13 +42,15 @@ void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs&
   for (int step = 0; step < 2; ++step) {
     for (size_t t = 0; t < from.size(); ++t) {
       const Type& type = runner.TypeOf(from[t]);
-      Fill(runner.At(from[t]), type, static_cast<int>(t), mesh.IndexInGroup(type.placements.Partial(), builder.coordinate()), step);
+      Fill(runner.At(from[t]), type, static_cast<int>(t),
+           mesh.IndexInGroup(type.placements.Partial(), builder.coordinate()), step);
     }
     runner.executor().RunStep();
     for (size_t t = 0; t < to.size(); ++t) {
       const Placements& before = runner.TypeOf(from[t]).placements;
       const Reduce how = before.partial_max.Empty() ? Reduce::kSum : Reduce::kMax;
-      EXPECT_EQ(CountWrong(runner.At(to[t]), runner.TypeOf(to[t]), static_cast<int>(t), mesh.GroupSize(before.Partial()), how, step),
+      EXPECT_EQ(CountWrong(runner.At(to[t]), runner.TypeOf(to[t]), static_cast<int>(t),
+                           mesh.GroupSize(before.Partial()), how, step),
                 0)
           << "tensor " << t << " in step " << step << " on rank " << TheWorld().Rank();
     }
@@ -68,7 +71,8 @@ TEST(Group, AllGather) {
     Check("all_gather", mesh, axes, {{"f32[7{A},5]", "f32[7,5]"}});
     Check("all_gather", mesh, axes, {{"bf16[3,13{A}]", "bf16[3,13]"}});
     Check("all_gather", mesh, axes, {{"i32[2,7{A},3]", "i32[2,7,3]"}});
-    Check("all_gather", mesh, axes, {{"bf16[5{A}]", "bf16[5]"}, {"f32[3,9{A}]", "f32[3,9]"}, {"i32[1{A},2]", "i32[1,2]"}});
+    Check("all_gather", mesh, axes,
+          {{"bf16[5{A}]", "bf16[5]"}, {"f32[3,9{A}]", "f32[3,9]"}, {"i32[1{A},2]", "i32[1,2]"}});
   });
 }
 
@@ -79,7 +83,9 @@ TEST(Group, ReduceScatter) {
     Check("reduce_scatter", mesh, axes, {{"bf16[2,7,3]+sum{A}", "bf16[2,7{A},3]"}});
     Check("reduce_scatter", mesh, axes, {{"f32[1]+sum{A}", "f32[1{A}]"}});
     Check("reduce_scatter", mesh, axes,
-          {{"bf16[5,3]+sum{A}", "bf16[5{A},3]"}, {"f32[9,3]+sum{A}", "f32[9{A},3]"}, {"bf16[3,11]+sum{A}", "bf16[3,11{A}]"}});
+          {{"bf16[5,3]+sum{A}", "bf16[5{A},3]"},
+           {"f32[9,3]+sum{A}", "f32[9{A},3]"},
+           {"bf16[3,11]+sum{A}", "bf16[3,11{A}]"}});
   });
 }
 
@@ -91,7 +97,8 @@ TEST(Group, AllReduce) {
       Check("all_reduce", mesh, axes, {{"bf16[5,3]+" + how + "{A}", "bf16[5,3]"}});
       Check("all_reduce", mesh, axes, {{"i32[11]+" + how + "{A}", "i32[11]"}});
     }
-    Check("all_reduce", mesh, axes, {{"f32[2]+sum{A}", "f32[2]"}, {"f32[]+sum{A}", "f32[]"}, {"f32[3,67]+sum{A}", "f32[3,67]"}});
+    Check("all_reduce", mesh, axes,
+          {{"f32[2]+sum{A}", "f32[2]"}, {"f32[]+sum{A}", "f32[]"}, {"f32[3,67]+sum{A}", "f32[3,67]"}});
     Check("all_reduce", mesh, axes, Pairs(9, {"bf16[5]+sum{A}", "bf16[5]"}));
   });
 }

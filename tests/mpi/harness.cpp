@@ -6,7 +6,8 @@
 namespace espalier::test {
 
 double Content(int tensor, int64_t index, int member, int step) {
-  uint64_t h = static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(tensor) * 0xbf58476d1ce4e5b9u +
+  uint64_t h = static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u +
+               static_cast<uint64_t>(tensor) * 0xbf58476d1ce4e5b9u +
                static_cast<uint64_t>(member) * 0x94d049bb133111ebu + static_cast<uint64_t>(step) * 0xd6e8feb86659fd93u;
   h ^= h >> 31;
   h *= 0xff51afd7ed558ccdu;
@@ -18,10 +19,20 @@ double Content(int tensor, int64_t index, int member, int step) {
 namespace {
 
 /// As the element type holds it.
-template <typename T> T Cast(double x);
-template <> float Cast<float>(double x) { return static_cast<float>(x); }
-template <> Bf16 Cast<Bf16>(double x) { return ToBf16(static_cast<float>(x)); }
-template <> int32_t Cast<int32_t>(double x) { return static_cast<int32_t>(x * 1000); }
+template <typename T>
+T Cast(double x);
+template <>
+float Cast<float>(double x) {
+  return static_cast<float>(x);
+}
+template <>
+Bf16 Cast<Bf16>(double x) {
+  return ToBf16(static_cast<float>(x));
+}
+template <>
+int32_t Cast<int32_t>(double x) {
+  return static_cast<int32_t>(x * 1000);
+}
 
 float Widen(float x) { return x; }
 float Widen(Bf16 x) { return ToFloat(x); }
@@ -131,12 +142,10 @@ Runner::Runner(Program program, Executor::KernelFinder find_kernel, MpiCommunica
     : program_(std::move(program)),
       arena_(program_.arena_bytes),
       communication_(TheWorld(), program_.mesh, AgreeOnChannels(TheWorld(), ChannelsOf(program_)), std::move(options)),
-      executor_(std::make_unique<Executor>(program_, program_.mesh.CoordinateOf(TheWorld().Rank()), arena_, &communication_,
-                                           find_kernel)) {}
+      executor_(std::make_unique<Executor>(program_, program_.mesh.CoordinateOf(TheWorld().Rank()), arena_,
+                                           &communication_, find_kernel)) {}
 
-Tensor Runner::At(int value) const {
-  return executor_->At(program_.graph->values[static_cast<size_t>(value)].name);
-}
+Tensor Runner::At(int value) const { return executor_->At(program_.graph->values[static_cast<size_t>(value)].name); }
 
 std::vector<Mesh> Meshes() {
   const int n = TheWorld().Size();

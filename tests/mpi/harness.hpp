@@ -16,8 +16,8 @@ namespace espalier::test {
 /// The world of this process; made by main().
 MpiWorld& TheWorld();
 
-/// What the member `member` of a partial value (0 for a value that is not partial) holds of element `index` of tensor `tensor` in
-/// step `step`: of very different sizes, so that the order of additions shows.
+/// What the member `member` of a partial value (0 for a value that is not partial) holds of element `index` of tensor
+/// `tensor` in step `step`: of very different sizes, so that the order of additions shows.
 double Content(int tensor, int64_t index, int member, int step);
 
 /// Fills the local piece of a value. `member` tells partial contributions apart.

@@ -1,5 +1,5 @@
-// All lanes at once, in random order, for many steps: compute fills a buffer, a lane communicates it, compute checks the result, and
-// both buffers are used again by others.
+// All lanes at once, in random order, for many steps: compute fills a buffer, a lane communicates it, compute checks
+// the result, and both buffers are used again by others.
 #include <random>
 #include <thread>
 
@@ -72,7 +72,8 @@ class SoakBuilder {
     if (kind < kinds) {
       track.axes = axes_[static_cast<size_t>(Random(static_cast<int>(axes_.size())))];
       const std::string axis = Name(track.axes);
-      const std::string sharded = fmt::format("{}[{}{{{}}},{}]", type, rows, axis, columns), partial = "+sum{" + axis + "}";
+      const std::string sharded = fmt::format("{}[{}{{{}}},{}]", type, rows, axis, columns),
+                        partial = "+sum{" + axis + "}";
       if (kind == 0) track = {"all_gather", track.axes, sharded, track.from};
       if (kind == 1) track = {"reduce_scatter", track.axes, track.from + partial, sharded};
       if (kind == 2) track = {"all_reduce", track.axes, track.from + partial, track.from};
@@ -90,8 +91,9 @@ class SoakBuilder {
     const Track& track = tracks_[static_cast<size_t>(t)];
     const int from = from_[static_cast<size_t>(t)], to = to_[static_cast<size_t>(t)];
     Op fill{"fill", {}, {from}, {}, Role::kF, 1, 0};
-    fill.attributes.numbers = {{"track", t}, {"member", mesh_.IndexInGroup(track.kind == "all_gather" ? AxisSet{} : track.axes,
-                                                                          builder_.coordinate())}};
+    fill.attributes.numbers = {
+        {"track", t},
+        {"member", mesh_.IndexInGroup(track.kind == "all_gather" ? AxisSet{} : track.axes, builder_.coordinate())}};
     builder_.Run(fill, Lane::kCompute);
     if (track.kind == "ring") {
       const int stages = mesh_.Degree(Axis::kPp);
@@ -102,7 +104,9 @@ class SoakBuilder {
       builder_.Run(send, Lane::kPpSend);
       return;
     }
-    const Lane lane = track.axes == AxisSet{Axis::kTp} ? Lane::kTp : track.axes == AxisSet{Axis::kCp} ? Lane::kCp : Lane::kDp;
+    const Lane lane = track.axes == AxisSet{Axis::kTp}   ? Lane::kTp
+                      : track.axes == AxisSet{Axis::kCp} ? Lane::kCp
+                                                         : Lane::kDp;
     builder_.Run(GroupOp(track.kind, {from}, {to}, track.axes), lane);
   }
 

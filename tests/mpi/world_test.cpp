@@ -5,7 +5,9 @@ namespace espalier::test {
 namespace {
 
 /// Different on every rank, and longer than an eager message on the higher ones.
-std::string BytesOf(int rank) { return std::string(static_cast<size_t>(rank) * 40'003, static_cast<char>('a' + rank)) + '\0' + "end"; }
+std::string BytesOf(int rank) {
+  return std::string(static_cast<size_t>(rank) * 40'003, static_cast<char>('a' + rank)) + '\0' + "end";
+}
 
 TEST(World, GathersBytesInOrderOfRanks) {
   World& world = TheWorld();

@@ -14,7 +14,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// ---- a program by hand: one line a value, one line an instruction -------------------------------------------------------------
+// ---- a program by hand: one line a value, one line an instruction
+// -------------------------------------------------------------
 
 /// Places every value at the next free offset; all of them are persistent, so that the test can look at them.
 class Builder {
@@ -24,9 +25,11 @@ class Builder {
     program_.stage_of_chunk = {0};
   }
 
-  int Add(const std::string& name, const std::string& type, ValueKind kind = ValueKind::kActivation, int microbatch = -1) {
+  int Add(const std::string& name, const std::string& type, ValueKind kind = ValueKind::kActivation,
+          int microbatch = -1) {
     const int known = graph_.FindOrNone(name);
-    const int id = known >= 0 ? known : graph_.AddValue({name, ParseType(type), kind, Frequency::kStep, kAllChunks, -1, ""});
+    const int id =
+        known >= 0 ? known : graph_.AddValue({name, ParseType(type), kind, Frequency::kStep, kAllChunks, -1, ""});
     const Type& t = graph_.values[static_cast<size_t>(id)].type;
     const int64_t bytes = Volume(LocalShape(t, program_.mesh, coordinate_)) * SizeOf(t.dtype);
     program_.persistent.push_back({id, microbatch, {id, end_, bytes}, MemoryClass::kActivations});
@@ -74,7 +77,8 @@ class Builder {
   int64_t end_ = 0;
 };
 
-// ---- fake kernels ---------------------------------------------------------------------------------------------------------------
+// ---- fake kernels
+// ---------------------------------------------------------------------------------------------------------------
 
 void Double(const KernelCall& call) {
   for (int64_t i = 0; i < Volume(call.outputs[0].shape); ++i) {
@@ -106,7 +110,8 @@ Kernel FindFake(std::string_view op) {
   return nullptr;
 }
 
-// ---- fake communication -----------------------------------------------------------------------------------------------------------
+// ---- fake communication
+// -----------------------------------------------------------------------------------------------------------
 
 struct FakePrepared : PreparedComm {
   std::vector<CommInstruction> instructions;
@@ -120,7 +125,8 @@ class FakeCommunication : public Communication {
 
   ~FakeCommunication() override { Join(); }
 
-  std::unique_ptr<PreparedComm> Prepare(const Program&, const Coordinate&, std::vector<CommInstruction> instructions) override {
+  std::unique_ptr<PreparedComm> Prepare(const Program&, const Coordinate&,
+                                        std::vector<CommInstruction> instructions) override {
     auto prepared = std::make_unique<FakePrepared>();
     prepared->instructions = std::move(instructions);
     for (const CommInstruction& i : prepared->instructions) labels.push_back(i.label);
@@ -128,7 +134,8 @@ class FakeCommunication : public Communication {
   }
   void Start(PreparedComm& prepared, LaneCounts& lanes) override {
     auto& fake = dynamic_cast<FakePrepared&>(prepared);
-    for (Lane lane : {Lane::kTp, Lane::kDp}) threads_.emplace_back([this, &fake, &lanes, lane] { RunLane(fake, lanes, lane); });
+    for (Lane lane : {Lane::kTp, Lane::kDp})
+      threads_.emplace_back([this, &fake, &lanes, lane] { RunLane(fake, lanes, lane); });
   }
   void Finish() override {
     Join();
@@ -169,7 +176,8 @@ std::string MessageOf(const std::function<void()>& f) {
   return "no exception";
 }
 
-// ---- the arena -----------------------------------------------------------------------------------------------------------------
+// ---- the arena
+// -----------------------------------------------------------------------------------------------------------------
 
 TEST(Arena, IsZeroedAndAligned) {
   Arena arena(3'000'001);
@@ -204,7 +212,8 @@ TEST(Arena, TooLargeIsTheUsersMistake) {
   }
 }
 
-// ---- lanes ---------------------------------------------------------------------------------------------------------------------
+// ---- lanes
+// ---------------------------------------------------------------------------------------------------------------------
 
 TEST(LaneCounts, WaiterSeesWhatTheRaiserWrote) {
   LaneCounts lanes;
@@ -260,7 +269,8 @@ TEST(LaneCounts, FailureEndsEveryWait) {
   EXPECT_FALSE(lanes.Failed());
 }
 
-// ---- programs ------------------------------------------------------------------------------------------------------------------
+// ---- programs
+// ------------------------------------------------------------------------------------------------------------------
 
 TEST(Executor, RunsInstructionsInOrderOnTheirMicrobatches) {
   Builder b;
@@ -377,7 +387,8 @@ TEST(Executor, WaitsForCommunicationThatNobodyReads) {
   EXPECT_THAT(Floats(executor.At("v4")), ElementsAre(300, 300));
 }
 
-// ---- what is refused, and what fails ---------------------------------------------------------------------------------------------
+// ---- what is refused, and what fails
+// ---------------------------------------------------------------------------------------------
 
 TEST(Executor, RefusesLanesThatWaitForEachOther) {
   Builder b(Mesh({1, 1, 1, 1, 2}));
@@ -402,7 +413,8 @@ TEST(Executor, RefusesWhatItCannotRun) {
   EXPECT_THAT(MessageOf([&] { Executor(unknown, {}, small, nullptr, FindFake); }), HasSubstr("in an arena of 63"));
   const Program lonely = Chain(2);
   Arena enough(lonely.arena_bytes);
-  EXPECT_THAT(MessageOf([&] { Executor(lonely, {}, enough, nullptr, FindFake); }), HasSubstr("nothing to communicate with"));
+  EXPECT_THAT(MessageOf([&] { Executor(lonely, {}, enough, nullptr, FindFake); }),
+              HasSubstr("nothing to communicate with"));
 }
 
 TEST(Executor, RefusesABufferThatIsTooSmall) {
@@ -423,7 +435,8 @@ TEST(Executor, AKernelThatFailsEndsTheJobWithItsPlace) {
   const Program program = b.Take();
   Arena arena(program.arena_bytes);
   std::vector<std::string> told;
-  Executor executor(program, {}, arena, nullptr, FindFake, [&](const std::string& message) { told.push_back(message); });
+  Executor executor(program, {}, arena, nullptr, FindFake,
+                    [&](const std::string& message) { told.push_back(message); });
   EXPECT_THROW(executor.RunStep(), InvariantError);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], HasSubstr("instruction 1 (break, role F, microbatch 2, layer 3): "));
@@ -464,9 +477,8 @@ TEST(ForEachGlobalRun, VisitsEveryElementOnce) {
   EXPECT_THAT(runs[1], ElementsAre(1 * 30 + 3 * 6 + 2, 4, 4));
   EXPECT_THAT(runs[5], ElementsAre(2 * 30 + 4 * 6 + 2, 20, 4));
   int scalars = 0;
-  ForEachGlobalRun(Tensor{nullptr, Dtype::kF32, {}, {}}, {}, [&](int64_t g, int64_t l, int64_t n) {
-    scalars += g == 0 && l == 0 && n == 1;
-  });
+  ForEachGlobalRun(Tensor{nullptr, Dtype::kF32, {}, {}}, {},
+                   [&](int64_t g, int64_t l, int64_t n) { scalars += g == 0 && l == 0 && n == 1; });
   EXPECT_EQ(scalars, 1);
 }
 

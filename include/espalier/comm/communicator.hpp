@@ -32,7 +32,8 @@ Channel ChannelOf(const Program& program, const Instruction& instruction);
 /// Every channel that a program needs, sorted, each once.
 std::vector<Channel> ChannelsOf(const Program& program);
 
-/// Every channel that some rank named: the same list on all ranks, since making a communicator is everyone's business. Collective.
+/// Every channel that some rank named: the same list on all ranks, since making a communicator is everyone's business.
+/// Collective.
 std::vector<Channel> AgreeOnChannels(World& world, const std::vector<Channel>& mine);
 
 /// A communication instruction with its tensors in memory.

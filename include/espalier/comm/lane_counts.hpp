@@ -14,8 +14,8 @@
 
 namespace espalier {
 
-/// Finished instructions by lane. A lane is raised by one thread; any may wait for it. What was written before Raise() is seen
-/// after the wait that it meets.
+/// Finished instructions by lane. A lane is raised by one thread; any may wait for it. What was written before Raise()
+/// is seen after the wait that it meets.
 class LaneCounts {
  public:
   /// Starts a step. Nobody may be waiting.
@@ -33,6 +33,12 @@ class LaneCounts {
   void Await(const Wait& wait);
   /// As Await, but gives up after `limit`; true if the wait is met.
   bool AwaitFor(const Wait& wait, std::chrono::microseconds limit);
+
+  /// True while a thread sleeps until a communication lane is raised: its core stands still.
+  bool CommAwaited() const { return comm_awaited_.load() > 0; }
+  /// For the thread that raises the communication lanes: sleeps until the compute lane reaches `compute`, or somebody
+  /// waits for communication, or `limit` is over.
+  void Doze(int compute, std::chrono::microseconds limit);
 
   /// The step cannot be finished: every wait, now and later, throws.
   void Fail();
@@ -54,7 +60,11 @@ class LaneCounts {
   /// True if met soon, without sleeping.
   bool Spin(const Wait& wait) const;
 
+  template <typename Until>
+  bool Sleep(State& state, const Wait& wait, std::chrono::microseconds limit, Until until);
+
   std::array<State, kLaneCount> lanes_;
+  std::atomic<int> comm_awaited_{0};
   std::atomic<bool> failed_{false};
 };
 

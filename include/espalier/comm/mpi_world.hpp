@@ -14,13 +14,14 @@ struct MpiState;
 /// True if mpirun or srun started this process; otherwise it is a world of its own (SelfWorld) and needs no MPI.
 bool StartedByLauncher();
 
-/// Starts MPI with MPI_THREAD_SERIALIZED: several threads call MPI (the communication thread within steps, others outside), but
-/// every call holds one lock, so that no more is asked of the library, and none but the making of communicators blocks inside
-/// it. MPI's errors end the job.
+/// Starts MPI with MPI_THREAD_SERIALIZED: several threads call MPI (the communication thread within steps, others
+/// outside), but every call holds one lock, so that no more is asked of the library, and none but the making of
+/// communicators blocks inside it. MPI's errors end the job.
 class MpiWorld final : public World {
  public:
   MpiWorld();
-  /// Ends MPI; waits for all ranks. While an exception unwinds, ends the job instead, since the others would wait for ever.
+  /// Ends MPI; waits for all ranks. While an exception unwinds, ends the job instead, since the others would wait for
+  /// ever.
   ~MpiWorld() override;
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -32,8 +33,8 @@ class MpiWorld final : public World {
   std::string Broadcast(const std::string& bytes) override;
   int64_t Max(int64_t value) override;
 
-  /// Another World over the same ranks, for another thread: calls on one never meet those on the other. Collective, outside a
-  /// step. It must not outlive this one.
+  /// Another World over the same ranks, for another thread: calls on one never meet those on the other. Collective,
+  /// outside a step. It must not outlive this one.
   std::unique_ptr<World> Duplicate();
 
   /// Position among the ranks that share this node's memory, and their number.
@@ -44,7 +45,8 @@ class MpiWorld final : public World {
 
   /// Ends all ranks now; mpirun exits with `status`. Any thread may call it.
   [[noreturn]] void Abort(int status);
-  /// Prints "espalier: rank R: message" and aborts with status 1: what executors and communication call when a thread fails.
+  /// Prints "espalier: rank R: message" and aborts with status 1: what executors and communication call when a thread
+  /// fails.
   [[noreturn]] void Fail(const std::string& message);
 
   /// For this room only.

@@ -1,5 +1,6 @@
-// The ranks of a job as a whole, for what happens outside the step: agreement, small gathers, ordered endings. Blocking.
-// Rooms that need no more than this (checkpoint, report) take a World&, so that their tests run in one process.
+// The ranks of a job as a whole, for what happens outside the step: agreement, small gathers, ordered endings.
+// Blocking. Rooms that need no more than this (checkpoint, report) take a World&, so that their tests run in one
+// process.
 #pragma once
 
 #include <cstdint>

@@ -39,9 +39,9 @@ class Executor {
   /// Gets what failed and where; it should end the job. If it returns, the failure is thrown from RunStep().
   using Abort = std::function<void(const std::string& message)>;
 
-  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that all buffers
-  /// are inside the arena and that the lanes' waits can all be met. `program`, `arena` and `communication` must outlive it;
-  /// `communication` may be null if nothing communicates.
+  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that
+  /// all buffers are inside the arena and that the lanes' waits can all be met. `program`, `arena` and `communication`
+  /// must outlive it; `communication` may be null if nothing communicates.
   Executor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
            KernelFinder find_kernel, Abort abort = {});
 
@@ -89,14 +89,16 @@ class Executor {
   Abort abort_;
   std::vector<Call> calls_;
   std::unique_ptr<PreparedComm> comm_;
-  std::vector<Wait> ends_;     ///< every communication lane's last instruction
-  int64_t persistent_end_ = 0;  ///< of the highest buffer that no call names: persistent ones and those of communication
+  std::vector<Wait> ends_;  ///< every communication lane's last instruction
+  int64_t persistent_end_ =
+      0;  ///< of the highest buffer that no call names: persistent ones and those of communication
   LaneCounts lanes_;
   std::atomic<int> current_{-1};
 };
 
-/// Calls f(first global element, first local element, count) for every run of elements that lie side by side both in the local
-/// tensor and in the whole one of extents `whole` (row-major): how a piece is filled from, or written to, a whole tensor.
+/// Calls f(first global element, first local element, count) for every run of elements that lie side by side both in
+/// the local tensor and in the whole one of extents `whole` (row-major): how a piece is filled from, or written to, a
+/// whole tensor.
 template <typename F>
 void ForEachGlobalRun(const Tensor& tensor, const Shape& whole, F f) {
   const int64_t count = Volume(tensor.shape);

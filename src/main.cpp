@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -31,6 +32,9 @@ constexpr const char* kUsage = R"(espalier: trains transformers over a lattice o
   espalier info                            version, compiler, backends
   espalier COMMAND --help                  the options of a command
 )";
+
+constexpr int kMostRanks = 1 << 24;
+constexpr int64_t kMostTokens = 1 << 30;
 
 using Job = std::function<int()>;
 
@@ -97,7 +101,7 @@ void AddPlan(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("plan", "compile for any number of ranks and print the plan");
   AddDeck(command, options->arguments);
   command->add_option("--ranks", options->ranks, "ranks to plan for (the fewest that the deck allows)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kMostRanks));
   command->add_option("--json", options->json, "write the plan to this file");
   for (const char* later : {"--cluster", "--svg"})
     command->add_option_function<std::string>(
@@ -120,11 +124,15 @@ void AddSample(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("sample", "continue a text by a trained model");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
   command->add_option("--prompt", options->prompt, "text to continue");
-  command->add_option("--tokens", options->tokens, "tokens to add")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+  command->add_option("--tokens", options->tokens, "tokens to add")
+      ->check(CLI::Range(int64_t{1}, kMostTokens))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the draws")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the draws")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 

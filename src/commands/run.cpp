@@ -236,6 +236,7 @@ class Training {
   void Train() {
     while (step_ < deck().run.steps) {
       StepRecord record = TrainStep();
+      CheckFinite(record);
       const bool last = step_ == deck().run.steps;
       const int64_t every = deck().checkpoint.every_steps;
       if (last || (every > 0 && step_ % every == 0)) {
@@ -298,11 +299,14 @@ class Training {
     record.data_ms = loader_->wait_ms();
     losses_.push_back(record.loss);
     if (losses_.size() > 100) losses_.erase(losses_.begin());
-    // The update read `apply` and left the weights alone; going on would only repeat it.
-    if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
-      throw UserError(ExitStatus::kFault, fmt::format("step {}: loss {} and gradient norm {} are not finite; the weights are those of step {}",
-                                                      step_, record.loss, record.grad_norm, step_ - 1));
     return record;
+  }
+  /// The update read `apply` and left the weights alone; going on would only repeat the step. All ranks see the same numbers.
+  void CheckFinite(const StepRecord& record) {
+    if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return;
+    report_->Step(record);
+    throw UserError(ExitStatus::kFault, fmt::format("step {}: loss {} and gradient norm {} are not both finite; the weights are those of step {}",
+                                                    record.step, record.loss, record.grad_norm, record.step - 1));
   }
   int64_t TokensPerStep() const { return deck().batch.global * deck().model.seq_len; }
 

@@ -1,7 +1,9 @@
 // Values that cross stages: a send where they are made and a recv, a value of its own, where they are needed. A send or recv belongs to
-// the role that makes the value, so both sides meet in graph order. Scalars that every stage needs (loss, count, squares) are
+// the role that makes the value, so both sides meet in graph order. States go first of all, in role P; accumulators, which are whole
+// only after the last microbatch, go in front of the step op that reads them. Scalars that every stage needs (loss, count, squares) are
 // exchanged by one gather_stages in front of the op that reads them.
 #include <map>
+#include <set>
 
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
@@ -15,43 +17,55 @@ class Cutter {
 
   void Run() {
     std::vector<Op> ops = std::move(graph_.ops);
-    std::vector<std::vector<std::pair<int, int>>> crossings(ops.size() + 1);  // by maker: (value, chunk that needs it)
-    FindCrossings(ops, crossings);
     graph_.ops.clear();
-    for (const auto& [value, chunk] : crossings.back()) Send(value, chunk, Role::kP, 0);
+    FindCrossings(ops);
     for (size_t i = 0; i < ops.size(); ++i) {
+      for (const Crossing& crossing : before_[i]) Send(crossing);
       Op& op = ops[i];
       for (int& input : op.inputs) input = At(input, op.chunk);
       if (op.chunk == kAllChunks) GatherScalars(op);
-      const Role role = op.role;
-      const int layer = op.layer;
       graph_.ops.push_back(std::move(op));
-      for (const auto& [value, chunk] : crossings[i]) Send(value, chunk, role, layer);
+      for (const Crossing& crossing : after_[i]) Send(crossing);
     }
     graph_.Renumber();
   }
 
  private:
+  /// A value that another stage needs, with role and layer of its send.
+  struct Crossing {
+    int value, to_chunk;
+    Role role;
+    int layer;
+  };
+
   bool Crosses(int value, int chunk) const {
     const int from = graph_.values[static_cast<size_t>(value)].chunk;
     return from != kAllChunks && chunk != kAllChunks && stage_[static_cast<size_t>(from)] != stage_[static_cast<size_t>(chunk)];
   }
 
-  void FindCrossings(const std::vector<Op>& ops, std::vector<std::vector<std::pair<int, int>>>& crossings) {
+  void FindCrossings(const std::vector<Op>& ops) {
+    before_.resize(ops.size());
+    after_.resize(ops.size());
     std::map<int, size_t> maker;
-    std::map<std::pair<int, int>, bool> seen;
+    std::set<std::pair<int, int>> seen;
     for (size_t i = 0; i < ops.size(); ++i)
       for (int o : ops[i].outputs)
         if (graph_.values[static_cast<size_t>(o)].kind == ValueKind::kActivation) maker[o] = i;
-    for (const Op& op : ops)
-      for (int v : op.inputs) {
-        if (!Crosses(v, op.chunk) || !seen.emplace(std::pair{v, op.chunk}, true).second) continue;
-        const auto it = maker.find(v);
-        crossings[it == maker.end() ? ops.size() : it->second].emplace_back(v, op.chunk);
+    for (size_t i = 0; i < ops.size(); ++i)
+      for (int v : ops[i].inputs) {
+        if (!Crosses(v, ops[i].chunk) || !seen.emplace(v, ops[i].chunk).second) continue;
+        const ValueKind kind = graph_.values[static_cast<size_t>(v)].kind;
+        if (kind == ValueKind::kActivation)
+          after_[maker.at(v)].push_back({v, ops[i].chunk, ops[maker.at(v)].role, ops[maker.at(v)].layer});
+        else if (kind == ValueKind::kAccumulator)
+          before_[i].push_back({v, ops[i].chunk, ops[i].role, ops[i].layer});
+        else
+          before_[0].push_back({v, ops[i].chunk, Role::kP, 0});
       }
   }
 
-  void Send(int value, int to_chunk, Role role, int layer) {
+  void Send(const Crossing& crossing) {
+    const auto [value, to_chunk, role, layer] = crossing;
     Value there = graph_.values[static_cast<size_t>(value)];
     CHECK(there.type.placements.Partial().Empty(), "{} crosses stages while partial", there.name);
     const int from_chunk = there.chunk;
@@ -98,6 +112,7 @@ class Cutter {
 
   Graph& graph_;
   const std::vector<int>& stage_;
+  std::vector<std::vector<Crossing>> before_, after_;  // by op
   std::map<std::pair<int, int>, int> arrived_;  // (value, chunk) -> its copy there
 };
 

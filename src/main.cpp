@@ -1,5 +1,5 @@
-// The program in numbered steps: environment, command line, command, errors. What the default command does (deck,
-// compile, run, report) is src/commands/run.cpp.
+// The program in numbered steps (Main, at the end): environment, command line, command, errors. The steps of the
+// default command are in src/commands/run.cpp.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -47,11 +47,16 @@ constexpr LaterCommand kLaterCommands[] = {{"export", "checkpoint to safetensors
                                            {"import", "safetensors to checkpoint"},
                                            {"calibrate", "measure this machine"}};
 
-/// Rank as the launcher tells it, before MPI is up; 0 without a launcher.
-int LauncherRank() {
+int ReadLauncherRank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* rank = std::getenv(name)) return std::atoi(rank);
   return 0;
+}
+
+/// Rank as the launcher tells it, 0 without a launcher. Read once: starting MPI may change the environment.
+int LauncherRank() {
+  static const int rank = ReadLauncherRank();
+  return rank;
 }
 
 /// Only the run has many ranks; of any other command the first rank alone does the work.
@@ -211,8 +216,14 @@ int ReportFault(const char* kind, const std::exception& error) {
 }
 
 int Main(std::vector<std::string> arguments) {
+  // 1. Environment: which rank this is, before anything can change it.
+  LauncherRank();
   try {
-    return ReadCommandLine(std::move(arguments))();
+    // 2. Command line: what to do.
+    const Job job = ReadCommandLine(std::move(arguments));
+    // 3. The command: deck, compile, run, report.
+    return job();
+    // 4. Errors: the user's, ours, the environment's.
   } catch (const UserError& error) {
     return Report(error);
   } catch (const InvariantError& error) {

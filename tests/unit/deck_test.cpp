@@ -186,7 +186,10 @@ struct OverrideCase {
   const char* message;  ///< behind "command line: "; empty: accepted
 };
 
-void PrintTo(const OverrideCase& c, std::ostream* out) { *out << c.text; }
+/// In ASCII: test reports are XML, which cannot hold every byte.
+void PrintTo(const OverrideCase& c, std::ostream* out) {
+  for (const char* p = c.text; *p != '\0'; ++p) *out << (*p >= ' ' && *p <= '~' ? *p : '?');
+}
 
 class Overrides : public testing::TestWithParam<OverrideCase> {};
 

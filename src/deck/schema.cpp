@@ -68,7 +68,7 @@ std::vector<DeckKey> Rows() {
     {"run", "watchdog_s", FIELD(run.watchdog_s), 0.0, Only(0.0, From(0)),
      "Seconds without progress after which the rank and instruction that hang are named; 0: off."},
 
-    {"model", "family", FIELD(model.family), Required{}, OneOf({"llama"}, {"gpt2"}),
+    {"model", "family", FIELD(model.family), "llama", OneOf({"llama"}, {"gpt2"}),
      "Architecture, as Hugging Face defines it."},
     {"model", "layers", FIELD(model.layers), Required{}, Count(),
      "Transformer layers."},

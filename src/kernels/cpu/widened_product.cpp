@@ -9,8 +9,8 @@
 namespace espalier::cpu {
 namespace {
 
-constexpr int64_t kDepth = 128;      // contracted elements of a block: a panel of b (24 KiB) stays in the first-level cache
-constexpr int64_t kLargest = 384;    // rows and columns of a tile: two packed operands are 384 KiB
+constexpr int64_t kDepth = 256;      // contracted elements of a block
+constexpr int64_t kLargest = 288;    // rows and columns of a tile: packed operands and sums are 0.9 MiB
 constexpr int64_t kSmallest = 96;
 constexpr int kVectors = 3;
 constexpr int64_t kPanel = kVectors * kLanes;  // columns of a panel of b
@@ -42,30 +42,25 @@ void WidenBlock(const Operand& x, int64_t rows, int64_t depths, float* to, int64
   for (int64_t p = 0; p < depths; ++p) Store(to + p * ld, block[p]);
 }
 
-/// Packs `rows` rows at `depths` depths into panels of `panel` rows: row i, depth p at
-/// to[(i / panel) * panel * kDepth + p * panel + i % panel], padded with zeros to whole panels.
-void PackPanels(const Operand& x, int64_t rows, int64_t depths, int64_t panel, float* to) {
-  for (int64_t i = 0; i < rows; i += kLanes) {
+/// Packs `rows` rows at `depths` depths into panels of kRows rows: row i, depth p at
+/// to[(i / kRows) * kRows * kDepth + p * kRows + i % kRows], padded with zeros to whole panels.
+template <int64_t kRows>
+void PackPanels(const Operand& x, int64_t rows, int64_t depths, float* to) {
+  for (int64_t i = 0; i < RoundUp(rows, std::max(kRows, kLanes)); i += kLanes) {
     for (int64_t p = 0; p < depths; p += kLanes) {
       const Operand at{x.data + i * x.row + p * x.depth, x.row, x.depth};
-      const int64_t deep = std::min(kLanes, depths - p);
-      if (panel % kLanes == 0) {
-        WidenBlock(at, rows - i, deep, to + i / panel * panel * kDepth + p * panel + i % panel, panel);
-        continue;
-      }
-      float block[kLanes * kLanes];
-      WidenBlock(at, rows - i, deep, block, kLanes);
-      for (int64_t half = 0; half < kLanes; half += panel) {
-        float* target = to + (i + half) * kDepth + p * panel;
-        for (int64_t d = 0; d < deep; ++d) {
-          std::memcpy(target + d * panel, block + d * kLanes + half, static_cast<size_t>(panel) * sizeof(float));
+      const int64_t deep = std::min(kLanes, depths - p), high = std::max<int64_t>(rows - i, 0);
+      if constexpr (kRows % kLanes == 0) {
+        WidenBlock(at, high, deep, to + i / kRows * kRows * kDepth + p * kRows + i % kRows, kRows);
+      } else {
+        float block[kLanes * kLanes];
+        WidenBlock(at, high, deep, block, kLanes);
+        for (int64_t half = 0; half < kLanes; half += kRows) {
+          float* target = to + (i + half) * kDepth + p * kRows;
+          for (int64_t d = 0; d < deep; ++d) std::memcpy(target + d * kRows, block + d * kLanes + half, kRows * sizeof(float));
         }
       }
     }
-  }
-  const int64_t packed = RoundUp(rows, kLanes), padded = RoundUp(rows, panel);
-  for (int64_t i = packed; i < padded; i += kLanes) {
-    for (int64_t p = 0; p < depths; ++p) Store(to + i / panel * panel * kDepth + p * panel + i % panel, F16{});
   }
 }
 
@@ -101,8 +96,8 @@ void MultiplyTile(const ProductShape& s, const Bf16* a, const Bf16* b, const Ten
   }
   for (int64_t p = 0; p < s.k; p += kDepth) {
     const int64_t depth = std::min(kDepth, s.k - p);
-    PackPanels({a + t.row * s.a_row + p * s.a_column, s.a_row, s.a_column}, t.rows, depth, kTileRows, packed_a);
-    PackPanels({b + p * s.b_row + t.column * s.b_column, s.b_column, s.b_row}, t.columns, depth, kPanel, packed_b);
+    PackPanels<kTileRows>({a + t.row * s.a_row + p * s.a_column, s.a_row, s.a_column}, t.rows, depth, packed_a);
+    PackPanels<kPanel>({b + p * s.b_row + t.column * s.b_column, s.b_column, s.b_row}, t.columns, depth, packed_b);
     for (int64_t j = 0; j < columns; j += kPanel) {
       for (int64_t i = 0; i < t.rows; i += kTileRows) {
         RegisterTile<1, Order::kColumnMajor, kVectors>(depth, packed_a + i * kDepth, kTileRows, packed_b + j * kDepth,

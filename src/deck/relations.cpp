@@ -41,12 +41,11 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
                      deck.batch.micro, p.dp_replicate, shard, unit, MultiplesText(unit));
 }
 
-/// tp cuts heads, the feed-forward width, the vocabulary and the sequence into equal pieces.
+/// tp cuts attention into whole heads; feed-forward width, vocabulary and sequence may be cut into unequal pieces.
 std::string TensorParallelDivides(const Deck& deck) {
   const auto& m = deck.model;
-  std::vector<std::pair<std::string_view, int64_t>> wholes = {
-      {"model.heads", m.heads}, {"model.kv_heads", m.kv_heads}, {"model.ffn_dim", m.ffn_dim}, {"model.vocab", m.vocab}};
-  if (deck.parallel.sequence_parallel) wholes.emplace_back("model.seq_len", m.seq_len);
+  const std::vector<std::pair<std::string_view, int64_t>> wholes = {{"model.heads", m.heads},
+                                                                    {"model.kv_heads", m.kv_heads}};
   std::string broken;
   int64_t common = 0;
   for (const auto& [name, whole] : wholes) {
@@ -100,9 +99,7 @@ std::string ValidatesWholeBatches(const Deck& deck) {
 
 const std::vector<Relation>& MeshRelations() {
   static const std::vector<Relation> relations = {
-      {{"parallel.tp", "parallel.sequence_parallel", "model.heads", "model.kv_heads", "model.ffn_dim", "model.vocab",
-        "model.seq_len"},
-       TensorParallelDivides},
+      {{"parallel.tp", "model.heads", "model.kv_heads"}, TensorParallelDivides},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
   };
   return relations;

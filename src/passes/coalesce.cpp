@@ -1,4 +1,4 @@
-// One message instead of many: collectives of one kind, group, role, layer and chunk become one op with many tensors. It stands where
+// One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with many tensors. It stands where
 // the first of them stood if all inputs are there by then, else where the last stood if no result was read before.
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-using Key = std::tuple<std::string, double, Role, int, int, bool>;
+using Key = std::tuple<std::string, double, Role, int, int, Dtype, bool>;
 
 bool IsCollective(const Op& op) {
   return op.kind == "all_gather" || op.kind == "reduce_scatter" || op.kind == "all_reduce" || op.kind == "all_to_all";
@@ -47,8 +47,9 @@ class Coalescer {
   static constexpr int kNever = 1 << 30;
 
   Key KeyOf(const Op& op) const {
-    const bool maximum = !graph_.values[static_cast<size_t>(op.inputs[0])].type.placements.partial_max.Empty();
-    return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, maximum};
+    const Type& type = graph_.values[static_cast<size_t>(op.inputs[0])].type;
+    const bool maximum = !type.placements.partial_max.Empty();
+    return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, type.dtype, maximum};
   }
 
   int PositionOf(const std::vector<int>& batch) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "espalier/ops/op.hpp"
+
 namespace espalier {
 namespace {
 
@@ -9,7 +11,8 @@ namespace {
 std::vector<int> LayersOf(const Compilation& c, int stage) {
   std::vector<int> layers;
   for (const Op& op : c.graph->ops)
-    if (op.role == Role::kF && op.layer >= 1 && op.layer <= c.deck.model.layers && c.StageOf(op.chunk) == stage)
+    if (op.role == Role::kF && !IsReshard(op.kind) && op.layer >= 1 && op.layer <= c.deck.model.layers &&
+        c.StageOf(op.chunk) == stage)
       layers.push_back(op.layer - 1);
   std::sort(layers.begin(), layers.end());
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());

@@ -1,5 +1,5 @@
-// Times each cpu kernel at the shapes of a GPT-2-small-sized Llama (1 sequence of 1024, dim 768, 12 heads of 64, ffn 2048, vocab
-// 50304), and its reference at a fraction of them; both as rates, so that they stand beside each other.
+// Times each cpu kernel at the shapes of a GPT-2-small-sized Llama (1 sequence of 1024, dim 768, 12 heads of 64, ffn
+// 2048, vocab 50304), and its reference at a fraction of them; both as rates, so that they stand beside each other.
 //   kernels_bench [--benchmark_filter=REGEX]     threads: OMP_NUM_THREADS
 #include <benchmark/benchmark.h>
 
@@ -28,14 +28,15 @@ struct Call {
   std::vector<OwnedTensor> inputs, outputs;
   Attributes attributes = {};
   double flops = 0;
-  bool accumulate = false;
+  double bytes = 0;  ///< 0: all inputs and outputs
 
   double Bytes() const {
-    double bytes = 0;
+    if (bytes > 0) return bytes;
+    double sum = 0;
     for (const auto* tensors : {&inputs, &outputs}) {
-      for (const OwnedTensor& x : *tensors) bytes += static_cast<double>(x.Count() * SizeOf(x.dtype()));
+      for (const OwnedTensor& x : *tensors) sum += static_cast<double>(x.Count() * SizeOf(x.dtype()));
     }
-    return bytes;
+    return sum;
   }
 };
 
@@ -53,8 +54,10 @@ Call MakeProduct(Random& r, Dtype t, int64_t rows, int64_t n, int64_t k, const c
 /// Causal: half the score matrix.
 Call MakeAttention(Random& r, const Model& m, Dtype t) {
   const OwnedTensor q = r.Real(t, {1, m.seq, m.dim});
-  return {{q, q, q}, {q, OwnedTensor(Dtype::kF32, {1, m.heads, m.seq})},
-          {{{"head_dim", m.HeadDim()}, {"causal", 1}}, {}}, 2.0 * double(m.seq) * double(m.seq) * double(m.dim)};
+  return {{q, q, q},
+          {q, OwnedTensor(Dtype::kF32, {1, m.heads, m.seq})},
+          {{{"head_dim", m.HeadDim()}, {"causal", 1}}, {}},
+          2.0 * double(m.seq) * double(m.seq) * double(m.dim)};
 }
 
 Call MakeAttentionGrad(Random& r, const Model& m, Dtype t) {
@@ -100,14 +103,13 @@ std::vector<Bench> Products() {
   const std::pair<const char*, const char*> specs[] = {
       {"bsk,nk->bsn", "y"}, {"bsn,nk->bsk", "dx"}, {"bsn,bsk->nk", "dW"}};
   const std::tuple<const char*, int64_t Model::*, int64_t Model::*> shapes[] = {{"attention", &Model::dim, &Model::dim},
-                                                                              {"up", &Model::ffn, &Model::dim},
-                                                                              {"down", &Model::dim, &Model::ffn},
-                                                                              {"head", &Model::vocab, &Model::dim}};
+                                                                                {"up", &Model::ffn, &Model::dim},
+                                                                                {"down", &Model::dim, &Model::ffn},
+                                                                                {"head", &Model::vocab, &Model::dim}};
   for (const auto& [shape, n, k] : shapes) {
     for (const auto& [spec, result] : specs) {
-      list.push_back({"matmul", std::string("matmul ") + shape + " " + result, [=](Random& r, const Model& m, Dtype t) {
-                        return MakeProduct(r, t, m.seq, m.*n, m.*k, spec);
-                      }});
+      list.push_back({"matmul", std::string("matmul ") + shape + " " + result,
+                      [=](Random& r, const Model& m, Dtype t) { return MakeProduct(r, t, m.seq, m.*n, m.*k, spec); }});
     }
   }
   return list;
@@ -128,23 +130,31 @@ std::vector<Bench> RowWise() {
       {"rms_norm", "rms_norm", norm(false, false)},
       {"rms_norm_grad", "rms_norm_grad", norm(false, true)},
       {"rms_norm_weight_grad", "rms_norm_weight_grad", norm(true, true)},
-      {"rope", "rope", [=](Random& r, const Model& m, Dtype t) {
+      {"rope", "rope",
+       [=](Random& r, const Model& m, Dtype t) {
          const OwnedTensor x = r.Real(t, {1, m.seq, m.dim});
          return Call{{x, r.Real(Dtype::kF32, {m.seq, 64})}, {x}, head};
        }},
       {"add", "add", Rows(2, 1, false)},
       {"swiglu", "swiglu", Rows(2, 1, true)},
       {"swiglu_grad", "swiglu_grad", Rows(3, 2, true)},
-      {"embedding", "embedding", [](Random& r, const Model& m, Dtype t) {
+      {"embedding", "embedding",
+       [](Random& r, const Model& m, Dtype t) {
          return Call{{r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1), OwnedTensor(t, {m.vocab, m.dim})},
-                     {OwnedTensor(t, {1, m.seq, m.dim})}};
+                     {OwnedTensor(t, {1, m.seq, m.dim})},
+                     {},
+                     0,
+                     2.0 * double(m.seq * m.dim * SizeOf(t))};
        }},
-      {"embedding_grad", "embedding_grad", [](Random& r, const Model& m, Dtype t) {
+      {"embedding_grad", "embedding_grad",
+       [](Random& r, const Model& m, Dtype t) {
          return Call{{r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1), r.Real(t, {1, m.seq, m.dim})},
                      {OwnedTensor(Dtype::kF32, {m.vocab, m.dim})}};
        }},
-      {"logits_max", "logits_max", [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 0, 1, false, false); }},
-      {"logits_sum", "logits_sum", [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 1, 2, true, false); }},
+      {"logits_max", "logits_max",
+       [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 0, 1, false, false); }},
+      {"logits_sum", "logits_sum",
+       [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 1, 2, true, false); }},
       {"cross_entropy_grad", "cross_entropy_grad",
        [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 2, 0, true, true); }},
   };
@@ -152,15 +162,19 @@ std::vector<Bench> RowWise() {
 
 std::vector<Bench> OncePerStep() {
   return {
-      {"rope_table", "rope_table", [](Random& r, const Model& m, Dtype) {
-         return Call{{r.Integer({m.seq}, 0, 1024)}, {OwnedTensor(Dtype::kF32, {m.seq, 64})},
+      {"rope_table", "rope_table",
+       [](Random& r, const Model& m, Dtype) {
+         return Call{{r.Integer({m.seq}, 0, 1024)},
+                     {OwnedTensor(Dtype::kF32, {m.seq, 64})},
                      {{{"head_dim", 64}, {"theta", 5e5}}, {}}};
        }},
-      {"sum_squares", "sum_squares", [](Random& r, const Model& m, Dtype) {
+      {"sum_squares", "sum_squares",
+       [](Random& r, const Model& m, Dtype) {
          return Call{{r.Real(Dtype::kF32, {m.parameters})}, {OwnedTensor(Dtype::kF32, {})}};
        }},
       {"adamw", "adamw", MakeAdamw},
-      {"cast", "cast f32 to bf16", [](Random& r, const Model& m, Dtype) {
+      {"cast", "cast f32 to bf16",
+       [](Random& r, const Model& m, Dtype) {
          return Call{{r.Real(Dtype::kF32, {m.parameters})}, {OwnedTensor(Dtype::kBf16, {m.parameters})}};
        }},
   };
@@ -184,7 +198,8 @@ void Register(const std::vector<Bench>& list, const std::vector<Dtype>& dtypes) 
       const std::string name = bench.name + "/" + std::string(Name(dtype));
       const auto add = [&](const std::string& title, Kernel kernel, const Model& model) {
         benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& s) { Time(s, kernel, bench, model, dtype); })
-            ->Unit(benchmark::kMillisecond)->UseRealTime();
+            ->Unit(benchmark::kMillisecond)
+            ->UseRealTime();
       };
       add(name + "/cpu", FindCpuKernel(bench.op), kFull);
       add(name + "/reference", FindReferenceKernel(bench.op), kSmall);
@@ -202,7 +217,8 @@ int main(int argc, char** argv) {
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
   espalier::Register(espalier::Products(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},
-                      {"attention_grad", "attention_grad", espalier::MakeAttentionGrad}}, both);
+                      {"attention_grad", "attention_grad", espalier::MakeAttentionGrad}},
+                     both);
   espalier::Register(espalier::RowWise(), both);
   espalier::Register(espalier::OncePerStep(), {Dtype::kF32});
   benchmark::RunSpecifiedBenchmarks();

@@ -178,7 +178,8 @@ TEST_P(Kernels, MatmulGivesTheSameBitsTwice) {
 TEST_P(Kernels, Rope) {
   for (int64_t e : {2, 6, 34, 64}) {
     Random random(3);
-    Case table{"rope_table", {random.Integer({17}, 0, 5000)}, {Empty(kF32, {17, e})}, {{{"theta", 5e5}, {"head_dim", e}}, {}}};
+    Case table{
+        "rope_table", {random.Integer({17}, 0, 5000)}, {Empty(kF32, {17, e})}, {{{"theta", 5e5}, {"head_dim", e}}, {}}};
     Check(table, 0);
     for (int inverse : {0, 1}) {
       Case c{"rope", {Real({3, 17, 3 * e}), table.Reference()[0]}, {Empty(T(), {3, 17, 3 * e})}};
@@ -192,7 +193,8 @@ TEST_P(Kernels, Rope) {
 TEST(KernelsRope, InverseUndoesRotation) {
   Random random;
   const OwnedTensor x = random.Real(kF32, {2, 5, 12});
-  Case table{"rope_table", {random.Integer({5}, 0, 99)}, {OwnedTensor(kF32, {5, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
+  Case table{
+      "rope_table", {random.Integer({5}, 0, 99)}, {OwnedTensor(kF32, {5, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
   Case forward{"rope", {x, table.Cpu()[0]}, {OwnedTensor(kF32, {2, 5, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
   Case back{"rope", {forward.Cpu()[0], table.Cpu()[0]}, forward.outputs, {{{"head_dim", 6}, {"inverse", 1}}, {}}};
   ExpectNear(back.Cpu()[0], x, SumBound(4, 1), "rope there and back");
@@ -209,7 +211,8 @@ Case AttentionCase(Random& random, Dtype type, const Heads& h) {
          {random.Real(type, {h.batch, h.queries, h.heads * h.head_dim}, -2, 2, {0, h.query_start, 0}),
           random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -2, 2, {0, h.key_start, 0}),
           random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -1, 1, {0, h.key_start, 0})},
-         {OwnedTensor(type, {h.batch, h.queries, h.heads * h.head_dim}), OwnedTensor(kF32, {h.batch, h.heads, h.queries})}};
+         {OwnedTensor(type, {h.batch, h.queries, h.heads * h.head_dim}),
+          OwnedTensor(kF32, {h.batch, h.heads, h.queries})}};
   c.attributes.numbers = {{"head_dim", h.head_dim}, {"causal", h.causal}};
   return c;
 }
@@ -229,11 +232,11 @@ const Heads kHeads[] = {
     {2, 127, 127, 6, 2, 34},
     {1, 200, 200, 2, 1, 64},
     {1, 130, 130, 8, 8, 128},
-    {1, 63, 130, 2, 2, 10, 67, 0},     // queries are the last of the keys
-    {1, 70, 133, 2, 1, 8, 40, 0},      // keys beyond the last query
-    {2, 33, 65, 2, 2, 16, 10, 31},     // the first queries see nothing
-    {1, 20, 30, 2, 2, 16, 0, 100},     // nobody sees anything
-    {1, 65, 129, 3, 1, 16, 0, 0, 0},   // not causal
+    {1, 63, 130, 2, 2, 10, 67, 0},    // queries are the last of the keys
+    {1, 70, 133, 2, 1, 8, 40, 0},     // keys beyond the last query
+    {2, 33, 65, 2, 2, 16, 10, 31},    // the first queries see nothing
+    {1, 20, 30, 2, 2, 16, 0, 100},    // nobody sees anything
+    {1, 65, 129, 3, 1, 16, 0, 0, 0},  // not causal
 };
 
 TEST_P(Kernels, Attention) {
@@ -316,7 +319,8 @@ TEST_P(Kernels, CrossEntropy) {
     Check({"logits_max", {sum.inputs[0]}, {Empty(kF32, {2, 9})}}, 0);
     Check(sum, SumBound(64, 1) * sum.Reference()[0].Largest());
     const std::vector<OwnedTensor> sums = sum.Reference();
-    const Case grad{"cross_entropy_grad", {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]}, {Empty(T(), {2, 9, width})}};
+    const Case grad{
+        "cross_entropy_grad", {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]}, {Empty(T(), {2, 9, width})}};
     Check(grad, SumBound(4, 1));
     CheckInPlace(grad, 0, 0);
     for (bool accumulate : {false, true}) {
@@ -382,7 +386,8 @@ TEST(KernelsOptimizer, Clip) {
   };
   for (double clip_norm : {0.0, 0.5, 1e6}) {
     for (double loss : {100.0, double(kInfinity), std::nan("")}) {
-      Case c{"clip", {scalar(loss), scalar(33), scalar(2), scalar(700), scalar(3)}, {}, {{{"clip_norm", clip_norm}}, {}}};
+      Case c{
+          "clip", {scalar(loss), scalar(33), scalar(2), scalar(700), scalar(3)}, {}, {{{"clip_norm", clip_norm}}, {}}};
       c.outputs.assign(4, OwnedTensor(kF32, {}));
       const std::vector<OwnedTensor> r = c.Cpu();
       EXPECT_FLOAT_EQ(r[1][0], std::sqrt(705.0) / 33);
@@ -395,7 +400,9 @@ TEST(KernelsOptimizer, Clip) {
 
 Case AdamwCase(int64_t n, double apply) {
   Random random;
-  Case c{"adamw", {random.Real(kF32, {n}), random.Real(kF32, {n}), random.Real(kF32, {n}, 0, 1), random.Real(kF32, {n})}, {}};
+  Case c{"adamw",
+         {random.Real(kF32, {n}), random.Real(kF32, {n}), random.Real(kF32, {n}, 0, 1), random.Real(kF32, {n})},
+         {}};
   for (double x : {3e-2, 7.0, 0.25, apply}) c.inputs.push_back(random.Real(kF32, {}, x, x));
   c.outputs = {c.inputs[0], c.inputs[1], c.inputs[2]};
   c.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
@@ -432,7 +439,8 @@ TEST_P(Kernels, EmptyExtents) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
   const Attributes head{{{"head_dim", 4}, {"causal", 1}, {"inverse", 0}, {"eps", 1e-5}, {"theta", 1e4}}, {}};
   const auto ids = [&](Shape s) { return random_.Integer(s, 0, 3); };
-  for (const auto& [b, s, v, d] : {std::array<int64_t, 4>{0, 3, 4, 8}, {2, 0, 4, 8}, {2, 3, 0, 8}, {2, 3, 4, 0}, {0, 0, 0, 0}}) {
+  for (const auto& [b, s, v, d] :
+       {std::array<int64_t, 4>{0, 3, 4, 8}, {2, 0, 4, 8}, {2, 3, 0, 8}, {2, 3, 4, 0}, {0, 0, 0, 0}}) {
     const OwnedTensor x = Real({b, s, d}), y = Empty(T(), {b, s, d}), w = Real({d});
     const OwnedTensor row = F32({b, s}), logits = Real({b, s, v});
     Check({"embedding", {ids({b, s}), Real({v, d})}, {y}}, 0);
@@ -470,10 +478,12 @@ TEST(KernelsWiden, ProductsAgreeWithTheReference) {
   for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 65}, {127, 65, 17}, {65, 3, 300}, {401, 97, 257}}) {
     const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), w = random.Real(kBf16, {s.n, s.k});
     const OwnedTensor dy = random.Real(kBf16, {1, s.rows, s.n});
-    const auto check = [](const OwnedTensor& a, const OwnedTensor& b, OwnedTensor c, const char* spec, bool accumulate, int64_t k) {
+    const auto check = [](const OwnedTensor& a, const OwnedTensor& b, OwnedTensor c, const char* spec, bool accumulate,
+                          int64_t k) {
       Case reference{"matmul", {a, b}, {c}, {{}, {{"spec", spec}}}, accumulate};
       const Tensor in[] = {a.View(), b.View()}, out[] = {c.View()};
-      const KernelCall call{.inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
+      const KernelCall call{
+          .inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
       const OwnedTensor before = c;
       cpu::WidenedProduct(ProductOf(call), a.View().As<Bf16>(), b.View().As<Bf16>(), c.View(), accumulate);
       ExpectNear(c, reference.Reference()[0], SumBound(k, 1), std::string("widened ") + spec);
@@ -566,7 +576,9 @@ TEST_F(Differences, Embedding) {
 }
 
 TEST_F(Differences, RmsNorm) {
-  const Case forward{"rms_norm", {Real({2, 2, 7}), Real({7})}, {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2})},
+  const Case forward{"rms_norm",
+                     {Real({2, 2, 7}), Real({7})},
+                     {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2})},
                      {{{"eps", 1e-2}}, {}}};
   const OwnedTensor dy = Real({2, 2, 7}), rstd = forward.Reference()[1];
   const Case input{"rms_norm_grad", {forward.inputs[0], forward.inputs[1], rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
@@ -586,8 +598,12 @@ TEST_F(Differences, Matmul) {
 }
 
 TEST_F(Differences, Rope) {
-  const Case table{"rope_table", {random_.Integer({3}, 0, 9)}, {OwnedTensor(kF32, {3, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
-  Case forward{"rope", {Real({2, 3, 12}), table.Reference()[0]}, {OwnedTensor(kF32, {2, 3, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
+  const Case table{
+      "rope_table", {random_.Integer({3}, 0, 9)}, {OwnedTensor(kF32, {3, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
+  Case forward{"rope",
+               {Real({2, 3, 12}), table.Reference()[0]},
+               {OwnedTensor(kF32, {2, 3, 12})},
+               {{{"head_dim", 6}, {"inverse", 0}}, {}}};
   const OwnedTensor dy = Real({2, 3, 12});
   const std::vector<double> differences = Differentiate(forward, 0, dy);
   forward.inputs[0] = dy;
@@ -596,7 +612,8 @@ TEST_F(Differences, Rope) {
 }
 
 TEST_F(Differences, Attention) {
-  for (const Heads& h : {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0}}) {
+  for (const Heads& h :
+       {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0}}) {
     const Case forward = AttentionCase(random_, kF32, h);
     const Case grad = AttentionGradCase(random_, forward);
     const std::vector<OwnedTensor> gradients = grad.Reference();
@@ -607,7 +624,8 @@ TEST_F(Differences, Attention) {
 TEST_F(Differences, Swiglu) {
   const Case forward{"swiglu", {Real({9}, -3, 3), Real({9})}, {OwnedTensor(kF32, {9})}};
   const OwnedTensor dy = Real({9});
-  const Case grad{"swiglu_grad", {forward.inputs[0], forward.inputs[1], dy}, {OwnedTensor(kF32, {9}), OwnedTensor(kF32, {9})}};
+  const Case grad{
+      "swiglu_grad", {forward.inputs[0], forward.inputs[1], dy}, {OwnedTensor(kF32, {9}), OwnedTensor(kF32, {9})}};
   const std::vector<OwnedTensor> gradients = grad.Reference();
   for (size_t i = 0; i < 2; ++i) ExpectGradient(gradients[i], Differentiate(forward, i, dy));
 }

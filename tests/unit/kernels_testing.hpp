@@ -15,7 +15,9 @@ namespace espalier::testing {
 class OwnedTensor {
  public:
   OwnedTensor(Dtype dtype, Shape shape, Shape start = {})
-      : dtype_(dtype), shape_(std::move(shape)), start_(std::move(start)),
+      : dtype_(dtype),
+        shape_(std::move(shape)),
+        start_(std::move(start)),
         bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype)) + 64) {
     if (start_.empty()) start_.assign(shape_.size(), 0);
   }

@@ -1,5 +1,31 @@
 // The numeric leaves. One kernel per op and backend; `reference` is plain code with fp64 inside, the oracle of the
 // others. Kernels know nothing of graphs, ranks or MPI: a tensor says where in the whole tensor it lies, no more.
+//
+// Inputs -> outputs, T being f32 or bf16, the same for all T of a call; {attributes}; + outputs may accumulate; = the
+// first output may lie on any input of its shape. Any extent may be 0.
+//   embedding             ids i32[b,s], table T[v,d] -> T[b,s,d]; 0 for ids outside the table's rows
+//   embedding_grad +      ids, dy T[b,s,d] -> f32[v,d]
+//   rms_norm {eps}        x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
+//   rms_norm_grad         x, w, rstd, dy -> dx
+//   rms_norm_weight_grad + x, rstd, dy -> dw f32[d]
+//   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +)
+//   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
+//   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
+//   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
+//   attention_grad {same} q, k, v, o, lse, do -> dq, dk, dv
+//   add =                 two or more of one type and shape -> their sum, in order
+//   swiglu =              g, u -> silu(g) u
+//   swiglu_grad =         g, u, dy -> dg, du; du may lie on an input, too
+//   logits_max            x T[b,s,v] -> f32[b,s]
+//   logits_sum            x, max, targets i32[b,s] -> sum of exp(x - max), target's logit (0 if not here) f32[b,s]
+//   token_loss +          max, sum, target, targets -> sum of losses, tokens counted f32[]; targets < 0 do not count
+//   cross_entropy_grad =  x, max, sum, targets -> dx T[b,s,v]
+//   cast                  f32 or bf16 -> f32 or bf16
+//   sum_squares           f32[...] -> f32[]
+//   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, all f32[]; clip_norm 0: no clipping
+//   adamw {beta1, beta2, eps, weight_decay} master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[]
+//                         -> master, exp_avg, exp_avg_sq on the first three inputs; apply 0: nothing is written
+//   slice                 x -> the box that the output's start and extents name
 #pragma once
 
 #include <cstdint>
@@ -38,10 +64,12 @@ using Kernel = void (*)(const KernelCall&);
 Kernel FindReferenceKernel(std::string_view op);
 Kernel FindCpuKernel(std::string_view op);
 
-/// How bf16 products are computed on this processor, chosen once: "amx", "avx512_bf16" or "widen to fp32".
+/// How bf16 products are computed on this processor, chosen once: "amx", "avx512_bf16" or "widen to fp32". The
+/// environment variable ESPALIER_BF16=widen forces the last.
 std::string_view CpuBf16Method();
 
-/// Sets the threads that cpu kernels use (OpenMP and oneDNN); >= 1.
+/// Sets the threads that cpu kernels use (OpenMP and oneDNN), whichever thread calls them; >= 1, else a CHECK fails.
+/// Only matmul's bits depend on it.
 void SetCpuThreads(int threads);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Attention in blocks with a running softmax (Milakov and Gimelshein 2018; Dao 2023, algorithm 1): no matrix of queries by
-// keys in memory. A query's bits depend neither on the number of threads nor on the other queries.
+// Attention in blocks with a running softmax (Milakov and Gimelshein 2018; Dao 2023, algorithm 1): no matrix of queries
+// by keys in memory. A query's bits depend neither on the number of threads nor on the other queries.
 #include <limits>
 
 #include "attention_blocks.hpp"
@@ -21,7 +21,12 @@ template <typename T, int kPack>
 class ForwardTask {
  public:
   ForwardTask(const KernelCall& call, const AttentionShape& a, int64_t batch, int64_t head)
-      : call_(call), a_(a), batch_(batch), head_(head), layout_(a.head_dim), visible_{a.keys, a.offset},
+      : call_(call),
+        a_(a),
+        batch_(batch),
+        head_(head),
+        layout_(a.head_dim),
+        visible_{a.keys, a.offset},
         scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
 
   /// Blocks of queries [begin, end).
@@ -70,8 +75,8 @@ class ForwardTask {
     const float* k = keys_ + j / kBlock * layout_.BlockWords();
     for (int64_t r = 0; r < keys; r += kTileRows) {
       const int64_t skip = std::clamp<int64_t>(j + r - a_.offset - i, 0, kBlock) / kLanes * kLanes;
-      RowTile<kPack, Order::kRowMajor>(layout_.Words(), k + r * layout_.Words(), layout_.Words(), queries_ + skip, kBlock,
-                                       kBlock - skip, scores_ + r * kBlock + skip, kBlock, false);
+      RowTile<kPack, Order::kRowMajor>(layout_.Words(), k + r * layout_.Words(), layout_.Words(), queries_ + skip,
+                                       kBlock, kBlock - skip, scores_ + r * kBlock + skip, kBlock, false);
     }
     for (int64_t lane = 0; lane < kBlock; lane += kLanes) Soften(i, j, lane);
     const float* v = values_ + j / kBlock * layout_.BlockWords();

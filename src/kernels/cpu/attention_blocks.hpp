@@ -1,6 +1,6 @@
-// Packed copies of heads, shared by attention and its adjoint. A head's rows are cut into blocks of 64, padded with zeros;
-// head_dim is padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector are queries:
-// maxima and sums over keys need no work across lanes.
+// Packed copies of heads, shared by attention and its adjoint. A head's rows are cut into blocks of 64, padded with
+// zeros; head_dim is padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector
+// are queries: maxima and sums over keys need no work across lanes.
 #pragma once
 
 #include "bf16_method.hpp"

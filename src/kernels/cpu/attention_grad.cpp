@@ -1,7 +1,7 @@
-// The adjoint of attention in blocks (Dao 2023, algorithm 2): probabilities are computed again from scores and lse. With
-// many heads a task owns a kv head and computes all three gradients in one pass; with fewer kv heads than threads, tasks
-// own parts of a head's keys (dk, dv) or queries (dq), and the scores are computed twice. Each element's sum has the same
-// order either way, so its bits do not depend on the number of threads.
+// The adjoint of attention in blocks (Dao 2023, algorithm 2): probabilities are computed again from scores and lse.
+// With many heads a task owns a kv head and computes all three gradients in one pass; with fewer kv heads than threads,
+// tasks own parts of a head's keys (dk, dv) or queries (dq), and the scores are computed twice. Each element's sum has
+// the same order either way, so its bits do not depend on the number of threads.
 #include <utility>
 #include <vector>
 
@@ -23,7 +23,11 @@ template <typename T, int kPack>
 class BackwardTask {
  public:
   BackwardTask(const KernelCall& call, const AttentionShape& a, const Share& share)
-      : call_(call), a_(a), s_(share), layout_(a.head_dim), visible_{a.keys, a.offset},
+      : call_(call),
+        a_(a),
+        s_(share),
+        layout_(a.head_dim),
+        visible_{a.keys, a.offset},
         scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
 
   void Run() {
@@ -121,13 +125,14 @@ class BackwardTask {
     for (int64_t r = 0; r < keys; r += kTileRows) {
       const int64_t skip = std::clamp<int64_t>(key + r - a_.offset - query, 0, kBlock) / kLanes * kLanes;
       const int64_t n = kBlock - skip;
-      RowTile<kPack, Order::kRowMajor>(words, keys_ + k_at + r * words, words, transposed_queries_ + q_at + skip, kBlock,
-                                       n, scores_ + skip, kBlock, false);
-      RowTile<kPack, Order::kRowMajor>(words, values_ + k_at + r * words, words, transposed_dy_ + q_at + skip, kBlock, n,
-                                       products_ + skip, kBlock, false);
+      RowTile<kPack, Order::kRowMajor>(words, keys_ + k_at + r * words, words, transposed_queries_ + q_at + skip,
+                                       kBlock, n, scores_ + skip, kBlock, false);
+      RowTile<kPack, Order::kRowMajor>(words, values_ + k_at + r * words, words, transposed_dy_ + q_at + skip, kBlock,
+                                       n, products_ + skip, kBlock, false);
       for (int64_t row = 0; row < kTileRows; row += kPack) Differentiate(query, key, r, row, skip);
       if (!s_.want_keys) continue;
-      const int64_t at = (j - s_.key_begin) * kBlock * width + r * width, first = skip / kPack, row = r * (kBlock / kPack);
+      const int64_t at = (j - s_.key_begin) * kBlock * width + r * width, first = skip / kPack,
+                    row = r * (kBlock / kPack);
       RowTile<kPack, Order::kRowMajor>(n / kPack, probabilities_ + row + first, kBlock / kPack,
                                        paired_dy_ + q_at + first * width, width, width, dv_ + at, width, true);
       RowTile<kPack, Order::kRowMajor>(n / kPack, adjoints_ + row + first, kBlock / kPack,
@@ -136,7 +141,8 @@ class BackwardTask {
     if (s_.want_queries) AddQueries(i, query, key, keys, paired_keys_ + k_at);
   }
 
-  /// Rows row ... row + kPack - 1 of the tile at key `key + r`: probabilities and their adjoints, for lanes from `skip` on.
+  /// Rows row ... row + kPack - 1 of the tile at key `key + r`: probabilities and their adjoints, for lanes from `skip`
+  /// on.
   void Differentiate(int64_t query, int64_t key, int64_t r, int64_t row, int64_t skip) {
     for (int64_t lane = skip; lane < kBlock; lane += kLanes) {
       const int64_t at = query - s_.query_begin * kBlock + lane;
@@ -144,7 +150,8 @@ class BackwardTask {
       F16 p[kPack], ds[kPack];
 #pragma GCC unroll 2
       for (int64_t w = 0; w < kPack; ++w) {
-        const F16 score = Load(scores_ + (row + w) * kBlock + lane), product = Load(products_ + (row + w) * kBlock + lane);
+        const F16 score = Load(scores_ + (row + w) * kBlock + lane),
+                  product = Load(products_ + (row + w) * kBlock + lane);
         p[w] = visible_.Select(query + lane, key + r + row + w, Exp(score * scale_ - lse), F16{});
         ds[w] = visible_.Select(query + lane, key + r + row + w, p[w] * (product - mean), F16{});
         StoreRow(probabilities_, r + row + w, lane, p[w]);
@@ -241,9 +248,8 @@ void AttentionGrad(const KernelCall& call) {
   if (a.batch * a.heads == 0) return;
   const std::vector<Share> shares = SharesOf(a);
   ForAttentionType(call.inputs[0].dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
-    ParallelTasks(static_cast<int64_t>(shares.size()), [&](int64_t i) {
-      BackwardTask<T, kPack>(call, a, shares[static_cast<size_t>(i)]).Run();
-    });
+    ParallelTasks(static_cast<int64_t>(shares.size()),
+                  [&](int64_t i) { BackwardTask<T, kPack>(call, a, shares[static_cast<size_t>(i)]).Run(); });
   });
 }
 

@@ -3,8 +3,8 @@
 
 namespace espalier::cpu {
 
-/// True where bf16 products widen to fp32 first: the processor lacks AVX512-BF16 and AMX, or ESPALIER_BF16=widen is set.
-/// Chosen at the first call.
+/// True where bf16 products widen to fp32 first: the processor lacks AVX512-BF16 and AMX, or ESPALIER_BF16=widen is
+/// set. Chosen at the first call.
 bool WidensBf16();
 
 /// True where this backend was compiled for AVX512-BF16 and uses its dot products.

@@ -1,5 +1,5 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices. All lanes of an element's inputs are read before any of
-// its outputs is written, so outputs may lie on inputs.
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices. All lanes of an element's inputs are read before any
+// of its outputs is written, so outputs may lie on inputs.
 #include "kernels.hpp"
 
 namespace espalier::cpu {

@@ -1,4 +1,5 @@
-// Softmax cross-entropy in the steps that a sharded vocabulary needs. Rows of the vocabulary are long: each is read once.
+// Softmax cross-entropy in the steps that a sharded vocabulary needs. Rows of the vocabulary are long: each is read
+// once.
 #include <limits>
 
 #include "kernels.hpp"
@@ -29,9 +30,8 @@ float SumOfExp(const T* x, float largest, int64_t width) {
   D8 sum{};
   for (int64_t first = 0; first < width; first += kBlock) {
     F16 block{};
-    ForLanes(first, std::min(width, first + kBlock), [&](int64_t c, auto lanes) {
-      block += KeepFirst(Exp(Load(x + c, lanes) - largest), lanes);
-    });
+    ForLanes(first, std::min(width, first + kBlock),
+             [&](int64_t c, auto lanes) { block += KeepFirst(Exp(Load(x + c, lanes) - largest), lanes); });
     sum = AddWide(sum, block);
   }
   return static_cast<float>(Sum(sum));
@@ -73,7 +73,8 @@ void LogitsSum(const KernelCall& call) {
       const T* row = x.As<T>() + r * width;
       const int64_t target = call.inputs[2].As<int32_t>()[r] - first;
       call.outputs[0].As<float>()[r] = SumOfExp(row, call.inputs[1].As<float>()[r], width);
-      call.outputs[1].As<float>()[r] = target >= 0 && target < width ? static_cast<float>(Load(row + target, 1)[0]) : 0.0f;
+      call.outputs[1].As<float>()[r] =
+          target >= 0 && target < width ? static_cast<float>(Load(row + target, 1)[0]) : 0.0f;
     });
   });
 }
@@ -95,8 +96,8 @@ void TokenLoss(const KernelCall& call) {
   }
 }
 
-// logits, max, sum, targets -> dlogits T[b,s,v] = exp(x - max) / sum - [v = target]; rows without a target are 0. May lie
-// on the logits.
+// logits, max, sum, targets -> dlogits T[b,s,v] = exp(x - max) / sum - [v = target]; rows without a target are 0. May
+// lie on the logits.
 void CrossEntropyGrad(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   const int64_t width = ColumnsOf(x), first = StartOf(x, x.shape.size() - 1);
@@ -108,8 +109,8 @@ void CrossEntropyGrad(const KernelCall& call) {
         std::memset(static_cast<void*>(dx), 0, static_cast<size_t>(width) * sizeof(T));
         return;
       }
-      GradRow(x.As<T>() + r * width, call.inputs[1].As<float>()[r], call.inputs[2].As<float>()[r], target - first, width,
-              dx);
+      GradRow(x.As<T>() + r * width, call.inputs[1].As<float>()[r], call.inputs[2].As<float>()[r], target - first,
+              width, dx);
     });
   });
 }

@@ -1,8 +1,7 @@
-// Products of activations and weights by oneDNN. Its matmul reads all three letterings in place at full speed, so nothing
-// is reordered. A primitive is made once per shape and kept.
-#include <dnnl.hpp>
-
+// Products of activations and weights by oneDNN. Its matmul reads all three letterings in place at full speed, so
+// nothing is reordered. A primitive is made once per shape and kept.
 #include <cstdlib>
+#include <dnnl.hpp>
 #include <map>
 #include <mutex>
 
@@ -83,8 +82,8 @@ void Multiply(const ProductShape& s, const Operands& x) {
   stream.wait();
 }
 
-/// Adds up a product in slices of the contracted dim. Beyond kDeep elements oneDNN loses a fifth of its rate (the head's
-/// dx contracts the vocabulary), below it nothing.
+/// Adds up a product in slices of the contracted dim. Beyond kDeep elements oneDNN loses a fifth of its rate (the
+/// head's dx contracts the vocabulary), below it nothing.
 constexpr int64_t kDeep = 16384, kSlice = 8192;
 
 void MultiplyInSlices(const ProductShape& s, const Operands& x) {

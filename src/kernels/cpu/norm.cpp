@@ -22,9 +22,8 @@ void ForwardRow(const T* x, const T* w, float eps, int64_t width, T* y, float* r
 template <typename T>
 void BackwardRow(const T* x, const T* w, float rstd, const T* dy, int64_t width, T* dx) {
   F16 sum{};
-  ForLanes(0, width, [&](int64_t c, auto lanes) {
-    sum += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes);
-  });
+  ForLanes(0, width,
+           [&](int64_t c, auto lanes) { sum += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes); });
   const float factor = Sum(sum) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x
   ForLanes(0, width, [&](int64_t c, auto lanes) {
     Store(dx + c, rstd * (Load(w + c, lanes) * Load(dy + c, lanes) - Load(x + c, lanes) * factor), lanes);

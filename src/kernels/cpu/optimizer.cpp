@@ -1,5 +1,5 @@
-// Once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as
-// in torch.optim.AdamW and clip_grad_norm_). One pass over memory each.
+// Once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2; constants
+// as in torch.optim.AdamW and clip_grad_norm_). One pass over memory each.
 #include <vector>
 
 #include "kernels.hpp"
@@ -40,8 +40,14 @@ AdamwFactors FactorsOf(const KernelCall& call) {
   const double beta1 = a.Number("beta1"), beta2 = a.Number("beta2");
   const double lr = Scalar(call.inputs[4]), step = Scalar(call.inputs[5]);
   const auto f = [](double x) { return static_cast<float>(x); };
-  return {Scalar(call.inputs[6]), f(1 - lr * a.Number("weight_decay")), f(1 - beta1), f(beta2), f(1 - beta2),
-          f(lr / (1 - std::pow(beta1, step))), f(1 / std::sqrt(1 - std::pow(beta2, step))), f(a.Number("eps"))};
+  return {Scalar(call.inputs[6]),
+          f(1 - lr * a.Number("weight_decay")),
+          f(1 - beta1),
+          f(beta2),
+          f(1 - beta2),
+          f(lr / (1 - std::pow(beta1, step))),
+          f(1 / std::sqrt(1 - std::pow(beta2, step))),
+          f(a.Number("eps"))};
 }
 
 }  // namespace

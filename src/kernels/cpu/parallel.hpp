@@ -1,5 +1,5 @@
-// Threads of the cpu kernels. Work is cut into parts that no two threads share, and no sum crosses them, so that results
-// do not depend on the number of threads.
+// Threads of the cpu kernels. Work is cut into parts that no two threads share, and no sum crosses them, so that
+// results do not depend on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -15,8 +15,8 @@ int Threads();
 /// Index of the calling thread inside a parallel part, 0 .. Threads() - 1.
 inline int ThreadIndex() { return omp_get_thread_num(); }
 
-/// Calls f(begin, end) on adjacent parts of [0, n), one a thread, cut at multiples of `grain`. Fewer than two grains run
-/// on the calling thread alone: choose the grain so that it is worth waking a thread.
+/// Calls f(begin, end) on adjacent parts of [0, n), one a thread, cut at multiples of `grain`. Fewer than two grains
+/// run on the calling thread alone: choose the grain so that it is worth waking a thread.
 template <typename F>
 void ParallelRanges(int64_t n, int64_t grain, F f) {
   const int64_t grains = (n + grain - 1) / grain;

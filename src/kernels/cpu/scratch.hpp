@@ -9,8 +9,8 @@ namespace espalier::cpu {
 /// What scratch memory is for; each purpose has its own.
 enum class ScratchUse { kKernel, kOneDnn };
 
-/// At least `bytes` bytes, page-aligned, of the calling thread; valid until its next call for the same use. Grows, never
-/// shrinks, and is given back when the thread ends. Contents are undefined.
+/// At least `bytes` bytes, page-aligned, of the calling thread; valid until its next call for the same use. Grows,
+/// never shrinks, and is given back when the thread ends. Contents are undefined.
 std::byte* Scratch(int64_t bytes, ScratchUse use = ScratchUse::kKernel);
 
 /// As a number of elements.

@@ -133,7 +133,8 @@ inline D8 AddWide(D8 sum, F16 x) {
 }
 
 /// e^x to within 2 ulp (largest error found in [-87.3, 88.3]: 1.3 ulp). 0 below -87.336, infinity above
-/// 88.376, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite 1980), then a polynomial for e^r (Cephes expf).
+/// 88.376, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite 1980), then a polynomial for e^r (Cephes
+/// expf).
 inline F16 Exp(F16 x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const F16 top = Broadcast(88.8f);

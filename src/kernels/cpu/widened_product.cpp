@@ -1,5 +1,5 @@
-// Every thread takes tiles of c. For each block of the contracted dim it widens and packs its rows of a (panels of 8) and
-// its columns of b (panels of 48), the order in which the register tile reads them (Goto and van de Geijn 2008).
+// Every thread takes tiles of c. For each block of the contracted dim it widens and packs its rows of a (panels of 8)
+// and its columns of b (panels of 48), the order in which the register tile reads them (Goto and van de Geijn 2008).
 #include "widened_product.hpp"
 
 #include "block_product.hpp"
@@ -9,8 +9,8 @@
 namespace espalier::cpu {
 namespace {
 
-constexpr int64_t kDepth = 256;      // contracted elements of a block
-constexpr int64_t kLargest = 288;    // rows and columns of a tile: packed operands and sums are 0.9 MiB
+constexpr int64_t kDepth = 256;    // contracted elements of a block
+constexpr int64_t kLargest = 288;  // rows and columns of a tile: packed operands and sums are 0.9 MiB
 constexpr int64_t kSmallest = 96;
 constexpr int kVectors = 3;
 constexpr int64_t kPanel = kVectors * kLanes;  // columns of a panel of b
@@ -57,7 +57,8 @@ void PackPanels(const Operand& x, int64_t rows, int64_t depths, float* to) {
         WidenBlock(at, high, deep, block, kLanes);
         for (int64_t half = 0; half < kLanes; half += kRows) {
           float* target = to + (i + half) * kDepth + p * kRows;
-          for (int64_t d = 0; d < deep; ++d) std::memcpy(target + d * kRows, block + d * kLanes + half, kRows * sizeof(float));
+          for (int64_t d = 0; d < deep; ++d)
+            std::memcpy(target + d * kRows, block + d * kLanes + half, kRows * sizeof(float));
         }
       }
     }
@@ -84,7 +85,8 @@ void StoreTile(const float* sums, int64_t ld, const Tile& t, int64_t n, T* c) {
   }
 }
 
-void MultiplyTile(const ProductShape& s, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate, const Tile& t) {
+void MultiplyTile(const ProductShape& s, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate,
+                  const Tile& t) {
   const int64_t rows = RoundUp(t.rows, kLanes), columns = RoundUp(t.columns, kPanel);
   float* packed_a = ScratchOf<float>((rows + columns) * kDepth + rows * columns);
   float* packed_b = packed_a + rows * kDepth;

@@ -12,9 +12,7 @@ struct Head {
   const AttentionShape& a;
   int64_t b, h;
   int64_t Query(int64_t i, int64_t c) const { return ((b * a.queries + i) * a.heads + h) * a.head_dim + c; }
-  int64_t Key(int64_t j, int64_t c) const {
-    return ((b * a.keys + j) * a.kv_heads + a.KvHeadOf(h)) * a.head_dim + c;
-  }
+  int64_t Key(int64_t j, int64_t c) const { return ((b * a.keys + j) * a.kv_heads + a.KvHeadOf(h)) * a.head_dim + c; }
   int64_t Row(int64_t i) const { return (b * a.heads + h) * a.queries + i; }
 };
 

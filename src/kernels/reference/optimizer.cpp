@@ -1,5 +1,5 @@
-// Once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as
-// in torch.optim.AdamW and clip_grad_norm_).
+// Once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2; constants
+// as in torch.optim.AdamW and clip_grad_norm_).
 #include "access.hpp"
 
 namespace espalier::reference {

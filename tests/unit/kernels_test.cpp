@@ -57,6 +57,7 @@ struct Case {
     for (const OwnedTensor& x : inputs) in.push_back(&x);
     for (OwnedTensor& y : results) out.push_back(&y);
     Run(kernel, in, out, attributes, accumulate);
+    for (const OwnedTensor& y : results) EXPECT_TRUE(y.IsIntact()) << op << " writes past its output";
     return results;
   }
   std::vector<OwnedTensor> Cpu() const { return Outputs(FindCpuKernel(op)); }

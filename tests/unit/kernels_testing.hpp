@@ -1,6 +1,7 @@
 // Tensors that own their memory, and calls of a kernel on them: for the tests and the benchmark of the kernels.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -11,15 +12,16 @@
 
 namespace espalier::testing {
 
-/// A tensor with its own memory, filled with zeros.
+/// A tensor with its own memory, filled with zeros, and a guard behind it.
 class OwnedTensor {
  public:
   OwnedTensor(Dtype dtype, Shape shape, Shape start = {})
       : dtype_(dtype),
         shape_(std::move(shape)),
         start_(std::move(start)),
-        bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype)) + 64) {
+        bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype)) + kGuardBytes) {
     if (start_.empty()) start_.assign(shape_.size(), 0);
+    std::fill(bytes_.end() - kGuardBytes, bytes_.end(), kGuard);
   }
 
   Tensor View() const { return {const_cast<std::byte*>(bytes_.data()), dtype_, shape_, start_}; }
@@ -43,6 +45,10 @@ class OwnedTensor {
   bool SameBits(const OwnedTensor& o) const {
     return std::memcmp(bytes_.data(), o.bytes_.data(), static_cast<size_t>(Count() * SizeOf(dtype_))) == 0;
   }
+  /// False if something was written behind the last element.
+  bool IsIntact() const {
+    return std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), [](std::byte b) { return b == kGuard; });
+  }
   double Largest() const {
     double largest = 0;
     for (int64_t i = 0; i < Count(); ++i) {
@@ -52,6 +58,9 @@ class OwnedTensor {
   }
 
  private:
+  static constexpr int64_t kGuardBytes = 64;
+  static constexpr std::byte kGuard{0xa5};
+
   Dtype dtype_;
   Shape shape_, start_;
   std::vector<std::byte> bytes_;

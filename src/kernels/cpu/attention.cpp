@@ -40,8 +40,8 @@ class ForwardTask {
     rows_ = values_ + key_blocks * words;
     queries_ = rows_ + words;
     scores_ = queries_ + words;
-    probabilities_ = scores_ + kBlock * kBlock;
-    sums_ = probabilities_ + kBlock * kBlock;
+    probabilities_ = kPack == 1 ? scores_ : scores_ + kBlock * kBlock;  // in place if they have the same size
+    sums_ = scores_ + 2 * kBlock * kBlock;
     PackKeys(key_blocks);
     for (int64_t block = begin; block < end; ++block) RunBlock(block);
   }
@@ -93,42 +93,64 @@ class ForwardTask {
     RunningSoftmax& running = softmax_[lane / kLanes];
     const int64_t keys = std::clamp<int64_t>(visible_.KeysOf(i + lane + kLanes - 1) - j, 0, kBlock);
     const int64_t all = std::clamp<int64_t>(visible_.KeysOf(i + lane) - j, 0, keys);  // seen by all sixteen
-    const F16 hidden = Broadcast(-kInfinity);
-    F16 largest = running.largest;
-    for (int64_t r = 0; r < all; ++r) largest = Max(Load(scores_ + r * kBlock + lane), largest);
-    for (int64_t r = all; r < keys; ++r) {
-      largest = Max(visible_.Select(i + lane, j + r, Load(scores_ + r * kBlock + lane), hidden), largest);
-    }
+    const F16 largest = Largest(i, j, lane, all, keys, running.largest);
     const F16 shrink = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
-    F16 sum{};
-    for (int64_t r = 0; r < RoundUp(keys, kPack); r += kPack) {
-      F16 p[kPack];
-#pragma GCC unroll 2
-      for (int64_t w = 0; w < kPack; ++w) {
-        p[w] = Exp((Load(scores_ + (r + w) * kBlock + lane) - largest) * scale_);
-        if (r + w >= all) p[w] = visible_.Select(i + lane, j + r + w, p[w], F16{});
-        sum += p[w];
-      }
-      StoreProbabilities(r, lane, p);
-    }
+    const int64_t plain = all / kPack * kPack;
+    F16 sum = Exponentiate<false>(i, j, lane, 0, plain, largest);
+    sum += Exponentiate<true>(i, j, lane, plain, keys, largest);
     running.largest = largest;
     running.sum = running.sum * shrink + sum;
     Rescale(lane, shrink);
   }
 
-  void StoreProbabilities(int64_t r, int64_t lane, const F16 (&p)[kPack]) {
-    if constexpr (kPack == 1) {
-      Store(probabilities_ + r * kBlock + lane, p[0]);
-    } else {
-      Store(probabilities_ + r / 2 * kBlock + lane, Interleave(Narrow(p[0]), Narrow(p[1])));
+  F16 Largest(int64_t i, int64_t j, int64_t lane, int64_t all, int64_t keys, F16 largest) const {
+    const float* scores = scores_ + lane;
+    F16 other = largest;  // two chains hide the latency
+    int64_t r = 0;
+    for (; r + 2 <= all; r += 2) {
+      largest = Max(Load(scores + r * kBlock), largest);
+      other = Max(Load(scores + (r + 1) * kBlock), other);
     }
+    for (; r < keys; ++r) {
+      largest = Max(visible_.Select(i + lane, j + r, Load(scores + r * kBlock), Broadcast(-kInfinity)), largest);
+    }
+    return Max(largest, other);
   }
 
-  void Rescale(int64_t lane, F16 factor) {
+  /// Stores the probabilities of keys [begin, end), relative to the largest, and returns their sum. The end is rounded
+  /// up to whole words with zeros.
+  template <bool kMasked>
+  F16 Exponentiate(int64_t i, int64_t j, int64_t lane, int64_t begin, int64_t end, F16 largest) {
+    const float* scores = scores_ + lane;
+    float* probabilities = probabilities_ + lane;
+    const Visibility visible = visible_;
+    const F16 scale = Broadcast(scale_);
+    F16 sum{};
+    for (int64_t r = begin; r < end; r += kPack) {
+      F16 p[kPack];
+#pragma GCC unroll 2
+      for (int64_t w = 0; w < kPack; ++w) {
+        p[w] = Exp((Load(scores + (r + w) * kBlock) - largest) * scale);
+        if (kMasked) p[w] = visible.Select(i + lane, j + r + w, p[w], F16{});
+        sum += p[w];
+      }
+      if constexpr (kPack == 1) {
+        Store(probabilities + r * kBlock, p[0]);
+      } else {
+        Store(probabilities + r / 2 * kBlock, Interleave(Narrow(p[0]), Narrow(p[1])));
+      }
+    }
+    return sum;
+  }
+
+  void Rescale(int64_t lane, F16 factors) {
+    float factor[kLanes];
+    Store(factor, factors);
+    const int64_t width = layout_.width;
     for (int64_t q = 0; q < kLanes; ++q) {
       if (factor[q] == 1.0f) continue;
-      float* row = sums_ + (lane + q) * layout_.width;
-      for (int64_t c = 0; c < layout_.width; c += kLanes) Store(row + c, Load(row + c) * factor[q]);
+      float* row = sums_ + (lane + q) * width;
+      for (int64_t c = 0; c < width; c += kLanes) Store(row + c, Load(row + c) * factor[q]);
     }
   }
 

@@ -55,7 +55,7 @@ class BackwardTask {
     const int64_t copies = kPack == 1 ? 1 : 2;
     const int64_t wanted_keys = s_.want_keys ? keys : 0, wanted_queries = s_.want_queries ? queries : 0;
     float* memory = ScratchOf<float>(keys * words * (copies + 1) + queries * words * 4 + queries * kBlock * 2 + words +
-                                     floats * (2 * wanted_keys + wanted_queries) + 3 * square + 2 * kTileRows * kBlock);
+                                     floats * (2 * wanted_keys + wanted_queries) + 5 * square);
     const auto take = [&](int64_t count) { return std::exchange(memory, memory + count); };
     keys_ = take(keys * words);
     paired_keys_ = kPack == 1 ? keys_ : take(keys * words);
@@ -67,9 +67,11 @@ class BackwardTask {
     dk_ = take(floats * wanted_keys);
     dv_ = take(floats * wanted_keys);
     dq_ = take(floats * wanted_queries);
-    for (float** p : {&probabilities_, &adjoints_, &paired_adjoints_}) *p = take(square);
-    scores_ = take(kTileRows * kBlock);
-    products_ = take(kTileRows * kBlock);
+    scores_ = take(square);
+    products_ = take(square);
+    probabilities_ = kPack == 1 ? scores_ : take(square);
+    adjoints_ = kPack == 1 ? products_ : take(square);
+    paired_adjoints_ = kPack == 1 ? adjoints_ : take(square);
     std::fill_n(dk_, floats * 2 * wanted_keys, 0.0f);
   }
 
@@ -117,47 +119,69 @@ class BackwardTask {
     return Sum(sum);
   }
 
-  /// Block i of queries against block j of keys.
+  /// Block i of queries against block j of keys. Product after product, so that each finds its right operand in the
+  /// first-level cache.
   void AddPair(int64_t i, int64_t j) {
-    const int64_t query = i * kBlock, key = j * kBlock, words = layout_.Words(), width = layout_.width;
+    const int64_t query = i * kBlock, key = j * kBlock;
     const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
     const int64_t keys = std::min(kBlock, visible_.KeysOf(query + kBlock - 1) - key);
-    for (int64_t r = 0; r < keys; r += kTileRows) {
-      const int64_t skip = std::clamp<int64_t>(key + r - a_.offset - query, 0, kBlock) / kLanes * kLanes;
-      const int64_t n = kBlock - skip;
-      RowTile<kPack, Order::kRowMajor>(words, keys_ + k_at + r * words, words, transposed_queries_ + q_at + skip,
-                                       kBlock, n, scores_ + skip, kBlock, false);
-      RowTile<kPack, Order::kRowMajor>(words, values_ + k_at + r * words, words, transposed_dy_ + q_at + skip, kBlock,
-                                       n, products_ + skip, kBlock, false);
-      for (int64_t row = 0; row < kTileRows; row += kPack) Differentiate(query, key, r, row, skip);
-      if (!s_.want_keys) continue;
-      const int64_t at = (j - s_.key_begin) * kBlock * width + r * width, first = skip / kPack,
-                    row = r * (kBlock / kPack);
-      RowTile<kPack, Order::kRowMajor>(n / kPack, probabilities_ + row + first, kBlock / kPack,
-                                       paired_dy_ + q_at + first * width, width, width, dv_ + at, width, true);
-      RowTile<kPack, Order::kRowMajor>(n / kPack, adjoints_ + row + first, kBlock / kPack,
-                                       paired_queries_ + q_at + first * width, width, width, dk_ + at, width, true);
+    MultiplyTransposed(query, key, keys, keys_ + k_at, transposed_queries_ + q_at, scores_);
+    MultiplyTransposed(query, key, keys, values_ + k_at, transposed_dy_ + q_at, products_);
+    for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate(query, key, r);
+    if (s_.want_keys) {
+      const int64_t at = (j - s_.key_begin) * kBlock * layout_.width;
+      AddKeys(query, key, keys, probabilities_, paired_dy_ + q_at, dv_ + at);
+      AddKeys(query, key, keys, adjoints_, paired_queries_ + q_at, dk_ + at);
     }
     if (s_.want_queries) AddQueries(i, query, key, keys, paired_keys_ + k_at);
   }
 
-  /// Rows row ... row + kPack - 1 of the tile at key `key + r`: probabilities and their adjoints, for lanes from `skip`
-  /// on.
-  void Differentiate(int64_t query, int64_t key, int64_t r, int64_t row, int64_t skip) {
-    for (int64_t lane = skip; lane < kBlock; lane += kLanes) {
-      const int64_t at = query - s_.query_begin * kBlock + lane;
-      const F16 lse = Load(lse_ + at), mean = Load(mean_ + at);
+  /// Queries of a block that tile `r` of the keys skips, in whole vectors: none of them sees it.
+  int64_t Skipped(int64_t query, int64_t key, int64_t r) const {
+    return std::clamp<int64_t>(key + r / kTileRows * kTileRows - a_.offset - query, 0, kBlock) / kLanes * kLanes;
+  }
+
+  /// y[key][query] = sum over e of rows[key] columns[query].
+  void MultiplyTransposed(int64_t query, int64_t key, int64_t keys, const float* rows, const float* columns, float* y) {
+    const int64_t words = layout_.Words();
+    for (int64_t r = 0; r < keys; r += kTileRows) {
+      const int64_t skip = Skipped(query, key, r);
+      RowTile<kPack, Order::kRowMajor>(words, rows + r * words, words, columns + skip, kBlock, kBlock - skip,
+                                       y + r * kBlock + skip, kBlock, false);
+    }
+  }
+
+  /// sums[key] += sum over queries of factors[key][query] rows[query].
+  void AddKeys(int64_t query, int64_t key, int64_t keys, const float* factors, const float* rows, float* sums) {
+    const int64_t width = layout_.width, stride = kBlock / kPack;
+    for (int64_t r = 0; r < keys; r += kTileRows) {
+      const int64_t first = Skipped(query, key, r) / kPack;
+      RowTile<kPack, Order::kRowMajor>(stride - first, factors + r * stride + first, stride, rows + first * width,
+                                       width, width, sums + r * width, width, true);
+    }
+  }
+
+  /// Keys r ... r + kPack - 1 of the block: probabilities and their adjoints, in place of scores and products if they
+  /// have the same size.
+  void Differentiate(int64_t query, int64_t key, int64_t r) {
+    const Visibility visible = visible_;
+    const F16 scale = Broadcast(scale_);
+    const float *scores = scores_ + r * kBlock, *products = products_ + r * kBlock;
+    const float* lse = lse_ + query - s_.query_begin * kBlock;
+    const float* mean = mean_ + query - s_.query_begin * kBlock;
+    float *probabilities = probabilities_, *adjoints = adjoints_, *paired = paired_adjoints_;
+    for (int64_t lane = Skipped(query, key, r); lane < kBlock; lane += kLanes) {
       F16 p[kPack], ds[kPack];
 #pragma GCC unroll 2
       for (int64_t w = 0; w < kPack; ++w) {
-        const F16 score = Load(scores_ + (row + w) * kBlock + lane),
-                  product = Load(products_ + (row + w) * kBlock + lane);
-        p[w] = visible_.Select(query + lane, key + r + row + w, Exp(score * scale_ - lse), F16{});
-        ds[w] = visible_.Select(query + lane, key + r + row + w, p[w] * (product - mean), F16{});
-        StoreRow(probabilities_, r + row + w, lane, p[w]);
-        StoreRow(adjoints_, r + row + w, lane, ds[w]);
+        p[w] = Exp(Load(scores + w * kBlock + lane) * scale - Load(lse + lane));
+        p[w] = visible.Select(query + lane, key + r + w, p[w], F16{});
+        ds[w] = p[w] * (Load(products + w * kBlock + lane) - Load(mean + lane));
+        ds[w] = visible.Select(query + lane, key + r + w, ds[w], F16{});
+        StoreRow(probabilities, r + w, lane, p[w]);
+        StoreRow(adjoints, r + w, lane, ds[w]);
       }
-      StorePaired(r + row, lane, ds);
+      if constexpr (kPack == 2) Store(paired + r / 2 * kBlock + lane, Interleave(Narrow(ds[0]), Narrow(ds[1])));
     }
   }
 
@@ -170,22 +194,14 @@ class BackwardTask {
     }
   }
 
-  /// The adjoints once more, contracted along the keys.
-  void StorePaired(int64_t key, int64_t lane, const F16 (&ds)[kPack]) {
-    if constexpr (kPack == 2) {
-      Store(paired_adjoints_ + key / 2 * kBlock + lane, Interleave(Narrow(ds[0]), Narrow(ds[1])));
-    }
-  }
-
   void AddQueries(int64_t i, int64_t query, int64_t key, int64_t keys, const float* paired_keys) {
-    const float* adjoints = kPack == 1 ? adjoints_ : paired_adjoints_;
     for (int64_t r = 0; r < kBlock; r += kTileRows) {
       // Whole pairs and tiles of rows were computed, with zeros where a key is hidden.
       const int64_t seen = std::clamp<int64_t>(visible_.KeysOf(query + r + kTileRows - 1) - key, 0, keys);
       if (seen == 0) continue;
       float* sums = dq_ + ((i - s_.query_begin) * kBlock + r) * layout_.width;
-      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, adjoints + r, kBlock, paired_keys, layout_.width,
-                                          layout_.width, sums, layout_.width, true);
+      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, paired_adjoints_ + r, kBlock, paired_keys,
+                                          layout_.width, layout_.width, sums, layout_.width, true);
     }
   }
 

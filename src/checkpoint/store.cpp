@@ -134,6 +134,9 @@ std::optional<std::string> FindLatest(const std::string& checkpoints_dir) {
 std::string Resolve(const std::string& restart, const std::string& checkpoints_dir) {
   std::error_code error;
   if (restart != "latest" && fs::is_regular_file(fs::path(restart) / kManifestName, error)) return restart;
+  // The file `latest` in a directory of checkpoints stands for what it names.
+  if (restart.ends_with("/latest") && fs::is_regular_file(restart, error))
+    return Resolve("latest", fs::path(restart).parent_path().string());
   const std::vector<std::string> places =
       restart == "latest" ? std::vector{checkpoints_dir} : std::vector{restart, restart + "/checkpoints"};
   for (const std::string& place : places)

@@ -49,9 +49,13 @@ F16 LoadWords(const T* x) {
 template <int kPack, typename T>
 void PackRows(const HeadRows<T>& x, int64_t block, BlockLayout<kPack> layout, float* to) {
   constexpr int64_t kElements = kLanes * kPack;
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head lie far apart: no processor foresees them
   for (int64_t r = 0; r < kBlock; ++r) {
     const int64_t row = block * kBlock + r, valid = row < x.count ? x.e : 0;
     const T* from = x.data + row * x.stride;
+    if (row + kAhead < x.count) {
+      for (int64_t c = 0; c < x.e; c += kLine) __builtin_prefetch(from + kAhead * x.stride + c);
+    }
     for (int64_t c = 0; c < layout.width; c += kElements) {
       if (c + kElements <= valid) {
         Store(to + r * layout.Words() + c / kPack, LoadWords<kPack>(from + c));

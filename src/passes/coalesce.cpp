@@ -1,5 +1,6 @@
 // One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with many tensors. It stands where
-// the first of them stood if all inputs are there by then, else where the last stood if no result was read before.
+// the first of them stood if all inputs are there by then, else where the last stood if no result was read before. Activations are joined only
+// where they stand side by side: a message that comes early would keep what it brings in memory.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -33,7 +34,7 @@ class Coalescer {
       if (!IsCollective(op)) continue;
       std::vector<int>& batch = open[KeyOf(op)];
       batch.push_back(static_cast<int>(i));
-      if (batch.size() > 1 && PositionOf(batch) < 0) {
+      if (batch.size() > 1 && (PositionOf(batch) < 0 || !MayJoin(batch))) {
         batch.pop_back();
         Close(batch);
         batch = {static_cast<int>(i)};
@@ -50,6 +51,11 @@ class Coalescer {
     const Type& type = graph_.values[static_cast<size_t>(op.inputs[0])].type;
     const bool maximum = !type.placements.partial_max.Empty();
     return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, type.dtype, maximum};
+  }
+
+  bool MayJoin(const std::vector<int>& batch) const {
+    const bool activation = graph_.values[static_cast<size_t>(graph_.ops[batch.back()].inputs[0])].frequency == Frequency::kMicrobatch;
+    return !activation || batch[batch.size() - 2] + 1 == batch.back();
   }
 
   int PositionOf(const std::vector<int>& batch) const {

@@ -84,7 +84,8 @@ class Differentiator final : public GradientBuilder {
     const auto weight = weights_.find(of);
     const std::string name = weight == weights_.end() ? graph_.values[of].name + ".grad" : "gradients/" + weight->second;
     Value value{graph_.Unique(name), std::move(type), ValueKind::kActivation, Frequency::kMicrobatch, op.chunk, -1, ""};
-    if (weight != weights_.end()) value.layout = graph_.values[of].layout;
+    if (weight != weights_.end())
+      value.layout = graph_.values[graph_.Find(std::string(kStatePrefix) + weight->second)].layout;
     return graph_.AddValue(std::move(value));
   }
 

@@ -183,6 +183,41 @@ TEST(Program, SameDeckSameBytes) {
   EXPECT_EQ(text(), text());
 }
 
+TEST(Program, StateTakesTheBytesOfTheClosedForm) {
+  // Per parameter and rank: fp32 master and moments over tp and dp_shard, fp32 accumulators and compute weights over tp.
+  for (const char* compute : {"fp32", "bf16"}) {
+    const Compilation c = Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", std::string("precision.compute=") + compute}), 4, Purpose::kTrain);
+    const Program program = MakeProgram(c, {});
+    std::array<int64_t, kMemoryClassCount> bytes{};
+    for (const PersistentBuffer& b : program.persistent) bytes[static_cast<size_t>(b.memory_class)] += b.place.bytes;
+    int64_t matrices = 0, vectors = 0;
+    for (const Value& v : c.graph->values)
+      if (v.kind == ValueKind::kState && v.name.starts_with("parameters/")) (v.type.shape.size() > 1 ? matrices : vectors) += Volume(v.type.shape);
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kParameters)], 4 * (matrices / 4 + vectors / 2)) << compute;
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kOptimizer)], 8 * (matrices / 4 + vectors / 2)) << compute;
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 2 + vectors) + 8) << compute << ": with loss and count";
+  }
+}
+
+TEST(Program, MessagesOfATensorParallelLayer) {
+  // Korthikanti et al. 2022: per layer 2 gathers and 2 scatters forward, 2 gathers and 2 scatters backward, and 2 gathers of the saved
+  // inputs; head and embedding: a gather or scatter of the stream each way, and three exchanges of the loss (two of them in one message).
+  const auto messages = [](int64_t layers) {
+    const Compilation c = Compile(SmallDeck({"parallel.tp=2", fmt::format("model.layers={}", layers), "batch.global=1", "precision.compute=bf16"}), 2, Purpose::kTrain);
+    std::map<std::string, int> kinds;
+    for (const Instruction& i : MakeProgram(c, {}).instructions)
+      if (i.lane == Lane::kTp && i.microbatch >= 0) ++kinds[c.graph->ops[static_cast<size_t>(i.op)].kind];
+    return kinds;
+  };
+  std::map<std::string, int> two = messages(2), five = messages(5);
+  EXPECT_EQ(five["all_gather"] - two["all_gather"], 3 * 6);
+  EXPECT_EQ(five["reduce_scatter"] - two["reduce_scatter"], 3 * 4);
+  EXPECT_EQ(two["all_reduce"], 2);
+  EXPECT_EQ(five["all_reduce"], 2);
+  EXPECT_EQ(two["all_gather"], 2 * 6 + 3) << "head: into the product, again for its weight gradient; embedding: its gradient";
+  EXPECT_EQ(two["reduce_scatter"], 2 * 4 + 2);
+}
+
 TEST(Program, AxesOfDegreeOneAddNoMessage) {
   const Compilation c = Compile(SmallDeck(Layout("111")), 1, Purpose::kTrain);
   EXPECT_TRUE(CountMessages(MakeProgram(c, {}), {}).empty());

@@ -44,6 +44,9 @@ void Together(World& world, const Work& work) {
   } catch (const UserError& error) {
     status = error.status();
     mine = error.what();
+  } catch (const fs::filesystem_error& error) {
+    status = ExitStatus::kFault;
+    mine = error.what();
   }
   const int64_t worst = world.Max(static_cast<int64_t>(status));
   if (worst == 0) return;

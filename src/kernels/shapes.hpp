@@ -27,6 +27,7 @@ inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? 
 struct ProductShape {
   int64_t m, n, k;
   int64_t a_row, a_column, b_row, b_column;
+  int64_t c_row;  ///< c's rows are dense
   auto operator<=>(const ProductShape&) const = default;
 };
 
@@ -37,14 +38,14 @@ inline ProductShape ProductOf(const KernelCall& call) {
   const std::string& spec = call.attributes->Text("spec");
   ProductShape p{};
   if (spec == "bsk,nk->bsn") {
-    p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(a)};
+    p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(a), RowsOf(b)};
     CHECK(ColumnsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   } else if (spec == "bsn,nk->bsk") {
-    p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1};
+    p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1, ColumnsOf(b)};
     CHECK(RowsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   } else {
     CHECK(spec == "bsn,bsk->nk", "matmul: spec {} is unknown", spec);
-    p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1};
+    p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1, ColumnsOf(b)};
     CHECK(RowsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   }
   const Tensor& c = call.outputs[0];

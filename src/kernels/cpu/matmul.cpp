@@ -7,6 +7,7 @@
 
 #include "bf16_method.hpp"
 #include "kernels.hpp"
+#include "one_dnn_product.hpp"
 #include "scratch.hpp"
 #include "widened_product.hpp"
 
@@ -48,7 +49,7 @@ Product MakeProduct(const Key& key) {
   const ProductShape& s = key.shape;
   const dnnl::memory::desc a({s.m, s.k}, TypeOf(key.input), dnnl::memory::dims{s.a_row, s.a_column});
   const dnnl::memory::desc b({s.k, s.n}, TypeOf(key.input), dnnl::memory::dims{s.b_row, s.b_column});
-  const dnnl::memory::desc c({s.m, s.n}, TypeOf(key.output), dnnl::memory::dims{s.n, 1});
+  const dnnl::memory::desc c({s.m, s.n}, TypeOf(key.output), dnnl::memory::dims{s.c_row, 1});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.accumulate) {
@@ -123,6 +124,10 @@ bool WidenIsForced() {
 bool HasAmx() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx; }
 
 }  // namespace
+
+void MultiplyF32(const ProductShape& shape, float* a, float* b, float* c, bool accumulate) {
+  Multiply(shape, {a, b, c, Dtype::kF32, Dtype::kF32, accumulate});
+}
 
 bool WidensBf16() {
   static const bool widens = WidenIsForced() || dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core_bf16;

@@ -1,22 +1,17 @@
-// Every thread takes tiles of c. For each block of the contracted dim it widens and packs its rows of a (panels of 8)
-// and its columns of b (panels of 48), the order in which the register tile reads them (Goto and van de Geijn 2008).
+// Blocks of both operands are widened to fp32, small enough for the last-level cache, and multiplied by oneDNN's fp32 product,
+// which has its own blocks for the caches below. Sums stay fp32: in c itself, or in a block that is rounded once.
 #include "widened_product.hpp"
 
-#include "block_product.hpp"
+#include "one_dnn_product.hpp"
 #include "parallel.hpp"
 #include "scratch.hpp"
+#include "vector.hpp"
 
 namespace espalier::cpu {
 namespace {
 
-constexpr int64_t kDepth = 256;    // contracted elements of a block
-constexpr int64_t kLargest = 288;  // rows and columns of a tile: packed operands and sums are 0.9 MiB
-constexpr int64_t kSmallest = 96;
-constexpr int kVectors = 3;
-constexpr int64_t kPanel = kVectors * kLanes;  // columns of a panel of b
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t RoundUp(int64_t n, int64_t to) { return CeilDiv(n, to) * to; }
+constexpr int64_t kRows = 1024, kColumns = 1024, kDepth = 2048;  // of a block: operands are 8 MiB each
+constexpr int64_t kWide = 4096;                                 // columns of c whose sums are kept at once
 
 /// One operand: element (i, p) at data[i * row + p * depth], i along the kept dim, p along the contracted one.
 struct Operand {
@@ -24,122 +19,79 @@ struct Operand {
   int64_t row, depth;
 };
 
-/// Widens rows [i, i + 16) at depths [p, p + 16) into to[p * ld + i]; what lies outside `rows` and `depths` is 0.
-void WidenBlock(const Operand& x, int64_t rows, int64_t depths, float* to, int64_t ld) {
-  F16 block[kLanes] = {};
-  if (x.row == 1) {
-    for (int64_t p = 0; p < depths; ++p) {
-      const Bf16* from = x.data + p * x.depth;
-      block[p] = rows >= kLanes ? Load(from) : Load(from, rows);
+/// Widens `rows` x `depths` elements into a dense block that keeps the operand's order: p fastest, or i if row is 1.
+void Widen(const Operand& x, int64_t rows, int64_t depths, float* to) {
+  const bool by_depth = x.row == 1;
+  const int64_t lines = by_depth ? depths : rows, length = by_depth ? rows : depths, stride = by_depth ? x.depth : x.row;
+  ParallelRanges(lines, std::max<int64_t>(1, kWorthAThread / std::max<int64_t>(1, length)), [=](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      const Bf16* from = x.data + line * stride;
+      float* target = to + line * length;
+      ForLanes(0, length, [=](int64_t j, auto lanes) { Store(target + j, Load(from + j, lanes), lanes); });
     }
-  } else {
-    for (int64_t i = 0; i < std::min(rows, kLanes); ++i) {
-      const Bf16* from = x.data + i * x.row;
-      block[i] = depths >= kLanes ? Load(from) : Load(from, depths);
-    }
-    Transpose(block);
-  }
-  for (int64_t p = 0; p < depths; ++p) Store(to + p * ld, block[p]);
+  });
 }
 
-/// Packs `rows` rows at `depths` depths into panels of kRows rows: row i, depth p at
-/// to[(i / kRows) * kRows * kDepth + p * kRows + i % kRows], padded with zeros to whole panels.
-template <int64_t kRows>
-void PackPanels(const Operand& x, int64_t rows, int64_t depths, float* to) {
-  for (int64_t i = 0; i < RoundUp(rows, std::max(kRows, kLanes)); i += kLanes) {
-    for (int64_t p = 0; p < depths; p += kLanes) {
-      const Operand at{x.data + i * x.row + p * x.depth, x.row, x.depth};
-      const int64_t deep = std::min(kLanes, depths - p), high = std::max<int64_t>(rows - i, 0);
-      if constexpr (kRows % kLanes == 0) {
-        WidenBlock(at, high, deep, to + i / kRows * kRows * kDepth + p * kRows + i % kRows, kRows);
-      } else {
-        float block[kLanes * kLanes];
-        WidenBlock(at, high, deep, block, kLanes);
-        for (int64_t half = 0; half < kLanes; half += kRows) {
-          float* target = to + (i + half) * kDepth + p * kRows;
-          for (int64_t d = 0; d < deep; ++d)
-            std::memcpy(target + d * kRows, block + d * kLanes + half, kRows * sizeof(float));
-        }
+void Round(const float* sums, int64_t rows, int64_t columns, Bf16* c, int64_t c_row) {
+  ParallelRanges(rows, std::max<int64_t>(1, kWorthAThread / columns), [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* from = sums + i * columns;
+      Bf16* to = c + i * c_row;
+      ForLanes(0, columns, [=](int64_t j, auto lanes) { Store(to + j, Load(from + j, lanes), lanes); });
+    }
+  });
+}
+
+class Blocks {
+ public:
+  Blocks(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate)
+      : s_(shape), a_{a, s_.a_row, s_.a_column}, b_{b, s_.b_column, s_.b_row}, c_(c), accumulate_(accumulate) {
+    const int64_t rows = std::min(kRows, s_.m), depth = std::min(kDepth, s_.k);
+    const int64_t sums = c.dtype == Dtype::kF32 ? 0 : rows * std::min(kWide, s_.n);
+    widened_a_ = ScratchOf<float>(rows * depth + depth * std::min(kColumns, s_.n) + sums);
+    widened_b_ = widened_a_ + rows * depth;
+    sums_ = widened_b_ + depth * std::min(kColumns, s_.n);
+  }
+
+  void Run() {
+    for (int64_t row = 0; row < s_.m; row += kRows)
+      for (int64_t wide = 0; wide < s_.n; wide += kWide)
+        RunWide(row, std::min(kRows, s_.m - row), wide, std::min(kWide, s_.n - wide));
+  }
+
+ private:
+  /// Rows [row, row + rows) of columns [wide, wide + columns), over the whole contracted dim.
+  void RunWide(int64_t row, int64_t rows, int64_t wide, int64_t columns) {
+    const bool in_place = c_.dtype == Dtype::kF32;
+    float* sums = in_place ? c_.As<float>() + row * s_.n + wide : sums_;
+    const int64_t sums_row = in_place ? s_.n : columns;
+    for (int64_t p = 0; p < s_.k; p += kDepth) {
+      const int64_t depth = std::min(kDepth, s_.k - p);
+      Widen({a_.data + row * a_.row + p * a_.depth, a_.row, a_.depth}, rows, depth, widened_a_);
+      for (int64_t j = 0; j < columns; j += kColumns) {
+        const int64_t n = std::min(kColumns, columns - j);
+        Widen({b_.data + (wide + j) * b_.row + p * b_.depth, b_.row, b_.depth}, n, depth, widened_b_);
+        ProductShape block{rows, n, depth, depth, 1, 1, depth, sums_row};
+        if (a_.row == 1) block.a_row = 1, block.a_column = rows;
+        if (b_.row == 1) block.b_row = n, block.b_column = 1;
+        MultiplyF32(block, widened_a_, widened_b_, sums + j, accumulate_ || p > 0);
       }
     }
+    if (!in_place) Round(sums_, rows, columns, c_.As<Bf16>() + row * s_.n + wide, s_.n);
   }
-}
 
-struct Tile {
-  int64_t row, rows, column, columns;
+  const ProductShape s_;
+  const Operand a_, b_;
+  const Tensor& c_;
+  const bool accumulate_;
+  float *widened_a_, *widened_b_, *sums_;
 };
-
-/// Moves a tile between c and its fp32 sums (rows of `ld`).
-void LoadTile(const Tensor& c, int64_t n, const Tile& t, float* sums, int64_t ld) {
-  for (int64_t i = 0; i < t.rows; ++i) {
-    const float* from = c.As<float>() + (t.row + i) * n + t.column;
-    std::memcpy(sums + i * ld, from, static_cast<size_t>(t.columns) * sizeof(float));
-  }
-}
-
-template <typename T>
-void StoreTile(const float* sums, int64_t ld, const Tile& t, int64_t n, T* c) {
-  for (int64_t i = 0; i < t.rows; ++i) {
-    T* to = c + (t.row + i) * n + t.column;
-    ForLanes(0, t.columns, [&](int64_t j, auto lanes) { Store(to + j, Load(sums + i * ld + j, lanes), lanes); });
-  }
-}
-
-void MultiplyTile(const ProductShape& s, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate,
-                  const Tile& t) {
-  const int64_t rows = RoundUp(t.rows, kLanes), columns = RoundUp(t.columns, kPanel);
-  float* packed_a = ScratchOf<float>((rows + columns) * kDepth + rows * columns);
-  float* packed_b = packed_a + rows * kDepth;
-  float* sums = packed_b + columns * kDepth;
-  if (accumulate) {
-    LoadTile(c, s.n, t, sums, columns);
-  } else {
-    std::fill_n(sums, rows * columns, 0.0f);
-  }
-  for (int64_t p = 0; p < s.k; p += kDepth) {
-    const int64_t depth = std::min(kDepth, s.k - p);
-    PackPanels<kTileRows>({a + t.row * s.a_row + p * s.a_column, s.a_row, s.a_column}, t.rows, depth, packed_a);
-    PackPanels<kPanel>({b + p * s.b_row + t.column * s.b_column, s.b_column, s.b_row}, t.columns, depth, packed_b);
-    for (int64_t j = 0; j < columns; j += kPanel) {
-      for (int64_t i = 0; i < t.rows; i += kTileRows) {
-        RegisterTile<1, Order::kColumnMajor, kVectors>(depth, packed_a + i * kDepth, kTileRows, packed_b + j * kDepth,
-                                                       kPanel, sums + i * columns + j, columns, true);
-      }
-    }
-  }
-  if (c.dtype == Dtype::kF32) {
-    StoreTile(sums, columns, t, s.n, c.As<float>());
-  } else {
-    StoreTile(sums, columns, t, s.n, c.As<Bf16>());
-  }
-}
-
-/// Extents of tiles: as large as the cache allows, yet at least three a thread.
-struct Tiling {
-  int64_t rows, columns, row_count, column_count;
-  Tiling(int64_t m, int64_t n, int64_t largest)
-      : rows(RoundUp(CeilDiv(m, CeilDiv(m, largest)), kLanes)),
-        columns(RoundUp(CeilDiv(n, CeilDiv(n, largest)), kPanel)),
-        row_count(CeilDiv(m, rows)),
-        column_count(CeilDiv(n, columns)) {}
-};
-
-Tiling TilingOf(const ProductShape& s) {
-  int64_t largest = kLargest;
-  while (largest > kSmallest && CeilDiv(s.m, largest) * CeilDiv(s.n, largest) < 3 * Threads()) largest -= kPanel;
-  return {s.m, s.n, largest};
-}
 
 }  // namespace
 
 void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate) {
   if (shape.m * shape.n == 0) return;
-  const Tiling tiling = TilingOf(shape);
-  ParallelTasks(tiling.row_count * tiling.column_count, [&](int64_t task) {
-    const int64_t row = task % tiling.row_count * tiling.rows, column = task / tiling.row_count * tiling.columns;
-    MultiplyTile(shape, a, b, c, accumulate,
-                 {row, std::min(tiling.rows, shape.m - row), column, std::min(tiling.columns, shape.n - column)});
-  });
+  Blocks(shape, a, b, c, accumulate).Run();
 }
 
 }  // namespace espalier::cpu

@@ -5,8 +5,8 @@
 
 namespace espalier::cpu {
 
-/// c (+)= a b, a and b bf16, c f32 or bf16. Operands are widened to fp32 in blocks that stay in the second-level cache
-/// and multiplied at the fp32 rate; sums are fp32, rounded once. The bits do not depend on the number of threads.
+/// c (+)= a b, a and b bf16, c f32 or bf16. Operands are widened to fp32 in blocks that stay in the last-level cache
+/// and multiplied at the fp32 rate; sums are fp32, rounded once.
 void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate);
 
 }  // namespace espalier::cpu

@@ -1,0 +1,11 @@
+// oneDNN's fp32 product, for kernels that build on it.
+#pragma once
+
+#include "../shapes.hpp"
+
+namespace espalier::cpu {
+
+/// c (+)= a b in fp32; strides as `shape` says.
+void MultiplyF32(const ProductShape& shape, float* a, float* b, float* c, bool accumulate);
+
+}  // namespace espalier::cpu

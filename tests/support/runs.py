@@ -10,7 +10,7 @@ def executable():
     return os.environ["ESPALIER"]
 
 
-def launch(ranks, arguments, timeout=120):
+def launch(ranks, arguments, timeout=400):
     """Runs the executable; one rank without a launcher. Returns the finished process with its text."""
     command = [executable(), *arguments]
     if ranks > 1:
@@ -20,7 +20,7 @@ def launch(ranks, arguments, timeout=120):
                           timeout=timeout, stdin=subprocess.DEVNULL)
 
 
-def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=120):
+def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=400):
     """Trains and returns Metrics of the run; anything but the expected exit status ends the test."""
     done = launch(ranks, ["run", deck, "-d", run_dir, *flags, *overrides], timeout)
     if done.returncode != expect:

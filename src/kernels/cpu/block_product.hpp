@@ -1,5 +1,5 @@
 // Products of small fp32 or bf16 blocks that lie packed in the caches, accumulated in fp32 registers: the core of
-// attention and of widened bf16 products.
+// attention.
 //
 // A packed operand is made of 32-bit words. A word holds kPack adjacent elements along the contracted dim: one fp32
 // (kPack = 1) or two bf16 (kPack = 2, for AVX512-BF16's dot products). Words lie in float arrays, as bits.

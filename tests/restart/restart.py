@@ -46,6 +46,12 @@ def main():
             checks.that(same_tensors(straight.checkpoint(10), other.checkpoint(10), folder), f"222 -> {digits}: loaded tensors bitwise")
             worst = difference(other.curve("loss"), straight.curve("loss", 11))
             checks.that(worst <= RTOL and len(other.steps) == 10, f"222 -> {digits}: losses differ by {worst:.1e}")
+        sample = lambda run, *flags: launch(1, ["sample", run.checkpoint(20), "--prompt", "The ", "--tokens", "24", *flags])
+        greedy = sample(straight)
+        checks.that(greedy.returncode == 0 and greedy.stdout.startswith("The ") and len(greedy.stdout) >= 28, "a text of 24 tokens is sampled")
+        checks.that(sample(halves).stdout == greedy.stdout, "equal weights, equal text")
+        warm = [sample(straight, "--temperature", "1.5", "--seed", seed).stdout for seed in ("1", "1", "2")]
+        checks.that(warm[0] == warm[1] != warm[2], "a seed draws the same text again, another seed another")
         refused = launch(1, ["run", os.path.join(folder, "none.toml")])
         checks.that(refused.returncode == 2, "a missing deck is exit 2")
         wrong = launch(2, ["run", os.environ["DECK"], "-d", home("wrong"), "-r", straight.checkpoint(10), "model.ffn_dim=96", *layout("121")[0]])

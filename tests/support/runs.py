@@ -16,7 +16,7 @@ def launch(ranks, arguments, timeout=400):
     if ranks > 1:
         command = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                    "--mca", "btl_vader_single_copy_mechanism", "none", *command]
-    return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape",
                           timeout=timeout, stdin=subprocess.DEVNULL)
 
 

@@ -317,16 +317,22 @@ class MpiCommunication::Impl {
     return pending ? Turn::kPending : Turn::kIdle;
   }
 
-  /// How far the compute lane must come to set a head free: 0 if one is free by now, kNever if none waits for it.
+  /// How far the compute lane must come to set a head free: 0 if one is free by now, kNever if none waits for it. The compute
+  /// lane moves meanwhile, so it is looked at once; the communication lanes are this thread's own.
   int NeededOfCompute(const std::vector<LaneQueue>& queues) {
+    const int reached = counts_->Count(Lane::kCompute);
     int needed = kNever;
     for (const LaneQueue& queue : queues) {
       if (queue.Done() || queue.Pending()) continue;
-      const std::vector<Wait>& waits = queue.Head().instruction->waits;
-      if (counts_->Met(waits)) return 0;
       working_on_ = &queue.Head();
-      for (const Wait& wait : waits)
-        if (wait.lane == Lane::kCompute && !counts_->Met(wait)) needed = std::min(needed, wait.count);
+      bool free = true;
+      for (const Wait& wait : queue.Head().instruction->waits) {
+        const bool compute = wait.lane == Lane::kCompute;
+        if (compute ? reached >= wait.count : counts_->Met(wait)) continue;
+        free = false;
+        if (compute) needed = std::min(needed, wait.count);
+      }
+      if (free) return 0;
     }
     return needed;
   }

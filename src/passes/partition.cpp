@@ -37,7 +37,6 @@ class Partitioner {
   }
 
  private:
-  const Type& TypeOf(int id) const { return new_.values[static_cast<size_t>(id)].type; }
   Placements Wanted(int id) const {
     const Value& v = new_.values[static_cast<size_t>(id)];
     return LayoutPlacements(v.layout, v.kind, context_.deck, mesh_);
@@ -192,25 +191,21 @@ class Partitioner {
     const bool prepared = v.frequency == Frequency::kStep && consumer.frequency() == Frequency::kMicrobatch;
     const Role role = prepared ? Role::kP : consumer.role == Role::kU ? Role::kS : consumer.role;
     const int chunk = consumer.chunk == kAllChunks || (!prepared && v.chunk != kAllChunks) ? v.chunk : consumer.chunk;
+    Type type = v.type;
+    type.placements = to;
+    const std::string wanted = ToString(type);
     std::vector<Role> usable = {role};
     if (role == Role::kW) usable.push_back(Role::kB);
     if (!v.type.placements.Partial().Empty() && (role == Role::kB || role == Role::kW)) usable.push_back(Role::kF);
     for (Role made_in : usable)
-      if (const auto it = shared_.find({id, ToString(TypeWith(v.type, to)), made_in, chunk}); it != shared_.end())
-        return it->second;
-    const Op op{"reshard", {id}, {}, {}, role, consumer.layer, chunk};
-    Value moved{new_.Unique(v.name + ".on." + std::string(Name(role))), TypeWith(v.type, to), ValueKind::kActivation,
-                op.frequency(), chunk, -1, ""};
-    const int output = new_.AddValue(std::move(moved));
-    Op reshard = op;
+      if (const auto it = shared_.find({id, wanted, made_in, chunk}); it != shared_.end()) return it->second;
+    Op reshard{"reshard", {id}, {}, {}, role, consumer.layer, chunk};
+    const int output = new_.AddValue({new_.Unique(v.name + ".on." + std::string(Name(role))), std::move(type),
+                                      ValueKind::kActivation, reshard.frequency(), chunk, -1, ""});
     reshard.outputs = {output};
     new_.AddOp(std::move(reshard));
-    shared_[{id, ToString(TypeOf(output)), role, chunk}] = output;
+    shared_[{id, wanted, role, chunk}] = output;
     return output;
-  }
-  static Type TypeWith(Type type, const Placements& placements) {
-    type.placements = placements;
-    return type;
   }
 
   const Graph& old_;

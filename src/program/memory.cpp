@@ -11,8 +11,6 @@
 namespace espalier {
 namespace {
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 /// Free memory above the persistent part: holes by offset, and the highest byte ever used.
 class Heap {
  public:

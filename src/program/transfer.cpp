@@ -1,15 +1,11 @@
 // What each member of a communication op sends and receives, from the types alone: piece S of a member meets piece D of another.
 #include <algorithm>
 
-#include "espalier/program/instruction.hpp"
+#include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr int64_t kMessageAlignment = 64;
-
-int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment; }
 
 AxisSet GroupAxes(const Op& op) { return AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))); }
 

@@ -46,8 +46,9 @@ int64_t StateBytes(const Program& program);
 /// Ranks whose local types are all equal share a program. Returns for each rank the lowest rank of its class.
 std::vector<int> ClassRepresentatives(const Compilation& compilation);
 
-/// Offsets are multiples of this many bytes.
+/// Offsets in the arena, and messages packed in a workspace, are multiples of this many bytes.
 inline constexpr int64_t kAlignment = 64;
+constexpr int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// Gives every buffer of the program its offset and finds the peak.
 void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends, int64_t reserved_bytes);

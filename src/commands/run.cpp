@@ -22,6 +22,7 @@
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/zigzag.hpp"
 #include "state.hpp"
 #include "version.hpp"
 
@@ -166,7 +167,8 @@ class Training {
     const Graph& graph = *training_.graph;
     const Box box = LocalBox(graph.values[static_cast<size_t>(graph.Find("ids"))].type, training_.mesh, coordinate_);
     BatchLayout layout{training_.microbatches, deck().batch.global / training_.microbatches, box[0], {}};
-    for (int64_t p = box[1].begin; p < box[1].end; ++p) layout.positions.push_back(p);
+    for (int64_t i = box[1].begin; i < box[1].end; ++i)
+      layout.positions.push_back(ZigzagPosition(i, deck().model.seq_len, training_.mesh.Degree(Axis::kCp)));
     return layout;
   }
   std::unique_ptr<TokenSource> Open(const std::vector<std::string>& paths) const {

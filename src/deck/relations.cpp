@@ -55,6 +55,30 @@ std::string TensorParallelDivides(const Deck& deck) {
   return broken.empty() ? "" : fmt::format("must divide {} (allowed: {})", broken, ListNumbers(Divisors(common)));
 }
 
+/// Zigzag order gives every cp rank two chunks of equal size.
+std::string ContextParallelCutsSequence(const Deck& deck) {
+  const int64_t cp = deck.parallel.cp, length = deck.model.seq_len;
+  if (cp == 1 || length % (2 * cp) == 0) return "";
+  return fmt::format("twice it must divide model.seq_len = {} (allowed: {})", length,
+                     ListNumbers(length % 2 == 0 ? Divisors(length / 2) : std::vector<int64_t>{1}));
+}
+
+/// "all_to_all" turns parts of a sequence with all of a tp rank's heads into whole sequences with some of them.
+std::string AllToAllHasHeads(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const auto& m = deck.model;
+  if (p.cp == 1 || p.context != "all_to_all") return "";
+  const int64_t unit = Product({p.cp, p.tp}), common = std::gcd(m.heads, m.kv_heads);
+  if (common % unit == 0) return "";
+  std::vector<int64_t> good = Divisors(common);
+  std::erase_if(good, [&](int64_t d) { return d % p.tp != 0; });
+  for (int64_t& d : good) d /= p.tp;
+  if (good.empty()) good = {1};
+  return fmt::format("for parallel.context = \"all_to_all\", cp * tp = {} * {} = {} must divide model.heads = {} and model.kv_heads = {} "
+                     "(allowed: {}; or parallel.context = \"ring\" or \"all_gather\")",
+                     p.cp, p.tp, unit, m.heads, m.kv_heads, ListNumbers(good));
+}
+
 std::string EveryChunkHasALayer(const Deck& deck) {
   const int64_t chunks = deck.parallel.pp * deck.pipeline.chunks;
   if (chunks <= deck.model.layers) return "";
@@ -100,6 +124,7 @@ std::string ValidatesWholeBatches(const Deck& deck) {
 const std::vector<Relation>& MeshRelations() {
   static const std::vector<Relation> relations = {
       {{"parallel.tp", "model.heads", "model.kv_heads"}, TensorParallelDivides},
+      {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
   };
   return relations;
@@ -110,6 +135,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.heads", "model.dim"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.vocab", "data.format"}, TextNeedsBytes},
+      {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},

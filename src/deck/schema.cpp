@@ -99,8 +99,8 @@ std::vector<DeckKey> Rows() {
      "Data-parallel groups that hold the same parameters."},
     {"parallel", "dp_shard", FIELD(parallel.dp_shard), -1, Between(-1, kMaxDegree),
      "Data-parallel ranks that share out the parameters; -1: whatever ranks are left; 0 is not allowed."},
-    {"parallel", "cp", FIELD(parallel.cp), 1, Only(1, Between(1, kMaxDegree)),
-     "Context-parallel ranks, each with a part of every sequence."},
+    {"parallel", "cp", FIELD(parallel.cp), 1, Between(1, kMaxDegree),
+     "Context-parallel ranks, each with two of 2 cp chunks of every sequence, an early and a late one; 2 cp must divide seq_len."},
     {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
      "Tensor-parallel ranks; must divide heads, kv_heads, ffn_dim and vocab."},
     {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
@@ -112,7 +112,8 @@ std::vector<DeckKey> Rows() {
     {"parallel", "loss_parallel", FIELD(parallel.loss_parallel), true, Any(),
      "tp ranks share out the logits; no rank holds all of them."},
     {"parallel", "context", FIELD(parallel.context), "ring", OneOf({"ring", "all_gather", "all_to_all"}),
-     "How attention meets the other parts of a sequence; no effect while cp = 1."},
+     "How queries meet the keys of other cp ranks: keys travel in a ring, each hop under the attention of the one before; or are "
+     "gathered; or whole sequences of fewer heads are formed (then cp * tp must divide heads and kv_heads). No effect while cp = 1."},
 
     {"pipeline", "schedule", FIELD(pipeline.schedule), "1f1b",
      OneOf({"1f1b", "gpipe"}, {"interleaved", "zb-h1", "zbv", "dualpipev"}),

@@ -12,6 +12,7 @@
   X("rope_table", RopeTable)                   \
   X("attention", Attention)                    \
   X("attention_grad", AttentionGrad)           \
+  X("attention_merge", AttentionMerge)         \
   X("add", Add)                                \
   X("swiglu", Swiglu)                          \
   X("swiglu_grad", SwigluGrad)                 \

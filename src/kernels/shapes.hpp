@@ -6,6 +6,7 @@
 #include <compare>
 
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/util/zigzag.hpp"
 
 namespace espalier {
 
@@ -54,15 +55,34 @@ inline ProductShape ProductOf(const KernelCall& call) {
   return p;
 }
 
+/// A local piece of a sequence: which position each of its rows holds (include/espalier/util/zigzag.hpp).
+struct SequencePiece {
+  int64_t start = 0;           ///< index of the first row in the sequence as it lies in memory
+  int64_t length = 0, cp = 1;  ///< of the whole; cp = 1: rows lie in the order of their positions
+
+  int64_t PositionOf(int64_t row) const { return ZigzagPosition(start + row, length, cp); }
+};
+
+/// The piece of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; where keys travel in a ring,
+/// `hop` says from how many members away these have come.
+inline SequencePiece SequenceOf(const KernelCall& call, const Tensor& x, int64_t hop) {
+  SequencePiece piece{StartOf(x, 1), 0, static_cast<int64_t>(call.attributes->NumberOr("cp", 1))};
+  if (piece.cp == 1) return piece;
+  piece.length = static_cast<int64_t>(call.attributes->Number("length"));
+  const int64_t part = piece.length / piece.cp;
+  if (hop > 0) piece.start = (piece.start / part + piece.cp - hop) % piece.cp * part;
+  return piece;
+}
+
 /// Extents of an attention call: q [b,s,h e], k and v [b,t,g e].
 struct AttentionShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
-  /// Key j is visible to query i iff j <= i + offset (local indices); `keys` where attention is not causal.
-  int64_t offset;
+  bool causal;
+  SequencePiece query_piece, key_piece;
 
   int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
-  /// Number of leading keys that query i sees.
-  int64_t Visible(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
+  /// Key j is visible to query i (rows of the pieces).
+  bool Sees(int64_t i, int64_t j) const { return !causal || key_piece.PositionOf(j) <= query_piece.PositionOf(i); }
 };
 
 inline AttentionShape AttentionOf(const KernelCall& call) {
@@ -71,12 +91,22 @@ inline AttentionShape AttentionOf(const KernelCall& call) {
   const auto e = static_cast<int64_t>(call.attributes->Number("head_dim"));
   CHECK(q.shape.size() == 3 && k.shape.size() == 3 && q.shape[2] % e == 0 && k.shape[2] % e == 0,
         "attention: {} and {} do not hold heads of {}", ToString(q.shape), ToString(k.shape), e);
-  AttentionShape a{q.shape[0], q.shape[1], k.shape[1], q.shape[2] / e, k.shape[2] / e, e, 0};
+  const auto hop = static_cast<int64_t>(call.attributes->NumberOr("hop", 0));
+  AttentionShape a{q.shape[0], q.shape[1], k.shape[1], q.shape[2] / e, k.shape[2] / e, e,
+                   call.attributes->NumberOr("causal", 1) != 0, SequenceOf(call, q, 0), SequenceOf(call, k, hop)};
   CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
         a.kv_heads);
-  const bool causal = call.attributes->NumberOr("causal", 1) != 0;
-  a.offset = causal ? StartOf(q, 1) - StartOf(k, 1) : a.keys;
   return a;
+}
+
+/// Heads of a merge: o [b,s,h e] and lse [b,h,s] of two parts.
+inline AttentionShape MergedAttentionOf(const KernelCall& call) {
+  const Tensor& o = call.inputs[0];
+  const Tensor& lse = call.inputs[1];
+  CHECK(o.shape.size() == 3 && lse.shape.size() == 3 && lse.shape[2] == o.shape[1] && (lse.shape[1] == 0) == (o.shape[2] == 0),
+        "attention_merge: {} and {} do not belong together", ToString(o.shape), ToString(lse.shape));
+  const int64_t heads = lse.shape[1], e = heads == 0 ? 0 : o.shape[2] / heads;
+  return {o.shape[0], o.shape[1], 0, heads, heads, e, false, {}, {}};
 }
 
 /// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.

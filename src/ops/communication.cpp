@@ -1,5 +1,6 @@
 // Ops that move pieces between ranks, or cut one out of a whole. `reshard` is all that passes above `lower` see; the others
-// are what it lowers to. Their outputs' placements are stated, not inferred: that is what they are for.
+// are what it lowers to. Their outputs' placements are stated, not inferred: that is what they are for. Not so `ring_shift`, which
+// leaves placements as they are: what a member holds under them is then another member's piece.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -25,6 +26,13 @@ Letters SendLetters(const OpContext& c) {
 }
 std::vector<Type> Nothing(const OpContext&) { return {}; }
 
+/// Every piece goes to the next member of a group as it is.
+Letters PassedOn(const OpContext& c) {
+  Letters letters = EachLetters(c);
+  letters.shardable = LettersOfRank(8);
+  return letters;
+}
+
 OpDefinition Moving(std::string_view kind, std::string_view summary) {
   return {.kind = kind, .summary = summary, .letters = EachLetters, .infer = EachType};
 }
@@ -39,6 +47,8 @@ std::vector<OpDefinition> CommunicationOps() {
       Moving("reduce_scatter", "partial values joined, each member keeping its piece"),
       Moving("all_reduce", "partial values joined on every member"),
       Moving("all_to_all", "a group turns pieces of one dim into pieces of another"),
+      {.kind = "ring_shift", .summary = "each member's pieces passed on to the next member of its group", .letters = PassedOn,
+       .infer = EachType},
       Moving("gather_stages", "scalars of every stage, known to all stages"),
       {.kind = "send", .summary = "values for another stage", .letters = SendLetters, .infer = Nothing},
       {.kind = "recv", .summary = "values from another stage", .letters = SendLetters, .infer = Nothing},

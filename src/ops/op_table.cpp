@@ -12,7 +12,7 @@ namespace {
 std::vector<OpDefinition> MakeTable() {
   std::vector<OpDefinition> table = {
       Embedding(), EmbeddingGrad(), RmsNorm(),   RmsNormGrad(), RmsNormWeightGrad(), Matmul(),    Rope(),
-      RopeTable(), Attention(),     AttentionGrad(), Add(),     Swiglu(),            SwigluGrad(), Cast(),
+      RopeTable(), Attention(),     AttentionGrad(), AttentionMerge(), Add(),     Swiglu(),            SwigluGrad(), Cast(),
       LogitsMax(), LogitsSum(),     TokenLoss(), CrossEntropyGrad(), SumSquares(),   Clip(),      Adamw(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);

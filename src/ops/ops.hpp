@@ -15,6 +15,7 @@ OpDefinition Rope();
 OpDefinition RopeTable();
 OpDefinition Attention();
 OpDefinition AttentionGrad();
+OpDefinition AttentionMerge();
 OpDefinition Add();
 OpDefinition Swiglu();
 OpDefinition SwigluGrad();

@@ -14,7 +14,8 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "stream") return p.sequence_parallel ? std::vector{Axis::kCp, Axis::kTp} : std::vector{Axis::kCp};
   if (dim == "heads" || dim == "ffn" || dim == "vocab") return {Axis::kTp};
   if (dim == "logits") return p.loss_parallel ? std::vector{Axis::kTp} : std::vector<Axis>{};
-  CHECK(dim == "embed", "unknown logical dim {}", dim);
+  if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
+  CHECK(dim == "embed" || dim == "whole_seq", "unknown logical dim {}", dim);
   return {};
 }
 

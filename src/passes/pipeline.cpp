@@ -16,6 +16,8 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph); });
   // Norm, clipping, AdamW; for evaluation the mean loss alone.
   if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
+  // Attention over sequences that cp cuts: where keys travel, how queries see them.
+  run("context_parallel", [&] { ContextParallel(graph, context); });
   // Placements for every value; reshards where they differ.
   run("partition", [&] { Partition(graph, context); });
   // Gather sharded parameters again instead of keeping them.

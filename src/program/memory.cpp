@@ -81,6 +81,7 @@ class Planner {
     FindLastUses();
     Heap heap(base_);
     std::vector<std::vector<Key>> deaths(program_.instructions.size() + 1);
+    released_.resize(program_.instructions.size());
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       Place(program_.instructions[i], static_cast<int>(i), heap, deaths);
       NotePeak(heap);
@@ -153,11 +154,11 @@ class Planner {
   }
 
   /// A value dies with the last instruction that reads it. What a send reads lives one job longer, so that the stage does not stand
-  /// still for the receiver.
+  /// still for the receiver; what travels in a ring, while kernels run on, until the first reader of what comes.
   void FindLastUses() {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = program_.instructions[i];
-      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i)) : static_cast<int>(i);
+      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i)) : EndOfTravel(static_cast<int>(i));
       for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
         for (const Operand& operand : *operands) {
           int& last = last_use_[KeyOf(operand.value, instruction.microbatch)];
@@ -169,6 +170,22 @@ class Planner {
     auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
     if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;
     return (job == job_ends_.end() ? static_cast<int>(program_.instructions.size()) : *job) - 1;
+  }
+
+  /// The last instruction that runs beside a message of a ring: the one before the first that reads what it brings. Any other
+  /// instruction is over when the next begins.
+  int EndOfTravel(int i) const {
+    const Instruction& shift = program_.instructions[static_cast<size_t>(i)];
+    if (graph_.ops[static_cast<size_t>(shift.op)].kind != "ring_shift") return i;
+    const auto brought = [&](const Operand& input) {
+      return std::any_of(shift.outputs.begin(), shift.outputs.end(), [&](const Operand& o) { return o.value == input.value; });
+    };
+    int end = i + 1;
+    for (; end < static_cast<int>(program_.instructions.size()); ++end) {
+      const Instruction& reader = program_.instructions[static_cast<size_t>(end)];
+      if (reader.microbatch == shift.microbatch && std::any_of(reader.inputs.begin(), reader.inputs.end(), brought)) break;
+    }
+    return end - 1;
   }
 
   void Place(Instruction& instruction, int i, Heap& heap, std::vector<std::vector<Key>>& deaths) {
@@ -188,6 +205,7 @@ class Planner {
     if (workspace > 0) {
       instruction.workspace = {-1, heap.Take(workspace), workspace};
       Count(MemoryClass::kCommunication, workspace, +1);
+      released_[static_cast<size_t>(EndOfTravel(i))].push_back(instruction.workspace);
     }
   }
   Operand Lookup(int value, int microbatch) const {
@@ -216,10 +234,9 @@ class Planner {
   }
 
   void Free(int i, Heap& heap, const std::vector<std::vector<Key>>& deaths) {
-    const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
-    if (instruction.workspace.bytes > 0) {
-      heap.Give(instruction.workspace.offset, instruction.workspace.bytes);
-      Count(MemoryClass::kCommunication, instruction.workspace.bytes, -1);
+    for (const Operand& workspace : released_[static_cast<size_t>(i)]) {
+      heap.Give(workspace.offset, workspace.bytes);
+      Count(MemoryClass::kCommunication, workspace.bytes, -1);
     }
     for (const Key& key : deaths[static_cast<size_t>(i)]) {
       const Buffer buffer = buffers_.at(key);
@@ -251,6 +268,7 @@ class Planner {
   std::map<Key, Buffer> buffers_;
   std::map<Key, int> last_use_;
   std::map<Key, bool> taken_over_;
+  std::vector<std::vector<Operand>> released_;  // by instruction: workspaces that end with it
   std::array<int64_t, kMemoryClassCount> live_{};
   int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;
 };

@@ -35,6 +35,21 @@ int64_t LocalElements(const Graph& graph, const std::vector<int>& values, const 
   return elements;
 }
 
+/// Whole pieces to the next member, from the one before. A message names pieces by where they lie on this member.
+void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate, TransferPlan& plan) {
+  const int n = mesh.GroupSize(plan.axes), self = mesh.IndexInGroup(plan.axes, coordinate);
+  const int next = (self + 1) % n, before = (self + n - 1) % n;
+  for (size_t t = 0; t < op.inputs.size(); ++t) {
+    const Type& type = TypeOf(graph, op.inputs[t]);
+    const Box box = LocalBox(type, mesh, coordinate);
+    CHECK(ExtentsOf(box) == LocalShape(type, mesh, mesh.GroupMember(plan.axes, coordinate, before)),
+          "ring_shift of {}, which is cut unevenly", ToString(type));
+    if (IsEmpty(box)) continue;
+    plan.sends.push_back({static_cast<int>(t), next, box});
+    plan.receives.push_back({static_cast<int>(t), before, box});
+  }
+}
+
 }  // namespace
 
 std::string_view Name(Lane lane) {
@@ -50,12 +65,16 @@ std::string_view Name(MemoryClass memory_class) {
 
 bool IsCommunication(std::string_view kind) {
   return kind == "all_gather" || kind == "reduce_scatter" || kind == "all_reduce" || kind == "all_to_all" ||
-         kind == "send" || kind == "recv" || kind == "gather_stages";
+         kind == "ring_shift" || kind == "send" || kind == "recv" || kind == "gather_stages";
 }
 
 TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   TransferPlan plan;
   plan.axes = GroupAxes(op);
+  if (op.kind == "ring_shift") {
+    PlanShift(graph, op, mesh, coordinate, plan);
+    return plan;
+  }
   plan.reduce = op.kind == "reduce_scatter" || op.kind == "all_reduce";
   if (plan.reduce && !TypeOf(graph, op.inputs[0]).placements.partial_max.Empty()) plan.how = Reduce::kMax;
   for (int peer = 0; peer < mesh.GroupSize(plan.axes); ++peer) {

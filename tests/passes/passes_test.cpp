@@ -41,6 +41,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "zero") return void(c.deck.parallel.zero = std::stoi(value));
   if (key == "sequence_parallel") return void(c.deck.parallel.sequence_parallel = value == "true");
   if (key == "loss_parallel") return void(c.deck.parallel.loss_parallel = value == "true");
+  if (key == "context") return void(c.deck.parallel.context = value);
   if (key == "regather") return void(c.deck.recompute.regather = value);
   FAIL() << "unknown setting " << setting;
 }
@@ -90,6 +91,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "differentiate") return Differentiate(graph);
   if (c.pass == "merge_gradients") return MergeGradients(graph);
   if (c.pass == "optimize") return Optimize(graph, c.deck, Purpose::kTrain);
+  if (c.pass == "context_parallel") return ContextParallel(graph, context);
   if (c.pass == "partition") return Partition(graph, context);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);

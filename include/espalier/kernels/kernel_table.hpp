@@ -12,7 +12,9 @@
 //   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
+//             {cp, length, hop} rows lie in zigzag order, k and v come from `hop` members away; o and gradients may be f32
 //   attention_grad {same} q, k, v, o, lse, do -> dq, dk, dv
+//   attention_merge =     oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]
 //   add =                 two or more of one type and shape -> their sum, in order
 //   swiglu =              g, u -> silu(g) u
 //   swiglu_grad =         g, u, dy -> dg, du; du may lie on an input, too

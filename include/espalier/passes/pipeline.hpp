@@ -30,6 +30,9 @@ void MergeGradients(Graph& graph);
 /// mean loss.
 void Optimize(Graph& graph, const Deck& deck, Purpose purpose);
 
+/// Rewrites attention over sequences that cp cuts (parallel.context); nothing where cp is 1.
+void ContextParallel(Graph& graph, const PassContext& context);
+
 /// Gives every value its placements and inserts `reshard` where what an op needs differs from what there is.
 void Partition(Graph& graph, const PassContext& context);
 

@@ -37,8 +37,8 @@ struct Wait {
   int count = 0;
 };
 
-/// One op at one microbatch. Communication kinds ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send",
-/// "recv", "gather_stages") run on communication lanes; every other kind is a kernel on the compute lane.
+/// One op at one microbatch. Communication kinds ("all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+/// "ring_shift", "send", "recv", "gather_stages") run on communication lanes; every other kind is a kernel on the compute lane.
 struct Instruction {
   int op = -1;           ///< in Program::graph
   int microbatch = -1;   ///< -1: once per step
@@ -81,8 +81,8 @@ bool IsCommunication(std::string_view op_kind);
 /// checker, the message counts of `plan` and the simulator.
 ///
 /// Group ops ("all_gather", "reduce_scatter", "all_reduce", "all_to_all") have n inputs and n outputs; tensor i goes
-/// from inputs[i]'s placements to outputs[i]'s, over the axes in attribute "axes" (an AxisSet as bits). All tensors
-/// of one op travel in one message per peer.
+/// from inputs[i]'s placements to outputs[i]'s, over the axes in attribute "axes" (an AxisSet as bits). "ring_shift" passes
+/// every piece on to the next member, the last one's to the first. All tensors of one op travel in one message per peer.
 struct Transfer {
   int tensor = 0;  ///< which input / output of the op
   int peer = 0;    ///< index in the group

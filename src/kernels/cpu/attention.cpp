@@ -20,19 +20,18 @@ struct RunningSoftmax {
 template <typename T, int kPack>
 class ForwardTask {
  public:
-  ForwardTask(const KernelCall& call, const AttentionShape& a, int64_t batch, int64_t head)
+  ForwardTask(const KernelCall& call, const AttentionShape& a, const Blocks& blocks, int64_t batch, int64_t head)
       : call_(call),
         a_(a),
+        blocks_(blocks),
         batch_(batch),
         head_(head),
         layout_(a.head_dim),
-        visible_{a.keys, a.offset},
         scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
 
   /// Blocks of queries [begin, end).
   void Run(int64_t begin, int64_t end) {
-    const int64_t last_query = std::min(end * kBlock, a_.queries) - 1;
-    const int64_t key_blocks = RoundUp(visible_.KeysOf(last_query), kBlock) / kBlock;
+    const int64_t key_blocks = SeenKeyBlocks(begin, end);
     const int64_t words = layout_.BlockWords();
     float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + 2 * kBlock * kBlock);
     keys_ = memory;
@@ -43,45 +42,56 @@ class ForwardTask {
     probabilities_ = kPack == 1 ? scores_ : scores_ + kBlock * kBlock;  // in place if they have the same size
     sums_ = scores_ + 2 * kBlock * kBlock;
     PackKeys(key_blocks);
-    for (int64_t block = begin; block < end; ++block) RunBlock(block);
+    for (int64_t block = begin; block < end; ++block) RunBlock(blocks_.queries[block], key_blocks);
   }
 
  private:
+  /// Behind the last block of keys that one of the blocks of queries [begin, end) sees.
+  int64_t SeenKeyBlocks(int64_t begin, int64_t end) {
+    int64_t last = 0;
+    for (int64_t block = begin; block < end; ++block)
+      last = std::max(last, blocks_.queries[block].position + blocks_.queries[block].count - 1);
+    const auto seen = [&](const Block& keys) { return !a_.causal || keys.position <= last; };
+    return std::find_if(blocks_.keys.rbegin(), blocks_.keys.rend(), seen).base() - blocks_.keys.begin();
+  }
+
   void PackKeys(int64_t blocks) {
     const auto k = RowsOfHead<T>(call_.inputs[1], batch_, a_.KvHeadOf(head_), a_.head_dim);
     const auto v = RowsOfHead<T>(call_.inputs[2], batch_, a_.KvHeadOf(head_), a_.head_dim);
     for (int64_t b = 0; b < blocks; ++b) {
-      PackRows(k, b, layout_, keys_ + b * layout_.BlockWords());
+      PackRows(k, blocks_.keys[b], layout_, keys_ + b * layout_.BlockWords());
       float* to = values_ + b * layout_.BlockWords();
       float* rows = kPack == 1 ? to : rows_;
-      PackRows(v, b, layout_, rows);
+      PackRows(v, blocks_.keys[b], layout_, rows);
       PackPaired(rows, layout_, to);
     }
   }
 
-  void RunBlock(int64_t block) {
-    const int64_t first = block * kBlock, count = std::min(kBlock, a_.queries - first);
+  void RunBlock(const Block& block, int64_t key_blocks) {
     PackRows(RowsOfHead<T>(call_.inputs[0], batch_, head_, a_.head_dim), block, layout_, rows_);
     PackTransposed(rows_, layout_, queries_);
     std::fill_n(sums_, kBlock * layout_.width, 0.0f);
     for (RunningSoftmax& s : softmax_) s = {};
-    for (int64_t j = 0; j < visible_.KeysOf(first + count - 1); j += kBlock) AddKeys(first, j);
-    Finish(first, count);
+    for (int64_t j = 0; j < key_blocks; ++j) {
+      visible_ = Between(block, blocks_.keys[j], a_.causal);
+      if (visible_.KeysOf(block.count - 1) > 0) AddKeys(j);
+    }
+    Finish(block);
   }
 
-  /// One block of keys from j on, for the 64 queries from i on.
-  void AddKeys(int64_t i, int64_t j) {
-    const int64_t keys = std::min(kBlock, visible_.KeysOf(i + kBlock - 1) - j);
-    const float* k = keys_ + j / kBlock * layout_.BlockWords();
+  /// One block of keys, for the 64 queries.
+  void AddKeys(int64_t block) {
+    const int64_t keys = visible_.KeysOf(kBlock - 1);
+    const float* k = keys_ + block * layout_.BlockWords();
     for (int64_t r = 0; r < keys; r += kTileRows) {
-      const int64_t skip = std::clamp<int64_t>(j + r - a_.offset - i, 0, kBlock) / kLanes * kLanes;
+      const int64_t skip = std::clamp<int64_t>(r - visible_.offset, 0, kBlock) / kLanes * kLanes;
       RowTile<kPack, Order::kRowMajor>(layout_.Words(), k + r * layout_.Words(), layout_.Words(), queries_ + skip,
                                        kBlock, kBlock - skip, scores_ + r * kBlock + skip, kBlock, false);
     }
-    for (int64_t lane = 0; lane < kBlock; lane += kLanes) Soften(i, j, lane);
-    const float* v = values_ + j / kBlock * layout_.BlockWords();
+    for (int64_t lane = 0; lane < kBlock; lane += kLanes) Soften(lane);
+    const float* v = values_ + block * layout_.BlockWords();
     for (int64_t r = 0; r < kBlock; r += kTileRows) {
-      const int64_t seen = std::clamp<int64_t>(visible_.KeysOf(i + r + kTileRows - 1) - j, 0, keys);
+      const int64_t seen = std::min(visible_.KeysOf(r + kTileRows - 1), keys);
       if (seen == 0) continue;
       RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, probabilities_ + r, kBlock, v, layout_.width,
                                           layout_.width, sums_ + r * layout_.width, layout_.width, true);
@@ -89,21 +99,21 @@ class ForwardTask {
   }
 
   /// Turns a block of 16 queries' scores into probabilities and rescales what was summed before.
-  void Soften(int64_t i, int64_t j, int64_t lane) {
+  void Soften(int64_t lane) {
     RunningSoftmax& running = softmax_[lane / kLanes];
-    const int64_t keys = std::clamp<int64_t>(visible_.KeysOf(i + lane + kLanes - 1) - j, 0, kBlock);
-    const int64_t all = std::clamp<int64_t>(visible_.KeysOf(i + lane) - j, 0, keys);  // seen by all sixteen
-    const F16 largest = Largest(i, j, lane, all, keys, running.largest);
+    const int64_t keys = visible_.KeysOf(lane + kLanes - 1);
+    const int64_t all = visible_.KeysOf(lane);  // seen by all sixteen
+    const F16 largest = Largest(lane, all, keys, running.largest);
     const F16 shrink = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
     const int64_t plain = all / kPack * kPack;
-    F16 sum = Exponentiate<false>(i, j, lane, 0, plain, largest);
-    sum += Exponentiate<true>(i, j, lane, plain, keys, largest);
+    F16 sum = Exponentiate<false>(lane, 0, plain, largest);
+    sum += Exponentiate<true>(lane, plain, keys, largest);
     running.largest = largest;
     running.sum = running.sum * shrink + sum;
     Rescale(lane, shrink);
   }
 
-  F16 Largest(int64_t i, int64_t j, int64_t lane, int64_t all, int64_t keys, F16 largest) const {
+  F16 Largest(int64_t lane, int64_t all, int64_t keys, F16 largest) const {
     const float* scores = scores_ + lane;
     F16 other = largest;  // two chains hide the latency
     int64_t r = 0;
@@ -112,7 +122,7 @@ class ForwardTask {
       other = Max(Load(scores + (r + 1) * kBlock), other);
     }
     for (; r < keys; ++r) {
-      largest = Max(visible_.Select(i + lane, j + r, Load(scores + r * kBlock), Broadcast(-kInfinity)), largest);
+      largest = Max(visible_.Select(lane, r, Load(scores + r * kBlock), Broadcast(-kInfinity)), largest);
     }
     return Max(largest, other);
   }
@@ -120,7 +130,7 @@ class ForwardTask {
   /// Stores the probabilities of keys [begin, end), relative to the largest, and returns their sum. The end is rounded
   /// up to whole words with zeros.
   template <bool kMasked>
-  F16 Exponentiate(int64_t i, int64_t j, int64_t lane, int64_t begin, int64_t end, F16 largest) {
+  F16 Exponentiate(int64_t lane, int64_t begin, int64_t end, F16 largest) {
     const float* scores = scores_ + lane;
     float* probabilities = probabilities_ + lane;
     const Visibility visible = visible_;
@@ -131,7 +141,7 @@ class ForwardTask {
 #pragma GCC unroll 2
       for (int64_t w = 0; w < kPack; ++w) {
         p[w] = Exp((Load(scores + (r + w) * kBlock) - largest) * scale);
-        if (kMasked) p[w] = visible.Select(i + lane, j + r + w, p[w], F16{});
+        if (kMasked) p[w] = visible.Select(lane, r + w, p[w], F16{});
         sum += p[w];
       }
       if constexpr (kPack == 1) {
@@ -154,44 +164,84 @@ class ForwardTask {
     }
   }
 
-  void Finish(int64_t first, int64_t count) {
-    T* o = call_.outputs[0].As<T>() + ((batch_ * a_.queries + first) * a_.heads + head_) * a_.head_dim;
-    float* lse = call_.outputs[1].As<float>() + (batch_ * a_.heads + head_) * a_.queries + first;
-    for (int64_t q = 0; q < count; ++q) {
+  void Finish(const Block& block) {
+    float* lse = call_.outputs[1].As<float>() + (batch_ * a_.heads + head_) * a_.queries + block.row;
+    for (int64_t q = 0; q < block.count; ++q) {
       const RunningSoftmax& s = softmax_[q / kLanes];
-      const float sum = s.sum[q % kLanes], inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const float sum = s.sum[q % kLanes];
       lse[q] = s.largest[q % kLanes] * scale_ + std::log(sum);
-      ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) {
-        Store(o + q * a_.heads * a_.head_dim + c, Load(sums_ + q * layout_.width + c) * inverse, lanes);
-      });
+      StoreQuery(block.row + q, sums_ + q * layout_.width, sum == 0.0f ? 0.0f : 1.0f / sum);
     }
+  }
+  void StoreQuery(int64_t query, const float* sums, float factor) {
+    ForElementType(call_.outputs[0].dtype, [&]<typename O>(O) {
+      O* o = call_.outputs[0].As<O>() + ((batch_ * a_.queries + query) * a_.heads + head_) * a_.head_dim;
+      ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c) * factor, lanes); });
+    });
   }
 
   const KernelCall& call_;
   const AttentionShape& a_;
+  const Blocks& blocks_;
   int64_t batch_, head_;
   BlockLayout<kPack> layout_;
-  Visibility visible_;
+  Visibility visible_{};  ///< between the blocks at hand
   float scale_;
   float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_;
   RunningSoftmax softmax_[kBlock / kLanes];
 };
 
+/// What the parts of a merged softmax weigh, and the log of its denominator.
+struct Weights {
+  float a, b, lse;
+};
+
+Weights WeightsOf(float lse_a, float lse_b) {
+  const float largest = std::max(lse_a, lse_b);
+  if (largest == -kInfinity) return {0, 0, largest};
+  const float a = std::exp(lse_a - largest), b = std::exp(lse_b - largest);
+  return {a / (a + b), b / (a + b), largest + std::log(a + b)};
+}
+
 }  // namespace
 
-// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
+// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T or f32[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
 void Attention(const KernelCall& call) {
   const AttentionShape a = AttentionOf(call);
-  const int64_t blocks = RoundUp(a.queries, kBlock) / kBlock, heads = a.batch * a.heads;
+  const Blocks all = BlocksOf(a);
+  const int64_t blocks = std::ssize(all.queries), heads = a.batch * a.heads;
   const int64_t parts = PartsOf(blocks, heads);
   if (heads * blocks == 0) return;
   ForAttentionType(call.inputs[0].dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
     ParallelTasks(heads * parts, [&](int64_t task) {
       // Later queries see more keys: the longest parts come first.
       const int64_t part = parts - 1 - task / heads, head = task % heads;
-      ForwardTask<T, kPack> forward(call, a, head / a.heads, head % a.heads);
+      ForwardTask<T, kPack> forward(call, a, all, head / a.heads, head % a.heads);
       if (blocks * part / parts < blocks * (part + 1) / parts) {
         forward.Run(blocks * part / parts, blocks * (part + 1) / parts);
+      }
+    });
+  });
+}
+
+// oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]: two parts of one softmax, each over keys of its own.
+void AttentionMerge(const KernelCall& call) {
+  const AttentionShape a = MergedAttentionOf(call);
+  const float *oa = call.inputs[0].As<float>(), *ob = call.inputs[2].As<float>();
+  const float *lse_a = call.inputs[1].As<float>(), *lse_b = call.inputs[3].As<float>();
+  ForElementType(call.outputs[0].dtype, [&]<typename T>(T) {
+    ParallelRanges(a.batch * a.queries, RowGrain(a.heads * a.head_dim), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        for (int64_t head = 0; head < a.heads; ++head) {
+          const int64_t query = (row / a.queries * a.heads + head) * a.queries + row % a.queries;
+          const int64_t at = (row * a.heads + head) * a.head_dim;
+          const Weights weights = WeightsOf(lse_a[query], lse_b[query]);
+          call.outputs[1].As<float>()[query] = weights.lse;
+          T* o = call.outputs[0].As<T>() + at;
+          ForLanes(0, a.head_dim, [&](int64_t c, auto lanes) {
+            Store(o + c, Load(oa + at + c, lanes) * weights.a + Load(ob + at + c, lanes) * weights.b, lanes);
+          });
+        }
       }
     });
   });

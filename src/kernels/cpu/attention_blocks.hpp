@@ -3,6 +3,8 @@
 // are queries: maxima and sums over keys need no work across lanes.
 #pragma once
 
+#include <vector>
+
 #include "bf16_method.hpp"
 #include "block_product.hpp"
 #include "kernels.hpp"
@@ -13,6 +15,35 @@ namespace espalier::cpu {
 inline constexpr int64_t kBlock = 64;
 
 inline constexpr int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// At most 64 rows of a piece whose positions are adjacent: `count` rows from `row` on, the first at `position`.
+struct Block {
+  int64_t row, count, position;
+};
+
+/// A piece cut into blocks; a new one starts where positions leap.
+inline std::vector<Block> BlocksOf(const SequencePiece& piece, int64_t rows) {
+  std::vector<Block> blocks;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t position = piece.PositionOf(row);
+    const bool goes_on = !blocks.empty() && blocks.back().count < kBlock &&
+                         position == blocks.back().position + blocks.back().count;
+    if (goes_on)
+      ++blocks.back().count;
+    else
+      blocks.push_back({row, 1, position});
+  }
+  return blocks;
+}
+
+/// Queries and keys of a call.
+struct Blocks {
+  std::vector<Block> queries, keys;
+};
+
+inline Blocks BlocksOf(const AttentionShape& a) {
+  return {BlocksOf(a.query_piece, a.queries), BlocksOf(a.key_piece, a.keys)};
+}
 
 /// Rows of one head inside a [b, rows, heads e] tensor.
 template <typename T>
@@ -45,13 +76,13 @@ F16 LoadWords(const T* x) {
   return Load(reinterpret_cast<const float*>(x));
 }
 
-/// Block `block` of a head, contracted along e: row r, word w at to[r * Words() + w].
+/// A block of a head's rows, contracted along e: row r, word w at to[r * Words() + w].
 template <int kPack, typename T>
-void PackRows(const HeadRows<T>& x, int64_t block, BlockLayout<kPack> layout, float* to) {
+void PackRows(const HeadRows<T>& x, const Block& block, BlockLayout<kPack> layout, float* to) {
   constexpr int64_t kElements = kLanes * kPack;
   constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head lie far apart: no processor foresees them
   for (int64_t r = 0; r < kBlock; ++r) {
-    const int64_t row = block * kBlock + r, valid = row < x.count ? x.e : 0;
+    const int64_t row = block.row + r, valid = r < block.count ? x.e : 0;
     const T* from = x.data + row * x.stride;
     if (row + kAhead < x.count) {
       for (int64_t c = 0; c < x.e; c += kLine) __builtin_prefetch(from + kAhead * x.stride + c);
@@ -106,9 +137,9 @@ const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to)
   return to;
 }
 
-/// Which queries see which keys, in local indices.
+/// Which queries of a block see which keys of another, both counted from the start of their block.
 struct Visibility {
-  int64_t keys, offset;
+  int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset
   /// Keys [0, n) are seen by query i or by an earlier one.
   int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
   /// `x` where the sixteen queries from i on see key j, `otherwise` elsewhere.
@@ -118,6 +149,10 @@ struct Visibility {
     return first == 0 ? x : (kLaneIndex >= static_cast<int32_t>(first) ? x : otherwise);
   }
 };
+
+inline Visibility Between(const Block& queries, const Block& keys, bool causal) {
+  return {keys.count, causal ? queries.position - keys.position : keys.count};
+}
 
 /// Calls f(T{}, kPack as a constant) as the element type and the processor want it.
 template <typename F>

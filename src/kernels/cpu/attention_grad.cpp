@@ -3,7 +3,6 @@
 // tasks own parts of a head's keys (dk, dv) or queries (dq), and the scores are computed twice. Each element's sum has
 // the same order either way, so its bits do not depend on the number of threads.
 #include <utility>
-#include <vector>
 
 #include "attention_blocks.hpp"
 #include "scratch.hpp"
@@ -22,12 +21,12 @@ struct Share {
 template <typename T, int kPack>
 class BackwardTask {
  public:
-  BackwardTask(const KernelCall& call, const AttentionShape& a, const Share& share)
+  BackwardTask(const KernelCall& call, const AttentionShape& a, const Blocks& blocks, const Share& share)
       : call_(call),
         a_(a),
+        blocks_(blocks),
         s_(share),
         layout_(a.head_dim),
-        visible_{a.keys, a.offset},
         scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
 
   void Run() {
@@ -37,15 +36,16 @@ class BackwardTask {
       PackQueries(head);
       for (int64_t j = s_.key_begin; j < s_.key_end; ++j) {
         for (int64_t i = s_.query_begin; i < s_.query_end; ++i) {
-          if (visible_.KeysOf((i + 1) * kBlock - 1) > j * kBlock) AddPair(i, j);
+          visible_ = Between(blocks_.queries[i], blocks_.keys[j], a_.causal);
+          if (visible_.KeysOf(kBlock - 1) > 0) AddPair(i, j);
         }
       }
-      if (s_.want_queries) StoreRows(dq_, scale_, s_.query_begin, s_.query_end, call_.outputs[0], head);
+      if (s_.want_queries) StoreRows(dq_, scale_, blocks_.queries, s_.query_begin, s_.query_end, call_.outputs[0], head);
     }
     if (!s_.want_keys) return;
     const int64_t kv_head = a_.KvHeadOf(s_.first_head);
-    StoreRows(dk_, scale_, s_.key_begin, s_.key_end, call_.outputs[1], kv_head);
-    StoreRows(dv_, 1.0f, s_.key_begin, s_.key_end, call_.outputs[2], kv_head);
+    StoreRows(dk_, scale_, blocks_.keys, s_.key_begin, s_.key_end, call_.outputs[1], kv_head);
+    StoreRows(dv_, 1.0f, blocks_.keys, s_.key_begin, s_.key_end, call_.outputs[2], kv_head);
   }
 
  private:
@@ -81,9 +81,9 @@ class BackwardTask {
     const auto v = RowsOfHead<T>(call_.inputs[2], s_.batch, kv_head, a_.head_dim);
     for (int64_t b = s_.key_begin; b < s_.key_end; ++b) {
       const int64_t at = (b - s_.key_begin) * words;
-      PackRows(k, b, layout_, keys_ + at);
+      PackRows(k, blocks_.keys[b], layout_, keys_ + at);
       PackPaired(keys_ + at, layout_, paired_keys_ + at);
-      PackRows(v, b, layout_, values_ + at);
+      PackRows(v, blocks_.keys[b], layout_, values_ + at);
     }
   }
 
@@ -97,10 +97,15 @@ class BackwardTask {
       PackBoth(dy, b, transposed_dy_, paired_dy_);
     }
     const float* lse = call_.inputs[4].As<float>() + (s_.batch * a_.heads + head) * a_.queries;
-    for (int64_t i = 0; i < blocks * kBlock; ++i) {
-      const int64_t query = s_.query_begin * kBlock + i;
-      lse_[i] = query < a_.queries ? lse[query] : 0.0f;
-      mean_[i] = query < a_.queries ? Dot(o.data + query * o.stride, dy.data + query * dy.stride) : 0.0f;
+    std::fill_n(lse_, blocks * kBlock, 0.0f);
+    std::fill_n(mean_, blocks * kBlock, 0.0f);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const Block& block = blocks_.queries[s_.query_begin + b];
+      for (int64_t r = 0; r < block.count; ++r) {
+        const int64_t query = block.row + r;
+        lse_[b * kBlock + r] = lse[query];
+        mean_[b * kBlock + r] = Dot(o.data + query * o.stride, dy.data + query * dy.stride);
+      }
     }
     if (s_.want_queries) std::fill_n(dq_, blocks * kBlock * layout_.width, 0.0f);
   }
@@ -108,7 +113,7 @@ class BackwardTask {
   void PackBoth(const HeadRows<T>& x, int64_t b, float* transposed, float* paired) {
     const int64_t at = b * layout_.BlockWords();
     float* rows = kPack == 1 ? paired + at : rows_;
-    PackRows(x, s_.query_begin + b, layout_, rows);
+    PackRows(x, blocks_.queries[s_.query_begin + b], layout_, rows);
     PackTransposed(rows, layout_, transposed + at);
     PackPaired(rows, layout_, paired + at);
   }
@@ -122,62 +127,61 @@ class BackwardTask {
   /// Block i of queries against block j of keys. Product after product, so that each finds its right operand in the
   /// first-level cache.
   void AddPair(int64_t i, int64_t j) {
-    const int64_t query = i * kBlock, key = j * kBlock;
     const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
-    const int64_t keys = std::min(kBlock, visible_.KeysOf(query + kBlock - 1) - key);
-    MultiplyTransposed(query, key, keys, keys_ + k_at, transposed_queries_ + q_at, scores_);
-    MultiplyTransposed(query, key, keys, values_ + k_at, transposed_dy_ + q_at, products_);
-    for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate(query, key, r);
+    const int64_t keys = visible_.KeysOf(kBlock - 1);
+    MultiplyTransposed(keys, keys_ + k_at, transposed_queries_ + q_at, scores_);
+    MultiplyTransposed(keys, values_ + k_at, transposed_dy_ + q_at, products_);
+    for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate(i, r);
     if (s_.want_keys) {
       const int64_t at = (j - s_.key_begin) * kBlock * layout_.width;
-      AddKeys(query, key, keys, probabilities_, paired_dy_ + q_at, dv_ + at);
-      AddKeys(query, key, keys, adjoints_, paired_queries_ + q_at, dk_ + at);
+      AddKeys(keys, probabilities_, paired_dy_ + q_at, dv_ + at);
+      AddKeys(keys, adjoints_, paired_queries_ + q_at, dk_ + at);
     }
-    if (s_.want_queries) AddQueries(i, query, key, keys, paired_keys_ + k_at);
+    if (s_.want_queries) AddQueries(i, keys, paired_keys_ + k_at);
   }
 
   /// Queries of a block that tile `r` of the keys skips, in whole vectors: none of them sees it.
-  int64_t Skipped(int64_t query, int64_t key, int64_t r) const {
-    return std::clamp<int64_t>(key + r / kTileRows * kTileRows - a_.offset - query, 0, kBlock) / kLanes * kLanes;
+  int64_t Skipped(int64_t r) const {
+    return std::clamp<int64_t>(r / kTileRows * kTileRows - visible_.offset, 0, kBlock) / kLanes * kLanes;
   }
 
   /// y[key][query] = sum over e of rows[key] columns[query].
-  void MultiplyTransposed(int64_t query, int64_t key, int64_t keys, const float* rows, const float* columns, float* y) {
+  void MultiplyTransposed(int64_t keys, const float* rows, const float* columns, float* y) {
     const int64_t words = layout_.Words();
     for (int64_t r = 0; r < keys; r += kTileRows) {
-      const int64_t skip = Skipped(query, key, r);
+      const int64_t skip = Skipped(r);
       RowTile<kPack, Order::kRowMajor>(words, rows + r * words, words, columns + skip, kBlock, kBlock - skip,
                                        y + r * kBlock + skip, kBlock, false);
     }
   }
 
   /// sums[key] += sum over queries of factors[key][query] rows[query].
-  void AddKeys(int64_t query, int64_t key, int64_t keys, const float* factors, const float* rows, float* sums) {
+  void AddKeys(int64_t keys, const float* factors, const float* rows, float* sums) {
     const int64_t width = layout_.width, stride = kBlock / kPack;
     for (int64_t r = 0; r < keys; r += kTileRows) {
-      const int64_t first = Skipped(query, key, r) / kPack;
+      const int64_t first = Skipped(r) / kPack;
       RowTile<kPack, Order::kRowMajor>(stride - first, factors + r * stride + first, stride, rows + first * width,
                                        width, width, sums + r * width, width, true);
     }
   }
 
-  /// Keys r ... r + kPack - 1 of the block: probabilities and their adjoints, in place of scores and products if they
+  /// Keys r ... r + kPack - 1 of a block, queries of block i: probabilities and their adjoints, in place of scores and products if they
   /// have the same size.
-  void Differentiate(int64_t query, int64_t key, int64_t r) {
+  void Differentiate(int64_t i, int64_t r) {
     const Visibility visible = visible_;
     const F16 scale = Broadcast(scale_);
     const float *scores = scores_ + r * kBlock, *products = products_ + r * kBlock;
-    const float* lse = lse_ + query - s_.query_begin * kBlock;
-    const float* mean = mean_ + query - s_.query_begin * kBlock;
+    const float* lse = lse_ + (i - s_.query_begin) * kBlock;
+    const float* mean = mean_ + (i - s_.query_begin) * kBlock;
     float *probabilities = probabilities_, *adjoints = adjoints_, *paired = paired_adjoints_;
-    for (int64_t lane = Skipped(query, key, r); lane < kBlock; lane += kLanes) {
+    for (int64_t lane = Skipped(r); lane < kBlock; lane += kLanes) {
       F16 p[kPack], ds[kPack];
 #pragma GCC unroll 2
       for (int64_t w = 0; w < kPack; ++w) {
         p[w] = Exp(Load(scores + w * kBlock + lane) * scale - Load(lse + lane));
-        p[w] = visible.Select(query + lane, key + r + w, p[w], F16{});
+        p[w] = visible.Select(lane, r + w, p[w], F16{});
         ds[w] = p[w] * (Load(products + w * kBlock + lane) - Load(mean + lane));
-        ds[w] = visible.Select(query + lane, key + r + w, ds[w], F16{});
+        ds[w] = visible.Select(lane, r + w, ds[w], F16{});
         StoreRow(probabilities, r + w, lane, p[w]);
         StoreRow(adjoints, r + w, lane, ds[w]);
       }
@@ -194,10 +198,10 @@ class BackwardTask {
     }
   }
 
-  void AddQueries(int64_t i, int64_t query, int64_t key, int64_t keys, const float* paired_keys) {
+  void AddQueries(int64_t i, int64_t keys, const float* paired_keys) {
     for (int64_t r = 0; r < kBlock; r += kTileRows) {
       // Whole pairs and tiles of rows were computed, with zeros where a key is hidden.
-      const int64_t seen = std::clamp<int64_t>(visible_.KeysOf(query + r + kTileRows - 1) - key, 0, keys);
+      const int64_t seen = std::min(visible_.KeysOf(r + kTileRows - 1), keys);
       if (seen == 0) continue;
       float* sums = dq_ + ((i - s_.query_begin) * kBlock + r) * layout_.width;
       RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, paired_adjoints_ + r, kBlock, paired_keys,
@@ -206,21 +210,28 @@ class BackwardTask {
   }
 
   /// Writes blocks [begin, end) of one head's gradient.
-  void StoreRows(const float* sums, float factor, int64_t begin, int64_t end, const Tensor& y, int64_t head) {
-    const int64_t rows = y.shape[1], stride = y.shape[2];
-    T* to = y.As<T>() + s_.batch * rows * stride + head * a_.head_dim;
-    for (int64_t row = begin * kBlock; row < std::min(end * kBlock, rows); ++row) {
-      ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) {
-        Store(to + row * stride + c, Load(sums + (row - begin * kBlock) * layout_.width + c) * factor, lanes);
-      });
-    }
+  void StoreRows(const float* sums, float factor, const std::vector<Block>& blocks, int64_t begin, int64_t end, const Tensor& y,
+                 int64_t head) {
+    ForElementType(y.dtype, [&]<typename O>(O) {
+      const int64_t rows = y.shape[1], stride = y.shape[2];
+      O* to = y.As<O>() + s_.batch * rows * stride + head * a_.head_dim;
+      for (int64_t b = begin; b < end; ++b) {
+        for (int64_t r = 0; r < blocks[b].count; ++r) {
+          const float* row = sums + ((b - begin) * kBlock + r) * layout_.width;
+          ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) {
+            Store(to + (blocks[b].row + r) * stride + c, Load(row + c) * factor, lanes);
+          });
+        }
+      }
+    });
   }
 
   const KernelCall& call_;
   const AttentionShape& a_;
+  const Blocks& blocks_;
   Share s_;
   BlockLayout<kPack> layout_;
-  Visibility visible_;
+  Visibility visible_{};  ///< between the blocks at hand
   float scale_;
   float *keys_, *paired_keys_, *values_, *transposed_queries_, *paired_queries_, *transposed_dy_, *paired_dy_;
   float *lse_, *mean_, *rows_, *dk_, *dv_, *dq_;
@@ -228,8 +239,8 @@ class BackwardTask {
 };
 
 /// The tasks of a call, longest first.
-std::vector<Share> SharesOf(const AttentionShape& a) {
-  const int64_t keys = RoundUp(a.keys, kBlock) / kBlock, queries = RoundUp(a.queries, kBlock) / kBlock;
+std::vector<Share> SharesOf(const AttentionShape& a, const Blocks& blocks) {
+  const int64_t keys = std::ssize(blocks.keys), queries = std::ssize(blocks.queries);
   const int64_t group = a.heads / a.kv_heads, kv_heads = a.batch * a.kv_heads, heads = a.batch * a.heads;
   std::vector<Share> shares;
   if (kv_heads >= Threads()) {
@@ -262,10 +273,11 @@ std::vector<Share> SharesOf(const AttentionShape& a) {
 void AttentionGrad(const KernelCall& call) {
   const AttentionShape a = AttentionOf(call);
   if (a.batch * a.heads == 0) return;
-  const std::vector<Share> shares = SharesOf(a);
+  const Blocks blocks = BlocksOf(a);
+  const std::vector<Share> shares = SharesOf(a, blocks);
   ForAttentionType(call.inputs[0].dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
     ParallelTasks(static_cast<int64_t>(shares.size()),
-                  [&](int64_t i) { BackwardTask<T, kPack>(call, a, shares[static_cast<size_t>(i)]).Run(); });
+                  [&](int64_t i) { BackwardTask<T, kPack>(call, a, blocks, shares[static_cast<size_t>(i)]).Run(); });
   });
 }
 

@@ -24,20 +24,21 @@ double Dot(const Tensor& x, const Tensor& y, const Head& head, int64_t i, int64_
 
 void ForwardRow(const KernelCall& call, const Head& head, int64_t i) {
   const AttentionShape& a = head.a;
-  const int64_t visible = a.Visible(i);
-  const double scale = 1 / std::sqrt(static_cast<double>(a.head_dim));
-  std::vector<double> p(static_cast<size_t>(visible));
-  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (int64_t j = 0; j < visible; ++j) {
+  const double scale = 1 / std::sqrt(static_cast<double>(a.head_dim)), hidden = -std::numeric_limits<double>::infinity();
+  std::vector<double> p(static_cast<size_t>(a.keys), hidden);
+  double largest = hidden, sum = 0;
+  for (int64_t j = 0; j < a.keys; ++j) {
+    if (!a.Sees(i, j)) continue;
     p[static_cast<size_t>(j)] = scale * Dot(call.inputs[0], call.inputs[1], head, i, j);
     largest = std::max(largest, p[static_cast<size_t>(j)]);
   }
-  for (double& x : p) sum += x = std::exp(x - largest);
-  Set(call.outputs[1], head.Row(i), visible == 0 ? largest : largest + std::log(sum));
+  for (double& x : p) sum += x = x == hidden ? 0 : std::exp(x - largest);
+  Set(call.outputs[1], head.Row(i), sum == 0 ? hidden : largest + std::log(sum));
   for (int64_t c = 0; c < a.head_dim; ++c) {
     double o = 0;
-    for (int64_t j = 0; j < visible; ++j) o += p[static_cast<size_t>(j)] * Get(call.inputs[2], head.Key(j, c));
-    Set(call.outputs[0], head.Query(i, c), visible == 0 ? 0 : o / sum);
+    for (int64_t j = 0; j < a.keys; ++j)
+      if (a.Sees(i, j)) o += p[static_cast<size_t>(j)] * Get(call.inputs[2], head.Key(j, c));
+    Set(call.outputs[0], head.Query(i, c), sum == 0 ? 0 : o / sum);
   }
 }
 
@@ -52,7 +53,8 @@ void BackwardRow(const KernelCall& call, const Head& head, int64_t i, Gradients&
   const double scale = 1 / std::sqrt(static_cast<double>(a.head_dim)), lse = Get(call.inputs[4], head.Row(i));
   double mean = 0;
   for (int64_t c = 0; c < a.head_dim; ++c) mean += Get(o, head.Query(i, c)) * Get(dy, head.Query(i, c));
-  for (int64_t j = 0; j < a.Visible(i); ++j) {
+  for (int64_t j = 0; j < a.keys; ++j) {
+    if (!a.Sees(i, j)) continue;
     const double p = std::exp(scale * Dot(q, k, head, i, j) - lse);
     const double ds = scale * p * (Dot(dy, v, head, i, j) - mean);
     for (int64_t c = 0; c < a.head_dim; ++c) {
@@ -77,9 +79,21 @@ void ForRows(const AttentionShape& a, F f) {
   }
 }
 
+// Two parts of one softmax, each over keys of its own: o = (e^la oa + e^lb ob) / (e^la + e^lb).
+void MergeRow(const KernelCall& call, const Head& head, int64_t i) {
+  const double la = Get(call.inputs[1], head.Row(i)), lb = Get(call.inputs[3], head.Row(i)), largest = std::max(la, lb);
+  const bool hidden = largest == -std::numeric_limits<double>::infinity();
+  const double wa = hidden ? 0 : std::exp(la - largest), wb = hidden ? 0 : std::exp(lb - largest);
+  for (int64_t c = 0; c < head.a.head_dim; ++c) {
+    const int64_t at = head.Query(i, c);
+    Set(call.outputs[0], at, hidden ? 0 : (wa * Get(call.inputs[0], at) + wb * Get(call.inputs[2], at)) / (wa + wb));
+  }
+  Set(call.outputs[1], head.Row(i), hidden ? largest : largest + std::log(wa + wb));
+}
+
 }  // namespace
 
-// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
+// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T or f32[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
 void Attention(const KernelCall& call) {
   ForRows(AttentionOf(call), [&](const Head& head, int64_t i) { ForwardRow(call, head, i); });
 }
@@ -94,6 +108,11 @@ void AttentionGrad(const KernelCall& call) {
   SetAll(call.outputs[0], g.dq);
   SetAll(call.outputs[1], g.dk);
   SetAll(call.outputs[2], g.dv);
+}
+
+// oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]
+void AttentionMerge(const KernelCall& call) {
+  ForRows(MergedAttentionOf(call), [&](const Head& head, int64_t i) { MergeRow(call, head, i); });
 }
 
 }  // namespace espalier::reference

@@ -124,6 +124,7 @@ std::string ValidatesWholeBatches(const Deck& deck) {
 const std::vector<Relation>& MeshRelations() {
   static const std::vector<Relation> relations = {
       {{"parallel.tp", "model.heads", "model.kv_heads"}, TensorParallelDivides},
+      {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
   };
@@ -135,7 +136,6 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.heads", "model.dim"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.vocab", "data.format"}, TextNeedsBytes},
-      {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},

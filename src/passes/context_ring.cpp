@@ -69,8 +69,8 @@ void WriteRingGrad(AttentionWriter& w) {
   int queries = -1;
   for (int hop = 0; hop < w.cp(); ++hop, keys = next) {
     const bool last = hop + 1 == w.cp();
+    if (hop > 1) travelling = Shift(w, travelling, gradients, hop);  // first: it is needed first
     if (!last) next = Shift(w, keys, own, hop + 1);
-    if (hop > 1) travelling = Shift(w, travelling, gradients, hop);
     const std::vector<int> part = w.Emit("attention_grad", {in[0], keys[0], keys[1], in[3], in[4], in[5]}, out,
                                          "part" + std::to_string(hop), OfHop(w, hop));
     const Pair found = {part[1], part[2]};

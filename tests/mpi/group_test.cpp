@@ -111,6 +111,42 @@ TEST(Group, AllToAll) {
   });
 }
 
+/// What a member has after a shift is what the one before it had: its own coordinate, one place back, says which piece.
+void CheckShift(const Mesh& mesh, AxisSet axes, const std::vector<std::string>& types) {
+  SCOPED_TRACE("ring_shift over " + Name(axes) + " of " + mesh.ToString() + ": " + types[0]);
+  ProgramBuilder builder(mesh);
+  std::vector<int> from, to;
+  for (size_t t = 0; t < types.size(); ++t) {
+    from.push_back(builder.AddValue("from" + std::to_string(t), Substitute(types[t], axes)));
+    to.push_back(builder.AddValue("to" + std::to_string(t), Substitute(types[t], axes)));
+  }
+  for (int v : from) builder.Place(v);
+  for (int v : to) builder.Place(v);
+  builder.Run(GroupOp("ring_shift", from, to, axes), LaneOf(axes));
+  Runner runner(builder.Take());
+  const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, builder.coordinate());
+  const Coordinate before = mesh.GroupMember(axes, builder.coordinate(), (self + n - 1) % n);
+  for (int step = 0; step < 2; ++step) {
+    for (size_t t = 0; t < from.size(); ++t) Fill(runner.At(from[t]), runner.TypeOf(from[t]), static_cast<int>(t), 0, step);
+    runner.executor().RunStep();
+    for (size_t t = 0; t < to.size(); ++t) {
+      Tensor arrived = runner.At(to[t]);
+      const Box box = LocalBox(runner.TypeOf(to[t]), mesh, before);
+      for (size_t d = 0; d < box.size(); ++d) arrived.start[d] = box[d].begin;
+      EXPECT_EQ(CountWrong(arrived, runner.TypeOf(to[t]), static_cast<int>(t), 1, Reduce::kSum, step), 0)
+          << "tensor " << t << " in step " << step << " on rank " << TheWorld().Rank();
+    }
+  }
+}
+
+TEST(Group, RingShift) {
+  ForEachGroup([](const Mesh& mesh, AxisSet axes) {
+    CheckShift(mesh, axes, {"f32[3,24{A},5]"});
+    CheckShift(mesh, axes, {"bf16[1,24{A},7]", "bf16[1,24{A},7]"});
+    CheckShift(mesh, axes, {"bf16[24{A}]", "f32[2,24{A}]"});
+  });
+}
+
 TEST(Group, MegabytesTravelByRendezvous) {
   const Mesh mesh({1, 1, 1, 1, TheWorld().Size()});
   const AxisSet axes = {Axis::kTp};

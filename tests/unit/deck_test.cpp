@@ -298,13 +298,13 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"pipeline.split=[4]", "pipeline.split = [4]: must add up to model.layers = 5, not 4"},
         OverrideCase{"parallel.tp=3",
                      "parallel.tp = 3: must divide model.kv_heads = 2 (allowed: 1, 2)"},
+        OverrideCase{"parallel.cp=5", "parallel.cp = 5: twice it must divide model.seq_len = 24 (allowed: 1, 2, 3, 4, 6, 12)"},
         OverrideCase{"data.validate_every_steps=5",
                      "data.validate_every_steps = 5: needs data.validation to name at least one file or glob"}));
 
 INSTANTIATE_TEST_SUITE_P(
     LaterVersions, Overrides,
     testing::Values(
-        OverrideCase{"parallel.cp=2", "parallel.cp = 2: not available in this version (allowed: 1)"},
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
         OverrideCase{"model.family=gpt2",
                      "model.family = \"gpt2\": not available in this version (allowed: \"llama\")"},
@@ -350,10 +350,10 @@ TEST(Mistakes, ValuesOfOverrides) {
 }
 
 TEST(Mistakes, AnUnavailableValueMayBeOverridden) {
-  const std::string text = std::string(kSmall) + "[parallel]\ncp = 4\n";
+  const std::string text = std::string(kSmall) + "[report]\ntensorboard = true\n";
   EXPECT_THAT(MistakesOfText(text),
-              ElementsAre("small:21: parallel.cp = 4: not available in this version (allowed: 1)"));
-  EXPECT_EQ(ParseDeck(text, "small", {"parallel.cp=1"}).deck.parallel.cp, 1);
+              ElementsAre("small:21: report.tensorboard = true: not available in this version (allowed: false)"));
+  EXPECT_FALSE(ParseDeck(text, "small", {"report.tensorboard=false"}).deck.report.tensorboard);
 }
 
 TEST(Mistakes, RelationsNameThePlaceThatWasSet) {
@@ -564,6 +564,18 @@ TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
               ElementsAre("parallel.tp = 4: must divide model.heads = 6, model.kv_heads = 2 (allowed: 1, 2)"));
 }
 
+TEST(ResolveMesh, WholeSequencesNeedHeads) {
+  const Strings layout = {"parallel.context=all_to_all", "model.heads=12", "model.kv_heads=4", "parallel.cp=2", "parallel.tp=2"};
+  EXPECT_EQ(ResolveMesh(Small(layout), 4).Degree(Axis::kCp), 2);
+  Deck deck = Small(layout);
+  deck.parallel.cp = 4;
+  EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 8); }),
+              ElementsAre("parallel.cp = 4: for parallel.context = \"all_to_all\", cp * tp = 4 * 2 = 8 must divide model.heads = 12 and "
+                          "model.kv_heads = 4 (allowed: 1, 2; or parallel.context = \"ring\" or \"all_gather\")"));
+  deck.parallel.context = "ring";
+  EXPECT_EQ(ResolveMesh(deck, 8).Ranks(), 8);
+}
+
 TEST(ResolveMesh, OnlyHeadsMustBeCutEvenly) {
   const Strings layout = {"model.heads=4", "model.kv_heads=4", "parallel.tp=4", "model.seq_len=25", "model.vocab=263"};
   EXPECT_EQ(ResolveMesh(Small(layout), 4).Degree(Axis::kTp), 4);
@@ -610,9 +622,9 @@ TEST(Reference, TheCommittedPageIsCurrent) {
 
 TEST(Reference, HelpOnSectionsAndKeys) {
   EXPECT_THAT(HelpText("batch"), testing::StartsWith("[batch] sequences per step"));
-  EXPECT_EQ(HelpText("parallel.cp"),
-            "  parallel.cp (an integer, default 1; allowed: 1; not in this version: 1 to 65536)\n"
-            "      Context-parallel ranks, each with a part of every sequence.\n");
+  EXPECT_EQ(HelpText("report.tensorboard"),
+            "  report.tensorboard (true or false, default false; allowed: false; not in this version: other values)\n"
+            "      Write TensorBoard event files.\n");
   for (const DeckKey& key : DeckSchema()) EXPECT_THAT(HelpText("all"), HasSubstr("  " + key.FullName() + " ("));
   EXPECT_THAT(MistakesOf([] { HelpText("batsch"); }), ElementsAre(HasSubstr("(did you mean batch?)")));
   EXPECT_THAT(MistakesOf([] { HelpText("model.head"); }), ElementsAre(HasSubstr("(did you mean model.heads?)")));

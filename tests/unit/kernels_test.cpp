@@ -205,24 +205,31 @@ struct Heads {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
   int64_t query_start = 0, key_start = 0;
   int causal = 1;
+  int64_t cp = 1, length = 0;  ///< zigzag order
+  int hop = -1;                ///< a block of a ring
 };
 
 Case AttentionCase(Random& random, Dtype type, const Heads& h) {
+  const Dtype result = h.hop < 0 ? type : kF32;
   Case c{"attention",
          {random.Real(type, {h.batch, h.queries, h.heads * h.head_dim}, -2, 2, {0, h.query_start, 0}),
           random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -2, 2, {0, h.key_start, 0}),
           random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -1, 1, {0, h.key_start, 0})},
-         {OwnedTensor(type, {h.batch, h.queries, h.heads * h.head_dim}),
+         {OwnedTensor(result, {h.batch, h.queries, h.heads * h.head_dim}),
           OwnedTensor(kF32, {h.batch, h.heads, h.queries})}};
   c.attributes.numbers = {{"head_dim", h.head_dim}, {"causal", h.causal}};
+  if (h.cp > 1) c.attributes.numbers.insert({{"cp", h.cp}, {"length", h.length}});
+  if (h.hop >= 0) c.attributes.numbers["hop"] = h.hop;
   return c;
 }
 
 Case AttentionGradCase(Random& random, const Case& forward) {
   const std::vector<OwnedTensor> results = forward.Reference();
   Case c{"attention_grad", forward.inputs, {}, forward.attributes};
-  c.inputs.insert(c.inputs.end(), {results[0], results[1], random.Real(results[0].dtype(), results[0].shape())});
-  for (int i = 0; i < 3; ++i) c.outputs.push_back(random.Real(forward.inputs[i].dtype(), forward.inputs[i].shape()));
+  OwnedTensor o(forward.inputs[0].dtype(), results[0].shape());
+  for (int64_t i = 0; i < o.Count(); ++i) o.Set(i, results[0][i]);
+  c.inputs.insert(c.inputs.end(), {o, results[1], random.Real(o.dtype(), o.shape())});
+  for (int i = 0; i < 3; ++i) c.outputs.push_back(random.Real(results[0].dtype(), forward.inputs[i].shape()));
   return c;
 }
 
@@ -238,6 +245,19 @@ const Heads kHeads[] = {
     {2, 33, 65, 2, 2, 16, 10, 31},    // the first queries see nothing
     {1, 20, 30, 2, 2, 16, 0, 100},    // nobody sees anything
     {1, 65, 129, 3, 1, 16, 0, 0, 0},  // not causal
+    // Zigzag order: the queries of one rank, or of all.
+    {1, 66, 132, 2, 1, 16, 0, 0, 1, 2, 132},
+    {2, 66, 132, 4, 2, 6, 66, 0, 1, 2, 132},
+    {1, 22, 66, 2, 2, 10, 22, 0, 1, 3, 66},
+    {1, 264, 264, 2, 1, 16, 0, 0, 1, 4, 264},
+    {1, 6, 12, 3, 3, 34, 6, 0, 0, 2, 12},
+    // Blocks of a ring: one's own, an earlier rank's, a later one's; chunks that fill blocks of the kernel and that do not.
+    {1, 140, 140, 2, 1, 16, 0, 0, 1, 2, 280, 0},
+    {1, 140, 140, 2, 2, 16, 140, 140, 1, 2, 280, 0},
+    {2, 66, 66, 2, 1, 10, 66, 66, 1, 3, 198, 1},
+    {1, 66, 66, 2, 1, 34, 66, 66, 1, 3, 198, 2},
+    {1, 256, 256, 1, 1, 16, 0, 0, 1, 2, 512, 1},
+    {1, 2, 2, 1, 1, 2, 4, 4, 1, 4, 8, 3},
 };
 
 TEST_P(Kernels, Attention) {
@@ -257,6 +277,74 @@ TEST_P(Kernels, AttentionGrad) {
     const double relative = SumBound(h.head_dim + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
                             (T() == kBf16 ? 1.0 / 64 : 0);
     Check(c, largest * relative);
+  }
+}
+
+/// Parts of one softmax, the first rows of the one or the other, or of both, without keys.
+Case MergeCase(Random& random, Dtype type, const Heads& h) {
+  const Shape rows = {h.batch, h.queries, h.heads * h.head_dim}, sums = {h.batch, h.heads, h.queries};
+  Case c{"attention_merge",
+         {random.Real(kF32, rows), random.Real(kF32, sums, -9, 9), random.Real(kF32, rows), random.Real(kF32, sums, -9, 9)},
+         {OwnedTensor(type, rows), OwnedTensor(kF32, sums)}};
+  for (int64_t i = 0; i < std::min<int64_t>(2, h.queries); ++i) c.inputs[1].Set(i, -kInfinity);
+  for (int64_t i = 1; i < std::min<int64_t>(3, h.queries); ++i) c.inputs[3].Set(i, -kInfinity);
+  return c;
+}
+
+TEST_P(Kernels, AttentionMerge) {
+  for (const Heads& h : kHeads) {
+    const Case c = MergeCase(random_, T(), h);
+    Check(c, SumBound(2, 9));
+    if (T() == kF32) CheckInPlace(c, 0, 0);
+  }
+}
+
+/// A sequence on `cp` ranks of a ring, each merging its blocks hop by hop, and adding up what it finds of gradients.
+TEST(KernelsAttention, ARingIsTheWhole) {
+  constexpr int64_t kCp = 3, kPart = 44, kWidth = 2 * 16;
+  Random random;
+  const Heads whole{1, kCp * kPart, kCp * kPart, 2, 1, 16, 0, 0, 1, kCp, kCp * kPart};
+  const Case forward = AttentionCase(random, kF32, whole), backward = AttentionGradCase(random, forward);
+  const std::vector<OwnedTensor> expected = forward.Reference(), gradients = backward.Reference();
+  // Keys of another rank lie where a rank's own lay.
+  const auto part = [&](const OwnedTensor& x, int64_t of, int64_t rank) {
+    OwnedTensor y(kF32, {1, kPart, x.shape()[2]}, {0, rank * kPart, 0});
+    for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, x[of * y.Count() + i]);
+    return y;
+  };
+  const auto lse_part = [&](int64_t rank) {
+    OwnedTensor y(kF32, {1, 2, kPart});
+    for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, expected[1][i / kPart * kCp * kPart + rank * kPart + i % kPart]);
+    return y;
+  };
+  std::vector<OwnedTensor> dk(kCp, OwnedTensor(kF32, {1, kPart, 16})), dv = dk;
+  const auto add = [](OwnedTensor& sum, const OwnedTensor& x) {
+    for (int64_t i = 0; i < x.Count(); ++i) sum.Set(i, sum[i] + x[i]);
+  };
+  for (int64_t rank = 0; rank < kCp; ++rank) {
+    std::vector<OwnedTensor> merged;
+    OwnedTensor dq(kF32, {1, kPart, kWidth});
+    for (int64_t hop = 0; hop < kCp; ++hop) {
+      const int64_t from = (rank + kCp - hop) % kCp;
+      const OwnedTensor k = part(forward.inputs[1], from, rank), v = part(forward.inputs[2], from, rank);
+      Case block{"attention", {part(forward.inputs[0], rank, rank), k, v}, {part(expected[0], rank, rank), lse_part(rank)}, forward.attributes};
+      block.attributes.numbers["hop"] = double(hop);
+      const std::vector<OwnedTensor> found = block.Cpu();
+      merged = hop == 0 ? found : Case{"attention_merge", {merged[0], merged[1], found[0], found[1]}, block.outputs}.Cpu();
+      Case grad{"attention_grad", block.inputs, {dq, k, v}, block.attributes};
+      grad.inputs.insert(grad.inputs.end(), {part(expected[0], rank, rank), lse_part(rank), part(backward.inputs[5], rank, rank)});
+      const std::vector<OwnedTensor> parts = grad.Cpu();
+      add(dq, parts[0]);
+      add(dk[from], parts[1]);
+      add(dv[from], parts[2]);
+    }
+    ExpectNear(merged[0], part(expected[0], rank, rank), 1e-5, "o");
+    ExpectNear(merged[1], lse_part(rank), 1e-5, "lse");
+    ExpectNear(dq, part(gradients[0], rank, rank), 1e-4, "dq");
+  }
+  for (int64_t rank = 0; rank < kCp; ++rank) {
+    ExpectNear(dk[rank], part(gradients[1], rank, rank), 1e-4, "dk");
+    ExpectNear(dv[rank], part(gradients[2], rank, rank), 1e-4, "dv");
   }
 }
 
@@ -609,7 +697,8 @@ TEST_F(Differences, Rope) {
 
 TEST_F(Differences, Attention) {
   for (const Heads& h :
-       {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0}}) {
+       {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0},
+        Heads{1, 4, 8, 2, 1, 2, 0, 0, 1, 2, 8}}) {
     const Case forward = AttentionCase(random_, kF32, h);
     const Case grad = AttentionGradCase(random_, forward);
     const std::vector<OwnedTensor> gradients = grad.Reference();

@@ -17,6 +17,33 @@ namespace {
 
 constexpr const char* kLayouts[] = {"111", "211", "121", "112", "221", "212", "122", "222", "411"};
 
+/// Overrides of a layout, and its ranks.
+struct Case {
+  std::vector<std::string> overrides;
+  int ranks;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  for (const std::string& text : c.overrides) *out << text << " ";
+}
+
+/// The layouts above, and each way of context parallelism among them.
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  for (const char* layout : kLayouts) cases.push_back({Layout(layout), RanksOf(layout)});
+  for (const char* layout : {"111", "112", "221"})
+    for (const char* way : {"ring", "all_gather", "all_to_all"})
+      for (int cp : {2, 4}) {
+        Case c{Layout(layout), RanksOf(layout) * cp};
+        for (const std::string& more : {fmt::format("parallel.cp={}", cp), fmt::format("parallel.context={}", way),
+                                        std::string("model.heads=8"), std::string("model.kv_heads=8")})
+          c.overrides.push_back(more);
+        if (cp == 4) c.overrides.push_back("precision.compute=bf16");
+        cases.push_back(std::move(c));
+      }
+  return cases;
+}
+
 std::vector<Program> AllPrograms(const Compilation& c) {
   std::vector<Program> programs;
   for (int rank = 0; rank < c.mesh.Ranks(); ++rank) programs.push_back(MakeProgram(c, c.mesh.CoordinateOf(rank)));
@@ -123,13 +150,13 @@ class LaneShuffle {
 };
 
 TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {
-  for (const char* layout : kLayouts) {
-    const Compilation c = Compile(SmallDeck(Layout(layout)), RanksOf(layout), Purpose::kTrain);
+  for (const Case& layout : AllCases()) {
+    const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
     for (int rank : {0, c.mesh.Ranks() - 1})
       for (unsigned seed : {1u, 2u, 3u}) {
         const Program program = MakeProgram(c, c.mesh.CoordinateOf(rank));
         LaneShuffle(program, seed).Run();
-        if (HasFatalFailure()) FAIL() << "layout " << layout << " rank " << rank << " seed " << seed;
+        if (HasFatalFailure()) FAIL() << "layout " << testing::PrintToString(layout) << " rank " << rank << " seed " << seed;
       }
   }
 }
@@ -149,8 +176,8 @@ TEST(Program, ShufflingNoticesAMissingWait) {
 }
 
 TEST(Program, PeakIsTheHighestByteTouched) {
-  for (const char* layout : kLayouts) {
-    const Compilation c = Compile(SmallDeck(Layout(layout)), RanksOf(layout), Purpose::kTrain);
+  for (const Case& layout : AllCases()) {
+    const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
     for (const Program& program : AllPrograms(c)) {
       int64_t top = 0;
       const auto note = [&](const Operand& o) { top = std::max(top, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment); };
@@ -160,11 +187,11 @@ TEST(Program, PeakIsTheHighestByteTouched) {
         for (const Operand& o : i.outputs) note(o);
         note(i.workspace);
       }
-      EXPECT_EQ(top, program.arena_bytes) << layout;
+      EXPECT_EQ(top, program.arena_bytes) << testing::PrintToString(layout);
       int64_t live = 0;
       for (int64_t bytes : program.peak_by_class) live += bytes;
       EXPECT_LE(live, program.arena_bytes);
-      EXPECT_GT(live, program.arena_bytes * 7 / 10) << layout << ": holes take more than they should";
+      EXPECT_GT(live, program.arena_bytes * 7 / 10) << testing::PrintToString(layout) << ": holes take more than they should";
     }
   }
 }
@@ -218,6 +245,72 @@ TEST(Program, MessagesOfATensorParallelLayer) {
   EXPECT_EQ(two["reduce_scatter"], 2 * 4 + 2);
 }
 
+/// Messages and bytes that a rank sends on lane cp for one microbatch of a deck whose parameters travel once a step.
+MessageCount ContextMessages(const std::string& way, int cp, int layers, const std::string& compute) {
+  const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "parallel.context=" + way, fmt::format("model.layers={}", layers),
+                                           "parallel.zero=1", "model.heads=8", "model.kv_heads=4", "precision.compute=" + compute}),
+                                cp, Purpose::kTrain);
+  MessageCount sent;
+  for (const Instruction& i : MakeProgram(c, {}).instructions) {
+    if (i.lane != Lane::kCp || i.microbatch != 0) continue;
+    ++sent.count;
+    sent.bytes += WireBytes(*c.graph, c.graph->ops[static_cast<size_t>(i.op)], c.mesh, {});
+  }
+  return sent;
+}
+
+TEST(Program, MessagesOfAContextParallelLayer) {
+  constexpr int64_t kLength = 24, kQueries = 48, kKeys = 2 * 24;  // elements of a token's q, and of its k and v
+  for (int64_t layers : {1, 3})
+    for (int64_t cp : {2, 4})
+      for (int64_t size : {4, 2}) {
+        const auto sent = [&](const char* way) {
+          return ContextMessages(way, static_cast<int>(cp), static_cast<int>(layers), size == 4 ? "fp32" : "bf16");
+        };
+        const int64_t tokens = kLength / cp, hops = layers * (cp - 1);
+        // Keys and values make cp - 1 hops forward and as many backward, their fp32 gradients as many.
+        EXPECT_EQ(sent("ring").count, 3 * hops);
+        EXPECT_EQ(sent("ring").bytes, hops * tokens * kKeys * (2 * size + 4));
+        // One gather forward and one backward, one scatter of gradients.
+        EXPECT_EQ(sent("all_gather").count, layers * 3);
+        EXPECT_EQ(sent("all_gather").bytes, hops * tokens * kKeys * 3 * size);
+        // q, k and v together and o, and the same backward: all but one's own part.
+        EXPECT_EQ(sent("all_to_all").count, layers * 4);
+        EXPECT_EQ(sent("all_to_all").bytes, hops * tokens * (2 * kQueries + kKeys) * 2 * size / cp);
+      }
+}
+
+/// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits for it.
+TEST(Program, HopsOfARingTravelUnderBlocks) {
+  for (int cp : {2, 4}) {
+    const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "parallel.zero=1", "batch.global=2"}), cp, Purpose::kTrain);
+    const Program program = MakeProgram(c, {});
+    int issued = 0, covered = 0;  // on lane cp; hops under a block
+    for (size_t p = 0; p < program.instructions.size(); ++p) {
+      const Instruction& shift = program.instructions[p];
+      if (shift.lane == Lane::kCp) ++issued;
+      if (c.graph->ops[static_cast<size_t>(shift.op)].kind != "ring_shift") continue;
+      const auto reads = [&](const Instruction& i) {
+        return i.microbatch == shift.microbatch && std::any_of(i.inputs.begin(), i.inputs.end(), [&](const Operand& input) {
+                 return input.value == shift.outputs[0].value;
+               });
+      };
+      bool block = false;
+      for (size_t i = p + 1; i < program.instructions.size(); ++i) {
+        const Instruction& kernel = program.instructions[i];
+        if (kernel.lane != Lane::kCompute) continue;
+        if (reads(kernel)) break;
+        for (const Wait& wait : kernel.waits)
+          EXPECT_FALSE(wait.lane == Lane::kCp && wait.count >= issued) << "instruction " << i << " waits for hop " << p;
+        block = block || c.graph->ops[static_cast<size_t>(kernel.op)].kind.starts_with("attention");
+      }
+      covered += block;
+    }
+    // All but the last hop of the gradients: cp - 1 forward, 2 cp - 3 backward.
+    EXPECT_EQ(covered, 4 * 2 * (3 * cp - 4));
+  }
+}
+
 TEST(Program, AxesOfDegreeOneAddNoMessage) {
   const Compilation c = Compile(SmallDeck(Layout("111")), 1, Purpose::kTrain);
   EXPECT_TRUE(CountMessages(MakeProgram(c, {}), {}).empty());
@@ -238,12 +331,11 @@ TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
 }
 
 TEST(WorldChecker, AcceptsEveryLayout) {
-  for (const char* layout : kLayouts) {
+  for (Case layout : AllCases()) {
     for (const char* schedule : {"1f1b", "gpipe"}) {
-      std::vector<std::string> overrides = Layout(layout);
-      overrides.push_back(std::string("pipeline.schedule=") + schedule);
-      const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
-      EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << layout << " " << schedule;
+      layout.overrides.push_back(std::string("pipeline.schedule=") + schedule);
+      const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+      EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << testing::PrintToString(layout);
     }
   }
 }
@@ -307,6 +399,26 @@ TEST(Transfer, UnevenPiecesMeetExactly) {
                 op == 0 ? rows[static_cast<size_t>(me)] * 3 * 3 * 4 : (5 - rows[static_cast<size_t>(me)]) * 3 * 4);
     }
   }
+}
+
+TEST(Transfer, ARingShiftNamesItsNeighbours) {
+  const Graph graph = ParseGraph(
+      "value k : bf16[1,8{cp},6] input step chunk 0\n"
+      "value v : bf16[1,8{cp},6] input step chunk 0\n"
+      "value odd : bf16[1,7{cp}] input step chunk 0\n"
+      "k.hop1, v.hop1 = ring_shift(k, v) {axes=8} @ S layer 0 chunk 0 : bf16[1,8{cp},6], bf16[1,8{cp},6]\n"
+      "odd.hop1 = ring_shift(odd) {axes=8} @ S layer 0 chunk 0 : bf16[1,7{cp}]\n");
+  const Mesh mesh({1, 1, 1, 4, 1});
+  for (int me = 0; me < 4; ++me) {
+    const TransferPlan plan = PlanTransfer(graph, graph.ops[0], mesh, mesh.CoordinateOf(me));
+    ASSERT_EQ(plan.sends.size(), 2u);
+    ASSERT_EQ(plan.receives.size(), 2u);
+    for (const Transfer& t : plan.sends) EXPECT_EQ(t.peer, (me + 1) % 4);
+    for (const Transfer& t : plan.receives) EXPECT_EQ(t.peer, (me + 3) % 4);
+    EXPECT_EQ(WireBytes(graph, graph.ops[0], mesh, mesh.CoordinateOf(me)), 2 * 2 * 6 * 2) << "two tensors of two rows";
+    EXPECT_EQ(CommWorkspaceBytes(graph, graph.ops[0], mesh, mesh.CoordinateOf(me)), 2 * 64) << "one message each way";
+  }
+  EXPECT_THROW(PlanTransfer(graph, graph.ops[1], mesh, mesh.CoordinateOf(0)), InvariantError);
 }
 
 TEST(Plan, SeventyBillionOnAThousandRanks) {

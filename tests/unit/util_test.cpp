@@ -8,6 +8,7 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/philox.hpp"
 #include "espalier/util/types.hpp"
+#include "espalier/util/zigzag.hpp"
 
 namespace espalier {
 namespace {
@@ -132,6 +133,25 @@ TEST(Types, NamesSizesAndShapes) {
   EXPECT_EQ(Volume({3, 0, 5}), 0);
   EXPECT_EQ(Volume({3, 7, 5}), 105);
   EXPECT_EQ(ToString(Shape{3, 7}), "[3,7]");
+}
+
+TEST(Zigzag, EveryRankHasAnEarlyAndALateChunk) {
+  const std::vector<int64_t> expected = {0, 1, 10, 11, 2, 3, 8, 9, 4, 5, 6, 7};  // ranks of 3: chunks 0 5, 1 4, 2 3
+  for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(ZigzagPosition(i, 12, 3), expected[static_cast<size_t>(i)]) << i;
+  for (int64_t i = 0; i < 7; ++i) EXPECT_EQ(ZigzagPosition(i, 7, 1), i);
+}
+
+TEST(Zigzag, CausalWorkIsEven) {
+  for (int64_t cp : {2, 3, 4, 8}) {
+    const int64_t length = 10 * cp, part = length / cp;
+    int64_t first = 0;
+    for (int64_t rank = 0; rank < cp; ++rank) {
+      int64_t seen = 0;
+      for (int64_t i = 0; i < part; ++i) seen += ZigzagPosition(rank * part + i, length, cp) + 1;
+      if (rank == 0) first = seen;
+      EXPECT_EQ(seen, first) << "rank " << rank << " of " << cp;
+    }
+  }
 }
 
 TEST(Errors, CarryTheirMessages) {

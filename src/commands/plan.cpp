@@ -44,7 +44,7 @@ void PrintPlan(const WorldPlan& plan) {
     for (const auto& [rank, program] : plan.programs) most = std::max(most, program.instructions.size());
     return most;
   }());
-  fmt::print("\nschedule    {} (a column is one forward of a microbatch; B and W as long each)\n{}", c.schedule.name, Draw(c.schedule));
+  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}", c.schedule.name, Draw(c.schedule));
   fmt::print("\nmemory of the largest rank of each stage, MiB at its peak\n{:>5} {:<9} {:>10}", "stage", "layers", "peak");
   for (int k = 0; k < kMemoryClassCount; ++k) fmt::print(" {:>13}", Name(static_cast<MemoryClass>(k)));
   fmt::print("\n");

@@ -24,7 +24,7 @@ constexpr int64_t kBytes = 256;
 Deck SamplingDeck(const std::string& dir) {
   return ParseDeck(ReadMetadata(dir).deck, dir + "/deck.toml",
                    {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1", "parallel.tp=1",
-                    "batch.global=1", "batch.micro=1", "pipeline.split=[]"})
+                    "batch.global=1", "batch.micro=1", "pipeline.schedule=1f1b", "pipeline.chunks=1", "pipeline.split=[]"})
       .deck;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/schedule/schedule.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -79,11 +80,25 @@ std::string AllToAllHasHeads(const Deck& deck) {
                      p.cp, p.tp, unit, m.heads, m.kv_heads, ListNumbers(good));
 }
 
+std::string ChunksSuitTheSchedule(const Deck& deck) { return WhyNotChunks(deck.pipeline.schedule, deck.pipeline.chunks); }
+
+/// While dp_shard is open there may be fewer microbatches than this counts, never more.
+std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const int64_t unit = Product({deck.batch.micro, p.dp_replicate, std::max<int64_t>(1, p.dp_shard)});
+  const int64_t microbatches = deck.batch.global / unit, least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
+  if (microbatches >= least) return "";
+  return fmt::format("makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
+                     "(allowed: multiples of {} from {})",
+                     microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, least * unit);
+}
+
 std::string EveryChunkHasALayer(const Deck& deck) {
   const int64_t chunks = deck.parallel.pp * deck.pipeline.chunks;
   if (chunks <= deck.model.layers) return "";
-  return fmt::format("needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {}",
-                     deck.parallel.pp, deck.pipeline.chunks, chunks, deck.model.layers);
+  return fmt::format("needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {} (allowed: {} layers or "
+                     "more, or pp * pipeline.chunks up to {})",
+                     deck.parallel.pp, deck.pipeline.chunks, chunks, deck.model.layers, chunks, deck.model.layers);
 }
 
 std::string SplitFits(const Deck& deck) {
@@ -127,6 +142,8 @@ const std::vector<Relation>& MeshRelations() {
       {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
+      {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp", "pipeline.schedule"},
+       MicrobatchesSuitTheSchedule},
   };
   return relations;
 }
@@ -136,6 +153,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.heads", "model.dim"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.vocab", "data.format"}, TextNeedsBytes},
+      {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},

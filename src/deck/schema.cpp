@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "espalier/schedule/schedule.hpp"
+
 namespace espalier {
 namespace {
 
@@ -38,6 +40,9 @@ const Derived kDecaySteps = {
     "run.steps - lr.warmup_steps", {"run.steps", "lr.warmup_steps"}, [](const Deck& d) -> DeckValue {
       return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps);
     }};
+const Derived kChunks = {"1; interleaved, zbv, dualpipev: 2", {"pipeline.schedule"}, [](const Deck& d) -> DeckValue {
+                           return int64_t{DefaultChunks(d.pipeline.schedule)};
+                         }};
 const Derived kValidateSequences = {
     "batch.global", {"batch.global"}, [](const Deck& d) -> DeckValue { return d.batch.global; }};
 
@@ -116,10 +121,10 @@ std::vector<DeckKey> Rows() {
      "gathered; or whole sequences of fewer heads are formed (then cp * tp must divide heads and kv_heads). No effect while cp = 1."},
 
     {"pipeline", "schedule", FIELD(pipeline.schedule), "1f1b",
-     OneOf({"1f1b", "gpipe"}, {"interleaved", "zb-h1", "zbv", "dualpipev"}),
+     OneOf({"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"}),
      "Order of forward and backward microbatches on the stages."},
-    {"pipeline", "chunks", FIELD(pipeline.chunks), 1, Only(1, Between(1, 1024)),
-     "Pieces of the model per stage."},
+    {"pipeline", "chunks", FIELD(pipeline.chunks), kChunks, Between(1, 1024),
+     "Pieces of the model per stage: at least 2 for interleaved, 2 for zbv and dualpipev, else 1."},
     {"pipeline", "split", FIELD(pipeline.split), Integers{}, Count(),
      "Layers of each chunk, in order; empty: balanced by cost."},
 

@@ -20,9 +20,9 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
   c.purpose = purpose;
   c.microbatches = purpose == Purpose::kSample ? 1 : MicrobatchCount(deck, c.mesh);
   const int stages = c.mesh.Degree(Axis::kPp), m = static_cast<int>(c.microbatches);
-  c.schedule = purpose == Purpose::kTrain
-                   ? MakeSchedule(deck.pipeline.schedule, stages, static_cast<int>(deck.pipeline.chunks), m)
-                   : ForwardOnly(stages, m);
+  const int chunks = static_cast<int>(deck.pipeline.chunks);
+  c.schedule = purpose == Purpose::kTrain ? MakeSchedule(deck.pipeline.schedule, stages, chunks, m)
+                                          : ForwardOnly(PlaceChunks(deck.pipeline.schedule, stages, chunks), m);
   const Split split = SplitLayers(deck, c.schedule.Chunks());
   const int64_t batch = deck.batch.micro * c.mesh.GroupSize({Axis::kDpReplicate, Axis::kDpShard});
   Model model = BuildModel(deck, split, batch, purpose);

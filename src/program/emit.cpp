@@ -29,6 +29,7 @@ class Emitter {
     program_.stage_of_chunk = c.schedule.stage_of_chunk;
     for (size_t i = 0; i < graph_.ops.size(); ++i)
       if (Mine(graph_.ops[i].chunk)) segments_[{graph_.ops[i].chunk, graph_.ops[i].role}].push_back(static_cast<int>(i));
+    FindLinks();
   }
 
   Program Run(std::vector<int>& job_ends) {
@@ -53,21 +54,30 @@ class Emitter {
     for (int op : ops) Emit(op, -1);
   }
 
-  /// Receives of a job are posted one job ahead, so that messages travel under the job before.
-  void EmitJobs(std::vector<int>& job_ends) {
-    const std::vector<Job>& jobs = c_.schedule.jobs[static_cast<size_t>(stage_)];
-    std::vector<std::vector<std::pair<int, int>>> woven;
-    for (const Job& job : jobs) woven.push_back(Weave(job));
-    if (!woven.empty()) EmitReceives(woven[0], true);
-    for (size_t j = 0; j < woven.size(); ++j) {
-      if (j + 1 < woven.size()) EmitReceives(woven[j + 1], true);
-      EmitReceives(woven[j], false);
-      job_ends.push_back(static_cast<int>(program_.instructions.size()));
+  /// The messages of a microbatch. A send and its recv stand side by side in the graph.
+  void FindLinks() {
+    for (size_t i = 1; i < graph_.ops.size(); ++i) {
+      const Op& send = graph_.ops[i - 1];
+      const Op& recv = graph_.ops[i];
+      if (recv.kind != "recv" || recv.frequency() != Frequency::kMicrobatch) continue;
+      CHECK(send.kind == "send" && send.role == recv.role, "op {} receives from no send", i);
+      links_.push_back({send.chunk, recv.chunk, recv.role});
+      link_ops_.push_back(static_cast<int>(i));
     }
   }
-  void EmitReceives(const std::vector<std::pair<int, int>>& ops, bool receives) {
-    for (const auto& [op, microbatch] : ops)
-      if ((graph_.ops[static_cast<size_t>(op)].kind == "recv") == receives) Emit(op, microbatch);
+
+  /// Receives are posted ahead, in the order of messages, so that these travel under other jobs.
+  void EmitJobs(std::vector<int>& job_ends) {
+    const std::vector<Job>& jobs = c_.schedule.jobs[static_cast<size_t>(stage_)];
+    const std::vector<Receive> receives = OrderReceives(c_.schedule, links_)[static_cast<size_t>(stage_)];
+    auto receive = receives.begin();
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      for (; receive != receives.end() && receive->before_job == j; ++receive)
+        Emit(link_ops_[receive->link], receive->content.microbatch);
+      for (const auto& [op, microbatch] : Weave(jobs[j]))
+        if (graph_.ops[static_cast<size_t>(op)].kind != "recv") Emit(op, microbatch);
+      job_ends.push_back(static_cast<int>(program_.instructions.size()));
+    }
   }
 
   /// The ops of a job: parts of one chunk and microbatch are merged in graph order (so a W product stands beside the B of its
@@ -107,6 +117,8 @@ class Emitter {
   int stage_;
   Program program_;
   std::map<std::pair<int, Role>, std::vector<int>> segments_;  // (chunk, role) -> ops in graph order
+  std::vector<Link> links_;
+  std::vector<int> link_ops_;  // by link: its recv
 };
 
 }  // namespace

@@ -1,20 +1,33 @@
-// Forward only, for evaluation and sampling: microbatches stream through the stages, and no activation outlives its
-// job.
+// Forward only, for evaluation and sampling: microbatches stream through the chunks, each as early as no two of them meet on a stage,
+// and no activation outlives its job.
 //
 //   stage 0 | F0 F1 F2 F3 F4 F5 F6 F7 ........
 //   stage 1 | .. F0 F1 F2 F3 F4 F5 F6 F7 .....
 //   stage 2 | ..... F0 F1 F2 F3 F4 F5 F6 F7 ..
 //   stage 3 | ........ F0 F1 F2 F3 F4 F5 F6 F7
-#include "espalier/schedule/schedule.hpp"
+#include <algorithm>
+#include <map>
+
 #include "schedule/jobs.hpp"
 
 namespace espalier {
 
-Schedule ForwardOnly(int stages, int microbatches) {
-  Schedule schedule = OneChunkPerStage(kForwardOnly, stages, microbatches);
-  for (int stage = 0; stage < stages; ++stage) {
-    for (int i = 0; i < microbatches; ++i) schedule.jobs[static_cast<size_t>(stage)].push_back(ForwardJob(stage, i));
+Schedule ForwardOnly(std::vector<int> stage_of_chunk, int microbatches) {
+  const int stages = *std::max_element(stage_of_chunk.begin(), stage_of_chunk.end()) + 1;
+  Schedule schedule = NoJobs(kForwardOnly, stages, microbatches, std::move(stage_of_chunk));
+  std::vector<std::map<int, Job>> at(static_cast<size_t>(stages));  // by stage and time; every chunk takes one unit
+  const auto stage_at = [&](int chunk) -> auto& { return at[static_cast<size_t>(schedule.stage_of_chunk[static_cast<size_t>(chunk)])]; };
+  const auto meets = [&](int start) {
+    for (int c = 0; c < schedule.Chunks(); ++c)
+      if (stage_at(c).count(start + c) > 0) return true;
+    return false;
+  };
+  for (int i = 0, start = 0; i < microbatches; ++i) {
+    while (meets(start)) ++start;
+    for (int c = 0; c < schedule.Chunks(); ++c) stage_at(c)[start + c] = ForwardJob(c, i);
   }
+  for (size_t stage = 0; stage < at.size(); ++stage)
+    for (auto& [time, job] : at[stage]) schedule.jobs[stage].push_back(std::move(job));
   return schedule;
 }
 

@@ -13,7 +13,7 @@
 namespace espalier {
 
 Schedule GPipe(int stages, int microbatches) {
-  Schedule schedule = OneChunkPerStage("gpipe", stages, microbatches);
+  Schedule schedule = NoJobs("gpipe", stages, microbatches, Looped(stages, 1));
   for (int stage = 0; stage < stages; ++stage) {
     auto& jobs = schedule.jobs[static_cast<size_t>(stage)];
     for (int i = 0; i < microbatches; ++i) jobs.push_back(ForwardJob(stage, i));

@@ -1,25 +1,36 @@
 // The bricks that the schedules are built of.
 #pragma once
 
-#include <numeric>
+#include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "espalier/schedule/schedule.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 
-/// Name of the schedule that has no backward roles; every other one must run F, B and W.
-inline constexpr std::string_view kForwardOnly = "forward-only";
+/// Chunk c on stage c % stages: neighbours in the model are neighbours in the pipeline, and after the last stage comes the first.
+inline std::vector<int> Looped(int stages, int chunks_per_stage) {
+  std::vector<int> stage_of_chunk;
+  for (int chunk = 0; chunk < stages * chunks_per_stage; ++chunk) stage_of_chunk.push_back(chunk % stages);
+  return stage_of_chunk;
+}
 
-/// A schedule without jobs in which chunk c is stage c.
-inline Schedule OneChunkPerStage(std::string_view name, int stages, int microbatches) {
+/// Two chunks a stage, down the stages and up again: the first and the last chunk share a stage, and so do those at the turn.
+inline std::vector<int> VShaped(int stages) {
+  std::vector<int> stage_of_chunk;
+  for (int chunk = 0; chunk < 2 * stages; ++chunk) stage_of_chunk.push_back(chunk < stages ? chunk : 2 * stages - 1 - chunk);
+  return stage_of_chunk;
+}
+
+/// A schedule without jobs.
+inline Schedule NoJobs(std::string_view name, int stages, int microbatches, std::vector<int> stage_of_chunk) {
   CHECK(stages >= 1 && microbatches >= 1, "schedule {} of {} stages and {} microbatches", name, stages, microbatches);
-  Schedule schedule{std::string(name), stages, microbatches, std::vector<int>(static_cast<size_t>(stages)),
-                    std::vector<std::vector<Job>>(static_cast<size_t>(stages))};
-  std::iota(schedule.stage_of_chunk.begin(), schedule.stage_of_chunk.end(), 0);
-  return schedule;
+  return {std::string(name), stages, microbatches, std::move(stage_of_chunk),
+          std::vector<std::vector<Job>>(static_cast<size_t>(stages))};
 }
 
 /// F of one microbatch.
@@ -29,6 +40,35 @@ inline Job ForwardJob(int chunk, int microbatch) { return {{{chunk, Role::kF, mi
 inline Job BackwardJob(int chunk, int microbatch) {
   return {{{chunk, Role::kB, microbatch}, {chunk, Role::kW, microbatch}}};
 }
+
+/// Writes the jobs of one stage. Each role of a chunk goes on with its next microbatch; past the last one nothing is written.
+class JobWriter {
+ public:
+  using Step = std::pair<int, Role>;  // chunk, role
+
+  JobWriter(Schedule& schedule, int stage) : schedule_(schedule), jobs_(schedule.jobs[static_cast<size_t>(stage)]) {}
+
+  /// One job of these parts, in this order.
+  void Add(std::initializer_list<Step> steps) {
+    Job job;
+    for (const Step& step : steps)
+      if (const int microbatch = next_[step]++; microbatch < schedule_.microbatches)
+        job.parts.push_back({step.first, step.second, microbatch});
+    if (!job.parts.empty()) jobs_.push_back(std::move(job));
+  }
+  void F(int chunk) { Add({{chunk, Role::kF}}); }
+  void B(int chunk) { Add({{chunk, Role::kB}}); }
+  void W(int chunk) { Add({{chunk, Role::kW}}); }
+  void BW(int chunk) { Add({{chunk, Role::kB}, {chunk, Role::kW}}); }
+
+  /// Microbatches asked for so far.
+  int Count(int chunk, Role role) { return next_[{chunk, role}]; }
+
+ private:
+  Schedule& schedule_;
+  std::vector<Job>& jobs_;
+  std::map<Step, int> next_;
+};
 
 /// "BW0" or, with several chunks, "BW0.1"; parts of different microbatches or chunks are joined by '&'.
 std::string LabelOf(const Schedule& schedule, const Job& job);

@@ -14,7 +14,7 @@
 namespace espalier {
 
 Schedule OneFOneB(int stages, int microbatches) {
-  Schedule schedule = OneChunkPerStage("1f1b", stages, microbatches);
+  Schedule schedule = NoJobs("1f1b", stages, microbatches, Looped(stages, 1));
   for (int stage = 0; stage < stages; ++stage) {
     auto& jobs = schedule.jobs[static_cast<size_t>(stage)];
     const int warmup = std::min(microbatches, stages - 1 - stage);

@@ -26,20 +26,18 @@ struct StageState {
   std::vector<Message> sends;  // posted so far
   size_t sent = 0;             // of these, completed
   double send_lane_free_at = 0;
-  std::vector<JobPart> receives;  // all of the step, in the order of the jobs that consume them
-  size_t received = 0;
+  size_t received = 0;         // receives completed
   double receive_lane_free_at = 0;
 };
 
 class Player {
  public:
-  Player(const Schedule& schedule, RoleCosts costs, SendMode mode)
-      : schedule_(schedule), costs_(costs), mode_(mode), states_(static_cast<size_t>(schedule.stages)) {
+  Player(const Schedule& schedule, RoleCosts costs, const Receives* receives)
+      : schedule_(schedule), costs_(costs), receives_(receives), states_(static_cast<size_t>(schedule.stages)) {
     const size_t parts = 3 * static_cast<size_t>(schedule.Chunks()) * static_cast<size_t>(schedule.microbatches);
     done_.assign(parts, kNotYet);
     arrived_.assign(parts, kNotYet);
     replay_.spans.resize(states_.size());
-    for (size_t stage = 0; stage < states_.size(); ++stage) ListReceives(stage);
   }
 
   ReplayOutcome Play() {
@@ -99,12 +97,11 @@ class Player {
     return needs;
   }
 
-  void ListReceives(size_t stage) {
-    for (const Job& job : schedule_.jobs[stage]) {
-      for (const JobPart& part : job.parts) {
-        if (const auto receive = ReceiveOf(part)) states_[stage].receives.push_back(*receive);
-      }
-    }
+  // What a stage receives next, or null.
+  const JobPart* NextReceive(int stage) const {
+    const std::vector<Receive>& list = (*receives_)[static_cast<size_t>(stage)];
+    const size_t next = states_[static_cast<size_t>(stage)].received;
+    return next < list.size() ? &list[next].content : nullptr;
   }
 
   std::string Label(const JobPart& part) const { return LabelOf(schedule_, {{part}}); }
@@ -153,7 +150,7 @@ class Player {
   void PostSend(StageState& state, const JobPart& part) {
     const int consumer = ConsumerOf(part);
     if (consumer < 0 || StageOf(consumer) == StageOf(part.chunk)) return;
-    if (mode_ == SendMode::kBuffered) {
+    if (receives_ == nullptr) {
       arrived_[Index(part)] = state.free_at;
     } else {
       state.sends.push_back({part, StageOf(consumer), state.free_at});
@@ -165,7 +162,8 @@ class Player {
     if (from.sent == from.sends.size()) return false;
     const Message& message = from.sends[from.sent];
     StageState& to = states_[static_cast<size_t>(message.to)];
-    if (to.received == to.receives.size() || to.receives[to.received] != message.content) return false;
+    const JobPart* expected = NextReceive(message.to);
+    if (expected == nullptr || *expected != message.content) return false;
 
     const double time = std::max({message.ready, from.send_lane_free_at, to.receive_lane_free_at});
     arrived_[Index(message.content)] = from.send_lane_free_at = to.receive_lane_free_at = time;
@@ -184,17 +182,17 @@ class Player {
     }
     if (state.sent < state.sends.size()) {
       const Message& message = state.sends[state.sent];
-      const StageState& to = states_[static_cast<size_t>(message.to)];
+      const JobPart* expected = NextReceive(message.to);
       text += fmt::format("{}sends {} to stage {}, which receives {} first",
                           text.empty() ? fmt::format("stage {} ", stage) : ", ", Label(message.content), message.to,
-                          to.received < to.receives.size() ? Label(to.receives[to.received]) : "nothing");
+                          expected != nullptr ? Label(*expected) : "nothing");
     }
     return text;
   }
 
   const Schedule& schedule_;
   RoleCosts costs_;
-  SendMode mode_;
+  const Receives* receives_;  // null: sends are buffered
   std::vector<StageState> states_;
   std::vector<double> done_;     // by part: when it ended
   std::vector<double> arrived_;  // by part: when its message reached the consuming stage
@@ -203,8 +201,8 @@ class Player {
 
 }  // namespace
 
-ReplayOutcome PlayJobs(const Schedule& schedule, RoleCosts costs, SendMode mode) {
-  return Player(schedule, costs, mode).Play();
+ReplayOutcome PlayJobs(const Schedule& schedule, RoleCosts costs, const Receives* receives) {
+  return Player(schedule, costs, receives).Play();
 }
 
 }  // namespace espalier

@@ -29,7 +29,7 @@ using Progress = std::map<std::pair<int, Role>, int>;
 void CheckPart(const Schedule& schedule, int stage, size_t index, const Job& job, const JobPart& part,
                Progress& progress) {
   const std::string where = fmt::format("stage {}, job {} ({})", stage, index, LabelOf(schedule, job));
-  if (FrequencyOf(part.role) != Frequency::kMicrobatch || (schedule.name == kForwardOnly && part.role != Role::kF)) {
+  if (FrequencyOf(part.role) != Frequency::kMicrobatch || (!schedule.HasBackward() && part.role != Role::kF)) {
     Refuse(schedule, "{}: role {} has no place here", where, Name(part.role));
   }
   if (part.chunk < 0 || part.chunk >= schedule.Chunks())
@@ -54,7 +54,7 @@ void CheckPart(const Schedule& schedule, int stage, size_t index, const Job& job
 void CheckComplete(const Schedule& schedule, const Progress& progress) {
   for (int chunk = 0; chunk < schedule.Chunks(); ++chunk) {
     for (Role role : {Role::kF, Role::kB, Role::kW}) {
-      if (schedule.name == kForwardOnly && role != Role::kF) continue;
+      if (!schedule.HasBackward() && role != Role::kF) continue;
       const auto found = progress.find({chunk, role});
       const int done = found == progress.end() ? 0 : found->second;
       if (done < schedule.microbatches) {
@@ -67,7 +67,7 @@ void CheckComplete(const Schedule& schedule, const Progress& progress) {
 
 // Activations live from the start of F to the end of W; without a backward, to the end of F.
 int PeakActivations(const Schedule& schedule, const std::vector<Job>& jobs) {
-  const Role last_use = schedule.name == kForwardOnly ? Role::kF : Role::kW;
+  const Role last_use = schedule.HasBackward() ? Role::kW : Role::kF;
   int live = 0;
   int peak = 0;
   for (const Job& job : jobs) {
@@ -82,9 +82,8 @@ int PeakActivations(const Schedule& schedule, const std::vector<Job>& jobs) {
   return peak;
 }
 
-}  // namespace
-
-Replay Validate(const Schedule& schedule, RoleCosts costs) {
+// Every part once, on its stage and in order, and no two jobs that need each other.
+void CheckJobs(const Schedule& schedule) {
   CheckShape(schedule);
   Progress progress;
   for (int stage = 0; stage < schedule.stages; ++stage) {
@@ -95,13 +94,22 @@ Replay Validate(const Schedule& schedule, RoleCosts costs) {
     }
   }
   CheckComplete(schedule, progress);
+  const ReplayOutcome outcome = PlayJobs(schedule, {});
+  if (!outcome.stuck.empty()) Refuse(schedule, "deadlock by dependency: {}", fmt::join(outcome.stuck, "; "));
+}
 
-  ReplayOutcome outcome = PlayJobs(schedule, costs, SendMode::kRendezvous);
-  if (!outcome.stuck.empty()) {
-    const bool by_dependency = !PlayJobs(schedule, costs, SendMode::kBuffered).stuck.empty();
-    Refuse(schedule, "deadlock {}: {}", by_dependency ? "by dependency" : "because sends wait for their receives",
-           fmt::join(outcome.stuck, "; "));
-  }
+}  // namespace
+
+Replay Validate(const Schedule& schedule, RoleCosts costs) {
+  CheckJobs(schedule);
+  return Validate(schedule, costs, OrderReceives(schedule, NeighbourLinks(schedule)));
+}
+
+Replay Validate(const Schedule& schedule, RoleCosts costs, const Receives& receives) {
+  CheckJobs(schedule);
+  ReplayOutcome outcome = PlayJobs(schedule, costs, &receives);
+  if (!outcome.stuck.empty())
+    Refuse(schedule, "deadlock because sends wait for their receives: {}", fmt::join(outcome.stuck, "; "));
   for (const auto& jobs : schedule.jobs) outcome.replay.peak_activations.push_back(PeakActivations(schedule, jobs));
   return std::move(outcome.replay);
 }

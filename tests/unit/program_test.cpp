@@ -3,6 +3,8 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include <fmt/ranges.h>
+
 #include <map>
 #include <random>
 
@@ -336,6 +338,81 @@ TEST(WorldChecker, AcceptsEveryLayout) {
       layout.overrides.push_back(std::string("pipeline.schedule=") + schedule);
       const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
       EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << testing::PrintToString(layout);
+    }
+  }
+}
+
+struct PipelineCase {
+  const char* schedule;
+  int chunks;
+};
+
+std::vector<std::string> PipelineDeck(const PipelineCase& pipeline, int stages, int microbatches, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {fmt::format("parallel.pp={}", stages), std::string("pipeline.schedule=") + pipeline.schedule,
+                           fmt::format("pipeline.chunks={}", pipeline.chunks), fmt::format("batch.global={}", microbatches),
+                           fmt::format("model.layers={}", stages * pipeline.chunks + 1)});
+  return more;
+}
+
+constexpr PipelineCase kPipelines[] = {{"1f1b", 1}, {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3}, {"zb-h1", 1}, {"zbv", 2}, {"dualpipev", 2}};
+
+// Order of messages, absence of deadlock, and waits, with rendezvous and the real memory plan: also where the head's chunk is alone, for
+// tied embeddings, which cross stages or do not, and for evaluation.
+TEST(WorldChecker, AcceptsEverySchedule) {
+  for (const PipelineCase& pipeline : kPipelines)
+    for (int p : {2, 3, 4, 8})
+      for (int m : {1, 2, p - 1, p, p + 1, 2 * p, 2 * p + 1, 3 * p + 2}) {
+        if (m < LeastMicrobatches(pipeline.schedule, p)) continue;
+        for (Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate}) {
+          const std::string tied = m % 2 == 0 ? "model.tie_embeddings=true" : "model.tie_embeddings=false";
+          const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, p, m, {tied, "precision.compute=bf16"})), p, purpose);
+          EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << pipeline.schedule << " p " << p << " m " << m;
+        }
+      }
+}
+
+TEST(WorldChecker, AcceptsSchedulesWithOtherAxesAndUnevenSplits) {
+  for (const PipelineCase& pipeline : kPipelines) {
+    std::vector<std::string> split;
+    for (int c = 0; c < 2 * pipeline.chunks; ++c) split.push_back(c == 1 ? "2" : "1");
+    const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 12, {"parallel.dp_shard=2", "parallel.tp=2", "recompute.regather=always",
+                                                                           fmt::format("pipeline.split=[{}]", fmt::join(split, ","))})),
+                                  8, Purpose::kTrain);
+    EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << pipeline.schedule;
+    for (unsigned seed : {1u, 2u}) {
+      for (int rank : {0, 7}) LaneShuffle(MakeProgram(c, c.mesh.CoordinateOf(rank)), seed).Run();
+      if (HasFatalFailure()) FAIL() << pipeline.schedule << " seed " << seed;
+    }
+  }
+}
+
+TEST(Program, ChunksOfOneStageSendNothing) {
+  // A V on two stages: chunks 0 and 3 on stage 0, 1 and 2 on stage 1. Messages: F 0 -> 1 and B 2 -> 3's gradient back, and so on; the
+  // turn 1 -> 2 is local, and so is a tied embedding.
+  const auto sends = [](const PipelineCase& pipeline, const char* tied) {
+    const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 8, {tied})), 2, Purpose::kTrain);
+    std::vector<int64_t> counts;
+    for (const Program& program : AllPrograms(c))
+      for (const auto& [lane, count] : CountMessages(program, c.mesh.CoordinateOf(program.stage)))
+        if (lane == "pp-send") counts.push_back(count.count);
+    return counts;
+  };
+  const std::vector<int64_t> both = {16, 16}, tied_across = {25, 25};
+  EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=false"), both) << "F and B of eight microbatches";
+  EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=true"), both);
+  EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=false"), (std::vector<int64_t>{24, 24}));
+  EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=true"), tied_across) << "the weight there, its gradient back";
+}
+
+TEST(Program, EvaluationWithChunksKeepsStatesWhereTrainingHasThem) {
+  for (const PipelineCase& pipeline : kPipelines) {
+    const Deck deck = SmallDeck(PipelineDeck(pipeline, 2, 8));
+    for (int stage : {0, 1}) {
+      const Program training = MakeProgram(Compile(deck, 2, Purpose::kTrain), {stage, 0, 0, 0, 0});
+      const Program evaluation = MakeProgram(Compile(deck, 2, Purpose::kEvaluate), {stage, 0, 0, 0, 0}, StateBytes(training));
+      for (const PersistentBuffer& b : evaluation.persistent)
+        if (const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)]; v.kind == ValueKind::kState)
+          EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << pipeline.schedule << " " << v.name;
     }
   }
 }

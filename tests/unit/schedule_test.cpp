@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <map>
 #include <sstream>
 
 #include "espalier/util/error.hpp"
@@ -96,7 +98,7 @@ TEST(JobLists, BackwardIsOneJobOfTwoParts) {
 TEST(JobLists, OneStage) {
   EXPECT_THAT(Lists(OneFOneB(1, 3)), ElementsAre("F0 BW0 F1 BW1 F2 BW2"));
   EXPECT_THAT(Lists(GPipe(1, 2)), ElementsAre("F0 F1 BW0 BW1"));
-  EXPECT_THAT(Lists(ForwardOnly(2, 3)), ElementsAre("F0 F1 F2", "F0 F1 F2"));
+  EXPECT_THAT(Lists(ForwardOnly({0, 1}, 3)), ElementsAre("F0 F1 F2", "F0 F1 F2"));
 }
 
 TEST(JobLists, ChunksAndWovenPartsAreNamed) {
@@ -104,23 +106,110 @@ TEST(JobLists, ChunksAndWovenPartsAreNamed) {
   EXPECT_THAT(Lists(schedule), ElementsAre("F0.0 F1.0&BW0.3", "F0.1 F0.2 B0.2 W0.2"));
 }
 
+TEST(JobLists, Interleaved) {
+  EXPECT_THAT(Lists(Interleaved(2, 2, 4)),
+              ElementsAre("F0.0 F1.0 F0.2 F1.2 F2.0 BW0.2 F3.0 BW1.2 F2.2 BW0.0 F3.2 BW1.0 BW2.2 BW3.2 BW2.0 BW3.0",
+                          "F0.1 F1.1 F0.3 BW0.3 F1.3 BW1.3 F2.1 BW0.1 F3.1 BW1.1 F2.3 BW2.3 F3.3 BW3.3 BW2.1 BW3.1"));
+  const Schedule four = Interleaved(4, 2, 8);
+  EXPECT_EQ(four.stage_of_chunk, (std::vector<int>{0, 1, 2, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(ToString(four, 0),
+            "F0.0 F1.0 F2.0 F3.0 F0.4 F1.4 F2.4 F3.4 F4.0 F5.0 F6.0 BW0.4 F7.0 BW1.4 F4.4 BW2.4 F5.4 BW3.4 F6.4 BW0.0 F7.4 BW1.0 BW2.0 "
+            "BW3.0 BW4.4 BW5.4 BW6.4 BW7.4 BW4.0 BW5.0 BW6.0 BW7.0");
+  EXPECT_EQ(ToString(four, 3),
+            "F0.3 F1.3 F2.3 F3.3 F0.7 BW0.7 F1.7 BW1.7 F2.7 BW2.7 F3.7 BW3.7 F4.3 BW0.3 F5.3 BW1.3 F6.3 BW2.3 F7.3 BW3.3 F4.7 BW4.7 "
+            "F5.7 BW5.7 F6.7 BW6.7 F7.7 BW7.7 BW4.3 BW5.3 BW6.3 BW7.3");
+}
+
+TEST(JobLists, InterleavedWithARest) {
+  // Five microbatches on two stages: a block of three and a rest of two.
+  EXPECT_EQ(ToString(Interleaved(2, 2, 5), 0),
+            "F0.0 F1.0 F2.0 F0.2 F1.2 F2.2 BW0.2 F3.0 BW1.2 F4.0 BW2.2 F3.2 BW0.0 F4.2 BW1.0 BW2.0 BW3.2 BW4.2 BW3.0 BW4.0");
+}
+
+TEST(JobLists, ZeroBubbleH1) {
+  EXPECT_THAT(Lists(ZeroBubbleH1(2, 4)), ElementsAre("F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3", "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"));
+  EXPECT_THAT(Lists(ZeroBubbleH1(4, 8)), ElementsAre("F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 B5 W5 B6 W6 B7 W7",
+                                                     "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 F6 B4 W3 F7 B5 W4 B6 W5 B7 W6 W7",
+                                                     "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 F6 B5 W3 F7 B6 W4 B7 W5 W6 W7",
+                                                     "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 W5 W6 W7"));
+  EXPECT_THAT(Lists(ZeroBubbleH1(4, 2)), ElementsAre("F0 F1 B0 W0 B1 W1", "F0 F1 B0 B1 W0 W1", "F0 F1 B0 B1 W0 W1", "F0 B0 F1 B1 W0 W1"));
+}
+
+TEST(JobLists, ZeroBubbleV) {
+  EXPECT_THAT(Lists(ZeroBubbleV(2, 4)), ElementsAre("F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 B1.3 W1.3 F3.0 B0.0 W0.0 F2.3 B2.3 W2.3 B1.0 W1.0 F3.3 "
+                                                    "B3.3 W3.3 B2.0 W2.0 B3.0 W3.0",
+                                                    "F0.1 F0.2 F1.1 F1.2 B0.2 W0.2 F2.1 B0.1 W0.1 F2.2 B1.2 W1.2 F3.1 B1.1 W1.1 F3.2 B2.2 W2.2 "
+                                                    "B2.1 B3.2 B3.1 W2.1 W3.2 W3.1"));
+  EXPECT_THAT(Lists(ZeroBubbleV(2, 1)), ElementsAre("F0.0 F0.3 B0.3 W0.3 B0.0 W0.0", "F0.1 F0.2 B0.2 W0.2 B0.1 W0.1"));
+  const Schedule four = ZeroBubbleV(4, 8);
+  EXPECT_EQ(four.stage_of_chunk, (std::vector<int>{0, 1, 2, 3, 3, 2, 1, 0}));
+  EXPECT_EQ(ToString(four, 0),
+            "F0.0 F1.0 F2.0 F3.0 F4.0 F5.0 F6.0 F0.7 B0.7 W0.7 F1.7 B1.7 W1.7 F2.7 B2.7 W2.7 F3.7 B3.7 W3.7 F7.0 B0.0 W0.0 F4.7 B4.7 W4.7 "
+            "B1.0 W1.0 F5.7 B5.7 W5.7 B2.0 W2.0 F6.7 B6.7 W6.7 B3.0 W3.0 F7.7 B7.7 W7.7 B4.0 W4.0 B5.0 W5.0 B6.0 W6.0 B7.0 W7.0");
+  EXPECT_EQ(ToString(four, 3),
+            "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 B0.4 W0.4 F4.3 B0.3 W0.3 F4.4 B1.4 W1.4 F5.3 B1.3 W1.3 F5.4 B2.4 W2.4 F6.3 B2.3 W2.3 "
+            "F6.4 B3.4 W3.4 F7.3 B3.3 W3.3 F7.4 B4.4 W4.4 B4.3 B5.4 B5.3 B6.4 B6.3 B7.4 B7.3 W4.3 W5.4 W6.4 W7.4 W5.3 W6.3 W7.3");
+}
+
+TEST(JobLists, DualPipeV) {
+  EXPECT_THAT(Lists(DualPipeV(2, 4)), ElementsAre("F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 F3.0&BW1.3 F2.3&BW0.0 BW2.3 F3.3&BW1.0 BW3.3 B2.0 W2.0 "
+                                                  "B3.0 W3.0",
+                                                  "F0.1 F0.2 F1.1 F1.2 F2.1 BW0.2 F2.2&BW0.1 F3.1&BW1.2 F3.2&BW1.1 BW2.2 BW2.1 B3.2 B3.1 W3.2 "
+                                                  "W3.1"));
+  const Schedule four = DualPipeV(4, 8);
+  EXPECT_EQ(ToString(four, 1),
+            "F0.1 F1.1 F2.1 F3.1 F4.1 F0.6 F5.1 F1.6 B0.6 W0.6 F2.6 B1.6 W1.6 F3.6 F6.1&BW2.6 F4.6&BW0.1 F7.1&BW3.6 F5.6&BW1.1 BW4.6 "
+            "F6.6&BW2.1 BW5.6 F7.6&BW3.1 BW6.6 BW4.1 B7.6 B5.1 W7.6 B6.1 W5.1 B7.1 W6.1 W7.1");
+  EXPECT_EQ(ToString(four, 3),
+            "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 F4.3 BW0.4 F4.4&BW0.3 F5.3&BW1.4 F5.4&BW1.3 F6.3&BW2.4 F6.4&BW2.3 F7.3&BW3.4 "
+            "F7.4&BW3.3 BW4.4 BW4.3 BW5.4 BW5.3 B6.4 B6.3 B7.4 B7.3 W6.4 W6.3 W7.4 W7.3");
+}
+
+TEST(JobLists, ForwardOnlyWithChunks) {
+  EXPECT_THAT(Lists(ForwardOnly({0, 1, 0, 1}, 3)), ElementsAre("F0.0 F1.0 F0.2 F1.2 F2.0 F2.2", "F0.1 F1.1 F0.3 F1.3 F2.1 F2.3"));
+  EXPECT_THAT(Lists(ForwardOnly({0, 1, 1, 0}, 3)), ElementsAre("F0.0 F1.0 F0.3 F2.0 F1.3 F2.3", "F0.1 F0.2 F1.1 F1.2 F2.1 F2.2"));
+}
+
 TEST(MakeSchedule, KnowsTheDecksNames) {
   EXPECT_EQ(MakeSchedule("gpipe", 4, 1, 8).jobs, GPipe(4, 8).jobs);
   EXPECT_EQ(MakeSchedule("1f1b", 4, 1, 8).jobs, OneFOneB(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule("interleaved", 4, 3, 8).jobs, Interleaved(4, 3, 8).jobs);
+  EXPECT_EQ(MakeSchedule("zb-h1", 4, 1, 8).jobs, ZeroBubbleH1(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule("zbv", 4, 2, 8).jobs, ZeroBubbleV(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule("dualpipev", 4, 2, 8).jobs, DualPipeV(4, 8).jobs);
 }
 
-TEST(MakeSchedule, RefusesWhatItCannotDo) {
-  const auto message = [](std::string_view name, int chunks) -> std::string {
-    try {
-      MakeSchedule(name, 4, chunks, 8);
-    } catch (const UserError& error) {
-      EXPECT_EQ(error.status(), ExitStatus::kDeck);
-      return error.what();
-    }
-    return "accepted";
-  };
-  EXPECT_THAT(message("zigzag", 1), AllOf(HasSubstr("zigzag"), HasSubstr("\"1f1b\", \"gpipe\"")));
-  EXPECT_THAT(message("1f1b", 2), AllOf(HasSubstr("pipeline.chunks = 2"), HasSubstr("set pipeline.chunks = 1")));
+// Name, chunks per stage.
+const std::vector<std::pair<std::string, int>> kNamed = {{"1f1b", 1},        {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3},
+                                                         {"interleaved", 4}, {"zb-h1", 1}, {"zbv", 2},         {"dualpipev", 2}};
+
+TEST(MakeSchedule, PlacesChunksAsTheScheduleDoes) {
+  for (const auto& [name, chunks] : kNamed)
+    for (int p : {1, 2, 5}) EXPECT_EQ(PlaceChunks(name, p, chunks), MakeSchedule(name, p, chunks, 2 * p).stage_of_chunk) << name;
+}
+
+TEST(MakeSchedule, SaysWhichNumbersWouldDo) {
+  EXPECT_EQ(WhyNotChunks("1f1b", 1), "");
+  EXPECT_EQ(WhyNotChunks("1f1b", 2), "must be 1 for pipeline.schedule = \"1f1b\"");
+  EXPECT_EQ(WhyNotChunks("zbv", 3), "must be 2 for pipeline.schedule = \"zbv\"");
+  EXPECT_EQ(WhyNotChunks("interleaved", 1), "must be at least 2 for pipeline.schedule = \"interleaved\"");
+  EXPECT_EQ(WhyNotChunks("interleaved", 7), "");
+  for (const auto& [name, chunks] : kNamed) EXPECT_EQ(WhyNotChunks(name, DefaultChunks(name)), "");
+  EXPECT_EQ(LeastMicrobatches("zbv", 4), 1);
+  EXPECT_EQ(LeastMicrobatches("interleaved", 4), 4);
+  EXPECT_EQ(LeastMicrobatches("dualpipev", 4), 8);
+  EXPECT_THROW(MakeSchedule("zigzag", 4, 1, 8), InvariantError);
+  EXPECT_THROW(MakeSchedule("1f1b", 4, 2, 8), InvariantError);
+  EXPECT_THROW(MakeSchedule("dualpipev", 4, 2, 7), InvariantError);
+}
+
+// Every schedule with every number of microbatches that it allows: each part once and in order, no deadlock.
+TEST(MakeSchedule, IsSoundForAnyNumbers) {
+  for (const auto& [name, chunks] : kNamed)
+    for (int p : {1, 2, 3, 4, 5, 8})
+      for (int m = static_cast<int>(LeastMicrobatches(name, p)); m <= 5 * p + 3; ++m)
+        for (const RoleCosts& costs : {RoleCosts{1, 1, 1}, RoleCosts{1, 1.5, 0.5}, RoleCosts{3, 1, 2}})
+          ASSERT_NO_THROW(Validate(MakeSchedule(name, p, chunks, m), costs)) << name << " p " << p << " m " << m;
 }
 
 // Stages, microbatches, and costs that no symmetry hides.
@@ -153,8 +242,51 @@ std::vector<std::tuple<int, int, RoleCosts>> ClosedFormCases() {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, ClosedForm, ::testing::ValuesIn(ClosedFormCases()));
 
+// With the optimizer's barrier, for W <= F <= B and microbatches enough to fill the pipeline; costs are those of a chunk.
+class PublishedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleCosts>> {
+ protected:
+  void Idles(const Schedule& schedule, double least, double most) const {
+    const Replay replay = Validate(schedule, std::get<2>(GetParam()));
+    for (double idle : replay.idle) {
+      EXPECT_LE(idle, most + 1e-9) << schedule.name;
+      EXPECT_GE(idle, least - 1e-9) << schedule.name;
+    }
+  }
+  void Idles(const Schedule& schedule, double time) const { Idles(schedule, time, time); }
+};
+
+TEST_P(PublishedForm, IdleTime) {
+  const auto [p, m, c] = GetParam();
+  const double all = c.f + c.b + c.w;
+  for (int v : {2, 3, 4}) Idles(Interleaved(p, v, m), (p - 1) * all);
+  Idles(ZeroBubbleH1(p, m), (p - 1) * (c.f + c.b - c.w));
+  Idles(ZeroBubbleV(p, m), (p - 1) * std::max(c.b, 2 * (c.b - c.w)));
+  Idles(DualPipeV(p, m), 0, (p - 1) * (all + (c.b + c.w) - 3 * c.w));
+}
+
+TEST_P(PublishedForm, PeakActivations) {
+  const auto [p, m, costs] = GetParam();
+  for (int r = 0; r < p; ++r) {
+    const auto peak = [r](const Schedule& schedule) { return Validate(schedule).peak_activations[static_cast<size_t>(r)]; };
+    for (int v : {2, 3, 4}) EXPECT_EQ(peak(Interleaved(p, v, m)), std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1)) << v;
+    EXPECT_EQ(peak(ZeroBubbleH1(p, m)), p);
+    EXPECT_EQ(peak(ZeroBubbleV(p, m)), 2 * p);
+    EXPECT_EQ(peak(DualPipeV(p, m)), 2 * p + 1);
+  }
+}
+
+std::vector<std::tuple<int, int, RoleCosts>> PublishedCases() {
+  std::vector<std::tuple<int, int, RoleCosts>> cases;
+  for (int p : {2, 4, 8})
+    for (int m : {2 * p, 3 * p, 4 * p})
+      for (const RoleCosts& costs : {RoleCosts{1, 1, 1}, RoleCosts{1, 1.25, 0.75}, RoleCosts{1, 1.5, 0.5}}) cases.push_back({p, m, costs});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PublishedForm, ::testing::ValuesIn(PublishedCases()));
+
 TEST(Replay, ForwardOnlyStreams) {
-  const Replay replay = Validate(ForwardOnly(3, 5), {2, 0, 0});
+  const Replay replay = Validate(ForwardOnly({0, 1, 2}, 5), {2, 0, 0});
   EXPECT_DOUBLE_EQ(replay.makespan, 2 * (5 + 3 - 1));
   EXPECT_THAT(replay.peak_activations, ElementsAre(1, 1, 1));
 }
@@ -193,6 +325,24 @@ TEST(Draw, TheTimeline) {
   EXPECT_EQ(Draw(GPipe(2, 2), {1, 1.5, 0.5}),
             "stage 0 | F0 F1 ........ BW0== BW1==\n"
             "stage 1 | .. F0 F1 BW0== BW1== .....\n");
+}
+
+// The picture above each schedule is what the drawer draws.
+TEST(Draw, WhatTheSourcesShow) {
+  const auto shows = [](const std::string& file, const Schedule& schedule) {
+    std::ifstream source(std::string(SOURCE_ROOT "/src/schedule/") + file);
+    std::string picture;
+    for (std::string line; std::getline(source, line);)
+      if (line.starts_with("//   stage ")) picture += line.substr(5) + '\n';
+    EXPECT_EQ(picture, Draw(schedule)) << file;
+  };
+  shows("gpipe.cpp", GPipe(4, 4));
+  shows("one_f_one_b.cpp", OneFOneB(4, 8));
+  shows("interleaved.cpp", Interleaved(2, 2, 4));
+  shows("zb_h1.cpp", ZeroBubbleH1(4, 8));
+  shows("zbv.cpp", ZeroBubbleV(2, 4));
+  shows("dualpipev.cpp", DualPipeV(2, 4));
+  shows("forward_only.cpp", ForwardOnly({0, 1, 2, 3}, 8));
 }
 
 TEST(Draw, WhatTakesNoTimeIsNotDrawn) {
@@ -239,7 +389,7 @@ TEST(Refuses, WhatDoesNotExist) {
   EXPECT_THAT(Refusal(schedule), HasSubstr("stage 1, job 4 has no parts"));
   schedule.jobs.pop_back();
   EXPECT_THAT(Refusal(schedule), HasSubstr("1 job lists"));
-  schedule = ForwardOnly(1, 1);
+  schedule = ForwardOnly({0}, 1);
   schedule.jobs[0].push_back(ParseJob("BW0", 0));
   EXPECT_THAT(Refusal(schedule), HasSubstr("role B has no place here"));
 }
@@ -260,14 +410,49 @@ TEST(Refuses, ADeadlockBetweenStages) {
 }
 
 TEST(Refuses, ADeadlockOnlyByRendezvousOrder) {
-  // Stage 0 sends F0, F1, F0.2 and stage 1 takes F0, F0.2, F1: fine with buffers; F1 blocks the lane without.
-  const std::string late = "F0.0 F1.0 F0.2 F1.2 BW0.2 BW0.0 BW1.2 BW1.0";
-  const std::string rest = "BW0.3 BW0.1 BW1.3 BW1.1";
-  EXPECT_THAT(Refusal(ByHand(2, {0, 1, 0, 1}, {late, "F0.1 F0.3 F1.1 F1.3 " + rest})),
-              AllOf(HasSubstr("deadlock because sends wait for their receives"),
-                    HasSubstr("sends F1.0 to stage 1, which receives F0.2 first"),
-                    HasSubstr("stage 1 waits in job 1 (F0.3) for F0.2 from stage 0")));
-  EXPECT_EQ(Refusal(ByHand(2, {0, 1, 0, 1}, {late, "F0.1 F1.1 F0.3 F1.3 " + rest})), "accepted");
+  // Stage 0 sends F0, F1, F0.2; if stage 1 takes F0, F0.2, F1, as its jobs need them, F1 blocks the lane.
+  const Schedule schedule = ByHand(2, {0, 1, 0, 1},
+                                   {"F0.0 F1.0 F0.2 F1.2 BW0.2 BW0.0 BW1.2 BW1.0", "F0.1 F0.3 F1.1 F1.3 BW0.3 BW0.1 BW1.3 BW1.1"});
+  Receives receives = OrderReceives(schedule, NeighbourLinks(schedule));
+  ASSERT_NO_THROW(Validate(schedule, {}, receives));
+  ASSERT_EQ(receives[1][1].content, (JobPart{0, Role::kF, 1}));
+  std::swap(receives[1][1], receives[1][2]);
+  try {
+    Validate(schedule, {}, receives);
+    FAIL() << "accepted";
+  } catch (const InvariantError& error) {
+    EXPECT_THAT(std::string(error.what()), AllOf(HasSubstr("deadlock because sends wait for their receives"),
+                                                 HasSubstr("sends F1.0 to stage 1, which receives F0.2 first"),
+                                                 HasSubstr("stage 1 waits in job 1 (F0.3) for F0.2 from stage 0")));
+  }
+}
+
+TEST(OrderReceives, OneJobAheadOrEarlier) {
+  // Stage 1 has F1 and F2 waiting while it runs the backward of F0.
+  const Schedule schedule = OneFOneB(2, 3);
+  const Receives receives = OrderReceives(schedule, NeighbourLinks(schedule));
+  std::vector<size_t> before_job;
+  for (const Receive& receive : receives[1]) before_job.push_back(receive.before_job);
+  EXPECT_EQ(ToString(schedule, 1), "F0 BW0 F1 BW1 F2 BW2");
+  EXPECT_THAT(before_job, ElementsAre(0, 1, 3));
+}
+
+TEST(OrderReceives, ASendersMessagesComeInItsOrder) {
+  for (const auto& [name, chunks] : kNamed) {
+    const Schedule schedule = MakeSchedule(name, 4, chunks, 9);
+    for (const std::vector<Receive>& list : OrderReceives(schedule, NeighbourLinks(schedule))) {
+      std::map<int, size_t> last;  // by sender: the job that made its message before
+      for (const Receive& receive : list) {
+        const int from = schedule.stage_of_chunk[static_cast<size_t>(receive.content.chunk)];
+        const auto& jobs = schedule.jobs[static_cast<size_t>(from)];
+        const auto made = static_cast<size_t>(std::find_if(jobs.begin(), jobs.end(), [&](const Job& job) {
+          return std::find(job.parts.begin(), job.parts.end(), receive.content) != job.parts.end();
+        }) - jobs.begin());
+        EXPECT_GE(made, last[from]) << name;
+        last[from] = made;
+      }
+    }
+  }
 }
 
 }  // namespace

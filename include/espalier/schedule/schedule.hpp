@@ -22,6 +22,9 @@ struct Job {
   bool operator==(const Job&) const = default;
 };
 
+/// Name of the schedule that has no backward roles; every other one runs F, B and W.
+inline constexpr std::string_view kForwardOnly = "forward-only";
+
 struct Schedule {
   std::string name;
   int stages = 1;
@@ -30,18 +33,57 @@ struct Schedule {
   std::vector<std::vector<Job>> jobs;  ///< by stage
 
   int Chunks() const { return static_cast<int>(stage_of_chunk.size()); }
+  /// False for evaluation and sampling.
+  bool HasBackward() const { return name != kForwardOnly; }
 };
 
-/// "F3 BW0 ..." of one stage; with several chunks "F3.1" (microbatch.chunk).
+/// "F3 BW0 ..." of one stage; with several chunks per stage "F3.1" (microbatch.chunk).
 std::string ToString(const Schedule& schedule, int stage);
 
-/// The schedules by their deck names. `roles` of backward jobs are B and W as one woven job unless the schedule splits
-/// them. Throws UserError (kDeck) when the numbers make it impossible, saying which would do.
+/// The schedules by their deck names. Backward jobs are B and W as one woven job unless the schedule splits them. What
+/// WhyNotChunks and LeastMicrobatches rule out is a broken invariant here.
 Schedule MakeSchedule(std::string_view name, int stages, int chunks_per_stage, int microbatches);
 Schedule GPipe(int stages, int microbatches);
 Schedule OneFOneB(int stages, int microbatches);
-/// Forward only: for evaluation and sampling.
-Schedule ForwardOnly(int stages, int microbatches);
+Schedule Interleaved(int stages, int chunks_per_stage, int microbatches);
+Schedule ZeroBubbleH1(int stages, int microbatches);
+Schedule ZeroBubbleV(int stages, int microbatches);
+Schedule DualPipeV(int stages, int microbatches);
+/// Forward only, for evaluation and sampling, with the chunks where training has them.
+Schedule ForwardOnly(std::vector<int> stage_of_chunk, int microbatches);
+
+/// Where a schedule puts its chunks.
+std::vector<int> PlaceChunks(std::string_view name, int stages, int chunks_per_stage);
+/// Chunks per stage where a deck does not say.
+int DefaultChunks(std::string_view name);
+/// Why a schedule cannot have so many chunks per stage, and which numbers would do; empty if it can.
+std::string WhyNotChunks(std::string_view name, int64_t chunks_per_stage);
+/// The fewest microbatches a schedule can do with.
+int64_t LeastMicrobatches(std::string_view name, int64_t stages);
+
+/// What one chunk makes for another, on another stage: one message per microbatch. `role` is its maker's.
+struct Link {
+  int from = 0, to = 0;  ///< chunks
+  Role role = Role::kF;
+};
+
+struct Receive {
+  JobPart content;       ///< the part that makes it
+  size_t link = 0;       ///< in the list of links
+  size_t before_job = 0; ///< posted in front of this job of the receiving stage
+};
+
+/// By stage: its receives, in the order in which they are posted.
+using Receives = std::vector<std::vector<Receive>>;
+
+/// The links between neighbouring chunks: outputs forward, gradients back.
+std::vector<Link> NeighbourLinks(const Schedule& schedule);
+
+/// The order of messages. A stage sends in the order in which its jobs make things; it receives in the order of the times at which
+/// they are made, in a replay with roles of about equal length. Both are parts of one total order of all messages of the step, so no set of
+/// stages with in-order lanes can wait for each other, even if every send waits for its receive. A receive is posted one job before
+/// the job that needs it, or earlier if its message is there earlier.
+Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links);
 
 /// Duration of each role on one chunk and microbatch, in any unit, for the replay.
 struct RoleCosts {
@@ -64,6 +106,8 @@ struct Replay {
 /// (rendezvous) with one in-order send lane and one in-order receive lane per stage. Throws InvariantError naming
 /// stage, job and cause.
 Replay Validate(const Schedule& schedule, RoleCosts costs = {});
+/// The same with another order of receives.
+Replay Validate(const Schedule& schedule, RoleCosts costs, const Receives& receives);
 
 /// The timeline, one row per stage, one column per unit of time:
 ///   stage 0 | F0 F1 ..  B0

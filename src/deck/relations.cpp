@@ -87,10 +87,10 @@ std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
   const auto& p = deck.parallel;
   const int64_t unit = Product({deck.batch.micro, p.dp_replicate, std::max<int64_t>(1, p.dp_shard)});
   const int64_t microbatches = deck.batch.global / unit, least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
-  if (microbatches >= least) return "";
+  if (deck.batch.global % unit != 0 || microbatches >= least) return "";
   return fmt::format("makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
                      "(allowed: multiples of {} from {})",
-                     microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, least * unit);
+                     microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, Product({least, unit}));
 }
 
 std::string EveryChunkHasALayer(const Deck& deck) {

@@ -41,7 +41,7 @@ Schedule DualPipeV(int stages, int microbatches) {
     for (int i = 0; i <= stage; ++i) jobs.F(down), jobs.F(up);
     for (int i = 0; i < above; ++i) deferred.B(up), deferred.W(), jobs.F(up);
     for (int i = 0; i < microbatches - 2 * stages + stage + 1; ++i) {
-      // On the last stage forward and backward meet: a job of both would keep the first gradient from leaving with the turn.
+      // The first gradient of all leaves the last stage; it waits for no forward.
       if (i == 0 && above == 0)
         jobs.F(down), jobs.BW(up);
       else

@@ -1,9 +1,9 @@
 """One table of layouts; each trains 20 steps in fp32 and must agree with one rank: every loss and gradient norm to rtol 1e-5, the
 planned peak of every rank with the bytes really used, exactly. What only reorders (pipeline degree, schedule) is bitwise."""
-import json, os, sys, tempfile
+import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, Metrics, difference, launch, layout, train
+from runs import Checks, DECK, Metrics, difference, layout, planned_peaks, train
 
 # name, pp dp tp, dp axis, further overrides
 LAYOUTS = [
@@ -45,15 +45,6 @@ def model_keys(overrides):
 
 def context_degree(overrides):
     return int(next((o.split("=")[1] for o in overrides if o.startswith("parallel.cp=")), 1))
-
-
-def planned_peaks(folder, ranks, overrides):
-    path = os.path.join(folder, "plan.json")
-    done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--json", path, *overrides])
-    if done.returncode != 0:
-        sys.exit(done.stdout)
-    with open(path) as file:
-        return json.load(file)["rank_peak_bytes"]
 
 
 def main():

@@ -292,7 +292,8 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"parallel.dp_shard=0", "parallel.dp_shard = 0: must be -1 (what is left) or at least 1"},
         OverrideCase{"parallel.pp=6",
                      "parallel.pp = 6: needs a layer for each of pp * pipeline.chunks = 6 * 1 = 6 chunks, "
-                     "but model.layers = 5"},
+                     "but model.layers = 5 (allowed: 6 layers or more, or pp * pipeline.chunks up to 5)"},
+        OverrideCase{"pipeline.chunks=2", "pipeline.chunks = 2: must be 1 for pipeline.schedule = \"1f1b\""},
         OverrideCase{"pipeline.split=[2, 3]",
                      "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 1 * 1 = 1 entries, not 2"},
         OverrideCase{"pipeline.split=[4]", "pipeline.split = [4]: must add up to model.layers = 5, not 4"},
@@ -302,15 +303,27 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"data.validate_every_steps=5",
                      "data.validate_every_steps = 5: needs data.validation to name at least one file or glob"}));
 
+TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
+  const std::string at = "command line: ";
+  EXPECT_THAT(Mistakes({"pipeline.schedule=zbv", "pipeline.chunks=3"}),
+              ElementsAre(at + "pipeline.chunks = 3: must be 2 for pipeline.schedule = \"zbv\""));
+  EXPECT_THAT(Mistakes({"pipeline.schedule=interleaved", "pipeline.chunks=1"}),
+              ElementsAre(at + "pipeline.chunks = 1: must be at least 2 for pipeline.schedule = \"interleaved\""));
+  EXPECT_THAT(Mistakes({"pipeline.schedule=dualpipev", "parallel.pp=2", "batch.global=9"}),
+              ElementsAre(at + "batch.global = 9: makes 3 microbatches of 3 sequences, but pipeline.schedule = \"dualpipev\" with "
+                               "parallel.pp = 2 needs at least 4 (allowed: multiples of 3 from 12)"));
+  EXPECT_THAT(Mistakes({"pipeline.schedule=interleaved", "parallel.pp=2", "pipeline.split=[2, 3]"}),
+              ElementsAre(at + "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 2 * 2 = 4 entries, not 2"));
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"})
+    EXPECT_THAT(Mistakes({std::string("pipeline.schedule=") + schedule, "parallel.pp=2", "batch.global=12"}), IsEmpty());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     LaterVersions, Overrides,
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
         OverrideCase{"model.family=gpt2",
                      "model.family = \"gpt2\": not available in this version (allowed: \"llama\")"},
-        OverrideCase{"pipeline.schedule=zbv",
-                     "pipeline.schedule = \"zbv\": not available in this version (allowed: \"1f1b\", \"gpipe\")"},
-        OverrideCase{"pipeline.chunks=2", "pipeline.chunks = 2: not available in this version (allowed: 1)"},
         OverrideCase{"recompute.mode=full",
                      "recompute.mode = \"full\": not available in this version (allowed: \"none\")"},
         OverrideCase{"parallel.reduce=microbatch",

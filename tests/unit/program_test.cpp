@@ -387,8 +387,7 @@ TEST(WorldChecker, AcceptsSchedulesWithOtherAxesAndUnevenSplits) {
 }
 
 TEST(Program, ChunksOfOneStageSendNothing) {
-  // A V on two stages: chunks 0 and 3 on stage 0, 1 and 2 on stage 1. Messages: F 0 -> 1 and B 2 -> 3's gradient back, and so on; the
-  // turn 1 -> 2 is local, and so is a tied embedding.
+  // A V on two stages: chunks 0 and 3 on stage 0, 1 and 2 on stage 1. The turn is local, and so is a tied embedding.
   const auto sends = [](const PipelineCase& pipeline, const char* tied) {
     const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 8, {tied})), 2, Purpose::kTrain);
     std::vector<int64_t> counts;
@@ -398,7 +397,7 @@ TEST(Program, ChunksOfOneStageSendNothing) {
     return counts;
   };
   const std::vector<int64_t> both = {16, 16}, tied_across = {25, 25};
-  EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=false"), both) << "F and B of eight microbatches";
+  EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=false"), both) << "stage 0: outputs of chunk 0, gradients of chunk 3; stage 1: those of chunks 2 and 1";
   EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=true"), both);
   EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=false"), (std::vector<int64_t>{24, 24}));
   EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=true"), tied_across) << "the weight there, its gradient back";
@@ -410,9 +409,11 @@ TEST(Program, EvaluationWithChunksKeepsStatesWhereTrainingHasThem) {
     for (int stage : {0, 1}) {
       const Program training = MakeProgram(Compile(deck, 2, Purpose::kTrain), {stage, 0, 0, 0, 0});
       const Program evaluation = MakeProgram(Compile(deck, 2, Purpose::kEvaluate), {stage, 0, 0, 0, 0}, StateBytes(training));
-      for (const PersistentBuffer& b : evaluation.persistent)
-        if (const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)]; v.kind == ValueKind::kState)
-          EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << pipeline.schedule << " " << v.name;
+      for (const PersistentBuffer& b : evaluation.persistent) {
+        const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)];
+        if (v.kind != ValueKind::kState) continue;
+        EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << pipeline.schedule << " " << v.name;
+      }
     }
   }
 }

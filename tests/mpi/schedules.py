@@ -1,0 +1,59 @@
+"""Schedules, chunks and the pipeline degree only reorder: every row must agree with 1f1b on one stage to the bit, in losses, gradient
+norms, validation losses, and in all weights and moments after the last step. The planned peak of every rank is what was used."""
+import os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from runs import Checks, DECK, layout, pieces, planned_peaks, train
+
+STEPS = 4
+BASE = [f"run.steps={STEPS}", "lr.warmup_steps=1", "model.layers=8", "batch.global=12", f"data.validation=['{os.path.join(os.path.dirname(DECK), '..', 'oracle', 'text.txt')}']",
+        "data.validate_every_steps=4"]
+TIED, UNEVEN = "model.tie_embeddings=true", "model.layers=9"
+# pp dp tp, schedule, chunks, further overrides
+ROWS = [
+    ("211", "1f1b", 1, []), ("311", "1f1b", 1, []), ("411", "gpipe", 1, []),
+    ("111", "interleaved", 2, []), ("211", "interleaved", 2, []), ("211", "interleaved", 4, []), ("311", "interleaved", 2, []),
+    ("411", "interleaved", 2, []), ("411", "interleaved", 2, ["batch.global=9"]),
+    ("211", "zb-h1", 1, []), ("311", "zb-h1", 1, []), ("411", "zb-h1", 1, ["batch.global=3"]),
+    ("111", "zbv", 2, []), ("211", "zbv", 2, []), ("311", "zbv", 2, []), ("411", "zbv", 2, []), ("411", "zbv", 2, ["batch.global=2"]),
+    ("111", "dualpipev", 2, []), ("211", "dualpipev", 2, []), ("311", "dualpipev", 2, []), ("411", "dualpipev", 2, []),
+    ("211", "interleaved", 2, [TIED]), ("411", "zb-h1", 1, [TIED]), ("211", "zbv", 2, [TIED]), ("211", "dualpipev", 2, [TIED]),
+    ("211", "interleaved", 2, [UNEVEN, "pipeline.split=[3,1,4,1]"]), ("311", "zbv", 2, [UNEVEN]), ("211", "dualpipev", 2, [UNEVEN, "pipeline.split=[1,2,1,5]"]),
+    ("221", "interleaved", 2, []), ("221", "zbv", 2, ["recompute.regather=always"]), ("231", "zb-h1", 1, []), ("231", "dualpipev", 2, []),
+    ("212", "interleaved", 2, []), ("212", "zb-h1", 1, []), ("212", "zbv", 2, []), ("212", "dualpipev", 2, [TIED]),
+    ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]), ("222", "dualpipev", 2, ["precision.compute=bf16"]),
+]
+
+
+def main():
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        references = {}
+        for number, (digits, schedule, chunks, more) in enumerate(ROWS):
+            model = tuple(o for o in more if not o.startswith(("pipeline.", "recompute.")))
+            key = (digits[1:], model)
+            if key not in references:
+                degrees, ranks = layout("1" + digits[1:])
+                references[key] = train(os.path.join(folder, f"reference{number}"), ranks, BASE + degrees + list(model))
+            reference = references[key]
+            degrees, ranks = layout(digits)
+            overrides = BASE + degrees + [f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}"] + more
+            run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
+            name = f"{digits} {schedule} chunks {chunks} {' '.join(more)}"
+            for curve in ("loss", "grad_norm"):
+                checks.that(run.curve(curve) == reference.curve(curve), f"{name}: {curve} bitwise")
+            checks.that(len(run.validation) == 1 and run.validation == reference.validation, f"{name}: validation loss bitwise")
+            checks.that(pieces(run.checkpoint(STEPS)) == pieces(reference.checkpoint(STEPS)), f"{name}: weights and moments bitwise")
+            checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, overrides), f"{name}: planned peak is what was used")
+        # Two steps of one schedule, two of another, on other stages.
+        chunked = BASE + layout("211")[0] + ["pipeline.schedule=interleaved", "pipeline.chunks=2", "run.steps=2", "lr.decay_steps=3"]
+        home = os.path.join(folder, "halves")
+        train(home, 2, chunked)
+        halves = train(home, 3, BASE + layout("311")[0] + ["checkpoint.restart=auto", "pipeline.schedule=1f1b", "pipeline.chunks=1"])
+        straight = references["11", ()]
+        checks.that(halves.curve("loss") == straight.curve("loss"), "interleaved on two stages, then 1f1b on three: losses bitwise")
+        checks.that(pieces(halves.checkpoint(STEPS)) == pieces(straight.checkpoint(STEPS)), "and the weights and moments")
+    checks.finish()
+
+
+main()

@@ -21,8 +21,14 @@ ROWS = [
     ("211", "interleaved", 2, [UNEVEN, "pipeline.split=[3,1,4,1]"]), ("311", "zbv", 2, [UNEVEN]), ("211", "dualpipev", 2, [UNEVEN, "pipeline.split=[1,2,1,5]"]),
     ("221", "interleaved", 2, []), ("221", "zbv", 2, ["recompute.regather=always"]), ("231", "zb-h1", 1, []), ("231", "dualpipev", 2, []),
     ("212", "interleaved", 2, []), ("212", "zb-h1", 1, []), ("212", "zbv", 2, []), ("212", "dualpipev", 2, [TIED]),
+    ("211", "zb-h1", 1, ["parallel.cp=2"]), ("211", "dualpipev", 2, ["parallel.cp=2"]),
     ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]), ("222", "dualpipev", 2, ["precision.compute=bf16"]),
 ]
+
+
+def layout_of(digits, more):
+    degrees, ranks = layout(digits)
+    return degrees, ranks * (2 if "parallel.cp=2" in more else 1)
 
 
 def main():
@@ -33,10 +39,10 @@ def main():
             model = tuple(o for o in more if not o.startswith(("pipeline.", "recompute.")))
             key = (digits[1:], model)
             if key not in references:
-                degrees, ranks = layout("1" + digits[1:])
+                degrees, ranks = layout_of("1" + digits[1:], more)
                 references[key] = train(os.path.join(folder, f"reference{number}"), ranks, BASE + degrees + list(model))
             reference = references[key]
-            degrees, ranks = layout(digits)
+            degrees, ranks = layout_of(digits, more)
             overrides = BASE + degrees + [f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}"] + more
             run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
             name = f"{digits} {schedule} chunks {chunks} {' '.join(more)}"

@@ -1,6 +1,7 @@
-// One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with many tensors. It stands where
-// the first of them stood if all inputs are there by then, else where the last stood if no result was read before. Activations are joined only
-// where they stand side by side: a message that comes early would keep what it brings in memory.
+// One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with many tensors;
+// activations apart from parameters, which travel on other lanes. It stands where the first of them stood if all inputs are there by
+// then, else where the last stood if no result was read before. Activations are joined only where they stand side by side: a message
+// that comes early would keep what it brings in memory.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -11,7 +12,7 @@
 namespace espalier {
 namespace {
 
-using Key = std::tuple<std::string, double, Role, int, int, Dtype, bool>;
+using Key = std::tuple<std::string, double, Role, int, int, Dtype, bool, Frequency>;
 
 bool IsCollective(const Op& op) {
   return op.kind == "all_gather" || op.kind == "reduce_scatter" || op.kind == "all_reduce" || op.kind == "all_to_all";
@@ -48,9 +49,9 @@ class Coalescer {
   static constexpr int kNever = 1 << 30;
 
   Key KeyOf(const Op& op) const {
-    const Type& type = graph_.values[static_cast<size_t>(op.inputs[0])].type;
-    const bool maximum = !type.placements.partial_max.Empty();
-    return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, type.dtype, maximum};
+    const Value& value = graph_.values[static_cast<size_t>(op.inputs[0])];
+    const bool maximum = !value.type.placements.partial_max.Empty();
+    return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, value.type.dtype, maximum, value.frequency};
   }
 
   bool MayJoin(const std::vector<int>& batch) const {

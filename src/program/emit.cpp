@@ -9,14 +9,16 @@
 namespace espalier {
 namespace {
 
-Lane LaneOf(const Op& op) {
+/// Keys and gradients of attention travel on lane cp; parameters and their gradients, which cp shares out too, on lane dp, so that a
+/// gather issued ahead never holds up a hop.
+Lane LaneOf(const Graph& graph, const Op& op) {
   if (!IsCommunication(op.kind)) return Lane::kCompute;
   if (op.kind == "send") return Lane::kPpSend;
   if (op.kind == "recv") return Lane::kPpRecv;
   const AxisSet axes = AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes")));
   if (axes == AxisSet{Axis::kTp}) return Lane::kTp;
-  if (axes == AxisSet{Axis::kCp}) return Lane::kCp;
-  return Lane::kDp;
+  const bool microbatch = graph.values[static_cast<size_t>(op.inputs[0])].frequency == Frequency::kMicrobatch;
+  return axes == AxisSet{Axis::kCp} && microbatch ? Lane::kCp : Lane::kDp;
 }
 
 class Emitter {
@@ -102,7 +104,7 @@ class Emitter {
     Instruction instruction;
     instruction.op = id;
     instruction.microbatch = microbatch;
-    instruction.lane = LaneOf(op);
+    instruction.lane = LaneOf(graph_, op);
     for (int output : op.outputs)
       if (graph_.values[static_cast<size_t>(output)].kind == ValueKind::kAccumulator) instruction.accumulate = microbatch > 0;
     for (int input : op.inputs)

@@ -69,6 +69,17 @@ Call MakeAttentionGrad(Random& r, const Model& m, Dtype t) {
   return c;
 }
 
+/// The same sizes as a block of a ring of two: the first rank's queries of its late chunk see all keys of the other rank, those of its
+/// early chunk none. As much is visible as where a sequence meets itself.
+Call AsHop(Call call) {
+  const auto length = double(2 * call.inputs[0].shape()[1]);
+  call.attributes.numbers.insert({{"cp", 2}, {"length", length}, {"hop", 1}});
+  for (OwnedTensor& y : call.outputs) y = OwnedTensor(Dtype::kF32, y.shape());
+  return call;
+}
+Call MakeHop(Random& r, const Model& m, Dtype t) { return AsHop(MakeAttention(r, m, t)); }
+Call MakeHopGrad(Random& r, const Model& m, Dtype t) { return AsHop(MakeAttentionGrad(r, m, t)); }
+
 Call MakeAdamw(Random& r, const Model& m, Dtype) {
   const OwnedTensor x = r.Real(Dtype::kF32, {m.parameters}, 0, 1);
   Call c{{x, x, x, x}, {x, x, x}, {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}, {}}};
@@ -217,7 +228,9 @@ int main(int argc, char** argv) {
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
   espalier::Register(espalier::Products(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},
-                      {"attention_grad", "attention_grad", espalier::MakeAttentionGrad}},
+                      {"attention", "attention hop", espalier::MakeHop},
+                      {"attention_grad", "attention_grad", espalier::MakeAttentionGrad},
+                      {"attention_grad", "attention_grad hop", espalier::MakeHopGrad}},
                      both);
   espalier::Register(espalier::RowWise(), both);
   espalier::Register(espalier::OncePerStep(), {Dtype::kF32});

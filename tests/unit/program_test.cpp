@@ -247,10 +247,10 @@ TEST(Program, MessagesOfATensorParallelLayer) {
   EXPECT_EQ(two["reduce_scatter"], 2 * 4 + 2);
 }
 
-/// Messages and bytes that a rank sends on lane cp for one microbatch of a deck whose parameters travel once a step.
+/// Messages and bytes that a rank sends on lane cp for one microbatch.
 MessageCount ContextMessages(const std::string& way, int cp, int layers, const std::string& compute) {
   const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "parallel.context=" + way, fmt::format("model.layers={}", layers),
-                                           "parallel.zero=1", "model.heads=8", "model.kv_heads=4", "precision.compute=" + compute}),
+                                           "model.heads=8", "model.kv_heads=4", "precision.compute=" + compute}),
                                 cp, Purpose::kTrain);
   MessageCount sent;
   for (const Instruction& i : MakeProgram(c, {}).instructions) {
@@ -285,7 +285,7 @@ TEST(Program, MessagesOfAContextParallelLayer) {
 /// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits for it.
 TEST(Program, HopsOfARingTravelUnderBlocks) {
   for (int cp : {2, 4}) {
-    const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "parallel.zero=1", "batch.global=2"}), cp, Purpose::kTrain);
+    const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "batch.global=2"}), cp, Purpose::kTrain);
     const Program program = MakeProgram(c, {});
     int issued = 0, covered = 0;  // on lane cp; hops under a block
     for (size_t p = 0; p < program.instructions.size(); ++p) {

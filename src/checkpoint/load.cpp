@@ -25,22 +25,21 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
                                      Coverage coverage) {
   std::vector<std::string> messages;
   std::map<std::string_view, const ManifestTensor*> stored;
+  std::set<std::string_view> wanted;
   for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
   for (const StateTensor& tensor : tensors) {
-    const auto found = stored.find(tensor.name);
-    if (found == stored.end()) {
-      messages.push_back(fmt::format("{}: the deck asks for it, the checkpoint has none", tensor.name));
-      continue;
-    }
-    if (tensor.type.shape != found->second->shape || tensor.type.dtype != Dtype::kF32)
-      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.name,
-                                     Name(tensor.type.dtype), ToString(tensor.type.shape),
+    if (!wanted.insert(tensor.StoredName()).second) continue;  // another part of one that was looked at
+    const auto found = stored.find(tensor.StoredName());
+    if (found == stored.end())
+      messages.push_back(fmt::format("{}: the deck asks for it, the checkpoint has none", tensor.StoredName()));
+    else if (tensor.StoredShape() != found->second->shape || tensor.type.dtype != Dtype::kF32)
+      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.StoredName(),
+                                     Name(tensor.type.dtype), ToString(tensor.StoredShape()),
                                      ToString(found->second->shape)));
-    stored.erase(found);
   }
   if (coverage == Coverage::kAll)
     for (const ManifestTensor& tensor : manifest.tensors)
-      if (stored.contains(tensor.name))
+      if (!wanted.contains(tensor.name))
         messages.push_back(fmt::format("{}: in the checkpoint, unknown to the deck", tensor.name));
   return messages;
 }
@@ -49,7 +48,7 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
 struct Need {
   const ManifestTensor* tensor;
   const ManifestPiece* piece;
-  Box box;  ///< of the local tensor
+  Box box;  ///< of the local tensor, as indices of the stored one
   char* data;
 };
 
@@ -71,8 +70,8 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
   for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
   std::vector<Need> needs;
   for (const LocalTensor& own : local) {
-    const Box box = LocalBox(own.tensor->type, mesh, coordinate);
-    const ManifestTensor* tensor = stored.at(own.tensor->name);
+    const Box box = own.tensor->StoredBox(mesh, coordinate);
+    const ManifestTensor* tensor = stored.at(own.tensor->StoredName());
     for (const ManifestPiece& piece : tensor->pieces)
       if (!IsEmpty(Intersect(piece.box, box))) needs.push_back({tensor, &piece, box, static_cast<char*>(own.data)});
   }

@@ -1,4 +1,5 @@
 #include <limits>
+#include <map>
 
 #include "checkpoint/hdf5.hpp"
 #include "checkpoint/shard.hpp"
@@ -21,11 +22,13 @@ void CreateView(hid_t file, const Manifest& manifest, const ManifestTensor& tens
   const float nan = std::numeric_limits<float>::quiet_NaN();
   HDF5_CALL(H5Pset_fill_value(properties, H5T_NATIVE_FLOAT, &nan));
   const Hdf5Handle whole = Dataspace(tensor.shape);
+  std::map<int, int> count;  // pieces of the tensor so far, by file
   for (const ManifestPiece& piece : tensor.pieces) {
     SelectBox(whole, piece.box);
     const Hdf5Handle source = Dataspace(ExtentsOf(piece.box));
     const std::string& shard = manifest.files[static_cast<size_t>(piece.file)].name;
-    HDF5_CALL(H5Pset_virtual(properties, whole, shard.c_str(), tensor.name.c_str(), source));
+    const std::string dataset = DatasetName(tensor.name, count[piece.file]++);
+    HDF5_CALL(H5Pset_virtual(properties, whole, shard.c_str(), dataset.c_str(), source));
   }
   HDF5_CALL(H5Sselect_all(whole));
   Hdf5Handle view(

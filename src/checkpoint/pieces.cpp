@@ -1,6 +1,7 @@
 #include "checkpoint/pieces.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "espalier/util/error.hpp"
@@ -34,6 +35,21 @@ int ChooseWriter(const Mesh& mesh, AxisSet replicas, const Coordinate& holder, c
   return best;
 }
 
+/// Every stored tensor has one shape and is filled exactly once.
+void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piece>& pieces) {
+  std::map<std::string_view, Shape> shapes;
+  std::map<std::string_view, std::vector<Box>> boxes;
+  for (const StateTensor& tensor : tensors) {
+    const Shape& shape = shapes.emplace(tensor.StoredName(), tensor.StoredShape()).first->second;
+    CHECK(shape == tensor.StoredShape(), "{} is part of {} and of {}", tensor.name, ToString(tensor.StoredShape()), ToString(shape));
+  }
+  for (const Piece& piece : pieces) boxes[tensors[static_cast<size_t>(piece.tensor)].StoredName()].push_back(piece.box);
+  for (const auto& [name, shape] : shapes) {
+    const std::string mistake = TilingMistake(shape, boxes[name]);
+    CHECK(mistake.empty(), "{}: {}", name, mistake);
+  }
+}
+
 }  // namespace
 
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
@@ -46,19 +62,16 @@ std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mes
     CheckTensor(tensor, mesh);
     CHECK(names.insert(tensor.name).second, "{} appears twice", tensor.name);
     const AxisSet sharded = mesh.Real(tensor.type.placements.Sharded());
-    std::vector<Box> boxes;
     for (int i = 0; i < mesh.GroupSize(sharded); ++i) {
       const Coordinate holder = mesh.GroupMember(sharded, OnStage(tensor.stage), i);
-      Box box = LocalBox(tensor.type, mesh, holder);
+      Box box = tensor.StoredBox(mesh, holder);
       if (IsEmpty(box)) continue;
       const int writer = ChooseWriter(mesh, mesh.Real(within_stage - sharded), holder, bytes);
       bytes[static_cast<size_t>(writer)] += Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32);
-      boxes.push_back(box);
       pieces.push_back({static_cast<int>(t), std::move(box), writer});
     }
-    const std::string mistake = TilingMistake(tensor.type.shape, boxes);
-    CHECK(mistake.empty(), "{}: {}", tensor.name, mistake);
   }
+  CheckTiling(tensors, pieces);
   return pieces;
 }
 

@@ -9,13 +9,13 @@ namespace espalier {
 
 struct Piece {
   int tensor = 0;  ///< index into the tensors
-  Box box;         ///< global indices; never empty
+  Box box;         ///< indices of the stored tensor; never empty
   int writer = 0;  ///< rank that writes it
   bool operator==(const Piece&) const = default;
 };
 
 /// Every piece of every tensor once, in the order of tensors, then of the mesh. Of the ranks that hold equal copies the
-/// one with the fewest bytes so far writes (the lowest rank if equal). CHECKs that pieces tile each tensor, that names
+/// one with the fewest bytes so far writes (the lowest rank if equal). CHECKs that pieces tile each stored tensor, that names
 /// differ and that tensors are fp32 of 1 to 8 dims and not partial.
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 

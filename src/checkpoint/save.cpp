@@ -98,7 +98,7 @@ class Saver {
     const auto data = local_.find(tensor.name);
     CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but passed none", world_.Rank(),
           tensor.name);
-    return {tensor.name, tensor.type.shape, piece.box, data->second};
+    return {tensor.StoredName(), tensor.StoredShape(), piece.box, data->second};
   }
 
   /// Rank 0: MANIFEST and commit; returns bytes, then a warning a line. Removes everything if a rank failed.
@@ -127,8 +127,14 @@ class Saver {
     Manifest manifest{id_, metadata_, mesh_.Ranks(), mesh_.ToString(), {}, {}};
     for (std::string* text : {&manifest.metadata.version, &manifest.metadata.git_hash})
       if (text->empty()) *text = "unknown";
-    for (const StateTensor& tensor : tensors_) manifest.tensors.push_back({tensor.name, tensor.type.shape, {}});
-    AddShards(reports, manifest);
+    std::vector<size_t> stored;  // by tensor: its place in the manifest, shared by the parts of one
+    std::map<std::string_view, size_t> places;
+    for (const StateTensor& tensor : tensors_) {
+      const auto [place, fresh] = places.emplace(tensor.StoredName(), manifest.tensors.size());
+      if (fresh) manifest.tensors.push_back({tensor.StoredName(), tensor.StoredShape(), {}});
+      stored.push_back(place->second);
+    }
+    AddShards(reports, stored, manifest);
     const Directory temporary(TemporaryPath());
     temporary.WriteText(kDeckName, metadata_.deck);
     WriteMaster(temporary, manifest, metadata_.deck);
@@ -139,7 +145,7 @@ class Saver {
     return manifest;
   }
 
-  void AddShards(const std::vector<std::string>& reports, Manifest& manifest) const {
+  void AddShards(const std::vector<std::string>& reports, const std::vector<size_t>& stored, Manifest& manifest) const {
     std::vector<std::istringstream> by_rank;
     std::vector<int> file_of_rank(reports.size(), -1);
     for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -155,7 +161,7 @@ class Saver {
       ManifestPiece entry{file_of_rank[writer], piece.box, 0, 0};
       CHECK(entry.file >= 0 && (by_rank[writer] >> entry.offset >> entry.crc), "rank {} did not report {}", writer,
             tensors_[static_cast<size_t>(piece.tensor)].name);
-      manifest.tensors[static_cast<size_t>(piece.tensor)].pieces.push_back(std::move(entry));
+      manifest.tensors[stored[static_cast<size_t>(piece.tensor)]].pieces.push_back(std::move(entry));
     }
   }
 

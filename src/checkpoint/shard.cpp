@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/hdf5.hpp"
@@ -15,22 +16,22 @@ namespace {
 constexpr int64_t kChunk = 1 << 20;  // stays in cache between checksum and write
 
 /// A dataset with its room in the file but without its data. Returns the byte offset of that room.
-int64_t CreatePiece(hid_t file, const ShardPiece& piece) {
-  MakeGroups(file, piece.tensor);
+int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name) {
+  MakeGroups(file, name);
   Hdf5Handle properties = DatasetProperties();
   HDF5_CALL(H5Pset_layout(properties, H5D_CONTIGUOUS));
   HDF5_CALL(H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY));
   HDF5_CALL(H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER));
   const Hdf5Handle space = Dataspace(ExtentsOf(piece.box));
   Hdf5Handle dataset(
-      HDF5_CALL(H5Dcreate2(file, piece.tensor.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT)),
+      HDF5_CALL(H5Dcreate2(file, name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT)),
       H5Dclose);
   Shape start;
   for (const Range& r : piece.box) start.push_back(r.begin);
   WriteAttribute(dataset, "start", start);
   WriteAttribute(dataset, "global_shape", piece.shape);
   const haddr_t offset = H5Dget_offset(dataset);
-  CHECK(offset != HADDR_UNDEF, "{} got no room in its shard", piece.tensor);
+  CHECK(offset != HADDR_UNDEF, "{} got no room in its shard", name);
   dataset.Close();
   return static_cast<int64_t>(offset);
 }
@@ -41,7 +42,9 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
   const auto lock = LockHdf5();
   Hdf5Handle file = CreateHdf5File(path);
   std::vector<int64_t> offsets;
-  for (const ShardPiece& piece : pieces) offsets.push_back(CreatePiece(file, piece));
+  std::map<std::string_view, int> count;
+  for (const ShardPiece& piece : pieces)
+    offsets.push_back(CreatePiece(file, piece, DatasetName(piece.tensor, count[piece.tensor]++)));
   file.Close();
   return offsets;
 }
@@ -60,6 +63,10 @@ uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset) {
 }  // namespace
 
 std::string ShardName(int rank) { return fmt::format("shard-{:05}.h5", rank); }
+
+std::string DatasetName(const std::string& tensor, int n) {
+  return n == 0 ? tensor : fmt::format("{}.{}", tensor, n + 1);
+}
 
 ShardReport WriteShard(const Directory& dir, const std::string& name, const std::vector<ShardPiece>& pieces) {
   const std::vector<int64_t> offsets = CreateLayout(dir.path() + "/" + name, pieces);

@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "espalier/deck/parse.hpp"
+#include "espalier/model/flops.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/error.hpp"
 
@@ -37,6 +38,8 @@ void PrintPlan(const WorldPlan& plan) {
   const int ranks = c.mesh.Ranks();
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
   fmt::print("model       {}: {} parameters, {} in computation\n", c.deck.model.family, c.parameter_count, c.deck.precision.compute);
+  const ModelFlops flops = FlopsPerToken(c.deck);
+  fmt::print("flops       {:.6e} per token, causal; {:.6e} with full attention\n", flops.causal, flops.full);
   fmt::print("step        {} tokens: {} sequences in {} microbatches\n", c.deck.batch.global * c.deck.model.seq_len, c.deck.batch.global,
              c.microbatches);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
@@ -66,6 +69,8 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan) {
   json["ranks"] = c.mesh.Ranks();
   for (Axis a : kAxes) json["mesh"][std::string(Name(a))] = c.mesh.Degree(a);
   json["parameters"] = c.parameter_count;
+  const ModelFlops flops = FlopsPerToken(c.deck);
+  json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};
   json["tokens_per_step"] = c.deck.batch.global * c.deck.model.seq_len;
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMostRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;

@@ -77,9 +77,9 @@ constexpr std::string_view kClosing = R"(
 ## Relations
 
 Checked when the deck is read: `model.heads` divides `model.dim` and leaves an even head size; `model.kv_heads` divides
-`model.heads`; `model.vocab` is at least 256 for text; `batch.micro` divides `batch.global`; every pipeline chunk gets a
-layer, as many chunks as the schedule can run, and `pipeline.split` names `pp * chunks` chunks that add up to
-`model.layers`; validation needs files, and whole global batches.
+`model.heads` and for gpt2 equals it; `model.vocab` is at least 256 for text; `batch.micro` divides `batch.global`; every
+pipeline chunk gets a layer, as many chunks as the schedule can run, and `pipeline.split` names `pp * chunks` chunks that
+add up to `model.layers`; validation needs files, and whole global batches.
 
 Checked against the number of ranks: the degrees multiply to it (`dp_shard = -1` takes what is left); `tp` divides
 `heads`, `kv_heads`, `ffn_dim`, `vocab` and, with `sequence_parallel`, `seq_len`; `batch.global` is a multiple of

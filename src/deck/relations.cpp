@@ -29,6 +29,12 @@ std::string KvHeadsDivideHeads(const Deck& deck) {
   return fmt::format("must divide model.heads = {} (allowed: {})", m.heads, ListNumbers(Divisors(m.heads)));
 }
 
+std::string Gpt2HasNoGroups(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.family != "gpt2" || m.kv_heads == m.heads) return "";
+  return fmt::format("has no grouped heads: model.kv_heads must be model.heads = {}, not {} (leave it out)", m.heads, m.kv_heads);
+}
+
 std::string TextNeedsBytes(const Deck& deck) {
   if (deck.data.format != "text" || deck.model.vocab >= 256) return "";
   return "must be at least 256 for data.format = \"text\": tokens are bytes";
@@ -152,6 +158,7 @@ const std::vector<Relation>& DeckRelations() {
   static const std::vector<Relation> rank_free = {
       {{"model.heads", "model.dim"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
+      {{"model.family", "model.kv_heads", "model.heads"}, Gpt2HasNoGroups},
       {{"model.vocab", "data.format"}, TextNeedsBytes},
       {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},

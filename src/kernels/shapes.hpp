@@ -32,23 +32,26 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
-/// CHECKs that spec and shapes agree.
+/// CHECKs that spec and shapes agree. By its letters a spec is tokens times a weight as stored ("bsX,XY->bsY") or transposed
+/// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order.
 inline ProductShape ProductOf(const KernelCall& call) {
   const Tensor& a = call.inputs[0];
   const Tensor& b = call.inputs[1];
   const std::string& spec = call.attributes->Text("spec");
   ProductShape p{};
-  if (spec == "bsk,nk->bsn") {
-    p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(a), RowsOf(b)};
-    CHECK(ColumnsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
-  } else if (spec == "bsn,nk->bsk") {
+  int64_t depth = 0;  // as b has it
+  if (spec == "bsk,nk->bsn" || spec == "bsn,kn->bsk") {
+    p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(b), RowsOf(b)};
+    depth = ColumnsOf(b);
+  } else if (spec == "bsn,nk->bsk" || spec == "bsk,kn->bsn") {
     p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1, ColumnsOf(b)};
-    CHECK(RowsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
+    depth = RowsOf(b);
   } else {
-    CHECK(spec == "bsn,bsk->nk", "matmul: spec {} is unknown", spec);
+    CHECK(spec == "bsn,bsk->nk" || spec == "bsk,bsn->kn", "matmul: spec {} is unknown", spec);
     p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1, ColumnsOf(b)};
-    CHECK(RowsOf(b) == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
+    depth = RowsOf(b);
   }
+  CHECK(depth == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   const Tensor& c = call.outputs[0];
   CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
   CHECK(!call.accumulate || c.dtype == Dtype::kF32, "matmul {}: only f32 accumulates", spec);
@@ -107,6 +110,13 @@ inline AttentionShape MergedAttentionOf(const KernelCall& call) {
         "attention_merge: {} and {} do not belong together", ToString(o.shape), ToString(lse.shape));
   const int64_t heads = lse.shape[1], e = heads == 0 ? 0 : o.shape[2] / heads;
   return {o.shape[0], o.shape[1], 0, heads, heads, e, false, {}, {}};
+}
+
+/// Row of `table` [p,d] for the position at `s`; CHECKs that it has one.
+inline int64_t PositionRow(const Tensor& positions, int64_t s, const Tensor& table) {
+  const int64_t row = positions.As<int32_t>()[s];
+  CHECK(row >= 0 && row < table.shape[0], "position {} of a table of {}", row, table.shape[0]);
+  return row;
 }
 
 /// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.

@@ -17,8 +17,19 @@ int Builder::StepInput(const std::string& name, Shape shape, std::string layout)
 }
 
 int Builder::Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init) {
+  StoredPart whole{name, shape, Shape(shape.size(), 0)};
+  return AddParameter(name, std::move(whole), std::move(shape), std::move(layout), init);
+}
+
+int Builder::Parameter(const std::string& word, const StoredPart& stored, Shape shape, std::string layout,
+                       ParameterInit init) {
+  return AddParameter(stored.name + "[" + word + "]", stored, std::move(shape), std::move(layout), init);
+}
+
+int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init) {
   model_.parameters.push_back(name);
   model_.inits.push_back(init);
+  model_.stored.push_back(std::move(stored));
   const int master = model_.graph.AddValue({"parameters/" + name, MakeType(Dtype::kF32, std::move(shape)),
                                             ValueKind::kState, Frequency::kStep, Chunk(), -1, std::move(layout)});
   if (compute_ == Dtype::kF32) return master;
@@ -49,6 +60,17 @@ int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, s
   const int first = op.outputs.at(0);
   model_.graph.AddOp(std::move(op));
   return first;
+}
+
+void Builder::Loss(int logits, Purpose purpose) {
+  std::vector<int>& results = model_.graph.results;
+  if (purpose == Purpose::kSample) return results.push_back(logits);
+  const Shape& shape = model_.graph.values[static_cast<size_t>(logits)].type.shape;
+  const int targets = MicrobatchInput("targets", {shape[0], shape[1]}, "batch,seq");
+  const int max = Emit("logits_max", {logits}, {"logits_max"});
+  const int sum = Emit("logits_sum", {logits, max, targets}, {"logits_sum", "logits_target"});
+  const int loss = Emit("token_loss", {max, sum, OutputsOf(sum)[1], targets}, {"loss", "count"});
+  results = OutputsOf(loss);
 }
 
 const std::vector<int>& Builder::OutputsOf(int value) const {

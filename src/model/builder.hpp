@@ -22,20 +22,22 @@ class Builder {
 
   /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, made once a step.
   int Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init);
+  /// The same for one that is stored as a part of a larger tensor; `word` tells it from the other parts.
+  int Parameter(const std::string& word, const StoredPart& stored, Shape shape, std::string layout, ParameterInit init);
 
   /// Emits a forward op, names its outputs and returns the first, which gets the layout.
   int Emit(std::string_view kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
            std::string layout = "");
   /// The same in role P: it needs step values only.
   int Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
-  /// All outputs of the op that makes `value`.
-  const std::vector<int>& OutputsOf(int value) const;
-
-  int Find(const std::string& name) const { return model_.graph.Find(name); }
-  void Result(int value) { model_.graph.results.push_back(value); }
+  /// How every family ends: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and their count.
+  void Loss(int logits, Purpose purpose);
   Model Finish() { return std::move(model_); }
 
  private:
+  /// All outputs of the op that makes `value`.
+  const std::vector<int>& OutputsOf(int value) const;
+  int AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init);
   int EmitIn(Role role, std::string_view kind, std::vector<int> inputs, std::vector<std::string> names,
              Attributes attributes, std::string layout);
   int Chunk() const { return split_.chunk_of_layer[static_cast<size_t>(layer_)]; }

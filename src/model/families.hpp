@@ -6,5 +6,6 @@
 namespace espalier {
 
 Model BuildLlama(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
+Model BuildGpt2(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
 
 }  // namespace espalier

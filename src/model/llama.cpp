@@ -85,14 +85,7 @@ class Llama {
     x = Norm(x, "model.norm");
     const int w = m_.tie_embeddings ? embedding_
                                     : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-    const int logits =
-        b_.Emit("matmul", {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits");
-    if (purpose_ == Purpose::kSample) return b_.Result(logits);
-    const int targets = b_.MicrobatchInput("targets", {batch_, m_.seq_len}, "batch,seq");
-    const int max = b_.Emit("logits_max", {logits}, {"logits_max"});
-    const int sum = b_.Emit("logits_sum", {logits, max, targets}, {"logits_sum", "logits_target"});
-    const int loss = b_.Emit("token_loss", {max, sum, b_.OutputsOf(sum)[1], targets}, {"loss", "count"});
-    for (int output : b_.OutputsOf(loss)) b_.Result(output);
+    b_.Loss(b_.Emit("matmul", {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"), purpose_);
   }
 
   const Deck::Model& m_;

@@ -7,7 +7,8 @@ namespace espalier {
 
 Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose) {
   if (deck.model.family == "llama") return BuildLlama(deck, split, batch, purpose);
-  throw UserError(ExitStatus::kDeck, fmt::format("model.family = \"{}\": allowed: llama", deck.model.family));
+  if (deck.model.family == "gpt2") return BuildGpt2(deck, split, batch, purpose);
+  throw UserError(ExitStatus::kDeck, fmt::format("model.family = \"{}\": allowed: llama, gpt2", deck.model.family));
 }
 
 int64_t ParameterCount(const Model& model) {

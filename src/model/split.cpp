@@ -1,33 +1,24 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/model/flops.hpp"
 #include "espalier/model/model.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-/// Forward flops of one token in one layer, and in the head (embedding: none).
-struct TokenFlops {
-  double layer, head;
-};
-
-TokenFlops CountFlops(const Deck::Model& m) {
-  const double d = double(m.dim), kv = double(m.kv_heads * m.dim / m.heads);
-  const double attention = 2 * d * (2 * d + 2 * kv) + 2 * double(m.seq_len) * d;
-  return {attention + 6 * d * double(m.ffn_dim), 2 * d * double(m.vocab)};
-}
-
 /// Layers per chunk with the smallest largest load, earlier chunks larger among equals.
 std::vector<int64_t> Balance(const Deck::Model& m, int chunks) {
-  const TokenFlops flops = CountFlops(m);
+  const ForwardFlops flops = ForwardFlopsPerToken(m);
+  const double layer = flops.products + flops.attention;
   std::vector<int64_t> layers(static_cast<size_t>(chunks), 1);
-  std::vector<double> load(static_cast<size_t>(chunks), flops.layer);
+  std::vector<double> load(static_cast<size_t>(chunks), layer);
   load.back() += flops.head;
   for (int64_t l = chunks; l < m.layers; ++l) {
     const size_t least = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
     ++layers[least];
-    load[least] += flops.layer;
+    load[least] += layer;
   }
   return layers;
 }

@@ -1,41 +1,51 @@
-// Products of activations and weights. One op, three letterings: y = x W^T, dx = dy W, dW = dy^T x (weights are [out, in]).
+// Products of activations and weights. One op, and three letterings for each way to store a weight: y = x W^T, dx = dy W,
+// dW = dy^T x for [out, in] ("bsk,nk->bsn": Llama's), y = x W, dx = dy W^T, dW = x^T dy for [in, out] ("bsk,kn->bsn": GPT-2's).
+#include <map>
+
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr std::string_view kForward = "bsk,nk->bsn";
-constexpr std::string_view kInputGradient = "bsn,nk->bsk";
-constexpr std::string_view kWeightGradient = "bsn,bsk->nk";
+Attributes Spec(const std::string& a, const std::string& b, const std::string& c) {
+  return {{}, {{"spec", a + "," + b + "->" + c}}};
+}
 
-Attributes Spec(std::string_view spec) { return {{}, {{"spec", std::string(spec)}}}; }
-
-Letters MatmulLetters(const OpContext& c) {
-  const std::string& spec = c.op.attributes.Text("spec");
+Letters LettersOf(const std::string& spec) {
   const size_t comma = spec.find(','), arrow = spec.find("->");
   return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1)}, {spec.substr(arrow + 2)}, "bsnk"};
 }
+Letters MatmulLetters(const OpContext& c) { return LettersOf(c.op.attributes.Text("spec")); }
+
+/// A product of tokens with tokens makes a weight gradient, in fp32.
+bool MakesWeightGradient(const Letters& letters) { return letters.outputs[0].size() == 2; }
 
 std::vector<Type> Infer(const OpContext& c) {
-  const Shape& a = c.Extents(0);
-  const Shape& b = c.Extents(1);
-  const std::string& spec = c.op.attributes.Text("spec");
-  if (spec == kForward) return {MakeType(c.ElementType(0), {a[0], a[1], b[0]})};
-  if (spec == kInputGradient) return {MakeType(c.ElementType(0), {a[0], a[1], b[1]})};
-  CHECK(spec == kWeightGradient, "matmul: unknown spec {}", spec);
-  return {MakeType(Dtype::kF32, {a[2], b[2]})};
+  const Letters letters = MatmulLetters(c);
+  std::map<char, int64_t> extents;
+  for (size_t i = 0; i < 2; ++i)
+    for (size_t d = 0; d < letters.inputs[i].size(); ++d) extents[letters.inputs[i][d]] = c.Extents(static_cast<int>(i))[d];
+  Shape shape;
+  for (char letter : letters.outputs[0]) shape.push_back(extents.at(letter));
+  return {MakeType(MakesWeightGradient(letters) ? Dtype::kF32 : c.ElementType(0), std::move(shape))};
 }
 
 void Gradient(GradientBuilder& g) {
-  CHECK(g.ForwardAttributes().Text("spec") == kForward, "only the forward product has a gradient");
-  g.Emit("matmul", {g.Adjoint(0), g.Input(1)}, Spec(kInputGradient), {0});
-  g.Emit("matmul", {g.Adjoint(0), g.Input(0)}, Spec(kWeightGradient), {1});
+  const Letters letters = LettersOf(g.ForwardAttributes().Text("spec"));
+  CHECK(!MakesWeightGradient(letters), "only the forward product has a gradient");
+  const std::string &x = letters.inputs[0], &w = letters.inputs[1], &y = letters.outputs[0];
+  const int dy = g.Adjoint(0);
+  g.Emit("matmul", {dy, g.Input(1)}, Spec(y, w, x), {0});
+  if (w[0] == y[2])
+    g.Emit("matmul", {dy, g.Input(0)}, Spec(y, x, w), {1});
+  else
+    g.Emit("matmul", {g.Input(0), dy}, Spec(x, y, w), {1});
 }
 
 /// 2 M N K: each element of the output is a dot product over the contracted letters.
 double Flops(const LocalOp& c) {
-  const bool weight_gradient = c.op.attributes.Text("spec") == kWeightGradient;
+  const bool weight_gradient = c.outputs[0].size() == 2;
   const double contracted = weight_gradient ? double(c.inputs[0][0]) * double(c.inputs[0][1]) : double(c.inputs[0][2]);
   return 2.0 * double(Volume(c.outputs[0])) * contracted;
 }

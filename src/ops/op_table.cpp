@@ -14,6 +14,8 @@ std::vector<OpDefinition> MakeTable() {
       Embedding(), EmbeddingGrad(), RmsNorm(),   RmsNormGrad(), RmsNormWeightGrad(), Matmul(),    Rope(),
       RopeTable(), Attention(),     AttentionGrad(), AttentionMerge(), Add(),     Swiglu(),            SwigluGrad(), Cast(),
       LogitsMax(), LogitsSum(),     TokenLoss(), CrossEntropyGrad(), SumSquares(),   Clip(),      Adamw(),
+      LayerNorm(), LayerNormGrad(), LayerNormWeightGrad(), PositionEmbedding(), PositionEmbeddingGrad(),
+      AddBias(),   BiasGrad(),      Gelu(),      GeluGrad(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);
   return table;

@@ -15,7 +15,7 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "heads" || dim == "ffn" || dim == "vocab") return {Axis::kTp};
   if (dim == "logits") return p.loss_parallel ? std::vector{Axis::kTp} : std::vector<Axis>{};
   if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
-  CHECK(dim == "embed" || dim == "whole_seq", "unknown logical dim {}", dim);
+  CHECK(dim == "embed" || dim == "position" || dim == "whole_seq", "unknown logical dim {}", dim);
   return {};
 }
 

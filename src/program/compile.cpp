@@ -30,6 +30,7 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
   c.parameter_count = ParameterCount(model);
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
+  c.stored = std::move(model.stored);
   RunPasses(model.graph, {deck, c.mesh, c.schedule.stage_of_chunk}, purpose, observe);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;

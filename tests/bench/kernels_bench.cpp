@@ -137,7 +137,30 @@ std::vector<Bench> RowWise() {
       return Call{{x, w}, {x, rstd}, head};
     };
   };
+  const auto layer_norm = [=](const char* op) -> Bench {
+    const std::string name = op;
+    return {name, name, [=](Random& r, const Model& m, Dtype t) {
+              const OwnedTensor x = r.Real(t, {1, m.seq, m.dim}), w = r.Real(t, {m.dim}), dw(Dtype::kF32, {m.dim});
+              const OwnedTensor row = r.Real(Dtype::kF32, {1, m.seq}, 1, 2);
+              if (name == "layer_norm") return Call{{x, w, w}, {x, row, row}, head};
+              if (name == "layer_norm_grad") return Call{{x, w, row, row, x}, {x}};
+              return Call{{x, row, row, x}, {dw, dw}};
+            }};
+  };
+  const auto bias = [](bool backward) -> Maker {
+    return [=](Random& r, const Model& m, Dtype t) {
+      const OwnedTensor x = r.Real(t, {1, m.seq, m.ffn}), b = r.Real(t, {m.ffn});
+      return backward ? Call{{x}, {OwnedTensor(Dtype::kF32, {m.ffn})}} : Call{{x, b}, {x}};
+    };
+  };
   return {
+      layer_norm("layer_norm"),
+      layer_norm("layer_norm_grad"),
+      layer_norm("layer_norm_weight_grad"),
+      {"add_bias", "add_bias", bias(false)},
+      {"bias_grad", "bias_grad", bias(true)},
+      {"gelu", "gelu", Rows(1, 1, true)},
+      {"gelu_grad", "gelu_grad", Rows(2, 1, true)},
       {"rms_norm", "rms_norm", norm(false, false)},
       {"rms_norm_grad", "rms_norm_grad", norm(false, true)},
       {"rms_norm_weight_grad", "rms_norm_weight_grad", norm(true, true)},

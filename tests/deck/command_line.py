@@ -1,5 +1,6 @@
 """The executable's command line: exit status, what is printed, and where. Nothing here trains."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -106,6 +107,16 @@ class Answers(unittest.TestCase):
         self.assertGreaterEqual(len(decks), 4)
         for deck in decks:
             self.answer("check", str(deck))
+
+    def test_plan_counts_flops(self):
+        path = pathlib.Path(os.environ.get("TMPDIR", "/tmp")) / f"espalier_plan_{os.getpid()}.json"
+        try:
+            text = self.answer("plan", str(ROOT / "inputs/gpt2/124m.toml"), "--ranks", "8", "batch.global=8", "--json", str(path))
+            plan = json.loads(path.read_text(encoding="ascii"))
+        finally:
+            path.unlink(missing_ok=True)
+        self.assertIn("7.978153e+08 per token, causal; 8.544384e+08 with full attention", text)
+        self.assertEqual((plan["parameters"], plan["flops_per_token"]), (124439808, {"causal": 797815296, "full": 854438400}))
 
     def test_info(self):
         text = self.answer("info")

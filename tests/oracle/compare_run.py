@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains with Hugging Face's Llama and PyTorch's AdamW what a run trained, and compares every loss and gradient norm.
+"""Trains with Hugging Face's model and PyTorch's AdamW what a run trained, and compares every loss and gradient norm.
 
     compare_run.py RUN [--steps N] [--rtol 1e-5]
 

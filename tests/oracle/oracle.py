@@ -1,4 +1,4 @@
-"""What the oracle scripts share: Hugging Face's Llama for a deck, formula weights, tokens, learning rate, AdamW."""
+"""What the oracle scripts share: Hugging Face's model for a deck, formula weights, tokens, learning rate, AdamW."""
 import glob
 import math
 import os
@@ -22,10 +22,19 @@ def load_deck(path):
 
 
 def build_model(deck):
-    """LlamaForCausalLM in fp32 with the shape of the deck's [model]; exits if the family is another."""
-    m = deck["model"]
-    if m.get("family", "llama") != "llama":
-        raise SystemExit(f"model.family = {m['family']!r}: the oracle knows llama")
+    """LlamaForCausalLM or GPT2LMHeadModel in fp32 with the shape of the deck's [model]."""
+    return {"llama": build_llama, "gpt2": build_gpt2}[deck["model"].get("family", "llama")](deck["model"])
+
+
+def build_gpt2(m):
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=m["vocab"], n_embd=m["dim"], n_inner=m["ffn_dim"], n_layer=m["layers"], n_head=m["heads"],
+        n_positions=m["seq_len"], layer_norm_epsilon=m.get("norm_eps", 1e-5), activation_function="gelu_new",
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=m.get("tie_embeddings", False),
+        attn_implementation="eager"))
+
+
+def build_llama(m):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=m["vocab"], hidden_size=m["dim"], intermediate_size=m["ffn_dim"], num_hidden_layers=m["layers"],
         num_attention_heads=m["heads"], num_key_value_heads=m.get("kv_heads", m["heads"]),
@@ -56,10 +65,10 @@ def fnv1a64(text):
 
 def formula_weights(name, shape, scale=0.4):
     """Element i is scale * ((((fnv1a64(name) + i * GOLDEN) mod 2^64) >> 40) / 2^24 - 0.5), plus 1 if the tensor is a
-    vector (a norm), computed in fp64 and rounded to fp32."""
+    norm's weight (a vector that is no bias), computed in fp64 and rounded to fp32."""
     index = np.arange(int(np.prod(shape)), dtype=np.uint64)
     bits = (np.uint64(fnv1a64(name)) + index * np.uint64(GOLDEN)) >> np.uint64(40)
-    values = scale * (bits.astype(np.float64) / 2**24 - 0.5) + (1.0 if len(shape) == 1 else 0.0)
+    values = scale * (bits.astype(np.float64) / 2**24 - 0.5) + (1.0 if len(shape) == 1 and name.endswith(".weight") else 0.0)
     return values.astype(np.float32).reshape(shape)
 
 

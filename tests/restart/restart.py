@@ -2,7 +2,7 @@
 import os, re, subprocess, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, difference, launch, layout, train
+from runs import Checks, ROOT, difference, launch, layout, train
 
 MODEL = ["model.heads=8", "model.kv_heads=4", "checkpoint.restart=auto", "optimizer.clip_norm=1.0"]
 RTOL = 1e-5
@@ -25,6 +25,22 @@ def tensor(checkpoint, name, folder):
 def same_tensors(a, b, folder):
     names = datasets(a)
     return len(names) > 0 and names == datasets(b) and all(tensor(a, n, folder) == tensor(b, n, folder) for n in names)
+
+
+def gpt2(checks, folder):
+    """c_attn is stored whole and sharded in three parts by heads: any layout loads it from any other."""
+    deck, steps = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml"), ["run.steps=6", "checkpoint.every_steps=3"]
+    degrees, ranks = layout("222")
+    straight = train(os.path.join(folder, "gpt2"), ranks, degrees + steps, deck=deck)
+    for digits in ("114", "411", "141", "111"):
+        degrees, ranks = layout(digits)
+        other = train(os.path.join(folder, f"gpt2_{digits}"), ranks, degrees + steps + ["checkpoint.at_start=true"], deck=deck,
+                      flags=["-r", straight.checkpoint(3)])
+        checks.that(same_tensors(straight.checkpoint(3), other.checkpoint(3), folder), f"gpt2 222 -> {digits}: loaded tensors bitwise")
+        worst = difference(other.curve("loss"), straight.curve("loss", 4))
+        checks.that(worst <= RTOL and len(other.steps) == 3, f"gpt2 222 -> {digits}: losses differ by {worst:.1e}")
+    sample = launch(1, ["sample", straight.checkpoint(6), "--prompt", "The ", "--tokens", "24"])
+    checks.that(sample.returncode == 0 and sample.stdout.startswith("The ") and len(sample.stdout) >= 28, "gpt2: a text of 24 tokens is sampled")
 
 
 def main():
@@ -58,6 +74,7 @@ def main():
         checks.that(wrong.returncode == 3 and "96" in wrong.stdout and "88" in wrong.stdout, "a checkpoint of another model is refused with both values")
         missing = launch(1, ["run", os.environ["DECK"], "-d", home("missing"), "-r", "latest"])
         checks.that(missing.returncode == 3, "restart from nothing is exit 3")
+        gpt2(checks, folder)
     checks.finish()
 
 

@@ -75,13 +75,14 @@ inline std::vector<std::string> OnRanks(int ranks, const std::function<void(Worl
 /// Degrees of pp, dp_replicate, dp_shard, cp, tp.
 using Degrees = std::array<int, kAxisCount>;
 
-/// Tensors of every kind of placement; sizes that no degree divides; one of more than 1 MiB; layer l on stage l % pp.
+/// Tensors of every kind of placement; sizes that no degree divides; parts of one stored tensor; one of more than 1 MiB; layer l on stage l % pp.
 inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
   struct Sketch {
     const char* name;
     Shape shape;
     std::vector<std::vector<Axis>> dims;
     int layer;
+    std::optional<StoredPart> part = std::nullopt;
   };
   const std::vector<Axis> none, tp = {Axis::kTp}, fsdp = {Axis::kDpShard, Axis::kCp},
                                 all = {Axis::kTp, Axis::kDpShard, Axis::kCp};
@@ -93,6 +94,11 @@ inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
       {"model.layers.1.norm.weight", {3}, {all}, 2},
       {"model.norm.weight", {11}, {none}, 3},
       {"lm_head.weight", {701, 600}, {tp, fsdp}, 3},
+      {"h.0.c_attn.weight[q]", {5, 7}, {fsdp, tp}, 1, StoredPart{"h.0.c_attn.weight", {5, 21}, {0, 0}}},
+      {"h.0.c_attn.bias[q]", {7}, {all}, 1, StoredPart{"h.0.c_attn.bias", {14}, {0}}},
+      {"h.0.c_attn.weight[k]", {5, 7}, {fsdp, tp}, 1, StoredPart{"h.0.c_attn.weight", {5, 21}, {0, 7}}},
+      {"h.0.c_attn.bias[v]", {7}, {all}, 1, StoredPart{"h.0.c_attn.bias", {14}, {7}}},
+      {"h.0.c_attn.weight[v]", {5, 7}, {fsdp, tp}, 1, StoredPart{"h.0.c_attn.weight", {5, 21}, {0, 14}}},
   };
   const Mesh mesh(degrees);
   std::vector<StateTensor> tensors;
@@ -102,7 +108,9 @@ inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
       for (size_t d = 0; d < sketch.dims.size(); ++d)
         for (Axis axis : sketch.dims[d])
           if (mesh.Degree(axis) > 1) type.placements.dims[d].push_back(axis);
-      tensors.push_back({std::string(prefix) + sketch.name, type, sketch.layer % degrees[0]});
+      std::optional<StoredPart> part = sketch.part;
+      if (part) part->name = prefix + part->name;
+      tensors.push_back({std::string(prefix) + sketch.name, type, sketch.layer % degrees[0], part});
     }
   return tensors;
 }

@@ -300,6 +300,8 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"parallel.tp=3",
                      "parallel.tp = 3: must divide model.kv_heads = 2 (allowed: 1, 2)"},
         OverrideCase{"parallel.cp=5", "parallel.cp = 5: twice it must divide model.seq_len = 24 (allowed: 1, 2, 3, 4, 6, 12)"},
+        OverrideCase{"model.family=gpt2",
+                     "model.family = \"gpt2\": has no grouped heads: model.kv_heads must be model.heads = 6, not 2 (leave it out)"},
         OverrideCase{"data.validate_every_steps=5",
                      "data.validate_every_steps = 5: needs data.validation to name at least one file or glob"}));
 
@@ -322,8 +324,6 @@ INSTANTIATE_TEST_SUITE_P(
     LaterVersions, Overrides,
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
-        OverrideCase{"model.family=gpt2",
-                     "model.family = \"gpt2\": not available in this version (allowed: \"llama\")"},
         OverrideCase{"recompute.mode=full",
                      "recompute.mode = \"full\": not available in this version (allowed: \"none\")"},
         OverrideCase{"parallel.reduce=microbatch",

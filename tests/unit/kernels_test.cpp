@@ -143,6 +143,50 @@ TEST_P(Kernels, RmsNorm) {
   }
 }
 
+TEST_P(Kernels, LayerNorm) {
+  for (int64_t d : {1, 3, 17, 65, 127, 768}) {
+    Case c{"layer_norm", {Real({2, 33, d}, -1, 3), Real({d}, 0.5, 2), Real({d})}, {}, {{{"eps", 1e-5}}, {}}};
+    c.outputs = {Empty(T(), {2, 33, d}), Empty(kF32, {2, 33}), Empty(kF32, {2, 33})};
+    const std::vector<OwnedTensor> results = c.Reference();
+    const OwnedTensor &mean = results[1], &rstd = results[2];
+    Check(c, SumBound(d, 4 * std::max(1.0, rstd.Largest())));
+    Case input{"layer_norm_grad", {c.inputs[0], c.inputs[1], mean, rstd, Real({2, 33, d})}, {Empty(T(), {2, 33, d})}};
+    Check(input, SumBound(d, rstd.Largest() * rstd.Largest() * 8));
+    for (bool accumulate : {false, true}) {
+      Check({"layer_norm_weight_grad", {c.inputs[0], mean, rstd, input.inputs[4]}, {F32({d}), F32({d})}, {}, accumulate},
+            SumBound(66, 2 * rstd.Largest()));
+    }
+  }
+}
+
+TEST_P(Kernels, PositionEmbedding) {
+  for (int64_t d : {1, 17, 65, 127}) {
+    OwnedTensor positions(Dtype::kI32, {11});  // not in order, not from 0: a piece of a reordered sequence
+    for (int64_t s = 0; s < 11; ++s) positions.Set(s, static_cast<double>((s * 5 + 3) % 13));
+    const Case c{"position_embedding", {Real({3, 11, d}), positions, Real({13, d})}, {Empty(T(), {3, 11, d})}};
+    Check(c, SumBound(2, 1));
+    CheckInPlace(c, 0, 0);
+    for (bool accumulate : {false, true}) {
+      Check({"position_embedding_grad", {positions, Real({3, 11, d})}, {F32({13, d})}, {}, accumulate}, SumBound(4, 1));
+    }
+  }
+}
+
+TEST_P(Kernels, PositionsBeyondTheTableAreRefused) {
+  const Case c{"position_embedding", {Real({1, 2, 3}), random_.Integer({2}, 4, 4), Real({4, 3})}, {Empty(T(), {1, 2, 3})}};
+  EXPECT_THROW(c.Cpu(), InvariantError);
+  EXPECT_THROW(c.Reference(), InvariantError);
+}
+
+TEST_P(Kernels, Bias) {
+  for (int64_t n : {1, 17, 65, 127, 3072}) {
+    const Case c{"add_bias", {Real({2, 33, n}), Real({n})}, {Empty(T(), {2, 33, n})}};
+    Check(c, SumBound(2, 1));
+    CheckInPlace(c, 0, 0);
+    for (bool accumulate : {false, true}) Check({"bias_grad", {c.inputs[0]}, {F32({n})}, {}, accumulate}, SumBound(66, 1));
+  }
+}
+
 struct Sizes {
   int64_t rows, n, k;
 };
@@ -155,7 +199,11 @@ TEST_P(Kernels, Matmul) {
     Check({"matmul", {dy, w}, {Empty(T(), {1, s.rows, s.k})}, spec("bsn,nk->bsk")}, SumBound(s.n, 1), false);
     for (bool accumulate : {false, true}) {
       Check({"matmul", {dy, x}, {F32({s.n, s.k})}, spec("bsn,bsk->nk"), accumulate}, SumBound(s.rows + 1, 1), false);
+      Check({"matmul", {x, dy}, {F32({s.k, s.n})}, spec("bsk,bsn->kn"), accumulate}, SumBound(s.rows + 1, 1), false);
     }
+    const OwnedTensor stored_in_out = Real({s.k, s.n});
+    Check({"matmul", {x, stored_in_out}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,kn->bsn")}, SumBound(s.k, 1), false);
+    Check({"matmul", {dy, stored_in_out}, {Empty(T(), {1, s.rows, s.k})}, spec("bsn,kn->bsk")}, SumBound(s.n, 1), false);
   }
 }
 
@@ -393,6 +441,30 @@ TEST_P(Kernels, SwigluOfExtremeGates) {
   Check(c, 1e-37);
 }
 
+TEST_P(Kernels, Gelu) {
+  for (int64_t n : {1, 17, 65, 40003}) {
+    const Case c{"gelu", {Real({1, n}, -9, 9)}, {Empty(T(), {1, n})}};
+    Check(c, SumBound(8, 9));
+    CheckInPlace(c, 0, 0);
+    const Case grad{"gelu_grad", {c.inputs[0], Real({1, n})}, {Empty(T(), {1, n})}};
+    Check(grad, SumBound(8, 9));
+    for (size_t input : {0, 1}) CheckInPlace(grad, 0, input);
+  }
+}
+
+TEST_P(Kernels, GeluOfExtremes) {
+  Case c{"gelu", {Empty(T(), {6})}, {Empty(T(), {6})}};
+  const double extremes[] = {-1e30, -100, 0, 100, 1e30, std::nan("")};
+  for (int i = 0; i < 6; ++i) c.inputs[0].Set(i, extremes[i]);
+  const Case grad{"gelu_grad", {c.inputs[0], Real({6}, 1, 1)}, c.outputs};
+  const OwnedTensor y = c.Cpu()[0], dx = grad.Cpu()[0];
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(y[i], extremes[i] > 0 ? c.inputs[0][i] : 0) << extremes[i];
+    EXPECT_EQ(dx[i], extremes[i] > 0 ? 1 : extremes[i] < 0 ? 0 : 0.5) << extremes[i];
+  }
+  EXPECT_TRUE(std::isnan(y[5]) && std::isnan(dx[5]));
+}
+
 Case LogitsCase(Random& random, Dtype type, int64_t width, const char* op) {
   Case c{op, {random.Real(type, {2, 9, width}, -8, 8, {0, 0, 5})}, {}};
   Case largest{"logits_max", c.inputs, {OwnedTensor(kF32, {2, 9})}};
@@ -541,6 +613,17 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"matmul", {logits, Real({v, d})}, {y}, spec("bsn,nk->bsk")}, SumBound(8, 1), false);
     Check({"matmul", {logits, x}, {F32({v, d})}, spec("bsn,bsk->nk")}, SumBound(8, 1), false);
     Check({"matmul", {logits, x}, {F32({v, d})}, spec("bsn,bsk->nk"), true}, SumBound(8, 1), false);
+    Check({"matmul", {x, Real({d, v})}, {logits}, spec("bsk,kn->bsn")}, SumBound(8, 1), false);
+    if (d > 0) Check({"layer_norm", {x, w, w}, {y, row, row}, head}, SumBound(d, 400));
+    if (d > 0) Check({"layer_norm_grad", {x, w, row, row, x}, {y}}, SumBound(d, 8));
+    Check({"layer_norm_weight_grad", {x, row, row, x}, {F32({d}), F32({d})}}, SumBound(6, 4));
+    const OwnedTensor positions = random_.Integer({s}, 0, 4);
+    Check({"position_embedding", {x, positions, Real({5, d})}, {y}}, SumBound(2, 1));
+    Check({"position_embedding_grad", {positions, x}, {F32({5, d})}}, SumBound(6, 1));
+    Check({"add_bias", {x, w}, {y}}, SumBound(2, 1));
+    Check({"bias_grad", {x}, {F32({d})}}, SumBound(6, 1));
+    Check({"gelu", {x}, {y}}, SumBound(8, 1));
+    Check({"gelu_grad", {x, x}, {y}}, SumBound(8, 1));
     Check({"rope", {x, F32({s, 4})}, {y}, head}, SumBound(2, 1));
     Check({"add", {x, x}, {y}}, 0);
     Check({"swiglu", {x, x}, {y}}, SumBound(8, 1));
@@ -669,6 +752,39 @@ TEST_F(Differences, RmsNorm) {
   ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
   const Case weight{"rms_norm_weight_grad", {forward.inputs[0], rstd, dy}, {OwnedTensor(kF32, {7})}};
   ExpectGradient(weight.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, LayerNorm) {
+  const Case forward{"layer_norm",
+                     {Real({2, 2, 7}), Real({7}), Real({7})},
+                     {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2}), OwnedTensor(kF32, {2, 2})},
+                     {{{"eps", 1e-1}}, {}}};
+  const OwnedTensor dy = Real({2, 2, 7}), mean = forward.Reference()[1], rstd = forward.Reference()[2];
+  const Case input{"layer_norm_grad", {forward.inputs[0], forward.inputs[1], mean, rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
+  ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
+  const Case weight{"layer_norm_weight_grad", {forward.inputs[0], mean, rstd, dy}, {OwnedTensor(kF32, {7}), OwnedTensor(kF32, {7})}};
+  const std::vector<OwnedTensor> gradients = weight.Reference();
+  for (size_t i = 0; i < 2; ++i) ExpectGradient(gradients[i], Differentiate(forward, i + 1, dy));
+}
+
+TEST_F(Differences, PositionEmbedding) {
+  const Case forward{"position_embedding", {Real({2, 3, 4}), random_.Integer({3}, 0, 4), Real({5, 4})}, {OwnedTensor(kF32, {2, 3, 4})}};
+  const OwnedTensor dy = Real({2, 3, 4});
+  const Case grad{"position_embedding_grad", {forward.inputs[1], dy}, {OwnedTensor(kF32, {5, 4})}};
+  ExpectGradient(grad.Reference()[0], Differentiate(forward, 2, dy));
+}
+
+TEST_F(Differences, Bias) {
+  const Case forward{"add_bias", {Real({2, 3, 4}), Real({4})}, {OwnedTensor(kF32, {2, 3, 4})}};
+  const OwnedTensor dy = Real({2, 3, 4});
+  ExpectGradient(Case{"bias_grad", {dy}, {OwnedTensor(kF32, {4})}}.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, Gelu) {
+  const Case forward{"gelu", {Real({9}, -3, 3)}, {OwnedTensor(kF32, {9})}};
+  const OwnedTensor dy = Real({9});
+  const Case grad{"gelu_grad", {forward.inputs[0], dy}, {OwnedTensor(kF32, {9})}};
+  ExpectGradient(grad.Reference()[0], Differentiate(forward, 0, dy));
 }
 
 TEST_F(Differences, Matmul) {

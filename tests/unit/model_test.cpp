@@ -1,9 +1,11 @@
 // The whole model against PyTorch: loss, every gradient, and fifty AdamW steps, from the numbers committed in tests/oracle.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "espalier/data/batch_loader.hpp"
@@ -24,10 +26,20 @@ uint64_t Fnv1a64(std::string_view text) {
 }
 
 /// The formula in the head of the oracle's files.
-float OracleWeight(std::string_view name, int64_t i) {
-  const uint64_t bits = (Fnv1a64(name) + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u) >> 40;
+float OracleWeight(const StoredPart& stored, int64_t i) {
+  const uint64_t bits = (Fnv1a64(stored.name) + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u) >> 40;
   const double w = 0.4 * (static_cast<double>(bits) / 16777216.0 - 0.5);
-  return static_cast<float>(name.ends_with("norm.weight") ? 1 + w : w);
+  return static_cast<float>(stored.shape.size() == 1 && stored.name.ends_with(".weight") ? 1 + w : w);
+}
+
+/// Element i of a parameter as an element of the stored tensor.
+int64_t StoredElement(const StoredPart& stored, const Shape& extents, int64_t i) {
+  int64_t element = 0, stride = 1;
+  for (size_t d = extents.size(); d-- > 0; stride *= stored.shape[d]) {
+    element += (stored.start[d] + i % extents[d]) * stride;
+    i /= extents[d];
+  }
+  return element;
 }
 
 /// A program on one rank with the oracle's weights.
@@ -38,12 +50,30 @@ class OneRank {
         program_(MakeProgram(compilation_, {})),
         arena_(program_.arena_bytes),
         executor_(program_, {}, arena_, nullptr, kernels) {
-    for (const std::string& name : compilation_.parameters) {
-      const Tensor w = executor_.At("parameters/" + name);
-      for (int64_t i = 0; i < Volume(w.shape); ++i) w.As<float>()[i] = OracleWeight(name, i);
+    for (size_t p = 0; p < compilation_.parameters.size(); ++p) {
+      const Tensor w = executor_.At("parameters/" + compilation_.parameters[p]);
+      const StoredPart& stored = compilation_.stored[p];
+      for (int64_t i = 0; i < Volume(w.shape); ++i)
+        w.As<float>()[i] = OracleWeight(stored, StoredElement(stored, w.shape, i));
     }
     int32_t* positions = executor_.At("positions").As<int32_t>();
     for (int64_t p = 0; p < deck.model.seq_len; ++p) positions[p] = static_cast<int32_t>(p);
+  }
+
+  /// A stored tensor, whole, of the values `prefix`<parameter>`suffix`; parts that are not there are 0.
+  std::vector<double> Stored(const std::string& prefix, const std::string& name, const std::string& suffix = "") const {
+    std::vector<double> whole;
+    for (size_t p = 0; p < compilation_.parameters.size(); ++p) {
+      const StoredPart& stored = compilation_.stored[p];
+      if (stored.name != name) continue;
+      whole.resize(static_cast<size_t>(Volume(stored.shape)));
+      const std::string value = prefix + compilation_.parameters[p] + suffix;
+      if (compilation_.graph->FindOrNone(value) < 0) continue;
+      const Tensor part = executor_.At(value);
+      for (int64_t i = 0; i < Volume(part.shape); ++i)
+        whole[static_cast<size_t>(StoredElement(stored, part.shape, i))] = part.As<float>()[i];
+    }
+    return whole;
   }
 
   void Fill(const char* name, int microbatch, const std::vector<int32_t>& tokens) {
@@ -99,57 +129,74 @@ OracleGradients ReadGradients(const std::string& path) {
   return oracle;
 }
 
-Deck OracleDeck(bool tied) {
-  return SmallDeck({"model.layers=2", "model.dim=24", "model.ffn_dim=40", "model.vocab=37", "model.seq_len=9", "model.norm_eps=1e-5",
-                    "model.rope_theta=10000", std::string("model.tie_embeddings=") + (tied ? "true" : "false"), "batch.global=2",
-                    "batch.micro=2", "data.format=tokens"});
-}
-
 struct Variant {
-  const char* name;
+  std::string name, family;
   Executor::KernelFinder kernels;
   bool tied;
 };
 
+Deck OracleDeck(const Variant& v) {
+  return SmallDeck({"model.layers=2", "model.dim=24", "model.ffn_dim=40", "model.vocab=37", "model.seq_len=9", "model.norm_eps=1e-5",
+                    "model.rope_theta=10000", fmt::format("model.tie_embeddings={}", v.tied), "batch.global=2", "batch.micro=2",
+                    "data.format=tokens", "model.family=" + v.family, v.family == "gpt2" ? "model.kv_heads=4" : "model.kv_heads=2"});
+}
+
+/// Both families, tied and not, with both backends' kernels.
+std::vector<Variant> Variants() {
+  std::vector<Variant> variants;
+  for (const char* family : {"llama", "gpt2"})
+    for (bool tied : {false, true}) {
+      const std::string name = fmt::format("{}_{}", family, tied ? "tied" : "untied");
+      variants.push_back({name + "_reference", family, FindReferenceKernel, tied});
+      variants.push_back({name + "_cpu", family, FindCpuKernel, tied});
+    }
+  return variants;
+}
+
 class PyTorch : public testing::TestWithParam<Variant> {};
 
 TEST_P(PyTorch, LossAndEveryGradient) {
-  const OracleGradients oracle = ReadGradients(std::string(kOracle) + (GetParam().tied ? "llama_gradients_tied.txt" : "llama_gradients_untied.txt"));
-  OneRank run(OracleDeck(GetParam().tied), GetParam().kernels);
+  const Variant& v = GetParam();
+  const OracleGradients oracle =
+      ReadGradients(fmt::format("{}{}_gradients_{}.txt", kOracle, v.family, v.tied ? "tied" : "untied"));
+  OneRank run(OracleDeck(v), v.kernels);
   run.Fill("ids", 0, oracle.tokens);
   run.Fill("targets", 0, oracle.targets);
   run.Step(1, 0.0);
   EXPECT_NEAR(run.executor().GetScalar("mean_loss"), oracle.loss, 1e-6 * oracle.loss);
-  ASSERT_EQ(oracle.gradients.size(), run.compilation().parameters.size());
+  std::set<std::string> stored;
+  for (const StoredPart& part : run.compilation().stored) stored.insert(part.name);
+  ASSERT_EQ(oracle.gradients.size(), stored.size());
   double squares = 0;
   for (const auto& [name, expected] : oracle.gradients) {
-    const Tensor sum = run.executor().At("gradients/" + name);
-    ASSERT_EQ(Volume(sum.shape), static_cast<int64_t>(expected.size())) << name;
-    const bool second = run.compilation().graph->FindOrNone("gradients/" + name + ".2") >= 0;
-    EXPECT_EQ(second, GetParam().tied && name == "model.embed_tokens.weight");
+    const std::vector<double> first = run.Stored("gradients/", name), second = run.Stored("gradients/", name, ".2");
+    ASSERT_EQ(first.size(), expected.size()) << name;
+    const bool twice = std::any_of(second.begin(), second.end(), [](double g) { return g != 0; });
+    EXPECT_EQ(twice, v.tied && (name == "model.embed_tokens.weight" || name == "transformer.wte.weight"));
     double largest = 0;
     for (double g : expected) largest = std::max(largest, std::abs(g));
     for (size_t i = 0; i < expected.size(); ++i) {
-      double got = sum.As<float>()[i];
-      if (second) got += run.executor().At("gradients/" + name + ".2").As<float>()[i];
-      ASSERT_NEAR(got / double(oracle.tokens.size()), expected[i], 2e-6 * largest) << name << "[" << i << "]";
+      ASSERT_NEAR((first[i] + second[i]) / double(oracle.tokens.size()), expected[i], 2e-6 * largest) << name << "[" << i << "]";
       squares += expected[i] * expected[i];
     }
   }
   EXPECT_NEAR(run.executor().GetScalar("norm"), std::sqrt(squares), 2e-6 * std::sqrt(squares));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, PyTorch,
-                         testing::Values(Variant{"reference", FindReferenceKernel, false}, Variant{"reference_tied", FindReferenceKernel, true},
-                                         Variant{"cpu", FindCpuKernel, false}, Variant{"cpu_tied", FindCpuKernel, true}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Models, PyTorch, testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
-TEST(PyTorchTraining, FiftyAdamwSteps) {
-  const Deck deck = LoadDeck(std::string(kOracle) + "adamw.toml").deck;
+class PyTorchTraining : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining, testing::Values("llama", "gpt2"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(PyTorchTraining, FiftyAdamwSteps) {
+  const std::string base = fmt::format("{}{}_adamw", kOracle, GetParam());
+  const Deck deck = LoadDeck(base + ".toml").deck;
   OneRank run(deck, FindCpuKernel);
   const BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len)};
   const auto source = OpenTokenSource("text", deck.data.paths, deck.model.seq_len, deck.model.vocab);
-  std::ifstream file(std::string(kOracle) + "llama_adamw.txt");
+  std::ifstream file(base + ".txt");
   int64_t steps = 0, norms = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -172,15 +219,43 @@ TEST(PyTorchTraining, FiftyAdamwSteps) {
       ++steps;
     } else if (word == "norm") {
       words >> name >> norm;
-      const Tensor w = run.executor().At("parameters/" + name);
       double squares = 0;
-      for (int64_t i = 0; i < Volume(w.shape); ++i) squares += double(w.As<float>()[i]) * double(w.As<float>()[i]);
+      for (double w : run.Stored("parameters/", name)) squares += w * w;
       EXPECT_NEAR(std::sqrt(squares), norm, 1e-4 * norm) << name;
       ++norms;
     }
   }
   EXPECT_EQ(steps, 50);
-  EXPECT_EQ(norms, static_cast<int64_t>(run.compilation().parameters.size()));
+  std::set<std::string> stored;
+  for (const StoredPart& part : run.compilation().stored) stored.insert(part.name);
+  EXPECT_EQ(norms, static_cast<int64_t>(stored.size()));
+}
+
+// Published sizes, tied heads counted once.
+TEST(Decks, HaveThePublishedNumberOfParameters) {
+  const std::vector<std::pair<const char*, int64_t>> counts = {
+      {"llama/1b", 1'235'814'400},      {"llama/8b", 8'030'261'248}, {"llama/70b", 70'553'706'496},
+      {"llama/405b", 405'853'388'800}, {"gpt2/124m", 124'439'808},  {"gpt2/1.5b", 1'557'611'200}};
+  for (const auto& [name, parameters] : counts) {
+    const Deck deck = LoadDeck(fmt::format("{}/inputs/{}.toml", SOURCE_ROOT, name)).deck;
+    EXPECT_EQ(ParameterCount(BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain)), parameters) << name;
+  }
+}
+
+// The thirds of c_attn start as what one whole tensor would: no element twice, none left out.
+TEST(Gpt2, PartsFillWhatIsStored) {
+  const Deck deck = SmallDeck({"model.family=gpt2", "model.kv_heads=4", "model.layers=1"});
+  const Model model = BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain);
+  std::map<std::string, std::vector<int>> filled;
+  for (size_t p = 0; p < model.parameters.size(); ++p) {
+    const StoredPart& stored = model.stored[p];
+    const Shape& extents = model.graph.values[static_cast<size_t>(model.graph.Find("parameters/" + model.parameters[p]))].type.shape;
+    std::vector<int>& count = filled[stored.name];
+    count.resize(static_cast<size_t>(Volume(stored.shape)));
+    for (int64_t i = 0; i < Volume(extents); ++i) ++count[static_cast<size_t>(StoredElement(stored, extents, i))];
+  }
+  EXPECT_EQ(filled.at("transformer.h.0.attn.c_attn.weight").size(), 48u * 144u);
+  for (const auto& [name, count] : filled) EXPECT_EQ(std::count(count.begin(), count.end(), 1), std::ssize(count)) << name;
 }
 
 TEST(Split, BalancesByCostWithTheHead) {

@@ -29,7 +29,7 @@ void PrintTo(const Case& c, std::ostream* out) {
   for (const std::string& text : c.overrides) *out << text << " ";
 }
 
-/// The layouts above, and each way of context parallelism among them.
+/// The layouts above, the other family, and each way of context parallelism among them.
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const char* layout : kLayouts) cases.push_back({Layout(layout), RanksOf(layout)});
@@ -43,6 +43,11 @@ std::vector<Case> AllCases() {
         if (cp == 4) c.overrides.push_back("precision.compute=bf16");
         cases.push_back(std::move(c));
       }
+  for (const char* layout : {"222", "141", "114"}) {
+    Case c{Layout(layout), RanksOf(layout)};
+    for (const char* more : {"model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"}) c.overrides.push_back(more);
+    cases.push_back(std::move(c));
+  }
   return cases;
 }
 

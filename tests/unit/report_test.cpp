@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "espalier/report/flops.hpp"
+#include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"
 
 namespace espalier {
@@ -44,6 +44,9 @@ TEST(Flops, KnownModels) {
   Deck gpt3{};
   gpt3.model = {"gpt2", 96, 12288, 96, 96, 4 * 12288, 51200, 2048, 1e-5, 0, true, 0.02};
   expect(gpt3, 1.061947e12, 1.076443e12);
+  Deck gpt2{};
+  gpt2.model = {"gpt2", 12, 768, 12, 12, 3072, 50257, 1024, 1e-5, 0, true, 0.02};
+  expect(gpt2, 7.978153e8, 8.544384e8);
 }
 
 TEST(Text, Bytes) {

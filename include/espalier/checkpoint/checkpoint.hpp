@@ -9,6 +9,7 @@
 
 #include "espalier/checkpoint/manifest.hpp"
 #include "espalier/comm/world.hpp"
+#include "espalier/graph/stored_part.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/mesh/mesh.hpp"
 
@@ -20,6 +21,16 @@ struct StateTensor {
   std::string name;  ///< "parameters/model.norm.weight", "optimizer/exp_avg/model.norm.weight", ...
   Type type;         ///< fp32; global shape, placements over the mesh; never partial
   int stage = 0;     ///< pp coordinate that holds it
+  /// Stored with others under one name; unset: by itself, under its own. The parts of a tensor fill it as a grid.
+  std::optional<StoredPart> part = std::nullopt;
+
+  const std::string& StoredName() const { return part ? part->name : name; }
+  const Shape& StoredShape() const { return part ? part->shape : type.shape; }
+  /// What the rank at `coordinate` holds, as indices of the stored tensor.
+  Box StoredBox(const Mesh& mesh, const Coordinate& coordinate) const {
+    const Box box = LocalBox(type, mesh, coordinate);
+    return part ? part->Place(box) : box;
+  }
 };
 
 /// This rank's piece of a tensor in memory: dense, row-major.

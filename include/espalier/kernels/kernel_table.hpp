@@ -8,7 +8,17 @@
 //   rms_norm {eps}        x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
 //   rms_norm_grad         x, w, rstd, dy -> dx
 //   rms_norm_weight_grad + x, rstd, dy -> dw f32[d]
-//   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +)
+//   layer_norm {eps}      x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]
+//   layer_norm_grad       x, w, mean, rstd, dy -> dx
+//   layer_norm_weight_grad + x, mean, rstd, dy -> dw, dbias f32[d]
+//   position_embedding =  x T[b,s,d], positions i32[s], table T[p,d] -> x plus the table's row of each position
+//   position_embedding_grad + positions, dy T[b,s,d] -> f32[p,d]
+//   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +), for weights [in, out]
+//                         bsk,kn->bsn  bsn,kn->bsk (T)  bsk,bsn->kn (f32 +)
+//   add_bias =            x T[b,s,n], bias T[n] -> T[b,s,n]
+//   bias_grad +           dy T[b,s,n] -> f32[n]
+//   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+//   gelu_grad =           x, dy -> dx
 //   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]

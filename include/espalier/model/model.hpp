@@ -6,6 +6,7 @@
 
 #include "espalier/deck/deck.hpp"
 #include "espalier/graph/graph.hpp"
+#include "espalier/graph/stored_part.hpp"
 
 namespace espalier {
 
@@ -24,14 +25,15 @@ Split SplitLayers(const Deck& deck, int chunks);
 
 /// How a weight starts.
 struct ParameterInit {
-  enum class Kind : uint8_t { kOnes, kNormal } kind = Kind::kNormal;
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal } kind = Kind::kNormal;
   double std = 0;
 };
 
 struct Model {
   Graph graph;                         ///< forward; states "parameters/<name>" in model order
-  std::vector<std::string> parameters; ///< Hugging Face's names, in model order
+  std::vector<std::string> parameters; ///< Hugging Face's names, in model order; a part's with its own word: "...weight[q]"
   std::vector<ParameterInit> inits;    ///< by parameter
+  std::vector<StoredPart> stored;      ///< by parameter: what checkpoints and initial weights know it as
 };
 
 /// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together).

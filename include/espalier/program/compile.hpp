@@ -24,6 +24,7 @@ struct Compilation {
   std::shared_ptr<const Graph> graph;      ///< after all passes
   std::vector<std::string> parameters;     ///< in model order
   std::vector<ParameterInit> inits;        ///< by parameter
+  std::vector<StoredPart> stored;          ///< by parameter
   int64_t parameter_count = 0;
 
   /// Pipeline stage that owns a value or op; CHECKs that it is not on all of them.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "espalier/mesh/mesh.hpp"
-#include "espalier/report/flops.hpp"
+#include "espalier/model/flops.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {

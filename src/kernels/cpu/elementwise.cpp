@@ -7,11 +7,6 @@ namespace {
 
 F16 Sigmoid(F16 x) { return 1.0f / (1.0f + Exp(-x)); }
 
-template <typename F>
-void ForElements(int64_t n, F f) {
-  ParallelRanges(n, kWorthAThread, [&](int64_t begin, int64_t end) { ForLanes(begin, end, f); });
-}
-
 template <typename T>
 void AddOf(const KernelCall& call) {
   ForElements(Volume(call.outputs[0].shape), [&](int64_t i, auto lanes) {

@@ -23,6 +23,12 @@ void ForElementType(Dtype dtype, F f) {
   }
 }
 
+/// Calls f(i, lanes) for all of n elements, on as many threads as they are worth.
+template <typename F>
+void ForElements(int64_t n, F f) {
+  ParallelRanges(n, kWorthAThread, [&](int64_t begin, int64_t end) { ForLanes(begin, end, f); });
+}
+
 /// The value of an f32[].
 inline float Scalar(const Tensor& x) { return *x.As<float>(); }
 

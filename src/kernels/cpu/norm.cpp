@@ -1,6 +1,6 @@
 // RMSNorm as Hugging Face's LlamaRMSNorm (Zhang and Sennrich 2019, eq. 4): fp32 inside, xhat = x rstd is rounded to the
 // compute type before the weight multiplies it. A row stays in the first-level cache between its two passes.
-#include "kernels.hpp"
+#include "column_sums.hpp"
 
 namespace espalier::cpu {
 namespace {
@@ -30,27 +30,15 @@ void BackwardRow(const T* x, const T* w, float rstd, const T* dy, int64_t width,
   });
 }
 
-/// Sixteen columns of dw: blocks of rows are summed in fp32, the blocks in fp64.
+/// Sixteen columns of dw.
 template <typename T, typename Lanes>
 F16 WeightColumns(const KernelCall& call, int64_t c, Lanes lanes) {
-  constexpr int64_t kRowsOfABlock = 64;
   const T *x = call.inputs[0].As<T>(), *dy = call.inputs[2].As<T>();
   const float* rstd = call.inputs[1].As<float>();
   const int64_t rows = RowsOf(call.inputs[0]), width = ColumnsOf(call.inputs[0]);
-  D8 sums[2] = {};
-  for (int64_t first = 0; first < rows; first += kRowsOfABlock) {
-    F16 block{};
-    for (int64_t r = first; r < std::min(rows, first + kRowsOfABlock); ++r) {
-      block += Load(dy + r * width + c, lanes) * Rounded<T>(Load(x + r * width + c, lanes) * rstd[r]);
-    }
-    F8 half[2];
-    std::memcpy(half, &block, sizeof block);
-    for (int i = 0; i < 2; ++i) sums[i] += __builtin_convertvector(half[i], D8);
-  }
-  const F8 half[2] = {__builtin_convertvector(sums[0], F8), __builtin_convertvector(sums[1], F8)};
-  F16 result;
-  std::memcpy(&result, half, sizeof result);
-  return result;
+  return SumOverRows(rows, [=](int64_t r) {
+    return Load(dy + r * width + c, lanes) * Rounded<T>(Load(x + r * width + c, lanes) * rstd[r]);
+  });
 }
 
 }  // namespace
@@ -88,13 +76,9 @@ void RmsNormGrad(const KernelCall& call) {
 void RmsNormWeightGrad(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   float* dw = call.outputs[0].As<float>();
-  const int64_t columns_of_a_grain = (RowGrain(RowsOf(x)) + kLanes - 1) / kLanes * kLanes;
   ForElementType(x.dtype, [&]<typename T>(T) {
-    ParallelRanges(ColumnsOf(x), columns_of_a_grain, [&](int64_t begin, int64_t end) {
-      ForLanes(begin, end, [&](int64_t c, auto lanes) {
-        const F16 sum = WeightColumns<T>(call, c, lanes);
-        Store(dw + c, call.accumulate ? Load(dw + c, lanes) + sum : sum, lanes);
-      });
+    ForColumns(RowsOf(x), ColumnsOf(x), [&](int64_t c, auto lanes) {
+      PutColumns(dw + c, WeightColumns<T>(call, c, lanes), call.accumulate, lanes);
     });
   });
 }

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Writes llama_adamw.txt: losses and gradient norms of the steps of adamw.toml, by Hugging Face's model and PyTorch's
-AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements.txt.
+"""Writes {llama,gpt2}_adamw.txt: losses and gradient norms of the steps of {llama,gpt2}_adamw.toml, by Hugging Face's
+model and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements.txt.
 """
 import os
 
 import oracle
 
 HEAD = """\
-# {steps} AdamW steps of adamw.toml, written by llama_adamw.py with Hugging Face's LlamaForCausalLM, torch.optim.AdamW
+# {steps} AdamW steps of {name}.toml, written by adamw.py with Hugging Face's {model}, torch.optim.AdamW
 # and clip_grad_norm_ in fp64; in fp32 PyTorch differs by at most {loss:.1e} (loss) and {grad_norm:.1e} (norm).
 # Element i of the initial weight NAME is 0.4 * ((((fnv1a64(NAME) + i * 0x9E3779B97F4A7C15) mod 2^64) >> 40) / 2^24 -
-# 0.5), plus 1 for norms, computed in fp64 and rounded to fp32. Sample k is bytes [27 k, 27 (k + 1)] of text.txt; step t
-# (from 1) trains on samples 4 (t - 1) ... 4 (t - 1) + 3.
+# 0.5), plus 1 for the weights of norms, computed in fp64 and rounded to fp32. Sample k is bytes [27 k, 27 (k + 1)] of
+# text.txt; step t (from 1) trains on samples 4 (t - 1) ... 4 (t - 1) + 3.
 # A line a step: step, mean loss before the update, gradient norm before clipping, learning rate. Then the Euclidean
 # norm of every parameter after the last step.
 """
@@ -25,20 +25,25 @@ def run(deck, double):
     return list(oracle.train(model, deck, deck["run"]["steps"])), model
 
 
-def main():
+def write(name):
     here = os.path.dirname(os.path.abspath(__file__))
-    deck = oracle.load_deck(os.path.join(here, "adamw.toml"))
+    deck = oracle.load_deck(os.path.join(here, f"{name}.toml"))
     truth, model = run(deck, double=True)
     fp32, _ = run(deck, double=False)
     off = {k: max(abs(a[k] / b[k] - 1) for a, b in zip(fp32, truth)) for k in ("loss", "grad_norm")}
-    path = os.path.join(here, "llama_adamw.txt")
+    path = os.path.join(here, f"{name}.txt")
     with open(path, "w") as file:
-        file.write(HEAD.format(steps=len(truth), **off))
+        file.write(HEAD.format(steps=len(truth), name=name, model=type(model).__name__, **off))
         for s in truth:
             file.write(f"step {s['step']} {s['loss']:.9g} {s['grad_norm']:.9g} {s['lr']:.9g}\n")
         for name, parameter in model.named_parameters():
             file.write(f"norm {name} {parameter.norm().item():.9g}\n")
     print(f"{path}: loss {truth[0]['loss']:.6g} ... {truth[-1]['loss']:.6g}; fp32 differs by {off}")
+
+
+def main():
+    for family in ("llama", "gpt2"):
+        write(f"{family}_adamw")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+// GELU, tanh form (Hendrycks and Gimpel 2016). With 2 u the exponent, (1 + tanh(u)) / 2 is sigmoid(2 u); t = exp(-|2 u|) gives it
+// and its slope t / (1 + t)^2 without cancellation. All lanes of an element's inputs are read before its output is written.
+#include "kernels.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+constexpr float kTwoScale = 1.59576912160573071f;  // 2 sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+/// Beyond this exp(-|2 u|) is 0 in fp32; the cube stays finite within it.
+constexpr float kFar = 12.0f;
+
+struct Gate {
+  F16 sigmoid, slope;  ///< of 2 u, and its derivative by x
+};
+
+Gate GateOf(F16 x) {
+  const F16 low = x < -kFar ? Broadcast(-kFar) : x;
+  const F16 z = low > kFar ? Broadcast(kFar) : low;
+  const F16 squared = z * z, exponent = kTwoScale * z * (1.0f + kCubic * squared);
+  const F16 t = Exp(exponent < 0.0f ? exponent : -exponent), inverse = 1.0f / (1.0f + t);
+  return {exponent < 0.0f ? t * inverse : inverse, t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
+}
+
+}  // namespace
+
+// x -> x sigmoid(2 u)
+void Gelu(const KernelCall& call) {
+  ForElementType(call.outputs[0].dtype, [&]<typename T>(T) {
+    const T* in = call.inputs[0].As<T>();
+    T* y = call.outputs[0].As<T>();
+    ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
+      const F16 x = Load(in + i, lanes);
+      Store(y + i, x * GateOf(x).sigmoid, lanes);
+    });
+  });
+}
+
+// x, dy -> dx = dy (sigmoid(2 u) + x d sigmoid(2 u) / dx)
+void GeluGrad(const KernelCall& call) {
+  ForElementType(call.outputs[0].dtype, [&]<typename T>(T) {
+    const T *in = call.inputs[0].As<T>(), *dy = call.inputs[1].As<T>();
+    T* dx = call.outputs[0].As<T>();
+    ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
+      const F16 x = Load(in + i, lanes);
+      const Gate gate = GateOf(x);
+      Store(dx + i, Load(dy + i, lanes) * (gate.sigmoid + x * gate.slope), lanes);
+    });
+  });
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,44 @@
+// LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and weight
+// gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are made together.
+#include "espalier/ops/op.hpp"
+#include "ops.hpp"
+
+namespace espalier {
+namespace {
+
+Letters ForwardLetters(const OpContext&) { return {{"bsd", "d", "d"}, {"bsd", "bs", "bs"}, "bs"}; }
+std::vector<Type> ForwardInfer(const OpContext& c) {
+  const Shape& x = c.Extents(0);
+  const Type row = MakeType(Dtype::kF32, {x[0], x[1]});
+  return {MakeType(c.ElementType(0), x), row, row};
+}
+void Gradient(GradientBuilder& g) {
+  const int x = g.Input(0), w = g.Input(1), mean = g.Output(1), rstd = g.Output(2), dy = g.Adjoint(0);
+  g.Emit("layer_norm_grad", {x, w, mean, rstd, dy}, {}, {0});
+  g.Emit("layer_norm_weight_grad", {x, mean, rstd, dy}, {}, {1, 2});
+}
+
+Letters InputGradLetters(const OpContext&) { return {{"bsd", "d", "bs", "bs", "bsd"}, {"bsd"}, "bs"}; }
+std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+
+Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}, {"d", "d"}, "bs"}; }
+std::vector<Type> WeightGradInfer(const OpContext& c) {
+  return std::vector(2, MakeType(Dtype::kF32, {c.Extents(0)[2]}));
+}
+
+}  // namespace
+
+OpDefinition LayerNorm() {
+  return {.kind = "layer_norm", .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
+          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient};
+}
+OpDefinition LayerNormGrad() {
+  return {.kind = "layer_norm_grad", .summary = "adjoint of layer_norm in its input", .letters = InputGradLetters,
+          .infer = InputGradInfer};
+}
+OpDefinition LayerNormWeightGrad() {
+  return {.kind = "layer_norm_weight_grad", .summary = "adjoint of layer_norm in its weight and bias",
+          .letters = WeightGradLetters, .infer = WeightGradInfer};
+}
+
+}  // namespace espalier

@@ -98,20 +98,24 @@ void CheckJobs(const Schedule& schedule) {
   if (!outcome.stuck.empty()) Refuse(schedule, "deadlock by dependency: {}", fmt::join(outcome.stuck, "; "));
 }
 
-}  // namespace
-
-Replay Validate(const Schedule& schedule, RoleCosts costs) {
-  CheckJobs(schedule);
-  return Validate(schedule, costs, OrderReceives(schedule, NeighbourLinks(schedule)));
-}
-
-Replay Validate(const Schedule& schedule, RoleCosts costs, const Receives& receives) {
-  CheckJobs(schedule);
+Replay PlayMessages(const Schedule& schedule, RoleCosts costs, const Receives& receives) {
   ReplayOutcome outcome = PlayJobs(schedule, costs, &receives);
   if (!outcome.stuck.empty())
     Refuse(schedule, "deadlock because sends wait for their receives: {}", fmt::join(outcome.stuck, "; "));
   for (const auto& jobs : schedule.jobs) outcome.replay.peak_activations.push_back(PeakActivations(schedule, jobs));
   return std::move(outcome.replay);
+}
+
+}  // namespace
+
+Replay Validate(const Schedule& schedule, RoleCosts costs) {
+  CheckJobs(schedule);
+  return PlayMessages(schedule, costs, OrderReceives(schedule, NeighbourLinks(schedule)));
+}
+
+Replay Validate(const Schedule& schedule, RoleCosts costs, const Receives& receives) {
+  CheckJobs(schedule);
+  return PlayMessages(schedule, costs, receives);
 }
 
 }  // namespace espalier

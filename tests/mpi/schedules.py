@@ -3,7 +3,7 @@ norms, validation losses, and in all weights and moments after the last step. Th
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, layout, pieces, planned_peaks, train
+from runs import Checks, DECK, launch, layout, pieces, planned_peaks, train
 
 STEPS = 4
 BASE = [f"run.steps={STEPS}", "lr.warmup_steps=1", "model.layers=8", "batch.global=12", f"data.validation=['{os.path.join(os.path.dirname(DECK), '..', 'oracle', 'text.txt')}']",
@@ -51,6 +51,9 @@ def main():
             checks.that(len(run.validation) == 1 and run.validation == reference.validation, f"{name}: validation loss bitwise")
             checks.that(pieces(run.checkpoint(STEPS)) == pieces(reference.checkpoint(STEPS)), f"{name}: weights and moments bitwise")
             checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, overrides), f"{name}: planned peak is what was used")
+            if schedule in ("interleaved", "zbv") and not more and digits == "211":
+                text = [launch(1, ["sample", r.checkpoint(STEPS), "--prompt", "The ", "--tokens", "8"]) for r in (run, reference)]
+                checks.that(text[0].returncode == 0 and text[0].stdout == text[1].stdout, f"{name}: samples the same text")
         # Two steps of one schedule, two of another, on other stages.
         chunked = BASE + layout("211")[0] + ["pipeline.schedule=interleaved", "pipeline.chunks=2", "run.steps=2", "lr.decay_steps=3"]
         home = os.path.join(folder, "halves")

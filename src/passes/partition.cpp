@@ -11,6 +11,7 @@
 
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/schedule/schedule.hpp"
 #include "espalier/util/error.hpp"
 #include "layout.hpp"
 
@@ -183,20 +184,30 @@ class Partitioner {
     return axes;
   }
 
-  /// Reshards are shared by all that ask for the same: within a role, from B on to W, and, where a sum was completed (the result is no
-  /// larger than what it came from), from F on to B and W. A gathered activation is gathered again in backward.
+  /// Where a value is resharded: where it is needed, so that it crosses stages as it lies, never gathered; a partial one where it is
+  /// made, so that it is whole when it crosses.
+  static int ChunkOfReshard(const Value& v, const Op& consumer, bool prepared) {
+    if (consumer.chunk == kAllChunks) return v.chunk;
+    const bool whole = v.type.placements.Partial().Empty();
+    return prepared || whole || v.chunk == kAllChunks ? consumer.chunk : v.chunk;
+  }
+
+  /// Reshards are shared by all that ask for the same: within a role, from B on to W unless the schedule puts W off, and, where a sum was
+  /// completed (the result is no larger than what it came from), from F on to B and W. A gathered activation is gathered again in
+  /// backward.
   int Resharded(int id, const Placements& to, const Op& consumer) {
     const Value& v = new_.values[static_cast<size_t>(id)];
     if (v.type.placements == to) return id;
     const bool prepared = v.frequency == Frequency::kStep && consumer.frequency() == Frequency::kMicrobatch;
     const Role role = prepared ? Role::kP : consumer.role == Role::kU ? Role::kS : consumer.role;
-    const int chunk = consumer.chunk == kAllChunks || (!prepared && v.chunk != kAllChunks) ? v.chunk : consumer.chunk;
+    const int chunk = ChunkOfReshard(v, consumer, prepared);
     Type type = v.type;
     type.placements = to;
     const std::string wanted = ToString(type);
     std::vector<Role> usable = {role};
-    if (role == Role::kW) usable.push_back(Role::kB);
-    if (!v.type.placements.Partial().Empty() && (role == Role::kB || role == Role::kW)) usable.push_back(Role::kF);
+    const bool completes = !v.type.placements.Partial().Empty();
+    if (role == Role::kW && (completes || !PutsWOff(context_.deck.pipeline.schedule))) usable.push_back(Role::kB);
+    if (completes && (role == Role::kB || role == Role::kW)) usable.push_back(Role::kF);
     for (Role made_in : usable)
       if (const auto it = shared_.find({id, wanted, made_in, chunk}); it != shared_.end()) return it->second;
     Op reshard{"reshard", {id}, {}, {}, role, consumer.layer, chunk};

@@ -63,6 +63,8 @@ class Emitter {
       const Op& recv = graph_.ops[i];
       if (recv.kind != "recv" || recv.frequency() != Frequency::kMicrobatch) continue;
       CHECK(send.kind == "send" && send.role == recv.role, "op {} receives from no send", i);
+      CHECK(recv.role != Role::kW, "{} crosses stages in role W, for which jobs of other stages do not wait",
+            graph_.values[static_cast<size_t>(recv.outputs[0])].name);
       links_.push_back({send.chunk, recv.chunk, recv.role});
       link_ops_.push_back(static_cast<int>(i));
     }

@@ -7,11 +7,13 @@ namespace espalier {
 namespace {
 
 enum class Layout : uint8_t { kLooped, kV };
+enum class Backward : uint8_t { kWoven, kApart };
 
 /// What a schedule asks of the numbers, and how it is made.
 struct Entry {
   std::string_view name;  // in the deck
   Layout layout;
+  Backward backward;
   int least_chunks, most_chunks;     // per stage
   int least_microbatches_per_stage;  // 0: any number will do
   Schedule (*make)(int stages, int chunks_per_stage, int microbatches);
@@ -25,12 +27,12 @@ Schedule Make(int stages, int, int microbatches) {
 }
 
 constexpr std::array kSchedules = {
-    Entry{"1f1b", Layout::kLooped, 1, 1, 0, Make<OneFOneB>},
-    Entry{"gpipe", Layout::kLooped, 1, 1, 0, Make<GPipe>},
-    Entry{"interleaved", Layout::kLooped, 2, kMostChunks, 1, Interleaved},
-    Entry{"zb-h1", Layout::kLooped, 1, 1, 0, Make<ZeroBubbleH1>},
-    Entry{"zbv", Layout::kV, 2, 2, 0, Make<ZeroBubbleV>},
-    Entry{"dualpipev", Layout::kV, 2, 2, 2, Make<DualPipeV>},
+    Entry{"1f1b", Layout::kLooped, Backward::kWoven, 1, 1, 0, Make<OneFOneB>},
+    Entry{"gpipe", Layout::kLooped, Backward::kWoven, 1, 1, 0, Make<GPipe>},
+    Entry{"interleaved", Layout::kLooped, Backward::kWoven, 2, kMostChunks, 1, Interleaved},
+    Entry{"zb-h1", Layout::kLooped, Backward::kApart, 1, 1, 0, Make<ZeroBubbleH1>},
+    Entry{"zbv", Layout::kV, Backward::kApart, 2, 2, 0, Make<ZeroBubbleV>},
+    Entry{"dualpipev", Layout::kV, Backward::kWoven, 2, 2, 2, Make<DualPipeV>},
 };
 
 const Entry* Find(std::string_view name) {
@@ -49,6 +51,11 @@ const Entry& Get(std::string_view name) {
 int DefaultChunks(std::string_view name) {
   const Entry* entry = Find(name);
   return entry == nullptr ? 1 : entry->least_chunks;
+}
+
+bool PutsWOff(std::string_view name) {
+  const Entry* entry = Find(name);
+  return entry != nullptr && entry->backward == Backward::kApart;
 }
 
 std::string WhyNotChunks(std::string_view name, int64_t chunks) {

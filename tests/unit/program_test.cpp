@@ -408,6 +408,34 @@ TEST(Program, ChunksOfOneStageSendNothing) {
   EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=true"), tied_across) << "the weight there, its gradient back";
 }
 
+TEST(Program, ASchedulePutsWOffAtLittleMemory) {
+  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W needs of the
+  // adjoints comes in place of what B needed, as long as W gathers again.
+  const auto activations = [](const PipelineCase& pipeline) {
+    std::vector<std::string> overrides = PipelineDeck(pipeline, 4, 12, {"parallel.tp=2", "model.vocab=256", "precision.compute=bf16"});
+    overrides.push_back("model.layers=24");
+    const Compilation c = Compile(SmallDeck(overrides), 8, Purpose::kTrain);
+    int64_t most = 0;
+    for (const Program& program : AllPrograms(c))
+      most = std::max(most, program.peak_by_class[static_cast<size_t>(MemoryClass::kActivations)]);
+    return static_cast<double>(most);
+  };
+  const double one_f_one_b = activations({"1f1b", 1});
+  EXPECT_LT(activations({"zbv", 2}), 1.3 * one_f_one_b);
+  EXPECT_LT(activations({"zb-h1", 1}), 1.5 * one_f_one_b) << "the last stage keeps the logits' adjoints of p - 1 microbatches";
+}
+
+TEST(Program, WhatCrossesStagesCrossesOnceAndSharded) {
+  // One message forward and one back per microbatch, each of a rank's share of the residual stream: seq_len * dim * 4 bytes / tp.
+  const Compilation c = Compile(SmallDeck(PipelineDeck({"1f1b", 1}, 3, 4, {"parallel.tp=2"})), 6, Purpose::kTrain);
+  const Coordinate middle = {1, 0, 0, 0, 0};
+  for (const auto& [lane, count] : CountMessages(MakeProgram(c, middle), middle)) {
+    if (lane != "pp-send") continue;
+    EXPECT_EQ(count.count, 8);
+    EXPECT_EQ(count.bytes, 8 * 24 * 48 * 4 / 2);
+  }
+}
+
 TEST(Program, EvaluationWithChunksKeepsStatesWhereTrainingHasThem) {
   for (const PipelineCase& pipeline : kPipelines) {
     const Deck deck = SmallDeck(PipelineDeck(pipeline, 2, 8));

@@ -56,6 +56,8 @@ Schedule ForwardOnly(std::vector<int> stage_of_chunk, int microbatches);
 std::vector<int> PlaceChunks(std::string_view name, int stages, int chunks_per_stage);
 /// Chunks per stage where a deck does not say.
 int DefaultChunks(std::string_view name);
+/// True if W stands apart from its B all through the step, so that what lives from B to W lives long.
+bool PutsWOff(std::string_view name);
 /// Why a schedule cannot have so many chunks per stage, and which numbers would do; empty if it can.
 std::string WhyNotChunks(std::string_view name, int64_t chunks_per_stage);
 /// The fewest microbatches a schedule can do with.

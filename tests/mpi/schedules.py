@@ -22,6 +22,7 @@ ROWS = [
     ("221", "interleaved", 2, []), ("221", "zbv", 2, ["recompute.regather=always"]), ("231", "zb-h1", 1, []), ("231", "dualpipev", 2, []),
     ("212", "interleaved", 2, []), ("212", "zb-h1", 1, []), ("212", "zbv", 2, []), ("212", "dualpipev", 2, [TIED]),
     ("211", "zb-h1", 1, ["parallel.cp=2"]), ("211", "dualpipev", 2, ["parallel.cp=2"]),
+    ("211", "interleaved", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]), ("311", "dualpipev", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]),
     ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]), ("222", "dualpipev", 2, ["precision.compute=bf16"]),
 ]
 

@@ -21,6 +21,9 @@ struct Checksums {
 /// Reads `file` once. Extents lie within it and apart.
 Checksums ChecksumFile(const File& file, const std::vector<Extent>& extents);
 
+/// CRC-32C of the whole file if `extents` had the checksums `crcs`: reads only what lies around them.
+uint32_t ChecksumAround(const File& file, const std::vector<Extent>& extents, const std::vector<uint32_t>& crcs);
+
 /// CRC-32C of one run of bytes.
 uint32_t ChecksumExtent(const File& file, const Extent& extent);
 

@@ -32,6 +32,8 @@ std::string Describe(const std::string& dir) {
   std::string text = fmt::format("checkpoint  {}\n", dir);
   text += fmt::format("id          {}\nstep        {}\nsamples     {}\n", manifest.id, metadata.step, metadata.samples);
   if (!metadata.losses.empty()) text += fmt::format("losses      {:.9g}\n", fmt::join(metadata.losses, " "));
+  if (const auto& proof = metadata.proof)
+    text += fmt::format("proof       loss {:.9g} of the fixed microbatch, in {}\n", proof->loss, proof->compute);
   text += fmt::format("ranks       {}\nmesh        {}\n", manifest.ranks, manifest.mesh);
   text += fmt::format("parameters  {}\nbytes       {} in {} files, {} tensors\n", manifest.Parameters(),
                       manifest.Bytes(), manifest.files.size(), manifest.tensors.size());

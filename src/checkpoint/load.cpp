@@ -7,14 +7,16 @@
 #include <span>
 
 #include "checkpoint/agree.hpp"
-#include "checkpoint/files.hpp"
+#include "checkpoint/contents.hpp"
 #include "checkpoint/runs.hpp"
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/crc32c.hpp"
+#include "espalier/util/fault.hpp"
 
 // Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so
-// that memory stays small), and keeps what it needs.
+// that memory stays small), and keeps what it needs. Bytes around the pieces and whole files without pieces are checked by
+// one rank each, so that together the ranks have checked every byte of the checkpoint.
 namespace espalier {
 namespace {
 
@@ -121,8 +123,8 @@ uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buff
 std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& listed, std::span<const Need> needs,
                                   std::vector<char>& buffer) {
   const File file = dir.Open(listed.name);
-  if (file.Bytes() != listed.bytes)
-    return {fmt::format("{}: {} bytes, the MANIFEST says {}", file.path(), file.Bytes(), listed.bytes)};
+  FaultPoint("load", file.path());
+  if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
   std::vector<std::string> mistakes;
   for (const Need& need : needs) {
     const uint32_t crc = need.piece->box == need.box ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
@@ -134,23 +136,48 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   return mistakes;
 }
 
-/// Fills this rank's pieces; throws everything that is wrong together.
-void ReadOwn(const std::string& dir_path, const Manifest& manifest, const std::vector<Need>& needs) {
-  const Directory dir(dir_path);
-  std::vector<std::string> mistakes;
+/// Checks what no piece covers in one file; returns what is wrong.
+std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& listed, const Content& content) {
+  const File file = dir.Open(listed.name);
+  if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
+  std::vector<uint32_t> crcs;
+  for (const auto& [tensor, piece] : content.pieces) crcs.push_back(piece->crc);
+  const uint32_t crc = ChecksumAround(file, content.extents, crcs);
+  if (crc == listed.crc) return {};
+  return {fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}: damaged around its tensors, or of another checkpoint",
+                      file.path(), crc, listed.crc)};
+}
+
+/// Appends what `check` returns or throws.
+template <typename Check>
+void Collect(std::vector<std::string>& mistakes, const Check& check) {
+  try {
+    for (std::string& mistake : check()) mistakes.push_back(std::move(mistake));
+  } catch (const UserError& error) {
+    mistakes.insert(mistakes.end(), error.messages().begin(), error.messages().end());
+  }
+}
+
+/// Fills this rank's pieces; appends what is wrong.
+void ReadOwn(const Directory& dir, const Manifest& manifest, const std::vector<Need>& needs,
+             std::vector<std::string>& mistakes) {
   std::vector<char> buffer;
   for (size_t begin = 0, end = 0; begin < needs.size(); begin = end) {
     const int index = needs[begin].piece->file;
     while (end < needs.size() && needs[end].piece->file == index) ++end;
-    try {
-      for (std::string& mistake : ReadFile(dir, manifest.files[static_cast<size_t>(index)],
-                                           std::span(needs).subspan(begin, end - begin), buffer))
-        mistakes.push_back(std::move(mistake));
-    } catch (const UserError& error) {
-      mistakes.insert(mistakes.end(), error.messages().begin(), error.messages().end());
-    }
+    Collect(mistakes, [&] {
+      return ReadFile(dir, manifest.files[static_cast<size_t>(index)], std::span(needs).subspan(begin, end - begin), buffer);
+    });
   }
-  if (!mistakes.empty()) throw UserError(ExitStatus::kData, std::move(mistakes));
+}
+
+/// This rank's share of everything but the pieces.
+void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world, std::vector<std::string>& mistakes) {
+  const std::vector<Content> contents = ContentsOf(manifest);
+  for (size_t f = static_cast<size_t>(world.Rank()); f < contents.size(); f += static_cast<size_t>(world.Size()))
+    Collect(mistakes, [&] { return CheckAround(dir, manifest.files[f], contents[f]); });
+  if (world.Rank() == 0)
+    for (const std::string& stranger : FindStrangers(dir.path(), manifest)) mistakes.push_back(dir.path() + "/" + stranger);
 }
 
 }  // namespace
@@ -165,12 +192,16 @@ Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, c
   std::vector<std::string> differences = Differences(tensors, manifest, coverage);
   if (!differences.empty()) {
     differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));
-    throw UserError(ExitStatus::kData, Shorten(std::move(differences)));
+    throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
   }
   OnEveryRank(world, ExitStatus::kData, [&] {
     const Coordinate coordinate = mesh.CoordinateOf(world.Rank());
     CheckNoneForgotten(tensors, local, mesh, coordinate);
-    ReadOwn(dir, manifest, NeedsOf(manifest, local, mesh, coordinate));
+    const Directory directory(dir);
+    std::vector<std::string> mistakes;
+    ReadOwn(directory, manifest, NeedsOf(manifest, local, mesh, coordinate), mistakes);
+    CheckOthers(directory, manifest, world, mistakes);
+    if (!mistakes.empty()) throw UserError(ExitStatus::kData, std::move(mistakes));
   });
   manifest.metadata.deck = deck;
   return manifest.metadata;

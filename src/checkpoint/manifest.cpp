@@ -45,6 +45,8 @@ std::string Print(const Manifest& m) {
   text += fmt::format("version {}\ngit {}\nlosses", m.metadata.version, m.metadata.git_hash);
   for (double loss : m.metadata.losses) text += fmt::format(" {:.9g}", loss);
   text += "\n";
+  if (const auto& proof = m.metadata.proof)
+    text += fmt::format("proof {:.9g} {} {:08x}\n", proof->loss, proof->compute, proof->conditions);
   for (const ManifestFile& f : m.files) text += fmt::format("file {} {} {:08x}\n", f.name, f.bytes, f.crc);
   for (const ManifestTensor& t : m.tensors) {
     text += fmt::format("tensor {} {} {}\n", t.name, Name(Dtype::kF32), ToString(t.shape));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -104,6 +105,20 @@ class ManifestReader {
     while (at_ < text_.size() && text_[at_] == ' ') manifest_.metadata.losses.push_back(Real());
     if (manifest_.metadata.losses.size() > kMostLosses) Fail(fmt::format("more than {} losses", kMostLosses));
     EndLine();
+    if (NextIs("proof")) ReadProof();
+  }
+
+  void ReadProof() {
+    Key("proof");
+    Proof proof;
+    proof.loss = static_cast<float>(Real());
+    if (!std::isfinite(proof.loss)) Fail("the proof's loss is not finite");
+    proof.compute = Field();
+    if (proof.compute != "fp32" && proof.compute != "bf16")
+      Fail(fmt::format("'{}' is no precision (allowed: fp32, bf16)", proof.compute));
+    proof.conditions = Hex();
+    EndLine();
+    manifest_.metadata.proof = std::move(proof);
   }
 
   void ReadFile() {

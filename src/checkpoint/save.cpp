@@ -11,6 +11,7 @@
 #include "checkpoint/shard.hpp"
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/fault.hpp"
 
 // The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and brought to the disk; the MANIFEST is
 // written last; one rename commits. Until then nothing that was committed before is touched.
@@ -69,14 +70,16 @@ class Saver {
 
   /// Rank 0: makes the temporary directory; returns the id.
   std::string Begin() const {
+    FaultPoint("begin", checkpoints_dir_);
     fs::create_directories(checkpoints_dir_);
     const Directory checkpoints(checkpoints_dir_);
-    RemoveLeftovers(checkpoints);
+    Settle(checkpoints);
     int64_t bytes = static_cast<int64_t>(metadata_.deck.size());
     for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(Dtype::kF32);
     RequireSpace(checkpoints_dir_, bytes);
     const std::string id = DrawId();
     fs::create_directory(checkpoints_dir_ + "/" + TemporaryName(metadata_.step, id));
+    FaultPoint("make-dir", checkpoints_dir_);
     checkpoints.Sync();
     return id;
   }
@@ -104,11 +107,14 @@ class Saver {
   /// Rank 0: MANIFEST and commit; returns bytes, then a warning a line. Removes everything if a rank failed.
   std::string Finish(const std::vector<std::string>& reports) const {
     try {
+      FaultPoint("gather", TemporaryPath());
       const Manifest manifest = Assemble(Results(reports, ExitStatus::kFault));
       const Directory temporary(TemporaryPath());
       const std::string text = Print(manifest);
       ParseManifest(text, kManifestName);  // what we commit, we can read
+      FaultPoint("manifest", TemporaryPath());
       temporary.WriteText(kManifestName, text);
+      FaultPoint("fsync-dir", TemporaryPath());
       temporary.Sync();
       std::string outcome = fmt::format("{}\n", manifest.Bytes() + static_cast<int64_t>(text.size()));
       for (const std::string& warning : Commit(Directory(checkpoints_dir_), metadata_.step, id_))
@@ -136,7 +142,9 @@ class Saver {
     }
     AddShards(reports, stored, manifest);
     const Directory temporary(TemporaryPath());
+    FaultPoint("deck", TemporaryPath());
     temporary.WriteText(kDeckName, metadata_.deck);
+    FaultPoint("master", TemporaryPath());
     WriteMaster(temporary, manifest, metadata_.deck);
     for (const char* name : {"master.h5", kDeckName}) {
       const File file = temporary.Open(name);

@@ -9,6 +9,7 @@
 #include "checkpoint/hdf5.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
 
 namespace espalier {
 namespace {
@@ -69,18 +70,23 @@ std::string DatasetName(const std::string& tensor, int n) {
 }
 
 ShardReport WriteShard(const Directory& dir, const std::string& name, const std::vector<ShardPiece>& pieces) {
-  const std::vector<int64_t> offsets = CreateLayout(dir.path() + "/" + name, pieces);
+  const std::string path = dir.path() + "/" + name;
+  FaultPoint("shard-open", path);
+  const std::vector<int64_t> offsets = CreateLayout(path, pieces);
+  FaultPoint("shard-layout", path);
   const File file = dir.OpenToWrite(name);
   ShardReport report;
   report.bytes = file.Bytes();
   file.Reserve(report.bytes);
   std::vector<Extent> extents;
   for (size_t p = 0; p < pieces.size(); ++p) {
+    FaultPoint("shard-data", path);
     report.pieces.push_back({offsets[p], WriteData(file, pieces[p], offsets[p])});
     extents.push_back({offsets[p], pieces[p].Bytes()});
   }
+  FaultPoint("shard-fsync", path);
   file.Sync();
-
+  FaultPoint("shard-check", path);
   const Checksums found = ChecksumFile(file, extents);
   for (size_t p = 0; p < pieces.size(); ++p)
     if (found.extents[p] != report.pieces[p].crc)

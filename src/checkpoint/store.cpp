@@ -12,13 +12,14 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
 
 namespace espalier {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kStepPrefix = "step-", kTemporaryPrefix = "tmp-", kRemovalPrefix = "del-";
 // `latest` is renewed by renaming "latest-ID", written before the commit. If a run ends between the two renames, the id
 // tells that the directory named there is the one that was committed.
 constexpr std::string_view kPendingPrefix = "latest-";
@@ -46,25 +47,31 @@ bool IsCommitted(const std::string& checkpoints_dir, std::string_view name) {
   return StepOf(name) && fs::is_regular_file(fs::path(checkpoints_dir) / name / kManifestName, error);
 }
 
-/// The directory's name in a `latest` file; empty if it names no committed checkpoint.
-std::string NamedBy(const std::string& checkpoints_dir, const std::string& file) {
+/// The one word in a `latest` file; empty if it cannot be read.
+std::string WordIn(const std::string& checkpoints_dir, const std::string& file) {
   try {
     std::string name = Directory(checkpoints_dir).ReadText(file, 100);
     while (!name.empty() && (name.back() == '\n' || name.back() == '\r' || name.back() == ' ')) name.pop_back();
-    return IsCommitted(checkpoints_dir, name) ? name : "";
+    return name;
   } catch (const UserError&) {
     return "";
   }
 }
 
-/// What a commit announced whose run ended before `latest` was renewed; empty if there is none.
-std::string Announced(const std::string& checkpoints_dir) {
+/// The directory's name in a `latest` file; empty if it names no committed checkpoint.
+std::string NamedBy(const std::string& checkpoints_dir, const std::string& file) {
+  const std::string name = WordIn(checkpoints_dir, file);
+  return IsCommitted(checkpoints_dir, name) ? name : "";
+}
+
+/// The file "latest-ID" of a commit whose run ended before `latest` was renewed; empty if there is none.
+std::string AnnouncementOf(const std::string& checkpoints_dir) {
   for (const std::string& file : Entries(checkpoints_dir)) {
     if (!file.starts_with(kPendingPrefix)) continue;
     const std::string name = NamedBy(checkpoints_dir, file);
     try {
       if (!name.empty() && ReadManifest(checkpoints_dir + "/" + name).id == file.substr(kPendingPrefix.size()))
-        return name;
+        return file;
     } catch (const UserError&) {
       // It is damaged; what `latest` names is better.
     }
@@ -72,7 +79,25 @@ std::string Announced(const std::string& checkpoints_dir) {
   return "";
 }
 
-std::string RemovalName(int64_t step, const std::string& id) { return fmt::format("del-{:08}-{}", step, id); }
+/// What a commit announced whose run ended before `latest` was renewed; empty if there is none.
+std::string Announced(const std::string& checkpoints_dir) {
+  const std::string file = AnnouncementOf(checkpoints_dir);
+  return file.empty() ? "" : NamedBy(checkpoints_dir, file);
+}
+
+std::string RemovalName(int64_t step, const std::string& id) { return fmt::format("{}{:08}-{}", kRemovalPrefix, step, id); }
+
+/// "del-00001200-ID" beside "tmp-00001200-ID" without "step-00001200": a run ended between the two renames of a
+/// replacement (ReplaceInTwoSteps), so what was committed goes back to its name.
+void PutBack(const Directory& checkpoints, const std::string& removal) {
+  const size_t dash = removal.find('-', kRemovalPrefix.size());
+  if (!removal.starts_with(kRemovalPrefix) || dash == std::string::npos) return;
+  const std::string rest = removal.substr(kRemovalPrefix.size());
+  const std::string name = std::string(kStepPrefix) + removal.substr(kRemovalPrefix.size(), dash - kRemovalPrefix.size());
+  if (StepOf(name) && !checkpoints.Has(name) && checkpoints.Has(std::string(kTemporaryPrefix) + rest) &&
+      fs::is_regular_file(fs::path(checkpoints.path()) / removal / kManifestName))
+    checkpoints.Rename(removal, name);
+}
 
 /// Runs what must not undo a commit; returns its failure as a warning.
 std::vector<std::string> Warn(const std::function<void()>& work) {
@@ -86,7 +111,9 @@ std::vector<std::string> Warn(const std::function<void()>& work) {
 
 /// Renames first: a half-removed checkpoint must not look like one.
 void Remove(const Directory& checkpoints, const std::string& name, const std::string& removal) {
+  FaultPoint("retention", name);
   if (name != removal) checkpoints.Rename(name, removal);
+  FaultPoint("remove", removal);
   fs::remove_all(checkpoints.path() + "/" + removal);
 }
 
@@ -126,6 +153,14 @@ std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir) {
   return found;
 }
 
+std::optional<std::string> LatestWithoutManifest(const std::string& checkpoints_dir) {
+  const std::string name = WordIn(checkpoints_dir, "latest");
+  std::error_code error;
+  if (!StepOf(name) || IsCommitted(checkpoints_dir, name) || !fs::is_directory(fs::path(checkpoints_dir) / name, error))
+    return std::nullopt;
+  return checkpoints_dir + "/" + name;
+}
+
 std::optional<std::string> FindLatest(const std::string& checkpoints_dir) {
   const std::vector<std::string> found = FindCheckpoints(checkpoints_dir);
   return found.empty() ? std::nullopt : std::optional(found.front());
@@ -148,10 +183,21 @@ std::string Resolve(const std::string& restart, const std::string& checkpoints_d
           : fmt::format("{}: no checkpoint, no directory of checkpoints and no run with one", restart));
 }
 
-void RemoveLeftovers(const Directory& checkpoints) {
-  for (const std::string& name : Entries(checkpoints.path()))
-    if (name.starts_with("tmp-") || name.starts_with("del-") || name.starts_with(kPendingPrefix))
-      fs::remove_all(checkpoints.path() + "/" + name);
+void Settle(const Directory& checkpoints) {
+  const std::vector<std::string> names = Entries(checkpoints.path());
+  for (const std::string& name : names) PutBack(checkpoints, name);
+  const std::string announced = AnnouncementOf(checkpoints.path());
+  if (!announced.empty()) checkpoints.Rename(announced, "latest");
+  for (const std::string& name : names) {
+    std::error_code ignored;  // what cannot go now goes another time
+    if (name.starts_with(kTemporaryPrefix) || name.starts_with(kRemovalPrefix) || name.starts_with(kPendingPrefix))
+      fs::remove_all(checkpoints.path() + "/" + name, ignored);
+  }
+}
+
+void SettleCheckpoints(const std::string& checkpoints_dir) {
+  std::error_code error;
+  if (fs::is_directory(checkpoints_dir, error)) Settle(Directory(checkpoints_dir));
 }
 
 void RequireSpace(const std::string& dir, int64_t bytes) {
@@ -169,12 +215,16 @@ std::string DrawId() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-std::string TemporaryName(int64_t step, const std::string& id) { return fmt::format("tmp-{:08}-{}", step, id); }
+std::string TemporaryName(int64_t step, const std::string& id) {
+  return fmt::format("{}{:08}-{}", kTemporaryPrefix, step, id);
+}
 
 std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, const std::string& id) {
   const std::string name = StepName(step), temporary = TemporaryName(step, id), removal = RemovalName(step, id);
   const std::string pending = std::string(kPendingPrefix) + id;
+  FaultPoint("announce", pending);
   checkpoints.WriteText(pending, name + "\n");
+  FaultPoint("rename", temporary);
   const bool replaces = checkpoints.Has(name);
   const bool exchanged = replaces && checkpoints.Exchange(temporary, name);
   if (replaces && !exchanged) {
@@ -183,9 +233,12 @@ std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, cons
     checkpoints.Rename(temporary, name);
   }
   return Warn([&] {
+    FaultPoint("commit", name);
     checkpoints.Sync();
+    FaultPoint("latest", pending);
     checkpoints.Rename(pending, "latest");
     checkpoints.Sync();
+    FaultPoint("settled", name);
     if (replaces) Remove(checkpoints, exchanged ? temporary : removal, removal);
   });
 }

@@ -15,8 +15,9 @@ inline constexpr const char* kDeckName = "deck.toml";
 /// Steps of the committed checkpoints in `checkpoints_dir`, largest first. Those without a MANIFEST do not count.
 std::vector<int64_t> CommittedSteps(const std::string& checkpoints_dir);
 
-/// Removes what unfinished saves and removals left.
-void RemoveLeftovers(const Directory& checkpoints);
+/// Ends what a dead run began: `latest` is renewed if that was all a commit lacked, a checkpoint taken away for one that
+/// never came goes back, and what unfinished saves and removals left is removed. The caller owns the directory.
+void Settle(const Directory& checkpoints);
 
 /// Throws UserError unless the file system has room for 1.1 x `bytes`.
 void RequireSpace(const std::string& dir, int64_t bytes);

@@ -2,38 +2,20 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
-#include "checkpoint/checksum.hpp"
+#include "checkpoint/contents.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-/// The pieces that lie in one file.
-struct Content {
-  std::vector<Extent> extents;
-  std::vector<std::pair<const ManifestTensor*, const ManifestPiece*>> pieces;
-};
-
-std::vector<Content> ContentsOf(const Manifest& manifest) {
-  std::vector<Content> contents(manifest.files.size());
-  for (const ManifestTensor& tensor : manifest.tensors)
-    for (const ManifestPiece& piece : tensor.pieces) {
-      Content& content = contents[static_cast<size_t>(piece.file)];
-      content.extents.push_back({piece.offset, piece.Bytes()});
-      content.pieces.emplace_back(&tensor, &piece);
-    }
-  return contents;
-}
-
 /// Reads one file; appends what is damaged and returns the bytes read.
 int64_t VerifyFile(const Directory& dir, const ManifestFile& listed, const Content& content,
                    std::vector<std::string>& damage) {
   const File file = dir.Open(listed.name);
-  if (file.Bytes() != listed.bytes) {
-    damage.push_back(fmt::format("{}: {} bytes, the MANIFEST says {}", listed.name, file.Bytes(), listed.bytes));
+  if (const std::string mistake = SizeMistake(file, listed, listed.name); !mistake.empty()) {
+    damage.push_back(mistake);
     return 0;
   }
   const Checksums found = ChecksumFile(file, content.extents);
@@ -48,17 +30,6 @@ int64_t VerifyFile(const Directory& dir, const ManifestFile& listed, const Conte
     damage.push_back(fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}{}", listed.name, found.whole,
                                  listed.crc, content.pieces.empty() ? "" : "; its tensors are whole"));
   return listed.bytes;
-}
-
-/// Shards that the MANIFEST does not know.
-void FindStrangers(const std::string& dir, const Manifest& manifest, std::vector<std::string>& damage) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("shard-") && manifest.FindFile(name) == nullptr) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names) damage.push_back(fmt::format("{}: not part of this checkpoint", name));
 }
 
 }  // namespace
@@ -76,7 +47,7 @@ VerifyReport VerifyCheckpoint(const std::string& dir_path) {
       report.damage.insert(report.damage.end(), error.messages().begin(), error.messages().end());
     }
   }
-  FindStrangers(dir_path, manifest, report.damage);
+  for (std::string& stranger : FindStrangers(dir_path, manifest)) report.damage.push_back(std::move(stranger));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

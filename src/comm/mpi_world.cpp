@@ -78,6 +78,14 @@ class CommWorld final : public World {
     return largest;
   }
 
+  uint64_t Or(uint64_t bits) override {
+    uint64_t all = bits;
+    Run([&](MPI_Request* request) {
+      MPI_CALL(MPI_Iallreduce(&bits, &all, 1, MPI_UINT64_T, MPI_BOR, comm_.Get(), request));
+    });
+    return all;
+  }
+
  private:
   template <typename Start>
   void Run(Start start) {
@@ -167,6 +175,7 @@ void MpiWorld::Barrier() { world_->Barrier(); }
 std::vector<std::string> MpiWorld::Gather(const std::string& bytes) { return world_->Gather(bytes); }
 std::string MpiWorld::Broadcast(const std::string& bytes) { return world_->Broadcast(bytes); }
 int64_t MpiWorld::Max(int64_t value) { return world_->Max(value); }
+uint64_t MpiWorld::Or(uint64_t bits) { return world_->Or(bits); }
 
 std::unique_ptr<World> MpiWorld::Duplicate() { return DuplicateWorld(*state_); }
 

@@ -2,14 +2,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "espalier/checkpoint/saver.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/error.hpp"
+#include "state.hpp"
 
 namespace espalier {
 namespace {
@@ -33,7 +36,12 @@ std::string RangesText(const std::vector<int>& numbers) {
   return text;
 }
 
-void PrintPlan(const WorldPlan& plan) {
+/// What a checkpoint copies on the rank that writes most; 0 if nothing is copied.
+int64_t LargestStaging(const Compilation& c) {
+  return c.deck.checkpoint.asynchronous ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh)) : 0;
+}
+
+void PrintPlan(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
@@ -57,13 +65,14 @@ void PrintPlan(const WorldPlan& plan) {
     fmt::print("\n");
   }
   fmt::print("largest     {} bytes\n", plan.peak_bytes);
+  fmt::print("staging     {} bytes beside it, for checkpoints written while training goes on\n", staging_bytes);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)
     fmt::print("{:>5} {:>8} messages {:>16} bytes\n", AxisName(lane), count.count, count.bytes);
   if (plan.messages.empty()) fmt::print("      none\n");
 }
 
-nlohmann::ordered_json ToJson(const WorldPlan& plan) {
+nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
   json["ranks"] = c.mesh.Ranks();
@@ -74,6 +83,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan) {
   json["tokens_per_step"] = c.deck.batch.global * c.deck.model.seq_len;
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMostRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
+  json["staging_bytes"] = staging_bytes;
   json["stages"] = nlohmann::ordered_json::array();
   for (const StagePlan& stage : plan.stages) {
     nlohmann::ordered_json entry = {{"stage", stage.stage}, {"layers", stage.layers}, {"peak_bytes", stage.peak_bytes}};
@@ -94,10 +104,11 @@ int PlanCommand(const PlanOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
-  PrintPlan(plan);
+  const int64_t staging_bytes = LargestStaging(plan.training);
+  PrintPlan(plan, staging_bytes);
   if (!options.json.empty()) {
     std::ofstream file(options.json);
-    file << ToJson(plan).dump(1) << "\n";
+    file << ToJson(plan, staging_bytes).dump(1) << "\n";
     if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", options.json));
   }
   return static_cast<int>(ExitStatus::kDone);

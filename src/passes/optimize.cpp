@@ -15,7 +15,7 @@ class Optimizer {
   }
 
   void Run(Purpose purpose) {
-    if (purpose == Purpose::kEvaluate) {
+    if (purpose != Purpose::kTrain) {
       graph_.results = {Clip({graph_.Find("loss"), graph_.Find("count")})[0]};
       return;
     }

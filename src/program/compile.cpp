@@ -18,7 +18,7 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
   c.deck = deck;
   c.mesh = ResolveMesh(deck, ranks);
   c.purpose = purpose;
-  c.microbatches = purpose == Purpose::kSample ? 1 : MicrobatchCount(deck, c.mesh);
+  c.microbatches = purpose == Purpose::kSample || purpose == Purpose::kProof ? 1 : MicrobatchCount(deck, c.mesh);
   const int stages = c.mesh.Degree(Axis::kPp), m = static_cast<int>(c.microbatches);
   const int chunks = static_cast<int>(deck.pipeline.chunks);
   c.schedule = purpose == Purpose::kTrain ? MakeSchedule(deck.pipeline.schedule, stages, chunks, m)

@@ -19,9 +19,9 @@ std::vector<int> LayersOf(const Compilation& c, int stage) {
   return layers;
 }
 
-/// Peak of the evaluation program of a rank whose training program is given.
-int64_t EvaluationPeak(const Compilation& evaluation, const Program& training, const Coordinate& coordinate) {
-  return MakeProgram(evaluation, coordinate, StateBytes(training)).arena_bytes;
+/// Peak of a forward program of a rank whose training program is given.
+int64_t ForwardPeak(const Compilation& forward, const Program& training, const Coordinate& coordinate) {
+  return MakeProgram(forward, coordinate, StateBytes(training)).arena_bytes;
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   WorldPlan plan;
   plan.training = Compile(deck, ranks, Purpose::kTrain);
   const Compilation& c = plan.training;
-  Compilation evaluation;
-  if (Evaluates(deck)) evaluation = Compile(deck, ranks, Purpose::kEvaluate);
+  std::vector<Compilation> forward = {Compile(deck, ranks, Purpose::kProof)};
+  if (Evaluates(deck)) forward.push_back(Compile(deck, ranks, Purpose::kEvaluate));
   plan.representative = ClassRepresentatives(c);
   for (int stage = 0; stage < c.schedule.stages; ++stage) plan.stages.push_back({stage, LayersOf(c, stage), 0, {}});
 
@@ -43,7 +43,7 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
     const Coordinate coordinate = c.mesh.CoordinateOf(rank);
     const Program& program = plan.programs.emplace(rank, MakeProgram(c, coordinate)).first->second;
     peak[rank] = program.arena_bytes;
-    if (Evaluates(deck)) peak[rank] = std::max(peak[rank], EvaluationPeak(evaluation, program, coordinate));
+    for (const Compilation& other : forward) peak[rank] = std::max(peak[rank], ForwardPeak(other, program, coordinate));
     StagePlan& stage = plan.stages[static_cast<size_t>(program.stage)];
     if (peak[rank] > stage.peak_bytes) {
       stage.peak_bytes = peak[rank];

@@ -124,19 +124,32 @@ void Reporter::Validation(int64_t step, double loss) {
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
 
-void Reporter::Checkpoint(int64_t step, std::string_view dir, int64_t bytes, double blocked_ms, double committed_ms) {
+void Reporter::Checkpoint(const CheckpointRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   Write(JsonLine()
             .Text("event", "checkpoint")
-            .Integer("step", step)
-            .Text("dir", dir)
-            .Integer("bytes", bytes)
-            .Number("blocked_ms", blocked_ms, kMilliseconds)
-            .Number("committed_ms", committed_ms, kMilliseconds)
+            .Integer("step", record.step)
+            .Text("dir", record.dir)
+            .Integer("bytes", record.bytes)
+            .Number("blocked_ms", record.blocked_ms, kMilliseconds)
+            .Number("committed_ms", record.committed_ms, kMilliseconds)
+            .Number("proof_ms", record.proof_ms, kMilliseconds)
             .Finish());
-  Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", step, StepWidth(options_.steps), dir, HumanBytes(bytes),
-                    committed_ms));
+  Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", record.step, StepWidth(options_.steps), record.dir,
+                    HumanBytes(record.bytes), record.committed_ms));
+}
+
+void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& reasons) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "checkpoint_failed")
+            .Integer("step", step)
+            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n")))
+            .Finish());
+  for (const std::string& reason : reasons)
+    Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason));
 }
 
 void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes) {

@@ -33,6 +33,13 @@ TEST(World, LargestOfAll) {
   EXPECT_EQ(world.Max(-world.Rank()), 0);
 }
 
+TEST(World, BitsOfAll) {
+  World& world = TheWorld();
+  const int size = world.Size();
+  EXPECT_EQ(world.Or(uint64_t{1} << world.Rank()), (uint64_t{1} << size) - 1);
+  EXPECT_EQ(world.Or(0), 0u);
+}
+
 TEST(World, BarrierWaitsForTheLast) {
   World& world = TheWorld();
   const std::unique_ptr<World> other = TheWorld().Duplicate();

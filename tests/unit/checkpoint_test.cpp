@@ -617,6 +617,9 @@ TEST_F(CheckpointTest, LatestIsTheLastOneCommitted) {
     WriteText(Dir() + "/latest", useless);
     EXPECT_EQ(FindLatest(Dir()), Step(20)) << useless;
   }
+  EXPECT_EQ(LatestWithoutManifest(Dir()), std::nullopt);
+  WriteText(Dir() + "/latest", "step-00000030\n");
+  EXPECT_EQ(LatestWithoutManifest(Dir()), Step(30));
   // A run ended between the commit of step 20 and the renewal of `latest`.
   WriteText(Dir() + "/latest", "step-00000010\n");
   WriteText(Dir() + "/latest-" + ReadManifest(Step(20)).id, "step-00000020\n");

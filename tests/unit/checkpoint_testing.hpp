@@ -48,6 +48,14 @@ class ThreadWorld final : public World {
     Barrier();
     return most;
   }
+  uint64_t Or(uint64_t bits) override {
+    meeting_.numbers[static_cast<size_t>(rank_)] = static_cast<int64_t>(bits);
+    Barrier();
+    uint64_t all = 0;
+    for (int64_t number : meeting_.numbers) all |= static_cast<uint64_t>(number);
+    Barrier();
+    return all;
+  }
 
  private:
   Meeting& meeting_;

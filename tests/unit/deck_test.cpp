@@ -136,10 +136,10 @@ TEST(Schema, DefaultsOfTheContract) {
   EXPECT_EQ(d.lr.min_ratio, 0.1);
   EXPECT_EQ(d.checkpoint.keep, 3);
   EXPECT_EQ(d.checkpoint.restart, "auto");
+  EXPECT_TRUE(d.checkpoint.asynchronous);
   // What this version lacks is off.
   EXPECT_FALSE(d.overlap.tensor);
   EXPECT_EQ(d.overlap.prefetch, 0);
-  EXPECT_FALSE(d.checkpoint.asynchronous);
 }
 
 TEST(Schema, DerivedDefaultsFollowTheirKeys) {
@@ -345,10 +345,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "run.time_limit = \"01:30:00\": not available in this version (allowed: \"\")"},
         OverrideCase{"run.watchdog_s=60", "run.watchdog_s = 60.0: not available in this version (allowed: 0.0)"},
         OverrideCase{"run.stop_margin_s=30", "run.stop_margin_s = 30.0: not available in this version (allowed: -1.0)"},
-        OverrideCase{"checkpoint.every_s=10",
-                     "checkpoint.every_s = 10.0: not available in this version (allowed: 0.0)"},
-        OverrideCase{"checkpoint.asynchronous=true",
-                     "checkpoint.asynchronous = true: not available in this version (allowed: false)"}));
+        OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 
 TEST(Mistakes, ValuesOfOverrides) {
   const Deck d = Small({"run.steps=0x1F", "optimizer.lr=3", "run.dir=runs/x#1", "data.paths=['a b', \"c\"]",

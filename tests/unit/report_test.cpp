@@ -176,10 +176,11 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   start.tokens_per_step = 1024;
   reporter.Start(start);
   reporter.Validation(5, 2.25);
-  reporter.Checkpoint(6, "runs/x/checkpoints/step-00000006", 1 << 21, 1.5, 20.25);
+  reporter.Checkpoint({6, "runs/x/checkpoints/step-00000006", 1 << 21, 1.5, 20.25, 0.75});
+  reporter.CheckpointFailed(7, {"runs/x/checkpoints/step-00000007 is not saved", "no \"room\""});
   reporter.End(ExitStatus::kStopped, {10, 20, 30}, 77);
   const std::vector<std::string> lines = Lines();
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 5u);
   const json first = json::parse(lines[0]);
   EXPECT_EQ(first["event"], "start");
   EXPECT_EQ(first["version"], "0.1.0");
@@ -192,8 +193,10 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   EXPECT_EQ(first["flops_per_token"], 2e9);
   EXPECT_EQ(lines[1], R"({"step":5,"val_loss":2.25})");
   EXPECT_EQ(lines[2], R"({"event":"checkpoint","step":6,"dir":"runs/x/checkpoints/step-00000006","bytes":2097152,)"
-                      R"("blocked_ms":1.500,"committed_ms":20.250})");
-  EXPECT_EQ(lines[3], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
+                      R"("blocked_ms":1.500,"committed_ms":20.250,"proof_ms":0.750})");
+  EXPECT_EQ(lines[3], R"({"event":"checkpoint_failed","step":7,)"
+                      R"("reason":"runs/x/checkpoints/step-00000007 is not saved\nno \"room\""})");
+  EXPECT_EQ(lines[4], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
 }
 
 TEST_F(ReporterTest, WhatIsNotFiniteIsNullWithANote) {

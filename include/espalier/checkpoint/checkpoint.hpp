@@ -12,6 +12,7 @@
 #include "espalier/graph/stored_part.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/mesh/mesh.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 
@@ -61,11 +62,22 @@ SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, co
 /// Whether a load must want every tensor of the checkpoint (training) or may leave some (sampling needs no optimizer).
 enum class Coverage : uint8_t { kAll, kSome };
 
+/// The checkpoint is whole, but not what this run can go on from: an older one would be refused too.
+class RefusedForGood : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Fills every rank's pieces from a checkpoint saved in any layout. Collective, as Save. Reads by MANIFEST alone, never
-/// through HDF5; checks size and checksum of all it reads; needs 4 MiB beside the pieces. Throws the same UserError
-/// (kData) on every rank, listing what is missing, extra, of another shape (both values), or damaged (tensor and file).
+/// through HDF5; the ranks together check every byte of every file; needs 4 MiB beside the pieces. Throws the same
+/// UserError (kData) on every rank, listing what is missing, extra or damaged (tensor and file);
+/// RefusedForGood if names or shapes are not the deck's (both values).
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage = Coverage::kAll);
+
+/// Ends what a dead run began in a run's directory of checkpoints and removes what it left. One process that owns the
+/// directory.
+void SettleCheckpoints(const std::string& checkpoints_dir);
 
 /// "step-00001200".
 std::string StepName(int64_t step);
@@ -73,6 +85,9 @@ std::string StepName(int64_t step);
 /// Committed checkpoints, best first, as paths: the latest, then those of smaller steps, newest first. The latest is
 /// what `latest` names; without a usable one, the largest step.
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir);
+
+/// The directory that `latest` names if that is one of a step but holds no MANIFEST: a checkpoint that lost it.
+std::optional<std::string> LatestWithoutManifest(const std::string& checkpoints_dir);
 
 /// The first of FindCheckpoints.
 std::optional<std::string> FindLatest(const std::string& checkpoints_dir);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,14 @@
 #include "espalier/graph/type.hpp"
 
 namespace espalier {
+
+/// What the saved weights do: the loss of one fixed microbatch, computed when they were saved. A load computes it again.
+struct Proof {
+  float loss = 0;           ///< finite
+  std::string compute;      ///< precision.compute: "fp32" or "bf16"
+  uint32_t conditions = 0;  ///< stands for all that may change the last bits: program, processor, threads, layout
+  bool operator==(const Proof&) const = default;
+};
 
 /// What a checkpoint says of the run beside its tensors.
 struct Metadata {
@@ -19,6 +28,7 @@ struct Metadata {
   std::string git_hash;        ///< of the program that wrote it
   std::vector<double> losses;  ///< of the last steps, oldest first; for people and checks
   std::string deck;            ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
+  std::optional<Proof> proof = {};  ///< none in checkpoints of version 0.1
 };
 
 /// One file of a checkpoint.

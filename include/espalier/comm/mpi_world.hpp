@@ -32,6 +32,7 @@ class MpiWorld final : public World {
   std::vector<std::string> Gather(const std::string& bytes) override;
   std::string Broadcast(const std::string& bytes) override;
   int64_t Max(int64_t value) override;
+  uint64_t Or(uint64_t bits) override;
 
   /// Another World over the same ranks, for another thread: calls on one never meet those on the other. Collective,
   /// outside a step. It must not outlive this one.

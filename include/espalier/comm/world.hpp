@@ -21,6 +21,8 @@ class World {
   virtual std::string Broadcast(const std::string& bytes) = 0;
   /// Largest value of all ranks, everywhere.
   virtual int64_t Max(int64_t value) = 0;
+  /// The bits that some rank set, everywhere.
+  virtual uint64_t Or(uint64_t bits) = 0;
 };
 
 /// The world of one process.
@@ -32,6 +34,7 @@ class SelfWorld final : public World {
   std::vector<std::string> Gather(const std::string& bytes) override { return {bytes}; }
   std::string Broadcast(const std::string& bytes) override { return bytes; }
   int64_t Max(int64_t value) override { return value; }
+  uint64_t Or(uint64_t bits) override { return bits; }
 };
 
 }  // namespace espalier

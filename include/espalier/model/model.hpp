@@ -10,8 +10,9 @@
 
 namespace espalier {
 
-/// What the graph is built for. Evaluation and sampling are the forward half of training; sampling ends at the logits.
-enum class Purpose : uint8_t { kTrain, kEvaluate, kSample };
+/// What the graph is built for. Evaluation, proof and sampling are the forward half of training; a proof is the evaluation of
+/// one microbatch, sampling ends at the logits.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample };
 
 /// Where the layers go: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
 struct Split {

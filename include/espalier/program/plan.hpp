@@ -23,7 +23,7 @@ struct WorldPlan {
   std::vector<int> representative;          ///< by rank: the lowest rank with the same program
   std::map<int, Program> programs;          ///< by representative
   std::vector<StagePlan> stages;
-  std::vector<int64_t> rank_peak_bytes;     ///< training and, if the deck asks for it, evaluation
+  std::vector<int64_t> rank_peak_bytes;     ///< training, proof and, if the deck asks for it, evaluation
   int64_t peak_bytes = 0;                   ///< largest of all ranks
   std::map<std::string, MessageCount> messages;  ///< by lane: the rank that sends most bytes there
 };

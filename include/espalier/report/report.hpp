@@ -46,6 +46,16 @@ struct StartRecord {
   double startup_ms = 0;   ///< from the beginning of the process to here
 };
 
+/// A committed checkpoint.
+struct CheckpointRecord {
+  int64_t step = 0;
+  std::string dir;
+  int64_t bytes = 0;        ///< of all its files
+  double blocked_ms = 0;    ///< the step waited: for the save before it, and for the copy (or the whole save)
+  double committed_ms = 0;  ///< from the beginning of the writing to the commit
+  double proof_ms = 0;      ///< the forward of the fixed microbatch before it
+};
+
 struct ReportOptions {
   int rank = 0;                 ///< every rank but 0 is silent
   std::string metrics_path;     ///< appended to; "" for none
@@ -72,7 +82,9 @@ class Reporter {
   void Start(const StartRecord& start);
   void Step(const StepRecord& record);
   void Validation(int64_t step, double loss);
-  void Checkpoint(int64_t step, std::string_view dir, int64_t bytes, double blocked_ms, double committed_ms);
+  void Checkpoint(const CheckpointRecord& record);
+  /// The checkpoint of `step` is not committed; each reason is one line.
+  void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
   /// `rank_peak_bytes`: each rank's high-water mark; `outside_bytes`: the largest memory of a rank beside its arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 

@@ -1,0 +1,83 @@
+#include "espalier/checkpoint/run_lock.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+std::string Holder() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::array<char, 32> since{};
+  std::strftime(since.data(), since.size(), "%Y-%m-%d %H:%M:%S", ::gmtime_r(&now, &utc));
+  return fmt::format("host {}, process {}, since {} UTC", host.data(), ::getpid(), since.data());
+}
+
+/// The file's one line, without what a terminal would take for more than text.
+std::string ReadHolder(int file) {
+  std::array<char, 400> bytes{};
+  const ssize_t n = ::pread(file, bytes.data(), bytes.size(), 0);
+  std::string text(bytes.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  text = text.substr(0, text.find('\n'));
+  std::replace_if(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
+/// For people only: a lock without its text still locks.
+void WriteHolder(int file, const std::string& text) {
+  if (::ftruncate(file, 0) != 0 || ::pwrite(file, text.data(), text.size(), 0) < 0) return;
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& dir) {
+  const std::string path = dir + "/run.lock";
+  std::filesystem::create_directories(dir);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+    const int cause = errno;
+    const std::string holder = ReadHolder(file);
+    if (cause == EWOULDBLOCK) {
+      ::close(file);
+      throw UserError(ExitStatus::kFault, fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
+                                                      dir, holder.empty() ? "it is only starting" : holder));
+    }
+    spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path, std::strerror(cause));
+  }
+  file_ = file;
+  left_by_ = ReadHolder(file);
+  WriteHolder(file, Holder() + "\n");
+}
+
+RunLock::~RunLock() {
+  if (file_ < 0) return;
+  WriteHolder(file_, "");
+  ::close(file_);
+}
+
+RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1)), left_by_(std::move(other.left_by_)) {}
+
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(file_, other.file_);
+  std::swap(left_by_, other.left_by_);
+  return *this;
+}
+
+}  // namespace espalier

@@ -1,0 +1,132 @@
+#include "espalier/checkpoint/saver.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "checkpoint/pieces.hpp"
+#include "espalier/util/fault.hpp"
+#include "espalier/util/memory.hpp"
+
+namespace espalier {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLine = 64;
+
+double MillisecondsSince(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+int64_t LinesOf(const Piece& piece) {
+  return (Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32) + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
+  std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
+  for (const Piece& piece : PlanPieces(tensors, mesh)) bytes[static_cast<size_t>(piece.writer)] += LinesOf(piece);
+  return bytes;
+}
+
+Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
+             World& world, std::unique_ptr<World> writers)
+    : options_(std::move(options)), tensors_(tensors), mesh_(mesh), world_(world), writers_(std::move(writers)) {
+  Plan(local);
+  if (writers_ != nullptr) MakeRoom(options_.ranks_on_node);
+}
+
+Saver::~Saver() { Wait(); }
+
+void Saver::Plan(const std::vector<LocalTensor>& local) {
+  std::map<std::string_view, LocalTensor> own;
+  for (const LocalTensor& tensor : local) own[tensor.tensor->name] = tensor;
+  for (const Piece& piece : PlanPieces(tensors_, mesh_)) {
+    if (piece.writer != world_.Rank()) continue;
+    const std::string& name = tensors_[static_cast<size_t>(piece.tensor)].name;
+    CHECK(own.contains(name), "rank {} writes {} but passed none", world_.Rank(), name);
+    pieces_.push_back({own[name], Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32), bytes_});
+    bytes_ += LinesOf(piece);
+  }
+}
+
+/// Looked at on every rank before any takes it: memory that is not there would end the process when it is touched.
+void Saver::MakeRoom(int ranks_on_node) {
+  const int64_t available = AvailableMemory();
+  std::string reason;
+  if (available / ranks_on_node < bytes_)
+    reason = fmt::format("{} ranks would need {} bytes each, {} are available", ranks_on_node, bytes_, available);
+  if (world_.Or(reason.empty() ? 0 : 1) == 0) try {
+      FaultPoint("staging");
+      staging_ = std::make_unique<Arena>(bytes_);
+    } catch (const UserError& error) {
+      reason = error.what();
+    }
+  if (world_.Or(reason.empty() ? 0 : 1) == 0) return;
+  staging_.reset();
+  for (const std::string& other : world_.Gather(reason))
+    if (refusal_.empty()) refusal_ = other;
+  refusal_ = world_.Broadcast(refusal_);
+}
+
+std::vector<LocalTensor> Saver::Copy() const {
+  std::vector<LocalTensor> copies;
+  for (const Staged& piece : pieces_) {
+    std::byte* copy = staging_->At(piece.offset, piece.bytes);
+    std::memcpy(copy, piece.tensor.data, static_cast<size_t>(piece.bytes));
+    copies.push_back({piece.tensor.tensor, copy});
+  }
+  return copies;
+}
+
+SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world) const {
+  SaveOutcome outcome{metadata.step, false, {}, {}};
+  try {
+    outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, options_.keep);
+    outcome.committed = true;
+  } catch (const UserError& error) {
+    outcome.reasons = error.messages();
+  } catch (const std::exception& error) {
+    outcome.reasons = {error.what()};
+  }
+  return outcome;
+}
+
+void Saver::Save(Metadata metadata) {
+  const Clock::time_point start = Clock::now();
+  Wait();
+  FaultPoint("copy");
+  unread_ = true;
+  if (!Asynchronous()) {
+    std::vector<LocalTensor> local;
+    for (const Staged& piece : pieces_) local.push_back(piece.tensor);
+    in_flight_ = Write(metadata, local, world_);
+    blocked_ms_ = MillisecondsSince(start);
+    return;
+  }
+  busy_ = true;
+  writer_ = std::thread([this, metadata = std::move(metadata), local = Copy()] {
+    in_flight_ = Write(metadata, local, *writers_);
+    busy_ = false;
+  });
+  blocked_ms_ = MillisecondsSince(start);
+}
+
+std::vector<SaveOutcome> Saver::Ended() {
+  if (!busy_) Wait();
+  return std::exchange(ended_, {});
+}
+
+void Saver::Wait() {
+  if (writer_.joinable()) writer_.join();
+  if (!unread_) return;
+  unread_ = false;
+  in_flight_.result.blocked_ms = blocked_ms_;
+  ended_.push_back(std::move(in_flight_));
+}
+
+}  // namespace espalier

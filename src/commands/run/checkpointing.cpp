@@ -1,0 +1,124 @@
+#include "commands/run/checkpointing.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "commands/build_info.hpp"
+#include "commands/run/proof.hpp"
+#include "commands/run/together.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/util/fault.hpp"
+#include "version.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
+  if (!deck.checkpoint.asynchronous) return nullptr;
+  return mpi == nullptr ? std::make_unique<SelfWorld>() : mpi->Duplicate();
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
+    : deck_(deck), programs_(programs), world_(world), reporter_(reporter) {
+  const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep, mpi == nullptr ? 1 : mpi->NodeRanks()};
+  saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world, WritersOf(deck, mpi));
+  if (world.Rank() == 0 && !saver_->refusal().empty())
+    spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
+}
+
+int64_t Checkpointing::Restore(const Start& start) const {
+  int64_t refused = start.refused;
+  for (const std::string& dir : start.checkpoints) try {
+      const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
+      Prove(dir, saved);
+      if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
+      return saved.step;
+    } catch (const RefusedForGood&) {
+      throw;
+    } catch (const UserError& error) {
+      if (refused++ >= deck_.checkpoint.fallback || &dir == &start.checkpoints.back()) throw;
+      if (world_.Rank() == 0) spdlog::warn("not restarted from {}: {}", dir, error.what());
+    }
+  return 0;
+}
+
+void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
+  const bool root = world_.Rank() == 0;
+  if (!saved.proof) {
+    if (root) spdlog::warn("{}: no proof of its weights (it was saved by version {}): only checksums were compared", dir, saved.version);
+    return;
+  }
+  const Deck before = ParseDeck(saved.deck, dir + "/deck.toml").deck;
+  if (const std::string differences = ComputesOtherwise(before, deck_); !differences.empty()) {
+    if (root) spdlog::warn("{}: the deck computes otherwise with its weights, so their proof says nothing: {}", dir, differences);
+    return;
+  }
+  const Proof now = MakeProof(deck_, programs_, world_);
+  const std::string mistake = OnRankZero(world_, [&] { return ProofMistake(*saved.proof, now); });
+  if (!mistake.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, mistake));
+}
+
+bool Checkpointing::Due(int64_t step) const { return deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0; }
+
+bool Checkpointing::ClockWants() const {
+  return Clocked() && world_.Rank() == 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
+}
+
+double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
+  const Clock::time_point start = Clock::now();
+  FaultPoint("proof");
+  const Proof proof = MakeProof(deck_, programs_, world_);
+  const double proof_ms = MillisecondsSince(start);
+  last_save_ = Clock::now();
+  if (!std::isfinite(proof.loss)) {
+    Report();
+    Report({step, false, {}, {fmt::format("the weights after step {} give the loss {}: they are not worth keeping", step, proof.loss)}});
+    return MillisecondsSince(start);
+  }
+  proof_ms_.push_back(proof_ms);
+  saver_->Save({step, step * deck_.batch.global, kVersion, kGitHash, losses, EffectiveDeck(deck_), proof});
+  return MillisecondsSince(start);
+}
+
+void Checkpointing::SaveUnlessThere(int64_t step, const std::vector<double>& losses) {
+  const std::string there = OnRankZero(world_, [&] {
+    return std::string(fs::exists(fs::path(CheckpointFolder(deck_)) / StepName(step)) ? "there" : "");
+  });
+  if (there.empty()) Save(step, losses);
+}
+
+void Checkpointing::Report() {
+  for (const SaveOutcome& outcome : saver_->Ended()) {
+    Report(outcome);
+    proof_ms_.pop_front();
+  }
+}
+
+void Checkpointing::Report(const SaveOutcome& outcome) {
+  last_failed_ = !outcome.committed;
+  if (last_failed_) {
+    reporter_.CheckpointFailed(outcome.step, outcome.reasons);
+    return;
+  }
+  reporter_.Checkpoint({outcome.step, outcome.result.dir, outcome.result.bytes, outcome.result.blocked_ms,
+                        outcome.result.committed_ms, proof_ms_.front()});
+  for (const std::string& warning : outcome.result.warnings) spdlog::warn("{}", warning);
+}
+
+bool Checkpointing::Finish() {
+  saver_->Wait();
+  Report();
+  return !last_failed_;
+}
+
+}  // namespace espalier

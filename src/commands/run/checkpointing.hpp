@@ -1,0 +1,58 @@
+// Saving and loading within a run: when, with which proof, and what is said about it.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "commands/run/programs.hpp"
+#include "commands/run/start.hpp"
+#include "espalier/checkpoint/saver.hpp"
+#include "espalier/report/report.hpp"
+
+namespace espalier {
+
+class Checkpointing {
+ public:
+  /// Collective; takes the staging buffer. All arguments must outlive it.
+  Checkpointing(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter);
+
+  /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it.
+  /// Returns its step. Collective.
+  int64_t Restore(const Start& start) const;
+
+  /// By checkpoint.every_steps.
+  bool Due(int64_t step) const;
+  /// checkpoint.every_s is set: ranks have to agree on the clock.
+  bool Clocked() const { return deck_.checkpoint.every_s > 0; }
+  /// Rank 0's clock says that it is time.
+  bool ClockWants() const;
+  bool Busy() const { return saver_->Busy(); }
+
+  /// Saves the state after `step`; returns how long training stood still for it, in milliseconds. Collective.
+  double Save(int64_t step, const std::vector<double>& losses);
+  /// Saves it unless there is a checkpoint of it. Collective.
+  void SaveUnlessThere(int64_t step, const std::vector<double>& losses);
+
+  /// Reports the saves that have ended.
+  void Report();
+  /// Waits for the save in flight and reports. False if the last save failed.
+  bool Finish();
+  int64_t staging_bytes() const { return saver_->staging_bytes(); }
+
+ private:
+  void Prove(const std::string& dir, const Metadata& saved) const;
+  void Report(const SaveOutcome& outcome);
+
+  const Deck& deck_;
+  const Programs& programs_;
+  World& world_;
+  Reporter& reporter_;
+  std::optional<Saver> saver_;
+  std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
+  std::deque<double> proof_ms_;  ///< of the saves not yet reported
+  bool last_failed_ = false;
+};
+
+}  // namespace espalier

@@ -1,0 +1,69 @@
+// The programs of a run on this rank, in one arena: they share the states.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/comm/mpi_communication.hpp"
+#include "espalier/data/batch_loader.hpp"
+#include "espalier/executor/executor.hpp"
+#include "espalier/program/compile.hpp"
+
+namespace espalier {
+
+/// A program in memory, ready to run.
+struct Runnable {
+  Program program;
+  std::unique_ptr<Executor> executor;
+
+  /// Fills every input. Programs share the memory above the states, so each step of one needs all of its inputs again.
+  void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
+};
+
+class Programs {
+ public:
+  /// Compiles training, proof and, if the deck asks for it, evaluation; takes the memory, makes the communicators.
+  /// Collective. `mpi` is null for a world of one process.
+  Programs(const Deck& deck, World& world, MpiWorld* mpi);
+
+  const Compilation& compilation() const { return training_; }
+  const Coordinate& coordinate() const { return coordinate_; }
+  const Arena& arena() const { return *arena_; }
+  int threads() const { return threads_; }
+
+  const Runnable& train() const { return train_; }
+  /// Forward of one microbatch: "mean_loss".
+  const Runnable& proof() const { return proof_; }
+  /// Null if the deck does not evaluate.
+  const Runnable* evaluate() const { return evaluate_ ? &*evaluate_ : nullptr; }
+
+  /// Every state of every stage, and this rank's pieces of them.
+  const std::vector<StateTensor>& tensors() const { return tensors_; }
+  const std::vector<LocalTensor>& local() const { return local_; }
+
+  /// This rank's part of a global batch.
+  const BatchLayout& layout() const { return layout_; }
+
+ private:
+  std::vector<Runnable*> All();
+  void Compile(const Deck& deck, World& world);
+  Runnable CompileForward(const Deck& deck, Purpose purpose) const;
+  void MakeExecutors(World& world, MpiWorld* mpi);
+  BatchLayout LayoutOfBatch() const;
+
+  Compilation training_;
+  Coordinate coordinate_{};
+  int threads_ = 1;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<MpiCommunication> communication_;
+  Runnable train_, proof_;
+  std::optional<Runnable> evaluate_;
+  std::vector<StateTensor> tensors_;
+  std::vector<LocalTensor> local_;
+  BatchLayout layout_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,87 @@
+#include "commands/run/proof.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <fstream>
+
+#include "commands/build_info.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "espalier/util/philox.hpp"
+#include "version.hpp"
+
+namespace espalier {
+namespace {
+
+/// One sample of tokens drawn evenly from the vocabulary.
+class FixedTokens final : public TokenSource {
+ public:
+  FixedTokens(int64_t seq_len, int64_t vocab) : seq_len_(seq_len), vocab_(vocab) {}
+  int64_t samples() const override { return 1; }
+  int64_t tokens() const override { return seq_len_ + 1; }
+  int64_t seq_len() const override { return seq_len_; }
+  void Read(int64_t, std::span<int32_t> out) override {
+    const uint64_t key = StreamKey(0, "proof");
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(Mix64(key + i) % static_cast<uint64_t>(vocab_));
+  }
+
+ private:
+  int64_t seq_len_, vocab_;
+};
+
+std::string Processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line;
+  return "unknown";
+}
+
+/// Stands for everything that may change the last bits of a loss, on any rank. On rank 0.
+uint32_t Conditions(const Deck& deck, const Programs& programs, World& world) {
+  std::string text = fmt::format("{} {} {}", kVersion, kGitHash, programs.compilation().mesh.ToString());
+  for (const std::string& rank : world.Gather(fmt::format("{} {} {}", CpuBf16Method(), Processor(), programs.threads()))) text += "\n" + rank;
+  for (const DeckKey& key : DeckSchema())
+    for (std::string_view section : {"model", "parallel", "pipeline", "batch", "precision", "recompute", "overlap"})
+      if (key.section == section && key.FullName() != "batch.global")
+        text += fmt::format("\n{} = {}", key.FullName(), ToToml(Get(deck, key)));
+  return Crc32c(text.data(), text.size());
+}
+
+}  // namespace
+
+Proof MakeProof(const Deck& deck, const Programs& programs, World& world) {
+  FixedTokens tokens(deck.model.seq_len, deck.model.vocab);
+  BatchLayout layout = programs.layout();
+  layout.microbatches = 1;
+  Batch batch;
+  LoadBatch(tokens, {0, Order::kSequential}, layout, 0, batch);
+  programs.proof().Fill(batch, layout.positions);
+  programs.proof().executor->RunStep();
+  return {programs.proof().executor->GetScalar("mean_loss"), deck.precision.compute, Conditions(deck, programs, world)};
+}
+
+std::string ProofMistake(const Proof& saved, const Proof& now) {
+  const bool same = saved.conditions == now.conditions && saved.compute == now.compute;
+  const double tolerance = same ? 0 : saved.compute == "fp32" && now.compute == "fp32" ? 1e-5 : 1e-2;
+  const double difference = std::abs(double{saved.loss} - double{now.loss});
+  if (same ? std::bit_cast<uint32_t>(saved.loss) == std::bit_cast<uint32_t>(now.loss) : difference <= tolerance * std::abs(saved.loss)) return "";
+  return fmt::format("the loss of the fixed microbatch was {:.9g} when these weights were saved and is {:.9g} with those loaded ({}): "
+                     "either they are not the same, or this program computes otherwise",
+                     saved.loss, now.loss, same ? "equal bits are expected, all conditions being equal" : fmt::format("at most {:.0e} of it is allowed", tolerance));
+}
+
+std::string ComputesOtherwise(const Deck& saved, const Deck& now) {
+  std::string differences;
+  for (const DeckKey& key : DeckSchema()) {
+    if (key.section != "model" || key.name == "init_std") continue;
+    const std::string before = ToToml(Get(saved, key)), after = ToToml(Get(now, key));
+    if (before != after)
+      differences += fmt::format("{}{}: {} in the checkpoint, {} in the deck", differences.empty() ? "" : "; ", key.FullName(), before, after);
+  }
+  return differences;
+}
+
+}  // namespace espalier

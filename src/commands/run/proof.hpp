@@ -1,0 +1,23 @@
+// What proves that loaded weights are the saved ones: the loss of one fixed microbatch, computed at the save and again at the
+// load. Its tokens follow from vocabulary and sequence length alone; every sequence of it is the same one, so that every
+// rank's weights take part and the loss does not depend on how many there are.
+#pragma once
+
+#include <string>
+
+#include "commands/run/programs.hpp"
+
+namespace espalier {
+
+/// The proof of the weights as they are now; `conditions` on rank 0 alone. Collective.
+Proof MakeProof(const Deck& deck, const Programs& programs, World& world);
+
+/// Why `now`, made of a loaded checkpoint, does not bear out what was saved; empty if it does. Bitwise under equal
+/// conditions, else within 1e-5 of the loss, or 1e-2 if one of them was computed in bf16.
+std::string ProofMistake(const Proof& saved, const Proof& now);
+
+/// Keys of the deck that change what the weights compute, "model.rope_theta: 10000 in the checkpoint, 500000 in the deck": then
+/// proofs cannot be compared. Empty if there are none.
+std::string ComputesOtherwise(const Deck& saved, const Deck& now);
+
+}  // namespace espalier

@@ -1,0 +1,100 @@
+#include "espalier/util/fault.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+/// In the order in which a run meets them.
+constexpr auto kStages = std::to_array<std::string_view>(
+    {"staging",   "load",       "step",   "proof",  "copy",     "begin",     "make-dir", "shard-open", "shard-layout", "shard-data",
+     "shard-fsync", "shard-check", "gather", "deck",   "master",   "manifest",  "fsync-dir", "announce",  "rename",       "commit",
+     "latest",    "settled",    "retention", "remove"});
+constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "eio", "enospc"});
+
+struct Fault {
+  std::string stage, action;
+  int64_t visits_left = 0;
+};
+
+std::mutex mutex;
+Fault fault;
+
+template <typename List>
+void CheckOneOf(const List& list, const std::string& text, std::string_view word, const char* what) {
+  if (std::find(list.begin(), list.end(), word) == list.end())
+    throw UserError(ExitStatus::kDeck, fmt::format("ESPALIER_FAULT = \"{}\": '{}' is no {} (allowed: {})", text, word, what,
+                                                   fmt::join(list, ", ")));
+}
+
+/// Cuts the next word off; "" if there is none left.
+std::string NextWord(std::string_view& rest) {
+  const std::string word(rest.substr(0, rest.find(':')));
+  rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+  return word;
+}
+
+Fault ParseFault(const std::string& text) {
+  std::string_view rest = text;
+  Fault parsed{NextWord(rest), NextWord(rest), 1};
+  if (parsed.action.empty()) parsed.action = "kill";
+  CheckOneOf(kStages, text, parsed.stage, "stage");
+  CheckOneOf(kActions, text, parsed.action, "action");
+  if (rest.empty()) return parsed;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), parsed.visits_left);
+  if (error != std::errc{} || end != rest.data() + rest.size() || parsed.visits_left < 1)
+    throw UserError(ExitStatus::kDeck, fmt::format("ESPALIER_FAULT = \"{}\": '{}' is no count of visits (allowed: >= 1)", text, rest));
+  return parsed;
+}
+
+[[noreturn]] void StandStill() {
+  while (true) ::pause();
+}
+
+}  // namespace
+
+namespace fault_detail {
+
+std::atomic<bool> armed = false;
+
+void Visit(std::string_view stage, const std::string& where) {
+  std::string action;
+  {
+    const std::lock_guard lock(mutex);
+    if (stage != fault.stage || --fault.visits_left > 0) return;
+    action = fault.action;
+    armed = false;
+  }
+  if (action == "kill") ::kill(::getpid(), SIGKILL);
+  if (action == "kill" || action == "stop") StandStill();
+  throw UserError(ExitStatus::kFault, fmt::format("{}{}{}: {} (by ESPALIER_FAULT)", where, where.empty() ? "" : ": ", stage,
+                                                  std::strerror(action == "eio" ? EIO : ENOSPC)));
+}
+
+}  // namespace fault_detail
+
+void ArmFault(const std::string& text) {
+  const std::lock_guard lock(mutex);
+  fault = text.empty() ? Fault{} : ParseFault(text);
+  fault_detail::armed = !text.empty();
+}
+
+void ArmFaultFromEnvironment() {
+  const char* text = std::getenv("ESPALIER_FAULT");
+  ArmFault(text == nullptr ? "" : text);
+}
+
+}  // namespace espalier

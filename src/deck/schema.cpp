@@ -110,8 +110,9 @@ std::vector<DeckKey> Rows() {
      "Tensor-parallel ranks; must divide heads, kv_heads, ffn_dim and vocab."},
     {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
      "What dp_shard shards: 1 optimizer state; 2 gradients too; 3 parameters too."},
-    {"parallel", "reduce", FIELD(parallel.reduce), "step", OneOf({"step"}, {"microbatch"}),
-     "When gradients are reduced: once per step, after the last microbatch, or after each microbatch."},
+    {"parallel", "reduce", FIELD(parallel.reduce), "step", OneOf({"step", "microbatch"}),
+     "When gradients are reduced: once per step, after the last microbatch, or after each microbatch; with zero >= 2 they "
+     "are then kept sharded."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
      "tp ranks share out the sequence between their products; then tp must divide seq_len."},
     {"parallel", "loss_parallel", FIELD(parallel.loss_parallel), true, Any(),
@@ -138,17 +139,18 @@ std::vector<DeckKey> Rows() {
      "Type of activations and of the weights in products; master weights, gradients, their sums and the optimizer's "
      "state are fp32."},
 
-    {"recompute", "mode", FIELD(recompute.mode), "none", OneOf({"none"}, {"selective", "full"}),
-     "Activations computed again in backward instead of kept."},
+    {"recompute", "mode", FIELD(recompute.mode), "none", OneOf({"none", "selective", "full"}),
+     "Activations computed again in backward instead of kept: selective: norms, activations, what attention reads; full: "
+     "all of a layer but its input."},
     {"recompute", "regather", FIELD(recompute.regather), "auto", OneOf({"auto", "always", "never"}),
      "Gather sharded parameters again for backward; auto keeps them if pp > 1."},
 
-    {"overlap", "tensor", FIELD(overlap.tensor), false, Only(false),
-     "Backward tp communication under the weight-gradient product; false until this version can do it."},
+    {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
+     "Backward tp communication under the weight-gradient product."},
     {"overlap", "interleave", FIELD(overlap.interleave), false, Only(false),
      "One microbatch's backward communication under another's forward."},
-    {"overlap", "prefetch", FIELD(overlap.prefetch), 0, Only(0, CountOrZero()),
-     "Layers whose parameters are gathered ahead of their use; 0 until this version can do it."},
+    {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
+     "Layers whose parameters are gathered ahead of their use; 0: at their use."},
 
     {"optimizer", "name", FIELD(optimizer.name), "adamw", OneOf({"adamw"}),
      "Optimizer, as PyTorch defines it."},

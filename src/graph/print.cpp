@@ -30,9 +30,9 @@ std::vector<std::string> Names(const Graph& graph, const std::vector<int>& ids) 
 std::string OpText(const Graph& graph, const Op& op) {
   std::vector<std::string> types;
   for (int id : op.outputs) types.push_back(ToString(graph.values[id].type) + LayoutText(graph.values[id]));
-  return fmt::format("{}{}{}({}){} @ {} layer {} chunk {}{}{}\n", fmt::join(Names(graph, op.outputs), ", "),
+  return fmt::format("{}{}{}({}){} @ {} layer {} chunk {}{}{}{}\n", fmt::join(Names(graph, op.outputs), ", "),
                      op.outputs.empty() ? "" : " = ", op.kind, fmt::join(Names(graph, op.inputs), ", "),
-                     AttributesText(op.attributes), Name(op.role), op.layer, ChunkText(op.chunk),
+                     AttributesText(op.attributes), Name(op.role), op.layer, ChunkText(op.chunk), op.cheap ? " cheap" : "",
                      types.empty() ? "" : " : ", fmt::join(types, ", "));
 }
 
@@ -158,6 +158,7 @@ class LineReader {
     op.layer = ReadInteger();
     Expect(" chunk ");
     op.chunk = ReadChunk();
+    op.cheap = Take(" cheap");
     for (size_t i = 0; i < outputs.size(); ++i) {
       Expect(i == 0 ? " : " : ", ");
       op.outputs.push_back(ReadOutput(outputs[i], op));

@@ -33,4 +33,5 @@
   X("sum_squares", SumSquares)                        \
   X("clip", Clip)                                     \
   X("adamw", Adamw)                                   \
+  X("accumulate", Accumulate)                         \
   X("slice", Slice)

@@ -73,6 +73,13 @@ void Builder::Loss(int logits, Purpose purpose) {
   results = OutputsOf(loss);
 }
 
+int Builder::Cheap(int value) {
+  const int producer = model_.graph.values[static_cast<size_t>(value)].producer;
+  CHECK(producer >= 0, "no op makes this value");
+  model_.graph.ops[static_cast<size_t>(producer)].cheap = true;
+  return value;
+}
+
 const std::vector<int>& Builder::OutputsOf(int value) const {
   const int producer = model_.graph.values[static_cast<size_t>(value)].producer;
   CHECK(producer >= 0, "no op makes this value");

@@ -38,7 +38,7 @@ class Llama {
   }
   int Norm(int x, const std::string& name) {
     const int w = b_.Parameter(name + ".weight", {m_.dim}, "embed", {ParameterInit::Kind::kOnes, 0});
-    return b_.Emit("rms_norm", {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}});
+    return b_.Cheap(b_.Emit("rms_norm", {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}}));
   }
 
   int Embed() {
@@ -63,20 +63,23 @@ class Llama {
   int Attention(int n, const std::string& at) {
     const double e = double(m_.dim / m_.heads);
     const Shape q_shape = {m_.dim, m_.dim}, kv_shape = {m_.kv_heads * m_.dim / m_.heads, m_.dim};
-    const Attributes rotate = {{{"head_dim", e}, {"inverse", 0}}, {}};
     const std::string self = at + ".self_attn.";
-    const int q = b_.Emit("rope", {Linear(n, self + "q_proj", q_shape, "heads,embed", normal_), rope_table_}, {self + "q"}, rotate);
-    const int k = b_.Emit("rope", {Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_), rope_table_}, {self + "k"}, rotate);
-    const int v = Linear(n, self + "v_proj", kv_shape, "heads,embed", normal_);
+    const int q = Rotated(b_.Cheap(Linear(n, self + "q_proj", q_shape, "heads,embed", normal_)), self + "q", e);
+    const int k = Rotated(b_.Cheap(Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_)), self + "k", e);
+    const int v = b_.Cheap(Linear(n, self + "v_proj", kv_shape, "heads,embed", normal_));
     const int o = b_.Emit("attention", {q, k, v}, {self + "out", self + "lse"}, {{{"head_dim", e}, {"causal", 1}}, {}});
     return Linear(o, self + "o_proj", q_shape, "embed,heads", output_);
+  }
+
+  int Rotated(int x, const std::string& name, double head_dim) {
+    return b_.Cheap(b_.Emit("rope", {x, rope_table_}, {name}, {{{"head_dim", head_dim}, {"inverse", 0}}, {}}));
   }
 
   int FeedForward(int n, const std::string& at) {
     const std::string mlp = at + ".mlp.";
     const int gate = Linear(n, mlp + "gate_proj", {m_.ffn_dim, m_.dim}, "ffn,embed", normal_);
     const int up = Linear(n, mlp + "up_proj", {m_.ffn_dim, m_.dim}, "ffn,embed", normal_);
-    const int h = b_.Emit("swiglu", {gate, up}, {mlp + "act"});
+    const int h = b_.Cheap(b_.Emit("swiglu", {gate, up}, {mlp + "act"}));
     return Linear(h, mlp + "down_proj", {m_.dim, m_.ffn_dim}, "embed,ffn", output_);
   }
 

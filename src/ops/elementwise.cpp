@@ -1,4 +1,4 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6) and casts.
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, and sums over microbatches.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -41,6 +41,10 @@ OpDefinition Swiglu() {
 OpDefinition SwigluGrad() {
   return {.kind = "swiglu_grad", .summary = "adjoint of swiglu in gate and up", .letters = SameLetters,
           .infer = SameType, .in_place = 2};
+}
+OpDefinition Accumulate() {
+  return {.kind = "accumulate", .summary = "adds a microbatch's values to an accumulator", .letters = SameLetters, .infer = SameType,
+          .accumulates = true};
 }
 OpDefinition Cast() {
   return {.kind = "cast", .summary = "another element type", .letters = SameLetters, .infer = CastInfer};

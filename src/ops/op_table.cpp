@@ -16,6 +16,7 @@ std::vector<OpDefinition> MakeTable() {
       LogitsMax(), LogitsSum(),     TokenLoss(), CrossEntropyGrad(), SumSquares(),   Clip(),      Adamw(),
       LayerNorm(), LayerNormGrad(), LayerNormWeightGrad(), PositionEmbedding(), PositionEmbeddingGrad(),
       AddBias(),   BiasGrad(),      Gelu(),      GeluGrad(),
+      Accumulate(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);
   return table;

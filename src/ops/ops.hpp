@@ -36,6 +36,7 @@ OpDefinition CrossEntropyGrad();
 OpDefinition SumSquares();
 OpDefinition Clip();
 OpDefinition Adamw();
+OpDefinition Accumulate();
 std::vector<OpDefinition> CommunicationOps();
 
 }  // namespace espalier

@@ -1,7 +1,7 @@
 // One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with many tensors;
 // activations apart from parameters, which travel on other lanes. It stands where the first of them stood if all inputs are there by
 // then, else where the last stood if no result was read before. Activations are joined only where they stand side by side: a message
-// that comes early would keep what it brings in memory.
+// that comes early would keep what it brings in memory. Gradients of a layer are joined as parameters are.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -22,7 +22,8 @@ class Coalescer {
  public:
   explicit Coalescer(Graph& graph) : graph_(graph), made_(graph.values.size(), -1), read_(graph.values.size(), kNever) {
     for (size_t i = 0; i < graph.ops.size(); ++i) {
-      for (int o : graph.ops[i].outputs) made_[static_cast<size_t>(o)] = static_cast<int>(i);
+      for (int o : graph.ops[i].outputs)
+        if (graph.values[static_cast<size_t>(o)].kind != ValueKind::kState) made_[static_cast<size_t>(o)] = static_cast<int>(i);
       for (int v : graph.ops[i].inputs) read_[static_cast<size_t>(v)] = std::min(read_[static_cast<size_t>(v)], static_cast<int>(i));
     }
   }
@@ -55,7 +56,9 @@ class Coalescer {
   }
 
   bool MayJoin(const std::vector<int>& batch) const {
-    const bool activation = graph_.values[static_cast<size_t>(graph_.ops[batch.back()].inputs[0])].frequency == Frequency::kMicrobatch;
+    const Op& last = graph_.ops[batch.back()];
+    const bool gradient = last.role == Role::kW && last.kind != "all_gather";
+    const bool activation = graph_.values[static_cast<size_t>(last.inputs[0])].frequency == Frequency::kMicrobatch && !gradient;
     return !activation || batch[batch.size() - 2] + 1 == batch.back();
   }
 
@@ -93,7 +96,7 @@ class Coalescer {
   }
 
   Graph& graph_;
-  std::vector<int> made_, read_;  // by value: position of the op that makes it, of the first that reads it
+  std::vector<int> made_, read_;  // by value: position of the op that makes it (states are there before), of the first that reads it
   std::map<int, Op> joined_;      // by position: the joint op, or nothing
 };
 

@@ -61,17 +61,18 @@ class Partitioner {
     for (const std::string& dims : letters.outputs) free.push_back(PlacementsOf(axes, dims));
     const std::vector<Type> types = InferOutputs(new_, op, free);
     std::vector<std::pair<int, int>> moves;  // raw -> wanted
-    for (size_t o = 0; o < types.size(); ++o) op.outputs[o] = PlaceOutput(op.outputs[o], types[o], moves);
+    for (size_t o = 0; o < types.size(); ++o) op.outputs[o] = PlaceOutput(op.outputs[o], types[o], op.role, moves);
     const Role role = op.role;
     const int layer = op.layer, chunk = op.chunk;
     new_.AddOp(std::move(op));
     for (const auto& [raw, wanted] : moves) new_.AddOp({"reshard", {raw}, {wanted}, {}, role, layer, chunk});
   }
 
-  /// Gives an output its type; if the model wants another layout, a raw value takes its place.
-  int PlaceOutput(int id, const Type& type, std::vector<std::pair<int, int>>& moves) {
+  /// Gives an output its type; if the model wants another layout, a raw value takes its place. A weight gradient of one microbatch
+  /// stays as its op makes it: its layout only says which letters its weight has on which axes.
+  int PlaceOutput(int id, const Type& type, Role role, std::vector<std::pair<int, int>>& moves) {
     Value& v = new_.values[static_cast<size_t>(id)];
-    const bool enforced = v.kind == ValueKind::kActivation && !v.layout.empty();
+    const bool enforced = v.kind == ValueKind::kActivation && !v.layout.empty() && role != Role::kW;
     if (v.kind == ValueKind::kState)
       CHECK(v.type == type, "{}: the update has {}, the state {}", v.name, ToString(type), ToString(v.type));
     v.type = type;
@@ -122,7 +123,7 @@ class Partitioner {
       claim(c.inputs[i].placements, letters.inputs[i], IsWeight(op.inputs[i]));
     for (size_t o = 0; o < op.outputs.size(); ++o) {
       const Value& v = new_.values[static_cast<size_t>(op.outputs[o])];
-      if (v.kind == ValueKind::kAccumulator && !v.layout.empty()) claim(Wanted(op.outputs[o]), letters.outputs[o], true);
+      if ((v.kind == ValueKind::kAccumulator || op.role == Role::kW) && !v.layout.empty()) claim(Wanted(op.outputs[o]), letters.outputs[o], true);
     }
     return claims;
   }

@@ -1,7 +1,9 @@
-// Gathered parameters are kept for the step, or gathered again by every use's role (forward, backward): memory against traffic.
-// `auto` keeps them under pipelines, where each microbatch would gather anew. Only zero = 3 may gather again.
+// Gathered parameters are kept for the step, or gathered again by forward and by backward of every layer: memory against traffic.
+// `auto` keeps them under pipelines, where each microbatch would gather anew. Only zero = 3 may gather again. What W
+// reads is gathered in B, for both: they stand side by side, and where a schedule parts them, a second message would cost more than the memory.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "espalier/passes/pipeline.hpp"
 
@@ -14,39 +16,59 @@ bool GathersAgain(const PassContext& context) {
          (regather == "always" || (regather == "auto" && context.mesh.Degree(Axis::kPp) == 1));
 }
 
-/// A reshard in role P whose result only microbatch ops read.
-bool IsKeptGather(const Op& op) { return op.kind == "reshard" && op.role == Role::kP; }
+class Regatherer {
+ public:
+  explicit Regatherer(Graph& graph) : graph_(graph) {}
+
+  void Run() {
+    std::vector<Op> ops = std::move(graph_.ops);
+    graph_.ops.clear();
+    for (const Op& op : ops)
+      if (IsKept(op)) kept_[op.outputs[0]] = op;
+    for (Op& op : ops) {
+      if (IsKept(op)) continue;
+      for (int& input : op.inputs)
+        if (const auto it = kept_.find(input); it != kept_.end()) input = Again(it->second, op);
+      graph_.ops.push_back(std::move(op));
+    }
+    graph_.Renumber();
+  }
+
+ private:
+  /// A reshard in role P, whose result only microbatch ops read.
+  static bool IsKept(const Op& op) { return op.kind == "reshard" && op.role == Role::kP; }
+
+  /// One gather for a layer's forward, one for its backward.
+  int Again(const Op& kept, const Op& reader) {
+    const Role role = reader.role == Role::kF ? Role::kF : Role::kB;
+    const auto [it, fresh] = again_.try_emplace({kept.outputs[0], role, reader.layer}, -1);
+    if (!fresh) return it->second;
+    Value copy = graph_.values[static_cast<size_t>(kept.outputs[0])];
+    copy.name = graph_.Unique(copy.name + "." + std::string(Name(role)));
+    copy.frequency = Frequency::kMicrobatch;
+    copy.chunk = reader.chunk;
+    it->second = graph_.AddValue(std::move(copy));
+    Op gather = kept;
+    gather.outputs = {it->second};
+    gather.role = role;
+    gather.layer = reader.layer;
+    gather.chunk = reader.chunk;
+    graph_.ops.push_back(std::move(gather));
+    return it->second;
+  }
+
+  Graph& graph_;
+  std::map<int, Op> kept_;                           // by what it makes
+  std::map<std::tuple<int, Role, int>, int> again_;  // (kept value, F or B, layer) -> its copy
+};
 
 }  // namespace
 
 void Rematerialize(Graph& graph, const PassContext& context) {
-  if (!GathersAgain(context)) return;
-  std::vector<Op> gathers, rest;
-  for (Op& op : graph.ops) (IsKeptGather(op) ? gathers : rest).push_back(std::move(op));
-  std::vector<Op> ops;
-  std::map<std::pair<int, Role>, int> again;  // (kept value, role) -> its copy
-  for (Op& op : rest) {
-    for (int& input : op.inputs) {
-      const auto gather = std::find_if(gathers.begin(), gathers.end(), [&](const Op& g) { return g.outputs[0] == input; });
-      if (gather == gathers.end()) continue;
-      const auto [it, fresh] = again.try_emplace({input, op.role}, -1);
-      if (fresh) {
-        Value copy = graph.values[static_cast<size_t>(input)];
-        copy.name = graph.Unique(copy.name + "." + std::string(Name(op.role)));
-        copy.frequency = Frequency::kMicrobatch;
-        it->second = graph.AddValue(std::move(copy));
-        Op regather = *gather;
-        regather.outputs = {it->second};
-        regather.role = op.role;
-        regather.layer = op.layer;
-        ops.push_back(std::move(regather));
-      }
-      input = it->second;
-    }
-    ops.push_back(std::move(op));
-  }
-  graph.ops = std::move(ops);
+  // Role P runs first, so it stands first: then the gathers of a layer may share a message wherever they are.
+  std::stable_partition(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.role == Role::kP; });
   graph.Renumber();
+  if (GathersAgain(context)) Regatherer(graph).Run();
 }
 
 }  // namespace espalier

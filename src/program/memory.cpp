@@ -78,6 +78,7 @@ class Planner {
 
   void Run() {
     PlacePersistent();
+    FindTravelEnds();
     FindLastUses();
     Heap heap(base_);
     std::vector<std::vector<Key>> deaths(program_.instructions.size() + 1);
@@ -114,7 +115,7 @@ class Planner {
     const Value& v = ValueOf(value);
     if (v.kind == ValueKind::kState)
       return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
-    if (v.kind == ValueKind::kAccumulator) return MemoryClass::kGradients;
+    if (v.kind == ValueKind::kAccumulator || v.name.starts_with("gradients/")) return MemoryClass::kGradients;
     if (v.producer < 0) return MemoryClass::kActivations;
     const Role role = graph_.ops[static_cast<size_t>(v.producer)].role;
     if (role == Role::kP) return MemoryClass::kParameters;
@@ -158,7 +159,8 @@ class Planner {
   void FindLastUses() {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = program_.instructions[i];
-      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i)) : EndOfTravel(static_cast<int>(i));
+      const bool ring = graph_.ops[static_cast<size_t>(instruction.op)].kind == "ring_shift";
+      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i)) : ring ? travel_ends_[i] : static_cast<int>(i);
       for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
         for (const Operand& operand : *operands) {
           int& last = last_use_[KeyOf(operand.value, instruction.microbatch)];
@@ -172,21 +174,24 @@ class Planner {
     return (job == job_ends_.end() ? static_cast<int>(program_.instructions.size()) : *job) - 1;
   }
 
-  /// The last instruction that runs beside a message of a ring: the one before the first that reads what it brings. Any other
+  /// The last instruction that runs beside a microbatch's collective: the one before the first that reads what it brings. Any other
   /// instruction is over when the next begins.
-  int EndOfTravel(int i) const {
-    const Instruction& shift = program_.instructions[static_cast<size_t>(i)];
-    if (graph_.ops[static_cast<size_t>(shift.op)].kind != "ring_shift") return i;
-    const auto brought = [&](const Operand& input) {
-      return std::any_of(shift.outputs.begin(), shift.outputs.end(), [&](const Operand& o) { return o.value == input.value; });
-    };
-    int end = i + 1;
-    for (; end < static_cast<int>(program_.instructions.size()); ++end) {
-      const Instruction& reader = program_.instructions[static_cast<size_t>(end)];
-      if (reader.microbatch == shift.microbatch && std::any_of(reader.inputs.begin(), reader.inputs.end(), brought)) break;
+  void FindTravelEnds() {
+    const auto n = static_cast<int>(program_.instructions.size());
+    travel_ends_.resize(static_cast<size_t>(n));
+    std::map<Key, int> next_reader;
+    for (int i = n - 1; i >= 0; --i) {
+      const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
+      int first = n;
+      for (const Operand& output : instruction.outputs)
+        if (const auto it = next_reader.find(KeyOf(output.value, instruction.microbatch)); it != next_reader.end())
+          first = std::min(first, it->second);
+      const bool travels = IsCollective(instruction.lane) && instruction.microbatch >= 0 && first < n;
+      travel_ends_[static_cast<size_t>(i)] = travels ? first - 1 : i;
+      for (const Operand& input : instruction.inputs) next_reader[KeyOf(input.value, instruction.microbatch)] = i;
     }
-    return end - 1;
   }
+  static bool IsCollective(Lane lane) { return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kDp; }
 
   void Place(Instruction& instruction, int i, Heap& heap, std::vector<std::vector<Key>>& deaths) {
     const Op& op = graph_.ops[static_cast<size_t>(instruction.op)];
@@ -205,7 +210,7 @@ class Planner {
     if (workspace > 0) {
       instruction.workspace = {-1, heap.Take(workspace), workspace};
       Count(MemoryClass::kCommunication, workspace, +1);
-      released_[static_cast<size_t>(EndOfTravel(i))].push_back(instruction.workspace);
+      released_[static_cast<size_t>(travel_ends_[static_cast<size_t>(i)])].push_back(instruction.workspace);
     }
   }
   Operand Lookup(int value, int microbatch) const {
@@ -268,6 +273,7 @@ class Planner {
   std::map<Key, Buffer> buffers_;
   std::map<Key, int> last_use_;
   std::map<Key, bool> taken_over_;
+  std::vector<int> travel_ends_;                // by instruction: the last one that runs beside it
   std::vector<std::vector<Operand>> released_;  // by instruction: workspaces that end with it
   std::array<int64_t, kMemoryClassCount> live_{};
   int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;

@@ -3,7 +3,7 @@ planned peak of every rank with the bytes really used, exactly. What only reorde
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, Metrics, difference, layout, planned_peaks, train
+from runs import Checks, difference, layout, planned_peaks, train
 
 # name, pp dp tp, dp axis, further overrides
 LAYOUTS = [

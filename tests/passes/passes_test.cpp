@@ -30,7 +30,8 @@ Deck PlainDeck() {
   Deck deck{};
   deck.parallel.zero = 3;
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
-  deck.recompute.regather = "auto";
+  deck.parallel.reduce = "step";
+  deck.recompute = {"none", "auto"};
   deck.optimizer = {"adamw", 1e-3, 0.9, 0.95, 1e-8, 0.1, false, 1.0};
   return deck;
 }
@@ -42,6 +43,10 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "sequence_parallel") return void(c.deck.parallel.sequence_parallel = value == "true");
   if (key == "loss_parallel") return void(c.deck.parallel.loss_parallel = value == "true");
   if (key == "context") return void(c.deck.parallel.context = value);
+  if (key == "reduce") return void(c.deck.parallel.reduce = value);
+  if (key == "recompute") return void(c.deck.recompute.mode = value);
+  if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
+  if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
   if (key == "regather") return void(c.deck.recompute.regather = value);
   FAIL() << "unknown setting " << setting;
 }
@@ -89,10 +94,13 @@ void Apply(Graph& graph, const Case& c) {
   const PassContext context{c.deck, c.mesh, c.stage_of_chunk};
   if (c.pass == "verify") return;
   if (c.pass == "differentiate") return Differentiate(graph);
-  if (c.pass == "merge_gradients") return MergeGradients(graph);
+  if (c.pass == "merge_gradients") return MergeGradients(graph, c.deck);
   if (c.pass == "optimize") return Optimize(graph, c.deck, Purpose::kTrain);
   if (c.pass == "context_parallel") return ContextParallel(graph, context);
   if (c.pass == "partition") return Partition(graph, context);
+  if (c.pass == "recompute") return Recompute(graph, c.deck);
+  if (c.pass == "prefetch") return Prefetch(graph, c.deck);
+  if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
   if (c.pass == "coalesce") return Coalesce(graph);

@@ -137,9 +137,12 @@ TEST(Schema, DefaultsOfTheContract) {
   EXPECT_EQ(d.checkpoint.keep, 3);
   EXPECT_EQ(d.checkpoint.restart, "auto");
   EXPECT_TRUE(d.checkpoint.asynchronous);
+  EXPECT_TRUE(d.overlap.tensor);
+  EXPECT_EQ(d.overlap.prefetch, 1);
+  EXPECT_EQ(d.recompute.mode, "none");
+  EXPECT_EQ(d.parallel.reduce, "step");
   // What this version lacks is off.
-  EXPECT_FALSE(d.overlap.tensor);
-  EXPECT_EQ(d.overlap.prefetch, 0);
+  EXPECT_FALSE(d.overlap.interleave);
 }
 
 TEST(Schema, DerivedDefaultsFollowTheirKeys) {
@@ -324,20 +327,14 @@ INSTANTIATE_TEST_SUITE_P(
     LaterVersions, Overrides,
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
-        OverrideCase{"recompute.mode=full",
-                     "recompute.mode = \"full\": not available in this version (allowed: \"none\")"},
-        OverrideCase{"parallel.reduce=microbatch",
-                     "parallel.reduce = \"microbatch\": not available in this version (allowed: \"step\")"},
         OverrideCase{"run.device=cuda",
                      "run.device = \"cuda\": not available in this version (allowed: \"auto\", \"cpu\")"},
         OverrideCase{"run.transport=nccl",
                      "run.transport = \"nccl\": not available in this version (allowed: \"auto\", \"mpi\")"},
         OverrideCase{"data.format=hdf5",
                      "data.format = \"hdf5\": not available in this version (allowed: \"text\", \"tokens\")"},
-        OverrideCase{"overlap.tensor=true", "overlap.tensor = true: not available in this version (allowed: false)"},
         OverrideCase{"overlap.interleave=true",
                      "overlap.interleave = true: not available in this version (allowed: false)"},
-        OverrideCase{"overlap.prefetch=1", "overlap.prefetch = 1: not available in this version (allowed: 0)"},
         OverrideCase{"report.tensorboard=true",
                      "report.tensorboard = true: not available in this version (allowed: false)"},
         OverrideCase{"report.trace=10:12", "report.trace = \"10:12\": not available in this version (allowed: \"\")"},

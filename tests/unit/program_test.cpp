@@ -233,6 +233,156 @@ TEST(Program, StateTakesTheBytesOfTheClosedForm) {
   }
 }
 
+/// What is recomputed, gathered ahead, reduced or overlapped besides the defaults.
+const std::vector<std::vector<std::string>> kChoices = {
+    {"recompute.mode=selective", "overlap.prefetch=2"},
+    {"recompute.mode=full", "recompute.regather=always"},
+    {"parallel.reduce=microbatch", "parallel.zero=2", "overlap.prefetch=0"},
+    {"parallel.reduce=microbatch", "recompute.mode=full", "overlap.tensor=false"},
+};
+
+TEST(Program, WaitsAreEnoughWhateverIsRecomputedOrOverlapped) {
+  for (const char* layout : {"111", "221", "122", "222"})
+    for (const std::vector<std::string>& choice : kChoices) {
+      std::vector<std::string> overrides = Layout(layout);
+      overrides.insert(overrides.end(), choice.begin(), choice.end());
+      const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
+      const std::vector<Program> programs = AllPrograms(c);
+      EXPECT_EQ(WhatCheckSays(c.mesh, programs), "") << layout << " " << choice[0];
+      LaneShuffle(programs.back(), 5).Run();
+      if (HasFatalFailure()) FAIL() << "layout " << layout << " " << choice[0];
+    }
+}
+
+/// Activation bytes at the peak of one microbatch of one sequence.
+int64_t ActivationBytes(const std::string& mode, int layers, int tp) {
+  const Compilation c = Compile(SmallDeck({"recompute.mode=" + mode, fmt::format("model.layers={}", layers), fmt::format("parallel.tp={}", tp), "batch.global=1",
+                                           "model.dim=64", "model.ffn_dim=192", "model.heads=8", "model.kv_heads=2", "model.seq_len=64", "precision.compute=bf16"}),
+                                tp, Purpose::kTrain);
+  return MakeProgram(c, {}).peak_by_class[static_cast<size_t>(MemoryClass::kActivations)];
+}
+
+TEST(Program, ALayerKeepsTheBytesOfTheClosedForm) {
+  // Korthikanti et al. 2022, for this layer in bf16 with fp32 statistics, per token and over tp: the stream before and between its halves, what
+  // attention and the feed-forward network read and make, the log of the softmax denominators; recomputed: norms with their statistics, q,
+  // k and v, swiglu (selective); all but the input (full).
+  constexpr int64_t kTokens = 64, h = 64, g = 16, f = 192, a = 8;
+  for (int tp : {1, 2}) {
+    const auto kept = [&](const char* mode) { return (ActivationBytes(mode, 5, tp) - ActivationBytes(mode, 2, tp)) / 3; };
+    EXPECT_EQ(kept("none"), kTokens * (12 * h + 4 * g + 6 * f + 4 * a + 8) / tp) << tp;
+    EXPECT_EQ(kept("selective"), kTokens * (6 * h + 4 * f + 4 * a) / tp) << tp;
+    EXPECT_EQ(kept("full"), kTokens * 2 * h / tp) << tp;
+    EXPECT_LT(ActivationBytes("selective", 5, tp), ActivationBytes("none", 5, tp));
+    EXPECT_LT(ActivationBytes("full", 5, tp), ActivationBytes("selective", 5, tp));
+  }
+}
+
+/// What the compute lane does between the issue of a collective and the first reader of its results.
+struct Window {
+  const Op* collective = nullptr;
+  int products[2] = {0, 0};  ///< F or B; W
+  bool waits = false;        ///< some instruction of the window waits for the collective
+};
+
+std::vector<Window> Windows(const Program& program, Lane lane) {
+  std::vector<Window> windows;
+  int ordinal = 0;
+  const auto op_of = [&](const Instruction& i) -> const Op& { return program.graph->ops[static_cast<size_t>(i.op)]; };
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& issue = program.instructions[i];
+    if (issue.lane != lane) continue;
+    ++ordinal;
+    Window window{&op_of(issue)};
+    for (size_t k = i + 1; k < program.instructions.size(); ++k) {
+      const Instruction& next = program.instructions[k];
+      const auto reads = [&](const Operand& o) {
+        return std::any_of(issue.outputs.begin(), issue.outputs.end(), [&](const Operand& made) { return made.value == o.value; });
+      };
+      if (next.microbatch == issue.microbatch && std::any_of(next.inputs.begin(), next.inputs.end(), reads)) break;
+      if (next.lane != Lane::kCompute) continue;
+      if (op_of(next).kind == "matmul") ++window.products[op_of(next).role == Role::kW];
+      window.waits |= std::any_of(next.waits.begin(), next.waits.end(), [&](const Wait& w) { return w.lane == lane && w.count >= ordinal; });
+    }
+    windows.push_back(window);
+  }
+  return windows;
+}
+
+Program WithOverlap(const std::vector<std::string>& overrides, int ranks) {
+  return MakeProgram(Compile(SmallDeck(overrides), ranks, Purpose::kTrain), {});
+}
+
+TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
+  for (const char* mode : {"none", "full"})
+    for (int ahead : {0, 1, 2}) {
+      const Program program = WithOverlap({"parallel.dp_shard=2", fmt::format("overlap.prefetch={}", ahead), std::string("recompute.mode=") + mode}, 2);
+      int gathers = 0;
+      for (const Window& w : Windows(program, Lane::kDp)) {
+        // Layers with `ahead` transformer layers before them in forward or in backward.
+        const bool forward = w.collective->role == Role::kF;
+        const int layer = w.collective->layer;
+        if (w.collective->kind != "all_gather" || (forward ? layer <= ahead : layer > 4 - ahead)) continue;
+        ++gathers;
+        EXPECT_FALSE(w.waits) << "layer " << layer << ", " << ahead << " ahead";
+        EXPECT_GE(w.products[0], 7 * ahead) << "layer " << layer << ", " << ahead << " ahead";
+        EXPECT_TRUE(ahead > 0 || w.products[0] == 0) << "layer " << layer;
+      }
+      EXPECT_EQ(gathers, 4 * (5 - ahead + 4 - ahead)) << "of every microbatch";
+    }
+}
+
+TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
+  for (const char* mode : {"none", "full"})
+    for (bool overlap : {true, false}) {
+      const Program program = WithOverlap({"parallel.tp=2", fmt::format("overlap.tensor={}", overlap), std::string("recompute.mode=") + mode}, 2);
+      int covered = 0, scatters = 0;
+      for (const Window& w : Windows(program, Lane::kTp)) {
+        if (w.collective->role != Role::kB || w.collective->kind != "reduce_scatter") continue;
+        ++scatters;
+        if (w.products[1] > 0 && !w.waits) ++covered;
+      }
+      EXPECT_GE(scatters, 8 * (2 * 4 + 1)) << "two of every layer and one of the head, of every microbatch";
+      EXPECT_GE(covered, overlap ? 8 * (2 * 4 + 1) : 0) << mode;
+      EXPECT_TRUE(overlap || covered == 0) << mode;
+    }
+}
+
+TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
+  const std::vector<std::string> each = {"parallel.dp_shard=2", "parallel.reduce=microbatch"};
+  const auto with = [&](const char* zero) {
+    std::vector<std::string> overrides = each;
+    overrides.push_back(zero);
+    return WithOverlap(overrides, 2);
+  };
+  const auto accumulators = [](const Program& p) {
+    int64_t bytes = 0;
+    for (const PersistentBuffer& b : p.persistent) bytes += b.memory_class == MemoryClass::kGradients ? b.place.bytes : 0;
+    return bytes;
+  };
+  const Program whole = with("parallel.zero=1"), sharded = with("parallel.zero=2");
+  EXPECT_EQ(accumulators(whole) - 8, 2 * (accumulators(sharded) - 8)) << "but for loss and count";
+  for (const Program* program : {&whole, &sharded}) {
+    std::map<int, int> messages;        // by layer
+    std::map<int, int64_t> made, live;  // bytes of one microbatch's gradients by layer, and what lives at once
+    int64_t now = 0, most = 0, largest = 0;
+    for (const Instruction& i : program->instructions) {
+      const Op& op = program->graph->ops[static_cast<size_t>(i.op)];
+      if (i.microbatch != 3 || op.role != Role::kW) continue;
+      if (i.lane == Lane::kCompute && op.kind != "accumulate") {
+        for (const Operand& o : i.outputs) made[op.layer] += o.bytes, now += o.bytes;
+        most = std::max(most, now);
+      } else if (i.lane == Lane::kDp) {
+        ++messages[op.layer];
+        for (const Operand& o : i.inputs) now -= o.bytes;
+      }
+    }
+    for (const auto& [layer, bytes] : made) largest = std::max(largest, bytes);
+    EXPECT_EQ(now, 0);
+    EXPECT_EQ(most, largest);
+    EXPECT_EQ(messages, (std::map<int, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}}));
+  }
+}
+
 TEST(Program, MessagesOfATensorParallelLayer) {
   // Korthikanti et al. 2022: per layer 2 gathers and 2 scatters forward, 2 gathers and 2 scatters backward, and 2 gathers of the saved
   // inputs; head and embedding: a gather or scatter of the stream each way, and three exchanges of the loss (two of them in one message).

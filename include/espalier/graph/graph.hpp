@@ -58,6 +58,7 @@ struct Op {
   Role role = Role::kUnset;
   int layer = kUnset;  ///< 0 embedding, 1..L, L+1 head; orders reports and buckets
   int chunk = kUnset;  ///< pipeline chunk that runs it; kAllChunks: every stage
+  bool cheap = false;  ///< selective recompute makes its outputs again in backward instead of keeping them
   Frequency frequency() const { return FrequencyOf(role); }
 };
 
@@ -91,6 +92,7 @@ class Graph {
 ///   y = matmul(x, w) {spec="bsk,nk->bsn"} @ F layer 1 chunk 0 : bf16[4,128,64] layout batch,stream,embed
 ///   result y
 ///
+/// A cheap op says so after its chunk: `y = swiglu(g, u) @ F layer 1 chunk 0 cheap : type`.
 /// Several outputs: `a, b = op(...) ... : type, type`. An op that writes a declared value (state or accumulator) names
 /// it on the left; its type is printed again.
 std::string Print(const Graph& graph);

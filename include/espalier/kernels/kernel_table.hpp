@@ -33,6 +33,7 @@
 //   token_loss +          max, sum, target, targets -> sum of losses, tokens counted f32[]; targets < 0 do not count
 //   cross_entropy_grad =  x, max, sum, targets -> dx T[b,s,v]
 //   cast                  f32 or bf16 -> f32 or bf16
+//   accumulate +          f32[...] -> f32[...]
 //   sum_squares           f32[...] -> f32[]
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, all f32[]; clip_norm 0: no clipping
 //   adamw {beta1, beta2, eps, weight_decay} master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[]

@@ -23,8 +23,9 @@ struct PassContext {
 /// "gradients/<parameter>" (further uses of a tied weight "gradients/<parameter>.2", ...).
 void Differentiate(Graph& graph);
 
-/// Turns weight gradients, loss and count into accumulators over the microbatches of a step.
-void MergeGradients(Graph& graph);
+/// Turns weight gradients, loss and count into accumulators over the microbatches of a step (parallel.reduce says whether gradients are
+/// joined over ranks before or after).
+void MergeGradients(Graph& graph, const Deck& deck);
 
 /// Adds norm, clipping and AdamW (roles S and U) with their states; results "mean_loss", "norm". For evaluation only the
 /// mean loss.
@@ -36,7 +37,10 @@ void ContextParallel(Graph& graph, const PassContext& context);
 /// Gives every value its placements and inserts `reshard` where what an op needs differs from what there is.
 void Partition(Graph& graph, const PassContext& context);
 
-/// Gathers sharded parameters again for backward instead of keeping them (recompute.regather).
+/// Clones forward ops into role B where backward would have to keep what they make (recompute.mode).
+void Recompute(Graph& graph, const Deck& deck);
+
+/// Puts role P first, and gathers sharded parameters again for backward instead of keeping them (recompute.regather).
 void Rematerialize(Graph& graph, const PassContext& context);
 
 /// Lowers each `reshard` to collectives and slices, by least traffic.
@@ -44,6 +48,12 @@ void LowerReshards(Graph& graph, const Mesh& mesh);
 
 /// Joins collectives of one kind, group, role and layer into one message.
 void Coalesce(Graph& graph);
+
+/// Moves gathers of parameters overlap.prefetch layers ahead, within their chunk and role.
+void Prefetch(Graph& graph, const Deck& deck);
+
+/// Puts weight-gradient products between tp collectives of backward and their consumers (overlap.tensor).
+void OverlapTensor(Graph& graph, const PassContext& context);
 
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);

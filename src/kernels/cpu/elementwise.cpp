@@ -1,4 +1,4 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices. All lanes of an element's inputs are read before any
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, sums over microbatches. All lanes of an element's inputs are read before any
 // of its outputs is written, so outputs may lie on inputs.
 #include "kernels.hpp"
 
@@ -44,6 +44,18 @@ void SwigluGradOf(const KernelCall& call) {
 void Add(const KernelCall& call) {
   for (const Tensor& x : call.inputs) CHECK(x.dtype == call.outputs[0].dtype, "add: types differ");
   ForElementType(call.outputs[0].dtype, [&]<typename T>(T) { AddOf<T>(call); });
+}
+
+// x -> y, or y + x
+void Accumulate(const KernelCall& call) {
+  CHECK(call.inputs[0].dtype == Dtype::kF32 && call.outputs[0].dtype == Dtype::kF32, "accumulate: only f32");
+  const float* x = call.inputs[0].As<float>();
+  float* y = call.outputs[0].As<float>();
+  const bool adds = call.accumulate;
+  ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
+    const F16 term = Load(x + i, lanes);
+    Store(y + i, adds ? Load(y + i, lanes) + term : term, lanes);
+  });
 }
 
 // g, u -> silu(g) u

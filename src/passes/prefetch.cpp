@@ -1,0 +1,77 @@
+// Parameters are gathered `overlap.prefetch` layers before they are used, so that their messages travel under the products of those
+// layers: a gather moves in front of the first op of an earlier layer of its chunk and role. Nearer layers stay in front of farther ones.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/passes/pipeline.hpp"
+
+namespace espalier {
+namespace {
+
+class Prefetcher {
+ public:
+  Prefetcher(Graph& graph, int64_t ahead) : graph_(graph), ahead_(static_cast<size_t>(ahead)) {}
+
+  void Run() {
+    std::vector<Op> ops = std::move(graph_.ops);
+    graph_.ops.clear();
+    std::vector<bool> moves(ops.size());
+    for (size_t i = 0; i < ops.size(); ++i) moves[i] = IsParameterGather(ops[i]);
+    FindLayers(ops);
+    std::map<size_t, std::vector<Op>> in_front;  // by op: what moves there
+    for (size_t i = 0; i < ops.size(); ++i)
+      if (moves[i]) in_front[TargetOf(ops[i])].push_back(ops[i]);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      for (Op& op : in_front[i]) graph_.ops.push_back(std::move(op));
+      if (!moves[i]) graph_.ops.push_back(std::move(ops[i]));
+    }
+    graph_.Renumber();
+  }
+
+ private:
+  /// A step of a gather whose inputs are there before the microbatch begins.
+  bool IsParameterGather(const Op& op) {
+    if (!IsReshard(op.kind) || op.frequency() == Frequency::kStep) return false;
+    const bool ready = std::all_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
+      return graph_.values[static_cast<size_t>(v)].frequency == Frequency::kStep || gathered_.count(v) > 0;
+    });
+    if (ready) gathered_.insert(op.outputs.begin(), op.outputs.end());
+    return ready;
+  }
+
+  /// A layer's first op in a segment.
+  struct Start {
+    int layer;
+    size_t op;
+  };
+  using Segment = std::pair<int, Role>;
+
+  void FindLayers(const std::vector<Op>& ops) {
+    for (size_t i = 0; i < ops.size(); ++i) {
+      std::vector<Start>& starts = starts_[{ops[i].chunk, ops[i].role}];
+      const bool known = std::any_of(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == ops[i].layer; });
+      if (!known) starts.push_back({ops[i].layer, i});
+    }
+  }
+  size_t TargetOf(const Op& gather) const {
+    const std::vector<Start>& starts = starts_.at({gather.chunk, gather.role});
+    const auto own = std::find_if(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == gather.layer; });
+    const auto before = static_cast<size_t>(own - starts.begin());
+    return starts[before - std::min(before, ahead_)].op;
+  }
+
+  Graph& graph_;
+  const size_t ahead_;
+  std::set<int> gathered_;
+  std::map<Segment, std::vector<Start>> starts_;  // layers in the order in which a segment comes to them
+};
+
+}  // namespace
+
+void Prefetch(Graph& graph, const Deck& deck) {
+  if (deck.overlap.prefetch > 0) Prefetcher(graph, deck.overlap.prefetch).Run();
+}
+
+}  // namespace espalier

@@ -1,0 +1,93 @@
+"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch and tensor overlap. Within a group all runs cut data and tensors
+alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch
+regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
+import os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from checkpoints import same_bits, tensors
+from runs import Checks, difference, planned_peaks, train
+
+STEPS = 4
+RTOL = 1e-5
+SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
+ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
+AT_USE, TWO_AHEAD = "overlap.prefetch=0", "overlap.prefetch=2"
+ALONE = "overlap.tensor=false"
+EACH = "parallel.reduce=microbatch"
+THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
+UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
+
+
+def pp(degree):
+    return f"parallel.pp={degree}"
+
+
+# dp_shard and tp, what all runs of the group have, and what each run has besides; the first run is what the others are compared with.
+GROUPS = [
+    (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE], [pp(4)]]),
+    (2, 1, [], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE], [pp(2)], [pp(2), ALWAYS, FULL],
+                [pp(3), ALWAYS, TWO_AHEAD]]),
+    (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE]]),
+    (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE]]),
+    (2, 2, [], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), FULL, ALWAYS], [pp(2), "pipeline.schedule=gpipe", SELECTIVE]]),
+    (3, 1, ["batch.global=12"], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ALWAYS]]),
+    (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)]]),
+    (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE]]),
+    (2, 1, ["model.tie_embeddings=true"], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [pp(2), ALWAYS]]),
+    (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ALWAYS]]),
+]
+
+# dp_replicate, dp_shard, tp, further keys: compared with the same but for `reduce`.
+REDUCED = [
+    (1, 1, 1, []), (1, 2, 1, []), (1, 2, 1, ["parallel.zero=2"]), (1, 2, 1, ["parallel.zero=1"]), (2, 1, 1, []), (2, 2, 1, [FULL]),
+    (1, 3, 1, ["batch.global=12", "parallel.zero=2"]), (1, 1, 2, []), (1, 2, 2, [pp(2), "parallel.zero=2"]),
+    (1, 2, 1, [pp(2), "model.tie_embeddings=true"]),
+]
+
+
+class Runner:
+    def __init__(self, folder, checks):
+        self.folder, self.checks, self.count = folder, checks, 0
+
+    def run(self, name, replicate, shard, tp, keys):
+        """Trains; returns its curves and its last state."""
+        degrees = [f"parallel.dp_replicate={replicate}", f"parallel.dp_shard={shard}", f"parallel.tp={tp}"]
+        overrides = degrees + [f"run.steps={STEPS}"] + keys
+        stages = max([int(k.split("=")[1]) for k in keys if k.startswith("parallel.pp=")], default=1)
+        ranks = replicate * shard * tp * stages
+        self.count += 1
+        metrics = train(os.path.join(self.folder, f"run{self.count}"), ranks, overrides)
+        planned = planned_peaks(self.folder, ranks, overrides)
+        self.checks.that(metrics.end["rank_peak_bytes"] == planned, f"{name}: planned peak is what was used")
+        return metrics.curve("loss"), metrics.curve("grad_norm"), tensors(metrics.checkpoint(STEPS))
+
+
+def compare_group(runner, dp, tp, common, rows):
+    first = None
+    for row in rows:
+        name = f"dp {dp} tp {tp} {' '.join(common + row)}"
+        loss, norm, state = runner.run(name, 1, dp, tp, common + row)
+        first = first or (loss, norm, state)
+        runner.checks.that(loss == first[0] and norm == first[1], f"{name}: losses and norms, bitwise")
+        runner.checks.that(same_bits(state, first[2]), f"{name}: weights and moments, bitwise")
+
+
+def compare_reduced(runner, replicate, dp, tp, keys):
+    name = f"dp {replicate} x {dp} tp {tp} {' '.join(keys)}"
+    step, each = (runner.run(f"{name} {reduce}", replicate, dp, tp, keys + [reduce]) for reduce in ("parallel.reduce=step", EACH))
+    worst = max(difference(each[i], step[i]) for i in (0, 1))
+    runner.checks.that(worst <= RTOL, f"{name}: reduced each microbatch or once a step: {worst:.1e}")
+
+
+def main():
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(folder, checks)
+        for group in GROUPS:
+            compare_group(runner, *group)
+        for row in REDUCED:
+            compare_reduced(runner, *row)
+    checks.finish()
+
+
+main()

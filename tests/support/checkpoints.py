@@ -1,0 +1,52 @@
+"""Reads the tensors of a checkpoint by its MANIFEST alone. Standard library only."""
+import array, itertools, math, os, re
+
+TENSOR = re.compile(r"tensor (\S+) f32 \[(.*)\]")
+PIECE = re.compile(r"piece (\S+) \[(.*)\] (\d+) [0-9a-f]{8}")
+
+
+def read_piece(path, offset, count):
+    with open(path, "rb") as file:
+        file.seek(offset)
+        values = array.array("f")
+        values.frombytes(file.read(4 * count))
+    return values
+
+
+def place(whole, shape, box, piece):
+    """Copies a dense row-major piece to its box in a dense row-major tensor, run by run of the last dim."""
+    if not shape:
+        whole[0] = piece[0]
+        return
+    *outer, (begin, end) = box
+    strides = [math.prod(shape[d + 1:]) for d in range(len(shape))]
+    at = 0
+    for index in itertools.product(*(range(b, e) for b, e in outer)):
+        start = sum(i * s for i, s in zip(index, strides)) + begin
+        whole[start:start + end - begin] = piece[at:at + end - begin]
+        at += end - begin
+
+
+def tensors(checkpoint):
+    """Every whole tensor by name, as a flat array of floats; equal arrays' bytes are equal bits."""
+    found = {}
+    with open(os.path.join(checkpoint, "MANIFEST")) as file:
+        for line in file:
+            if match := TENSOR.match(line):
+                name, shape = match[1], [int(n) for n in match[2].split(",") if n]
+                found[name] = array.array("f", bytes(4 * math.prod(shape)))
+            elif match := PIECE.match(line):
+                box = [tuple(map(int, r.split(":"))) for r in match[2].split(",") if r]
+                count = math.prod(e - b for b, e in box)
+                place(found[name], shape, box, read_piece(os.path.join(checkpoint, match[1]), int(match[3]), count))
+    return found
+
+
+def same_bits(a, b):
+    """True if two dicts of tensors have equal names and equal bits."""
+    return bool(a) and a.keys() == b.keys() and all(a[n].tobytes() == b[n].tobytes() for n in a)
+
+
+def distance(a, b):
+    """Euclidean norm of the difference of two flat tensors."""
+    return math.sqrt(math.fsum((x - y) ** 2 for x, y in zip(a, b)))

@@ -117,9 +117,15 @@ class Planner {
       return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
     if (v.kind == ValueKind::kAccumulator || v.name.starts_with("gradients/")) return MemoryClass::kGradients;
     if (v.producer < 0) return MemoryClass::kActivations;
-    const Role role = graph_.ops[static_cast<size_t>(v.producer)].role;
-    if (role == Role::kP) return MemoryClass::kParameters;
-    return role == Role::kS ? MemoryClass::kGradients : MemoryClass::kActivations;
+    const Op& maker = graph_.ops[static_cast<size_t>(v.producer)];
+    if (maker.role == Role::kP || GathersParameters(maker)) return MemoryClass::kParameters;
+    return maker.role == Role::kS ? MemoryClass::kGradients : MemoryClass::kActivations;
+  }
+
+  /// A microbatch's reshard of step values.
+  bool GathersParameters(const Op& op) const {
+    return IsReshard(op.kind) && op.frequency() == Frequency::kMicrobatch && !op.inputs.empty() &&
+           ValueOf(op.inputs[0]).frequency == Frequency::kStep;
   }
 
   bool LivesHere(const Value& v) const {

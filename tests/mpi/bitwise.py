@@ -34,6 +34,9 @@ GROUPS = [
     (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)]]),
     (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE]]),
     (2, 1, ["model.tie_embeddings=true"], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [pp(2), ALWAYS]]),
+    (1, 1, ["parallel.cp=2", "parallel.context=ring"], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)]]),
+    (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL], [SELECTIVE, ALONE]]),
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ALWAYS]]),
 ]
 
@@ -53,8 +56,10 @@ class Runner:
         """Trains; returns its curves and its last state."""
         degrees = [f"parallel.dp_replicate={replicate}", f"parallel.dp_shard={shard}", f"parallel.tp={tp}"]
         overrides = degrees + [f"run.steps={STEPS}"] + keys
-        stages = max([int(k.split("=")[1]) for k in keys if k.startswith("parallel.pp=")], default=1)
-        ranks = replicate * shard * tp * stages
+        ranks = replicate * shard * tp
+        for key in keys:
+            if key.startswith(("parallel.pp=", "parallel.cp=")):
+                ranks *= int(key.split("=")[1])
         self.count += 1
         metrics = train(os.path.join(self.folder, f"run{self.count}"), ranks, overrides)
         planned = planned_peaks(self.folder, ranks, overrides)

@@ -532,6 +532,13 @@ TEST(KernelsCast, RoundsToNearestEvenAndKeepsWhatIsNotANumber) {
   EXPECT_TRUE(std::isnan(y[5]));
 }
 
+TEST(KernelsOptimizer, Accumulate) {
+  Random random;
+  for (const Shape& shape : {Shape{}, {3, 17}, {40000}})
+    for (bool accumulate : {false, true})
+      Check({"accumulate", {random.Real(kF32, shape)}, {random.Real(kF32, shape)}, {}, accumulate}, SumBound(2, 1));
+}
+
 TEST(KernelsOptimizer, SumSquares) {
   Random random;
   for (int64_t n : {1, 17, 65537, 200001}) {
@@ -634,6 +641,7 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"cross_entropy_grad", {logits, row, F32({b, s}, 1, 2), ids({b, s})}, {logits}}, SumBound(4, 8));
     Check({"cast", {x}, {F32({b, s, d})}}, 0);
     Check({"sum_squares", {F32({b, s, d})}, {F32({})}}, 0);
+    Check({"accumulate", {F32({b, s, d})}, {F32({b, s, d})}}, 0);
     Check({"slice", {x}, {y}}, 0);
     const Case attention{"attention", {x, Real({b, v, d}), Real({b, v, d})}, {y, F32({b, d / 4, s})}, head};
     Check(attention, 0.02);

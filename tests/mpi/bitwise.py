@@ -22,14 +22,19 @@ def pp(degree):
     return f"parallel.pp={degree}"
 
 
+def schedule(name):
+    return f"pipeline.schedule={name}"
+
+
 # dp_shard and tp, what all runs of the group have, and what each run has besides; the first run is what the others are compared with.
 GROUPS = [
     (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE], [pp(4)]]),
     (2, 1, [], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE], [pp(2)], [pp(2), ALWAYS, FULL],
                 [pp(3), ALWAYS, TWO_AHEAD]]),
-    (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE]]),
+    (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE], [pp(2), schedule("zb-h1"), FULL, ALWAYS],
+                [pp(2), schedule("zbv"), SELECTIVE], [pp(2), schedule("dualpipev"), FULL]]),
     (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE]]),
-    (2, 2, [], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), FULL, ALWAYS], [pp(2), "pipeline.schedule=gpipe", SELECTIVE]]),
+    (2, 2, [], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), FULL, ALWAYS], [pp(2), schedule("gpipe"), SELECTIVE]]),
     (3, 1, ["batch.global=12"], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ALWAYS]]),
     (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)]]),
     (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE]]),

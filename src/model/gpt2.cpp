@@ -35,32 +35,33 @@ class Gpt2 {
  private:
   static constexpr ParameterInit kOnes{ParameterInit::Kind::kOnes, 0}, kZeros{ParameterInit::Kind::kZeros, 0};
 
-  /// x W + b. `out` is where the product is wanted before the bias comes to it: a product that tp leaves partial is joined there.
-  int Project(int x, int w, int bias, const std::string& name, const char* out = "") {
-    const int product = b_.Emit("matmul", {x, w}, {name + ".product"}, {{}, {{"spec", "bsk,kn->bsn"}}}, out);
-    return b_.Emit("add_bias", {product, bias}, {name + ".out"});
+  /// x W. `out` is where it is wanted before the bias comes to it: a product that tp leaves partial is joined there.
+  int Product(int x, int w, const std::string& name, const char* out = "") {
+    return b_.Emit("matmul", {x, w}, {name + ".product"}, {{}, {{"spec", "bsk,kn->bsn"}}}, out);
   }
+  int Biased(int product, int bias, const std::string& name) { return b_.Emit("add_bias", {product, bias}, {name + ".out"}); }
   /// From the residual stream to what tp cuts by `to`.
   int Widen(int x, const std::string& name, int64_t width, const std::string& to) {
     const int w = b_.Parameter(name + ".weight", {m_.dim, width}, "embed," + to, normal_);
-    return Project(x, w, b_.Parameter(name + ".bias", {width}, to, kZeros), name);
+    return Biased(Product(x, w, name), b_.Parameter(name + ".bias", {width}, to, kZeros), name);
   }
   /// And back.
   int Narrow(int x, const std::string& name, int64_t width, const std::string& from) {
     const int w = b_.Parameter(name + ".weight", {width, m_.dim}, from + ",embed", output_);
-    return Project(x, w, b_.Parameter(name + ".bias", {m_.dim}, "embed", kZeros), name, kStream);
+    return Biased(Product(x, w, name, kStream), b_.Parameter(name + ".bias", {m_.dim}, "embed", kZeros), name);
   }
   /// The i-th third of c_attn.
   int Third(int n, const std::string& name, const char* word, int64_t i) {
     const StoredPart weight{name + ".weight", {m_.dim, 3 * m_.dim}, {0, i * m_.dim}};
     const StoredPart bias{name + ".bias", {3 * m_.dim}, {i * m_.dim}};
     const int w = b_.Parameter(word, weight, {m_.dim, m_.dim}, "embed,heads", normal_);
-    return Project(n, w, b_.Parameter(word, bias, {m_.dim}, "heads", kZeros), name + "." + word);
+    const int product = b_.Cheap(Product(n, w, name + "." + word));
+    return b_.Cheap(Biased(product, b_.Parameter(word, bias, {m_.dim}, "heads", kZeros), name + "." + word));
   }
   int Norm(int x, const std::string& name) {
     const int w = b_.Parameter(name + ".weight", {m_.dim}, "embed", kOnes);
     const int bias = b_.Parameter(name + ".bias", {m_.dim}, "embed", kZeros);
-    return b_.Emit("layer_norm", {x, w, bias}, {name + ".out", name + ".mean", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}});
+    return b_.Cheap(b_.Emit("layer_norm", {x, w, bias}, {name + ".out", name + ".mean", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}}));
   }
 
   int Embed() {
@@ -89,7 +90,7 @@ class Gpt2 {
   }
 
   int FeedForward(int n, const std::string& at) {
-    const int h = b_.Emit("gelu", {Widen(n, at + "c_fc", m_.ffn_dim, "ffn")}, {at + "act"});
+    const int h = b_.Cheap(b_.Emit("gelu", {Widen(n, at + "c_fc", m_.ffn_dim, "ffn")}, {at + "act"}));
     return Narrow(h, at + "c_proj", m_.ffn_dim, "ffn");
   }
 

@@ -2,18 +2,22 @@
 // the model marks as cheap (selective), or all of a transformer layer but what leaves it, so that only the layer's input is kept
 // (full; the embedding stays, of the head only its cheap norm is redone), and the reshards of what is redone. A redone op is cloned into
 // role B, in front of the first backward op that reads one of its values; what nobody reads in backward is not cloned, and a reshard of a clone
-// serves all of B and W that ask for the same. A clone runs the same kernel on the same bits.
+// serves all of B and W that ask for the same (but not a W that the schedule puts off). A clone runs the same kernel on the same bits.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/schedule/schedule.hpp"
 
 namespace espalier {
 namespace {
 
 class Recomputer {
  public:
-  Recomputer(Graph& graph, bool whole_layers) : graph_(graph), ops_(std::move(graph.ops)), redone_(ops_.size()) {
+  Recomputer(Graph& graph, const Deck& deck)
+      : graph_(graph), ops_(std::move(graph.ops)), redone_(ops_.size()), puts_w_off_(PutsWOff(deck.pipeline.schedule)) {
+    const bool whole_layers = deck.recompute.mode == "full";
     graph_.ops.clear();
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
     const std::vector<bool> leaves = LeavesLayer();
@@ -83,12 +87,13 @@ class Recomputer {
   }
 
   /// What a reshard in role B makes of a source.
-  using Resharded = std::pair<int, std::string>;
-  Resharded KeyOf(const Op& reshard) const {
-    return {reshard.inputs[0], ToString(graph_.values[static_cast<size_t>(reshard.outputs[0])].type)};
-  }
+  using Resharded = std::tuple<int, std::string, int>;
+  Resharded KeyOf(const Op& reshard) const { return {reshard.inputs[0], ToString(TypeOf(reshard.outputs[0])), reshard.chunk}; }
+  const Type& TypeOf(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
+  /// Where W is put off, it gathers for itself: what is gathered would live too long.
   int ServedBy(const Op& op) const {
     if (op.kind != "reshard") return -1;
+    if (op.role == Role::kW && puts_w_off_ && TypeOf(op.inputs[0]).placements.Partial().Empty()) return -1;
     const auto it = resharded_.find(KeyOf(op));
     return it == resharded_.end() ? -1 : it->second;
   }
@@ -100,6 +105,7 @@ class Recomputer {
   Graph& graph_;
   const std::vector<Op> ops_;
   std::vector<bool> redone_;
+  const bool puts_w_off_;
   int head_layer_ = 0;
   std::map<int, int> again_;  // value -> its clone, or the reshard that serves instead
   std::map<Resharded, int> resharded_;
@@ -108,7 +114,7 @@ class Recomputer {
 }  // namespace
 
 void Recompute(Graph& graph, const Deck& deck) {
-  if (deck.recompute.mode != "none") Recomputer(graph, deck.recompute.mode == "full").Run();
+  if (deck.recompute.mode != "none") Recomputer(graph, deck).Run();
 }
 
 }  // namespace espalier

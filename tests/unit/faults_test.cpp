@@ -12,11 +12,13 @@
 #include <fstream>
 #include <latch>
 #include <random>
+#include <set>
 
 #include "checkpoint/store.hpp"
 #include "checkpoint_testing.hpp"
 #include "espalier/checkpoint/run_lock.hpp"
 #include "espalier/checkpoint/saver.hpp"
+#include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/memory.hpp"
@@ -219,7 +221,8 @@ class Campaign : public ::testing::Test {
   Damage Inject() {
     switch (random_() % 13) {
       case 0: return ZeroPage();
-      case 1: return Truncate();
+      case 1:
+      case 11: return Truncate();
       case 2: return Lose();
       case 3: return AddFile();
       case 4: return SwapShards();
@@ -229,6 +232,24 @@ class Campaign : public ::testing::Test {
       case 8: return NoFile();
       case 9: return Grow();
       default: return FlipBit();
+    }
+  }
+
+  /// What the directory holds now: no fault is tried twice.
+  std::string State() const {
+    std::string state;
+    for (const std::string& name : Names(Target())) {
+      const fs::file_status status = fs::symlink_status(Target() + "/" + name);
+      const std::string bytes = fs::is_regular_file(status) ? ReadBytes(Target() + "/" + name) : "";
+      state += fmt::format("{} {} {} {:08x}\n", name, static_cast<int>(status.type()), bytes.size(), Crc32c(bytes.data(), bytes.size()));
+    }
+    return state;
+  }
+  Damage InjectAnother() {
+    while (true) {
+      Damage damage = Inject();
+      if (tried_.insert(State()).second) return damage;
+      PutBack();
     }
   }
 
@@ -249,6 +270,7 @@ class Campaign : public ::testing::Test {
   TemporaryDirectory home_;
   std::map<std::string, std::string> original_;
   Manifest manifest_;
+  std::set<std::string> tried_;
   std::mt19937 random_{20260101};
 };
 
@@ -259,7 +281,7 @@ TEST_F(Campaign, EveryFaultIsRefusedAndTheOneBeforeIsTaken) {
   std::string refusals;
   ASSERT_EQ(Restart(both, refusals), 20) << refusals;
   for (int i = 0; i < faults; ++i) {
-    const Damage damage = Inject();
+    const Damage damage = InjectAnother();
     ++kinds[damage.what.substr(0, damage.what.find(" in ") == std::string::npos ? damage.what.size() : damage.what.find(" in "))];
     refusals.clear();
     ASSERT_EQ(Restart(both, refusals), 10) << "fault " << i << ": " << damage.what << "\n" << refusals;
@@ -402,12 +424,13 @@ TEST_F(FullDisk, LosesNothing) {
   const std::string dir = home_.path() + "/checkpoints";
   std::mt19937 random(7);
   ASSERT_THAT(SaveState(dir, kTwo, 10, 1, 1), Each(StrEq("")));
+  constexpr int64_t kAlmost = 12 << 20;  // a checkpoint fits, and little more
   int64_t kept = 10, failed = 0;
   for (int i = 0; i < CountFrom("ESPALIER_FULL_DISKS", 5); ++i) {
     const int64_t step = kept + 10, left = static_cast<int64_t>(random() % (12 << 20));
     // Either the disk is full before the save, or it fills while the save writes.
     const bool before = random() % 3 == 0;
-    if (before) FillUp(left);
+    FillUp(before ? left : kAlmost);
     std::jthread filler([&](std::stop_token stop) {
       while (!before && !stop.stop_requested() && Names(dir).size() < 3) std::this_thread::yield();
       if (!before) FillUp(left / 8);
@@ -422,6 +445,7 @@ TEST_F(FullDisk, LosesNothing) {
     EXPECT_THAT(LoadState(dir + "/" + StepName(kept), kOne, kept == 10 ? 1 : static_cast<uint64_t>(kept)), Each(StrEq("")));
     fs::remove(home_.path() + "/ballast");
   }
+  EXPECT_GT(failed, 0);
   ASSERT_THAT(SaveState(dir, kTwo, kept + 10, 9, 1), Each(StrEq("")));
   fmt::print("{} saves failed for want of room\n", failed);
 }

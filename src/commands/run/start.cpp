@@ -25,7 +25,8 @@ class Finder {
   Start Find() {
     Together(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
     const std::string dir = start_.deck().run.dir;
-    if (MeansOwn(options_) && fs::exists(dir)) Take(dir);
+    const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(dir) ? "there" : ""); });
+    if (MeansOwn(options_) && !there.empty()) Take(dir);
     std::istringstream found(OnRankZero(world_, [&] { return Search(); }));
     Read(found);
     // The checkpoint's deck may name another folder.

@@ -53,7 +53,7 @@ void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piec
 }  // namespace
 
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
-  const AxisSet within_stage = {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp, Axis::kTp};
+  const AxisSet within_stage = AxisSet{Axis::kDpReplicate, Axis::kDpShard, Axis::kCp} | kTensorAxes;
   std::vector<Piece> pieces;
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
   std::set<std::string_view> names;

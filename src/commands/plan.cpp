@@ -76,7 +76,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
   json["ranks"] = c.mesh.Ranks();
-  for (Axis a : kAxes) json["mesh"][std::string(Name(a))] = c.mesh.Degree(a);
+  for (const auto& [axis, degree] : c.mesh.DeckDegrees()) json["mesh"][std::string(axis)] = degree;
   json["parameters"] = c.parameter_count;
   const ModelFlops flops = FlopsPerToken(c.deck);
   json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};

@@ -82,7 +82,7 @@ pipeline chunk gets a layer, as many chunks as the schedule can run, and `pipeli
 add up to `model.layers`; validation needs files, and whole global batches.
 
 Checked against the number of ranks: the degrees multiply to it (`dp_shard = -1` takes what is left); `tp` divides
-`heads`, `kv_heads`, `ffn_dim`, `vocab` and, with `sequence_parallel`, `seq_len`; `batch.global` is a multiple of
+`heads`, and it divides `kv_heads` or is a multiple of it (then ranks share kv heads); `batch.global` is a multiple of
 `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at least `pp` of them for interleaved,
 `2 pp` for dualpipev.
 

@@ -48,18 +48,17 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
                      deck.batch.micro, p.dp_replicate, shard, unit, MultiplesText(unit));
 }
 
-/// tp cuts attention into whole heads; feed-forward width, vocabulary and sequence may be cut into unequal pieces.
+/// tp cuts attention into whole heads; kv heads are cut or, if they are fewer, replicated. Feed-forward width, vocabulary and sequence may
+/// be cut into unequal pieces.
 std::string TensorParallelDivides(const Deck& deck) {
   const auto& m = deck.model;
-  const std::vector<std::pair<std::string_view, int64_t>> wholes = {{"model.heads", m.heads},
-                                                                    {"model.kv_heads", m.kv_heads}};
-  std::string broken;
-  int64_t common = 0;
-  for (const auto& [name, whole] : wholes) {
-    common = std::gcd(common, whole);
-    if (whole % deck.parallel.tp != 0) broken += fmt::format("{}{} = {}", broken.empty() ? "" : ", ", name, whole);
-  }
-  return broken.empty() ? "" : fmt::format("must divide {} (allowed: {})", broken, ListNumbers(Divisors(common)));
+  const auto meets_kv_heads = [&](int64_t tp) { return m.kv_heads % tp == 0 || tp % m.kv_heads == 0; };
+  const int64_t tp = deck.parallel.tp;
+  if (m.heads % tp == 0 && meets_kv_heads(tp)) return "";
+  std::vector<int64_t> allowed = Divisors(m.heads);
+  std::erase_if(allowed, [&](int64_t t) { return !meets_kv_heads(t); });
+  if (m.heads % tp != 0) return fmt::format("must divide model.heads = {} (allowed: {})", m.heads, ListNumbers(allowed));
+  return fmt::format("must divide model.kv_heads = {} or be a multiple of it (allowed: {})", m.kv_heads, ListNumbers(allowed));
 }
 
 /// Zigzag order gives every cp rank two chunks of equal size.

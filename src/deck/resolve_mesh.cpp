@@ -52,8 +52,10 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   }
   if (!messages.empty()) throw UserError(ExitStatus::kDeck, std::move(messages));
   const Deck::Parallel& p = deck.parallel;
+  // Ranks beyond the kv heads share them.
+  const int64_t tp = std::min(p.tp, deck.model.kv_heads);
   return Mesh({static_cast<int>(p.pp), static_cast<int>(p.dp_replicate), static_cast<int>(p.dp_shard),
-               static_cast<int>(p.cp), static_cast<int>(p.tp)});
+               static_cast<int>(p.cp), static_cast<int>(tp), static_cast<int>(p.tp / tp)});
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ std::vector<DeckKey> Rows() {
     {"parallel", "cp", FIELD(parallel.cp), 1, Between(1, kMaxDegree),
      "Context-parallel ranks, each with two of 2 cp chunks of every sequence, an early and a late one; 2 cp must divide seq_len."},
     {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
-     "Tensor-parallel ranks; must divide heads, kv_heads, ffn_dim and vocab."},
+     "Tensor-parallel ranks; must divide heads, and divide kv_heads or be a multiple of it."},
     {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
      "What dp_shard shards: 1 optimizer state; 2 gradients too; 3 parameters too."},
     {"parallel", "reduce", FIELD(parallel.reduce), "step", OneOf({"step", "microbatch"}),

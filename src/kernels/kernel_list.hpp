@@ -34,4 +34,5 @@
   X("clip", Clip)                                     \
   X("adamw", Adamw)                                   \
   X("accumulate", Accumulate)                         \
-  X("slice", Slice)
+  X("slice", Slice)                                   \
+  X("pad", Pad)

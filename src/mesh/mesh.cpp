@@ -7,7 +7,7 @@
 namespace espalier {
 
 std::string_view Name(Axis axis) {
-  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "kv_replicate"};
   return kNames[static_cast<size_t>(axis)];
 }
 
@@ -78,9 +78,17 @@ AxisSet Mesh::Real(AxisSet axes) const {
   return real;
 }
 
+std::vector<std::pair<std::string_view, int>> Mesh::DeckDegrees() const {
+  std::vector<std::pair<std::string_view, int>> degrees;
+  for (Axis a : kAxes)
+    if (a != Axis::kKvReplicate) degrees.emplace_back(Name(a), Degree(a));
+  degrees.back().second = GroupSize(kTensorAxes);
+  return degrees;
+}
+
 std::string Mesh::ToString() const {
   std::string text;
-  for (Axis a : kAxes) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", Name(a), Degree(a));
+  for (const auto& [name, degree] : DeckDegrees()) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
   return text;
 }
 

@@ -65,8 +65,8 @@ class Llama {
     const Shape q_shape = {m_.dim, m_.dim}, kv_shape = {m_.kv_heads * m_.dim / m_.heads, m_.dim};
     const std::string self = at + ".self_attn.";
     const int q = Rotated(b_.Cheap(Linear(n, self + "q_proj", q_shape, "heads,embed", normal_)), self + "q", e);
-    const int k = Rotated(b_.Cheap(Linear(n, self + "k_proj", kv_shape, "heads,embed", normal_)), self + "k", e);
-    const int v = b_.Cheap(Linear(n, self + "v_proj", kv_shape, "heads,embed", normal_));
+    const int k = Rotated(b_.Cheap(Linear(n, self + "k_proj", kv_shape, "kv_heads,embed", normal_)), self + "k", e);
+    const int v = b_.Cheap(Linear(n, self + "v_proj", kv_shape, "kv_heads,embed", normal_));
     const int o = b_.Emit("attention", {q, k, v}, {self + "out", self + "lse"}, {{{"head_dim", e}, {"causal", 1}}, {}});
     return Linear(o, self + "o_proj", q_shape, "embed,heads", output_);
   }

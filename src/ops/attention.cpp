@@ -1,6 +1,7 @@
 // Causal attention with grouped heads (Vaswani et al. 2017, eq. 1; blocks as in Dao 2023). q is [b, s, heads e], k and v are
-// [b, t, kv_heads e]; the letter h stands for heads in all of them, since tp cuts both into equal numbers of groups. The log of the
-// softmax denominators is kept, so that backward recomputes probabilities block by block.
+// [b, t, kv_heads e]; the letter h stands for heads in all of them, since tp cuts both into equal numbers of groups, and H for the fewer
+// kv heads, which ranks along kv_replicate share: there the adjoints of k and v are partial sums. The log of the softmax denominators is
+// kept, so that backward recomputes probabilities block by block.
 //
 // Under context parallelism (src/passes/context_parallel.cpp) attributes `cp` and `length` say that rows lie in zigzag order, and
 // queries may be cut. With `hop` the keys are cut like the queries, and are those of the member that many places before: one block
@@ -15,7 +16,7 @@ namespace {
 bool Has(const OpContext& c, std::string_view attribute) { return c.op.attributes.numbers.contains(attribute); }
 
 /// Letters of keys and values, and those that may be sharded.
-std::string KeyLetters(const OpContext& c) { return Has(c, "hop") ? "bsh" : "bth"; }
+std::string KeyLetters(const OpContext& c) { return Has(c, "hop") ? "bsH" : "btH"; }
 std::string Shardable(const OpContext& c) { return Has(c, "cp") ? "bsh" : "bh"; }
 
 Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.ElementType(0); }

@@ -43,12 +43,13 @@ std::vector<OpDefinition> CommunicationOps() {
   return {
       Moving("reshard", "the same values under other placements"),
       Moving("slice", "a replicated value cut to this rank's piece; no communication"),
+      Moving("pad", "a piece as a partial value: nothing to add outside of it; no communication"),
       Moving("all_gather", "pieces of a group joined on every member"),
       Moving("reduce_scatter", "partial values joined, each member keeping its piece"),
       Moving("all_reduce", "partial values joined on every member"),
       Moving("all_to_all", "a group turns pieces of one dim into pieces of another"),
       {.kind = "ring_shift", .summary = "each member's pieces passed on to the next member of its group", .letters = PassedOn,
-       .infer = EachType},
+       .infer = EachType, .jointly_linear = true},
       Moving("gather_stages", "scalars of every stage, known to all stages"),
       {.kind = "send", .summary = "values for another stage", .letters = SendLetters, .infer = Nothing},
       {.kind = "recv", .summary = "values from another stage", .letters = SendLetters, .infer = Nothing},
@@ -56,7 +57,7 @@ std::vector<OpDefinition> CommunicationOps() {
 }
 
 bool IsReshard(std::string_view kind) {
-  constexpr std::string_view kKinds[] = {"reshard", "slice", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+  constexpr std::string_view kKinds[] = {"reshard", "slice", "pad", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
                                          "gather_stages", "send", "recv"};
   for (std::string_view k : kKinds)
     if (k == kind) return true;

@@ -47,7 +47,7 @@ OpDefinition Accumulate() {
           .accumulates = true};
 }
 OpDefinition Cast() {
-  return {.kind = "cast", .summary = "another element type", .letters = SameLetters, .infer = CastInfer};
+  return {.kind = "cast", .summary = "another element type", .letters = SameLetters, .infer = CastInfer, .linear_inputs = 1};
 }
 
 }  // namespace espalier

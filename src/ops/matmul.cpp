@@ -54,7 +54,7 @@ double Flops(const LocalOp& c) {
 
 OpDefinition Matmul() {
   return {.kind = "matmul", .summary = "product with a weight, lettered by `spec`", .letters = MatmulLetters,
-          .infer = Infer, .gradient = Gradient, .flops = Flops};
+          .infer = Infer, .gradient = Gradient, .flops = Flops, .linear_inputs = 2};
 }
 
 }  // namespace espalier

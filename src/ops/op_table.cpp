@@ -22,32 +22,45 @@ std::vector<OpDefinition> MakeTable() {
   return table;
 }
 
-using AxesOfLetter = std::map<char, std::vector<Axis>>;
+using LetterAxes = std::map<char, std::vector<Axis>>;
 
-AxesOfLetter CollectAxes(const OpContext& c, const Letters& letters) {
-  AxesOfLetter axes;
+bool IsCapital(char letter) { return letter >= 'A' && letter <= 'Z'; }
+char Small(char letter) { return IsCapital(letter) ? static_cast<char>(letter - 'A' + 'a') : letter; }
+
+/// The axes of small letters. Tensors with a capital letter stand behind one with the small one.
+LetterAxes CollectAxes(const OpContext& c, const Letters& letters) {
+  LetterAxes axes;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     CHECK(letters.inputs[i].size() == c.inputs[i].shape.size(), "{}: input {} has {} dims, expected '{}'", c.op.kind, i,
           c.inputs[i].shape.size(), letters.inputs[i]);
     for (size_t d = 0; d < letters.inputs[i].size(); ++d) {
       const char letter = letters.inputs[i][d];
       const std::vector<Axis>& here = c.inputs[i].placements.dims[d];
-      const auto [it, fresh] = axes.emplace(letter, here);
-      CHECK(fresh || it->second == here, "{}: inputs disagree on the axes of letter {}", c.op.kind, letter);
-      CHECK(here.empty() || letters.shardable.find(letter) != std::string::npos, "{}: letter {} may not be sharded",
+      if (!IsCapital(letter)) axes.emplace(letter, here);
+      CHECK(AxesOfLetter(axes, letter) == here, "{}: inputs disagree on the axes of letter {}", c.op.kind, letter);
+      CHECK(here.empty() || letters.shardable.find(Small(letter)) != std::string::npos, "{}: letter {} may not be sharded",
             c.op.kind, letter);
     }
   }
   return axes;
 }
 
-/// Addition passes partial values on; nothing else accepts them.
-AxisSet PartialInputs(const OpContext& c, bool jointly_linear) {
+/// Addition passes partial values on, and what is linear in one input those of kv_replicate; nothing else accepts them.
+AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   AxisSet partial;
-  for (const Type& type : c.inputs) partial = partial | type.placements.Partial();
-  for (const Type& type : c.inputs)
-    CHECK(partial.Empty() || (jointly_linear && type.placements.partial_sum == partial),
-          "{}: partial inputs are not allowed here", c.op.kind);
+  size_t carriers = 0, last = 0;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    const AxisSet here = c.inputs[i].placements.Partial();
+    partial = partial | here;
+    if (!here.Empty()) ++carriers, last = i;
+  }
+  if (carriers == 0) return partial;
+  const bool joint = definition.jointly_linear && std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& type) {
+    return type.placements.partial_sum == partial;
+  });
+  const bool single = carriers == 1 && static_cast<int>(last) < definition.linear_inputs &&
+                      c.inputs[last].placements.partial_sum == AxisSet{Axis::kKvReplicate} && partial == AxisSet{Axis::kKvReplicate};
+  CHECK(joint || single, "{}: partial inputs are not allowed here", c.op.kind);
   return partial;
 }
 
@@ -69,6 +82,13 @@ const OpDefinition& Define(std::string_view kind) {
   return *it->second;
 }
 
+std::vector<Axis> AxesOfLetter(const std::map<char, std::vector<Axis>>& axes, char letter) {
+  const auto it = axes.find(Small(letter));
+  std::vector<Axis> list = it == axes.end() ? std::vector<Axis>{} : it->second;
+  if (IsCapital(letter)) std::erase(list, Axis::kKvReplicate);
+  return list;
+}
+
 std::string LettersOfRank(size_t rank) { return std::string("abcdefgh").substr(0, rank); }
 
 OpContext ContextOf(const Graph& graph, const Op& op) {
@@ -85,20 +105,19 @@ std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vect
         letters.inputs.size());
   CHECK(letters.outputs.size() == op.outputs.size(), "{}: {} outputs, expected {}", op.kind, op.outputs.size(),
         letters.outputs.size());
-  const AxesOfLetter axes = CollectAxes(context, letters);
-  const AxisSet joint = PartialInputs(context, definition.jointly_linear);
+  const LetterAxes axes = CollectAxes(context, letters);
+  const AxisSet carried = PartialInputs(context, definition);
   std::vector<Type> types = definition.infer(context);
   for (size_t o = 0; o < types.size(); ++o) {
     const std::string& dims = letters.outputs[o];
     for (size_t d = 0; d < dims.size(); ++d) {
-      const auto it = axes.find(dims[d]);
-      if (it != axes.end())
-        types[o].placements.dims[d] = it->second;
+      if (axes.count(Small(dims[d])) > 0)
+        types[o].placements.dims[d] = AxesOfLetter(axes, dims[d]);
       else if (o < free.size())
         types[o].placements.dims[d] = free[o].dims[d];
     }
     AxisSet& partial = letters.join == Reduce::kMax ? types[o].placements.partial_max : types[o].placements.partial_sum;
-    partial = joint;
+    partial = carried;
     for (const auto& [letter, contracted] : axes)
       if (dims.find(letter) == std::string::npos)
         for (Axis a : contracted) partial.Add(a);

@@ -51,7 +51,7 @@ class Coalescer {
 
   Key KeyOf(const Op& op) const {
     const Value& value = graph_.values[static_cast<size_t>(op.inputs[0])];
-    const bool maximum = !value.type.placements.partial_max.Empty();
+    const bool maximum = !(value.type.placements.partial_max & AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes")))).Empty();
     return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, value.type.dtype, maximum, value.frequency};
   }
 

@@ -15,13 +15,14 @@ namespace espalier {
 namespace {
 
 constexpr const char* kCut = "batch,seq,heads";
+constexpr const char* kCutKeys = "batch,seq,kv_heads";
 constexpr const char* kTurned = "batch,whole_seq,turned_heads";
 
 void WriteGather(AttentionWriter& w) { w.EmitInto("attention", w.op().inputs, w.op().outputs, w.zigzag()); }
 
 void WriteGatherGrad(AttentionWriter& w) {
   w.EmitInto("attention_grad", w.op().inputs, w.op().outputs, w.zigzag());
-  for (size_t i : {1, 2}) w.ValueOf(w.op().outputs[i]).layout = kCut;
+  for (size_t i : {1, 2}) w.ValueOf(w.op().outputs[i]).layout = kCutKeys;
 }
 
 /// A value -> the same as whole sequences of some heads.

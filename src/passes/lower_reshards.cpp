@@ -38,6 +38,7 @@ class Lowering {
       op.inputs = {at};
       op.outputs = {next};
       op.attributes.numbers["axes"] = steps[i].axes.bits();
+      if (op.kind == "pad" && !(steps[i].placements.partial_max & steps[i].axes).Empty()) op.attributes.numbers["max"] = 1;
       graph_.ops.push_back(std::move(op));
       at = next;
     }

@@ -1,11 +1,13 @@
 // One engine places every value: forward, backward and update alike. For each op, in order, the axes of its letters follow from
 // its inputs; where inputs disagree about an axis
 //   - on dp and cp the batch or sequence letter wins: weights are gathered;
-//   - on tp the letter of the weight (or of the weight gradient to be made) wins: weights stay where they are;
+//   - on tp the letter of the weight (or of the weight gradient to be made) wins: weights stay where they are; on kv_replicate too,
+//     along which a product whose weight is not cut is done by every rank;
 //   - what is left goes to the letter with the least traffic, ties to the first letter.
 // Then each input is resharded to what its letters say (never partial, except into addition), reshards are shared, and the outputs
 // follow. A value for which the model asked a layout is resharded to it where it is made.
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <tuple>
 
@@ -18,7 +20,7 @@
 namespace espalier {
 namespace {
 
-using AxesOfLetter = std::map<char, std::vector<Axis>>;
+using LetterAxes = std::map<char, std::vector<Axis>>;
 
 class Partitioner {
  public:
@@ -43,6 +45,14 @@ class Partitioner {
     return LayoutPlacements(v.layout, v.kind, context_.deck, mesh_);
   }
 
+  /// As above; what lies by kv heads may stay a sum over the ranks that share them.
+  Placements Wanted(int id, const Type& made) const {
+    Placements placements = Wanted(id);
+    if (new_.values[static_cast<size_t>(id)].layout.ends_with("kv_heads"))
+      placements.partial_sum = made.placements.partial_sum & AxisSet{Axis::kKvReplicate};
+    return placements;
+  }
+
   /// An explicit reshard of the graph: its output's layout says where to.
   void Move(const Op& op) {
     const int output = op.outputs[0];
@@ -54,9 +64,9 @@ class Partitioner {
     const OpDefinition& definition = Define(op.kind);
     const OpContext context = ContextOf(new_, op);
     const Letters letters = definition.letters(context);
-    const AxesOfLetter axes = ChooseAxes(op, context, letters);
+    const LetterAxes axes = ChooseAxes(op, context, letters);
     for (size_t i = 0; i < op.inputs.size(); ++i)
-      op.inputs[i] = Resharded(op.inputs[i], Required(axes, letters.inputs[i], context.inputs[i], KeepsPartial(context, definition)), op);
+      op.inputs[i] = Resharded(op.inputs[i], Required(axes, letters.inputs[i], KeptPartial(context, definition, i)), op);
     std::vector<Placements> free;
     for (const std::string& dims : letters.outputs) free.push_back(PlacementsOf(axes, dims));
     const std::vector<Type> types = InferOutputs(new_, op, free);
@@ -76,8 +86,8 @@ class Partitioner {
     if (v.kind == ValueKind::kState)
       CHECK(v.type == type, "{}: the update has {}, the state {}", v.name, ToString(type), ToString(v.type));
     v.type = type;
-    if (!enforced || Wanted(id) == type.placements) return id;
-    v.type.placements = Wanted(id);
+    if (!enforced || Wanted(id, type) == type.placements) return id;
+    v.type.placements = Wanted(id, type);
     Value raw = v;
     raw.name = new_.Unique(v.name + ".raw");
     raw.layout.clear();
@@ -87,22 +97,23 @@ class Partitioner {
     return raw_id;
   }
 
-  static bool KeepsPartial(const OpContext& c, const OpDefinition& definition) {
-    if (!definition.jointly_linear || c.inputs[0].placements.partial_sum.Empty()) return false;
-    return std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& t) { return t.placements == c.inputs[0].placements; });
+  /// Axes on which input `i` may stay a partial sum: all, if it is added to equals; kv_replicate, if the op is linear in it.
+  static AxisSet KeptPartial(const OpContext& c, const OpDefinition& definition, size_t i) {
+    if (definition.jointly_linear)
+      return std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& t) { return t.placements == c.inputs[0].placements; })
+                 ? c.inputs[i].placements.partial_sum
+                 : AxisSet();
+    return static_cast<int>(i) < definition.linear_inputs ? c.inputs[i].placements.partial_sum & AxisSet{Axis::kKvReplicate} : AxisSet();
   }
 
-  Placements PlacementsOf(const AxesOfLetter& axes, const std::string& dims) const {
+  Placements PlacementsOf(const LetterAxes& axes, const std::string& dims) const {
     Placements placements;
-    for (char letter : dims) {
-      const auto it = axes.find(letter);
-      placements.dims.push_back(it == axes.end() ? std::vector<Axis>{} : it->second);
-    }
+    for (char letter : dims) placements.dims.push_back(AxesOfLetter(axes, letter));
     return placements;
   }
-  Placements Required(const AxesOfLetter& axes, const std::string& dims, const Type& type, bool keep_partial) const {
+  Placements Required(const LetterAxes& axes, const std::string& dims, AxisSet partial) const {
     Placements placements = PlacementsOf(axes, dims);
-    if (keep_partial) placements.partial_sum = type.placements.partial_sum;
+    placements.partial_sum = partial;
     return placements;
   }
 
@@ -116,8 +127,9 @@ class Partitioner {
     std::vector<Claim> claims;
     const auto claim = [&](const Placements& p, const std::string& dims, bool weight) {
       const int d = p.DimOf(axis);
-      if (d < 0 || letters.shardable.find(dims[static_cast<size_t>(d)]) == std::string::npos) return;
-      claims.push_back({dims[static_cast<size_t>(d)], weight});
+      if (d < 0) return;
+      const char letter = static_cast<char>(std::tolower(dims[static_cast<size_t>(d)]));
+      if (letters.shardable.find(letter) != std::string::npos) claims.push_back({letter, weight});
     };
     for (size_t i = 0; i < c.inputs.size(); ++i)
       claim(c.inputs[i].placements, letters.inputs[i], IsWeight(op.inputs[i]));
@@ -132,13 +144,14 @@ class Partitioner {
     return v.frequency == Frequency::kStep && v.kind != ValueKind::kAccumulator;
   }
 
-  AxesOfLetter ChooseAxes(const Op& op, const OpContext& c, const Letters& letters) const {
+  LetterAxes ChooseAxes(const Op& op, const OpContext& c, const Letters& letters) const {
     std::map<Axis, char> chosen;
-    for (Axis axis : {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp, Axis::kTp}) {
+    for (Axis axis : {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp, Axis::kTp, Axis::kKvReplicate}) {
       if (mesh_.Degree(axis) == 1) continue;
       std::vector<Claim> claims = ClaimsOn(axis, op, c, letters);
-      const bool weights_win = axis == Axis::kTp;
-      if (std::any_of(claims.begin(), claims.end(), [&](const Claim& k) { return k.weight == weights_win; }))
+      const bool weights_win = kTensorAxes.Has(axis);
+      const bool repeated = axis == Axis::kKvReplicate && Define(op.kind).linear_inputs == 2;
+      if (repeated || std::any_of(claims.begin(), claims.end(), [&](const Claim& k) { return k.weight == weights_win; }))
         std::erase_if(claims, [&](const Claim& k) { return k.weight != weights_win; });
       std::string candidates;
       for (const Claim& k : claims)
@@ -172,8 +185,8 @@ class Partitioner {
   }
 
   /// The axes of each letter in the order in which some input already has them; else outermost first.
-  AxesOfLetter InOrder(const std::map<Axis, char>& chosen, const OpContext& c, const Letters& letters) const {
-    AxesOfLetter axes;
+  LetterAxes InOrder(const std::map<Axis, char>& chosen, const OpContext& c, const Letters& letters) const {
+    LetterAxes axes;
     for (const auto& [axis, letter] : chosen) axes[letter].push_back(axis);
     for (auto& [letter, list] : axes)
       for (size_t i = 0; i < c.inputs.size(); ++i) {

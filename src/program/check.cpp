@@ -198,8 +198,8 @@ void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>&
   WorldChecker(mesh, program_of).Run();
 }
 
-std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate) {
-  std::array<MessageCount, kLaneCount> counts{};
+std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& coordinate) {
+  std::map<std::tuple<Lane, AxisSet, std::string, Role>, MessageCount> rows;
   std::map<int, int64_t> bytes_of_op;
   for (const Instruction& i : program.instructions) {
     if (i.lane == Lane::kCompute || i.lane == Lane::kPpRecv) continue;
@@ -208,9 +208,21 @@ std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& p
     if (fresh)
       it->second = op.kind == "gather_stages" ? static_cast<int64_t>(i.inputs.size()) * 4 * (program.mesh.GroupSize(GroupOf(op)) - 1)
                                               : WireBytes(*program.graph, op, program.mesh, coordinate);
-    MessageCount& count = counts[static_cast<size_t>(i.lane)];
+    MessageCount& count = rows[{i.lane, op.kind == "send" ? AxisSet{Axis::kPp} : GroupOf(op), op.kind, op.role}];
     ++count.count;
     count.bytes += it->second;
+  }
+  std::vector<MessageRow> list;
+  for (const auto& [key, count] : rows)
+    std::apply([&](Lane lane, AxisSet group, const std::string& kind, Role role) { list.push_back({lane, group, kind, role, count}); }, key);
+  return list;
+}
+
+std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate) {
+  std::array<MessageCount, kLaneCount> counts{};
+  for (const MessageRow& row : ListMessages(program, coordinate)) {
+    counts[static_cast<size_t>(row.lane)].count += row.total.count;
+    counts[static_cast<size_t>(row.lane)].bytes += row.total.bytes;
   }
   std::vector<std::pair<std::string, MessageCount>> named;
   for (size_t l = 0; l < kLaneCount; ++l)

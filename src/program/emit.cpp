@@ -16,7 +16,7 @@ Lane LaneOf(const Graph& graph, const Op& op) {
   if (op.kind == "send") return Lane::kPpSend;
   if (op.kind == "recv") return Lane::kPpRecv;
   const AxisSet axes = AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes")));
-  if (axes == AxisSet{Axis::kTp}) return Lane::kTp;
+  if ((axes - kTensorAxes).Empty()) return Lane::kTp;
   const bool microbatch = graph.values[static_cast<size_t>(op.inputs[0])].frequency == Frequency::kMicrobatch;
   return axes == AxisSet{Axis::kCp} && microbatch ? Lane::kCp : Lane::kDp;
 }

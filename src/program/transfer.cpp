@@ -76,7 +76,7 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
     return plan;
   }
   plan.reduce = op.kind == "reduce_scatter" || op.kind == "all_reduce";
-  if (plan.reduce && !TypeOf(graph, op.inputs[0]).placements.partial_max.Empty()) plan.how = Reduce::kMax;
+  if (plan.reduce && !(TypeOf(graph, op.inputs[0]).placements.partial_max & plan.axes).Empty()) plan.how = Reduce::kMax;
   for (int peer = 0; peer < mesh.GroupSize(plan.axes); ++peer) {
     const Coordinate there = mesh.GroupMember(plan.axes, coordinate, peer);
     for (size_t t = 0; t < op.inputs.size(); ++t) {

@@ -49,7 +49,7 @@ int OpenMetrics(const std::string& path) {
 
 std::string MeshObject(const Mesh& mesh) {
   JsonLine line;
-  for (Axis axis : kAxes) line.Integer(Name(axis), mesh.Degree(axis));
+  for (const auto& [axis, degree] : mesh.DeckDegrees()) line.Integer(axis, degree);
   std::string text = line.Finish();
   text.pop_back();
   return text;

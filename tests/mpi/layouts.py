@@ -34,13 +34,23 @@ LAYOUTS = [
     ("121", "dp_shard", ["parallel.cp=2", "parallel.context=all_to_all", "parallel.zero=1"]), ("122", "dp_replicate", ["parallel.cp=2", "parallel.context=all_gather"]),
     ("211", "dp_shard", ["parallel.cp=2", "parallel.context=all_to_all"]), ("212", "dp_shard", ["parallel.cp=2", "parallel.context=ring", "model.tie_embeddings=true"]),
     ("222", "dp_shard", ["parallel.cp=2", "parallel.context=ring"]),
+    # more tensor-parallel ranks than kv heads
+    ("112", "dp_shard", ["model.kv_heads=1"]), ("114", "dp_shard", []), ("214", "dp_shard", ["parallel.sequence_parallel=false"]),
+    ("124", "dp_shard", ["model.tie_embeddings=true"]), ("124", "dp_replicate", ["model.kv_heads=1", "model.seq_len=23"]),
+    ("116", "dp_shard", ["model.heads=6", "model.kv_heads=3"]),
+    ("114", "dp_shard", ["parallel.cp=2", "parallel.context=ring"]), ("114", "dp_shard", ["parallel.cp=2", "parallel.context=all_gather"]),
+    # rows that the degrees do not divide, fewer rows than ranks, under a tied embedding
+    ("112", "dp_shard", ["model.tie_embeddings=true", "model.vocab=263"]), ("213", "dp_shard", ["model.tie_embeddings=true",
+     "model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "optimizer.eps=1e-6"]), ("122", "dp_shard", ["model.tie_embeddings=true", "model.vocab=261"]),
+    ("141", "dp_shard", ["model.dim=6", "model.heads=1", "model.kv_heads=1", "model.ffn_dim=5"]),
+    ("142", "dp_shard", ["model.dim=4", "model.heads=2", "model.kv_heads=1", "model.ffn_dim=5", "model.vocab=263"]),
 ]
 RTOL = 1e-5
 
 
 def model_keys(overrides):
     """What changes the numbers themselves, so that the run on one rank needs it too."""
-    return [o for o in overrides if o.startswith("model.") or o == "batch.global=18" or o == "batch.global=4"]
+    return [o for o in overrides if o.startswith(("model.", "optimizer.")) or o == "batch.global=18" or o == "batch.global=4"]
 
 
 def context_degree(overrides):

@@ -301,7 +301,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 1 * 1 = 1 entries, not 2"},
         OverrideCase{"pipeline.split=[4]", "pipeline.split = [4]: must add up to model.layers = 5, not 4"},
         OverrideCase{"parallel.tp=3",
-                     "parallel.tp = 3: must divide model.kv_heads = 2 (allowed: 1, 2)"},
+                     "parallel.tp = 3: must divide model.kv_heads = 2 or be a multiple of it (allowed: 1, 2, 6)"},
         OverrideCase{"parallel.cp=5", "parallel.cp = 5: twice it must divide model.seq_len = 24 (allowed: 1, 2, 3, 4, 6, 12)"},
         OverrideCase{"model.family=gpt2",
                      "model.family = \"gpt2\": has no grouped heads: model.kv_heads must be model.heads = 6, not 2 (leave it out)"},
@@ -568,7 +568,7 @@ TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
   Deck deck = Small();
   deck.parallel.tp = 4;
   EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 4); }),
-              ElementsAre("parallel.tp = 4: must divide model.heads = 6, model.kv_heads = 2 (allowed: 1, 2)"));
+              ElementsAre("parallel.tp = 4: must divide model.heads = 6 (allowed: 1, 2, 6)"));
 }
 
 TEST(ResolveMesh, WholeSequencesNeedHeads) {

@@ -602,6 +602,24 @@ TEST_P(Kernels, Slice) {
   EXPECT_THROW(c.Cpu(), InvariantError);
 }
 
+TEST_P(Kernels, Pad) {
+  const OwnedTensor x = random_.Real(T(), {3, 2, 4}, -1, 1, {11, 5, 26});
+  Case c{"pad", {x}, {Empty(T(), {5, 7, 11}, {10, 0, 20})}};
+  Check(c, 0);
+  const OwnedTensor sum = c.Cpu()[0];
+  c.attributes.numbers["max"] = 1;
+  const OwnedTensor maximum = c.Cpu()[0];
+  EXPECT_TRUE(maximum.SameBits(c.Reference()[0]));
+  for (int64_t i = 0; i < 5 * 7 * 11; ++i) {
+    const int64_t a = i / 77 - 1, b = i / 11 % 7 - 5, d = i % 11 - 6;
+    const bool inside = a >= 0 && a < 3 && b >= 0 && d >= 0 && d < 4;
+    EXPECT_EQ(sum[i], inside ? x[(a * 2 + b) * 4 + d] : 0) << i;
+    EXPECT_EQ(maximum[i], inside ? x[(a * 2 + b) * 4 + d] : -std::numeric_limits<double>::infinity()) << i;
+  }
+  c.inputs = {Empty(T(), {0, 2, 4}, {11, 5, 26})};
+  EXPECT_TRUE(c.Cpu()[0].SameBits(c.Reference()[0]));
+}
+
 // An extent of 0 is a legal piece: nothing is read or written out of place, sums over nothing are 0.
 TEST_P(Kernels, EmptyExtents) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
@@ -643,6 +661,7 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"sum_squares", {F32({b, s, d})}, {F32({})}}, 0);
     Check({"accumulate", {F32({b, s, d})}, {F32({b, s, d})}}, 0);
     Check({"slice", {x}, {y}}, 0);
+    Check({"pad", {x}, {y}}, 0);
     const Case attention{"attention", {x, Real({b, v, d}), Real({b, v, d})}, {y, F32({b, d / 4, s})}, head};
     Check(attention, 0.02);
     Check(AttentionGradCase(random_, attention), 0.05);

@@ -39,6 +39,7 @@
 //   adamw {beta1, beta2, eps, weight_decay} master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[]
 //                         -> master, exp_avg, exp_avg_sq on the first three inputs; apply 0: nothing is written
 //   slice                 x -> the box that the output's start and extents name
+//   pad {max}             x -> a larger box with x in its place, else 0, or with `max` the lowest value there is
 #pragma once
 
 #include <cstdint>

@@ -1,21 +1,24 @@
 // The lattice of ranks. Axes, outermost first: pp, dp_replicate, dp_shard, cp, tp. A rank is a coordinate; a
 // group is the ranks that differ only in the named axes. Rank numbers are row-major: tp varies fastest.
+// Where a deck has more tensor-parallel ranks than kv heads, its tp is two axes here: tp with a degree of kv_heads and,
+// innermost, kv_replicate, whose ranks share a kv head. Users see their product as tp.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace espalier {
 
-enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
-inline constexpr int kAxisCount = 5;
-inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard, Axis::kCp,
-                                                       Axis::kTp};
+enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp, kKvReplicate };
+inline constexpr int kAxisCount = 6;
+inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard,
+                                                       Axis::kCp, Axis::kTp,          Axis::kKvReplicate};
 
-/// "pp", "dp_replicate", "dp_shard", "cp" or "tp".
+/// "pp", "dp_replicate", "dp_shard", "cp", "tp" or "kv_replicate".
 std::string_view Name(Axis axis);
 
 /// A set of axes, iterated outermost first.
@@ -50,13 +53,20 @@ class AxisSet {
 /// "tp" or "dp_replicate+dp_shard"; "none" if empty.
 std::string Name(AxisSet axes);
 
+/// Both axes of tensor parallelism.
+inline constexpr AxisSet kTensorAxes = {Axis::kTp, Axis::kKvReplicate};
+
 /// Where a rank stands on each axis.
 using Coordinate = std::array<int, kAxisCount>;
 
 class Mesh {
  public:
   Mesh() { degrees_.fill(1); }
-  explicit Mesh(std::array<int, kAxisCount> degrees) : degrees_(degrees) {}
+  /// A degree that is left out (0) is 1.
+  explicit Mesh(std::array<int, kAxisCount> degrees) : degrees_(degrees) {
+    for (int& degree : degrees_)
+      if (degree == 0) degree = 1;
+  }
 
   int Degree(Axis axis) const { return degrees_[static_cast<size_t>(axis)]; }
   int Ranks() const;
@@ -76,6 +86,8 @@ class Mesh {
   /// `axes` without those of degree 1: they cost nothing.
   AxisSet Real(AxisSet axes) const;
 
+  /// The degrees that a deck names, outermost first; both tensor axes are its tp.
+  std::vector<std::pair<std::string_view, int>> DeckDegrees() const;
   /// "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2".
   std::string ToString() const;
 

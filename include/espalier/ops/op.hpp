@@ -2,6 +2,7 @@
 // file in src/ops and one line in op_table.cpp, plus one kernel per backend.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@ namespace espalier {
 
 /// The dims of each tensor of an op in letters ("bsk", "nk" -> "bsn"). A letter in an input but in no dim of an output
 /// is contracted there: where it is sharded, that output is partial. A letter only in an output may be sharded freely.
+/// A capital letter is the small one in a tensor with fewer heads: sharded on the same axes, but kv_replicate.
 struct Letters {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
@@ -69,8 +71,10 @@ struct OpDefinition {
   double (*flops)(const LocalOp&) = nullptr;
   /// Output 0 may take the memory of this input if nobody reads it later; -1: no.
   int in_place = -1;
-  /// Addition: linear in all inputs together, so all may be partial at once and the result is.
+  /// Addition (and passing on): linear in all inputs together, so all may be partial at once and the results are.
   bool jointly_linear = false;
+  /// The first so many inputs: linear in each of them alone, so that one that is a partial sum on kv_replicate makes the outputs so.
+  int linear_inputs = 0;
   /// Adds to its outputs, which are accumulators.
   bool accumulates = false;
 };
@@ -82,6 +86,9 @@ const std::vector<OpDefinition>& AllOps();
 
 /// "abc...": letters for element-wise ops, by rank.
 std::string LettersOfRank(size_t rank);
+
+/// The axes of a letter, given those of small letters: a capital one leaves out kv_replicate.
+std::vector<Axis> AxesOfLetter(const std::map<char, std::vector<Axis>>& axes, char letter);
 
 /// Types of an op's outputs: shapes from its definition, placements from the letters of its inputs. `free` gives the axes
 /// of letters that only outputs have. CHECKs that inputs agree on every letter and that only shardable ones are sharded.

@@ -58,15 +58,16 @@ void OverlapTensor(Graph& graph, const PassContext& context);
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);
 
-/// Steps of one dim-wise change of placements: one collective (or slice) each, with the type after it.
+/// One step of a change of placements: a collective, or a local slice or pad, with the placements after it.
 struct ReshardStep {
   std::string kind;
   AxisSet axes;
   Placements placements;
 };
+/// The steps with the least traffic from any placements to any others. (Scalars cannot be made partial.)
 std::vector<ReshardStep> PlanReshard(const Type& from, const Placements& to, const Mesh& mesh);
 
-/// Elements that a rank sends for a change of placements (the engine's measure of traffic).
+/// Elements that a rank sends for a change of placements, where sizes divide evenly (the engine's measure of traffic).
 int64_t ReshardTraffic(const Type& from, const Placements& to, const Mesh& mesh);
 
 /// Runs every pass on a forward graph, in order, verifying after each. `observe` (may be empty) sees each pass's name and result.

@@ -74,4 +74,14 @@ struct MessageCount {
 };
 std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate);
 
+/// The same messages by lane, group, op kind and role. Receives are their senders' messages.
+struct MessageRow {
+  Lane lane = Lane::kCompute;
+  AxisSet group;
+  std::string kind;
+  Role role = Role::kUnset;
+  MessageCount total;
+};
+std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& coordinate);
+
 }  // namespace espalier

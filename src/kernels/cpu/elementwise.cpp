@@ -1,6 +1,7 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, sums over microbatches. All lanes of an element's inputs are read before any
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches. All lanes of an element's inputs are read before any
 // of its outputs is written, so outputs may lie on inputs.
 #include "kernels.hpp"
+#include "../fill.hpp"
 
 namespace espalier::cpu {
 namespace {
@@ -85,6 +86,15 @@ void Slice(const KernelCall& call) {
   const Tensor &x = call.inputs[0], &y = call.outputs[0];
   const int64_t size = SizeOf(x.dtype);
   ForRunsOfSlice(x, y, [&](int64_t source, int64_t target, int64_t count) {
+    std::memcpy(y.As<char>() + target * size, x.As<char>() + source * size, static_cast<size_t>(count * size));
+  });
+}
+
+void Pad(const KernelCall& call) {
+  const Tensor &x = call.inputs[0], &y = call.outputs[0];
+  const int64_t size = SizeOf(x.dtype);
+  call.attributes->NumberOr("max", 0) != 0 ? FillLowest(y) : FillZero(y);
+  ForRunsOfSlice(y, x, [&](int64_t target, int64_t source, int64_t count) {
     std::memcpy(y.As<char>() + target * size, x.As<char>() + source * size, static_cast<size_t>(count * size));
   });
 }

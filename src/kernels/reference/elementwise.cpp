@@ -1,7 +1,8 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, sums over microbatches.
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches.
 #include <cstring>
 
 #include "access.hpp"
+#include "../fill.hpp"
 
 namespace espalier::reference {
 
@@ -52,6 +53,15 @@ void Slice(const KernelCall& call) {
   const Tensor &x = call.inputs[0], &y = call.outputs[0];
   const int64_t size = SizeOf(x.dtype);
   ForRunsOfSlice(x, y, [&](int64_t source, int64_t target, int64_t count) {
+    std::memcpy(y.As<char>() + target * size, x.As<char>() + source * size, static_cast<size_t>(count * size));
+  });
+}
+
+void Pad(const KernelCall& call) {
+  const Tensor &x = call.inputs[0], &y = call.outputs[0];
+  const int64_t size = SizeOf(x.dtype);
+  call.attributes->NumberOr("max", 0) != 0 ? FillLowest(y) : FillZero(y);
+  ForRunsOfSlice(y, x, [&](int64_t target, int64_t source, int64_t count) {
     std::memcpy(y.As<char>() + target * size, x.As<char>() + source * size, static_cast<size_t>(count * size));
   });
 }

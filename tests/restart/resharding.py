@@ -1,0 +1,92 @@
+"""Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, and once around with a tied GPT-2. The loaded
+state, saved again before the first step, is bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
+import os, shutil, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from checkpoints import same_bits, tensors
+from runs import Checks, DECK, ROOT, train
+
+GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
+# A checkpoint's deck lies below the command line's: every key of a layout is named each time.
+DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero": 3, "reduce": "step", "context": "ring",
+            "schedule": "1f1b", "chunks": 1}
+SECTION = {"schedule": "pipeline", "chunks": "pipeline"}
+MODEL = ["model.heads=12", "model.kv_heads=6", "model.vocab=263", "batch.global=12"]
+GPT2_MODEL = ["model.vocab=263", "batch.global=12"]
+SAVED, LAST = 3, 4
+RTOL = 1e-6
+
+
+def layout(**keys):
+    return {**DEFAULTS, **keys}
+
+
+LAYOUTS = [
+    layout(),
+    layout(pp=4, schedule="zb-h1"),
+    layout(dp_replicate=2, dp_shard=2, zero=1),
+    layout(dp_shard=4),
+    layout(cp=2),
+    layout(tp=3),
+    layout(pp=2, dp_shard=2, tp=2),
+    layout(dp_replicate=2, cp=2, tp=2, context="all_gather"),
+    layout(pp=2, schedule="interleaved", chunks=2),
+    layout(pp=2, tp=2, schedule="zbv", chunks=2),
+    layout(dp_shard=3, zero=2, reduce="microbatch"),
+    layout(dp_shard=2, cp=2, tp=2, context="all_to_all", zero=2),
+]
+GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, tp=4, context="all_gather"),
+                layout(pp=2, schedule="dualpipev", chunks=2)]
+
+
+def ranks(layout):
+    return layout["pp"] * layout["dp_replicate"] * layout["dp_shard"] * layout["cp"] * layout["tp"]
+
+
+def overrides(layout):
+    return [f"{SECTION.get(key, 'parallel')}.{key}={value}" for key, value in layout.items()]
+
+
+def name(layout):
+    return " ".join(f"{key}={value}" for key, value in layout.items() if value != DEFAULTS[key]) or "one rank"
+
+
+class Source:
+    """A run that saved at step 3 and went on to step 4."""
+
+    def __init__(self, layout, home, model, deck):
+        self.layout, self.model, self.deck = layout, model, deck
+        run = train(home, ranks(layout), [*model, *overrides(layout), f"run.steps={LAST}", f"checkpoint.every_steps={SAVED}"], deck=deck)
+        self.checkpoint, self.loss = run.checkpoint(SAVED), run.steps[LAST]["loss"]
+        self.state = tensors(self.checkpoint)
+
+
+def check(source, target, folder, checks):
+    """Loads the source's checkpoint into another layout, saves it at once and takes one step."""
+    home = os.path.join(folder, "target")
+    keys = [*source.model, *overrides(target), f"run.steps={LAST}", "checkpoint.at_start=true", "checkpoint.restart=auto"]
+    run = train(home, ranks(target), keys, deck=source.deck, flags=["-r", source.checkpoint])
+    pair = f"{name(source.layout)} -> {name(target)}"
+    checks.that(same_bits(source.state, tensors(run.checkpoint(SAVED))), f"{pair}: tensors bitwise")
+    apart = abs(run.steps[LAST]["loss"] - source.loss) / source.loss
+    checks.that(sorted(run.steps) == [LAST] and apart <= RTOL, f"{pair}: next loss differs by {apart:.1e}")
+    shutil.rmtree(home)
+    return apart
+
+
+def main():
+    checks, worst = Checks(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [Source(layout, os.path.join(folder, f"source{i}"), MODEL, DECK) for i, layout in enumerate(LAYOUTS)]
+        for source in sources:
+            for target in LAYOUTS:
+                if target is not source.layout:
+                    worst = max(worst, check(source, target, folder, checks))
+        for i, layout in enumerate(GPT2_LAYOUTS):
+            source = Source(layout, os.path.join(folder, f"gpt2{i}"), GPT2_MODEL, GPT2)
+            worst = max(worst, check(source, GPT2_LAYOUTS[(i + 1) % len(GPT2_LAYOUTS)], folder, checks))
+    print(f"largest difference of a next loss: {worst:.1e}")
+    checks.finish()
+
+
+main()

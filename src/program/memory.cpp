@@ -2,69 +2,15 @@
 // smallest hole that fits when it is made and takes it back after its last use. An op that may work in place takes over the memory
 // of an input that nobody reads later.
 #include <algorithm>
-#include <map>
+#include <unordered_map>
 
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "heap.hpp"
 
 namespace espalier {
 namespace {
-
-/// Free memory above the persistent part: holes by offset, and the highest byte ever used.
-class Heap {
- public:
-  explicit Heap(int64_t base) : top_(base), peak_(base) {}
-
-  int64_t Take(int64_t bytes) {
-    bytes = Aligned(bytes);
-    if (bytes == 0) return 0;
-    auto best = holes_.end();
-    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole)
-      if (hole->second >= bytes && (best == holes_.end() || hole->second < best->second)) best = hole;
-    if (best == holes_.end()) return Extend(bytes);
-    const auto [offset, size] = *best;
-    holes_.erase(best);
-    if (size > bytes) holes_[offset + bytes] = size - bytes;
-    return offset;
-  }
-
-  void Give(int64_t offset, int64_t bytes) {
-    bytes = Aligned(bytes);
-    if (bytes == 0) return;
-    auto [here, fresh] = holes_.emplace(offset, bytes);
-    CHECK(fresh, "memory at {} is freed twice", offset);
-    if (const auto next = std::next(here); next != holes_.end() && here->first + here->second == next->first) {
-      here->second += next->second;
-      holes_.erase(next);
-    }
-    if (here != holes_.begin()) {
-      const auto before = std::prev(here);
-      if (before->first + before->second == here->first) {
-        before->second += here->second;
-        holes_.erase(here);
-      }
-    }
-  }
-
-  int64_t peak() const { return peak_; }
-
- private:
-  /// Past the top; a hole that touches the top is used up first.
-  int64_t Extend(int64_t bytes) {
-    int64_t offset = top_;
-    if (!holes_.empty() && holes_.rbegin()->first + holes_.rbegin()->second == top_) {
-      offset = holes_.rbegin()->first;
-      holes_.erase(std::prev(holes_.end()));
-    }
-    top_ = offset + bytes;
-    peak_ = std::max(peak_, top_);
-    return offset;
-  }
-
-  std::map<int64_t, int64_t> holes_;
-  int64_t top_, peak_;
-};
 
 class Planner {
  public:
@@ -74,7 +20,8 @@ class Planner {
         coordinate_(coordinate),
         job_ends_(job_ends),
         reserved_bytes_(reserved_bytes),
-        bytes_(graph_.values.size(), -1) {}
+        bytes_(graph_.values.size(), -1),
+        workspaces_(graph_.ops.size(), -1) {}
 
   void Run() {
     PlacePersistent();
@@ -93,6 +40,11 @@ class Planner {
 
  private:
   using Key = std::pair<int, int>;  // value, microbatch (-1: step)
+  struct Hash {
+    size_t operator()(const Key& key) const { return std::hash<int64_t>{}(int64_t{key.first} << 32 ^ key.second); }
+  };
+  template <typename T>
+  using ByKey = std::unordered_map<Key, T, Hash>;
   struct Buffer {
     Operand place;
     MemoryClass memory_class;
@@ -108,6 +60,11 @@ class Planner {
       const Type& type = ValueOf(value).type;
       bytes = Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
     }
+    return bytes;
+  }
+  int64_t WorkspaceOf(int op) {
+    int64_t& bytes = workspaces_[static_cast<size_t>(op)];
+    if (bytes < 0) bytes = CommWorkspaceBytes(graph_, graph_.ops[static_cast<size_t>(op)], program_.mesh, coordinate_);
     return bytes;
   }
 
@@ -185,7 +142,7 @@ class Planner {
   void FindTravelEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     travel_ends_.resize(static_cast<size_t>(n));
-    std::map<Key, int> next_reader;
+    ByKey<int> next_reader;
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
       int first = n;
@@ -210,9 +167,7 @@ class Planner {
       }
       instruction.outputs[o] = buffers_.at(key).place;
     }
-    const int64_t workspace = instruction.lane == Lane::kCompute
-                                  ? 0
-                                  : CommWorkspaceBytes(graph_, op, program_.mesh, coordinate_);
+    const int64_t workspace = instruction.lane == Lane::kCompute ? 0 : WorkspaceOf(instruction.op);
     if (workspace > 0) {
       instruction.workspace = {-1, heap.Take(workspace), workspace};
       Count(MemoryClass::kCommunication, workspace, +1);
@@ -274,11 +229,12 @@ class Planner {
   const Coordinate coordinate_;
   const std::vector<int>& job_ends_;
   const int64_t reserved_bytes_;
-  std::vector<int64_t> bytes_;
+  std::vector<int64_t> bytes_;       // by value; -1: not yet asked
+  std::vector<int64_t> workspaces_;  // by op; -1: not yet asked
   int64_t base_ = 0;
-  std::map<Key, Buffer> buffers_;
-  std::map<Key, int> last_use_;
-  std::map<Key, bool> taken_over_;
+  ByKey<Buffer> buffers_;
+  ByKey<int> last_use_;
+  ByKey<bool> taken_over_;
   std::vector<int> travel_ends_;                // by instruction: the last one that runs beside it
   std::vector<std::vector<Operand>> released_;  // by instruction: workspaces that end with it
   std::array<int64_t, kMemoryClassCount> live_{};

@@ -41,7 +41,7 @@ class Overlapper {
   static bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
   static bool IsTensorCollective(const Op& op) {
     return std::find(std::begin(kCollectives), std::end(kCollectives), op.kind) != std::end(kCollectives) &&
-           AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))) == AxisSet{Axis::kTp};
+           (AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))) - kTensorAxes).Empty();
   }
   static bool IsProduct(const Op& op) { return Define(op.kind).flops != nullptr; }
 

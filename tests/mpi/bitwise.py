@@ -42,6 +42,7 @@ GROUPS = [
     (1, 1, ["parallel.cp=2", "parallel.context=ring"], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)]]),
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL], [SELECTIVE, ALONE]]),
+    (1, 4, [], [[], [ALONE], [FULL]]),  # kv heads are shared
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ALWAYS]]),
 ]
 

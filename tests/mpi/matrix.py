@@ -9,11 +9,11 @@ and the planned peak of every rank is what the executor used, exactly.
     matrix.py list        print it
     matrix.py rows TEXT   run the rows whose name holds TEXT
 """
-import json, os, shutil, sys, tempfile
+import os, shutil, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from checkpoints import distance, tensors
-from runs import Checks, DECK, ROOT, difference, launch, train
+from runs import Checks, DECK, ROOT, difference, planned_peaks, train
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -77,11 +77,13 @@ def table():
     for context in (ALL_GATHER, ALL_TO_ALL):
         add(1, 1, 1, 2, 1, keys=[context])
         add(1, 1, 1, 4, 1, model=MANY_HEADS, keys=[context])
+        add(1, 1, 1, 3, 1, model=THREES, keys=[context])
     # Five rows over four ranks: pieces of 2, 2, 1 and 0.
     narrow = ["model.dim=10", "model.heads=5", "model.kv_heads=5", "model.ffn_dim=5"]
     add(1, 1, 4, 1, 1, model=narrow)
     add(1, 1, 4, 1, 1, model=narrow, keys=[ZERO2, EACH])
     add(1, 2, 4, 1, 1, model=narrow, keys=[ZERO1])
+    add(1, 1, 4, 1, 2, model=["model.dim=4", "model.heads=2", "model.kv_heads=1", "model.ffn_dim=5", "model.vocab=263"])
 
     # All pairs.
     for i in range(5):
@@ -149,11 +151,16 @@ def table():
     add(1, 1, 2, 1, 4, model=ONE_KV_HEAD, keys=[NO_SP])
     add(2, 1, 1, 2, 4)
     add(1, 2, 1, 2, 2, model=ONE_KV_HEAD, keys=[ALL_GATHER])
+    add(1, 2, 1, 1, 4, model=[*ONE_KV_HEAD, "model.seq_len=23"])
+    add(1, 1, 1, 1, 6, model=["model.heads=6", "model.kv_heads=3"])
+    add(1, 1, 1, 2, 3, model=THREES)
     # Tied embeddings.
     add(1, 1, 2, 1, 2, model=TIED)
     add(2, 1, 2, 1, 2, model=TIED)
     add(4, 1, 1, 1, 1, model=TIED)
     add(1, 1, 2, 1, 2, model=[*TIED, "batch.micro=2"])
+    add(1, 1, 2, 1, 4, model=TIED)
+    add(2, 1, 1, 1, 3, model=[*THREES, *TIED])
 
     # GPT-2, tied and untied.
     gpt2 = lambda *degrees, **more: add(*degrees, deck=GPT2, **more)
@@ -224,15 +231,6 @@ def apart(mine, before, after):
     return max(distance(mine[n], after[n]) / distance(before[n], after[n]) for n in after)
 
 
-def planned_peaks(folder, row):
-    path = os.path.join(folder, "plan.json")
-    done = launch(1, ["plan", row.deck, "--ranks", str(row.ranks), "--json", path, *row.model, *row.keys])
-    if done.returncode != 0:
-        sys.exit(f"{row.name}: no plan\n{done.stdout}")
-    with open(path) as file:
-        return json.load(file)["rank_peak_bytes"]
-
-
 def check(row, serial, folder, checks, worst):
     one, before, after = serial.of(row)
     home = os.path.join(folder, "run")
@@ -243,7 +241,8 @@ def check(row, serial, folder, checks, worst):
     bounds = {"loss": RTOL[row.compute], "grad_norm": RTOL[row.compute], "weights": WEIGHTS}
     text = ", ".join(f"{what} {far[what]:.1e}" for what in far)
     checks.that(all(far[what] <= bounds[what] for what in far), f"{row.name}: {text}")
-    checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, row), f"{row.name}: planned peak is what was used")
+    checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, row.ranks, [*row.model, *row.keys], row.deck),
+                f"{row.name}: planned peak is what was used")
     for what in far:
         worst[row.compute, what] = max(worst.get((row.compute, what), 0), far[what])
     shutil.rmtree(home)

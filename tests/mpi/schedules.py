@@ -3,7 +3,8 @@ norms, validation losses, and in all weights and moments after the last step. Th
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, launch, layout, pieces, planned_peaks, train
+from checkpoints import same_bits, tensors
+from runs import Checks, DECK, launch, layout, planned_peaks, train
 
 STEPS = 4
 BASE = [f"run.steps={STEPS}", "lr.warmup_steps=1", "model.layers=8", "batch.global=12", f"data.validation=['{os.path.join(os.path.dirname(DECK), '..', 'oracle', 'text.txt')}']",
@@ -50,7 +51,7 @@ def main():
             for curve in ("loss", "grad_norm"):
                 checks.that(run.curve(curve) == reference.curve(curve), f"{name}: {curve} bitwise")
             checks.that(len(run.validation) == 1 and run.validation == reference.validation, f"{name}: validation loss bitwise")
-            checks.that(pieces(run.checkpoint(STEPS)) == pieces(reference.checkpoint(STEPS)), f"{name}: weights and moments bitwise")
+            checks.that(same_bits(tensors(run.checkpoint(STEPS)), tensors(reference.checkpoint(STEPS))), f"{name}: weights and moments bitwise")
             checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, overrides), f"{name}: planned peak is what was used")
             if schedule in ("interleaved", "zbv") and not more and digits == "211":
                 text = [launch(1, ["sample", r.checkpoint(STEPS), "--prompt", "The ", "--tokens", "8"]) for r in (run, reference)]
@@ -62,7 +63,7 @@ def main():
         halves = train(home, 3, BASE + layout("311")[0] + ["checkpoint.restart=auto", "pipeline.schedule=1f1b", "pipeline.chunks=1"])
         straight = references["11", ()]
         checks.that(halves.curve("loss") == straight.curve("loss"), "interleaved on two stages, then 1f1b on three: losses bitwise")
-        checks.that(pieces(halves.checkpoint(STEPS)) == pieces(straight.checkpoint(STEPS)), "and the weights and moments")
+        checks.that(same_bits(tensors(halves.checkpoint(STEPS)), tensors(straight.checkpoint(STEPS))), "and the weights and moments")
     checks.finish()
 
 

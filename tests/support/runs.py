@@ -1,5 +1,5 @@
 """Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
-import json, math, os, subprocess, sys
+import json, os, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -62,22 +62,6 @@ def planned_peaks(folder, ranks, overrides, deck=DECK):
         sys.exit(done.stdout)
     with open(path) as file:
         return json.load(file)["rank_peak_bytes"]
-
-
-def pieces(checkpoint):
-    """Bytes of all pieces of all tensors, by tensor and box, read as the MANIFEST says. Runs that differ in pp alone have equal pieces."""
-    found = {}
-    with open(os.path.join(checkpoint, "MANIFEST")) as manifest:
-        for line in manifest:
-            words = line.split()
-            if words[0] == "tensor":
-                tensor = words[1]
-            if words[0] == "piece":
-                extents = [int(end) - int(begin) for begin, end in (r.split(":") for r in words[2].strip("[]").split(","))]
-                with open(os.path.join(checkpoint, words[1]), "rb") as shard:
-                    shard.seek(int(words[3]))
-                    found[tensor, words[2]] = shard.read(4 * math.prod(extents))
-    return found
 
 
 def difference(mine, theirs):

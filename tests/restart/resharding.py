@@ -33,7 +33,7 @@ LAYOUTS = [
     layout(pp=2, schedule="interleaved", chunks=2),
     layout(pp=2, tp=2, schedule="zbv", chunks=2),
     layout(dp_shard=3, zero=2, reduce="microbatch"),
-    layout(dp_shard=2, cp=2, tp=2, context="all_to_all", zero=2),
+    layout(dp_shard=2, cp=3, context="all_to_all", zero=2),
 ]
 GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, tp=4, context="all_gather"),
                 layout(pp=2, schedule="dualpipev", chunks=2)]

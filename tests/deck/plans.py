@@ -1,0 +1,26 @@
+"""The decks keep what their headers say: every `espalier plan` line in a comment of inputs/ compiles for its number of ranks, and what it
+plans fits a device of 80 GB."""
+import glob, json, os, re, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from runs import Checks, ROOT, launch
+
+LINE = re.compile(r"^#\s+espalier plan (\S+) --ranks (\d+)", re.M)
+DEVICE_BYTES = 80e9
+
+
+def main():
+    checks = Checks()
+    for path in sorted(glob.glob(os.path.join(ROOT, "inputs", "*", "*.toml"))):
+        with open(path) as file:
+            stated = LINE.findall(file.read())
+        for deck, ranks in stated:
+            checks.that(os.path.join(ROOT, deck) == path, f"{deck}: the line names its own deck")
+            with tempfile.NamedTemporaryFile(suffix=".json") as out:
+                done = launch(1, ["plan", path, "--ranks", ranks, "--json", out.name])
+                plan = json.load(out) if done.returncode == 0 else {"ranks": 0, "peak_bytes": float("inf")}
+            checks.that(plan["ranks"] == int(ranks) and plan["peak_bytes"] < DEVICE_BYTES, f"{deck} on {ranks} ranks: {plan['peak_bytes']} bytes")
+    checks.finish()
+
+
+main()

@@ -41,8 +41,8 @@ struct Track {
 class SoakBuilder {
  public:
   SoakBuilder(const Mesh& mesh, unsigned seed) : mesh_(mesh), builder_(mesh), random_(seed) {
-    for (Axis axis : {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp, Axis::kTp})
-      if (mesh.Degree(axis) > 1) axes_.push_back(AxisSet{axis});
+    for (Axis axis : kAxes)
+      if (axis != Axis::kPp && mesh.Degree(axis) > 1) axes_.push_back(AxisSet{axis});
   }
 
   Program Build(int tracks) {
@@ -104,7 +104,7 @@ class SoakBuilder {
       builder_.Run(send, Lane::kPpSend);
       return;
     }
-    const Lane lane = track.axes == AxisSet{Axis::kTp}   ? Lane::kTp
+    const Lane lane = (track.axes - kTensorAxes).Empty() ? Lane::kTp
                       : track.axes == AxisSet{Axis::kCp} ? Lane::kCp
                                                          : Lane::kDp;
     builder_.Run(GroupOp(track.kind, {from}, {to}, track.axes), lane);

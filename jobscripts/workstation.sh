@@ -5,7 +5,8 @@
 #
 # Installs what is missing, builds a release into build/, runs DECK (inputs/llama/tiny.toml) under mpirun and samples
 # from its last checkpoint. The environment may set RANKS (8), JOBS (compilers side by side: the cores) and PROMPT. The
-# exit status is that of the first command that failed; 75 means stopped early with a checkpoint: start it again.
+# exit status is that of the first command that failed; 75 means stopped early with a checkpoint: start it again. INT
+# (Ctrl-C) and TERM stop it so; a second one ends it without.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,7 +29,25 @@ Build espalier
 # Ranks may be more than cores, and each has threads of its own: so none is bound, and waiting ones yield.
 mpirun_options=(-n "$ranks" --oversubscribe --bind-to none)
 if ((ranks > $(nproc))); then mpirun_options+=(--mca mpi_yield_when_idle 1); fi
-mpirun "${mpirun_options[@]}" "$espalier_build/espalier" "$deck" "$@"
+# Of TERM and INT mpirun kills the ranks, USR1 it passes on, and they save. It has a session of its own, so that the
+# terminal's INT reaches this script alone.
+setsid mpirun "${mpirun_options[@]}" "$espalier_build/espalier" "$deck" "$@" </dev/null &
+launcher=$!
+asked=0
+Stop() {
+  asked=$((asked + 1))
+  kill "$( ((asked == 1)) && echo -USR1 || echo -TERM)" "$launcher" 2>/dev/null || true
+}
+trap Stop INT TERM
+# A signal interrupts `wait`, whose status then is not the launcher's.
+while
+  before=$asked
+  status=0
+  wait "$launcher" || status=$?
+  ((asked != before))
+do :; done
+trap - INT TERM
+if ((status != 0)); then exit "$status"; fi
 
 # The folder of the run, from the effective deck: dir = "..." of section [run].
 run_dir=$("$espalier_build/espalier" check "$deck" "$@" |

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "commands/run/stop_signals.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/util/error.hpp"
 
@@ -59,9 +60,12 @@ int LauncherRank() {
   return rank;
 }
 
-/// Only the run has many ranks; of any other command the first rank alone does the work.
+/// Only the run has many ranks and something to save; of any other command the first rank alone does the work, and a signal ends it.
 Job OnFirstRank(Job job) {
-  return [job = std::move(job)] { return LauncherRank() == 0 ? job() : static_cast<int>(ExitStatus::kDone); };
+  return [job = std::move(job)] {
+    ReleaseStopSignals();
+    return LauncherRank() == 0 ? job() : static_cast<int>(ExitStatus::kDone);
+  };
 }
 
 [[noreturn]] void RefuseLater(const std::string& what) {
@@ -216,7 +220,8 @@ int ReportFault(const char* kind, const std::exception& error) {
 }
 
 int Main(std::vector<std::string> arguments) {
-  // 1. Environment: which rank this is, before anything can change it.
+  // 1. Environment: signals are noted from here on; which rank this is, before anything can change it.
+  CatchStopSignals();
   LauncherRank();
   try {
     // 2. Command line: what to do.

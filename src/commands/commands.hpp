@@ -1,6 +1,7 @@
 // One function per command of the executable: it does the command's work and returns the exit status, or throws.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ struct DeckArguments {
 
 struct RunOptions {
   DeckArguments arguments;
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< of the process
   std::string restart;  ///< "latest", a checkpoint's folder, or empty: as checkpoint.restart says
 };
 /// Trains. The only command of many ranks.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -13,9 +14,11 @@
 #include "commands/build_info.hpp"
 #include "commands/run/boundary.hpp"
 #include "commands/run/checkpointing.hpp"
+#include "commands/run/ending.hpp"
 #include "commands/run/evaluation.hpp"
 #include "commands/run/programs.hpp"
 #include "commands/run/start.hpp"
+#include "commands/run/stop_signals.hpp"
 #include "commands/run/together.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
@@ -104,9 +107,11 @@ class Training {
     start.parameters = programs_->compilation().parameter_count;
     start.tokens_per_step = TokensPerStep();
     start.first_step = step_ + 1;
-    start.startup_ms = MillisecondsSince(began_);
+    start.startup_ms = MillisecondsSince(options_.began);
     report_->Start(start);
-    if (Root()) spdlog::info("bf16 products: {}", CpuBf16Method());
+    if (!Root()) return;
+    spdlog::info("bf16 products: {}", CpuBf16Method());
+    if (const std::string notice = ending_->Notice(); !notice.empty()) spdlog::info("{}", notice);
   }
 
   // 5. State: from a checkpoint, or from nothing.
@@ -114,32 +119,44 @@ class Training {
     checkpoints_.emplace(deck(), *programs_, world_, mpi_, *report_);
     step_ = checkpoints_->Restore(start_);
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
+    ending_.emplace(deck(), world_, options_.began);
     Announce();
+    if (Root() && !Last()) fs::remove(Done());
     const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential};
     loader_.emplace(std::move(source_), order, programs_->layout(), step_);
     if (deck().checkpoint.at_start) checkpoints_->SaveUnlessThere(step_, losses_);
   }
 
-  // 6. Steps.
+  // 6. Steps. A run that is to end before the first of them leaves the state that it would have begun with.
   void Train() {
+    if (!Last() && AtBoundary().stop) checkpoints_->SaveUnlessThere(step_, losses_);
     while (!Last() && !stopped_) {
       FaultPoint("step");
       StepRecord record = TrainStep();
       CheckFinite(record);
+      ending_->StepTook(record.step_ms);
       const Boundary boundary = AtBoundary();
-      stopped_ = boundary.stop;
       if (Last() || stopped_ || checkpoints_->Due(step_) || (boundary.save && !boundary.saving))
         record.checkpoint_ms = checkpoints_->Save(step_, losses_);
       report_->Step(record);
       checkpoints_->Report();
-      if (evaluation_ && (Last() || step_ % deck().data.validate_every_steps == 0))
-        report_->Validation(step_, evaluation_->Loss());
+      if (Last() || (!stopped_ && Validates())) Validate();
     }
   }
-  /// A save that the clock asks for is put off while another is in flight: it would only make training wait.
+  /// A save that the clock or a person asks for is put off while another is in flight: it would only make training wait.
   Boundary AtBoundary() {
-    if (!checkpoints_->Clocked()) return {};
-    return Agree(world_, {.save = checkpoints_->ClockWants(), .stop = false, .saving = checkpoints_->Busy()});
+    const std::string wish = ending_->Wish(Validates() ? slowest_validation_ms_ : 0, checkpoints_->SlowestSaveMs());
+    const Boundary all = Agree(world_, {.save = checkpoints_->Wanted(), .stop = !wish.empty(), .saving = checkpoints_->Busy()});
+    stopped_ = all.stop && !Last();
+    if (stopped_) report_->Stop(step_, ending_->Reasons(wish));
+    return all;
+  }
+  bool Validates() const { return evaluation_ && step_ > 0 && step_ % deck().data.validate_every_steps == 0; }
+  void Validate() {
+    if (!evaluation_) return;
+    const auto before = std::chrono::steady_clock::now();
+    report_->Validation(step_, evaluation_->Loss());
+    slowest_validation_ms_ = std::max(slowest_validation_ms_, MillisecondsSince(before));
   }
 
   StepRecord TrainStep() {
@@ -191,22 +208,23 @@ class Training {
   }
   int64_t TokensPerStep() const { return deck().batch.global * deck().model.seq_len; }
 
-  // 7. The end.
+  // 7. The end. The file `done` is what a chain of jobs can rely on: launchers lose exit statuses.
+  fs::path Done() const { return fs::path(deck().run.dir) / "done"; }
   ExitStatus Finish() {
     const bool saved = checkpoints_->Finish();
-    const ExitStatus status = !saved ? ExitStatus::kFault : stopped_ && !Last() ? ExitStatus::kStopped : ExitStatus::kDone;
+    const ExitStatus status = !saved ? ExitStatus::kFault : stopped_ ? ExitStatus::kStopped : ExitStatus::kDone;
     std::vector<int64_t> peaks;
     const int64_t outside = PeakResidentMemory() - programs_->arena().bytes() - checkpoints_->staging_bytes();
     for (const std::string& peak : world_.Gather(std::to_string(programs_->arena().HighWater()))) peaks.push_back(std::stoll(peak));
     report_->End(status, peaks, world_.Max(outside));
     if (!saved) throw UserError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
+    if (Root() && status == ExitStatus::kDone) WriteFile(Done(), fmt::format("step {}\n", step_));
     return status;
   }
 
   const RunOptions& options_;
   World& world_;
   MpiWorld* mpi_;
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   Start start_;
   std::optional<Programs> programs_;
   std::unique_ptr<TokenSource> source_;
@@ -214,7 +232,9 @@ class Training {
   std::optional<BatchLoader> loader_;
   std::optional<Reporter> report_;
   std::optional<Checkpointing> checkpoints_;
+  std::optional<Ending> ending_;
   std::vector<double> losses_;
+  double slowest_validation_ms_ = 0;
   int64_t step_ = 0;
   bool stopped_ = false;
 };
@@ -231,6 +251,7 @@ int RunCommand(const RunOptions& options) {
   std::optional<UserError> mistake;
   {
     MpiWorld world;
+    CatchStopSignals();
     try {
       return Training(options, world, &world).Run();
     } catch (const UserError& error) {

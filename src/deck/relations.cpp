@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/deck/time_limit.hpp"
 #include "espalier/schedule/schedule.hpp"
 #include "text.hpp"
 
@@ -124,6 +125,16 @@ std::string ShardIsCount(const Deck& deck) {
 
 std::string RunHasFolder(const Deck& deck) { return deck.run.dir.empty() ? "must name a folder" : ""; }
 
+std::string TimeLimitIsATime(const Deck& deck) {
+  if (deck.run.time_limit.empty() || TimeLimitSeconds(deck.run.time_limit)) return "";
+  return "must be a time above zero as hh:mm:ss (allowed: \"00:30:00\", \"48:00:00\", ...; empty for no limit)";
+}
+
+std::string StopMarginIsATime(const Deck& deck) {
+  const double margin = deck.run.stop_margin_s;
+  return margin >= 0 || margin == -1 ? "" : "must be a number of seconds, or -1 (allowed: -1, >= 0)";
+}
+
 std::string TrainsOnSomething(const Deck& deck) {
   return deck.data.paths.empty() ? "must name at least one file or glob" : "";
 }
@@ -164,6 +175,8 @@ const std::vector<Relation>& DeckRelations() {
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},
       {{"run.dir"}, RunHasFolder},
+      {{"run.time_limit"}, TimeLimitIsATime},
+      {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"data.paths"}, TrainsOnSomething},
       {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},
       {{"data.validate_sequences", "data.validate_every_steps", "batch.global"}, ValidatesWholeBatches},

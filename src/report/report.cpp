@@ -152,6 +152,13 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
     Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason));
 }
 
+void Reporter::Stop(int64_t step, std::string_view reason) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine().Text("event", "stop").Integer("step", step).Text("reason", reason).Finish());
+  Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason));
+}
+
 void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);

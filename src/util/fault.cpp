@@ -9,9 +9,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <thread>
 
 #include "espalier/util/error.hpp"
 
@@ -23,7 +27,7 @@ constexpr auto kStages = std::to_array<std::string_view>(
     {"staging",   "load",       "step",   "proof",  "copy",     "begin",     "make-dir", "shard-open", "shard-layout", "shard-data",
      "shard-fsync", "shard-check", "gather", "deck",   "master",   "manifest",  "fsync-dir", "announce",  "rename",       "commit",
      "latest",    "settled",    "retention", "remove"});
-constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "eio", "enospc"});
+constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc"});
 
 struct Fault {
   std::string stage, action;
@@ -64,6 +68,13 @@ Fault ParseFault(const std::string& text) {
   while (true) ::pause();
 }
 
+/// Makes the file that ESPALIER_FAULT_HOLD names, and goes on when somebody has removed it.
+void Hold() {
+  const char* path = std::getenv("ESPALIER_FAULT_HOLD");
+  if (path == nullptr || !std::ofstream(path)) throw UserError(ExitStatus::kDeck, "ESPALIER_FAULT_HOLD must name a file that can be made");
+  while (std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 }  // namespace
 
 namespace fault_detail {
@@ -80,6 +91,7 @@ void Visit(std::string_view stage, const std::string& where) {
   }
   if (action == "kill") ::kill(::getpid(), SIGKILL);
   if (action == "kill" || action == "stop") StandStill();
+  if (action == "hold") return Hold();
   throw UserError(ExitStatus::kFault, fmt::format("{}{}{}: {} (by ESPALIER_FAULT)", where, where.empty() ? "" : ": ", stage,
                                                   std::strerror(action == "eio" ? EIO : ENOSPC)));
 }

@@ -50,8 +50,9 @@ class Mistakes(unittest.TestCase):
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 16777216",
             ("--help", "modle"): None,
-            ("run", TINY, "-t", "01:00:00"):
-                'command line: run.time_limit = "01:00:00": not available in this version (allowed: "")',
+            ("run", TINY, "-t", "1 hour"):
+                'command line: run.time_limit = "1 hour": must be a time above zero as hh:mm:ss '
+                '(allowed: "00:30:00", "48:00:00", ...; empty for no limit)',
             ("run", TINY, "-w", "60"): "command line: run.watchdog_s = 60.0: not available in this version (allowed: 0.0)",
         }
         for arguments, message in cases.items():

@@ -3,29 +3,16 @@ continuation is bitwise the unbroken run. Also the run lock, the fall-back over 
 import json, os, shutil, signal, struct, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, layout
+from disturbed import PATIENCE, command, events, same_run, verified, visible
+from runs import Checks, DECK, Metrics, launch, layout
 
 STEPS, EVERY = 8, 2
 BASE = [f"run.steps={STEPS}", f"checkpoint.every_steps={EVERY}", "checkpoint.restart=auto", "model.layers=2", "batch.global=4"]
-PATIENCE = 60  # seconds for anything that should take one
 # Stage, visit at which it happens (inside the second save where the first one has many visits), overrides.
 KILLS = [("staging", 1, []), ("step", 4, []), ("proof", 2, []), ("copy", 2, []), ("begin", 2, []), ("make-dir", 2, []), ("shard-open", 2, []),
          ("shard-layout", 2, []), ("shard-data", 90, []), ("shard-fsync", 2, []), ("shard-check", 2, []), ("gather", 2, []), ("deck", 2, []),
          ("master", 2, []), ("manifest", 2, []), ("fsync-dir", 2, []), ("announce", 2, []), ("rename", 2, []), ("commit", 2, []),
          ("latest", 2, []), ("settled", 2, []), ("retention", 1, ["checkpoint.keep=1"]), ("remove", 1, ["checkpoint.keep=1"])]
-
-
-def command(ranks, arguments, fault=None, rank=None):
-    """The command line and environment of a run with a fault on one rank, or on all."""
-    environment = dict(ENVIRONMENT)
-    if fault and rank is None:
-        environment["ESPALIER_FAULT"] = fault
-    program = [executable(), *arguments]
-    if fault and rank is not None:
-        program = ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
-    launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-                "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
-    return launcher + program, environment
 
 
 def run(ranks, home, overrides, fault=None, rank=None, flags=()):
@@ -34,38 +21,10 @@ def run(ranks, home, overrides, fault=None, rank=None, flags=()):
                           timeout=4 * PATIENCE, stdin=subprocess.DEVNULL)
 
 
-def visible(home):
-    folder = os.path.join(home, "checkpoints")
-    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("step-")] if os.path.isdir(folder) else []
-
-
-def verified(checkpoint):
-    return launch(1, ["inspect", checkpoint, "--verify"], PATIENCE).returncode == 0
-
-
-def events(home, event):
-    path = os.path.join(home, "metrics.jsonl")
-    lines = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
-    return [line for line in lines if line.get("event") == event]
-
-
 def kept(home):
     """The checkpoint that the run reported last is still there."""
     reported = events(home, "checkpoint")
     return not reported or reported[-1]["dir"] in visible(home) or max(visible(home), default="") > reported[-1]["dir"]
-
-
-def same_run(home, straight):
-    mine = Metrics(home)
-    return all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")) and \
-        same_files(mine.checkpoint(STEPS), straight.checkpoint(STEPS))
-
-
-def same_files(one, other):
-    """Equal bytes of every file but the MANIFEST (its id is drawn) and what holds the run's own folder."""
-    names = sorted(name for name in os.listdir(one) if name.startswith("shard-"))
-    read = lambda folder, name: open(os.path.join(folder, name), "rb").read()
-    return names == sorted(n for n in os.listdir(other) if n.startswith("shard-")) and all(read(one, n) == read(other, n) for n in names)
 
 
 def crc32c(data):
@@ -98,7 +57,7 @@ def check_kills(checks, home, straight, degrees):
         checks.that(done.returncode not in (0, 1, 2, 3), f"{what}: the job ended by the kill ({done.returncode})")
         checks.that(all(verified(c) for c in visible(where)) and kept(where), f"{what}: {len(visible(where))} visible, all valid, none lost")
         again = run(2, where, degrees + more)
-        checks.that(again.returncode == 0 and same_run(where, straight), f"{what}: the continuation is bitwise the unbroken run")
+        checks.that(again.returncode == 0 and same_run(where, straight, STEPS), f"{what}: the continuation is bitwise the unbroken run")
         if again.returncode != 0:
             print(again.stdout)
         left = [n for n in os.listdir(os.path.join(where, "checkpoints")) if n.startswith(("tmp-", "del-", "latest-"))]
@@ -116,7 +75,7 @@ def check_one_rank(checks, home):
         run(4, where, degrees, "shard-data:kill:40", rank)
         checks.that(all(verified(c) for c in visible(where)) and kept(where), f"4 ranks, rank {rank} killed while it writes: all valid")
         again = run(4, where, degrees)
-        checks.that(again.returncode == 0 and same_run(where, Metrics(straight)), f"4 ranks, rank {rank} killed while it writes: goes on bitwise")
+        checks.that(again.returncode == 0 and same_run(where, Metrics(straight), STEPS), f"4 ranks, rank {rank} killed while it writes: goes on bitwise")
 
 
 def check_failures(checks, home, straight, degrees):
@@ -125,7 +84,7 @@ def check_failures(checks, home, straight, degrees):
     failed = events(where, "checkpoint_failed")
     checks.that(done.returncode == 0 and [e["step"] for e in failed] == [2 * EVERY], "a failed save in the middle: training goes on, exit 0")
     checks.that(failed and "No space left on device" in failed[0]["reason"] and "checkpoint failed" in done.stdout, "... and says why")
-    checks.that(same_run(where, straight), "... and changes no number")
+    checks.that(same_run(where, straight, STEPS), "... and changes no number")
     where = home("last")
     done = run(2, where, degrees, f"shard-fsync:eio:{STEPS // EVERY}")
     checks.that(done.returncode == 1 and "the last checkpoint could not be saved" in done.stdout, "the last save failed: exit 1")
@@ -229,11 +188,11 @@ def check_plan(checks, home, degrees):
 
 def check_ways(checks, home, straight, degrees):
     where = home("synchronous")
-    checks.that(run(2, where, degrees + ["checkpoint.asynchronous=false"]).returncode == 0 and same_run(where, straight),
+    checks.that(run(2, where, degrees + ["checkpoint.asynchronous=false"]).returncode == 0 and same_run(where, straight, STEPS),
                 "synchronous saves write the same files")
     where = home("clock")
     run(2, where, degrees + ["checkpoint.every_steps=0", "checkpoint.every_s=0.001", "checkpoint.keep=100"])
-    checks.that(len(visible(where)) >= 2 and all(verified(c) for c in visible(where)) and same_run(where, straight),
+    checks.that(len(visible(where)) >= 2 and all(verified(c) for c in visible(where)) and same_run(where, straight, STEPS),
                 f"by the clock: {len(visible(where))} checkpoints")
     record = events(where, "checkpoint")[-1]
     checks.that(record["blocked_ms"] > 0 and record["proof_ms"] > 0 and record["committed_ms"] > 0, f"times are reported: {record}")

@@ -256,6 +256,15 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, Overrides,
     testing::Values(
         OverrideCase{"run.dir=runs/a b", ""}, OverrideCase{"run.dir=\"\"", "run.dir = \"\": must name a folder"},
+        OverrideCase{"run.time_limit=01:30:00", ""}, OverrideCase{"run.time_limit=\"100:00:01\"", ""}, OverrideCase{"run.time_limit=\"\"", ""},
+        OverrideCase{"run.time_limit=90m",
+                     "run.time_limit = \"90m\": must be a time above zero as hh:mm:ss (allowed: \"00:30:00\", \"48:00:00\", ...; empty for no limit)"},
+        OverrideCase{"run.time_limit=\"00:60:00\"",
+                     "run.time_limit = \"00:60:00\": must be a time above zero as hh:mm:ss (allowed: \"00:30:00\", \"48:00:00\", ...; empty for no limit)"},
+        OverrideCase{"run.time_limit=\"00:00:00\"",
+                     "run.time_limit = \"00:00:00\": must be a time above zero as hh:mm:ss (allowed: \"00:30:00\", \"48:00:00\", ...; empty for no limit)"},
+        OverrideCase{"run.stop_margin_s=30", ""}, OverrideCase{"run.stop_margin_s=0", ""}, OverrideCase{"run.stop_margin_s=-1", ""},
+        OverrideCase{"run.stop_margin_s=-0.5", "run.stop_margin_s = -0.5: must be a number of seconds, or -1 (allowed: -1, >= 0)"},
         OverrideCase{"run.dir=2024-run", ""}, OverrideCase{"run.dir=7", "run.dir=7: must be a string"},
         OverrideCase{"run.dir='x", "run.dir='x: not valid TOML: Error while parsing string: encountered end-of-file"},
         OverrideCase{"run.dir=a\nb", "an argument: is not UTF-8 without control characters"},
@@ -338,10 +347,7 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"report.tensorboard=true",
                      "report.tensorboard = true: not available in this version (allowed: false)"},
         OverrideCase{"report.trace=10:12", "report.trace = \"10:12\": not available in this version (allowed: \"\")"},
-        OverrideCase{"run.time_limit=01:30:00",
-                     "run.time_limit = \"01:30:00\": not available in this version (allowed: \"\")"},
         OverrideCase{"run.watchdog_s=60", "run.watchdog_s = 60.0: not available in this version (allowed: 0.0)"},
-        OverrideCase{"run.stop_margin_s=30", "run.stop_margin_s = 30.0: not available in this version (allowed: -1.0)"},
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 
 TEST(Mistakes, ValuesOfOverrides) {

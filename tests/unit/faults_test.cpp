@@ -339,7 +339,7 @@ class Faults : public ::testing::Test {
 
 TEST_F(Faults, VariableIsChecked) {
   EXPECT_THAT(Refusal([] { ArmFault("shard-date"); }), AllOf(HasSubstr("'shard-date' is no stage"), HasSubstr("shard-data")));
-  EXPECT_THAT(Refusal([] { ArmFault("rename:burn"); }), AllOf(HasSubstr("'burn' is no action"), HasSubstr("kill, stop, eio, enospc")));
+  EXPECT_THAT(Refusal([] { ArmFault("rename:burn"); }), AllOf(HasSubstr("'burn' is no action"), HasSubstr("kill, stop, hold, eio, enospc")));
   EXPECT_THAT(Refusal([] { ArmFault("rename:eio:0"); }), HasSubstr("'0' is no count"));
   ArmFault("rename:eio:2");
   FaultPoint("latest");

@@ -178,9 +178,10 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   reporter.Validation(5, 2.25);
   reporter.Checkpoint({6, "runs/x/checkpoints/step-00000006", 1 << 21, 1.5, 20.25, 0.75});
   reporter.CheckpointFailed(7, {"runs/x/checkpoints/step-00000007 is not saved", "no \"room\""});
+  reporter.Stop(7, "SIGUSR1 to rank 1");
   reporter.End(ExitStatus::kStopped, {10, 20, 30}, 77);
   const std::vector<std::string> lines = Lines();
-  ASSERT_EQ(lines.size(), 5u);
+  ASSERT_EQ(lines.size(), 6u);
   const json first = json::parse(lines[0]);
   EXPECT_EQ(first["event"], "start");
   EXPECT_EQ(first["version"], "0.1.0");
@@ -196,7 +197,8 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
                       R"("blocked_ms":1.500,"committed_ms":20.250,"proof_ms":0.750})");
   EXPECT_EQ(lines[3], R"({"event":"checkpoint_failed","step":7,)"
                       R"("reason":"runs/x/checkpoints/step-00000007 is not saved\nno \"room\""})");
-  EXPECT_EQ(lines[4], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
+  EXPECT_EQ(lines[4], R"({"event":"stop","step":7,"reason":"SIGUSR1 to rank 1"})");
+  EXPECT_EQ(lines[5], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
 }
 
 TEST_F(ReporterTest, WhatIsNotFiniteIsNullWithANote) {

@@ -85,6 +85,8 @@ class Reporter {
   void Checkpoint(const CheckpointRecord& record);
   /// The checkpoint of `step` is not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
+  /// The run ends after `step`, before its last one, and why.
+  void Stop(int64_t step, std::string_view reason);
   /// `rank_peak_bytes`: each rank's high-water mark; `outside_bytes`: the largest memory of a rank beside its arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 

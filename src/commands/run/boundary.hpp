@@ -8,7 +8,7 @@ namespace espalier {
 /// Wishes and states of a rank at the end of a step, then of all ranks: one small exchange carries every flag.
 struct Boundary {
   bool save = false;    ///< a checkpoint of this step is wanted
-  bool stop = false;    ///< the run is to end after this step, with a checkpoint
+  bool stop = false;    ///< the run is to end here, with a checkpoint
   bool saving = false;  ///< a save is in flight
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -29,7 +30,7 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 }  // namespace
 
 Checkpointing::Checkpointing(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
-    : deck_(deck), programs_(programs), world_(world), reporter_(reporter) {
+    : deck_(deck), programs_(programs), world_(world), reporter_(reporter), now_(fs::path(deck.run.dir) / "checkpoint_now") {
   const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep, mpi == nullptr ? 1 : mpi->NodeRanks()};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world, WritersOf(deck, mpi));
   if (world.Rank() == 0 && !saver_->refusal().empty())
@@ -71,11 +72,14 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
 bool Checkpointing::Due(int64_t step) const { return deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0; }
 
 bool Checkpointing::ClockWants() const {
-  return Clocked() && world_.Rank() == 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
+  return deck_.checkpoint.every_s > 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
 }
+
+bool Checkpointing::Wanted() const { return world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
 double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
   const Clock::time_point start = Clock::now();
+  if (world_.Rank() == 0) now_.Begun(step);
   FaultPoint("proof");
   const Proof proof = MakeProof(deck_, programs_, world_);
   const double proof_ms = MillisecondsSince(start);
@@ -112,6 +116,8 @@ void Checkpointing::Report(const SaveOutcome& outcome) {
   }
   reporter_.Checkpoint({outcome.step, outcome.result.dir, outcome.result.bytes, outcome.result.blocked_ms,
                         outcome.result.committed_ms, proof_ms_.front()});
+  slowest_ms_ = std::max(slowest_ms_, proof_ms_.front() + outcome.result.blocked_ms + outcome.result.committed_ms);
+  if (world_.Rank() == 0) now_.Committed(outcome.step);
   for (const std::string& warning : outcome.result.warnings) spdlog::warn("{}", warning);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "commands/run/checkpoint_now.hpp"
 #include "commands/run/programs.hpp"
 #include "commands/run/start.hpp"
 #include "espalier/checkpoint/saver.hpp"
@@ -24,10 +25,8 @@ class Checkpointing {
 
   /// By checkpoint.every_steps.
   bool Due(int64_t step) const;
-  /// checkpoint.every_s is set: ranks have to agree on the clock.
-  bool Clocked() const { return deck_.checkpoint.every_s > 0; }
-  /// Rank 0's clock says that it is time.
-  bool ClockWants() const;
+  /// Rank 0's clock (checkpoint.every_s) says that it is time, or the file `checkpoint_now` asks for it. For the ranks to agree on.
+  bool Wanted() const;
   bool Busy() const { return saver_->Busy(); }
 
   /// Saves the state after `step`; returns how long training stood still for it, in milliseconds. Collective.
@@ -39,11 +38,14 @@ class Checkpointing {
   void Report();
   /// Waits for the save in flight and reports. False if the last save failed.
   bool Finish();
+  /// Of the saves so far, from the proof to the commit; 0: none yet. One in flight counts as one more to wait for.
+  double SlowestSaveMs() const { return slowest_ms_ * (Busy() ? 2 : 1); }
   int64_t staging_bytes() const { return saver_->staging_bytes(); }
 
  private:
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
+  bool ClockWants() const;
 
   const Deck& deck_;
   const Programs& programs_;
@@ -52,6 +54,8 @@ class Checkpointing {
   std::optional<Saver> saver_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::deque<double> proof_ms_;  ///< of the saves not yet reported
+  CheckpointNow now_;
+  double slowest_ms_ = 0;
   bool last_failed_ = false;
 };
 

@@ -1,0 +1,48 @@
+"""Runs that are to be disturbed: starts them with a fault, and reads what they left. Standard library only."""
+import json, os
+
+from runs import ENVIRONMENT, Metrics, executable, launch
+
+PATIENCE = 60  # seconds for anything that should take one
+
+
+def command(ranks, arguments, fault=None, rank=None):
+    """The command line and environment of a run with a fault on one rank, or on all."""
+    environment = dict(ENVIRONMENT)
+    if fault and rank is None:
+        environment["ESPALIER_FAULT"] = fault
+    program = [executable(), *arguments]
+    if fault and rank is not None:
+        program = ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
+    launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+                "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
+    return launcher + program, environment
+
+
+def visible(home):
+    folder = os.path.join(home, "checkpoints")
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("step-")] if os.path.isdir(folder) else []
+
+
+def verified(checkpoint):
+    return launch(1, ["inspect", checkpoint, "--verify"], PATIENCE).returncode == 0
+
+
+def events(home, event):
+    path = os.path.join(home, "metrics.jsonl")
+    lines = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
+    return [line for line in lines if line.get("event") == event]
+
+
+def same_run(home, straight, steps):
+    """The run reached `steps` by the same numbers, bitwise, as the unbroken one: losses, norms and all shards."""
+    mine = Metrics(home)
+    return all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")) and \
+        same_files(mine.checkpoint(steps), straight.checkpoint(steps))
+
+
+def same_files(one, other):
+    """Equal bytes of every file but the MANIFEST (its id is drawn) and what holds the run's own folder."""
+    names = sorted(name for name in os.listdir(one) if name.startswith("shard-"))
+    read = lambda folder, name: open(os.path.join(folder, name), "rb").read()
+    return names == sorted(n for n in os.listdir(other) if n.startswith("shard-")) and all(read(one, n) == read(other, n) for n in names)

@@ -27,3 +27,9 @@ Build() {
   # Without work this takes a moment and says so; with work it shows its progress.
   ninja -C "$espalier_build" -j "${JOBS:-$(nproc)}" "$@" </dev/null
 }
+
+# RunDir ESPALIER DECK [key=value ...]: the folder of the run, from the effective deck: dir = "..." of section [run].
+RunDir() {
+  "$1" check "${@:2}" |
+    awk '/^\[/ { section = $1 } section == "[run]" && $1 == "dir" { split($0, part, "\""); found = part[2] } END { print found }'
+}

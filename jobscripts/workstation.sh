@@ -49,9 +49,7 @@ do :; done
 trap - INT TERM
 if ((status != 0)); then exit "$status"; fi
 
-# The folder of the run, from the effective deck: dir = "..." of section [run].
-run_dir=$("$espalier_build/espalier" check "$deck" "$@" |
-  awk '/^\[/ { section = $1 } section == "[run]" && $1 == "dir" { split($0, part, "\""); print part[2]; exit }')
+run_dir=$(RunDir "$espalier_build/espalier" "$deck" "$@")
 echo
 echo "a text from $run_dir/checkpoints/latest"
 "$espalier_build/espalier" sample "$run_dir/checkpoints/latest" --prompt "${PROMPT:-The }" --tokens 300 \

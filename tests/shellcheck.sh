@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Every shell script of the tree passes shellcheck. Exit status 77 where shellcheck is missing: skipped.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if ! command -v shellcheck >/dev/null; then
+  echo "skipped: shellcheck is missing"
+  exit 77
+fi
+mapfile -t scripts < <(find .ci jobscripts tests -type f \( -name '*.sh' -o -name '*.sbatch' -o -path '.ci/run' \) | sort)
+shellcheck -x "${scripts[@]}"
+echo "${#scripts[@]} scripts"

@@ -1,0 +1,128 @@
+"""A chain of jobs (jobscripts/slurm.sbatch) on a real Slurm of this host: a person's requeue, a preemption and limits of one minute, with srun and with
+mpirun. Every step is made exactly once, with the losses of the unbroken run, bitwise. Takes some ten minutes."""
+import json, os, shutil, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+from runs import Checks, DECK, ENVIRONMENT, Metrics, layout, train
+
+PATIENCE = 120  # seconds for anything that should take some
+LONGEST = 1500  # seconds of a chain
+MODEL = [*layout("121")[0], "checkpoint.restart=auto", "lr.decay_steps=50", "checkpoint.every_steps=0", "report.every_steps=1000"]
+
+
+def ask(*command, environment=ENVIRONMENT):
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=PATIENCE,
+                          stdin=subprocess.DEVNULL, cwd=ROOT)
+    return done.returncode, done.stdout.strip()
+
+
+def lines(home):
+    path = os.path.join(home, "metrics.jsonl")
+    return [json.loads(line) for line in open(path)] if os.path.exists(path) else []
+
+
+class Cluster:
+    def __enter__(self):
+        self.dir = tempfile.mkdtemp(prefix="slurm.")
+        self.environment = dict(ENVIRONMENT, SLURM_CONF=os.path.join(self.dir, "slurm.conf"))
+        # The daemons keep the pipe of what started them, so their output goes to a file.
+        with open(os.path.join(self.dir, "start.log"), "w") as log:
+            status = subprocess.run([os.path.join(HERE, "start.sh"), self.dir], stdout=log, stderr=log, stdin=subprocess.DEVNULL).returncode
+        if status != 0:
+            print(open(os.path.join(self.dir, "start.log")).read(), "skipped: no Slurm could be started here", sep="\n")
+            self.__exit__()
+            sys.exit(77)
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run([os.path.join(HERE, "stop.sh"), self.dir], stdin=subprocess.DEVNULL)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def ask(self, *command):
+        return ask(*command, environment=self.environment)
+
+
+def await_that(condition, what, patience=PATIENCE):
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {patience} s in vain: {what}")
+        time.sleep(0.2)
+
+
+def makes_steps(home, starts):
+    """The start of this number, from 1, has made ten steps."""
+    found = lines(home)
+    begun = [at for at, line in enumerate(found) if line.get("event") == "start"]
+    return len(begun) >= starts and sum("loss" in line for line in found[begun[starts - 1]:]) >= 10
+
+
+def chain(cluster, launch, home, steps):
+    """Runs the chain to its end; returns its output."""
+    cluster.environment["LAUNCH"] = launch
+    output = home + ".out"
+    status, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", "--signal=B:USR1@5", f"--output={output}", "jobscripts/slurm.sbatch", DECK,
+                              f"run.dir={home}", f"run.steps={steps}", *MODEL)
+    if status != 0:
+        raise RuntimeError(job)
+    try:
+        await_that(lambda: makes_steps(home, 1), "the first job makes steps")
+        cluster.ask("scontrol", "requeue", job)
+        await_that(lambda: makes_steps(home, 2), "the requeued job makes steps")
+        cluster.ask("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap=sleep 3")
+        await_that(lambda: makes_steps(home, 3), "the preempted job makes steps")
+        await_that(lambda: os.path.exists(os.path.join(home, "done")), "the chain ends", LONGEST)
+        await_that(lambda: not cluster.ask("squeue", "-h", "-j", job, "-o", "%T")[1].startswith(("RUNNING", "PENDING", "COMPLETING")), "the job is over")
+    finally:
+        cluster.ask("scancel", job)
+        print(open(output).read() if os.path.exists(output) else "no output")
+    return open(output).read()
+
+
+def check_chain(checks, cluster, launch, home, straight):
+    steps = max(straight.steps)
+    chain(cluster, launch, home, steps)
+    made = [line["step"] for line in lines(home) if "loss" in line]
+    mine = Metrics(home)
+    reasons = [line["reason"] for line in lines(home) if line.get("event") == "stop"]
+    checks.that(made == list(range(1, steps + 1)), f"{launch}: {steps} steps, each exactly once, in {len(mine.starts)} starts")
+    checks.that(all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")), f"{launch}: losses and norms of the unbroken run, bitwise")
+    checks.that(len(mine.starts) >= 4 and "the end of the Slurm job" in reasons, f"{launch}: a requeue, a preemption, a limit: {reasons}")
+
+
+def check_guard(checks, cluster, home):
+    """A job that is always out of time makes no step: the chain gives up by itself."""
+    cluster.environment["LAUNCH"] = "srun"
+    output = home + ".out"
+    _, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", f"--output={output}", "jobscripts/slurm.sbatch", DECK, f"run.dir={home}",
+                         "run.steps=1000000", "run.stop_margin_s=1000", *MODEL)
+    says = lambda: os.path.exists(output) and "no step in 2 restarts: the chain ends" in open(output).read()
+    try:
+        await_that(says, "the chain ends")
+    except TimeoutError:
+        print(open(output).read())
+    finally:
+        cluster.ask("scancel", job)
+    checks.that(says(), "without a step in two restarts the chain ends")
+
+
+def main():
+    missing = [name for name in ("slurmctld", "slurmd", "munged", "srun", "sbatch") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        print(f"skipped: {', '.join(missing)} missing" if missing else "skipped: needs root")
+        sys.exit(77)
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
+        # Work for more than a limit, whatever the speed of this machine.
+        pace = train(os.path.join(folder, "pace"), 2, ["run.steps=1000000", *MODEL], flags=["-t", "00:00:15"], expect=75)
+        steps = 6 * max(pace.steps)
+        straight = train(os.path.join(folder, "straight"), 2, [f"run.steps={steps}", *MODEL], timeout=LONGEST)
+        check_guard(checks, cluster, os.path.join(folder, "guard"))
+        for launch in ("srun", "mpirun"):
+            check_chain(checks, cluster, launch, os.path.join(folder, launch), straight)
+    checks.finish()
+
+
+main()

@@ -117,7 +117,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
         # Work for more than a limit, whatever the speed of this machine.
         pace = train(os.path.join(folder, "pace"), 2, ["run.steps=1000000", *MODEL], flags=["-t", "00:00:15"], expect=75)
-        steps = 6 * max(pace.steps)
+        steps = 5 * max(pace.steps)
         straight = train(os.path.join(folder, "straight"), 2, [f"run.steps={steps}", *MODEL], timeout=LONGEST)
         check_guard(checks, cluster, os.path.join(folder, "guard"))
         for launch in ("srun", "mpirun"):

@@ -27,7 +27,7 @@ constexpr const char* kUsage = R"(espalier: trains transformers over a lattice o
            [-r latest|DIR] [-d RUNDIR] [-t hh:mm:ss] [-w SECONDS]
   espalier check DECK [key=value ...]      print the effective deck with the origin of each value
   espalier plan DECK [key=value ...]       layout, schedule and memory for any number of ranks
-           [--ranks N] [--json FILE]
+           [--ranks N] [--json FILE] [--program RANK]
   espalier inspect CHECKPOINT [--verify]   what is in a checkpoint
   espalier sample CHECKPOINT [--prompt T] [--tokens N] [--temperature X] [--seed N]
   espalier info                            version, compiler, backends
@@ -112,6 +112,7 @@ void AddPlan(CLI::App& app, Job& job) {
   command->add_option("--ranks", options->ranks, "ranks to plan for (the fewest that the deck allows)")
       ->check(CLI::Range(1, kMostRanks));
   command->add_option("--json", options->json, "write the plan to this file");
+  command->add_option("--program", options->program, "print the instructions of this rank instead")->check(CLI::Range(0, kMostRanks));
   for (const char* later : {"--cluster", "--svg"})
     command->add_option_function<std::string>(
         later, [later](const std::string&) { RefuseLater(fmt::format("plan {}", later)); }, "not in this version");

@@ -8,6 +8,8 @@
 namespace espalier {
 
 void LaneCounts::Reset() {
+  progress_->runs.store(progress_->runs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  for (std::atomic<int32_t>& done : progress_->done) done.store(0, std::memory_order_relaxed);
   for (State& state : lanes_) state.count.store(0, std::memory_order_release);
   failed_.store(false, std::memory_order_release);
 }
@@ -20,6 +22,7 @@ bool LaneCounts::Met(std::span<const Wait> waits) const {
 void LaneCounts::Raise(Lane lane) {
   State& state = At(lane);
   const int count = state.count.fetch_add(1) + 1;
+  progress_->done[static_cast<size_t>(lane)].store(count, std::memory_order_relaxed);
   if (count < state.wake_at.load()) return;
   {
     std::lock_guard lock(state.mutex);

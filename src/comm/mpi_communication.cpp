@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
 #include "exchange.hpp"
 #include "mpi_state.hpp"
 #include "pause.hpp"
@@ -19,13 +20,22 @@ namespace {
 struct Task {
   const Instruction* instruction;
   std::string label;
+  int index;
+  int tag;
   Exchange exchange;
   MPI_Comm comm;
 };
 
+/// What both sides of a message say of it: the op (a recv stands behind its send) and the microbatch.
+int TagOf(const Program& program, const Instruction& instruction) {
+  const bool receives = program.graph->ops[static_cast<size_t>(instruction.op)].kind == "recv";
+  return (instruction.op - (receives ? 1 : 0)) * (program.microbatches + 1) + instruction.microbatch + 1;
+}
+
 class PreparedMpi final : public PreparedComm {
  public:
   std::array<std::vector<Task>, kLaneCount> lanes;
+  int steps = 0;  ///< begun so far
 };
 
 /// The requests of a phase.
@@ -34,16 +44,16 @@ class Requests {
   Requests(MpiState& state, int64_t largest_part) : state_(state), largest_part_(largest_part) {}
 
   /// Receives first, so that what arrives finds its place.
-  void Post(const Phase& phase, MPI_Comm comm) {
+  void Post(const Phase& phase, int tag, MPI_Comm comm) {
     std::lock_guard lock(state_.mutex);
     for (const Message& m : phase.receives)
       ForEachPart(m, [&](std::byte* at, int bytes) {
         expected_.push_back(bytes);
-        MPI_CALL(MPI_Irecv(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next()));
+        MPI_CALL(MPI_Irecv(at, bytes, MPI_BYTE, m.peer, tag, comm, Next()));
       });
     for (const Message& m : phase.sends)
       ForEachPart(
-          m, [&](std::byte* at, int bytes) { MPI_CALL(MPI_Isend(at, bytes, MPI_BYTE, m.peer, kTag, comm, Next())); });
+          m, [&](std::byte* at, int bytes) { MPI_CALL(MPI_Isend(at, bytes, MPI_BYTE, m.peer, tag, comm, Next())); });
     statuses_.resize(requests_.size());
   }
 
@@ -66,8 +76,6 @@ class Requests {
   }
 
  private:
-  static constexpr int kTag = 0;  // order alone pairs messages: lanes run in order on both sides
-
   MPI_Request* Next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
   template <typename F>
@@ -102,8 +110,10 @@ class Requests {
 /// The instructions of one lane in one step, one after the other.
 class LaneQueue {
  public:
-  LaneQueue(Lane lane, const std::vector<Task>& tasks, LaneCounts& counts, Requests requests)
-      : lane_(lane), tasks_(tasks), counts_(counts), requests_(std::move(requests)) {}
+  /// Messages carry the op, the microbatch and something of the step in their tags: order alone pairs them, since lanes run in
+  /// order on both sides, but a message of another instruction must not be taken for the one awaited.
+  LaneQueue(Lane lane, const std::vector<Task>& tasks, LaneCounts& counts, Requests requests, int step)
+      : lane_(lane), tasks_(tasks), counts_(counts), requests_(std::move(requests)), step_(step) {}
 
   bool Done() const { return head_ == tasks_.size(); }
   bool Pending() const { return requests_.Pending(); }
@@ -122,6 +132,7 @@ class LaneQueue {
     const Task& task = Head();
     if (!begun_ && !counts_.Met(task.instruction->waits)) return false;
     const WorkScope scope(task.label);
+    if (!begun_ && FaultAtInstruction(task.index) == InstructionFault::kSkip) return Next(), true;
     if (begun_) {
       if (!requests_.Test()) return false;
       Close(task.exchange.phases[phase_++]);
@@ -138,7 +149,7 @@ class LaneQueue {
   void Open(const Task& task) {
     const Phase& phase = task.exchange.phases[phase_];
     for (const BoxCopy& copy : phase.packs) Run(copy);
-    requests_.Post(phase, task.comm);
+    requests_.Post(phase, static_cast<int>((int64_t{task.tag} * kStepsApart + step_ % kStepsApart) % kTags), task.comm);
     for (const BoxCopy& copy : phase.own) Run(copy);
   }
   static void Close(const Phase& phase) {
@@ -152,10 +163,14 @@ class LaneQueue {
     counts_.Raise(lane_);
   }
 
+  static constexpr int kStepsApart = 4;
+  static constexpr int kTags = 32768;  // every MPI has as many
+
   Lane lane_;
   const std::vector<Task>& tasks_;
   LaneCounts& counts_;
   Requests requests_;
+  int step_;
   size_t head_ = 0;
   size_t phase_ = 0;
   bool begun_ = false;  ///< the head's phase is open
@@ -201,7 +216,7 @@ class MpiCommunication::Impl {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
       prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back(
-          {i.instruction, std::move(i.label), std::move(exchange), comm});
+          {i.instruction, std::move(i.label), i.index, TagOf(program, *i.instruction), std::move(exchange), comm});
     }
     if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });
     return prepared;
@@ -286,7 +301,8 @@ class MpiCommunication::Impl {
     for (size_t l = 0; l < kLaneCount; ++l)
       if (!work_->lanes[l].empty())
         queues.emplace_back(static_cast<Lane>(l), work_->lanes[l], *counts_,
-                            Requests(world_.state(), options_.largest_part));
+                            Requests(world_.state(), options_.largest_part), work_->steps);
+    ++work_->steps;
     Pause pause(world_.SharesCores());
     bool awaited = false;
     while (true) {

@@ -32,6 +32,7 @@ struct PlanOptions {
   DeckArguments arguments;
   int ranks = 0;     ///< 0: the fewest that the deck's degrees allow
   std::string json;  ///< file to write the plan to; empty: none
+  int program = -1;  ///< print the program of this rank instead; -1: none
 };
 /// Compiles for any number of ranks and prints layout, schedule, memory and messages.
 int PlanCommand(const PlanOptions& options);

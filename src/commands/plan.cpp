@@ -103,7 +103,12 @@ int PlanCommand(const PlanOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
+  if (options.program >= ranks) throw UserError(ExitStatus::kDeck, fmt::format("command line: --program: there is no rank {} of {}", options.program, ranks));
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
+  if (options.program >= 0) {
+    fmt::print("{}", Print(plan.programs.at(plan.representative[static_cast<size_t>(options.program)])));
+    return static_cast<int>(ExitStatus::kDone);
+  }
   const int64_t staging_bytes = LargestStaging(plan.training);
   PrintPlan(plan, staging_bytes);
   if (!options.json.empty()) {

@@ -20,6 +20,7 @@
 #include "commands/run/start.hpp"
 #include "commands/run/stop_signals.hpp"
 #include "commands/run/together.hpp"
+#include "commands/run/watch.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
@@ -70,7 +71,10 @@ class Training {
   }
 
   // 2. Programs and their memory.
-  void Compile() { programs_.emplace(deck(), world_, mpi_); }
+  void Compile() {
+    programs_.emplace(deck(), world_, mpi_);
+    watch_.emplace(deck(), *programs_, world_, mpi_);
+  }
 
   // 3. Data.
   std::unique_ptr<TokenSource> Open(const std::vector<std::string>& paths) const {
@@ -137,7 +141,7 @@ class Training {
       ending_->StepTook(record.step_ms);
       const Boundary boundary = AtBoundary();
       if (Last() || stopped_ || checkpoints_->Due(step_) || (boundary.save && !boundary.saving))
-        record.checkpoint_ms = checkpoints_->Save(step_, losses_);
+        record.checkpoint_ms = watch_->During(Activity::kSaving, [&] { return checkpoints_->Save(step_, losses_); });
       report_->Step(record);
       checkpoints_->Report();
       if (Last() || (!stopped_ && Validates())) Validate();
@@ -155,7 +159,7 @@ class Training {
   void Validate() {
     if (!evaluation_) return;
     const auto before = std::chrono::steady_clock::now();
-    report_->Validation(step_, evaluation_->Loss());
+    report_->Validation(step_, watch_->During(Activity::kEvaluating, [&] { return evaluation_->Loss(); }));
     slowest_validation_ms_ = std::max(slowest_validation_ms_, MillisecondsSince(before));
   }
 
@@ -166,7 +170,9 @@ class Training {
     Executor& executor = *programs_->train().executor;
     executor.SetScalar("lr", static_cast<float>(lr));
     executor.SetScalar("step", static_cast<float>(step_ + 1));
+    watch_->BeginStep(step_ + 1);
     const StepTimes times = executor.RunStep();
+    watch_->EndStep();
     ++step_;
     return Record(times, lr, MillisecondsSince(before));
   }
@@ -211,12 +217,14 @@ class Training {
   // 7. The end. The file `done` is what a chain of jobs can rely on: launchers lose exit statuses.
   fs::path Done() const { return fs::path(deck().run.dir) / "done"; }
   ExitStatus Finish() {
+    watch_->Set(Activity::kEnded);
     const bool saved = checkpoints_->Finish();
     const ExitStatus status = !saved ? ExitStatus::kFault : stopped_ ? ExitStatus::kStopped : ExitStatus::kDone;
     std::vector<int64_t> peaks;
     const int64_t outside = PeakResidentMemory() - programs_->arena().bytes() - checkpoints_->staging_bytes();
     for (const std::string& peak : world_.Gather(std::to_string(programs_->arena().HighWater()))) peaks.push_back(std::stoll(peak));
     report_->End(status, peaks, world_.Max(outside));
+    watch_.reset();
     if (!saved) throw UserError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
     if (Root() && status == ExitStatus::kDone) WriteFile(Done(), fmt::format("step {}\n", step_));
     return status;
@@ -227,6 +235,7 @@ class Training {
   MpiWorld* mpi_;
   Start start_;
   std::optional<Programs> programs_;
+  std::optional<Watch> watch_;
   std::unique_ptr<TokenSource> source_;
   std::optional<Evaluation> evaluation_;
   std::optional<BatchLoader> loader_;

@@ -70,8 +70,8 @@ std::vector<DeckKey> Rows() {
      "Stop with a checkpoint before this much time (hh:mm:ss) has passed since the start; empty: no limit but Slurm's."},
     {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, From(-1),
      "Seconds kept free before the time limit, beside a step and a save; -1: the smaller of 90 and 15 % of the limit."},
-    {"run", "watchdog_s", FIELD(run.watchdog_s), 0.0, Only(0.0, From(0)),
-     "Seconds without progress after which the rank and instruction that hang are named; 0: off."},
+    {"run", "watchdog_s", FIELD(run.watchdog_s), 60.0, From(0),
+     "Seconds without progress, after the first step, after which the job is ended and the rank and instruction that hang are named; 0: off."},
 
     {"model", "family", FIELD(model.family), "llama", OneOf({"llama", "gpt2"}),
      "Architecture, as Hugging Face defines it."},

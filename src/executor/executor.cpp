@@ -4,7 +4,9 @@
 #include <chrono>
 
 #include "check_waits.hpp"
+#include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
 
 namespace espalier {
 namespace {
@@ -18,6 +20,15 @@ int64_t EndOf(const Instruction& instruction) {
   for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
     for (const Operand& operand : *operands) end = std::max(end, operand.offset + operand.bytes);
   return end;
+}
+
+/// Makes the first element that is there a NaN: a fault on purpose.
+void Spoil(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors)
+    if (tensor.dtype == Dtype::kF32 && Volume(tensor.shape) > 0) {
+      *tensor.As<float>() = std::numeric_limits<float>::quiet_NaN();
+      return;
+    }
 }
 
 }  // namespace
@@ -94,7 +105,7 @@ Executor::Call Executor::ResolveCall(int index, KernelFinder find_kernel) const 
 CommInstruction Executor::ResolveComm(int index) const {
   const Instruction& i = program_.instructions[static_cast<size_t>(index)];
   std::byte* workspace = i.workspace.bytes > 0 ? arena_.At(i.workspace.offset, i.workspace.bytes) : nullptr;
-  return {&i, Resolve(i.inputs), Resolve(i.outputs), workspace, Describe(index)};
+  return {&i, Resolve(i.inputs), Resolve(i.outputs), workspace, Describe(index), index};
 }
 
 StepTimes Executor::RunStep() {
@@ -122,7 +133,9 @@ void Executor::RunCalls(StepTimes& times) {
     AwaitLanes(call.waits, times);
     const Clock::time_point begin = Clock::now();
     const Instruction& i = program_.instructions[static_cast<size_t>(call.index)];
-    call.kernel({call.inputs, call.outputs, call.workspace, i.workspace.bytes, call.attributes, i.accumulate});
+    const InstructionFault fault = FaultAtInstruction(call.index);
+    if (fault != InstructionFault::kSkip) call.kernel({call.inputs, call.outputs, call.workspace, i.workspace.bytes, call.attributes, i.accumulate});
+    if (fault == InstructionFault::kNan) Spoil(call.outputs);
     times.compute_ms += Milliseconds(Clock::now() - begin);
     arena_.Use(call.end);
     lanes_.Raise(Lane::kCompute);
@@ -179,12 +192,7 @@ void Executor::SetScalar(std::string_view name, float value, int microbatch) {
 }
 
 std::string Executor::Describe(int index) const {
-  if (index < 0) return "outside the step";
-  const Instruction& i = program_.instructions[static_cast<size_t>(index)];
-  const Op& op = OpOf(index);
-  std::string text = fmt::format("instruction {} ({}, role {}", index, op.kind, Name(op.role));
-  if (i.microbatch >= 0) text += fmt::format(", microbatch {}", i.microbatch);
-  return text + fmt::format(", layer {})", op.layer);
+  return index < 0 ? "outside the step" : espalier::Describe(program_, index);
 }
 
 }  // namespace espalier

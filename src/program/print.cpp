@@ -14,6 +14,13 @@ std::string OperandsText(const Graph& graph, const std::vector<Operand>& operand
 
 }  // namespace
 
+std::string Describe(const Program& program, int instruction) {
+  const Instruction& i = program.instructions[static_cast<size_t>(instruction)];
+  const Op& op = program.graph->ops[static_cast<size_t>(i.op)];
+  const std::string microbatch = i.microbatch < 0 ? "" : fmt::format(", microbatch {}", i.microbatch);
+  return fmt::format("instruction {} ({}, role {}{}, layer {})", instruction, op.kind, Name(op.role), microbatch, op.layer);
+}
+
 std::string Print(const Program& program) {
   std::string text = fmt::format("stage {} microbatches {} arena {}\n", program.stage, program.microbatches, program.arena_bytes);
   for (const PersistentBuffer& b : program.persistent)

@@ -28,6 +28,8 @@ constexpr auto kStages = std::to_array<std::string_view>(
      "shard-fsync", "shard-check", "gather", "deck",   "master",   "manifest",  "fsync-dir", "announce",  "rename",       "commit",
      "latest",    "settled",    "retention", "remove"});
 constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc"});
+constexpr auto kInstructionActions = std::to_array<std::string_view>({"kill", "stop", "skip", "nan"});
+constexpr std::string_view kInstruction = "instruction-";
 
 struct Fault {
   std::string stage, action;
@@ -51,12 +53,22 @@ std::string NextWord(std::string_view& rest) {
   return word;
 }
 
+/// "instruction-" and a number.
+bool IsInstruction(std::string_view stage) {
+  if (!stage.starts_with(kInstruction) || stage.size() == kInstruction.size()) return false;
+  return std::ranges::all_of(stage.substr(kInstruction.size()), [](char c) { return c >= '0' && c <= '9'; });
+}
+
 Fault ParseFault(const std::string& text) {
   std::string_view rest = text;
   Fault parsed{NextWord(rest), NextWord(rest), 1};
   if (parsed.action.empty()) parsed.action = "kill";
-  CheckOneOf(kStages, text, parsed.stage, "stage");
-  CheckOneOf(kActions, text, parsed.action, "action");
+  if (IsInstruction(parsed.stage)) {
+    CheckOneOf(kInstructionActions, text, parsed.action, "action of an instruction");
+  } else {
+    CheckOneOf(kStages, text, parsed.stage, "stage (or instruction-K)");
+    CheckOneOf(kActions, text, parsed.action, "action");
+  }
   if (rest.empty()) return parsed;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), parsed.visits_left);
   if (error != std::errc{} || end != rest.data() + rest.size() || parsed.visits_left < 1)
@@ -81,19 +93,34 @@ namespace fault_detail {
 
 std::atomic<bool> armed = false;
 
-void Visit(std::string_view stage, const std::string& where) {
+namespace {
+/// The action if it happens now; it does not happen again.
+std::string Take(std::string_view stage) {
   std::string action;
   {
     const std::lock_guard lock(mutex);
-    if (stage != fault.stage || --fault.visits_left > 0) return;
+    if (stage != fault.stage || --fault.visits_left > 0) return "";
     action = fault.action;
     armed = false;
   }
   if (action == "kill") ::kill(::getpid(), SIGKILL);
   if (action == "kill" || action == "stop") StandStill();
-  if (action == "hold") return Hold();
+  if (action != "hold") return action;
+  Hold();
+  return "";
+}
+}  // namespace
+
+void Visit(std::string_view stage, const std::string& where) {
+  const std::string action = Take(stage);
+  if (action.empty()) return;
   throw UserError(ExitStatus::kFault, fmt::format("{}{}{}: {} (by ESPALIER_FAULT)", where, where.empty() ? "" : ": ", stage,
                                                   std::strerror(action == "eio" ? EIO : ENOSPC)));
+}
+
+InstructionFault VisitInstruction(int index) {
+  const std::string action = Take(fmt::format("{}{}", kInstruction, index));
+  return action == "skip" ? InstructionFault::kSkip : action == "nan" ? InstructionFault::kNan : InstructionFault::kNone;
 }
 
 }  // namespace fault_detail

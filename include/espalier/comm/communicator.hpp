@@ -42,7 +42,8 @@ struct CommInstruction {
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   std::byte* workspace = nullptr;
-  std::string label;  ///< names it in messages: "all_reduce, role S, layer 3"
+  std::string label;  ///< names it in messages: "instruction 12 (all_reduce, role S, layer 3)"
+  int index = -1;     ///< in the program
 };
 
 /// A program's communication instructions, ready to run as often as wanted.

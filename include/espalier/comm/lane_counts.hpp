@@ -10,7 +10,7 @@
 #include <mutex>
 #include <span>
 
-#include "espalier/program/instruction.hpp"
+#include "espalier/comm/progress.hpp"
 
 namespace espalier {
 
@@ -18,6 +18,9 @@ namespace espalier {
 /// is seen after the wait that it meets.
 class LaneCounts {
  public:
+  /// From now on `progress`, which must outlive it, says the same to readers elsewhere.
+  void Mirror(Progress& progress) { progress_ = &progress; }
+
   /// Starts a step. Nobody may be waiting.
   void Reset();
 
@@ -64,6 +67,8 @@ class LaneCounts {
   bool Sleep(State& state, const Wait& wait, std::chrono::microseconds limit, Until until);
 
   std::array<State, kLaneCount> lanes_;
+  Progress own_;
+  Progress* progress_ = &own_;  ///< a store an instruction is cheaper than to ask whether somebody reads
   std::atomic<int> comm_awaited_{0};
   std::atomic<bool> failed_{false};
 };

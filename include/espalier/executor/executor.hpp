@@ -45,6 +45,9 @@ class Executor {
   Executor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
            KernelFinder find_kernel, Abort abort = {});
 
+  /// From now on `progress`, which must outlive it, says how far the step under way has come.
+  void Mirror(Progress& progress) { lanes_.Mirror(progress); }
+
   /// One step. A failure in any thread goes to `abort`; it never hangs.
   StepTimes RunStep();
 

@@ -58,6 +58,9 @@ void PlanMemory(Program& program, const Coordinate& coordinate, const std::vecto
 /// overwrites, if they run on other lanes.
 void PlanWaits(Program& program);
 
+/// "instruction 12 (matmul, role F, microbatch 2, layer 5)".
+std::string Describe(const Program& program, int instruction);
+
 /// One line per instruction: index, lane, op, microbatch, buffers, waits.
 std::string Print(const Program& program);
 

@@ -1,0 +1,50 @@
+// Who keeps whom waiting, from where the ranks stand and what their programs say: a pure function.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "espalier/program/compile.hpp"
+#include "espalier/watch/heartbeat.hpp"
+
+namespace espalier {
+
+/// What the system says of a rank's process.
+enum class ProcessState : uint8_t {
+  kUnknown,  ///< on another host
+  kRunning,
+  kStopped,  ///< by a signal or a debugger
+  kGone,
+};
+
+/// Where a rank stands when no instruction finishes any more.
+struct Standing {
+  Heartbeat heartbeat;
+  ProcessState process = ProcessState::kUnknown;
+  bool present = true;  ///< has a heartbeat file
+  bool moving = false;  ///< something has finished there lately
+};
+
+enum class Fault : uint8_t {
+  kStopped,     ///< the culprit's process is stopped
+  kGone,        ///< the culprit's process is gone
+  kWentPast,    ///< the culprit is behind an instruction in which others wait for it
+  kNotArrived,  ///< the culprit keeps others waiting, and waits for nobody itself
+  kNobody,      ///< no rank can be blamed: all have arrived, or they wait in a circle
+};
+
+struct Diagnosis {
+  Fault fault = Fault::kNobody;
+  int culprit = -1;          ///< rank; -1 for kNobody
+  int waiting = -1;          ///< a rank that waits, and the instruction of its program in which it does; -1: between steps
+  int instruction = -1;
+  std::vector<int> group;    ///< ranks that meet in that instruction
+  std::vector<int> missing;  ///< of these, the ones that have not arrived
+  std::string text;          ///< all of it in words, some lines
+};
+
+/// `standings` by rank. `program_of(rank)` is asked for the ranks that matter alone.
+Diagnosis Diagnose(const std::vector<Standing>& standings, const std::function<const Program&(int rank)>& program_of);
+
+}  // namespace espalier

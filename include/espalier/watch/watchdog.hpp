@@ -1,0 +1,59 @@
+// Ends a job that hangs and says who is to blame. A thread that sees that nothing has finished on this rank for some time
+// reads the heartbeats of all ranks.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "espalier/watch/diagnose.hpp"
+
+namespace espalier {
+
+class Watchdog {
+ public:
+  struct Options {
+    std::string folder;  ///< of the heartbeats
+    double limit_s = 0;  ///< > 0
+    bool publish = false;  ///< there are ranks on other hosts
+  };
+  /// Ends the job; it must not return.
+  using End = std::function<void()>;
+
+  /// Watches the rank whose heartbeat is `mine`; all ranks' files must be there. All arguments must outlive it.
+  Watchdog(Options options, HeartbeatFile& mine, const Compilation& compilation, End end);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run();
+  /// Waits for `tick`; false if the watch is over.
+  bool Sleep(Clock::duration tick);
+  std::vector<Standing> Look() const;
+  void Judge();
+  void EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis);
+  const Program& ProgramOf(int rank);
+
+  const Options options_;
+  HeartbeatFile& mine_;
+  const Compilation& compilation_;
+  const End end_;
+  std::vector<Standing> before_;    ///< at half the limit
+  std::vector<int> representative_;
+  std::map<int, Program> programs_;  ///< by representative
+  Clock::duration quiet_{};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread thread_;  ///< last: it uses all of the above
+};
+
+}  // namespace espalier

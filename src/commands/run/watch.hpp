@@ -1,0 +1,44 @@
+// What a run tells the other ranks of itself while it runs, and who watches that it goes on.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "commands/run/programs.hpp"
+#include "espalier/watch/watchdog.hpp"
+
+namespace espalier {
+
+class Watch {
+ public:
+  /// Makes the heartbeats of all ranks and begins to watch; does nothing if run.watchdog_s is 0. Collective. All arguments
+  /// must outlive it.
+  Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// Around the training step; the first one of this start may take its time.
+  void BeginStep(int64_t step);
+  void EndStep();
+
+  void Set(Activity activity);
+  /// Does `work` as `activity`, and is what it was before after it.
+  template <typename Work>
+  auto During(Activity activity, Work work) {
+    const Activity before = activity_;
+    Set(activity);
+    auto result = work();
+    Set(before);
+    return result;
+  }
+
+ private:
+  std::string folder_;
+  std::optional<HeartbeatFile> file_;
+  std::optional<Watchdog> dog_;
+  Activity activity_ = Activity::kStart;
+  bool first_ = true;
+};
+
+}  // namespace espalier

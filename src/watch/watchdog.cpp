@@ -1,0 +1,125 @@
+#include "espalier/watch/watchdog.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+namespace espalier {
+namespace {
+
+constexpr auto kLongestTick = std::chrono::milliseconds(500);
+constexpr auto kHeadStart = std::chrono::seconds(3);
+
+/// The letter behind the command's name, which may hold anything but ends with the last bracket.
+ProcessState StateOfProcess(int process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  if (!std::getline(file, text)) return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;
+  const size_t bracket = text.rfind(')');
+  const char state = bracket != std::string::npos && bracket + 2 < text.size() ? text[bracket + 2] : '?';
+  if (state == 'T' || state == 't') return ProcessState::kStopped;
+  return state == 'Z' || state == 'X' ? ProcessState::kGone : ProcessState::kRunning;
+}
+
+/// Activities in which a rank may wait as long as it likes, unless a process is stopped or gone.
+bool MayTakeItsTime(Activity activity) { return activity == Activity::kStart || activity == Activity::kSaving || activity == Activity::kEnded; }
+
+bool Stuck(const Standing& standing) { return standing.process == ProcessState::kStopped || standing.process == ProcessState::kGone; }
+
+}  // namespace
+
+Watchdog::Watchdog(Options options, HeartbeatFile& mine, const Compilation& compilation, End end)
+    : options_(std::move(options)), mine_(mine), compilation_(compilation), end_(std::move(end)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool Watchdog::Sleep(Clock::duration tick) {
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, tick, [this] { return ending_; });
+}
+
+/// Quiet time is counted in ticks: a job that was suspended as a whole has not been quiet meanwhile.
+void Watchdog::Run() {
+  const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.limit_s));
+  const auto tick = std::min<Clock::duration>(kLongestTick, limit / 10);
+  Heartbeat last = Read(mine_.record());
+  while (Sleep(tick)) {
+    if (options_.publish) mine_.Publish();
+    const Heartbeat now = Read(mine_.record());
+    quiet_ = now == last ? quiet_ + tick : Clock::duration{};
+    last = now;
+    if (quiet_ < limit / 2) before_.clear();
+    if (quiet_ >= limit / 2 && before_.empty()) before_ = Look();
+    if (quiet_ >= limit) Judge();
+  }
+}
+
+std::vector<Standing> Watchdog::Look() const {
+  std::vector<Standing> standings;
+  const std::string host = HostName();
+  for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank) {
+    const auto beat = ReadHeartbeat(options_.folder, rank);
+    Standing standing;
+    standing.present = beat.has_value();
+    if (beat) standing.heartbeat = *beat;
+    if (beat && beat->host == host) standing.process = StateOfProcess(beat->process);
+    standings.push_back(std::move(standing));
+  }
+  return standings;
+}
+
+void Watchdog::Judge() {
+  std::vector<Standing> now = Look();
+  for (size_t rank = 0; rank < now.size(); ++rank) {
+    Standing& standing = now[rank];
+    standing.moving = !(standing.heartbeat == before_[rank].heartbeat);
+    // A stop that is over, or has only begun, is none.
+    if (standing.process == ProcessState::kStopped && before_[rank].process != ProcessState::kStopped) standing.process = ProcessState::kRunning;
+  }
+  before_ = now;
+  const bool stuck = std::any_of(now.begin(), now.end(), Stuck);
+  if (!stuck && MayTakeItsTime(Read(mine_.record()).activity)) return;
+  const Diagnosis diagnosis = Diagnose(now, [this](int rank) -> const Program& { return ProgramOf(rank); });
+  const auto culprit = static_cast<size_t>(std::max(0, diagnosis.culprit));
+  // A rank that is merely slow is waited for.
+  if (diagnosis.fault == Fault::kNotArrived && (now[culprit].moving || MayTakeItsTime(now[culprit].heartbeat.activity))) return;
+  if (diagnosis.fault == Fault::kNobody && std::any_of(now.begin(), now.end(), [](const Standing& s) { return s.moving; })) return;
+  EndJob(now, diagnosis);
+}
+
+/// The lowest rank that can speaks; the others leave it the time to.
+void Watchdog::EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis) {
+  const int rank = mine_.record().rank;
+  const auto speaker = std::find_if(standings.begin(), standings.end(), [](const Standing& s) { return s.present && !s.moving && !Stuck(s); });
+  if (speaker - standings.begin() != rank && !Sleep(kHeadStart)) return;
+  if (!(Read(mine_.record()) == standings[static_cast<size_t>(rank)].heartbeat)) return;
+  alarm(5);  // should the launcher hang too, this process ends by SIGALRM, and the launcher ends the others
+  fmt::print(stderr, "espalier: watchdog of rank {}: nothing has finished here for {:g} s\n{}\n", rank, options_.limit_s, diagnosis.text);
+  std::fflush(stderr);
+  end_();
+}
+
+const Program& Watchdog::ProgramOf(int rank) {
+  if (representative_.empty()) representative_ = ClassRepresentatives(compilation_);
+  const int representative = representative_[static_cast<size_t>(rank)];
+  if (const auto known = programs_.find(representative); known != programs_.end()) return known->second;
+  return programs_.emplace(representative, MakeProgram(compilation_, compilation_.mesh.CoordinateOf(representative))).first->second;
+}
+
+}  // namespace espalier

@@ -1,0 +1,131 @@
+"""Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names the right
+rank and instruction. The first argument is the number of rounds."""
+import os, random, re, signal, subprocess, sys, tempfile, time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from runs import Checks, DECK, ENVIRONMENT, executable, launch
+
+PATIENCE = 120  # seconds for anything that should take some
+LIMIT = 3       # run.watchdog_s
+BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.watchdog_s={LIMIT}"]
+LAYOUTS = [(2, ["parallel.tp=2"]), (2, ["parallel.pp=2"]), (3, ["parallel.dp_shard=3", "batch.global=6"]), (2, ["parallel.cp=2"]),
+           (4, ["parallel.pp=2", "parallel.tp=2"]), (4, ["parallel.dp_replicate=2", "parallel.tp=2"]), (4, ["parallel.pp=2", "parallel.dp_shard=2"])]
+# What `plan --program` prints of a communication instruction: index, lane, role and microbatch, op.
+LINE = re.compile(r" *(\d+) (tp|cp|dp|pp-send) +(\S+) (\w+) ")
+
+
+class Run:
+    """A job in a process group of its own, so that nothing of it is left."""
+
+    def __init__(self, home, ranks, overrides, fault=None, rank=None):
+        self.home, self.log = home, home + ".log"
+        program = [executable(), "run", DECK, "-d", home, *BASE, *overrides]
+        if fault:
+            program = ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
+        line = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+                "--mca", "btl_vader_single_copy_mechanism", "none", *program]
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(line, env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Ranks are in process groups of their own; mpirun takes them along where it still can.
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def steps(self):
+        path = os.path.join(self.home, "metrics.jsonl")
+        return sum(1 for line in open(path) if '"loss"' in line) if os.path.exists(path) else 0
+
+    def wait_for_step(self, step):
+        end = time.monotonic() + PATIENCE
+        while self.steps() < step and self.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.steps() >= step
+
+    def process_of(self, rank):
+        """As its heartbeat says: magic, rank, process."""
+        with open(os.path.join(self.home, "heartbeat", f"rank-{rank:05d}"), "rb") as file:
+            return int.from_bytes(file.read(16)[12:16], "little")
+
+    def end(self):
+        """Exit status and all that was printed."""
+        try:
+            status = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            status = None
+        return status, open(self.log, errors="replace").read()
+
+
+def collectives(ranks, overrides, rank):
+    """(index, op) of this rank's communication, but for what it receives: nobody waits for that."""
+    done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *BASE, *overrides], PATIENCE)
+    found = [LINE.match(line) for line in done.stdout.splitlines()]
+    return [(int(m[1]), m[4]) for m in found if m]
+
+
+def stopped(checks, home, draw, round):
+    ranks, overrides = LAYOUTS[round % len(LAYOUTS)]
+    rank, step = draw.randrange(ranks), draw.randint(2, 6)
+    what = f"round {round}, {' '.join(overrides)}: rank {rank} stopped after step {step}"
+    with Run(home, ranks, ["run.steps=1000000", *overrides]) as run:
+        if not run.wait_for_step(step):
+            return checks.that(False, f"{what}: it never came there\n{run.end()[1]}")
+        time.sleep(draw.random() * 0.05)
+        process = run.process_of(rank)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            status, text = run.end()
+        finally:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    checks.that(status == 1, f"{what}: exit status {status}")
+    checks.that(f"rank {rank} is stopped" in text and len(re.findall(r"watchdog of rank", text)) == 1, f"{what}: named, once" + explain(text, rank))
+
+
+def skipped(checks, home, draw, round):
+    ranks, overrides = LAYOUTS[(round // 2 * 3 + 1) % len(LAYOUTS)]
+    rank, step = draw.randrange(ranks), draw.randint(2, 5)
+    choices = collectives(ranks, overrides, rank)
+    index, op = choices[-1] if round % 4 == 1 else draw.choice(choices)
+    what = f"round {round}, {' '.join(overrides)}: rank {rank} leaves out instruction {index} ({op}{', its last' if index == choices[-1][0] else ''}) of step {step}"
+    with Run(home, ranks, ["run.steps=1000000", *overrides], f"instruction-{index}:skip:{step}", rank) as run:
+        status, text = run.end()
+    checks.that(status == 1, f"{what}: exit status {status}")
+    waits = re.search(r"rank \d+ waits in instruction \d+ \((\w+), .*of step (\d+),", text)
+    past = re.search(r"rank (\d+) went past instruction \d+ of rank", text)
+    named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(op, op) and int(waits[2]) == step
+    checks.that(named, f"{what}: rank, instruction and step are named" + ("" if named else "\n" + text))
+
+
+def explain(text, rank):
+    return "" if f"rank {rank} is stopped" in text else "\n" + text
+
+
+def good_end(checks, home):
+    with Run(home, 2, ["run.steps=5", "parallel.tp=2"]) as run:
+        status, _ = run.end()
+    checks.that(status == 0 and not os.path.exists(os.path.join(home, "heartbeat")), f"a good end leaves no heartbeat ({status})")
+
+
+def main():
+    checks = Checks()
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 6
+    draw = random.Random(int(os.environ.get("ESPALIER_SEED", "1")))
+    with tempfile.TemporaryDirectory() as folder:
+        good_end(checks, os.path.join(folder, "good"))
+        for round in range(rounds):
+            (skipped if round % 2 else stopped)(checks, os.path.join(folder, f"round-{round}"), draw, round)
+    checks.finish()
+
+
+main()

@@ -1,0 +1,284 @@
+// The watchdog's diagnosis on made-up heartbeats: a small simulation runs the programs of a world until nothing moves any more.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "espalier/watch/diagnose.hpp"
+#include "espalier/watch/heartbeat.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+using testing::HasSubstr;
+
+/// A world whose ranks move in step as long as they can. Every communication ends when all of its group have come.
+class Simulation {
+ public:
+  explicit Simulation(const std::vector<std::string>& overrides, int ranks) : compilation_(Compile(SmallDeck(overrides), ranks, Purpose::kTrain)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      programs_.push_back(MakeProgram(compilation_, compilation_.mesh.CoordinateOf(rank)));
+      auto& lanes = lanes_.emplace_back();
+      for (size_t i = 0; i < programs_.back().instructions.size(); ++i)
+        lanes[static_cast<size_t>(programs_.back().instructions[i].lane)].push_back(static_cast<int>(i));
+      Standing standing;
+      standing.process = ProcessState::kRunning;
+      standing.heartbeat.rank = rank;
+      standing.heartbeat.step = 1;
+      standing.heartbeat.activity = Activity::kStep;
+      standings.push_back(standing);
+    }
+  }
+
+  const Program& ProgramOf(int rank) const { return programs_[static_cast<size_t>(rank)]; }
+  const Op& OpAt(int rank, int i) const { return ProgramOf(rank).graph->ops[static_cast<size_t>(InstructionAt(rank, i).op)]; }
+  const Instruction& InstructionAt(int rank, int i) const { return ProgramOf(rank).instructions[static_cast<size_t>(i)]; }
+  /// Communication instructions of a rank whose group is more than itself.
+  std::vector<int> Communication(int rank) const {
+    std::vector<int> list;
+    for (size_t i = 0; i < ProgramOf(rank).instructions.size(); ++i)
+      if (ProgramOf(rank).instructions[i].lane != Lane::kCompute && GroupOf(rank, static_cast<int>(i)).size() > 1) list.push_back(static_cast<int>(i));
+    return list;
+  }
+
+  std::vector<int> GroupOf(int rank, int i) const {
+    const Op& op = OpAt(rank, i);
+    Coordinate here = compilation_.mesh.CoordinateOf(rank);
+    if (op.kind != "send" && op.kind != "recv")
+      return compilation_.mesh.GroupRanks(AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))), here);
+    here[0] = static_cast<int>(op.attributes.Number(op.kind == "send" ? "to" : "from"));
+    return {rank, compilation_.mesh.RankOf(here)};
+  }
+
+  /// Until all have finished two steps or nothing moves.
+  void Run() {
+    while (true) {
+      bool moved = false;
+      for (int rank = 0; rank < static_cast<int>(programs_.size()); ++rank) moved |= Move(rank);
+      if (!moved) return;
+    }
+  }
+
+  Diagnosis Diagnose() const {
+    return espalier::Diagnose(standings, [this](int rank) -> const Program& { return ProgramOf(rank); });
+  }
+
+  std::vector<Standing> standings;
+  int skipper = -1, skipped = -1;           ///< rank and its instruction
+  int frozen = -1, frozen_at = -1;          ///< rank and the instruction that it never finishes
+
+ private:
+  Heartbeat& BeatOf(int rank) { return standings[static_cast<size_t>(rank)].heartbeat; }
+  int HeadOf(int rank, size_t lane) {
+    const std::vector<int>& list = lanes_[static_cast<size_t>(rank)][lane];
+    const auto done = static_cast<size_t>(BeatOf(rank).done[lane]);
+    return done < list.size() ? list[done] : -1;
+  }
+  bool Ready(int rank, int i) {
+    if (rank == frozen && (BeatOf(rank).step > 1 || i >= frozen_at)) return false;
+    return std::ranges::all_of(InstructionAt(rank, i).waits, [&](const Wait& w) { return BeatOf(rank).done[static_cast<size_t>(w.lane)] >= w.count; });
+  }
+  void Finish(int rank, int i) { ++BeatOf(rank).done[static_cast<size_t>(InstructionAt(rank, i).lane)]; }
+
+  bool Move(int rank) {
+    bool moved = false, ended = true;
+    for (size_t lane = 0; lane < kLaneCount; ++lane)
+      for (int i; (i = HeadOf(rank, lane)) >= 0; moved = true)
+        if (!Advance(rank, i)) {
+          ended = false;
+          break;
+        }
+    if (!ended || BeatOf(rank).step == 2) return moved;
+    ++BeatOf(rank).step;
+    BeatOf(rank).done.fill(0);
+    return true;
+  }
+  bool Advance(int rank, int i) {
+    if (!Ready(rank, i)) return false;
+    if (InstructionAt(rank, i).lane == Lane::kCompute || (rank == skipper && i == skipped && BeatOf(rank).step == 1)) return Finish(rank, i), true;
+    std::vector<int> peers = GroupOf(rank, i), theirs;
+    for (int peer : peers) {
+      if (peer == rank) continue;
+      theirs.push_back(Counterpart(rank, i, peer));
+      if (theirs.back() < 0) return false;
+    }
+    Finish(rank, i);
+    std::erase(peers, rank);
+    for (size_t p = 0; p < peers.size(); ++p) Finish(peers[p], theirs[p]);
+    return true;
+  }
+  /// The peer's instruction if it stands ready at it.
+  int Counterpart(int rank, int i, int peer) {
+    const std::string& kind = OpAt(rank, i).kind;
+    const int op = InstructionAt(rank, i).op + (kind == "send" ? 1 : kind == "recv" ? -1 : 0);
+    if (BeatOf(peer).step != BeatOf(rank).step) return -1;
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      const int head = HeadOf(peer, lane);
+      if (head >= 0 && InstructionAt(peer, head).op == op && InstructionAt(peer, head).microbatch == InstructionAt(rank, i).microbatch)
+        return !Ready(peer, head) || (peer == skipper && head == skipped && BeatOf(peer).step == 1) ? -1 : head;
+    }
+    return -1;
+  }
+
+  Compilation compilation_;
+  std::vector<Program> programs_;
+  std::vector<std::array<std::vector<int>, kLaneCount>> lanes_;  ///< instructions, by rank and lane
+};
+
+struct Case {
+  std::vector<std::string> overrides;
+  int ranks;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  for (const std::string& text : c.overrides) *out << text << " ";
+}
+
+class Worlds : public testing::TestWithParam<Case> {
+ protected:
+  Simulation Make() const {
+    std::vector<std::string> overrides = {"model.layers=2", "batch.global=4"};
+    overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
+    return Simulation(overrides, GetParam().ranks);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Layouts, Worlds,
+                         testing::Values(Case{{"parallel.tp=2"}, 2}, Case{{"parallel.pp=2"}, 2}, Case{{"batch.global=6", "parallel.dp_shard=3"}, 3},
+                                         Case{{"parallel.cp=2"}, 2}, Case{{"parallel.pp=2", "parallel.tp=2"}, 4},
+                                         Case{{"parallel.pp=2", "parallel.dp_shard=2"}, 4}, Case{{"parallel.tp=2", "parallel.dp_replicate=2"}, 4}));
+
+TEST_P(Worlds, FinishTwoStepsWithoutFault) {
+  Simulation world = Make();
+  world.Run();
+  for (const Standing& s : world.standings) EXPECT_EQ(s.heartbeat.step, 2);
+}
+
+TEST_P(Worlds, AStoppedOrDeadProcessIsNamed) {
+  for (const auto& [state, fault] : {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone)})
+    for (int rank = 0; rank < GetParam().ranks; ++rank) {
+      Simulation world = Make();
+      world.frozen = rank;
+      world.frozen_at = static_cast<int>(world.ProgramOf(rank).instructions.size()) / 2;
+      world.Run();
+      world.standings[static_cast<size_t>(rank)].process = state;
+      const Diagnosis d = world.Diagnose();
+      EXPECT_EQ(d.fault, fault) << d.text;
+      EXPECT_EQ(d.culprit, rank) << d.text;
+      EXPECT_THAT(d.text, HasSubstr("not there"));
+    }
+}
+
+TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
+  for (int rank = 0; rank < GetParam().ranks; ++rank) {
+    Simulation world = Make();
+    const auto& list = world.ProgramOf(rank).instructions;
+    const auto kernel = std::find_if(list.begin() + static_cast<ptrdiff_t>(list.size() / 2), list.end(), [](const Instruction& i) { return i.lane == Lane::kCompute; });
+    world.frozen = rank;
+    world.frozen_at = static_cast<int>(kernel - list.begin());
+    world.Run();
+    for (Standing& s : world.standings) s.process = ProcessState::kUnknown;
+    const Diagnosis d = world.Diagnose();
+    EXPECT_EQ(d.fault, Fault::kNotArrived) << d.text;
+    EXPECT_EQ(d.culprit, rank) << d.text;
+  }
+}
+
+/// Any collective of the step, the first, the last and some between: others wait in it, and the rank that left it out is named.
+TEST_P(Worlds, ASkippedInstructionIsNamed) {
+  int tried = 0;
+  for (int rank = 0; rank < GetParam().ranks; ++rank) {
+    std::vector<int> all = Make().Communication(rank);
+    // Without a message to wait for, nobody hangs.
+    const Simulation names = Make();
+    std::erase_if(all, [&](int i) { return names.OpAt(rank, i).kind == "recv"; });
+    for (size_t k = 0; k < all.size(); k += k + 1 < all.size() && k + 1 + all.size() / 7 >= all.size() ? all.size() - 1 - k : 1 + all.size() / 7) {
+      Simulation world = Make();
+      world.skipper = rank;
+      world.skipped = all[k];
+      world.Run();
+      const Diagnosis d = world.Diagnose();
+      const Instruction& skipped = world.InstructionAt(rank, all[k]);
+      EXPECT_EQ(d.fault, Fault::kWentPast) << d.text;
+      EXPECT_EQ(d.culprit, rank) << Describe(world.ProgramOf(rank), all[k]) << "\n" << d.text;
+      ASSERT_GE(d.waiting, 0);
+      const Instruction& waited = world.InstructionAt(d.waiting, d.instruction);
+      EXPECT_EQ(waited.op - (world.OpAt(d.waiting, d.instruction).kind == "recv"), skipped.op) << d.text;
+      EXPECT_EQ(waited.microbatch, skipped.microbatch) << d.text;
+      EXPECT_THAT(d.text, HasSubstr("went past"));
+      ++tried;
+    }
+    EXPECT_EQ(all.empty(), tried == 0);
+  }
+}
+
+TEST_P(Worlds, ARankThatNeverCameToTheStepIsFound) {
+  Simulation world = Make();
+  const int late = GetParam().ranks - 1;
+  world.frozen = late;
+  world.frozen_at = 0;
+  world.standings.back().heartbeat.step = 0;
+  world.standings.back().heartbeat.activity = Activity::kBetween;
+  world.Run();
+  const Diagnosis d = world.Diagnose();
+  EXPECT_EQ(d.culprit, late) << d.text;
+  EXPECT_THAT(d.text, HasSubstr("between steps"));
+}
+
+TEST(Diagnose, ARankThatDoesNotComeToTheBoundaryIsFound) {
+  Simulation world({"parallel.dp_shard=2"}, 2);
+  for (Standing& s : world.standings) s.heartbeat.activity = Activity::kBetween;
+  world.standings[0].heartbeat.step = 5;
+  world.standings[1].heartbeat.step = 4;
+  const Diagnosis d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kNotArrived);
+  EXPECT_EQ(d.culprit, 1);
+  EXPECT_THAT(d.text, HasSubstr("rank 0 waits after step 5"));
+}
+
+TEST(Diagnose, WhereAllHaveArrivedNobodyIsBlamed) {
+  Simulation world({"parallel.dp_shard=2"}, 2);
+  for (Standing& s : world.standings) s.heartbeat.activity = Activity::kBetween;
+  const Diagnosis d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kNobody);
+  EXPECT_EQ(d.culprit, -1);
+}
+
+class HeartbeatFiles : public testing::Test {
+ protected:
+  HeartbeatFiles() { std::filesystem::create_directories(folder_); }
+  ~HeartbeatFiles() override { std::filesystem::remove_all(folder_); }
+  const std::string folder_ = testing::TempDir() + "heartbeat." + std::to_string(getpid());
+};
+
+TEST_F(HeartbeatFiles, AreReadAsTheyAreWritten) {
+  {
+    HeartbeatFile file(folder_, 3);
+    file.record().step = 12;
+    file.record().activity = Activity::kSaving;
+    file.record().training.done[2] = 7;
+    const auto read = ReadHeartbeat(folder_, 3);
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->rank, 3);
+    EXPECT_EQ(read->process, getpid());
+    EXPECT_EQ(read->host, HostName());
+    EXPECT_EQ(read->step, 12);
+    EXPECT_EQ(read->activity, Activity::kSaving);
+    EXPECT_EQ(read->done[2], 7);
+    EXPECT_FALSE(ReadHeartbeat(folder_, 2).has_value());
+  }
+  EXPECT_FALSE(ReadHeartbeat(folder_, 3).has_value()) << "it goes with its rank";
+}
+
+TEST_F(HeartbeatFiles, OtherFilesAreNone) {
+  std::ofstream(folder_ + "/rank-00000") << "short";
+  std::ofstream(folder_ + "/rank-00001") << std::string(4096, 'x');
+  EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value());
+  EXPECT_FALSE(ReadHeartbeat(folder_, 1).has_value());
+}
+
+}  // namespace
+}  // namespace espalier

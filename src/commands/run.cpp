@@ -16,6 +16,7 @@
 #include "commands/run/checkpointing.hpp"
 #include "commands/run/ending.hpp"
 #include "commands/run/evaluation.hpp"
+#include "commands/run/guard.hpp"
 #include "commands/run/programs.hpp"
 #include "commands/run/start.hpp"
 #include "commands/run/stop_signals.hpp"
@@ -73,6 +74,7 @@ class Training {
   // 2. Programs and their memory.
   void Compile() {
     programs_.emplace(deck(), world_, mpi_);
+    guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
   }
 
@@ -126,9 +128,13 @@ class Training {
     ending_.emplace(deck(), world_, options_.began);
     Announce();
     if (Root() && !Last()) fs::remove(Done());
-    const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential};
-    loader_.emplace(std::move(source_), order, programs_->layout(), step_);
+    BeginLoading();
     if (deck().checkpoint.at_start) checkpoints_->SaveUnlessThere(step_, losses_);
+  }
+
+  void BeginLoading() {
+    const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential, checkpoints_->passed_over()};
+    loader_.emplace(std::move(source_), order, programs_->layout(), step_);
   }
 
   // 6. Steps. A run that is to end before the first of them leaves the state that it would have begun with.
@@ -137,7 +143,7 @@ class Training {
     while (!Last() && !stopped_) {
       FaultPoint("step");
       StepRecord record = TrainStep();
-      CheckFinite(record);
+      if (!Guarded(record)) continue;
       ending_->StepTook(record.step_ms);
       const Boundary boundary = AtBoundary();
       if (Last() || stopped_ || checkpoints_->Due(step_) || (boundary.save && !boundary.saving))
@@ -200,17 +206,38 @@ class Training {
     record.exposed_comm_ms = times.exposed_comm_ms;
     record.idle_ms = times.idle_ms;
     record.data_ms = loader_->wait_ms();
-    losses_.push_back(record.loss);
-    if (losses_.size() > 100) losses_.erase(losses_.begin());
     return record;
   }
-  /// The update read `apply` and left the weights alone; going on would only repeat the step. All ranks see the same numbers.
-  void CheckFinite(const StepRecord& record) {
-    if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return;
+  /// False if the step was given up. The update read `apply`: what is not finite has changed no weight.
+  bool Guarded(const StepRecord& record) {
+    const Guard::Verdict verdict = guard_->Judge(record.loss, record.grad_norm);
+    if (verdict == Guard::Verdict::kFinite) {
+      losses_.push_back(record.loss);
+      if (losses_.size() > 100) losses_.erase(losses_.begin());
+      return true;
+    }
+    const std::string reason = fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm,
+                                           FirstNonFinite(*programs_, world_));
+    if (verdict == Guard::Verdict::kSkip) return report_->Skipped(record.step, reason), true;
     report_->Step(record);
+    if (verdict == Guard::Verdict::kRollBack && watch_->During(Activity::kSaving, [&] { return RollBack(reason); })) return false;
     checkpoints_->Finish();
-    throw UserError(ExitStatus::kFault, fmt::format("step {}: loss {} and gradient norm {} are not both finite; the weights are those of step {}",
-                                                    record.step, record.loss, record.grad_norm, record.step - 1));
+    throw UserError(ExitStatus::kFault, fmt::format("step {}: {}; the weights are those of step {}{}", record.step, reason, record.step - 1,
+                                                    guard_->Limit()));
+  }
+  /// To the last checkpoint, and on behind the samples consumed so far; false if there is none.
+  bool RollBack(const std::string& reason) {
+    const int64_t given_up = step_, consumed = given_up * deck().batch.global + checkpoints_->passed_over();
+    const int64_t to = checkpoints_->RollBack();
+    if (to < 0) return false;
+    step_ = to;
+    checkpoints_->PassOver(consumed - step_ * deck().batch.global);
+    report_->RolledBack(given_up, to, reason);
+    losses_.clear();
+    loader_.reset();
+    Together(world_, [&] { source_ = Open(deck().data.paths); });
+    BeginLoading();
+    return true;
   }
   int64_t TokensPerStep() const { return deck().batch.global * deck().model.seq_len; }
 
@@ -236,6 +263,7 @@ class Training {
   Start start_;
   std::optional<Programs> programs_;
   std::optional<Watch> watch_;
+  std::optional<Guard> guard_;
   std::unique_ptr<TokenSource> source_;
   std::optional<Evaluation> evaluation_;
   std::optional<BatchLoader> loader_;

@@ -38,7 +38,7 @@ void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout
   std::vector<int32_t> tokens(static_cast<size_t>(source.seq_len()) + 1);
   batch.step = step;
   batch.microbatches.resize(static_cast<size_t>(layout.microbatches));
-  int64_t position = step * layout.Global() + layout.rows.begin;
+  int64_t position = order.first + step * layout.Global() + layout.rows.begin;
   for (Microbatch& microbatch : batch.microbatches) {
     microbatch.ids.clear();
     microbatch.targets.clear();

@@ -207,6 +207,14 @@ std::vector<DeckKey> Rows() {
     {"checkpoint", "fallback", FIELD(checkpoint.fallback), 1, CountOrZero(),
      "Damaged checkpoints to step back over at a restart."},
 
+    {"guard", "on_nonfinite", FIELD(guard.on_nonfinite), "stop", OneOf({"stop", "skip", "rollback"}),
+     "After a step whose loss or gradient is not finite, which changes no weight: stop; leave it at that and go on; or load the last "
+     "checkpoint and go on behind the batch."},
+    {"guard", "max_skips", FIELD(guard.max_skips), 10, Count(),
+     "Skipped steps in a row; one more stops the run."},
+    {"guard", "max_rollbacks", FIELD(guard.max_rollbacks), 3, Count(),
+     "Rollbacks of one start of the run; one more stops it."},
+
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},
     {"report", "tensorboard", FIELD(report.tensorboard), false, Only(false),
@@ -235,6 +243,7 @@ const std::vector<DeckSection>& DeckSections() {
       {"lr", "the learning rate over the steps"},
       {"data", "what is read"},
       {"checkpoint", "what is saved, and how a run continues"},
+      {"guard", "what happens when numbers are not finite"},
       {"report", "what is printed and recorded"},
   };
   return sections;

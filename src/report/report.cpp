@@ -159,6 +159,20 @@ void Reporter::Stop(int64_t step, std::string_view reason) {
   Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason));
 }
 
+void Reporter::Skipped(int64_t step, const std::string& reason) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine().Text("event", "skipped").Integer("step", step).Text("reason", reason).Finish());
+  Print(fmt::format("{:>{}}  skipped: {}\n", step, StepWidth(options_.steps), reason));
+}
+
+void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine().Text("event", "rollback").Integer("step", step).Integer("to", to).Text("reason", reason).Finish());
+  Print(fmt::format("{:>{}}  rolled back to step {}: {}\n", step, StepWidth(options_.steps), to, reason));
+}
+
 void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);

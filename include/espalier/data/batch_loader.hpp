@@ -44,10 +44,11 @@ struct Batch {
 struct SampleOrder {
   int64_t seed = 0;
   Order order = Order::kShuffled;
+  int64_t first = 0;  ///< position of step 0's first sample: other than 0 where samples were passed over
 };
 
 /// Fills `batch` with step `step` (from 0): row r of microbatch j is the sample at position
-/// step * Global() + j * microbatch_rows + r of the run's order. Throws what the source throws.
+/// order.first + step * Global() + j * microbatch_rows + r of the run's order. Throws what the source throws.
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch);
 
 /// Batch `index` of a pass through a validation source: LoadBatch in sequential order. Positions beyond its last sample

@@ -82,6 +82,10 @@ struct Deck {
     std::string restart;
     int64_t fallback;
   } checkpoint;
+  struct Guard {
+    std::string on_nonfinite;
+    int64_t max_skips, max_rollbacks;
+  } guard;
   struct Report {
     int64_t every_steps;
     bool tensorboard;

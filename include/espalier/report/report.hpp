@@ -87,6 +87,10 @@ class Reporter {
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
   /// The run ends after `step`, before its last one, and why.
   void Stop(int64_t step, std::string_view reason);
+  /// The update of `step` was left out, and the run goes on.
+  void Skipped(int64_t step, const std::string& reason);
+  /// `step` is given up: the run goes on from the checkpoint of `to`.
+  void RolledBack(int64_t step, int64_t to, const std::string& reason);
   /// `rank_peak_bytes`: each rank's high-water mark; `outside_bytes`: the largest memory of a rank beside its arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 

@@ -1,11 +1,13 @@
 #include "commands/run/checkpointing.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include "commands/build_info.hpp"
 #include "commands/run/proof.hpp"
@@ -37,17 +39,27 @@ Checkpointing::Checkpointing(const Deck& deck, const Programs& programs, World& 
     spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
 }
 
-int64_t Checkpointing::Restore(const Start& start) const {
-  int64_t refused = start.refused;
-  for (const std::string& dir : start.checkpoints) try {
+int64_t Checkpointing::Restore(const Start& start) { return Restore(start.checkpoints, start.refused); }
+
+int64_t Checkpointing::RollBack() {
+  Finish();
+  std::istringstream found(OnRankZero(world_, [&] { return fmt::format("{}", fmt::join(FindCheckpoints(CheckpointFolder(deck_)), "\n")); }));
+  std::vector<std::string> checkpoints;
+  for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
+  return checkpoints.empty() ? -1 : Restore(checkpoints, 0);
+}
+
+int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused) {
+  for (const std::string& dir : checkpoints) try {
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
       Prove(dir, saved);
       if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
+      passed_over_ = saved.samples - saved.step * deck_.batch.global;
       return saved.step;
     } catch (const RefusedForGood&) {
       throw;
     } catch (const UserError& error) {
-      if (refused++ >= deck_.checkpoint.fallback || &dir == &start.checkpoints.back()) throw;
+      if (refused++ >= deck_.checkpoint.fallback || &dir == &checkpoints.back()) throw;
       if (world_.Rank() == 0) spdlog::warn("not restarted from {}: {}", dir, error.what());
     }
   return 0;
@@ -90,7 +102,7 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
     return MillisecondsSince(start);
   }
   proof_ms_.push_back(proof_ms);
-  saver_->Save({step, step * deck_.batch.global, kVersion, kGitHash, losses, EffectiveDeck(deck_), proof});
+  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(deck_), proof});
   return MillisecondsSince(start);
 }
 

@@ -21,7 +21,13 @@ class Checkpointing {
 
   /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it.
   /// Returns its step. Collective.
-  int64_t Restore(const Start& start) const;
+  int64_t Restore(const Start& start);
+  /// As Restore, of this run's own latest checkpoint, after the save in flight; -1 if there is none. Collective.
+  int64_t RollBack();
+
+  /// Samples that were consumed beside those of the steps done, since the run went on behind a batch.
+  int64_t passed_over() const { return passed_over_; }
+  void PassOver(int64_t samples) { passed_over_ = samples; }
 
   /// By checkpoint.every_steps.
   bool Due(int64_t step) const;
@@ -43,6 +49,7 @@ class Checkpointing {
   int64_t staging_bytes() const { return saver_->staging_bytes(); }
 
  private:
+  int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused);
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
   bool ClockWants() const;
@@ -57,6 +64,7 @@ class Checkpointing {
   CheckpointNow now_;
   double slowest_ms_ = 0;
   bool last_failed_ = false;
+  int64_t passed_over_ = 0;
 };
 
 }  // namespace espalier

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
@@ -21,16 +22,23 @@ struct Task {
   const Instruction* instruction;
   std::string label;
   int index;
-  int tag;
+  int number;  ///< of its like: see Numbers
   Exchange exchange;
   MPI_Comm comm;
 };
 
-/// What both sides of a message say of it: the op (a recv stands behind its send) and the microbatch.
-int TagOf(const Program& program, const Instruction& instruction) {
-  const bool receives = program.graph->ops[static_cast<size_t>(instruction.op)].kind == "recv";
-  return (instruction.op - (receives ? 1 : 0)) * (program.microbatches + 1) + instruction.microbatch + 1;
-}
+/// Numbers the instructions of a step that meet the same peers in the same way: both sides of a message count alike.
+class Numbers {
+ public:
+  int Next(const Program& program, const Instruction& instruction) {
+    const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+    const int peer = op.kind == "send" ? static_cast<int>(op.attributes.Number("to")) : op.kind == "recv" ? static_cast<int>(op.attributes.Number("from")) : -1;
+    return next_[{ChannelOf(program, instruction), instruction.lane, peer}]++;
+  }
+
+ private:
+  std::map<std::tuple<Channel, Lane, int>, int> next_;
+};
 
 class PreparedMpi final : public PreparedComm {
  public:
@@ -110,7 +118,7 @@ class Requests {
 /// The instructions of one lane in one step, one after the other.
 class LaneQueue {
  public:
-  /// Messages carry the op, the microbatch and something of the step in their tags: order alone pairs them, since lanes run in
+  /// Messages carry the number of their instruction and something of the step in their tags: order alone pairs them, since lanes run in
   /// order on both sides, but a message of another instruction must not be taken for the one awaited.
   LaneQueue(Lane lane, const std::vector<Task>& tasks, LaneCounts& counts, Requests requests, int step)
       : lane_(lane), tasks_(tasks), counts_(counts), requests_(std::move(requests)), step_(step) {}
@@ -149,7 +157,7 @@ class LaneQueue {
   void Open(const Task& task) {
     const Phase& phase = task.exchange.phases[phase_];
     for (const BoxCopy& copy : phase.packs) Run(copy);
-    requests_.Post(phase, static_cast<int>((int64_t{task.tag} * kStepsApart + step_ % kStepsApart) % kTags), task.comm);
+    requests_.Post(phase, static_cast<int>((int64_t{task.number} * kStepsApart + step_ % kStepsApart) % kTags), task.comm);
     for (const BoxCopy& copy : phase.own) Run(copy);
   }
   static void Close(const Phase& phase) {
@@ -212,11 +220,12 @@ class MpiCommunication::Impl {
   std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                         std::vector<CommInstruction> instructions) {
     auto prepared = std::make_unique<PreparedMpi>();
+    Numbers numbers;
     for (CommInstruction& i : instructions) {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
       prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back(
-          {i.instruction, std::move(i.label), i.index, TagOf(program, *i.instruction), std::move(exchange), comm});
+          {i.instruction, std::move(i.label), i.index, numbers.Next(program, *i.instruction), std::move(exchange), comm});
     }
     if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });
     return prepared;

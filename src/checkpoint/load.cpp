@@ -107,7 +107,7 @@ void CopyRuns(const char* chunk, int64_t at, int64_t bytes, char* out, Runs& run
 }
 
 uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buffer) {
-  buffer.resize(kChunk);
+  buffer.resize(static_cast<size_t>(std::min(kChunk, need.piece->Bytes())));
   uint32_t crc = 0;
   Runs runs(need.piece->box, need.box);
   for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {

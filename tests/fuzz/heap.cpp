@@ -1,0 +1,54 @@
+// Counts what operator new gives out: an input must not make the program ask for more than it can confirm.
+#include <malloc.h>
+
+#include <atomic>
+#include <new>
+
+#include "fuzz.hpp"
+
+namespace {
+
+std::atomic<int64_t> held = 0, base = 0, peak = 0;
+
+void* Take(std::size_t bytes, std::size_t alignment) {
+  // A size that no machine has is refused as the library would refuse it.
+  void* memory = alignment == 0 ? std::malloc(bytes == 0 ? 1 : bytes)
+                                : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  const int64_t now = held += static_cast<int64_t>(malloc_usable_size(memory));
+  for (int64_t most = peak; now > most && !peak.compare_exchange_weak(most, now);) {
+  }
+  return memory;
+}
+
+void GiveBack(void* memory) {
+  if (memory == nullptr) return;
+  held -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return Take(bytes, 0); }
+void* operator new[](std::size_t bytes) { return Take(bytes, 0); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) { return Take(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new[](std::size_t bytes, std::align_val_t alignment) { return Take(bytes, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory) noexcept { GiveBack(memory); }
+void operator delete[](void* memory) noexcept { GiveBack(memory); }
+void operator delete(void* memory, std::size_t) noexcept { GiveBack(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { GiveBack(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { GiveBack(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { GiveBack(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { GiveBack(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { GiveBack(memory); }
+
+namespace espalier::fuzz {
+
+void Heap::Reset() {
+  base = held.load();
+  peak = held.load();
+}
+
+int64_t Heap::Peak() { return peak - base; }
+
+}  // namespace espalier::fuzz

@@ -1,0 +1,119 @@
+// Drives a fuzz target without libFuzzer: replays a corpus, then mutates it COUNT times from a seed.
+//   NAME_fuzz CORPUS COUNT [SEED]        CORPUS: a directory, or one input to be tried alone (COUNT 0)
+// An input that crashes, breaks a promise or takes more than 10 s of processor time is kept as crash-NAME in the working directory.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "fuzz.hpp"
+#include "mutate.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using espalier::fuzz::Mutator;
+using espalier::fuzz::tally;
+
+constexpr int kMostSeconds = 10;
+
+std::string input, kept_as;
+
+/// Keeps the input and lets the signal end the process.
+extern "C" void Keep(int signal) {
+  const int file = ::open(kept_as.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  if (file >= 0 && ::write(file, input.data(), input.size()) >= 0) {
+    for (const char* text : {"fuzz: the input is kept as ", kept_as.c_str(), "\n"})
+      if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) break;
+  }
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void KeepOnSignals() {
+  for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF}) ::signal(signal, Keep);
+}
+
+/// SIGPROF after so much processor time: a hang, however busy the machine is.
+void SetClock(int seconds) {
+  const itimerval timer{{0, 0}, {seconds, 0}};
+  ::setitimer(ITIMER_PROF, &timer, nullptr);
+}
+
+double ProcessorMs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+std::string ReadBytes(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<std::string> ReadCorpus(const fs::path& path) {
+  if (!fs::is_directory(path)) return {ReadBytes(path)};
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> corpus;
+  for (const fs::path& file : files) corpus.push_back(ReadBytes(file));
+  return corpus;
+}
+
+/// Whole words of texts: what grammar a format has.
+std::vector<std::string> WordsOf(const std::vector<std::string>& corpus) {
+  std::vector<std::string> words;
+  for (const std::string& text : corpus)
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find_first_of(" \n=", at), text.size() - 1) + 1;
+      if (end - at >= 2 && end - at <= 32) words.push_back(text.substr(at, end - at));
+      at = end;
+    }
+  std::sort(words.begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  return words;
+}
+
+double slowest = 0;
+
+void Try(std::string bytes) {
+  input = std::move(bytes);
+  SetClock(kMostSeconds);
+  const double start = ProcessorMs();
+  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  slowest = std::max(slowest, ProcessorMs() - start);
+  SetClock(0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: %s CORPUS COUNT [SEED]\n", argv[0]);
+    return 2;
+  }
+  const std::string name = fs::path(argv[0]).filename().string();
+  kept_as = "crash-" + name;
+  KeepOnSignals();
+  const std::vector<std::string> corpus = ReadCorpus(argv[1]);
+  if (corpus.empty()) {
+    std::fprintf(stderr, "%s: no corpus in %s\n", name.c_str(), argv[1]);
+    return 2;
+  }
+  for (const std::string& seed : corpus) Try(seed);
+  const int64_t count = std::atoll(argv[2]), accepted = tally.accepted;
+  Mutator mutator(corpus, WordsOf(corpus), argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+  for (int64_t i = 0; i < count; ++i) Try(mutator.Next());
+  std::printf("%s: %zu of the corpus (%lld accepted), %lld mutated (%lld accepted); slowest %.1f ms of processor, at most %lld bytes of heap\n",
+              name.c_str(), corpus.size(), static_cast<long long>(accepted), static_cast<long long>(count),
+              static_cast<long long>(tally.accepted - accepted), slowest, static_cast<long long>(tally.peak));
+  return 0;
+}

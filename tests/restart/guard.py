@@ -3,7 +3,8 @@ rolls back, bitwise alike in layouts that are bitwise neutral, and after a resta
 import json, os, re, subprocess, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, pieces
+from checkpoints import same_bits, tensors
+from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch
 
 STEPS, BAD, PATIENCE = 8, 4, 240
 NAME = "gradients/model.layers.0.self_attn.o_proj.weight"
@@ -39,7 +40,7 @@ def events(home, event):
 def same(one, other):
     a, b = Metrics(one), Metrics(other)
     return all(a.curve(key) == b.curve(key) for key in ("loss", "grad_norm")) and len(a.steps) == len(b.steps) == STEPS and \
-        pieces(a.checkpoint(STEPS)) == pieces(b.checkpoint(STEPS))
+        same_bits(tensors(a.checkpoint(STEPS)), tensors(b.checkpoint(STEPS)))
 
 
 def check_stop(checks, home):
@@ -53,7 +54,7 @@ def check_stop(checks, home):
         checks.that(done.returncode == 1 and named, f"{what}: exit 1, tensor, rank and step are named" + ("" if named else "\n" + done.stdout))
         kept = sorted(os.listdir(os.path.join(where, "checkpoints")))
         checks.that([n for n in kept if n.startswith("step-")] == ["step-00000003"], f"{what}: only the checkpoint before is there ({kept})")
-    checks.that(pieces(Metrics(home(f"stop-1-{SHARDS[1][0]}")).checkpoint(3)) == pieces(Metrics(straight).checkpoint(3)), "... and it is the unbroken run's")
+    checks.that(same_bits(tensors(Metrics(home(f"stop-1-{SHARDS[1][0]}")).checkpoint(3)), tensors(Metrics(straight).checkpoint(3))), "... and it is the unbroken run's")
 
 
 def check_going_on(checks, home, way):

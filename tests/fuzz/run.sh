@@ -10,7 +10,8 @@ build=$root/build-fuzz
 [[ -f $build/build.ninja ]] ||
   meson setup "$build" "$root" -Dbuildtype=debugoptimized -Doptimization=1 -Db_sanitize=address,undefined -Db_lundef=false >/dev/null
 declare -A counts=([deck]=$texts [override]=$texts [manifest]=$texts [shard]=$files [tokens]=$files)
-ninja -C "$build" $(printf "tests/fuzz/%s_fuzz " "${!counts[@]}") >/dev/null
+names=("${!counts[@]}") binaries=("${names[@]/%/_fuzz}")
+ninja -C "$build" "${binaries[@]/#/tests/fuzz/}" >/dev/null
 
 TMPDIR=$(mktemp -d)
 export TMPDIR ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1

@@ -1,0 +1,28 @@
+// What the targets that end in a deck share: whatever the input, it is refused with its mistakes or gives a deck whose effective
+// deck gives it again.
+#pragma once
+
+#include "espalier/deck/print.hpp"
+#include "fuzz.hpp"
+
+namespace espalier::fuzz {
+
+/// `read` makes a Deck of an input of `bytes` bytes. Tables of the TOML library and messages take a few hundred bytes for one of the text.
+template <typename Read>
+void TryDeck(size_t bytes, const Read& read) {
+  std::string effective;
+  const bool refused = Within((int64_t{1} << 20) + 1024 * static_cast<int64_t>(bytes), [&] {
+    Deck deck;
+    if (IsRefused(ExitStatus::kDeck, [&] { deck = read(); })) return true;
+    effective = EffectiveDeck(deck);
+    return false;
+  });
+  if (refused) return;
+  ++tally.accepted;
+  const bool lost = IsRefused(ExitStatus::kDeck, [&] {
+    Require(EffectiveDeck(ParseDeck(effective, "fuzz").deck) == effective, "the effective deck reads as another one");
+  });
+  Require(!lost, "the effective deck is refused");
+}
+
+}  // namespace espalier::fuzz

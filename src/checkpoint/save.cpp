@@ -11,6 +11,7 @@
 #include "checkpoint/shard.hpp"
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 
 // The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and brought to the disk; the MANIFEST is
@@ -60,10 +61,6 @@ class Saver {
         result.warnings.push_back(std::move(warning));
     result.blocked_ms = MillisecondsSince(start);
     return result;
-  }
-
-  static double MillisecondsSince(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }
 
   std::string TemporaryPath() const { return checkpoints_dir_ + "/" + TemporaryName(metadata_.step, id_); }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/pieces.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/memory.hpp"
 
@@ -18,8 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLine = 64;
-
-double MillisecondsSince(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 int64_t LinesOf(const Piece& piece) {
   return (Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32) + kLine - 1) / kLine * kLine;

@@ -25,6 +25,7 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/memory.hpp"
@@ -35,10 +36,6 @@ namespace espalier {
 namespace {
 
 namespace fs = std::filesystem;
-
-double MillisecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
 
 void WriteFile(const fs::path& path, const std::string& text) {
   std::ofstream file(path);

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -75,7 +76,7 @@ const Batch& BatchLoader::Next() {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ready_; });
-  wait_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  wait_ms_ = MillisecondsSince(start);
   // An error stays ready: the thread has ended.
   if (error_) std::rethrow_exception(error_);
   std::swap(loading_, current_);

@@ -13,6 +13,7 @@
 #include "commands/run/proof.hpp"
 #include "commands/run/together.hpp"
 #include "espalier/deck/print.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "version.hpp"
 
@@ -21,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double MillisecondsSince(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
 std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
   if (!deck.checkpoint.asynchronous) return nullptr;

@@ -1,0 +1,13 @@
+// Wall-clock time for reports; nothing that is computed depends on it.
+#pragma once
+
+#include <chrono>
+
+namespace espalier {
+
+/// Milliseconds from `start` until now.
+inline double MillisecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace espalier

@@ -61,7 +61,7 @@ void Saver::MakeRoom(int ranks_on_node) {
     reason = fmt::format("{} ranks would need {} bytes each, {} are available", ranks_on_node, bytes_, available);
   if (world_.Or(reason.empty() ? 0 : 1) == 0) try {
       FaultPoint("staging");
-      staging_ = std::make_unique<Arena>(bytes_);
+      staging_ = std::make_unique<HostArena>(bytes_);
     } catch (const UserError& error) {
       reason = error.what();
     }

@@ -65,7 +65,7 @@ class Sampler {
 
   Compilation compilation_;
   Program program_;
-  Arena arena_;
+  HostArena arena_;
   Executor executor_;
 };
 

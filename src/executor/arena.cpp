@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "espalier/util/error.hpp"
 
@@ -17,8 +18,9 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 
 }  // namespace
 
-Arena::Arena(int64_t bytes) : bytes_(bytes), mapped_(RoundUp(std::max(bytes, int64_t{1}), kHugePage)) {
-  CHECK(bytes >= 0, "an arena of {} bytes", bytes);
+Arena::Arena(int64_t bytes) : bytes_(bytes) { CHECK(bytes >= 0, "an arena of {} bytes", bytes); }
+
+HostArena::HostArena(int64_t bytes) : Arena(bytes), mapped_(RoundUp(std::max(bytes, int64_t{1}), kHugePage)) {
   void* memory =
       mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
@@ -28,10 +30,13 @@ Arena::Arena(int64_t bytes) : bytes_(bytes), mapped_(RoundUp(std::max(bytes, int
                                 bytes));
   base_ = static_cast<std::byte*>(memory);
   madvise(memory, static_cast<size_t>(mapped_), MADV_HUGEPAGE);  // advice: without huge pages it is only slower
-  for (int64_t at = 0; at < bytes_; at += kPage) *const_cast<volatile std::byte*>(base_ + at) = std::byte{0};
+  for (int64_t at = 0; at < bytes; at += kPage) *const_cast<volatile std::byte*>(base_ + at) = std::byte{0};
 }
 
-Arena::~Arena() { munmap(base_, static_cast<size_t>(mapped_)); }
+HostArena::~HostArena() { munmap(base_, static_cast<size_t>(mapped_)); }
+
+void HostArena::Read(const void* from, void* to, int64_t bytes) const { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+void HostArena::Write(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
 
 std::byte* Arena::At(int64_t offset, int64_t bytes) const {
   CHECK(offset >= 0 && bytes >= 0 && offset + bytes <= bytes_, "bytes [{}, {}) of an arena of {}", offset,

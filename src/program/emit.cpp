@@ -26,6 +26,7 @@ class Emitter {
   Emitter(const Compilation& c, const Coordinate& coordinate) : c_(c), graph_(*c.graph), stage_(coordinate[0]) {
     program_.graph = c.graph;
     program_.mesh = c.mesh;
+    program_.device = c.deck.run.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
     program_.stage = stage_;
     program_.microbatches = static_cast<int>(c.microbatches);
     program_.stage_of_chunk = c.schedule.stage_of_chunk;

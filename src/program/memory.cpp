@@ -64,8 +64,19 @@ class Planner {
   }
   int64_t WorkspaceOf(int op) {
     int64_t& bytes = workspaces_[static_cast<size_t>(op)];
-    if (bytes < 0) bytes = CommWorkspaceBytes(graph_, graph_.ops[static_cast<size_t>(op)], program_.mesh, coordinate_);
+    const Op& o = graph_.ops[static_cast<size_t>(op)];
+    if (bytes < 0) bytes = IsCommunication(o.kind) ? CommWorkspaceBytes(graph_, o, program_.mesh, coordinate_) : KernelWorkspaceOf(o);
     return bytes;
+  }
+  int64_t KernelWorkspaceOf(const Op& op) const {
+    const auto formula = Define(op.kind).cuda_workspace;
+    if (program_.device != DeviceKind::kCuda || formula == nullptr) return 0;
+    const auto shapes = [&](const std::vector<int>& values) {
+      std::vector<Shape> all;
+      for (int id : values) all.push_back(LocalShape(ValueOf(id).type, program_.mesh, coordinate_));
+      return all;
+    };
+    return formula({op, shapes(op.inputs), shapes(op.outputs), ValueOf(op.inputs.at(0)).type.dtype});
   }
 
   MemoryClass ClassOf(int value) const {
@@ -167,11 +178,11 @@ class Planner {
       }
       instruction.outputs[o] = buffers_.at(key).place;
     }
-    const int64_t workspace = instruction.lane == Lane::kCompute ? 0 : WorkspaceOf(instruction.op);
-    if (workspace > 0) {
+    if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0) {
       instruction.workspace = {-1, heap.Take(workspace), workspace};
-      Count(MemoryClass::kCommunication, workspace, +1);
-      released_[static_cast<size_t>(travel_ends_[static_cast<size_t>(i)])].push_back(instruction.workspace);
+      const Buffer buffer{instruction.workspace, instruction.lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication};
+      Count(buffer.memory_class, workspace, +1);
+      released_[static_cast<size_t>(travel_ends_[static_cast<size_t>(i)])].push_back(buffer);
     }
   }
   Operand Lookup(int value, int microbatch) const {
@@ -200,9 +211,9 @@ class Planner {
   }
 
   void Free(int i, Heap& heap, const std::vector<std::vector<Key>>& deaths) {
-    for (const Operand& workspace : released_[static_cast<size_t>(i)]) {
-      heap.Give(workspace.offset, workspace.bytes);
-      Count(MemoryClass::kCommunication, workspace.bytes, -1);
+    for (const Buffer& workspace : released_[static_cast<size_t>(i)]) {
+      heap.Give(workspace.place.offset, workspace.place.bytes);
+      Count(workspace.memory_class, workspace.place.bytes, -1);
     }
     for (const Key& key : deaths[static_cast<size_t>(i)]) {
       const Buffer buffer = buffers_.at(key);
@@ -236,7 +247,7 @@ class Planner {
   ByKey<int> last_use_;
   ByKey<bool> taken_over_;
   std::vector<int> travel_ends_;                // by instruction: the last one that runs beside it
-  std::vector<std::vector<Operand>> released_;  // by instruction: workspaces that end with it
+  std::vector<std::vector<Buffer>> released_;  // by instruction: workspaces that end with it
   std::array<int64_t, kMemoryClassCount> live_{};
   int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;
 };

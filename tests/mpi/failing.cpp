@@ -28,7 +28,7 @@ Program SumProgram(const std::string& type, bool with_kernel) {
 
 /// As the executable does: a failure ends the job.
 void RunSteps(Program program) {
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   MpiCommunication communication(*world, program.mesh, AgreeOnChannels(*world, ChannelsOf(program)));
   Executor executor(program, program.mesh.CoordinateOf(world->Rank()), arena, &communication, FindKernel,
                     [](const std::string& message) { world->Fail(message); });

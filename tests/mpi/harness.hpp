@@ -70,7 +70,7 @@ class Runner {
 
  private:
   Program program_;
-  Arena arena_;
+  HostArena arena_;
   MpiCommunication communication_;
   std::unique_ptr<Executor> executor_;
 };

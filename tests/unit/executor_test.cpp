@@ -180,7 +180,7 @@ std::string MessageOf(const std::function<void()>& f) {
 // -----------------------------------------------------------------------------------------------------------------
 
 TEST(Arena, IsZeroedAndAligned) {
-  Arena arena(3'000'001);
+  HostArena arena(3'000'001);
   EXPECT_EQ(arena.bytes(), 3'000'001);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.At(0, 1)) % 64, 0u);
   for (int64_t at : {0, 4095, 4096, 3'000'000}) EXPECT_EQ(*arena.At(at, 1), std::byte{0});
@@ -188,14 +188,14 @@ TEST(Arena, IsZeroedAndAligned) {
 }
 
 TEST(Arena, RefusesWhatIsOutside) {
-  Arena arena(100);
+  HostArena arena(100);
   EXPECT_NO_THROW(arena.At(100, 0));
   EXPECT_THROW(arena.At(97, 4), InvariantError);
   EXPECT_THROW(arena.At(-1, 1), InvariantError);
 }
 
 TEST(Arena, HighWaterIsInWholeLines) {
-  Arena arena(1000);
+  HostArena arena(1000);
   arena.Use(65);
   EXPECT_EQ(arena.HighWater(), 128);
   arena.Use(3);
@@ -204,7 +204,7 @@ TEST(Arena, HighWaterIsInWholeLines) {
 
 TEST(Arena, TooLargeIsTheUsersMistake) {
   try {
-    Arena arena(int64_t{1} << 60);
+    HostArena arena(int64_t{1} << 60);
     FAIL() << "an exbibyte was given";
   } catch (const UserError& e) {
     EXPECT_EQ(e.status(), ExitStatus::kDoesNotFit);
@@ -280,7 +280,7 @@ TEST(Executor, RunsInstructionsInOrderOnTheirMicrobatches) {
   b.Run("double", {x}, {sum}, 0);
   b.Run("double", {x}, {sum}, 1).accumulate = true;
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   Executor executor(program, {}, arena, nullptr, FindFake);
   for (int i = 0; i < 3; ++i) {
     executor.At("x", 0).As<float>()[i] = static_cast<float>(i);
@@ -304,7 +304,7 @@ TEST(Executor, PiecesKnowWhereTheyLie) {
   Builder b(mesh, coordinate);
   b.Run("indices", {}, {b.Add("y", "f32[5{dp_shard},7{tp}]", ValueKind::kState)});
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   Executor executor(program, coordinate, arena, nullptr, FindFake);
   executor.RunStep();
   const Tensor y = executor.At("y");
@@ -319,7 +319,7 @@ TEST(Executor, GivesWorkspaceAndAttributes) {
   const int y = b.Add("y", "f32[]");
   b.Run("scratch", {}, {y}).workspace = b.Workspace(12);
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   Executor executor(program, {}, arena, nullptr, FindFake);
   executor.RunStep();
   EXPECT_EQ(executor.GetScalar("y"), 7 + AxisSet{Axis::kTp}.bits());
@@ -333,7 +333,7 @@ TEST(Executor, HighWaterIsWhatThePlanSays) {
   const int y = b.Add("y", "f32[33]");
   b.Run("double", {x}, {y}).workspace = b.Workspace(1000);
   const Program program = b.Take();
-  Arena arena(program.arena_bytes + 4096);
+  HostArena arena(program.arena_bytes + 4096);
   Executor executor(program, {}, arena, nullptr, FindFake);
   EXPECT_EQ(arena.HighWater(), 0);
   executor.RunStep();
@@ -361,7 +361,7 @@ Program Chain(int links) {
 
 TEST(Executor, WaitsOrderTheLanes) {
   const Program program = Chain(9);
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   Executor executor(program, {}, arena, &communication, FindFake);
   EXPECT_EQ(communication.labels[0], "instruction 1 (all_reduce, role F, layer 3)");
@@ -380,7 +380,7 @@ TEST(Executor, WaitsOrderTheLanes) {
 
 TEST(Executor, WaitsForCommunicationThatNobodyReads) {
   const Program program = Chain(4);  // ends with a communication
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   Executor executor(program, {}, arena, &communication, FindFake);
   executor.RunStep();
@@ -396,7 +396,7 @@ TEST(Executor, RefusesLanesThatWaitForEachOther) {
   b.Run("all_reduce", {x}, {y}, -1, Lane::kTp, {{Lane::kCompute, 1}});
   b.Run("double", {y}, {z}, -1, Lane::kCompute, {{Lane::kTp, 1}});
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   EXPECT_THAT(MessageOf([&] { Executor(program, {}, arena, &communication, FindFake); }),
               HasSubstr("deadlock: double on lane compute waits for 1 instructions of lane tp"));
@@ -407,12 +407,12 @@ TEST(Executor, RefusesWhatItCannotRun) {
   const int x = b.Add("x", "f32[2]");
   b.Run("unheard_of", {x}, {x});
   const Program unknown = b.Take();
-  Arena arena(unknown.arena_bytes), small(63);
+  HostArena arena(unknown.arena_bytes), small(63);
   EXPECT_THAT(MessageOf([&] { Executor(unknown, {}, arena, nullptr, FindFake); }),
               HasSubstr("no kernel for instruction 0 (unheard_of, role F, layer 3)"));
   EXPECT_THAT(MessageOf([&] { Executor(unknown, {}, small, nullptr, FindFake); }), HasSubstr("in an arena of 63"));
   const Program lonely = Chain(2);
-  Arena enough(lonely.arena_bytes);
+  HostArena enough(lonely.arena_bytes);
   EXPECT_THAT(MessageOf([&] { Executor(lonely, {}, enough, nullptr, FindFake); }),
               HasSubstr("nothing to communicate with"));
 }
@@ -422,7 +422,7 @@ TEST(Executor, RefusesABufferThatIsTooSmall) {
   const int x = b.Add("x", "f32[4]");
   b.Run("nothing", {x}, {}).inputs[0].bytes = 15;
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   EXPECT_THAT(MessageOf([&] { Executor(program, {}, arena, nullptr, FindFake); }),
               HasSubstr("x has 16 bytes, 15 are planned"));
 }
@@ -433,7 +433,7 @@ TEST(Executor, AKernelThatFailsEndsTheJobWithItsPlace) {
   b.Run("nothing", {}, {});
   b.Run("break", {x}, {}, 2);
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   std::vector<std::string> told;
   Executor executor(program, {}, arena, nullptr, FindFake,
                     [&](const std::string& message) { told.push_back(message); });
@@ -449,7 +449,7 @@ TEST(Executor, AKernelThatFailsFreesTheCommunication) {
   b.Run("break", {x}, {y});
   b.Run("all_reduce", {y}, {x}, -1, Lane::kTp, {{Lane::kCompute, 1}});
   const Program program = b.Take();
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   Executor executor(program, {}, arena, &communication, FindFake,
                     [](const std::string& message) { throw std::runtime_error("ended: " + message); });
@@ -458,7 +458,7 @@ TEST(Executor, AKernelThatFailsFreesTheCommunication) {
 
 TEST(Executor, CommunicationThatFailsEndsTheStep) {
   const Program program = Chain(5);
-  Arena arena(program.arena_bytes);
+  HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   communication.fail_with = "the wire is cut";
   bool told = false;

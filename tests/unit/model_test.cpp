@@ -90,7 +90,7 @@ class OneRank {
  private:
   Compilation compilation_;
   Program program_;
-  Arena arena_;
+  HostArena arena_;
   Executor executor_;
 };
 

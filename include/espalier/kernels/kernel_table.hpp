@@ -62,7 +62,8 @@ struct Tensor {
   T* As() const { return static_cast<T*>(data); }
 };
 
-/// One kernel call. `accumulate`: add to the fp32 outputs instead of overwriting them (ops that declare it).
+/// One kernel call. `accumulate`: add to the fp32 outputs instead of overwriting them (ops that declare it). `stream`: the
+/// cudaStream_t on which a cuda kernel is issued; it returns at once, and all pointers are the device's.
 struct KernelCall {
   std::span<const Tensor> inputs;
   std::span<const Tensor> outputs;
@@ -70,6 +71,7 @@ struct KernelCall {
   int64_t workspace_bytes = 0;
   const Attributes* attributes = nullptr;
   bool accumulate = false;
+  void* stream = nullptr;
 };
 
 using Kernel = void (*)(const KernelCall&);

@@ -56,6 +56,7 @@ struct LocalOp {
   const Op& op;
   std::vector<Shape> inputs;
   std::vector<Shape> outputs;
+  Dtype dtype = Dtype::kF32;  ///< of the first input
 };
 
 struct OpDefinition {
@@ -69,6 +70,9 @@ struct OpDefinition {
   void (*gradient)(GradientBuilder&) = nullptr;
   /// Floating-point operations on one rank; nullptr: bound by memory alone.
   double (*flops)(const LocalOp&) = nullptr;
+  /// Bytes that its cuda kernel may use beside inputs and outputs; nullptr: none. (Scratch of cpu kernels lies in the cores' caches,
+  /// outside the arena.)
+  int64_t (*cuda_workspace)(const LocalOp&) = nullptr;
   /// Output 0 may take the memory of this input if nobody reads it later; -1: no.
   int in_place = -1;
   /// Addition (and passing on): linear in all inputs together, so all may be partial at once and the results are.

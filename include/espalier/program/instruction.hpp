@@ -61,6 +61,7 @@ struct PersistentBuffer {
 struct Program {
   std::shared_ptr<const Graph> graph;
   Mesh mesh;
+  DeviceKind device = DeviceKind::kCpu;
   int stage = 0;
   int microbatches = 1;
   std::vector<int> stage_of_chunk;  ///< by global chunk

@@ -13,6 +13,9 @@ namespace espalier {
 /// Element type of a tensor. kI32 holds token ids and positions.
 enum class Dtype : uint8_t { kF32, kBf16, kI32 };
 
+/// What runs a program: the host's cores, or one GPU a rank. Workspaces and bits depend on it.
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
 /// Bytes of one element.
 constexpr int64_t SizeOf(Dtype dtype) { return dtype == Dtype::kBf16 ? 2 : 4; }
 

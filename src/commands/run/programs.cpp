@@ -34,7 +34,7 @@ Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi)
   SetCpuThreads(threads_);
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
-  Together(world, [&] { arena_ = std::make_unique<Arena>(bytes); });
+  Together(world, [&] { arena_ = std::make_unique<HostArena>(bytes); });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(training_);
   local_ = LocalTensors(tensors_, *train_.executor, coordinate_);

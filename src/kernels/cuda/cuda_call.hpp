@@ -1,0 +1,17 @@
+// CUDA_CALL(expression): the CUDA runtime's errors are the environment's: they say expression and place, and end the step.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace espalier::cuda {
+
+/// Throws std::runtime_error.
+[[noreturn]] void FailCuda(const char* file, int line, const char* expression, cudaError_t code);
+
+#define CUDA_CALL(expression)                                                                             \
+  do {                                                                                                    \
+    if (const cudaError_t cuda_code_ = (expression); cuda_code_ != cudaSuccess) [[unlikely]]              \
+      ::espalier::cuda::FailCuda(__FILE__, __LINE__, #expression, cuda_code_);                            \
+  } while (false)
+
+}  // namespace espalier::cuda

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "mpi_call.hpp"
 
@@ -15,7 +16,7 @@ struct MpiState {
   int rank = 0;
   int size = 1;
   int node_rank = 0;
-  int node_ranks = 1;
+  std::vector<int> node_members;
   bool shares_cores = false;
 };
 

@@ -120,9 +120,12 @@ void FindNode(MpiState& state) {
   MPI_Comm node = MPI_COMM_NULL;
   MPI_CALL(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
   MPI_CALL(MPI_Comm_rank(node, &state.node_rank));
-  MPI_CALL(MPI_Comm_size(node, &state.node_ranks));
+  int members = 0;
+  MPI_CALL(MPI_Comm_size(node, &members));
+  state.node_members.resize(static_cast<size_t>(members));
+  MPI_CALL(MPI_Allgather(&state.rank, 1, MPI_INT, state.node_members.data(), 1, MPI_INT, node));
   MPI_CALL(MPI_Comm_free(&node));
-  state.shares_cores = state.node_ranks > static_cast<int>(std::thread::hardware_concurrency());
+  state.shares_cores = members > static_cast<int>(std::thread::hardware_concurrency());
 }
 
 std::unique_ptr<MpiState> StartMpi() {
@@ -180,7 +183,8 @@ uint64_t MpiWorld::Or(uint64_t bits) { return world_->Or(bits); }
 std::unique_ptr<World> MpiWorld::Duplicate() { return DuplicateWorld(*state_); }
 
 int MpiWorld::NodeRank() const { return state_->node_rank; }
-int MpiWorld::NodeRanks() const { return state_->node_ranks; }
+int MpiWorld::NodeRanks() const { return static_cast<int>(state_->node_members.size()); }
+const std::vector<int>& MpiWorld::NodeMembers() const { return state_->node_members; }
 bool MpiWorld::SharesCores() const { return state_->shares_cores; }
 
 // Without the lock: the thread that holds it may be the one that has failed.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,6 +34,18 @@ void* MapFile(const std::string& path, size_t bytes) {
   return memory;
 }
 
+std::string HostName() {
+  char name[sizeof(HeartbeatRecord::host)] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+/// 0 where the system does not say.
+uint64_t ProcessTable() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
 void Copy(const Progress& progress, std::array<int, kLaneCount>& done) {
   for (size_t lane = 0; lane < kLaneCount; ++lane) done[lane] = progress.done[lane].load(std::memory_order_relaxed);
 }
@@ -46,23 +59,20 @@ std::string_view Name(Activity activity) {
 
 std::string HeartbeatFolder(const std::string& run_dir) { return run_dir + "/heartbeat"; }
 
-std::string HostName() {
-  char name[sizeof(HeartbeatRecord::host)] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
 HeartbeatFile::HeartbeatFile(const std::string& folder, int rank) : path_(PathOf(folder, rank)) {
   record_ = new (MapFile(path_, sizeof(HeartbeatRecord))) HeartbeatRecord;
   record_->rank = rank;
   record_->process = getpid();
   HostName().copy(record_->host, sizeof(record_->host) - 1);
+  record_->process_table = ProcessTable();
 }
 
 HeartbeatFile::~HeartbeatFile() {
-  unlink(path_.c_str());
+  Remove();
   munmap(record_, sizeof(HeartbeatRecord));
 }
+
+void HeartbeatFile::Remove() { unlink(path_.c_str()); }
 
 void HeartbeatFile::Publish() { msync(record_, sizeof(HeartbeatRecord), MS_SYNC); }
 
@@ -71,6 +81,7 @@ Heartbeat Read(const HeartbeatRecord& record) {
   heartbeat.rank = record.rank;
   heartbeat.process = record.process;
   heartbeat.host.assign(record.host, strnlen(record.host, sizeof(record.host)));
+  heartbeat.process_table = record.process_table;
   heartbeat.step = record.step.load(std::memory_order_relaxed);
   heartbeat.activity = record.activity.load(std::memory_order_relaxed);
   heartbeat.runs = record.training.runs.load(std::memory_order_relaxed) + record.forward.runs.load(std::memory_order_relaxed);

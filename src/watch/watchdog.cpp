@@ -16,6 +16,8 @@ namespace {
 
 constexpr auto kLongestTick = std::chrono::milliseconds(500);
 constexpr auto kHeadStart = std::chrono::seconds(3);
+constexpr auto kQuietBeforeLooking = std::chrono::seconds(1);
+constexpr auto kLastWords = std::chrono::milliseconds(500);
 
 /// The letter behind the command's name, which may hold anything but ends with the last bracket.
 ProcessState StateOfProcess(int process) {
@@ -37,6 +39,7 @@ bool Stuck(const Standing& standing) { return standing.process == ProcessState::
 
 Watchdog::Watchdog(Options options, HeartbeatFile& mine, const Compilation& compilation, End end)
     : options_(std::move(options)), mine_(mine), compilation_(compilation), end_(std::move(end)) {
+  FindNeighbours();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -64,21 +67,58 @@ void Watchdog::Run() {
     const Heartbeat now = Read(mine_.record());
     quiet_ = now == last ? quiet_ + tick : Clock::duration{};
     last = now;
+    if (quiet_ >= kQuietBeforeLooking) LookForTheDead();
     if (quiet_ < limit / 2) before_.clear();
     if (quiet_ >= limit / 2 && before_.empty()) before_ = Look();
     if (quiet_ >= limit) Judge();
   }
 }
 
+void Watchdog::FindNeighbours() {
+  const Heartbeat mine = Read(mine_.record());
+  for (int rank : options_.node_ranks)
+    if (const auto beat = ReadHeartbeat(options_.folder, rank); beat && rank != mine.rank && beat->SharesProcesses(mine)) neighbours_.push_back(*beat);
+}
+
+/// A rank that ends in order takes its heartbeat away before its process goes.
+bool Watchdog::Died(const Heartbeat& neighbour) const {
+  if (StateOfProcess(neighbour.process) != ProcessState::kGone) return false;
+  const auto left = ReadHeartbeat(options_.folder, neighbour.rank);
+  return left && left->process == neighbour.process;
+}
+
+void Watchdog::LookForTheDead() {
+  const auto dead = std::ranges::find_if(neighbours_, [this](const Heartbeat& n) { return Died(n); });
+  if (dead != neighbours_.end()) EndAfter(ReadHeartbeat(options_.folder, dead->rank).value_or(*dead));
+}
+
+/// The lowest rank of the host that can says why. Where ranks of other hosts are to end too, the launcher is asked, for two seconds.
+void Watchdog::EndAfter(const Heartbeat& dead) {
+  const int rank = mine_.record().rank;
+  const auto says = [&](const Heartbeat& n) { return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n); };
+  const bool silent = std::ranges::any_of(neighbours_, says);
+  if (silent) {
+    std::this_thread::sleep_for(kLastWords);
+  } else {
+    fmt::print(stderr, "espalier: watchdog of rank {}: rank {} is gone: its process ({} on {}) has ended, {}, step {}\n", rank, dead.rank, dead.process, dead.host,
+               Name(dead.activity), dead.step);
+    std::fflush(stderr);
+  }
+  mine_.Remove();
+  alarm(2);
+  if (!silent && options_.publish) end_();
+  _exit(static_cast<int>(ExitStatus::kFault));
+}
+
 std::vector<Standing> Watchdog::Look() const {
   std::vector<Standing> standings;
-  const std::string host = HostName();
+  const Heartbeat mine = Read(mine_.record());
   for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank) {
     const auto beat = ReadHeartbeat(options_.folder, rank);
     Standing standing;
     standing.present = beat.has_value();
     if (beat) standing.heartbeat = *beat;
-    if (beat && beat->host == host) standing.process = StateOfProcess(beat->process);
+    if (beat && beat->SharesProcesses(mine)) standing.process = StateOfProcess(beat->process);
     standings.push_back(std::move(standing));
   }
   return standings;

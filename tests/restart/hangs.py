@@ -111,6 +111,34 @@ def explain(text, rank):
     return "" if f"rank {rank} is stopped" in text else "\n" + text
 
 
+def running(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(") ")[2][:1] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def launcher_stopped(checks, home):
+    """A rank dies while the launcher does nothing: the others end by themselves."""
+    ranks, overrides = LAYOUTS[2]
+    with Run(home, ranks, ["run.steps=1000000", *overrides, "run.watchdog_s=3600"]) as run:
+        if not run.wait_for_step(2):
+            return checks.that(False, f"it never came to step 2\n{run.end()[1]}")
+        processes = [run.process_of(rank) for rank in range(ranks)]
+        run.process.send_signal(signal.SIGSTOP)
+        os.kill(processes[1], signal.SIGKILL)
+        end = time.monotonic() + PATIENCE
+        while any(map(running, processes)) and time.monotonic() < end:
+            time.sleep(0.02)
+        left = [rank for rank in range(ranks) if running(processes[rank])]
+        run.process.send_signal(signal.SIGCONT)
+        status, text = run.end()
+    checks.that(not left and status not in (0, None), f"the launcher is stopped and rank 1 killed: every rank has ended; still there: {left}; exit status {status}")
+    said = re.findall(r"watchdog of rank \d+: .*", text)
+    checks.that(len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
+
+
 def good_end(checks, home):
     with Run(home, 2, ["run.steps=5", "parallel.tp=2"]) as run:
         status, _ = run.end()
@@ -123,6 +151,7 @@ def main():
     draw = random.Random(int(os.environ.get("ESPALIER_SEED", "1")))
     with tempfile.TemporaryDirectory() as folder:
         good_end(checks, os.path.join(folder, "good"))
+        launcher_stopped(checks, os.path.join(folder, "dead"))
         for round in range(rounds):
             (skipped if round % 2 else stopped)(checks, os.path.join(folder, f"round-{round}"), draw, round)
     checks.finish()

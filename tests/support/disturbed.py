@@ -30,7 +30,7 @@ def verified(checkpoint):
 
 def events(home, event):
     path = os.path.join(home, "metrics.jsonl")
-    lines = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
+    lines = [json.loads(line) for line in open(path) if line.endswith("}\n")] if os.path.exists(path) else []
     return [line for line in lines if line.get("event") == event]
 
 

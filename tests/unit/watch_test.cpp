@@ -1,6 +1,9 @@
 // The watchdog's diagnosis on made-up heartbeats: a small simulation runs the programs of a world until nothing moves any more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 
 #include "espalier/watch/diagnose.hpp"
 #include "espalier/watch/heartbeat.hpp"
+#include "espalier/watch/watchdog.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {
@@ -264,13 +268,43 @@ TEST_F(HeartbeatFiles, AreReadAsTheyAreWritten) {
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(read->rank, 3);
     EXPECT_EQ(read->process, getpid());
-    EXPECT_EQ(read->host, HostName());
+    EXPECT_FALSE(read->host.empty());
+    EXPECT_TRUE(read->SharesProcesses(Read(file.record())));
     EXPECT_EQ(read->step, 12);
     EXPECT_EQ(read->activity, Activity::kSaving);
     EXPECT_EQ(read->done[2], 7);
     EXPECT_FALSE(ReadHeartbeat(folder_, 2).has_value());
   }
   EXPECT_FALSE(ReadHeartbeat(folder_, 3).has_value()) << "it goes with its rank";
+}
+
+/// A rank without anything to do, in a process of its own that ends with this one; returns when its heartbeat is there.
+pid_t StartNeighbour(const std::string& folder, int rank) {
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    HeartbeatFile file(folder, rank);
+    pause();
+  }
+  while (!ReadHeartbeat(folder, rank)) usleep(1000);
+  return child;
+}
+
+/// What rank 0 does when a rank of its host dies.
+void LiveBesideADyingRank(const std::string& folder) {
+  const Compilation world = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
+  StartNeighbour(folder, 1);
+  const pid_t victim = StartNeighbour(folder, 2);
+  HeartbeatFile mine(folder, 0);
+  const Watchdog dog({folder, 60, {0, 1, 2}, false}, mine, world, [] { _exit(99); });
+  kill(victim, SIGKILL);
+  waitpid(victim, nullptr, 0);
+  for (int patience = 0; patience < 60; ++patience) sleep(1);
+}
+
+TEST_F(HeartbeatFiles, ADeadRankOfTheHostEndsTheOthers) {
+  EXPECT_EXIT(LiveBesideADyingRank(folder_), testing::ExitedWithCode(1), "rank 2 is gone: its process \\([0-9]+ on .*\\) has ended");
+  EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value()) << "who ends in order is not taken for dead";
 }
 
 TEST_F(HeartbeatFiles, OtherFilesAreNone) {

@@ -38,7 +38,8 @@ class MpiWorld final : public World {
   /// outside a step. It must not outlive this one.
   std::unique_ptr<World> Duplicate();
 
-  /// Position among the ranks that share this node's memory, and their number.
+  /// The ranks that share this node's memory in rising order, this one's position among them, and their number.
+  const std::vector<int>& NodeMembers() const;
   int NodeRank() const;
   int NodeRanks() const;
   /// True if this node has more ranks than this process may use cores.

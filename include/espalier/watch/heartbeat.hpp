@@ -28,6 +28,7 @@ struct HeartbeatRecord {
   int32_t rank = 0;
   int32_t process = 0;
   char host[64] = {};
+  uint64_t process_table = 0;  ///< the namespace of process ids, by its inode: containers of one host may have several
   std::atomic<int64_t> step{0};  ///< the one under way or, between steps, the last one; 1 is the first
   std::atomic<Activity> activity{Activity::kStart};
   Progress training, forward;  ///< of the training program; of proof and validation
@@ -38,11 +39,15 @@ struct Heartbeat {
   int rank = 0;
   int process = 0;
   std::string host;
+  uint64_t process_table = 0;
   int64_t step = 0;
   Activity activity = Activity::kStart;
   std::array<int, kLaneCount> done{};     ///< of the training program
   std::array<int, kLaneCount> forward{};  ///< of proof and validation
   int runs = 0;                           ///< of all programs
+
+  /// True if a process id of the other one means the same here.
+  bool SharesProcesses(const Heartbeat& other) const { return host == other.host && process_table == other.process_table; }
   bool operator==(const Heartbeat&) const = default;
 };
 
@@ -61,6 +66,8 @@ class HeartbeatFile {
   HeartbeatRecord& record() { return *record_; }
   /// Lets readers on other hosts see it.
   void Publish();
+  /// Takes the file away: its rank ends in order. The record stays.
+  void Remove();
 
  private:
   std::string path_;
@@ -71,8 +78,5 @@ class HeartbeatFile {
 Heartbeat Read(const HeartbeatRecord& record);
 /// A rank's heartbeat; none if the file is missing or no heartbeat.
 std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank);
-
-/// This machine's name, as heartbeats carry it.
-std::string HostName();
 
 }  // namespace espalier

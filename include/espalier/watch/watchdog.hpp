@@ -1,5 +1,5 @@
 // Ends a job that hangs and says who is to blame. A thread that sees that nothing has finished on this rank for some time
-// reads the heartbeats of all ranks.
+// reads the heartbeats of all ranks; and it ends this rank when one of its host has died, whatever the launcher does about it.
 #pragma once
 
 #include <condition_variable>
@@ -17,9 +17,10 @@ namespace espalier {
 class Watchdog {
  public:
   struct Options {
-    std::string folder;  ///< of the heartbeats
-    double limit_s = 0;  ///< > 0
-    bool publish = false;  ///< there are ranks on other hosts
+    std::string folder;           ///< of the heartbeats
+    double limit_s = 0;           ///< > 0
+    std::vector<int> node_ranks;  ///< of this host
+    bool publish = false;         ///< there are ranks on other hosts
   };
   /// Ends the job; it must not return.
   using End = std::function<void()>;
@@ -36,6 +37,10 @@ class Watchdog {
   void Run();
   /// Waits for `tick`; false if the watch is over.
   bool Sleep(Clock::duration tick);
+  void FindNeighbours();
+  bool Died(const Heartbeat& neighbour) const;
+  void LookForTheDead();
+  [[noreturn]] void EndAfter(const Heartbeat& dead);
   std::vector<Standing> Look() const;
   void Judge();
   void EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis);
@@ -45,7 +50,8 @@ class Watchdog {
   HeartbeatFile& mine_;
   const Compilation& compilation_;
   const End end_;
-  std::vector<Standing> before_;    ///< at half the limit
+  std::vector<Heartbeat> neighbours_;  ///< the other ranks of this host, as they began
+  std::vector<Standing> before_;       ///< at half the limit
   std::vector<int> representative_;
   std::map<int, Program> programs_;  ///< by representative
   Clock::duration quiet_{};

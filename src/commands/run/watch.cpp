@@ -32,7 +32,8 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
   const bool elsewhere = mpi != nullptr && mpi->NodeRanks() < world.Size();
   if (elsewhere) file_->Publish();
   world.Barrier();
-  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, elsewhere}, *file_, programs.compilation(), [mpi] {
+  const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
+  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, here, elsewhere}, *file_, programs.compilation(), [mpi] {
     if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
     _exit(static_cast<int>(ExitStatus::kFault));
   });

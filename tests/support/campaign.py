@@ -1,0 +1,108 @@
+"""Campaigns: runs of several layouts that are disturbed again and again until they are left alone to finish, and must then be bitwise the run
+that nobody disturbed. What was found stands in a state file, so that a stopped campaign goes on. Standard library only."""
+import json, os, random, shutil, signal, statistics, sys, tempfile, time
+
+from disturbed import same_run
+from jobs import Job
+from runs import Metrics
+
+# Ranks and deck: sharded weights (zero 3), tensor parallel, a pipeline, and four ranks in two ways.
+LAYOUTS = {"dp_shard 2": (2, ["parallel.dp_shard=2"]),
+           "tp 2": (2, ["parallel.tp=2"]),
+           "pp 3": (3, ["parallel.pp=3", "model.layers=3"]),
+           "pp 2 x tp 2": (4, ["parallel.pp=2", "parallel.tp=2"]),
+           "dp_replicate 2 x dp_shard 2": (4, ["parallel.dp_replicate=2", "parallel.dp_shard=2"])}
+BASE = ["checkpoint.restart=auto", "checkpoint.keep=3", "model.layers=2", "batch.global=4"]
+MOST_IN_A_ROW = 8  # disturbances of one run
+
+
+class Campaign:
+    """`counts` names what is counted, with zeros; `counted` the one that a campaign ends by."""
+
+    def __init__(self, folder, state_path, counted, counts, steps, every):
+        self.folder, self.state_path, self.counted, self.steps = folder, state_path, counted, steps
+        self.deck = [f"run.steps={steps}", f"checkpoint.every_steps={every}", *BASE]
+        self.state = {counted: 0, "runs": 0, "different": 0, "hung": 0, **counts, "ends": []}
+        if state_path and os.path.exists(state_path):
+            with open(state_path) as file:
+                self.state = json.load(file)
+        self.random = random.Random(self.state[counted] + 1)  # another one after each stop
+        self.straight = {}  # by layout: metrics, seconds
+
+    def disturb(self, home, layout):
+        """One start that is disturbed; adds to `counted` and returns True if the disturbance came in time."""
+        raise NotImplementedError
+
+    def start(self, home, layout, fault=None, rank=None):
+        ranks, degrees = LAYOUTS[layout]
+        return Job(home, ranks, [*self.deck, *degrees], fault, rank)
+
+    def undisturbed(self, layout):
+        """Metrics and seconds of the run that nobody disturbs."""
+        if layout not in self.straight:
+            home, begin = os.path.join(self.folder, layout.replace(" ", "-")), time.monotonic()
+            with self.start(home, layout) as job:
+                if job.wait()[0] != 0:
+                    sys.exit(job.text())
+            self.straight[layout] = Metrics(home), time.monotonic() - begin
+        return self.straight[layout]
+
+    def remember(self):
+        if self.state_path:
+            with open(self.state_path + ".new", "w") as file:
+                json.dump(self.state, file)
+            os.replace(self.state_path + ".new", self.state_path)
+
+    def ended(self, job, what):
+        """Waits for the end of a disturbed job; remembers how long it took, under which load."""
+        status, seconds = job.wait()
+        if status is None or status in (2, 3):
+            print(f"{what}: exit status {status}\n{job.text()}")
+        if status in (2, 3):
+            sys.exit("nothing but the disturbance may end a start")
+        self.state["hung"] += status is None
+        if status != 0:
+            self.state["ends"].append([round(seconds, 2), round(os.getloadavg()[0], 1), what])
+        return status
+
+    def one_run(self, most):
+        layout = self.random.choice(list(LAYOUTS))
+        straight, home = self.undisturbed(layout)[0], os.path.join(self.folder, "run")
+        for _ in range(min(most, self.random.randint(1, MOST_IN_A_ROW))):
+            again = self.disturb(home, layout)
+            self.remember()
+            if not again:
+                break
+        with self.start(home, layout) as job:
+            status, _ = job.wait()
+            same = status == 0 and same_run(home, straight, self.steps)
+            if not same:
+                print(f"{layout}: exit status {status}\n{job.text()}")
+        self.state["runs"] += 1
+        self.state["different"] += not same
+        self.remember()
+        shutil.rmtree(home)
+
+    def until(self, most):
+        while self.state[self.counted] < most:
+            self.one_run(most - self.state[self.counted])
+        return self.state
+
+
+def run(make, default):
+    """`make(folder, state_path)` makes the campaign; [COUNT [STATE]] are the arguments of the command. Returns its state."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # takes its job along
+    most = int(sys.argv[1]) if len(sys.argv) > 1 else default
+    state_path = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
+    with tempfile.TemporaryDirectory() as folder:
+        return make(folder, state_path).until(most)
+
+
+def times(ends):
+    """The histogram of (seconds, load, what) in words."""
+    if not ends:
+        return "none"
+    ordered = sorted(seconds for seconds, _, _ in ends)
+    slowest = max(ends)
+    return (f"median {statistics.median(ordered):.2f} s, p99 {ordered[int(0.99 * (len(ordered) - 1))]:.2f} s, slowest {slowest[0]:.2f} s "
+            f"({slowest[2]}, load {slowest[1]})")

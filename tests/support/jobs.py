@@ -1,0 +1,110 @@
+"""Jobs that are to be killed: started under mpirun in a session and a TMPDIR of their own, so that whatever they leave can be found and
+removed. Standard library only."""
+import contextlib, glob, os, re, shutil, signal, subprocess, time
+
+from disturbed import command
+from runs import DECK, ENVIRONMENT, executable
+
+PATIENCE = 120  # seconds for anything that should take a few
+TICK = 0.02     # seconds between two looks
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def read(path):
+    with contextlib.suppress(OSError):
+        with open(path, errors="replace") as file:
+            return file.read()
+    return ""
+
+
+def stat(pid):
+    """State letter, parent and session; nothing of a process that is gone."""
+    fields = read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
+    return (fields[0], int(fields[1]), int(fields[3])) if len(fields) > 3 else ("", 0, 0)
+
+
+def alive(pid):
+    return stat(pid)[0] not in ("", "Z", "X")
+
+
+def kill(victims, number=signal.SIGKILL):
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+class Job:
+    """One start. `fault` is set on one rank, or on all; what it holds goes on with `release`."""
+
+    def __init__(self, home, ranks, overrides, fault=None, rank=None):
+        self.home, self.size, self.hold, self.temporary = home, ranks, home + ".hold", home + ".tmp"
+        os.makedirs(self.temporary)
+        line, environment = command(ranks, ["run", DECK, "-d", home, *overrides], fault, rank)
+        self.log = open(home + ".log", "w+", encoding="utf-8", errors="replace")
+        self.launcher = subprocess.Popen(line, env=dict(environment, TMPDIR=self.temporary, ESPALIER_FAULT_HOLD=self.hold), stdin=subprocess.DEVNULL,
+                                         stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.seen, self.namespace, self.first_death = {self.launcher.pid}, None, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.look()
+        kill(filter(alive, self.seen))
+        self.launcher.wait()
+        self.log.close()
+        # Open MPI leaves its shared memory behind when ranks are killed, and its folders when the launcher is.
+        for path in glob.glob(f"/dev/shm/vader_segment.*.{self.namespace:x}.*") if self.namespace else []:
+            os.remove(path)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.hold)
+
+    def look(self):
+        """The processes that live now, but for the launcher; remembers them, and when the first death was seen."""
+        living = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if stat(pid)[2] == self.launcher.pid and alive(pid)]
+        self.seen.update(living)
+        if self.first_death is None and not all(map(alive, self.seen)):
+            self.first_death = time.monotonic()
+        for pid in living if self.namespace is None else []:
+            if match := re.search(r"\0PMIX_NAMESPACE=(\d+)\0", read(f"/proc/{pid}/environ")):
+                self.namespace = int(match[1])
+        return sorted(pid for pid in living if pid != self.launcher.pid)
+
+    def in_main(self):
+        """Process ids by rank, of those whose `main` takes signals: the program runs and catches all four."""
+        ranks = {}
+        for pid in self.look():
+            caught = re.search(r"^SigCgt:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
+            rank = re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)\0", read(f"/proc/{pid}/environ"))
+            with contextlib.suppress(OSError):
+                if caught and rank and os.path.samefile(f"/proc/{pid}/exe", executable()) and \
+                        all(int(caught[1], 16) >> (number - 1) & 1 for number in STOP_SIGNALS):
+                    ranks[int(rank[1])] = pid
+        return ranks
+
+    def until(self, condition):
+        """Looks until the condition holds, the launcher has ended, or patience has; returns whether it holds."""
+        end = time.monotonic() + PATIENCE
+        while not condition() and self.launcher.poll() is None and time.monotonic() < end:
+            self.look()
+            time.sleep(TICK)
+        return condition()
+
+    def held(self):
+        return self.until(lambda: os.path.exists(self.hold))
+
+    def release(self):
+        os.remove(self.hold)
+
+    def wait(self):
+        """Until every process has ended: exit status, and seconds since the first death. Status None: something outlived the patience."""
+        end = time.monotonic() + PATIENCE
+        while (self.launcher.poll() is None or self.look()) and time.monotonic() < end:
+            self.look()
+            time.sleep(TICK)
+        hung = self.launcher.poll() is None or self.look()
+        return None if hung else self.launcher.returncode, time.monotonic() - (self.first_death or time.monotonic())
+
+    def text(self):
+        return read(self.home + ".log")

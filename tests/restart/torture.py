@@ -51,6 +51,7 @@ class Torture(Campaign):
         one = self.random.sample(ranks, min(1, len(ranks)))
         what, victims = self.random.choice([("rank", one), ("ranks", ranks[1:] or ranks), ("ranks", ranks), ("launcher", launcher),
                                             ("launcher and rank", launcher + one)])
+        job.ending_since = time.monotonic()
         kill(victims or launcher)
         return what if victims else "launcher"
 

@@ -43,7 +43,7 @@ class Job:
         self.log = open(home + ".log", "w+", encoding="utf-8", errors="replace")
         self.launcher = subprocess.Popen(line, env=dict(environment, TMPDIR=self.temporary, ESPALIER_FAULT_HOLD=self.hold), stdin=subprocess.DEVNULL,
                                          stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
-        self.seen, self.namespace, self.first_death = {self.launcher.pid}, None, None
+        self.seen, self.namespace, self.ending_since = {self.launcher.pid}, None, None
 
     def __enter__(self):
         return self
@@ -61,11 +61,11 @@ class Job:
             os.remove(self.hold)
 
     def look(self):
-        """The processes that live now, but for the launcher; remembers them, and when the first death was seen."""
+        """The processes that live now, but for the launcher; remembers them, and when the first death was seen, unless `ending_since` is set."""
         living = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if stat(pid)[2] == self.launcher.pid and alive(pid)]
         self.seen.update(living)
-        if self.first_death is None and not all(map(alive, self.seen)):
-            self.first_death = time.monotonic()
+        if self.ending_since is None and not all(map(alive, self.seen)):
+            self.ending_since = time.monotonic()
         for pid in living if self.namespace is None else []:
             if match := re.search(r"\0PMIX_NAMESPACE=(\d+)\0", read(f"/proc/{pid}/environ")):
                 self.namespace = int(match[1])
@@ -98,13 +98,13 @@ class Job:
         os.remove(self.hold)
 
     def wait(self):
-        """Until every process has ended: exit status, and seconds since the first death. Status None: something outlived the patience."""
+        """Until every process has ended: exit status, and seconds since the strike, or else the first death. Status None: something outlived the patience."""
         end = time.monotonic() + PATIENCE
         while (self.launcher.poll() is None or self.look()) and time.monotonic() < end:
             self.look()
             time.sleep(TICK)
         hung = self.launcher.poll() is None or self.look()
-        return None if hung else self.launcher.returncode, time.monotonic() - (self.first_death or time.monotonic())
+        return None if hung else self.launcher.returncode, time.monotonic() - (self.ending_since or time.monotonic())
 
     def text(self):
         return read(self.home + ".log")

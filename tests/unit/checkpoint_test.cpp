@@ -32,26 +32,12 @@ using ::testing::StrEq;
 
 constexpr Degrees k111 = {1, 1, 1, 1, 1}, k222 = {2, 2, 1, 1, 2};
 
-std::string ReadText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-void WriteText(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
 void FlipByte(const std::string& path, int64_t offset) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekg(offset);
   const char byte = static_cast<char>(file.get() ^ 0x10);
   file.seekp(offset);
   file.put(byte);
-}
-
-std::vector<std::string> Names(const std::string& dir) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(dir)) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 /// The message of the UserError that `work` throws; its status must be kData.
@@ -377,7 +363,7 @@ TEST_F(CheckpointTest, TellsWhatItSavedAndLoaded) {
     EXPECT_THAT(loaded[rank].losses, ElementsAre(3.25, 3.1, 2.875));
   }
   EXPECT_THAT(Names(Dir() + "/new/checkpoints"), ElementsAre("latest", "step-00001200"));
-  EXPECT_EQ(ReadText(Dir() + "/new/checkpoints/latest"), "step-00001200\n");
+  EXPECT_EQ(ReadBytes(Dir() + "/new/checkpoints/latest"), "step-00001200\n");
 
   const Manifest manifest = ReadManifest(results[0].dir);
   EXPECT_EQ(manifest.ranks, 8);
@@ -414,7 +400,7 @@ TEST_F(CheckpointTest, EqualStateGivesEqualFiles) {
   ASSERT_THAT(SaveState(b, k222, 7, 1), Each(StrEq("")));
   ASSERT_EQ(Names(a + "/step-00000007"), Names(b + "/step-00000007"));
   for (const std::string& name : Names(a + "/step-00000007")) {
-    std::string one = ReadText(a + "/step-00000007/" + name), other = ReadText(b + "/step-00000007/" + name);
+    std::string one = ReadBytes(a + "/step-00000007/" + name), other = ReadBytes(b + "/step-00000007/" + name);
     if (name == "MANIFEST") {  // differs by its id, and so in its last line
       one.replace(one.find("\nid ") + 4, 32, 32, '0').resize(one.size() - 13);
       other.replace(other.find("\nid ") + 4, 32, 32, '0').resize(other.size() - 13);
@@ -447,8 +433,8 @@ TEST_F(CheckpointTest, MasterShowsWholeTensorsToOtherPrograms) {
   const auto dump = [&](const std::string& what) {
     const std::string command =
         "cd / && h5dump -y -o " + Dir() + "/dump " + what + " " + Step(3) + "/master.h5 > " + Dir() + "/out 2>&1";
-    EXPECT_EQ(std::system(command.c_str()), 0) << ReadText(Dir() + "/out");
-    std::string text = ReadText(Dir() + "/dump");
+    EXPECT_EQ(std::system(command.c_str()), 0) << ReadBytes(Dir() + "/out");
+    std::string text = ReadBytes(Dir() + "/dump");
     std::replace(text.begin(), text.end(), ',', ' ');
     std::vector<std::string> numbers;
     std::istringstream in(text);
@@ -465,7 +451,7 @@ TEST_F(CheckpointTest, MasterShowsWholeTensorsToOtherPrograms) {
     expect(prefix + std::string("h.0.c_attn.weight"), 5, 21);  // three pieces in each shard
   }
   dump("-d /deck");
-  EXPECT_THAT(ReadText(Dir() + "/dump"), HasSubstr("steps = 20"));
+  EXPECT_THAT(ReadBytes(Dir() + "/dump"), HasSubstr("steps = 20"));
 
   // A view over a missing shard must not look like weights.
   const Manifest manifest = ReadManifest(Step(3));
@@ -611,18 +597,18 @@ TEST_F(CheckpointTest, LatestIsTheLastOneCommitted) {
   SaveAt(k111, 10, 1);
   SaveAt(k111, 20, 2);
   fs::create_directories(Step(30));  // no MANIFEST: not committed
-  WriteText(Dir() + "/latest", "step-00000010\n");
+  WriteBytes(Dir() + "/latest", "step-00000010\n");
   EXPECT_EQ(FindLatest(Dir()), Step(10));
   for (const char* useless : {"", "step-00000030\n", "../step-00000010\n", "step-00000099\n", "/etc", "step-1"}) {
-    WriteText(Dir() + "/latest", useless);
+    WriteBytes(Dir() + "/latest", useless);
     EXPECT_EQ(FindLatest(Dir()), Step(20)) << useless;
   }
   EXPECT_EQ(LatestWithoutManifest(Dir()), std::nullopt);
-  WriteText(Dir() + "/latest", "step-00000030\n");
+  WriteBytes(Dir() + "/latest", "step-00000030\n");
   EXPECT_EQ(LatestWithoutManifest(Dir()), Step(30));
   // A run ended between the commit of step 20 and the renewal of `latest`.
-  WriteText(Dir() + "/latest", "step-00000010\n");
-  WriteText(Dir() + "/latest-" + ReadManifest(Step(20)).id, "step-00000020\n");
+  WriteBytes(Dir() + "/latest", "step-00000010\n");
+  WriteBytes(Dir() + "/latest-" + ReadManifest(Step(20)).id, "step-00000020\n");
   EXPECT_EQ(FindLatest(Dir()), Step(20));
   // A run ended before it could commit another step 20.
   fs::rename(Dir() + "/latest-" + ReadManifest(Step(20)).id, Dir() + "/latest-00000000000000000000000000000000");
@@ -663,7 +649,7 @@ TEST_F(CheckpointTest, AFailedWriterFailsTheSaveEverywhere) {
 }
 
 TEST_F(CheckpointTest, AFailedStartFailsTheSaveEverywhere) {
-  WriteText(Dir() + "/file", "");
+  WriteBytes(Dir() + "/file", "");
   const std::vector<std::string> errors = SaveState(Dir() + "/file", k222, 20, 2);
   EXPECT_THAT(errors, SizeIs(8));
   EXPECT_THAT(errors, Each(HasSubstr("file/step-00000020 is not saved")));

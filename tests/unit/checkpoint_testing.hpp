@@ -1,10 +1,12 @@
-// Ranks as threads of one process, and states of a small model with odd sizes, for the tests of checkpoints.
+// Ranks as threads of one process, states of a small model with odd sizes, and files, for the tests of checkpoints.
 #pragma once
 
+#include <algorithm>
 #include <barrier>
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <thread>
@@ -201,6 +203,21 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
+
+inline std::string ReadBytes(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void WriteBytes(const std::filesystem::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+/// What a directory holds, sorted.
+inline std::vector<std::string> Names(const std::string& dir) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 inline Metadata TestMetadata(int64_t step) {
   return {step, step * 8, "0.1.0", "0123abcd", {3.25, 3.1, 2.875}, "[run]\nsteps = 20\n"};

@@ -31,7 +31,8 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 }  // namespace
 
 Checkpointing::Checkpointing(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
-    : deck_(deck), programs_(programs), world_(world), reporter_(reporter), now_(fs::path(deck.run.dir) / "checkpoint_now") {
+    : deck_(deck), programs_(programs), world_(world), reporter_(reporter), conditions_(ConditionsOf(deck, programs, world)),
+      now_(fs::path(deck.run.dir) / "checkpoint_now") {
   const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep, mpi == nullptr ? 1 : mpi->NodeRanks()};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world, WritersOf(deck, mpi));
   if (world.Rank() == 0 && !saver_->refusal().empty())
@@ -75,7 +76,7 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
     if (root) spdlog::warn("{}: the deck computes otherwise with its weights, so their proof says nothing: {}", dir, differences);
     return;
   }
-  const Proof now = MakeProof(deck_, programs_, world_);
+  const Proof now = MakeProof(deck_, programs_, conditions_);
   const std::string mistake = OnRankZero(world_, [&] { return ProofMistake(*saved.proof, now); });
   if (!mistake.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, mistake));
 }
@@ -92,7 +93,7 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
   const Clock::time_point start = Clock::now();
   if (world_.Rank() == 0) now_.Begun(step);
   FaultPoint("proof");
-  const Proof proof = MakeProof(deck_, programs_, world_);
+  const Proof proof = MakeProof(deck_, programs_, conditions_);
   const double proof_ms = MillisecondsSince(start);
   last_save_ = Clock::now();
   if (!std::isfinite(proof.loss)) {

@@ -58,6 +58,7 @@ class Checkpointing {
   const Programs& programs_;
   World& world_;
   Reporter& reporter_;
+  const uint32_t conditions_;  ///< of every proof of this run
   std::optional<Saver> saver_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::deque<double> proof_ms_;  ///< of the saves not yet reported

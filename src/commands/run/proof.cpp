@@ -39,10 +39,13 @@ std::string Processor() {
   return "unknown";
 }
 
-/// Stands for everything that may change the last bits of a loss, on any rank. On rank 0.
-uint32_t Conditions(const Deck& deck, const Programs& programs, World& world) {
+}  // namespace
+
+uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) {
+  const std::vector<std::string> ranks = world.Gather(fmt::format("{} {} {}", CpuBf16Method(), Processor(), programs.threads()));
+  if (world.Rank() != 0) return 0;
   std::string text = fmt::format("{} {} {}", kVersion, kGitHash, programs.compilation().mesh.ToString());
-  for (const std::string& rank : world.Gather(fmt::format("{} {} {}", CpuBf16Method(), Processor(), programs.threads()))) text += "\n" + rank;
+  for (const std::string& rank : ranks) text += "\n" + rank;
   for (const DeckKey& key : DeckSchema())
     for (std::string_view section : {"model", "parallel", "pipeline", "batch", "precision", "recompute", "overlap"})
       if (key.section == section && key.FullName() != "batch.global")
@@ -50,9 +53,7 @@ uint32_t Conditions(const Deck& deck, const Programs& programs, World& world) {
   return Crc32c(text.data(), text.size());
 }
 
-}  // namespace
-
-Proof MakeProof(const Deck& deck, const Programs& programs, World& world) {
+Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions) {
   FixedTokens tokens(deck.model.seq_len, deck.model.vocab);
   BatchLayout layout = programs.layout();
   layout.microbatches = 1;
@@ -60,7 +61,7 @@ Proof MakeProof(const Deck& deck, const Programs& programs, World& world) {
   LoadBatch(tokens, {0, Order::kSequential}, layout, 0, batch);
   programs.proof().Fill(batch, layout.positions);
   programs.proof().executor->RunStep();
-  return {programs.proof().executor->GetScalar("mean_loss"), deck.precision.compute, Conditions(deck, programs, world)};
+  return {programs.proof().executor->GetScalar("mean_loss"), deck.precision.compute, conditions};
 }
 
 std::string ProofMistake(const Proof& saved, const Proof& now) {

@@ -9,8 +9,12 @@
 
 namespace espalier {
 
-/// The proof of the weights as they are now; `conditions` on rank 0 alone. Collective.
-Proof MakeProof(const Deck& deck, const Programs& programs, World& world);
+/// Stands for everything that may change the last bits of a loss, on any rank, and does not change within a run. On rank 0;
+/// 0 elsewhere. Collective.
+uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world);
+
+/// The proof of the weights as they are now, made under `conditions`. Collective.
+Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions);
 
 /// Why `now`, made of a loaded checkpoint, does not bear out what was saved; empty if it does. Bitwise under equal
 /// conditions, else within 1e-5 of the loss, or 1e-2 if one of them was computed in bf16.

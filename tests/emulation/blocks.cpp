@@ -1,0 +1,247 @@
+// Blocks of threads as fibers. A fiber runs thread after thread until one waits; that fiber is then that thread's, and another runs
+// the next: a kernel that never waits needs but one. All fibers of a host thread are kept for its later launches.
+#include <algorithm>
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "emulate.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier::emulation {
+namespace {
+
+using boost::context::fiber;
+
+constexpr int kWarp = 32;
+constexpr size_t kStackBytes = 256 << 10, kGuardBytes = 64;
+constexpr unsigned char kGuard = 0xa5, kNan = 0xff;
+
+struct Worker {
+  fiber inside;   ///< what the worker goes on with; held while it waits
+  fiber outside;  ///< the block that waits for the worker
+};
+
+struct Thread {
+  Worker* worker = nullptr;
+  bool ended = false;
+  Meeting meeting = Meeting::kNone;
+  uint32_t mask = 0;
+  uint64_t value = 0, result = 0;
+  int source = 0;
+};
+
+class Block {
+ public:
+  void Run(const Grid& grid, const std::function<void()>& body);
+  uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source);
+  int current() const { return current_; }
+  unsigned char* shared() { return shared_.data() + kGuardBytes; }
+
+ private:
+  void RunThreads();
+  void StartAll();
+  Worker& FreeWorker();
+  void Work(Worker& worker);
+  void RunThread(Worker& worker);
+  void Resume(Worker& worker) { worker.inside = std::move(worker.inside).resume(); }
+  void Continue(int thread);
+  void SetIndex(int thread);
+  bool CompleteWarps();
+  bool CompleteMeeting(int first);
+  bool CompleteBarrier();
+  void FillShared(size_t bytes);
+  bool SharedIsIntact() const;
+  [[noreturn]] void Fail(int thread, const std::string& what);
+  void Forget() { free_.clear(), workers_.clear(); }
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<Worker*> free_;
+  std::vector<Thread> threads_;
+  std::vector<unsigned char> shared_;
+  const std::function<void()>* body_ = nullptr;
+  std::exception_ptr error_;
+  int next_ = 0, current_ = 0;
+};
+
+thread_local Block block;
+
+void Block::Run(const Grid& grid, const std::function<void()>& body) {
+  body_ = &body;
+  threads_.assign(grid.threads.x * grid.threads.y * grid.threads.z, {});
+  FillShared(grid.shared_bytes);
+  RunThreads();
+  CHECK(SharedIsIntact(), "a kernel writes around its {} bytes of dynamic shared memory", grid.shared_bytes);
+}
+
+void Block::RunThreads() {
+  StartAll();
+  const auto ended = [](const Thread& thread) { return thread.ended; };
+  while (!std::all_of(threads_.begin(), threads_.end(), ended)) {
+    if (CompleteWarps() || CompleteBarrier()) continue;
+    Fail(static_cast<int>(std::find_if_not(threads_.begin(), threads_.end(), ended) - threads_.begin()),
+         "waits for threads that have ended, or that wait for something else");
+  }
+}
+
+void Block::StartAll() {
+  next_ = 0;
+  while (next_ < static_cast<int>(threads_.size())) Continue(-1);
+}
+
+/// Goes on with a thread, or (-1) with those that have not begun.
+void Block::Continue(int thread) {
+  if (thread >= 0) SetIndex(thread);
+  Resume(thread >= 0 ? *threads_[static_cast<size_t>(thread)].worker : FreeWorker());
+  if (!error_) return;
+  Forget();
+  std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+Worker& Block::FreeWorker() {
+  if (free_.empty()) {
+    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    worker.inside = fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes), [this, &worker](fiber&& outside) {
+      worker.outside = std::move(outside);
+      for (;;) Work(worker);
+      return std::move(worker.outside);
+    });
+    return worker;
+  }
+  Worker& worker = *free_.back();
+  free_.pop_back();
+  return worker;
+}
+
+void Block::Work(Worker& worker) {
+  while (next_ < static_cast<int>(threads_.size()) && !error_) RunThread(worker);
+  free_.push_back(&worker);
+  worker.outside = std::move(worker.outside).resume();
+}
+
+void Block::RunThread(Worker& worker) {
+  const int thread = next_++;
+  threads_[static_cast<size_t>(thread)].worker = &worker;
+  SetIndex(thread);
+  try {
+    (*body_)();
+  } catch (const boost::context::detail::forced_unwind&) {
+    throw;
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  threads_[static_cast<size_t>(current_)].ended = true;
+}
+
+void Block::SetIndex(int thread) {
+  current_ = thread;
+  const auto t = static_cast<unsigned>(thread);
+  threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
+}
+
+uint64_t Block::Meet(Meeting meeting, uint32_t mask, uint64_t value, int source) {
+  Thread& thread = threads_[static_cast<size_t>(current_)];
+  thread.meeting = meeting;
+  thread.mask = mask;
+  thread.value = value;
+  thread.source = source;
+  thread.worker->outside = std::move(thread.worker->outside).resume();
+  return thread.result;
+}
+
+bool Block::CompleteWarps() {
+  bool any = false;
+  for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
+    const Meeting meeting = threads_[static_cast<size_t>(t)].meeting;
+    if (meeting == Meeting::kNone || meeting == Meeting::kBlock || !CompleteMeeting(t)) continue;
+    any = true;
+    t = t / kWarp * kWarp - 1;  // the same warp again, for as long as it gets on
+  }
+  return any;
+}
+
+/// Completes what `first` waits for if all lanes of its mask wait for the same.
+bool Block::CompleteMeeting(int first) {
+  const Thread wanted = threads_[static_cast<size_t>(first)];
+  const int warp = first / kWarp * kWarp, last = std::min(warp + kWarp, static_cast<int>(threads_.size()));
+  if ((wanted.mask >> (first - warp) & 1) == 0) Fail(first, "waits in its warp without being named by its mask");
+  if (last - warp < kWarp && wanted.mask >> (last - warp) != 0) Fail(first, "names lanes that its warp does not have");
+  uint64_t ballot = 0;
+  for (int t = warp; t < last; ++t) {
+    const Thread& thread = threads_[static_cast<size_t>(t)];
+    if ((wanted.mask >> (t - warp) & 1) == 0) continue;
+    if (thread.meeting != wanted.meeting || thread.mask != wanted.mask) return false;
+    if (thread.value != 0) ballot |= uint64_t{1} << (t - warp);
+  }
+  for (int t = warp; t < last; ++t) {
+    Thread& thread = threads_[static_cast<size_t>(t)];
+    if ((wanted.mask >> (t - warp) & 1) == 0) continue;
+    if (wanted.meeting == Meeting::kShuffle && (wanted.mask >> thread.source & 1) == 0) Fail(t, "shuffles from a lane outside its mask");
+    thread.result = wanted.meeting == Meeting::kShuffle ? threads_[static_cast<size_t>(warp + thread.source)].value : ballot;
+    thread.meeting = Meeting::kNone;
+  }
+  for (int t = warp; t < last; ++t)
+    if ((wanted.mask >> (t - warp) & 1) != 0) Continue(t);
+  return true;
+}
+
+bool Block::CompleteBarrier() {
+  for (const Thread& thread : threads_)
+    if (thread.meeting != Meeting::kBlock) return false;
+  for (Thread& thread : threads_) thread.meeting = Meeting::kNone;
+  for (size_t t = 0; t < threads_.size(); ++t) Continue(static_cast<int>(t));
+  return true;
+}
+
+void Block::FillShared(size_t bytes) {
+  shared_.assign(bytes + 2 * kGuardBytes, kGuard);
+  std::fill_n(shared(), bytes, kNan);
+}
+
+bool Block::SharedIsIntact() const {
+  const auto is_guard = [](unsigned char byte) { return byte == kGuard; };
+  return std::all_of(shared_.begin(), shared_.begin() + kGuardBytes, is_guard) && std::all_of(shared_.end() - kGuardBytes, shared_.end(), is_guard);
+}
+
+void Block::Fail(int thread, const std::string& what) {
+  const uint3 at = blockIdx;
+  Forget();
+  CHECK(false, "thread {} of block ({}, {}, {}) {}", thread, at.x, at.y, at.z, what);
+  std::terminate();
+}
+
+void IssueAtOnce(cudaStream_t, std::function<void()> work) { work(); }
+
+/// The limits of compute capability 8.0 to 9.0.
+void CheckLimits(const Grid& grid) {
+  const dim3 blocks = grid.blocks, threads = grid.threads;
+  CHECK(blocks.x > 0 && blocks.y > 0 && blocks.z > 0 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 && blocks.z <= 65535,
+        "a grid of {} x {} x {} blocks", blocks.x, blocks.y, blocks.z);
+  const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
+  CHECK(count > 0 && count <= 1024 && threads.z <= 64, "blocks of {} x {} x {} threads", threads.x, threads.y, threads.z);
+  CHECK(grid.shared_bytes <= 227 << 10, "{} bytes of dynamic shared memory", grid.shared_bytes);
+}
+
+}  // namespace
+
+void (*issue)(cudaStream_t stream, std::function<void()> work) = IssueAtOnce;
+
+void RunGrid(const Grid& grid, const std::function<void()>& thread) {
+  CheckLimits(grid);
+  gridDim = grid.blocks;
+  blockDim = grid.threads;
+  for (unsigned z = 0; z < grid.blocks.z; ++z)
+    for (unsigned y = 0; y < grid.blocks.y; ++y)
+      for (unsigned x = 0; x < grid.blocks.x; ++x) {
+        blockIdx = {x, y, z};
+        block.Run(grid, thread);
+      }
+}
+
+uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source) { return block.Meet(meeting, mask, value, source); }
+int Lane() { return block.current() % kWarp; }
+unsigned char* SharedMemory() { return block.shared(); }
+
+}  // namespace espalier::emulation

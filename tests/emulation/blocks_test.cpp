@@ -1,0 +1,106 @@
+// The emulation itself: that barriers and shuffles do what CUDA's do, and that what no kernel may do is found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "espalier/util/error.hpp"
+#include "kernels/cuda/launch.cuh"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+template <typename... Parameters, typename... Arguments>
+void Start(void (*kernel)(Parameters...), int blocks, int threads, int shared_bytes, Arguments... arguments) {
+  cuda::Launch(kernel, dim3(unsigned(blocks)), dim3(unsigned(threads)), size_t(shared_bytes), nullptr, arguments...);
+}
+
+__global__ void Indices(int* out) { out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] += int(threadIdx.x + 100 * blockIdx.x + 1000 * blockIdx.y); }
+
+TEST(Emulation, EveryThreadRunsOnce) {
+  std::vector<int> out(2 * 3 * 40);
+  cuda::Launch(Indices, dim3(3, 2), dim3(40), 0, nullptr, out.data());
+  for (int i = 0; i < 240; ++i) EXPECT_EQ(out[size_t(i)], i % 40 + i / 40 % 3 * 100 + i / 120 * 1000);
+}
+
+/// Sum of the thread indices of a block, by a tree in shared memory.
+__global__ void TreeSum(int* out) {
+  SHARED_ARRAY(int, sums);
+  sums[threadIdx.x] = int(threadIdx.x);
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = sums[0];
+}
+
+TEST(Emulation, BarriersOrderABlock) {
+  std::vector<int> out(3);
+  Start(TreeSum, 3, 256, 1024, out.data());
+  EXPECT_THAT(out, ::testing::Each(255 * 128));
+}
+
+__global__ void Shuffles(int* out) {
+  const int lane = int(threadIdx.x % 32);
+  int sum = lane;
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+  int* mine = out + 6 * threadIdx.x;
+  mine[0] = sum;
+  mine[1] = __shfl_down_sync(0xffffffffu, lane, 3);
+  mine[2] = __shfl_up_sync(0xffffffffu, lane, 3, 8);
+  mine[3] = __shfl_sync(0xffffffffu, lane, 5);
+  mine[4] = int(__ballot_sync(0xffffffffu, lane % 3 == 0));
+  if (lane < 16) mine[5] = __shfl_xor_sync(0xffffu, lane, 8);
+}
+
+TEST(Emulation, ShufflesAreThoseOfAWarp) {
+  std::vector<int> out(64 * 6);
+  Start(Shuffles, 1, 64, 0, out.data());
+  for (int t = 0; t < 64; ++t) {
+    const int lane = t % 32, *mine = &out[size_t(6 * t)];
+    EXPECT_EQ(mine[0], 496);
+    EXPECT_EQ(mine[1], lane + 3 < 32 ? lane + 3 : lane);
+    EXPECT_EQ(mine[2], lane % 8 >= 3 ? lane - 3 : lane);
+    EXPECT_EQ(mine[3], 5);
+    EXPECT_EQ(mine[4], 0x49249249);
+    EXPECT_EQ(mine[5], lane < 16 ? lane ^ 8 : 0);
+  }
+}
+
+__global__ void HalfWaits() {
+  if (threadIdx.x < 32) __syncthreads();
+}
+__global__ void LaneIsMissing() {
+  if (threadIdx.x != 7) __shfl_xor_sync(0xffffffffu, 1, 1);
+}
+__global__ void Overflows() {
+  SHARED_ARRAY(int, x);
+  x[threadIdx.x] = 1;
+}
+__global__ void ReadsWhatNobodyWrote(float* out) {
+  SHARED_ARRAY(float, x);
+  out[0] = x[0];
+}
+
+TEST(Emulation, MistakesAreFound) {
+  EXPECT_THAT([] { Start(HalfWaits, 1, 64, 0); }, ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
+  EXPECT_THAT([] { Start(LaneIsMissing, 1, 32, 0); }, ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
+  std::vector<int> out(48 * 6);
+  EXPECT_THAT([&] { Start(Shuffles, 1, 48, 0, out.data()); }, ThrowsMessage<InvariantError>(HasSubstr("lanes that its warp does not have")));
+  EXPECT_THAT([] { Start(Overflows, 1, 64, 252); }, ThrowsMessage<InvariantError>(HasSubstr("writes around its 252 bytes")));
+  EXPECT_THAT([] { Start(HalfWaits, 0, 64, 0); }, ThrowsMessage<InvariantError>(HasSubstr("a grid of 0 x 1 x 1")));
+  float found = 0;
+  Start(ReadsWhatNobodyWrote, 1, 1, 4, &found);
+  EXPECT_TRUE(std::isnan(found));
+}
+
+TEST(Emulation, GoesOnAfterAMistake) {
+  EXPECT_THROW(Start(HalfWaits, 1, 64, 0), InvariantError);
+  std::vector<int> out(1);
+  Start(TreeSum, 1, 64, 256, out.data());
+  EXPECT_EQ(out[0], 63 * 32);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,116 @@
+// The small part of CUDA that kernels use, on the host: included by src/kernels/cuda/launch.cuh where ESPALIER_EMULATE is defined.
+// Blocks run one after the other, a block's threads as fibers: one runs until it must wait for others, at a barrier or in a shuffle.
+// What no kernel may do is an error (InvariantError): barriers that not all threads reach, shuffles that a named lane does not join,
+// launches beyond the device's limits, writes around the dynamic shared memory. That memory holds NaN when a block begins.
+// Headers of the toolkit give the types; nothing of its libraries is linked.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+
+namespace espalier::emulation {
+
+struct Grid {
+  dim3 blocks, threads;
+  size_t shared_bytes;
+};
+
+/// Runs `thread` once for every thread of the grid; on return all is done.
+void RunGrid(const Grid& grid, const std::function<void()>& thread);
+
+/// Where a launch goes: at once, unless a runtime with streams of its own sets another.
+extern void (*issue)(cudaStream_t stream, std::function<void()> work);
+
+/// What threads may wait for: all of the block, or the lanes of a warp that `mask` names.
+enum class Meeting : uint8_t { kNone, kBlock, kWarp, kShuffle, kBallot };
+
+/// Waits for the others. kShuffle: the `value` of lane `source`; kBallot: the lanes whose value is not 0.
+uint64_t Meet(Meeting meeting, uint32_t mask = 0, uint64_t value = 0, int source = 0);
+
+/// Index of the calling thread in its warp.
+int Lane();
+
+/// The block's dynamic shared memory.
+unsigned char* SharedMemory();
+
+template <typename T>
+T Shuffle(uint32_t mask, T value, int source) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = Meet(Meeting::kShuffle, mask, bits, source);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/// `lane`, or the caller's own where that lies outside its group of `width` lanes.
+inline int LaneInGroup(int lane, int width) { return lane >= 0 && lane / width == Lane() / width ? lane : Lane(); }
+
+}  // namespace espalier::emulation
+
+// NOLINTBEGIN: CUDA's names
+inline thread_local constinit uint3 threadIdx{}, blockIdx{};
+inline thread_local constinit dim3 blockDim, gridDim;
+inline constexpr int warpSize = 32;
+
+#undef __shared__
+#define __shared__ static thread_local
+#define SHARED_ARRAY(type, name) type* name = reinterpret_cast<type*>(::espalier::emulation::SharedMemory())
+#ifndef __launch_bounds__
+#define __launch_bounds__(...)
+#endif
+
+inline void __syncthreads() { espalier::emulation::Meet(espalier::emulation::Meeting::kBlock); }
+inline void __syncwarp(uint32_t mask = 0xffffffffu) { espalier::emulation::Meet(espalier::emulation::Meeting::kWarp, mask); }
+inline uint32_t __ballot_sync(uint32_t mask, int vote) {
+  return static_cast<uint32_t>(espalier::emulation::Meet(espalier::emulation::Meeting::kBallot, mask, vote != 0));
+}
+inline int __any_sync(uint32_t mask, int vote) { return __ballot_sync(mask, vote) != 0; }
+inline int __all_sync(uint32_t mask, int vote) { return __ballot_sync(mask, vote) == mask; }
+template <typename T>
+T __shfl_sync(uint32_t mask, T value, int lane, int width = 32) {
+  return espalier::emulation::Shuffle(mask, value, espalier::emulation::Lane() / width * width + lane % width);
+}
+template <typename T>
+T __shfl_xor_sync(uint32_t mask, T value, int lanes, int width = 32) {
+  return espalier::emulation::Shuffle(mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() ^ lanes, width));
+}
+template <typename T>
+T __shfl_down_sync(uint32_t mask, T value, unsigned lanes, int width = 32) {
+  return espalier::emulation::Shuffle(mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() + int(lanes), width));
+}
+template <typename T>
+T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32) {
+  return espalier::emulation::Shuffle(mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() - int(lanes), width));
+}
+
+template <typename T>
+T __ldg(const T* p) { return *p; }
+inline int __popc(uint32_t x) { return std::popcount(x); }
+inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
+inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+// NOLINTEND
+
+namespace espalier::cuda {
+
+/// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
+template <typename... Parameters, typename... Arguments>
+void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
+  emulation::issue(stream, [=, parameters = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
+    emulation::RunGrid({blocks, threads, shared_bytes}, [&] { std::apply(kernel, parameters); });
+  });
+}
+
+}  // namespace espalier::cuda

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <span>
 
 #include "checkpoint/agree.hpp"
 #include "checkpoint/contents.hpp"
+#include "checkpoint/destination.hpp"
 #include "checkpoint/runs.hpp"
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
@@ -51,7 +51,7 @@ struct Need {
   const ManifestTensor* tensor;
   const ManifestPiece* piece;
   Box box;  ///< of the local tensor, as indices of the stored one
-  char* data;
+  const LocalTensor* own;
 };
 
 /// A tensor that nobody fills would start from whatever the memory held.
@@ -75,7 +75,7 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
     const Box box = own.tensor->StoredBox(mesh, coordinate);
     const ManifestTensor* tensor = stored.at(own.tensor->StoredName());
     for (const ManifestPiece& piece : tensor->pieces)
-      if (!IsEmpty(Intersect(piece.box, box))) needs.push_back({tensor, &piece, box, static_cast<char*>(own.data)});
+      if (!IsEmpty(Intersect(piece.box, box))) needs.push_back({tensor, &piece, box, &own});
   }
   std::stable_sort(needs.begin(), needs.end(), [](const Need& a, const Need& b) {
     return std::tie(a.piece->file, a.piece->offset) < std::tie(b.piece->file, b.piece->offset);
@@ -83,25 +83,25 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
   return needs;
 }
 
-/// The same piece straight into its place.
+/// The same piece straight into its place on the host.
 uint32_t ReadInPlace(const File& file, const Need& need) {
+  char* const data = static_cast<char*>(need.own->data);
   uint32_t crc = 0;
   for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {
     const int64_t bytes = std::min(kChunk, need.piece->Bytes() - at);
-    file.Read(need.data + at, bytes, need.piece->offset + at);
-    crc = Crc32c(need.data + at, static_cast<size_t>(bytes), crc);
+    file.Read(data + at, bytes, need.piece->offset + at);
+    crc = Crc32c(data + at, static_cast<size_t>(bytes), crc);
   }
   return crc;
 }
 
 /// Copies what the chunk [at, at + bytes) of the piece holds of the runs; leaves `runs` at the first that goes on
 /// beyond it.
-void CopyRuns(const char* chunk, int64_t at, int64_t bytes, char* out, Runs& runs) {
+void CopyRuns(const char* chunk, int64_t at, int64_t bytes, Destination& out, Runs& runs) {
   for (; !runs.Done(); runs.Next()) {
     const int64_t begin = std::max(runs.From(), at);
     const int64_t end = std::min(runs.From() + runs.Bytes(), at + bytes);
-    if (begin < end)
-      std::memcpy(out + runs.To() + (begin - runs.From()), chunk + (begin - at), static_cast<size_t>(end - begin));
+    if (begin < end) out.Put(runs.To() + (begin - runs.From()), chunk + (begin - at), end - begin);
     if (runs.From() + runs.Bytes() > at + bytes) return;
   }
 }
@@ -110,12 +110,14 @@ uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buff
   buffer.resize(static_cast<size_t>(std::min(kChunk, need.piece->Bytes())));
   uint32_t crc = 0;
   Runs runs(need.piece->box, need.box);
+  Destination out(*need.own);
   for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {
     const int64_t bytes = std::min(kChunk, need.piece->Bytes() - at);
     file.Read(buffer.data(), bytes, need.piece->offset + at);
     crc = Crc32c(buffer.data(), static_cast<size_t>(bytes), crc);
-    CopyRuns(buffer.data(), at, bytes, need.data, runs);
+    CopyRuns(buffer.data(), at, bytes, out, runs);
   }
+  out.Flush();
   return crc;
 }
 
@@ -127,7 +129,7 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
   std::vector<std::string> mistakes;
   for (const Need& need : needs) {
-    const uint32_t crc = need.piece->box == need.box ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
+    const uint32_t crc = need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
     if (crc != need.piece->crc)
       mistakes.push_back(
           fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",

@@ -36,7 +36,10 @@ Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std
              World& world, std::unique_ptr<World> writers)
     : options_(std::move(options)), tensors_(tensors), mesh_(mesh), world_(world), writers_(std::move(writers)) {
   Plan(local);
-  if (writers_ != nullptr) MakeRoom(options_.ranks_on_node);
+  const bool on_device = world_.Or(OnHost() ? 0 : 1) != 0;
+  if (writers_ != nullptr || on_device) MakeRoom(options_.ranks_on_node);
+  if (on_device && staging_ == nullptr) throw UserError(ExitStatus::kDoesNotFit, "checkpoints: no room on the host for a copy of the state: " + refusal_);
+  asynchronous_ = writers_ != nullptr && staging_ != nullptr;
 }
 
 Saver::~Saver() { Wait(); }
@@ -53,6 +56,10 @@ void Saver::Plan(const std::vector<LocalTensor>& local) {
   }
 }
 
+bool Saver::OnHost() const {
+  return std::ranges::all_of(pieces_, [](const Staged& piece) { return piece.tensor.OnHost(); });
+}
+
 /// Looked at on every rank before any takes it: memory that is not there would end the process when it is touched.
 void Saver::MakeRoom(int ranks_on_node) {
   const int64_t available = AvailableMemory();
@@ -61,7 +68,7 @@ void Saver::MakeRoom(int ranks_on_node) {
     reason = fmt::format("{} ranks would need {} bytes each, {} are available", ranks_on_node, bytes_, available);
   if (world_.Or(reason.empty() ? 0 : 1) == 0) try {
       FaultPoint("staging");
-      staging_ = std::make_unique<HostArena>(bytes_);
+      staging_ = options_.make_staging ? options_.make_staging(bytes_) : std::make_unique<HostArena>(bytes_);
     } catch (const UserError& error) {
       reason = error.what();
     }
@@ -76,7 +83,10 @@ std::vector<LocalTensor> Saver::Copy() const {
   std::vector<LocalTensor> copies;
   for (const Staged& piece : pieces_) {
     std::byte* copy = staging_->At(piece.offset, piece.bytes);
-    std::memcpy(copy, piece.tensor.data, static_cast<size_t>(piece.bytes));
+    if (piece.tensor.arena != nullptr)
+      piece.tensor.arena->Read(piece.tensor.data, copy, piece.bytes);
+    else
+      std::memcpy(copy, piece.tensor.data, static_cast<size_t>(piece.bytes));
     copies.push_back({piece.tensor.tensor, copy});
   }
   return copies;
@@ -103,7 +113,7 @@ void Saver::Save(Metadata metadata) {
   if (!Asynchronous()) {
     std::vector<LocalTensor> local;
     for (const Staged& piece : pieces_) local.push_back(piece.tensor);
-    in_flight_ = Write(metadata, local, world_);
+    in_flight_ = Write(metadata, staging_ == nullptr ? local : Copy(), world_);
     blocked_ms_ = MillisecondsSince(start);
     return;
   }

@@ -38,7 +38,7 @@ std::string RangesText(const std::vector<int>& numbers) {
 
 /// What a checkpoint copies on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& c) {
-  return c.deck.checkpoint.asynchronous ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh)) : 0;
+  return c.deck.checkpoint.asynchronous || c.deck.run.device == "cuda" ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh)) : 0;
 }
 
 void PrintPlan(const WorldPlan& plan, int64_t staging_bytes) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "commands/build_info.hpp"
 #include "commands/run/boundary.hpp"
 #include "commands/run/checkpointing.hpp"
+#include "commands/run/choose_device.hpp"
 #include "commands/run/ending.hpp"
 #include "commands/run/evaluation.hpp"
 #include "commands/run/guard.hpp"
@@ -43,6 +45,13 @@ void WriteFile(const fs::path& path, const std::string& text) {
   if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path.string()));
 }
 
+/// A step that was begun, and not yet awaited.
+struct StepUnderWay {
+  int64_t step;
+  double lr, data_ms;
+  std::chrono::steady_clock::time_point began;
+};
+
 class Training {
  public:
   Training(const RunOptions& options, World& world, MpiWorld* mpi) : options_(options), world_(world), mpi_(mpi) {}
@@ -68,9 +77,11 @@ class Training {
     Together(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
   }
 
-  // 2. Programs and their memory.
+  // 2. What the ranks compute on, programs and their memory.
   void Compile() {
-    programs_.emplace(deck(), world_, mpi_);
+    asked_ = EffectiveDeck(deck());
+    device_ = ChooseDevice(start_.loaded.deck, world_, mpi_);
+    programs_.emplace(deck(), world_, mpi_, *device_);
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
   }
@@ -105,21 +116,21 @@ class Training {
     start.version = fmt::format("{} ({})", kVersion, kGitHash);
     start.deck = deck().name;
     start.ranks = world_.Size();
-    start.threads = programs_->threads();
+    start.device = deck().run.device;
+    start.threads = ThreadCount(deck(), mpi_ == nullptr ? 1 : mpi_->NodeRanks());
     start.mesh = programs_->compilation().mesh;
     start.parameters = programs_->compilation().parameter_count;
     start.tokens_per_step = TokensPerStep();
     start.first_step = step_ + 1;
     start.startup_ms = MillisecondsSince(options_.began);
     report_->Start(start);
-    if (!Root()) return;
-    spdlog::info("bf16 products: {}", CpuBf16Method());
-    if (const std::string notice = ending_->Notice(); !notice.empty()) spdlog::info("{}", notice);
+    AnnounceDevices(*device_, world_);
+    if (const std::string notice = ending_->Notice(); Root() && !notice.empty()) spdlog::info("{}", notice);
   }
 
   // 5. State: from a checkpoint, or from nothing.
   void Restore() {
-    checkpoints_.emplace(deck(), *programs_, world_, mpi_, *report_);
+    checkpoints_.emplace(deck(), asked_, *programs_, world_, mpi_, *report_);
     step_ = checkpoints_->Restore(start_);
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
     ending_.emplace(deck(), world_, options_.began);
@@ -134,31 +145,44 @@ class Training {
     loader_.emplace(std::move(source_), order, programs_->layout(), step_);
   }
 
-  // 6. Steps. A run that is to end before the first of them leaves the state that it would have begun with.
+  // 6. Steps. A run that is to end before the first of them leaves the state that it would have begun with. Where the device takes
+  // steps ahead, the next one runs while the loss of the one before is read, judged and reported.
   void Train() {
     if (!Last() && AtBoundary().stop) checkpoints_->SaveUnlessThere(step_, losses_);
     while (!Last() && !stopped_) {
-      FaultPoint("step");
-      StepRecord record = TrainStep();
+      while (MayBegin()) BeginStep();
+      StepRecord record = AwaitStep();
       if (!Guarded(record)) continue;
       ending_->StepTook(record.step_ms);
       const Boundary boundary = AtBoundary();
-      if (Last() || stopped_ || checkpoints_->Due(step_) || (boundary.save && !boundary.saving))
+      if (Quiet() && (Last() || stopped_ || checkpoints_->Due(step_) || (boundary.save && !boundary.saving)))
         record.checkpoint_ms = watch_->During(Activity::kSaving, [&] { return checkpoints_->Save(step_, losses_); });
       report_->Step(record);
       checkpoints_->Report();
-      if (Last() || (!stopped_ && Validates())) Validate();
+      if (Last() || (!stopped_ && ValidatesAfter(step_))) Validate();
     }
   }
-  /// A save that the clock or a person asks for is put off while another is in flight: it would only make training wait.
+  /// No step is under way: the state is that after `step_`.
+  bool Quiet() const { return under_way_.empty(); }
+  /// One more step may be begun: nothing is to be done between it and the one before.
+  bool MayBegin() const {
+    if (Quiet()) return true;
+    const int64_t last = under_way_.back().step;
+    return !held_ && last < deck().run.steps && std::ssize(under_way_) <= programs_->train().executor->StepsAhead() &&
+           !checkpoints_->Due(last) && !ValidatesAfter(last);
+  }
+  /// A save that the clock or a person asks for is put off while another is in flight: it would only make training wait. A save or
+  /// the end wait until every step that was begun is judged.
   Boundary AtBoundary() {
-    const std::string wish = ending_->Wish(Validates() ? slowest_validation_ms_ : 0, checkpoints_->SlowestSaveMs());
+    const double beside_ms = (ValidatesAfter(step_) ? slowest_validation_ms_ : 0) + static_cast<double>(under_way_.size()) * last_step_ms_;
+    const std::string wish = ending_->Wish(beside_ms, checkpoints_->SlowestSaveMs());
     const Boundary all = Agree(world_, {.save = checkpoints_->Wanted(), .stop = !wish.empty(), .saving = checkpoints_->Busy()});
-    stopped_ = all.stop && !Last();
+    held_ = !Quiet() && (all.stop || (all.save && !all.saving));
+    stopped_ = Quiet() && all.stop && !Last();
     if (stopped_) report_->Stop(step_, ending_->Reasons(wish));
     return all;
   }
-  bool Validates() const { return evaluation_ && step_ > 0 && step_ % deck().data.validate_every_steps == 0; }
+  bool ValidatesAfter(int64_t step) const { return evaluation_ && step > 0 && step % deck().data.validate_every_steps == 0; }
   void Validate() {
     if (!evaluation_) return;
     const auto before = std::chrono::steady_clock::now();
@@ -166,18 +190,33 @@ class Training {
     slowest_validation_ms_ = std::max(slowest_validation_ms_, MillisecondsSince(before));
   }
 
-  StepRecord TrainStep() {
-    const auto before = std::chrono::steady_clock::now();
+  void BeginStep() {
+    FaultPoint("step");
+    const int64_t step = (Quiet() ? step_ : under_way_.back().step) + 1;
+    StepUnderWay next{step, LearningRate(deck(), step), 0, std::chrono::steady_clock::now()};
     programs_->train().Fill(NextBatch(), programs_->layout().positions);
-    const double lr = LearningRate(deck(), step_ + 1);
+    next.data_ms = loader_->wait_ms();
     Executor& executor = *programs_->train().executor;
-    executor.SetScalar("lr", static_cast<float>(lr));
-    executor.SetScalar("step", static_cast<float>(step_ + 1));
-    watch_->BeginStep(step_ + 1);
-    const StepTimes times = executor.RunStep();
+    executor.SetScalar("lr", static_cast<float>(next.lr));
+    executor.SetScalar("step", static_cast<float>(step));
+    watch_->InStep(step);
+    executor.Begin();
+    under_way_.push_back(next);
+  }
+  StepRecord AwaitStep() {
+    const StepUnderWay oldest = under_way_.front();
+    watch_->InStep(oldest.step);
+    const StepTimes times = programs_->train().executor->End();
     watch_->EndStep();
+    under_way_.pop_front();
     ++step_;
-    return Record(times, lr, MillisecondsSince(before));
+    last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
+    last_end_ = std::chrono::steady_clock::now();
+    return Record(times, oldest);
+  }
+  /// After a step that is given up: the weights are read again, or never used.
+  void ForgetStepsUnderWay() {
+    for (; !Quiet(); under_way_.pop_front()) programs_->train().executor->End();
   }
   const Batch& NextBatch() {
     try {
@@ -189,20 +228,20 @@ class Training {
     }
   }
 
-  StepRecord Record(const StepTimes& times, double lr, double step_ms) {
+  StepRecord Record(const StepTimes& times, const StepUnderWay& step) {
     StepRecord record;
-    record.step = step_;
+    record.step = step.step;
     record.loss = programs_->train().executor->GetScalar("mean_loss");
     record.grad_norm = programs_->train().executor->GetScalar("norm");
-    record.lr = lr;
-    record.tokens = step_ * TokensPerStep();
-    record.step_ms = step_ms;
-    record.tokens_per_s = static_cast<double>(TokensPerStep()) / (step_ms / 1e3);
+    record.lr = step.lr;
+    record.tokens = step.step * TokensPerStep();
+    record.step_ms = last_step_ms_;
+    record.tokens_per_s = static_cast<double>(TokensPerStep()) / (last_step_ms_ / 1e3);
     record.peak_bytes = programs_->arena().HighWater();
     record.compute_ms = times.compute_ms;
     record.exposed_comm_ms = times.exposed_comm_ms;
     record.idle_ms = times.idle_ms;
-    record.data_ms = loader_->wait_ms();
+    record.data_ms = step.data_ms;
     return record;
   }
   /// False if the step was given up. The update read `apply`: what is not finite has changed no weight.
@@ -214,13 +253,13 @@ class Training {
       return true;
     }
     const std::string reason = fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm,
-                                           FirstNonFinite(*programs_, world_));
+                                           Quiet() ? FirstNonFinite(*programs_, world_) : FirstNonFiniteOfResults(*programs_));
     if (verdict == Guard::Verdict::kSkip) return report_->Skipped(record.step, reason), true;
     report_->Step(record);
+    ForgetStepsUnderWay();
     if (verdict == Guard::Verdict::kRollBack && watch_->During(Activity::kSaving, [&] { return RollBack(reason); })) return false;
     checkpoints_->Finish();
-    throw UserError(ExitStatus::kFault, fmt::format("step {}: {}; the weights are those of step {}{}", record.step, reason, record.step - 1,
-                                                    guard_->Limit()));
+    throw UserError(ExitStatus::kFault, fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_->Limit()));
   }
   /// To the last checkpoint, and on behind the samples consumed so far; false if there is none.
   bool RollBack(const std::string& reason) {
@@ -258,6 +297,8 @@ class Training {
   World& world_;
   MpiWorld* mpi_;
   Start start_;
+  std::string asked_;  ///< the deck before its device was chosen
+  std::unique_ptr<Device> device_;
   std::optional<Programs> programs_;
   std::optional<Watch> watch_;
   std::optional<Guard> guard_;
@@ -269,7 +310,11 @@ class Training {
   std::optional<Ending> ending_;
   std::vector<double> losses_;
   double slowest_validation_ms_ = 0;
-  int64_t step_ = 0;
+  int64_t step_ = 0;  ///< the last one that was awaited
+  std::deque<StepUnderWay> under_way_;
+  std::chrono::steady_clock::time_point last_end_;  ///< of a step
+  double last_step_ms_ = 0;
+  bool held_ = false;  ///< a save or the end waits for the steps under way
   bool stopped_ = false;
 };
 

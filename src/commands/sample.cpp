@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/deck/parse.hpp"
-#include "espalier/executor/executor.hpp"
+#include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/philox.hpp"
@@ -24,7 +25,7 @@ constexpr int64_t kBytes = 256;
 Deck SamplingDeck(const std::string& dir) {
   return ParseDeck(ReadMetadata(dir).deck, dir + "/deck.toml",
                    {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1", "parallel.tp=1",
-                    "batch.global=1", "batch.micro=1", "pipeline.schedule=1f1b", "pipeline.chunks=1", "pipeline.split=[]"})
+                    "batch.global=1", "batch.micro=1", "run.device=cpu", "pipeline.schedule=1f1b", "pipeline.chunks=1", "pipeline.split=[]"})
       .deck;
 }
 
@@ -34,13 +35,13 @@ class Sampler {
       : compilation_(Compile(SamplingDeck(dir), 1, Purpose::kSample)),
         program_(MakeProgram(compilation_, {})),
         arena_(program_.arena_bytes),
-        executor_(program_, {}, arena_, nullptr, FindCpuKernel) {
+        executor_(program_, {}, arena_, nullptr, FindCpuKernel),
+        positions_(static_cast<size_t>(Window())) {
     SetCpuThreads(ThreadCount(compilation_.deck, 1));
     const std::vector<StateTensor> tensors = StateTensors(compilation_);
     SelfWorld world;
     Load(dir, tensors, LocalTensors(tensors, executor_, {}), compilation_.mesh, world, Coverage::kSome);
-    int32_t* positions = executor_.At("positions").As<int32_t>();
-    for (int64_t p = 0; p < Window(); ++p) positions[p] = static_cast<int32_t>(p);
+    std::iota(positions_.begin(), positions_.end(), 0);
   }
 
   int64_t Vocab() const { return compilation_.deck.model.vocab; }
@@ -48,8 +49,10 @@ class Sampler {
   /// Logits after the last of `tokens` (at least one); only the last seq_len count.
   std::vector<float> Logits(const std::vector<int32_t>& tokens) {
     const int64_t used = std::min<int64_t>(Window(), static_cast<int64_t>(tokens.size()));
-    int32_t* ids = executor_.At("ids", 0).As<int32_t>();
-    std::fill(std::copy(tokens.end() - used, tokens.end(), ids), ids + Window(), 0);
+    std::vector<int32_t> ids(tokens.end() - used, tokens.end());
+    ids.resize(static_cast<size_t>(Window()), 0);
+    executor_.SetInput("positions", -1, positions_.data(), Window() * int64_t{sizeof(int32_t)});
+    executor_.SetInput("ids", 0, ids.data(), Window() * int64_t{sizeof(int32_t)});
     executor_.RunStep();
     const Tensor logits = executor_.At("logits", 0);
     std::vector<float> row(static_cast<size_t>(Vocab()));
@@ -66,7 +69,8 @@ class Sampler {
   Compilation compilation_;
   Program program_;
   HostArena arena_;
-  Executor executor_;
+  CpuExecutor executor_;
+  std::vector<int32_t> positions_;
 };
 
 /// The likeliest token, or one drawn from softmax(logits / temperature) by `uniform` in [0, 1).

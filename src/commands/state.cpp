@@ -30,6 +30,30 @@ std::optional<StoredPart> PartOf(const Compilation& compilation, const Value& st
   return part;
 }
 
+/// Calls f(global box, first local element) for slabs of a local tensor along its first dim, of some 4 MiB each.
+template <typename F>
+void ForEachSlab(const Tensor& tensor, F f) {
+  constexpr int64_t kElements = int64_t{1} << 20;
+  const int64_t rows = tensor.shape[0], row = rows == 0 ? 0 : Volume(tensor.shape) / rows;
+  if (row == 0) return;
+  Box box;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) box.push_back({tensor.start[d], tensor.start[d] + tensor.shape[d]});
+  const int64_t step = std::max(int64_t{1}, kElements / row);
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    box[0] = {tensor.start[0] + begin, tensor.start[0] + std::min(rows, begin + step)};
+    f(box, begin * row);
+  }
+}
+
+/// Elements of a box of a parameter, as the model wants them.
+void FillSlab(const Compilation& compilation, size_t parameter, const Box& box, float* out) {
+  const ParameterInit& init = compilation.inits[parameter];
+  if (init.kind == ParameterInit::Kind::kOnes) std::fill_n(out, Volume(ExtentsOf(box)), 1.0f);
+  if (init.kind != ParameterInit::Kind::kNormal) return;
+  const StoredPart& stored = compilation.stored[parameter];
+  FillNormal(out, compilation.deck.run.seed, stored.name, stored.shape, stored.Place(box), init.std);
+}
+
 }  // namespace
 
 std::vector<StateTensor> StateTensors(const Compilation& compilation) {
@@ -45,26 +69,18 @@ std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, c
   std::vector<LocalTensor> local;
   for (const StateTensor& tensor : tensors)
     if (tensor.stage == coordinate[static_cast<size_t>(Axis::kPp)])
-      local.push_back({&tensor, executor.At(tensor.name).data});
+      local.push_back({&tensor, executor.At(tensor.name).data, &executor.arena()});
   return local;
 }
 
 void InitializeWeights(const Compilation& compilation, const Executor& executor) {
-  for (const NamedTensor& state : executor.All(ValueKind::kState)) {
-    float* data = state.tensor.As<float>();
-    const int64_t count = Volume(state.tensor.shape);
-    std::fill(data, data + count, 0.0f);
-    if (!state.name.starts_with(kParameters)) continue;
-    const size_t parameter = ParameterOf(compilation, state.name);
-    const ParameterInit& init = compilation.inits[parameter];
-    if (init.kind == ParameterInit::Kind::kOnes) std::fill(data, data + count, 1.0f);
-    if (init.kind != ParameterInit::Kind::kNormal) continue;
-    Box box;
-    for (size_t d = 0; d < state.tensor.shape.size(); ++d)
-      box.push_back({state.tensor.start[d], state.tensor.start[d] + state.tensor.shape[d]});
-    const StoredPart& stored = compilation.stored[parameter];
-    FillNormal(data, compilation.deck.run.seed, stored.name, stored.shape, stored.Place(box), init.std);
-  }
+  std::vector<float> buffer;
+  for (const NamedTensor& state : executor.All(ValueKind::kState))
+    ForEachSlab(state.tensor, [&](const Box& box, int64_t first) {
+      buffer.assign(static_cast<size_t>(Volume(ExtentsOf(box))), 0.0f);
+      if (state.name.starts_with(kParameters)) FillSlab(compilation, ParameterOf(compilation, state.name), box, buffer.data());
+      executor.arena().Write(state.tensor.As<float>() + first, buffer.data(), std::ssize(buffer) * int64_t{sizeof(float)});
+    });
 }
 
 int ThreadCount(const Deck& deck, int ranks_on_node) {

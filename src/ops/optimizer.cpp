@@ -14,8 +14,8 @@ Letters SquaresLetters(const OpContext& c) {
 }
 std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
 
-Letters ClipLetters(const OpContext& c) { return {std::vector<std::string>(c.inputs.size()), {"", "", "", ""}, ""}; }
-std::vector<Type> ClipInfer(const OpContext&) { return {Scalar(), Scalar(), Scalar(), Scalar()}; }
+Letters ClipLetters(const OpContext& c) { return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""}; }
+std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar()); }
 
 Letters AdamwLetters(const OpContext& c) {
   const std::string l = LettersOfRank(c.Extents(0).size());
@@ -30,7 +30,7 @@ OpDefinition SumSquares() {
           .infer = SquaresInfer};
 }
 OpDefinition Clip() {
-  return {.kind = "clip", .summary = "mean loss, gradient norm, factor of the update, and whether to apply it",
+  return {.kind = "clip", .summary = "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
           .letters = ClipLetters, .infer = ClipInfer};
 }
 OpDefinition Adamw() {

@@ -27,7 +27,7 @@ class Optimizer {
     for (size_t i = 0; i < parameters_.size(); ++i) inputs.push_back(Squares(parameters_[i], gradients[i]));
     const std::vector<int> clip = Clip(inputs);
     for (size_t i = 0; i < parameters_.size(); ++i) Update(parameters_[i], gradients[i], clip[2], clip[3]);
-    graph_.results = {clip[0], clip[1]};
+    graph_.results = {clip[0], clip[1], clip[4]};
   }
 
  private:
@@ -76,7 +76,7 @@ class Optimizer {
 
   std::vector<int> Clip(const std::vector<int>& inputs) {
     Op op{"clip", inputs, {}, {{{"clip_norm", deck_.optimizer.clip_norm}}, {}}, Role::kU, head_layer_, kAllChunks};
-    for (const char* name : {"mean_loss", "norm", "scale", "apply"})
+    for (const char* name : {"mean_loss", "norm", "scale", "apply", "first"})
       op.outputs.push_back(graph_.AddValue(
           {name, MakeType(Dtype::kF32, {}), ValueKind::kActivation, Frequency::kStep, kAllChunks, -1, ""}));
     const std::vector<int> outputs = op.outputs;

@@ -30,7 +30,7 @@ Program SumProgram(const std::string& type, bool with_kernel) {
 void RunSteps(Program program) {
   HostArena arena(program.arena_bytes);
   MpiCommunication communication(*world, program.mesh, AgreeOnChannels(*world, ChannelsOf(program)));
-  Executor executor(program, program.mesh.CoordinateOf(world->Rank()), arena, &communication, FindKernel,
+  CpuExecutor executor(program, program.mesh.CoordinateOf(world->Rank()), arena, &communication, FindKernel,
                     [](const std::string& message) { world->Fail(message); });
   for (int step = 0; step < 3; ++step) executor.RunStep();
 }

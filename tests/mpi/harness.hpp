@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "espalier/comm/mpi_communication.hpp"
-#include "espalier/executor/executor.hpp"
+#include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
 
 namespace espalier::test {

@@ -1,4 +1,4 @@
-#include "espalier/executor/executor.hpp"
+#include "espalier/executor/cpu_executor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -281,7 +281,7 @@ TEST(Executor, RunsInstructionsInOrderOnTheirMicrobatches) {
   b.Run("double", {x}, {sum}, 1).accumulate = true;
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
-  Executor executor(program, {}, arena, nullptr, FindFake);
+  CpuExecutor executor(program, {}, arena, nullptr, FindFake);
   for (int i = 0; i < 3; ++i) {
     executor.At("x", 0).As<float>()[i] = static_cast<float>(i);
     executor.At("x", 1).As<float>()[i] = 10;
@@ -305,7 +305,7 @@ TEST(Executor, PiecesKnowWhereTheyLie) {
   b.Run("indices", {}, {b.Add("y", "f32[5{dp_shard},7{tp}]", ValueKind::kState)});
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
-  Executor executor(program, coordinate, arena, nullptr, FindFake);
+  CpuExecutor executor(program, coordinate, arena, nullptr, FindFake);
   executor.RunStep();
   const Tensor y = executor.At("y");
   EXPECT_THAT(y.shape, ElementsAre(2, 1));
@@ -320,7 +320,7 @@ TEST(Executor, GivesWorkspaceAndAttributes) {
   b.Run("scratch", {}, {y}).workspace = b.Workspace(12);
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
-  Executor executor(program, {}, arena, nullptr, FindFake);
+  CpuExecutor executor(program, {}, arena, nullptr, FindFake);
   executor.RunStep();
   EXPECT_EQ(executor.GetScalar("y"), 7 + AxisSet{Axis::kTp}.bits());
   executor.SetScalar("y", 1.5f);
@@ -334,7 +334,7 @@ TEST(Executor, HighWaterIsWhatThePlanSays) {
   b.Run("double", {x}, {y}).workspace = b.Workspace(1000);
   const Program program = b.Take();
   HostArena arena(program.arena_bytes + 4096);
-  Executor executor(program, {}, arena, nullptr, FindFake);
+  CpuExecutor executor(program, {}, arena, nullptr, FindFake);
   EXPECT_EQ(arena.HighWater(), 0);
   executor.RunStep();
   EXPECT_EQ(arena.HighWater(), program.arena_bytes);
@@ -363,7 +363,7 @@ TEST(Executor, WaitsOrderTheLanes) {
   const Program program = Chain(9);
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
-  Executor executor(program, {}, arena, &communication, FindFake);
+  CpuExecutor executor(program, {}, arena, &communication, FindFake);
   EXPECT_EQ(communication.labels[0], "instruction 1 (all_reduce, role F, layer 3)");
   for (int step = 0; step < 3; ++step) {
     const auto start = static_cast<float>(step);
@@ -382,7 +382,7 @@ TEST(Executor, WaitsForCommunicationThatNobodyReads) {
   const Program program = Chain(4);  // ends with a communication
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
-  Executor executor(program, {}, arena, &communication, FindFake);
+  CpuExecutor executor(program, {}, arena, &communication, FindFake);
   executor.RunStep();
   EXPECT_THAT(Floats(executor.At("v4")), ElementsAre(300, 300));
 }
@@ -398,7 +398,7 @@ TEST(Executor, RefusesLanesThatWaitForEachOther) {
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
-  EXPECT_THAT(MessageOf([&] { Executor(program, {}, arena, &communication, FindFake); }),
+  EXPECT_THAT(MessageOf([&] { CpuExecutor(program, {}, arena, &communication, FindFake); }),
               HasSubstr("deadlock: double on lane compute waits for 1 instructions of lane tp"));
 }
 
@@ -408,12 +408,12 @@ TEST(Executor, RefusesWhatItCannotRun) {
   b.Run("unheard_of", {x}, {x});
   const Program unknown = b.Take();
   HostArena arena(unknown.arena_bytes), small(63);
-  EXPECT_THAT(MessageOf([&] { Executor(unknown, {}, arena, nullptr, FindFake); }),
+  EXPECT_THAT(MessageOf([&] { CpuExecutor(unknown, {}, arena, nullptr, FindFake); }),
               HasSubstr("no kernel for instruction 0 (unheard_of, role F, layer 3)"));
-  EXPECT_THAT(MessageOf([&] { Executor(unknown, {}, small, nullptr, FindFake); }), HasSubstr("in an arena of 63"));
+  EXPECT_THAT(MessageOf([&] { CpuExecutor(unknown, {}, small, nullptr, FindFake); }), HasSubstr("in an arena of 63"));
   const Program lonely = Chain(2);
   HostArena enough(lonely.arena_bytes);
-  EXPECT_THAT(MessageOf([&] { Executor(lonely, {}, enough, nullptr, FindFake); }),
+  EXPECT_THAT(MessageOf([&] { CpuExecutor(lonely, {}, enough, nullptr, FindFake); }),
               HasSubstr("nothing to communicate with"));
 }
 
@@ -423,7 +423,7 @@ TEST(Executor, RefusesABufferThatIsTooSmall) {
   b.Run("nothing", {x}, {}).inputs[0].bytes = 15;
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
-  EXPECT_THAT(MessageOf([&] { Executor(program, {}, arena, nullptr, FindFake); }),
+  EXPECT_THAT(MessageOf([&] { CpuExecutor(program, {}, arena, nullptr, FindFake); }),
               HasSubstr("x has 16 bytes, 15 are planned"));
 }
 
@@ -435,7 +435,7 @@ TEST(Executor, AKernelThatFailsEndsTheJobWithItsPlace) {
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   std::vector<std::string> told;
-  Executor executor(program, {}, arena, nullptr, FindFake,
+  CpuExecutor executor(program, {}, arena, nullptr, FindFake,
                     [&](const std::string& message) { told.push_back(message); });
   EXPECT_THROW(executor.RunStep(), InvariantError);
   ASSERT_EQ(told.size(), 1u);
@@ -451,7 +451,7 @@ TEST(Executor, AKernelThatFailsFreesTheCommunication) {
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
-  Executor executor(program, {}, arena, &communication, FindFake,
+  CpuExecutor executor(program, {}, arena, &communication, FindFake,
                     [](const std::string& message) { throw std::runtime_error("ended: " + message); });
   EXPECT_THAT(MessageOf([&] { executor.RunStep(); }), HasSubstr("ended: instruction 0 (break"));
 }
@@ -462,7 +462,7 @@ TEST(Executor, CommunicationThatFailsEndsTheStep) {
   FakeCommunication communication;
   communication.fail_with = "the wire is cut";
   bool told = false;
-  Executor executor(program, {}, arena, &communication, FindFake, [&](const std::string&) { told = true; });
+  CpuExecutor executor(program, {}, arena, &communication, FindFake, [&](const std::string&) { told = true; });
   EXPECT_EQ(MessageOf([&] { executor.RunStep(); }), "the wire is cut");
   EXPECT_FALSE(told) << "communication tells its own";
 }

@@ -556,13 +556,28 @@ TEST(KernelsOptimizer, Clip) {
     for (double loss : {100.0, double(kInfinity), std::nan("")}) {
       Case c{
           "clip", {scalar(loss), scalar(33), scalar(2), scalar(700), scalar(3)}, {}, {{{"clip_norm", clip_norm}}, {}}};
-      c.outputs.assign(4, OwnedTensor(kF32, {}));
+      c.outputs.assign(5, OwnedTensor(kF32, {}));
       const std::vector<OwnedTensor> r = c.Cpu();
+      EXPECT_EQ(r[4][0], -1);
       EXPECT_FLOAT_EQ(r[1][0], std::sqrt(705.0) / 33);
       EXPECT_FLOAT_EQ(r[2][0], (clip_norm == 0.5 ? 0.5 / (std::sqrt(705.0) / 33 + 1e-6) : 1) / 33);
       EXPECT_EQ(r[3][0], std::isfinite(loss) ? 1 : 0);
       if (std::isfinite(loss)) Check(c, 0);
     }
+  }
+}
+
+TEST(KernelsOptimizer, ClipSaysWhoseSquaresAreFirstNotFinite) {
+  const std::vector<double> squares = {2, kInfinity, 3, std::nan("")};
+  Case c{"clip", {}, {}, {{{"clip_norm", 1.0}}, {}}};
+  for (double x : {100.0, 33.0, squares[0], squares[1], squares[2], squares[3]}) {
+    c.inputs.emplace_back(kF32, Shape{});
+    c.inputs.back().Set(0, x);
+  }
+  c.outputs.assign(5, OwnedTensor(kF32, {}));
+  for (const std::vector<OwnedTensor>& r : {c.Cpu(), c.Reference()}) {
+    EXPECT_EQ(r[3][0], 0);
+    EXPECT_EQ(r[4][0], 1);
   }
 }
 

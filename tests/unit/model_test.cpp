@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "espalier/data/batch_loader.hpp"
-#include "espalier/executor/executor.hpp"
+#include "espalier/executor/cpu_executor.hpp"
 #include "espalier/model/model.hpp"
 #include "espalier/program/compile.hpp"
 #include "test_decks.hpp"
@@ -91,7 +91,7 @@ class OneRank {
   Compilation compilation_;
   Program program_;
   HostArena arena_;
-  Executor executor_;
+  CpuExecutor executor_;
 };
 
 struct OracleGradients {

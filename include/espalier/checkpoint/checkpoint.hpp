@@ -9,6 +9,7 @@
 
 #include "espalier/checkpoint/manifest.hpp"
 #include "espalier/comm/world.hpp"
+#include "espalier/executor/arena.hpp"
 #include "espalier/graph/stored_part.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/mesh/mesh.hpp"
@@ -38,6 +39,9 @@ struct StateTensor {
 struct LocalTensor {
   const StateTensor* tensor = nullptr;
   void* data = nullptr;
+  Arena* arena = nullptr;  ///< that `data` lies in; null: plain memory of the host
+
+  bool OnHost() const { return arena == nullptr || arena->OnHost(); }
 };
 
 struct SaveResult {
@@ -53,7 +57,7 @@ struct SaveResult {
 void InitializeStorage();
 
 /// Saves as `checkpoints_dir`/step-NNNNNNNN and keeps the newest `keep` (>= 1) up to this step. Collective: every rank
-/// passes all `tensors` of all stages in the same order, and its own pieces. Each element is written once. Throws the
+/// passes all `tensors` of all stages in the same order, and its own pieces, which lie on the host. Each element is written once. Throws the
 /// same UserError (kFault) on every rank if any rank fails; then nothing was committed and older checkpoints are
 /// untouched.
 SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
@@ -68,8 +72,8 @@ class RefusedForGood : public UserError {
   using UserError::UserError;
 };
 
-/// Fills every rank's pieces from a checkpoint saved in any layout. Collective, as Save. Reads by MANIFEST alone, never
-/// through HDF5; the ranks together check every byte of every file; needs 4 MiB beside the pieces. Throws the same
+/// Fills every rank's pieces, wherever they lie, from a checkpoint saved in any layout. Collective, as Save. Reads by MANIFEST alone, never
+/// through HDF5; the ranks together check every byte of every file; needs 4 MiB beside the pieces (12 on a device). Throws the same
 /// UserError (kData) on every rank, listing what is missing, extra or damaged (tensor and file);
 /// RefusedForGood if names or shapes are not the deck's (both values).
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,

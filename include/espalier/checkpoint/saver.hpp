@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -30,17 +31,20 @@ class Saver {
     std::string checkpoints_dir;
     int64_t keep = 1;
     int ranks_on_node = 1;  ///< that share this node's memory
+    /// Takes the staging buffer; null: plain memory.
+    std::function<std::unique_ptr<Arena>(int64_t bytes)> make_staging = {};
   };
 
   /// Collective. `writers` is a world of its own for the writer threads, over the same ranks; without it saves are
-  /// synchronous. So they are, on every rank, if one has no room for its staging buffer; the buffer is touched here.
+  /// synchronous. So they are, on every rank, if one has no room for its staging buffer; the buffer is touched here. What lies on a
+  /// device is staged in any case: UserError (kDoesNotFit) if there is no room then.
   /// `tensors`, `mesh` and the memory of `local` must outlive it.
   Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
         World& world, std::unique_ptr<World> writers);
   /// Waits for the save in flight.
   ~Saver();
 
-  bool Asynchronous() const { return staging_ != nullptr; }
+  bool Asynchronous() const { return asynchronous_; }
   /// Why saves are synchronous although `writers` was given; empty if they are not.
   const std::string& refusal() const { return refusal_; }
   int64_t staging_bytes() const { return staging_ == nullptr ? 0 : staging_->bytes(); }
@@ -63,6 +67,7 @@ class Saver {
   };
 
   void Plan(const std::vector<LocalTensor>& local);
+  bool OnHost() const;
   void MakeRoom(int ranks_on_node);
   std::vector<LocalTensor> Copy() const;
   SaveOutcome Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world) const;
@@ -75,6 +80,7 @@ class Saver {
   std::vector<Staged> pieces_;
   int64_t bytes_ = 0;  ///< of the staging buffer
   std::unique_ptr<Arena> staging_;
+  bool asynchronous_ = false;
   std::string refusal_;
 
   std::atomic<bool> busy_ = false;

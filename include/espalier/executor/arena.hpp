@@ -14,6 +14,8 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   int64_t bytes() const { return bytes_; }
+  /// The host may use its pointers.
+  virtual bool OnHost() const = 0;
   /// CHECKs that [offset, offset + bytes) is inside.
   std::byte* At(int64_t offset, int64_t bytes) const;
 
@@ -43,6 +45,7 @@ class HostArena final : public Arena {
   explicit HostArena(int64_t bytes);
   ~HostArena() override;
 
+  bool OnHost() const override { return true; }
   void Read(const void* from, void* to, int64_t bytes) const override;
   void Write(void* to, const void* from, int64_t bytes) override;
 

@@ -1,5 +1,5 @@
-// Runs any program; decides nothing. Compute instructions run in the calling thread, one after the other; communication
-// instructions are handed over at the start of the step and run beside them; waits order the two.
+// Runs any program; decides nothing. What all devices share: tensors and kernels resolved in an arena, values by name, the
+// instruction under way. How instructions are issued is the device's: CpuExecutor here, the cuda one in its module.
 #pragma once
 
 #include <atomic>
@@ -36,35 +36,50 @@ struct NamedTensor {
 class Executor {
  public:
   using KernelFinder = Kernel (*)(std::string_view op);
-  /// Gets what failed and where; it should end the job. If it returns, the failure is thrown from RunStep().
+  /// Gets what failed and where; it should end the job. If it returns, the failure is thrown from the step.
   using Abort = std::function<void(const std::string& message)>;
 
-  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that
-  /// all buffers are inside the arena and that the lanes' waits can all be met. `program`, `arena` and `communication`
-  /// must outlive it; `communication` may be null if nothing communicates.
-  Executor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
-           KernelFinder find_kernel, Abort abort = {});
+  virtual ~Executor() = default;
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   /// From now on `progress`, which must outlive it, says how far the step under way has come.
   void Mirror(Progress& progress) { lanes_.Mirror(progress); }
 
-  /// One step. A failure in any thread goes to `abort`; it never hangs.
-  StepTimes RunStep();
+  /// Sets an input for the next Begin(), on a stage that has it: `bytes` must be those of this rank's piece. Programs share the
+  /// memory above the states, so every step needs all inputs again. A step under way is not disturbed.
+  void SetInput(std::string_view name, int microbatch, const void* data, int64_t bytes);
+  /// As SetInput, of an fp32 scalar such as a learning rate.
+  void SetScalar(std::string_view name, float value, int microbatch = -1);
 
-  /// A state, accumulator, input or result of this rank; CHECKs that it lives here.
+  /// Starts a step with the inputs as they are set. At most 1 + StepsAhead() may be under way.
+  virtual void Begin() = 0;
+  /// Awaits the oldest step under way. A failure in any thread goes to `abort`; it never hangs.
+  virtual StepTimes End() = 0;
+  /// How many steps may be begun before the oldest is awaited: 0 where Begin() does the work itself.
+  virtual int StepsAhead() const { return 0; }
+  StepTimes RunStep() {
+    Begin();
+    return End();
+  }
+
+  /// An fp32 scalar. A result (loss, norm) is that of the step last awaited; for any other no step may be under way.
+  virtual float GetScalar(std::string_view name, int microbatch = -1) const;
+
+  /// A state, accumulator, input or result of this rank; CHECKs that it lives here. Its memory is the arena's: to be looked at
+  /// through Arena::Read while no step is under way.
   Tensor At(std::string_view name, int microbatch = -1) const;
   /// All of a kind, in the order of the program.
   std::vector<NamedTensor> All(ValueKind kind) const;
-  /// Reads or writes an fp32 scalar, such as a loss or a learning rate.
-  float GetScalar(std::string_view name, int microbatch = -1) const;
-  void SetScalar(std::string_view name, float value, int microbatch = -1);
+  Arena& arena() const { return arena_; }
 
   /// Index of the instruction that the compute lane is at, -1 outside a step; any thread may ask.
   int CurrentInstruction() const { return current_.load(std::memory_order_relaxed); }
   /// "instruction 12 (matmul, role F, microbatch 2, layer 5)".
   std::string Describe(int instruction) const;
 
- private:
+ protected:
+  /// A kernel with everything it is called with.
   struct Call {
     int index;  ///< in Program::instructions
     Kernel kernel;
@@ -75,28 +90,34 @@ class Executor {
     int64_t end;              ///< of its highest buffer
   };
 
+  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that all
+  /// buffers are inside the arena and that the lanes' waits can all be met. `program` and `arena` must outlive it.
+  Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel, Abort abort);
+
+  /// An input arrives from outside, for the next step.
+  virtual void Fill(const Operand& place, const void* data, int64_t bytes) = 0;
+
+  const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
+  /// The call as a kernel gets it.
+  KernelCall ArgumentsOf(const Call& call, void* stream = nullptr) const;
+
+  const Program& program_;
+  Coordinate coordinate_;
+  Arena& arena_;
+  Abort abort_;
+  std::vector<Call> calls_;                 ///< of the compute lane, in program order
+  std::vector<CommInstruction> exchanges_;  ///< of all other lanes, in program order
+  std::vector<Wait> ends_;                  ///< every communication lane's last instruction
+  int64_t persistent_end_ = 0;  ///< of the highest buffer that no call names: persistent ones and those of communication
+  LaneCounts lanes_;
+  std::atomic<int> current_{-1};
+
+ private:
   Tensor Resolve(const Operand& operand) const;
   std::vector<Tensor> Resolve(const std::vector<Operand>& operands) const;
   Call ResolveCall(int index, KernelFinder find_kernel) const;
   CommInstruction ResolveComm(int index) const;
   const Op& OpOf(int instruction) const;
-
-  void RunCalls(StepTimes& times);
-  void AwaitLanes(std::span<const Wait> waits, StepTimes& times);
-  [[noreturn]] void Fail(const std::string& what);
-
-  const Program& program_;
-  Coordinate coordinate_;
-  Arena& arena_;
-  Communication* communication_;
-  Abort abort_;
-  std::vector<Call> calls_;
-  std::unique_ptr<PreparedComm> comm_;
-  std::vector<Wait> ends_;  ///< every communication lane's last instruction
-  int64_t persistent_end_ =
-      0;  ///< of the highest buffer that no call names: persistent ones and those of communication
-  LaneCounts lanes_;
-  std::atomic<int> current_{-1};
 };
 
 /// Calls f(first global element, first local element, count) for every run of elements that lie side by side both in

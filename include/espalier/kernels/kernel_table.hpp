@@ -35,7 +35,8 @@
 //   cast                  f32 or bf16 -> f32 or bf16
 //   accumulate +          f32[...] -> f32[...]
 //   sum_squares           f32[...] -> f32[]
-//   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, all f32[]; clip_norm 0: no clipping
+//   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[]; clip_norm 0: no clipping;
+//                         first: which of the squares is the first not to be finite, from 0; -1: none
 //   adamw {beta1, beta2, eps, weight_decay} master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[]
 //                         -> master, exp_avg, exp_avg_sq on the first three inputs; apply 0: nothing is written
 //   slice                 x -> the box that the output's start and extents name

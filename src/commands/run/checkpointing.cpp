@@ -12,7 +12,6 @@
 #include "commands/build_info.hpp"
 #include "commands/run/proof.hpp"
 #include "commands/run/together.hpp"
-#include "espalier/deck/print.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "version.hpp"
@@ -30,10 +29,11 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
-    : deck_(deck), programs_(programs), world_(world), reporter_(reporter), conditions_(ConditionsOf(deck, programs, world)),
-      now_(fs::path(deck.run.dir) / "checkpoint_now") {
-  const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep, mpi == nullptr ? 1 : mpi->NodeRanks()};
+Checkpointing::Checkpointing(const Deck& deck, std::string asked, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
+    : deck_(deck), asked_(std::move(asked)), programs_(programs), world_(world), reporter_(reporter),
+      conditions_(ConditionsOf(deck, programs, world)), now_(fs::path(deck.run.dir) / "checkpoint_now") {
+  const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep, mpi == nullptr ? 1 : mpi->NodeRanks(),
+                               [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world, WritersOf(deck, mpi));
   if (world.Rank() == 0 && !saver_->refusal().empty())
     spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
@@ -102,7 +102,7 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
     return MillisecondsSince(start);
   }
   proof_ms_.push_back(proof_ms);
-  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(deck_), proof});
+  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, asked_, proof});
   return MillisecondsSince(start);
 }
 

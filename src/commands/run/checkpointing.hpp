@@ -16,8 +16,9 @@ namespace espalier {
 
 class Checkpointing {
  public:
-  /// Collective; takes the staging buffer. All arguments must outlive it.
-  Checkpointing(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter);
+  /// Collective; takes the staging buffer. `asked` is the effective deck before its device was chosen: what continues from a
+  /// checkpoint chooses anew. The other arguments must outlive it.
+  Checkpointing(const Deck& deck, std::string asked, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter);
 
   /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it.
   /// Returns its step. Collective.
@@ -55,6 +56,7 @@ class Checkpointing {
   bool ClockWants() const;
 
   const Deck& deck_;
+  const std::string asked_;
   const Programs& programs_;
   World& world_;
   Reporter& reporter_;

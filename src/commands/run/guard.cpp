@@ -8,6 +8,8 @@
 namespace espalier {
 namespace {
 
+constexpr const char* kOverflow = "every sum is finite, but the squares of the gradients overflow";
+
 /// Position of the first op that writes `value`.
 size_t FirstWriter(const Graph& graph, std::string_view name) {
   const int value = graph.Find(name);
@@ -15,17 +17,28 @@ size_t FirstWriter(const Graph& graph, std::string_view name) {
   return static_cast<size_t>(std::ranges::find_if(graph.ops, writes) - graph.ops.begin());
 }
 
+/// Elements that are not finite; read in parts, wherever they lie.
+int64_t CountNonFinite(const Arena& arena, const Tensor& tensor) {
+  constexpr int64_t kPart = int64_t{1} << 20;
+  std::vector<float> part;
+  int64_t bad = 0;
+  for (int64_t at = 0, n = Volume(tensor.shape); at < n; at += kPart) {
+    part.resize(static_cast<size_t>(std::min(kPart, n - at)));
+    arena.Read(tensor.As<float>() + at, part.data(), std::ssize(part) * int64_t{sizeof(float)});
+    bad += std::ranges::count_if(part, [](float x) { return !std::isfinite(x); });
+  }
+  return bad;
+}
+
 /// This rank's first one, "order rank words" with numbers of fixed width; empty if there is none.
 std::string OwnFirst(const Programs& programs, int rank) {
   std::string first;
   for (const NamedTensor& sum : programs.train().executor->All(ValueKind::kAccumulator)) {
     if (sum.tensor.dtype != Dtype::kF32) continue;
-    const float* data = sum.tensor.As<float>();
-    const int64_t size = Volume(sum.tensor.shape);
-    const int64_t bad = std::count_if(data, data + size, [](float x) { return !std::isfinite(x); });
+    const int64_t bad = CountNonFinite(programs.arena(), sum.tensor);
     if (bad == 0) continue;
     std::string mine = fmt::format("{:010} {:08} {} on rank {}: {} of its {} elements there", FirstWriter(*programs.train().program.graph, sum.name),
-                                   rank, sum.name, rank, bad, size);
+                                   rank, sum.name, rank, bad, Volume(sum.tensor.shape));
     if (first.empty() || mine < first) first = std::move(mine);
   }
   return first;
@@ -54,9 +67,16 @@ std::string FirstNonFinite(const Programs& programs, World& world) {
   for (const std::string& text : world.Gather(OwnFirst(programs, world.Rank())))
     if (!text.empty() && (first.empty() || text < first)) first = text;
   first = world.Broadcast(first);
-  if (first.empty()) return "every sum is finite, but the squares of the gradients overflow";
+  if (first.empty()) return kOverflow;
   constexpr size_t kNumbers = 20;  // "order rank "
   return "first not finite: " + first.substr(kNumbers);
+}
+
+std::string FirstNonFiniteOfResults(const Programs& programs) {
+  const Executor& executor = *programs.train().executor;
+  const auto first = static_cast<int64_t>(executor.GetScalar("first"));
+  if (first >= 0) return "first not finite: gradients/" + programs.compilation().parameters.at(static_cast<size_t>(first));
+  return std::isfinite(executor.GetScalar("mean_loss")) ? kOverflow : "the gradients are finite, the loss is not";
 }
 
 }  // namespace espalier

@@ -15,7 +15,7 @@ void FillInput(const Runnable& runnable, std::string_view name, int microbatch, 
   const int id = runnable.program.graph->Find(name);
   for (const PersistentBuffer& buffer : runnable.program.persistent)
     if (id >= 0 && buffer.value == id && buffer.microbatch == microbatch)
-      std::copy(numbers.begin(), numbers.end(), runnable.executor->At(name, microbatch).As<int32_t>());
+      runnable.executor->SetInput(name, microbatch, numbers.data(), std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
 }
 
 }  // namespace
@@ -28,13 +28,11 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
   }
 }
 
-Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi)
-    : threads_(ThreadCount(deck, mpi == nullptr ? 1 : mpi->NodeRanks())) {
+Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
   Compile(deck, world);
-  SetCpuThreads(threads_);
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
-  Together(world, [&] { arena_ = std::make_unique<HostArena>(bytes); });
+  Together(world, [&] { arena_ = device_.MakeArena(bytes); });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(training_);
   local_ = LocalTensors(tensors_, *train_.executor, coordinate_);
@@ -67,12 +65,11 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
       const std::vector<Channel> more = ChannelsOf(runnable->program);
       channels.insert(channels.end(), more.begin(), more.end());
     }
-    communication_ = std::make_unique<MpiCommunication>(*mpi, training_.mesh, AgreeOnChannels(world, channels));
+    device_.Connect(*mpi, training_.mesh, AgreeOnChannels(world, channels));
     abort = [mpi](const std::string& message) { mpi->Fail(message); };
   }
   for (Runnable* runnable : All())
-    runnable->executor =
-        std::make_unique<Executor>(runnable->program, coordinate_, *arena_, communication_.get(), FindCpuKernel, abort);
+    runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
 }
 
 BatchLayout Programs::LayoutOfBatch() const {

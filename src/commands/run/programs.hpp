@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "espalier/checkpoint/checkpoint.hpp"
-#include "espalier/comm/mpi_communication.hpp"
 #include "espalier/data/batch_loader.hpp"
-#include "espalier/executor/executor.hpp"
+#include "espalier/executor/device.hpp"
 #include "espalier/program/compile.hpp"
 
 namespace espalier {
@@ -25,14 +24,14 @@ struct Runnable {
 
 class Programs {
  public:
-  /// Compiles training, proof and, if the deck asks for it, evaluation; takes the memory, makes the communicators.
-  /// Collective. `mpi` is null for a world of one process.
-  Programs(const Deck& deck, World& world, MpiWorld* mpi);
+  /// Compiles training, proof and, if the deck asks for it, evaluation; takes the memory of `device`, makes the communicators.
+  /// Collective. `mpi` is null for a world of one process; `device` must outlive it.
+  Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
   const Compilation& compilation() const { return training_; }
   const Coordinate& coordinate() const { return coordinate_; }
   const Arena& arena() const { return *arena_; }
-  int threads() const { return threads_; }
+  Device& device() const { return device_; }
 
   const Runnable& train() const { return train_; }
   /// Forward of one microbatch: "mean_loss".
@@ -56,9 +55,8 @@ class Programs {
 
   Compilation training_;
   Coordinate coordinate_{};
-  int threads_ = 1;
+  Device& device_;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<MpiCommunication> communication_;
   Runnable train_, proof_;
   std::optional<Runnable> evaluate_;
   std::vector<StateTensor> tensors_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <fstream>
 
 #include "commands/build_info.hpp"
 #include "espalier/deck/schema.hpp"
@@ -32,17 +31,10 @@ class FixedTokens final : public TokenSource {
   int64_t seq_len_, vocab_;
 };
 
-std::string Processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line;
-  return "unknown";
-}
-
 }  // namespace
 
 uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) {
-  const std::vector<std::string> ranks = world.Gather(fmt::format("{} {} {}", CpuBf16Method(), Processor(), programs.threads()));
+  const std::vector<std::string> ranks = world.Gather(programs.device().Conditions());
   if (world.Rank() != 0) return 0;
   std::string text = fmt::format("{} {} {}", kVersion, kGitHash, programs.compilation().mesh.ToString());
   for (const std::string& rank : ranks) text += "\n" + rank;

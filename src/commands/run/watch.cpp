@@ -46,7 +46,7 @@ Watch::~Watch() {
   fs::remove(folder_, others_are_there);
 }
 
-void Watch::BeginStep(int64_t step) {
+void Watch::InStep(int64_t step) {
   if (file_) file_->record().step.store(step, std::memory_order_relaxed);
   if (!first_) Set(Activity::kStep);
 }

@@ -18,8 +18,9 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// Around the training step; the first one of this start may take its time.
-  void BeginStep(int64_t step);
+  /// Training is at `step`, its beginning or its end; the first one of this start may take its time.
+  void InStep(int64_t step);
+  /// A step is over.
   void EndStep();
 
   void Set(Activity activity);

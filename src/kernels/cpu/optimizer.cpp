@@ -31,6 +31,12 @@ double SquaresOf(const float* g, int64_t begin, int64_t end) {
   return Sum(sums[0]) + Sum(sums[1]);
 }
 
+/// Index of the first scalar that is not finite; -1: all are.
+double FirstNotFinite(std::span<const Tensor> scalars) {
+  const auto first = std::ranges::find_if(scalars, [](const Tensor& s) { return !std::isfinite(Scalar(s)); });
+  return first == scalars.end() ? -1.0 : static_cast<double>(first - scalars.begin());
+}
+
 struct AdamwFactors {
   float scale, decay, lerp1, beta2, lerp2, rate, root, eps;
 };
@@ -67,7 +73,7 @@ void SumSquares(const KernelCall& call) {
   *call.outputs[0].As<float>() = static_cast<float>(sum);
 }
 
-// loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply f32[]
+// loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply, first f32[]
 void Clip(const KernelCall& call) {
   const double loss = Scalar(call.inputs[0]), count = Scalar(call.inputs[1]);
   const double clip_norm = call.attributes->Number("clip_norm");
@@ -75,8 +81,8 @@ void Clip(const KernelCall& call) {
   for (const Tensor& s : call.inputs.subspan(2)) squares += Scalar(s);
   const double mean = loss / count, norm = std::sqrt(squares) / count;
   const double factor = clip_norm == 0 ? 1 : std::min(1.0, clip_norm / (norm + 1e-6));
-  const double values[] = {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
-  for (size_t o = 0; o < 4; ++o) *call.outputs[o].As<float>() = static_cast<float>(values[o]);
+  const double values[] = {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0, FirstNotFinite(call.inputs.subspan(2))};
+  for (size_t o = 0; o < 5; ++o) *call.outputs[o].As<float>() = static_cast<float>(values[o]);
 }
 
 // master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[] -> master, exp_avg, exp_avg_sq in place

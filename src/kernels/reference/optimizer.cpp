@@ -12,16 +12,19 @@ void SumSquares(const KernelCall& call) {
   Set(call.outputs[0], 0, sum);
 }
 
-// loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply f32[]
+// loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply, first f32[]
 void Clip(const KernelCall& call) {
   const double count = Get(call.inputs[1], 0), clip_norm = call.attributes->Number("clip_norm");
-  double squares = 0;
+  double squares = 0, first = -1;
+  for (size_t i = call.inputs.size(); i-- > 2;)
+    if (!std::isfinite(Get(call.inputs[i], 0))) first = static_cast<double>(i - 2);
   for (size_t i = 2; i < call.inputs.size(); ++i) squares += Get(call.inputs[i], 0);
   const double mean = Get(call.inputs[0], 0) / count, norm = std::sqrt(squares) / count;
   Set(call.outputs[0], 0, mean);
   Set(call.outputs[1], 0, norm);
   Set(call.outputs[2], 0, (clip_norm == 0 ? 1 : std::min(1.0, clip_norm / (norm + 1e-6))) / count);
   Set(call.outputs[3], 0, std::isfinite(mean) && std::isfinite(norm) ? 1 : 0);
+  Set(call.outputs[4], 0, first);
 }
 
 // master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[] -> master, exp_avg, exp_avg_sq in place

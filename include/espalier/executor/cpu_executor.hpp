@@ -1,0 +1,30 @@
+// A program on the processor: compute instructions run in the calling thread, one after the other; communication instructions are
+// handed over at the start of the step and run beside them; waits order the two.
+#pragma once
+
+#include "espalier/executor/executor.hpp"
+
+namespace espalier {
+
+class CpuExecutor final : public Executor {
+ public:
+  /// `communication` may be null if nothing communicates. All of them must outlive it; `arena` is the host's.
+  CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication, KernelFinder find_kernel,
+              Abort abort = {});
+
+  /// Runs the whole step.
+  void Begin() override;
+  StepTimes End() override { return times_; }
+
+ private:
+  void Fill(const Operand& place, const void* data, int64_t bytes) override;
+  void RunCalls();
+  void AwaitLanes(std::span<const Wait> waits);
+  [[noreturn]] void Fail(const std::string& what);
+
+  Communication* communication_;
+  std::unique_ptr<PreparedComm> comm_;
+  StepTimes times_;  ///< of the last step
+};
+
+}  // namespace espalier

@@ -1,0 +1,47 @@
+// The module for GPUs, as the rest of the program sees it: a shared library with one entry, loaded only where it is wanted. No header
+// of CUDA or NCCL is needed here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "espalier/executor/device.hpp"
+
+namespace espalier {
+
+/// A GPU that this process may use.
+struct Gpu {
+  int index = 0;       ///< among the visible ones
+  std::string name;    ///< "NVIDIA H200"
+  std::string bus_id;  ///< "0000:1b:00.0"; the same GPU has the same one in every process of a node
+  int64_t bytes = 0;   ///< of its memory
+};
+
+/// What carries messages between ranks that compute on GPUs.
+enum class GpuTransport : uint8_t {
+  kMpi,   ///< staged through memory of the host: ranks may share a GPU
+  kNccl,  ///< every rank needs a GPU of its own
+};
+
+class CudaModule {
+ public:
+  virtual ~CudaModule() = default;
+  /// "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
+  virtual std::string Versions() const = 0;
+  /// The visible GPUs. Throws UserError (kFault) if there is no driver, or one too old.
+  virtual std::vector<Gpu> Gpus() const = 0;
+  /// Opens one of them for this process; once. Throws UserError (kFault).
+  virtual std::unique_ptr<Device> Open(const Gpu& gpu, GpuTransport transport) = 0;
+};
+
+/// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module is named.
+bool MayHaveGpus();
+
+/// Loads `espalier_cuda.so` from the folder of this executable or ../lib beside it, or the file that the environment variable
+/// ESPALIER_CUDA_MODULE names. It stays loaded. Throws UserError (kFault) saying what is missing.
+CudaModule& LoadCudaModule();
+
+}  // namespace espalier
+
+/// The module's entry.
+extern "C" espalier::CudaModule* EspalierCudaModule();

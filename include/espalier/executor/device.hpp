@@ -1,0 +1,38 @@
+// What a rank computes on, and all that depends on it: memory, communication, executors. A run has one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/comm/mpi_world.hpp"
+#include "espalier/executor/executor.hpp"
+
+namespace espalier {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind Kind() const = 0;
+  /// For people: "NVIDIA H200, 0000:1b:00.0".
+  virtual std::string Describe() const = 0;
+  /// All of this rank that may change the last bits of a result: processor or GPU, libraries, threads.
+  virtual std::string Conditions() const = 0;
+
+  /// The rank's one arena. Throws UserError (kDoesNotFit) if there is no room for it.
+  virtual std::unique_ptr<Arena> MakeArena(int64_t bytes) = 0;
+  /// Memory of the host that this device copies to and from at full speed. Throws as MakeArena.
+  virtual std::unique_ptr<Arena> MakeStaging(int64_t bytes) = 0;
+
+  /// Makes the communicators of `channels`, once, before the first executor that communicates. Collective, with the same list on
+  /// all ranks (AgreeOnChannels). `world` must outlive it.
+  virtual void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) = 0;
+
+  /// An executor in an arena of this device. All arguments, and the device, must outlive it.
+  virtual std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) = 0;
+};
+
+/// The processor, with `threads` threads for kernels. Messages travel over MPI.
+std::unique_ptr<Device> MakeCpuDevice(int threads);
+
+}  // namespace espalier

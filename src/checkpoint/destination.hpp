@@ -1,0 +1,34 @@
+// Where loaded bytes go: a local tensor on the host, or on a device behind a window of bounded size.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+
+namespace espalier {
+
+/// Takes runs of bytes for one tensor, at rising places. On a device they are gathered in a window of 4 MiB of the tensor, which is
+/// read before it is written back if the runs leave gaps.
+class Destination {
+ public:
+  explicit Destination(const LocalTensor& tensor) : tensor_(tensor) {}
+
+  /// Bytes [to, to + bytes) of the tensor.
+  void Put(int64_t to, const char* from, int64_t bytes);
+  /// Writes what is still held back; the last call.
+  void Flush();
+
+ private:
+  struct Run {
+    int64_t to, bytes;
+    size_t at;  ///< in held_
+  };
+  char* Place(int64_t to) const { return static_cast<char*>(tensor_.data) + to; }
+
+  const LocalTensor& tensor_;
+  std::vector<Run> runs_;
+  std::vector<char> held_, window_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,40 @@
+// Which device every rank of a run computes on, and what carries their messages.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+#include "espalier/executor/cuda_module.hpp"
+
+namespace espalier {
+
+/// What a rank found of GPUs.
+struct GpusOfRank {
+  std::string host;
+  int node_rank = 0;             ///< among the ranks of its host
+  std::vector<Gpu> gpus;         ///< visible ones
+  std::string missing;           ///< why there are none
+};
+
+/// A rank's GPU: one for each rank of a node where they suffice, else in turn. Where the launcher shows every rank but one, that one.
+const Gpu& GpuOf(const GpusOfRank& rank);
+
+/// The settings that a run goes by.
+struct DeviceChoice {
+  std::string device;     ///< "cpu" or "cuda"
+  std::string transport;  ///< "mpi" or "nccl"
+};
+
+/// What run.device and run.transport come to with these ranks: "auto" is cuda only if every rank has a GPU of its own. Throws
+/// UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over nccl.
+DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks);
+
+/// Opens this rank's device; writes into the deck what "auto" came to. Collective.
+std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi);
+
+/// Rank 0 says what the ranks compute on. Collective.
+void AnnounceDevices(const Device& device, World& world);
+
+}  // namespace espalier

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "espalier/comm/mpi_communication.hpp"
+#include "espalier/executor/cpu_executor.hpp"
+#include "espalier/executor/device.hpp"
+
+namespace espalier {
+namespace {
+
+/// As Linux names it.
+std::string Processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line;
+  return "unknown";
+}
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads) : threads_(threads) { SetCpuThreads(threads); }
+
+  DeviceKind Kind() const override { return DeviceKind::kCpu; }
+  std::string Describe() const override { return fmt::format("cpu, bf16 products by {}", CpuBf16Method()); }
+  std::string Conditions() const override { return fmt::format("{} {} {}", CpuBf16Method(), Processor(), threads_); }
+
+  std::unique_ptr<Arena> MakeArena(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
+  std::unique_ptr<Arena> MakeStaging(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
+
+  void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override {
+    communication_ = std::make_unique<MpiCommunication>(world, mesh, channels);
+  }
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) override {
+    return std::make_unique<CpuExecutor>(program, coordinate, arena, communication_.get(), FindCpuKernel, std::move(abort));
+  }
+
+ private:
+  int threads_;
+  std::unique_ptr<MpiCommunication> communication_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+}  // namespace espalier

@@ -1,0 +1,94 @@
+#include "espalier/executor/cpu_executor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "espalier/util/clock.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
+
+namespace espalier {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Makes the first element that is there a NaN: a fault on purpose.
+void Spoil(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors)
+    if (tensor.dtype == Dtype::kF32 && Volume(tensor.shape) > 0) {
+      *tensor.As<float>() = std::numeric_limits<float>::quiet_NaN();
+      return;
+    }
+}
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
+                         KernelFinder find_kernel, Abort abort)
+    : Executor(program, coordinate, arena, find_kernel, std::move(abort)), communication_(communication) {
+  CHECK(exchanges_.empty() || communication != nullptr, "the program communicates, but there is nothing to communicate with");
+  if (!exchanges_.empty()) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
+}
+
+void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) { arena_.Write(arena_.At(place.offset, bytes), data, bytes); }
+
+void CpuExecutor::Begin() {
+  times_ = {};
+  const Clock::time_point begin = Clock::now();
+  lanes_.Reset();
+  arena_.Use(persistent_end_);
+  if (comm_ != nullptr) communication_->Start(*comm_, lanes_);
+  try {
+    RunCalls();
+    AwaitLanes(ends_);
+  } catch (const std::exception& error) {
+    Fail(error.what());
+  }
+  if (comm_ != nullptr) communication_->Finish();
+  current_.store(-1, std::memory_order_relaxed);
+  times_.step_ms = MillisecondsSince(begin);
+  times_.idle_ms = std::max(0.0, times_.step_ms - times_.compute_ms - times_.exposed_comm_ms);
+}
+
+void CpuExecutor::RunCalls() {
+  for (const Call& call : calls_) {
+    current_.store(call.index, std::memory_order_relaxed);
+    AwaitLanes(call.waits);
+    const Clock::time_point begin = Clock::now();
+    const InstructionFault fault = FaultAtInstruction(call.index);
+    if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call));
+    if (fault == InstructionFault::kNan) Spoil(call.outputs);
+    times_.compute_ms += MillisecondsSince(begin);
+    arena_.Use(call.end);
+    lanes_.Raise(Lane::kCompute);
+  }
+}
+
+void CpuExecutor::AwaitLanes(std::span<const Wait> waits) {
+  if (lanes_.Met(waits)) return;
+  const Clock::time_point begin = Clock::now();
+  for (const Wait& wait : waits) lanes_.Await(wait);
+  times_.exposed_comm_ms += MillisecondsSince(begin);
+}
+
+/// Communication that failed has told its own `abort`; this lane only fell over it then.
+void CpuExecutor::Fail(const std::string& what) {
+  const bool ours = !lanes_.Failed();
+  const std::string message = Describe(CurrentInstruction()) + ": " + what;
+  std::exception_ptr thrown = std::make_exception_ptr(InvariantError(message));
+  lanes_.Fail();
+  try {
+    if (ours && abort_) abort_(message);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  try {
+    if (comm_ != nullptr) communication_->Finish();
+  } catch (...) {
+    if (!ours) thrown = std::current_exception();
+  }
+  std::rethrow_exception(thrown);
+}
+
+}  // namespace espalier

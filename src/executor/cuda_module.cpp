@@ -1,0 +1,55 @@
+#include "espalier/executor/cuda_module.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kName = "espalier_cuda.so";
+constexpr const char* kVariable = "ESPALIER_CUDA_MODULE";
+
+[[noreturn]] void Refuse(const std::string& what) { throw UserError(ExitStatus::kFault, "cuda: " + what); }
+
+fs::path FindModule() {
+  if (const char* named = std::getenv(kVariable)) {
+    if (!fs::exists(named)) Refuse(fmt::format("{} names {}, which is not there", kVariable, named));
+    return named;
+  }
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& path : {folder / kName, folder / ".." / "lib" / kName})
+    if (fs::exists(path)) return path;
+  Refuse(fmt::format("this build has no {0}: it is neither in {1} nor in {1}/../lib (nvcc, cuBLASLt, cuDNN and NCCL are needed to build it: "
+                     "meson setup -Dcuda=enabled says what is missing)",
+                     kName, folder.string()));
+}
+
+CudaModule& Load() {
+  const fs::path path = FindModule();
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) Refuse(fmt::format("{} cannot be loaded: {}", path.string(), dlerror()));
+  using Entry = decltype(&EspalierCudaModule);
+  const auto entry = reinterpret_cast<Entry>(dlsym(library, "EspalierCudaModule"));
+  if (entry == nullptr) Refuse(fmt::format("{} is no module of this program: {}", path.string(), dlerror()));
+  return *entry();
+}
+
+}  // namespace
+
+bool MayHaveGpus() { return std::getenv(kVariable) != nullptr || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
+
+CudaModule& LoadCudaModule() {
+  static CudaModule& module = Load();
+  return module;
+}
+
+}  // namespace espalier

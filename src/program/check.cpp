@@ -1,5 +1,5 @@
-// The whole world's programs at once, without running any: order of collectives per communicator, order of messages per pair, and a
-// replay in which a send ends only when its receive has begun.
+// The whole world's programs at once, without running any: order of collectives per communicator, order of messages per pair, a
+// replay in which a send ends only when its receive has begun, and, for GPUs, one in which every call waits for its peers'.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -51,6 +51,14 @@ std::vector<Event> PairTrace(const Program& program, Lane lane, const char* attr
   return trace;
 }
 
+/// All communication, in the order of issue.
+std::vector<Event> IssueTrace(const Program& program) {
+  std::vector<Event> trace;
+  for (const Instruction& i : program.instructions)
+    if (i.lane != Lane::kCompute) trace.push_back({i.op, i.microbatch, &i});
+  return trace;
+}
+
 class WorldChecker {
  public:
   WorldChecker(const Mesh& mesh, const std::function<const Program&(int)>& program_of) : mesh_(mesh), program_of_(program_of) {}
@@ -58,7 +66,7 @@ class WorldChecker {
   void Run() {
     for (int rank = 0; rank < mesh_.Ranks(); ++rank) CheckRank(rank);
     for (int rank = 0; rank < mesh_.Ranks(); ++rank)
-      if (mesh_.CoordinateOf(rank)[0] == 0) Replay(rank);
+      if (mesh_.CoordinateOf(rank)[0] == 0) ReplayPipeline(rank);
   }
 
  private:
@@ -119,12 +127,20 @@ class WorldChecker {
           receives.size());
   }
 
-  /// Runs the pipeline that holds `first`: one rank a stage, every lane in order. Collectives of other axes are local here: their
-  /// members run the same list. gather_stages waits for all stages.
-  void Replay(int first) {
+  /// The pipeline that holds `first`: one rank a stage. Collectives of other axes are local in its replays: their members run the
+  /// same list.
+  void ReplayPipeline(int first) {
     std::vector<const Program*> programs;
     for (int rank : mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first))) programs.push_back(&program_of_(rank));
     if (!replayed_.insert(programs).second) return;
+    Replay(programs);
+    if (programs[0]->device != DeviceKind::kCuda) return;
+    for (const Program* program : programs) CompareIssue(*program);
+    ReplayIssue(programs);
+  }
+
+  /// Every lane in order; gather_stages waits for all stages.
+  static void Replay(const std::vector<const Program*>& programs) {
     std::vector<StageState> stages;
     for (const Program* p : programs) stages.emplace_back(*p);
     for (bool moved = true; moved;) {
@@ -159,7 +175,7 @@ class WorldChecker {
     std::array<int, kLaneCount> done{};
   };
 
-  bool Advance(std::vector<StageState>& stages, StageState& stage, size_t l) {
+  static bool Advance(std::vector<StageState>& stages, StageState& stage, size_t l) {
     const auto lane = static_cast<Lane>(l);
     if (!stage.Ready(lane)) return false;
     const Op& op = OpOf(*stage.program, *stage.Head(lane));
@@ -186,9 +202,65 @@ class WorldChecker {
     return true;
   }
 
+  /// All ranks of a stage issue the same communication in the same order, whatever its lane: so one of them stands for all below.
+  void CompareIssue(const Program& program) {
+    const Program& first = *first_of_stage_.try_emplace(program.stage, &program).first->second;
+    const std::vector<Event> expected = IssueTrace(first), trace = IssueTrace(program);
+    const auto same = [](const Event& a, const Event& b) { return a.op == b.op && a.microbatch == b.microbatch; };
+    CHECK(std::equal(expected.begin(), expected.end(), trace.begin(), trace.end(), same),
+          "ranks of stage {} issue their communication in different orders", program.stage);
+  }
+
+  /// One thread a rank issues all communication in program order, and every call may wait until its peers have issued theirs (a
+  /// communicator's first call connects it; a full GPU starts nothing new). If this reaches the end, the orders of all ranks
+  /// merge into one, and kernels that start in that order cannot wait for each other.
+  static void ReplayIssue(const std::vector<const Program*>& programs) {
+    std::vector<IssueState> stages;
+    for (const Program* p : programs) stages.push_back({p, IssueTrace(*p)});
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (IssueState& stage : stages)
+        while (IssueNext(stages, stage)) moved = true;
+    }
+    std::string stuck;
+    for (const IssueState& stage : stages)
+      if (!stage.Done()) stuck += fmt::format("\n  stage {} at {}", stage.program->stage, Describe(*stage.program, *stage.Head().instruction));
+    CHECK(stuck.empty(), "deadlock: no order of all communication agrees with every rank's program{}", stuck);
+  }
+
+  struct IssueState {
+    const Program* program;
+    std::vector<Event> trace;
+    size_t next = 0;
+    bool Done() const { return next == trace.size(); }
+    const Event& Head() const { return trace[next]; }
+    /// True if the next call is op `op` of this microbatch.
+    bool IsAt(int op, int microbatch) const { return !Done() && Head().op == op && Head().microbatch == microbatch; }
+  };
+
+  static bool IssueNext(std::vector<IssueState>& stages, IssueState& stage) {
+    if (stage.Done()) return false;
+    const auto [id, microbatch, instruction] = stage.Head();
+    const Op& op = OpOf(*stage.program, *instruction);
+    if (op.kind == "recv") return false;  // ends together with its send
+    if (op.kind == "send") {
+      IssueState& receiver = stages[static_cast<size_t>(op.attributes.Number("to"))];
+      if (!receiver.IsAt(id + 1, microbatch)) return false;
+      ++receiver.next;
+    } else if (op.kind == "gather_stages") {
+      for (const IssueState& other : stages)
+        if (!other.IsAt(id, microbatch)) return false;
+      for (IssueState& other : stages)
+        if (&other != &stage) ++other.next;
+    }
+    ++stage.next;
+    return true;
+  }
+
   const Mesh& mesh_;
   const std::function<const Program&(int)>& program_of_;
   std::set<std::tuple<const Program*, const Program*, Lane, AxisSet>> compared_;
+  std::map<int, const Program*> first_of_stage_;
   std::set<std::vector<const Program*>> replayed_;
 };
 

@@ -71,10 +71,12 @@ class Emitter {
     }
   }
 
-  /// Receives are posted ahead, in the order of messages, so that these travel under other jobs.
+  /// Receives are posted ahead, in the order of messages, so that these travel under other jobs. On GPUs one thread issues sends and
+  /// receives, and a call may wait for its peer's: they follow one order. Nothing is lost, since that thread is jobs ahead of the GPU.
   void EmitJobs(std::vector<int>& job_ends) {
     const std::vector<Job>& jobs = c_.schedule.jobs[static_cast<size_t>(stage_)];
-    const std::vector<Receive> receives = OrderReceives(c_.schedule, links_)[static_cast<size_t>(stage_)];
+    const Posting posting = program_.device == DeviceKind::kCuda ? Posting::kInOrder : Posting::kAhead;
+    const std::vector<Receive> receives = OrderReceives(c_.schedule, links_, posting)[static_cast<size_t>(stage_)];
     auto receive = receives.begin();
     for (size_t j = 0; j < jobs.size(); ++j) {
       for (; receive != receives.end() && receive->before_job == j; ++receive)

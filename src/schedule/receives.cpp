@@ -57,7 +57,20 @@ struct Message {
   int to_stage;
 };
 
-std::vector<Message> MessagesOf(const Schedule& schedule, const std::vector<Link>& links, const Slots& slots) {
+/// The first job of `stage` that comes after `made` in the order of messages; never after the job that needs it, which begins when
+/// `made` is over. `ends` are those of the stage.
+size_t PlaceInOrder(const Slot& made, int stage, const std::vector<double>& ends) {
+  size_t job = 0;
+  while (job < ends.size() && std::tuple(ends[job], stage, job) < std::tuple(made.end, made.stage, made.job)) ++job;
+  return job;
+}
+
+size_t PlaceAhead(const Slot& made, const Slot& needed, const std::vector<double>& ends) {
+  const auto over = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), made.end) - ends.begin());
+  return std::min(needed.job > 0 ? needed.job - 1 : 0, over);
+}
+
+std::vector<Message> MessagesOf(const Schedule& schedule, const std::vector<Link>& links, const Slots& slots, Posting posting) {
   const std::vector<std::vector<double>> ends = EndsOf(schedule, slots);
   std::vector<Message> messages;
   for (size_t l = 0; l < links.size(); ++l)
@@ -65,9 +78,8 @@ std::vector<Message> MessagesOf(const Schedule& schedule, const std::vector<Link
       const Slot& made = slots.at({links[l].from, links[l].role, i});
       const Slot& needed = slots.at({links[l].to, links[l].role, i});
       const std::vector<double>& there = ends[static_cast<size_t>(needed.stage)];
-      const auto over = static_cast<size_t>(std::upper_bound(there.begin(), there.end(), made.end) - there.begin());
-      const size_t ahead = needed.job > 0 ? needed.job - 1 : 0;
-      messages.push_back({made, {{links[l].from, links[l].role, i}, l, std::min(ahead, over)}, needed.stage});
+      const size_t before = posting == Posting::kAhead ? PlaceAhead(made, needed, there) : PlaceInOrder(made, needed.stage, there);
+      messages.push_back({made, {{links[l].from, links[l].role, i}, l, before}, needed.stage});
     }
   const auto key = [](const Message& m) { return std::tie(m.made.end, m.made.stage, m.made.job, m.made.part, m.receive.link); };
   std::sort(messages.begin(), messages.end(), [&](const Message& a, const Message& b) { return key(a) < key(b); });
@@ -87,10 +99,10 @@ std::vector<Link> NeighbourLinks(const Schedule& schedule) {
   return links;
 }
 
-Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links) {
+Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links, Posting posting) {
   Receives receives(static_cast<size_t>(schedule.stages));
   if (links.empty()) return receives;
-  for (const Message& m : MessagesOf(schedule, links, SlotsOf(schedule)))
+  for (const Message& m : MessagesOf(schedule, links, SlotsOf(schedule), posting))
     receives[static_cast<size_t>(m.to_stage)].push_back(m.receive);
   // Whoever stands later in the lane cannot be posted earlier.
   for (std::vector<Receive>& list : receives)

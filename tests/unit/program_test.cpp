@@ -541,6 +541,71 @@ TEST(WorldChecker, AcceptsSchedulesWithOtherAxesAndUnevenSplits) {
   }
 }
 
+TEST(IssueOrder, EveryScheduleIssuesAllCommunicationInOneOrder) {
+  for (const PipelineCase& pipeline : kPipelines)
+    for (int p : {2, 3, 4, 8})
+      for (int m : {1, p - 1, p, 2 * p + 1, 3 * p + 2}) {
+        if (m < LeastMicrobatches(pipeline.schedule, p)) continue;
+        for (Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate, Purpose::kProof}) {
+          const std::string tied = m % 2 == 0 ? "model.tie_embeddings=true" : "model.tie_embeddings=false";
+          const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, p, m, {tied, "run.device=cuda"})), p, purpose);
+          EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << pipeline.schedule << " p " << p << " m " << m;
+        }
+      }
+}
+
+TEST(IssueOrder, WithEveryOtherAxis) {
+  for (Case layout : AllCases()) {
+    layout.overrides.push_back("run.device=cuda");
+    const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+    EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << testing::PrintToString(layout);
+  }
+  for (const PipelineCase& pipeline : kPipelines) {
+    const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 12, {"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"})), 8, Purpose::kTrain);
+    const std::vector<Program> programs = AllPrograms(c);
+    EXPECT_EQ(WhatCheckSays(c.mesh, programs), "") << pipeline.schedule;
+    LaneShuffle(programs.back(), 3).Run();
+    if (HasFatalFailure()) FAIL() << pipeline.schedule;
+  }
+}
+
+TEST(IssueOrder, TheOrderOfSideBySideLanesIsRefused) {
+  // 1f1b of two stages: stage 0 would receive the first gradient before its second send, stage 1 the second input before it sends that gradient.
+  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
+  for (Program& program : programs) program.device = DeviceKind::kCuda;
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::AllOf(testing::HasSubstr("no order of all communication agrees"),
+                                                              testing::HasSubstr("stage 0 at recv"), testing::HasSubstr("stage 1 at recv")));
+}
+
+TEST(IssueOrder, RefusesAPlantedCycle) {
+  const Compilation c = Compile(SmallDeck(PipelineDeck({"dualpipev", 2}, 4, 12, {"run.device=cuda"})), 4, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  std::vector<Instruction>& list = programs[1].instructions;
+  const size_t send = FindInstruction(programs[1], "send", 5);
+  const auto recv = std::find_if(list.begin() + static_cast<std::ptrdiff_t>(send), list.end(), [](const Instruction& i) { return i.lane == Lane::kPpRecv; });
+  ASSERT_NE(recv, list.end());
+  std::rotate(list.begin() + static_cast<std::ptrdiff_t>(send), recv, recv + 1);
+  for (Instruction& i : list) i.waits.clear();
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("no order of all communication agrees"));
+}
+
+TEST(IssueOrder, RanksOfAStageIssueAlike) {
+  const Compilation c = Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"}), 4, Purpose::kTrain);
+  std::vector<Program> programs = AllPrograms(c);
+  EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
+  // One rank issues a gather of parameters behind the first collective of tp.
+  std::vector<Instruction>& list = programs[2].instructions;
+  const auto tp = std::find_if(list.begin(), list.end(), [](const Instruction& i) { return i.lane == Lane::kTp; });
+  const auto dp = std::find_if(std::make_reverse_iterator(tp), list.rend(), [](const Instruction& i) { return i.lane == Lane::kDp; });
+  ASSERT_NE(dp, list.rend());
+  std::rotate(dp.base() - 1, dp.base(), tp + 1);
+  for (Program& program : programs)
+    for (Instruction& i : program.instructions) i.waits.clear();
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("issue their communication in different orders"));
+}
+
 TEST(Program, ChunksOfOneStageSendNothing) {
   // A V on two stages: chunks 0 and 3 on stage 0, 1 and 2 on stage 1. The turn is local, and so is a tied embedding.
   const auto sends = [](const PipelineCase& pipeline, const char* tied) {

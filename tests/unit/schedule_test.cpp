@@ -437,6 +437,27 @@ TEST(OrderReceives, OneJobAheadOrEarlier) {
   EXPECT_THAT(before_job, ElementsAre(0, 1, 3));
 }
 
+TEST(OrderReceives, InOrderStandBetweenTheStagesOwnSends) {
+  // Stage 0 receives a gradient after the forward job that ends before it is made, not under it. F1 is made when stage 1 ends F0: of
+  // two stages at one time the first comes first.
+  const Schedule schedule = OneFOneB(2, 3);
+  const Receives receives = OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder);
+  std::vector<std::vector<size_t>> before_job(2);
+  for (size_t stage : {0u, 1u})
+    for (const Receive& receive : receives[stage]) before_job[stage].push_back(receive.before_job);
+  EXPECT_EQ(ToString(schedule, 0), "F0 F1 BW0 F2 BW1 BW2");
+  EXPECT_THAT(before_job[0], ElementsAre(2, 4, 5));
+  EXPECT_THAT(before_job[1], ElementsAre(0, 0, 3));
+}
+
+TEST(OrderReceives, InOrderIsNeverTooLate) {
+  for (const auto& [name, chunks] : kNamed)
+    for (int m : {8, 13}) {
+      const Schedule schedule = MakeSchedule(name, 4, chunks, m);
+      ASSERT_NO_THROW(Validate(schedule, {}, OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder))) << name;
+    }
+}
+
 TEST(OrderReceives, ASendersMessagesComeInItsOrder) {
   for (const auto& [name, chunks] : kNamed) {
     const Schedule schedule = MakeSchedule(name, 4, chunks, 9);

@@ -66,7 +66,8 @@ std::string Print(const Program& program);
 
 /// Proves that the programs of all ranks fit together: members of a group issue the same collectives in the same order with
 /// equal pieces, sends meet receives in order per pair with equal types, and a replay in which every send waits for its
-/// receive reaches the end. `program_of(rank)` may return one program for all ranks of a class. Throws InvariantError naming ranks
+/// receive reaches the end. For GPUs also that all ranks' communication, each in program order, merges into one order over all
+/// communicators: a replay in which every call waits for its peers' reaches the end. `program_of(rank)` may return one program for all ranks of a class. Throws InvariantError naming ranks
 /// and instructions.
 void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>& program_of);
 

@@ -81,11 +81,19 @@ using Receives = std::vector<std::vector<Receive>>;
 /// The links between neighbouring chunks: outputs forward, gradients back.
 std::vector<Link> NeighbourLinks(const Schedule& schedule);
 
+/// When receives are posted.
+enum class Posting : uint8_t {
+  /// One job before the job that needs it, or earlier if its message is there earlier: for lanes that run side by side.
+  kAhead,
+  /// Between the stage's own sends where it stands in the order of all messages: so that stages which issue sends and receives one
+  /// after the other cannot wait for each other either.
+  kInOrder,
+};
+
 /// The order of messages. A stage sends in the order in which its jobs make things; it receives in the order of the times at which
 /// they are made, in a replay with roles of about equal length. Both are parts of one total order of all messages of the step, so no set of
-/// stages with in-order lanes can wait for each other, even if every send waits for its receive. A receive is posted one job before
-/// the job that needs it, or earlier if its message is there earlier.
-Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links);
+/// stages with in-order lanes can wait for each other, even if every send waits for its receive.
+Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links, Posting posting = Posting::kAhead);
 
 /// Duration of each role on one chunk and microbatch, in any unit, for the replay.
 struct RoleCosts {

@@ -1,58 +1,10 @@
 #include "exchange.hpp"
 
-#include <algorithm>
-#include <numeric>
-
 #include "espalier/util/error.hpp"
+#include "parcels.hpp"
 
 namespace espalier {
 namespace {
-
-/// The workspace, handed out front to back.
-class Workspace {
- public:
-  Workspace(std::byte* base, int64_t bytes) : base_(base), bytes_(bytes) {}
-
-  std::byte* Take(int64_t bytes) {
-    constexpr int64_t kMessageAlignment = 64;
-    const int64_t offset = used_;
-    used_ += (bytes + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
-    CHECK(used_ <= bytes_, "communication needs {} bytes of workspace, {} are planned", used_, bytes_);
-    return base_ + offset;
-  }
-
- private:
-  std::byte* base_;
-  int64_t bytes_;
-  int64_t used_ = 0;
-};
-
-/// The pieces that travel to or from one peer, in one message.
-using Parcel = std::vector<View>;
-
-int64_t BytesOf(const Parcel& parcel) {
-  return std::accumulate(parcel.begin(), parcel.end(), int64_t{0},
-                         [](int64_t sum, const View& view) { return sum + view.Bytes(); });
-}
-
-/// Wide elements first, so that every element of a packed message is aligned.
-void Order(Parcel& parcel) {
-  std::stable_sort(parcel.begin(), parcel.end(),
-                   [](const View& a, const View& b) { return SizeOf(a.dtype) > SizeOf(b.dtype); });
-}
-
-/// Travels from or to its place.
-bool InPlace(const Parcel& parcel) { return parcel.size() == 1 && parcel[0].IsDense(); }
-
-/// The pieces of a parcel, one after the other from `base`.
-std::vector<View> Packed(const Parcel& parcel, std::byte* base) {
-  std::vector<View> packed;
-  for (const View& view : parcel) {
-    packed.push_back(PackedAt(base, view));
-    base += view.Bytes();
-  }
-  return packed;
-}
 
 void AddSends(Phase& phase, std::vector<Parcel>& parcels, int self, Workspace& workspace) {
   const Parcel* before = nullptr;
@@ -109,23 +61,6 @@ void AddJoins(Phase& phase, Parcel outputs, Parcel own, size_t members, int self
     for (size_t i = 0; i < outputs.size(); ++i) joins[i].sources[peer] = packed[i].base;
   }
   phase.joins = std::move(joins);
-}
-
-/// The pieces of a member, out of all transfers.
-std::vector<Parcel> ParcelsOf(const std::vector<Transfer>& transfers, const std::vector<Tensor>& tensors, int members) {
-  std::vector<Parcel> parcels(static_cast<size_t>(members));
-  for (const Transfer& t : transfers) {
-    View view = ViewOf(tensors[static_cast<size_t>(t.tensor)], t.box);
-    if (view.Bytes() > 0) parcels[static_cast<size_t>(t.peer)].push_back(std::move(view));
-  }
-  return parcels;
-}
-
-Parcel Whole(const std::vector<Tensor>& tensors) {
-  Parcel parcel;
-  for (const Tensor& tensor : tensors)
-    if (Volume(tensor.shape) > 0) parcel.push_back(WholeOf(tensor));
-  return parcel;
 }
 
 class Lowering {

@@ -1,6 +1,7 @@
 // A communication instruction as messages and copies: pure, so that it is tested without a launcher.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "box_copy.hpp"
@@ -16,11 +17,22 @@ struct Message {
   int64_t bytes = 0;
 };
 
+/// A collective of a communication library, over the channel's group.
+struct Collective {
+  enum class Kind : uint8_t { kAllGather, kReduceScatter, kAllReduce };
+  Kind kind = Kind::kAllGather;
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int64_t bytes = 0;  ///< of one member's piece: what it gives to a gather, what it gets from a reduction
+  Dtype dtype = Dtype::kF32;  ///< of a reduction, which is a sum
+};
+
 /// Messages that travel together, and the work on either side of them.
 struct Phase {
   std::vector<BoxCopy> packs;  ///< before the messages start
   std::vector<Message> receives;
   std::vector<Message> sends;
+  std::optional<Collective> collective;  ///< in place of messages; from LowerNative only
   std::vector<BoxCopy> own;      ///< pieces that stay on this rank; while the messages travel
   std::vector<BoxCopy> unpacks;  ///< after all have arrived
   std::vector<Join> joins;       ///< after all have arrived

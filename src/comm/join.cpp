@@ -3,32 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "combine.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // elements of a block that stays in the first cache while the sources go by
-
-float Widen(float x) { return x; }
-float Widen(Bf16 x) { return ToFloat(x); }
-int32_t Widen(int32_t x) { return x; }
-
-void Narrow(float x, float& to) { to = x; }
-void Narrow(float x, Bf16& to) { to = ToBf16(x); }
-void Narrow(int32_t x, int32_t& to) { to = x; }
-
-struct Add {
-  template <typename S>
-  S operator()(S a, S b) const {
-    return a + b;
-  }
-};
-/// NaN in either wins, so that a broken number is not hidden.
-struct Largest {
-  float operator()(float a, float b) const { return a > b || a != a ? a : b; }
-  int32_t operator()(int32_t a, int32_t b) const { return std::max(a, b); }
-};
 
 template <typename T, typename Combine>
 void JoinElements(T* to, std::span<const std::byte* const> sources, int64_t count, Combine combine) {

@@ -11,8 +11,8 @@
 namespace espalier {
 
 struct MpiState {
-  /// Held around every MPI call, never while waiting.
-  std::mutex mutex;
+  /// Held around every MPI call, never while waiting. One for the process, as the library is.
+  inline static std::mutex mutex;
   int rank = 0;
   int size = 1;
   int node_rank = 0;

@@ -57,6 +57,9 @@ class ProgramBuilder {
 /// An op of one kind over a group.
 Op GroupOp(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
 
+/// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. Options are those of MPI.
+std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels, MpiCommunicationOptions options);
+
 /// A program with its arena, its communicators and its executor.
 class Runner {
  public:
@@ -71,7 +74,7 @@ class Runner {
  private:
   Program program_;
   HostArena arena_;
-  MpiCommunication communication_;
+  std::unique_ptr<Communication> communication_;
   std::unique_ptr<Executor> executor_;
 };
 

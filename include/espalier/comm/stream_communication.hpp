@@ -14,7 +14,8 @@ class StreamCommunication {
  public:
   virtual ~StreamCommunication() = default;
 
-  /// As Communication::Prepare; `instructions` in program order, their memory the device's. Outside a step.
+  /// As Communication::Prepare; `instructions` in program order, their memory the device's. Outside a step, and collective: all ranks
+  /// prepare the same programs, one after the other.
   virtual std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                                 std::vector<CommInstruction> instructions) = 0;
 

@@ -1,0 +1,29 @@
+// How two partial elements become one, on every device alike: added, or the larger kept, in fp32, rounded once at the end.
+#pragma once
+
+#include "espalier/util/types.hpp"
+
+namespace espalier {
+
+constexpr float Widen(float x) { return x; }
+constexpr float Widen(Bf16 x) { return ToFloat(x); }
+constexpr int32_t Widen(int32_t x) { return x; }
+
+constexpr void Narrow(float x, float& to) { to = x; }
+constexpr void Narrow(float x, Bf16& to) { to = ToBf16(x); }
+constexpr void Narrow(int32_t x, int32_t& to) { to = x; }
+
+struct Add {
+  template <typename S>
+  constexpr S operator()(S a, S b) const {
+    return a + b;
+  }
+};
+
+/// NaN in either wins, so that a broken number is not hidden.
+struct Largest {
+  constexpr float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+  constexpr int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
+};
+
+}  // namespace espalier

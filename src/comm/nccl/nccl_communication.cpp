@@ -1,0 +1,184 @@
+#include "nccl_communication.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "comm/native.hpp"
+#include "espalier/util/error.hpp"
+#include "nccl_call.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+/// A phase whose copies and joins are launches. Own pieces are copied together with what is packed.
+struct StreamPhase {
+  const Table<CopyJob>* before = nullptr;
+  std::vector<Message> sends, receives;
+  std::optional<Collective> collective;
+  const Table<CopyJob>* after = nullptr;
+  const Table<JoinJob>* joins = nullptr;
+};
+
+struct Task {
+  std::string label;
+  ncclComm_t comm = nullptr;  ///< null if nothing travels
+  std::vector<StreamPhase> phases;
+};
+
+class PreparedNccl final : public PreparedComm {
+ public:
+  std::vector<Task> tasks;
+  Tables tables;
+};
+
+const Op& OpOf(const Program& program, const Instruction& instruction) {
+  return program.graph->ops[static_cast<size_t>(instruction.op)];
+}
+
+/// Sender's and receiver's stage; only of sends and receives.
+std::optional<Communicators::Pair> PairOf(const Program& program, const Instruction& instruction) {
+  const Op& op = OpOf(program, instruction);
+  if (op.kind == "send") return Communicators::Pair{program.stage, static_cast<int>(op.attributes.Number("to"))};
+  if (op.kind == "recv") return Communicators::Pair{static_cast<int>(op.attributes.Number("from")), program.stage};
+  return std::nullopt;
+}
+
+std::vector<Communicators::Pair> PairsOf(const Program& program, const std::vector<CommInstruction>& instructions) {
+  std::vector<Communicators::Pair> pairs;
+  for (const CommInstruction& i : instructions)
+    if (const auto pair = PairOf(program, *i.instruction)) pairs.push_back(*pair);
+  return pairs;
+}
+
+Exchange Lower(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction, Native native) {
+  if (native == Native::kWhereItFits)
+    if (std::optional<Exchange> collective = LowerNative(program, coordinate, instruction)) return std::move(*collective);
+  return LowerInstruction(program, coordinate, instruction);
+}
+
+/// As if all peers were this rank: what it sends it receives; where there is nothing of the one kind, the other's own memory stands for it.
+void SendToSelf(StreamPhase& phase) {
+  std::vector<Message>&sends = phase.sends, &receives = phase.receives;
+  for (size_t i = sends.size(); i < receives.size(); ++i) sends.push_back(receives[i]);
+  for (size_t i = receives.size(); i < sends.size(); ++i) receives.push_back(sends[i]);
+  for (size_t i = 0; i < sends.size(); ++i) {
+    sends[i].peer = receives[i].peer = 0;
+    sends[i].bytes = receives[i].bytes = std::min(sends[i].bytes, receives[i].bytes);
+  }
+}
+
+void IssueMessages(const StreamPhase& phase, ncclComm_t comm, cudaStream_t stream) {
+  NCCL_CALL(ncclGroupStart());
+  for (const Message& m : phase.sends) NCCL_CALL(ncclSend(m.data, static_cast<size_t>(m.bytes), ncclInt8, m.peer, comm, stream));
+  for (const Message& m : phase.receives) NCCL_CALL(ncclRecv(m.data, static_cast<size_t>(m.bytes), ncclInt8, m.peer, comm, stream));
+  NCCL_CALL(ncclGroupEnd());
+}
+
+void IssueCollective(const Collective& c, ncclComm_t comm, cudaStream_t stream) {
+  const auto count = static_cast<size_t>(c.bytes / SizeOf(c.dtype));
+  const ncclDataType_t type = c.dtype == Dtype::kBf16 ? ncclBfloat16 : ncclFloat32;
+  switch (c.kind) {
+    case Collective::Kind::kAllGather:
+      NCCL_CALL(ncclAllGather(c.from, c.to, static_cast<size_t>(c.bytes), ncclInt8, comm, stream));
+      break;
+    case Collective::Kind::kReduceScatter:
+      NCCL_CALL(ncclReduceScatter(c.from, c.to, count, type, ncclSum, comm, stream));
+      break;
+    case Collective::Kind::kAllReduce:
+      NCCL_CALL(ncclAllReduce(c.from, c.to, count, type, ncclSum, comm, stream));
+      break;
+  }
+}
+
+void IssuePhase(const StreamPhase& phase, ncclComm_t comm, cudaStream_t stream) {
+  LaunchCopies(phase.before->d_jobs, static_cast<int>(phase.before->jobs.size()), phase.before->tiles, stream);
+  if (phase.collective)
+    IssueCollective(*phase.collective, comm, stream);
+  else if (!phase.sends.empty() || !phase.receives.empty())
+    IssueMessages(phase, comm, stream);
+  LaunchCopies(phase.after->d_jobs, static_cast<int>(phase.after->jobs.size()), phase.after->tiles, stream);
+  LaunchJoins(phase.joins->d_jobs, static_cast<int>(phase.joins->jobs.size()), phase.joins->tiles, stream);
+}
+
+/// Makes tasks of one program's instructions.
+class Preparer {
+ public:
+  Preparer(const Program& program, const Coordinate& coordinate, const Communicators& communicators, Native native)
+      : program_(program), coordinate_(coordinate), communicators_(communicators), native_(native) {}
+
+  std::unique_ptr<PreparedNccl> Run(std::vector<CommInstruction>& instructions) {
+    for (CommInstruction& instruction : instructions) Add(instruction);
+    prepared_->tables.Upload();
+    return std::move(prepared_);
+  }
+
+ private:
+  void Add(CommInstruction& instruction) {
+    const Exchange exchange = Lower(program_, coordinate_, instruction, native_);
+    const auto pair = PairOf(program_, *instruction.instruction);
+    Task& task = prepared_->tasks.emplace_back();
+    task.label = std::move(instruction.label);
+    if (!exchange.channel.axes.Empty()) task.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
+    for (const Phase& phase : exchange.phases) {
+      StreamPhase& next = task.phases.emplace_back(OnStream(phase));
+      if (pair) MeetInPair(next);
+      if (communicators_.alone()) SendToSelf(next);
+    }
+  }
+
+  StreamPhase OnStream(const Phase& phase) {
+    Tables& tables = prepared_->tables;
+    return {&tables.Copies({&phase.packs, &phase.own}), phase.sends, phase.receives, phase.collective, &tables.Copies({&phase.unpacks}),
+            &tables.Joins(phase.joins)};
+  }
+
+  static void MeetInPair(StreamPhase& phase) {
+    for (Message& message : phase.sends) message.peer = 1;
+    for (Message& message : phase.receives) message.peer = 0;
+  }
+
+  const Program& program_;
+  const Coordinate& coordinate_;
+  const Communicators& communicators_;
+  Native native_;
+  std::unique_ptr<PreparedNccl> prepared_ = std::make_unique<PreparedNccl>();
+};
+
+Native NativeFromEnvironment() {
+  const char* value = std::getenv("ESPALIER_NCCL_NATIVE");
+  return value != nullptr && std::strcmp(value, "0") == 0 ? Native::kNever : Native::kWhereItFits;
+}
+
+}  // namespace
+
+NcclCommunication::NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool force_one_rank_groups,
+                                     Native native)
+    : communicators_(world, mesh, channels, force_one_rank_groups), native_(native) {}
+
+std::unique_ptr<PreparedComm> NcclCommunication::Prepare(const Program& program, const Coordinate& coordinate,
+                                                         std::vector<CommInstruction> instructions) {
+  communicators_.MakePairs(PairsOf(program, instructions));
+  return Preparer(program, coordinate, communicators_, native_).Run(instructions);
+}
+
+void NcclCommunication::Issue(PreparedComm& prepared, size_t k, void* stream) {
+  const Task& task = dynamic_cast<PreparedNccl&>(prepared).tasks.at(k);
+  try {
+    for (const StreamPhase& phase : task.phases) IssuePhase(phase, task.comm, static_cast<cudaStream_t>(stream));
+  } catch (const std::exception& error) {
+    throw std::runtime_error(task.label + ": " + error.what());
+  }
+}
+
+}  // namespace espalier::cuda
+
+namespace espalier {
+
+std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
+                                                           bool force_one_rank_groups) {
+  return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, force_one_rank_groups, cuda::NativeFromEnvironment());
+}
+
+}  // namespace espalier

@@ -1,0 +1,114 @@
+#include "tables.hpp"
+
+#include <limits>
+
+#include "espalier/util/error.hpp"
+#include "kernels/cuda/cuda_call.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+/// All bits of what a width must divide.
+uint64_t Bits(const std::byte* place) { return reinterpret_cast<uintptr_t>(place); }
+
+uint64_t BitsOf(const BoxCopy& copy) {
+  uint64_t bits = Bits(copy.to) | Bits(copy.from) | static_cast<uint64_t>(copy.run_bytes);
+  for (const BoxCopy::Dim& dim : copy.outer) bits |= static_cast<uint64_t>(dim.to_stride | dim.from_stride);
+  return bits;
+}
+
+template <typename Job>
+void Add(Table<Job>& table, Job job) {
+  job.units.first_tile = table.tiles;
+  table.tiles += (job.units.count + kTileUnits - 1) / kTileUnits;
+  table.jobs.push_back(job);
+}
+
+/// Places in one block of memory, first counted, then filled.
+class Filler {
+ public:
+  explicit Filler(std::vector<std::byte>& h_memory, std::byte* d_memory) : h_memory_(h_memory), d_memory_(d_memory) {}
+
+  template <typename T>
+  const T* Put(const std::vector<T>& values) {
+    const size_t at = h_memory_.size(), bytes = values.size() * sizeof(T);
+    h_memory_.resize((at + bytes + 15) / 16 * 16);
+    std::memcpy(h_memory_.data() + at, values.data(), bytes);
+    return reinterpret_cast<const T*>(d_memory_ + at);
+  }
+
+ private:
+  std::vector<std::byte>& h_memory_;
+  std::byte* d_memory_;
+};
+
+template <typename T>
+size_t BytesOf(const std::vector<T>& values) {
+  return (values.size() * sizeof(T) + 15) / 16 * 16;
+}
+
+}  // namespace
+
+Units UnitsOf(const BoxCopy& copy, int64_t element, bool any_width, const std::vector<const std::byte*>& places) {
+  uint64_t bits = BitsOf(copy);
+  for (const std::byte* place : places) bits |= Bits(place);
+  int64_t width = 16;
+  while (width > element && bits % static_cast<uint64_t>(width) != 0) width = any_width ? width / 2 : element;
+  CHECK(bits % static_cast<uint64_t>(width) == 0, "a copy of elements of {} bytes between them", element);
+  CHECK(copy.outer.size() <= kMostDims, "a copy of {} dims", copy.outer.size());
+  Units units{copy.to, copy.from, copy.run_bytes / width, 0, copy.run_bytes / width};
+  units.width = static_cast<int>(width);
+  int64_t runs = 1;
+  for (const BoxCopy::Dim& dim : copy.outer) {
+    const auto d = static_cast<size_t>(units.dims++);
+    units.to_strides[d] = dim.to_stride;
+    units.from_strides[d] = dim.from_stride;
+    units.extents[d] = static_cast<uint32_t>(dim.extent);
+    runs *= dim.extent;
+  }
+  CHECK(runs <= std::numeric_limits<int32_t>::max(), "a copy of {} runs", runs);
+  units.count *= runs;
+  return units;
+}
+
+Tables::~Tables() { cudaFree(memory_); }
+
+Table<CopyJob>& Tables::Copies(const std::vector<const std::vector<BoxCopy>*>& lists) {
+  constexpr int64_t kLeastElement = 2;
+  Table<CopyJob>& table = copies_.emplace_back();
+  for (const std::vector<BoxCopy>* list : lists)
+    for (const BoxCopy& copy : *list) Add(table, CopyJob{UnitsOf(copy, kLeastElement, true)});
+  return table;
+}
+
+Table<JoinJob>& Tables::Joins(const std::vector<Join>& joins) {
+  Table<JoinJob>& table = joins_.emplace_back();
+  for (const Join& join : joins) {
+    std::vector<const std::byte*>& sources = sources_.emplace_back(join.sources);
+    sources[join.own_index] = join.own.to;  // not looked at
+    const Units units = UnitsOf(join.own, SizeOf(join.dtype), false, sources);
+    Add(table, JoinJob{units, nullptr, static_cast<int>(sources.size()), static_cast<int>(join.own_index), join.dtype, join.how == Reduce::kMax});
+  }
+  return table;
+}
+
+void Tables::Upload() {
+  size_t bytes = 0;
+  for (const auto& table : copies_) bytes += BytesOf(table.jobs);
+  for (const auto& table : joins_) bytes += BytesOf(table.jobs);
+  for (const auto& sources : sources_) bytes += BytesOf(sources);
+  if (bytes == 0) return;
+  CUDA_CALL(cudaMalloc(&memory_, bytes));
+  std::vector<std::byte> h_memory;
+  h_memory.reserve(bytes);
+  Filler filler(h_memory, static_cast<std::byte*>(memory_));
+  for (auto& table : copies_) table.d_jobs = filler.Put(table.jobs);
+  auto sources = sources_.begin();
+  for (auto& table : joins_) {
+    for (JoinJob& job : table.jobs) job.sources = filler.Put(*sources++);
+    table.d_jobs = filler.Put(table.jobs);
+  }
+  CUDA_CALL(cudaMemcpy(memory_, h_memory.data(), bytes, cudaMemcpyHostToDevice));
+}
+
+}  // namespace espalier::cuda

@@ -1,0 +1,288 @@
+// The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued theirs (sends
+// are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other hangs here, whatever the
+// sizes. Sums are made in rank order, in fp32, rounded once.
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "comm/combine.hpp"
+#include "comm/mpi_state.hpp"
+#include "emulate.hpp"
+
+using espalier::MpiState;
+
+struct ncclComm {
+  MPI_Comm mpi = MPI_COMM_NULL;  ///< none if there is one rank
+  int rank = 0, size = 1;
+  int polls_until_made = 0;
+};
+
+namespace {
+
+[[noreturn]] void Refuse(const char* what) {
+  std::fprintf(stderr, "emulated NCCL: %s\n", what);
+  std::abort();
+}
+
+size_t SizeOf(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return 1;
+    case ncclBfloat16:
+      return 2;
+    case ncclFloat32:
+      return 4;
+    default:
+      Refuse("a type that is not emulated");
+  }
+}
+
+/// Messages of one call or group.
+class Messages {
+ public:
+  void Send(ncclComm* comm, const void* from, size_t bytes, int peer) {
+    if (comm->mpi == MPI_COMM_NULL) return own_sends_.push_back({from, bytes});
+    std::lock_guard lock(MpiState::mutex);
+    MPI_CALL(MPI_Issend(from, static_cast<int>(bytes), MPI_BYTE, peer, 0, comm->mpi, Next(-1)));
+  }
+  void Receive(ncclComm* comm, void* to, size_t bytes, int peer) {
+    if (comm->mpi == MPI_COMM_NULL) return own_receives_.push_back({to, bytes});
+    std::lock_guard lock(MpiState::mutex);
+    MPI_CALL(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, peer, 0, comm->mpi, Next(static_cast<int>(bytes))));
+  }
+
+  void Finish() {
+    if (own_sends_.size() != own_receives_.size()) Refuse("a send to itself without its receive in the same group");
+    for (size_t i = 0; i < own_sends_.size(); ++i) {
+      if (own_sends_[i].bytes != own_receives_[i].bytes) Refuse("a message to itself of two sizes");
+      std::memmove(own_receives_[i].data, own_sends_[i].data, own_sends_[i].bytes);
+    }
+    std::vector<MPI_Status> statuses(requests_.size());
+    while (!Test(statuses)) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    for (size_t i = 0; i < requests_.size(); ++i) CheckSize(statuses[i], bytes_[i]);
+  }
+
+ private:
+  struct Sent {
+    const void* data;
+    size_t bytes;
+  };
+  struct Received {
+    void* data;
+    size_t bytes;
+  };
+
+  MPI_Request* Next(int bytes) {
+    bytes_.push_back(bytes);
+    return &requests_.emplace_back(MPI_REQUEST_NULL);
+  }
+  bool Test(std::vector<MPI_Status>& statuses) {
+    std::lock_guard lock(MpiState::mutex);
+    int done = 1;
+    if (!requests_.empty()) MPI_CALL(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data()));
+    return done != 0;
+  }
+  static void CheckSize(const MPI_Status& status, int expected) {
+    int bytes = 0;
+    if (expected < 0) return;
+    MPI_CALL(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    if (bytes != expected) Refuse("a message that is shorter than its receive");
+  }
+
+  std::vector<MPI_Request> requests_;
+  std::vector<int> bytes_;  ///< of receives; -1: a send
+  std::vector<Sent> own_sends_;
+  std::vector<Received> own_receives_;
+};
+
+/// Every member's contribution to this one's piece, by rank: member p gets the bytes at from + p * step.
+std::vector<std::vector<std::byte>> Exchange(ncclComm* comm, const void* from, size_t step, size_t bytes) {
+  std::vector<std::vector<std::byte>> pieces(static_cast<size_t>(comm->size), std::vector<std::byte>(bytes));
+  Messages messages;
+  for (int p = 0; p < comm->size; ++p) {
+    messages.Receive(comm, pieces[static_cast<size_t>(p)].data(), bytes, p);
+    messages.Send(comm, static_cast<const std::byte*>(from) + static_cast<size_t>(p) * step, bytes, p);
+  }
+  messages.Finish();
+  return pieces;
+}
+
+template <typename T>
+void Sum(const std::vector<std::vector<std::byte>>& pieces, void* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    T element;
+    float sum = 0;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      std::memcpy(&element, pieces[p].data() + i * sizeof(T), sizeof(T));
+      sum = p == 0 ? espalier::Widen(element) : sum + espalier::Widen(element);
+    }
+    espalier::Narrow(sum, element);
+    std::memcpy(static_cast<std::byte*>(to) + i * sizeof(T), &element, sizeof(T));
+  }
+}
+
+void Reduce(ncclComm* comm, const void* from, size_t step, void* to, size_t count, ncclDataType_t type) {
+  const auto pieces = Exchange(comm, from, step, count * SizeOf(type));
+  if (type == ncclBfloat16)
+    Sum<espalier::Bf16>(pieces, to, count);
+  else if (type == ncclFloat32)
+    Sum<float>(pieces, to, count);
+  else
+    Refuse("a sum of a type that is not emulated");
+}
+
+/// Sends and receives between ncclGroupStart and ncclGroupEnd, all on one stream.
+struct PointToPoint {
+  ncclComm* comm;
+  const void* from;  ///< of a send
+  void* to;          ///< of a receive
+  size_t bytes;
+  int peer;
+  cudaStream_t stream;
+};
+
+thread_local int group_depth = 0;
+thread_local std::vector<PointToPoint> group;
+
+void RunGroup(const std::vector<PointToPoint>& calls) {
+  Messages messages;
+  for (const PointToPoint& call : calls)
+    if (call.from != nullptr)
+      messages.Send(call.comm, call.from, call.bytes, call.peer);
+    else
+      messages.Receive(call.comm, call.to, call.bytes, call.peer);
+  messages.Finish();
+}
+
+ncclResult_t Add(const PointToPoint& call) {
+  if (group_depth == 0) Refuse("a send or receive outside a group");
+  if (call.peer < 0 || call.peer >= call.comm->size) Refuse("a peer outside the communicator");
+  group.push_back(call);
+  return ncclSuccess;
+}
+
+ncclResult_t Issue(cudaStream_t stream, std::function<void()> work) {
+  if (group_depth > 0) Refuse("a collective inside a group");
+  espalier::emulation::issue(stream, std::move(work));
+  return ncclSuccess;
+}
+
+ncclResult_t Made(ncclComm_t* to, MPI_Comm mpi, const ncclConfig_t& config) {
+  auto* comm = new ncclComm;
+  if (mpi != MPI_COMM_NULL) {
+    comm->mpi = mpi;
+    MPI_CALL(MPI_Comm_rank(mpi, &comm->rank));
+    MPI_CALL(MPI_Comm_size(mpi, &comm->size));
+  }
+  *to = comm;
+  if (config.blocking != 0) return ncclSuccess;
+  comm->polls_until_made = 2;
+  return ncclInProgress;
+}
+
+}  // namespace
+
+// NOLINTBEGIN: NCCL's names
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::memcpy(id->internal, "emulated", 9);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int, ncclConfig_t* config) {
+  if (std::strcmp(id.internal, "emulated") != 0) Refuse("a unique id that nobody made");
+  if (ranks == 1) return Made(comm, MPI_COMM_NULL, *config);
+  std::lock_guard lock(MpiState::mutex);
+  int size = 0;
+  MPI_CALL(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  if (size != ranks) Refuse("a communicator of many ranks that is neither the world nor a part of one");
+  MPI_Comm mpi = MPI_COMM_NULL;
+  MPI_CALL(MPI_Comm_dup(MPI_COMM_WORLD, &mpi));
+  return Made(comm, mpi, *config);
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t* config) {
+  *comm = nullptr;
+  if (parent->polls_until_made > 0) Refuse("a communicator is used before it is made");
+  if (parent->mpi == MPI_COMM_NULL) return color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : Made(comm, MPI_COMM_NULL, *config);
+  std::lock_guard lock(MpiState::mutex);
+  MPI_Comm mpi = MPI_COMM_NULL;
+  MPI_CALL(MPI_Comm_split(parent->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi));
+  return mpi == MPI_COMM_NULL ? ncclSuccess : Made(comm, mpi, *config);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->mpi != MPI_COMM_NULL) {
+    std::lock_guard lock(MpiState::mutex);
+    MPI_CALL(MPI_Comm_free(&comm->mpi));
+  }
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  *error = comm->polls_until_made > 0 && comm->polls_until_made-- > 0 ? ncclInProgress : ncclSuccess;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t) { return "an error of emulated NCCL"; }
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (--group_depth > 0 || group.empty()) return ncclSuccess;
+  std::vector<PointToPoint> calls;
+  calls.swap(group);
+  for (const PointToPoint& call : calls)
+    if (call.stream != calls[0].stream) Refuse("a group on two streams");
+  return Issue(calls[0].stream, [calls] { RunGroup(calls); });
+}
+
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return Add({comm, from, nullptr, count * SizeOf(type), peer, stream});
+}
+
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return Add({comm, nullptr, to, count * SizeOf(type), peer, stream});
+}
+
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  const size_t bytes = count * SizeOf(type);
+  return Issue(stream, [=] {
+    const auto pieces = Exchange(comm, from, 0, bytes);
+    for (size_t p = 0; p < pieces.size(); ++p) std::memcpy(static_cast<std::byte*>(to) + p * bytes, pieces[p].data(), bytes);
+  });
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum) Refuse("a reduction that is not emulated");
+  return Issue(stream, [=] { Reduce(comm, from, count * SizeOf(type), to, count, type); });
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum) Refuse("a reduction that is not emulated");
+  return Issue(stream, [=] { Reduce(comm, from, 0, to, count, type); });
+}
+
+}
+// NOLINTEND

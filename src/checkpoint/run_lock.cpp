@@ -15,18 +15,17 @@
 #include <utility>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/host_name.hpp"
 
 namespace espalier {
 namespace {
 
 std::string Holder() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   std::array<char, 32> since{};
   std::strftime(since.data(), since.size(), "%Y-%m-%d %H:%M:%S", ::gmtime_r(&now, &utc));
-  return fmt::format("host {}, process {}, since {} UTC", host.data(), ::getpid(), since.data());
+  return fmt::format("host {}, process {}, since {} UTC", HostName(), ::getpid(), since.data());
 }
 
 /// The file's one line, without what a terminal would take for more than text.

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/host_name.hpp"
 
 namespace espalier {
 namespace {
@@ -32,12 +33,6 @@ void* MapFile(const std::string& path, size_t bytes) {
   errno = reason;
   if (memory == MAP_FAILED) Refuse(path);
   return memory;
-}
-
-std::string HostName() {
-  char name[sizeof(HeartbeatRecord::host)] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 /// 0 where the system does not say.

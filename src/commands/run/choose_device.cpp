@@ -11,7 +11,7 @@
 #include "commands/run/together.hpp"
 #include "commands/state.hpp"
 #include "espalier/util/error.hpp"
-#include "espalier/watch/heartbeat.hpp"
+#include "espalier/util/host_name.hpp"
 
 namespace espalier {
 namespace {

@@ -119,13 +119,6 @@ inline int64_t PositionRow(const Tensor& positions, int64_t s, const Tensor& tab
   return row;
 }
 
-/// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.
-inline float RopeFrequency(double theta, int64_t head_dim, int64_t i) {
-  const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-  return 1.0f /
-         static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
-}
-
 /// Calls f(source, target, count) for each run of `count` adjacent elements of the box that `y` names inside `x`;
 /// offsets in elements. CHECKs that the box lies inside x.
 template <typename F>

@@ -3,6 +3,7 @@
 //   sum_v exp(x - max), x_target   (joined by sum)
 //   loss = sum over tokens of log(sum) + max - x_target
 // Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not counted.
+#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -23,6 +24,7 @@ void SumGradient(GradientBuilder& g) {
 
 Letters LossLetters(const OpContext&) { return {{"bs", "bs", "bs", "bs"}, {"", ""}, "bs"}; }
 std::vector<Type> LossInfer(const OpContext&) { return {MakeType(Dtype::kF32, {}), MakeType(Dtype::kF32, {})}; }
+int64_t LossWorkspace(const LocalOp& c) { return TokenLossBytes(Volume(c.inputs[0])); }
 void LossGradient(GradientBuilder& g) {
   if (g.Adjoint(0) == GradientBuilder::kSeed) g.Pass(1, GradientBuilder::kSeed);
 }
@@ -41,7 +43,7 @@ OpDefinition LogitsSum() {
 }
 OpDefinition TokenLoss() {
   return {.kind = "token_loss", .summary = "sum of token losses, and number of tokens counted", .letters = LossLetters,
-          .infer = LossInfer, .gradient = LossGradient, .accumulates = true};
+          .infer = LossInfer, .gradient = LossGradient, .cuda_workspace = LossWorkspace, .accumulates = true};
 }
 OpDefinition CrossEntropyGrad() {
   return {.kind = "cross_entropy_grad", .summary = "adjoint of the summed loss in the logits", .letters = GradLetters,

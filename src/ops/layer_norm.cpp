@@ -1,5 +1,6 @@
 // LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and weight
 // gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are made together.
+#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -25,6 +26,10 @@ Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}
 std::vector<Type> WeightGradInfer(const OpContext& c) {
   return std::vector(2, MakeType(Dtype::kF32, {c.Extents(0)[2]}));
 }
+int64_t WeightGradWorkspace(const LocalOp& c) {
+  const Shape& x = c.inputs[0];
+  return ColumnSumBytes(2, x[0] * x[1], x[2]);
+}
 
 }  // namespace
 
@@ -38,7 +43,7 @@ OpDefinition LayerNormGrad() {
 }
 OpDefinition LayerNormWeightGrad() {
   return {.kind = "layer_norm_weight_grad", .summary = "adjoint of layer_norm in its weight and bias",
-          .letters = WeightGradLetters, .infer = WeightGradInfer};
+          .letters = WeightGradLetters, .infer = WeightGradInfer, .cuda_workspace = WeightGradWorkspace};
 }
 
 }  // namespace espalier

@@ -1,5 +1,6 @@
 // What happens once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2, constants as
 // in torch.optim.AdamW and clip_grad_norm_). Step-dependent numbers are values, so that no kernel takes one as an argument.
+#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -13,9 +14,12 @@ Letters SquaresLetters(const OpContext& c) {
   return {{letters}, {""}, letters};
 }
 std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
+int64_t SquaresWorkspace(const LocalOp& c) { return SumSquaresBytes(Volume(c.inputs[0])); }
 
 Letters ClipLetters(const OpContext& c) { return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""}; }
 std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar()); }
+
+int64_t ClipWorkspace(const LocalOp&) { return kClipBytes; }
 
 Letters AdamwLetters(const OpContext& c) {
   const std::string l = LettersOfRank(c.Extents(0).size());
@@ -27,11 +31,11 @@ std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeTyp
 
 OpDefinition SumSquares() {
   return {.kind = "sum_squares", .summary = "sum of squares of all elements", .letters = SquaresLetters,
-          .infer = SquaresInfer};
+          .infer = SquaresInfer, .cuda_workspace = SquaresWorkspace};
 }
 OpDefinition Clip() {
   return {.kind = "clip", .summary = "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
-          .letters = ClipLetters, .infer = ClipInfer};
+          .letters = ClipLetters, .infer = ClipInfer, .cuda_workspace = ClipWorkspace};
 }
 OpDefinition Adamw() {
   return {.kind = "adamw", .summary = "AdamW update of weights and moments, in place", .letters = AdamwLetters,

@@ -1,5 +1,6 @@
 // RMSNorm (Zhang and Sennrich 2019, eq. 4): y = w x / sqrt(mean(x^2) + eps), fp32 inside. Input and weight gradients are
 // ops of their own, so that schedules may run them apart.
+#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -22,6 +23,10 @@ std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.Elemen
 
 Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bsd"}, {"d"}, "bs"}; }
 std::vector<Type> WeightGradInfer(const OpContext& c) { return {MakeType(Dtype::kF32, {c.Extents(0)[2]})}; }
+int64_t WeightGradWorkspace(const LocalOp& c) {
+  const Shape& x = c.inputs[0];
+  return ColumnSumBytes(1, x[0] * x[1], x[2]);
+}
 
 }  // namespace
 
@@ -35,7 +40,7 @@ OpDefinition RmsNormGrad() {
 }
 OpDefinition RmsNormWeightGrad() {
   return {.kind = "rms_norm_weight_grad", .summary = "adjoint of rms_norm in its weight",
-          .letters = WeightGradLetters, .infer = WeightGradInfer};
+          .letters = WeightGradLetters, .infer = WeightGradInfer, .cuda_workspace = WeightGradWorkspace};
 }
 
 }  // namespace espalier

@@ -240,6 +240,10 @@ void RunGrid(const Grid& grid, const std::function<void()>& thread) {
       }
 }
 
+void Fail(const char* what) {
+  CHECK(false, "thread ({}, {}, {}) of block ({}, {}, {}): {}", threadIdx.x, threadIdx.y, threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z, what);
+  std::terminate();
+}
 uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source) { return block.Meet(meeting, mask, value, source); }
 int Lane() { return block.current() % kWarp; }
 unsigned char* SharedMemory() { return block.shared(); }

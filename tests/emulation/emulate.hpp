@@ -34,6 +34,9 @@ enum class Meeting : uint8_t { kNone, kBlock, kWarp, kShuffle, kBallot };
 /// Waits for the others. kShuffle: the `value` of lane `source`; kBallot: the lanes whose value is not 0.
 uint64_t Meet(Meeting meeting, uint32_t mask = 0, uint64_t value = 0, int source = 0);
 
+/// A broken invariant of a kernel.
+[[noreturn]] void Fail(const char* what);
+
 /// Index of the calling thread in its warp.
 int Lane();
 
@@ -113,4 +116,13 @@ void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
   });
 }
 
+inline void CheckAligned(const void* p, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) emulation::Fail("an access of several bytes at an address that is no multiple of them");
+}
+
 }  // namespace espalier::cuda
+
+#define DEVICE_CHECK(condition)                                \
+  do {                                                         \
+    if (!(condition)) ::espalier::emulation::Fail(#condition); \
+  } while (false)

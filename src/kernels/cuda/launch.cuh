@@ -22,7 +22,16 @@ void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
   CUDA_CALL(cudaGetLastError());
 }
 
+/// Emulated: an access that a device would not make at this address is an error.
+__device__ inline void CheckAligned(const void*, size_t) {}
+
 }  // namespace espalier::cuda
+
+/// A broken invariant that only the device sees: ends the launch, and with it the job.
+#define DEVICE_CHECK(condition) \
+  do {                          \
+    if (!(condition)) __trap(); \
+  } while (false)
 
 /// A block's dynamic shared memory as an array of `type`.
 #define SHARED_ARRAY(type, name)                              \

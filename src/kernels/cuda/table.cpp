@@ -6,7 +6,9 @@
 namespace espalier {
 
 Kernel FindCudaKernel(std::string_view op) {
-  static const std::map<std::string_view, Kernel> kernels = {{"accumulate", cuda::Accumulate}};
+#define ESPALIER_ENTRY(name, function) {name, cuda::function},
+  static const std::map<std::string_view, Kernel> kernels = {ESPALIER_ROW_KERNELS(ESPALIER_ENTRY)};
+#undef ESPALIER_ENTRY
   const auto it = kernels.find(op);
   return it == kernels.end() ? nullptr : it->second;
 }

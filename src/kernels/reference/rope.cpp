@@ -1,4 +1,5 @@
 // Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama.
+#include "../arithmetic.hpp"
 #include "access.hpp"
 
 namespace espalier::reference {

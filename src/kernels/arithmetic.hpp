@@ -1,0 +1,117 @@
+// Arithmetic that backends share: on the host and, under nvcc, on the device. V is a number or a vector of the host's lanes; the
+// order of operations is part of each formula. (The cpu's GELU and softmax choose branches per lane, so they are forms of their own.)
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define ESPALIER_HOST_DEVICE __host__ __device__
+#else
+#define ESPALIER_HOST_DEVICE
+#endif
+
+namespace espalier {
+
+template <typename V>
+struct GateAndUp {
+  V gate, up;
+};
+
+/// silu(g) u, with s = sigmoid(g).
+template <typename V>
+ESPALIER_HOST_DEVICE inline V SwigluOf(V g, V u, V s) { return g * s * u; }
+
+/// dg = dy u s (1 + g (1 - s)), du = dy g s.
+template <typename V>
+ESPALIER_HOST_DEVICE inline GateAndUp<V> SwigluGradOf(V g, V u, V dy, V s) { return {dy * u * s * (1.0f + g * (1.0f - s)), dy * g * s}; }
+
+ESPALIER_HOST_DEVICE inline float SigmoidOf(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+/// GELU's gate sigmoid(2 u) and its derivative by x, 2 u = 2 sqrt(2 / pi) (x + 0.044715 x^3): t = exp(-|2 u|) gives both without
+/// cancellation. Beyond 12 it is 0 in fp32; the cube stays finite within.
+struct GeluGate {
+  float sigmoid, slope;
+};
+ESPALIER_HOST_DEVICE inline GeluGate GeluGateOf(float x) {
+  constexpr float kTwoScale = 1.59576912160573071f, kCubic = 0.044715f, kFar = 12.0f;
+  const float low = x < -kFar ? -kFar : x, z = low > kFar ? kFar : low;
+  const float squared = z * z, exponent = kTwoScale * z * (1.0f + kCubic * squared);
+  const float t = std::exp(exponent < 0.0f ? exponent : -exponent), inverse = 1.0f / (1.0f + t);
+  return {exponent < 0.0f ? t * inverse : inverse, t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
+}
+
+/// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.
+ESPALIER_HOST_DEVICE inline float RopeFrequency(double theta, int64_t head_dim, int64_t i) {
+  const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+  return 1.0f / static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
+}
+
+template <typename V>
+struct Rotated {
+  V x0, x1;
+};
+
+/// A pair turned by the angle of cosine c and sine s.
+template <typename V>
+ESPALIER_HOST_DEVICE inline Rotated<V> RotatedOf(V x0, V x1, V c, V s) { return {x0 * c - x1 * s, x1 * c + x0 * s}; }
+
+/// What a counted token loses: log(sum) + max - target.
+ESPALIER_HOST_DEVICE inline double TokenLossOf(float largest, float sum, float target) {
+  return std::log(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(target));
+}
+
+/// What the parts of a merged softmax weigh, and the log of its denominator.
+struct MergeWeights {
+  float a, b, lse;
+};
+ESPALIER_HOST_DEVICE inline MergeWeights MergeWeightsOf(float lse_a, float lse_b) {
+  const float largest = lse_a > lse_b ? lse_a : lse_b;
+  if (largest == -INFINITY) return {0, 0, largest};
+  const float a = std::exp(lse_a - largest), b = std::exp(lse_b - largest);
+  return {a / (a + b), b / (a + b), largest + std::log(a + b)};
+}
+
+/// Results of `clip`.
+struct Clipped {
+  double mean, norm, scale, apply;
+};
+ESPALIER_HOST_DEVICE inline Clipped ClippedOf(double loss, double count, double squares, double clip_norm) {
+  const double mean = loss / count, norm = std::sqrt(squares) / count;
+  const double limited = clip_norm / (norm + 1e-6);
+  const double factor = clip_norm == 0 || limited >= 1 ? 1 : limited;
+  return {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
+}
+
+/// What an AdamW update needs of the step, in fp32.
+struct AdamwFactors {
+  float scale, decay, lerp1, beta2, lerp2, rate, root, eps;
+};
+/// The optimizer's constants.
+struct AdamwConstants {
+  double beta1, beta2, eps, weight_decay;
+};
+ESPALIER_HOST_DEVICE inline AdamwFactors AdamwFactorsOf(const AdamwConstants& k, double lr, double step, float scale) {
+  return {scale,
+          static_cast<float>(1 - lr * k.weight_decay),
+          static_cast<float>(1 - k.beta1),
+          static_cast<float>(k.beta2),
+          static_cast<float>(1 - k.beta2),
+          static_cast<float>(lr / (1 - std::pow(k.beta1, step))),
+          static_cast<float>(1 / std::sqrt(1 - std::pow(k.beta2, step))),
+          static_cast<float>(k.eps)};
+}
+
+template <typename V>
+struct AdamwState {
+  V master, exp_avg, exp_avg_sq;
+};
+/// One element's update (Loshchilov and Hutter 2019, algorithm 2, as torch.optim.AdamW); `root` is the square root of V.
+template <typename V, typename Root>
+ESPALIER_HOST_DEVICE inline AdamwState<V> AdamwOf(const AdamwFactors& f, AdamwState<V> s, V gradient, Root root) {
+  const V g = gradient * f.scale, m = s.exp_avg + f.lerp1 * (g - s.exp_avg);
+  const V v = f.beta2 * s.exp_avg_sq + f.lerp2 * g * g;
+  return {s.master * f.decay - f.rate * m / (root(v) * f.root + f.eps), m, v};
+}
+
+}  // namespace espalier

@@ -1,0 +1,32 @@
+#include "layer_norm.hpp"
+
+#include "../partials.hpp"
+#include "kernels.hpp"
+
+namespace espalier::cuda {
+
+// x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]
+void LayerNorm(const KernelCall& call) {
+  const Tensor& x = call.inputs[0];
+  const auto eps = static_cast<float>(call.attributes->Number("eps"));
+  LaunchLayerNorm(FloatTypeOf(x), x.data, call.inputs[1].data, call.inputs[2].data, eps, RowsOf(x), ColumnsOf(x), call.outputs[0].data,
+                  call.outputs[1].As<float>(), call.outputs[2].As<float>(), StreamOf(call));
+}
+
+// x, w, mean, rstd, dy -> dx
+void LayerNormGrad(const KernelCall& call) {
+  const Tensor& x = call.inputs[0];
+  LaunchLayerNormGrad(FloatTypeOf(x), x.data, call.inputs[1].data, call.inputs[2].As<float>(), call.inputs[3].As<float>(), call.inputs[4].data,
+                      RowsOf(x), ColumnsOf(x), call.outputs[0].data, StreamOf(call));
+}
+
+// x, mean, rstd, dy -> dw, dbias f32[d]
+void LayerNormWeightGrad(const KernelCall& call) {
+  const Tensor& x = call.inputs[0];
+  const int64_t rows = RowsOf(x), width = ColumnsOf(x);
+  auto* workspace = WorkspaceOf<float>(call, ColumnSumBytes(2, rows, width));
+  LaunchLayerNormWeightGrad(FloatTypeOf(x), x.data, call.inputs[1].As<float>(), call.inputs[2].As<float>(), call.inputs[3].data, rows, width,
+                            call.outputs[0].As<float>(), call.outputs[1].As<float>(), call.accumulate, workspace, StreamOf(call));
+}
+
+}  // namespace espalier::cuda

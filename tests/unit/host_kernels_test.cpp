@@ -1,0 +1,229 @@
+// What is the host's alone: the cpu's widened products and vector functions, and the reference's gradients against finite differences
+// of its forwards.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "kernel_cases.hpp"
+#include "kernels/cpu/vector.hpp"
+#include "kernels/cpu/widened_product.hpp"
+#include "kernels/shapes.hpp"
+
+namespace espalier {
+namespace {
+
+using namespace testing;
+
+// Widened products, whatever this processor would choose.
+TEST(KernelsWiden, ProductsAgreeWithTheReference) {
+  Random random;
+  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 65}, {127, 65, 17}, {65, 3, 300}, {401, 97, 257},
+                        {1030, 5, 1030}, {5, 4200, 9}, {9, 800, 1030}, {1026, 1026, 3}, {3, 2050, 2050}}) {
+    const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), w = random.Real(kBf16, {s.n, s.k});
+    const OwnedTensor dy = random.Real(kBf16, {1, s.rows, s.n});
+    const auto check = [](const OwnedTensor& a, const OwnedTensor& b, OwnedTensor c, const char* spec, bool accumulate,
+                          int64_t k) {
+      Case reference{"matmul", {a, b}, {c}, {{}, {{"spec", spec}}}, accumulate};
+      const Tensor in[] = {a.View(), b.View()}, out[] = {c.View()};
+      const KernelCall call{
+          .inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
+      cpu::WidenedProduct(ProductOf(call), a.View().As<Bf16>(), b.View().As<Bf16>(), c.View(), accumulate);
+      ExpectNear(c, reference.Reference()[0], SumBound(k, 1), std::string("widened ") + spec);
+    };
+    check(x, w, OwnedTensor(kBf16, {1, s.rows, s.n}), "bsk,nk->bsn", false, s.k);
+    check(dy, w, OwnedTensor(kBf16, {1, s.rows, s.k}), "bsn,nk->bsk", false, s.n);
+    check(dy, x, random.Real(kF32, {s.n, s.k}), "bsn,bsk->nk", false, s.rows);
+    check(dy, x, random.Real(kF32, {s.n, s.k}), "bsn,bsk->nk", true, s.rows);
+  }
+}
+
+TEST(KernelsWiden, MethodIsNamed) {
+  const std::string_view method = CpuBf16Method();
+  EXPECT_TRUE(method == "amx" || method == "avx512_bf16" || method == "widen to fp32") << method;
+  if (const char* forced = std::getenv("ESPALIER_BF16"); forced != nullptr && std::string_view(forced) == "widen") {
+    EXPECT_EQ(method, "widen to fp32");
+  }
+}
+
+TEST(KernelsVector, ExpIsWithinTwoUlp) {
+  double worst = 0;
+  for (int64_t i = -87300000; i <= 88300000; i += 3001) {
+    const float x = static_cast<float>(i) * 1e-6f;
+    const float actual = cpu::Exp(cpu::Broadcast(x))[0];
+    const double exact = std::exp(static_cast<double>(x));
+    const double ulp = std::nextafter(static_cast<float>(exact), kInfinity) - static_cast<float>(exact);
+    worst = std::max(worst, std::abs(actual - exact) / ulp);
+  }
+  EXPECT_LE(worst, 2);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(-kInfinity))[0], 0);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(-200))[0], 0);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(200))[0], kInfinity);
+  EXPECT_EQ(cpu::Exp(cpu::Broadcast(0))[0], 1);
+  EXPECT_TRUE(std::isnan(cpu::Exp(cpu::Broadcast(std::nanf("")))[0]));
+}
+
+// Finite differences. With random weights u, f(x) = sum of u y(x); df/dx_i must equal the gradient kernel's result for
+// dy = u. The forwards round to fp32, so steps are wide and bounds are of the size of the third derivative.
+class Differences : public ::testing::Test {
+ protected:
+  OwnedTensor Real(Shape shape, double low = -1, double high = 1) { return random_.Real(kF32, shape, low, high); }
+
+  /// Derivatives of the weighted sum of output 0 with respect to every element of an input.
+  static std::vector<double> Differentiate(Case c, size_t input, const OwnedTensor& weights) {
+    const auto sum = [&] {
+      const OwnedTensor y = c.Reference()[0];
+      double f = 0;
+      for (int64_t i = 0; i < y.Count(); ++i) f += weights[i] * y[i];
+      return f;
+    };
+    std::vector<double> result;
+    OwnedTensor& x = c.inputs[input];
+    for (int64_t i = 0; i < x.Count(); ++i) {
+      const double at = x[i];
+      x.Set(i, at + 0.0078125);
+      const double high = x[i], above = sum();
+      x.Set(i, at - 0.0078125);
+      const double low = x[i], below = sum();
+      x.Set(i, at);
+      result.push_back((above - below) / (high - low));
+    }
+    return result;
+  }
+
+  static void ExpectGradient(const OwnedTensor& gradient, const std::vector<double>& differences) {
+    ASSERT_EQ(static_cast<size_t>(gradient.Count()), differences.size());
+    for (int64_t i = 0; i < gradient.Count(); ++i) {
+      EXPECT_NEAR(gradient[i], differences[static_cast<size_t>(i)], 5e-4) << "element " << i;
+    }
+  }
+
+  Random random_;
+};
+
+TEST_F(Differences, Embedding) {
+  const Case forward{"embedding", {random_.Integer({2, 5}, 0, 6), Real({7, 3})}, {OwnedTensor(kF32, {2, 5, 3})}};
+  const OwnedTensor dy = Real({2, 5, 3});
+  const Case grad{"embedding_grad", {forward.inputs[0], dy}, {OwnedTensor(kF32, {7, 3})}};
+  ExpectGradient(grad.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, RmsNorm) {
+  const Case forward{"rms_norm",
+                     {Real({2, 2, 7}), Real({7})},
+                     {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2})},
+                     {{{"eps", 1e-2}}, {}}};
+  const OwnedTensor dy = Real({2, 2, 7}), rstd = forward.Reference()[1];
+  const Case input{"rms_norm_grad", {forward.inputs[0], forward.inputs[1], rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
+  ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
+  const Case weight{"rms_norm_weight_grad", {forward.inputs[0], rstd, dy}, {OwnedTensor(kF32, {7})}};
+  ExpectGradient(weight.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, LayerNorm) {
+  const Case forward{"layer_norm",
+                     {Real({2, 2, 7}), Real({7}), Real({7})},
+                     {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2}), OwnedTensor(kF32, {2, 2})},
+                     {{{"eps", 1e-1}}, {}}};
+  const OwnedTensor dy = Real({2, 2, 7}), mean = forward.Reference()[1], rstd = forward.Reference()[2];
+  const Case input{"layer_norm_grad", {forward.inputs[0], forward.inputs[1], mean, rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
+  ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
+  const Case weight{"layer_norm_weight_grad", {forward.inputs[0], mean, rstd, dy}, {OwnedTensor(kF32, {7}), OwnedTensor(kF32, {7})}};
+  const std::vector<OwnedTensor> gradients = weight.Reference();
+  for (size_t i = 0; i < 2; ++i) ExpectGradient(gradients[i], Differentiate(forward, i + 1, dy));
+}
+
+TEST_F(Differences, PositionEmbedding) {
+  const Case forward{"position_embedding", {Real({2, 3, 4}), random_.Integer({3}, 0, 4), Real({5, 4})}, {OwnedTensor(kF32, {2, 3, 4})}};
+  const OwnedTensor dy = Real({2, 3, 4});
+  const Case grad{"position_embedding_grad", {forward.inputs[1], dy}, {OwnedTensor(kF32, {5, 4})}};
+  ExpectGradient(grad.Reference()[0], Differentiate(forward, 2, dy));
+}
+
+TEST_F(Differences, Bias) {
+  const Case forward{"add_bias", {Real({2, 3, 4}), Real({4})}, {OwnedTensor(kF32, {2, 3, 4})}};
+  const OwnedTensor dy = Real({2, 3, 4});
+  ExpectGradient(Case{"bias_grad", {dy}, {OwnedTensor(kF32, {4})}}.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, Gelu) {
+  const Case forward{"gelu", {Real({9}, -3, 3)}, {OwnedTensor(kF32, {9})}};
+  const OwnedTensor dy = Real({9});
+  const Case grad{"gelu_grad", {forward.inputs[0], dy}, {OwnedTensor(kF32, {9})}};
+  ExpectGradient(grad.Reference()[0], Differentiate(forward, 0, dy));
+}
+
+TEST_F(Differences, Matmul) {
+  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  const Case forward{"matmul", {Real({2, 3, 5}), Real({4, 5})}, {OwnedTensor(kF32, {2, 3, 4})}, spec("bsk,nk->bsn")};
+  const OwnedTensor dy = Real({2, 3, 4});
+  const Case input{"matmul", {dy, forward.inputs[1]}, {OwnedTensor(kF32, {2, 3, 5})}, spec("bsn,nk->bsk")};
+  ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
+  const Case weight{"matmul", {dy, forward.inputs[0]}, {OwnedTensor(kF32, {4, 5})}, spec("bsn,bsk->nk")};
+  ExpectGradient(weight.Reference()[0], Differentiate(forward, 1, dy));
+}
+
+TEST_F(Differences, Rope) {
+  const Case table{
+      "rope_table", {random_.Integer({3}, 0, 9)}, {OwnedTensor(kF32, {3, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
+  Case forward{"rope",
+               {Real({2, 3, 12}), table.Reference()[0]},
+               {OwnedTensor(kF32, {2, 3, 12})},
+               {{{"head_dim", 6}, {"inverse", 0}}, {}}};
+  const OwnedTensor dy = Real({2, 3, 12});
+  const std::vector<double> differences = Differentiate(forward, 0, dy);
+  forward.inputs[0] = dy;
+  forward.attributes.numbers["inverse"] = 1;
+  ExpectGradient(forward.Reference()[0], differences);
+}
+
+TEST_F(Differences, Attention) {
+  for (const Heads& h :
+       {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0},
+        Heads{1, 4, 8, 2, 1, 2, 0, 0, 1, 2, 8}}) {
+    const Case forward = AttentionCase(random_, kF32, h);
+    const Case grad = AttentionGradCase(random_, forward);
+    const std::vector<OwnedTensor> gradients = grad.Reference();
+    for (size_t i = 0; i < 3; ++i) ExpectGradient(gradients[i], Differentiate(forward, i, grad.inputs[5]));
+  }
+}
+
+TEST_F(Differences, Swiglu) {
+  const Case forward{"swiglu", {Real({9}, -3, 3), Real({9})}, {OwnedTensor(kF32, {9})}};
+  const OwnedTensor dy = Real({9});
+  const Case grad{
+      "swiglu_grad", {forward.inputs[0], forward.inputs[1], dy}, {OwnedTensor(kF32, {9}), OwnedTensor(kF32, {9})}};
+  const std::vector<OwnedTensor> gradients = grad.Reference();
+  for (size_t i = 0; i < 2; ++i) ExpectGradient(gradients[i], Differentiate(forward, i, dy));
+}
+
+// The loss of a shard of the vocabulary as one function of its logits.
+TEST_F(Differences, CrossEntropy) {
+  OwnedTensor logits = Real({1, 4, 6}, -2, 2);
+  const OwnedTensor targets = random_.Integer({1, 4}, -1, 5);
+  const auto steps = [&] {
+    const OwnedTensor largest = Case{"logits_max", {logits}, {OwnedTensor(kF32, {1, 4})}}.Reference()[0];
+    std::vector<OwnedTensor> values = Case{"logits_sum", {logits, largest, targets}, {largest, largest}}.Reference();
+    values.push_back(largest);
+    return values;
+  };
+  const auto loss = [&] {
+    const std::vector<OwnedTensor> v = steps();
+    const OwnedTensor scalar(kF32, {});
+    return Case{"token_loss", {v[2], v[0], v[1], targets}, {scalar, scalar}}.Reference()[0][0];
+  };
+  const std::vector<OwnedTensor> v = steps();
+  const OwnedTensor gradient = Case{"cross_entropy_grad", {logits, v[2], v[0], targets}, {logits}}.Reference()[0];
+  std::vector<double> differences;
+  for (int64_t i = 0; i < logits.Count(); ++i) {
+    const double at = logits[i];
+    logits.Set(i, at + 0.0078125);
+    const double high = logits[i], above = loss();
+    logits.Set(i, at - 0.0078125);
+    differences.push_back((above - loss()) / (high - logits[i]));
+    logits.Set(i, at);
+  }
+  ExpectGradient(gradient, differences);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,131 @@
+// Calls of kernels with their inputs and outputs, and how the kernels under test are held against the reference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels_testing.hpp"
+#include "tested_kernels.hpp"
+
+namespace espalier::testing {
+
+inline constexpr Dtype kF32 = Dtype::kF32;
+inline constexpr Dtype kBf16 = Dtype::kBf16;
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// One step of rounding in an element type, relative.
+inline double UnitOf(Dtype dtype) { return dtype == kBf16 ? 1.0 / 128 : 1.0 / (1 << 23); }
+
+/// |actual - expected| <= 2 ulp of the type, plus `absolute`.
+inline void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, double absolute, const std::string& what) {
+  ASSERT_EQ(actual.shape(), expected.shape());
+  for (int64_t i = 0; i < actual.Count(); ++i) {
+    const double a = actual[i], e = expected[i];
+    if (a == e) continue;
+    ASSERT_LE(std::abs(a - e), 2 * UnitOf(expected.dtype()) * std::abs(e) + absolute)
+        << what << ": element " << i << " of " << ToString(actual.shape()) << " is " << a << ", not " << e;
+  }
+}
+
+/// Error of an fp32 sum of `terms` products of size `scale`.
+inline double SumBound(int64_t terms, double scale) { return static_cast<double>(terms + 8) * scale / (1 << 24); }
+
+/// Inputs and freshly filled outputs of one call.
+struct Case {
+  std::string op;
+  std::vector<OwnedTensor> inputs, outputs;
+  Attributes attributes = {};
+  bool accumulate = false;
+
+  template <typename F>
+  std::vector<OwnedTensor> Outputs(F run) const {
+    std::vector<OwnedTensor> results = outputs;
+    std::vector<Tensor> in, out;
+    for (const OwnedTensor& x : inputs) in.push_back(x.View());
+    for (OwnedTensor& y : results) out.push_back(y.View());
+    run(KernelCall{.inputs = in, .outputs = out, .attributes = &attributes, .accumulate = accumulate});
+    for (const OwnedTensor& y : results) EXPECT_TRUE(y.IsIntact()) << op << " writes past its output";
+    return results;
+  }
+  std::vector<OwnedTensor> Tested() const {
+    return Outputs([&](const KernelCall& call) { RunTested(op, call); });
+  }
+  std::vector<OwnedTensor> Reference() const {
+    return Outputs([&](const KernelCall& call) { FindReferenceKernel(op)(call); });
+  }
+};
+
+/// Compares all outputs with the reference's, and bit by bit with those of 1 and 5 threads (`on_any_threads`).
+inline void Check(const Case& c, double absolute, bool on_any_threads = true) {
+  if (!IsTested(c.op)) return;
+  const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
+  for (size_t o = 0; o < tested.size(); ++o) {
+    ExpectNear(tested[o], reference[o], absolute, c.op + " output " + std::to_string(o));
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  if (!on_any_threads) return;
+  for (int threads : {1, 5}) {
+    SetTestedThreads(threads);
+    const std::vector<OwnedTensor> again = c.Tested();
+    for (size_t o = 0; o < tested.size(); ++o) {
+      EXPECT_TRUE(again[o].SameBits(tested[o])) << c.op << " output " << o << " differs on " << threads << " threads";
+    }
+  }
+  SetTestedThreads(2);
+}
+
+/// Runs the tested kernel with output `output` lying on input `input`; its bits must be those of separate memory.
+inline void CheckInPlace(const Case& c, size_t output, size_t input) {
+  const std::vector<OwnedTensor> apart = c.Tested();
+  std::vector<OwnedTensor> inputs = c.inputs, outputs = c.outputs;
+  std::vector<Tensor> in, out;
+  for (const OwnedTensor& x : inputs) in.push_back(x.View());
+  for (const OwnedTensor& y : outputs) out.push_back(y.View());
+  out[output] = in[input];
+  RunTested(c.op, {.inputs = in, .outputs = out, .attributes = &c.attributes, .accumulate = c.accumulate});
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    EXPECT_TRUE((o == output ? inputs[input] : outputs[o]).SameBits(apart[o])) << c.op << " in place, output " << o;
+  }
+}
+
+struct Sizes {
+  int64_t rows, n, k;
+};
+
+struct Heads {
+  int64_t batch, queries, keys, heads, kv_heads, head_dim;
+  int64_t query_start = 0, key_start = 0;
+  int causal = 1;
+  int64_t cp = 1, length = 0;  ///< zigzag order
+  int hop = -1;                ///< a block of a ring
+};
+
+inline Case AttentionCase(Random& random, Dtype type, const Heads& h) {
+  const Dtype result = h.hop < 0 ? type : kF32;
+  Case c{"attention",
+         {random.Real(type, {h.batch, h.queries, h.heads * h.head_dim}, -2, 2, {0, h.query_start, 0}),
+          random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -2, 2, {0, h.key_start, 0}),
+          random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -1, 1, {0, h.key_start, 0})},
+         {OwnedTensor(result, {h.batch, h.queries, h.heads * h.head_dim}),
+          OwnedTensor(kF32, {h.batch, h.heads, h.queries})}};
+  c.attributes.numbers = {{"head_dim", h.head_dim}, {"causal", h.causal}};
+  if (h.cp > 1) c.attributes.numbers.insert({{"cp", h.cp}, {"length", h.length}});
+  if (h.hop >= 0) c.attributes.numbers["hop"] = h.hop;
+  return c;
+}
+
+inline Case AttentionGradCase(Random& random, const Case& forward) {
+  const std::vector<OwnedTensor> results = forward.Reference();
+  Case c{"attention_grad", forward.inputs, {}, forward.attributes};
+  OwnedTensor o(forward.inputs[0].dtype(), results[0].shape());
+  for (int64_t i = 0; i < o.Count(); ++i) o.Set(i, results[0][i]);
+  c.inputs.insert(c.inputs.end(), {o, results[1], random.Real(o.dtype(), o.shape())});
+  for (int i = 0; i < 3; ++i) c.outputs.push_back(random.Real(results[0].dtype(), forward.inputs[i].shape()));
+  return c;
+}
+
+}  // namespace espalier::testing

@@ -20,6 +20,7 @@ Quietly() {
 # Build [TARGET ...]: installs the packages and brings the release in build/ up to date.
 Build() {
   "$espalier_root/jobscripts/install_packages.sh" || return
+  if command -v nvcc >/dev/null; then "$espalier_root/jobscripts/install_cuda_headers.sh" || echo "the module for GPUs may be left out" >&2; fi
   if [[ ! -f $espalier_build/build.ninja ]]; then
     echo "setting up $espalier_build"
     Quietly meson setup --buildtype=release "$espalier_build" "$espalier_root" || return

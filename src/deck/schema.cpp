@@ -66,6 +66,9 @@ std::vector<DeckKey> Rows() {
      "Threads per rank; 0: the node's cores divided by its ranks."},
     {"run", "deterministic", FIELD(run.deterministic), true, Any(),
      "false lets CUDA kernels trade the bitwise promises for speed; CPU kernels are always deterministic."},
+    {"run", "product_plans", FIELD(run.product_plans), "", Any(),
+     "File of measured products (espalier calibrate), relative to the working directory: which algorithm GPUs take for each; empty: the library's "
+     "first choice."},
     {"run", "time_limit", FIELD(run.time_limit), "", Any(),
      "Stop with a checkpoint before this much time (hh:mm:ss) has passed since the start; empty: no limit but Slurm's."},
     {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, From(-1),

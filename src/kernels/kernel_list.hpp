@@ -1,8 +1,7 @@
-// Every op that has a kernel, once: all backends declare and list their kernels from here, so none can lack one.
+// Every op that has a kernel, once: both backends declare and list their kernels from here, so neither can lack one.
 #pragma once
 
-/// Kernels bound by memory: a row or an element at a time.
-#define ESPALIER_ROW_KERNELS(X)                       \
+#define ESPALIER_KERNELS(X)                           \
   X("embedding", Embedding)                           \
   X("embedding_grad", EmbeddingGrad)                  \
   X("rms_norm", RmsNorm)                              \
@@ -17,8 +16,11 @@
   X("bias_grad", BiasGrad)                            \
   X("gelu", Gelu)                                     \
   X("gelu_grad", GeluGrad)                            \
+  X("matmul", Matmul)                                 \
   X("rope", Rope)                                     \
   X("rope_table", RopeTable)                          \
+  X("attention", Attention)                           \
+  X("attention_grad", AttentionGrad)                  \
   X("attention_merge", AttentionMerge)                \
   X("add", Add)                                       \
   X("swiglu", Swiglu)                                 \
@@ -34,11 +36,3 @@
   X("accumulate", Accumulate)                         \
   X("slice", Slice)                                   \
   X("pad", Pad)
-
-/// Kernels bound by arithmetic.
-#define ESPALIER_PRODUCT_KERNELS(X)  \
-  X("matmul", Matmul)                \
-  X("attention", Attention)          \
-  X("attention_grad", AttentionGrad)
-
-#define ESPALIER_KERNELS(X) ESPALIER_ROW_KERNELS(X) ESPALIER_PRODUCT_KERNELS(X)

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <compare>
 
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/kernels/product.hpp"
 #include "espalier/util/zigzag.hpp"
 
 namespace espalier {
@@ -22,15 +22,6 @@ inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape
 
 /// Global index of the first element along dim `d`; 0 where none is stated.
 inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
-
-/// A product c[m,n] = sum over k of a b, as a matmul spec reads its operands. Strides in elements: a(i, p) is at
-/// i * a_row + p * a_column, b(p, j) at p * b_row + j * b_column; c is row-major.
-struct ProductShape {
-  int64_t m, n, k;
-  int64_t a_row, a_column, b_row, b_column;
-  int64_t c_row;  ///< c's rows are dense
-  auto operator<=>(const ProductShape&) const = default;
-};
 
 /// CHECKs that spec and shapes agree. By its letters a spec is tokens times a weight as stored ("bsX,XY->bsY") or transposed
 /// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order.

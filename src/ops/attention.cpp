@@ -6,6 +6,7 @@
 // Under context parallelism (src/passes/context_parallel.cpp) attributes `cp` and `length` say that rows lie in zigzag order, and
 // queries may be cut. With `hop` the keys are cut like the queries, and are those of the member that many places before: one block
 // of a ring (Liu et al. 2023), whose fp32 results are parts of a softmax, or of a sum of gradients.
+#include "espalier/ops/fused_attention.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -38,6 +39,18 @@ double ForwardFlops(const LocalOp& c) {
   return 2.0 * double(Volume(c.inputs[0])) * double(c.inputs[1][1]);
 }
 
+/// What cuDNN may use, if it takes this call; our own kernels use nothing.
+template <int64_t (*kBytes)(const AttentionSizes&)>
+int64_t CudaWorkspace(const LocalOp& c) {
+  const Attributes& attributes = c.op.attributes;
+  const Shape &q = c.inputs[0], &k = c.inputs[1];
+  const auto e = static_cast<int64_t>(attributes.Number("head_dim"));
+  const AttentionSizes sizes{q[0], q[1], k[1], q[2] / e, k[2] / e, e};
+  const Dtype results = attributes.numbers.contains("hop") ? Dtype::kF32 : c.dtype;
+  const AttentionDemand demand{c.dtype, results, attributes.NumberOr("causal", 1) != 0, !attributes.numbers.contains("cp")};
+  return FusedAttentionTakes(sizes, demand) ? kBytes(sizes) : 0;
+}
+
 Letters BackwardLetters(const OpContext& c) {
   const std::string keys = KeyLetters(c);
   return {{"bsh", keys, keys, "bsh", "bhs", "bsh"}, {"bsh", keys, keys}, Shardable(c)};
@@ -60,11 +73,11 @@ std::vector<Type> MergeInfer(const OpContext& c) {
 
 OpDefinition Attention() {
   return {.kind = "attention", .summary = "causal attention with grouped heads", .letters = ForwardLetters,
-          .infer = ForwardInfer, .gradient = Gradient, .flops = ForwardFlops};
+          .infer = ForwardInfer, .gradient = Gradient, .flops = ForwardFlops, .cuda_workspace = CudaWorkspace<FusedAttentionBytes>};
 }
 OpDefinition AttentionGrad() {
   return {.kind = "attention_grad", .summary = "adjoint of attention in q, k and v", .letters = BackwardLetters,
-          .infer = BackwardInfer, .flops = BackwardFlops};
+          .infer = BackwardInfer, .flops = BackwardFlops, .cuda_workspace = CudaWorkspace<FusedAttentionGradBytes>};
 }
 OpDefinition AttentionMerge() {
   return {.kind = "attention_merge", .summary = "two parts of one softmax, each over keys of its own, as one",

@@ -19,6 +19,7 @@ struct Deck {
     std::string dir, device, transport;
     int64_t threads;
     bool deterministic;
+    std::string product_plans;  ///< empty: none
     std::string time_limit;
     double stop_margin_s;  ///< < 0: the smaller of 90 s and 15 % of the limit
     double watchdog_s;

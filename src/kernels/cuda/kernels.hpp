@@ -6,6 +6,7 @@
 #include "../kernel_list.hpp"
 #include "../shapes.hpp"
 #include "cuda_call.hpp"
+#include "prepare.hpp"
 
 namespace espalier {
 

@@ -1,0 +1,42 @@
+#include "commands/calibrate/demands.hpp"
+
+#include <algorithm>
+
+#include "kernels/shapes.hpp"
+
+namespace espalier {
+namespace {
+
+/// Local pieces without memory.
+std::vector<Tensor> TensorsOf(const std::vector<Operand>& operands, const Program& program, const Coordinate& coordinate) {
+  std::vector<Tensor> tensors;
+  for (const Operand& operand : operands) {
+    const Type& type = program.graph->values[static_cast<size_t>(operand.value)].type;
+    tensors.push_back({nullptr, type.dtype, LocalShape(type, program.mesh, coordinate), {}});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& coordinate) {
+  std::vector<ProductDemand> demands;
+  for (const Instruction& instruction : program.instructions) {
+    const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+    if (op.kind != "matmul") continue;
+    const std::vector<Tensor> inputs = TensorsOf(instruction.inputs, program, coordinate), outputs = TensorsOf(instruction.outputs, program, coordinate);
+    const KernelCall call{.inputs = inputs, .outputs = outputs, .attributes = &op.attributes, .accumulate = instruction.accumulate};
+    const Product product{ProductOf(call), inputs[0].dtype, outputs[0].dtype, instruction.accumulate};
+    if (product.shape.m * product.shape.n * product.shape.k > 0) demands.push_back({product, instruction.workspace.bytes});
+  }
+  return Distinct(std::move(demands));
+}
+
+std::vector<ProductDemand> Distinct(std::vector<ProductDemand> demands) {
+  std::ranges::sort(demands);
+  const auto [first, last] = std::ranges::unique(demands);
+  demands.erase(first, last);
+  return demands;
+}
+
+}  // namespace espalier

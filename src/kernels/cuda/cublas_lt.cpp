@@ -1,0 +1,116 @@
+#include "cublas_lt.hpp"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "prepare.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+/// A matrix as it lies in memory, read as column-major, and whether the product wants its transpose.
+struct Operand {
+  cublasOperation_t operation;
+  int64_t rows, columns, leading;
+};
+
+/// b' is [n,k]. A row of b that lies dense is a column of b'. With an extent of 1 both strides may be 1: then the one that
+/// makes a column long enough is meant.
+Operand FirstOf(const ProductShape& s) {
+  if (s.b_row == 1 && s.b_column >= s.k) return {CUBLAS_OP_T, s.k, s.n, s.b_column};
+  return {CUBLAS_OP_N, s.n, s.k, s.b_row};
+}
+
+/// a' is [k,m].
+Operand SecondOf(const ProductShape& s) {
+  if (s.a_column == 1 && s.a_row >= s.k) return {CUBLAS_OP_N, s.k, s.m, s.a_row};
+  return {CUBLAS_OP_T, s.m, s.k, s.a_column};
+}
+
+cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const Operand& x) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  CUBLAS_CALL(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.columns), x.leading));
+  return layout;
+}
+
+/// fp32 products multiply in fp32, never TF32: precision is the deck's, not the backend's.
+cublasLtMatmulDesc_t OperationOf(const ProductShape& s) {
+  cublasLtMatmulDesc_t operation = nullptr;
+  CUBLAS_CALL(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t first = FirstOf(s).operation, second = SecondOf(s).operation;
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+  return operation;
+}
+
+template <typename T>
+void Prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  CUBLAS_CALL(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+}
+
+/// What every algorithm keeps to. Slices of the contracted dim are added up in order from fp32 copies; in place, the order would be
+/// that in which blocks come, and in the output's type sums would be rounded to bf16 in between.
+void SetLimits(cublasLtMatmulPreference_t preference, int64_t workspace_bytes) {
+  Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(UsableBytes(workspace_bytes)));
+  const uint32_t all = CUBLASLT_REDUCTION_SCHEME_MASK, ordered = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, GetCudaKernelOptions().deterministic ? ordered : all);
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    Prefer(preference, attribute, static_cast<uint32_t>(kBufferAlignment));
+}
+
+}  // namespace
+
+void FailCublas(const char* file, int line, const char* expression, cublasStatus_t status) {
+  throw std::runtime_error(fmt::format("{}:{}: {} failed: {}", file, line, expression, cublasLtGetStatusName(status)));
+}
+
+cublasLtHandle_t CublasHandle() {
+  static const cublasLtHandle_t handle = [] {
+    cublasLtHandle_t made = nullptr;
+    CUBLAS_CALL(cublasLtCreate(&made));
+    return made;
+  }();
+  return handle;
+}
+
+CublasProduct::CublasProduct(const Product& p)
+    : beta_(p.accumulate ? 1.0f : 0.0f),
+      operation_(OperationOf(p.shape)),
+      first_(LayoutOf(p.input, FirstOf(p.shape))),
+      second_(LayoutOf(p.input, SecondOf(p.shape))),
+      result_(LayoutOf(p.output, {CUBLAS_OP_N, p.shape.n, p.shape.m, p.shape.c_row})) {}
+
+std::vector<cublasLtMatmulHeuristicResult_t> CublasProduct::Candidates(int most, int64_t workspace_bytes) const {
+  cublasLtMatmulPreference_t made = nullptr;
+  CUBLAS_CALL(cublasLtMatmulPreferenceCreate(&made));
+  const Owned<cublasLtMatmulPreferenceOpaque_t, cublasLtMatmulPreferenceDestroy> preference(made);
+  SetLimits(preference.get(), workspace_bytes);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(CublasHandle(), operation_.get(), first_.get(), second_.get(), result_.get(),
+                                                               result_.get(), preference.get(), most, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) count = 0;
+  else CUBLAS_CALL(status);
+  found.resize(static_cast<size_t>(count));
+  std::erase_if(found, [](const auto& x) { return x.state != CUBLAS_STATUS_SUCCESS; });
+  return found;
+}
+
+int64_t CublasProduct::WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(CublasHandle(), operation_.get(), first_.get(), second_.get(), result_.get(), result_.get(), &algorithm, &result);
+  return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(result.workspaceSize) : -1;
+}
+
+void CublasProduct::Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c, void* workspace, int64_t workspace_bytes, cudaStream_t stream) const {
+  const float one = 1.0f;
+  const Workspace aligned = AlignedWorkspace(workspace, workspace_bytes);
+  CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, b, first_.get(), a, second_.get(), &beta_, c, result_.get(), c, result_.get(),
+                             &algorithm, aligned.data, static_cast<size_t>(aligned.bytes), stream));
+}
+
+}  // namespace espalier::cuda

@@ -1,0 +1,37 @@
+#include "matmul.hpp"
+
+#include "kernels.hpp"
+#include "products.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+Product ProductOfCall(const KernelCall& call) {
+  const Tensor &a = call.inputs[0], &b = call.inputs[1], &c = call.outputs[0];
+  CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul: {} by {} into {}", Name(a.dtype), Name(b.dtype), Name(c.dtype));
+  return {ProductOf(call), a.dtype, c.dtype, call.accumulate};
+}
+
+bool IsEmpty(const ProductShape& s) { return s.m * s.n * s.k == 0; }
+
+/// A sum of nothing.
+void Clear(const KernelCall& call) {
+  const Tensor& c = call.outputs[0];
+  if (!call.accumulate) LaunchClear(c.data, Volume(c.shape) * SizeOf(c.dtype), StreamOf(call));
+}
+
+}  // namespace
+
+void PrepareMatmul(const KernelCall& call) {
+  const Product product = ProductOfCall(call);
+  if (!IsEmpty(product.shape)) PrepareProduct(product, call.workspace_bytes);
+}
+
+// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32, fp32 ones multiply in fp32
+void Matmul(const KernelCall& call) {
+  const Product product = ProductOfCall(call);
+  if (IsEmpty(product.shape)) return Clear(call);
+  Multiply(product, {call.inputs[0].data, call.inputs[1].data, call.outputs[0].data, call.workspace, call.workspace_bytes}, StreamOf(call));
+}
+
+}  // namespace espalier::cuda

@@ -1,0 +1,13 @@
+// Launcher for products without depth, which no library takes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace espalier::cuda {
+
+/// Sets `bytes` bytes, an even number of them, to 0.
+void LaunchClear(void* data, int64_t bytes, cudaStream_t stream);
+
+}  // namespace espalier::cuda

@@ -1,0 +1,146 @@
+// The file of measured products, and which products a deck asks for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "commands/calibrate/demands.hpp"
+#include "espalier/kernels/product_plans.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/util/error.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+ProductPlans SomePlans() {
+  const Product forward{{4096, 11008, 2048, 2048, 1, 1, 2048, 11008}, Dtype::kBf16, Dtype::kBf16, false};
+  const Product gradient{{11008, 2048, 4096, 1, 11008, 2048, 1, 2048}, Dtype::kBf16, Dtype::kF32, true};
+  return {"NVIDIA H200", "cuBLASLt 130100", {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}}};
+}
+
+/// What is said of a text that is refused.
+std::string Refusal(const std::string& text) {
+  try {
+    ParseProductPlans(text, "plans.json");
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kData);
+    return error.messages().at(0);
+  }
+  ADD_FAILURE() << text << " is read";
+  return "";
+}
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(ProductPlans, AreReadAsTheyAreWritten) {
+  const ProductPlans written = SomePlans(), read = ParseProductPlans(ToText(written), "plans.json");
+  EXPECT_EQ(read.gpu, written.gpu);
+  EXPECT_EQ(read.library, written.library);
+  ASSERT_EQ(read.plans.size(), written.plans.size());
+  for (size_t i = 0; i < read.plans.size(); ++i) {
+    EXPECT_EQ(read.plans[i].product, written.plans[i].product);
+    EXPECT_EQ(read.plans[i].algorithm, written.plans[i].algorithm);
+    EXPECT_EQ(read.plans[i].workspace_bytes, written.plans[i].workspace_bytes);
+    EXPECT_EQ(read.plans[i].microseconds, written.plans[i].microseconds);
+    EXPECT_EQ(read.plans[i].first_microseconds, written.plans[i].first_microseconds);
+  }
+}
+
+TEST(ProductPlans, OtherMeasurementsInTheFileArePassedOver) {
+  const std::string text = Replaced(ToText(SomePlans()), "{", "{\"costs\": [1, 2],");
+  EXPECT_EQ(ParseProductPlans(text, "plans.json").plans.size(), 2u);
+}
+
+TEST(ProductPlans, AreFoundByAllOfTheProduct) {
+  const ProductPlans plans = SomePlans();
+  Product product = plans.plans[1].product;
+  EXPECT_EQ(plans.Find(product), &plans.plans[1]);
+  product.accumulate = false;
+  EXPECT_EQ(plans.Find(product), nullptr);
+  product = plans.plans[0].product;
+  product.shape.b_row = 11008, product.shape.b_column = 1;
+  EXPECT_EQ(plans.Find(product), nullptr);
+}
+
+TEST(ProductPlans, WhatIsWrongWithTheFileIsSaid) {
+  const std::string text = ToText(SomePlans());
+  EXPECT_THAT(Refusal("no json"), AllOf(HasSubstr("plans.json: not a file of product plans"), HasSubstr("espalier calibrate")));
+  EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_product_plans"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")), HasSubstr("format 2 is not 1"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")), HasSubstr("type f16 is neither f32 nor bf16"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")), HasSubstr("epilogue gelu is neither none nor accumulate"));
+  EXPECT_THAT(Refusal(Replaced(text, "00ff", "00f")), HasSubstr("algorithm 00f is no hexadecimal number of bytes"));
+  EXPECT_THAT(Refusal(Replaced(text, "00ff", "00fg")), HasSubstr("algorithm 00fg"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"m\": 4096", "\"m\": \"many\"")), HasSubstr("not a file of product plans"));
+  EXPECT_THROW(ReadProductPlans("/no/such/file.json"), UserError);
+}
+
+TEST(ProductPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {
+  const ProductPlans plans = SomePlans();
+  CheckMadeFor(plans, "NVIDIA H200", "cuBLASLt 130100", "plans.json");
+  const auto refusal = [&](const char* gpu, const char* library) -> std::string {
+    try {
+      CheckMadeFor(plans, gpu, library, "plans.json");
+    } catch (const UserError& error) {
+      return error.messages().at(0);
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal("NVIDIA H100 80GB HBM3", "cuBLASLt 130100"), HasSubstr("plans.json: made on NVIDIA H200, this is NVIDIA H100 80GB HBM3"));
+  EXPECT_THAT(refusal("NVIDIA H200", "cuBLASLt 130200"), HasSubstr("made with cuBLASLt 130100, this is cuBLASLt 130200"));
+}
+
+TEST(ProductPlans, BytesAsDigits) {
+  const std::vector<std::byte> bytes = {std::byte{0}, std::byte{0x0f}, std::byte{0xa5}, std::byte{0xff}};
+  EXPECT_EQ(ToHex(bytes), "000fa5ff");
+  EXPECT_EQ(FromHex("000fa5ff"), bytes);
+}
+
+std::vector<ProductDemand> ProductsOfDeck(const std::string& layout, std::vector<std::string> more) {
+  std::vector<std::string> overrides = Layout(layout);
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
+  std::vector<ProductDemand> all;
+  for (int rank = 0; rank < c.mesh.Ranks(); ++rank) {
+    const Coordinate coordinate = c.mesh.CoordinateOf(rank);
+    for (const ProductDemand& demand : ProductsOf(MakeProgram(c, coordinate), coordinate)) all.push_back(demand);
+  }
+  return Distinct(all);
+}
+
+TEST(ProductDemands, AreEveryProductOfADeckOnce) {
+  const auto demands = ProductsOfDeck("111", {"run.device=cuda"});
+  std::set<Product> products;
+  int transposed = 0, accumulating = 0;
+  for (const ProductDemand& demand : demands) {
+    EXPECT_TRUE(products.insert(demand.product).second) << ToString(demand.product);
+    EXPECT_GT(demand.workspace_bytes, 0) << ToString(demand.product);
+    EXPECT_EQ(demand.product.output, demand.product.shape.a_column == 1 ? demand.product.input : Dtype::kF32);
+    transposed += demand.product.shape.a_column != 1;
+    accumulating += demand.product.accumulate;
+  }
+  EXPECT_GT(transposed, accumulating) << "the first microbatch overwrites";
+  EXPECT_GT(accumulating, 0);
+}
+
+TEST(ProductDemands, AreLocalPieces) {
+  int64_t widest = 0, narrow = 0;
+  for (const ProductDemand& demand : ProductsOfDeck("111", {"run.device=cuda"})) widest = std::max(widest, demand.product.shape.n);
+  for (const ProductDemand& demand : ProductsOfDeck("112", {"run.device=cuda"})) narrow = std::max(narrow, demand.product.shape.n);
+  EXPECT_EQ(widest, 2 * narrow);
+}
+
+TEST(ProductDemands, NeedNoWorkspaceOnProcessors) {
+  for (const ProductDemand& demand : ProductsOfDeck("111", {"run.device=cpu"})) EXPECT_EQ(demand.workspace_bytes, 0);
+}
+
+}  // namespace
+}  // namespace espalier

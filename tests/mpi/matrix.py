@@ -8,6 +8,8 @@ and the planned peak of every rank is what the executor used, exactly.
     matrix.py             run the whole table
     matrix.py list        print it
     matrix.py rows TEXT   run the rows whose name holds TEXT
+    matrix.py named NAME ...   run the rows of these names
+    matrix.py share I N   run the I-th of N equal shares, from 1
 """
 import os, shutil, sys, tempfile
 
@@ -248,10 +250,22 @@ def check(row, serial, folder, checks, worst):
     shutil.rmtree(home)
 
 
-def main():
+def chosen(command, text):
+    """The rows that the command line asks for."""
     rows = table()
+    if command == "named":
+        unknown = set(text) - {row.name for row in rows}
+        assert not unknown, f"no such rows: {sorted(unknown)}"
+        return [row for row in rows if row.name in text]
+    if command == "share":
+        share, shares = map(int, text)
+        return rows[share - 1::shares]
+    return [row for row in rows if all(part in row.name for part in text)]
+
+
+def main():
     command, *text = sys.argv[1:] or ["rows", ""]
-    rows = [row for row in rows if all(part in row.name for part in text)]
+    rows = chosen(command, text)
     if command == "list":
         print(*(row.name for row in rows), f"{len(rows)} rows", sep="\n")
         return

@@ -4,6 +4,8 @@ import json, os, subprocess, sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
+# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over MPI.
+ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", "run.transport=mpi"] if os.environ.get("ESPALIER_DEVICE") else []
 
 
 def executable():
@@ -22,7 +24,7 @@ def launch(ranks, arguments, timeout=400):
 
 def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=400):
     """Trains and returns Metrics of the run; anything but the expected exit status ends the test."""
-    done = launch(ranks, ["run", deck, "-d", run_dir, *flags, *overrides], timeout)
+    done = launch(ranks, ["run", deck, "-d", run_dir, *flags, *ON_DEVICE, *overrides], timeout)
     if done.returncode != expect:
         sys.exit(f"{ranks} ranks, {' '.join(overrides)}: exit status {done.returncode}, expected {expect}\n{done.stdout}")
     return Metrics(run_dir)
@@ -57,7 +59,7 @@ def layout(digits, dp_axis="dp_shard"):
 def planned_peaks(folder, ranks, overrides, deck=DECK):
     """Peak bytes of every rank, as `plan` says them."""
     path = os.path.join(folder, "plan.json")
-    done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", path, *overrides])
+    done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", path, *ON_DEVICE, *overrides])
     if done.returncode != 0:
         sys.exit(done.stdout)
     with open(path) as file:

@@ -1,0 +1,102 @@
+"""One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library only."""
+import json, os, signal, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Failed(Exception):
+    """A side that could not run; its text is the reason."""
+
+
+def last_words(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no output"
+
+
+def python_environment():
+    """The environment with the library path of before, since the packages of .gpu/ are none of PyTorch's."""
+    environment = dict(os.environ)
+    if "ESPALIER_HOST_LIBRARY_PATH" in environment:
+        environment["LD_LIBRARY_PATH"] = environment["ESPALIER_HOST_LIBRARY_PATH"]
+    environment.pop("CPATH", None)
+    return environment
+
+
+def read_steps(path):
+    """The step lines of metrics.jsonl that are written to their ends."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        lines = [json.loads(line) for line in file if line.endswith("\n")]
+    return [line for line in lines if "loss" in line]
+
+
+def espalier(executable, deck, overrides, steps, seconds):
+    """Milliseconds and the other step fields of metrics.jsonl. The run is killed after its last step, before it saves gigabytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, log = os.path.join(folder, "metrics.jsonl"), os.path.join(folder, "log")
+        with open(log, "w") as output:
+            run = subprocess.Popen([executable, "run", deck, "-d", folder, *overrides], stdout=output, stderr=subprocess.STDOUT)
+        try:
+            end = time.monotonic() + seconds
+            while len(read_steps(path)) < steps and run.poll() is None and time.monotonic() < end:
+                time.sleep(0.1)
+        finally:
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+        found = read_steps(path)[:steps]
+        if len(found) < steps:
+            with open(log) as file:
+                raise Failed(f"{len(found)} of {steps} steps: {last_words(file.read())}")
+        return {"ms": [line["step_ms"] for line in found], "steps": found}
+
+
+def pytorch(python, deck, device, steps, seconds, flags):
+    command = [python, os.path.join(HERE, "torch_llama.py"), deck, "--device", device, "--steps", str(steps), *flags]
+    try:
+        done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, timeout=max(1, seconds))
+    except subprocess.TimeoutExpired:
+        raise Failed(f"not done after {seconds:.0f} s") from None
+    if done.returncode != 0:
+        raise Failed(last_words(done.stderr))
+    return json.loads(last_words(done.stdout))
+
+
+def has_torch(python):
+    return subprocess.run([python, "-c", "import torch"], env=python_environment(), capture_output=True).returncode == 0
+
+
+def products(build, device, model, tokens):
+    """TFLOP/s of the bare products of a microbatch."""
+    kv_dim = model["dim"] // model["heads"] * model["kv_heads"]
+    numbers = [model["layers"], model["dim"], kv_dim, model["ffn_dim"], model["vocab"], tokens]
+    if device == "cuda":
+        command = [os.path.join(build, "bench", "gpu", "gpu_products")]
+    else:
+        command = [os.path.join(build, "tests", "products_bench"), "bf16", os.environ.get("OMP_NUM_THREADS", str(os.cpu_count()))]
+    done = subprocess.run([*command, *map(str, numbers)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed(last_words(done.stderr))
+    return json.loads(done.stdout)["tflops"]
+
+
+def command(executable, arguments):
+    """What a command of Espalier prints; its mistakes end the benchmark."""
+    done = subprocess.run([executable, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stdout + done.stderr)
+    return done.stdout
+
+
+def check(executable, deck, overrides):
+    """The effective deck, as text."""
+    return command(executable, ["check", deck, *overrides])
+
+
+def plan(executable, deck, overrides):
+    """The plan of one rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.json")
+        command(executable, ["plan", deck, "--ranks", "1", "--json", path, *overrides])
+        with open(path) as file:
+            return json.load(file)

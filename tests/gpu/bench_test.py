@@ -1,0 +1,69 @@
+"""The benchmark for GPUs, rehearsed on the CPU: PyTorch's side trains as Espalier does, and every line but CUDA's runs.
+
+Needs PyTorch; exits 77 without it, after what needs none. ESPALIER names the executable."""
+import json, os, subprocess, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from runs import Checks, DECK, ROOT, difference, launch, train
+
+BENCH = os.path.join(ROOT, "bench", "gpu")
+STEPS = 4
+RTOL = 1e-5
+MODELS = {"grouped heads": [], "tied": ["model.tie_embeddings=true"], "equal heads, several samples at once": ["model.kv_heads=4", "batch.micro=4"]}
+# What the training needs to be the same in both; the clip and the decay are on.
+KEYS = ["run.device=cpu", "data.shuffle=false", "checkpoint.at_start=true", f"run.steps={STEPS}", "lr.warmup_steps=2"]
+
+
+def has_torch():
+    return subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0
+
+
+def effective(folder, overrides):
+    """The deck as `check` prints it, with every value."""
+    path = os.path.join(folder, "effective.toml")
+    with open(path, "w") as file:
+        file.write(launch(1, ["check", DECK, *overrides]).stdout)
+    return path
+
+
+def torch_side(deck, checkpoint, *flags):
+    command = [sys.executable, os.path.join(BENCH, "torch_llama.py"), deck, "--device", "cpu", "--steps", str(STEPS), "--weights", checkpoint, *flags]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
+
+
+def same_training(folder, checks):
+    for name, model in MODELS.items():
+        home = os.path.join(folder, name.replace(" ", "-"))
+        overrides = [*KEYS, *model]
+        run = train(home, 1, overrides)
+        theirs = torch_side(effective(folder, overrides), run.checkpoint(0), *(["--deterministic"] if model else []))
+        for key, values in (("loss", theirs["losses"]), ("grad_norm", theirs["norms"])):
+            far = difference(run.curve(key), values)
+            checks.that(far <= RTOL, f"{name}: {key} differs by {far:.1e} from PyTorch's")
+
+
+def rehearsal(checks):
+    """The whole command at a tiny size; its table must have a line for every way to train."""
+    ways = ["espalier", "espalier-fast", "eager"]  # torch.compile takes minutes on a CPU
+    done = subprocess.run([os.path.join(BENCH, "run.sh"), "-b", os.path.dirname(os.environ["ESPALIER"]), "--device", "cpu", "--threads", "1",
+                           "--rounds", "2", "--steps", "3", "--ways", ",".join(ways), "--python", sys.executable, "tiny"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    wanted = [way + " " for way in ways if way != "eager" or has_torch()]
+    lines = done.stdout.splitlines()
+    missing = [w for w in wanted if not any(line.startswith(w) and "tokens/s" not in line for line in lines)]
+    checks.that(done.returncode == 0 and not missing, f"bench/gpu/run.sh on the CPU, exit status {done.returncode}, lines missing: {missing}")
+    print(done.stdout)
+
+
+def main():
+    checks = Checks()
+    rehearsal(checks)
+    if has_torch():
+        with tempfile.TemporaryDirectory() as folder:
+            same_training(folder, checks)
+    elif not checks.failed:
+        print("skipped: PyTorch is missing; without it the rest held")
+        sys.exit(77)
+    checks.finish()
+
+
+main()

@@ -1,0 +1,78 @@
+"""One rank on a GPU against what must be equal to it. ESPALIER_DEVICE names the device (cuda). Standard library only.
+
+    compare.py losses   the tiny deck in fp32 on the CPU and on the GPU: every loss and gradient norm to rtol 1e-4
+    compare.py graph    steps replayed as a CUDA graph and steps issued one by one: bitwise equal
+    compare.py nccl     NCCL on communicators of one rank, in a graph and without, and no NCCL: bitwise equal
+"""
+import os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import runs
+from checkpoints import same_bits, tensors
+from runs import Checks, DECK, ROOT, difference, train
+
+TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
+RTOL = 1e-4
+STEPS = 20
+ONE_RANK = [f"parallel.{axis}=1" for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")] + [f"run.steps={STEPS}", "run.threads=1", "checkpoint.restart=never"]
+EAGER = {"ESPALIER_CUDA_GRAPH": "0"}
+SELF = {"ESPALIER_NCCL_SELF": "1"}
+
+
+def run(folder, name, overrides, deck=DECK, environment={}):
+    """A run of one rank, with more in its environment."""
+    before = dict(runs.ENVIRONMENT)
+    runs.ENVIRONMENT.update(environment)
+    try:
+        return train(os.path.join(folder, name), 1, [*ONE_RANK, *overrides], deck=deck)
+    finally:
+        runs.ENVIRONMENT.clear()
+        runs.ENVIRONMENT.update(before)
+
+
+def losses(folder, checks):
+    fp32 = ["precision.compute=fp32"]
+    cpu = run(folder, "cpu", [*fp32, "run.device=cpu", "run.transport=mpi"], deck=TINY)
+    gpu = run(folder, "gpu", fp32, deck=TINY)
+    checks.that(gpu.starts[0]["device"].startswith(os.environ["ESPALIER_DEVICE"]), f"the run was on {gpu.starts[0]['device']}")
+    print(f"{'step':>4} {'loss, CPU':>12} {'loss, GPU':>12} {'norm, CPU':>12} {'norm, GPU':>12}")
+    for step in sorted(cpu.steps):
+        a, b = cpu.steps[step], gpu.steps[step]
+        print(f"{step:>4} {a['loss']:>12.8g} {b['loss']:>12.8g} {a['grad_norm']:>12.8g} {b['grad_norm']:>12.8g}")
+    for curve in ("loss", "grad_norm"):
+        far = difference(gpu.curve(curve), cpu.curve(curve))
+        checks.that(far <= RTOL, f"{curve}: {far:.1e}")
+
+
+def equal(checks, what, mine, theirs):
+    """Every loss and norm to its last digit, and every bit of weights and moments after the last step."""
+    curves = all(mine.curve(key) == theirs.curve(key) for key in ("loss", "grad_norm"))
+    bits = same_bits(tensors(mine.checkpoint(STEPS)), tensors(theirs.checkpoint(STEPS)))
+    checks.that(curves and bits, f"{what}: curves {'equal' if curves else 'differ'}, state {'equal' if bits else 'differs'}")
+
+
+def graph(folder, checks):
+    for compute in ("fp32", "bf16"):
+        keys = [f"precision.compute={compute}"]
+        replayed = run(folder, f"{compute}-graph", keys)
+        issued = run(folder, f"{compute}-eager", keys, environment=EAGER)
+        equal(checks, f"{compute}, graph against no graph", replayed, issued)
+
+
+def nccl(folder, checks):
+    # On a device without NCCL there is nothing but MPI to ask for.
+    keys = ["run.transport=nccl"] if os.environ["ESPALIER_DEVICE"] == "cuda" else []
+    plain = run(folder, "plain", keys)
+    for name, environment in (("graph", SELF), ("eager", SELF | EAGER)):
+        equal(checks, f"NCCL to itself, {name}", run(folder, name, keys, environment=environment), plain)
+
+
+def main():
+    part = {"losses": losses, "graph": graph, "nccl": nccl}[sys.argv[1]]
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        part(folder, checks)
+    checks.finish()
+
+
+main()

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Builds Espalier on a machine with an NVIDIA GPU and checks all that one GPU can check:
+#
+#   tests/gpu/run.sh [-b BUILD] [-l LOGS] [-t SECONDS] [PART ...]
+#
+#   info       what the executable found: GPU, driver, libraries
+#   kernels    every kernel against the plain one in fp64
+#   losses     the tiny deck on the CPU and on the GPU beside each other, fp32, rtol 1e-4
+#   graph      steps replayed as a CUDA graph and steps issued one by one, bitwise equal
+#   nccl       NCCL to itself on one rank, in a graph and without, bitwise equal to no NCCL
+#   layouts    rows of the matrix of layouts, 2 to 16 ranks that share the GPU, messages over MPI
+#   memcheck   the kernels' tests under compute-sanitizer
+#   racecheck  the same
+#   matrix-1 ... matrix-4   the whole matrix of layouts in quarters; only when asked for
+#
+# -b: a meson build folder to take as it is, instead of building. -l: the folder for one log a part (build-gpu/logs). -t: seconds
+# for all of it after the build (570); a part for which no time is left is skipped. Ends with one line a part and exit status 0
+# (none failed), 1 (one failed) or 77 (all were skipped, or there is no GPU).
+# ESPALIER_CUDA_MODULE names another module to load, an emulated one too; ESPALIER_DEVICE=cpu rehearses the script without a GPU.
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/gpu/environment.sh
+source "$here/environment.sh"
+
+logs=$gpu_build/logs
+budget=570
+build=''
+while getopts b:l:t:h option; do
+  case $option in
+    b) build=$OPTARG ;;
+    l) logs=$OPTARG ;;
+    t) budget=$OPTARG ;;
+    *)
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      [[ $option == h ]] && exit 0 || exit 2
+      ;;
+  esac
+done
+shift $((OPTIND - 1))
+usual=(info kernels losses graph nccl layouts memcheck racecheck)
+if [[ $# -eq 0 ]]; then set -- "${usual[@]}"; fi
+
+export ESPALIER_DEVICE=${ESPALIER_DEVICE:-cuda}
+HasGpu() { nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
+if [[ $ESPALIER_DEVICE == cuda && -z ${ESPALIER_CUDA_MODULE:-} ]] && ! HasGpu; then
+  echo "skipped: no NVIDIA GPU (nvidia-smi -L lists none)"
+  exit 77
+fi
+
+kernels=${build:-$gpu_build/release}/tests/gpu/kernels
+layouts=("2x1x2x1x2 fp32" "1x1x1x2x1 fp32 context=ring" "1x1x1x4x1 fp32 context=ring" "1x1x1x4x1 fp32 heads=8 kv_heads=4 context=all_to_all"
+  "1x1x1x1x4 fp32 20 steps" "1x2x2x1x2 fp32 20 steps" "2x1x2x1x2 fp32 schedule=zbv chunks=2" "2x1x2x1x2 gpt2 fp32 20 steps"
+  "2x1x2x2x2 fp32 20 steps heads=8 kv_heads=4 context=ring" "2x1x2x1x2 bf16" "1x1x1x2x1 bf16 context=ring")
+
+# What a part runs, into `command`, and the programs that it needs.
+Choose() {
+  programs=()
+  case $1 in
+    info) command=("$ESPALIER" info) ;;
+    kernels) command=("$kernels") programs=("$kernels") ;;
+    losses | graph | nccl) command=(python3 -u "$here/compare.py" "$1") ;;
+    layouts) command=(python3 -u "$here/../mpi/matrix.py" named "${layouts[@]}") ;;
+    memcheck | racecheck) command=(compute-sanitizer --error-exitcode 9 --tool "$1" "$kernels") programs=(compute-sanitizer "$kernels") ;;
+    matrix-[1-4]) command=(python3 -u "$here/../mpi/matrix.py" share "${1#matrix-}" 4) ;;
+    *)
+      echo "no part is called $1; they are ${usual[*]} matrix-1 matrix-2 matrix-3 matrix-4" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# Run PART SECONDS: its log, then its verdict and the log's last words.
+Run() {
+  local result log=$logs/$1.log
+  Choose "$1"
+  for program in "${programs[@]}"; do
+    if ! command -v "$program" >/dev/null; then
+      verdict="skip" note="$program is missing"
+      return
+    fi
+  done
+  timeout --kill-after=10 "$2" "${command[@]}" >"$log" 2>&1 </dev/null
+  result=$?
+  note=$(tail -n 1 "$log")
+  case $result in
+    0) verdict="ok" ;;
+    77) verdict="skip" ;;
+    124 | 137) verdict="FAIL" note="not done after $2 s: $note" ;;
+    *) verdict="FAIL" ;;
+  esac
+  if [[ $verdict == FAIL ]]; then tail -n 30 "$log"; fi
+}
+
+for part in "$@"; do Choose "$part"; done
+mkdir -p "$logs"
+if [[ -z $build ]] && ! "$here/build.sh" >"$logs/build.log" 2>&1; then
+  cat "$logs/build.log"
+  echo "FAIL     build"
+  exit 1
+fi
+# The build may just have found the libraries.
+# shellcheck source=tests/gpu/environment.sh
+source "$here/environment.sh"
+export ESPALIER=${build:-$gpu_build/release}/espalier
+
+summary=()
+status=77
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
+SECONDS=0
+for part in "$@"; do
+  begin=$SECONDS
+  left=$((budget - begin))
+  if ((left > 0)); then Run "$part" "$left"; else verdict="skip" note="no time left of $budget s"; fi
+  case $verdict in
+    FAIL) status=1 ;;
+    ok) ((status != 77)) || status=0 ;;
+  esac
+  line=$(printf '%-5s %-10s %5d s  %s' "$verdict" "$part" $((SECONDS - begin)) "${note:0:120}")
+  echo "$line"
+  summary+=("$line")
+done
+printf '\n%s\n' "summary ($ESPALIER_DEVICE; logs in $logs)"
+printf '%s\n' "${summary[@]}"
+exit "$status"

@@ -155,6 +155,7 @@ class Assembler {
       MeantSection(setting.name);
       return Refuse(setting.place, setting.shown, fmt::format("must be a section, [{}]", setting.name));
     }
+    if (++unknown_ > kMostGuesses) return Refuse(setting.place, setting.shown, setting.section ? "unknown section" : "unknown key");
     if (setting.section) {
       const std::string nearest = Nearest(setting.name, sections);
       MeantSection(nearest);
@@ -225,8 +226,12 @@ class Assembler {
     return label_;
   }
 
+  /// Of more unknown names than that the rest is refused without a guess at what was meant: guesses take time, and a file with so many is no deck.
+  static constexpr int kMostGuesses = 100;
+
   std::string label_;
   bool whole_;
+  int unknown_ = 0;
   Mistakes mistakes_;
   Deck deck_{};
   std::map<std::string, Given, std::less<>> given_;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "key_parts.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -114,8 +115,10 @@ class TextParser {
   /// The table, or nothing if it cannot be recovered.
   std::optional<toml::table> Parse() {
     while (true) {
+      const std::string text = Join();
+      if (const int line = LineOfLongKey(text); line > 0) return Refuse(line, kLongKey), std::nullopt;
       try {
-        return toml::parse(Join());
+        return toml::parse(text);
       } catch (const toml::parse_error& error) {
         if (!StepOver(error)) return std::nullopt;
       }
@@ -126,13 +129,15 @@ class TextParser {
   std::vector<RawSetting> Unread() { return std::move(unread_); }
 
  private:
+  void Refuse(int line, std::string_view why) { mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, why)); }
+
   std::string Join() const { return fmt::format("{}\n", fmt::join(lines_, "\n")); }
 
   /// Reports a mistake and blanks its line; false if the cause lies elsewhere or there were too many.
   bool StepOver(const toml::parse_error& error) {
     constexpr size_t kMostMistakes = 20;
     const auto line = static_cast<size_t>(error.source().begin.line);
-    mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, error.description()));
+    Refuse(static_cast<int>(line), error.description());
     if (line == 0 || line > lines_.size() || unread_.size() >= kMostMistakes) return false;
     std::string& text = lines_[line - 1];
     if (Trim(text).starts_with('[')) return false;  // what follows would land in the section before
@@ -146,6 +151,7 @@ class TextParser {
   }
 
   static bool IsToml(const std::string& line) {
+    if (LineOfLongKey(line) > 0) return false;
     try {
       (void)toml::parse(line);
       return true;
@@ -290,6 +296,7 @@ class FileReader {
 /// The value of an override: TOML, or a bare word as a string. Dates and times are bare words: no key holds one.
 /// Sets `error` for what starts like a quoted string or a list and is none.
 std::optional<DeckValue> OverrideValue(const std::string& text, std::string& error) {
+  if (LineOfLongKey(text) > 0) return error = kLongKey, std::nullopt;
   try {
     const toml::table table = toml::parse("value = " + text);
     const toml::node* node = table.get("value");

@@ -285,8 +285,10 @@ std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& c
     count.bytes += it->second;
   }
   std::vector<MessageRow> list;
-  for (const auto& [key, count] : rows)
-    std::apply([&](Lane lane, AxisSet group, const std::string& kind, Role role) { list.push_back({lane, group, kind, role, count}); }, key);
+  for (const auto& [key, count] : rows) {
+    const auto& [lane, group, kind, role] = key;
+    list.push_back({lane, group, kind, role, count});
+  }
   return list;
 }
 

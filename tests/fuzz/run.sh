@@ -1,22 +1,49 @@
 #!/usr/bin/env bash
 # Fuzzes everything that is read from disk or the command line, with AddressSanitizer and UndefinedBehaviorSanitizer:
-#   tests/fuzz/run.sh [N [M [SEED]]]     N mutated decks, overrides and MANIFESTs each, M shards and token files each
-# Builds into build-fuzz/. What crashes is kept there as crash-NAME_fuzz. HDF5 keeps memory until exit, so leaks are not asked for.
+#   tests/fuzz/run.sh [N [M]]     N mutated decks, overrides and MANIFESTs each, M shards and token files each
+# Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME lists the parts that are done.
+# What crashes is kept there as crash-NAME_fuzz-SEED.
 set -euo pipefail
 
-texts=${1:-1000000} files=${2:-200000} seed=${3:-1}
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-build=$root/build-fuzz
-[[ -f $build/build.ninja ]] ||
-  meson setup "$build" "$root" -Dbuildtype=debugoptimized -Doptimization=1 -Db_sanitize=address,undefined -Db_lundef=false >/dev/null
-declare -A counts=([deck]=$texts [override]=$texts [manifest]=$texts [shard]=$files [tokens]=$files)
-names=("${!counts[@]}") binaries=("${names[@]/%/_fuzz}")
-ninja -C "$build" "${binaries[@]/#/tests/fuzz/}" >/dev/null
+texts=${1:-1000000} files=${2:-200000}
+# shellcheck source=tests/sanitize/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../sanitize/environment.sh"
+SetUp address
+Build tests/fuzz/{deck,override,manifest,shard,tokens}_fuzz
 
-TMPDIR=$(mktemp -d)
-export TMPDIR ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
-trap 'rm -rf "$TMPDIR"' EXIT
-cd "$build"
+done_parts=$build/fuzz
+mkdir -p "$done_parts"
+# In memory: what is written is fsynced.
+work=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
+trap 'rm -rf "$work"' EXIT
+export TMPDIR=$work build root done_parts
+
+# Parts NAME COUNT PART: those of COUNT inputs, PART each, that are not done yet, as NAME SEED INPUTS.
+Parts() {
+  local name=$1 count=$2 part=$3 seed
+  for ((seed = 1; (seed - 1) * part < count; seed++)); do
+    local inputs=$((seed * part > count ? count - (seed - 1) * part : part))
+    grep -qs " seed=$seed .* mutated=$inputs " "$done_parts/$name" || echo "$seed $name $inputs"
+  done
+}
+
+# Try SEED NAME INPUTS
+Try() {
+  cd "$done_parts"
+  # 255 ends xargs at once.
+  "$build/tests/fuzz/$2_fuzz" "$root/tests/fuzz/corpus/$2" "$3" "$1" >>"$done_parts/$2" || exit 255
+}
+export -f Try
+
+{
+  for name in deck override manifest; do Parts "$name" "$texts" 5000; done
+  for name in shard tokens; do Parts "$name" "$files" 1000; done
+} | sort -n | xargs -r -L 1 -P "$(nproc)" bash -c 'Try "$@"' try
+
+# Sums, and the worst of each.
 for name in deck override manifest shard tokens; do
-  "tests/fuzz/${name}_fuzz" "$root/tests/fuzz/corpus/$name" "${counts[$name]}" "$seed"
+  tr ' =' '\n ' <"$done_parts/$name" | awk -v name="$name" '
+    NF == 2 { sum[$1] += $2; if ($2 > most[$1]) most[$1] = $2 }
+    END { printf "%s: %d mutated (%d accepted) in %.0f s of processor, %.0f a second; slowest %.0f ms, at most %d bytes of heap\n",
+          name, sum["mutated"], sum["accepted"], sum["seconds"], sum["mutated"] / (sum["seconds"] + 1e-9), most["slowest_ms"], most["heap"] }'
 done

@@ -1,12 +1,13 @@
 // Drives a fuzz target without libFuzzer: replays a corpus, then mutates it COUNT times from a seed.
 //   NAME_fuzz CORPUS COUNT [SEED]        CORPUS: a directory, or one input to be tried alone (COUNT 0)
-// An input that crashes, breaks a promise or takes more than 10 s of processor time is kept as crash-NAME in the working directory.
+// An input that crashes, breaks a promise or takes more than 1 s of processor time is kept as crash-NAME-SEED in the working directory.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -22,23 +23,35 @@ namespace fs = std::filesystem;
 using espalier::fuzz::Mutator;
 using espalier::fuzz::tally;
 
-constexpr int kMostSeconds = 10;
+constexpr int kMostSeconds = 1;
 
 std::string input, kept_as;
 
-/// Keeps the input and lets the signal end the process.
+constexpr std::array kSignals = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF};
+std::array<struct sigaction, kSignals.size()> before;
+
+/// Keeps the input and leaves the signal to whoever had it before: a sanitizer, which says what it knows, or the system.
 extern "C" void Keep(int signal) {
   const int file = ::open(kept_as.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (file >= 0 && ::write(file, input.data(), input.size()) >= 0) {
     for (const char* text : {"fuzz: the input is kept as ", kept_as.c_str(), "\n"})
       if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) break;
   }
-  ::signal(signal, SIG_DFL);
-  ::raise(signal);
+  for (size_t i = 0; i < kSignals.size(); ++i)
+    if (kSignals[i] == signal) ::sigaction(signal, &before[i], nullptr);
+  // Those of a bad instruction come again by themselves.
+  if (signal == SIGPROF) ::raise(signal);
 }
 
+/// On a stack of its own: the usual one may be what has run out.
 void KeepOnSignals() {
-  for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF}) ::signal(signal, Keep);
+  static std::array<char, 1 << 16> stack;
+  const stack_t own{stack.data(), 0, stack.size()};
+  ::sigaltstack(&own, nullptr);
+  struct sigaction action{};
+  action.sa_handler = Keep;
+  action.sa_flags = SA_ONSTACK;
+  for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before[i]);
 }
 
 /// SIGPROF after so much processor time: a hang, however busy the machine is.
@@ -101,19 +114,23 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string name = fs::path(argv[0]).filename().string();
-  kept_as = "crash-" + name;
+  const uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+  kept_as = "crash-" + name + "-" + std::to_string(seed);
   KeepOnSignals();
   const std::vector<std::string> corpus = ReadCorpus(argv[1]);
   if (corpus.empty()) {
     std::fprintf(stderr, "%s: no corpus in %s\n", name.c_str(), argv[1]);
     return 2;
   }
-  for (const std::string& seed : corpus) Try(seed);
+  for (const std::string& text : corpus) Try(text);
   const int64_t count = std::atoll(argv[2]), accepted = tally.accepted;
-  Mutator mutator(corpus, WordsOf(corpus), argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+  Mutator mutator(corpus, WordsOf(corpus), seed);
+  const double start = ProcessorMs();
   for (int64_t i = 0; i < count; ++i) Try(mutator.Next());
-  std::printf("%s: %zu of the corpus (%lld accepted), %lld mutated (%lld accepted); slowest %.1f ms of processor, at most %lld bytes of heap\n",
-              name.c_str(), corpus.size(), static_cast<long long>(accepted), static_cast<long long>(count),
-              static_cast<long long>(tally.accepted - accepted), slowest, static_cast<long long>(tally.peak));
+  // Read by run.sh.
+  std::printf("%s seed=%llu corpus=%zu corpus_accepted=%lld mutated=%lld accepted=%lld seconds=%.1f slowest_ms=%.1f heap=%lld\n",
+              name.c_str(), static_cast<unsigned long long>(seed), corpus.size(), static_cast<long long>(accepted),
+              static_cast<long long>(count), static_cast<long long>(tally.accepted - accepted), (ProcessorMs() - start) * 1e-3, slowest,
+              static_cast<long long>(tally.peak));
   return 0;
 }

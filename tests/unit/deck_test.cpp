@@ -446,6 +446,38 @@ TEST(Mistakes, DeepNestingIsRefused) {
   EXPECT_THAT(MistakesOfText(deep), testing::Contains(HasSubstr("small:1: not valid TOML")));
 }
 
+std::string Dotted(int names) {
+  std::string key = "a";
+  while (--names > 0) key += ".a";
+  return key;
+}
+
+TEST(Mistakes, LongKeysAreRefusedBeforeTheyNest) {
+  // Whatever the key hides behind; the last is in a string of many lines that another mistake makes a line of its own.
+  for (const std::string before : {"", "[", "x = {", "x = [{y = \"\"\"z\"\"\"\"\", ", "x = {y = '\\', z = \"\\\"\", ", "\"#.=\".", "x = 1 # \"\n"}) {
+    const std::string text = before + Dotted(100000) + " = 1";
+    const std::string place = before.ends_with('\n') ? "small:2" : "small:1";
+    EXPECT_THAT(MistakesOfText(text), ElementsAre(place + ": not valid TOML: a key of more than 8 names")) << before;
+  }
+  EXPECT_THAT(MistakesOfText("x = \"\"\"\n" + Dotted(100000) + " = 1 # \\q\n\"\"\""), testing::Contains(HasSubstr("small:2: not valid TOML")));
+  EXPECT_THAT(Mistakes({"run.steps={" + Dotted(100000) + " = 1}"}), ElementsAre(HasSubstr("not valid TOML: a key of more than 8 names")));
+}
+
+TEST(Mistakes, StringsAndListsMayHoldPoints) {
+  const std::string many = "x = [\"" + Dotted(1000) + "\", '" + Dotted(1000) + "', 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9] # " + Dotted(1000) + "\n";
+  EXPECT_THAT(MistakesOfText(many), testing::Each(testing::Not(HasSubstr("names"))));
+  EXPECT_THAT(MistakesOfText(Dotted(8) + " = 1\n"), testing::Each(testing::Not(HasSubstr("names"))));
+}
+
+TEST(Mistakes, ThousandsOfUnknownNamesAreRefusedWithoutGuesses) {
+  std::string text(kSmall);
+  for (int i = 0; i < 200; ++i) text += fmt::format("[modle{}]\n", i);
+  const Strings mistakes = MistakesOfText(text);
+  ASSERT_THAT(mistakes, SizeIs(200));
+  EXPECT_THAT(mistakes[0], HasSubstr("unknown section (did you mean [model]?)"));
+  EXPECT_THAT(mistakes[199], testing::EndsWith("unknown section"));
+}
+
 // Files, includes, origins.
 
 TEST_F(DeckFiles, IncludesComeFirstInTheirOrder) {

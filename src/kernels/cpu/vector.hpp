@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "espalier/util/types.hpp"
 
@@ -154,21 +155,27 @@ inline F16 Exp(F16 x) {
   return x < -87.336f ? F16{} : p * power;
 }
 
+/// Swaps, of every pair of lanes `kStride` apart, the upper one of `a` with the lower one of `b`.
+template <int kStride, int... kLane>
+inline void SwapLanes(F16& a, F16& b, std::integer_sequence<int, kLane...>) {
+  const F16 low = __builtin_shufflevector(a, b, ((kLane & kStride) != 0 ? kLane - kStride + kLanes : kLane)...);
+  b = __builtin_shufflevector(a, b, ((kLane & kStride) != 0 ? kLane + kLanes : kLane + kStride)...);
+  a = low;
+}
+
+template <int kStride>
+inline void TransposeStep(F16 (&x)[kLanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    if ((i & kStride) == 0) SwapLanes<kStride>(x[i], x[i + kStride], std::make_integer_sequence<int, kLanes>());
+}
+
 /// Transposes a 16 x 16 block of 32-bit words, row i in x[i].
 inline void Transpose(F16 (&x)[kLanes]) {
-#pragma GCC unroll 4
-  for (int s = 1; s < kLanes; s *= 2) {
-    const I16 odd = kLaneIndex & s;
-    const I16 low = odd != 0 ? kLaneIndex - s + 16 : kLaneIndex;
-    const I16 high = odd != 0 ? kLaneIndex + 16 : kLaneIndex + s;
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if ((i & s) != 0) continue;
-      const F16 a = x[i], b = x[i + s];
-      x[i] = __builtin_shuffle(a, b, low);
-      x[i + s] = __builtin_shuffle(a, b, high);
-    }
-  }
+  TransposeStep<1>(x);
+  TransposeStep<2>(x);
+  TransposeStep<4>(x);
+  TransposeStep<8>(x);
 }
 
 }  // namespace espalier::cpu

@@ -1,0 +1,16 @@
+// How many names a dotted key has, before the TOML library sees it.
+#pragma once
+
+#include <string_view>
+
+namespace espalier {
+
+/// More names than any key of a deck has.
+inline constexpr int kMostKeyParts = 8;
+inline constexpr std::string_view kLongKey = "a key of more than 8 names";
+
+/// The line of the first dotted key of more than kMostKeyParts names, from 1; 0: none. The library makes a table in a table for each name, and
+/// runs out of stack when it destroys many thousands of them. Right for every text up to its first mistake, where the library stops too.
+int LineOfLongKey(std::string_view toml);
+
+}  // namespace espalier

@@ -1,14 +1,13 @@
 #include "checkpoint/checksum.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 
 #include "espalier/util/crc32c.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr int64_t kChunk = 1 << 20;
 
 /// Walks through a file, its extents in the order of their places: crc_of(index) gives the checksum of each,
 /// everything else is read. Returns that of the whole.
@@ -35,12 +34,12 @@ uint32_t Walk(const File& file, const std::vector<Extent>& extents, const CrcOf&
 }  // namespace
 
 uint32_t ChecksumExtent(const File& file, const Extent& extent) {
-  std::vector<char> buffer(static_cast<size_t>(std::min(kChunk, extent.bytes)));
+  const auto buffer = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(std::min(kChunkBytes, extent.bytes)));
   uint32_t crc = 0;
-  for (int64_t at = 0; at < extent.bytes; at += kChunk) {
-    const int64_t bytes = std::min(kChunk, extent.bytes - at);
-    file.Read(buffer.data(), bytes, extent.offset + at);
-    crc = Crc32c(buffer.data(), static_cast<size_t>(bytes), crc);
+  for (int64_t at = 0; at < extent.bytes; at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, extent.bytes - at);
+    file.Read(buffer.get(), bytes, extent.offset + at);
+    crc = Crc32c(buffer.get(), static_cast<size_t>(bytes), crc);
   }
   return crc;
 }

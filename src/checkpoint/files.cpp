@@ -53,6 +53,10 @@ void File::Read(void* data, int64_t bytes, int64_t offset) const {
     throw UserError(ExitStatus::kData, fmt::format("{}: ends before byte {}", path_, offset + bytes));
 }
 
+void File::BeginRead(int64_t offset, int64_t bytes) const {
+  ::posix_fadvise(descriptor_.value(), offset, bytes, POSIX_FADV_WILLNEED);  // a hint
+}
+
 void File::Write(const void* data, int64_t bytes, int64_t offset) const {
   const auto* in = static_cast<const char*>(data);
   const auto call = [&](int64_t done, size_t n) { return ::pwrite(descriptor_.value(), in + done, n, offset + done); };
@@ -63,6 +67,10 @@ void File::Write(const void* data, int64_t bytes, int64_t offset) const {
 void File::Reserve(int64_t bytes) const {
   if (bytes > 0 && ::fallocate(descriptor_.value(), 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
     Fail("cannot take room on the disk");
+}
+
+void File::BeginSync(int64_t offset, int64_t bytes) const {
+  ::sync_file_range(descriptor_.value(), offset, bytes, SYNC_FILE_RANGE_WRITE);  // a hint: what it cannot do, Sync does or reports
 }
 
 void File::Sync() const {

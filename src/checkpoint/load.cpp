@@ -20,7 +20,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kChunk = int64_t{4} << 20;
+constexpr int64_t kAhead = 64 << 20;  // of the next piece, while this one is read and checked
 
 /// What differs between the tensors of the run and those of the checkpoint.
 std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest,
@@ -87,8 +87,8 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
 uint32_t ReadInPlace(const File& file, const Need& need) {
   char* const data = static_cast<char*>(need.own->data);
   uint32_t crc = 0;
-  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {
-    const int64_t bytes = std::min(kChunk, need.piece->Bytes() - at);
+  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, need.piece->Bytes() - at);
     file.Read(data + at, bytes, need.piece->offset + at);
     crc = Crc32c(data + at, static_cast<size_t>(bytes), crc);
   }
@@ -107,12 +107,12 @@ void CopyRuns(const char* chunk, int64_t at, int64_t bytes, Destination& out, Ru
 }
 
 uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buffer) {
-  buffer.resize(static_cast<size_t>(std::min(kChunk, need.piece->Bytes())));
+  buffer.resize(static_cast<size_t>(std::min(kChunkBytes, need.piece->Bytes())));
   uint32_t crc = 0;
   Runs runs(need.piece->box, need.box);
   Destination out(*need.own);
-  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunk) {
-    const int64_t bytes = std::min(kChunk, need.piece->Bytes() - at);
+  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, need.piece->Bytes() - at);
     file.Read(buffer.data(), bytes, need.piece->offset + at);
     crc = Crc32c(buffer.data(), static_cast<size_t>(bytes), crc);
     CopyRuns(buffer.data(), at, bytes, out, runs);
@@ -128,7 +128,9 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   FaultPoint("load", file.path());
   if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
   std::vector<std::string> mistakes;
-  for (const Need& need : needs) {
+  for (size_t n = 0; n < needs.size(); ++n) {
+    const Need& need = needs[n];
+    if (n + 1 < needs.size()) file.BeginRead(needs[n + 1].piece->offset, std::min(kAhead, needs[n + 1].piece->Bytes()));
     const uint32_t crc = need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
     if (crc != need.piece->crc)
       mistakes.push_back(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -20,15 +21,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLine = 64;
 
-int64_t LinesOf(const Piece& piece) {
-  return (Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32) + kLine - 1) / kLine * kLine;
-}
+int64_t BytesOf(const Piece& piece) { return Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32); }
+int64_t WholeLines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 }  // namespace
 
 std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
-  for (const Piece& piece : PlanPieces(tensors, mesh)) bytes[static_cast<size_t>(piece.writer)] += LinesOf(piece);
+  for (const Piece& piece : PlanPieces(tensors, mesh)) bytes[static_cast<size_t>(piece.writer)] += WholeLines(BytesOf(piece));
   return bytes;
 }
 
@@ -51,8 +51,24 @@ void Saver::Plan(const std::vector<LocalTensor>& local) {
     if (piece.writer != world_.Rank()) continue;
     const std::string& name = tensors_[static_cast<size_t>(piece.tensor)].name;
     CHECK(own.contains(name), "rank {} writes {} but passed none", world_.Rank(), name);
-    pieces_.push_back({own[name], Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32), bytes_});
-    bytes_ += LinesOf(piece);
+    pieces_.push_back({own[name], BytesOf(piece), 0});
+  }
+  Place();
+}
+
+/// In the order of the memory, so that what lies side by side is copied at once: large copies go past the caches, and are much faster.
+void Saver::Place() {
+  std::ranges::sort(pieces_, std::less<>(), [](const Staged& piece) { return piece.tensor.data; });
+  for (Staged& piece : pieces_) {
+    piece.offset = bytes_;
+    const bool joins = !runs_.empty() && runs_.back().first->arena == piece.tensor.arena &&
+                       static_cast<const char*>(runs_.back().first->data) + runs_.back().bytes == piece.tensor.data &&
+                       runs_.back().offset + runs_.back().bytes == piece.offset;
+    if (joins)
+      runs_.back().bytes += piece.bytes;
+    else
+      runs_.push_back({&piece.tensor, piece.bytes, piece.offset});
+    bytes_ += WholeLines(piece.bytes);
   }
 }
 
@@ -80,15 +96,15 @@ void Saver::MakeRoom(int ranks_on_node) {
 }
 
 std::vector<LocalTensor> Saver::Copy() const {
-  std::vector<LocalTensor> copies;
-  for (const Staged& piece : pieces_) {
-    std::byte* copy = staging_->At(piece.offset, piece.bytes);
-    if (piece.tensor.arena != nullptr)
-      piece.tensor.arena->Read(piece.tensor.data, copy, piece.bytes);
+  for (const Run& run : runs_) {
+    std::byte* copy = staging_->At(run.offset, run.bytes);
+    if (run.first->arena != nullptr)
+      run.first->arena->Read(run.first->data, copy, run.bytes);
     else
-      std::memcpy(copy, piece.tensor.data, static_cast<size_t>(piece.bytes));
-    copies.push_back({piece.tensor.tensor, copy});
+      std::memcpy(copy, run.first->data, static_cast<size_t>(run.bytes));
   }
+  std::vector<LocalTensor> copies;
+  for (const Staged& piece : pieces_) copies.push_back({piece.tensor.tensor, staging_->At(piece.offset, piece.bytes)});
   return copies;
 }
 

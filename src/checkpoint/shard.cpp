@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kChunk = 1 << 20;  // stays in cache between checksum and write
+constexpr int64_t kWindow = 32 << 20;  // written before the disk is set to work on it
 
 /// A dataset with its room in the file but without its data. Returns the byte offset of that room.
 int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name) {
@@ -50,15 +50,36 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
   return offsets;
 }
 
-uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset) {
+/// Writes a piece and reads it back, chunk by chunk while it is in the processor's cache. Returns its checksum, which is that of the memory.
+uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, std::vector<char>& buffer) {
   const auto* data = static_cast<const char*>(piece.data);
   uint32_t crc = 0;
-  for (int64_t at = 0; at < piece.Bytes(); at += kChunk) {
-    const int64_t bytes = std::min(kChunk, piece.Bytes() - at);
-    crc = Crc32c(data + at, static_cast<size_t>(bytes), crc);
+  for (int64_t at = 0; at < piece.Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, piece.Bytes() - at);
+    const uint32_t before = crc;
+    crc = Crc32c(data + at, static_cast<size_t>(bytes), before);
     file.Write(data + at, bytes, offset + at);
+    file.Read(buffer.data(), bytes, offset + at);
+    if (Crc32c(buffer.data(), static_cast<size_t>(bytes), before) != crc)
+      throw UserError(ExitStatus::kData, fmt::format("{}: {} reads back otherwise than it was written", file.path(), piece.tensor));
   }
   return crc;
+}
+
+/// The data of all pieces, in rising order of their places; their checksums. The disk works while the rest is written.
+std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& pieces, const std::vector<int64_t>& offsets) {
+  std::vector<char> buffer(static_cast<size_t>(kChunkBytes));
+  std::vector<uint32_t> crcs;
+  int64_t begun = 0;
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    FaultPoint("shard-data", file.path());
+    crcs.push_back(WriteData(file, pieces[p], offsets[p], buffer));
+    const int64_t end = offsets[p] + pieces[p].Bytes();
+    if (end - begun < kWindow) continue;
+    file.BeginSync(begun, end - begun);
+    begun = end;
+  }
+  return crcs;
 }
 
 }  // namespace
@@ -78,21 +99,16 @@ ShardReport WriteShard(const Directory& dir, const std::string& name, const std:
   ShardReport report;
   report.bytes = file.Bytes();
   file.Reserve(report.bytes);
-  std::vector<Extent> extents;
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    FaultPoint("shard-data", path);
-    report.pieces.push_back({offsets[p], WriteData(file, pieces[p], offsets[p])});
-    extents.push_back({offsets[p], pieces[p].Bytes()});
-  }
+  const std::vector<uint32_t> crcs = WriteAll(file, pieces, offsets);
   FaultPoint("shard-fsync", path);
   file.Sync();
   FaultPoint("shard-check", path);
-  const Checksums found = ChecksumFile(file, extents);
-  for (size_t p = 0; p < pieces.size(); ++p)
-    if (found.extents[p] != report.pieces[p].crc)
-      throw UserError(ExitStatus::kData,
-                      fmt::format("{}: {} reads back otherwise than it was written", file.path(), pieces[p].tensor));
-  report.crc = found.whole;
+  std::vector<Extent> extents;
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    report.pieces.push_back({offsets[p], crcs[p]});
+    extents.push_back({offsets[p], pieces[p].Bytes()});
+  }
+  report.crc = ChecksumAround(file, extents, crcs);
   return report;
 }
 

@@ -69,7 +69,8 @@ def main():
     checks.that(found["lost"] == 0, f"{found['kills']} kills, {found['inside_a_save']} of them inside a save: no committed checkpoint lost")
     checks.that(found["invalid"] == 0, "nothing visible is invalid")
     checks.that(found["different"] == 0, f"{found['runs']} runs: each bitwise the one that nobody killed")
-    checks.that(found["hung"] == 0, f"every job ended: {times(ends)}; the launcher killed: {times([end for end in ends if 'launcher' in end[2]])}")
+    checks.that(found["hung"] == 0, f"every job ended: {times(ends)}; the launcher killed: {times([end for end in ends if 'launcher' in end[2]])}; "
+                                     f"a launcher that stayed behind its last rank: {found['launcher_stayed']}")
     checks.finish()
 
 

@@ -22,7 +22,7 @@ class Campaign:
     def __init__(self, folder, state_path, counted, counts, steps, every):
         self.folder, self.state_path, self.counted, self.steps = folder, state_path, counted, steps
         self.deck = [f"run.steps={steps}", f"checkpoint.every_steps={every}", *BASE]
-        self.state = {counted: 0, "runs": 0, "different": 0, "hung": 0, **counts, "ends": []}
+        self.state = {counted: 0, "runs": 0, "different": 0, "hung": 0, "launcher_stayed": 0, **counts, "ends": []}
         if state_path and os.path.exists(state_path):
             with open(state_path) as file:
                 self.state = json.load(file)
@@ -55,12 +55,13 @@ class Campaign:
 
     def ended(self, job, what):
         """Waits for the end of a disturbed job; remembers how long it took, under which load."""
-        status, seconds = job.wait()
+        status, seconds, stayed = job.wait()
         if status is None or status in (2, 3):
             print(f"{what}: exit status {status}\n{job.text()}")
         if status in (2, 3):
             sys.exit("nothing but the disturbance may end a start")
         self.state["hung"] += status is None
+        self.state["launcher_stayed"] += stayed
         if status != 0:
             self.state["ends"].append([round(seconds, 2), round(os.getloadavg()[0], 1), what])
         return status
@@ -74,7 +75,7 @@ class Campaign:
             if not again:
                 break
         with self.start(home, layout) as job:
-            status, _ = job.wait()
+            status = job.wait()[0]
             same = status == 0 and same_run(home, straight, self.steps)
             if not same:
                 print(f"{layout}: exit status {status}\n{job.text()}")

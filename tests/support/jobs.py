@@ -6,6 +6,7 @@ from disturbed import command
 from runs import DECK, ENVIRONMENT, executable
 
 PATIENCE = 120  # seconds for anything that should take a few
+STAYED = 20     # seconds that a launcher may stay behind when its last rank has ended
 TICK = 0.02     # seconds between two looks
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -98,13 +99,21 @@ class Job:
         os.remove(self.hold)
 
     def wait(self):
-        """Until every process has ended: exit status, and seconds since the strike, or else the first death. Status None: something outlived the patience."""
-        end = time.monotonic() + PATIENCE
-        while (self.launcher.poll() is None or self.look()) and time.monotonic() < end:
-            self.look()
+        """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike, or else the first
+        death, and whether the launcher stayed behind its last rank. Open MPI's launcher may lock itself out when all ranks have died: it is ended then."""
+        begin = last_rank = time.monotonic()
+        while (ranks := self.look()) or self.launcher.poll() is None:
+            now = time.monotonic()
+            last_rank = now if ranks else last_rank
+            if now > begin + PATIENCE or now > last_rank + STAYED and len(self.seen) > 1:
+                break
             time.sleep(TICK)
-        hung = self.launcher.poll() is None or self.look()
-        return None if hung else self.launcher.returncode, time.monotonic() - (self.ending_since or time.monotonic())
+        end, stayed = time.monotonic(), not ranks and self.launcher.poll() is None
+        if stayed:
+            kill([self.launcher.pid])
+            self.launcher.wait()
+        since = self.ending_since or begin
+        return None if ranks else self.launcher.returncode, max(0, last_rank - since) if stayed else end - since, stayed
 
     def text(self):
         return read(self.home + ".log")

@@ -65,9 +65,15 @@ class Saver {
     LocalTensor tensor;
     int64_t bytes, offset;
   };
+  /// Pieces that lie side by side in both.
+  struct Run {
+    const LocalTensor* first;  ///< begins with it
+    int64_t bytes, offset;
+  };
 
   void Plan(const std::vector<LocalTensor>& local);
   bool OnHost() const;
+  void Place();
   void MakeRoom(int ranks_on_node);
   std::vector<LocalTensor> Copy() const;
   SaveOutcome Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world) const;
@@ -78,6 +84,7 @@ class Saver {
   World& world_;
   std::unique_ptr<World> writers_;
   std::vector<Staged> pieces_;
+  std::vector<Run> runs_;
   int64_t bytes_ = 0;  ///< of the staging buffer
   std::unique_ptr<Arena> staging_;
   bool asynchronous_ = false;

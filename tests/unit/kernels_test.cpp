@@ -520,6 +520,67 @@ TEST_P(Kernels, Pad) {
   EXPECT_TRUE(c.Tested()[0].SameBits(c.Reference()[0]));
 }
 
+/// Calls of every row-wise kernel on rows of `d` elements, with what may be wrong absolutely.
+std::vector<std::pair<Case, double>> RowCases(Random& random, Dtype type, int64_t d) {
+  const Shape rows{2, 3, d};
+  const auto real = [&](Shape shape) { return random.Real(type, std::move(shape)); };
+  const auto f32 = [&](Shape shape, double low = -1, double high = 1) { return random.Real(kF32, std::move(shape), low, high); };
+  const Attributes numbers{{{"eps", 1e-1}}, {}};
+  const OwnedTensor x = real(rows), dy = real(rows), w = real({d}), y(type, rows), row(kF32, {2, 3}), mean = f32({2, 3}), rstd = f32({2, 3}, 1, 2);
+  const OwnedTensor ids = random.Integer({2, 3}, 0, 4), positions = random.Integer({3}, 0, 4), sums = f32({2, 3}, 1, 2);
+  Case padded{"pad", {random.Real(type, {1, 2, d}, -1, 1, {1, 1, 3})}, {OwnedTensor(type, {2, 3, d + 5})}};
+  return {
+      {{"embedding", {ids, real({4, d})}, {y}}, 0},
+      {{"embedding_grad", {ids, dy}, {f32({4, d})}}, SumBound(6, 1)},
+      {{"embedding_grad", {ids, dy}, {f32({4, d})}, {}, true}, SumBound(7, 1)},
+      {{"rms_norm", {x, w}, {y, row}, numbers}, SumBound(d, 4)},
+      {{"rms_norm_grad", {x, w, rstd, dy}, {y}}, SumBound(d, 16)},
+      {{"rms_norm_weight_grad", {x, rstd, dy}, {f32({d})}}, SumBound(6, 2) + (type == kBf16 ? 6.0 / 128 : 0)},
+      {{"layer_norm", {x, w, w}, {y, row, row}, numbers}, SumBound(d, 16)},
+      {{"layer_norm_grad", {x, w, mean, rstd, dy}, {y}}, SumBound(d, 32)},
+      {{"layer_norm_weight_grad", {x, mean, rstd, dy}, {f32({d}), f32({d})}}, SumBound(6, 4)},
+      {{"position_embedding", {x, positions, real({5, d})}, {y}}, SumBound(2, 1)},
+      {{"position_embedding_grad", {positions, dy}, {f32({5, d})}}, SumBound(6, 1)},
+      {{"add_bias", {x, w}, {y}}, SumBound(2, 1)},
+      {{"bias_grad", {dy}, {f32({d})}}, SumBound(6, 1)},
+      {{"gelu", {x}, {y}}, SumBound(8, 1)},
+      {{"gelu_grad", {x, dy}, {y}}, SumBound(8, 1)},
+      {{"rope", {real({2, 3, 2 * d * 2}), f32({3, 2 * d})}, {OwnedTensor(type, {2, 3, 2 * d * 2})}, {{{"head_dim", 2 * d}, {"inverse", 0}}, {}}},
+       SumBound(2, 1)},
+      {{"attention_merge", {f32({2, 3, 2 * d}), f32({2, 2, 3}), f32({2, 3, 2 * d}), f32({2, 2, 3})}, {OwnedTensor(type, {2, 3, 2 * d}), OwnedTensor(kF32, {2, 2, 3})}},
+       SumBound(2, 4)},
+      {{"add", {x, dy, x}, {y}}, SumBound(3, 1)},
+      {{"swiglu", {x, dy}, {y}}, SumBound(8, 1)},
+      {{"swiglu_grad", {x, dy, dy}, {y, y}}, SumBound(8, 1)},
+      {{"logits_max", {x}, {row}}, 0},
+      {{"logits_sum", {x, mean, ids}, {row, row}}, SumBound(d, 8) * static_cast<double>(d)},
+      {{"token_loss", {mean, sums, mean, ids}, {f32({}), f32({})}}, SumBound(6, 4)},
+      {{"cross_entropy_grad", {x, mean, sums, ids}, {y}}, SumBound(4, 8)},
+      {{"cast", {x}, {OwnedTensor(kF32, rows)}}, 0},
+      {{"cast", {f32(rows)}, {y}}, 0},
+      {{"accumulate", {f32(rows)}, {f32(rows)}, {}, true}, SumBound(2, 1)},
+      {{"sum_squares", {f32(rows)}, {f32({})}}, 0},
+      {{"slice", {real({2, 3, d + 5})}, {OwnedTensor(type, {1, 2, d}, {1, 1, 3})}}, 0},
+      {padded, 0},
+  };
+}
+
+// Rows that are, and are not, whole packs of 16 bytes; tensors at boundaries of 16 bytes, and one element behind.
+TEST_P(Kernels, RowsOfAnyWidthAnywhere) {
+  for (int64_t d : {1, 7, 33, 64, 1025, 1032}) {
+    for (auto& [c, absolute] : RowCases(random_, T(), d)) {
+      Check(c, absolute);
+      Case shifted = c;
+      for (std::vector<OwnedTensor>* tensors : {&shifted.inputs, &shifted.outputs})
+        for (OwnedTensor& x : *tensors) x = x.Shifted(1);
+      Check(shifted, absolute);
+      shifted.inputs[0] = c.inputs[0];  // one alone where packs may lie
+      Check(shifted, absolute);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 // An extent of 0 is a legal piece: nothing is read or written out of place, sums over nothing are 0.
 TEST_P(Kernels, EmptyExtents) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };

@@ -12,19 +12,28 @@
 
 namespace espalier::testing {
 
-/// A tensor with its own memory, filled with zeros, and a guard behind it.
+/// A tensor with its own memory, filled with zeros, and guards before and behind it.
 class OwnedTensor {
  public:
   OwnedTensor(Dtype dtype, Shape shape, Shape start = {})
       : dtype_(dtype),
         shape_(std::move(shape)),
         start_(std::move(start)),
-        bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype)) + kGuardBytes) {
+        first_(kGuardBytes),
+        bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype) + 2 * kGuardBytes), kGuard) {
     if (start_.empty()) start_.assign(shape_.size(), 0);
-    std::fill(bytes_.end() - kGuardBytes, bytes_.end(), kGuard);
+    std::memset(View().data, 0, DataBytes());
   }
 
-  Tensor View() const { return {const_cast<std::byte*>(bytes_.data()), dtype_, shape_, start_}; }
+  Tensor View() const { return {const_cast<std::byte*>(bytes_.data() + first_), dtype_, shape_, start_}; }
+  /// The same tensor, its first element so many elements behind a boundary of 16 bytes.
+  OwnedTensor Shifted(int64_t elements) const {
+    OwnedTensor shifted = *this;
+    shifted.first_ = kGuardBytes + elements * SizeOf(dtype_);
+    shifted.bytes_.assign(bytes_.size() + static_cast<size_t>(elements * SizeOf(dtype_)), kGuard);
+    std::memcpy(shifted.View().data, View().data, DataBytes());
+    return shifted;
+  }
   int64_t Count() const { return Volume(shape_); }
   Dtype dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
@@ -43,11 +52,12 @@ class OwnedTensor {
     }
   }
   bool SameBits(const OwnedTensor& o) const {
-    return std::memcmp(bytes_.data(), o.bytes_.data(), static_cast<size_t>(Count() * SizeOf(dtype_))) == 0;
+    return std::memcmp(View().data, o.View().data, DataBytes()) == 0;
   }
-  /// False if something was written behind the last element.
+  /// False if something was written before the first element or behind the last.
   bool IsIntact() const {
-    return std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), [](std::byte b) { return b == kGuard; });
+    const auto is_guard = [](std::byte b) { return b == kGuard; };
+    return std::all_of(bytes_.begin(), bytes_.begin() + first_, is_guard) && std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), is_guard);
   }
   double Largest() const {
     double largest = 0;
@@ -61,8 +71,11 @@ class OwnedTensor {
   static constexpr int64_t kGuardBytes = 64;
   static constexpr std::byte kGuard{0xa5};
 
+  size_t DataBytes() const { return static_cast<size_t>(Count() * SizeOf(dtype_)); }
+
   Dtype dtype_;
   Shape shape_, start_;
+  int64_t first_;  ///< byte of the first element
   std::vector<std::byte> bytes_;
 };
 

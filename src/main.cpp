@@ -30,6 +30,8 @@ constexpr const char* kUsage = R"(espalier: trains transformers over a lattice o
            [--ranks N] [--json FILE] [--program RANK]
   espalier inspect CHECKPOINT [--verify]   what is in a checkpoint
   espalier sample CHECKPOINT [--prompt T] [--tokens N] [--temperature X] [--seed N]
+  espalier calibrate FILE --deck DECK [--deck DECK] [--ranks N] [key=value ...]
+                                           measure the decks' products on this GPU, for run.product_plans
   espalier info                            version, compiler, backends
   espalier COMMAND --help                  the options of a command
 )";
@@ -45,8 +47,7 @@ struct LaterCommand {
   const char* summary;
 };
 constexpr LaterCommand kLaterCommands[] = {{"export", "checkpoint to safetensors"},
-                                           {"import", "safetensors to checkpoint"},
-                                           {"calibrate", "measure this machine"}};
+                                           {"import", "safetensors to checkpoint"}};
 
 int ReadLauncherRank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
@@ -146,6 +147,16 @@ void AddSample(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 
+void AddCalibrate(CLI::App& app, Job& job) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* command = app.add_subcommand("calibrate", "measure the products of decks on this GPU");
+  command->add_option("FILE", options->file, "plan file to write")->required();
+  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")->required()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--ranks", options->ranks, "ranks of each deck (the fewest that it allows)")->check(CLI::Range(1, kMostRanks));
+  command->add_option("key=value", options->overrides, "keys of the decks, such as batch.micro=4");
+  command->callback([options, &job] { job = OnFirstRank([options] { return CalibrateCommand(*options); }); });
+}
+
 void AddOthers(CLI::App& app, Job& job) {
   app.add_subcommand("info", "version, compiler, backends")->callback([&job] { job = OnFirstRank(InfoCommand); });
   app.add_subcommand("doc-deck", "print doc/deck.md")->group("")->callback([&job] {
@@ -164,6 +175,7 @@ void AddCommands(CLI::App& app, Job& job) {
   AddPlan(app, job);
   AddInspect(app, job);
   AddSample(app, job);
+  AddCalibrate(app, job);
   AddOthers(app, job);
 }
 

@@ -50,6 +50,8 @@ class Mistakes(unittest.TestCase):
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 16777216",
             ("--help", "modle"): None,
+            ("calibrate", "plans.json"): "command line: --deck is required",
+            ("calibrate", "plans.json", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
             ("run", TINY, "-t", "1 hour"):
                 'command line: run.time_limit = "1 hour": must be a time above zero as hh:mm:ss '
                 '(allowed: "00:30:00", "48:00:00", ...; empty for no limit)',
@@ -63,10 +65,18 @@ class Mistakes(unittest.TestCase):
 
     def test_what_later_versions_have(self):
         for arguments, name in [(("export", "a", "b"), "export"), (("import", "a", "b"), "import"),
-                                (("calibrate", "f"), "calibrate"), (("plan", TINY, "--search"), "plan --search"),
+                                (("plan", TINY, "--search"), "plan --search"),
                                 (("plan", TINY, "--svg", "f"), "plan --svg"),
                                 (("plan", TINY, "--cluster", "f"), "plan --cluster")]:
             self.assertEqual(self.refused(*arguments)[1:], [f"command line: {name}: not available in this version"])
+
+
+class Calibrate(unittest.TestCase):
+    def test_needs_the_module_for_gpus(self):
+        result = run("calibrate", "plans.json", "--deck", TINY, ESPALIER_CUDA_MODULE="/no/such/module.so")
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn("ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there", result.stderr)
+        self.assertFalse(os.path.exists("plans.json"))
 
 
 class Answers(unittest.TestCase):

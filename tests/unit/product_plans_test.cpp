@@ -8,6 +8,8 @@
 #include "espalier/kernels/product_plans.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "kernels/cuda/column_major.hpp"
+#include "kernels/shapes.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {
@@ -140,6 +142,39 @@ TEST(ProductDemands, AreLocalPieces) {
 
 TEST(ProductDemands, NeedNoWorkspaceOnProcessors) {
   for (const ProductDemand& demand : ProductsOfDeck("111", {"run.device=cpu"})) EXPECT_EQ(demand.workspace_bytes, 0);
+}
+
+/// Where a column-major library finds element (i, j) of an operand after its transposition.
+int64_t OffsetIn(const cuda::ColumnMajor& x, int64_t i, int64_t j) { return x.transposed ? j + i * x.leading : i + j * x.leading; }
+
+void ExpectSameElements(const ProductShape& s) {
+  const cuda::ColumnMajor b = cuda::FirstOperand(s), a = cuda::SecondOperand(s), c = cuda::ResultOf(s);
+  for (const cuda::ColumnMajor& x : {a, b, c}) ASSERT_GE(x.leading, x.rows) << "a column is longer than the way to the next";
+  for (int64_t p = 0; p < s.k; ++p) {
+    for (int64_t j = 0; j < s.n; ++j) ASSERT_EQ(OffsetIn(b, j, p), p * s.b_row + j * s.b_column);
+    for (int64_t i = 0; i < s.m; ++i) ASSERT_EQ(OffsetIn(a, p, i), i * s.a_row + p * s.a_column);
+  }
+  for (int64_t i = 0; i < s.m; ++i)
+    for (int64_t j = 0; j < s.n; ++j) ASSERT_EQ(OffsetIn(c, j, i), i * s.c_row + j);
+}
+
+TEST(ColumnMajor, NamesTheSameElementsForAllLetterings) {
+  const auto expect = [](const char* spec, Shape a, Shape b, Shape c) {
+    const std::vector<Tensor> in = {{nullptr, Dtype::kF32, a, {}}, {nullptr, Dtype::kF32, b, {}}}, out = {{nullptr, Dtype::kF32, c, {}}};
+    const Attributes attributes{{}, {{"spec", spec}}};
+    SCOPED_TRACE(std::string(spec) + " " + ToString(a) + ToString(b));
+    ExpectSameElements(ProductOf({.inputs = in, .outputs = out, .attributes = &attributes}));
+  };
+  for (int64_t s : {1, 2, 5})
+    for (int64_t n : {1, 3, 4})
+      for (int64_t k : {1, 2, 7}) {
+        expect("bsk,nk->bsn", {1, s, k}, {n, k}, {1, s, n});
+        expect("bsn,nk->bsk", {1, s, n}, {n, k}, {1, s, k});
+        expect("bsn,bsk->nk", {1, s, n}, {1, s, k}, {n, k});
+        expect("bsk,kn->bsn", {1, s, k}, {k, n}, {1, s, n});
+        expect("bsn,kn->bsk", {1, s, n}, {k, n}, {1, s, k});
+        expect("bsk,bsn->kn", {1, s, k}, {1, s, n}, {k, n});
+      }
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 // of CUDA or NCCL is needed here.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "espalier/executor/device.hpp"
+#include "espalier/kernels/product_plans.hpp"
 
 namespace espalier {
 
@@ -32,6 +35,8 @@ class CudaModule {
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
   virtual std::unique_ptr<Device> Open(const Gpu& gpu, GpuTransport transport) = 0;
+  /// Times products on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of them one by one.
+  virtual ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) = 0;
 };
 
 /// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module is named.

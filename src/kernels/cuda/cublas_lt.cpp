@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "column_major.hpp"
 #include "prepare.hpp"
 
 namespace espalier::cuda {
@@ -11,36 +12,19 @@ namespace {
 
 cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-/// A matrix as it lies in memory, read as column-major, and whether the product wants its transpose.
-struct Operand {
-  cublasOperation_t operation;
-  int64_t rows, columns, leading;
-};
-
-/// b' is [n,k]. A row of b that lies dense is a column of b'. With an extent of 1 both strides may be 1: then the one that
-/// makes a column long enough is meant.
-Operand FirstOf(const ProductShape& s) {
-  if (s.b_row == 1 && s.b_column >= s.k) return {CUBLAS_OP_T, s.k, s.n, s.b_column};
-  return {CUBLAS_OP_N, s.n, s.k, s.b_row};
-}
-
-/// a' is [k,m].
-Operand SecondOf(const ProductShape& s) {
-  if (s.a_column == 1 && s.a_row >= s.k) return {CUBLAS_OP_N, s.k, s.m, s.a_row};
-  return {CUBLAS_OP_T, s.m, s.k, s.a_column};
-}
-
-cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const Operand& x) {
+cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
   cublasLtMatrixLayout_t layout = nullptr;
   CUBLAS_CALL(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.columns), x.leading));
   return layout;
 }
 
+cublasOperation_t OperationOn(const ColumnMajor& x) { return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
 /// fp32 products multiply in fp32, never TF32: precision is the deck's, not the backend's.
 cublasLtMatmulDesc_t OperationOf(const ProductShape& s) {
   cublasLtMatmulDesc_t operation = nullptr;
   CUBLAS_CALL(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  const cublasOperation_t first = FirstOf(s).operation, second = SecondOf(s).operation;
+  const cublasOperation_t first = OperationOn(FirstOperand(s)), second = OperationOn(SecondOperand(s));
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
   return operation;
@@ -80,9 +64,9 @@ cublasLtHandle_t CublasHandle() {
 CublasProduct::CublasProduct(const Product& p)
     : beta_(p.accumulate ? 1.0f : 0.0f),
       operation_(OperationOf(p.shape)),
-      first_(LayoutOf(p.input, FirstOf(p.shape))),
-      second_(LayoutOf(p.input, SecondOf(p.shape))),
-      result_(LayoutOf(p.output, {CUBLAS_OP_N, p.shape.n, p.shape.m, p.shape.c_row})) {}
+      first_(LayoutOf(p.input, FirstOperand(p.shape))),
+      second_(LayoutOf(p.input, SecondOperand(p.shape))),
+      result_(LayoutOf(p.output, ResultOf(p.shape))) {}
 
 std::vector<cublasLtMatmulHeuristicResult_t> CublasProduct::Candidates(int most, int64_t workspace_bytes) const {
   cublasLtMatmulPreference_t made = nullptr;

@@ -1,7 +1,9 @@
 // One rank of many, alone: communicators of one rank, on which every kind of instruction runs. Values are then those of nobody, but for
 // what a rank gives itself.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/nccl/nccl_call.hpp"
 #include "espalier/comm/stream_communication.hpp"
 #include "espalier/executor/arena.hpp"
 #include "espalier/program/compile.hpp"
@@ -9,6 +11,10 @@
 
 namespace espalier {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// The communication of a program, resolved as an executor does.
 std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& coordinate, const Arena& arena) {
@@ -57,6 +63,11 @@ TEST_P(Alone, RunsEveryInstructionOfALayoutOnOneRank) {
     communication->CheckErrors();
     communication->Abort();
   }
+}
+
+TEST(NcclCall, SaysWhatFailedAndWhatToLookAt) {
+  EXPECT_THAT([] { cuda::FailNccl("file.cpp", 3, "ncclSend(x)", ncclRemoteError); },
+              ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("file.cpp:3: ncclSend(x) failed"), HasSubstr("NCCL_DEBUG=WARN"))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Native, Alone, ::testing::Values("0", "1"));

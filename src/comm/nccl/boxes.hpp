@@ -32,10 +32,10 @@ struct CopyJob {
   Units units;
 };
 
-/// sources[m] + what is behind `to`, but the own piece at `from`. Units are of one element, or of 16 bytes.
+/// Every member's piece into one: the own one lies at `from`, the others lie like `to`. Units are of one element, or of 16 bytes.
 struct JoinJob {
   Units units;
-  const std::byte* const* sources = nullptr;  ///< by member, on the device
+  const std::byte* const* sources = nullptr;  ///< by member, on the device; the own one is not looked at
   int members = 0;
   int own = 0;
   Dtype dtype = Dtype::kF32;

@@ -49,7 +49,7 @@ void AwaitMade(ncclComm_t comm) {
 
 /// Before the first communicator; what the user has set stays.
 void SetEnvironment() {
-  // Kernels of all communicators start in the order in which the host issues them, which CheckWorld has proved to be one on all ranks.
+  // Kernels of all communicators start in the order in which the host issues them, which CheckWorld proves to be one on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // A communicator is never used by a graph and outside of it at once; keeping these apart would cost every launch.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);

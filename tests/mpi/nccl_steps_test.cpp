@@ -1,5 +1,8 @@
 // Whole training steps, as they are compiled for GPUs, over NCCL emulated and over MPI: the same bits. Over NCCL one thread issues all
 // communication in program order, and each call waits for its peers': an order that could deadlock does so here.
+#include <algorithm>
+#include <cmath>
+
 #include "espalier/executor/cpu_executor.hpp"
 #include "harness.hpp"
 #include "test_decks.hpp"
@@ -18,6 +21,11 @@ void FillSmall(const NamedTensor& named) {
   }
 }
 
+int64_t CountNotFinite(const Tensor& tensor) {
+  if (tensor.dtype != Dtype::kF32) return 0;
+  return std::count_if(tensor.As<float>(), tensor.As<float>() + Volume(tensor.shape), [](float x) { return !std::isfinite(x); });
+}
+
 /// All that is left of two steps on this rank.
 std::string Train(const Program& program, Communication& communication) {
   HostArena arena(program.arena_bytes);
@@ -29,8 +37,10 @@ std::string Train(const Program& program, Communication& communication) {
   }
   std::string bytes;
   for (ValueKind kind : {ValueKind::kState, ValueKind::kAccumulator})
-    for (const NamedTensor& named : executor.All(kind))
+    for (const NamedTensor& named : executor.All(kind)) {
+      EXPECT_EQ(CountNotFinite(named.tensor), 0) << named.name;
       bytes.append(named.tensor.As<char>(), static_cast<size_t>(Volume(named.tensor.shape) * SizeOf(named.tensor.dtype)));
+    }
   return bytes;
 }
 
@@ -64,7 +74,7 @@ TEST(Steps, EverySchedule) {
   }
 }
 
-TEST(Steps, EverySchedulesWithOtherAxes) {
+TEST(Steps, EveryScheduleWithOtherAxes) {
   if (TheWorld().Size() % 2 != 0 || TheWorld().Size() < 4) GTEST_SKIP() << "takes an even number of ranks from 4";
   for (const Pipeline& pipeline : kPipelines)
     for (const char* axis : {"tp", "dp_shard", "dp_replicate", "cp"}) {

@@ -18,6 +18,11 @@ Unpack() {
   rm -rf "$gpu_prefix"
   mkdir -p "$gpu_prefix"
   for deb in "$gpu_pack"/debs/*.deb; do UnpackDeb "$deb"; done
+  # Some packages still say /lib for what Debian has in /usr/lib.
+  if [[ -d $gpu_prefix/lib ]]; then
+    cp -a "$gpu_prefix/lib/." "$gpu_prefix/usr/lib/"
+    rm -r "${gpu_prefix:?}/lib"
+  fi
   # What Debian's packages link as they are installed.
   ln -sf orterun "$gpu_prefix/usr/bin/mpirun"
   ln -sf pkgconf "$gpu_prefix/usr/bin/pkg-config"
@@ -33,30 +38,37 @@ UnpackDeb() {
   fi
 }
 
-# The newest file of a library: the toolkit's, or that of Python's packages, which have no link without a version.
-FindLibrary() {
-  local cuda_home folder
+# Where libraries may lie: the toolkit, Python's packages of them, the system.
+LibraryFolders() {
+  local cuda_home
   cuda_home=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
-  while read -r folder; do
-    for file in "$folder/lib$1.so" "$folder/lib$1.so".[0-9]*; do
+  printf '%s\n' "$cuda_home/lib64" "$cuda_home/lib" /usr/local/cuda/lib64 "$cuda_home"/targets/*/lib
+  python3 -c 'import glob, sys; print(*(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib")), sep="\n")'
+  printf '%s\n' /usr/lib/*-linux-gnu /usr/lib64
+}
+
+# FindLibrary NAME FOLDER ...: the first that is there. Python's packages have no link without a version.
+FindLibrary() {
+  local name=$1 folder
+  for folder in "${@:2}"; do
+    for file in "$folder/lib$name.so" "$folder/lib$name.so".[0-9]*; do
       if [[ -e $file ]]; then
         echo "$file"
         return
       fi
     done
-  done < <(printf '%s\n' "$cuda_home/lib64" "$cuda_home/lib" /usr/local/cuda/lib64 "$cuda_home"/targets/*/lib
-    python3 -c 'import glob, sys; print(*(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib")), sep="\n")'
-    printf '%s\n' /usr/lib/*-linux-gnu /usr/lib64)
-  echo "lib$1.so is nowhere: neither in the CUDA toolkit, nor in Python's nvidia packages, nor in /usr/lib" >&2
+  done
+  echo "lib$name.so is nowhere: neither in the CUDA toolkit, nor in Python's nvidia packages, nor in /usr/lib" >&2
   return 1
 }
 
 # Links without versions for the linker, and the folders for the loader.
 CudaLibraries() {
-  local name file folders=''
+  local name file found folders=''
+  mapfile -t found < <(LibraryFolders)
   mkdir -p "$gpu_libraries"
   for name in cudart cublasLt cudnn nccl; do
-    file=$(FindLibrary "$name")
+    file=$(FindLibrary "$name" "${found[@]}")
     ln -sf "$file" "$gpu_libraries/lib$name.so"
     folders+=$(dirname "$file")$'\n'
   done
@@ -91,4 +103,4 @@ if [[ -f $tree/build.ninja ]]; then
 else
   Meson setup "$tree" "$gpu_root" "${options[@]}" >"$gpu_build/setup.log" || { cat "$gpu_build/setup.log" >&2; exit 1; }
 fi
-Ninja -C "$tree" -j "${JOBS:-$(nproc)}" espalier espalier_cuda.so bench/gpu/gpu_products </dev/null
+Ninja -C "$tree" -j "${JOBS:-$(nproc)}" gpu </dev/null

@@ -22,17 +22,17 @@ UsePrefix() {
   local usr=$gpu_prefix/usr folder
   folder=$(echo "$usr"/lib/*-linux-gnu)
   Prepend PATH "$usr/bin"
-  for path in "$folder/openmpi/lib" "$folder"; do
-    Prepend LD_LIBRARY_PATH "$path"
-    Prepend LIBRARY_PATH "$path"
-  done
+  Prepend LD_LIBRARY_PATH "$folder"
+  # pkg-config knows the others.
+  export LDFLAGS=-L$folder
   Prepend CPATH "$usr/include"
   Prepend PKG_CONFIG_PATH "$usr/share/pkgconfig"
   Prepend PKG_CONFIG_PATH "$folder/pkgconfig"
   export PKG_CONFIG_SYSROOT_DIR=$gpu_prefix
-  export OPAL_PREFIX=$usr PMIX_INSTALL_PREFIX=$usr OPAL_LIBDIR=$folder OPAL_PKGLIBDIR=$folder/openmpi/lib/openmpi3 \
+  export PMIX_INSTALL_PREFIX=$folder/pmix2 PMIX_PKGLIBDIR=$folder/pmix2/lib/pmix PMIX_PKGDATADIR=$folder/pmix2/share/pmix
+  export OPAL_PREFIX=$usr OPAL_LIBDIR=$folder OPAL_PKGLIBDIR=$folder/openmpi/lib/openmpi3 \
     OPAL_SYSCONFDIR=$gpu_prefix/etc/openmpi OPAL_PKGDATADIR=$usr/share/openmpi OPAL_DATADIR=$usr/share
-  export OMPI_MCA_plm=isolated OMPI_MCA_mca_base_component_show_load_errors=0 PMIX_MCA_pmix_mca_base_component_show_load_errors=0
+  export OMPI_MCA_plm=isolated OMPI_MCA_mca_base_component_show_load_errors=0 PMIX_MCA_mca_base_component_show_load_errors=0
 }
 
 # What Python programs of the machine ran with before: their libraries must not become the prefix's.

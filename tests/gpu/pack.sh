@@ -11,13 +11,12 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 pack=$root/.gpu
 most_bytes=$((60 << 20))
-front_end_version=1.32.0
 
 "$root/jobscripts/install_packages.sh"
 
 # What the build reads; and what the programs load, for which dpkg is asked.
 development=(libopenmpi-dev libhdf5-dev libdnnl-dev libtomlplusplus-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
-  libgtest-dev libgmock-dev pkgconf pkgconf-bin libpkgconf3 openmpi-bin openmpi-common libopenmpi3)
+  libgtest-dev libgmock-dev libboost-context1.74-dev libboost-context1.74.0 pkgconf pkgconf-bin libpkgconf3 openmpi-bin openmpi-common libopenmpi3)
 loaded=(/usr/bin/orterun /usr/bin/pkgconf libmpi_cxx.so.40 openmpi/lib/openmpi3/mca_pmix_ext3x.so libhdf5_serial.so.103 libdnnl.so.2
   libtomlplusplus.so.3 libfmt.so.9 libspdlog.so.1.10)
 # These every machine with a compiler has, in a version that fits its own programs.
@@ -51,16 +50,8 @@ CudaHeaders() {
   mkdir -p "$pack/include"
   cp -rL "$include"/cudnn*.h "$include"/nccl*.h "$pack/include"
   if [[ -d $include/nccl_device ]]; then cp -rL "$include/nccl_device" "$pack/include"; fi
-}
-
-# cuDNN's header-only front end for C++, which comes in a Python wheel.
-FrontEnd() {
-  local folder
-  folder=$(mktemp -d)
-  python3 -m pip download -q --no-deps --disable-pip-version-check -d "$folder" "nvidia-cudnn-frontend==$front_end_version"
-  python3 -m zipfile -e "$folder"/*.whl "$folder"
-  cp -r "$folder"/include/* "$pack/include"
-  rm -r "$folder"
+  "$root/jobscripts/install_cuda_headers.sh"
+  cp -r "$root"/build-deps/cudnn_frontend/include/* "$pack/include"
 }
 
 # What git would carry, and .gpu/.
@@ -72,7 +63,6 @@ Bytes() {
 rm -rf "$pack"
 Debs
 CudaHeaders
-FrontEnd
 bytes=$(Bytes)
 echo ".gpu: $(find "$pack/debs" -name '*.deb' | wc -l) packages, $(du -sm "$pack" | cut -f1) MiB; with the tree $((bytes >> 20)) MiB"
 if ((bytes > most_bytes)); then

@@ -25,6 +25,7 @@ struct Task {
   int number;  ///< of its like: see Numbers
   Exchange exchange;
   MPI_Comm comm;
+  std::function<void()> before, after;
 };
 
 /// Numbers the instructions of a step that meet the same peers in the same way: both sides of a message count alike.
@@ -145,11 +146,12 @@ class LaneQueue {
       if (!requests_.Test()) return false;
       Close(task.exchange.phases[phase_++]);
     }
+    if (!begun_ && task.before) task.before();
     begun_ = true;
     if (phase_ < task.exchange.phases.size())
       Open(task);
     else
-      Next();
+      Complete(task);
     return true;
   }
 
@@ -163,6 +165,10 @@ class LaneQueue {
   static void Close(const Phase& phase) {
     for (const BoxCopy& copy : phase.unpacks) Run(copy);
     for (const Join& join : phase.joins) Run(join);
+  }
+  void Complete(const Task& task) {
+    if (task.after) task.after();
+    Next();
   }
   void Next() {
     begun_ = false;
@@ -225,7 +231,7 @@ class MpiCommunication::Impl {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
       prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back(
-          {i.instruction, std::move(i.label), i.index, numbers.Next(program, *i.instruction), std::move(exchange), comm});
+          {i.instruction, std::move(i.label), i.index, numbers.Next(program, *i.instruction), std::move(exchange), comm, i.before, i.after});
     }
     if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });
     return prepared;

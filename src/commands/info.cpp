@@ -3,6 +3,7 @@
 
 #include "commands.hpp"
 #include "commands/build_info.hpp"
+#include "espalier/executor/cuda_module.hpp"
 #include "espalier/util/error.hpp"
 #include "version.hpp"
 
@@ -25,6 +26,19 @@ std::string CpuFeatures() {
   return text;
 }
 
+/// What the module for GPUs finds here, or why it is not there; a GPU a line.
+std::string CudaText() {
+  try {
+    CudaModule& module = LoadCudaModule();
+    std::string text = fmt::format("module loaded ({})", module.Versions());
+    const std::vector<Gpu> gpus = module.Gpus();
+    for (const Gpu& gpu : gpus) text += fmt::format("\n           GPU {}: {}, {}, {:.1f} GiB", gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
+    return gpus.empty() ? text + "\n           no GPU is visible" : text;
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 int InfoCommand() {
@@ -33,9 +47,8 @@ int InfoCommand() {
   fmt::print("processor  {}\n", CpuFeatures());
   fmt::print("reference  built in\n");
   fmt::print("cpu        built in (oneDNN {})\n", kOneDnnVersion);
-  fmt::print("cuda       not built in\n");
+  fmt::print("cuda       {}\n", CudaText());
   fmt::print("mpi        built in ({})\n", kMpiVersion);
-  fmt::print("nccl       not built in\n");
   fmt::print("hdf5       built in ({}, serial)\n", kHdf5Version);
   return static_cast<int>(ExitStatus::kDone);
 }

@@ -21,6 +21,9 @@ class LaneCounts {
   /// From now on `progress`, which must outlive it, says the same to readers elsewhere.
   void Mirror(Progress& progress) { progress_ = &progress; }
 
+  /// The one that is mirrored, or its own.
+  Progress& progress() const { return *progress_; }
+
   /// Starts a step. Nobody may be waiting.
   void Reset();
 

@@ -26,6 +26,12 @@ enum class GpuTransport : uint8_t {
   kNccl,  ///< every rank needs a GPU of its own
 };
 
+/// How a run uses its GPU.
+struct GpuOptions {
+  GpuTransport transport = GpuTransport::kMpi;
+  bool deterministic = true;  ///< same deck, same ranks, same bits
+};
+
 class CudaModule {
  public:
   virtual ~CudaModule() = default;
@@ -34,7 +40,7 @@ class CudaModule {
   /// The visible GPUs. Throws UserError (kFault) if there is no driver, or one too old.
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
-  virtual std::unique_ptr<Device> Open(const Gpu& gpu, GpuTransport transport) = 0;
+  virtual std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) = 0;
   /// Times products on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of them one by one.
   virtual ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) = 0;
 };

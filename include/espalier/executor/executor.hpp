@@ -97,6 +97,7 @@ class Executor {
   /// An input arrives from outside, for the next step.
   virtual void Fill(const Operand& place, const void* data, int64_t bytes) = 0;
 
+  const Op& OpOf(int instruction) const;
   const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
   /// The call as a kernel gets it.
   KernelCall ArgumentsOf(const Call& call, void* stream = nullptr) const;
@@ -117,7 +118,6 @@ class Executor {
   std::vector<Tensor> Resolve(const std::vector<Operand>& operands) const;
   Call ResolveCall(int index, KernelFinder find_kernel) const;
   CommInstruction ResolveComm(int index) const;
-  const Op& OpOf(int instruction) const;
 };
 
 /// Calls f(first global element, first local element, count) for every run of elements that lie side by side both in

@@ -35,6 +35,9 @@ inline void FaultPoint(std::string_view stage, const std::string& where = {}) {
     fault_detail::Visit(stage, where);
 }
 
+/// A fault is armed and has not happened yet.
+inline bool FaultsArmed() { return fault_detail::armed.load(std::memory_order_relaxed); }
+
 /// The stage "instruction-`index`".
 inline InstructionFault FaultAtInstruction(int index) {
   if (!fault_detail::armed.load(std::memory_order_relaxed)) [[likely]] return InstructionFault::kNone;

@@ -1,0 +1,48 @@
+#include "cuda_device.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "arenas.hpp"
+#include "staged_executor.hpp"
+#include "stream_executor.hpp"
+#include "versions.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+/// For tests on one GPU: communicators of one rank each, every message to itself.
+bool Alone() {
+  const char* value = std::getenv("ESPALIER_NCCL_ALONE");
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(Gpu gpu, GpuOptions options) : gpu_(std::move(gpu)), options_(options) {}
+
+std::string CudaDevice::Conditions() const {
+  int driver = 0;
+  CUDA_CALL(cudaDriverGetVersion(&driver));
+  return fmt::format("{} driver {} {} {} {}", gpu_.name, driver, Versions(), options_.deterministic ? "deterministic" : "fast",
+                     options_.transport == GpuTransport::kNccl ? "nccl" : "mpi");
+}
+
+std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) { return std::make_unique<DeviceArena>(bytes, streams_.Compute()); }
+std::unique_ptr<Arena> CudaDevice::MakeStaging(int64_t bytes) { return std::make_unique<PinnedArena>(bytes); }
+
+void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) {
+  if (options_.transport == GpuTransport::kNccl)
+    nccl_ = MakeNcclCommunication(world, mesh, channels, Alone());
+  else
+    mpi_ = std::make_unique<MpiCommunication>(world, mesh, channels);
+}
+
+std::unique_ptr<Executor> CudaDevice::MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) {
+  if (mpi_ != nullptr) return std::make_unique<StagedExecutor>(program, coordinate, arena, streams_, *mpi_, gpu_.index, std::move(abort));
+  return std::make_unique<StreamExecutor>(program, coordinate, arena, streams_, nccl_.get(), std::move(abort));
+}
+
+}  // namespace espalier::cuda

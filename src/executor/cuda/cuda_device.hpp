@@ -1,0 +1,32 @@
+// A GPU as the device of a rank.
+#pragma once
+
+#include "espalier/comm/mpi_communication.hpp"
+#include "espalier/comm/stream_communication.hpp"
+#include "espalier/executor/cuda_module.hpp"
+#include "handles.hpp"
+
+namespace espalier::cuda {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(Gpu gpu, GpuOptions options);
+
+  DeviceKind Kind() const override { return DeviceKind::kCuda; }
+  std::string Describe() const override { return gpu_.name + ", " + gpu_.bus_id; }
+  std::string Conditions() const override;
+
+  std::unique_ptr<Arena> MakeArena(int64_t bytes) override;
+  std::unique_ptr<Arena> MakeStaging(int64_t bytes) override;
+  void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override;
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) override;
+
+ private:
+  Gpu gpu_;
+  GpuOptions options_;
+  Streams streams_;
+  std::unique_ptr<StreamCommunication> nccl_;
+  std::unique_ptr<MpiCommunication> mpi_;
+};
+
+}  // namespace espalier::cuda

@@ -1,0 +1,144 @@
+#include "cuda_executor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
+#include "kernels/cuda/kernels.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+double MillisecondsBetween(const Event& from, const Event& to) {
+  float ms = 0;
+  CUDA_CALL(cudaEventElapsedTime(&ms, from.Get(), to.Get()));
+  return ms;
+}
+
+void Record(const Event& event, cudaStream_t stream) { CUDA_CALL(cudaEventRecord(event.Get(), stream)); }
+
+}  // namespace
+
+CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort)
+    : Executor(program, coordinate, arena, FindCudaKernel, std::move(abort)),
+      streams_(streams),
+      events_(program),
+      slots_(program, arena, kSlots),
+      nan_(sizeof(float)) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CUDA_CALL(cudaMemcpy(nan_.data(), &nan, sizeof nan, cudaMemcpyHostToDevice));
+}
+
+void CudaExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
+  CHECK(begun_ - ended_ < kSlots, "inputs of a step beside {} under way", begun_ - ended_);
+  slots_.Set(begun_ % kSlots, place, data, bytes);
+}
+
+void CudaExecutor::Begin() {
+  CHECK(begun_ - ended_ < kSlots, "{} steps are under way", begun_ - ended_);
+  Marks& marks = MarksOf(begun_);
+  marks.used = 0;
+  marks.follows = begun_ > ended_;
+  arena_.Use(persistent_end_);
+  const cudaStream_t compute = streams_.Compute();
+  try {
+    slots_.CopyInputs(begun_ % kSlots, compute);
+    Record(marks.began, compute);
+    IssueStep(marks.began.Get());
+    Record(marks.ended, compute);
+    slots_.CopyResults(begun_ % kSlots, compute);
+    Record(marks.done, compute);
+  } catch (const std::exception& error) {
+    Fail(error.what());
+  }
+  current_.store(-1, std::memory_order_relaxed);
+  ++begun_;
+}
+
+StepTimes CudaExecutor::End() {
+  CHECK(ended_ < begun_, "no step is under way");
+  StepTimes times;
+  try {
+    AwaitDone(MarksOf(ended_));
+    times = TimesOf(ended_);
+  } catch (const std::exception& error) {
+    Fail(error.what());
+  }
+  slots_.Keep(ended_ % kSlots);
+  ++ended_;
+  return times;
+}
+
+/// Polls: what fails elsewhere must end the wait.
+void CudaExecutor::AwaitDone(Marks& marks) {
+  constexpr auto kNap = std::chrono::microseconds(20);
+  while (true) {
+    const cudaError_t state = cudaEventQuery(marks.done.Get());
+    Look();
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) FailCuda(__FILE__, __LINE__, "a step under way", state);
+    cudaGetLastError();  // "not ready" would be taken for the error of the next launch
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+StepTimes CudaExecutor::TimesOf(int step) {
+  const Marks& marks = MarksOf(step);
+  StepTimes times;
+  for (size_t i = 0; i + 1 < marks.used; i += 2) times.exposed_comm_ms += MillisecondsBetween(marks.waits[i], marks.waits[i + 1]);
+  const double issued_ms = MillisecondsBetween(marks.began, marks.ended);
+  times.compute_ms = issued_ms - times.exposed_comm_ms;
+  if (marks.follows) times.idle_ms = MillisecondsBetween(MarksOf(step + kMarks - 1).ended, marks.began);
+  times.step_ms = issued_ms + times.idle_ms;
+  return times;
+}
+
+void CudaExecutor::IssueKernel(const Call& call) {
+  current_.store(call.index, std::memory_order_relaxed);
+  const InstructionFault fault = FaultAtInstruction(call.index);
+  if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call, streams_.Compute()));
+  if (fault == InstructionFault::kNan)
+    if (const auto x = std::ranges::find_if(call.outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; }); x != call.outputs.end())
+      CUDA_CALL(cudaMemcpyAsync(x->data, nan_.data(), sizeof(float), cudaMemcpyDeviceToDevice, streams_.Compute()));
+  arena_.Use(call.end);
+}
+
+void CudaExecutor::MarkWait() {
+  Marks& marks = MarksOf(begun_);
+  if (marks.used == marks.waits.size()) marks.waits.emplace_back(Timing::kOn);
+  Record(marks.waits[marks.used++], streams_.Compute());
+}
+
+float CudaExecutor::GetScalar(std::string_view name, int microbatch) const {
+  const Operand& place = program_.Find(name, microbatch);
+  if (!slots_.IsResult(place.offset)) return Executor::GetScalar(name, microbatch);
+  float value = 0;
+  std::memcpy(&value, slots_.Result(place.offset), sizeof value);
+  return value;
+}
+
+/// Communication that failed has told its own `abort`; this thread only fell over it then.
+void CudaExecutor::Fail(const std::string& what) {
+  const bool ours = !lanes_.Failed();
+  const int at = CurrentInstruction();
+  const std::string message = (at < 0 ? std::string("a step on the GPU") : Describe(at)) + ": " + what;
+  std::exception_ptr thrown = std::make_exception_ptr(InvariantError(message));
+  lanes_.Fail();
+  try {
+    if (ours && abort_) abort_(message);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  try {
+    Abandon();
+  } catch (...) {
+    if (!ours) thrown = std::current_exception();
+  }
+  std::rethrow_exception(thrown);
+}
+
+}  // namespace espalier::cuda

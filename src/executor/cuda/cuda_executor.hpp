@@ -1,0 +1,62 @@
+// A program on a GPU, as far as it is alike however messages travel: inputs and results in slots, steps begun and awaited, kernels.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "espalier/executor/executor.hpp"
+#include "lane_events.hpp"
+#include "step_slots.hpp"
+
+namespace espalier::cuda {
+
+class CudaExecutor : public Executor {
+ public:
+  static constexpr int kSlots = 2;  ///< one for the step that runs, one for the next
+
+  int StepsAhead() const override { return kSlots - 1; }
+  void Begin() final;
+  StepTimes End() final;
+  float GetScalar(std::string_view name, int microbatch = -1) const override;
+
+ protected:
+  CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort);
+
+  /// Issues all instructions, behind `began` and before anything else on the compute stream.
+  virtual void IssueStep(cudaEvent_t began) = 0;
+  /// Called while a step is awaited: shows how far the device is, throws what has gone wrong elsewhere.
+  virtual void Look() {}
+  /// Ends what is under way elsewhere; the step has failed.
+  virtual void Abandon() {}
+
+  void IssueKernel(const Call& call);
+  /// Issued before and after what the compute lane waits for, so that the times of the step tell it apart.
+  void MarkWait();
+  int begun() const { return begun_; }
+
+  Streams& streams_;
+  LaneEvents events_;
+
+ private:
+  /// Three, since the times of a step are read when its successor was begun, with those of its predecessor.
+  static constexpr int kMarks = 3;
+  struct Marks {
+    Event began{Timing::kOn}, ended{Timing::kOn}, done{Timing::kOff};
+    std::vector<Event> waits;  ///< pairs
+    size_t used = 0;           ///< of them
+    bool follows = false;      ///< begun while its predecessor was under way
+  };
+  Marks& MarksOf(int step) { return marks_[static_cast<size_t>(step % kMarks)]; }
+
+  void Fill(const Operand& place, const void* data, int64_t bytes) final;
+  void AwaitDone(Marks& marks);
+  StepTimes TimesOf(int step);
+  [[noreturn]] void Fail(const std::string& what);
+
+  StepSlots slots_;
+  std::array<Marks, kMarks> marks_;
+  DeviceMemory nan_;
+  int begun_ = 0, ended_ = 0;  ///< steps
+};
+
+}  // namespace espalier::cuda

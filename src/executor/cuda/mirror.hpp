@@ -1,0 +1,38 @@
+// The arena once more on the host, for communication over MPI: the same offsets, backed only where messages touch it.
+#pragma once
+
+#include <vector>
+
+#include "espalier/comm/communicator.hpp"
+#include "espalier/executor/arena.hpp"
+#include "handles.hpp"
+
+namespace espalier::cuda {
+
+class Mirror {
+ public:
+  /// Pins the ranges of the operands and workspaces of `instructions`.
+  Mirror(const Arena& arena, const std::vector<CommInstruction>& instructions);
+  ~Mirror();
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+  /// The place of a pointer into the arena.
+  void* Of(const void* device) const;
+  /// The instruction with its tensors and workspace here.
+  CommInstruction Of(const CommInstruction& instruction) const;
+
+ private:
+  struct Range {
+    int64_t begin, end;
+  };
+  void Reserve();
+  void Pin(std::vector<Range> ranges);
+
+  const std::byte* device_;
+  int64_t bytes_;
+  std::byte* base_ = nullptr;
+  std::vector<std::byte*> pinned_;
+};
+
+}  // namespace espalier::cuda

@@ -1,0 +1,55 @@
+// The entry of the module.
+#include <fmt/format.h>
+
+#include "cuda_device.hpp"
+#include "espalier/util/error.hpp"
+#include "versions.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+/// The driver's refusals are the user's to mend.
+void Require(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  cudaGetLastError();
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  throw UserError(ExitStatus::kFault, fmt::format("cuda: {}: {} (the driver knows CUDA up to {}.{}, this program uses {}.{})", what, cudaGetErrorString(code),
+                                                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10));
+}
+
+Gpu GpuAt(int index) {
+  cudaDeviceProp properties{};
+  char bus_id[32] = {};
+  Require(cudaGetDeviceProperties(&properties, index), "a GPU does not tell what it is");
+  Require(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "a GPU does not tell where it is");
+  return {index, properties.name, bus_id, static_cast<int64_t>(properties.totalGlobalMem)};
+}
+
+class Module final : public CudaModule {
+ public:
+  std::string Versions() const override { return cuda::Versions(); }
+
+  std::vector<Gpu> Gpus() const override {
+    int count = 0;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaErrorNoDevice) Require(code, "no GPU can be used");
+    std::vector<Gpu> gpus;
+    for (int i = 0; i < count; ++i) gpus.push_back(GpuAt(i));
+    return gpus;
+  }
+
+  std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) override {
+    Require(cudaSetDevice(gpu.index), "the GPU cannot be opened");
+    return std::make_unique<CudaDevice>(gpu, options);
+  }
+};
+
+}  // namespace
+}  // namespace espalier::cuda
+
+extern "C" espalier::CudaModule* EspalierCudaModule() {
+  static espalier::cuda::Module module;
+  return &module;
+}

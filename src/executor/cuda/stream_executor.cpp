@@ -1,0 +1,109 @@
+#include "stream_executor.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+bool GraphsWanted() {
+  const char* value = std::getenv("ESPALIER_CUDA_GRAPH");
+  return value == nullptr || std::strcmp(value, "0") != 0;
+}
+
+int LongestLane(const Program& program) {
+  std::array<int, kLaneCount> counts{};
+  for (const Instruction& instruction : program.instructions) ++counts[static_cast<size_t>(instruction.lane)];
+  return *std::ranges::max_element(counts);
+}
+
+}  // namespace
+
+StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+                               StreamCommunication* communication, Abort abort)
+    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), graphs_(GraphsWanted()) {
+  CHECK(exchanges_.empty() || communication != nullptr, "the program communicates, but there is nothing to communicate with");
+  // Also where this rank has nothing to say: it is collective.
+  if (communication != nullptr) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
+  if (!ends_.empty()) progress_.emplace(LongestLane(program));
+}
+
+StreamExecutor::~StreamExecutor() {
+  if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+}
+
+void StreamExecutor::IssueStep(cudaEvent_t) {
+  if (!progress_) lanes_.Reset();
+  if (!MayCapture()) return Issue(false);
+  if (graph_ == nullptr) Capture();
+  CUDA_CALL(cudaGraphLaunch(graph_, streams_.Compute()));
+}
+
+/// Libraries may still make themselves ready in the first step; a fault on purpose needs the instructions one by one.
+bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed(); }
+
+void StreamExecutor::Capture() {
+  cudaGraph_t graph = nullptr;
+  CUDA_CALL(cudaStreamBeginCapture(streams_.Compute(), cudaStreamCaptureModeThreadLocal));
+  Issue(true);
+  CUDA_CALL(cudaStreamEndCapture(streams_.Compute(), &graph));
+  CUDA_CALL(cudaGraphInstantiate(&graph_, graph, 0));
+  CUDA_CALL(cudaGraphDestroy(graph));
+}
+
+void StreamExecutor::Issue(bool captured) {
+  Fork();
+  std::array<int, kLaneCount> issued{};
+  size_t call = 0, exchange = 0;
+  for (const Instruction& i : program_.instructions) {
+    const cudaStream_t stream = streams_.Of(i.lane);
+    const bool computes = i.lane == Lane::kCompute, marks = computes && !i.waits.empty() && !captured;
+    if (marks) MarkWait();
+    for (const Wait& wait : i.waits) events_.Await(wait, stream);
+    if (marks) MarkWait();
+    if (computes)
+      IssueKernel(calls_[call++]);
+    else
+      communication_->Issue(*comm_, exchange++, stream);
+    Finished(i.lane, ++issued[static_cast<size_t>(i.lane)], stream);
+  }
+  Join();
+}
+
+void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
+  events_.Issued(lane, count, stream);
+  if (!progress_) return lanes_.Raise(lane);
+  // A word costs a copy, so compute tells only what others wait for.
+  if (lane != Lane::kCompute || events_.Has(lane, count)) progress_->Finished(lane, count, stream);
+}
+
+/// All lanes begin behind whatever the compute stream did before: counts start anew with every step, so waits say nothing of the last.
+void StreamExecutor::Fork() {
+  const cudaStream_t compute = streams_.Compute();
+  if (progress_) progress_->Begin(compute);
+  CUDA_CALL(cudaEventRecord(fork_.Get(), compute));
+  for (const Wait& end : ends_) CUDA_CALL(cudaStreamWaitEvent(streams_.Of(end.lane), fork_.Get(), 0));
+}
+
+void StreamExecutor::Join() {
+  for (const Wait& end : ends_) {
+    CUDA_CALL(cudaEventRecord(join_.Get(), streams_.Of(end.lane)));
+    CUDA_CALL(cudaStreamWaitEvent(streams_.Compute(), join_.Get(), 0));
+  }
+  if (progress_) progress_->Finished(Lane::kCompute, static_cast<int>(calls_.size()), streams_.Compute());
+}
+
+void StreamExecutor::Look() {
+  if (progress_) progress_->Show(lanes_.progress(), begun());
+  if (comm_ != nullptr) communication_->CheckErrors();
+}
+
+void StreamExecutor::Abandon() {
+  if (comm_ != nullptr) communication_->Abort();
+}
+
+}  // namespace espalier::cuda

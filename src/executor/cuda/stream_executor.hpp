@@ -1,0 +1,42 @@
+// A program on a GPU, alone or with others that NCCL joins. Lanes are streams and waits are events; the calling thread walks the program
+// once and issues everything, kernels and communication, and nothing in a step waits on the host. From the second step on the whole
+// step is a graph, captured then; ESPALIER_CUDA_GRAPH=0 issues every step anew.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "cuda_executor.hpp"
+#include "device_progress.hpp"
+#include "espalier/comm/stream_communication.hpp"
+
+namespace espalier::cuda {
+
+class StreamExecutor final : public CudaExecutor {
+ public:
+  /// `communication` may be null if nothing communicates. All of them must outlive it.
+  StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, StreamCommunication* communication, Abort abort);
+  ~StreamExecutor() override;
+
+ private:
+  void IssueStep(cudaEvent_t began) override;
+  void Look() override;
+  void Abandon() override;
+
+  bool MayCapture() const;
+  void Capture();
+  /// Issues the step; while it is captured, without marks.
+  void Issue(bool captured);
+  void Fork();
+  void Join();
+  void Finished(Lane lane, int count, cudaStream_t stream);
+
+  StreamCommunication* communication_;
+  std::unique_ptr<PreparedComm> comm_;
+  std::optional<DeviceProgress> progress_;  ///< if something communicates
+  Event fork_{Timing::kOff}, join_{Timing::kOff};
+  cudaGraphExec_t graph_ = nullptr;
+  const bool graphs_;
+};
+
+}  // namespace espalier::cuda

@@ -1,0 +1,20 @@
+#include "versions.hpp"
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <cudnn.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+namespace espalier::cuda {
+
+std::string Versions() {
+  int cuda = 0, nccl = 0;
+  cudaRuntimeGetVersion(&cuda);
+  ncclGetVersion(&nccl);
+  const size_t cublas = cublasLtGetVersion(), cudnn = cudnnGetVersion();
+  return fmt::format("CUDA {}.{}, cuBLASLt {}.{}.{}, cuDNN {}.{}.{}, NCCL {}.{}.{}", cuda / 1000, cuda % 1000 / 10, cublas / 10000, cublas / 100 % 100,
+                     cublas % 100, cudnn / 10000, cudnn / 100 % 100, cudnn % 100, nccl / 10000, nccl / 100 % 100, nccl % 100);
+}
+
+}  // namespace espalier::cuda

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace espalier::cuda {
+
+/// "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9": of the libraries that are loaded.
+std::string Versions();
+
+}  // namespace espalier::cuda

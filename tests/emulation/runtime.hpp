@@ -1,0 +1,21 @@
+// The CUDA runtime of the emulation: what its files share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <functional>
+
+namespace espalier::emulation {
+
+enum class Place : uint8_t { kPageable, kPinned, kDevice };
+
+/// Where [memory, memory + bytes) lies.
+Place PlaceOf(const void* memory, size_t bytes);
+
+/// True while this thread captures: what allocates, copies at once or waits is an error then.
+bool Capturing();
+
+/// Runs `work` behind all that was issued on `stream`, or notes it down if the stream is captured.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+
+}  // namespace espalier::emulation

@@ -1,0 +1,204 @@
+// Streams, events and graphs of the emulated runtime. Work runs when it is issued, in the thread that issues it; or, with
+// ESPALIER_EMULATED_STREAMS=late, only when something waits for it, and of other streams no more than events demand: so that a wait that
+// is missing is a wrong result. (Not over NCCL, whose emulated calls wait for other ranks'.)
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "emulate.hpp"
+#include "runtime.hpp"
+
+using Work = std::function<void()>;
+
+struct CUgraph_st {
+  std::vector<Work> works;
+};
+struct CUgraphExec_st {
+  std::vector<Work> works;
+};
+struct CUstream_st {
+  std::deque<Work> works;
+  long issued = 0, done = 0;
+  CUgraph_st* captured = nullptr;  ///< into which it is captured
+  long captured_works = 0, joined_works = 0;  ///< of the capture, and how many of them other streams await
+};
+struct CUevent_st {
+  CUstream_st* stream = nullptr;  ///< on which it was recorded last
+  long ticket = 0;                ///< work of it, or of what is captured of it, before that
+  bool captured = false;
+  bool timed = false;
+  std::chrono::steady_clock::time_point time;
+};
+
+namespace espalier::emulation {
+namespace {
+
+/// Held while work runs: two threads may await one stream.
+std::recursive_mutex mutex;
+thread_local CUgraph_st* capture = nullptr;
+thread_local std::set<CUstream_st*> captured_streams;
+
+CUstream_st& Of(cudaStream_t stream) {
+  static CUstream_st default_stream;
+  return stream == nullptr ? default_stream : *stream;
+}
+
+bool Late() {
+  static const char* const set = std::getenv("ESPALIER_EMULATED_STREAMS");
+  static const bool late = set != nullptr && std::strcmp(set, "late") == 0;
+  return late;
+}
+
+void RunUntil(CUstream_st& stream, long ticket) {
+  const std::lock_guard lock(mutex);
+  while (stream.done < ticket) {
+    const Work work = std::move(stream.works.front());
+    stream.works.pop_front();
+    ++stream.done;
+    work();
+  }
+}
+
+}  // namespace
+
+bool Capturing() { return capture != nullptr; }
+
+void Enqueue(cudaStream_t to, Work work) {
+  CUstream_st& stream = Of(to);
+  if (stream.captured != nullptr) {
+    ++stream.captured_works;
+    stream.captured->works.push_back(std::move(work));
+    return;
+  }
+  const std::lock_guard lock(mutex);
+  stream.works.push_back(std::move(work));
+  ++stream.issued;
+  if (!Late()) RunUntil(stream, stream.issued);
+}
+
+namespace {
+/// Kernels and NCCL's calls go the same way.
+const bool installed = (issue = Enqueue, true);
+}  // namespace
+
+}  // namespace espalier::emulation
+
+using namespace espalier::emulation;
+
+// NOLINTBEGIN: CUDA's names
+extern "C" {
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  RunUntil(*stream, stream->issued);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
+  RunUntil(Of(stream), Of(stream).issued);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
+  CUstream_st& stream = Of(to);
+  if (event->stream == nullptr) return cudaSuccess;
+  if (event->captured) {
+    if (!Capturing()) return cudaErrorCapturedEvent;
+    stream.captured = capture;  // it joins
+    captured_streams.insert(&stream);
+    if (event->stream != &stream) event->stream->joined_works = std::max(event->stream->joined_works, event->ticket);
+    return cudaSuccess;
+  }
+  if (stream.captured != nullptr) return cudaErrorStreamCaptureIsolation;
+  Enqueue(to, [from = event->stream, ticket = event->ticket] { RunUntil(*from, ticket); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new CUevent_st;
+  (*event)->timed = (flags & cudaEventDisableTiming) == 0;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (event->stream != nullptr && !event->captured) RunUntil(*event->stream, event->ticket);
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on) {
+  CUstream_st& stream = Of(on);
+  event->stream = &stream;
+  event->captured = stream.captured != nullptr;
+  if (event->captured) {
+    event->ticket = stream.captured_works;
+    return cudaSuccess;
+  }
+  const std::lock_guard lock(mutex);
+  stream.works.push_back([event] { event->time = std::chrono::steady_clock::now(); });
+  event->ticket = ++stream.issued;
+  if (!Late()) RunUntil(stream, stream.issued);
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (event->captured) return cudaErrorCapturedEvent;
+  if (event->stream != nullptr) RunUntil(*event->stream, event->ticket);
+  return cudaSuccess;
+}
+/// Whoever asks is waiting.
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  for (const cudaEvent_t event : {from, to}) {
+    if (!event->timed || event->stream == nullptr || event->captured) return cudaErrorInvalidResourceHandle;
+    if (event->stream->done < event->ticket) return cudaErrorNotReady;
+  }
+  *ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (Capturing() || stream == nullptr) return cudaErrorStreamCaptureUnsupported;
+  capture = stream->captured = new CUgraph_st;
+  captured_streams = {stream};
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  if (stream->captured == nullptr || stream->captured != capture) return cudaErrorIllegalState;
+  bool unjoined = false;
+  for (CUstream_st* other : captured_streams) {
+    unjoined = unjoined || (other != stream && other->joined_works < other->captured_works);
+    other->captured = nullptr;
+    other->captured_works = other->joined_works = 0;
+  }
+  *graph = std::exchange(capture, nullptr);
+  return unjoined ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new CUgraphExec_st{graph->works};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const Work& work : executable->works) Enqueue(stream, work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
+
+}
+// NOLINTEND

@@ -30,6 +30,7 @@ enum class GpuTransport : uint8_t {
 struct GpuOptions {
   GpuTransport transport = GpuTransport::kMpi;
   bool deterministic = true;  ///< same deck, same ranks, same bits
+  std::string product_plans;  ///< file of `calibrate`; empty: none
 };
 
 class CudaModule {

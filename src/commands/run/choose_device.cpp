@@ -101,7 +101,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi) {
   std::unique_ptr<Device> device;
   Together(world, [&] {
     if (choice.device == "cuda")
-      device = LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi, deck.run.deterministic});
+      device = LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi, deck.run.deterministic, deck.run.product_plans});
     else
       device = MakeCpuDevice(ThreadCount(deck, mpi == nullptr ? 1 : mpi->NodeRanks()));
   });

@@ -31,6 +31,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
       nan_(sizeof(float)) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CUDA_CALL(cudaMemcpy(nan_.data(), &nan, sizeof nan, cudaMemcpyHostToDevice));
+  for (const Call& call : calls_) PrepareCudaKernel(OpOf(call.index).kind, ArgumentsOf(call));
 }
 
 void CudaExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {

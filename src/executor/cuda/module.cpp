@@ -3,6 +3,7 @@
 
 #include "cuda_device.hpp"
 #include "espalier/util/error.hpp"
+#include "kernels/cuda/prepare.hpp"
 #include "versions.hpp"
 
 namespace espalier::cuda {
@@ -42,6 +43,7 @@ class Module final : public CudaModule {
 
   std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) override {
     Require(cudaSetDevice(gpu.index), "the GPU cannot be opened");
+    ConfigureCudaKernels(options.deterministic, options.product_plans);
     return std::make_unique<CudaDevice>(gpu, options);
   }
 };

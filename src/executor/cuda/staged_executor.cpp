@@ -13,7 +13,7 @@ StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordin
                                int device, Abort abort)
     : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), device_(device) {
   if (exchanges_.empty()) return;
-  mirror_ = std::make_unique<Mirror>(arena, exchanges_);
+  mirror_ = std::make_unique<HostMirror>(arena, exchanges_);
   std::vector<CommInstruction> mirrored;
   for (const CommInstruction& exchange : exchanges_) {
     mirrored.push_back(mirror_->Of(exchange));

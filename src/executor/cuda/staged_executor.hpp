@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cuda_executor.hpp"
-#include "mirror.hpp"
+#include "host_mirror.hpp"
 
 namespace espalier::cuda {
 
@@ -31,7 +31,7 @@ class StagedExecutor final : public CudaExecutor {
 
   Communication& communication_;
   int device_;
-  std::unique_ptr<Mirror> mirror_;
+  std::unique_ptr<HostMirror> mirror_;
   std::unique_ptr<PreparedComm> comm_;
 };
 

@@ -1,4 +1,4 @@
-#include "mirror.hpp"
+#include "host_mirror.hpp"
 
 #include <sys/mman.h>
 
@@ -13,7 +13,7 @@ constexpr int64_t kPage = 4096;
 
 }  // namespace
 
-Mirror::Mirror(const Arena& arena, const std::vector<CommInstruction>& instructions) : device_(arena.At(0, 0)), bytes_(arena.bytes()) {
+HostMirror::HostMirror(const Arena& arena, const std::vector<CommInstruction>& instructions) : device_(arena.At(0, 0)), bytes_(arena.bytes()) {
   Reserve();
   std::vector<Range> ranges;
   const auto add = [&](int64_t offset, int64_t bytes) {
@@ -27,19 +27,19 @@ Mirror::Mirror(const Arena& arena, const std::vector<CommInstruction>& instructi
   Pin(std::move(ranges));
 }
 
-Mirror::~Mirror() {
+HostMirror::~HostMirror() {
   for (std::byte* range : pinned_) cudaHostUnregister(range);
   munmap(base_, static_cast<size_t>(bytes_ + kPage));
 }
 
 /// Addresses alone; pages are there when they are touched.
-void Mirror::Reserve() {
+void HostMirror::Reserve() {
   void* memory = mmap(nullptr, static_cast<size_t>(bytes_ + kPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw UserError(ExitStatus::kDoesNotFit, fmt::format("the system has no {} addresses for messages of the GPU", bytes_));
   base_ = static_cast<std::byte*>(memory);
 }
 
-void Mirror::Pin(std::vector<Range> ranges) {
+void HostMirror::Pin(std::vector<Range> ranges) {
   std::ranges::sort(ranges, {}, &Range::begin);
   for (size_t i = 0; i < ranges.size();) {
     Range whole = ranges[i];
@@ -53,9 +53,9 @@ void Mirror::Pin(std::vector<Range> ranges) {
   }
 }
 
-void* Mirror::Of(const void* device) const { return base_ + (static_cast<const std::byte*>(device) - device_); }
+void* HostMirror::Of(const void* device) const { return base_ + (static_cast<const std::byte*>(device) - device_); }
 
-CommInstruction Mirror::Of(const CommInstruction& instruction) const {
+CommInstruction HostMirror::Of(const CommInstruction& instruction) const {
   CommInstruction here = instruction;
   for (std::vector<Tensor>* tensors : {&here.inputs, &here.outputs})
     for (Tensor& tensor : *tensors) tensor.data = Of(tensor.data);

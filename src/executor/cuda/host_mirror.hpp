@@ -9,13 +9,13 @@
 
 namespace espalier::cuda {
 
-class Mirror {
+class HostMirror {
  public:
   /// Pins the ranges of the operands and workspaces of `instructions`.
-  Mirror(const Arena& arena, const std::vector<CommInstruction>& instructions);
-  ~Mirror();
-  Mirror(const Mirror&) = delete;
-  Mirror& operator=(const Mirror&) = delete;
+  HostMirror(const Arena& arena, const std::vector<CommInstruction>& instructions);
+  ~HostMirror();
+  HostMirror(const HostMirror&) = delete;
+  HostMirror& operator=(const HostMirror&) = delete;
 
   /// The place of a pointer into the arena.
   void* Of(const void* device) const;

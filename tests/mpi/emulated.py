@@ -1,0 +1,136 @@
+"""Runs on emulated GPUs: the module for GPUs as it is, its kernels, streams, graphs and NCCL on the host. What a device computes is what the
+processor computes, in every layout that is tried here, over MPI and over NCCL, issued or as a graph; checkpoints pass between the two.
+Skipped where the emulated module is not built."""
+import json, os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from checkpoints import same_bits, tensors
+from runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch, planned_peaks, train
+
+BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
+CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
+RTOL = 1e-5
+LAYOUTS = {
+    "2x1x2x1x2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]),
+    "ring": (2, ["parallel.cp=2", "parallel.context=ring"]),
+}
+
+
+def environment(**settings):
+    """For the runs to come; None takes a variable away."""
+    for name, value in settings.items():
+        ENVIRONMENT.pop(name, None)
+        if value is not None:
+            ENVIRONMENT[name] = value
+
+
+def close(mine, theirs):
+    return max(difference(mine.curve(key), theirs.curve(key)) for key in ("loss", "grad_norm"))
+
+
+def equal(mine, theirs):
+    return all(mine.curve(key) == theirs.curve(key) for key in ("loss", "grad_norm"))
+
+
+def check_one_rank(checks, home):
+    cpu = train(home("cpu"), 1, [*BASE, CPU])
+    graph = train(home("graph"), 1, [*BASE, CUDA])
+    far = close(graph, cpu)
+    checks.that(far <= RTOL, f"one rank: losses and norms of the processor to {far:.1e}")
+    checks.that(graph.end["rank_peak_bytes"] == planned_peaks(home(""), 1, [*BASE, CUDA]), "one rank: planned peak is what was used")
+    environment(ESPALIER_CUDA_GRAPH="0")
+    eager = train(home("eager"), 1, [*BASE, CUDA])
+    environment(ESPALIER_CUDA_GRAPH=None)
+    checks.that(equal(graph, eager) and same_bits(tensors(graph.checkpoint(5)), tensors(eager.checkpoint(5))), "as a graph and issued: bitwise equal")
+    environment(ESPALIER_EMULATED_STREAMS="late")
+    late = train(home("late"), 1, [*BASE, CUDA])
+    environment(ESPALIER_EMULATED_STREAMS=None)
+    checks.that(equal(graph, late), "streams that run as late as they may: bitwise equal")
+
+
+def check_checkpoints(checks, home):
+    """Either goes on where the other stopped; each loads the very bits that were saved."""
+    steps = ["checkpoint.every_steps=3", "checkpoint.at_start=true"]
+    straight = {device: train(home(f"straight-{device[11:]}"), 1, [*BASE, *steps, device]) for device in (CPU, CUDA)}
+    for device, other in ((CPU, CUDA), (CUDA, CPU)):
+        saved = straight[device].checkpoint(3)
+        on = train(home(f"from-{device[11:]}"), 1, [*BASE, *steps, other], flags=["-r", saved])
+        checks.that(same_bits(tensors(saved), tensors(on.checkpoint(3))), f"{device} -> {other}: loaded tensors bitwise")
+        far = difference(on.curve("loss"), straight[device].curve("loss", 4))
+        checks.that(far <= RTOL, f"{device} -> {other}: losses to {far:.1e}")
+    again = train(home("again"), 1, [*BASE, *steps, CUDA], flags=["-r", straight[CUDA].checkpoint(3)])
+    checks.that(again.curve("loss") == straight[CUDA].curve("loss", 4), "cuda -> cuda: bitwise the unbroken run")
+    sync = train(home("sync"), 1, [*BASE, *steps, CUDA, "checkpoint.asynchronous=false"])
+    checks.that(same_bits(tensors(sync.checkpoint(5)), tensors(straight[CUDA].checkpoint(5))), "saves that training waits for: bitwise equal")
+
+
+def check_layouts(checks, home):
+    cpu = Metrics(home("cpu"))
+    environment(ESPALIER_EMULATED_GPUS="8")
+    for name, (ranks, degrees) in LAYOUTS.items():
+        runs = {}
+        for way, transport, graph in (("mpi", MPI, None), ("nccl", NCCL, None), ("nccl issued", NCCL, "0")):
+            environment(ESPALIER_CUDA_GRAPH=graph)
+            runs[way] = train(home(f"{name}-{way}".replace(" ", "-")), ranks, [*BASE, *degrees, CUDA, transport])
+            far = close(runs[way], cpu)
+            checks.that(far <= RTOL, f"{name} over {way}: losses and norms of one rank on the processor to {far:.1e}")
+            checks.that(runs[way].end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*BASE, *degrees, CUDA]), f"{name} over {way}: planned peak is what was used")
+        checks.that(equal(runs["nccl"], runs["nccl issued"]), f"{name}: as a graph and issued: bitwise equal")
+    environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None)
+
+
+def events(run, event):
+    with open(os.path.join(run, "metrics.jsonl")) as file:
+        return [line for line in map(json.loads, file) if line.get("event") == event]
+
+
+def check_guard(checks, home):
+    """A step that is not finite, judged while the next one runs: the weights are those that the processor has then."""
+    name = "gradients/model.layers.0.self_attn.o_proj.weight"
+    listed = launch(1, ["plan", DECK, "--ranks", "1", "--program", "0", *BASE, CUDA]).stdout.splitlines()
+    at = next(line.split()[0] for line in listed if "compute" in line.split()[1:2] and f"-> {name}@" in line)
+    environment(ESPALIER_FAULT=f"instruction-{at}:nan:2")
+    for way, kind in (("skip", "skipped"), ("rollback", "rollback"), ("stop", None)):
+        more = [*BASE, "checkpoint.every_steps=1" if way == "rollback" else "checkpoint.every_steps=0", f"guard.on_nonfinite={way}"]
+        code = 1 if way == "stop" else 0
+        pair = [train(home(f"{way}-{device[11:]}"), 1, [*more, device], expect=code) for device in (CPU, CUDA)]
+        if way == "stop":
+            checks.that(pair[0].steps.keys() == pair[1].steps.keys() == {1, 2}, "stop: exit 1 after the step")
+            continue
+        found = events(pair[1].dir, kind)
+        checks.that([e["step"] for e in found] == [2] and name in found[0]["reason"], f"{way}: recorded with step and tensor: {found}")
+        far = difference(pair[1].curve("loss"), pair[0].curve("loss"))
+        checks.that(far <= RTOL, f"{way}: losses of the processor to {far:.1e}")
+    environment(ESPALIER_FAULT=None)
+
+
+def check_choice(checks, home):
+    """What "auto" comes to, and what is refused."""
+    device = lambda run: run.starts[-1]["device"]
+    checks.that(device(train(home("auto"), 1, [*BASE, "run.steps=1"])) == "cuda", "auto with a GPU: cuda")
+    checks.that(device(train(home("auto-2"), 2, [*BASE, "run.steps=1", "parallel.dp_shard=2"])) == "cpu", "auto with one GPU for two ranks: cpu")
+    done = launch(2, ["run", DECK, "-d", home("shared"), *BASE, "parallel.dp_shard=2", CUDA, NCCL])
+    checks.that(done.returncode == 2 and "would share 0000:01:00.0" in done.stdout, "nccl with one GPU for two ranks: exit 2" + done.stdout)
+    environment(ESPALIER_EMULATED_GPUS="0")
+    done = launch(1, ["run", DECK, "-d", home("none"), *BASE, CUDA])
+    checks.that(done.returncode == 1 and "there is no GPU" in done.stdout, "cuda without a GPU: exit 1" + done.stdout)
+    environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_EMULATED_BYTES="100000")
+    done = launch(1, ["run", DECK, "-d", home("small"), *BASE, CUDA])
+    checks.that(done.returncode == 4 and "of its 100000 bytes are free" in done.stdout, "a GPU that is too small: exit 4" + done.stdout)
+    environment(ESPALIER_EMULATED_BYTES=None)
+    checks.that("an emulated GPU, 0000:01:00.0" in launch(1, ["info"]).stdout, "info lists the GPU")
+
+
+def main():
+    if not os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", "")):
+        print("skipped: ESPALIER_CUDA_MODULE names no emulated module")
+        sys.exit(77)
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        home = lambda name: os.path.join(folder, name)
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_guard, check_choice):
+            check(checks, home)
+    checks.finish()
+
+
+main()

@@ -3,6 +3,7 @@
 
 #include "cuda_device.hpp"
 #include "espalier/util/error.hpp"
+#include "kernels/cuda/measure_products.hpp"
 #include "kernels/cuda/prepare.hpp"
 #include "versions.hpp"
 
@@ -45,6 +46,10 @@ class Module final : public CudaModule {
     Require(cudaSetDevice(gpu.index), "the GPU cannot be opened");
     ConfigureCudaKernels(options.deterministic, options.product_plans);
     return std::make_unique<CudaDevice>(gpu, options);
+  }
+
+  ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) override {
+    return cuda::MeasureProducts(demands, measured);
   }
 };
 

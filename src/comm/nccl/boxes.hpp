@@ -11,7 +11,7 @@
 
 namespace espalier::cuda {
 
-inline constexpr int kMostDims = 6;
+inline constexpr int kMostOuterDims = 6;
 inline constexpr int64_t kTileUnits = 1024;
 
 /// The units of a box: `run` of them lie side by side, and runs lie as the dims around them say, innermost first.
@@ -21,9 +21,9 @@ struct Units {
   int64_t count = 0;       ///< of all units
   int64_t first_tile = 0;  ///< of the launch
   int64_t run = 1;
-  int64_t to_strides[kMostDims] = {};  ///< bytes
-  int64_t from_strides[kMostDims] = {};
-  uint32_t extents[kMostDims] = {};
+  int64_t to_strides[kMostOuterDims] = {};  ///< bytes
+  int64_t from_strides[kMostOuterDims] = {};
+  uint32_t extents[kMostOuterDims] = {};
   int dims = 0;
   int width = 1;  ///< bytes of a unit
 };

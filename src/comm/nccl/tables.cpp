@@ -55,7 +55,7 @@ Units UnitsOf(const BoxCopy& copy, int64_t element, bool any_width, const std::v
   int64_t width = 16;
   while (width > element && bits % static_cast<uint64_t>(width) != 0) width = any_width ? width / 2 : element;
   CHECK(bits % static_cast<uint64_t>(width) == 0, "a copy of elements of {} bytes between them", element);
-  CHECK(copy.outer.size() <= kMostDims, "a copy of {} dims", copy.outer.size());
+  CHECK(copy.outer.size() <= kMostOuterDims, "a copy of {} dims", copy.outer.size());
   Units units{copy.to, copy.from, copy.run_bytes / width, 0, copy.run_bytes / width};
   units.width = static_cast<int>(width);
   int64_t runs = 1;

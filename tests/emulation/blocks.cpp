@@ -35,6 +35,8 @@ struct Thread {
 
 class Block {
  public:
+  Block() = default;
+  ~Block();
   void Run(const Grid& grid, const std::function<void()>& body);
   uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source);
   int current() const { return current_; }
@@ -64,9 +66,16 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr error_;
   int next_ = 0, current_ = 0;
+  bool leaving_ = false;
 };
 
 thread_local Block block;
+
+/// Workers that wait for threads return by themselves: nothing is thrown, which sanitizers would not follow.
+Block::~Block() {
+  leaving_ = true;
+  for (Worker* worker : free_) Resume(*worker);
+}
 
 void Block::Run(const Grid& grid, const std::function<void()>& body) {
   body_ = &body;
@@ -105,7 +114,7 @@ Worker& Block::FreeWorker() {
     Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
     worker.inside = fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes), [this, &worker](fiber&& outside) {
       worker.outside = std::move(outside);
-      for (;;) Work(worker);
+      while (!leaving_) Work(worker);
       return std::move(worker.outside);
     });
     return worker;

@@ -105,7 +105,7 @@ TEST_P(Kernels, Bias) {
 }
 
 TEST_P(Kernels, Matmul) {
-  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 65}, {127, 65, 17}, {65, 3, 127}, {34, 1, 33}, {129, 200, 131}}) {
+  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 0}, {0, 3, 4}, {3, 0, 4}, {3, 17, 65}, {127, 65, 17}, {65, 3, 127}, {34, 1, 33}, {129, 200, 131}}) {
     const OwnedTensor x = Real({1, s.rows, s.k}), w = Real({s.n, s.k}), dy = Real({1, s.rows, s.n});
     const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
     Check({"matmul", {x, w}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")}, SumBound(s.k, 1), false);
@@ -170,6 +170,11 @@ const Heads kHeads[] = {
     {2, 127, 127, 6, 2, 34},
     {1, 200, 200, 2, 1, 64},
     {1, 130, 130, 8, 8, 128},
+    {1, 70, 70, 2, 1, 200},
+    {1, 65, 65, 2, 2, 256},
+    {0, 5, 5, 2, 1, 16},              // nothing to do, no queries, no keys
+    {1, 0, 5, 2, 1, 16},
+    {1, 5, 0, 2, 1, 16, 0, 0, 0},
     {1, 63, 130, 2, 2, 10, 67, 0},    // queries are the last of the keys
     {1, 70, 133, 2, 1, 8, 40, 0},     // keys beyond the last query
     {2, 33, 65, 2, 2, 16, 10, 31},    // the first queries see nothing

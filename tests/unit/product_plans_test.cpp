@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 ProductPlans SomePlans() {
   const Product forward{{4096, 11008, 2048, 2048, 1, 1, 2048, 11008}, Dtype::kBf16, Dtype::kBf16, false};
   const Product gradient{{11008, 2048, 4096, 1, 11008, 2048, 1, 2048}, Dtype::kBf16, Dtype::kF32, true};
-  return {"NVIDIA H200", "cuBLASLt 130100", {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}}};
+  return {"NVIDIA H200", "cuBLASLt 13.1.0", {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}}};
 }
 
 /// What is said of a text that is refused.
@@ -87,7 +87,7 @@ TEST(ProductPlans, WhatIsWrongWithTheFileIsSaid) {
 
 TEST(ProductPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {
   const ProductPlans plans = SomePlans();
-  CheckMadeFor(plans, "NVIDIA H200", "cuBLASLt 130100", "plans.json");
+  CheckMadeFor(plans, "NVIDIA H200", "cuBLASLt 13.1.0", "plans.json");
   const auto refusal = [&](const char* gpu, const char* library) -> std::string {
     try {
       CheckMadeFor(plans, gpu, library, "plans.json");
@@ -96,8 +96,8 @@ TEST(ProductPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {
     }
     return "";
   };
-  EXPECT_THAT(refusal("NVIDIA H100 80GB HBM3", "cuBLASLt 130100"), HasSubstr("plans.json: made on NVIDIA H200, this is NVIDIA H100 80GB HBM3"));
-  EXPECT_THAT(refusal("NVIDIA H200", "cuBLASLt 130200"), HasSubstr("made with cuBLASLt 130100, this is cuBLASLt 130200"));
+  EXPECT_THAT(refusal("NVIDIA H100 80GB HBM3", "cuBLASLt 13.1.0"), HasSubstr("plans.json: made on NVIDIA H200, this is NVIDIA H100 80GB HBM3"));
+  EXPECT_THAT(refusal("NVIDIA H200", "cuBLASLt 13.2.0"), HasSubstr("made with cuBLASLt 13.1.0, this is cuBLASLt 13.2.0"));
 }
 
 TEST(ProductPlans, BytesAsDigits) {

@@ -21,7 +21,7 @@ struct ProductPlan {
 
 struct ProductPlans {
   std::string gpu;      ///< "NVIDIA H200"
-  std::string library;  ///< "cuBLASLt 130100"
+  std::string library;  ///< "cuBLASLt 13.1.0"
   std::vector<ProductPlan> plans;
 
   /// nullptr if it was not measured.

@@ -69,7 +69,8 @@ ProductPlatform GetProductPlatform() {
   cudaDeviceProp properties;
   CUDA_CALL(cudaGetDevice(&device));
   CUDA_CALL(cudaGetDeviceProperties(&properties, device));
-  return {properties.name, fmt::format("cuBLASLt {}", cublasLtGetVersion())};
+  const size_t version = cublasLtGetVersion();
+  return {properties.name, fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
 }
 
 void PrepareProduct(const Product& product, int64_t workspace_bytes) { FindPrepared(product, workspace_bytes); }

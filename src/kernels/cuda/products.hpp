@@ -9,7 +9,7 @@
 
 namespace espalier::cuda {
 
-/// What the algorithms are made for: "NVIDIA H200", "cuBLASLt 130100".
+/// What the algorithms are made for: "NVIDIA H200", "cuBLASLt 13.1.0".
 struct ProductPlatform {
   std::string gpu, library;
 };

@@ -34,3 +34,18 @@ RunDir() {
   "$1" check "${@:2}" |
     awk '/^\[/ { section = $1 } section == "[run]" && $1 == "dir" { split($0, part, "\""); found = part[2] } END { print found }'
 }
+
+# EndIfAlone LAUNCHER [SECONDS]: ends a launcher that stays behind when everything it started has died: Open MPI's (with PMIx 4.2) locks itself
+# out at its end if a rank dies while it connects. For the background; returns when the launcher has ended.
+EndIfAlone() {
+  local launcher=$1 seconds=${2:-20} alone=0 begun=
+  while kill -0 "$launcher" 2>/dev/null; do
+    sleep 1
+    # shellcheck disable=SC2009  # pgrep would count the dead
+    if ps --ppid "$launcher" -o stat= | grep -qv '^Z'; then
+      begun=yes alone=0
+    elif [[ -n $begun ]] && ((++alone >= seconds)); then
+      kill -KILL "$launcher" 2>/dev/null
+    fi
+  done
+}

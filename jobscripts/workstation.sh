@@ -33,6 +33,7 @@ if ((ranks > $(nproc))); then mpirun_options+=(--mca mpi_yield_when_idle 1); fi
 # terminal's INT reaches this script alone.
 setsid mpirun "${mpirun_options[@]}" "$espalier_build/espalier" "$deck" "$@" </dev/null &
 launcher=$!
+EndIfAlone "$launcher" &
 asked=0
 Stop() {
   asked=$((asked + 1))

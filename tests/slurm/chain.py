@@ -1,5 +1,6 @@
 """A chain of jobs (jobscripts/slurm.sbatch) on a real Slurm of this host: a person's requeue, a preemption and limits of one minute, with srun and with
-mpirun. Every step is made exactly once, with the losses of the unbroken run, bitwise. Takes some ten minutes."""
+mpirun, and as an array without requeue. Every step is made exactly once, with the losses of the unbroken run, bitwise. And which GPU a rank is
+given. Takes some fifteen minutes."""
 import json, os, shutil, subprocess, sys, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -93,6 +94,49 @@ def check_chain(checks, cluster, launch, home, straight):
     checks.that(len(mine.starts) >= 4, f"{launch}: a requeue, a preemption, a limit: {reasons}")
 
 
+def check_array(checks, cluster, home, straight):
+    """The chain where jobs may not be requeued: the elements of an array, one after another, until one of them is done."""
+    cluster.environment["LAUNCH"] = "srun"
+    steps, output = max(straight.steps), home + ".out"
+    status, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", "--no-requeue", "--array=1-20%1", "--signal=B:USR1@5", f"--output={output}",
+                              "jobscripts/slurm.sbatch", DECK, f"run.dir={home}", f"run.steps={steps}", *MODEL)
+    if status != 0:
+        raise RuntimeError(job)
+    try:
+        await_that(lambda: os.path.exists(os.path.join(home, "done")), "the array ends", LONGEST)
+        # Those that are left have nothing to do.
+        await_that(lambda: open(output).read().count("ended with 0") >= 3, "the next elements end at once")
+    finally:
+        cluster.ask("scancel", job)
+        print(open(output).read() if os.path.exists(output) else "no output")
+    said, mine = open(output).read(), Metrics(home)
+    made = [line["step"] for line in lines(home) if "loss" in line]
+    working = said.count("the next element of the array goes on")
+    checks.that(made == list(range(1, steps + 1)) and working >= 1 and "restart 1" not in said,
+                f"array without requeue: {steps} steps, each exactly once, in {working + 1} elements")
+    checks.that(all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")), "array: losses and norms of the unbroken run, bitwise")
+
+
+def check_gpus(checks, cluster, launch, home):
+    """Each rank sees one of the job's two GPUs: that of its number on the node. They are none, so what is looked at is the environment."""
+    os.makedirs(home)
+    wrapper = os.path.join(home, "espalier")
+    with open(wrapper, "w") as file:
+        file.write(f"""#!/bin/bash
+rank=${{OMPI_COMM_WORLD_RANK:-$PMIX_RANK}}
+[[ $1 != run ]] || echo "$CUDA_VISIBLE_DEVICES" >"{home}/gpu-of-${{rank:-$SLURM_PROCID}}"
+exec "{ENVIRONMENT["ESPALIER"]}" "$@"
+""")
+    os.chmod(wrapper, 0o755)
+    environment = {**cluster.environment, "LAUNCH": launch, "ESPALIER": wrapper}
+    status, said = ask("sbatch", "--wait", "--ntasks=2", "--gres=gpu:2", "--time=5", f"--output={home}.out", "jobscripts/slurm.sbatch", DECK, f"run.dir={home}/run",
+                       "run.steps=5", *MODEL, environment=environment)
+    seen = [open(path).read().strip() if os.path.exists(path) else None for path in (f"{home}/gpu-of-{rank}" for rank in range(2))]
+    checks.that(status == 0 and seen == ["0", "1"], f"{launch}: ranks 0 and 1 see GPUs {seen} of two ({status}, {said})")
+    if status != 0:
+        print(open(home + ".out").read() if os.path.exists(home + ".out") else "no output")
+
+
 def check_guard(checks, cluster, home):
     """A job that is always out of time makes no step: the chain gives up by itself."""
     cluster.environment["LAUNCH"] = "srun"
@@ -121,6 +165,9 @@ def main():
         steps = 5 * max(pace.steps)
         straight = train(os.path.join(folder, "straight"), 2, [f"run.steps={steps}", *MODEL], timeout=LONGEST)
         check_guard(checks, cluster, os.path.join(folder, "guard"))
+        for launch in ("srun", "mpirun"):
+            check_gpus(checks, cluster, launch, os.path.join(folder, f"gpus-{launch}"))
+        check_array(checks, cluster, os.path.join(folder, "array"), straight)
         for launch in ("srun", "mpirun"):
             check_chain(checks, cluster, launch, os.path.join(folder, launch), straight)
     checks.finish()

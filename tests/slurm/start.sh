@@ -28,8 +28,10 @@ memory=$(awk '/^MemTotal/ { print int($2 / 1024 * 0.8) }' /proc/meminfo)
 conf=$(<"$here/slurm.conf.in")
 conf=${conf//@DIR@/$dir}
 conf=${conf//@CTLPORT@/$control_port}
-conf=${conf//@NODES@/NodeName=$host NodeAddr=127.0.0.1 Port=$node_port CPUs=8 RealMemory=$memory State=UNKNOWN}
+conf=${conf//@NODES@/NodeName=$host NodeAddr=127.0.0.1 Port=$node_port CPUs=8 RealMemory=$memory Gres=gpu:2 State=UNKNOWN}
 printf '%s\n' "$conf" >"$dir/slurm.conf"
+for gpu in 0 1; do mknod "$dir/gpu$gpu" c 1 3; done
+printf 'Name=gpu File=%s/gpu[0-1]\n' "$dir" >"$dir/gres.conf"
 # slurmd 22.05 always loads a cgroup plugin; this one touches nothing when it starts.
 echo 'CgroupPlugin=cgroup/v1' >"$dir/cgroup.conf"
 

@@ -132,7 +132,7 @@ class Bench {
   const Mesh mesh_;
   const std::string dir_, bare_;
   const std::vector<StateTensor> tensors_;
-  Arena state_, copy_, read_;
+  HostArena state_, copy_, read_;
   std::vector<LocalTensor> local_;
   std::optional<Saver> saver_;
   int64_t step_ = 1;

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "arenas.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "kernels/cuda/prepare.hpp"
 #include "staged_executor.hpp"
 #include "stream_executor.hpp"
 #include "versions.hpp"
@@ -19,6 +21,13 @@ bool Alone() {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
+/// Measured products choose other algorithms, and so other bits.
+std::string ProductPlansInUse() {
+  const ProductPlans& plans = GetCudaKernelOptions().product_plans;
+  const std::string text = ToText(plans);
+  return plans.plans.empty() ? "no product plans" : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
+}
+
 }  // namespace
 
 CudaDevice::CudaDevice(Gpu gpu, GpuOptions options) : gpu_(std::move(gpu)), options_(options) {}
@@ -26,8 +35,8 @@ CudaDevice::CudaDevice(Gpu gpu, GpuOptions options) : gpu_(std::move(gpu)), opti
 std::string CudaDevice::Conditions() const {
   int driver = 0;
   CUDA_CALL(cudaDriverGetVersion(&driver));
-  return fmt::format("{} driver {} {} {} {}", gpu_.name, driver, Versions(), options_.deterministic ? "deterministic" : "fast",
-                     options_.transport == GpuTransport::kNccl ? "nccl" : "mpi");
+  return fmt::format("{} driver {} {} {} {} {}", gpu_.name, driver, Versions(), options_.deterministic ? "deterministic" : "fast",
+                     options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", ProductPlansInUse());
 }
 
 std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) { return std::make_unique<DeviceArena>(bytes, streams_.Compute()); }

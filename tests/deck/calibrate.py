@@ -1,0 +1,65 @@
+"""espalier calibrate, and runs that go by its file: on the emulated module, which has one algorithm, so that nothing is timed."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from support.runs import DECK, launch, train
+
+ON_GPU = ["run.device=cuda", "run.transport=mpi"]
+SHORT = ["run.steps=5"]
+
+
+class Calibrate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.plans = self.folder / "plans.json"
+
+    def calibrate(self, *arguments):
+        done = launch(1, ["calibrate", str(self.plans), "--deck", DECK, *arguments])
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return json.loads(self.plans.read_text()), done.stdout
+
+    def test_every_product_once(self):
+        plans, printed = self.calibrate(*SHORT)
+        self.assertEqual((plans["gpu"], plans["library"]), ("emulated", "plain loop"))
+        shapes = [json.dumps({k: v for k, v in product.items() if not k.endswith("microseconds")}) for product in plans["products"]]
+        self.assertEqual(len(shapes), len(set(shapes)))
+        self.assertIn(f"{len(shapes)} products on emulated with plain loop", printed)
+        self.assertEqual({product["epilogue"] for product in plans["products"]}, {"none", "accumulate"})
+
+    def test_overrides_and_ranks_change_the_products(self):
+        whole, _ = self.calibrate(*SHORT)
+        halves, _ = self.calibrate(*SHORT, "parallel.tp=2", "--ranks", "2")
+        self.assertNotEqual([p["n"] for p in whole["products"]], [p["n"] for p in halves["products"]])
+
+    def test_a_run_goes_by_the_file(self):
+        self.calibrate(*SHORT)
+        with_plans = train(str(self.folder / "with"), 1, [*ON_GPU, *SHORT, f"run.product_plans={self.plans}"])
+        without = train(str(self.folder / "without"), 1, [*ON_GPU, *SHORT])
+        self.assertEqual(with_plans.curve("loss"), without.curve("loss"))
+
+    def test_a_file_of_another_gpu_is_refused(self):
+        plans, _ = self.calibrate(*SHORT)
+        self.plans.write_text(json.dumps(plans | {"gpu": "NVIDIA H200"}))
+        self.refused("made on NVIDIA H200, this is emulated")
+
+    def test_a_file_that_is_none_is_refused(self):
+        self.refused(f"{self.plans}: cannot be read")
+        self.plans.write_text("{}")
+        self.refused(f"{self.plans}: not a file of product plans")
+
+    def refused(self, message):
+        done = launch(1, ["run", DECK, "-d", str(self.folder / "run"), *ON_GPU, *SHORT, f"run.product_plans={self.plans}"])
+        self.assertEqual(done.returncode, 3, done.stdout)
+        self.assertIn(message, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -35,7 +35,7 @@ std::string CudaText() {
     for (const Gpu& gpu : gpus) text += fmt::format("\n           GPU {}: {}, {}, {:.1f} GiB", gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
     return gpus.empty() ? text + "\n           no GPU is visible" : text;
   } catch (const UserError& error) {
-    return error.what();
+    return fmt::format("not available: {}", error.what());
   }
 }
 

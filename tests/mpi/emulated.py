@@ -1,11 +1,11 @@
 """Runs on emulated GPUs: the module for GPUs as it is, its kernels, streams, graphs and NCCL on the host. What a device computes is what the
 processor computes, in every layout that is tried here, over MPI and over NCCL, issued or as a graph; checkpoints pass between the two.
-Skipped where the emulated module is not built."""
-import json, os, sys, tempfile
+Skipped where the emulated module is not built. Names of checks as arguments: only these."""
+import json, os, re, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch, planned_peaks, train
+from runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, train
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
@@ -65,7 +65,7 @@ def check_checkpoints(checks, home):
 
 
 def check_layouts(checks, home):
-    cpu = Metrics(home("cpu"))
+    cpu = train(home("cpu-again"), 1, [*BASE, CPU])
     environment(ESPALIER_EMULATED_GPUS="8")
     for name, (ranks, degrees) in LAYOUTS.items():
         runs = {}
@@ -88,7 +88,8 @@ def check_guard(checks, home):
     """A step that is not finite, judged while the next one runs: the weights are those that the processor has then."""
     name = "gradients/model.layers.0.self_attn.o_proj.weight"
     listed = launch(1, ["plan", DECK, "--ranks", "1", "--program", "0", *BASE, CUDA]).stdout.splitlines()
-    at = next(line.split()[0] for line in listed if "compute" in line.split()[1:2] and f"-> {name}@" in line)
+    found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(name) + "@", line) for line in listed]
+    at = next(m[1] for m in found if m)
     environment(ESPALIER_FAULT=f"instruction-{at}:nan:2")
     for way, kind in (("skip", "skipped"), ("rollback", "rollback"), ("stop", None)):
         more = [*BASE, "checkpoint.every_steps=1" if way == "rollback" else "checkpoint.every_steps=0", f"guard.on_nonfinite={way}"]
@@ -129,7 +130,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
         for check in (check_one_rank, check_checkpoints, check_layouts, check_guard, check_choice):
-            check(checks, home)
+            if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
+                check(checks, home)
     checks.finish()
 
 

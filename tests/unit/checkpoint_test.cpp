@@ -7,13 +7,16 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <sstream>
 
+#include "checkpoint/destination.hpp"
 #include "checkpoint/pieces.hpp"
 #include "checkpoint/runs.hpp"
 #include "checkpoint/store.hpp"
 #include "checkpoint_testing.hpp"
+#include "espalier/checkpoint/saver.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 
@@ -336,6 +339,61 @@ TEST_F(CheckpointTest, AnyLayoutLoadsAnyLayout) {
       EXPECT_THAT(LoadState(Step(step), to, a), Each(StrEq("")))
           << Mesh(layouts[a]).ToString() << " -> " << Mesh(to).ToString();
   }
+}
+
+TEST_F(CheckpointTest, StatesOnDevicesAreSavedAndLoadedThroughTheHost) {
+  int64_t step = 0;
+  for (const bool asynchronous : {true, false}) {
+    const Mesh mesh(k222);
+    const std::vector<StateTensor> tensors = TestTensors(k222);
+    Meeting writers(mesh.Ranks());
+    ++step;
+    EXPECT_THAT(OnRanks(mesh.Ranks(), [&](World& world) {
+                  RankState state(tensors, mesh, world.Rank());
+                  state.Fill(7);
+                  RemoteState remote(state, mesh, world.Rank());
+                  remote.Upload();
+                  Saver saver({Dir(), 3, 1}, tensors, remote.Local(), mesh, world,
+                              asynchronous ? std::make_unique<ThreadWorld>(writers, world.Rank()) : nullptr);
+                  saver.Save(TestMetadata(step));
+                  saver.Wait();
+                  if (!saver.Ended().at(0).committed) throw std::runtime_error("not committed");
+                }),
+                Each(StrEq("")));
+    for (const Degrees& to : {k111, k222, Degrees{1, 1, 1, 1, 4}, Degrees{1, 1, 2, 1, 1}}) {
+      EXPECT_THAT(LoadState(Step(step), to, 7), Each(StrEq("")));
+      const Mesh other(to);
+      const std::vector<StateTensor> others = TestTensors(to);
+      EXPECT_THAT(OnRanks(other.Ranks(), [&](World& world) {
+                    RankState state(others, other, world.Rank());
+                    RemoteState remote(state, other, world.Rank());
+                    Load(Step(step), others, remote.Local(), other, world);
+                    remote.Download();
+                    if (const int64_t mistakes = state.Mistakes(7); mistakes > 0) throw std::runtime_error(std::to_string(mistakes) + " elements differ");
+                  }),
+                  Each(StrEq("")))
+          << other.ToString();
+    }
+  }
+}
+
+TEST(Destination, StridedRunsLeaveWhatLiesBetween) {
+  constexpr int64_t kRows = 3000, kColumns = 1000, kBegin = 100, kEnd = 350;  // 12 MB: several windows
+  std::vector<float> expected(kRows * kColumns), run(kEnd - kBegin);
+  std::iota(expected.begin(), expected.end(), 0.0f);
+  RemoteArena arena(kRows * kColumns * int64_t{sizeof(float)});
+  arena.Write(arena.At(0, 0), expected.data(), arena.bytes());
+  const LocalTensor tensor{nullptr, arena.At(0, 0), &arena};
+  Destination out(tensor);
+  for (int64_t r = 0; r < kRows; ++r) {
+    std::fill(run.begin(), run.end(), static_cast<float>(-r));
+    std::copy(run.begin(), run.end(), expected.begin() + r * kColumns + kBegin);
+    out.Put((r * kColumns + kBegin) * int64_t{sizeof(float)}, reinterpret_cast<const char*>(run.data()), std::ssize(run) * int64_t{sizeof(float)});
+  }
+  out.Flush();
+  std::vector<float> found(expected.size());
+  arena.Read(tensor.data, found.data(), arena.bytes());
+  EXPECT_TRUE(found == expected);
 }
 
 TEST_F(CheckpointTest, TellsWhatItSavedAndLoaded) {

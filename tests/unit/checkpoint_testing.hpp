@@ -1,6 +1,8 @@
 // Ranks as threads of one process, states of a small model with odd sizes, and files, for the tests of checkpoints.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <barrier>
 #include <cstring>
@@ -188,6 +190,54 @@ class RankState {
   }
 
   std::vector<Piece> pieces_;
+};
+
+/// Memory that the host may not touch, as a device's: only Read and Write reach it.
+class RemoteArena final : public Arena {
+ public:
+  explicit RemoteArena(int64_t bytes) : Arena(bytes), memory_(static_cast<size_t>(bytes)) {
+    void* nowhere = mmap(nullptr, memory_.size() + 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    base_ = static_cast<std::byte*>(nowhere);
+  }
+  ~RemoteArena() override { munmap(base_, memory_.size() + 1); }
+
+  bool OnHost() const override { return false; }
+  void Read(const void* from, void* to, int64_t bytes) const override { std::memcpy(to, memory_.data() + Offset(from), static_cast<size_t>(bytes)); }
+  void Write(void* to, const void* from, int64_t bytes) override { std::memcpy(memory_.data() + Offset(to), from, static_cast<size_t>(bytes)); }
+
+ private:
+  std::ptrdiff_t Offset(const void* place) const { return static_cast<const std::byte*>(place) - base_; }
+  std::vector<std::byte> memory_;
+};
+
+/// A rank's state on a device.
+class RemoteState {
+ public:
+  RemoteState(RankState& state, const Mesh& mesh, int rank) : here_(state.Local()), arena_(BytesOf(here_, mesh, rank)) {
+    int64_t offset = 0;
+    for (const LocalTensor& tensor : here_) {
+      bytes_.push_back(BytesOf({tensor}, mesh, rank));
+      there_.push_back({tensor.tensor, arena_.At(offset, bytes_.back()), &arena_});
+      offset += bytes_.back();
+    }
+  }
+  const std::vector<LocalTensor>& Local() const { return there_; }
+  void Upload() {
+    for (size_t i = 0; i < here_.size(); ++i) arena_.Write(there_[i].data, here_[i].data, bytes_[i]);
+  }
+  void Download() {
+    for (size_t i = 0; i < here_.size(); ++i) arena_.Read(there_[i].data, here_[i].data, bytes_[i]);
+  }
+
+ private:
+  static int64_t BytesOf(const std::vector<LocalTensor>& tensors, const Mesh& mesh, int rank) {
+    int64_t bytes = 0;
+    for (const LocalTensor& t : tensors) bytes += Volume(LocalShape(t.tensor->type, mesh, mesh.CoordinateOf(rank))) * SizeOf(Dtype::kF32);
+    return bytes;
+  }
+  std::vector<LocalTensor> here_, there_;
+  RemoteArena arena_;
+  std::vector<int64_t> bytes_;
 };
 
 /// A directory that ends with the test.

@@ -1,10 +1,13 @@
 #include "commands/run/programs.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "commands/run/together.hpp"
 #include "commands/state.hpp"
 #include "espalier/program/plan.hpp"
+#include "espalier/util/error.hpp"
 #include "espalier/util/zigzag.hpp"
 
 namespace espalier {
@@ -68,8 +71,13 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
     device_.Connect(*mpi, training_.mesh, AgreeOnChannels(world, channels));
     abort = [mpi](const std::string& message) { mpi->Fail(message); };
   }
-  for (Runnable* runnable : All())
-    runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
+  for (Runnable* runnable : All()) try {
+      runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
+    } catch (const UserError& error) {  // of this rank alone, while others may wait for it
+      if (mpi == nullptr) throw;
+      fmt::print(stderr, "espalier: rank {}: {}\n", world.Rank(), error.what());
+      mpi->Abort(static_cast<int>(error.status()));
+    }
 }
 
 BatchLayout Programs::LayoutOfBatch() const {

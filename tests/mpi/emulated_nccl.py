@@ -1,0 +1,63 @@
+"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis. With every instruction an exchange they are bitwise those over
+MPI; with collectives of the library where they fit they agree to rtol 1e-5. Each call waits for its peers', so an order of issue that
+could make GPUs wait for each other hangs. Skipped where the emulated module is not built."""
+import os, sys, tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from checkpoints import same_bits, tensors
+from runs import Checks, ENVIRONMENT, difference, train
+
+STEPS = 3
+BASE = ["run.device=cuda", f"run.steps={STEPS}", "batch.global=8", "optimizer.eps=1e-6"]
+RTOL = 1e-5
+
+
+def pipeline(schedule, chunks, *more):
+    return ["parallel.pp=2", f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}", f"model.layers={max(2, 2 * chunks)}", *more]
+
+
+LAYOUTS = [
+    (2, pipeline("1f1b", 1, "model.tie_embeddings=true")),
+    (2, pipeline("gpipe", 1)),
+    (2, pipeline("interleaved", 2)),
+    (2, pipeline("zb-h1", 1)),
+    (2, pipeline("zbv", 2)),
+    (2, pipeline("dualpipev", 2)),
+    (4, pipeline("1f1b", 1, "parallel.tp=2", "precision.compute=bf16")),
+    (4, pipeline("zbv", 2, "parallel.dp_shard=2")),
+    (2, ["model.layers=2", "parallel.tp=2"]),
+    (3, ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "parallel.reduce=microbatch"]),
+    (2, ["model.layers=2", "parallel.cp=2", "parallel.context=all_to_all"]),
+    (4, ["model.layers=2", "parallel.cp=2", "parallel.tp=2", "parallel.context=ring"]),
+    (4, ["model.layers=2", "parallel.dp_replicate=2", "parallel.dp_shard=2", "parallel.zero=2"]),
+]
+
+
+def run(folder, name, ranks, overrides, **settings):
+    ENVIRONMENT.update(ESPALIER_EMULATED_GPUS="8", **settings)
+    return train(os.path.join(folder, name), ranks, [*BASE, *overrides])
+
+
+def check(checks, folder, ranks, layout):
+    mpi = run(folder, "mpi", ranks, [*layout, "run.transport=mpi"])
+    over = {way: run(folder, way, ranks, [*layout, "run.transport=nccl"], ESPALIER_NCCL_NATIVE=native) for way, native in (("exchanges", "0"), ("native", "1"))}
+    name = " ".join(layout)
+    same = all(over["exchanges"].curve(key) == mpi.curve(key) for key in ("loss", "grad_norm"))
+    bits = same_bits(tensors(over["exchanges"].checkpoint(STEPS)), tensors(mpi.checkpoint(STEPS)))
+    checks.that(same and bits, f"{name}: exchanges over NCCL and over MPI bitwise")
+    far = max(difference(over["native"].curve(key), mpi.curve(key)) for key in ("loss", "grad_norm"))
+    checks.that(far <= (1e-2 if "precision.compute=bf16" in layout else RTOL), f"{name}: collectives to {far:.1e}")
+
+
+def main():
+    if not os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", "")):
+        print("skipped: ESPALIER_CUDA_MODULE names no emulated module")
+        sys.exit(77)
+    checks = Checks()
+    for ranks, layout in LAYOUTS:
+        with tempfile.TemporaryDirectory() as folder:
+            check(checks, folder, ranks, layout)
+    checks.finish()
+
+
+main()

@@ -16,7 +16,8 @@ if [[ ${1:-} == -b ]]; then
   build=$2
   shift 2
 fi
-if [[ " $* " != *" cpu "* && " $* " != *" --help "* ]] && ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+if [[ " $* " == *" --help "* ]]; then exec python3 "$here/bench.py" --help; fi
+if [[ " $* " != *" cpu "* ]] && ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   echo "skipped: no NVIDIA GPU (nvidia-smi -L lists none)"
   exit 77
 fi

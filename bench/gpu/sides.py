@@ -1,5 +1,5 @@
 """One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library only."""
-import json, os, signal, subprocess, sys, tempfile, time
+import json, os, signal, subprocess, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -66,25 +66,22 @@ def has_torch(python):
     return subprocess.run([python, "-c", "import torch"], env=python_environment(), capture_output=True).returncode == 0
 
 
-def products(build, device, model, tokens):
-    """TFLOP/s of the bare products of a microbatch."""
-    kv_dim = model["dim"] // model["heads"] * model["kv_heads"]
-    numbers = [model["layers"], model["dim"], kv_dim, model["ffn_dim"], model["vocab"], tokens]
-    if device == "cuda":
-        command = [os.path.join(build, "bench", "gpu", "gpu_products")]
+def products(shape):
+    """TFLOP/s of the bare products of a step."""
+    m = shape.values["model"]
+    numbers = [m["layers"], m["dim"], shape.kv_dim(), m["ffn_dim"], m["vocab"], shape.tokens()]
+    if shape.o.device == "cuda":
+        program = [os.path.join(shape.o.build, "bench", "gpu", "gpu_products")]
     else:
-        command = [os.path.join(build, "tests", "products_bench"), "bf16", os.environ.get("OMP_NUM_THREADS", str(os.cpu_count()))]
-    done = subprocess.run([*command, *map(str, numbers)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failed(last_words(done.stderr))
-    return json.loads(done.stdout)["tflops"]
+        program = [os.path.join(shape.o.build, "tests", "products_bench"), "bf16", str(shape.o.threads or os.cpu_count())]
+    return json.loads(command(program[0], [*program[1:], *map(str, numbers)]))["tflops"]
 
 
-def command(executable, arguments):
-    """What a command of Espalier prints; its mistakes end the benchmark."""
-    done = subprocess.run([executable, *arguments], capture_output=True, text=True)
+def command(program, arguments):
+    """What a program prints."""
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(done.stdout + done.stderr)
+        raise Failed(f"{os.path.basename(program)} {arguments[0]}: {done.stderr or last_words(done.stdout)}".strip())
     return done.stdout
 
 

@@ -42,6 +42,27 @@ def same_training(folder, checks):
             checks.that(far <= RTOL, f"{name}: {key} differs by {far:.1e} from PyTorch's")
 
 
+def memory_runs_short(checks):
+    """Where a forward and backward find no room, the microbatch is halved until they do, and no gradient is left behind."""
+    sys.path.insert(0, BENCH)
+    import tomllib
+    import torch
+    from torch_llama import Trainer
+    deck = tomllib.loads(launch(1, ["check", DECK, *KEYS, "batch.micro=8"]).stdout)
+    trainer = Trainer(deck, "cpu", False)
+    honest, tried = trainer.gradients, []
+
+    def gradients(rows):
+        tried.append(trainer.micro)
+        honest(rows[:1])
+        if trainer.micro > 2:
+            raise torch.OutOfMemoryError
+    trainer.gradients = gradients
+    trainer.fit()
+    left = [p for p in trainer.model.parameters() if p.grad is not None]
+    checks.that(tried == [8, 4, 2] and trainer.micro == 2 and not left, f"microbatches tried for want of memory: {tried}")
+
+
 def rehearsal(checks):
     """The whole command at a tiny size; its table must have a line for every way to train."""
     ways = ["espalier", "espalier-fast", "eager"]  # torch.compile takes minutes on a CPU
@@ -60,6 +81,7 @@ def main():
     if has_torch():
         with tempfile.TemporaryDirectory() as folder:
             same_training(folder, checks)
+        memory_runs_short(checks)
     elif not checks.failed:
         print("skipped: PyTorch is missing; without it the rest held")
         sys.exit(77)

@@ -1,0 +1,74 @@
+"""A deck of the benchmark with as many layers and as large a batch as fit. Standard library only."""
+import os, sys, tomllib
+
+import sides
+from sides import HERE
+from tokens import write_random_tokens
+
+# CUDA's context and modules, cuBLAS, cuDNN: what a run needs beside its arena.
+OUTSIDE_BYTES = 4 << 30
+MICRO = sorted({n for k in range(12) for n in (2**k, 3 * 2**k)})
+
+
+class Shape:
+    """`o` are the options of bench.py. What is chosen: layers, micro; `values` is the effective deck, `plan` what was planned for it."""
+
+    def __init__(self, name, o):
+        self.name, self.o = name, o
+        self.deck = os.path.join(HERE, f"{name}.toml")
+        if not os.path.exists(self.deck):
+            sys.exit(f"no shape is called {name}; they are the decks of {HERE}")
+        self.tokens_file, self.plans_file = (os.path.join(o.folder, f"{name}.{what}") for what in ("tokens", "plans"))
+        model = self.effective([])["model"]
+        self.layers, self.micro = model["layers"], 1
+        self.choose(max(1, o.least_tokens // model["seq_len"]))
+        write_random_tokens(self.tokens_file, 2 * self.micro * model["seq_len"] + 1, model["vocab"])
+        self.values = self.effective(self.overrides())
+        self.plan = self.planned(self.layers, self.micro)
+
+    def overrides(self, layers=None, micro=None):
+        layers, micro = layers or self.layers, micro or self.micro
+        return [f"run.device={self.o.device}", f"model.layers={layers}", f"batch.micro={micro}", f"batch.global={micro}",
+                f"run.threads={self.o.threads}", f'data.paths=["{self.tokens_file}"]']
+
+    def effective(self, overrides):
+        return tomllib.loads(sides.check(self.o.espalier, self.deck, overrides))
+
+    def planned(self, layers, micro):
+        return sides.plan(self.o.espalier, self.deck, self.overrides(layers, micro))
+
+    def fits(self, layers, micro):
+        return self.planned(layers, micro)["peak_bytes"] + OUTSIDE_BYTES <= self.o.memory
+
+    def choose(self, least):
+        layers = next((n for n in range(self.layers, 0, -1) if self.fits(n, least)), None)
+        if layers is None:
+            sys.exit(f"{self.name}: not one layer fits into {self.o.memory} bytes; --least-tokens below {self.o.least_tokens} asks for less")
+        self.layers, self.micro = layers, least
+        for micro in (m for m in MICRO if m > least):
+            if not self.fits(layers, micro):
+                break
+            self.micro = micro
+
+    def tokens(self):
+        return self.plan["tokens_per_step"]
+
+    def product_flops(self):
+        """Of a step's products with weights: forward and both adjoints."""
+        m = self.values["model"]
+        weights = m["layers"] * (2 * m["dim"] * (m["dim"] + self.kv_dim()) + 3 * m["dim"] * m["ffn_dim"]) + m["vocab"] * m["dim"]
+        return 6 * weights * self.tokens()
+
+    def kv_dim(self):
+        m = self.values["model"]
+        return m["dim"] // m["heads"] * m["kv_heads"]
+
+    def calibrate(self):
+        sides.command(self.o.espalier, ["calibrate", self.plans_file, "--deck", self.deck, *self.overrides()])
+
+    def effective_deck(self):
+        """A file with every value, for PyTorch's side."""
+        path = os.path.join(self.o.folder, "effective.toml")
+        with open(path, "w") as file:
+            file.write(sides.check(self.o.espalier, self.deck, self.overrides()))
+        return path

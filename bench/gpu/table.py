@@ -1,0 +1,43 @@
+"""What a shape's turns come to. Standard library only."""
+import statistics
+
+
+def rows(shape, results, peak):
+    """The bare products' TFLOP/s, and a row for every way that ran. `peak` in TFLOP/s, or None."""
+    flops, bare = shape.plan["flops_per_token"], statistics.median(results.products)
+    rates = {way: 1e3 * shape.tokens() / statistics.median(ms) for way, ms in results.ms.items() if ms}
+    found = []
+    for way, rate in rates.items():
+        causal, full = (1e-12 * flops[kind] * rate for kind in ("causal", "full"))
+        found.append({"way": way, "tokens_per_s": rate, "over_compile": rate / rates["compile"] if "compile" in rates else None,
+                      "mfu_causal": causal / peak if peak else None, "mfu_full": full / peak if peak else None, "of_products": causal / bare,
+                      "ms": results.ms[way], "micro": results.said[way].get("micro", shape.micro)})
+    return bare, found
+
+
+def text(value, form):
+    return format(value, form) if value is not None else "-"
+
+
+def show(shape, results, peak):
+    """Prints the table and returns all that is in it."""
+    bare, found = rows(shape, results, peak)
+    print(f"{'':<22} {'tokens/s':>10} {'ms a step':>10} {'/ compile':>9} {'MFU causal':>10} {'MFU full':>8} {'/ products':>10} {'micro':>6}")
+    for r in found:
+        print(f"{r['way']:<22} {r['tokens_per_s']:>10.0f} {statistics.median(r['ms']):>10.1f} {text(r['over_compile'], '.2f'):>9} "
+              f"{text(r['mfu_causal'], '.1%'):>10} {text(r['mfu_full'], '.1%'):>8} {text(r['of_products'], '.2f'):>10} {r['micro']:>6}")
+    for way, reason in results.failed.items():
+        print(f"{way:<22} failed: {reason}")
+    print(f"bare products: {bare:.1f} TFLOP/s" + (f", {bare / peak:.1%} of the datasheet's {peak}" if peak else ""))
+    parts(shape, results, found, bare)
+    return {"shape": shape.name, "layers": shape.layers, "micro": shape.micro, "tokens_per_step": shape.tokens(),
+            "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products, "rows": found, "failed": results.failed}
+
+
+def parts(shape, results, found, bare):
+    """Where Espalier's step went, as far as metrics.jsonl tells, and how long its products alone would take."""
+    for way in (r["way"] for r in found if r["way"].startswith("espalier")):
+        steps = results.said[way]["steps"]
+        ms = {key: statistics.median(s[key] for s in steps) for key in ("compute_ms", "exposed_comm_ms", "idle_ms", "data_ms")}
+        print(f"{way}, ms of a step: " + ", ".join(f"{key[:-3].replace('_', ' ')} {value:.1f}" for key, value in ms.items())
+              + f"; its products alone at the bare rate: {shape.product_flops() / bare / 1e9:.1f}")

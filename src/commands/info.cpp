@@ -27,16 +27,20 @@ std::string CpuFeatures() {
 }
 
 /// What the module for GPUs finds here, or why it is not there; a GPU a line.
-std::string CudaText() {
-  try {
-    CudaModule& module = LoadCudaModule();
-    std::string text = fmt::format("module loaded ({})", module.Versions());
-    const std::vector<Gpu> gpus = module.Gpus();
-    for (const Gpu& gpu : gpus) text += fmt::format("\n           GPU {}: {}, {}, {:.1f} GiB", gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
-    return gpus.empty() ? text + "\n           no GPU is visible" : text;
-  } catch (const UserError& error) {
-    return fmt::format("not available: {}", error.what());
-  }
+std::string GpuText(const CudaModule& module) try {
+  std::string text;
+  for (const Gpu& gpu : module.Gpus())
+    text += fmt::format("\n           GPU {}: {}, {}, {:.1f} GiB", gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
+  return text.empty() ? "; no GPU is visible" : text;
+} catch (const UserError& error) {
+  return fmt::format("; {}", error.what());
+}
+
+std::string CudaText() try {
+  const CudaModule& module = LoadCudaModule();
+  return fmt::format("module loaded ({}){}", module.Versions(), GpuText(module));
+} catch (const UserError& error) {
+  return fmt::format("not available: {}", error.what());
 }
 
 }  // namespace

@@ -336,10 +336,8 @@ INSTANTIATE_TEST_SUITE_P(
     LaterVersions, Overrides,
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
-        OverrideCase{"run.device=cuda",
-                     "run.device = \"cuda\": not available in this version (allowed: \"auto\", \"cpu\")"},
-        OverrideCase{"run.transport=nccl",
-                     "run.transport = \"nccl\": not available in this version (allowed: \"auto\", \"mpi\")"},
+        OverrideCase{"run.device=gpu", "run.device=gpu: unknown (did you mean cpu?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
+        OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5",
                      "data.format = \"hdf5\": not available in this version (allowed: \"text\", \"tokens\")"},
         OverrideCase{"overlap.interleave=true",

@@ -17,6 +17,7 @@ void Require(cudaError_t code, const char* what) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) throw UserError(ExitStatus::kFault, fmt::format("cuda: {}: this machine has no driver", what));
   throw UserError(ExitStatus::kFault, fmt::format("cuda: {}: {} (the driver knows CUDA up to {}.{}, this program uses {}.{})", what, cudaGetErrorString(code),
                                                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10));
 }

@@ -26,19 +26,22 @@ std::string CpuFeatures() {
   return text;
 }
 
-/// What the module for GPUs finds here, or why it is not there; a GPU a line.
-std::string GpuText(const CudaModule& module) try {
+constexpr const char* kNextLine = "\n           ";
+
+std::string GpusText(const CudaModule& module) try {
   std::string text;
-  for (const Gpu& gpu : module.Gpus())
-    text += fmt::format("\n           GPU {}: {}, {}, {:.1f} GiB", gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
-  return text.empty() ? "; no GPU is visible" : text;
+  const std::vector<Gpu> gpus = module.Gpus();
+  for (const Gpu& gpu : gpus)
+    text += fmt::format("{}GPU {}: {}, {}, {:.1f} GiB", kNextLine, gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
+  return gpus.empty() ? std::string(kNextLine) + "no GPU is visible" : text;
 } catch (const UserError& error) {
-  return fmt::format("; {}", error.what());
+  return std::string(kNextLine) + error.what();
 }
 
+/// What the module for GPUs finds here, a GPU a line, or why it is not there.
 std::string CudaText() try {
   const CudaModule& module = LoadCudaModule();
-  return fmt::format("module loaded ({}){}", module.Versions(), GpuText(module));
+  return fmt::format("module loaded ({})", module.Versions()) + GpusText(module);
 } catch (const UserError& error) {
   return fmt::format("not available: {}", error.what());
 }

@@ -30,7 +30,6 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
-#include "espalier/util/memory.hpp"
 #include "state.hpp"
 #include "version.hpp"
 
@@ -284,7 +283,7 @@ class Training {
     const bool saved = checkpoints_->Finish();
     const ExitStatus status = !saved ? ExitStatus::kFault : stopped_ ? ExitStatus::kStopped : ExitStatus::kDone;
     std::vector<int64_t> peaks;
-    const int64_t outside = PeakResidentMemory() - programs_->arena().bytes() - checkpoints_->staging_bytes();
+    const int64_t outside = device_->OutsideBytes(programs_->arena().bytes(), checkpoints_->staging_bytes());
     for (const std::string& peak : world_.Gather(std::to_string(programs_->arena().HighWater()))) peaks.push_back(std::stoll(peak));
     report_->End(status, peaks, world_.Max(outside));
     watch_.reset();

@@ -5,6 +5,7 @@
 #include "espalier/comm/mpi_communication.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/executor/device.hpp"
+#include "espalier/util/memory.hpp"
 
 namespace espalier {
 namespace {
@@ -24,6 +25,7 @@ class CpuDevice final : public Device {
   DeviceKind Kind() const override { return DeviceKind::kCpu; }
   std::string Describe() const override { return fmt::format("cpu, bf16 products by {}", CpuBf16Method()); }
   std::string Conditions() const override { return fmt::format("{} {} {}", CpuBf16Method(), Processor(), threads_); }
+  int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override { return PeakResidentMemory() - arena_bytes - staging_bytes; }
 
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "espalier/util/error.hpp"
@@ -44,6 +45,11 @@ CudaModule& Load() {
 }
 
 }  // namespace
+
+bool NcclToItself() {
+  const char* value = std::getenv("ESPALIER_NCCL_SELF");
+  return value != nullptr && std::string_view(value) == "1";
+}
 
 bool MayHaveGpus() { return std::getenv(kVariable) != nullptr || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
 

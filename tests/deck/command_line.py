@@ -133,6 +133,7 @@ class Answers(unittest.TestCase):
         text = self.answer("info")
         for line in (r"espalier +\d+\.\d+\.\d+ \(", r"cuda +(module loaded|not available)", r"cpu +built in \(oneDNN \d+\.\d+", r"mpi +built in \("):
             self.assertRegex(text, line)
+        self.assertNotIn("cannot be loaded", text)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 #   kernels    every kernel against the plain one in fp64
 #   losses     the tiny deck on the CPU and on the GPU beside each other, fp32, rtol 1e-4
 #   graph      steps replayed as a CUDA graph and steps issued one by one, bitwise equal
-#   nccl       NCCL to itself on one rank, in a graph and without, bitwise equal to no NCCL
+#   nccl       eight ranks, NCCL of each to itself, in a graph and without, bitwise equal
 #   layouts    rows of the matrix of layouts, 2 to 16 ranks that share the GPU, messages over MPI
 #   memcheck   the kernels' tests under compute-sanitizer
 #   racecheck  the same

@@ -69,14 +69,15 @@ def check_layouts(checks, home):
     environment(ESPALIER_EMULATED_GPUS="8")
     for name, (ranks, degrees) in LAYOUTS.items():
         runs = {}
-        for way, transport, graph in (("mpi", MPI, None), ("nccl", NCCL, None), ("nccl issued", NCCL, "0")):
-            environment(ESPALIER_CUDA_GRAPH=graph)
+        for way, transport, graph, streams in (("mpi", MPI, None, None), ("mpi late", MPI, None, "late"), ("nccl", NCCL, None, None), ("nccl issued", NCCL, "0", None)):
+            environment(ESPALIER_CUDA_GRAPH=graph, ESPALIER_EMULATED_STREAMS=streams)
             runs[way] = train(home(f"{name}-{way}".replace(" ", "-")), ranks, [*BASE, *degrees, CUDA, transport])
             far = close(runs[way], cpu)
             checks.that(far <= RTOL, f"{name} over {way}: losses and norms of one rank on the processor to {far:.1e}")
             checks.that(runs[way].end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*BASE, *degrees, CUDA]), f"{name} over {way}: planned peak is what was used")
         checks.that(equal(runs["nccl"], runs["nccl issued"]), f"{name}: as a graph and issued: bitwise equal")
-    environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None)
+        checks.that(equal(runs["mpi"], runs["mpi late"]), f"{name} over mpi: streams that run as late as they may: bitwise equal")
+    environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None, ESPALIER_EMULATED_STREAMS=None)
 
 
 def events(run, event):

@@ -4,10 +4,10 @@ import json, os, subprocess, sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
-# Any test on another device: ESPALIER_TEST_OVERRIDES="run.device=cuda run.transport=mpi" for all of its runs and plans.
-OVERRIDES = os.environ.get("ESPALIER_TEST_OVERRIDES", "").split()
-# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over MPI.
-ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", "run.transport=mpi"] if os.environ.get("ESPALIER_DEVICE") else []
+# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over MPI unless
+# ESPALIER_TRANSPORT=nccl says otherwise.
+TRANSPORT = os.environ.get("ESPALIER_TRANSPORT", "mpi")
+ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRANSPORT}"] if os.environ.get("ESPALIER_DEVICE") else []
 
 
 def executable():
@@ -16,7 +16,7 @@ def executable():
 
 def launch(ranks, arguments, timeout=400):
     """Runs the executable; one rank without a launcher. Returns the finished process with its text."""
-    command = [executable(), *arguments, *(OVERRIDES if arguments[0] in ("run", "plan") else [])]
+    command = [executable(), *arguments]
     if ranks > 1:
         command = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                    "--mca", "btl_vader_single_copy_mechanism", "none", *command]

@@ -46,6 +46,10 @@ class CudaModule {
   virtual ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) = 0;
 };
 
+/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so that all of NCCL's
+/// calls run where ranks share a GPU. Values are then not those of the program.
+bool NcclToItself();
+
 /// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module is named.
 bool MayHaveGpus();
 

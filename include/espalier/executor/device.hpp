@@ -18,6 +18,9 @@ class Device {
   virtual std::string Describe() const = 0;
   /// All of this rank that may change the last bits of a result: processor or GPU, libraries, threads.
   virtual std::string Conditions() const = 0;
+  /// What this rank takes of the device's memory beside its arena: high-water mark on the processor, where the staging buffer lies
+  /// too; what is used now on a GPU (context, modules, NCCL).
+  virtual int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const = 0;
 
   /// The rank's one arena. Throws UserError (kDoesNotFit) if there is no room for it.
   virtual std::unique_ptr<Arena> MakeArena(int64_t bytes) = 0;

@@ -64,7 +64,7 @@ DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
   const std::string words = OnRankZero(world, [&] {
     std::vector<GpusOfRank> ranks;
     for (const std::string& text : texts) ranks.push_back(Decode(text));
-    const DeviceChoice choice = Choose(deck.run.device, deck.run.transport, ranks);
+    const DeviceChoice choice = Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
     return choice.device + " " + choice.transport;
   });
   const size_t space = words.find(' ');
@@ -75,7 +75,7 @@ DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
 
 const Gpu& GpuOf(const GpusOfRank& rank) { return rank.gpus[static_cast<size_t>(rank.node_rank) % rank.gpus.size()]; }
 
-DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks) {
+DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks, Sharing sharing) {
   const std::string missing = Missing(ranks);
   if (device == "cpu" || (device == "auto" && !missing.empty())) {
     if (transport == "nccl")
@@ -84,7 +84,7 @@ DeviceChoice Choose(const std::string& device, const std::string& transport, con
     return {"cpu", "mpi"};
   }
   if (!missing.empty()) throw UserError(ExitStatus::kFault, missing);
-  const std::string shared = Shared(ranks);
+  const std::string shared = sharing == Sharing::kAlways ? "" : Shared(ranks);
   if (device == "auto" && !shared.empty() && transport != "nccl") return {"cpu", "mpi"};
   if (transport == "nccl" && !shared.empty())
     throw UserError(ExitStatus::kDeck, fmt::format("run.transport: {}: nccl needs a GPU for every rank; \"mpi\" lets ranks share one", shared));

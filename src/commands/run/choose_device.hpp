@@ -27,9 +27,12 @@ struct DeviceChoice {
   std::string transport;  ///< "mpi" or "nccl"
 };
 
+/// When ranks may share a GPU.
+enum class Sharing : uint8_t { kOverMpi, kAlways };
+
 /// What run.device and run.transport come to with these ranks: "auto" is cuda only if every rank has a GPU of its own. Throws
 /// UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over nccl.
-DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks);
+DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks, Sharing sharing = Sharing::kOverMpi);
 
 /// Opens this rank's device; writes into the deck what "auto" came to. Collective.
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <cstring>
-
 #include "arenas.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "kernels/cuda/prepare.hpp"
@@ -14,12 +11,6 @@
 
 namespace espalier::cuda {
 namespace {
-
-/// For tests on one GPU: communicators of one rank each, every message to itself.
-bool Alone() {
-  const char* value = std::getenv("ESPALIER_NCCL_ALONE");
-  return value != nullptr && std::strcmp(value, "1") == 0;
-}
 
 /// Measured products choose other algorithms, and so other bits.
 std::string ProductPlansInUse() {
@@ -39,12 +30,19 @@ std::string CudaDevice::Conditions() const {
                      options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", ProductPlansInUse());
 }
 
+/// Of all processes on the GPU, as the driver counts; a rank of nccl has it for itself.
+int64_t CudaDevice::OutsideBytes(int64_t arena_bytes, int64_t) const {
+  size_t free = 0, total = 0;
+  CUDA_CALL(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(total - free) - arena_bytes;
+}
+
 std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) { return std::make_unique<DeviceArena>(bytes, streams_.Compute()); }
 std::unique_ptr<Arena> CudaDevice::MakeStaging(int64_t bytes) { return std::make_unique<PinnedArena>(bytes); }
 
 void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) {
   if (options_.transport == GpuTransport::kNccl)
-    nccl_ = MakeNcclCommunication(world, mesh, channels, Alone());
+    nccl_ = MakeNcclCommunication(world, mesh, channels, NcclToItself());
   else
     mpi_ = std::make_unique<MpiCommunication>(world, mesh, channels);
 }

@@ -72,14 +72,14 @@ ESPALIER_HOST_DEVICE inline MergeWeights MergeWeightsOf(float lse_a, float lse_b
   return {a / (a + b), b / (a + b), largest + std::log(a + b)};
 }
 
-/// Results of `clip`.
+/// Results of `clip`, of the sums of losses, of tokens and of squared gradients.
 struct Clipped {
   double mean, norm, scale, apply;
 };
 ESPALIER_HOST_DEVICE inline Clipped ClippedOf(double loss, double count, double squares, double clip_norm) {
   const double mean = loss / count, norm = std::sqrt(squares) / count;
   const double limited = clip_norm / (norm + 1e-6);
-  const double factor = clip_norm == 0 || limited >= 1 ? 1 : limited;
+  const double factor = clip_norm != 0 && limited < 1 ? limited : 1;
   return {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
 }
 

@@ -1,4 +1,4 @@
-// Every op that has a kernel, once: both backends declare and list their kernels from here, so neither can lack one.
+// Every op that has a kernel, once: all backends declare and list their kernels from here, so none can lack one.
 #pragma once
 
 #define ESPALIER_KERNELS(X)                           \

@@ -18,11 +18,13 @@ void RunTested(std::string_view op, const KernelCall& call) {
   KernelCall planned = call;
   planned.workspace = workspace.data();
   planned.workspace_bytes = static_cast<int64_t>(bytes);
+  PrepareCudaKernel(op, planned);
   FindCudaKernel(op)(planned);
   const auto is_guard = [](unsigned char byte) { return byte == kGuard; };
   CHECK(std::all_of(workspace.end() - kGuardBytes, workspace.end(), is_guard), "{} writes past its workspace", op);
 }
 
 void SetTestedThreads(int) {}
+bool RefusesOnTheDevice() { return false; }
 
 }  // namespace espalier::testing

@@ -12,5 +12,6 @@ const bool kThreadsAreSet = (SetCpuThreads(2), true);
 bool IsTested(std::string_view op) { return FindCpuKernel(op) != nullptr; }
 void RunTested(std::string_view op, const KernelCall& call) { FindCpuKernel(op)(call); }
 void SetTestedThreads(int threads) { SetCpuThreads(threads); }
+bool RefusesOnTheDevice() { return false; }
 
 }  // namespace espalier::testing

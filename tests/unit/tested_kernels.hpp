@@ -14,6 +14,9 @@ bool IsTested(std::string_view op);
 /// gets the workspace that would be planned for it, full of NaN.
 void RunTested(std::string_view op, const KernelCall& call);
 
+/// True if a broken invariant that only a device sees ends all further use of it: no test may break one.
+bool RefusesOnTheDevice();
+
 /// As SetCpuThreads, where that means something.
 void SetTestedThreads(int threads);
 

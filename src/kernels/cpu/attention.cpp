@@ -2,6 +2,7 @@
 // by keys in memory. A query's bits depend neither on the number of threads nor on the other queries.
 #include <limits>
 
+#include "../arithmetic.hpp"
 #include "attention_blocks.hpp"
 #include "scratch.hpp"
 
@@ -191,18 +192,6 @@ class ForwardTask {
   RunningSoftmax softmax_[kBlock / kLanes];
 };
 
-/// What the parts of a merged softmax weigh, and the log of its denominator.
-struct Weights {
-  float a, b, lse;
-};
-
-Weights WeightsOf(float lse_a, float lse_b) {
-  const float largest = std::max(lse_a, lse_b);
-  if (largest == -kInfinity) return {0, 0, largest};
-  const float a = std::exp(lse_a - largest), b = std::exp(lse_b - largest);
-  return {a / (a + b), b / (a + b), largest + std::log(a + b)};
-}
-
 }  // namespace
 
 // q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T or f32[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
@@ -235,7 +224,7 @@ void AttentionMerge(const KernelCall& call) {
         for (int64_t head = 0; head < a.heads; ++head) {
           const int64_t query = (row / a.queries * a.heads + head) * a.queries + row % a.queries;
           const int64_t at = (row * a.heads + head) * a.head_dim;
-          const Weights weights = WeightsOf(lse_a[query], lse_b[query]);
+          const MergeWeights weights = MergeWeightsOf(lse_a[query], lse_b[query]);
           call.outputs[1].As<float>()[query] = weights.lse;
           T* o = call.outputs[0].As<T>() + at;
           ForLanes(0, a.head_dim, [&](int64_t c, auto lanes) {

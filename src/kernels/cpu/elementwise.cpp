@@ -1,5 +1,6 @@
 // Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches. All lanes of an element's inputs are read before any
 // of its outputs is written, so outputs may lie on inputs.
+#include "../arithmetic.hpp"
 #include "kernels.hpp"
 #include "../fill.hpp"
 
@@ -23,19 +24,19 @@ void SwigluOf(const KernelCall& call) {
   T* y = call.outputs[0].As<T>();
   ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
     const F16 g = Load(gate + i, lanes);
-    Store(y + i, g * Sigmoid(g) * Load(up + i, lanes), lanes);
+    Store(y + i, espalier::SwigluOf(g, Load(up + i, lanes), Sigmoid(g)), lanes);
   });
 }
 
-// With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s.
 template <typename T>
 void SwigluGradOf(const KernelCall& call) {
   const T *gate = call.inputs[0].As<T>(), *up = call.inputs[1].As<T>(), *adjoint = call.inputs[2].As<T>();
   T *dg = call.outputs[0].As<T>(), *du = call.outputs[1].As<T>();
   ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
-    const F16 g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes), s = Sigmoid(g);
-    Store(dg + i, dy * u * s * (1.0f + g * (1.0f - s)), lanes);
-    Store(du + i, dy * g * s, lanes);
+    const F16 g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
+    const GateAndUp<F16> gradient = espalier::SwigluGradOf(g, u, dy, Sigmoid(g));
+    Store(dg + i, gradient.gate, lanes);
+    Store(du + i, gradient.up, lanes);
   });
 }
 

@@ -2,6 +2,7 @@
 // once.
 #include <limits>
 
+#include "../arithmetic.hpp"
 #include "kernels.hpp"
 
 namespace espalier::cpu {
@@ -86,7 +87,7 @@ void TokenLoss(const KernelCall& call) {
   double loss = 0, count = 0;
   for (int64_t r = 0; r < Volume(call.inputs[0].shape); ++r) {
     if (call.inputs[3].As<int32_t>()[r] < 0) continue;
-    loss += std::log(static_cast<double>(sum[r])) + (static_cast<double>(largest[r]) - static_cast<double>(target[r]));
+    loss += TokenLossOf(largest[r], sum[r], target[r]);
     count += 1;
   }
   const double values[] = {loss, count};

@@ -2,6 +2,7 @@
 // as in torch.optim.AdamW and clip_grad_norm_). One pass over memory each.
 #include <vector>
 
+#include "../arithmetic.hpp"
 #include "kernels.hpp"
 
 namespace espalier::cpu {
@@ -37,23 +38,10 @@ double FirstNotFinite(std::span<const Tensor> scalars) {
   return first == scalars.end() ? -1.0 : static_cast<double>(first - scalars.begin());
 }
 
-struct AdamwFactors {
-  float scale, decay, lerp1, beta2, lerp2, rate, root, eps;
-};
-
 AdamwFactors FactorsOf(const KernelCall& call) {
   const Attributes& a = *call.attributes;
-  const double beta1 = a.Number("beta1"), beta2 = a.Number("beta2");
-  const double lr = Scalar(call.inputs[4]), step = Scalar(call.inputs[5]);
-  const auto f = [](double x) { return static_cast<float>(x); };
-  return {Scalar(call.inputs[6]),
-          f(1 - lr * a.Number("weight_decay")),
-          f(1 - beta1),
-          f(beta2),
-          f(1 - beta2),
-          f(lr / (1 - std::pow(beta1, step))),
-          f(1 / std::sqrt(1 - std::pow(beta2, step))),
-          f(a.Number("eps"))};
+  const AdamwConstants constants{a.Number("beta1"), a.Number("beta2"), a.Number("eps"), a.Number("weight_decay")};
+  return AdamwFactorsOf(constants, Scalar(call.inputs[4]), Scalar(call.inputs[5]), Scalar(call.inputs[6]));
 }
 
 }  // namespace
@@ -75,13 +63,10 @@ void SumSquares(const KernelCall& call) {
 
 // loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply, first f32[]
 void Clip(const KernelCall& call) {
-  const double loss = Scalar(call.inputs[0]), count = Scalar(call.inputs[1]);
-  const double clip_norm = call.attributes->Number("clip_norm");
   double squares = 0;
   for (const Tensor& s : call.inputs.subspan(2)) squares += Scalar(s);
-  const double mean = loss / count, norm = std::sqrt(squares) / count;
-  const double factor = clip_norm == 0 ? 1 : std::min(1.0, clip_norm / (norm + 1e-6));
-  const double values[] = {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0, FirstNotFinite(call.inputs.subspan(2))};
+  const Clipped clipped = ClippedOf(Scalar(call.inputs[0]), Scalar(call.inputs[1]), squares, call.attributes->Number("clip_norm"));
+  const double values[] = {clipped.mean, clipped.norm, clipped.scale, clipped.apply, FirstNotFinite(call.inputs.subspan(2))};
   for (size_t o = 0; o < 5; ++o) *call.outputs[o].As<float>() = static_cast<float>(values[o]);
 }
 
@@ -94,13 +79,11 @@ void Adamw(const KernelCall& call) {
   float* exp_avg_sq = call.outputs[2].As<float>();
   ParallelRanges(Volume(call.outputs[0].shape), kWorthAThread, [=](int64_t begin, int64_t end) {
     ForLanes(begin, end, [=](int64_t i, auto lanes) {
-      const F16 g = Load(gradient + i, lanes) * f.scale, m0 = Load(exp_avg + i, lanes);
-      const F16 m = m0 + f.lerp1 * (g - m0);
-      const F16 v = f.beta2 * Load(exp_avg_sq + i, lanes) + f.lerp2 * g * g;
-      const F16 p = Load(master + i, lanes) * f.decay - f.rate * m / (SquareRoot(v) * f.root + f.eps);
-      Store(exp_avg + i, m, lanes);
-      Store(exp_avg_sq + i, v, lanes);
-      Store(master + i, p, lanes);
+      const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
+      const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+      Store(exp_avg + i, next.exp_avg, lanes);
+      Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
+      Store(master + i, next.master, lanes);
     });
   });
 }

@@ -11,8 +11,9 @@ void RotateHead(const T* x, const float* table, float sign, int64_t half, T* y) 
   ForLanes(0, half, [&](int64_t i, auto lanes) {
     const F16 c = Load(table + i, lanes), s = sign * Load(table + half + i, lanes);
     const F16 x0 = Load(x + i, lanes), x1 = Load(x + half + i, lanes);
-    Store(y + i, x0 * c - x1 * s, lanes);
-    Store(y + half + i, x1 * c + x0 * s, lanes);
+    const Rotated<F16> rotated = RotatedOf(x0, x1, c, s);
+    Store(y + i, rotated.x0, lanes);
+    Store(y + half + i, rotated.x1, lanes);
   });
 }
 

@@ -11,7 +11,7 @@ void SumSquares(const KernelCall& call) {
   LaunchSumSquares(call.inputs[0].As<float>(), n, call.outputs[0].As<float>(), WorkspaceOf<double>(call, SumSquaresBytes(n)), StreamOf(call));
 }
 
-// loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply f32[]
+// loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply, first f32[]
 void Clip(const KernelCall& call) {
   auto* found = WorkspaceOf<ClipSquares>(call, kClipBytes);
   const auto squares = call.inputs.subspan(2);
@@ -22,7 +22,7 @@ void Clip(const KernelCall& call) {
     for (; i < squares.size() && scalars.count < kMostScalars; ++i) scalars.pointers[scalars.count++] = squares[i].As<float>();
     LaunchAddScalars(scalars, found, StreamOf(call));
   } while (i < squares.size());
-  const auto out = [&](size_t o) { return o < call.outputs.size() ? call.outputs[o].As<float>() : nullptr; };
+  const auto out = [&](size_t o) { return call.outputs[o].As<float>(); };
   LaunchClip({call.inputs[0].As<float>(), call.inputs[1].As<float>(), out(0), out(1), out(2), out(3), out(4)}, found,
              call.attributes->Number("clip_norm"), StreamOf(call));
 }

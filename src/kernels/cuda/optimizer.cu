@@ -44,7 +44,7 @@ __global__ void Clip(ClipArrays a, const ClipSquares* squares, double clip_norm)
   *a.norm = static_cast<float>(c.norm);
   *a.scale = static_cast<float>(c.scale);
   *a.apply = static_cast<float>(c.apply);
-  if (a.first != nullptr) *a.first = static_cast<float>(squares->first_not_finite);
+  *a.first = static_cast<float>(squares->first_not_finite);
 }
 
 struct Root {

@@ -24,7 +24,7 @@ struct Scalars {
 /// Adds the scalars to what the ones before them gave, in order; from nothing if they are the first.
 void LaunchAddScalars(const Scalars& scalars, ClipSquares* squares, cudaStream_t stream);
 
-/// All f32[]; `first`: nullptr if nobody asks.
+/// All f32[].
 struct ClipArrays {
   const float *loss, *count;
   float *mean, *norm, *scale, *apply, *first;

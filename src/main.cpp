@@ -151,7 +151,7 @@ void AddCalibrate(CLI::App& app, Job& job) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command = app.add_subcommand("calibrate", "measure the products of decks on this GPU");
   command->add_option("FILE", options->file, "plan file to write")->required();
-  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")->required()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")->required()->allow_extra_args(false);
   command->add_option("--ranks", options->ranks, "ranks of each deck (the fewest that it allows)")->check(CLI::Range(1, kMostRanks));
   command->add_option("key=value", options->overrides, "keys of the decks, such as batch.micro=4");
   command->callback([options, &job] { job = OnFirstRank([options] { return CalibrateCommand(*options); }); });

@@ -39,6 +39,13 @@ class Calibrate(unittest.TestCase):
         halves, _ = self.calibrate(*SHORT, "parallel.tp=2", "--ranks", "2")
         self.assertNotEqual([p["n"] for p in whole["products"]], [p["n"] for p in halves["products"]])
 
+    def test_decks_are_measured_together(self):
+        one, _ = self.calibrate()
+        both, _ = self.calibrate("--deck", str(pathlib.Path(DECK).parents[2] / "inputs/llama/tiny.toml"))
+        self.assertGreater(len(both["products"]), len(one["products"]))
+        for product in one["products"]:
+            self.assertIn(product, both["products"])
+
     def test_a_run_goes_by_the_file(self):
         self.calibrate(*SHORT)
         with_plans = train(str(self.folder / "with"), 1, [*ON_GPU, *SHORT, f"run.product_plans={self.plans}"])

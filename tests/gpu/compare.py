@@ -3,6 +3,8 @@
     compare.py losses   the tiny deck in fp32 on the CPU and on the GPU: every loss and gradient norm to rtol 1e-4
     compare.py graph    steps replayed as a CUDA graph and steps issued one by one: bitwise equal
     compare.py nccl     a 2 x 2 x 2 layout, every NCCL communicator one rank alone (values are not the program's): graph against no graph bitwise equal
+
+More arguments are keys of every run's deck: on an emulated GPU a smaller model and fewer steps than these 20.
 """
 import os, sys, tempfile
 
@@ -13,8 +15,8 @@ from runs import Checks, DECK, ROOT, difference, train
 
 TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
 RTOL = 1e-4
-STEPS = 20
-ONE_RANK = [f"parallel.{axis}=1" for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")] + [f"run.steps={STEPS}", "run.threads=1", "checkpoint.restart=never"]
+ONE_RANK = [f"parallel.{axis}=1" for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")]
+KEYS = [*ONE_RANK, "run.steps=20", "run.threads=1", "checkpoint.restart=never", *sys.argv[2:]]
 EAGER = {"ESPALIER_CUDA_GRAPH": "0"}
 SELF = {"ESPALIER_NCCL_SELF": "1"}
 
@@ -24,7 +26,7 @@ def run(folder, name, overrides, deck=DECK, environment={}, ranks=1):
     before = dict(runs.ENVIRONMENT)
     runs.ENVIRONMENT.update(environment)
     try:
-        return train(os.path.join(folder, name), ranks, [*ONE_RANK, *overrides], deck=deck)
+        return train(os.path.join(folder, name), ranks, [*KEYS, *overrides], deck=deck)
     finally:
         runs.ENVIRONMENT.clear()
         runs.ENVIRONMENT.update(before)
@@ -47,7 +49,7 @@ def losses(folder, checks):
 def equal(checks, what, mine, theirs):
     """Every loss and norm to its last digit, and every bit of weights and moments after the last step."""
     curves = all(mine.curve(key) == theirs.curve(key) for key in ("loss", "grad_norm"))
-    bits = same_bits(tensors(mine.checkpoint(STEPS)), tensors(theirs.checkpoint(STEPS)))
+    bits = same_bits(tensors(mine.checkpoint(max(mine.steps))), tensors(theirs.checkpoint(max(mine.steps))))
     checks.that(curves and bits, f"{what}: curves {'equal' if curves else 'differ'}, state {'equal' if bits else 'differs'}")
 
 

@@ -67,7 +67,7 @@ CudaLibraries() {
   local name file found folders=''
   mapfile -t found < <(LibraryFolders)
   mkdir -p "$gpu_libraries"
-  for name in cudart cublasLt cudnn nccl; do
+  for name in cudart cublasLt cudnn nccl nvrtc; do
     file=$(FindLibrary "$name" "${found[@]}")
     ln -sf "$file" "$gpu_libraries/lib$name.so"
     folders+=$(dirname "$file")$'\n'

@@ -3,14 +3,15 @@
 #
 #   tests/gpu/run.sh [-b BUILD] [-l LOGS] [-t SECONDS] [PART ...]
 #
-#   info       what the executable found: GPU, driver, libraries
-#   kernels    every kernel against the plain one in fp64
-#   losses     the tiny deck on the CPU and on the GPU beside each other, fp32, rtol 1e-4
-#   graph      steps replayed as a CUDA graph and steps issued one by one, bitwise equal
-#   nccl       eight ranks, NCCL of each to itself, in a graph and without, bitwise equal
-#   layouts    rows of the matrix of layouts, 2 to 16 ranks that share the GPU, messages over MPI
-#   memcheck   the kernels' tests under compute-sanitizer
-#   racecheck  the same
+#   info         what the executable found: GPU, driver, libraries
+#   kernels      every kernel against the plain one in fp64
+#   collectives  every kind of communication on communicators of one rank, issued and in a graph
+#   losses       the tiny deck on the CPU and on the GPU beside each other, fp32, rtol 1e-4
+#   graph        steps replayed as a CUDA graph and steps issued one by one, bitwise equal
+#   nccl         eight ranks, NCCL of each to itself, in a graph and without, bitwise equal
+#   layouts      rows of the matrix of layouts, 2 to 16 ranks that share the GPU, messages over MPI
+#   memcheck     the kernels' tests under compute-sanitizer
+#   racecheck    the same
 #   matrix-1 ... matrix-4   the whole matrix of layouts in quarters; only when asked for
 #
 # -b: a meson build folder to take as it is, instead of building. -l: the folder for one log a part (build-gpu/logs). -t: seconds
@@ -38,7 +39,7 @@ while getopts b:l:t:h option; do
   esac
 done
 shift $((OPTIND - 1))
-usual=(info kernels losses graph nccl layouts memcheck racecheck)
+usual=(info kernels collectives losses graph nccl layouts memcheck racecheck)
 if [[ $# -eq 0 ]]; then set -- "${usual[@]}"; fi
 
 export ESPALIER_DEVICE=${ESPALIER_DEVICE:-cuda}
@@ -49,6 +50,7 @@ if [[ $ESPALIER_DEVICE == cuda && -z ${ESPALIER_CUDA_MODULE:-} ]] && ! HasGpu; t
 fi
 
 kernels=${build:-$gpu_build/release}/tests/gpu/kernels
+collectives=${build:-$gpu_build/release}/tests/emulation/nccl_alone_cuda_test
 layouts=("2x1x2x1x2 fp32" "1x1x1x2x1 fp32 context=ring" "1x1x1x4x1 fp32 context=ring" "1x1x1x4x1 fp32 heads=8 kv_heads=4 context=all_to_all"
   "1x1x1x1x4 fp32 20 steps" "1x2x2x1x2 fp32 20 steps" "2x1x2x1x2 fp32 schedule=zbv chunks=2" "2x1x2x1x2 gpt2 fp32 20 steps"
   "2x1x2x2x2 fp32 20 steps heads=8 kv_heads=4 context=ring" "2x1x2x1x2 bf16" "1x1x1x2x1 bf16 context=ring")
@@ -59,6 +61,7 @@ Choose() {
   case $1 in
     info) command=("$ESPALIER" info) ;;
     kernels) command=("$kernels") programs=("$kernels") ;;
+    collectives) command=("$collectives") programs=("$collectives") ;;
     losses | graph | nccl) command=(python3 -u "$here/compare.py" "$1") ;;
     layouts) command=(python3 -u "$here/../mpi/matrix.py" named "${layouts[@]}") ;;
     memcheck | racecheck) command=(compute-sanitizer --error-exitcode 9 --tool "$1" "$kernels") programs=(compute-sanitizer "$kernels") ;;
@@ -116,7 +119,7 @@ for part in "$@"; do
     FAIL) status=1 ;;
     ok) ((status != 77)) || status=0 ;;
   esac
-  line=$(printf '%-5s %-10s %5d s  %s' "$verdict" "$part" $((SECONDS - begin)) "${note:0:120}")
+  line=$(printf '%-5s %-11s %5d s  %s' "$verdict" "$part" $((SECONDS - begin)) "${note:0:120}")
   echo "$line"
   summary+=("$line")
 done

@@ -1,37 +1,46 @@
 #!/usr/bin/env bash
 # Fuzzes everything that is read from disk or the command line, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #   tests/fuzz/run.sh [N [M]]     N mutated decks, overrides and MANIFESTs each, M shards and token files each
-# Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME lists the parts that are done.
-# What crashes is kept there as crash-NAME_fuzz-SEED.
+# Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME-PROGRAM lists the parts that this
+# very program has done. What crashes is kept there as crash-NAME_fuzz-SEED.
 set -euo pipefail
 
 texts=${1:-1000000} files=${2:-200000}
+names=(deck override manifest shard tokens)
 # shellcheck source=tests/sanitize/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../sanitize/environment.sh"
 SetUp address
-Build tests/fuzz/{deck,override,manifest,shard,tokens}_fuzz
+targets=("${names[@]/%/_fuzz}")
+Build "${targets[@]/#/tests/fuzz/}"
 
-done_parts=$build/fuzz
-mkdir -p "$done_parts"
+finished=$build/fuzz
+mkdir -p "$finished"
 # In memory: what is written is fsynced.
 work=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 trap 'rm -rf "$work"' EXIT
-export TMPDIR=$work build root done_parts
+export TMPDIR=$work build root finished
 
-# Parts NAME COUNT PART: those of COUNT inputs, PART each, that are not done yet, as NAME SEED INPUTS.
+# List NAME: where its finished parts stand.
+List() {
+  local program
+  program=$(sha256sum "$build/tests/fuzz/${1}_fuzz")
+  echo "$finished/$1-${program:0:12}"
+}
+
+# Parts NAME COUNT SIZE: as many parts as make COUNT inputs, but for the finished ones: SEED NAME SIZE LIST.
 Parts() {
-  local name=$1 count=$2 part=$3 seed
-  for ((seed = 1; (seed - 1) * part < count; seed++)); do
-    local inputs=$((seed * part > count ? count - (seed - 1) * part : part))
-    grep -qs " seed=$seed .* mutated=$inputs " "$done_parts/$name" || echo "$seed $name $inputs"
+  local name=$1 count=$2 size=$3 list seed
+  list=$(List "$name")
+  for ((seed = 1; (seed - 1) * size < count; seed++)); do
+    grep -qs " seed=$seed " "$list" || echo "$seed $name $size $list"
   done
 }
 
-# Try SEED NAME INPUTS
+# Try SEED NAME SIZE LIST
 Try() {
-  cd "$done_parts"
+  cd "$finished"
   # 255 ends xargs at once.
-  "$build/tests/fuzz/$2_fuzz" "$root/tests/fuzz/corpus/$2" "$3" "$1" >>"$done_parts/$2" || exit 255
+  "$build/tests/fuzz/$2_fuzz" "$root/tests/fuzz/corpus/$2" "$3" "$1" >>"$4" || exit 255
 }
 export -f Try
 
@@ -41,8 +50,8 @@ export -f Try
 } | sort -n | xargs -r -L 1 -P "$(nproc)" bash -c 'Try "$@"' try
 
 # Sums, and the worst of each.
-for name in deck override manifest shard tokens; do
-  tr ' =' '\n ' <"$done_parts/$name" | awk -v name="$name" '
+for name in "${names[@]}"; do
+  tr ' =' '\n ' <"$(List "$name")" | awk -v name="$name" '
     NF == 2 { sum[$1] += $2; if ($2 > most[$1]) most[$1] = $2 }
     END { printf "%s: %d mutated (%d accepted) in %.0f s of processor, %.0f a second; slowest %.0f ms, at most %d bytes of heap\n",
           name, sum["mutated"], sum["accepted"], sum["seconds"], sum["mutated"] / (sum["seconds"] + 1e-9), most["slowest_ms"], most["heap"] }'

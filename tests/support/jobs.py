@@ -5,7 +5,7 @@ import contextlib, glob, os, re, shutil, signal, subprocess, time
 from disturbed import command
 from runs import DECK, ENVIRONMENT, executable
 
-PATIENCE = 120  # seconds for anything that should take a few
+PATIENCE = 600  # seconds for anything that should take a few, on a machine that may have no time at all
 STAYED = 20     # seconds that a launcher may stay behind when its last rank has ended
 TICK = 0.02     # seconds between two looks
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)

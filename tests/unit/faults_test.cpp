@@ -11,6 +11,7 @@
 
 #include <fstream>
 #include <latch>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -465,6 +466,31 @@ std::vector<std::string> WithSavers(const std::string& dir, std::latch& gate,
     Saver saver({dir, 3, 2}, tensors, state.Local(), mesh, world, std::make_unique<HeldWorld>(writers, world.Rank(), gate));
     work(world, state, saver);
   });
+}
+
+/// States as a run has them: all in one memory, in another order than by name; where sizes are whole lines, copied at once.
+TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
+  const Mesh mesh(kOne);
+  std::vector<StateTensor> tensors;
+  for (const Shape& shape : {Shape{16, 4}, {5}, {32}, {16}, {3, 3}, {48, 2}, {64}})
+    tensors.push_back({fmt::format("parameters/t{}", tensors.size()), MakeType(Dtype::kF32, shape), 0});
+  const auto places = [&](std::vector<float>& memory) {
+    std::vector<LocalTensor> local(tensors.size());
+    float* at = memory.data();
+    for (size_t t = tensors.size(); t-- > 0; at += Volume(tensors[t].type.shape)) local[t] = {&tensors[t], at};
+    return local;
+  };
+  std::vector<float> state(297), loaded(297);
+  std::iota(state.begin(), state.end(), 1.0f);
+  SelfWorld world;
+  {
+    Saver saver({Dir(), 3, 1}, tensors, places(state), mesh, world, std::make_unique<SelfWorld>());
+    saver.Save(TestMetadata(10));
+    saver.Wait();
+    EXPECT_TRUE(saver.Ended().at(0).committed);
+  }
+  Load(Dir() + "/step-00000010", tensors, places(loaded), mesh, world);
+  EXPECT_EQ(loaded, state);
 }
 
 TEST_F(Faults, TheStateMayChangeAsSoonAsItIsCopied) {

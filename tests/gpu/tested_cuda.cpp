@@ -1,0 +1,90 @@
+// The kernels under test are the cuda backend's, on this machine's first GPU; without one the binary exits with 77.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "emulation/planned_workspace.hpp"
+#include "kernels/cuda/kernels.hpp"
+#include "unit/tested_kernels.hpp"
+
+namespace espalier::testing {
+namespace {
+
+/// Memory of the device, as far from a boundary of 16 bytes as `like` is.
+class DeviceMemory {
+ public:
+  DeviceMemory(size_t bytes, const void* like) : offset_(reinterpret_cast<uintptr_t>(like) % 16) {
+    CUDA_CALL(cudaMalloc(&memory_, bytes + offset_ + 1));
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  ~DeviceMemory() { cudaFree(memory_); }
+  void* data() const { return static_cast<char*>(memory_) + offset_; }
+
+ private:
+  void* memory_ = nullptr;
+  size_t offset_;
+};
+
+size_t BytesOf(const Tensor& x) { return static_cast<size_t>(Volume(x.shape) * SizeOf(x.dtype)); }
+
+/// The tensors of a call on the device: those with one address once.
+class DeviceTensors {
+ public:
+  std::vector<Tensor> Upload(std::span<const Tensor> tensors) {
+    std::vector<Tensor> there;
+    for (Tensor x : tensors) {
+      auto& memory = memory_[x.data];
+      if (memory == nullptr) memory = std::make_unique<DeviceMemory>(BytesOf(x), x.data);
+      CUDA_CALL(cudaMemcpy(memory->data(), x.data, BytesOf(x), cudaMemcpyHostToDevice));
+      x.data = memory->data();
+      there.push_back(x);
+    }
+    return there;
+  }
+  void Download(std::span<const Tensor> tensors) const {
+    for (const Tensor& x : tensors) CUDA_CALL(cudaMemcpy(x.data, memory_.at(x.data)->data(), BytesOf(x), cudaMemcpyDeviceToHost));
+  }
+
+ private:
+  std::map<void*, std::unique_ptr<DeviceMemory>> memory_;
+};
+
+}  // namespace
+
+bool IsTested(std::string_view op) { return FindCudaKernel(op) != nullptr; }
+
+void RunTested(std::string_view op, const KernelCall& call) {
+  constexpr int kNan = 0xff;
+  DeviceTensors tensors;
+  const std::vector<Tensor> inputs = tensors.Upload(call.inputs), outputs = tensors.Upload(call.outputs);
+  const int64_t bytes = PlannedWorkspace(op, call);
+  const DeviceMemory workspace(static_cast<size_t>(bytes), nullptr);
+  CUDA_CALL(cudaMemset(workspace.data(), kNan, static_cast<size_t>(bytes)));
+  KernelCall planned = call;
+  planned.inputs = inputs;
+  planned.outputs = outputs;
+  planned.workspace = workspace.data();
+  planned.workspace_bytes = bytes;
+  PrepareCudaKernel(op, planned);
+  FindCudaKernel(op)(planned);
+  CUDA_CALL(cudaDeviceSynchronize());
+  tensors.Download(call.outputs);
+}
+
+void SetTestedThreads(int) {}
+bool RefusesOnTheDevice() { return true; }
+
+}  // namespace espalier::testing
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
+    std::cout << "skipped: no NVIDIA GPU (" << cudaGetErrorString(code) << ")\n";
+    return 77;
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

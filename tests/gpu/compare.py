@@ -62,7 +62,7 @@ def graph(folder, checks):
 
 
 def nccl(folder, checks):
-    keys = ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "guard.on_nonfinite=skip", "guard.max_skips=1000"]
+    keys = ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "optimizer.lr=1e-6"]  # ranks that disagree must not get far
     # On a device without NCCL there is nothing but MPI to ask for.
     keys += ["run.transport=nccl"] if os.environ["ESPALIER_DEVICE"] == "cuda" else []
     graph, eager = (run(folder, name, keys, environment=more, ranks=8) for name, more in (("graph", SELF), ("eager", SELF | EAGER)))

@@ -2,7 +2,7 @@
 
     compare.py losses   the tiny deck in fp32 on the CPU and on the GPU: every loss and gradient norm to rtol 1e-4
     compare.py graph    steps replayed as a CUDA graph and steps issued one by one: bitwise equal
-    compare.py nccl     a 2 x 2 x 2 layout, every NCCL communicator one rank alone (values are not the program's): graph against no graph bitwise equal
+    compare.py nccl     dp 2 x cp 2 x tp 2, every NCCL communicator one rank alone (values are not the program's): graph against no graph bitwise equal
 
 More arguments are keys of every run's deck: on an emulated GPU a smaller model and fewer steps than these 20.
 """
@@ -62,7 +62,7 @@ def graph(folder, checks):
 
 
 def nccl(folder, checks):
-    keys = ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "optimizer.lr=1e-6"]  # ranks that disagree must not get far
+    keys = ["parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2", "optimizer.lr=1e-6"]  # no stages: one without the loss would have none
     # On a device without NCCL there is nothing but MPI to ask for.
     keys += ["run.transport=nccl"] if os.environ["ESPALIER_DEVICE"] == "cuda" else []
     graph, eager = (run(folder, name, keys, environment=more, ranks=8) for name, more in (("graph", SELF), ("eager", SELF | EAGER)))

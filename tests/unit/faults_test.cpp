@@ -480,7 +480,7 @@ TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
     for (size_t t = tensors.size(); t-- > 0; at += Volume(tensors[t].type.shape)) local[t] = {&tensors[t], at};
     return local;
   };
-  std::vector<float> state(297), loaded(297);
+  std::vector<float> state(286), loaded(286);
   std::iota(state.begin(), state.end(), 1.0f);
   SelfWorld world;
   {

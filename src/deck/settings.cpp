@@ -293,17 +293,45 @@ class FileReader {
   RawDeck deck_;
 };
 
+/// A text for the TOML library, which is not sound beyond ASCII: other bytes travel through it as words that the text does not hold.
+class AsciiForm {
+ public:
+  explicit AsciiForm(const std::string& text) {
+    while (text.find(lead_) != text.npos) lead_ += 'q';
+    for (char c : text) ascii_ += (c & 0x80) == 0 ? std::string(1, c) : fmt::format("{}{:02x}", lead_, static_cast<unsigned char>(c));
+  }
+
+  const std::string& ascii() const { return ascii_; }
+
+  std::string Back(std::string text) const {
+    for (size_t at = text.find(lead_); at != text.npos && at + lead_.size() + 2 <= text.size(); at = text.find(lead_, at + 1))
+      text.replace(at, lead_.size() + 2, 1, static_cast<char>(std::stoi(text.substr(at + lead_.size(), 2), nullptr, 16)));
+    return text;
+  }
+  std::optional<DeckValue> Back(std::optional<DeckValue> value) const {
+    if (!value) return value;
+    if (auto* text = std::get_if<std::string>(&*value)) *text = Back(*text);
+    if (auto* texts = std::get_if<std::vector<std::string>>(&*value))
+      for (std::string& text : *texts) text = Back(text);
+    return value;
+  }
+
+ private:
+  std::string lead_ = "Zq", ascii_;
+};
+
 /// The value of an override: TOML, or a bare word as a string. Dates and times are bare words: no key holds one.
 /// Sets `error` for what starts like a quoted string or a list and is none.
 std::optional<DeckValue> OverrideValue(const std::string& text, std::string& error) {
   if (LineOfLongKey(text) > 0) return error = kLongKey, std::nullopt;
+  const AsciiForm form(text);
   try {
-    const toml::table table = toml::parse("value = " + text);
+    const toml::table table = toml::parse("value = " + form.ascii());
     const toml::node* node = table.get("value");
     if (table.size() == 1 && node && !node->is_date() && !node->is_time() && !node->is_date_time())
-      return ToValue(*node);
+      return form.Back(ToValue(*node));
   } catch (const toml::parse_error& e) {
-    if (std::string_view("\"'[{").find(text[0]) != std::string_view::npos) error = std::string(e.description());
+    if (std::string_view("\"'[{").find(text[0]) != std::string_view::npos) error = form.Back(std::string(e.description()));
   }
   return text;
 }

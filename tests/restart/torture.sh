@@ -43,3 +43,6 @@ Part signals python3 -u "$root/tests/restart/signals.py" "$signals" "$state/sign
 Part hangs python3 -u "$root/tests/restart/hangs.py" "$hangs"
 Part faults "$state/bin/faults_test" --gtest_filter='Campaign.*:FullDisk.*' --gtest_brief=1
 Part fuzz "$root/tests/fuzz/run.sh" "$texts" "$files"
+if [[ ${1:-} == --full ]]; then
+  for part in unit mpi threads; do Part "sanitized-$part" "$root/tests/sanitize.sh" "$part"; done
+fi

@@ -271,6 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"run.dir=\xff", "an argument: is not UTF-8 without control characters"},
         OverrideCase{"run.dir=\"a\\u0000b\"", "run.dir=\"a\\u0000b\": must be UTF-8 without control characters"},
         OverrideCase{"run.dir=h\xc3\xa4user", ""},
+        OverrideCase{"run.dir={h\xc3\xa4=1}", "run.dir={h\xc3\xa4=1}: must be a string"},
         OverrideCase{"data.shuffle=yes", "data.shuffle=yes: must be true or false"},
         OverrideCase{"data.shuffle=1", "data.shuffle=1: must be true or false"}, OverrideCase{"data.shuffle=false", ""},
         OverrideCase{"precision.compute=bf61",
@@ -442,6 +443,11 @@ TEST(Mistakes, DamagedTextsNeverPassSilentlyNorCrash) {
 TEST(Mistakes, DeepNestingIsRefused) {
   const std::string deep = "x = " + std::string(100000, '[') + "\n";
   EXPECT_THAT(MistakesOfText(deep), testing::Contains(HasSubstr("small:1: not valid TOML")));
+}
+
+TEST(OverrideText, BytesBeyondAsciiPassTheTomlLibrary) {
+  for (const std::string text : {"Zq\xc3\xa4Z\xe2\x80\x83", "ZqZqq\xc3\xa4""41", "\xf0\x9f\x8c\xb3"})
+    for (const std::string quote : {"", "'", "\""}) EXPECT_EQ(Small({"run.dir=" + quote + text + quote}).run.dir, text);
 }
 
 std::string Dotted(int names) {

@@ -44,7 +44,7 @@ class Job:
         self.log = open(home + ".log", "w+", encoding="utf-8", errors="replace")
         self.launcher = subprocess.Popen(line, env=dict(environment, TMPDIR=self.temporary, ESPALIER_FAULT_HOLD=self.hold), stdin=subprocess.DEVNULL,
                                          stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
-        self.seen, self.namespace, self.ending_since = {self.launcher.pid}, None, None
+        self.seen, self.namespace, self.ending_since, self.released = {self.launcher.pid}, None, None, False
 
     def __enter__(self):
         return self
@@ -63,6 +63,9 @@ class Job:
 
     def look(self):
         """The processes that live now, but for the launcher; remembers them, and when the first death was seen, unless `ending_since` is set."""
+        if self.released:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.hold)
         living = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if stat(pid)[2] == self.launcher.pid and alive(pid)]
         self.seen.update(living)
         if self.ending_since is None and not all(map(alive, self.seen)):
@@ -96,7 +99,9 @@ class Job:
         return self.until(lambda: os.path.exists(self.hold))
 
     def release(self):
-        os.remove(self.hold)
+        """Also the ranks that come there later."""
+        self.released = True
+        self.look()
 
     def wait(self):
         """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike, or else the first

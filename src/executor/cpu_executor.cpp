@@ -43,7 +43,7 @@ void CpuExecutor::Begin() {
     RunCalls();
     AwaitLanes(ends_);
   } catch (const std::exception& error) {
-    Fail(error.what());
+    Fail(Describe(CurrentInstruction()) + ": " + error.what());
   }
   if (comm_ != nullptr) communication_->Finish();
   current_.store(-1, std::memory_order_relaxed);
@@ -72,23 +72,8 @@ void CpuExecutor::AwaitLanes(std::span<const Wait> waits) {
   times_.exposed_comm_ms += MillisecondsSince(begin);
 }
 
-/// Communication that failed has told its own `abort`; this lane only fell over it then.
-void CpuExecutor::Fail(const std::string& what) {
-  const bool ours = !lanes_.Failed();
-  const std::string message = Describe(CurrentInstruction()) + ": " + what;
-  std::exception_ptr thrown = std::make_exception_ptr(InvariantError(message));
-  lanes_.Fail();
-  try {
-    if (ours && abort_) abort_(message);
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  try {
-    if (comm_ != nullptr) communication_->Finish();
-  } catch (...) {
-    if (!ours) thrown = std::current_exception();
-  }
-  std::rethrow_exception(thrown);
+void CpuExecutor::Abandon() {
+  if (comm_ != nullptr) communication_->Finish();
 }
 
 }  // namespace espalier

@@ -120,6 +120,24 @@ float Executor::GetScalar(std::string_view name, int microbatch) const {
   return value;
 }
 
+/// Communication that failed has told its own `abort`; this thread only fell over it then.
+void Executor::Fail(const std::string& message) {
+  const bool ours = !lanes_.Failed();
+  std::exception_ptr thrown = std::make_exception_ptr(InvariantError(message));
+  lanes_.Fail();
+  try {
+    if (ours && abort_) abort_(message);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  try {
+    Abandon();
+  } catch (...) {
+    if (!ours) thrown = std::current_exception();
+  }
+  std::rethrow_exception(thrown);
+}
+
 std::string Executor::Describe(int index) const {
   return index < 0 ? "outside the step" : espalier::Describe(program_, index);
 }

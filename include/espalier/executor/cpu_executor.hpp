@@ -20,7 +20,7 @@ class CpuExecutor final : public Executor {
   void Fill(const Operand& place, const void* data, int64_t bytes) override;
   void RunCalls();
   void AwaitLanes(std::span<const Wait> waits);
-  [[noreturn]] void Fail(const std::string& what);
+  void Abandon() override;
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;

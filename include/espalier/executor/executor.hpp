@@ -97,6 +97,11 @@ class Executor {
   /// An input arrives from outside, for the next step.
   virtual void Fill(const Operand& place, const void* data, int64_t bytes) = 0;
 
+  /// Ends what is under way in other threads; the step has failed.
+  virtual void Abandon() = 0;
+  /// Tells `abort` why the step failed, and throws it.
+  [[noreturn]] void Fail(const std::string& message);
+
   const Op& OpOf(int instruction) const;
   const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
   /// The call as a kernel gets it.

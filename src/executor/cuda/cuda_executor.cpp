@@ -54,7 +54,7 @@ void CudaExecutor::Begin() {
     slots_.CopyResults(begun_ % kSlots, compute);
     Record(marks.done, compute);
   } catch (const std::exception& error) {
-    Fail(error.what());
+    FailHere(error.what());
   }
   current_.store(-1, std::memory_order_relaxed);
   ++begun_;
@@ -67,7 +67,7 @@ StepTimes CudaExecutor::End() {
     AwaitDone(MarksOf(ended_));
     times = TimesOf(ended_);
   } catch (const std::exception& error) {
-    Fail(error.what());
+    FailHere(error.what());
   }
   slots_.Keep(ended_ % kSlots);
   ++ended_;
@@ -122,24 +122,9 @@ float CudaExecutor::GetScalar(std::string_view name, int microbatch) const {
   return value;
 }
 
-/// Communication that failed has told its own `abort`; this thread only fell over it then.
-void CudaExecutor::Fail(const std::string& what) {
-  const bool ours = !lanes_.Failed();
+void CudaExecutor::FailHere(const std::string& what) {
   const int at = CurrentInstruction();
-  const std::string message = (at < 0 ? std::string("a step on the GPU") : Describe(at)) + ": " + what;
-  std::exception_ptr thrown = std::make_exception_ptr(InvariantError(message));
-  lanes_.Fail();
-  try {
-    if (ours && abort_) abort_(message);
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  try {
-    Abandon();
-  } catch (...) {
-    if (!ours) thrown = std::current_exception();
-  }
-  std::rethrow_exception(thrown);
+  Fail((at < 0 ? std::string("a step on the GPU") : Describe(at)) + ": " + what);
 }
 
 }  // namespace espalier::cuda

@@ -26,8 +26,6 @@ class CudaExecutor : public Executor {
   virtual void IssueStep(cudaEvent_t began) = 0;
   /// Called while a step is awaited: shows how far the device is, throws what has gone wrong elsewhere.
   virtual void Look() {}
-  /// Ends what is under way elsewhere; the step has failed.
-  virtual void Abandon() {}
 
   void IssueKernel(const Call& call);
   /// Issued before and after what the compute lane waits for, so that the times of the step tell it apart.
@@ -51,7 +49,7 @@ class CudaExecutor : public Executor {
   void Fill(const Operand& place, const void* data, int64_t bytes) final;
   void AwaitDone(Marks& marks);
   StepTimes TimesOf(int step);
-  [[noreturn]] void Fail(const std::string& what);
+  [[noreturn]] void FailHere(const std::string& what);
 
   StepSlots slots_;
   std::array<Marks, kMarks> marks_;

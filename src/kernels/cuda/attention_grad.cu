@@ -30,9 +30,7 @@ __global__ void __launch_bounds__(kThreads) BackwardQueries(AttentionExtents a, 
   SHARED_ARRAY(float, memory);
   const Shared s(memory);
   const Place at;
-  const int64_t heads = a.batch * a.heads, tile = (a.queries + kTile - 1) / kTile - 1 - int64_t{blockIdx.x} / heads;
-  const int64_t batch = int64_t{blockIdx.x} % heads / a.heads, head = int64_t{blockIdx.x} % a.heads;
-  const int64_t kv_head = head * a.kv_heads / a.heads, query = tile * kTile;
+  const auto [batch, head, kv_head, query] = QueryTileOfBlock(a);
   const float scale = 1.0f / sqrtf(static_cast<float>(a.head_dim));
   const TileRows<T> q = RowsOf<T>(in.q, a, batch, a.queries, a.heads, head, query);
   const TileRows<T> d_o = RowsOf<T>(in.d_o, a, batch, a.queries, a.heads, head, query);

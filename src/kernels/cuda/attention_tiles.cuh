@@ -42,6 +42,17 @@ struct Place {
   __device__ int Column(int j) const { return x + kSide * j; }
 };
 
+/// 64 queries of one head, from `query` on.
+struct QueryTile {
+  int64_t batch, head, kv_head, query;
+};
+
+/// Those of this block: of the last queries first, which see most keys.
+__device__ inline QueryTile QueryTileOfBlock(const AttentionExtents& a) {
+  const int64_t block = blockIdx.x, heads = a.batch * a.heads, head = block % a.heads;
+  return {block % heads / a.heads, head, head * a.kv_heads / a.heads, ((a.queries + kTile - 1) / kTile - 1 - block / heads) * kTile};
+}
+
 /// Up to 64 rows of one head in a [b,rows,heads e] tensor; what lies beyond `count` counts as 0.
 template <typename T>
 struct TileRows {

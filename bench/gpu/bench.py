@@ -6,7 +6,7 @@ both sides; the decks stand beside this file. The batch fills the memory: of the
 
 Each round runs every way to train for --steps steps, of which the first --warmup do not count, and the bare products of the model.
 Prints medians: tokens/s, the ratio to torch.compile, model flops utilisation against the datasheet, causal and full, and the step's
-rate over that of the bare products."""
+rate over that of the bare products. One more short run of Espalier shows where a step's time goes by kind of instruction."""
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
 import sides, table
@@ -15,6 +15,8 @@ from sides import Failed
 
 # Dense bf16, in TFLOP/s, by NVIDIA's datasheets; a name stands for all that begin with it.
 DATASHEET = {"NVIDIA H200": 989.4, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 NVL": 835.5, "NVIDIA H100 PCIe": 756.5, "NVIDIA A100": 312.0}
+TIMED_STEPS = 5       # of the run whose last step is timed instruction by instruction
+LEAST_SECONDS = 60    # for it, whatever the rounds took
 SHAPES = ["124m", "1.5b", "8b-4k", "8b-8k"]
 WAYS = {  # name -> deck keys of Espalier, or flags of torch_llama.py
     "espalier": ["run.deterministic=true"],
@@ -46,10 +48,11 @@ def turn(shape, way, seconds):
 
 
 class Results:
-    """What the turns of a shape measured: milliseconds by way, what each way said last, why it failed, TFLOP/s of bare products."""
+    """What the turns of a shape measured: milliseconds by way, what each way said last, why it failed, TFLOP/s of bare products, and a step of
+    Espalier instruction by instruction."""
 
     def __init__(self, ways):
-        self.ms, self.said, self.failed, self.products = {way: [] for way in ways}, {}, {}, []
+        self.ms, self.said, self.failed, self.products, self.times = {way: [] for way in ways}, {}, {}, [], None
 
     def attempt(self, way, f):
         """f(), unless the way has failed before."""
@@ -72,6 +75,10 @@ class Results:
         self.ms[way] += ms
         print(f"  {way}: {statistics.median(ms):.1f} ms a step ({min(ms):.1f} to {max(ms):.1f})", flush=True)
 
+    def time_instructions(self, shape, seconds):
+        """In the last of a few steps, behind those in which libraries make themselves ready."""
+        self.times = sides.espalier_times(shape.o.espalier, shape.deck, [*shape.overrides(), *WAYS["espalier"]], TIMED_STEPS, seconds)
+
 
 def rounds(shape, o, ways):
     """Rounds in turn, as many as were asked for or as there is time for."""
@@ -84,6 +91,7 @@ def rounds(shape, o, ways):
             print(f"  {n} of {o.rounds} rounds: no time for more within {o.seconds} s")
             break
         results.measure(shape, end)
+    results.attempt("espalier", lambda: results.time_instructions(shape, max(LEAST_SECONDS, end - time.monotonic())))
     return results
 
 

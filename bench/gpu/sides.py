@@ -1,5 +1,5 @@
 """One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library only."""
-import json, os, signal, subprocess, tempfile, time
+import contextlib, json, os, signal, subprocess, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -31,24 +31,46 @@ def read_steps(path):
     return [line for line in lines if "loss" in line]
 
 
+def read_times(path):
+    """The table of ESPALIER_INSTRUCTION_TIMES, once it is written to its end; else None."""
+    with contextlib.suppress(OSError, ValueError):
+        with open(path) as file:
+            return json.load(file)
+    return None
+
+
+def run_until(done, folder, command, seconds, environment=None):
+    """Runs Espalier until done() holds, and kills it then, before it saves gigabytes. If it never holds, Failed gives the last words."""
+    log = os.path.join(folder, "log")
+    with open(log, "w") as output:
+        run = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        end = time.monotonic() + seconds
+        while not done() and run.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    if not done():
+        with open(log) as file:
+            raise Failed(last_words(file.read()))
+
+
 def espalier(executable, deck, overrides, steps, seconds):
-    """Milliseconds and the other step fields of metrics.jsonl. The run is killed after its last step, before it saves gigabytes."""
+    """Milliseconds and the other step fields of metrics.jsonl."""
     with tempfile.TemporaryDirectory() as folder:
-        path, log = os.path.join(folder, "metrics.jsonl"), os.path.join(folder, "log")
-        with open(log, "w") as output:
-            run = subprocess.Popen([executable, "run", deck, "-d", folder, *overrides], stdout=output, stderr=subprocess.STDOUT)
-        try:
-            end = time.monotonic() + seconds
-            while len(read_steps(path)) < steps and run.poll() is None and time.monotonic() < end:
-                time.sleep(0.1)
-        finally:
-            run.send_signal(signal.SIGKILL)
-            run.wait()
-        found = read_steps(path)[:steps]
-        if len(found) < steps:
-            with open(log) as file:
-                raise Failed(f"{len(found)} of {steps} steps: {last_words(file.read())}")
-        return {"ms": [line["step_ms"] for line in found], "steps": found}
+        found = lambda: read_steps(os.path.join(folder, "metrics.jsonl"))[:steps]
+        run_until(lambda: len(found()) == steps, folder, [executable, "run", deck, "-d", folder, *overrides], seconds)
+        return {"ms": [line["step_ms"] for line in found()], "steps": found()}
+
+
+def espalier_times(executable, deck, overrides, steps, seconds):
+    """Where the last of so many steps went, instruction by instruction (ESPALIER_INSTRUCTION_TIMES)."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "times.json")
+        command = [executable, "run", deck, "-d", folder, *overrides, f"run.steps={steps}"]
+        run_until(lambda: read_times(path + ".0"), folder, command, seconds, dict(os.environ, ESPALIER_INSTRUCTION_TIMES=path))
+        return read_times(path + ".0")
 
 
 def pytorch(python, deck, device, steps, seconds, flags):

@@ -30,8 +30,11 @@ def show(shape, results, peak):
         print(f"{way:<22} failed: {reason}")
     print(f"bare products: {bare:.1f} TFLOP/s" + (f", {bare / peak:.1%} of the datasheet's {peak}" if peak else ""))
     parts(shape, results, found, bare)
+    kinds = by_kind(results.times) if results.times else []
+    show_kinds(results.times, kinds)
     return {"shape": shape.name, "layers": shape.layers, "micro": shape.micro, "tokens_per_step": shape.tokens(),
-            "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products, "rows": found, "failed": results.failed}
+            "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products, "rows": found, "failed": results.failed,
+            "instruction_kinds": kinds}
 
 
 def parts(shape, results, found, bare):
@@ -41,3 +44,26 @@ def parts(shape, results, found, bare):
         ms = {key: statistics.median(s[key] for s in steps) for key in ("compute_ms", "exposed_comm_ms", "idle_ms", "data_ms")}
         print(f"{way}, ms of a step: " + ", ".join(f"{key[:-3].replace('_', ' ')} {value:.1f}" for key, value in ms.items())
               + f"; its products alone at the bare rate: {shape.product_flops() / bare / 1e9:.1f}")
+
+
+def by_kind(times):
+    """A row for every kind of instruction on the compute lane, the longest first, and one for what none of them took."""
+    rows = {}
+    for row in (r for r in times["instructions"] if r["lane"] == "compute"):
+        total = rows.setdefault(row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0, "flops": 0})
+        for key in ("count", "seconds", "flops"):
+            total[key] += row[key]
+    found = sorted(rows.values(), key=lambda row: -row["seconds"])
+    rest = times["wall_s"] - sum(row["seconds"] for row in found)
+    return [dict(row, share=row["seconds"] / times["wall_s"]) for row in [*found, {"kind": "(between them)", "count": 0, "seconds": rest, "flops": 0}]]
+
+
+def show_kinds(times, kinds):
+    """Rates where an op has a cost: products and attention."""
+    if not kinds:
+        return
+    print(f"a step of {1e3 * times['wall_s']:.1f} ms, issued with a clock on every instruction:")
+    print(f"{'':<24} {'share':>6} {'ms':>9} {'count':>6} {'TFLOP/s':>8}")
+    for row in kinds:
+        rate = 1e-12 * row["flops"] / row["seconds"] if row["flops"] and row["seconds"] else None
+        print(f"{row['kind']:<24} {row['share']:>6.1%} {1e3 * row['seconds']:>9.3f} {row['count']:>6} {text(rate, '.2f'):>8}")

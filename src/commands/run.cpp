@@ -19,6 +19,7 @@
 #include "commands/run/ending.hpp"
 #include "commands/run/evaluation.hpp"
 #include "commands/run/guard.hpp"
+#include "commands/run/instruction_times.hpp"
 #include "commands/run/programs.hpp"
 #include "commands/run/start.hpp"
 #include "commands/run/stop_signals.hpp"
@@ -81,6 +82,7 @@ class Training {
     asked_ = EffectiveDeck(deck());
     device_ = ChooseDevice(start_.loaded.deck, world_, mpi_);
     programs_.emplace(deck(), world_, mpi_, *device_);
+    Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
   }
@@ -198,6 +200,7 @@ class Training {
     Executor& executor = *programs_->train().executor;
     executor.SetScalar("lr", static_cast<float>(next.lr));
     executor.SetScalar("step", static_cast<float>(step));
+    instruction_times_->Before(step);
     watch_->InStep(step);
     executor.Begin();
     under_way_.push_back(next);
@@ -207,6 +210,7 @@ class Training {
     watch_->InStep(oldest.step);
     const StepTimes times = programs_->train().executor->End();
     watch_->EndStep();
+    instruction_times_->After(oldest.step, times);
     under_way_.pop_front();
     ++step_;
     last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
@@ -299,6 +303,7 @@ class Training {
   std::string asked_;  ///< the deck before its device was chosen
   std::unique_ptr<Device> device_;
   std::optional<Programs> programs_;
+  std::optional<InstructionTimes> instruction_times_;
   std::optional<Watch> watch_;
   std::optional<Guard> guard_;
   std::unique_ptr<TokenSource> source_;

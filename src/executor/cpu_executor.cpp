@@ -28,7 +28,26 @@ CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, A
                          KernelFinder find_kernel, Abort abort)
     : Executor(program, coordinate, arena, find_kernel, std::move(abort)), communication_(communication) {
   CHECK(exchanges_.empty() || communication != nullptr, "the program communicates, but there is nothing to communicate with");
+  AddClocks();
   if (!exchanges_.empty()) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
+}
+
+void CpuExecutor::AddClocks() {
+  for (CommInstruction& exchange : exchanges_) {
+    const auto index = static_cast<size_t>(exchange.index);
+    exchange.before = [this, index] {
+      if (timed_) began_[index] = Clock::now();
+    };
+    exchange.after = [this, index] {
+      if (timed_) instruction_ms_[index] = MillisecondsSince(began_[index]);
+    };
+  }
+}
+
+void CpuExecutor::TimeNextStep() {
+  instruction_ms_.assign(program_.instructions.size(), 0);
+  began_.resize(program_.instructions.size());
+  timed_ = true;
 }
 
 void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) { arena_.Write(arena_.At(place.offset, bytes), data, bytes); }
@@ -46,6 +65,7 @@ void CpuExecutor::Begin() {
     Fail(Describe(CurrentInstruction()) + ": " + error.what());
   }
   if (comm_ != nullptr) communication_->Finish();
+  timed_ = false;
   current_.store(-1, std::memory_order_relaxed);
   times_.step_ms = MillisecondsSince(begin);
   times_.idle_ms = std::max(0.0, times_.step_ms - times_.compute_ms - times_.exposed_comm_ms);
@@ -59,7 +79,9 @@ void CpuExecutor::RunCalls() {
     const InstructionFault fault = FaultAtInstruction(call.index);
     if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call));
     if (fault == InstructionFault::kNan) Spoil(call.outputs);
-    times_.compute_ms += MillisecondsSince(begin);
+    const double ms = MillisecondsSince(begin);
+    times_.compute_ms += ms;
+    if (timed_) instruction_ms_[static_cast<size_t>(call.index)] = ms;
     arena_.Use(call.end);
     lanes_.Raise(Lane::kCompute);
   }

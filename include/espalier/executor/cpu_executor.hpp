@@ -2,6 +2,8 @@
 // handed over at the start of the step and run beside them; waits order the two.
 #pragma once
 
+#include <chrono>
+
 #include "espalier/executor/executor.hpp"
 
 namespace espalier {
@@ -15,16 +17,21 @@ class CpuExecutor final : public Executor {
   /// Runs the whole step.
   void Begin() override;
   StepTimes End() override { return times_; }
+  void TimeNextStep() override;
 
  private:
   void Fill(const Operand& place, const void* data, int64_t bytes) override;
   void RunCalls();
   void AwaitLanes(std::span<const Wait> waits);
   void Abandon() override;
+  /// A clock around every exchange, for steps that are timed.
+  void AddClocks();
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
-  StepTimes times_;  ///< of the last step
+  StepTimes times_;     ///< of the last step
+  bool timed_ = false;  ///< the step that is begun next, or under way, keeps a clock on every instruction
+  std::vector<std::chrono::steady_clock::time_point> began_;  ///< by instruction, of exchanges, in a step that is timed
 };
 
 }  // namespace espalier

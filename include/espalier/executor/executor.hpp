@@ -63,6 +63,12 @@ class Executor {
     return End();
   }
 
+  /// The step that is begun next keeps a clock on every instruction; a device that replays steps issues this one.
+  virtual void TimeNextStep() = 0;
+  /// Of the step that was timed, once it was awaited, by index in Program::instructions: milliseconds from when what the instruction waits
+  /// for is there until it is finished. A message's hold the wait for its peer.
+  const std::vector<double>& instruction_ms() const { return instruction_ms_; }
+
   /// An fp32 scalar. A result (loss, norm) is that of the step last awaited; for any other no step may be under way.
   virtual float GetScalar(std::string_view name, int microbatch = -1) const;
 
@@ -117,6 +123,7 @@ class Executor {
   int64_t persistent_end_ = 0;  ///< of the highest buffer that no call names: persistent ones and those of communication
   LaneCounts lanes_;
   std::atomic<int> current_{-1};
+  std::vector<double> instruction_ms_;  ///< empty: no step was timed
 
  private:
   Tensor Resolve(const Operand& operand) const;

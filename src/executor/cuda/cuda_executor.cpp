@@ -39,6 +39,12 @@ void CudaExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
   slots_.Set(begun_ % kSlots, place, data, bytes);
 }
 
+void CudaExecutor::TimeNextStep() {
+  CHECK(timed_ < ended_, "a step that is timed is under way");
+  clock_.emplace(program_.instructions.size());
+  timed_ = begun_;
+}
+
 void CudaExecutor::Begin() {
   CHECK(begun_ - ended_ < kSlots, "{} steps are under way", begun_ - ended_);
   Marks& marks = MarksOf(begun_);
@@ -66,6 +72,7 @@ StepTimes CudaExecutor::End() {
   try {
     AwaitDone(MarksOf(ended_));
     times = TimesOf(ended_);
+    if (timed_ == ended_) instruction_ms_ = clock_->Read();
   } catch (const std::exception& error) {
     FailHere(error.what());
   }
@@ -101,10 +108,12 @@ StepTimes CudaExecutor::TimesOf(int step) {
 void CudaExecutor::IssueKernel(const Call& call) {
   current_.store(call.index, std::memory_order_relaxed);
   const InstructionFault fault = FaultAtInstruction(call.index);
+  if (Clock() != nullptr) Clock()->Begins(call.index, streams_.Compute());
   if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call, streams_.Compute()));
   if (fault == InstructionFault::kNan)
     if (const auto x = std::ranges::find_if(call.outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; }); x != call.outputs.end())
       CUDA_CALL(cudaMemcpyAsync(x->data, nan_.data(), sizeof(float), cudaMemcpyDeviceToDevice, streams_.Compute()));
+  if (Clock() != nullptr) Clock()->Ends(call.index, streams_.Compute());
   arena_.Use(call.end);
 }
 

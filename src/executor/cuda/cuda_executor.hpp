@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "espalier/executor/executor.hpp"
+#include "instruction_clock.hpp"
 #include "lane_events.hpp"
 #include "step_slots.hpp"
 
@@ -17,6 +19,7 @@ class CudaExecutor : public Executor {
   int StepsAhead() const override { return kSlots - 1; }
   void Begin() final;
   StepTimes End() final;
+  void TimeNextStep() final;
   float GetScalar(std::string_view name, int microbatch = -1) const override;
 
  protected:
@@ -31,6 +34,8 @@ class CudaExecutor : public Executor {
   /// Issued before and after what the compute lane waits for, so that the times of the step tell it apart.
   void MarkWait();
   int begun() const { return begun_; }
+  /// The clock of the step that is being issued; null if it is not timed.
+  const InstructionClock* Clock() const { return timed_ == begun_ ? &*clock_ : nullptr; }
 
   Streams& streams_;
   LaneEvents events_;
@@ -55,6 +60,8 @@ class CudaExecutor : public Executor {
   std::array<Marks, kMarks> marks_;
   DeviceMemory nan_;
   int begun_ = 0, ended_ = 0;  ///< steps
+  int timed_ = -1;             ///< the one that keeps a clock on every instruction
+  std::optional<InstructionClock> clock_;
 };
 
 }  // namespace espalier::cuda

@@ -51,6 +51,7 @@ void StagedExecutor::Fetch(const CommInstruction& instruction) {
   const cudaStream_t copy = streams_.Of(Lane::kCopy);
   for (const Wait& wait : instruction.instruction->waits)
     if (wait.lane == Lane::kCompute) events_.Await(wait, copy);
+  if (Clock() != nullptr) Clock()->Begins(instruction.index, copy);
   for (const Tensor& input : instruction.inputs)
     CUDA_CALL(cudaMemcpyAsync(mirror_->Of(input.data), input.data, static_cast<size_t>(BytesOf(input)), cudaMemcpyDeviceToHost, copy));
   CUDA_CALL(cudaStreamSynchronize(copy));
@@ -60,6 +61,7 @@ void StagedExecutor::Deliver(const CommInstruction& instruction) {
   const cudaStream_t copy = streams_.Of(Lane::kCopy);
   for (const Tensor& output : instruction.outputs)
     CUDA_CALL(cudaMemcpyAsync(output.data, mirror_->Of(output.data), static_cast<size_t>(BytesOf(output)), cudaMemcpyHostToDevice, copy));
+  if (Clock() != nullptr) Clock()->Ends(instruction.index, copy);
   CUDA_CALL(cudaStreamSynchronize(copy));
 }
 

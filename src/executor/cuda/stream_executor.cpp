@@ -43,8 +43,9 @@ void StreamExecutor::IssueStep(cudaEvent_t) {
   CUDA_CALL(cudaGraphLaunch(graph_, streams_.Compute()));
 }
 
-/// Libraries may still make themselves ready in the first step; a fault on purpose needs the instructions one by one.
-bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed(); }
+/// Libraries may still make themselves ready in the first step; a fault on purpose needs the instructions one by one, and so does a clock
+/// on each.
+bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed() && Clock() == nullptr; }
 
 void StreamExecutor::Capture() {
   cudaGraph_t graph = nullptr;
@@ -68,10 +69,16 @@ void StreamExecutor::Issue(bool captured) {
     if (computes)
       IssueKernel(calls_[call++]);
     else
-      communication_->Issue(*comm_, exchange++, stream);
+      IssueExchange(exchange++, static_cast<int>(&i - program_.instructions.data()), stream);
     Finished(i.lane, ++issued[static_cast<size_t>(i.lane)], stream);
   }
   Join();
+}
+
+void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stream) {
+  if (Clock() != nullptr) Clock()->Begins(index, stream);
+  communication_->Issue(*comm_, exchange, stream);
+  if (Clock() != nullptr) Clock()->Ends(index, stream);
 }
 
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {

@@ -27,6 +27,8 @@ class StreamExecutor final : public CudaExecutor {
   void Capture();
   /// Issues the step; while it is captured, without marks.
   void Issue(bool captured);
+  /// The `exchange`-th communication instruction, `index` in the program.
+  void IssueExchange(size_t exchange, int index, cudaStream_t stream);
   void Fork();
   void Join();
   void Finished(Lane lane, int count, cudaStream_t stream);

@@ -1,0 +1,80 @@
+#include "commands/run/instruction_times.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+struct Sum {
+  int count = 0;
+  double ms = 0, flops = 0;
+};
+
+bool Write(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  return static_cast<bool>(file.flush());
+}
+
+}  // namespace
+
+InstructionTimes::InstructionTimes(const Deck& deck, const Programs& programs, int rank)
+    : programs_(programs), device_(deck.run.device), rank_(rank), last_(deck.run.steps) {
+  const char* file = std::getenv("ESPALIER_INSTRUCTION_TIMES");
+  if (file == nullptr) return;
+  path_ = fmt::format("{}.{}", file, rank);
+  if (!Write(path_, ""))
+    throw UserError(ExitStatus::kFault, fmt::format("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written; name a file in a folder that is there", path_));
+}
+
+void InstructionTimes::Before(int64_t step) const {
+  if (!path_.empty() && step == last_) programs_.train().executor->TimeNextStep();
+}
+
+/// The other ranks go on, so a table that cannot be written is no reason to stop.
+void InstructionTimes::After(int64_t step, const StepTimes& times) const {
+  if (!path_.empty() && step == last_ && !Write(path_, Table(step, times))) spdlog::warn("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written", path_);
+}
+
+std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const {
+  const Program& program = programs_.train().program;
+  std::map<std::tuple<std::string_view, std::string_view, std::string_view>, Sum> sums;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+    Sum& sum = sums[{Name(instruction.lane), Name(op.role), op.kind}];
+    ++sum.count;
+    sum.ms += programs_.train().executor->instruction_ms()[i];
+    sum.flops += FlopsOf(instruction);
+  }
+  nlohmann::ordered_json table = {{"step", step}, {"rank", rank_}, {"device", device_}, {"wall_s", times.step_ms / 1e3}, {"instructions", nlohmann::json::array()}};
+  for (const auto& [key, sum] : sums)
+    table["instructions"].push_back(nlohmann::ordered_json{{"lane", std::get<0>(key)}, {"role", std::get<1>(key)}, {"kind", std::get<2>(key)},
+                                                           {"count", sum.count}, {"seconds", sum.ms / 1e3}, {"flops", sum.flops}});
+  return table.dump(1) + "\n";
+}
+
+/// Of a kernel that its op gives a cost, with this rank's shapes.
+double InstructionTimes::FlopsOf(const Instruction& instruction) const {
+  const Program& program = programs_.train().program;
+  const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+  if (instruction.lane != Lane::kCompute || Define(op.kind).flops == nullptr) return 0;
+  const auto type = [&](int value) -> const Type& { return program.graph->values[static_cast<size_t>(value)].type; };
+  const auto shape = [&](int value) { return ExtentsOf(LocalBox(type(value), program.mesh, programs_.coordinate())); };
+  LocalOp local{op, {}, {}, type(op.inputs[0]).dtype};
+  for (int value : op.inputs) local.inputs.push_back(shape(value));
+  for (int value : op.outputs) local.outputs.push_back(shape(value));
+  return Define(op.kind).flops(local);
+}
+
+}  // namespace espalier

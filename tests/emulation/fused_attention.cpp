@@ -1,16 +1,181 @@
-// There is no cuDNN here: the plain kernels take every call.
+// Attention as a plain loop, in the place of src/kernels/cuda/fused_attention.cpp: bf16 there and back, fp32 inside, in the library's
+// masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it, `say` prints on stderr what is prepared.
 #include "kernels/cuda/fused_attention.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulate.hpp"
 #include "espalier/util/error.hpp"
+#include "fused_attention_calls.hpp"
+#include "kernels/cuda/prepare.hpp"
+
+namespace espalier {
+namespace {
+
+int64_t calls = 0;
+
+}  // namespace
+
+int64_t emulation::FusedAttentionCalls() { return calls; }
+
+}  // namespace espalier
 
 namespace espalier::cuda {
+namespace {
 
-int FusedAttentionMajor() { return 0; }
+bool IsEmulated(std::string_view how) {
+  const char* is = std::getenv("ESPALIER_EMULATED_CUDNN");
+  return is != nullptr && is == how;
+}
 
-bool PrepareFusedAttention(const FusedCall&, int64_t) { return false; }
-bool PrepareFusedAttentionGrad(const FusedCall&, int64_t) { return false; }
+/// Rows of one head as fp32 [rows, e].
+struct Rows {
+  std::vector<float> values;
+  size_t e;
 
-void FusedAttention(const FusedCall&, const FusedMemory&, cudaStream_t) { CHECK(false, "no cuDNN is emulated"); }
-void FusedAttentionGrad(const FusedCall&, const FusedMemory&, cudaStream_t) { CHECK(false, "no cuDNN is emulated"); }
+  Rows(int64_t rows, int64_t head_dim) : values(static_cast<size_t>(rows * head_dim)), e(static_cast<size_t>(head_dim)) {}
+  float* operator[](int64_t row) { return values.data() + static_cast<size_t>(row) * e; }
+  const float* operator[](int64_t row) const { return values.data() + static_cast<size_t>(row) * e; }
+};
+
+/// Rows of one head in a tensor [b,rows,heads e].
+struct Place {
+  int64_t batch, rows, heads, head, head_dim;
+  Bf16* At(void* x, int64_t row) const { return static_cast<Bf16*>(x) + ((batch * rows + row) * heads + head) * head_dim; }
+};
+
+Rows Load(void* x, const Place& at, int64_t rows) {
+  Rows loaded(rows, at.head_dim);
+  for (int64_t i = 0; i < rows; ++i) std::transform(at.At(x, i), at.At(x, i) + at.head_dim, loaded[i], [](Bf16 y) { return ToFloat(y); });
+  return loaded;
+}
+
+void Store(const Rows& rows, void* x, const Place& at) {
+  for (int64_t i = 0; i * at.head_dim < std::ssize(rows.values); ++i) std::transform(rows[i], rows[i] + at.head_dim, at.At(x, i), [](float y) { return ToBf16(y); });
+}
+
+float Dot(const float* a, const float* b, size_t e) {
+  float sum = 0;
+  for (size_t c = 0; c < e; ++c) sum += a[c] * b[c];
+  return sum;
+}
+
+void Add(float weight, const float* x, float* sum, size_t e) {
+  for (size_t c = 0; c < e; ++c) sum[c] += weight * x[c];
+}
+
+/// One head of queries in one sequence of a call.
+struct Head {
+  const FusedCall& call;
+  int64_t batch, head;
+
+  const AttentionSizes& sizes() const { return call.sizes; }
+  Place Queries(int64_t rows) const { return {batch, rows, sizes().heads, head, sizes().head_dim}; }
+  Place Keys(int64_t rows) const { return {batch, rows, sizes().kv_heads, head * sizes().kv_heads / sizes().heads, sizes().head_dim}; }
+  int64_t Visible(int64_t query) const { return call.causal ? query + 1 : sizes().keys; }
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(sizes().head_dim)); }
+  float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * sizes().heads + head) * sizes().queries; }
+};
+
+void Forward(const Head& h, const FusedMemory& m) {
+  const AttentionSizes& s = h.sizes();
+  const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), k = Load(m.k, h.Keys(h.call.key_rows), s.keys), v = Load(m.v, h.Keys(h.call.key_rows), s.keys);
+  Rows o(s.queries, s.head_dim);
+  std::vector<float> p(static_cast<size_t>(s.keys));
+  for (int64_t i = 0; i < s.queries; ++i) {
+    const std::span<float> seen(p.data(), static_cast<size_t>(h.Visible(i)));
+    for (size_t j = 0; j < seen.size(); ++j) seen[j] = h.Scale() * Dot(q[i], k[static_cast<int64_t>(j)], q.e);
+    const float largest = *std::ranges::max_element(seen);
+    float sum = 0;
+    for (float& x : seen) sum += x = std::exp(x - largest);
+    for (size_t j = 0; j < seen.size(); ++j) Add(seen[j] / sum, v[static_cast<int64_t>(j)], o[i], o.e);
+    h.Lse(m.lse)[i] = largest + std::log(sum);
+  }
+  Store(o, m.o, h.Queries(s.queries));
+}
+
+/// What one head of queries adds to dk and dv, and its dq.
+void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
+  const AttentionSizes& s = h.sizes();
+  const Place queries = h.Queries(h.call.query_rows), keys = h.Keys(h.call.key_rows);
+  const Rows q = Load(m.q, queries, s.queries), o = Load(m.o, queries, s.queries), d_o = Load(m.d_o, queries, s.queries);
+  const Rows k = Load(m.k, keys, s.keys), v = Load(m.v, keys, s.keys);
+  Rows dq(s.queries, s.head_dim);
+  for (int64_t i = 0; i < s.queries; ++i) {
+    const float mean = Dot(o[i], d_o[i], o.e), lse = h.Lse(m.lse)[i];
+    for (int64_t j = 0; j < h.Visible(i); ++j) {
+      const float p = std::exp(h.Scale() * Dot(q[i], k[j], q.e) - lse), ds = h.Scale() * p * (Dot(d_o[i], v[j], v.e) - mean);
+      Add(p, d_o[i], dv[j], v.e);
+      Add(ds, k[j], dq[i], k.e);
+      Add(ds, q[i], dk[j], q.e);
+    }
+  }
+  Store(dq, m.dq, h.Queries(s.queries));
+}
+
+void BackwardOfKeys(const FusedCall& call, const FusedMemory& m, int64_t batch, int64_t kv_head) {
+  const AttentionSizes& s = call.sizes;
+  const int64_t group = s.heads / s.kv_heads;
+  Rows dk(s.keys, s.head_dim), dv = dk;
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) Backward({call, batch, head}, m, dk, dv);
+  const Place at = Head{call, batch, kv_head * group}.Keys(s.keys);
+  Store(dk, m.dk, at);
+  Store(dv, m.dv, at);
+}
+
+/// The library leaves in its workspace what it likes.
+void Scribble(const FusedMemory& m) {
+  const Workspace workspace = AlignedWorkspace(m.workspace, m.workspace_bytes);
+  std::memset(workspace.data, 0xff, static_cast<size_t>(workspace.bytes));
+}
+
+bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t workspace_bytes) {
+  const AttentionSizes& s = call.sizes;
+  const std::string text = fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}", what, s.batch, s.queries, s.heads, s.head_dim, s.keys, s.kv_heads,
+                                       call.causal ? "causal" : "not causal");
+  CHECK(wanted <= UsableBytes(workspace_bytes), "{} may use {} bytes, {} are left", text, wanted, UsableBytes(workspace_bytes));
+  CHECK(!call.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
+  static std::set<std::string> said;
+  if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);
+  return true;
+}
+
+}  // namespace
+
+int FusedAttentionMajor() { return IsEmulated("none") ? 0 : 9; }
+
+bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
+  return Prepare("attention", call, FusedAttentionBytes(call.sizes), workspace_bytes);
+}
+bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
+  return Prepare("attention_grad", call, FusedAttentionGradBytes(call.sizes), workspace_bytes);
+}
+
+void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
+  ++calls;
+  emulation::issue(stream, [=] {
+    Scribble(memory);
+    for (int64_t batch = 0; batch < call.sizes.batch; ++batch)
+      for (int64_t head = 0; head < call.sizes.heads; ++head) Forward({call, batch, head}, memory);
+  });
+}
+
+void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
+  ++calls;
+  emulation::issue(stream, [=] {
+    Scribble(memory);
+    for (int64_t batch = 0; batch < call.sizes.batch; ++batch)
+      for (int64_t kv_head = 0; kv_head < call.sizes.kv_heads; ++kv_head) BackwardOfKeys(call, memory, batch, kv_head);
+  });
+}
 
 }  // namespace espalier::cuda

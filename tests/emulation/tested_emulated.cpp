@@ -11,12 +11,15 @@ bool IsTested(std::string_view op) { return FindCudaKernel(op) != nullptr; }
 
 void RunTested(std::string_view op, const KernelCall& call) {
   constexpr unsigned char kNan = 0xff, kGuard = 0xa5;
-  constexpr size_t kGuardBytes = 64;
+  constexpr size_t kGuardBytes = 64, kAlignment = cuda::kWorkspaceAlignment;
   const auto bytes = static_cast<size_t>(PlannedWorkspace(op, call));
-  std::vector<unsigned char> workspace(bytes + kGuardBytes, kGuard);
-  std::fill_n(workspace.begin(), bytes, kNan);
+  // As far before a multiple of what libraries want as a buffer may lie.
+  std::vector<unsigned char> workspace(bytes + kGuardBytes + 2 * kAlignment, kGuard);
+  const size_t begin = kAlignment - reinterpret_cast<uintptr_t>(workspace.data()) % kAlignment + cuda::kBufferAlignment;
+  workspace.resize(begin + bytes + kGuardBytes);
+  std::fill_n(workspace.begin() + static_cast<std::ptrdiff_t>(begin), bytes, kNan);
   KernelCall planned = call;
-  planned.workspace = workspace.data();
+  planned.workspace = workspace.data() + begin;
   planned.workspace_bytes = static_cast<int64_t>(bytes);
   PrepareCudaKernel(op, planned);
   FindCudaKernel(op)(planned);

@@ -7,7 +7,17 @@ namespace espalier {
 namespace {
 
 constexpr AttentionSizes kLayer{4, 2048, 2048, 32, 8, 128};
-constexpr AttentionDemand kTraining{Dtype::kBf16, Dtype::kBf16, true, true};
+
+/// Causal attention of training in the order of positions; queries that are not the keys see all of them.
+AttentionInBlocks InBlocks(const AttentionSizes& x, Dtype dtype = Dtype::kBf16) {
+  return {x, AttentionBlocksOf({1, 0, 0, x.queries, 0, x.keys, x.queries == x.keys}), dtype, dtype};
+}
+
+/// Rank 1 of 4 in zigzag order; `hop` < 0: with all keys.
+AttentionInBlocks OnRing(int64_t part, int64_t hop) {
+  const int64_t keys = hop < 0 ? 4 * part : part, key = hop < 0 ? 0 : (5 - hop) % 4 * part;
+  return {{2, part, keys, 32, 8, 128}, AttentionBlocksOf({4, 4 * part, part, part, key, keys, true}), Dtype::kBf16, hop < 0 ? Dtype::kBf16 : Dtype::kF32};
+}
 
 /// bf16 scores of a part, as cuDNN pads them.
 int64_t ScoreBytes(const AttentionSizes& x, AttentionPart part) {
@@ -15,26 +25,45 @@ int64_t ScoreBytes(const AttentionSizes& x, AttentionPart part) {
 }
 
 TEST(FusedAttention, TakesTheLayersOfTraining) {
-  EXPECT_TRUE(FusedAttentionTakes(kLayer, kTraining));
-  EXPECT_TRUE(FusedAttentionTakes({1, 100, 100, 3, 3, 8}, kTraining));
-  EXPECT_TRUE(FusedAttentionTakes({1, 64, 128, 4, 4, 64}, {Dtype::kBf16, Dtype::kBf16, false, false})) << "no mask";
+  EXPECT_TRUE(FusedAttentionTakes(InBlocks(kLayer)));
+  EXPECT_TRUE(FusedAttentionTakes(InBlocks({1, 100, 100, 3, 3, 8})));
+  EXPECT_TRUE(FusedAttentionTakes(InBlocks({1, 64, 128, 4, 4, 64}))) << "no mask";
+  EXPECT_TRUE(FusedAttentionTakes(OnRing(1024, 2))) << "a hop of a ring";
+  EXPECT_TRUE(FusedAttentionTakes(OnRing(1024, -1))) << "zigzag order";
 }
 
 TEST(FusedAttention, LeavesTheRestToThePlainKernel) {
-  EXPECT_FALSE(FusedAttentionTakes(kLayer, {Dtype::kF32, Dtype::kF32, true, true})) << "fp32";
-  EXPECT_FALSE(FusedAttentionTakes(kLayer, {Dtype::kBf16, Dtype::kF32, true, true})) << "a hop of a ring";
-  EXPECT_FALSE(FusedAttentionTakes(kLayer, {Dtype::kBf16, Dtype::kBf16, true, false})) << "zigzag order";
-  EXPECT_FALSE(FusedAttentionTakes({1, 64, 128, 4, 4, 64}, kTraining)) << "queries that are not the keys";
-  EXPECT_FALSE(FusedAttentionTakes({1, 64, 64, 4, 4, 34}, kTraining)) << "odd heads";
-  EXPECT_FALSE(FusedAttentionTakes(kLayer, kTraining, 7));
-  for (const AttentionSizes& empty : {AttentionSizes{0, 64, 64, 4, 4, 64}, {1, 0, 0, 4, 4, 64}, {1, 64, 64, 0, 0, 64}}) EXPECT_FALSE(FusedAttentionTakes(empty, kTraining));
+  EXPECT_FALSE(FusedAttentionTakes(InBlocks(kLayer, Dtype::kF32))) << "fp32";
+  EXPECT_FALSE(FusedAttentionTakes(OnRing(128, 0))) << "short chunks";
+  EXPECT_FALSE(FusedAttentionTakes(InBlocks({1, 64, 64, 4, 4, 34}))) << "odd heads";
+  EXPECT_FALSE(FusedAttentionTakes(InBlocks(kLayer), 7));
+  for (const AttentionSizes& empty : {AttentionSizes{0, 64, 64, 4, 4, 64}, {1, 0, 0, 4, 4, 64}, {1, 64, 64, 0, 0, 64}}) EXPECT_FALSE(FusedAttentionTakes(InBlocks(empty)));
 }
 
 TEST(FusedAttention, TakesWideHeadsOnHopperAlone) {
-  const AttentionSizes wide{1, 64, 64, 4, 4, 256};
-  EXPECT_FALSE(FusedAttentionTakes(wide, kTraining, 8));
-  EXPECT_TRUE(FusedAttentionTakes(wide, kTraining, 9));
-  EXPECT_FALSE(FusedAttentionTakes({1, 64, 64, 4, 4, 264}, kTraining, 9));
+  const AttentionInBlocks wide = InBlocks({1, 64, 64, 4, 4, 256});
+  EXPECT_FALSE(FusedAttentionTakes(wide, 8));
+  EXPECT_TRUE(FusedAttentionTakes(wide, 9));
+  EXPECT_FALSE(FusedAttentionTakes(InBlocks({1, 64, 64, 4, 4, 264}), 9));
+}
+
+TEST(FusedAttention, OneCallNeedsNoParts) {
+  EXPECT_TRUE(InBlocks(kLayer).IsOneCall());
+  EXPECT_EQ(ForwardScratchOf(InBlocks(kLayer)).Bytes() + BackwardScratchOf(InBlocks(kLayer)).Bytes(), 0);
+  EXPECT_FALSE(OnRing(1024, 0).IsOneCall()) << "fp32 results";
+}
+
+TEST(FusedAttention, PartsAreThoseOfTheLargestBlock) {
+  const ForwardScratch hop = ForwardScratchOf(OnRing(1024, 3)), gathered = ForwardScratchOf(OnRing(1024, -1));
+  EXPECT_EQ(hop.o, int64_t{2} * 512 * 32 * 128 * 2) << "rank 1 meets rank 2's keys with its second chunk";
+  EXPECT_EQ(hop.lse, int64_t{2} * 512 * 32 * 4);
+  EXPECT_EQ(hop.sums, 0) << "they are the results";
+  EXPECT_EQ(gathered.o, int64_t{2} * 1024 * 32 * 128 * 2);
+  EXPECT_EQ(gathered.sums, int64_t{2} * 1024 * 32 * 128 * 4);
+  const BackwardScratch grad = BackwardScratchOf(OnRing(1024, -1));
+  EXPECT_EQ(grad.dk, int64_t{2} * 2048 * 8 * 128 * 2) << "two later pieces";
+  EXPECT_EQ(grad.dk_sums, int64_t{2} * 4096 * 8 * 128 * 4);
+  EXPECT_GE(AttentionGradBytes(OnRing(1024, -1)), grad.Bytes() + FusedAttentionGradBytes({2, 1024, 1024, 32, 8, 128}));
 }
 
 TEST(FusedAttention, IsCutIntoEqualPartsBelowTheBound) {

@@ -103,6 +103,22 @@ struct Heads {
   int hop = -1;                ///< a block of a ring
 };
 
+/// Sequences in zigzag order, in the chunks that libraries take: every hop of a ring on every rank, one rank's queries of gathered keys, and
+/// whole sequences.
+inline std::vector<Heads> ZigzagHeads() {
+  constexpr int64_t kPart = 256;
+  std::vector<Heads> all;
+  for (int64_t cp : {2, 3, 4}) {
+    const int64_t length = cp * kPart;
+    for (int64_t rank = 0; rank < cp; ++rank) {
+      for (int hop = 0; hop < cp; ++hop) all.push_back({2, kPart, kPart, 2, 1, 8, rank * kPart, rank * kPart, 1, cp, length, hop});
+      all.push_back({2, kPart, length, 2, 1, 8, rank * kPart, 0, 1, cp, length});
+    }
+    all.push_back({1, length, length, 2, 2, 16, 0, 0, 1, cp, length});
+  }
+  return all;
+}
+
 inline Case AttentionCase(Random& random, Dtype type, const Heads& h) {
   const Dtype result = h.hop < 0 ? type : kF32;
   Case c{"attention",

@@ -26,16 +26,17 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
 
 enum class Direction { kForward, kBackward };
 
-/// What a graph is made for: `part` of the sequences and heads of tensors that hold `whole`.
+/// What a graph is made for: `part` of the sequences and heads of tensors that hold `whole`; of operands, rows of longer sequences.
 struct Key {
   AttentionSizes whole;
   AttentionPart part;
+  int64_t query_rows, key_rows;
   bool causal;
   Direction direction;
   bool deterministic;
 
   auto Fields() const {
-    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch, part.kv_heads, causal, direction, deterministic);
+    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch, part.kv_heads, query_rows, key_rows, causal, direction, deterministic);
   }
   bool operator<(const Key& other) const { return Fields() < other.Fields(); }
   int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
@@ -44,7 +45,7 @@ struct Key {
 Key KeyOf(const FusedCall& call, Direction direction) {
   const bool deterministic = GetCudaKernelOptions().deterministic;
   const bool cut = deterministic && direction == Direction::kBackward;
-  return {call.sizes, cut ? PartOfBackward(call.sizes) : AttentionPart{call.sizes.batch, call.sizes.kv_heads}, call.causal, direction, deterministic};
+  return {call.sizes, cut ? PartOfBackward(call.sizes) : AttentionPart{call.sizes.batch, call.sizes.kv_heads}, call.query_rows, call.key_rows, call.causal, direction, deterministic};
 }
 
 void CheckStatus(cudnnStatus_t status, const char* what) {
@@ -96,9 +97,10 @@ class Builder {
   /// [b,h,s,e] of a part, where rows of all heads lie side by side.
   Dims QueryDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.head_dim}; }
   Dims KeyDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.head_dim}; }
+  /// One sequence of so many rows behind the other.
+  Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads); }
+  Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.kv_heads); }
   Dims StridesOf(int64_t rows, int64_t heads) const { return {rows * heads * key_.whole.head_dim, key_.whole.head_dim, heads * key_.whole.head_dim, 1}; }
-  Dims QueryStrides() const { return StridesOf(key_.whole.queries, key_.whole.heads); }
-  Dims KeyStrides() const { return StridesOf(key_.whole.keys, key_.whole.kv_heads); }
   Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
   /// Dense: where heads are cut, there is one sequence.
   Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
@@ -106,8 +108,8 @@ class Builder {
   TensorAttributes Input(Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
     return graph_->tensor(fe::graph::Tensor_attributes().set_uid(id).set_dim(std::move(dims)).set_stride(std::move(strides)).set_data_type(type));
   }
-  TensorAttributes Queries(Id id) { return Input(id, QueryDims(), QueryStrides()); }
-  TensorAttributes Keys(Id id) { return Input(id, KeyDims(), KeyStrides()); }
+  TensorAttributes Queries(Id id) { return Input(id, QueryDims(), QueryStrides(key_.query_rows)); }
+  TensorAttributes Keys(Id id) { return Input(id, KeyDims(), KeyStrides(key_.key_rows)); }
   static void Output(const TensorAttributes& x, Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
     x->set_output(true).set_uid(id).set_dim(std::move(dims)).set_stride(std::move(strides)).set_data_type(type);
   }
@@ -125,7 +127,7 @@ class Builder {
     options.set_generate_stats(true);
     SetMask(options);
     auto [o, lse] = graph_->sdpa(Queries(kQ), Keys(kK), Keys(kV), options);
-    Output(o, kO, QueryDims(), QueryStrides());
+    Output(o, kO, QueryDims(), QueryStrides(key_.whole.queries));
     Output(lse, kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
   }
 
@@ -135,9 +137,9 @@ class Builder {
     SetMask(options);
     const TensorAttributes lse = Input(kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
     auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Keys(kV), Queries(kO), Queries(kDo), lse, options);
-    Output(dq, kDq, QueryDims(), QueryStrides());
-    Output(dk, kDk, KeyDims(), KeyStrides());
-    Output(dv, kDv, KeyDims(), KeyStrides());
+    Output(dq, kDq, QueryDims(), QueryStrides(key_.whole.queries));
+    Output(dk, kDk, KeyDims(), KeyStrides(key_.whole.keys));
+    Output(dv, kDv, KeyDims(), KeyStrides(key_.whole.keys));
   }
 
   Key key_;
@@ -185,11 +187,15 @@ std::byte* Behind(void* data, int64_t elements, int64_t element_bytes) { return 
 FusedMemory PartOf(const FusedMemory& m, const Key& key, int64_t batch, int64_t kv_head) {
   const AttentionSizes& w = key.whole;
   const int64_t head = kv_head * (w.heads / w.kv_heads);
-  const int64_t query = (batch * w.queries * w.heads + head) * w.head_dim, row = (batch * w.keys * w.kv_heads + kv_head) * w.head_dim;
+  const auto query = [&](int64_t rows) { return (batch * rows * w.heads + head) * w.head_dim; };
+  const auto row = [&](int64_t rows) { return (batch * rows * w.kv_heads + kv_head) * w.head_dim; };
   const auto at = [](void* data, int64_t elements) { return data == nullptr ? nullptr : Behind(data, elements, 2); };
   FusedMemory part = m;
-  for (void** x : {&part.q, &part.o, &part.d_o, &part.dq}) *x = at(*x, query);
-  for (void** x : {&part.k, &part.v, &part.dk, &part.dv}) *x = at(*x, row);
+  for (void** x : {&part.q, &part.d_o}) *x = at(*x, query(key.query_rows));
+  for (void** x : {&part.k, &part.v}) *x = at(*x, row(key.key_rows));
+  part.o = at(m.o, query(key.direction == Direction::kForward ? w.queries : key.query_rows));
+  part.dq = at(m.dq, query(w.queries));
+  for (void** x : {&part.dk, &part.dv}) *x = at(*x, row(w.keys));
   part.lse = Behind(m.lse, (batch * w.heads + head) * w.queries, 4);
   return part;
 }

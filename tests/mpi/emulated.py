@@ -9,7 +9,7 @@ from runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, t
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
-RTOL = 1e-5
+RTOL, BF16_RTOL = 1e-5, 1e-3
 LAYOUTS = {
     "2x1x2x1x2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]),
     "ring": (2, ["parallel.cp=2", "parallel.context=ring"]),
@@ -80,6 +80,43 @@ def check_layouts(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None, ESPALIER_EMULATED_STREAMS=None)
 
 
+# bf16 with chunks of 128 tokens, which cuDNN's attention takes in blocks: emulated too.
+LONG = ["precision.compute=bf16", "model.layers=1", "model.dim=32", "model.heads=4", "model.kv_heads=2", "model.ffn_dim=48", "model.seq_len=512",
+        "batch.global=2", "run.steps=3", "optimizer.eps=1e-6"]
+# Heads and kv heads of a rank.
+HEADS = {"ring": (4, 2), "all_gather": (4, 2), "all_to_all": (2, 1)}
+
+
+def blocks_of_two(heads, kv_heads):
+    """What cuDNN is given on two ranks: a piece on itself; a second chunk and a later piece; a piece and the first chunk of an earlier one."""
+    return {f"[1,{queries},{heads} x 8] queries, {keys} keys, {kv_heads} kv heads, {mask}"
+            for queries, keys, mask in ((256, 256, "causal"), (128, 256, "not causal"), (256, 128, "not causal"))}
+
+
+def check_attention(checks, home):
+    """Context parallelism in bf16: attention in blocks of cuDNN's, in every way of it."""
+    cpu = train(home("long-cpu"), 1, [*LONG, CPU])
+    environment(ESPALIER_EMULATED_GPUS="2")
+    for way, heads in HEADS.items():
+        layout = [*LONG, "parallel.cp=2", f"parallel.context={way}", CUDA, NCCL]
+        environment(ESPALIER_EMULATED_CUDNN="say")
+        done = launch(2, ["run", DECK, "-d", home(f"{way}-said"), *layout, "run.steps=1"])
+        environment(ESPALIER_EMULATED_CUDNN=None)
+        for op in ("attention", "attention_grad"):
+            said = {line.partition(f"emulated cuDNN: {op} of ")[2] for line in done.stdout.splitlines() if f"emulated cuDNN: {op} of " in line}
+            checks.that(done.returncode == 0 and said == blocks_of_two(*heads), f"{way}: {op} in blocks: {sorted(said)}")
+        run, again = (train(home(f"{way}-{name}"), 2, layout) for name in ("blocks", "again"))
+        far = close(run, cpu)
+        checks.that(far <= BF16_RTOL, f"{way} in bf16: losses and norms of one rank on the processor to {far:.1e}")
+        checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), 2, layout), f"{way} in bf16: planned peak is what was used")
+        checks.that(equal(run, again) and same_bits(tensors(run.checkpoint(3)), tensors(again.checkpoint(3))), f"{way} in bf16, twice: bitwise equal")
+        environment(ESPALIER_EMULATED_CUDNN="none")
+        far = close(run, train(home(f"{way}-plain"), 2, layout))
+        environment(ESPALIER_EMULATED_CUDNN=None)
+        checks.that(0 < far <= BF16_RTOL, f"{way} in bf16: losses and norms of the plain kernel to {far:.1e}")
+    environment(ESPALIER_EMULATED_GPUS=None)
+
+
 def events(run, event):
     with open(os.path.join(run, "metrics.jsonl")) as file:
         return [line for line in map(json.loads, file) if line.get("event") == event]
@@ -130,7 +167,7 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_guard, check_choice):
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_attention, check_guard, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

@@ -64,6 +64,24 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   return partial;
 }
 
+/// The part of an op over many tensors that is about the i-th of them.
+Op OfTensor(const Op& op, const OpDefinition::PerTensor& each, size_t i) {
+  Op one = op;
+  one.inputs.assign(op.inputs.begin(), op.inputs.begin() + each.shared);
+  for (size_t k = 0; k < each.inputs; ++k) one.inputs.push_back(op.inputs[each.shared + i * each.inputs + k]);
+  one.outputs.assign(op.outputs.begin() + i * each.outputs, op.outputs.begin() + (i + 1) * each.outputs);
+  return one;
+}
+
+/// How many tensors an op has; 1 unless its definition knows of many.
+size_t TensorsOf(const Op& op, const OpDefinition::PerTensor& each) {
+  if (each.inputs == 0) return 1;
+  const size_t tensors = op.outputs.size() / each.outputs;
+  CHECK(op.inputs.size() == each.shared + tensors * each.inputs && op.outputs.size() == tensors * each.outputs, "{}: {} inputs and {} outputs fit no number of tensors",
+        op.kind, op.inputs.size(), op.outputs.size());
+  return tensors;
+}
+
 }  // namespace
 
 const std::vector<OpDefinition>& AllOps() {
@@ -99,6 +117,12 @@ OpContext ContextOf(const Graph& graph, const Op& op) {
 
 std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vector<Placements>& free) {
   const OpDefinition& definition = Define(op.kind);
+  if (const size_t tensors = TensorsOf(op, definition.per_tensor); tensors > 1) {
+    std::vector<Type> types;
+    for (size_t i = 0; i < tensors; ++i)
+      for (Type& type : InferOutputs(graph, OfTensor(op, definition.per_tensor, i), {})) types.push_back(std::move(type));
+    return types;
+  }
   const OpContext context = ContextOf(graph, op);
   const Letters letters = definition.letters(context);
   CHECK(letters.inputs.size() == op.inputs.size(), "{}: {} inputs, expected {}", op.kind, op.inputs.size(),

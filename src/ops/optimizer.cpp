@@ -21,11 +21,12 @@ std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar());
 
 int64_t ClipWorkspace(const LocalOp&) { return kClipBytes; }
 
+/// Of one tensor.
 Letters AdamwLetters(const OpContext& c) {
-  const std::string l = LettersOfRank(c.Extents(0).size());
-  return {{l, l, l, l, "", "", "", ""}, {l, l, l}, l};
+  const std::string l = LettersOfRank(c.Extents(4).size());
+  return {{"", "", "", "", l, l, l, l}, {l, l, l}, l};
 }
-std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeType(Dtype::kF32, c.Extents(0))); }
+std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeType(Dtype::kF32, c.Extents(4))); }
 
 }  // namespace
 
@@ -39,7 +40,7 @@ OpDefinition Clip() {
 }
 OpDefinition Adamw() {
   return {.kind = "adamw", .summary = "AdamW update of weights and moments, in place", .letters = AdamwLetters,
-          .infer = AdamwInfer};
+          .infer = AdamwInfer, .per_tensor = {.shared = 4, .inputs = 4, .outputs = 3}};
 }
 
 }  // namespace espalier

@@ -97,10 +97,9 @@ class Optimizer {
     const Deck::Optimizer& o = deck_.optimizer;
     const bool decays = graph_.values[p].type.shape.size() > 1 || o.decay_norms;
     const int m = Moment(p, "exp_avg"), v = Moment(p, "exp_avg_sq");
-    Op op{"adamw", {p, m, v, gradient, StepScalar("lr"), StepScalar("step"), scale, apply}, {p, m, v}, {}, Role::kU,
+    Op op{"adamw", {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient}, {p, m, v}, {}, Role::kU,
           head_layer_, graph_.values[p].chunk};
-    op.attributes.numbers = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps},
-                             {"weight_decay", decays ? o.weight_decay : 0.0}};
+    op.attributes.numbers = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"decaying", decays ? 1.0 : 0.0}};
     graph_.AddOp(std::move(op));
   }
 

@@ -28,6 +28,8 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("lower_reshards", [&] { LowerReshards(graph, context.mesh); });
   // Collectives of one layer share a message.
   run("coalesce", [&] { Coalesce(graph); });
+  // The tensors of a chunk are updated at once.
+  run("merge_updates", [&] { MergeUpdates(graph); });
   // Parameters are gathered ahead of their use.
   run("prefetch", [&] { Prefetch(graph, context.deck); });
   // Backward tp communication under weight-gradient products.

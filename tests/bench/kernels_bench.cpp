@@ -82,8 +82,9 @@ Call MakeHopGrad(Random& r, const Model& m, Dtype t) { return AsHop(MakeAttentio
 
 Call MakeAdamw(Random& r, const Model& m, Dtype) {
   const OwnedTensor x = r.Real(Dtype::kF32, {m.parameters}, 0, 1);
-  Call c{{x, x, x, x}, {x, x, x}, {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}, {}}};
+  Call c{{}, {x, x, x}, {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}}, {}}};
   for (double v : {1e-3, 5.0, 1.0, 1.0}) c.inputs.push_back(r.Real(Dtype::kF32, {}, v, v));
+  c.inputs.insert(c.inputs.end(), {x, x, x, x});
   return c;
 }
 

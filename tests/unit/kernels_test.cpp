@@ -520,29 +520,69 @@ TEST(KernelsOptimizer, ClipOfManyTensors) {
   }
 }
 
-Case AdamwCase(int64_t n, double apply) {
+/// Tensors of so many elements; the first `decaying` decay.
+Case AdamwCase(const std::vector<int64_t>& tensors, int decaying, double apply = 1) {
   Random random;
-  Case c{"adamw",
-         {random.Real(kF32, {n}), random.Real(kF32, {n}), random.Real(kF32, {n}, 0, 1), random.Real(kF32, {n})},
-         {}};
+  Case c{"adamw", {}, {}};
   for (double x : {3e-2, 7.0, 0.25, apply}) c.inputs.push_back(random.Real(kF32, {}, x, x));
-  c.outputs = {c.inputs[0], c.inputs[1], c.inputs[2]};
-  c.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  for (int64_t n : tensors) {
+    const std::vector<OwnedTensor> state = {random.Real(kF32, {n}), random.Real(kF32, {n}), random.Real(kF32, {n}, 0, 1)};
+    c.inputs.insert(c.inputs.end(), state.begin(), state.end());
+    c.inputs.push_back(random.Real(kF32, {n}));
+    c.outputs.insert(c.outputs.end(), state.begin(), state.end());
+  }
+  c.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", decaying}};
   return c;
+}
+
+/// The same update of the t-th tensor alone.
+Case AdamwOfOne(const Case& c, size_t t) {
+  Case one = c;
+  one.inputs.assign(c.inputs.begin(), c.inputs.begin() + 4);
+  one.inputs.insert(one.inputs.end(), c.inputs.begin() + 4 + 4 * static_cast<long>(t), c.inputs.begin() + 8 + 4 * static_cast<long>(t));
+  one.outputs.assign(c.outputs.begin() + 3 * static_cast<long>(t), c.outputs.begin() + 3 + 3 * static_cast<long>(t));
+  one.attributes.numbers["decaying"] = static_cast<double>(t) < c.attributes.Number("decaying") ? 1 : 0;
+  return one;
 }
 
 TEST(KernelsOptimizer, Adamw) {
   for (int64_t n : {1, 17, 127, 40001}) {
-    const Case c = AdamwCase(n, 1);
-    Check(c, SumBound(8, 1));
-    for (size_t i = 0; i < 3; ++i) CheckInPlace(c, i, i);
+    for (int decaying : {0, 1}) {
+      const Case c = AdamwCase({n}, decaying);
+      Check(c, SumBound(8, 1));
+      for (size_t i = 0; i < 3; ++i) CheckInPlace(c, i, 4 + i);
+    }
   }
 }
 
+// Cut among threads and blocks wherever it may be, an element's bits are those of its tensor alone.
+TEST(KernelsOptimizer, AdamwOfManyTensors) {
+  const std::vector<int64_t> tensors = {1, 4097, 0, 17, 40001, 3, 4096, 16385, 127};
+  for (int decaying : {0, 4, 9}) {
+    Case c = AdamwCase(tensors, decaying);
+    c.inputs[4] = c.inputs[4].Shifted(1);  // tensors that do not lie at packs of 16 bytes
+    c.inputs[4 + 4 * 4 + 3] = c.inputs[4 + 4 * 4 + 3].Shifted(1);
+    c.outputs[3 * 7 + 1] = c.outputs[3 * 7 + 1].Shifted(2);
+    Check(c, SumBound(8, 1));
+    const std::vector<OwnedTensor> together = c.Tested();
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const std::vector<OwnedTensor> alone = AdamwOfOne(c, t).Tested();
+      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(together[3 * t + i].SameBits(alone[i])) << "tensor " << t << " output " << i;
+    }
+  }
+}
+
+// More tensors than one launch takes.
+TEST(KernelsOptimizer, AdamwOfHundredsOfTensors) {
+  std::vector<int64_t> tensors;
+  for (int64_t t = 0; t < 1500; ++t) tensors.push_back(t % 30 == 0 ? t % 7 : 0);  // most of them empty pieces
+  for (int decaying : {700, 1400}) Check(AdamwCase(tensors, decaying), SumBound(8, 1));
+}
+
 TEST(KernelsOptimizer, AdamwWritesNothingUnlessItApplies) {
-  const Case c = AdamwCase(65, 0);
+  const Case c = AdamwCase({65, 5000}, 1, 0);
   for (const std::vector<OwnedTensor>& results : {c.Tested(), c.Reference()}) {
-    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(results[i].SameBits(c.inputs[i]));
+    for (size_t o = 0; o < results.size(); ++o) EXPECT_TRUE(results[o].SameBits(c.outputs[o]));
   }
 }
 
@@ -680,8 +720,7 @@ TEST_P(Kernels, EmptyExtents) {
     const Case attention{"attention", {x, Real({b, v, d}), Real({b, v, d})}, {y, F32({b, d / 4, s})}, head};
     Check(attention, 0.02);
     Check(AttentionGradCase(random_, attention), 0.05);
-    Case adamw = AdamwCase(0, 1);
-    Check(adamw, 0);
+    Check(AdamwCase({0, 0}, 1), 0);
   }
   Check({"rope_table", {ids({0})}, {Empty(kF32, {0, 4})}, head}, 0);
 }

@@ -37,8 +37,8 @@
 //   sum_squares           f32[...] -> f32[]
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[]; clip_norm 0: no clipping;
 //                         first: which of the squares is the first not to be finite, from 0; -1: none
-//   adamw {beta1, beta2, eps, weight_decay} master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[]
-//                         -> master, exp_avg, exp_avg_sq on the first three inputs; apply 0: nothing is written
+//   adamw {beta1, beta2, eps, weight_decay, decaying} lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor
+//                         -> master, exp_avg, exp_avg_sq of each, on these inputs; the first `decaying` decay; apply 0: nothing is written
 //   slice                 x -> the box that the output's start and extents name
 //   pad {max}             x -> a larger box with x in its place, else 0, or with `max` the lowest value there is
 #pragma once

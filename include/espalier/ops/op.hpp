@@ -81,6 +81,11 @@ struct OpDefinition {
   int linear_inputs = 0;
   /// Adds to its outputs, which are accumulators.
   bool accumulates = false;
+  /// One op over any number of tensors: behind the inputs that all share, so many inputs and outputs of each. Letters and types are
+  /// those of one tensor, with what is shared. 0 inputs: the op is no such op.
+  struct PerTensor {
+    size_t shared = 0, inputs = 0, outputs = 0;
+  } per_tensor = {};
 };
 
 /// The definition of a kind; CHECKs that it exists.

@@ -49,6 +49,9 @@ void LowerReshards(Graph& graph, const Mesh& mesh);
 /// Joins collectives of one kind, group, role and layer into one message.
 void Coalesce(Graph& graph);
 
+/// Joins the AdamW updates of a chunk into one op over many tensors.
+void MergeUpdates(Graph& graph);
+
 /// Moves gathers of parameters overlap.prefetch layers ahead, within their chunk and role.
 void Prefetch(Graph& graph, const Deck& deck);
 

@@ -38,11 +38,28 @@ double FirstNotFinite(std::span<const Tensor> scalars) {
   return first == scalars.end() ? -1.0 : static_cast<double>(first - scalars.begin());
 }
 
-AdamwFactors FactorsOf(const KernelCall& call) {
+AdamwFactors FactorsOf(const KernelCall& call, double weight_decay) {
   const Attributes& a = *call.attributes;
-  const AdamwConstants constants{a.Number("beta1"), a.Number("beta2"), a.Number("eps"), a.Number("weight_decay")};
-  return AdamwFactorsOf(constants, Scalar(call.inputs[4]), Scalar(call.inputs[5]), Scalar(call.inputs[6]));
+  const AdamwConstants constants{a.Number("beta1"), a.Number("beta2"), a.Number("eps"), weight_decay};
+  return AdamwFactorsOf(constants, Scalar(call.inputs[0]), Scalar(call.inputs[1]), Scalar(call.inputs[2]));
 }
+
+/// Elements [begin, end) of tensor t.
+void Update(const KernelCall& call, size_t t, int64_t begin, int64_t end, const AdamwFactors& f) {
+  const float* gradient = call.inputs[4 + 4 * t + 3].As<float>();
+  float *master = call.outputs[3 * t].As<float>(), *exp_avg = call.outputs[3 * t + 1].As<float>();
+  float* exp_avg_sq = call.outputs[3 * t + 2].As<float>();
+  ForLanes(begin, end, [=](int64_t i, auto lanes) {
+    const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
+    const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+    Store(exp_avg + i, next.exp_avg, lanes);
+    Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
+    Store(master + i, next.master, lanes);
+  });
+}
+
+/// Where a part that ends at element `at` of a tensor ends: at whole lanes, inside it.
+int64_t CutAt(int64_t at, int64_t n) { return at >= n ? n : std::max<int64_t>(0, at / kLanes * kLanes); }
 
 }  // namespace
 
@@ -70,21 +87,20 @@ void Clip(const KernelCall& call) {
   for (size_t o = 0; o < 5; ++o) *call.outputs[o].As<float>() = static_cast<float>(values[o]);
 }
 
-// master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[] -> master, exp_avg, exp_avg_sq in place
+// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq of each, in place.
+// The elements of all tensors, one behind the other, are cut evenly.
 void Adamw(const KernelCall& call) {
-  if (Scalar(call.inputs[7]) == 0) return;
-  const AdamwFactors f = FactorsOf(call);
-  const float* gradient = call.inputs[3].As<float>();
-  float *master = call.outputs[0].As<float>(), *exp_avg = call.outputs[1].As<float>();
-  float* exp_avg_sq = call.outputs[2].As<float>();
-  ParallelRanges(Volume(call.outputs[0].shape), kWorthAThread, [=](int64_t begin, int64_t end) {
-    ForLanes(begin, end, [=](int64_t i, auto lanes) {
-      const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
-      const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
-      Store(exp_avg + i, next.exp_avg, lanes);
-      Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
-      Store(master + i, next.master, lanes);
-    });
+  if (Scalar(call.inputs[3]) == 0) return;
+  const AdamwFactors decayed = FactorsOf(call, call.attributes->Number("weight_decay")), kept = FactorsOf(call, 0);
+  const double decaying = call.attributes->Number("decaying");
+  const size_t tensors = call.outputs.size() / 3;
+  const auto count = [&](size_t t) { return Volume(call.outputs[3 * t].shape); };
+  int64_t all = 0;
+  for (size_t t = 0; t < tensors; ++t) all += count(t);
+  ParallelRanges(all, kWorthAThread, [&](int64_t begin, int64_t end) {
+    int64_t first = 0;
+    for (size_t t = 0; t < tensors; first += count(t), ++t)
+      Update(call, t, CutAt(begin - first, count(t)), CutAt(end - first, count(t)), static_cast<double>(t) < decaying ? decayed : kept);
   });
 }
 

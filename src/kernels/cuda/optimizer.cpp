@@ -1,5 +1,7 @@
 #include "optimizer.hpp"
 
+#include <algorithm>
+
 #include "../partials.hpp"
 #include "kernels.hpp"
 
@@ -27,13 +29,22 @@ void Clip(const KernelCall& call) {
              call.attributes->Number("clip_norm"), StreamOf(call));
 }
 
-// master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[] -> master, exp_avg, exp_avg_sq in place
+// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq of each, in place
 void Adamw(const KernelCall& call) {
   const Attributes& a = *call.attributes;
-  const auto in = [&](size_t i) { return call.inputs[i].As<float>(); };
-  const auto out = [&](size_t o) { return call.outputs[o].As<float>(); };
-  LaunchAdamw({in(0), in(1), in(2), in(3), out(0), out(1), out(2), Volume(call.outputs[0].shape), in(4), in(5), in(6), in(7)},
-              {a.Number("beta1"), a.Number("beta2"), a.Number("eps"), a.Number("weight_decay")}, StreamOf(call));
+  const auto in = [&](int i) { return call.inputs[static_cast<size_t>(i)].As<float>(); };
+  const auto out = [&](int o) { return call.outputs[static_cast<size_t>(o)].As<float>(); };
+  const int tensors = static_cast<int>(call.outputs.size() / 3), decaying = static_cast<int>(a.Number("decaying"));
+  AdamwTable table;
+  table.constants = {a.Number("beta1"), a.Number("beta2"), a.Number("eps"), a.Number("weight_decay")};
+  table.lr = in(0), table.step = in(1), table.scale = in(2), table.apply = in(3);
+  for (int first = 0; first < tensors; first += table.count) {
+    table.count = std::min(tensors - first, AdamwTable::kMost);
+    table.decaying = std::clamp(decaying - first, 0, table.count);
+    for (int i = 0, t = first; i < table.count; ++i, ++t)
+      table.tensors[i] = {out(3 * t), out(3 * t + 1), out(3 * t + 2), in(4 + 4 * t + 3), Volume(call.outputs[static_cast<size_t>(3 * t)].shape)};
+    LaunchAdamw(table, StreamOf(call));
+  }
 }
 
 }  // namespace espalier::cuda

@@ -31,13 +31,25 @@ struct ClipArrays {
 };
 void LaunchClip(const ClipArrays& arrays, const ClipSquares* squares, double clip_norm, cudaStream_t stream);
 
-/// n elements each; results may lie on what they replace.
-struct AdamwArrays {
-  const float *master, *exp_avg, *exp_avg_sq, *gradient;
-  float *next_master, *next_exp_avg, *next_exp_avg_sq;
+/// n elements each.
+struct AdamwTensor {
+  float *master, *exp_avg, *exp_avg_sq;
+  const float* gradient;
   int64_t n;
+};
+
+/// The argument of one launch, which may have 32,764 bytes since CUDA 12.1.
+struct AdamwTable {
+  static constexpr int kMost = 736;
+  AdamwTensor tensors[kMost];
+  int32_t first_tile[kMost + 1];           ///< of each tensor among those of all; behind the last one their number
+  int32_t count, decaying;                 ///< tensors, and how many of them, from the first, decay
+  AdamwConstants constants;
   const float *lr, *step, *scale, *apply;  ///< f32[]
 };
-void LaunchAdamw(const AdamwArrays& arrays, const AdamwConstants& constants, cudaStream_t stream);
+static_assert(sizeof(AdamwTable) <= 32764);
+
+/// Fills in the table's tiles.
+void LaunchAdamw(AdamwTable& table, cudaStream_t stream);
 
 }  // namespace espalier::cuda

@@ -27,22 +27,26 @@ void Clip(const KernelCall& call) {
   Set(call.outputs[4], 0, first);
 }
 
-// master, exp_avg, exp_avg_sq, g f32[...], lr, step, scale, apply f32[] -> master, exp_avg, exp_avg_sq in place
+// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq of each, in place
 void Adamw(const KernelCall& call) {
-  if (Get(call.inputs[7], 0) == 0) return;
+  if (Get(call.inputs[3], 0) == 0) return;
   const Attributes& a = *call.attributes;
   const double beta1 = a.Number("beta1"), beta2 = a.Number("beta2"), eps = a.Number("eps");
-  const double lr = Get(call.inputs[4], 0), step = Get(call.inputs[5], 0), scale = Get(call.inputs[6], 0);
+  const double lr = Get(call.inputs[0], 0), step = Get(call.inputs[1], 0), scale = Get(call.inputs[2], 0);
   const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
-  const int64_t n = Volume(call.outputs[0].shape);
-  for (int64_t i = 0; i < n; ++i) {
-    const double g = Get(call.inputs[3], i) * scale;
-    const double m = Get(call.inputs[1], i) + (1 - beta1) * (g - Get(call.inputs[1], i));
-    const double v = beta2 * Get(call.inputs[2], i) + (1 - beta2) * g * g;
-    const double p = Get(call.inputs[0], i) * (1 - lr * a.Number("weight_decay"));
-    Set(call.outputs[0], i, p - lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + eps));
-    Set(call.outputs[1], i, m);
-    Set(call.outputs[2], i, v);
+  for (size_t t = 0; 3 * t < call.outputs.size(); ++t) {
+    const auto in = call.inputs.subspan(4 + 4 * t, 4);
+    const auto out = call.outputs.subspan(3 * t, 3);
+    const double decay = static_cast<double>(t) < a.Number("decaying") ? a.Number("weight_decay") : 0;
+    for (int64_t i = 0; i < Volume(out[0].shape); ++i) {
+      const double g = Get(in[3], i) * scale;
+      const double m = Get(in[1], i) + (1 - beta1) * (g - Get(in[1], i));
+      const double v = beta2 * Get(in[2], i) + (1 - beta2) * g * g;
+      const double p = Get(in[0], i) * (1 - lr * decay);
+      Set(out[0], i, p - lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + eps));
+      Set(out[1], i, m);
+      Set(out[2], i, v);
+    }
   }
 }
 

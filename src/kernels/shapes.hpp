@@ -10,6 +10,10 @@
 
 namespace espalier {
 
+/// Data of an input or output that a call may leave out; nullptr if it does.
+template <typename T>
+T* DataOrNull(std::span<const Tensor> tensors, size_t i) { return i < tensors.size() ? tensors[i].As<T>() : nullptr; }
+
 /// Product of all extents but the last; 1 for a scalar.
 inline int64_t RowsOf(const Tensor& x) {
   int64_t rows = 1;

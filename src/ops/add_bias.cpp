@@ -25,7 +25,7 @@ int64_t BackwardWorkspace(const LocalOp& c) {
 
 OpDefinition AddBias() {
   return {.kind = "add_bias", .summary = "a vector added to every token", .letters = ForwardLetters,
-          .infer = ForwardInfer, .gradient = Gradient, .in_place = 0};
+          .infer = ForwardInfer, .gradient = Gradient, .in_place = {{0, 0}}};
 }
 OpDefinition BiasGrad() {
   return {.kind = "bias_grad", .summary = "adjoint of add_bias in its bias: the sum over tokens",

@@ -99,7 +99,7 @@ OpDefinition AttentionGrad() {
 }
 OpDefinition AttentionMerge() {
   return {.kind = "attention_merge", .summary = "two parts of one softmax, each over keys of its own, as one",
-          .letters = MergeLetters, .infer = MergeInfer, .in_place = 0};
+          .letters = MergeLetters, .infer = MergeInfer, .in_place = {{0, 0}}};
 }
 
 }  // namespace espalier

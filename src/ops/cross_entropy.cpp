@@ -47,7 +47,7 @@ OpDefinition TokenLoss() {
 }
 OpDefinition CrossEntropyGrad() {
   return {.kind = "cross_entropy_grad", .summary = "adjoint of the summed loss in the logits", .letters = GradLetters,
-          .infer = GradInfer, .in_place = 0};
+          .infer = GradInfer, .in_place = {{0, 0}}};
 }
 
 }  // namespace espalier

@@ -32,7 +32,7 @@ std::vector<Type> CastInfer(const OpContext& c) {
 
 OpDefinition Add() {
   return {.kind = "add", .summary = "sum of its inputs, in their order", .letters = SameLetters, .infer = SameType,
-          .gradient = AddGradient, .in_place = 0, .jointly_linear = true};
+          .gradient = AddGradient, .in_place = {{0, 0}}, .jointly_linear = true};
 }
 OpDefinition Swiglu() {
   return {.kind = "swiglu", .summary = "silu(gate) times up", .letters = SameLetters, .infer = SameType,
@@ -40,7 +40,7 @@ OpDefinition Swiglu() {
 }
 OpDefinition SwigluGrad() {
   return {.kind = "swiglu_grad", .summary = "adjoint of swiglu in gate and up", .letters = SameLetters,
-          .infer = SameType, .in_place = 2};
+          .infer = SameType, .in_place = {{0, 2}}};
 }
 OpDefinition Accumulate() {
   return {.kind = "accumulate", .summary = "adds a microbatch's values to an accumulator", .letters = SameLetters, .infer = SameType,

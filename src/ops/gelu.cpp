@@ -18,10 +18,10 @@ void Gradient(GradientBuilder& g) { g.Emit("gelu_grad", {g.Input(0), g.Adjoint(0
 
 OpDefinition Gelu() {
   return {.kind = "gelu", .summary = "Gaussian error linear unit, tanh form", .letters = SameLetters, .infer = SameType,
-          .gradient = Gradient, .in_place = 0};
+          .gradient = Gradient, .in_place = {{0, 0}}};
 }
 OpDefinition GeluGrad() {
-  return {.kind = "gelu_grad", .summary = "adjoint of gelu", .letters = SameLetters, .infer = SameType, .in_place = 1};
+  return {.kind = "gelu_grad", .summary = "adjoint of gelu", .letters = SameLetters, .infer = SameType, .in_place = {{0, 1}}};
 }
 
 }  // namespace espalier

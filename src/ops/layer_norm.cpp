@@ -1,5 +1,6 @@
 // LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and weight
-// gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are made together.
+// gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are made together. An addend is
+// as rms_norm's.
 #include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -7,11 +8,13 @@
 namespace espalier {
 namespace {
 
-Letters ForwardLetters(const OpContext&) { return {{"bsd", "d", "d"}, {"bsd", "bs", "bs"}, "bs"}; }
+Letters ForwardLetters(const OpContext& c) {
+  if (c.inputs.size() == 4) return {{"bsd", "d", "d", "bsd"}, {"bsd", "bs", "bs", "bsd"}, "bs"};
+  return {{"bsd", "d", "d"}, {"bsd", "bs", "bs"}, "bs"};
+}
 std::vector<Type> ForwardInfer(const OpContext& c) {
-  const Shape& x = c.Extents(0);
-  const Type row = MakeType(Dtype::kF32, {x[0], x[1]});
-  return {MakeType(c.ElementType(0), x), row, row};
+  const Type y = MakeType(c.ElementType(0), c.Extents(0)), row = MakeType(Dtype::kF32, {y.shape[0], y.shape[1]});
+  return c.inputs.size() == 4 ? std::vector{y, row, row, y} : std::vector{y, row, row};
 }
 void Gradient(GradientBuilder& g) {
   const int x = g.Input(0), w = g.Input(1), mean = g.Output(1), rstd = g.Output(2), dy = g.Adjoint(0);
@@ -19,7 +22,10 @@ void Gradient(GradientBuilder& g) {
   g.Emit("layer_norm_weight_grad", {x, mean, rstd, dy}, {}, {1, 2});
 }
 
-Letters InputGradLetters(const OpContext&) { return {{"bsd", "d", "bs", "bs", "bsd"}, {"bsd"}, "bs"}; }
+Letters InputGradLetters(const OpContext& c) {
+  if (c.inputs.size() == 6) return {{"bsd", "d", "bs", "bs", "bsd", "bsd"}, {"bsd"}, "bs"};
+  return {{"bsd", "d", "bs", "bs", "bsd"}, {"bsd"}, "bs"};
+}
 std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
 Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}, {"d", "d"}, "bs"}; }
@@ -35,11 +41,11 @@ int64_t WeightGradWorkspace(const LocalOp& c) {
 
 OpDefinition LayerNorm() {
   return {.kind = "layer_norm", .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
-          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient};
+          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient, .in_place = {{3, 3}, {3, 0}}};
 }
 OpDefinition LayerNormGrad() {
   return {.kind = "layer_norm_grad", .summary = "adjoint of layer_norm in its input", .letters = InputGradLetters,
-          .infer = InputGradInfer};
+          .infer = InputGradInfer, .in_place = {{0, 5}}};
 }
 OpDefinition LayerNormWeightGrad() {
   return {.kind = "layer_norm_weight_grad", .summary = "adjoint of layer_norm in its weight and bias",

@@ -22,7 +22,7 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 
 OpDefinition PositionEmbedding() {
   return {.kind = "position_embedding", .summary = "adds the row of a table by each token's position",
-          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient, .in_place = 0};
+          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient, .in_place = {{0, 0}}};
 }
 OpDefinition PositionEmbeddingGrad() {
   return {.kind = "position_embedding_grad", .summary = "adjoint of position_embedding in its table: rows added up by position",

@@ -23,7 +23,7 @@ std::vector<Type> TableInfer(const OpContext& c) {
 
 OpDefinition Rope() {
   return {.kind = "rope", .summary = "rotates pairs of each head by position", .letters = RopeLetters,
-          .infer = RopeInfer, .gradient = Gradient, .in_place = 0, .linear_inputs = 1};
+          .infer = RopeInfer, .gradient = Gradient, .in_place = {{0, 0}}, .linear_inputs = 1};
 }
 OpDefinition RopeTable() {
   return {.kind = "rope_table", .summary = "cosines and sines of every position's angles", .letters = TableLetters,

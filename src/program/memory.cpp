@@ -173,7 +173,7 @@ class Planner {
     for (size_t o = 0; o < instruction.outputs.size(); ++o) {
       const Key key = KeyOf(instruction.outputs[o].value, instruction.microbatch);
       if (buffers_.count(key) == 0) {
-        if (o != 0 || !TakeOver(op, instruction, i, key)) Allocate(key, heap);
+        if (!TakeOver(op, instruction, i, o, key)) Allocate(key, heap);
         deaths[static_cast<size_t>(last_use_.at(key))].push_back(key);
       }
       instruction.outputs[o] = buffers_.at(key).place;
@@ -196,10 +196,14 @@ class Planner {
     buffers_[key] = {{key.first, heap.Take(bytes), bytes}, ClassOf(key.first)};
     Count(ClassOf(key.first), bytes, +1);
   }
-  bool TakeOver(const Op& op, const Instruction& instruction, int i, const Key& key) {
-    const int from = Define(op.kind).in_place;
-    if (from < 0) return false;
-    const int value = instruction.inputs[static_cast<size_t>(from)].value;
+  bool TakeOver(const Op& op, const Instruction& instruction, int i, size_t output, const Key& key) {
+    const std::vector<InPlace>& pairs = Define(op.kind).in_place;
+    return std::any_of(pairs.begin(), pairs.end(), [&](const InPlace& pair) {
+      return pair.output == static_cast<int>(output) && pair.input < static_cast<int>(op.inputs.size()) &&
+             TakeOverFrom(op.inputs[static_cast<size_t>(pair.input)], op, instruction, i, key);
+    });
+  }
+  bool TakeOverFrom(int value, const Op& op, const Instruction& instruction, int i, const Key& key) {
     const Key donor = KeyOf(value, instruction.microbatch);
     if (IsPersistent(value) || last_use_.at(donor) != i || BytesOf(value) != BytesOf(key.first)) return false;
     if (std::count_if(op.inputs.begin(), op.inputs.end(), [&](int input) { return input == value; }) > 1) return false;

@@ -138,6 +138,14 @@ std::vector<Bench> RowWise() {
       return Call{{x, w}, {x, rstd}, head};
     };
   };
+  const auto with_addend = [=](bool backward) -> Maker {
+    return [=](Random& r, const Model& m, Dtype t) {
+      Call c = norm(false, backward)(r, m, t);
+      c.inputs.push_back(r.Real(t, {1, m.seq, m.dim}));
+      if (!backward) c.outputs.push_back(c.outputs[0]);
+      return c;
+    };
+  };
   const auto layer_norm = [=](const char* op) -> Bench {
     const std::string name = op;
     return {name, name, [=](Random& r, const Model& m, Dtype t) {
@@ -164,6 +172,8 @@ std::vector<Bench> RowWise() {
       {"gelu_grad", "gelu_grad", Rows(2, 1, true)},
       {"rms_norm", "rms_norm", norm(false, false)},
       {"rms_norm_grad", "rms_norm_grad", norm(false, true)},
+      {"rms_norm", "rms_norm with an addend", with_addend(false)},
+      {"rms_norm_grad", "rms_norm_grad with an addend", with_addend(true)},
       {"rms_norm_weight_grad", "rms_norm_weight_grad", norm(true, true)},
       {"rope", "rope",
        [=](Random& r, const Model& m, Dtype t) {

@@ -101,6 +101,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "recompute") return Recompute(graph, c.deck);
   if (c.pass == "prefetch") return Prefetch(graph, c.deck);
   if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
+  if (c.pass == "fuse") return Fuse(graph);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
   if (c.pass == "coalesce") return Coalesce(graph);

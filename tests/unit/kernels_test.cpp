@@ -77,6 +77,59 @@ TEST_P(Kernels, LayerNorm) {
   }
 }
 
+/// An op with an addend, and the same by an addition of its own.
+struct WithAddend {
+  Case forward, gradient;
+  size_t addend;
+};
+
+/// A norm of rows of `d`, and its gradient from the statistics of forward.
+WithAddend NormWithAddend(Random& random, Dtype type, const std::string& kind, int64_t d) {
+  const OwnedTensor x = random.Real(type, {2, 33, d}, -1, 3), y(type, {2, 33, d}), row(kF32, {2, 33});
+  WithAddend norm{{kind, {x, random.Real(type, {d}, 0.5, 2)}, {y, row}, {{{"eps", 1e-5}}, {}}}, {kind + "_grad", {}, {y}}, 2};
+  if (kind == "layer_norm") {
+    norm.forward.inputs.push_back(random.Real(type, {d}));
+    norm.forward.outputs.push_back(row);
+    norm.addend = 3;
+  }
+  norm.forward.inputs.push_back(random.Real(type, {2, 33, d}));
+  norm.forward.outputs.push_back(y);
+  const std::vector<OwnedTensor> results = norm.forward.Reference();
+  norm.gradient.inputs = {results.back(), norm.forward.inputs[1]};
+  norm.gradient.inputs.insert(norm.gradient.inputs.end(), results.begin() + 1, results.end() - 1);
+  norm.gradient.inputs.insert(norm.gradient.inputs.end(), {random.Real(type, {2, 33, d}), random.Real(type, {2, 33, d})});
+  return norm;
+}
+
+OwnedTensor Added(const OwnedTensor& a, const OwnedTensor& b) { return Case{"add", {a, b}, {OwnedTensor(a.dtype(), a.shape())}}.Tested()[0]; }
+
+// A sum that joins a norm, or the gradient of one, is as one by an op of its own, to the bit.
+TEST_P(Kernels, NormsWithAddend) {
+  for (const char* kind : {"rms_norm", "layer_norm"}) {
+    for (int64_t d : {1, 3, 17, 65, 127, 768}) {
+      const auto [forward, gradient, addend] = NormWithAddend(random_, T(), kind, d);
+      Case plain = forward;
+      plain.inputs[0] = Added(forward.inputs[0], forward.inputs[addend]);
+      plain.inputs.pop_back();
+      plain.outputs.pop_back();
+      std::vector<OwnedTensor> parts = plain.Tested();
+      parts.push_back(plain.inputs[0]);
+      const std::vector<OwnedTensor> fused = forward.Tested();
+      for (size_t o = 0; o < parts.size(); ++o) EXPECT_TRUE(fused[o].SameBits(parts[o])) << kind << " of " << d << ", output " << o;
+      Check(forward, SumBound(d, 4 * std::max(1.0, parts[addend - 1].Largest())));
+      for (size_t input : {size_t{0}, addend}) CheckInPlace(forward, addend, input);
+
+      Case alone = gradient;
+      alone.inputs.pop_back();
+      const OwnedTensor dx = alone.Tested()[0];
+      EXPECT_TRUE(gradient.Tested()[0].SameBits(Added(dx, gradient.inputs.back()))) << kind << "_grad of " << d;
+      const double rstd = parts[addend - 1].Largest();
+      Check(gradient, SumBound(d, rstd * rstd * 8) + 2 * UnitOf(T()) * dx.Largest());
+      CheckInPlace(gradient, 0, gradient.inputs.size() - 1);
+    }
+  }
+}
+
 TEST_P(Kernels, PositionEmbedding) {
   for (int64_t d : {1, 17, 65, 127}) {
     OwnedTensor positions(Dtype::kI32, {11});  // not in order, not from 0: a piece of a reordered sequence
@@ -628,10 +681,14 @@ std::vector<std::pair<Case, double>> RowCases(Random& random, Dtype type, int64_
       {{"embedding_grad", {ids, dy}, {f32({4, d})}}, SumBound(6, 1)},
       {{"embedding_grad", {ids, dy}, {f32({4, d})}, {}, true}, SumBound(7, 1)},
       {{"rms_norm", {x, w}, {y, row}, numbers}, SumBound(d, 4)},
+      {{"rms_norm", {x, w, dy}, {y, row, y}, numbers}, SumBound(d, 8)},
       {{"rms_norm_grad", {x, w, rstd, dy}, {y}}, SumBound(d, 16)},
+      {{"rms_norm_grad", {x, w, rstd, dy, x}, {y}}, SumBound(d, 16) + 16 * UnitOf(type)},
       {{"rms_norm_weight_grad", {x, rstd, dy}, {f32({d})}}, SumBound(6, 2) + (type == kBf16 ? 6.0 / 128 : 0)},
       {{"layer_norm", {x, w, w}, {y, row, row}, numbers}, SumBound(d, 16)},
+      {{"layer_norm", {x, w, w, dy}, {y, row, row, y}, numbers}, SumBound(d, 16)},
       {{"layer_norm_grad", {x, w, mean, rstd, dy}, {y}}, SumBound(d, 32)},
+      {{"layer_norm_grad", {x, w, mean, rstd, dy, x}, {y}}, SumBound(d, 32) + 32 * UnitOf(type)},
       {{"layer_norm_weight_grad", {x, mean, rstd, dy}, {f32({d}), f32({d})}}, SumBound(6, 4)},
       {{"position_embedding", {x, positions, real({5, d})}, {y}}, SumBound(2, 1)},
       {{"position_embedding_grad", {positions, dy}, {f32({5, d})}}, SumBound(6, 1)},
@@ -688,6 +745,8 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"embedding_grad", {ids({b, s}), x}, {F32({v, d})}}, SumBound(6, 1));
     if (d > 0) Check({"rms_norm", {x, w}, {y, row}, head}, SumBound(d, 4));
     if (d > 0) Check({"rms_norm_grad", {x, w, row, x}, {y}}, SumBound(d, 4));
+    if (d > 0) Check({"rms_norm", {x, w, x}, {y, row, y}, head}, SumBound(d, 8));
+    if (d > 0) Check({"rms_norm_grad", {x, w, row, x, x}, {y}}, SumBound(d, 4));
     Check({"rms_norm_weight_grad", {x, row, x}, {F32({d})}}, SumBound(6, 1) + 0.1);
     Check({"matmul", {x, Real({v, d})}, {logits}, spec("bsk,nk->bsn")}, SumBound(8, 1), false);
     Check({"matmul", {logits, Real({v, d})}, {y}, spec("bsn,nk->bsk")}, SumBound(8, 1), false);
@@ -696,6 +755,8 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"matmul", {x, Real({d, v})}, {logits}, spec("bsk,kn->bsn")}, SumBound(8, 1), false);
     if (d > 0) Check({"layer_norm", {x, w, w}, {y, row, row}, head}, SumBound(d, 400));
     if (d > 0) Check({"layer_norm_grad", {x, w, row, row, x}, {y}}, SumBound(d, 8));
+    if (d > 0) Check({"layer_norm", {x, w, w, x}, {y, row, row, y}, head}, SumBound(d, 400));
+    if (d > 0) Check({"layer_norm_grad", {x, w, row, row, x, x}, {y}}, SumBound(d, 8));
     Check({"layer_norm_weight_grad", {x, row, row, x}, {F32({d}), F32({d})}}, SumBound(6, 4));
     const OwnedTensor positions = random_.Integer({s}, 0, 4);
     Check({"position_embedding", {x, positions, Real({5, d})}, {y}}, SumBound(2, 1));

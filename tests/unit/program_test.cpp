@@ -347,6 +347,33 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
     }
 }
 
+/// Ops of a role that read so many values.
+int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t inputs) {
+  return std::count_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) { return op.kind == kind && op.role == role && op.inputs.size() == inputs; });
+}
+
+// Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on the stage behind. With full
+// recompute the sum inside a layer is made again with its norm.
+TEST(Program, AdditionsToTheStreamJoinNorms) {
+  for (const bool gpt2 : {false, true})
+    for (const char* layout : {"111", "222", "411"})
+      for (const char* mode : {"none", "selective", "full"}) {
+        std::vector<std::string> overrides = Layout(layout);
+        overrides.push_back(fmt::format("recompute.mode={}", mode));
+        if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
+        const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
+        const std::string norm = gpt2 ? "layer_norm" : "rms_norm";
+        const size_t plain = gpt2 ? 3 : 2, plain_gradient = gpt2 ? 5 : 4;
+        const int crossings = layout[0] - '1';
+        SCOPED_TRACE(fmt::format("{} {} {}", norm, layout, mode));
+        EXPECT_EQ(CountOps(*c.graph, norm, Role::kF, plain + 1), 8 - crossings);
+        EXPECT_EQ(CountOps(*c.graph, "add", Role::kF, 2), crossings);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_grad", Role::kB, plain_gradient + 1), 8);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_grad", Role::kB, plain_gradient), 1);
+        EXPECT_EQ(CountOps(*c.graph, norm, Role::kB, plain + 1), std::string_view(mode) == "full" ? 4 : 0);
+      }
+}
+
 TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   const std::vector<std::string> each = {"parallel.dp_shard=2", "parallel.reduce=microbatch"};
   const auto with = [&](const char* zero) {

@@ -6,10 +6,12 @@
 //   embedding             ids i32[b,s], table T[v,d] -> T[b,s,d]; 0 for ids outside the table's rows
 //   embedding_grad +      ids, dy T[b,s,d] -> f32[v,d]
 //   rms_norm {eps}        x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
+//                         x, w, addend T[b,s,d] -> y, rstd, sum T[b,s,d]: of the sum x + addend, which may lie on either
 //   rms_norm_grad         x, w, rstd, dy -> dx
+//                         x, w, rstd, dy, addend -> dx + addend, which may lie on the addend
 //   rms_norm_weight_grad + x, rstd, dy -> dw f32[d]
-//   layer_norm {eps}      x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]
-//   layer_norm_grad       x, w, mean, rstd, dy -> dx
+//   layer_norm {eps}      x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]; with an addend as rms_norm
+//   layer_norm_grad       x, w, mean, rstd, dy -> dx; with an addend as rms_norm_grad
 //   layer_norm_weight_grad + x, mean, rstd, dy -> dw, dbias f32[d]
 //   position_embedding =  x T[b,s,d], positions i32[s], table T[p,d] -> x plus the table's row of each position
 //   position_embedding_grad + positions, dy T[b,s,d] -> f32[p,d]

@@ -59,6 +59,11 @@ struct LocalOp {
   Dtype dtype = Dtype::kF32;  ///< of the first input
 };
 
+/// An output that may take the memory of an input that nobody reads later.
+struct InPlace {
+  int output, input;
+};
+
 struct OpDefinition {
   std::string_view kind;
   std::string_view summary;  ///< one sentence
@@ -73,8 +78,8 @@ struct OpDefinition {
   /// Bytes that its cuda kernel may use beside inputs and outputs; nullptr: none. (Scratch of cpu kernels lies in the cores' caches,
   /// outside the arena.)
   int64_t (*cuda_workspace)(const LocalOp&) = nullptr;
-  /// Output 0 may take the memory of this input if nobody reads it later; -1: no.
-  int in_place = -1;
+  /// Outputs that may take an input's memory, best first; passed over where an op has not both.
+  std::vector<InPlace> in_place = {};
   /// Addition (and passing on): linear in all inputs together, so all may be partial at once and the results are.
   bool jointly_linear = false;
   /// The first so many inputs: linear in each of them alone, so that one that is a partial sum on kv_replicate makes the outputs so.

@@ -1,32 +1,34 @@
 // RMSNorm as Hugging Face's LlamaRMSNorm (Zhang and Sennrich 2019, eq. 4): fp32 inside, xhat = x rstd is rounded to the
 // compute type before the weight multiplies it. A row stays in the first-level cache between its two passes.
+#include "addend.hpp"
 #include "column_sums.hpp"
 
 namespace espalier::cpu {
 namespace {
 
 template <typename T>
-void ForwardRow(const T* x, const T* w, float eps, int64_t width, T* y, float* rstd) {
+void ForwardRow(const Summands<T>& in, const T* w, float eps, int64_t width, T* y, float* rstd) {
   F16 squares{};
   ForLanes(0, width, [&](int64_t c, auto lanes) {
-    const F16 v = Load(x + c, lanes);
+    const F16 v = in.Load(c, lanes);
     squares += v * v;
   });
+  const T* x = in.Loaded();
   *rstd = 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + eps);
   ForLanes(0, width, [&](int64_t c, auto lanes) {
     Store(y + c, Load(w + c, lanes) * Rounded<T>(Load(x + c, lanes) * *rstd), lanes);
   });
 }
 
-// dx = rstd (w dy - xhat mean(w dy xhat))
+// dx = rstd (w dy - xhat mean(w dy xhat)), plus the addend
 template <typename T>
-void BackwardRow(const T* x, const T* w, float rstd, const T* dy, int64_t width, T* dx) {
+void BackwardRow(const T* x, const T* w, float rstd, const T* dy, const T* addend, int64_t width, T* dx) {
   F16 sum{};
   ForLanes(0, width,
            [&](int64_t c, auto lanes) { sum += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes); });
   const float factor = Sum(sum) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x
   ForLanes(0, width, [&](int64_t c, auto lanes) {
-    Store(dx + c, rstd * (Load(w + c, lanes) * Load(dy + c, lanes) - Load(x + c, lanes) * factor), lanes);
+    StoreWith(addend, dx, c, rstd * (Load(w + c, lanes) * Load(dy + c, lanes) - Load(x + c, lanes) * factor), lanes);
   });
 }
 
@@ -43,30 +45,33 @@ F16 WeightColumns(const KernelCall& call, int64_t c, Lanes lanes) {
 
 }  // namespace
 
-// x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
+// x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]; with an addend T[b,s,d]: and the sum
 void RmsNorm(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   const int64_t width = ColumnsOf(x);
   const auto eps = static_cast<float>(call.attributes->Number("eps"));
   ForElementType(x.dtype, [&]<typename T>(T) {
+    const Summands<T> in{x.As<T>(), DataOrNull<T>(call.inputs, 2), DataOrNull<T>(call.outputs, 2)};
     ParallelRanges(RowsOf(x), RowGrain(width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        ForwardRow(x.As<T>() + r * width, call.inputs[1].As<T>(), eps, width, call.outputs[0].As<T>() + r * width,
+        ForwardRow(in.Row(r * width), call.inputs[1].As<T>(), eps, width, call.outputs[0].As<T>() + r * width,
                    call.outputs[1].As<float>() + r);
       }
     });
   });
 }
 
-// x, w, rstd, dy -> dx
+// x, w, rstd, dy -> dx; with an addend: dx + addend
 void RmsNormGrad(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   const int64_t width = ColumnsOf(x);
   ForElementType(x.dtype, [&]<typename T>(T) {
+    const T* addend = DataOrNull<T>(call.inputs, 4);
     ParallelRanges(RowsOf(x), RowGrain(width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         BackwardRow(x.As<T>() + r * width, call.inputs[1].As<T>(), call.inputs[2].As<float>()[r],
-                    call.inputs[3].As<T>() + r * width, width, call.outputs[0].As<T>() + r * width);
+                    call.inputs[3].As<T>() + r * width, addend == nullptr ? nullptr : addend + r * width, width,
+                    call.outputs[0].As<T>() + r * width);
       }
     });
   });

@@ -85,6 +85,16 @@ F16 Rounded(F16 x) {
   return x;
 }
 
+/// x as it is; the compiler does not see what made it, so a product is rounded before something is added to it (-ffp-contract=fast).
+inline F16 Apart(F16 x) {
+#ifdef __AVX512F__
+  asm("" : "+v"(x));
+#else
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+
 /// Calls f(i, lanes) for i = begin, begin + 16, ... while i < end.
 template <typename F>
 inline void ForLanes(int64_t begin, int64_t end, F f) {

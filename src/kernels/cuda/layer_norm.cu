@@ -1,6 +1,7 @@
 // A block takes a row: it is read three times, the second and third time from the first-level cache.
 #include "layer_norm.hpp"
 
+#include "addend.cuh"
 #include "column_sums.cuh"
 #include "reduce.cuh"
 
@@ -8,12 +9,12 @@ namespace espalier::cuda {
 namespace {
 
 template <typename T, int N>
-__global__ void LayerNorm(const T* x, const T* weight, const T* bias, float eps, int64_t rows, int64_t width, T* y, float* mean, float* rstd) {
+__global__ void LayerNorm(Summands<T> in, const T* weight, const T* bias, float eps, int64_t rows, int64_t width, T* y, float* mean, float* rstd) {
   ForRows(rows, [&](int64_t r) {
-    const T* row = x + r * width;
+    const T* row = in.Loaded() + r * width;
     float sum = 0, squares = 0;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
-      const auto v = Load(row + c, lanes);
+      const auto v = in.Load(r * width + c, lanes);
       for (int k = 0; k < N; ++k) sum += v[k];
     });
     const float middle = BlockSum(sum) / static_cast<float>(width);
@@ -33,10 +34,10 @@ __global__ void LayerNorm(const T* x, const T* weight, const T* bias, float eps,
   });
 }
 
-// dx = rstd (w dy - mean(w dy) - xhat mean(w dy xhat))
+// dx = rstd (w dy - mean(w dy) - xhat mean(w dy xhat)), plus the addend
 template <typename T, int N>
-__global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, const float* rstd, const T* adjoint, int64_t rows, int64_t width,
-                              T* dx) {
+__global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, const float* rstd, const T* adjoint, const T* addend, int64_t rows,
+                              int64_t width, T* dx) {
   ForRows(rows, [&](int64_t r) {
     const T *row = x + r * width, *dy = adjoint + r * width;
     const float middle = mean[r], scale = rstd[r];
@@ -52,7 +53,7 @@ __global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, co
     const float factor = BlockSum(projected) / static_cast<float>(width) * scale * scale;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), g = Load(dy + c, lanes);
-      Store(dx + r * width + c, Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - middle) * factor); }));
+      StoreWith(addend, dx, r * width + c, Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - middle) * factor); }), lanes);
     });
   });
 }
@@ -75,24 +76,25 @@ struct WeightTerms {
 
 }  // namespace
 
-void LaunchLayerNorm(Dtype dtype, const void* x, const void* w, const void* bias, float eps, int64_t rows, int64_t width, void* y, float* mean,
-                     float* rstd, cudaStream_t stream) {
+void LaunchLayerNorm(Dtype dtype, const void* x, const void* w, const void* bias, const void* addend, float eps, int64_t rows, int64_t width,
+                     void* y, float* mean, float* rstd, void* sum, cudaStream_t stream) {
   if (rows == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, bias, y), [&](auto lanes) {
-      Launch(LayerNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, static_cast<const T*>(x),
-             static_cast<const T*>(w), static_cast<const T*>(bias), eps, rows, width, static_cast<T*>(y), mean, rstd);
+    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, bias, addend, y, sum), [&](auto lanes) {
+      const Summands<T> in{static_cast<const T*>(x), static_cast<const T*>(addend), static_cast<T*>(sum)};
+      Launch(LayerNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, in, static_cast<const T*>(w),
+             static_cast<const T*>(bias), eps, rows, width, static_cast<T*>(y), mean, rstd);
     });
   });
 }
 
-void LaunchLayerNormGrad(Dtype dtype, const void* x, const void* w, const float* mean, const float* rstd, const void* dy, int64_t rows,
-                         int64_t width, void* dx, cudaStream_t stream) {
+void LaunchLayerNormGrad(Dtype dtype, const void* x, const void* w, const float* mean, const float* rstd, const void* dy, const void* addend,
+                         int64_t rows, int64_t width, void* dx, cudaStream_t stream) {
   if (rows == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, dy, dx), [&](auto lanes) {
+    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, dy, addend, dx), [&](auto lanes) {
       Launch(LayerNormGrad<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, static_cast<const T*>(x),
-             static_cast<const T*>(w), mean, rstd, static_cast<const T*>(dy), rows, width, static_cast<T*>(dx));
+             static_cast<const T*>(w), mean, rstd, static_cast<const T*>(dy), static_cast<const T*>(addend), rows, width, static_cast<T*>(dx));
     });
   });
 }

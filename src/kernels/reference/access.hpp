@@ -29,6 +29,20 @@ inline void Set(const Tensor& x, int64_t i, double value) {
   }
 }
 
+/// The first input, or where the call has input `addend`, its rounded sum with it, which output `sum` holds.
+inline const Tensor& Summed(const KernelCall& call, size_t addend, size_t sum) {
+  if (addend >= call.inputs.size()) return call.inputs[0];
+  const Tensor& h = call.outputs[sum];
+  for (int64_t i = 0; i < Volume(h.shape); ++i) Set(h, i, Get(call.inputs[0], i) + Get(call.inputs[addend], i));
+  return h;
+}
+
+/// Writes an element of the first output: `value`, or where the call has input `addend`, that plus the rounded value.
+inline void SetWith(const KernelCall& call, size_t addend, int64_t i, double value) {
+  const Tensor& y = call.outputs[0];
+  Set(y, i, addend < call.inputs.size() ? Rounded(y.dtype, value) + Get(call.inputs[addend], i) : value);
+}
+
 /// Writes an element of output `o`, or adds to it where the call accumulates.
 inline void Put(const KernelCall& call, size_t o, int64_t i, double value) {
   const Tensor& x = call.outputs[o];

@@ -3,9 +3,9 @@
 
 namespace espalier::reference {
 
-// x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]
+// x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]; with an addend T[b,s,d]: and the sum
 void LayerNorm(const KernelCall& call) {
-  const Tensor& x = call.inputs[0];
+  const Tensor& x = Summed(call, 3, 3);
   const int64_t rows = RowsOf(x), width = ColumnsOf(x);
   const double eps = call.attributes->Number("eps");
   for (int64_t r = 0; r < rows; ++r) {
@@ -23,7 +23,7 @@ void LayerNorm(const KernelCall& call) {
   }
 }
 
-// x, w, mean, rstd, dy -> dx = rstd (w dy - mean(w dy) - xhat mean(w dy xhat))
+// x, w, mean, rstd, dy -> dx = rstd (w dy - mean(w dy) - xhat mean(w dy xhat)); with an addend: dx + addend
 void LayerNormGrad(const KernelCall& call) {
   const Tensor &x = call.inputs[0], &w = call.inputs[1], &dy = call.inputs[4];
   const int64_t rows = RowsOf(x), width = ColumnsOf(x);
@@ -37,7 +37,7 @@ void LayerNormGrad(const KernelCall& call) {
     }
     for (int64_t c = 0; c < width; ++c) {
       const int64_t i = r * width + c;
-      Set(call.outputs[0], i, rstd * (Get(w, c) * Get(dy, i) - plain - (Get(x, i) - mean) * rstd * projected));
+      SetWith(call, 5, i, rstd * (Get(w, c) * Get(dy, i) - plain - (Get(x, i) - mean) * rstd * projected));
     }
   }
 }

@@ -6,9 +6,9 @@
 
 namespace espalier::reference {
 
-// x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
+// x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]; with an addend T[b,s,d]: and the sum
 void RmsNorm(const KernelCall& call) {
-  const Tensor& x = call.inputs[0];
+  const Tensor& x = Summed(call, 2, 2);
   const Tensor& w = call.inputs[1];
   const int64_t rows = RowsOf(x), width = ColumnsOf(x);
   const double eps = call.attributes->Number("eps");
@@ -23,7 +23,7 @@ void RmsNorm(const KernelCall& call) {
   }
 }
 
-// x, w, rstd, dy -> dx: dx = rstd (w dy - xhat mean(w dy xhat))
+// x, w, rstd, dy -> dx: dx = rstd (w dy - xhat mean(w dy xhat)); with an addend: dx + addend
 void RmsNormGrad(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   const Tensor& w = call.inputs[1];
@@ -36,7 +36,7 @@ void RmsNormGrad(const KernelCall& call) {
     mean /= static_cast<double>(width);
     for (int64_t c = 0; c < width; ++c) {
       const int64_t i = r * width + c;
-      Set(call.outputs[0], i, rstd * (Get(w, c) * Get(dy, i) - Get(x, i) * rstd * mean));
+      SetWith(call, 4, i, rstd * (Get(w, c) * Get(dy, i) - Get(x, i) * rstd * mean));
     }
   }
 }

@@ -109,10 +109,10 @@ inline std::vector<Heads> ZigzagHeads() {
   constexpr int64_t kPart = 256;
   std::vector<Heads> all;
   for (int64_t cp : {2, 3, 4}) {
-    const int64_t length = cp * kPart;
+    const int64_t length = cp * kPart, b = cp == 2 ? 2 : 1, e = cp == 2 ? 64 : 8;
     for (int64_t rank = 0; rank < cp; ++rank) {
-      for (int hop = 0; hop < cp; ++hop) all.push_back({2, kPart, kPart, 2, 1, 8, rank * kPart, rank * kPart, 1, cp, length, hop});
-      all.push_back({2, kPart, length, 2, 1, 8, rank * kPart, 0, 1, cp, length});
+      for (int hop = 0; hop < cp; ++hop) all.push_back({b, kPart, kPart, 2, 1, e, rank * kPart, rank * kPart, 1, cp, length, hop});
+      all.push_back({b, kPart, length, 2, 1, e, rank * kPart, 0, 1, cp, length});
     }
     all.push_back({1, length, length, 2, 2, 16, 0, 0, 1, cp, length});
   }

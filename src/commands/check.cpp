@@ -1,7 +1,8 @@
-// espalier check: parse, validate, print the effective deck with the origin of each value.
+// espalier check: parse, validate, print the effective deck with the origin of each value, and what it would run on here.
 #include <fmt/format.h>
 
 #include "commands.hpp"
+#include "commands/run/choose_device.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/model/model.hpp"
@@ -26,9 +27,10 @@ int64_t CountParameters(const Deck& deck) {
 int CheckCommand(const CheckOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const Deck& deck = loaded.deck;
-  fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n\n", deck.name, CountParameters(deck),
+  fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              deck.batch.global * deck.model.seq_len, deck.run.steps, RanksText(deck));
-  fmt::print("{}", EffectiveDeck(loaded));
+  if (deck.run.device == "auto") fmt::print("# run.device = \"auto\" {}\n", ForetellDevice(deck));
+  fmt::print("\n{}", EffectiveDeck(loaded));
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -212,6 +212,7 @@ class Training {
     watch_->EndStep();
     instruction_times_->After(oldest.step, times);
     under_way_.pop_front();
+    if (!Quiet()) watch_->InStep(under_way_.back().step);
     ++step_;
     last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
     last_end_ = std::chrono::steady_clock::now();

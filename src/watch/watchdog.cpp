@@ -63,6 +63,7 @@ void Watchdog::Run() {
   const auto tick = std::min<Clock::duration>(kLongestTick, limit / 10);
   Heartbeat last = Read(mine_.record());
   while (Sleep(tick)) {
+    if (options_.refresh) options_.refresh();
     if (options_.publish) mine_.Publish();
     const Heartbeat now = Read(mine_.record());
     quiet_ = now == last ? quiet_ + tick : Clock::duration{};

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -80,8 +81,8 @@ class Calibrate(unittest.TestCase):
 
 
 class Answers(unittest.TestCase):
-    def answer(self, *arguments):
-        result = run(*arguments)
+    def answer(self, *arguments, **environment):
+        result = run(*arguments, **environment)
         self.assertEqual((result.returncode, result.stderr), (0, ""), result)
         return result.stdout
 
@@ -101,6 +102,14 @@ class Answers(unittest.TestCase):
         self.assertRegex(text, r"steps +=  *7 +# command line\n")
         self.assertRegex(text, r"heads +=  *4 +# .*inputs/llama/tiny\.toml:\d+\n")
         self.assertRegex(text, r"threads +=  *0 +# default\n")
+
+    def test_check_says_what_auto_comes_to(self):
+        said = lambda *keys, **environment: re.findall(r'^# run.device = "auto" (.*)', self.answer("check", TINY, *keys, **environment), re.M)
+        gone = said(ESPALIER_CUDA_MODULE="/no/such/module.so")
+        self.assertEqual(gone, ["comes to cpu on this host: cuda: ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there"])
+        refused = said("run.transport=nccl", ESPALIER_CUDA_MODULE="/no/such/module.so")
+        self.assertIn('comes to a refusal (run.transport = "nccl" is for GPUs', refused[0])
+        self.assertEqual(said("run.device=cpu"), [])
 
     def test_what_check_prints_is_a_deck(self):
         first = self.answer("check", TINY)

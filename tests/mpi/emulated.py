@@ -150,7 +150,11 @@ def check_choice(checks, home):
     checks.that(device(train(home("auto-2"), 2, [*BASE, "run.steps=1", "parallel.dp_shard=2"])) == "cpu", "auto with one GPU for two ranks: cpu")
     done = launch(2, ["run", DECK, "-d", home("shared"), *BASE, "parallel.dp_shard=2", CUDA, NCCL])
     checks.that(done.returncode == 2 and "would share 0000:01:00.0" in done.stdout, "nccl with one GPU for two ranks: exit 2" + done.stdout)
+    said = launch(1, ["check", DECK]).stdout
+    checks.that('"auto" comes to cuda on this host, which has 1 GPU (an emulated GPU), for one rank, and to cpu for more' in said, "check says what auto comes to" + said[:300])
     environment(ESPALIER_EMULATED_GPUS="0")
+    said = launch(1, ["check", DECK]).stdout
+    checks.that('"auto" comes to cpu on this host: cuda: there is no GPU' in said, "check says why auto comes to cpu" + said[:300])
     done = launch(1, ["run", DECK, "-d", home("none"), *BASE, CUDA])
     checks.that(done.returncode == 1 and "there is no GPU" in done.stdout, "cuda without a GPU: exit 1" + done.stdout)
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_EMULATED_BYTES="100000")

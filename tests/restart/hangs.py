@@ -1,13 +1,16 @@
 """Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names the right
-rank and instruction. The first argument is the number of rounds."""
+rank and instruction. The first argument is the number of rounds. ESPALIER_DEVICE=cuda sends the runs to a device, ESPALIER_TRANSPORT=nccl
+their messages over NCCL. Its messages carry no instruction, so that one that is left out is taken for the next of its communicator, emulated or
+not: there the last of the last step is left out, which no other can stand for."""
 import os, random, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, ENVIRONMENT, executable, launch
+from runs import Checks, DECK, ENVIRONMENT, ON_DEVICE, TRANSPORT, executable, launch
 
 PATIENCE = 120  # seconds for anything that should take some
 LIMIT = 3       # run.watchdog_s
-BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.watchdog_s={LIMIT}"]
+OVER_NCCL = bool(ON_DEVICE) and TRANSPORT == "nccl"
+BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.watchdog_s={LIMIT}", *ON_DEVICE]
 LAYOUTS = [(2, ["parallel.tp=2"]), (2, ["parallel.pp=2"]), (3, ["parallel.dp_shard=3", "batch.global=6"]), (2, ["parallel.cp=2"]),
            (4, ["parallel.pp=2", "parallel.tp=2"]), (4, ["parallel.dp_replicate=2", "parallel.tp=2"]), (4, ["parallel.pp=2", "parallel.dp_shard=2"])]
 # What `plan --program` prints of a communication instruction: index, lane, role and microbatch, op.
@@ -65,10 +68,10 @@ class Run:
 
 
 def collectives(ranks, overrides, rank):
-    """(index, op) of this rank's communication, but for what it receives: nobody waits for that."""
+    """(index, op, role and microbatch) of this rank's communication, but for what it receives: nobody waits for that."""
     done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *BASE, *overrides], PATIENCE)
     found = [LINE.match(line) for line in done.stdout.splitlines()]
-    return [(int(m[1]), m[4]) for m in found if m]
+    return [(int(m[1]), m[4], m[3]) for m in found if m]
 
 
 def stopped(checks, home, draw, round):
@@ -96,15 +99,15 @@ def skipped(checks, home, draw, round):
     ranks, overrides = LAYOUTS[(round // 2 * 3 + 1) % len(LAYOUTS)]
     rank, step = draw.randrange(ranks), draw.randint(2, 5)
     choices = collectives(ranks, overrides, rank)
-    index, op = choices[-1] if round % 4 == 1 else draw.choice(choices)
-    what = f"round {round}, {' '.join(overrides)}: rank {rank} leaves out instruction {index} ({op}{', its last' if index == choices[-1][0] else ''}) of step {step}"
-    with Run(home, ranks, ["run.steps=1000000", *overrides], f"instruction-{index}:skip:{step}", rank) as run:
+    index, op, part = choices[-1] if round % 4 == 1 or OVER_NCCL else draw.choice(choices)
+    what = f"round {round}, {' '.join(overrides)}: rank {rank} leaves out instruction {index} ({op}, {part}{', its last' if index == choices[-1][0] else ''}) of step {step}"
+    with Run(home, ranks, [f"run.steps={step if OVER_NCCL else 1000000}", *overrides], f"instruction-{index}:skip:{step}", rank) as run:
         status, text = run.end()
     checks.that(status == 1, f"{what}: exit status {status}")
-    waits = re.search(r"rank \d+ waits in instruction \d+ \((\w+), .*of step (\d+),", text)
+    waits = re.search(r"rank \d+ waits in instruction \d+ \((\w+), role (\w)(?:, microbatch (\d+))?, .*of step (\d+),", text)
     past = re.search(r"rank (\d+) went past instruction \d+ of rank", text)
-    named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(op, op) and int(waits[2]) == step
-    checks.that(named, f"{what}: rank, instruction and step are named" + ("" if named else "\n" + text))
+    named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(op, op) and waits[2] + (waits[3] or "") == part and int(waits[4]) == step
+    checks.that(named, f"{what}: rank, instruction, microbatch and step are named" + ("" if named else "\n" + text))
 
 
 def explain(text, rank):
@@ -151,7 +154,8 @@ def main():
     draw = random.Random(int(os.environ.get("ESPALIER_SEED", "1")))
     with tempfile.TemporaryDirectory() as folder:
         good_end(checks, os.path.join(folder, "good"))
-        launcher_stopped(checks, os.path.join(folder, "dead"))
+        if not ON_DEVICE:
+            launcher_stopped(checks, os.path.join(folder, "dead"))
         for round in range(rounds):
             (skipped if round % 2 else stopped)(checks, os.path.join(folder, f"round-{round}"), draw, round)
     checks.finish()

@@ -45,6 +45,8 @@ class Executor {
 
   /// From now on `progress`, which must outlive it, says how far the step under way has come.
   void Mirror(Progress& progress) { lanes_.Mirror(progress); }
+  /// Brings that up to date where the device alone knows how far it is; any thread may ask, at any time.
+  virtual void ShowProgress() {}
 
   /// Sets an input for the next Begin(), on a stage that has it: `bytes` must be those of this rank's piece. Programs share the
   /// memory above the states, so every step needs all inputs again. A step under way is not disturbed.

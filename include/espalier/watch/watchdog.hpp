@@ -21,6 +21,7 @@ class Watchdog {
     double limit_s = 0;           ///< > 0
     std::vector<int> node_ranks;  ///< of this host
     bool publish = false;         ///< there are ranks on other hosts
+    std::function<void()> refresh = {};  ///< brings the heartbeat up to date; called at every tick, if set
   };
   /// Ends the job; it must not return.
   using End = std::function<void()>;

@@ -58,6 +58,17 @@ std::string Missing(const std::vector<GpusOfRank>& ranks) {
   return without == ranks.end() ? "" : fmt::format("rank {} on {}: {}", without - ranks.begin(), without->host, without->missing);
 }
 
+/// "cpu", "cuda", or "a refusal (why)", of this many ranks on one host.
+std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
+  std::vector<GpusOfRank> ranks(count, host);
+  for (size_t r = 0; r < count; ++r) ranks[r].node_rank = static_cast<int>(r);
+  try {
+    return Choose(deck.run.device, deck.run.transport, ranks).device;
+  } catch (const UserError& error) {
+    return fmt::format("a refusal ({})", error.what());
+  }
+}
+
 /// What every rank found, on rank 0; what came of it, everywhere.
 DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
   const std::vector<std::string> texts = world.Gather(Encode(mine));
@@ -90,6 +101,14 @@ DeviceChoice Choose(const std::string& device, const std::string& transport, con
     throw UserError(ExitStatus::kDeck, fmt::format("run.transport: {}: nccl needs a GPU for every rank; \"mpi\" lets ranks share one", shared));
   if (transport != "auto") return {"cuda", transport};
   return {"cuda", shared.empty() ? "nccl" : "mpi"};
+}
+
+std::string ForetellDevice(const Deck& deck) {
+  const GpusOfRank here = Look(deck, nullptr);
+  const size_t count = here.gpus.size();
+  if (count == 0) return deck.run.transport == "nccl" ? "comes to " + Outcome(deck, here, 1) : fmt::format("comes to cpu on this host: {}", here.missing);
+  return fmt::format("comes to {} on this host, which has {} GPU{} ({}), for {}, and to {} for more", Outcome(deck, here, count), count,
+                     count == 1 ? "" : "s", here.gpus[0].name, count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
 }
 
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi) {

@@ -34,6 +34,9 @@ enum class Sharing : uint8_t { kOverMpi, kAlways };
 /// UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over nccl.
 DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks, Sharing sharing = Sharing::kOverMpi);
 
+/// What run.device = "auto" would come to on this host, and why: a sentence. It never fails.
+std::string ForetellDevice(const Deck& deck);
+
 /// Opens this rank's device; writes into the deck what "auto" came to. Collective.
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi);
 

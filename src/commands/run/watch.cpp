@@ -33,7 +33,8 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
   if (elsewhere) file_->Publish();
   world.Barrier();
   const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
-  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, here, elsewhere}, *file_, programs.compilation(), [mpi] {
+  const auto refresh = [&training = *programs.train().executor] { training.ShowProgress(); };
+  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, here, elsewhere, refresh}, *file_, programs.compilation(), [mpi] {
     if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
     _exit(static_cast<int>(ExitStatus::kFault));
   });

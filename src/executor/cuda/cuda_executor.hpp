@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -59,8 +60,9 @@ class CudaExecutor : public Executor {
   StepSlots slots_;
   std::array<Marks, kMarks> marks_;
   DeviceMemory nan_;
-  int begun_ = 0, ended_ = 0;  ///< steps
-  int timed_ = -1;             ///< the one that keeps a clock on every instruction
+  std::atomic<int> begun_ = 0;  ///< steps; ShowProgress() of other threads reads it
+  int ended_ = 0;
+  int timed_ = -1;  ///< the one that keeps a clock on every instruction
   std::optional<InstructionClock> clock_;
 };
 

@@ -77,7 +77,7 @@ void StreamExecutor::Issue(bool captured) {
 
 void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stream) {
   if (Clock() != nullptr) Clock()->Begins(index, stream);
-  communication_->Issue(*comm_, exchange, stream);
+  if (FaultAtInstruction(index) != InstructionFault::kSkip) communication_->Issue(*comm_, exchange, stream);
   if (Clock() != nullptr) Clock()->Ends(index, stream);
 }
 
@@ -104,8 +104,12 @@ void StreamExecutor::Join() {
   if (progress_) progress_->Finished(Lane::kCompute, static_cast<int>(calls_.size()), streams_.Compute());
 }
 
-void StreamExecutor::Look() {
+void StreamExecutor::ShowProgress() {
   if (progress_) progress_->Show(lanes_.progress(), begun());
+}
+
+void StreamExecutor::Look() {
+  ShowProgress();
   if (comm_ != nullptr) communication_->CheckErrors();
 }
 

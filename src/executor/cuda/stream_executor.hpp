@@ -18,6 +18,8 @@ class StreamExecutor final : public CudaExecutor {
   StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, StreamCommunication* communication, Abort abort);
   ~StreamExecutor() override;
 
+  void ShowProgress() override;
+
  private:
   void IssueStep(cudaEvent_t began) override;
   void Look() override;

@@ -28,10 +28,10 @@ Dtype DtypeOf(const Json& json) {
 }
 
 Json ToJson(const ProductPlan& plan) {
-  const auto& [shape, input, output, accumulate] = plan.product;
+  const auto& [shape, input, output, accumulate, bias] = plan.product;
   return {{"m", shape.m}, {"n", shape.n}, {"k", shape.k},
           {"a_strides", {shape.a_row, shape.a_column}}, {"b_strides", {shape.b_row, shape.b_column}}, {"c_stride", shape.c_row},
-          {"input", Name(input)}, {"output", Name(output)}, {"epilogue", accumulate ? "accumulate" : "none"},
+          {"input", Name(input)}, {"output", Name(output)}, {"epilogue", accumulate ? "accumulate" : bias ? "bias" : "none"},
           {"algorithm", plan.algorithm}, {"workspace_bytes", plan.workspace_bytes},
           {"microseconds", plan.microseconds}, {"first_microseconds", plan.first_microseconds}};
 }
@@ -43,8 +43,10 @@ ProductPlan PlanOf(const Json& json) {
   plan.product.input = DtypeOf(json.at("input"));
   plan.product.output = DtypeOf(json.at("output"));
   const std::string epilogue = json.at("epilogue");
-  if (epilogue != "none" && epilogue != "accumulate") throw std::invalid_argument(fmt::format("epilogue {} is neither none nor accumulate", epilogue));
+  if (epilogue != "none" && epilogue != "accumulate" && epilogue != "bias")
+    throw std::invalid_argument(fmt::format("epilogue {} is none of none, accumulate and bias", epilogue));
   plan.product.accumulate = epilogue == "accumulate";
+  plan.product.bias = epilogue == "bias";
   plan.algorithm = json.at("algorithm");
   if (plan.algorithm.size() % 2 != 0 || plan.algorithm.find_first_not_of("0123456789abcdef") != std::string::npos)
     throw std::invalid_argument(fmt::format("algorithm {} is no hexadecimal number of bytes", plan.algorithm));
@@ -58,8 +60,8 @@ ProductPlan PlanOf(const Json& json) {
 
 std::string ToString(const Product& p) {
   const ProductShape& s = p.shape;
-  return fmt::format("{} x {} x {}, {} -> {}{}{}{}", s.m, s.n, s.k, Name(p.input), Name(p.output), s.a_column == 1 ? "" : ", a transposed",
-                     s.b_column == 1 ? "" : ", b transposed", p.accumulate ? ", accumulating" : "");
+  return fmt::format("{} x {} x {}, {} -> {}{}{}{}{}", s.m, s.n, s.k, Name(p.input), Name(p.output), s.a_column == 1 ? "" : ", a transposed",
+                     s.b_column == 1 ? "" : ", b transposed", p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
 }
 
 const ProductPlan* ProductPlans::Find(const Product& product) const {

@@ -1,5 +1,6 @@
 // Products of activations and weights. One op, and three letterings for each way to store a weight: y = x W^T, dx = dy W,
 // dW = dy^T x for [out, in] ("bsk,nk->bsn": Llama's), y = x W, dx = dy W^T, dW = x^T dy for [in, out] ("bsk,kn->bsn": GPT-2's).
+// A third input, which the pass `fuse` brings, is a bias that is added to every row.
 #include <algorithm>
 #include <map>
 
@@ -17,7 +18,11 @@ Letters LettersOf(const std::string& spec) {
   const size_t comma = spec.find(','), arrow = spec.find("->");
   return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1)}, {spec.substr(arrow + 2)}, "bsnk"};
 }
-Letters MatmulLetters(const OpContext& c) { return LettersOf(c.op.attributes.Text("spec")); }
+Letters MatmulLetters(const OpContext& c) {
+  Letters letters = LettersOf(c.op.attributes.Text("spec"));
+  if (c.inputs.size() == 3) letters.inputs.push_back(letters.outputs[0].substr(2));
+  return letters;
+}
 
 /// A product of tokens with tokens makes a weight gradient, in fp32.
 bool MakesWeightGradient(const Letters& letters) { return letters.outputs[0].size() == 2; }

@@ -7,7 +7,10 @@
 //   d = rms_norm_grad(x, w, rstd, dy)
 //   s = add(d, r)                     ->  s = rms_norm_grad(x, w, rstd, dy, r)       and their adjoints
 //
-// The fused op rounds where its parts round, so no bit changes. It stands where the later part stood: nothing may read the result of the
+//   z = matmul(x, w)
+//   y = add_bias(z, b)                ->  y = matmul(x, w, b)                        a product and its bias
+//
+// A fused norm rounds where its parts round, so no bit changes; a product with a bias is rounded once. The fused op stands where the later part stood: nothing may read the result of the
 // earlier one before that. Parts of other chunks or roles stay apart, and so do sums of more than two, whose order would change.
 #include <algorithm>
 #include <map>
@@ -18,8 +21,10 @@ namespace espalier {
 namespace {
 
 /// Inputs of an op that an addition may join, without the one it brings.
-const std::map<std::string, size_t, std::less<>> kNorms = {{"rms_norm", 2}, {"layer_norm", 3}};
-const std::map<std::string, size_t, std::less<>> kNormGrads = {{"rms_norm_grad", 4}, {"layer_norm_grad", 5}};
+using Arity = std::map<std::string, size_t, std::less<>>;
+const Arity kNorms = {{"rms_norm", 2}, {"layer_norm", 3}};
+const Arity kNormGrads = {{"rms_norm_grad", 4}, {"layer_norm_grad", 5}};
+const Arity kProducts = {{"matmul", 2}};
 
 class Fuser {
  public:
@@ -36,13 +41,14 @@ class Fuser {
       const int at = static_cast<int>(i);
       if (IsPlain(graph_.ops[i], kNorms)) SumIntoNorm(at);
       if (IsSum(graph_.ops[i])) NormGradIntoSum(at);
+      if (graph_.ops[i].kind == "add_bias") IntoAddition(at, 0, kProducts);
     }
     std::erase_if(graph_.ops, [](const Op& op) { return op.kind.empty(); });
     graph_.Renumber();
   }
 
  private:
-  static bool IsPlain(const Op& op, const std::map<std::string, size_t, std::less<>>& kinds) {
+  static bool IsPlain(const Op& op, const Arity& kinds) {
     const auto it = kinds.find(op.kind);
     return it != kinds.end() && op.inputs.size() == it->second;
   }
@@ -71,17 +77,19 @@ class Fuser {
   }
 
   void NormGradIntoSum(int at) {
-    Op& sum = graph_.ops[static_cast<size_t>(at)];
-    for (size_t i = 0; i < 2; ++i) {
-      Op* gradient = Neighbour(sum.inputs[i], at);
-      if (gradient == nullptr || !IsPlain(*gradient, kNormGrads) || readers_[static_cast<size_t>(sum.inputs[i])].size() > 1 || !HaveOneType(sum))
-        continue;
-      gradient->inputs.push_back(sum.inputs[1 - i]);
-      gradient->outputs = sum.outputs;
-      sum = std::move(*gradient);
-      *gradient = {};
-      return;
-    }
+    if (HaveOneType(graph_.ops[static_cast<size_t>(at)]) && !IntoAddition(at, 0, kNormGrads)) IntoAddition(at, 1, kNormGrads);
+  }
+
+  /// What makes term `term` of an addition of two takes the other term, and the addition's place, if nothing else reads the first.
+  bool IntoAddition(int at, size_t term, const Arity& kinds) {
+    Op& addition = graph_.ops[static_cast<size_t>(at)];
+    Op* maker = Neighbour(addition.inputs[term], at);
+    if (maker == nullptr || !IsPlain(*maker, kinds) || readers_[static_cast<size_t>(addition.inputs[term])].size() > 1) return false;
+    maker->inputs.push_back(addition.inputs[1 - term]);
+    maker->outputs = addition.outputs;
+    addition = std::move(*maker);
+    *maker = {};
+    return true;
   }
 
   Graph& graph_;

@@ -34,7 +34,7 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("prefetch", [&] { Prefetch(graph, context.deck); });
   // Backward tp communication under weight-gradient products.
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
-  // Additions join the norms beside them.
+  // Additions join the norms and products beside them.
   run("fuse", [&] { Fuse(graph); });
   // Values that cross stages become send and recv.
   run("cut", [&] { Cut(graph, context.stage_of_chunk); });

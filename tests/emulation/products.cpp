@@ -31,7 +31,8 @@ void MultiplyRow(const Product& product, const ProductMemory& memory, int64_t i)
   }
   for (int64_t j = 0; j < s.n; ++j) {
     const int64_t at = i * s.c_row + j;
-    Store(memory.c, product.output, at, (product.accumulate ? Load(memory.c, product.output, at) : 0.0f) + sums[static_cast<size_t>(j)]);
+    const float more = product.accumulate ? Load(memory.c, product.output, at) : product.bias ? Load(memory.bias, product.output, j) : 0.0f;
+    Store(memory.c, product.output, at, more + sums[static_cast<size_t>(j)]);
   }
 }
 

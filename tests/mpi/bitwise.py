@@ -43,6 +43,7 @@ GROUPS = [
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL], [SELECTIVE, ALONE]]),
     (1, 4, [], [[], [ALONE], [FULL]]),  # kv heads are shared
+    (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their products
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ALWAYS]]),
 ]
 

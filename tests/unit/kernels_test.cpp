@@ -159,6 +159,16 @@ TEST_P(Kernels, Bias) {
   }
 }
 
+TEST_P(Kernels, MatmulWithBias) {
+  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  // Empty; small; wider than a widened block of columns; deeper than a slice of the contracted dim.
+  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 0}, {0, 3, 4}, {3, 0, 4}, {3, 17, 65}, {127, 65, 17}, {129, 200, 131}, {5, 4200, 9}, {3, 5, 20000}}) {
+    const OwnedTensor x = Real({1, s.rows, s.k}), bias = Real({s.n}, -3, 3);
+    Check({"matmul", {x, Real({s.k, s.n}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,kn->bsn")}, SumBound(s.k, 1), false);
+    Check({"matmul", {x, Real({s.n, s.k}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")}, SumBound(s.k, 1), false);
+  }
+}
+
 TEST_P(Kernels, Matmul) {
   for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 0}, {0, 3, 4}, {3, 0, 4}, {3, 17, 65}, {127, 65, 17}, {65, 3, 127}, {34, 1, 33}, {129, 200, 131}}) {
     const OwnedTensor x = Real({1, s.rows, s.k}), w = Real({s.n, s.k}), dy = Real({1, s.rows, s.n});

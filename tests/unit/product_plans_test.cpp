@@ -21,7 +21,9 @@ using ::testing::HasSubstr;
 ProductPlans SomePlans() {
   const Product forward{{4096, 11008, 2048, 2048, 1, 1, 2048, 11008}, Dtype::kBf16, Dtype::kBf16, false};
   const Product gradient{{11008, 2048, 4096, 1, 11008, 2048, 1, 2048}, Dtype::kBf16, Dtype::kF32, true};
-  return {"NVIDIA H200", "cuBLASLt 13.1.0", {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}}};
+  Product biased = forward;
+  biased.bias = true;
+  return {"NVIDIA H200", "cuBLASLt 13.1.0", {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}, {biased, "b1", 64, 255, 255}}};
 }
 
 /// What is said of a text that is refused.
@@ -58,7 +60,7 @@ TEST(ProductPlans, AreReadAsTheyAreWritten) {
 
 TEST(ProductPlans, OtherMeasurementsInTheFileArePassedOver) {
   const std::string text = Replaced(ToText(SomePlans()), "{", "{\"costs\": [1, 2],");
-  EXPECT_EQ(ParseProductPlans(text, "plans.json").plans.size(), 2u);
+  EXPECT_EQ(ParseProductPlans(text, "plans.json").plans.size(), 3u);
 }
 
 TEST(ProductPlans, AreFoundByAllOfTheProduct) {
@@ -68,6 +70,9 @@ TEST(ProductPlans, AreFoundByAllOfTheProduct) {
   product.accumulate = false;
   EXPECT_EQ(plans.Find(product), nullptr);
   product = plans.plans[0].product;
+  product.bias = true;
+  EXPECT_EQ(plans.Find(product), &plans.plans[2]);
+  product.bias = false;
   product.shape.b_row = 11008, product.shape.b_column = 1;
   EXPECT_EQ(plans.Find(product), nullptr);
 }
@@ -78,7 +83,7 @@ TEST(ProductPlans, WhatIsWrongWithTheFileIsSaid) {
   EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_product_plans"));
   EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")), HasSubstr("format 2 is not 1"));
   EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")), HasSubstr("type f16 is neither f32 nor bf16"));
-  EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")), HasSubstr("epilogue gelu is neither none nor accumulate"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")), HasSubstr("epilogue gelu is none of none, accumulate and bias"));
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00f")), HasSubstr("algorithm 00f is no hexadecimal number of bytes"));
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00fg")), HasSubstr("algorithm 00fg"));
   EXPECT_THAT(Refusal(Replaced(text, "\"m\": 4096", "\"m\": \"many\"")), HasSubstr("not a file of product plans"));

@@ -374,6 +374,15 @@ TEST(Program, AdditionsToTheStreamJoinNorms) {
       }
 }
 
+// A layer of GPT-2 has six biases; those of the two products that tp leaves partial come behind their reduction.
+TEST(Program, BiasesJoinProducts) {
+  for (int tp : {1, 2}) {
+    const Compilation c = Compile(SmallDeck({"model.family=gpt2", "model.kv_heads=4", fmt::format("parallel.tp={}", tp)}), tp, Purpose::kTrain);
+    EXPECT_EQ(CountOps(*c.graph, "matmul", Role::kF, 3), tp == 1 ? 4 * 6 : 4 * 4);
+    EXPECT_EQ(CountOps(*c.graph, "add_bias", Role::kF, 2), tp == 1 ? 0 : 4 * 2);
+  }
+}
+
 TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   const std::vector<std::string> each = {"parallel.dp_shard=2", "parallel.reduce=microbatch"};
   const auto with = [&](const char* zero) {

@@ -17,6 +17,7 @@
 //   position_embedding_grad + positions, dy T[b,s,d] -> f32[p,d]
 //   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +), for weights [in, out]
 //                         bsk,kn->bsn  bsn,kn->bsk (T)  bsk,bsn->kn (f32 +)
+//                         a, b, bias T of the result's last dim: added to every row before the sums are rounded
 //   add_bias =            x T[b,s,n], bias T[n] -> T[b,s,n]
 //   bias_grad +           dy T[b,s,n] -> f32[n]
 //   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))

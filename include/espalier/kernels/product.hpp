@@ -23,6 +23,7 @@ struct Product {
   ProductShape shape;
   Dtype input, output;
   bool accumulate = false;  ///< c += a b
+  bool bias = false;        ///< a vector of the output's type is added to every row before sums are rounded
   auto operator<=>(const Product&) const = default;
 };
 

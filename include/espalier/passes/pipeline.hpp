@@ -58,7 +58,7 @@ void Prefetch(Graph& graph, const Deck& deck);
 /// Puts weight-gradient products between tp collectives of backward and their consumers (overlap.tensor).
 void OverlapTensor(Graph& graph, const PassContext& context);
 
-/// Additions join the norms, and the gradients of norms, that stand beside them. No bit changes.
+/// Additions join the norms, gradients of norms and products that stand beside them. Only products with biases change a bit, in bf16.
 void Fuse(Graph& graph);
 
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.

@@ -29,19 +29,20 @@ struct Operands {
   void *a, *b, *c;
   Dtype input, output;
   bool accumulate;
+  void* bias = nullptr;  ///< of the input's type, unless there is none
 };
 
 /// All that a primitive is specialised for. oneDNN splits work by the number of threads it is made under.
 struct Key {
   ProductShape shape;
   Dtype input, output;
-  bool accumulate;
+  bool accumulate, bias;
   int threads;
   auto operator<=>(const Key&) const = default;
 };
 
 struct Product {
-  dnnl::memory::desc a, b, c, scratch;
+  dnnl::memory::desc a, b, bias, c, scratch;
   dnnl::matmul primitive;
 };
 
@@ -57,8 +58,10 @@ Product MakeProduct(const Key& key) {
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, Engine());
-  return {a, b, c, description.scratchpad_desc(), dnnl::matmul(description)};
+  const dnnl::memory::desc bias({1, s.n}, TypeOf(key.input), dnnl::memory::dims{s.n, 1});
+  const dnnl::matmul::desc operation = key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+  const dnnl::matmul::primitive_desc description(operation, attributes, Engine());
+  return {a, b, bias, c, description.scratchpad_desc(), dnnl::matmul(description)};
 }
 
 /// The primitive for a call; made at its first use.
@@ -73,13 +76,15 @@ const Product& FindProduct(const Key& key) {
 
 void Multiply(const ProductShape& s, const Operands& x) {
   if (omp_get_max_threads() != Threads()) omp_set_num_threads(Threads());
-  const Product& product = FindProduct({s, x.input, x.output, x.accumulate, Threads()});
+  const Product& product = FindProduct({s, x.input, x.output, x.accumulate, x.bias != nullptr, Threads()});
   std::byte* scratch = Scratch(static_cast<int64_t>(product.scratch.get_size()), ScratchUse::kOneDnn);
   thread_local dnnl::stream stream(Engine());
-  product.primitive.execute(stream, {{DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), x.a)},
-                                     {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), x.b)},
-                                     {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), x.c)},
-                                     {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(), scratch)}});
+  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), x.a)},
+                                                     {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), x.b)},
+                                                     {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), x.c)},
+                                                     {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(), scratch)}};
+  if (x.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(product.bias, Engine(), x.bias));
+  product.primitive.execute(stream, arguments);
   stream.wait();
 }
 
@@ -96,6 +101,7 @@ void MultiplyInSlices(const ProductShape& s, const Operands& x) {
     at.a = static_cast<std::byte*>(x.a) + p * s.a_column * SizeOf(x.input);
     at.b = static_cast<std::byte*>(x.b) + p * s.b_row * SizeOf(x.input);
     at.accumulate = x.accumulate || p > 0;
+    if (p > 0) at.bias = nullptr;
     Multiply(slice, at);
   }
 }
@@ -108,12 +114,19 @@ void MultiplyInSlicesAndRound(const ProductShape& s, const Operands& x) {
     ProductShape block = s;
     block.m = std::min(kRows, s.m - row);
     MultiplyInSlices(block, {static_cast<std::byte*>(x.a) + row * s.a_row * SizeOf(x.input), x.b, sums, x.input,
-                             Dtype::kF32, false});
+                             Dtype::kF32, false, x.bias});
     Bf16* c = static_cast<Bf16*>(x.c) + row * s.n;
     ParallelRanges(block.m * s.n, kWorthAThread, [=](int64_t begin, int64_t end) {
       ForLanes(begin, end, [=](int64_t i, auto lanes) { Store(c + i, Load(sums + i, lanes), lanes); });
     });
   }
+}
+
+/// A sum of nothing and a bias.
+void BiasAlone(const KernelCall& call) {
+  if (call.inputs.size() < 3) return;
+  const Tensor inputs[] = {call.outputs[0], call.inputs[2]};
+  AddBias({.inputs = inputs, .outputs = call.outputs});
 }
 
 bool WidenIsForced() {
@@ -134,7 +147,7 @@ bool WidensBf16() {
   return widens;
 }
 
-// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32
+// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32. With a bias: plus it, rounded once
 void Matmul(const KernelCall& call) {
   const ProductShape s = ProductOf(call);
   const Tensor &a = call.inputs[0], &b = call.inputs[1], &c = call.outputs[0];
@@ -143,12 +156,13 @@ void Matmul(const KernelCall& call) {
   if (s.m * s.n == 0) return;
   if (s.k == 0) {
     if (!call.accumulate) std::memset(c.data, 0, static_cast<size_t>(s.m * s.n * SizeOf(c.dtype)));
-    return;
+    return BiasAlone(call);
   }
+  CHECK(call.inputs.size() < 3 || (call.inputs[2].dtype == a.dtype && !call.accumulate), "matmul: a bias of {}, or one that accumulates", Name(call.inputs[2].dtype));
   if (a.dtype == Dtype::kBf16 && WidensBf16()) {
-    return WidenedProduct(s, a.As<Bf16>(), b.As<Bf16>(), c, call.accumulate);
+    return WidenedProduct(s, a.As<Bf16>(), b.As<Bf16>(), c, call.accumulate, DataOrNull<Bf16>(call.inputs, 2));
   }
-  const Operands operands{a.data, b.data, c.data, a.dtype, c.dtype, call.accumulate};
+  const Operands operands{a.data, b.data, c.data, a.dtype, c.dtype, call.accumulate, DataOrNull<void>(call.inputs, 2)};
   if (s.k <= kDeep) return Multiply(s, operands);
   if (c.dtype == Dtype::kF32) return MultiplyInSlices(s, operands);
   MultiplyInSlicesAndRound(s, operands);

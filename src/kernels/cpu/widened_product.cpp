@@ -32,20 +32,25 @@ void Widen(const Operand& x, int64_t rows, int64_t depths, float* to) {
   });
 }
 
-void Round(const float* sums, int64_t rows, int64_t columns, Bf16* c, int64_t c_row) {
+/// Rounds sums, or sums plus a bias.
+void Round(const float* sums, int64_t rows, int64_t columns, const Bf16* bias, Bf16* c, int64_t c_row) {
   ParallelRanges(rows, std::max<int64_t>(1, kWorthAThread / columns), [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float* from = sums + i * columns;
       Bf16* to = c + i * c_row;
-      ForLanes(0, columns, [=](int64_t j, auto lanes) { Store(to + j, Load(from + j, lanes), lanes); });
+      ForLanes(0, columns, [=](int64_t j, auto lanes) {
+        const F16 sum = Load(from + j, lanes);
+        Store(to + j, bias == nullptr ? sum : sum + Load(bias + j, lanes), lanes);
+      });
     }
   });
 }
 
 class Blocks {
  public:
-  Blocks(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate)
-      : s_(shape), a_{a, s_.a_row, s_.a_column}, b_{b, s_.b_column, s_.b_row}, c_(c), accumulate_(accumulate) {
+  Blocks(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate, const Bf16* bias)
+      : s_(shape), a_{a, s_.a_row, s_.a_column}, b_{b, s_.b_column, s_.b_row}, c_(c), accumulate_(accumulate), bias_(bias) {
+    CHECK(bias == nullptr || c.dtype == Dtype::kBf16, "a bias of bf16, a result of {}", Name(c.dtype));
     const int64_t rows = std::min(kRows, s_.m), depth = std::min(kDepth, s_.k);
     const int64_t sums = c.dtype == Dtype::kF32 ? 0 : rows * std::min(kWide, s_.n);
     widened_a_ = ScratchOf<float>(rows * depth + depth * std::min(kColumns, s_.n) + sums);
@@ -77,21 +82,22 @@ class Blocks {
         MultiplyF32(block, widened_a_, widened_b_, sums + j, accumulate_ || p > 0);
       }
     }
-    if (!in_place) Round(sums_, rows, columns, c_.As<Bf16>() + row * s_.n + wide, s_.n);
+    if (!in_place) Round(sums_, rows, columns, bias_ == nullptr ? nullptr : bias_ + wide, c_.As<Bf16>() + row * s_.n + wide, s_.n);
   }
 
   const ProductShape s_;
   const Operand a_, b_;
   const Tensor& c_;
   const bool accumulate_;
+  const Bf16* bias_;
   float *widened_a_, *widened_b_, *sums_;
 };
 
 }  // namespace
 
-void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate) {
+void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate, const Bf16* bias) {
   if (shape.m * shape.n == 0) return;
-  Blocks(shape, a, b, c, accumulate).Run();
+  Blocks(shape, a, b, c, accumulate, bias).Run();
 }
 
 }  // namespace espalier::cpu

@@ -21,12 +21,14 @@ cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
 cublasOperation_t OperationOn(const ColumnMajor& x) { return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
 /// fp32 products multiply in fp32, never TF32: precision is the deck's, not the backend's.
-cublasLtMatmulDesc_t OperationOf(const ProductShape& s) {
+cublasLtMatmulDesc_t OperationOf(const Product& p) {
   cublasLtMatmulDesc_t operation = nullptr;
   CUBLAS_CALL(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  const cublasOperation_t first = OperationOn(FirstOperand(s)), second = OperationOn(SecondOperand(s));
+  const cublasOperation_t first = OperationOn(FirstOperand(p.shape)), second = OperationOn(SecondOperand(p.shape));
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+  const cublasLtEpilogue_t epilogue = p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
   return operation;
 }
 
@@ -63,7 +65,7 @@ cublasLtHandle_t CublasHandle() {
 
 CublasProduct::CublasProduct(const Product& p)
     : beta_(p.accumulate ? 1.0f : 0.0f),
-      operation_(OperationOf(p.shape)),
+      operation_(OperationOf(p)),
       first_(LayoutOf(p.input, FirstOperand(p.shape))),
       second_(LayoutOf(p.input, SecondOperand(p.shape))),
       result_(LayoutOf(p.output, ResultOf(p.shape))) {}
@@ -90,8 +92,10 @@ int64_t CublasProduct::WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const 
   return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(result.workspaceSize) : -1;
 }
 
-void CublasProduct::Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c, void* workspace, int64_t workspace_bytes, cudaStream_t stream) const {
+void CublasProduct::Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, const void* bias, void* c, void* workspace, int64_t workspace_bytes,
+                        cudaStream_t stream) const {
   const float one = 1.0f;
+  if (bias != nullptr) CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
   const Workspace aligned = AlignedWorkspace(workspace, workspace_bytes);
   CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, b, first_.get(), a, second_.get(), &beta_, c, result_.get(), c, result_.get(),
                              &algorithm, aligned.data, static_cast<size_t>(aligned.bytes), stream));

@@ -31,7 +31,8 @@ class CublasProduct {
   std::vector<cublasLtMatmulHeuristicResult_t> Candidates(int most, int64_t workspace_bytes) const;
   /// Bytes that an algorithm needs, or -1 if it cannot do this product here.
   int64_t WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const;
-  void Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, void* c, void* workspace, int64_t workspace_bytes, cudaStream_t stream) const;
+  /// `bias` is nullptr for a product without.
+  void Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, const void* bias, void* c, void* workspace, int64_t workspace_bytes, cudaStream_t stream) const;
 
  private:
   template <auto kDestroy>

@@ -48,16 +48,18 @@ struct Operands {
   explicit Operands(const ProductDemand& demand)
       : a(Allocate(Bytes(demand.product, demand.product.shape.m * demand.product.shape.k))),
         b(Allocate(Bytes(demand.product, demand.product.shape.k * demand.product.shape.n))),
+        bias(demand.product.bias ? Allocate(Bytes(demand.product, demand.product.shape.n)) : nullptr),
         c(Allocate(demand.product.shape.m * demand.product.shape.n * 4)),
         workspace(Allocate(demand.workspace_bytes)),
         workspace_bytes(demand.workspace_bytes) {
     FillWithNumbers(a.get(), Bytes(demand.product, demand.product.shape.m * demand.product.shape.k), demand.product.input);
     FillWithNumbers(b.get(), Bytes(demand.product, demand.product.shape.k * demand.product.shape.n), demand.product.input);
+    if (bias) FillWithNumbers(bias.get(), Bytes(demand.product, demand.product.shape.n), demand.product.input);
     CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(demand.product.shape.m * demand.product.shape.n * 4)));
   }
   static int64_t Bytes(const Product& product, int64_t elements) { return elements * SizeOf(product.input); }
 
-  DeviceMemory a, b, c, workspace;
+  DeviceMemory a, b, bias, c, workspace;
   int64_t workspace_bytes;
 };
 
@@ -102,7 +104,7 @@ std::vector<double> TimesOf(const CublasProduct& product, const std::vector<cubl
   std::vector<std::vector<double>> times(candidates.size());
   const auto time = [&](size_t i, int repetitions) {
     return watch.Microseconds(repetitions, [&] {
-      product.Run(candidates[i].algo, x.a.get(), x.b.get(), x.c.get(), x.workspace.get(), x.workspace_bytes, nullptr);
+      product.Run(candidates[i].algo, x.a.get(), x.b.get(), x.bias.get(), x.c.get(), x.workspace.get(), x.workspace_bytes, nullptr);
     });
   };
   for (size_t i = 0; i < candidates.size(); ++i) time(i, 2);

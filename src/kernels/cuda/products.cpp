@@ -77,7 +77,7 @@ void PrepareProduct(const Product& product, int64_t workspace_bytes) { FindPrepa
 
 void Multiply(const Product& product, const ProductMemory& m, cudaStream_t stream) {
   const Prepared& prepared = FindPrepared(product, m.workspace_bytes);
-  prepared.product.Run(prepared.algorithm, m.a, m.b, m.c, m.workspace, m.workspace_bytes, stream);
+  prepared.product.Run(prepared.algorithm, m.a, m.b, m.bias, m.c, m.workspace, m.workspace_bytes, stream);
 }
 
 }  // namespace espalier::cuda

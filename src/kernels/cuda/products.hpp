@@ -18,6 +18,7 @@ ProductPlatform GetProductPlatform();
 /// Device memory of a product; `workspace` is free for the length of the call.
 struct ProductMemory {
   const void *a, *b;
+  const void* bias;  ///< nullptr: none
   void* c;
   void* workspace;
   int64_t workspace_bytes;
@@ -27,7 +28,7 @@ struct ProductMemory {
 /// (kDoesNotFit) if there is none. A product that was not prepared is at its first call.
 void PrepareProduct(const Product& product, int64_t workspace_bytes);
 
-/// Issues c = a b, or c += a b. No extent is 0.
+/// Issues c = a b, c = a b + bias, or c += a b. No extent is 0.
 void Multiply(const Product& product, const ProductMemory& memory, cudaStream_t stream);
 
 }  // namespace espalier::cuda

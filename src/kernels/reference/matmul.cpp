@@ -11,6 +11,7 @@ void Matmul(const KernelCall& call) {
       for (int64_t l = 0; l < p.k; ++l) {
         sum += Get(call.inputs[0], i * p.a_row + l * p.a_column) * Get(call.inputs[1], l * p.b_row + j * p.b_column);
       }
+      if (call.inputs.size() > 2) sum += Get(call.inputs[2], j);
       Put(call, 0, i * p.n + j, sum);
     }
   }

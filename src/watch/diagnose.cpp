@@ -44,7 +44,7 @@ class Diagnoser {
       : standings_(standings), program_of_(program_of) {}
 
   Diagnosis Run() {
-    if (!FindStopped() && !FindPast()) FollowMissing();
+    if (!FindStopped() && !FindPast() && !FollowMissing() && !FindInKernel()) BlameNobody();
     return std::move(diagnosis_);
   }
 
@@ -185,7 +185,7 @@ class Diagnoser {
   }
 
   /// From rank to rank, each waiting for the next, to one that waits for nobody.
-  void FollowMissing() {
+  bool FollowMissing() {
     for (int start = 0; start < static_cast<int>(standings_.size()); ++start) {
       std::set<int> seen;
       Waiting last;
@@ -193,14 +193,25 @@ class Diagnoser {
         const std::vector<Waiting> waits = WaitsOf(rank);
         const auto next = std::ranges::find_if(waits, [](const Waiting& w) { return !w.missing.empty(); });
         if (next == waits.end()) {
-          if (last.rank >= 0) return static_cast<void>(Blame(Fault::kNotArrived, rank, last));
+          if (last.rank >= 0) return Blame(Fault::kNotArrived, rank, last);
           break;
         }
         last = *next;
         rank = last.missing.front();
       }
     }
-    BlameNobody();
+    return false;
+  }
+
+  /// The only one that stands in a kernel, while the others wait for messages that all have reached.
+  bool FindInKernel() {
+    std::vector<int> in_kernel;
+    for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank)
+      if (InStep(rank) && StandsInKernel(rank)) in_kernel.push_back(rank);
+    return in_kernel.size() == 1 && Blame(Fault::kInKernel, in_kernel[0], SomeoneWaitingFor(in_kernel[0]));
+  }
+  bool StandsInKernel(int rank) {
+    return std::ranges::any_of(Begun(rank), [&](int i) { return At(program_of_(rank), i).lane == Lane::kCompute; });
   }
 
   bool Blame(Fault fault, int culprit, const Waiting& waiting) {
@@ -217,6 +228,7 @@ class Diagnoser {
       case Fault::kStopped: return "is stopped: its process was stopped by a signal or a debugger";
       case Fault::kGone: return "is gone: its process has ended";
       case Fault::kWentPast: return fmt::format("went past instruction {} of rank {} without it", waiting.instruction, waiting.rank);
+      case Fault::kInKernel: return "alone stands in a kernel, for so long that its process may be stopped";
       default: return "has not arrived there, and waits for no other rank";
     }
   }

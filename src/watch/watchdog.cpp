@@ -140,7 +140,8 @@ void Watchdog::Judge() {
   const auto culprit = static_cast<size_t>(std::max(0, diagnosis.culprit));
   // A rank that is merely slow is waited for.
   if (diagnosis.fault == Fault::kNotArrived && (now[culprit].moving || MayTakeItsTime(now[culprit].heartbeat.activity))) return;
-  if (diagnosis.fault == Fault::kNobody && std::any_of(now.begin(), now.end(), [](const Standing& s) { return s.moving; })) return;
+  const bool arrived = diagnosis.fault == Fault::kInKernel || diagnosis.fault == Fault::kNobody;
+  if (arrived && std::any_of(now.begin(), now.end(), [](const Standing& s) { return s.moving; })) return;
   EndJob(now, diagnosis);
 }
 

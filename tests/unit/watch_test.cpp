@@ -186,7 +186,8 @@ TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
     world.Run();
     for (Standing& s : world.standings) s.process = ProcessState::kUnknown;
     const Diagnosis d = world.Diagnose();
-    EXPECT_EQ(d.fault, Fault::kNotArrived) << d.text;
+    // What waits in memory alone it may have reached before.
+    EXPECT_TRUE(d.fault == Fault::kNotArrived || d.fault == Fault::kInKernel) << d.text;
     EXPECT_EQ(d.culprit, rank) << d.text;
   }
 }

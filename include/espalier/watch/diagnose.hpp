@@ -31,6 +31,7 @@ enum class Fault : uint8_t {
   kGone,        ///< the culprit's process is gone
   kWentPast,    ///< the culprit is behind an instruction in which others wait for it
   kNotArrived,  ///< the culprit keeps others waiting, and waits for nobody itself
+  kInKernel,    ///< all have arrived, but the culprit alone stands in a kernel: messages that wait for it do not pass
   kNobody,      ///< no rank can be blamed: all have arrived, or they wait in a circle
 };
 

@@ -92,7 +92,9 @@ def stopped(checks, home, draw, round):
             except ProcessLookupError:
                 pass
     checks.that(status == 1, f"{what}: exit status {status}")
-    checks.that(f"rank {rank} is stopped" in text and len(re.findall(r"watchdog of rank", text)) == 1, f"{what}: named, once" + explain(text, rank))
+    # Once, unless the machine is so busy that others speak too before the first has ended the job.
+    said, named = text.count("watchdog of rank"), text.count(f"rank {rank} is stopped")
+    checks.that(said == named > 0, f"{what}: named" + ("" if said == named > 0 else "\n" + text))
 
 
 def skipped(checks, home, draw, round):
@@ -108,10 +110,6 @@ def skipped(checks, home, draw, round):
     past = re.search(r"rank (\d+) went past instruction \d+ of rank", text)
     named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(op, op) and waits[2] + (waits[3] or "") == part and int(waits[4]) == step
     checks.that(named, f"{what}: rank, instruction, microbatch and step are named" + ("" if named else "\n" + text))
-
-
-def explain(text, rank):
-    return "" if f"rank {rank} is stopped" in text else "\n" + text
 
 
 def running(process):
@@ -139,7 +137,7 @@ def launcher_stopped(checks, home):
         status, text = run.end()
     checks.that(not left and status not in (0, None), f"the launcher is stopped and rank 1 killed: every rank has ended; still there: {left}; exit status {status}")
     said = re.findall(r"watchdog of rank \d+: .*", text)
-    checks.that(len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
+    checks.that(len(said) > 0 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, first: {said}")
 
 
 def good_end(checks, home):

@@ -33,7 +33,7 @@ class Filler {
   const T* Put(const std::vector<T>& values) {
     const size_t at = h_memory_.size(), bytes = values.size() * sizeof(T);
     h_memory_.resize((at + bytes + 15) / 16 * 16);
-    std::memcpy(h_memory_.data() + at, values.data(), bytes);
+    if (bytes > 0) std::memcpy(h_memory_.data() + at, values.data(), bytes);
     return reinterpret_cast<const T*>(d_memory_ + at);
   }
 

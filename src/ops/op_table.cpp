@@ -115,6 +115,14 @@ OpContext ContextOf(const Graph& graph, const Op& op) {
   return context;
 }
 
+LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
+  const auto type = [&](int value) -> const Type& { return graph.values[static_cast<size_t>(value)].type; };
+  LocalOp local{op, {}, {}, type(op.inputs.at(0)).dtype};
+  for (int value : op.inputs) local.inputs.push_back(LocalShape(type(value), mesh, coordinate));
+  for (int value : op.outputs) local.outputs.push_back(LocalShape(type(value), mesh, coordinate));
+  return local;
+}
+
 std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vector<Placements>& free) {
   const OpDefinition& definition = Define(op.kind);
   if (const size_t tensors = TensorsOf(op, definition.per_tensor); tensors > 1) {

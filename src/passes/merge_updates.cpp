@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <map>
 
+#include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr size_t kScalars = 4;  // lr, step, scale, apply
-
 bool Decays(const Op& op) { return op.attributes.Number("decaying") > 0; }
 
 void Append(Op& joint, const Op& op) {
-  CHECK(std::equal(op.inputs.begin(), op.inputs.begin() + kScalars, joint.inputs.begin()), "updates of one step with different scalars");
-  joint.inputs.insert(joint.inputs.end(), op.inputs.begin() + kScalars, op.inputs.end());
+  const auto tensor = op.inputs.begin() + static_cast<ptrdiff_t>(Define(op.kind).per_tensor.shared);
+  CHECK(std::equal(op.inputs.begin(), tensor, joint.inputs.begin()), "updates of one step with different scalars");
+  joint.inputs.insert(joint.inputs.end(), tensor, op.inputs.end());
   joint.outputs.insert(joint.outputs.end(), op.outputs.begin(), op.outputs.end());
 }
 

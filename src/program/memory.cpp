@@ -71,12 +71,7 @@ class Planner {
   int64_t KernelWorkspaceOf(const Op& op) const {
     const auto formula = Define(op.kind).cuda_workspace;
     if (program_.device != DeviceKind::kCuda || formula == nullptr) return 0;
-    const auto shapes = [&](const std::vector<int>& values) {
-      std::vector<Shape> all;
-      for (int id : values) all.push_back(LocalShape(ValueOf(id).type, program_.mesh, coordinate_));
-      return all;
-    };
-    return formula({op, shapes(op.inputs), shapes(op.outputs), ValueOf(op.inputs.at(0)).type.dtype});
+    return formula(LocalOpOf(graph_, op, program_.mesh, coordinate_));
   }
 
   MemoryClass ClassOf(int value) const {

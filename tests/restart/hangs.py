@@ -92,9 +92,10 @@ def stopped(checks, home, draw, round):
             except ProcessLookupError:
                 pass
     checks.that(status == 1, f"{what}: exit status {status}")
-    # Once, unless the machine is so busy that others speak too before the first has ended the job.
+    # Once; but emulated devices end slowly on a busy machine, so that others speak too before the first has ended the job.
     said, named = text.count("watchdog of rank"), text.count(f"rank {rank} is stopped")
-    checks.that(said == named > 0, f"{what}: named" + ("" if said == named > 0 else "\n" + text))
+    as_due = said == named and (said == 1 or said > 1 and bool(ON_DEVICE))
+    checks.that(as_due, f"{what}: named{'' if ON_DEVICE else ', once'}" + ("" if as_due else "\n" + text))
 
 
 def skipped(checks, home, draw, round):
@@ -137,7 +138,7 @@ def launcher_stopped(checks, home):
         status, text = run.end()
     checks.that(not left and status not in (0, None), f"the launcher is stopped and rank 1 killed: every rank has ended; still there: {left}; exit status {status}")
     said = re.findall(r"watchdog of rank \d+: .*", text)
-    checks.that(len(said) > 0 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, first: {said}")
+    checks.that(len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
 
 
 def good_end(checks, home):

@@ -113,4 +113,7 @@ bool IsReshard(std::string_view kind);
 
 OpContext ContextOf(const Graph& graph, const Op& op);
 
+/// The op with the shapes of its tensors on the rank at `coordinate`; it has an input at least.
+LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
+
 }  // namespace espalier

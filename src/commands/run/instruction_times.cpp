@@ -69,12 +69,7 @@ double InstructionTimes::FlopsOf(const Instruction& instruction) const {
   const Program& program = programs_.train().program;
   const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
   if (instruction.lane != Lane::kCompute || Define(op.kind).flops == nullptr) return 0;
-  const auto type = [&](int value) -> const Type& { return program.graph->values[static_cast<size_t>(value)].type; };
-  const auto shape = [&](int value) { return ExtentsOf(LocalBox(type(value), program.mesh, programs_.coordinate())); };
-  LocalOp local{op, {}, {}, type(op.inputs[0]).dtype};
-  for (int value : op.inputs) local.inputs.push_back(shape(value));
-  for (int value : op.outputs) local.outputs.push_back(shape(value));
-  return Define(op.kind).flops(local);
+  return Define(op.kind).flops(LocalOpOf(*program.graph, op, program.mesh, programs_.coordinate()));
 }
 
 }  // namespace espalier

@@ -48,7 +48,7 @@ void Copy(const Progress& progress, std::array<int, kLaneCount>& done) {
 }  // namespace
 
 std::string_view Name(Activity activity) {
-  constexpr std::array<std::string_view, 6> kNames = {"starting", "in a step", "between steps", "saving", "evaluating", "at the end"};
+  constexpr std::array<std::string_view, 7> kNames = {"starting", "in a step", "between steps", "saving", "evaluating", "at the end", "ending the job"};
   return kNames.at(static_cast<size_t>(activity));
 }
 
@@ -93,7 +93,7 @@ std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank) {
   close(file);
   const auto* record = reinterpret_cast<const HeartbeatRecord*>(bytes);
   if (got != static_cast<ssize_t>(sizeof(bytes)) || record->magic != HeartbeatRecord::kMagic || record->rank != rank) return std::nullopt;
-  if (static_cast<uint32_t>(record->activity.load()) > static_cast<uint32_t>(Activity::kEnded)) return std::nullopt;
+  if (static_cast<uint32_t>(record->activity.load()) > static_cast<uint32_t>(Activity::kEndingJob)) return std::nullopt;
   return Read(*record);
 }
 

@@ -93,11 +93,17 @@ void Watchdog::LookForTheDead() {
   if (dead != neighbours_.end()) EndAfter(ReadHeartbeat(options_.folder, dead->rank).value_or(*dead));
 }
 
-/// The lowest rank of the host that can says why. Where ranks of other hosts are to end too, the launcher is asked, for two seconds.
+bool Watchdog::Said() const {
+  for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank)
+    if (const auto beat = ReadHeartbeat(options_.folder, rank); beat && rank != mine_.record().rank && beat->activity == Activity::kEndingJob) return true;
+  return false;
+}
+
+/// The lowest rank of the host that can says why, unless it has been said: a launcher that ends a job kills one rank after the other. Where ranks of other hosts are to end too, the launcher is asked, for two seconds.
 void Watchdog::EndAfter(const Heartbeat& dead) {
   const int rank = mine_.record().rank;
   const auto says = [&](const Heartbeat& n) { return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n); };
-  const bool silent = std::ranges::any_of(neighbours_, says);
+  const bool silent = std::ranges::any_of(neighbours_, says) || Said();
   if (silent) {
     std::this_thread::sleep_for(kLastWords);
   } else {
@@ -145,15 +151,19 @@ void Watchdog::Judge() {
   EndJob(now, diagnosis);
 }
 
-/// The lowest rank that can speaks; the others leave it the time to.
+/// The lowest rank that can speaks; the others leave it the time to. One that finds that it has been said ends the job without a word.
 void Watchdog::EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis) {
   const int rank = mine_.record().rank;
   const auto speaker = std::find_if(standings.begin(), standings.end(), [](const Standing& s) { return s.present && !s.moving && !Stuck(s); });
   if (speaker - standings.begin() != rank && !Sleep(kHeadStart)) return;
   if (!(Read(mine_.record()) == standings[static_cast<size_t>(rank)].heartbeat)) return;
   alarm(5);  // should the launcher hang too, this process ends by SIGALRM, and the launcher ends the others
-  fmt::print(stderr, "espalier: watchdog of rank {}: nothing has finished here for {:g} s\n{}\n", rank, options_.limit_s, diagnosis.text);
-  std::fflush(stderr);
+  if (!Said()) {
+    mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
+    if (options_.publish) mine_.Publish();
+    fmt::print(stderr, "espalier: watchdog of rank {}: nothing has finished here for {:g} s\n{}\n", rank, options_.limit_s, diagnosis.text);
+    std::fflush(stderr);
+  }
   end_();
 }
 

@@ -92,10 +92,8 @@ def stopped(checks, home, draw, round):
             except ProcessLookupError:
                 pass
     checks.that(status == 1, f"{what}: exit status {status}")
-    # Once; but emulated devices end slowly on a busy machine, so that others speak too before the first has ended the job.
-    said, named = text.count("watchdog of rank"), text.count(f"rank {rank} is stopped")
-    as_due = said == named and (said == 1 or said > 1 and bool(ON_DEVICE))
-    checks.that(as_due, f"{what}: named{'' if ON_DEVICE else ', once'}" + ("" if as_due else "\n" + text))
+    once = text.count("watchdog of rank") == 1 and f"rank {rank} is stopped" in text
+    checks.that(once, f"{what}: named, once" + ("" if once else "\n" + text))
 
 
 def skipped(checks, home, draw, round):
@@ -141,6 +139,27 @@ def launcher_stopped(checks, home):
     checks.that(len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
 
 
+def all_stopped(checks, home):
+    """A rank and the launcher are stopped: the others end by themselves, and one of them says why."""
+    ranks, overrides = LAYOUTS[2]
+    with Run(home, ranks, ["run.steps=1000000", *overrides]) as run:
+        if not run.wait_for_step(2):
+            return checks.that(False, f"it never came to step 2\n{run.end()[1]}")
+        processes = [run.process_of(rank) for rank in range(ranks)]
+        run.process.send_signal(signal.SIGSTOP)
+        os.kill(processes[0], signal.SIGSTOP)
+        end = time.monotonic() + PATIENCE
+        while any(map(running, processes[1:])) and time.monotonic() < end:
+            time.sleep(0.02)
+        left = [rank for rank in range(1, ranks) if running(processes[rank])]
+        os.kill(processes[0], signal.SIGKILL)
+        run.process.send_signal(signal.SIGCONT)
+        status, text = run.end()
+    checks.that(not left and status not in (0, None), f"rank 0 and the launcher are stopped: the others have ended; still there: {left}; exit status {status}")
+    said = re.findall(r"watchdog of rank (\d+): .*", text)
+    checks.that(said == ["1"] and "rank 0 is stopped" in text, f"... and the lowest one says why, once: {said}")
+
+
 def good_end(checks, home):
     with Run(home, 2, ["run.steps=5", "parallel.tp=2"]) as run:
         status, _ = run.end()
@@ -155,6 +174,7 @@ def main():
         good_end(checks, os.path.join(folder, "good"))
         if not ON_DEVICE:
             launcher_stopped(checks, os.path.join(folder, "dead"))
+            all_stopped(checks, os.path.join(folder, "stopped"))
         for round in range(rounds):
             (skipped if round % 2 else stopped)(checks, os.path.join(folder, f"round-{round}"), draw, round)
     checks.finish()

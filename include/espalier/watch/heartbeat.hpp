@@ -17,6 +17,7 @@ enum class Activity : int32_t {
   kSaving,      ///< a checkpoint: storage may take its time
   kEvaluating,  ///< validation
   kEnded,       ///< all steps done
+  kEndingJob,   ///< its watchdog says why it ends the job: no other needs to
 };
 std::string_view Name(Activity activity);  ///< "in a step", "between steps", ...
 

@@ -41,6 +41,8 @@ class Watchdog {
   void FindNeighbours();
   bool Died(const Heartbeat& neighbour) const;
   void LookForTheDead();
+  /// True once another rank has said why it ends the job.
+  bool Said() const;
   [[noreturn]] void EndAfter(const Heartbeat& dead);
   std::vector<Standing> Look() const;
   void Judge();

@@ -50,20 +50,27 @@ def by_kind(times):
     """A row for every kind of instruction on the compute lane, the longest first, and one for what none of them took."""
     rows = {}
     for row in (r for r in times["instructions"] if r["lane"] == "compute"):
-        total = rows.setdefault(row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0, "flops": 0})
-        for key in ("count", "seconds", "flops"):
+        total = rows.setdefault(row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0, "flops": 0, "bytes": 0})
+        for key in ("count", "seconds", "flops", "bytes"):
             total[key] += row[key]
     found = sorted(rows.values(), key=lambda row: -row["seconds"])
     rest = times["wall_s"] - sum(row["seconds"] for row in found)
-    return [dict(row, share=row["seconds"] / times["wall_s"]) for row in [*found, {"kind": "(between them)", "count": 0, "seconds": rest, "flops": 0}]]
+    return [dict(row, share=row["seconds"] / times["wall_s"]) for row in [*found, {"kind": "(between them)", "count": 0, "seconds": rest, "flops": 0, "bytes": 0}]]
+
+
+def rate(row):
+    """Operations a second of products and attention; bytes a second of what memory bounds."""
+    if not row["seconds"]:
+        return "-"
+    if row["flops"]:
+        return f"{1e-12 * row['flops'] / row['seconds']:.2f} TFLOP/s"
+    return f"{1e-9 * row['bytes'] / row['seconds']:.1f} GB/s" if row["bytes"] else "-"
 
 
 def show_kinds(times, kinds):
-    """Rates where an op has a cost: products and attention."""
     if not kinds:
         return
     print(f"a step of {1e3 * times['wall_s']:.1f} ms, issued with a clock on every instruction:")
-    print(f"{'':<24} {'share':>6} {'ms':>9} {'count':>6} {'TFLOP/s':>8}")
+    print(f"{'':<24} {'share':>6} {'ms':>9} {'count':>6} {'rate':>16}")
     for row in kinds:
-        rate = 1e-12 * row["flops"] / row["seconds"] if row["flops"] and row["seconds"] else None
-        print(f"{row['kind']:<24} {row['share']:>6.1%} {1e3 * row['seconds']:>9.3f} {row['count']:>6} {text(rate, '.2f'):>8}")
+        print(f"{row['kind']:<24} {row['share']:>6.1%} {1e3 * row['seconds']:>9.3f} {row['count']:>6} {rate(row):>16}")

@@ -27,11 +27,12 @@ inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape
 /// Global index of the first element along dim `d`; 0 where none is stated.
 inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
 
-/// CHECKs that spec and shapes agree. By its letters a spec is tokens times a weight as stored ("bsX,XY->bsY") or transposed
+/// CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of it too, or the output f32. By its letters a spec is tokens times a weight as stored ("bsX,XY->bsY") or transposed
 /// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order.
-inline ProductShape ProductOf(const KernelCall& call) {
+inline Product ProductOf(const KernelCall& call) {
   const Tensor& a = call.inputs[0];
   const Tensor& b = call.inputs[1];
+  const bool bias = call.inputs.size() > 2;
   const std::string& spec = call.attributes->Text("spec");
   ProductShape p{};
   int64_t depth = 0;  // as b has it
@@ -49,8 +50,10 @@ inline ProductShape ProductOf(const KernelCall& call) {
   CHECK(depth == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   const Tensor& c = call.outputs[0];
   CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
-  CHECK(!call.accumulate || c.dtype == Dtype::kF32, "matmul {}: only f32 accumulates", spec);
-  return p;
+  CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul {}: {} by {} into {}", spec, Name(a.dtype), Name(b.dtype), Name(c.dtype));
+  CHECK(!call.accumulate || (c.dtype == Dtype::kF32 && !bias), "matmul {}: only f32 accumulates, and without a bias", spec);
+  CHECK(!bias || (call.inputs[2].dtype == a.dtype && call.inputs[2].dtype == c.dtype), "matmul {}: a bias of {}", spec, Name(call.inputs[2].dtype));
+  return {p, a.dtype, c.dtype, call.accumulate, bias};
 }
 
 /// A local piece of a sequence: which position each of its rows holds (include/espalier/util/zigzag.hpp).

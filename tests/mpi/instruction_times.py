@@ -31,6 +31,15 @@ def check_table(checks, name, table, program):
     checks.that(all(row["flops"] > 0 for row in rows if row["kind"] == "matmul") and table["step"] == 4, f"{name}: products have their cost")
 
 
+def check_bytes(checks, name, tables):
+    """AdamW reads gradient, parameter and two moments and writes three of them, and every rank reads four numbers; all in fp32. Each parameter
+    is one rank's."""
+    parameters = int(re.search(r"model .* (\d+) parameters", launch(1, ["plan", DECK, *BASE]).stdout)[1])
+    updates = [row for table in tables for row in table["instructions"] if row["kind"] == "adamw"]
+    found, wanted = (sum(row["bytes"] for row in updates), 28 * parameters + sum(16 * row["count"] for row in updates))
+    checks.that(found == wanted, f"{name}: AdamW of {parameters} parameters moves {found} bytes, wanted {wanted}")
+
+
 def check(checks, home, device, layout):
     ranks, degrees = LAYOUTS[layout]
     name, overrides = f"{layout}, {device}", [*BASE, *degrees, *DEVICES[device]]
@@ -40,9 +49,12 @@ def check(checks, home, device, layout):
     del ENVIRONMENT["ESPALIER_INSTRUCTION_TIMES"]
     same = all(plain.curve(key) == timed.curve(key) for key in ("loss", "grad_norm"))
     checks.that(same and same_bits(tensors(plain.checkpoint(4)), tensors(timed.checkpoint(4))), f"{name}: bitwise the run without")
+    tables = []
     for rank in range(ranks):
         with open(f"{home(f'{name}.json')}.{rank}") as file:
-            check_table(checks, f"{name}, rank {rank}", json.load(file), planned(ranks, rank, overrides))
+            tables.append(json.load(file))
+        check_table(checks, f"{name}, rank {rank}", tables[-1], planned(ranks, rank, overrides))
+    check_bytes(checks, name, tables)
 
 
 def main():

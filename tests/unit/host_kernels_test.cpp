@@ -27,7 +27,7 @@ TEST(KernelsWiden, ProductsAgreeWithTheReference) {
       const Tensor in[] = {a.View(), b.View()}, out[] = {c.View()};
       const KernelCall call{
           .inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
-      cpu::WidenedProduct(ProductOf(call), a.View().As<Bf16>(), b.View().As<Bf16>(), c.View(), accumulate);
+      cpu::WidenedProduct(ProductOf(call).shape, a.View().As<Bf16>(), b.View().As<Bf16>(), c.View(), accumulate);
       ExpectNear(c, reference.Reference()[0], SumBound(k, 1), std::string("widened ") + spec);
     };
     check(x, w, OwnedTensor(kBf16, {1, s.rows, s.n}), "bsk,nk->bsn", false, s.k);

@@ -26,7 +26,7 @@ std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& 
     if (op.kind != "matmul") continue;
     const std::vector<Tensor> inputs = TensorsOf(instruction.inputs, program, coordinate), outputs = TensorsOf(instruction.outputs, program, coordinate);
     const KernelCall call{.inputs = inputs, .outputs = outputs, .attributes = &op.attributes, .accumulate = instruction.accumulate};
-    const Product product{ProductOf(call), inputs[0].dtype, outputs[0].dtype, instruction.accumulate, inputs.size() > 2};
+    const Product product = ProductOf(call);
     if (product.shape.m * product.shape.n * product.shape.k > 0) demands.push_back({product, instruction.workspace.bytes});
   }
   return Distinct(std::move(demands));

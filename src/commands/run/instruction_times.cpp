@@ -18,7 +18,16 @@ namespace {
 struct Sum {
   int count = 0;
   double ms = 0, flops = 0;
+  int64_t bytes = 0;
 };
+
+/// What an instruction reads and writes, every operand once; a sum is read too.
+int64_t BytesOf(const Instruction& instruction) {
+  int64_t bytes = 0;
+  for (const Operand& input : instruction.inputs) bytes += input.bytes;
+  for (const Operand& output : instruction.outputs) bytes += output.bytes * (instruction.accumulate ? 2 : 1);
+  return bytes;
+}
 
 bool Write(const std::string& path, const std::string& text) {
   std::ofstream file(path);
@@ -56,11 +65,12 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
     ++sum.count;
     sum.ms += programs_.train().executor->instruction_ms()[i];
     sum.flops += FlopsOf(instruction);
+    sum.bytes += BytesOf(instruction);
   }
   nlohmann::ordered_json table = {{"step", step}, {"rank", rank_}, {"device", device_}, {"wall_s", times.step_ms / 1e3}, {"instructions", nlohmann::json::array()}};
   for (const auto& [key, sum] : sums)
     table["instructions"].push_back(nlohmann::ordered_json{{"lane", std::get<0>(key)}, {"role", std::get<1>(key)}, {"kind", std::get<2>(key)},
-                                                           {"count", sum.count}, {"seconds", sum.ms / 1e3}, {"flops", sum.flops}});
+                                                           {"count", sum.count}, {"seconds", sum.ms / 1e3}, {"flops", sum.flops}, {"bytes", sum.bytes}});
   return table.dump(1) + "\n";
 }
 

@@ -6,12 +6,6 @@
 namespace espalier::cuda {
 namespace {
 
-Product ProductOfCall(const KernelCall& call) {
-  const Tensor &a = call.inputs[0], &b = call.inputs[1], &c = call.outputs[0];
-  CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul: {} by {} into {}", Name(a.dtype), Name(b.dtype), Name(c.dtype));
-  return {ProductOf(call), a.dtype, c.dtype, call.accumulate, call.inputs.size() > 2};
-}
-
 bool IsEmpty(const ProductShape& s) { return s.m * s.n * s.k == 0; }
 
 /// A sum of nothing, and a bias.
@@ -26,13 +20,13 @@ void Clear(const KernelCall& call) {
 }  // namespace
 
 void PrepareMatmul(const KernelCall& call) {
-  const Product product = ProductOfCall(call);
+  const Product product = ProductOf(call);
   if (!IsEmpty(product.shape)) PrepareProduct(product, call.workspace_bytes);
 }
 
 // a, b -> c, lettered by `spec`; bf16 products accumulate in fp32, fp32 ones multiply in fp32. With a bias: plus it, rounded once
 void Matmul(const KernelCall& call) {
-  const Product product = ProductOfCall(call);
+  const Product product = ProductOf(call);
   if (IsEmpty(product.shape)) return Clear(call);
   Multiply(product, {call.inputs[0].data, call.inputs[1].data, DataOrNull<void>(call.inputs, 2), call.outputs[0].data, call.workspace, call.workspace_bytes},
            StreamOf(call));

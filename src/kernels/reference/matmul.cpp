@@ -4,7 +4,7 @@
 namespace espalier::reference {
 
 void Matmul(const KernelCall& call) {
-  const ProductShape p = ProductOf(call);
+  const ProductShape p = ProductOf(call).shape;
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       double sum = 0;

@@ -202,8 +202,8 @@ class RemoteArena final : public Arena {
   ~RemoteArena() override { munmap(base_, memory_.size() + 1); }
 
   bool OnHost() const override { return false; }
-  void Read(const void* from, void* to, int64_t bytes) const override { std::memcpy(to, memory_.data() + Offset(from), static_cast<size_t>(bytes)); }
-  void Write(void* to, const void* from, int64_t bytes) override { std::memcpy(memory_.data() + Offset(to), from, static_cast<size_t>(bytes)); }
+  void Read(const void* from, void* to, int64_t bytes) const override { std::copy_n(memory_.data() + Offset(from), bytes, static_cast<std::byte*>(to)); }
+  void Write(void* to, const void* from, int64_t bytes) override { std::copy_n(static_cast<const std::byte*>(from), bytes, memory_.data() + Offset(to)); }
 
  private:
   std::ptrdiff_t Offset(const void* place) const { return static_cast<const std::byte*>(place) - base_; }

@@ -9,6 +9,7 @@
 
 #include "emulate.hpp"
 #include "espalier/util/error.hpp"
+#include "stack_switch.hpp"
 
 namespace espalier::emulation {
 namespace {
@@ -22,7 +23,11 @@ constexpr unsigned char kGuard = 0xa5, kNan = 0xff;
 struct Worker {
   fiber inside;   ///< what the worker goes on with; held while it waits
   fiber outside;  ///< the block that waits for the worker
+  Stack stack;
 };
+
+/// Thrown through a thread that will never go on.
+struct Abandoned {};
 
 struct Thread {
   Worker* worker = nullptr;
@@ -36,7 +41,7 @@ struct Thread {
 class Block {
  public:
   Block() = default;
-  ~Block();
+  ~Block() { Forget(); }
   void Run(const Grid& grid, const std::function<void()>& body);
   uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source);
   int current() const { return current_; }
@@ -48,7 +53,8 @@ class Block {
   Worker& FreeWorker();
   void Work(Worker& worker);
   void RunThread(Worker& worker);
-  void Resume(Worker& worker) { worker.inside = std::move(worker.inside).resume(); }
+  void Resume(Worker& worker);
+  void Pause(Worker& worker);
   void Continue(int thread);
   void SetIndex(int thread);
   bool CompleteWarps();
@@ -57,7 +63,7 @@ class Block {
   void FillShared(size_t bytes);
   bool SharedIsIntact() const;
   [[noreturn]] void Fail(int thread, const std::string& what);
-  void Forget() { free_.clear(), workers_.clear(); }
+  void Forget();
 
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> free_;
@@ -65,16 +71,32 @@ class Block {
   std::vector<unsigned char> shared_;
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr error_;
+  Stack stack_;  ///< the host thread's
   int next_ = 0, current_ = 0;
   bool leaving_ = false;
 };
 
 thread_local Block block;
 
-/// Workers that wait for threads return by themselves: nothing is thrown, which sanitizers would not follow.
-Block::~Block() {
+/// All workers return by themselves, from a thread's middle by an exception. The library's own way would throw before sanitizers know on which stack.
+void Block::Forget() {
   leaving_ = true;
-  for (Worker* worker : free_) Resume(*worker);
+  for (const std::unique_ptr<Worker>& worker : workers_) Resume(*worker);
+  free_.clear(), workers_.clear();
+  leaving_ = false;
+}
+
+void Block::Resume(Worker& worker) {
+  Leave(stack_, worker.stack);
+  worker.inside = std::move(worker.inside).resume();
+  Enter(stack_, worker.stack);
+}
+
+/// Lets the block go on, until it resumes the worker.
+void Block::Pause(Worker& worker) {
+  Leave(worker.stack, stack_);
+  worker.outside = std::move(worker.outside).resume();
+  Enter(worker.stack, stack_);
 }
 
 void Block::Run(const Grid& grid, const std::function<void()>& body) {
@@ -112,9 +134,14 @@ void Block::Continue(int thread) {
 Worker& Block::FreeWorker() {
   if (free_.empty()) {
     Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
-    worker.inside = fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes), [this, &worker](fiber&& outside) {
+    boost::context::protected_fixedsize_stack stacks(kStackBytes);
+    const boost::context::stack_context stack = stacks.allocate();
+    worker.stack = {static_cast<std::byte*>(stack.sp) - stack.size, stack.size};
+    worker.inside = fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack), stacks, [this, &worker](fiber&& outside) {
       worker.outside = std::move(outside);
+      Enter(worker.stack, stack_);
       while (!leaving_) Work(worker);
+      Leave(worker.stack, stack_, true);
       return std::move(worker.outside);
     });
     return worker;
@@ -125,9 +152,10 @@ Worker& Block::FreeWorker() {
 }
 
 void Block::Work(Worker& worker) {
-  while (next_ < static_cast<int>(threads_.size()) && !error_) RunThread(worker);
+  while (next_ < static_cast<int>(threads_.size()) && !error_ && !leaving_) RunThread(worker);
+  if (leaving_) return;
   free_.push_back(&worker);
-  worker.outside = std::move(worker.outside).resume();
+  Pause(worker);
 }
 
 void Block::RunThread(Worker& worker) {
@@ -136,8 +164,8 @@ void Block::RunThread(Worker& worker) {
   SetIndex(thread);
   try {
     (*body_)();
-  } catch (const boost::context::detail::forced_unwind&) {
-    throw;
+  } catch (const Abandoned&) {
+    return;
   } catch (...) {
     error_ = std::current_exception();
   }
@@ -156,7 +184,8 @@ uint64_t Block::Meet(Meeting meeting, uint32_t mask, uint64_t value, int source)
   thread.mask = mask;
   thread.value = value;
   thread.source = source;
-  thread.worker->outside = std::move(thread.worker->outside).resume();
+  Pause(*thread.worker);
+  if (leaving_) throw Abandoned{};
   return thread.result;
 }
 

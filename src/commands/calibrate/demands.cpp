@@ -34,8 +34,7 @@ std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& 
 
 std::vector<ProductDemand> Distinct(std::vector<ProductDemand> demands) {
   std::ranges::sort(demands);
-  const auto [first, last] = std::ranges::unique(demands);
-  demands.erase(first, last);
+  demands.erase(std::unique(demands.begin(), demands.end()), demands.end());
   return demands;
 }
 

@@ -96,6 +96,8 @@ T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32) {
 
 template <typename T>
 T __ldg(const T* p) { return *p; }
+template <typename T>
+void __stwb(T* p, T x) { *p = x; }
 inline int __popc(uint32_t x) { return std::popcount(x); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

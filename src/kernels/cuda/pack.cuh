@@ -2,6 +2,8 @@
 // many as fit where pointers and rows lie at 16 bytes, else 1.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <type_traits>
 
 #include "espalier/util/types.hpp"
@@ -20,6 +22,11 @@ template <typename T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T values[N];
 };
+
+/// What a pack is stored as. Where control flow is not plain the compiler makes a struct's store one of each element, and with them the
+/// traffic of 16 bytes that of 8 stores; the intrinsic's it leaves alone.
+template <size_t kBytes>
+using Word = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
 
 template <int N>
 struct Floats {
@@ -63,10 +70,17 @@ __device__ Floats<N> Load(const T* p, Lanes<N> lanes) {
 template <typename T, int N>
 __device__ void Store(T* p, const Floats<N>& x) {
   CheckAligned(p, alignof(Pack<T, N>));
+  if constexpr (N == 1) {
+    *p = Narrow<T>(x[0]);
+    return;
+  }
   Pack<T, N> pack;
 #pragma unroll
   for (int k = 0; k < N; ++k) pack.values[k] = Narrow<T>(x[k]);
-  *reinterpret_cast<Pack<T, N>*>(p) = pack;
+  constexpr size_t kWord = alignof(Pack<T, N>), kWords = sizeof pack / kWord;
+  const auto words = std::bit_cast<std::array<Word<kWord>, kWords>>(pack);
+#pragma unroll
+  for (size_t w = 0; w < kWords; ++w) __stwb(reinterpret_cast<Word<kWord>*>(p) + w, words[w]);
 }
 
 /// Calls f(i, lanes) for all n elements, each once in the grid.

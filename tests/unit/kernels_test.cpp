@@ -671,6 +671,16 @@ TEST_P(Kernels, Slice) {
   EXPECT_THROW(c.Tested(), InvariantError);
 }
 
+// Whole inner dims are one long row, which many of a device's blocks share; many rows leave them none to share.
+TEST_P(Kernels, SliceOfLongRows) {
+  for (int64_t d : {1000, 1001}) {
+    const OwnedTensor x = Real({2, 5, d});
+    for (const Shape& shape : {Shape{1, 5, d}, Shape{2, 3, d}}) Check({"slice", {x}, {OwnedTensor(T(), shape, {2 - shape[0], 5 - shape[1], 0})}}, 0);
+  }
+  const OwnedTensor x = Real({300, 70, 9});
+  Check({"slice", {x}, {OwnedTensor(T(), {290, 70, 8}, {7, 0, 1})}}, 0);
+}
+
 TEST_P(Kernels, Pad) {
   const OwnedTensor x = random_.Real(T(), {3, 2, 4}, -1, 1, {11, 5, 26});
   Case c{"pad", {x}, {Empty(T(), {5, 7, 11}, {10, 0, 20})}};

@@ -6,7 +6,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// A row is a run of the last dim, of units of 2, 4 or 16 bytes; some threads of x share one, threads of y take others.
+/// A row is a run of the last dim, of units of 2, 4 or 16 bytes; some threads of x share one, and blocks of y; threads of y take others.
 template <typename Unit>
 __global__ void CopyRows(BoxCopy copy, int64_t rows, const Unit* source, Unit* target, Unit fill) {
   const int last = copy.dims - 1;
@@ -21,7 +21,7 @@ __global__ void CopyRows(BoxCopy copy, int64_t rows, const Unit* source, Unit* t
       offset += at * stride;
       stride *= copy.source[d];
     }
-    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) {
+    for (int64_t c = int64_t{blockIdx.y} * blockDim.x + threadIdx.x; c < width; c += int64_t{gridDim.y} * blockDim.x) {
       const int64_t at = c + shift;
       target[row * width + c] = inside && at >= 0 && at < source_width ? source[offset + at] : fill;
     }
@@ -48,8 +48,10 @@ void LaunchUnits(BoxCopy copy, int64_t elements, const void* source, void* targe
   unsigned columns = 1;
   while (columns < kThreads && columns < copy.target[last]) columns *= 2;
   const dim3 threads(columns, kThreads / columns);
-  Launch(CopyRows<Unit>, RowBlocks((rows + threads.y - 1) / threads.y), threads, 0, stream, copy, rows, static_cast<const Unit*>(source),
-         static_cast<Unit*>(target), fill);
+  dim3 blocks = RowBlocks((rows + threads.y - 1) / threads.y);
+  constexpr unsigned kMostBlocks = 8192;
+  blocks.y = Clamped((copy.target[last] + columns - 1) / columns, kMostBlocks / blocks.x + 1);
+  Launch(CopyRows<Unit>, blocks, threads, 0, stream, copy, rows, static_cast<const Unit*>(source), static_cast<Unit*>(target), fill);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class Block {
  public:
   Block() = default;
   ~Block() { Forget(); }
-  void Run(const Grid& grid, const std::function<void()>& body);
+  void Run(const Grid& grid, const std::function<void()>& body, bool backwards);
   uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source);
   int current() const { return current_; }
   unsigned char* shared() { return shared_.data() + kGuardBytes; }
@@ -57,7 +57,9 @@ class Block {
   void Pause(Worker& worker);
   void Continue(int thread);
   void SetIndex(int thread);
+  int InOrder(int i, int n) const { return backwards_ ? n - 1 - i : i; }
   bool CompleteWarps();
+  bool CompleteWarp(int warp);
   bool CompleteMeeting(int first);
   bool CompleteBarrier();
   void FillShared(size_t bytes);
@@ -73,7 +75,7 @@ class Block {
   std::exception_ptr error_;
   Stack stack_;  ///< the host thread's
   int next_ = 0, current_ = 0;
-  bool leaving_ = false;
+  bool leaving_ = false, backwards_ = false;
 };
 
 thread_local Block block;
@@ -99,8 +101,9 @@ void Block::Pause(Worker& worker) {
   Enter(worker.stack, stack_);
 }
 
-void Block::Run(const Grid& grid, const std::function<void()>& body) {
+void Block::Run(const Grid& grid, const std::function<void()>& body, bool backwards) {
   body_ = &body;
+  backwards_ = backwards;
   threads_.assign(grid.threads.x * grid.threads.y * grid.threads.z, {});
   FillShared(grid.shared_bytes);
   RunThreads();
@@ -159,7 +162,7 @@ void Block::Work(Worker& worker) {
 }
 
 void Block::RunThread(Worker& worker) {
-  const int thread = next_++;
+  const int thread = InOrder(next_++, static_cast<int>(threads_.size()));
   threads_[static_cast<size_t>(thread)].worker = &worker;
   SetIndex(thread);
   try {
@@ -191,13 +194,20 @@ uint64_t Block::Meet(Meeting meeting, uint32_t mask, uint64_t value, int source)
 
 bool Block::CompleteWarps() {
   bool any = false;
-  for (int t = 0; t < static_cast<int>(threads_.size()); ++t) {
-    const Meeting meeting = threads_[static_cast<size_t>(t)].meeting;
-    if (meeting == Meeting::kNone || meeting == Meeting::kBlock || !CompleteMeeting(t)) continue;
-    any = true;
-    t = t / kWarp * kWarp - 1;  // the same warp again, for as long as it gets on
-  }
+  const int warps = (static_cast<int>(threads_.size()) + kWarp - 1) / kWarp;
+  for (int w = 0; w < warps; ++w)
+    while (CompleteWarp(InOrder(w, warps))) any = true;
   return any;
+}
+
+/// Completes one meeting of a warp's threads, if there is one.
+bool Block::CompleteWarp(int warp) {
+  const int last = std::min((warp + 1) * kWarp, static_cast<int>(threads_.size()));
+  for (int t = warp * kWarp; t < last; ++t) {
+    const Meeting meeting = threads_[static_cast<size_t>(t)].meeting;
+    if (meeting != Meeting::kNone && meeting != Meeting::kBlock && CompleteMeeting(t)) return true;
+  }
+  return false;
 }
 
 /// Completes what `first` waits for if all lanes of its mask wait for the same.
@@ -220,8 +230,8 @@ bool Block::CompleteMeeting(int first) {
     thread.result = wanted.meeting == Meeting::kShuffle ? threads_[static_cast<size_t>(warp + thread.source)].value : ballot;
     thread.meeting = Meeting::kNone;
   }
-  for (int t = warp; t < last; ++t)
-    if ((wanted.mask >> (t - warp) & 1) != 0) Continue(t);
+  for (int i = 0; i < last - warp; ++i)
+    if (const int lane = InOrder(i, last - warp); (wanted.mask >> lane & 1) != 0) Continue(warp + lane);
   return true;
 }
 
@@ -229,7 +239,8 @@ bool Block::CompleteBarrier() {
   for (const Thread& thread : threads_)
     if (thread.meeting != Meeting::kBlock) return false;
   for (Thread& thread : threads_) thread.meeting = Meeting::kNone;
-  for (size_t t = 0; t < threads_.size(); ++t) Continue(static_cast<int>(t));
+  const int count = static_cast<int>(threads_.size());
+  for (int i = 0; i < count; ++i) Continue(InOrder(i, count));
   return true;
 }
 
@@ -252,30 +263,33 @@ void Block::Fail(int thread, const std::string& what) {
 
 void IssueAtOnce(cudaStream_t, std::function<void()> work) { work(); }
 
-/// The limits of compute capability 8.0 to 9.0.
+/// The limits of compute capability 8.0 to 9.0; of shared memory, that of a kernel which has not asked for more, as none of ours does.
 void CheckLimits(const Grid& grid) {
   const dim3 blocks = grid.blocks, threads = grid.threads;
   CHECK(blocks.x > 0 && blocks.y > 0 && blocks.z > 0 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 && blocks.z <= 65535,
         "a grid of {} x {} x {} blocks", blocks.x, blocks.y, blocks.z);
   const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
   CHECK(count > 0 && count <= 1024 && threads.z <= 64, "blocks of {} x {} x {} threads", threads.x, threads.y, threads.z);
-  CHECK(grid.shared_bytes <= 227 << 10, "{} bytes of dynamic shared memory", grid.shared_bytes);
+  CHECK(grid.shared_bytes <= 48 << 10, "{} bytes of dynamic shared memory", grid.shared_bytes);
 }
 
 }  // namespace
 
 void (*issue)(cudaStream_t stream, std::function<void()> work) = IssueAtOnce;
 
+/// Every other launch runs its blocks backwards, and every other block its threads: what depends on an order comes out otherwise then.
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
+  thread_local unsigned launches = 0;
   CheckLimits(grid);
   gridDim = grid.blocks;
   blockDim = grid.threads;
-  for (unsigned z = 0; z < grid.blocks.z; ++z)
-    for (unsigned y = 0; y < grid.blocks.y; ++y)
-      for (unsigned x = 0; x < grid.blocks.x; ++x) {
-        blockIdx = {x, y, z};
-        block.Run(grid, thread);
-      }
+  const unsigned launch = launches++;
+  const uint64_t plane = uint64_t{grid.blocks.x} * grid.blocks.y, count = plane * grid.blocks.z;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t b = launch % 2 == 0 ? i : count - 1 - i;
+    blockIdx = {static_cast<unsigned>(b % grid.blocks.x), static_cast<unsigned>(b / grid.blocks.x % grid.blocks.y), static_cast<unsigned>(b / plane)};
+    block.Run(grid, thread, (launch / 2 + b) % 2 == 1);
+  }
 }
 
 void Fail(const char* what) {

@@ -95,6 +95,36 @@ TEST(Emulation, MistakesAreFound) {
   EXPECT_TRUE(std::isnan(found));
 }
 
+__global__ void ReadsTheThreadBefore(int* out) {
+  SHARED_ARRAY(int, x);
+  x[threadIdx.x] = int(threadIdx.x);
+  out[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x > 0 ? x[threadIdx.x - 1] : 0;
+}
+__global__ void ReadsTheLaneBefore(int* out) {
+  SHARED_ARRAY(int, x);
+  __syncthreads();
+  __shfl_xor_sync(0xffffffffu, 1, 1);
+  x[threadIdx.x] = int(threadIdx.x);
+  out[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x > 0 ? x[threadIdx.x - 1] : 0;
+}
+__global__ void ReadsTheBlockBefore(int* out) { out[blockIdx.x] = blockIdx.x > 0 ? out[blockIdx.x - 1] + 1 : 0; }
+
+TEST(Emulation, WhatNeedsAnOrderComesOutOtherwise) {
+  for (const auto kernel : {ReadsTheThreadBefore, ReadsTheLaneBefore}) {
+    std::vector<int> out(128);
+    Start(kernel, 2, 64, 256, out.data());
+    EXPECT_NE(std::vector(out.begin(), out.begin() + 64), std::vector(out.begin() + 64, out.end()));
+  }
+  std::vector<int> first(4), second(4);
+  Start(ReadsTheBlockBefore, 4, 1, 0, first.data());
+  Start(ReadsTheBlockBefore, 4, 1, 0, second.data());
+  EXPECT_NE(first, second);
+}
+
+TEST(Emulation, SharedMemoryBeyondWhatEveryKernelHasIsRefused) {
+  EXPECT_THAT([] { Start(Overflows, 1, 64, (48 << 10) + 4); }, ThrowsMessage<InvariantError>(HasSubstr("49156 bytes of dynamic shared memory")));
+}
+
 TEST(Emulation, GoesOnAfterAMistake) {
   EXPECT_THROW(Start(HalfWaits, 1, 64, 0), InvariantError);
   std::vector<int> out(1);

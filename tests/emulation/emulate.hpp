@@ -1,7 +1,9 @@
 // The small part of CUDA that kernels use, on the host: included by src/kernels/cuda/launch.cuh where ESPALIER_EMULATE is defined.
 // Blocks run one after the other, a block's threads as fibers: one runs until it must wait for others, at a barrier or in a shuffle.
+// Blocks and threads run forwards or backwards in turn, so that what waits for nobody but needs an order gives other results.
 // What no kernel may do is an error (InvariantError): barriers that not all threads reach, shuffles that a named lane does not join,
-// launches beyond the device's limits, writes around the dynamic shared memory. That memory holds NaN when a block begins.
+// launches beyond the device's limits, wide accesses at odd addresses, writes around the dynamic shared memory. That memory holds NaN
+// when a block begins. Not shown: speed, registers, what hardware runs at the same time, static shared memory that nobody wrote.
 // Headers of the toolkit give the types; nothing of its libraries is linked.
 #pragma once
 
@@ -111,9 +113,13 @@ inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 
 namespace espalier::cuda {
 
+/// Bytes of a kernel's parameters that a launch may have, since CUDA 12.1.
+inline constexpr size_t kMostParameterBytes = 32764;
+
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
+  static_assert(sizeof(std::tuple<Parameters...>) <= kMostParameterBytes);
   emulation::issue(stream, [=, parameters = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
     emulation::RunGrid({blocks, threads, shared_bytes}, [&] { std::apply(kernel, parameters); });
   });

@@ -60,11 +60,21 @@ __device__ void ForEachUnit(const Units& units, int64_t tile, F f) {
   for (int64_t unit = first + threadIdx.x; unit < end; unit += blockDim.x) f(OffsetsOf(units, unit));
 }
 
+template <typename Unit>
+__device__ const Unit& UnitAt(const std::byte* place) {
+  CheckAligned(place, alignof(Unit));
+  return *reinterpret_cast<const Unit*>(place);
+}
+
+template <typename Unit>
+__device__ void Put(std::byte* place, const Unit& unit) {
+  CheckAligned(place, alignof(Unit));
+  *reinterpret_cast<Unit*>(place) = unit;
+}
+
 template <typename T>
 __device__ void CopyTile(const Units& units, int64_t tile) {
-  ForEachUnit(units, tile, [&](Offsets at) {
-    *reinterpret_cast<T*>(units.to + at.to) = *reinterpret_cast<const T*>(units.from + at.from);
-  });
+  ForEachUnit(units, tile, [&](Offsets at) { Put(units.to + at.to, UnitAt<T>(units.from + at.from)); });
 }
 
 __global__ void Copies(const CopyJob* jobs, int count, int64_t tiles) {
@@ -94,12 +104,12 @@ __device__ void JoinTile(const JoinJob& job, int64_t tile, Combine combine) {
     decltype(Widen(T{})) sums[kCount];
     for (int m = 0; m < job.members; ++m) {
       const std::byte* source = m == job.own ? job.units.from + at.from : job.sources[m] + at.to;
-      const Unit unit = *reinterpret_cast<const Unit*>(source);
+      const Unit unit = UnitAt<Unit>(source);
       for (int i = 0; i < kCount; ++i) sums[i] = m == 0 ? Widen(unit.values[i]) : combine(sums[i], Widen(unit.values[i]));
     }
     Unit joined;
     for (int i = 0; i < kCount; ++i) Narrow(sums[i], joined.values[i]);
-    *reinterpret_cast<Unit*>(job.units.to + at.to) = joined;
+    Put(job.units.to + at.to, joined);
   });
 }
 

@@ -108,7 +108,7 @@ void Tables::Upload() {
     for (JoinJob& job : table.jobs) job.sources = filler.Put(*sources++);
     table.d_jobs = filler.Put(table.jobs);
   }
-  CUDA_CALL(cudaMemcpy(memory_, h_memory.data(), bytes, cudaMemcpyHostToDevice));
+  CopyToDevice(memory_, h_memory.data(), bytes);
 }
 
 }  // namespace espalier::cuda

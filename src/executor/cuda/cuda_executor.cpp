@@ -30,7 +30,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
       slots_(program, arena, kSlots),
       nan_(sizeof(float)) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  CUDA_CALL(cudaMemcpy(nan_.data(), &nan, sizeof nan, cudaMemcpyHostToDevice));
+  CopyToDevice(nan_.data(), &nan, sizeof nan);
   for (const Call& call : calls_) PrepareCudaKernel(OpOf(call.index).kind, ArgumentsOf(call));
 }
 

@@ -9,7 +9,7 @@ namespace espalier::cuda {
 DeviceProgress::DeviceProgress(int most) : words_(kLaneCount * sizeof(int32_t)), numbers_((static_cast<size_t>(most) + 1) * sizeof(int32_t)) {
   std::vector<int32_t> numbers(static_cast<size_t>(most) + 1);
   std::iota(numbers.begin(), numbers.end(), 0);
-  CUDA_CALL(cudaMemcpy(numbers_.data(), numbers.data(), numbers.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+  CopyToDevice(numbers_.data(), numbers.data(), numbers.size() * sizeof(int32_t));
 }
 
 void DeviceProgress::Begin(cudaStream_t stream) const {

@@ -9,6 +9,8 @@ namespace {
 /// A row is a run of the last dim, of units of 2, 4 or 16 bytes; some threads of x share one, and blocks of y; threads of y take others.
 template <typename Unit>
 __global__ void CopyRows(BoxCopy copy, int64_t rows, const Unit* source, Unit* target, Unit fill) {
+  CheckAligned(source, sizeof(Unit));
+  CheckAligned(target, sizeof(Unit));
   const int last = copy.dims - 1;
   const int64_t width = copy.target[last], source_width = copy.source[last], shift = copy.shift[last];
   for (int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < rows; row += int64_t{gridDim.x} * blockDim.y) {

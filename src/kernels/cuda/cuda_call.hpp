@@ -14,4 +14,8 @@ namespace espalier::cuda {
       ::espalier::cuda::FailCuda(__FILE__, __LINE__, #expression, cuda_code_);                            \
   } while (false)
 
+/// Copies from the host, and returns when the bytes are on the device. (cudaMemcpy alone may return when it has read pageable memory,
+/// and streams that do not wait for the default one could then read what was there before.)
+void CopyToDevice(void* to, const void* from, size_t bytes);
+
 }  // namespace espalier::cuda

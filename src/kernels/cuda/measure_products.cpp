@@ -40,7 +40,7 @@ void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
     else reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
   }
   for (int64_t at = 0; at < bytes; at += kBlock)
-    CUDA_CALL(cudaMemcpy(static_cast<std::byte*>(data) + at, block.data(), static_cast<size_t>(std::min(kBlock, bytes - at)), cudaMemcpyHostToDevice));
+    CopyToDevice(static_cast<std::byte*>(data) + at, block.data(), static_cast<size_t>(std::min(kBlock, bytes - at)));
 }
 
 /// Operands of one product in memory of their own.

@@ -1,6 +1,6 @@
 // The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued theirs (sends
 // are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other hangs here, whatever the
-// sizes. Sums are made in rank order, in fp32, rounded once.
+// sizes. Sums are made in rank order, in fp32, rounded once. Refused is what NCCL forbids beside graphs, and memory that overlaps.
 #include <nccl.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "comm/combine.hpp"
 #include "comm/mpi_state.hpp"
 #include "emulate.hpp"
+#include "runtime.hpp"
 
 using espalier::MpiState;
 
@@ -20,6 +21,7 @@ struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;  ///< none if there is one rank
   int rank = 0, size = 1;
   int polls_until_made = 0;
+  bool in_graph = false;  ///< some call was captured
 };
 
 namespace {
@@ -166,8 +168,21 @@ ncclResult_t Add(const PointToPoint& call) {
   return ncclSuccess;
 }
 
-ncclResult_t Issue(cudaStream_t stream, std::function<void()> work) {
+/// Without NCCL_GRAPH_MIXING_SUPPORT.
+void CheckBesideGraphs(ncclComm* comm) {
+  if (espalier::emulation::Capturing()) comm->in_graph = true;
+  else if (comm->in_graph && espalier::emulation::GraphUnderWay()) Refuse("a call on a communicator that a graph under way may hold");
+}
+
+/// Memory of so many bytes on either side, and where the one lies in the other if a call is in place.
+void CheckInPlace(const void* from, size_t from_bytes, const void* to, size_t to_bytes, std::ptrdiff_t to_behind_from) {
+  const auto *a = static_cast<const std::byte*>(from), *b = static_cast<const std::byte*>(to);
+  if (a < b + to_bytes && b < a + from_bytes && b - a != to_behind_from) Refuse("memory that overlaps, and not as a call in place has it");
+}
+
+ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> work) {
   if (group_depth > 0) Refuse("a collective inside a group");
+  CheckBesideGraphs(comm);
   espalier::emulation::issue(stream, std::move(work));
   return ncclSuccess;
 }
@@ -223,6 +238,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->in_graph && espalier::emulation::GraphsAlive()) Refuse("a communicator that ends before the graphs that may hold it waits for their end");
   if (comm->mpi != MPI_COMM_NULL) {
     std::lock_guard lock(MpiState::mutex);
     MPI_CALL(MPI_Comm_free(&comm->mpi));
@@ -254,8 +270,8 @@ ncclResult_t ncclGroupEnd() {
   std::vector<PointToPoint> calls;
   calls.swap(group);
   for (const PointToPoint& call : calls)
-    if (call.stream != calls[0].stream) Refuse("a group on two streams");
-  return Issue(calls[0].stream, [calls] { RunGroup(calls); });
+    if (call.stream != calls[0].stream || call.comm != calls[0].comm) Refuse("a group on two streams or communicators");
+  return Issue(calls[0].comm, calls[0].stream, [calls] { RunGroup(calls); });
 }
 
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
@@ -267,8 +283,9 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncc
 }
 
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  const size_t bytes = count * SizeOf(type);
-  return Issue(stream, [=] {
+  const size_t bytes = count * SizeOf(type), all = bytes * static_cast<size_t>(comm->size);
+  CheckInPlace(from, bytes, to, all, -static_cast<std::ptrdiff_t>(bytes) * comm->rank);
+  return Issue(comm, stream, [=] {
     const auto pieces = Exchange(comm, from, 0, bytes);
     for (size_t p = 0; p < pieces.size(); ++p) std::memcpy(static_cast<std::byte*>(to) + p * bytes, pieces[p].data(), bytes);
   });
@@ -276,12 +293,15 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
 
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) Refuse("a reduction that is not emulated");
-  return Issue(stream, [=] { Reduce(comm, from, count * SizeOf(type), to, count, type); });
+  const size_t bytes = count * SizeOf(type);
+  CheckInPlace(from, bytes * static_cast<size_t>(comm->size), to, bytes, static_cast<std::ptrdiff_t>(bytes) * comm->rank);
+  return Issue(comm, stream, [=] { Reduce(comm, from, bytes, to, count, type); });
 }
 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) Refuse("a reduction that is not emulated");
-  return Issue(stream, [=] { Reduce(comm, from, 0, to, count, type); });
+  CheckInPlace(from, count * SizeOf(type), to, count * SizeOf(type), 0);
+  return Issue(comm, stream, [=] { Reduce(comm, from, 0, to, count, type); });
 }
 
 }

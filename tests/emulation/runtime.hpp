@@ -15,6 +15,10 @@ Place PlaceOf(const void* memory, size_t bytes);
 /// True while this thread captures: what allocates, copies at once or waits is an error then.
 bool Capturing();
 
+/// True while some graph may be launched; while a launch of one is not awaited by the host, though its work may be done here.
+bool GraphsAlive();
+bool GraphUnderWay();
+
 /// Runs `work` behind all that was issued on `stream`, or notes it down if the stream is captured.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
 

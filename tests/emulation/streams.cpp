@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -32,7 +33,7 @@ struct CUstream_st {
 struct CUevent_st {
   CUstream_st* stream = nullptr;  ///< on which it was recorded last
   long ticket = 0;                ///< work of it, or of what is captured of it, before that
-  bool captured = false;
+  CUgraph_st* captured = nullptr;  ///< into which that was captured
   bool timed = false;
   std::chrono::steady_clock::time_point time;
 };
@@ -44,6 +45,10 @@ namespace {
 std::recursive_mutex mutex;
 thread_local CUgraph_st* capture = nullptr;
 thread_local std::set<CUstream_st*> captured_streams;
+
+/// Launches of graphs that the host has not awaited: the stream, and its work up to the end of the graph.
+std::map<CUstream_st*, long> launches;
+int graphs = 0;  ///< that may be launched
 
 CUstream_st& Of(cudaStream_t stream) {
   static CUstream_st default_stream;
@@ -66,9 +71,21 @@ void RunUntil(CUstream_st& stream, long ticket) {
   }
 }
 
+/// As a host that waits.
+void Await(CUstream_st& stream, long ticket) {
+  RunUntil(stream, ticket);
+  const std::lock_guard lock(mutex);
+  if (const auto launch = launches.find(&stream); launch != launches.end() && launch->second <= ticket) launches.erase(launch);
+}
+
 }  // namespace
 
 bool Capturing() { return capture != nullptr; }
+bool GraphsAlive() { return graphs > 0; }
+bool GraphUnderWay() {
+  const std::lock_guard lock(mutex);
+  return !launches.empty();
+}
 
 void Enqueue(cudaStream_t to, Work work) {
   CUstream_st& stream = Of(to);
@@ -100,20 +117,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  RunUntil(*stream, stream->issued);
+  Await(*stream, stream->issued);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  RunUntil(Of(stream), Of(stream).issued);
+  Await(Of(stream), Of(stream).issued);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
   CUstream_st& stream = Of(to);
   if (event->stream == nullptr) return cudaSuccess;
-  if (event->captured) {
-    if (!Capturing()) return cudaErrorCapturedEvent;
+  if (event->captured != nullptr) {
+    if (event->captured != capture) return cudaErrorCapturedEvent;  // of no capture, or of one that is over
     stream.captured = capture;  // it joins
     captured_streams.insert(&stream);
     if (event->stream != &stream) event->stream->joined_works = std::max(event->stream->joined_works, event->ticket);
@@ -130,15 +147,15 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (event->stream != nullptr && !event->captured) RunUntil(*event->stream, event->ticket);
+  if (event->stream != nullptr && event->captured == nullptr) RunUntil(*event->stream, event->ticket);
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on) {
   CUstream_st& stream = Of(on);
   event->stream = &stream;
-  event->captured = stream.captured != nullptr;
-  if (event->captured) {
+  event->captured = stream.captured;
+  if (event->captured != nullptr) {
     event->ticket = stream.captured_works;
     return cudaSuccess;
   }
@@ -150,15 +167,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (event->captured) return cudaErrorCapturedEvent;
-  if (event->stream != nullptr) RunUntil(*event->stream, event->ticket);
+  if (event->captured != nullptr) return cudaErrorCapturedEvent;
+  if (event->stream != nullptr) Await(*event->stream, event->ticket);
   return cudaSuccess;
 }
 /// Whoever asks is waiting.
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   for (const cudaEvent_t event : {from, to}) {
-    if (!event->timed || event->stream == nullptr || event->captured) return cudaErrorInvalidResourceHandle;
+    if (!event->timed || event->stream == nullptr || event->captured != nullptr) return cudaErrorInvalidResourceHandle;
     if (event->stream->done < event->ticket) return cudaErrorNotReady;
   }
   *ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
@@ -185,10 +202,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   *executable = new CUgraphExec_st{graph->works};
+  ++graphs;
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
   for (const Work& work : executable->works) Enqueue(stream, work);
+  const std::lock_guard lock(mutex);
+  launches[&Of(stream)] = Of(stream).issued;
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -197,6 +218,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   delete executable;
+  --graphs;
   return cudaSuccess;
 }
 

@@ -53,6 +53,7 @@ void CudaExecutor::Begin() {
   arena_.Use(persistent_end_);
   const cudaStream_t compute = streams_.Compute();
   try {
+    BeforeStep();
     slots_.CopyInputs(begun_ % kSlots, compute);
     Record(marks.began, compute);
     IssueStep(marks.began.Get());
@@ -92,6 +93,10 @@ void CudaExecutor::AwaitDone(Marks& marks) {
     cudaGetLastError();  // "not ready" would be taken for the error of the next launch
     std::this_thread::sleep_for(kNap);
   }
+}
+
+void CudaExecutor::AwaitBegun() {
+  if (ended_ < begun_) AwaitDone(MarksOf(begun_ - 1));
 }
 
 StepTimes CudaExecutor::TimesOf(int step) {

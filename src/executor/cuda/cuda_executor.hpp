@@ -26,6 +26,8 @@ class CudaExecutor : public Executor {
  protected:
   CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort);
 
+  /// Called before anything of a step is issued; its predecessor may be under way.
+  virtual void BeforeStep() {}
   /// Issues all instructions, behind `began` and before anything else on the compute stream.
   virtual void IssueStep(cudaEvent_t began) = 0;
   /// Called while a step is awaited: shows how far the device is, throws what has gone wrong elsewhere.
@@ -34,6 +36,8 @@ class CudaExecutor : public Executor {
   void IssueKernel(const Call& call);
   /// Issued before and after what the compute lane waits for, so that the times of the step tell it apart.
   void MarkWait();
+  /// Waits until the device has finished all that was begun. It is still to be ended.
+  void AwaitBegun();
   int begun() const { return begun_; }
   /// The clock of the step that is being issued; null if it is not timed.
   const InstructionClock* Clock() const { return timed_ == begun_ ? &*clock_ : nullptr; }

@@ -36,6 +36,12 @@ StreamExecutor::~StreamExecutor() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
 }
 
+/// NCCL takes no call on a communicator while a graph that holds it is under way, whatever the streams' order: only with
+/// NCCL_GRAPH_MIXING_SUPPORT, which is off.
+void StreamExecutor::BeforeStep() {
+  if (progress_ && graph_ != nullptr && !MayCapture()) AwaitBegun();
+}
+
 void StreamExecutor::IssueStep(cudaEvent_t) {
   if (!progress_) lanes_.Reset();
   if (!MayCapture()) return Issue(false);

@@ -21,6 +21,7 @@ class StreamExecutor final : public CudaExecutor {
   void ShowProgress() override;
 
  private:
+  void BeforeStep() override;
   void IssueStep(cudaEvent_t began) override;
   void Look() override;
   void Abandon() override;

@@ -1,11 +1,12 @@
 // Memory of the emulated runtime, and what it says of its GPUs. Memory of the device is the host's, told apart by address: it holds NaNs
-// at first, a copy in the wrong direction is an error, and the program may take ESPALIER_EMULATED_BYTES of it. There are
+// at first, a copy in the wrong direction is an error, one from pageable memory is there only once its stream was awaited, and the program may take ESPALIER_EMULATED_BYTES of it. There are
 // ESPALIER_EMULATED_GPUS.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "runtime.hpp"
 
@@ -106,7 +107,14 @@ cudaError_t cudaHostUnregister(void* memory) { return Remove(memory) > 0 ? cudaS
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
   if (!IsAllowed(to, from, bytes, kind)) return cudaErrorInvalidMemcpyDirection;
-  std::memcpy(to, from, bytes);
+  // It waits for the default stream; but from pageable memory only until the bytes have left it.
+  if (const cudaError_t error = cudaStreamSynchronize(nullptr); error != cudaSuccess) return error;
+  if (kind == cudaMemcpyHostToDevice && PlaceOf(from, bytes) == Place::kPageable) {
+    const auto* at = static_cast<const std::byte*>(from);
+    EnqueueLate(nullptr, [to, left = std::vector(at, at + bytes)] { std::memcpy(to, left.data(), left.size()); });
+  } else {
+    std::memcpy(to, from, bytes);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {

@@ -21,5 +21,7 @@ bool GraphUnderWay();
 
 /// Runs `work` behind all that was issued on `stream`, or notes it down if the stream is captured.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
+/// As that, but it runs only when something waits for it.
+void EnqueueLate(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace espalier::emulation

@@ -94,10 +94,14 @@ void Enqueue(cudaStream_t to, Work work) {
     stream.captured->works.push_back(std::move(work));
     return;
   }
-  const std::lock_guard lock(mutex);
-  stream.works.push_back(std::move(work));
-  ++stream.issued;
+  EnqueueLate(to, std::move(work));
   if (!Late()) RunUntil(stream, stream.issued);
+}
+
+void EnqueueLate(cudaStream_t to, Work work) {
+  const std::lock_guard lock(mutex);
+  Of(to).works.push_back(std::move(work));
+  ++Of(to).issued;
 }
 
 namespace {

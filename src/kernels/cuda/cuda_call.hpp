@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+
 namespace espalier::cuda {
 
 /// Throws std::runtime_error.
@@ -14,8 +16,8 @@ namespace espalier::cuda {
       ::espalier::cuda::FailCuda(__FILE__, __LINE__, #expression, cuda_code_);                            \
   } while (false)
 
-/// Copies from the host, and returns when the bytes are on the device. (cudaMemcpy alone may return when it has read pageable memory,
-/// and streams that do not wait for the default one could then read what was there before.)
+/// Copies to the device, outside a step. On return it is there for all streams: the copy alone may return while the bytes are on their way,
+/// and streams that were made nonblocking do not wait for it.
 void CopyToDevice(void* to, const void* from, size_t bytes);
 
 }  // namespace espalier::cuda

@@ -20,6 +20,10 @@ cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
 
 cublasOperation_t OperationOn(const ColumnMajor& x) { return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
+void SetBias(cublasLtMatmulDesc_t operation, const void* bias) {
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+}
+
 /// fp32 products multiply in fp32, never TF32: precision is the deck's, not the backend's.
 cublasLtMatmulDesc_t OperationOf(const Product& p) {
   cublasLtMatmulDesc_t operation = nullptr;
@@ -29,6 +33,7 @@ cublasLtMatmulDesc_t OperationOf(const Product& p) {
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
   const cublasLtEpilogue_t epilogue = p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+  if (p.bias) SetBias(operation, reinterpret_cast<const void*>(kBufferAlignment));  // algorithms are chosen by how it lies
   return operation;
 }
 
@@ -95,7 +100,7 @@ int64_t CublasProduct::WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const 
 void CublasProduct::Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, const void* bias, void* c, void* workspace, int64_t workspace_bytes,
                         cudaStream_t stream) const {
   const float one = 1.0f;
-  if (bias != nullptr) CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+  if (bias != nullptr) SetBias(operation_.get(), bias);
   const Workspace aligned = AlignedWorkspace(workspace, workspace_bytes);
   CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, b, first_.get(), a, second_.get(), &beta_, c, result_.get(), c, result_.get(),
                              &algorithm, aligned.data, static_cast<size_t>(aligned.bytes), stream));

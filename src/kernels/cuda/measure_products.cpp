@@ -48,13 +48,13 @@ struct Operands {
   explicit Operands(const ProductDemand& demand)
       : a(Allocate(Bytes(demand.product, demand.product.shape.m * demand.product.shape.k))),
         b(Allocate(Bytes(demand.product, demand.product.shape.k * demand.product.shape.n))),
-        bias(demand.product.bias ? Allocate(Bytes(demand.product, demand.product.shape.n)) : nullptr),
+        bias(demand.product.bias ? Allocate(demand.product.shape.n * SizeOf(demand.product.output)) : nullptr),
         c(Allocate(demand.product.shape.m * demand.product.shape.n * 4)),
         workspace(Allocate(demand.workspace_bytes)),
         workspace_bytes(demand.workspace_bytes) {
     FillWithNumbers(a.get(), Bytes(demand.product, demand.product.shape.m * demand.product.shape.k), demand.product.input);
     FillWithNumbers(b.get(), Bytes(demand.product, demand.product.shape.k * demand.product.shape.n), demand.product.input);
-    if (bias) FillWithNumbers(bias.get(), Bytes(demand.product, demand.product.shape.n), demand.product.input);
+    if (bias) FillWithNumbers(bias.get(), demand.product.shape.n * SizeOf(demand.product.output), demand.product.output);
     CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(demand.product.shape.m * demand.product.shape.n * 4)));
   }
   static int64_t Bytes(const Product& product, int64_t elements) { return elements * SizeOf(product.input); }

@@ -161,10 +161,11 @@ std::shared_ptr<fe::graph::Graph> BuildOrSay(const Key& key) {
   }
 }
 
-/// nullptr: refused.
+/// nullptr: refused. Graphs are never destroyed: when a process ends, the libraries that cuDNN loaded after this was first called have ended
+/// before.
 fe::graph::Graph* FindGraph(const Key& key) {
   static std::mutex mutex;
-  static std::map<Key, std::shared_ptr<fe::graph::Graph>> graphs;
+  static auto& graphs = *new std::map<Key, std::shared_ptr<fe::graph::Graph>>;
   const std::lock_guard lock(mutex);
   auto it = graphs.find(key);
   if (it == graphs.end()) it = graphs.emplace(key, BuildOrSay(key)).first;

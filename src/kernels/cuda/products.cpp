@@ -51,10 +51,11 @@ Prepared Prepare(const Product& key, int64_t workspace_bytes) {
   return {std::move(product), algorithm};
 }
 
-/// The algorithm depends on the workspace, too: training and evaluation may plan different ones.
+/// The algorithm depends on the workspace, too: training and evaluation may plan different ones. What was prepared is never destroyed: its
+/// library may have ended before.
 const Prepared& FindPrepared(const Product& product, int64_t workspace_bytes) {
   static std::mutex mutex;
-  static std::map<std::pair<Product, int64_t>, Prepared> all;
+  static auto& all = *new std::map<std::pair<Product, int64_t>, Prepared>;
   const std::lock_guard lock(mutex);
   const std::pair key(product, workspace_bytes);
   auto it = all.find(key);

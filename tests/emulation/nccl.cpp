@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct ncclComm {
   int rank = 0, size = 1;
   int polls_until_made = 0;
   bool in_graph = false;  ///< some call was captured
+  uint32_t sums = 0;      ///< that a switch has made, from a number that is another in every run
 };
 
 namespace {
@@ -115,12 +117,12 @@ std::vector<std::vector<std::byte>> Exchange(ncclComm* comm, const void* from, s
 }
 
 template <typename T>
-void Sum(const std::vector<std::vector<std::byte>>& pieces, void* to, size_t count) {
+void Sum(const std::vector<std::vector<std::byte>>& pieces, size_t first, void* to, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     T element;
     float sum = 0;
     for (size_t p = 0; p < pieces.size(); ++p) {
-      std::memcpy(&element, pieces[p].data() + i * sizeof(T), sizeof(T));
+      std::memcpy(&element, pieces[(first + p) % pieces.size()].data() + i * sizeof(T), sizeof(T));
       sum = p == 0 ? espalier::Widen(element) : sum + espalier::Widen(element);
     }
     espalier::Narrow(sum, element);
@@ -128,12 +130,22 @@ void Sum(const std::vector<std::vector<std::byte>>& pieces, void* to, size_t cou
   }
 }
 
+/// With ESPALIER_EMULATED_NVLS=1, as where switches add up.
+bool SwitchAdds() {
+  const auto is = [](const char* name, const char* wanted) {
+    const char* value = std::getenv(name);
+    return value != nullptr && std::strcmp(value, wanted) == 0;
+  };
+  return is("ESPALIER_EMULATED_NVLS", "1") && !is("NCCL_NVLS_ENABLE", "0");
+}
+
 void Reduce(ncclComm* comm, const void* from, size_t step, void* to, size_t count, ncclDataType_t type) {
   const auto pieces = Exchange(comm, from, step, count * SizeOf(type));
+  const size_t first = SwitchAdds() ? comm->sums++ : 0;
   if (type == ncclBfloat16)
-    Sum<espalier::Bf16>(pieces, to, count);
+    Sum<espalier::Bf16>(pieces, first, to, count);
   else if (type == ncclFloat32)
-    Sum<float>(pieces, to, count);
+    Sum<float>(pieces, first, to, count);
   else
     Refuse("a sum of a type that is not emulated");
 }
@@ -193,6 +205,8 @@ ncclResult_t Made(ncclComm_t* to, MPI_Comm mpi, const ncclConfig_t& config) {
     comm->mpi = mpi;
     MPI_CALL(MPI_Comm_rank(mpi, &comm->rank));
     MPI_CALL(MPI_Comm_size(mpi, &comm->size));
+    comm->sums = std::random_device()();
+    MPI_CALL(MPI_Bcast(&comm->sums, 1, MPI_UINT32_T, 0, mpi));
   }
   *to = comm;
   if (config.blocking != 0) return ncclSuccess;

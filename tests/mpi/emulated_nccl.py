@@ -49,6 +49,14 @@ def check(checks, folder, ranks, layout):
     checks.that(far <= (1e-2 if "precision.compute=bf16" in layout else RTOL), f"{name}: collectives to {far:.1e}")
 
 
+def check_order_of_sums(checks, folder):
+    """Where switches would add up, in another order at every call, run.deterministic leaves them out."""
+    three = ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "run.transport=nccl", "run.deterministic=true"]
+    first, again = (run(folder, name, 3, three, ESPALIER_NCCL_NATIVE="1", ESPALIER_EMULATED_NVLS="1") for name in ("first", "again"))
+    del ENVIRONMENT["ESPALIER_EMULATED_NVLS"]
+    checks.that(same_bits(tensors(first.checkpoint(STEPS)), tensors(again.checkpoint(STEPS))), "switches that add up: twice bitwise equal")
+
+
 def main():
     if not os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", "")):
         print("skipped: ESPALIER_CUDA_MODULE names no emulated module")
@@ -57,6 +65,8 @@ def main():
     for ranks, layout in LAYOUTS:
         with tempfile.TemporaryDirectory() as folder:
             check(checks, folder, ranks, layout)
+    with tempfile.TemporaryDirectory() as folder:
+        check_order_of_sums(checks, folder)
     checks.finish()
 
 

@@ -53,6 +53,8 @@ void SetEnvironment() {
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // A communicator is never used by a graph and outside of it at once; keeping these apart would cost every launch.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
+  // For a graph peers would map the arena, and let go of it when communicators end: after it is freed.
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
 
 std::string Encode(const std::vector<Communicators::Pair>& pairs) {

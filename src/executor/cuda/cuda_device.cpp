@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "arenas.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "kernels/cuda/prepare.hpp"
@@ -18,6 +20,9 @@ std::string ProductPlansInUse() {
   const std::string text = ToText(plans);
   return plans.plans.empty() ? "no product plans" : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
+
+/// Where switches add up (NVLink SHARP), sums come in another order from call to call. What the user has set stays.
+void LetNoSwitchAdd() { setenv("NCCL_NVLS_ENABLE", "0", 0); }
 
 }  // namespace
 
@@ -41,6 +46,7 @@ std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) { return std::make_u
 std::unique_ptr<Arena> CudaDevice::MakeStaging(int64_t bytes) { return std::make_unique<PinnedArena>(bytes); }
 
 void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) {
+  if (options_.deterministic) LetNoSwitchAdd();
   if (options_.transport == GpuTransport::kNccl)
     nccl_ = MakeNcclCommunication(world, mesh, channels, NcclToItself());
   else

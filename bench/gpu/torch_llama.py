@@ -131,7 +131,8 @@ class Trainer:
         self.deck, self.device, self.micro = deck, device, deck["batch"]["micro"]
         compute = torch.bfloat16 if deck["precision"]["compute"] == "bf16" else torch.float32
         torch.manual_seed(deck["run"]["seed"])
-        self.model = Llama(deck["model"], compute).to(device)
+        with torch.device(device):  # where billions of numbers are drawn at once
+            self.model = Llama(deck["model"], compute)
         self.run = torch.compile(self.model) if compiled else self.model
         self.autocast = lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=compute == torch.bfloat16)
         self.tokens = read_tokens(deck["data"]).to(device)

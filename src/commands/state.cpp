@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
+#include <vector>
 
 #include "espalier/data/initial_weights.hpp"
 #include "espalier/util/error.hpp"
@@ -45,6 +47,26 @@ void ForEachSlab(const Tensor& tensor, F f) {
   }
 }
 
+struct Slab {
+  Box box;
+  int64_t first;  ///< local element
+};
+
+std::vector<Slab> SlabsOf(const Tensor& tensor) {
+  std::vector<Slab> slabs;
+  ForEachSlab(tensor, [&](const Box& box, int64_t first) { slabs.push_back({box, first}); });
+  return slabs;
+}
+
+/// fill(0), fill(1), ... fill(count - 1), each in a thread of its own.
+template <typename F>
+void InThreads(size_t count, F fill) {
+  std::vector<std::future<void>> others;
+  for (size_t i = 1; i < count; ++i) others.push_back(std::async(std::launch::async, fill, i));
+  fill(0);
+  for (std::future<void>& other : others) other.get();
+}
+
 /// Elements of a box of a parameter, as the model wants them.
 void FillSlab(const Compilation& compilation, size_t parameter, const Box& box, float* out) {
   const ParameterInit& init = compilation.inits[parameter];
@@ -73,14 +95,22 @@ std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, c
   return local;
 }
 
+/// One core makes a hundred million numbers a second, so all of them do.
 void InitializeWeights(const Compilation& compilation, const Executor& executor) {
-  std::vector<float> buffer;
-  for (const NamedTensor& state : executor.All(ValueKind::kState))
-    ForEachSlab(state.tensor, [&](const Box& box, int64_t first) {
-      buffer.assign(static_cast<size_t>(Volume(ExtentsOf(box))), 0.0f);
-      if (state.name.starts_with(kParameters)) FillSlab(compilation, ParameterOf(compilation, state.name), box, buffer.data());
-      executor.arena().Write(state.tensor.As<float>() + first, buffer.data(), std::ssize(buffer) * int64_t{sizeof(float)});
-    });
+  std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck, 1)));
+  for (const NamedTensor& state : executor.All(ValueKind::kState)) {
+    const std::vector<Slab> slabs = SlabsOf(state.tensor);
+    for (size_t begin = 0, count = 0; begin < slabs.size(); begin += count) {
+      count = std::min(buffers.size(), slabs.size() - begin);
+      InThreads(count, [&](size_t i) {
+        const Box& box = slabs[begin + i].box;
+        buffers[i].assign(static_cast<size_t>(Volume(ExtentsOf(box))), 0.0f);
+        if (state.name.starts_with(kParameters)) FillSlab(compilation, ParameterOf(compilation, state.name), box, buffers[i].data());
+      });
+      for (size_t i = 0; i < count; ++i)
+        executor.arena().Write(state.tensor.As<float>() + slabs[begin + i].first, buffers[i].data(), std::ssize(buffers[i]) * int64_t{sizeof(float)});
+    }
+  }
 }
 
 int ThreadCount(const Deck& deck, int ranks_on_node) {

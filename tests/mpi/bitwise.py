@@ -1,6 +1,6 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch and tensor overlap. Within a group all runs cut data and tensors
-alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch
-regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
+"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, and the threads that make initial weights.
+Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit.
+Reducing gradients after every microbatch regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
 import os, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
@@ -91,9 +91,17 @@ def compare_reduced(runner, replicate, dp, tp, keys):
     runner.checks.that(worst <= RTOL, f"{name}: reduced each microbatch or once a step: {worst:.1e}")
 
 
+def compare_initial(folder, checks):
+    """Initial weights of tensors that several threads fill."""
+    large = ["model.layers=1", "model.dim=256", "model.vocab=20000", "run.steps=1", "checkpoint.at_start=true"]
+    one, three = (train(os.path.join(folder, f"{n}-threads"), 1, [*large, f"run.threads={n}"]) for n in (1, 3))
+    checks.that(same_bits(tensors(one.checkpoint(0)), tensors(three.checkpoint(0))), "initial weights by one thread or three, bitwise")
+
+
 def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
+        compare_initial(folder, checks)
         runner = Runner(folder, checks)
         for group in GROUPS:
             compare_group(runner, *group)

@@ -16,7 +16,8 @@ from sides import Failed
 # Dense bf16, in TFLOP/s, by NVIDIA's datasheets; a name stands for all that begin with it.
 DATASHEET = {"NVIDIA H200": 989.4, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 NVL": 835.5, "NVIDIA H100 PCIe": 756.5, "NVIDIA A100": 312.0}
 TIMED_STEPS = 5       # of the run whose last step is timed instruction by instruction
-LEAST_SECONDS = 60    # for it, whatever the rounds took
+LEAST_SECONDS = 60    # that are left for it, whatever the rounds take
+PRODUCTS = "bare products"
 SHAPES = ["124m", "1.5b", "8b-4k", "8b-8k"]
 WAYS = {  # name -> deck keys of Espalier, or flags of torch_llama.py
     "espalier": ["run.deterministic=true"],
@@ -55,8 +56,8 @@ class Results:
         self.ms, self.said, self.failed, self.products, self.times = {way: [] for way in ways}, {}, {}, [], None
 
     def attempt(self, way, f):
-        """f(), unless the way has failed before."""
-        if way in self.failed or way not in self.ms:
+        """f(), unless the way has failed before. What fails hides nothing else."""
+        if way in self.failed or way not in [*self.ms, PRODUCTS]:
             return
         try:
             f()
@@ -66,7 +67,7 @@ class Results:
 
     def measure(self, shape, end):
         """One round."""
-        self.products.append(sides.products(shape))
+        self.attempt(PRODUCTS, lambda: self.products.append(sides.products(shape)))
         for way in self.ms:
             self.attempt(way, lambda: self.measure_way(shape, way, end))
 
@@ -80,10 +81,10 @@ class Results:
         self.times = sides.espalier_times(shape.o.espalier, shape.deck, [*shape.overrides(), *WAYS["espalier"]], TIMED_STEPS, seconds)
 
 
-def rounds(shape, o, ways):
-    """Rounds in turn, as many as were asked for or as there is time for."""
+def rounds(shape, o, ways, end):
+    """Rounds in turn, as many as were asked for or as there is time for before `end`, and a step instruction by instruction."""
     results, begin = Results(ways), time.monotonic()
-    end = begin + o.seconds
+    end -= LEAST_SECONDS
     results.attempt("espalier-calibrated", shape.calibrate)
     for n in range(o.rounds):
         now = time.monotonic()
@@ -91,15 +92,17 @@ def rounds(shape, o, ways):
             print(f"  {n} of {o.rounds} rounds: no time for more within {o.seconds} s")
             break
         results.measure(shape, end)
-    results.attempt("espalier", lambda: results.time_instructions(shape, max(LEAST_SECONDS, end - time.monotonic())))
+    results.attempt("espalier", lambda: results.time_instructions(shape, LEAST_SECONDS + max(0, end - time.monotonic())))
     return results
 
 
-def bench(shape, o, ways):
+def bench(name, o, ways, begin):
+    """All of a shape, its planning included, within --seconds."""
+    shape = Shape(name, o)
     m = shape.values["model"]
     print(f"\n{shape.name} on {o.name}: {m['layers']} layers x {m['dim']}, vocabulary {m['vocab']}, {shape.plan['parameters']} parameters; a step is "
           f"{shape.micro} sequences of {m['seq_len']} tokens; planned peak {shape.plan['peak_bytes'] / 2**30:.2f} GiB", flush=True)
-    return table.show(shape, rounds(shape, o, ways), o.peak)
+    return table.show(shape, rounds(shape, o, ways, begin + o.seconds), o.peak)
 
 
 def read_options():
@@ -109,7 +112,8 @@ def read_options():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12, help="steps of a turn")
     parser.add_argument("--warmup", type=int, help="of them, how many do not count (a third)")
-    parser.add_argument("--seconds", type=float, default=540, help="for the rounds of one shape")
+    parser.add_argument("--seconds", type=float, default=540, help="for one shape, of the first what --spent says is gone")
+    parser.add_argument("--spent", type=float, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--ways", default=",".join(WAYS), help="which of " + ", ".join(WAYS))
     parser.add_argument("--least-tokens", type=int, help="of a microbatch (16384; on a CPU one sequence)")
     parser.add_argument("--memory", type=int, help="bytes to fill (the GPU's; on a CPU enough for the tiny shape)")
@@ -150,7 +154,7 @@ def main():
     ways = chosen_ways(o)
     try:
         with tempfile.TemporaryDirectory() as o.folder:
-            measured = [bench(Shape(name, o), o, ways) for name in o.shapes or SHAPES]
+            measured = [bench(name, o, ways, time.monotonic() - (0 if i else o.spent)) for i, name in enumerate(o.shapes or SHAPES)]
     except Failed as reason:
         sys.exit(str(reason))
     if o.json:

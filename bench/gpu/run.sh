@@ -29,4 +29,4 @@ if [[ -z $build ]]; then
   # shellcheck source=tests/gpu/environment.sh
   source "$here/../../tests/gpu/environment.sh"
 fi
-exec python3 -u "$here/bench.py" --build "$build" "$@"
+exec python3 -u "$here/bench.py" --build "$build" --spent "$SECONDS" "$@"

@@ -2,6 +2,7 @@
 import contextlib, json, os, signal, subprocess, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+MOST_SECONDS = 120  # for a program that trains nothing
 
 
 class Failed(Exception):
@@ -101,7 +102,10 @@ def products(shape):
 
 def command(program, arguments):
     """What a program prints."""
-    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    try:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=MOST_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as reason:
+        raise Failed(f"{os.path.basename(program)} {arguments[0]}: {reason}") from None
     if done.returncode != 0:
         raise Failed(f"{os.path.basename(program)} {arguments[0]}: {done.stderr or last_words(done.stdout)}".strip())
     return done.stdout

@@ -3,14 +3,14 @@ import statistics
 
 
 def rows(shape, results, peak):
-    """The bare products' TFLOP/s, and a row for every way that ran. `peak` in TFLOP/s, or None."""
-    flops, bare = shape.plan["flops_per_token"], statistics.median(results.products)
+    """The bare products' TFLOP/s, or None, and a row for every way that ran. `peak` in TFLOP/s, or None."""
+    flops, bare = shape.plan["flops_per_token"], statistics.median(results.products) if results.products else None
     rates = {way: 1e3 * shape.tokens() / statistics.median(ms) for way, ms in results.ms.items() if ms}
     found = []
     for way, rate in rates.items():
         causal, full = (1e-12 * flops[kind] * rate for kind in ("causal", "full"))
         found.append({"way": way, "tokens_per_s": rate, "over_compile": rate / rates["compile"] if "compile" in rates else None,
-                      "mfu_causal": causal / peak if peak else None, "mfu_full": full / peak if peak else None, "of_products": causal / bare,
+                      "mfu_causal": causal / peak if peak else None, "mfu_full": full / peak if peak else None, "of_products": causal / bare if bare else None,
                       "ms": results.ms[way], "micro": results.said[way].get("micro", shape.micro)})
     return bare, found
 
@@ -28,7 +28,8 @@ def show(shape, results, peak):
               f"{text(r['mfu_causal'], '.1%'):>10} {text(r['mfu_full'], '.1%'):>8} {text(r['of_products'], '.2f'):>10} {r['micro']:>6}")
     for way, reason in results.failed.items():
         print(f"{way:<22} failed: {reason}")
-    print(f"bare products: {bare:.1f} TFLOP/s" + (f", {bare / peak:.1%} of the datasheet's {peak}" if peak else ""))
+    if bare:
+        print(f"bare products: {bare:.1f} TFLOP/s" + (f", {bare / peak:.1%} of the datasheet's {peak}" if peak else ""))
     parts(shape, results, found, bare)
     kinds = by_kind(results.times) if results.times else []
     show_kinds(results.times, kinds)
@@ -43,7 +44,7 @@ def parts(shape, results, found, bare):
         steps = results.said[way]["steps"]
         ms = {key: statistics.median(s[key] for s in steps) for key in ("compute_ms", "exposed_comm_ms", "idle_ms", "data_ms")}
         print(f"{way}, ms of a step: " + ", ".join(f"{key[:-3].replace('_', ' ')} {value:.1f}" for key, value in ms.items())
-              + f"; its products alone at the bare rate: {shape.product_flops() / bare / 1e9:.1f}")
+              + (f"; its products alone at the bare rate: {shape.product_flops() / bare / 1e9:.1f}" if bare else ""))
 
 
 def by_kind(times):

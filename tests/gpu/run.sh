@@ -10,13 +10,14 @@
 #   graph        steps replayed as a CUDA graph and steps issued one by one, bitwise equal
 #   nccl         eight ranks, NCCL of each to itself, in a graph and without, bitwise equal
 #   layouts      rows of the matrix of layouts, 2 to 16 ranks that share the GPU, messages over MPI
-#   memcheck     the kernels' tests under compute-sanitizer
+#   memcheck     our own kernels in their tests under compute-sanitizer
 #   racecheck    the same
 #   matrix-1 ... matrix-4   the whole matrix of layouts in quarters; only when asked for
 #
 # -b: a meson build folder to take as it is, instead of building. -l: the folder for one log a part (build-gpu/logs). -t: seconds
-# for all of it after the build (570); a part for which no time is left is skipped. Ends with one line a part and exit status 0
-# (none failed), 1 (one failed) or 77 (all were skipped, or there is no GPU).
+# for all of it, the build included (570): a part may take half of what is left, the last one all, so that one that hangs hides no
+# other; one for which none is left is skipped. Ends with one line a part and exit status 0 (none failed), 1 (one failed) or 77 (all
+# were skipped, or there is no GPU).
 # ESPALIER_CUDA_MODULE names another module to load, an emulated one too; ESPALIER_DEVICE=cpu rehearses the script without a GPU.
 set -uo pipefail
 
@@ -64,7 +65,11 @@ Choose() {
     collectives) command=("$collectives") programs=("$collectives") ;;
     losses | graph | nccl) command=(python3 -u "$here/compare.py" "$1") ;;
     layouts) command=(python3 -u "$here/../mpi/matrix.py" named "${layouts[@]}") ;;
-    memcheck | racecheck) command=(compute-sanitizer --error-exitcode 9 --tool "$1" "$kernels") programs=(compute-sanitizer "$kernels") ;;
+    # Libraries try calls that may fail, and their kernels are theirs.
+    memcheck | racecheck)
+      command=(compute-sanitizer --error-exitcode 9 --tool "$1" --kernel-name kns=espalier --report-api-errors no "$kernels")
+      programs=(compute-sanitizer "$kernels")
+      ;;
     matrix-[1-4]) command=(python3 -u "$here/../mpi/matrix.py" share "${1#matrix-}" 4) ;;
     *)
       echo "no part is called $1; they are ${usual[*]} matrix-1 matrix-2 matrix-3 matrix-4" >&2
@@ -97,6 +102,7 @@ Run() {
 
 for part in "$@"; do Choose "$part"; done
 mkdir -p "$logs"
+SECONDS=0
 if [[ -z $build ]] && ! "$here/build.sh" >"$logs/build.log" 2>&1; then
   cat "$logs/build.log"
   echo "FAIL     build"
@@ -110,10 +116,12 @@ export ESPALIER=${build:-$gpu_build/release}/espalier
 summary=()
 status=77
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-SECONDS=0
+if [[ -z $build ]]; then echo "built in $SECONDS s"; fi
+rest=$#
 for part in "$@"; do
   begin=$SECONDS
   left=$((budget - begin))
+  if ((--rest > 0)); then left=$(((left + 1) / 2)); fi
   if ((left > 0)); then Run "$part" "$left"; else verdict="skip" note="no time left of $budget s"; fi
   case $verdict in
     FAIL) status=1 ;;

@@ -1,6 +1,8 @@
 // Memory of the emulated runtime, and what it says of its GPUs. Memory of the device is the host's, told apart by address: it holds NaNs
-// at first, a copy in the wrong direction is an error, one from pageable memory is there only once its stream was awaited, and the program may take ESPALIER_EMULATED_BYTES of it. There are
-// ESPALIER_EMULATED_GPUS.
+// at first, a copy in the wrong direction is an error, one from pageable memory is there only once its stream was awaited, and the
+// program may take ESPALIER_EMULATED_BYTES of it. There are ESPALIER_EMULATED_GPUS; a thread that uses another one than the process
+// chose, as one that chose none may, is refused.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,11 @@
 namespace espalier::emulation {
 namespace {
 
+size_t Setting(const char* name, size_t value) {
+  const char* set = std::getenv(name);
+  return set == nullptr ? value : std::strtoull(set, nullptr, 10);
+}
+
 struct Block {
   size_t bytes;
   Place place;
@@ -21,11 +28,10 @@ struct Block {
 std::mutex mutex;
 std::map<const std::byte*, Block> blocks;
 size_t used = 0;
+std::atomic<int> opened = -1;  ///< the GPU that the process chose first
+thread_local int device = 0;   ///< as with CUDA, a thread that chooses none is on the first
 
-size_t Setting(const char* name, size_t value) {
-  const char* set = std::getenv(name);
-  return set == nullptr ? value : std::strtoull(set, nullptr, 10);
-}
+int Gpus() { return static_cast<int>(Setting("ESPALIER_EMULATED_GPUS", 1)); }
 size_t DeviceBytes() { return Setting("ESPALIER_EMULATED_BYTES", size_t{4} << 30); }
 
 void Add(void* memory, size_t bytes, Place place) {
@@ -61,6 +67,8 @@ Place PlaceOf(const void* memory, size_t bytes) {
   return at + bytes <= block->first + block->second.bytes ? block->second.place : Place::kPageable;
 }
 
+bool OnItsGpu() { return opened < 0 || device == opened; }
+
 }  // namespace espalier::emulation
 
 using namespace espalier::emulation;
@@ -71,6 +79,7 @@ extern "C" {
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   constexpr size_t kAlignment = 256;  // as on a device
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   {
     const std::lock_guard lock(mutex);
     if (used + bytes > DeviceBytes()) return cudaErrorMemoryAllocation;
@@ -82,22 +91,27 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
   if (memory != nullptr && Remove(memory) == 0) return cudaErrorInvalidValue;
   std::free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   *memory = std::malloc(bytes);
   Add(*memory, bytes, Place::kPinned);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
+  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
   if (memory != nullptr && Remove(memory) == 0) return cudaErrorInvalidValue;
   std::free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   if (PlaceOf(memory, bytes) != Place::kPageable) return cudaErrorHostMemoryAlreadyRegistered;
   Add(memory, bytes, Place::kPinned);
   return cudaSuccess;
@@ -118,6 +132,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   if (!IsAllowed(to, from, bytes, kind)) return cudaErrorInvalidMemcpyDirection;
   const bool pageable = PlaceOf(to, bytes) == Place::kPageable || PlaceOf(from, bytes) == Place::kPageable;
   if (Capturing() && pageable) return cudaErrorStreamCaptureUnsupported;
@@ -137,12 +152,18 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = static_cast<int>(Setting("ESPALIER_EMULATED_GPUS", 1));
+  *count = Gpus();
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
-cudaError_t cudaSetDevice(int device) { return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice; }
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+cudaError_t cudaSetDevice(int chosen) {
+  if (chosen < 0 || chosen >= Gpus()) return cudaErrorInvalidDevice;
+  int none = -1;
+  opened.compare_exchange_strong(none, chosen);
+  device = chosen;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* current) {
+  *current = device;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {

@@ -105,8 +105,14 @@ void EnqueueLate(cudaStream_t to, Work work) {
 }
 
 namespace {
+
 /// Kernels and NCCL's calls go the same way.
-const bool installed = (issue = Enqueue, true);
+void EnqueueLaunch(cudaStream_t stream, Work work) {
+  if (!OnItsGpu()) Fail("a launch on another GPU than its stream's");
+  Enqueue(stream, std::move(work));
+}
+const bool installed = (issue = EnqueueLaunch, true);
+
 }  // namespace
 
 }  // namespace espalier::emulation
@@ -117,6 +123,7 @@ using namespace espalier::emulation;
 extern "C" {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   *stream = new CUstream_st;
   return cudaSuccess;
 }
@@ -146,6 +153,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   *event = new CUevent_st;
   (*event)->timed = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
@@ -156,6 +164,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on) {
+  if (!OnItsGpu()) return cudaErrorInvalidDevice;
   CUstream_st& stream = Of(on);
   event->stream = &stream;
   event->captured = stream.captured;

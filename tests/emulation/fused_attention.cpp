@@ -132,6 +132,12 @@ void BackwardOfKeys(const FusedCall& call, const FusedMemory& m, int64_t batch, 
   Store(dv, m.dv, at);
 }
 
+/// As the front end, which looks at every operand but lse.
+void CheckAligned(const FusedMemory& m) {
+  constexpr uintptr_t kAlignment = 16;
+  for (const void* x : {m.q, m.k, m.v, m.o, m.d_o, m.dq, m.dk, m.dv}) CHECK(reinterpret_cast<uintptr_t>(x) % kAlignment == 0, "attention's operands on no multiple of {} bytes", kAlignment);
+}
+
 /// The library leaves in its workspace what it likes.
 void Scribble(const FusedMemory& m) {
   const Workspace workspace = AlignedWorkspace(m.workspace, m.workspace_bytes);
@@ -157,11 +163,13 @@ bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
   return Prepare("attention", call, FusedAttentionBytes(call.sizes), workspace_bytes);
 }
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
+  if (call.sizes.queries == 1 && call.sizes.keys == 1) return false;  // it has none
   return Prepare("attention_grad", call, FusedAttentionGradBytes(call.sizes), workspace_bytes);
 }
 
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
   ++calls;
+  CheckAligned(memory);
   emulation::issue(stream, [=] {
     Scribble(memory);
     for (int64_t batch = 0; batch < call.sizes.batch; ++batch)
@@ -171,6 +179,7 @@ void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream
 
 void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
   ++calls;
+  CheckAligned(memory);
   emulation::issue(stream, [=] {
     Scribble(memory);
     for (int64_t batch = 0; batch < call.sizes.batch; ++batch)

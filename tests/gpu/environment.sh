@@ -40,6 +40,10 @@ export ESPALIER_HOST_LIBRARY_PATH=${ESPALIER_HOST_LIBRARY_PATH-${LD_LIBRARY_PATH
 if [[ -d $gpu_pack/include ]]; then Prepend CPATH "$gpu_pack/include"; fi
 if [[ -d $gpu_prefix ]]; then UsePrefix; fi
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then Prepend PATH /usr/local/cuda/bin; fi
+# A toolkit may be the compiler and the runtime alone.
+if command -v nvcc >/dev/null && [[ -d $gpu_pack/cublas && ! -e $(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/include/cublasLt.h ]]; then
+  Prepend CPATH "$gpu_pack/cublas"
+fi
 # Where build.sh found the libraries, one folder a line.
 if [[ -f $gpu_libraries/folders ]]; then
   while read -r path; do Prepend LD_LIBRARY_PATH "$path"; done <"$gpu_libraries/folders"

@@ -49,6 +49,8 @@ CudaHeaders() {
   include=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/include
   mkdir -p "$pack/include"
   cp -rL "$include"/cudnn*.h "$include"/nccl*.h "$pack/include"
+  mkdir -p "$pack/cublas"
+  cp -L "$include"/cublas{Lt,_api}.h "$pack/cublas"
   if [[ -d $include/nccl_device ]]; then cp -rL "$include/nccl_device" "$pack/include"; fi
   "$root/jobscripts/install_cuda_headers.sh"
   cp -r "$root"/build-deps/cudnn_frontend/include/* "$pack/include"

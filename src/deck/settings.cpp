@@ -63,17 +63,40 @@ std::string Shorten(std::string text) {
   return text;
 }
 
-/// The value as it may stand in a message: one short ASCII line.
-std::string Show(const toml::node& node) {
-  std::ostringstream text;
+/// Lists and tables are printed here: the library, which counts their columns first, takes unsigned numbers of negative logarithms (toml++ 3.3.0).
+void Print(const toml::node& node, std::ostringstream& text) {
   const auto flags = toml::format_flags::none;
+  const auto separate = [&](const char* bracket, bool first) {
+    text << (first ? bracket : ",") << ' ';
+    return static_cast<size_t>(text.tellp()) <= kMaxShown;
+  };
   node.visit([&](const auto& n) {
     using T = std::remove_cvref_t<decltype(n)>;
-    if constexpr (std::is_same_v<T, toml::table>)
-      text << "{...}";
-    else
+    bool first = true;
+    if constexpr (std::is_same_v<T, toml::array>) {
+      for (const toml::node& x : n) {
+        if (!separate("[", std::exchange(first, false))) break;
+        Print(x, text);
+      }
+      text << (first ? "[]" : " ]");
+    } else if constexpr (std::is_same_v<T, toml::table>) {
+      for (const auto& [key, x] : n) {
+        if (!separate("{", std::exchange(first, false))) break;
+        text << key.str() << " = ";
+        Print(x, text);
+      }
+      text << (first ? "{}" : " }");
+    } else {
       text << toml::toml_formatter{n, flags};
+    }
   });
+}
+
+/// The value as it may stand in a message: one short ASCII line.
+std::string Show(const toml::node& node) {
+  if (node.is_table()) return "{...}";
+  std::ostringstream text;
+  Print(node, text);
   std::string line = text.str();
   for (char& c : line)
     if (c < 0x20 || c >= 0x7f) c = '?';

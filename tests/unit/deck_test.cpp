@@ -400,6 +400,7 @@ TEST(Mistakes, MalformedTexts) {
       {"[runn]\nsteps = 3\n[model]\nfamily = 3\n",
        {"small:1: [runn]: unknown section (did you mean [run]?)", "small:4:"}},
       {"[[run]]\nsteps = 3\n", {"small:1: run = [ { steps = 3 } ]: must be a section, [run]"}},
+      {"[run]\nsteps = [[0.0078125, inf, []], {a = -0.25, b.c = {}}]\n", {"small:2: run.steps = [ [ 0.0078125, inf, [] ], { a = -0.25, b = { c = {} } } ]: must be an integer"}},
       {"[run.steps]\nx = 3\n", {"small:1: run.steps = {...}: must be an integer"}},
       {"[run.sub]\nx = 3\n", {"small:1: run.sub = {...}: unknown key"}},
       {"run = 3\n", {"small:1: run = 3: must be a section, [run]"}},

@@ -143,6 +143,14 @@ def check_guard(checks, home):
     environment(ESPALIER_FAULT=None)
 
 
+def check_watch(checks, home):
+    """A rank alone, in a step that takes longer than the watchdog waits: the device says that it lives, in a graph too."""
+    environment(ESPALIER_EMULATED_STREAMS="late")
+    run = train(home("long-steps"), 1, [*BASE, CUDA, "run.steps=2", "batch.global=96", "batch.micro=1", "run.watchdog_s=3"])
+    environment(ESPALIER_EMULATED_STREAMS=None)
+    checks.that(run.steps.keys() == {1, 2}, f"steps of {run.steps[2]['step_ms'] / 1e3:.1f} s, watched every 3 s")
+
+
 def check_choice(checks, home):
     """What "auto" comes to, and what is refused."""
     device = lambda run: run.starts[-1]["device"]
@@ -171,7 +179,7 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_attention, check_guard, check_choice):
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_attention, check_guard, check_watch, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

@@ -6,18 +6,18 @@
 
 namespace espalier::cuda {
 
-DeviceProgress::DeviceProgress(int most) : words_(kLaneCount * sizeof(int32_t)), numbers_((static_cast<size_t>(most) + 1) * sizeof(int32_t)) {
-  std::vector<int32_t> numbers(static_cast<size_t>(most) + 1);
-  std::iota(numbers.begin(), numbers.end(), 0);
+DeviceProgress::DeviceProgress(int most) : words_(kLaneCount * sizeof(int32_t)), numbers_((kLaneCount + static_cast<size_t>(most)) * sizeof(int32_t)) {
+  std::vector<int32_t> numbers(kLaneCount + static_cast<size_t>(most));
+  std::iota(numbers.begin() + kLaneCount, numbers.end(), 1);
   CopyToDevice(numbers_.data(), numbers.data(), numbers.size() * sizeof(int32_t));
 }
 
-void DeviceProgress::Begin(cudaStream_t stream) const {
-  for (size_t lane = 0; lane < kLaneCount; ++lane) Finished(static_cast<Lane>(lane), 0, stream);
-}
+void DeviceProgress::Begin(cudaStream_t stream) const { Copy(words_.data(), 0, kLaneCount, stream); }
 
-void DeviceProgress::Finished(Lane lane, int count, cudaStream_t stream) const {
-  CUDA_CALL(cudaMemcpyAsync(Word(lane), numbers_.data() + static_cast<size_t>(count) * sizeof(int32_t), sizeof(int32_t), cudaMemcpyDeviceToHost, stream));
+void DeviceProgress::Finished(Lane lane, int count, cudaStream_t stream) const { Copy(Word(lane), kLaneCount - 1 + static_cast<size_t>(count), 1, stream); }
+
+void DeviceProgress::Copy(std::byte* words, size_t first, size_t count, cudaStream_t stream) const {
+  CUDA_CALL(cudaMemcpyAsync(words, numbers_.data() + first * sizeof(int32_t), count * sizeof(int32_t), cudaMemcpyDeviceToHost, stream));
 }
 
 void DeviceProgress::Show(Progress& progress, int run) const {

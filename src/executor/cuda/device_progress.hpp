@@ -24,9 +24,10 @@ class DeviceProgress {
 
  private:
   std::byte* Word(Lane lane) const { return words_.data() + static_cast<size_t>(lane) * sizeof(int32_t); }
+  void Copy(std::byte* words, size_t first, size_t count, cudaStream_t stream) const;
 
   PinnedMemory words_;
-  DeviceMemory numbers_;  ///< 0, 1, ... to copy from
+  DeviceMemory numbers_;  ///< to copy from: a 0 for every lane but one, then 0, 1, ...
 };
 
 }  // namespace espalier::cuda

@@ -25,11 +25,10 @@ int LongestLane(const Program& program) {
 
 StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
                                StreamCommunication* communication, Abort abort)
-    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), graphs_(GraphsWanted()) {
+    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), progress_(LongestLane(program)), graphs_(GraphsWanted()) {
   CHECK(exchanges_.empty() || communication != nullptr, "the program communicates, but there is nothing to communicate with");
   // Also where this rank has nothing to say: it is collective.
   if (communication != nullptr) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
-  if (!ends_.empty()) progress_.emplace(LongestLane(program));
 }
 
 StreamExecutor::~StreamExecutor() {
@@ -39,11 +38,10 @@ StreamExecutor::~StreamExecutor() {
 /// NCCL takes no call on a communicator while a graph that holds it is under way, whatever the streams' order: only with
 /// NCCL_GRAPH_MIXING_SUPPORT, which is off.
 void StreamExecutor::BeforeStep() {
-  if (progress_ && graph_ != nullptr && !MayCapture()) AwaitBegun();
+  if (!ends_.empty() && graph_ != nullptr && !MayCapture()) AwaitBegun();
 }
 
 void StreamExecutor::IssueStep(cudaEvent_t) {
-  if (!progress_) lanes_.Reset();
   if (!MayCapture()) return Issue(false);
   if (graph_ == nullptr) Capture();
   CUDA_CALL(cudaGraphLaunch(graph_, streams_.Compute()));
@@ -88,16 +86,16 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 }
 
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
+  // A word costs a copy, so compute tells what others wait for, and now and then that it lives: a step may take minutes.
+  constexpr int kSignOfLife = 64;
   events_.Issued(lane, count, stream);
-  if (!progress_) return lanes_.Raise(lane);
-  // A word costs a copy, so compute tells only what others wait for.
-  if (lane != Lane::kCompute || events_.Has(lane, count)) progress_->Finished(lane, count, stream);
+  if (lane != Lane::kCompute || events_.Has(lane, count) || count % kSignOfLife == 0) progress_.Finished(lane, count, stream);
 }
 
 /// All lanes begin behind whatever the compute stream did before: counts start anew with every step, so waits say nothing of the last.
 void StreamExecutor::Fork() {
   const cudaStream_t compute = streams_.Compute();
-  if (progress_) progress_->Begin(compute);
+  progress_.Begin(compute);
   CUDA_CALL(cudaEventRecord(fork_.Get(), compute));
   for (const Wait& end : ends_) CUDA_CALL(cudaStreamWaitEvent(streams_.Of(end.lane), fork_.Get(), 0));
 }
@@ -107,12 +105,10 @@ void StreamExecutor::Join() {
     CUDA_CALL(cudaEventRecord(join_.Get(), streams_.Of(end.lane)));
     CUDA_CALL(cudaStreamWaitEvent(streams_.Compute(), join_.Get(), 0));
   }
-  if (progress_) progress_->Finished(Lane::kCompute, static_cast<int>(calls_.size()), streams_.Compute());
+  progress_.Finished(Lane::kCompute, static_cast<int>(calls_.size()), streams_.Compute());
 }
 
-void StreamExecutor::ShowProgress() {
-  if (progress_) progress_->Show(lanes_.progress(), begun());
-}
+void StreamExecutor::ShowProgress() { progress_.Show(lanes_.progress(), begun()); }
 
 void StreamExecutor::Look() {
   ShowProgress();

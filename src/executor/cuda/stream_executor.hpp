@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "cuda_executor.hpp"
 #include "device_progress.hpp"
@@ -38,7 +37,7 @@ class StreamExecutor final : public CudaExecutor {
 
   StreamCommunication* communication_;
   std::unique_ptr<PreparedComm> comm_;
-  std::optional<DeviceProgress> progress_;  ///< if something communicates
+  DeviceProgress progress_;
   Event fork_{Timing::kOff}, join_{Timing::kOff};
   cudaGraphExec_t graph_ = nullptr;
   const bool graphs_;

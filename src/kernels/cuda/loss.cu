@@ -10,6 +10,7 @@
 namespace espalier::cuda {
 namespace {
 
+/// The most, of which two blocks fit on a multiprocessor.
 constexpr int kRowThreads = 1024;
 
 /// Calls f(c, lanes) for all columns of a row at `row` that is also written at `other`.
@@ -25,7 +26,7 @@ __device__ void ForRow(const T* row, const T* other, int64_t width, F f) {
 }
 
 template <typename T>
-__global__ void LogitsMax(const T* x, int64_t rows, int64_t width, float* largest) {
+__global__ void __launch_bounds__(kRowThreads, 2) LogitsMax(const T* x, int64_t rows, int64_t width, float* largest) {
   ForRows(rows, [&](int64_t r) {
     const T* row = x + r * width;
     float most = -INFINITY;
@@ -39,8 +40,8 @@ __global__ void LogitsMax(const T* x, int64_t rows, int64_t width, float* larges
 }
 
 template <typename T>
-__global__ void LogitsSum(const T* x, const float* largest, const int32_t* targets, int64_t rows, int64_t width, int64_t first, float* sum,
-                          float* target) {
+__global__ void __launch_bounds__(kRowThreads, 2) LogitsSum(const T* x, const float* largest, const int32_t* targets, int64_t rows, int64_t width,
+                                                            int64_t first, float* sum, float* target) {
   ForRows(rows, [&](int64_t r) {
     const T* row = x + r * width;
     const float most = largest[r];
@@ -82,8 +83,8 @@ __global__ void TokenLoss(const double* parts, int64_t count_of_parts, float* lo
 }
 
 template <typename T>
-__global__ void CrossEntropyGrad(const T* x, const float* largest, const float* sum, const int32_t* targets, int64_t rows, int64_t width,
-                                 int64_t first, T* dx) {
+__global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGrad(const T* x, const float* largest, const float* sum, const int32_t* targets,
+                                                                   int64_t rows, int64_t width, int64_t first, T* dx) {
   ForRows(rows, [&](int64_t r) {
     const T* row = x + r * width;
     T* to = dx + r * width;

@@ -19,7 +19,7 @@ __global__ void SumSquaresOfParts(const float* g, int64_t n, double* parts) {
 }
 
 /// One block of at least as many threads as there are parts.
-__global__ void AddSquares(const double* parts, int64_t count, float* out) {
+__global__ void __launch_bounds__(1024) AddSquares(const double* parts, int64_t count, float* out) {
   const double sum = BlockSum(threadIdx.x < count ? parts[threadIdx.x] : 0.0);
   if (threadIdx.x == 0) *out = static_cast<float>(sum);
 }

@@ -72,15 +72,15 @@ __device__ void Store(T* p, const Floats<N>& x) {
   CheckAligned(p, alignof(Pack<T, N>));
   if constexpr (N == 1) {
     *p = Narrow<T>(x[0]);
-    return;
+  } else {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.values[k] = Narrow<T>(x[k]);
+    constexpr size_t kWord = alignof(Pack<T, N>), kWords = sizeof pack / kWord;
+    const auto words = std::bit_cast<std::array<Word<kWord>, kWords>>(pack);
+#pragma unroll
+    for (size_t w = 0; w < kWords; ++w) __stwb(reinterpret_cast<Word<kWord>*>(p) + w, words[w]);
   }
-  Pack<T, N> pack;
-#pragma unroll
-  for (int k = 0; k < N; ++k) pack.values[k] = Narrow<T>(x[k]);
-  constexpr size_t kWord = alignof(Pack<T, N>), kWords = sizeof pack / kWord;
-  const auto words = std::bit_cast<std::array<Word<kWord>, kWords>>(pack);
-#pragma unroll
-  for (size_t w = 0; w < kWords; ++w) __stwb(reinterpret_cast<Word<kWord>*>(p) + w, words[w]);
 }
 
 /// Calls f(i, lanes) for all n elements, each once in the grid.

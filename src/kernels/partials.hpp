@@ -13,8 +13,8 @@ constexpr int64_t PartsOfSize(int64_t n, int64_t size, int64_t most) { return st
 constexpr int64_t ColumnSumParts(int64_t rows) { return PartsOfSize(rows, 64, 64); }
 constexpr int64_t ColumnSumBytes(int64_t sums, int64_t rows, int64_t columns) { return sums * ColumnSumParts(rows) * columns * 4; }
 
-/// Parts of a sum of squares, in fp64.
-constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 16384, 1024); }
+/// Parts of a sum of squares, in fp64: small, since most tensors are, and their sums come one after the other.
+constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 4096, 1024); }
 constexpr int64_t SumSquaresBytes(int64_t n) { return SumSquaresParts(n) * 8; }
 
 /// Parts of a sum of losses and of a count, in fp64.

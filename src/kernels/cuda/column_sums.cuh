@@ -42,6 +42,7 @@ __global__ void AddParts(ColumnSums sums, int64_t parts, int64_t columns) {
   if (c >= columns) return;
   for (int s = 0; s < kSums; ++s) {
     double sum = 0;
+#pragma unroll 16  // loads that are under way at a time
     for (int64_t part = 0; part < parts; ++part) sum += sums.workspace[(s * parts + part) * columns + c];
     float* y = sums.outputs[s] + c;
     *y = sums.add ? *y + static_cast<float>(sum) : static_cast<float>(sum);

@@ -80,6 +80,7 @@ Heartbeat Read(const HeartbeatRecord& record) {
   heartbeat.step = record.step.load(std::memory_order_relaxed);
   heartbeat.activity = record.activity.load(std::memory_order_relaxed);
   heartbeat.runs = record.training.runs.load(std::memory_order_relaxed) + record.forward.runs.load(std::memory_order_relaxed);
+  heartbeat.alive = record.training.alive.load(std::memory_order_relaxed);
   Copy(record.training, heartbeat.done);
   Copy(record.forward, heartbeat.forward);
   return heartbeat;

@@ -144,11 +144,13 @@ def check_guard(checks, home):
 
 
 def check_watch(checks, home):
-    """A rank alone, in a step that takes longer than the watchdog waits: the device says that it lives, in a graph too."""
+    """A step that takes longer than the watchdog waits, in which nothing is sent for so long: the device says that it lives, in a graph too."""
     environment(ESPALIER_EMULATED_STREAMS="late")
-    run = train(home("long-steps"), 1, [*BASE, CUDA, "run.steps=2", "batch.global=96", "batch.micro=1", "run.watchdog_s=3"])
+    for ranks, overrides in ((1, ["batch.global=96"]), (2, ["parallel.dp_replicate=2", "batch.global=192", "run.transport=mpi"])):
+        run = train(home(f"long-steps-{ranks}"), ranks, [*BASE, CUDA, "run.steps=3", "batch.micro=1", "run.watchdog_s=3", *overrides])
+        longest = max(step["step_ms"] for step in run.steps.values()) / 1e3
+        checks.that(run.steps.keys() == {1, 2, 3}, f"{ranks} ranks, a step of {longest:.1f} s, watched every 3 s")
     environment(ESPALIER_EMULATED_STREAMS=None)
-    checks.that(run.steps.keys() == {1, 2}, f"steps of {run.steps[2]['step_ms'] / 1e3:.1f} s, watched every 3 s")
 
 
 def check_choice(checks, home):

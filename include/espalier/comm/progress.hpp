@@ -13,7 +13,8 @@ namespace espalier {
 struct Progress {
   std::atomic<int32_t> runs{0};  ///< steps begun
   std::array<std::atomic<int32_t>, kLaneCount> done{};
+  std::atomic<int32_t> alive{0};  ///< changes while a device computes what `done` counts as issued
 };
-static_assert(std::atomic<int32_t>::is_always_lock_free && sizeof(Progress) == 4 * (1 + kLaneCount));
+static_assert(std::atomic<int32_t>::is_always_lock_free && sizeof(Progress) == 4 * (2 + kLaneCount));
 
 }  // namespace espalier

@@ -46,6 +46,7 @@ struct Heartbeat {
   std::array<int, kLaneCount> done{};     ///< of the training program
   std::array<int, kLaneCount> forward{};  ///< of proof and validation
   int runs = 0;                           ///< of all programs
+  int alive = 0;                          ///< of the training program's device
 
   /// True if a process id of the other one means the same here.
   bool SharesProcesses(const Heartbeat& other) const { return host == other.host && process_table == other.process_table; }

@@ -20,11 +20,10 @@ void DeviceProgress::Copy(std::byte* words, size_t first, size_t count, cudaStre
   CUDA_CALL(cudaMemcpyAsync(words, numbers_.data() + first * sizeof(int32_t), count * sizeof(int32_t), cudaMemcpyDeviceToHost, stream));
 }
 
+int DeviceProgress::Done(Lane lane) const { return std::atomic_ref(*reinterpret_cast<int32_t*>(Word(lane))).load(std::memory_order_relaxed); }
+
 void DeviceProgress::Show(Progress& progress, int run) const {
-  for (size_t lane = 0; lane < kLaneCount; ++lane) {
-    auto* word = reinterpret_cast<int32_t*>(Word(static_cast<Lane>(lane)));
-    progress.done[lane].store(std::atomic_ref(*word).load(std::memory_order_relaxed), std::memory_order_relaxed);
-  }
+  for (size_t lane = 0; lane < kLaneCount; ++lane) progress.done[lane].store(Done(static_cast<Lane>(lane)), std::memory_order_relaxed);
   progress.runs.store(run, std::memory_order_relaxed);
 }
 

@@ -11,6 +11,9 @@ namespace espalier::cuda {
 
 class DeviceProgress {
  public:
+  /// A word costs a copy, so compute tells after every so many instructions that it lives: a step may take minutes.
+  static constexpr int kSignOfLife = 64;
+
   /// `most`: the longest lane's instructions.
   explicit DeviceProgress(int most);
 
@@ -19,6 +22,8 @@ class DeviceProgress {
   /// Issued on the lane's stream: its first `count` instructions are finished.
   void Finished(Lane lane, int count, cudaStream_t stream) const;
 
+  /// Finished instructions of a lane, by its word.
+  int Done(Lane lane) const;
   /// Shows others what the words say now, as the `run`-th step.
   void Show(Progress& progress, int run) const;
 

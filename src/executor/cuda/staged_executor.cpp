@@ -11,7 +11,7 @@ int64_t BytesOf(const Tensor& tensor) { return Volume(tensor.shape) * SizeOf(ten
 
 StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Communication& communication,
                                int device, Abort abort)
-    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), device_(device) {
+    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), device_(device), progress_(static_cast<int>(calls_.size())) {
   if (exchanges_.empty()) return;
   mirror_ = std::make_unique<HostMirror>(arena, exchanges_);
   std::vector<CommInstruction> mirrored;
@@ -28,16 +28,20 @@ void StagedExecutor::IssueStep(cudaEvent_t began) {
   // The step before may still run; what it writes is not to be copied before.
   CUDA_CALL(cudaStreamWaitEvent(streams_.Of(Lane::kCopy), began, 0));
   if (comm_ != nullptr) communication_.Start(*comm_, lanes_);
+  progress_.Begin(streams_.Compute());
   int issued = 0;
   for (const Call& call : calls_) {
     AwaitLanes(call.waits);
     IssueKernel(call);
     events_.Issued(Lane::kCompute, ++issued, streams_.Compute());
     lanes_.Raise(Lane::kCompute);
+    if (issued % DeviceProgress::kSignOfLife == 0) progress_.Finished(Lane::kCompute, issued, streams_.Compute());
   }
   AwaitLanes(ends_);
   if (comm_ != nullptr) communication_.Finish();
 }
+
+void StagedExecutor::ShowProgress() { lanes_.progress().alive.store(progress_.Done(Lane::kCompute), std::memory_order_relaxed); }
 
 void StagedExecutor::AwaitLanes(std::span<const Wait> waits) {
   if (lanes_.Met(waits)) return;

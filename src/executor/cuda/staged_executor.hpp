@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda_executor.hpp"
+#include "device_progress.hpp"
 #include "host_mirror.hpp"
 
 namespace espalier::cuda {
@@ -20,6 +21,9 @@ class StagedExecutor final : public CudaExecutor {
   /// `device`: what cudaSetDevice knows this rank's GPU by. All arguments must outlive it.
   StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Communication& communication, int device, Abort abort);
 
+  /// Counts say what is issued to the compute lane: beside them, that the device lives.
+  void ShowProgress() override;
+
  private:
   void IssueStep(cudaEvent_t began) override;
   void Abandon() override { communication_.Finish(); }
@@ -31,6 +35,7 @@ class StagedExecutor final : public CudaExecutor {
 
   Communication& communication_;
   int device_;
+  DeviceProgress progress_;
   std::unique_ptr<HostMirror> mirror_;
   std::unique_ptr<PreparedComm> comm_;
 };

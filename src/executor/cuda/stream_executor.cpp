@@ -86,10 +86,9 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 }
 
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
-  // A word costs a copy, so compute tells what others wait for, and now and then that it lives: a step may take minutes.
-  constexpr int kSignOfLife = 64;
   events_.Issued(lane, count, stream);
-  if (lane != Lane::kCompute || events_.Has(lane, count) || count % kSignOfLife == 0) progress_.Finished(lane, count, stream);
+  // Of compute what others wait for, too.
+  if (lane != Lane::kCompute || events_.Has(lane, count) || count % DeviceProgress::kSignOfLife == 0) progress_.Finished(lane, count, stream);
 }
 
 /// All lanes begin behind whatever the compute stream did before: counts start anew with every step, so waits say nothing of the last.

@@ -32,6 +32,7 @@ class ForwardTask {
 
   /// Blocks of queries [begin, end).
   void Run(int64_t begin, int64_t end) {
+    const AmxTiles tiles;
     const int64_t key_blocks = SeenKeyBlocks(begin, end);
     const int64_t words = layout_.BlockWords();
     float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + 2 * kBlock * kBlock);

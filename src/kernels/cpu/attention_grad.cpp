@@ -30,6 +30,7 @@ class BackwardTask {
         scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
 
   void Run() {
+    const AmxTiles tiles;
     Lay();
     PackKeys();
     for (int64_t head = s_.first_head; head < s_.last_head; ++head) {
@@ -140,9 +141,10 @@ class BackwardTask {
     if (s_.want_queries) AddQueries(i, keys, paired_keys_ + k_at);
   }
 
-  /// Queries of a block that tile `r` of the keys skips, in whole vectors: none of them sees it.
+  /// Queries of a block that tile `r` of the keys skips, in whole vectors of words: none of them sees it.
   int64_t Skipped(int64_t r) const {
-    return std::clamp<int64_t>(r / kTileRows * kTileRows - visible_.offset, 0, kBlock) / kLanes * kLanes;
+    constexpr int64_t kElements = kLanes * kPack;
+    return std::clamp<int64_t>(r / kTileRows * kTileRows - visible_.offset, 0, kBlock) / kElements * kElements;
   }
 
   /// y[key][query] = sum over e of rows[key] columns[query].

@@ -2,10 +2,10 @@
 // attention.
 //
 // A packed operand is made of 32-bit words. A word holds kPack adjacent elements along the contracted dim: one fp32
-// (kPack = 1) or two bf16 (kPack = 2, for AVX512-BF16's dot products). Words lie in float arrays, as bits.
+// (kPack = 1) or two bf16 (kPack = 2, for AVX512-BF16's dot products and AMX's tiles). Words lie in float arrays, as bits.
 #pragma once
 
-#include "vector.hpp"
+#include "amx_product.hpp"
 
 namespace espalier::cpu {
 
@@ -14,7 +14,7 @@ enum class Order { kRowMajor, kColumnMajor };
 
 /// Rows of a register tile. With two vectors a row there are 16 sums: enough to hide the latency of two multiply-adds a
 /// cycle, and 10 loads for 16 of them.
-inline constexpr int kTileRows = 8;
+inline constexpr int kRegisterRows = 8;
 
 /// sum + a b, a being broadcast.
 template <int kPack>
@@ -32,10 +32,10 @@ F16 MultiplyAdd(F16 sum, float a, F16 b) {
 template <int kPack, Order kOrder, int kVectors>
 void RegisterTile(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
                   bool accumulate) {
-  F16 sums[kTileRows][kVectors] = {};
+  F16 sums[kRegisterRows][kVectors] = {};
   if (accumulate) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
+    for (int r = 0; r < kRegisterRows; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sums[r][v] = Load(c + r * ldc + v * kLanes);
     }
@@ -45,28 +45,45 @@ void RegisterTile(int64_t words, const float* a, int64_t lda, const float* b, in
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) row[v] = Load(b + p * ldb + v * kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
+    for (int r = 0; r < kRegisterRows; ++r) {
       const float x = kOrder == Order::kRowMajor ? a[r * lda + p] : a[p * lda + r];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd<kPack>(sums[r][v], x, row[v]);
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kTileRows; ++r) {
+  for (int r = 0; r < kRegisterRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) Store(c + r * ldc + v * kLanes, sums[r][v]);
   }
 }
 
-/// c[8][n] (+)= a[8][words] b[words][n]; n is a multiple of 16.
+/// c[8][n] (+)= a[8][words] b[words][n]
 template <int kPack, Order kOrder>
-void RowTile(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
-             bool accumulate) {
+void RegisterRows(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
+                  bool accumulate) {
   int64_t j = 0;
   for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
     RegisterTile<kPack, kOrder, 2>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
   }
   if (j < n) RegisterTile<kPack, kOrder, 1>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
+}
+
+/// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of 16. Of bf16 words are at most 32 in column-major order, a multiple of 16
+/// in the other, and b has whole sixteens of them; an AmxTiles must be there.
+template <int kPack, Order kOrder>
+void RowTile(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
+             bool accumulate) {
+#ifdef __AMX_BF16__
+  if constexpr (kPack == 2) {
+    if (UsesAmx() && kOrder == Order::kRowMajor) return AmxRows(words, a, lda, b, ldb, n, c, ldc, accumulate);
+    if (UsesAmx()) return AmxRowsOfColumns(words, a, lda, b, ldb, n, c, ldc, accumulate);
+  }
+#endif
+  for (int64_t r = 0; r < kTileRows; r += kRegisterRows) {
+    const float* rows = kOrder == Order::kRowMajor ? a + r * lda : a + r;
+    RegisterRows<kPack, kOrder>(words, rows, lda, b, ldb, n, c + r * ldc, ldc, accumulate);
+  }
 }
 
 }  // namespace espalier::cpu

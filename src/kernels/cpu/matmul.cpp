@@ -1,5 +1,10 @@
 // Products of activations and weights by oneDNN. Its matmul reads all three letterings in place at full speed, so
 // nothing is reordered. A primitive is made once per shape and kept.
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <cstdlib>
 #include <dnnl.hpp>
 #include <map>
@@ -134,7 +139,15 @@ bool WidenIsForced() {
   return method != nullptr && std::string_view(method) == "widen";
 }
 
-bool HasAmx() { return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx; }
+/// Linux grants the tiles' registers to a process that asks (arch_prctl(2)); all of its threads then have them.
+bool AmxIsGranted() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr long kRequestComponent = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestComponent, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 }  // namespace
 
@@ -145,6 +158,11 @@ void MultiplyF32(const ProductShape& shape, float* a, float* b, float* c, bool a
 bool WidensBf16() {
   static const bool widens = WidenIsForced() || dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core_bf16;
   return widens;
+}
+
+bool UsesAmx() {
+  static const bool uses = !WidensBf16() && dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx && AmxIsGranted();
+  return uses;
 }
 
 // a, b -> c, lettered by `spec`; bf16 products accumulate in fp32. With a bias: plus it, rounded once
@@ -169,7 +187,7 @@ void Matmul(const KernelCall& call) {
 
 std::string_view CpuBf16Method() {
   if (cpu::WidensBf16()) return "widen to fp32";
-  return cpu::HasAmx() ? "amx" : "avx512_bf16";
+  return cpu::UsesAmx() ? "amx" : "avx512_bf16";
 }
 
 }  // namespace espalier

@@ -1,11 +1,12 @@
 """Token files for the benchmark (doc/data.md)."""
-import array, random, struct
+import array, itertools, random, struct
 
 
 def write_random_tokens(path, count, vocab):
-    """Uniform ids, so that every row of the embedding is used as often as another."""
+    """Ids as frequent as words (Zipf's law): the embedding's gradient has rows of thousands of tokens, and rows of none."""
     width = 2 if vocab <= 65536 else 4
-    ids = array.array({2: "H", 4: "I"}[width], random.Random(1).choices(range(vocab), k=count))
+    weights = list(itertools.accumulate(1 / rank for rank in range(1, vocab + 1)))
+    ids = array.array({2: "H", 4: "I"}[width], random.Random(1).choices(range(vocab), cum_weights=weights, k=count))
     with open(path, "wb") as file:
         file.write(struct.pack("<8sIIQQ", b"ESPTOK\0\1", 1, width, vocab, count))
         ids.tofile(file)

@@ -119,6 +119,14 @@ def running(process):
         return False
 
 
+def await_end(processes):
+    """The indices of those that are still there after all patience."""
+    end = time.monotonic() + PATIENCE
+    while any(map(running, processes)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return [index for index, process in enumerate(processes) if running(process)]
+
+
 def launcher_stopped(checks, home):
     """A rank dies while the launcher does nothing: the others end by themselves."""
     ranks, overrides = LAYOUTS[2]
@@ -128,10 +136,7 @@ def launcher_stopped(checks, home):
         processes = [run.process_of(rank) for rank in range(ranks)]
         run.process.send_signal(signal.SIGSTOP)
         os.kill(processes[1], signal.SIGKILL)
-        end = time.monotonic() + PATIENCE
-        while any(map(running, processes)) and time.monotonic() < end:
-            time.sleep(0.02)
-        left = [rank for rank in range(ranks) if running(processes[rank])]
+        left = await_end(processes)
         run.process.send_signal(signal.SIGCONT)
         status, text = run.end()
     checks.that(not left and status not in (0, None), f"the launcher is stopped and rank 1 killed: every rank has ended; still there: {left}; exit status {status}")
@@ -148,10 +153,7 @@ def all_stopped(checks, home):
         processes = [run.process_of(rank) for rank in range(ranks)]
         run.process.send_signal(signal.SIGSTOP)
         os.kill(processes[0], signal.SIGSTOP)
-        end = time.monotonic() + PATIENCE
-        while any(map(running, processes[1:])) and time.monotonic() < end:
-            time.sleep(0.02)
-        left = [rank for rank in range(1, ranks) if running(processes[rank])]
+        left = await_end(processes[1:])
         os.kill(processes[0], signal.SIGKILL)
         run.process.send_signal(signal.SIGCONT)
         status, text = run.end()

@@ -13,7 +13,8 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostCount = int64_t{1} << 53;  // steps, samples
+constexpr int64_t kMostSteps = 2147483647;         // as run.steps
+constexpr int64_t kMostCount = int64_t{1} << 53;   // samples
 constexpr int64_t kMostRanks = int64_t{1} << 24;
 constexpr int64_t kMostExtent = int64_t{1} << 40;  // of a dim
 constexpr int64_t kMostBytes = int64_t{1} << 58;   // of a tensor or file
@@ -95,7 +96,7 @@ class ManifestReader {
     if (manifest_.id.size() != 32 || manifest_.id.find_first_not_of("0123456789abcdef") != std::string::npos)
       Fail("id is not 32 hex digits");
     EndLine();
-    manifest_.metadata.step = NumberLine("step", 0, kMostCount);
+    manifest_.metadata.step = NumberLine("step", 0, kMostSteps);
     manifest_.metadata.samples = NumberLine("samples", 0, kMostCount);
     manifest_.ranks = static_cast<int>(NumberLine("ranks", 1, kMostRanks));
     manifest_.mesh = Line("mesh");

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "checkpoint/files.hpp"
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
@@ -10,10 +12,23 @@ namespace espalier {
 namespace {
 constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
 constexpr int64_t kMostDeckBytes = int64_t{1} << 24;
+
+/// A directory that is named after a step holds that step's checkpoint; under any other name it may hold any.
+void CheckName(const std::string& dir, int64_t step) {
+  const std::string name = std::filesystem::path(dir + "/.").lexically_normal().parent_path().filename().string();
+  const bool named = name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == name.npos;
+  if (named && name != StepName(step))
+    throw UserError(ExitStatus::kData, fmt::format("{}/{}: step {}, which belongs in a directory {}", dir,
+                                                   kManifestName, step, StepName(step)));
+}
+
 }  // namespace
 
 Manifest ReadManifest(const std::string& dir) {
-  return ParseManifest(Directory(dir).ReadText(kManifestName, kMostManifestBytes), dir + "/" + kManifestName);
+  Manifest manifest =
+      ParseManifest(Directory(dir).ReadText(kManifestName, kMostManifestBytes), dir + "/" + kManifestName);
+  CheckName(dir, manifest.metadata.step);
+  return manifest;
 }
 
 Metadata ReadMetadata(const std::string& dir) {

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "commands.hpp"
@@ -21,6 +20,7 @@
 #include "commands/run/guard.hpp"
 #include "commands/run/instruction_times.hpp"
 #include "commands/run/programs.hpp"
+#include "commands/run/run_files.hpp"
 #include "commands/run/start.hpp"
 #include "commands/run/stop_signals.hpp"
 #include "commands/run/together.hpp"
@@ -39,12 +39,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void WriteFile(const fs::path& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path.string()));
-}
-
 /// A step that was begun, and not yet awaited.
 struct StepUnderWay {
   int64_t step;
@@ -58,6 +52,7 @@ class Training {
 
   int Run() {
     Begin();
+    if (start_.beyond) return NothingToDo();
     Compile();
     OpenData();
     BeginReport();
@@ -69,17 +64,22 @@ class Training {
  private:
   const Deck& deck() const { return start_.deck(); }
   bool Root() const { return world_.Rank() == 0; }
-  bool Last() const { return step_ == deck().run.steps; }
+  bool Last() const { return step_ >= deck().run.steps; }
 
   // 1. Deck and directory.
-  void Begin() {
-    start_ = FindStart(options_, world_);
-    Together(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
+  void Begin() { start_ = FindStart(options_, world_); }
+  int NothingToDo() const {
+    if (Root())
+      spdlog::info(
+          "{}: the checkpoint is at step {}, the deck asks for {} steps: nothing is done, and nothing was changed; "
+          "for more training: run.steps=N above {}",
+          start_.checkpoints.front(), *start_.beyond, deck().run.steps, *start_.beyond);
+    return static_cast<int>(ExitStatus::kDone);
   }
 
   // 2. What the ranks compute on, programs and their memory.
   void Compile() {
-    asked_ = EffectiveDeck(deck());
+    asked_ = start_.loaded;
     device_ = ChooseDevice(start_.loaded.deck, world_, mpi_);
     programs_.emplace(deck(), world_, mpi_, *device_);
     Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
@@ -109,8 +109,13 @@ class Training {
     options.flops_per_token = FlopsPerToken(deck());
     Together(world_, [&] {
       report_.emplace(options);
-      if (Root()) WriteFile(fs::path(deck().run.dir) / "deck.toml", EffectiveDeck(deck()));
+      if (Root()) KeepDeck();
     });
+  }
+  void KeepDeck() const {
+    const std::string left = WriteEffectiveDeck(deck().run.dir, EffectiveDeck(deck()), options_.arguments.deck);
+    if (!left.empty())
+      spdlog::info("{}/deck.toml stays as it is: {}; the effective deck is in every checkpoint", deck().run.dir, left);
   }
   void Announce() {
     StartRecord start;
@@ -125,6 +130,10 @@ class Training {
     start.first_step = step_ + 1;
     start.startup_ms = MillisecondsSince(options_.began);
     report_->Start(start);
+    for (const DeckDifference& difference : checkpoints_->differences()) {
+      report_->Changed(difference.key, difference.before, difference.now, difference.origin);
+      if (Root()) spdlog::info("{}", difference.Text());
+    }
     AnnounceDevices(*device_, world_);
     if (const std::string notice = ending_->Notice(); Root() && !notice.empty()) spdlog::info("{}", notice);
   }
@@ -136,7 +145,9 @@ class Training {
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
     ending_.emplace(deck(), world_, options_.began);
     Announce();
-    if (Root() && !Last()) fs::remove(Done());
+    Together(world_, [&] {
+      if (Root() && !Last()) RemoveFile(Done());
+    });
     BeginLoading();
     if (deck().checkpoint.at_start) checkpoints_->SaveUnlessThere(step_, losses_);
   }
@@ -263,7 +274,17 @@ class Training {
     ForgetStepsUnderWay();
     if (verdict == Guard::Verdict::kRollBack && watch_->During(Activity::kSaving, [&] { return RollBack(reason); })) return false;
     checkpoints_->Finish();
-    throw UserError(ExitStatus::kFault, fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_->Limit()));
+    throw UserError(
+        ExitStatus::kFault,
+        {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_->Limit()), WhatToTry()});
+  }
+  std::string WhatToTry() const {
+    const std::string last = OnRankZero(world_, [&] { return FindLatest(CheckpointFolder(deck())).value_or(""); });
+    return fmt::format(
+        "{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
+        last.empty() ? "there is no checkpoint to go on from"
+                     : "the last good checkpoint is " + last + ": started again, the run goes on from it",
+        deck().guard.on_nonfinite == "stop" ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
   }
   /// To the last checkpoint, and on behind the samples consumed so far; false if there is none.
   bool RollBack(const std::string& reason) {
@@ -293,15 +314,25 @@ class Training {
     report_->End(status, peaks, world_.Max(outside));
     watch_.reset();
     if (!saved) throw UserError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
-    if (Root() && status == ExitStatus::kDone) WriteFile(Done(), fmt::format("step {}\n", step_));
+    Together(world_, [&] {
+      if (Root() && status == ExitStatus::kDone) WriteWhole(Done(), fmt::format("step {}\n", step_));
+    });
+    if (Root()) spdlog::info("{}", HowToGoOn());
     return status;
+  }
+
+  std::string HowToGoOn() const {
+    const std::string dir = deck().run.dir;
+    if (stopped_) return fmt::format("stopped after step {} of {}: start it again to go on", step_, deck().run.steps);
+    return fmt::format("all {} steps are done; for more: run.steps=N{}", deck().run.steps,
+                       deck().data.format == "text" ? "; for a text: espalier sample " + dir : "");
   }
 
   const RunOptions& options_;
   World& world_;
   MpiWorld* mpi_;
   Start start_;
-  std::string asked_;  ///< the deck before its device was chosen
+  LoadedDeck asked_;  ///< the deck before its device was chosen
   std::unique_ptr<Device> device_;
   std::optional<Programs> programs_;
   std::optional<InstructionTimes> instruction_times_;

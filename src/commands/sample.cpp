@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "commands.hpp"
+#include "commands/saved_deck.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
-#include "espalier/deck/parse.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
@@ -23,10 +23,10 @@ constexpr int64_t kBytes = 256;
 
 /// The deck of a checkpoint, cut down to one process and one sequence.
 Deck SamplingDeck(const std::string& dir) {
-  return ParseDeck(ReadMetadata(dir).deck, dir + "/deck.toml",
+  return SavedDeck(dir, ReadMetadata(dir).deck,
                    {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1", "parallel.tp=1",
-                    "batch.global=1", "batch.micro=1", "run.device=cpu", "pipeline.schedule=1f1b", "pipeline.chunks=1", "pipeline.split=[]"})
-      .deck;
+                    "batch.global=1", "batch.micro=1", "run.device=cpu", "pipeline.schedule=1f1b", "pipeline.chunks=1",
+                    "pipeline.split=[]"});
 }
 
 class Sampler {

@@ -251,13 +251,9 @@ LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck d
 
 }  // namespace
 
-LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides,
-                    std::string_view checkpoint_deck) {
+LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides) {
   Mistakes mistakes;
-  RawDeck deck = ReadDeckText(checkpoint_deck, "checkpoint", mistakes);
-  RawDeck own = ReadDeckFile(path, mistakes);
-  std::ranges::move(own.settings, std::back_inserter(deck.settings));
-  deck.whole = deck.whole && own.whole;
+  RawDeck deck = ReadDeckFile(path, mistakes);
   return Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(mistakes));
 }
 

@@ -67,7 +67,9 @@ are errors, and all mistakes are reported at once, each with its place and what 
   decks in their order, then the deck itself, then `key=value` arguments.
 - `key=value` on the command line sets any key by its dotted name: `espalier inputs/llama/tiny.toml run.steps=20`. The
   value is TOML; a bare word is a string.
-- On a restart the checkpoint's deck comes first: defaults < checkpoint < deck < command line.
+- Deck and command line alone decide what a run does, on a restart too: defaults < deck < command line. What follows from
+  other keys (the defaults in words below) is derived anew. A checkpoint's deck is only compared: the keys that its weights
+  belong to must agree, every other difference is reported at the start.
 - An integer will do where a number is wanted; `3.0` will not do for an integer.
 - `espalier check DECK` prints all values with their origin, `espalier --help SECTION` prints a table of this page.
 - What only a later version can do is refused, never ignored; the tables say so.

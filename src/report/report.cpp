@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -27,23 +28,52 @@ constexpr std::string_view kFraction = "{:.4g}";
 
 constexpr size_t kPaceSteps = 20;
 
+/// Where the last whole line of the first `end` bytes ends, read backwards in blocks.
+off_t EndOfLines(int file, off_t end) {
+  std::array<char, 1 << 16> block;
+  while (end > 0) {
+    const off_t begin = std::max<off_t>(0, end - std::ssize(block));
+    if (pread(file, block.data(), static_cast<size_t>(end - begin), begin) != end - begin) return end;
+    const std::string_view text(block.data(), static_cast<size_t>(end - begin));
+    if (const size_t last = text.rfind('\n'); last != text.npos) return begin + static_cast<off_t>(last) + 1;
+    end = begin;
+  }
+  return 0;
+}
+
 /// Cuts off what follows the last line end.
-void RemoveTornLine(int file) {
+void RemoveTornLine(int file, const std::string& path) {
   struct stat status {};
   if (fstat(file, &status) != 0) return;
-  off_t end = status.st_size;
-  char last = '\n';
-  while (end > 0 && pread(file, &last, 1, end - 1) == 1 && last != '\n') --end;
-  if (end != status.st_size && ftruncate(file, end) != 0) spdlog::warn("metrics: the last line is torn and stays");
+  const off_t end = EndOfLines(file, status.st_size);
+  if (end == status.st_size) return;
+  if (ftruncate(file, end) == 0)
+    return spdlog::info("{}: the last line was torn: its {} bytes are removed", path, status.st_size - end);
+  spdlog::warn("{}: the last line is torn and stays: {}", path, std::strerror(errno));
+}
+
+/// A file of the run's own: what a link names belongs to somebody else, and a pipe would hold the run up.
+bool IsPlainFile(int file) {
+  struct stat status {};
+  return fstat(file, &status) == 0 && S_ISREG(status.st_mode);
 }
 
 int OpenMetrics(const std::string& path) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (file < 0 && errno == ELOOP)
+    throw UserError(
+        ExitStatus::kFault,
+        fmt::format("{}: is a link, which a run does not follow: remove it, or set run.dir to where it leads", path));
   if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
-  RemoveTornLine(file);
+  if (!IsPlainFile(file)) {
+    close(file);
+    throw UserError(ExitStatus::kFault,
+                    fmt::format("{}: is not a regular file: remove it, or use another run.dir", path));
+  }
+  RemoveTornLine(file, path);
   return file;
 }
 
@@ -86,6 +116,19 @@ void Reporter::Start(const StartRecord& start) {
             .Number("flops_per_token", options_.flops_per_token.causal, kShortest)
             .Number("flops_per_token_full", options_.flops_per_token.full, kShortest)
             .Number("startup_ms", start.startup_ms, kMilliseconds)
+            .Finish());
+}
+
+void Reporter::Changed(const std::string& key, const std::string& before, const std::string& now,
+                       const std::string& origin) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "changed")
+            .Text("key", key)
+            .Text("old", before)
+            .Text("new", now)
+            .Text("origin", origin)
             .Finish());
 }
 
@@ -194,10 +237,17 @@ void Reporter::Write(const std::string& line) {
       if (!warned_)
         spdlog::warn("{}: cannot write: {}; lines will be missing", options_.metrics_path, std::strerror(errno));
       warned_ = true;
-      return;
+      return TakeBack(done);
     }
     done += static_cast<size_t>(written);
   }
+}
+
+void Reporter::TakeBack(size_t bytes) {
+  struct stat status {};
+  if (bytes == 0 || fstat(metrics_, &status) != 0) return;
+  if (ftruncate(metrics_, status.st_size - static_cast<off_t>(bytes)) != 0)
+    spdlog::warn("{}: a torn line stays: {}", options_.metrics_path, std::strerror(errno));
 }
 
 void Reporter::Print(const std::string& line) {

@@ -164,7 +164,7 @@ def check_proof(checks, home, straight, degrees):
     none = restart(lambda line: None)
     checks.that(none.returncode == 0 and "no proof of its weights" in none.stdout, "no proof: accepted with a warning")
     other = restart(lambda line: line, ["model.rope_theta=10000.0"])
-    checks.that(other.returncode == 0 and "model.rope_theta: 500000.0 in the checkpoint, 10000.0 in the deck" in other.stdout,
+    checks.that(other.returncode == 0 and "model.rope_theta = 10000.0 (command line), 500000.0 in the checkpoint" in other.stdout,
                 "a deck that computes otherwise: said, with both values")
 
 

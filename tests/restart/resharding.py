@@ -7,7 +7,6 @@ from checkpoints import same_bits, tensors
 from runs import Checks, DECK, ROOT, train
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
-# A checkpoint's deck lies below the command line's: every key of a layout is named each time.
 DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero": 3, "reduce": "step", "context": "ring",
             "schedule": "1f1b", "chunks": 1}
 SECTION = {"schedule": "pipeline", "chunks": "pipeline"}
@@ -44,7 +43,7 @@ def ranks(layout):
 
 
 def overrides(layout):
-    return [f"{SECTION.get(key, 'parallel')}.{key}={value}" for key, value in layout.items()]
+    return [f"{SECTION.get(key, 'parallel')}.{key}={value}" for key, value in layout.items() if value != DEFAULTS[key]]
 
 
 def name(layout):

@@ -1,4 +1,4 @@
-"""Reads the tensors of a checkpoint by its MANIFEST alone. Standard library only."""
+"""Reads the tensors of a checkpoint by its MANIFEST alone, and changes what it says. Standard library only."""
 import array, itertools, math, os, re
 
 TENSOR = re.compile(r"tensor (\S+) f32 \[(.*)\]")
@@ -50,3 +50,25 @@ def same_bits(a, b):
 def distance(a, b):
     """Euclidean norm of the difference of two flat tensors."""
     return math.sqrt(math.fsum((x - y) ** 2 for x, y in zip(a, b)))
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def reseal(checkpoint, manifest=lambda text: text, deck=lambda text: text):
+    """Changes the texts of MANIFEST and deck.toml and makes their checksums right again, as a stranger would."""
+    paths = {name: os.path.join(checkpoint, name) for name in ("MANIFEST", "deck.toml")}
+    changed = deck(open(paths["deck.toml"]).read()).encode()
+    with open(paths["deck.toml"], "wb") as file:
+        file.write(changed)
+    text = manifest(open(paths["MANIFEST"]).read())
+    text = re.sub(r"\nfile deck\.toml .*", f"\nfile deck.toml {len(changed)} {crc32c(changed):08x}", text)
+    body = text[:text.rindex("end ")]
+    with open(paths["MANIFEST"], "w") as file:
+        file.write(f"{body}end {crc32c(body.encode()):08x}\n")

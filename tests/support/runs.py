@@ -85,6 +85,14 @@ class Checks:
         self.passed += bool(holds)
         self.failed += not holds
 
+    def each(self, findings, *arguments):
+        """Calls a function for each finding; one that ends early is a failure of its own."""
+        for finding in findings:
+            try:
+                finding(self, *arguments)
+            except (Exception, SystemExit) as error:
+                self.that(False, f"{finding.__name__}: {type(error).__name__}: {error}")
+
     def finish(self):
         print(f"{self.passed} passed, {self.failed} failed")
         sys.exit(1 if self.failed or not self.passed else 0)

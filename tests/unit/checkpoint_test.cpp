@@ -217,7 +217,7 @@ TEST(ManifestText, RefusesWhatIsMalformed) {
       {"id 0123", "id 012X", "id is not 32 hex digits"},
       {"step 12", "step -1", "M:3: expected a number from 0"},
       {"step 12", "step 012", "M:3: expected a number"},
-      {"step 12", "step 99999999999999999999", "M:3: expected a number from 0 to 9007199254740992"},
+      {"step 12", "step 99999999999999999999", "M:3: expected a number from 0 to 2147483647"},
       {"step 12", "step 12 ", "M:3: expected the end of the line"},
       {"step 12\n", "", "M:3: expected 'step'"},
       {"ranks 2", "ranks 0", "M:5: expected a number from 1 to 16777216"},

@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -225,6 +228,62 @@ TEST_F(ReporterTest, AppendsAndRemovesATornLine) {
   std::ofstream(MetricsPath()) << "{\"torn";
   Reporter(Options()).Step(Record(1));
   EXPECT_THAT(Lines(), ElementsAre(whole));
+}
+
+TEST_F(ReporterTest, LALineThatTheDiskCutShortIsTakenBack) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  Reporter reporter(Options());
+  reporter.Step(Record(1));
+  rlimit full = before;
+  full.rlim_cur = fs::file_size(MetricsPath()) + 20;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  reporter.Step(Record(2));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_DFL);
+  reporter.Step(Record(3));
+  ASSERT_THAT(Lines(), testing::SizeIs(2));
+  EXPECT_EQ(json::parse(Lines()[0])["step"], 1);
+  EXPECT_EQ(json::parse(Lines()[1])["step"], 3);
+}
+
+TEST_F(ReporterTest, LALongTornLineIsFoundInBlocks) {
+  Reporter(Options()).Step(Record(1));
+  const std::vector<std::string> whole = Lines();
+  for (const uintmax_t bytes :
+       {uintmax_t{65535}, uintmax_t{65536}, uintmax_t{65537}, uintmax_t{1} << 28}) {  // a byte at a time: five minutes
+    fs::resize_file(MetricsPath(), fs::file_size(MetricsPath()) + bytes);
+    Reporter reporter(Options());
+    EXPECT_THAT(Lines(), whole) << bytes;
+  }
+  fs::resize_file(MetricsPath(), 0);
+  fs::resize_file(MetricsPath(), 100000);
+  Reporter(Options()).Step(Record(1));
+  EXPECT_THAT(Lines(), whole);
+}
+
+TEST_F(ReporterTest, H5ALinkIsNotFollowed) {
+  fs::create_directories(folder_ + "/run");
+  const std::string target = folder_ + "/target";
+  std::ofstream(target) << "without a line end";
+  fs::create_symlink(target, MetricsPath());
+  EXPECT_THAT([&] { Reporter reporter(Options()); }, testing::ThrowsMessage<UserError>(HasSubstr("is a link")));
+  EXPECT_EQ(fs::file_size(target), 18u);
+  fs::remove(MetricsPath());
+  ASSERT_EQ(mkfifo(MetricsPath().c_str(), 0600), 0);
+  EXPECT_THAT([&] { Reporter reporter(Options()); },
+              testing::ThrowsMessage<UserError>(HasSubstr("is not a regular file")));
+}
+
+TEST_F(ReporterTest, A3AChangedKeyHasBothValuesAndItsOrigin) {
+  Reporter(Options()).Changed("data.paths", "[\"/a\"]", "[\"/b \\\"c\\\"\"]", "command line");
+  const json line = json::parse(Lines().at(0));
+  EXPECT_EQ(line["event"], "changed");
+  EXPECT_EQ(line["key"], "data.paths");
+  EXPECT_EQ(line["old"], "[\"/a\"]");
+  EXPECT_EQ(line["new"], "[\"/b \\\"c\\\"\"]");
+  EXPECT_EQ(line["origin"], "command line");
 }
 
 TEST_F(ReporterTest, ConsoleLinesAreAligned) {

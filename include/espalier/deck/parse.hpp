@@ -13,17 +13,16 @@ namespace espalier {
 
 struct LoadedDeck {
   Deck deck;
-  /// Where each key's value comes from, by full name: "inputs/llama/tiny.toml:12", "command line", "checkpoint:3",
-  /// "default" or "from model.heads".
+  /// Where each key's value comes from, by full name: "inputs/llama/tiny.toml:12", "command line", "default" or
+  /// "from model.heads".
   std::map<std::string, std::string, std::less<>> origins;
 };
 
-/// Reads a deck file with its includes, then `overrides` ("key=value" each). `checkpoint_deck` is the effective deck of
-/// a checkpoint: it comes before the file in precedence and may be empty. Relative paths in data.* are made absolute:
-/// relative to the file that names them, on the command line to the working directory.
-/// Throws UserError (kDeck) with every mistake, each "place: key = value: what is wrong (what is allowed)".
-LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {},
-                    std::string_view checkpoint_deck = {});
+/// Reads a deck file with its includes, then `overrides` ("key=value" each). Nothing else decides what a run does: the
+/// deck of a checkpoint is only compared (compare.hpp). Relative paths in data.* are made absolute: relative to the
+/// file that names them, on the command line to the working directory. Throws UserError (kDeck) with every mistake,
+/// each "place: key = value: what is wrong (what is allowed)".
+LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {});
 
 /// The same from text, without includes. `name` becomes the deck's name and its place in messages.
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});

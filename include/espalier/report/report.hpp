@@ -80,6 +80,8 @@ class Reporter {
   Reporter& operator=(const Reporter&) = delete;
 
   void Start(const StartRecord& start);
+  /// A key of the deck that is not what the checkpoint was saved with: values as TOML, where the new one comes from.
+  void Changed(const std::string& key, const std::string& before, const std::string& now, const std::string& origin);
   void Step(const StepRecord& record);
   void Validation(int64_t step, double loss);
   void Checkpoint(const CheckpointRecord& record);
@@ -97,6 +99,8 @@ class Reporter {
  private:
   bool Silent() const { return options_.rank != 0; }
   void Write(const std::string& line);
+  /// Removes the first `bytes` of a line that could not be written whole.
+  void TakeBack(size_t bytes);
   void Print(const std::string& line);
   void PrintStep(const StepRecord& record);
   /// Seconds to the last step, at the mean pace of the last steps.

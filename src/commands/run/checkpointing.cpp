@@ -12,6 +12,8 @@
 #include "commands/build_info.hpp"
 #include "commands/run/proof.hpp"
 #include "commands/run/together.hpp"
+#include "commands/saved_deck.hpp"
+#include "espalier/deck/print.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "version.hpp"
@@ -29,9 +31,15 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(const Deck& deck, std::string asked, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
-    : deck_(deck), asked_(std::move(asked)), programs_(programs), world_(world), reporter_(reporter),
-      conditions_(ConditionsOf(deck, programs, world)), now_(fs::path(deck.run.dir) / "checkpoint_now") {
+Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const Programs& programs, World& world, MpiWorld* mpi,
+                             Reporter& reporter)
+    : deck_(deck),
+      asked_(std::move(asked)),
+      programs_(programs),
+      world_(world),
+      reporter_(reporter),
+      conditions_(ConditionsOf(deck, programs, world)),
+      now_(fs::path(deck.run.dir) / "checkpoint_now") {
   const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep, mpi == nullptr ? 1 : mpi->NodeRanks(),
                                [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world, WritersOf(deck, mpi));
@@ -51,6 +59,7 @@ int64_t Checkpointing::RollBack() {
 
 int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused) {
   for (const std::string& dir : checkpoints) try {
+      Compare(dir);
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
       Prove(dir, saved);
       if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
@@ -65,15 +74,22 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
   return 0;
 }
 
+void Checkpointing::Compare(const std::string& dir) {
+  const std::string saved = OnRankZero(world_, [&] { return ReadMetadata(dir).deck; });
+  differences_ = Differences(SavedDeck(dir, saved), asked_);
+  RequireSameModel(dir, differences_);
+}
+
 void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
   const bool root = world_.Rank() == 0;
   if (!saved.proof) {
     if (root) spdlog::warn("{}: no proof of its weights (it was saved by version {}): only checksums were compared", dir, saved.version);
     return;
   }
-  const Deck before = ParseDeck(saved.deck, dir + "/deck.toml").deck;
-  if (const std::string differences = ComputesOtherwise(before, deck_); !differences.empty()) {
-    if (root) spdlog::warn("{}: the deck computes otherwise with its weights, so their proof says nothing: {}", dir, differences);
+  if (std::ranges::any_of(differences_, &DeckDifference::computes)) {
+    if (root)
+      spdlog::warn(
+          "{}: keys of the model differ, so the proof of its weights says nothing: only checksums were compared", dir);
     return;
   }
   const Proof now = MakeProof(deck_, programs_, conditions_);
@@ -102,7 +118,8 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
     return MillisecondsSince(start);
   }
   proof_ms_.push_back(proof_ms);
-  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, asked_, proof});
+  saver_->Save(
+      {step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck), proof});
   return MillisecondsSince(start);
 }
 

@@ -10,19 +10,23 @@
 #include "commands/run/programs.hpp"
 #include "commands/run/start.hpp"
 #include "espalier/checkpoint/saver.hpp"
+#include "espalier/deck/compare.hpp"
 #include "espalier/report/report.hpp"
 
 namespace espalier {
 
 class Checkpointing {
  public:
-  /// Collective; takes the staging buffer. `asked` is the effective deck before its device was chosen: what continues from a
+  /// Collective; takes the staging buffer. `asked` is the deck before its device was chosen: what continues from a
   /// checkpoint chooses anew. The other arguments must outlive it.
-  Checkpointing(const Deck& deck, std::string asked, const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter);
+  Checkpointing(const Deck& deck, LoadedDeck asked, const Programs& programs, World& world, MpiWorld* mpi,
+                Reporter& reporter);
 
   /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it.
   /// Returns its step. Collective.
   int64_t Restore(const Start& start);
+  /// What differs between the deck and that of the checkpoint loaded last.
+  const std::vector<DeckDifference>& differences() const { return differences_; }
   /// As Restore, of this run's own latest checkpoint, after the save in flight; -1 if there is none. Collective.
   int64_t RollBack();
 
@@ -51,17 +55,19 @@ class Checkpointing {
 
  private:
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused);
+  void Compare(const std::string& dir);
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
   bool ClockWants() const;
 
   const Deck& deck_;
-  const std::string asked_;
+  const LoadedDeck asked_;
   const Programs& programs_;
   World& world_;
   Reporter& reporter_;
   const uint32_t conditions_;  ///< of every proof of this run
   std::optional<Saver> saver_;
+  std::vector<DeckDifference> differences_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::deque<double> proof_ms_;  ///< of the saves not yet reported
   CheckpointNow now_;

@@ -66,15 +66,4 @@ std::string ProofMistake(const Proof& saved, const Proof& now) {
                      saved.loss, now.loss, same ? "equal bits are expected, all conditions being equal" : fmt::format("at most {:.0e} of it is allowed", tolerance));
 }
 
-std::string ComputesOtherwise(const Deck& saved, const Deck& now) {
-  std::string differences;
-  for (const DeckKey& key : DeckSchema()) {
-    if (key.section != "model" || key.name == "init_std") continue;
-    const std::string before = ToToml(Get(saved, key)), after = ToToml(Get(now, key));
-    if (before != after)
-      differences += fmt::format("{}{}: {} in the checkpoint, {} in the deck", differences.empty() ? "" : "; ", key.FullName(), before, after);
-  }
-  return differences;
-}
-
 }  // namespace espalier

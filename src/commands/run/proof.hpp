@@ -20,8 +20,4 @@ Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions)
 /// conditions, else within 1e-5 of the loss, or 1e-2 if one of them was computed in bf16.
 std::string ProofMistake(const Proof& saved, const Proof& now);
 
-/// Keys of the deck that change what the weights compute, "model.rope_theta: 10000 in the checkpoint, 500000 in the deck": then
-/// proofs cannot be compared. Empty if there are none.
-std::string ComputesOtherwise(const Deck& saved, const Deck& now);
-
 }  // namespace espalier

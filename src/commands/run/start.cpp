@@ -1,12 +1,14 @@
 #include "commands/run/start.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
 #include <sstream>
 
 #include "commands/run/together.hpp"
+#include "commands/saved_deck.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/error.hpp"
 
@@ -18,77 +20,125 @@ namespace fs = std::filesystem;
 /// True if the checkpoints of the deck's own run are meant.
 bool MeansOwn(const RunOptions& options) { return options.restart.empty() || options.restart == "latest"; }
 
+/// What rank 0 finds for all.
+struct Found {
+  int64_t step = 0;  ///< of the first checkpoint
+  int64_t refused = 0;
+  std::vector<std::string> checkpoints;
+  std::vector<std::string> warnings;  ///< not for the other ranks
+};
+
+std::string Print(const Found& found) {
+  return fmt::format("{} {} {}\n{}\n", found.step, found.refused, found.checkpoints.size(),
+                     fmt::join(found.checkpoints, "\n"));
+}
+
+Found ReadFound(const std::string& text) {
+  Found found;
+  size_t count = 0;
+  std::istringstream stream(text);
+  stream >> found.step >> found.refused >> count >> std::ws;
+  for (std::string path; found.checkpoints.size() < count && std::getline(stream, path);)
+    found.checkpoints.push_back(path);
+  return found;
+}
+
 class Finder {
  public:
   Finder(const RunOptions& options, World& world) : options_(options), world_(world) {}
 
   Start Find() {
-    Together(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
-    const std::string dir = start_.deck().run.dir;
-    const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(dir) ? "there" : ""); });
-    if (MeansOwn(options_) && !there.empty()) Take(dir);
-    std::istringstream found(OnRankZero(world_, [&] { return Search(); }));
-    Read(found);
-    // The checkpoint's deck may name another folder.
-    if (start_.deck().run.dir != dir || !locked_) Take(start_.deck().run.dir);
+    Together(world_, [&] {
+      start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides);
+      ResolveMesh(start_.loaded, world_.Size());
+    });
+    if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
+    const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
+    if (!there.empty()) Take();
+    Adopt(OnRankZero(world_, [&] { return Print(Warned(Search())); }));
+    if (there.empty() && !start_.beyond) Take();
     return std::move(start_);
   }
 
  private:
+  const std::string& Dir() const { return start_.deck().run.dir; }
+
   /// Rank 0 holds the lock for all.
-  void Take(const std::string& dir) {
+  void Take() {
     Together(world_, [&] {
       if (world_.Rank() != 0) return;
-      start_.lock = RunLock(dir);
-      if (!start_.lock.left_by().empty()) spdlog::info("{}: taken over from a run that was ended ({})", dir, start_.lock.left_by());
-      SettleCheckpoints(dir + "/checkpoints");
+      start_.lock = RunLock(Dir());
+      if (!start_.lock.left_by().empty())
+        spdlog::info("{}: taken over from a run that was ended ({})", Dir(), start_.lock.left_by());
+      SettleCheckpoints(Dir() + "/checkpoints");
     });
-    locked_ = true;
   }
 
-  std::vector<std::string> Candidates() const {
+  void Adopt(const std::string& text) {
+    Found found = ReadFound(text);
+    start_.refused = found.refused;
+    start_.checkpoints = std::move(found.checkpoints);
+    if (!start_.checkpoints.empty() && found.step > start_.deck().run.steps) start_.beyond = found.step;
+  }
+
+  /// Rank 0, before anything is touched. Whoever holds the directory may be changing it: what cannot be read now is
+  /// judged once it is ours.
+  std::string Look() const {
+    try {
+      return Print(Search());
+    } catch (const RefusedForGood&) {
+      throw;
+    } catch (const UserError&) {
+      return Print({});
+    }
+  }
+
+  Found Warned(Found found) const {
+    for (const std::string& warning : found.warnings) spdlog::warn("{}", warning);
+    return found;
+  }
+
+  Found Search() const {
+    Found found;
+    found.checkpoints = Candidates(found.warnings);
+    while (!found.checkpoints.empty()) try {
+        const std::string& dir = found.checkpoints.front();
+        const Metadata saved = ReadMetadata(dir);
+        RequireSameModel(dir, Differences(SavedDeck(dir, saved.deck), start_.loaded));
+        found.step = saved.step;
+        break;
+      } catch (const RefusedForGood&) {
+        throw;
+      } catch (const UserError& error) {
+        if (found.refused++ >= start_.deck().checkpoint.fallback || found.checkpoints.size() == 1) throw;
+        found.warnings.push_back(fmt::format("not restarted from {}: {}", found.checkpoints.front(), error.what()));
+        found.checkpoints.erase(found.checkpoints.begin());
+      }
+    return found;
+  }
+
+  std::vector<std::string> Candidates(std::vector<std::string>& warnings) const {
     const std::string folder = CheckpointFolder(start_.deck());
     if (!MeansOwn(options_)) return {Resolve(options_.restart, folder)};
     const bool asked = !options_.restart.empty() || start_.deck().checkpoint.restart == "required";
-    if (!asked && start_.deck().checkpoint.restart == "never") return {};
     std::vector<std::string> found = FindCheckpoints(folder);
+    if (!asked && start_.deck().checkpoint.restart == "never") {
+      if (!found.empty())
+        warnings.push_back(fmt::format(
+            "{}: checkpoints of an earlier run are there, the latest is {}; checkpoint.restart = \"never\" begins "
+            "anew beside them: give this run another run.dir to keep them apart",
+            folder, fs::path(found.front()).filename().string()));
+      return {};
+    }
     if (const auto broken = LatestWithoutManifest(folder)) found.insert(found.begin(), *broken);
     if (found.empty() && asked)
       throw UserError(ExitStatus::kData, fmt::format("{}: there is no checkpoint to restart from", folder));
     return found;
   }
 
-  /// Rank 0: "refused count", then the paths of the rest, then the first one's deck.
-  std::string Search() {
-    std::vector<std::string> candidates = Candidates();
-    std::string deck;
-    int64_t refused = 0;
-    while (!candidates.empty()) try {
-        deck = ReadMetadata(candidates.front()).deck;
-        break;
-      } catch (const UserError& error) {
-        if (refused++ >= start_.deck().checkpoint.fallback || candidates.size() == 1) throw;
-        spdlog::warn("not restarted from {}: {}", candidates.front(), error.what());
-        candidates.erase(candidates.begin());
-      }
-    std::string text = fmt::format("{} {}\n", refused, candidates.size());
-    for (const std::string& path : candidates) text += path + "\n";
-    return text + deck;
-  }
-
-  void Read(std::istringstream& found) {
-    size_t count = 0;
-    found >> start_.refused >> count >> std::ws;
-    for (std::string path; start_.checkpoints.size() < count && std::getline(found, path);) start_.checkpoints.push_back(path);
-    if (start_.checkpoints.empty()) return;
-    const std::string deck(std::istreambuf_iterator<char>(found), {});
-    Together(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides, deck); });
-  }
-
   const RunOptions& options_;
   World& world_;
   Start start_;
-  bool locked_ = false;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Where a run starts: its deck, its directory, and the checkpoints to try.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct Start {
   RunLock lock;                          ///< of run.dir, on rank 0
   std::vector<std::string> checkpoints;  ///< to try, best first; empty: fresh
   int64_t refused = 0;                   ///< better ones whose MANIFEST or deck could not be read
+  std::optional<int64_t> beyond;         ///< the checkpoint's step if it is after run.steps: there is nothing to do
 
   const Deck& deck() const { return loaded.deck; }
 };
@@ -23,9 +25,10 @@ struct Start {
 /// `run.dir`/checkpoints.
 std::string CheckpointFolder(const Deck& deck);
 
-/// Reads the deck (a checkpoint's own deck stands below the user's), takes the directory, ends what a dead run left
-/// there, and finds the checkpoints that the deck or the command line asks to restart from, stepping back over unreadable
-/// ones as far as checkpoint.fallback allows. Collective.
+/// Reads the deck and compares it with the number of ranks and with the checkpoint that it asks to restart from: what
+/// cannot go on from there is refused, or found done (`beyond`), before anything is touched. Then takes the directory,
+/// ends what a dead run left there, and finds the checkpoints to try, stepping back over unreadable ones as far as
+/// checkpoint.fallback allows. Collective.
 Start FindStart(const RunOptions& options, World& world);
 
 }  // namespace espalier

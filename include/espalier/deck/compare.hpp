@@ -1,0 +1,29 @@
+// A checkpoint's deck beside the deck of the run that continues from it: the latter decides, the former is only
+// compared.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "espalier/deck/parse.hpp"
+
+namespace espalier {
+
+/// A key whose value is not the one that a checkpoint was saved with. Values are TOML, in ASCII.
+struct DeckDifference {
+  std::string key;     ///< full name
+  std::string before;  ///< in the checkpoint
+  std::string now;     ///< in the deck
+  std::string origin;  ///< where the new value comes from, as LoadedDeck::origins has it
+  bool fixed;          ///< the weights belong to the old value: no run can continue with another
+  bool computes;       ///< the same weights give other outputs now, so that a proof of them says nothing
+
+  /// "optimizer.lr = 0.003 (command line), 0.001 in the checkpoint"; long values are shortened.
+  std::string Text() const;
+};
+
+/// Every key whose effective value differs, in the order of the schema. No key is left out: each belongs to what was
+/// run.
+std::vector<DeckDifference> Differences(const Deck& saved, const LoadedDeck& now);
+
+}  // namespace espalier

@@ -1,0 +1,48 @@
+#include "espalier/deck/compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "espalier/deck/schema.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kMostShown = 120;  // characters of a value
+
+/// Shapes and names of the weights follow from these, or, for the numbers of heads, what their rows mean.
+constexpr std::array<std::string_view, 8> kOfWeights = {"family",   "layers",  "dim",   "heads",
+                                                        "kv_heads", "ffn_dim", "vocab", "tie_embeddings"};
+
+bool IsFixed(const DeckKey& key, const Deck& saved) {
+  if (key.section != "model") return false;
+  if (key.name == "seq_len") return saved.model.family == "gpt2";  // learned positions
+  return std::ranges::find(kOfWeights, key.name) != kOfWeights.end();
+}
+
+bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
+
+std::string Shorten(const std::string& value) {
+  return value.size() <= kMostShown ? value : value.substr(0, kMostShown - 3) + "...";
+}
+
+}  // namespace
+
+std::string DeckDifference::Text() const {
+  return fmt::format("{} = {} ({}), {} in the checkpoint", key, Shorten(now), origin, Shorten(before));
+}
+
+std::vector<DeckDifference> Differences(const Deck& saved, const LoadedDeck& now) {
+  std::vector<DeckDifference> differences;
+  for (const DeckKey& key : DeckSchema()) {
+    std::string before = ToToml(Get(saved, key)), after = ToToml(Get(now.deck, key));
+    if (before == after) continue;
+    differences.push_back({key.FullName(), std::move(before), std::move(after), now.origins.at(key.FullName()),
+                           IsFixed(key, saved), Computes(key)});
+  }
+  return differences;
+}
+
+}  // namespace espalier

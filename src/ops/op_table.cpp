@@ -27,6 +27,13 @@ using LetterAxes = std::map<char, std::vector<Axis>>;
 bool IsCapital(char letter) { return letter >= 'A' && letter <= 'Z'; }
 char Small(char letter) { return IsCapital(letter) ? static_cast<char>(letter - 'A' + 'a') : letter; }
 
+/// `axes`, after CHECKing that the letter may be sharded if there are any.
+const std::vector<Axis>& Shardable(const Op& op, const Letters& letters, char letter, const std::vector<Axis>& axes) {
+  CHECK(axes.empty() || letters.shardable.find(Small(letter)) != std::string::npos, "{}: letter {} may not be sharded",
+        op.kind, letter);
+  return axes;
+}
+
 /// The axes of small letters. Tensors with a capital letter stand behind one with the small one.
 LetterAxes CollectAxes(const OpContext& c, const Letters& letters) {
   LetterAxes axes;
@@ -38,8 +45,7 @@ LetterAxes CollectAxes(const OpContext& c, const Letters& letters) {
       const std::vector<Axis>& here = c.inputs[i].placements.dims[d];
       if (!IsCapital(letter)) axes.emplace(letter, here);
       CHECK(AxesOfLetter(axes, letter) == here, "{}: inputs disagree on the axes of letter {}", c.op.kind, letter);
-      CHECK(here.empty() || letters.shardable.find(Small(letter)) != std::string::npos, "{}: letter {} may not be sharded",
-            c.op.kind, letter);
+      Shardable(c.op, letters, letter, here);
     }
   }
   return axes;
@@ -146,7 +152,7 @@ std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vect
       if (axes.count(Small(dims[d])) > 0)
         types[o].placements.dims[d] = AxesOfLetter(axes, dims[d]);
       else if (o < free.size())
-        types[o].placements.dims[d] = free[o].dims[d];
+        types[o].placements.dims[d] = Shardable(op, letters, dims[d], free[o].dims[d]);
     }
     AxisSet& partial = letters.join == Reduce::kMax ? types[o].placements.partial_max : types[o].placements.partial_sum;
     partial = carried;

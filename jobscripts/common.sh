@@ -17,10 +17,23 @@ Quietly() {
   return "$status"
 }
 
-# Build [TARGET ...]: installs the packages and brings the release in build/ up to date.
+# What the module for GPUs needs besides the toolkit, where there is one. A build that was set up without it has left
+# the module out.
+CudaHeaders() {
+  command -v nvcc >/dev/null || return 0
+  local version=$espalier_root/build-deps/cudnn_frontend/version before=
+  if [[ -f $version ]]; then before=yes; fi
+  "$espalier_root/jobscripts/install_cuda_headers.sh" || { echo "the module for GPUs may be left out" >&2 && return; }
+  if [[ -z $before && -f $espalier_build/build.ninja ]]; then
+    Quietly meson setup --reconfigure "$espalier_build" "$espalier_root"
+  fi
+}
+
+# Build [TARGET ...]: installs the packages and brings the release in build/ up to date. The target espalier alone
+# needs nothing for GPUs.
 Build() {
   "$espalier_root/jobscripts/install_packages.sh" || return
-  if command -v nvcc >/dev/null; then "$espalier_root/jobscripts/install_cuda_headers.sh" || echo "the module for GPUs may be left out" >&2; fi
+  if [[ $* != espalier ]]; then CudaHeaders || return; fi
   if [[ ! -f $espalier_build/build.ninja ]]; then
     echo "setting up $espalier_build"
     Quietly meson setup --buildtype=release "$espalier_build" "$espalier_root" || return

@@ -8,7 +8,7 @@ target=$root/build-deps/cudnn_frontend
 
 if [[ -f $target/version && $(<"$target/version") == "$version" ]]; then exit 0; fi
 
-echo "fetching cuDNN's front end $version"
+echo "fetching cuDNN's front end $version (headers for the module for GPUs) from PyPI into $target"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$scratch" "nvidia-cudnn-frontend==$version" </dev/null

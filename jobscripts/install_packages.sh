@@ -1,17 +1,60 @@
 #!/usr/bin/env bash
-# Installs what is missing of packages.txt. Quick, and needs no root, when nothing is.
+# Sees that what packages.txt lists is there, and installs what is missing where it can: on Debian, as root. Quick, and
+# needs no root, when nothing is missing. Elsewhere (modules, Spack, other distributions) it says what is missing; what
+# only the tests need is no error.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-mapfile -t wanted < <(sed -e 's/#.*//' -e 's/[[:space:]]//g' -e '/^$/d' "$root/packages.txt" | sort -u)
-# dpkg-query fails if it does not know one of them; what it knows it prints all the same.
-installed=$({ dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true; } |
-  sed -n 's/^installed //p' | sort -u)
-mapfile -t missing < <(comm -23 <(printf '%s\n' "${wanted[@]}") <(printf '%s\n' "$installed"))
+
+# There [KIND NAME ...]: whether what a line of packages.txt asks for is there without its package.
+There() {
+  case ${1:-} in
+    '') return 1 ;;
+    program) command -v "$2" >/dev/null ;;
+    header) "${CXX:-c++}" -x c++ -fsyntax-only -include "$2" /dev/null 2>/dev/null ;;
+    pkg-config)
+      local name
+      for name in "${@:2}"; do
+        if pkg-config --exists "$name" 2>/dev/null; then return 0; fi
+      done
+      return 1
+      ;;
+    *)
+      echo "packages.txt: '$*': expected program, pkg-config or header" >&2
+      exit 1
+      ;;
+  esac
+}
+
+# Of all packages in one call: dpkg-query fails if it does not know one of them; what it knows it prints all the same.
+mapfile -t packages < <(sed -e 's/#.*//' -e '/^\[/d' -e 's/[[:space:]].*//' -e '/^$/d' "$root/packages.txt")
+installed=" $({ dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true; } |
+  sed -n 's/^installed //p' | tr '\n' ' ')"
+
+missing=() needed=() for_tests=() tests=
+while read -ra words; do
+  case ${words[0]:-#} in
+    '#'*) continue ;;
+    '[tests]') tests=yes && continue ;;
+  esac
+  package=${words[0]}
+  if [[ $installed == *" $package "* ]] || There "${words[@]:1}"; then continue; fi
+  missing+=("$package")
+  line="  ${words[*]:1} (Debian: $package)"
+  # A line without a check is something one can do without.
+  if [[ ${#words[@]} -eq 1 ]]; then continue; fi
+  if [[ -n $tests ]]; then for_tests+=("$line"); else needed+=("$line"); fi
+done <"$root/packages.txt"
 
 if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
-if [[ $EUID -ne 0 ]]; then
-  echo "these Debian packages are missing; run as root: apt-get install ${missing[*]}" >&2
+if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
+  if [[ ${#for_tests[@]} -gt 0 ]]; then
+    printf '%s\n' "not found, and needed by the tests alone:" "${for_tests[@]}" >&2
+  fi
+  if [[ ${#needed[@]} -eq 0 ]]; then exit 0; fi
+  printf '%s\n' "not found:" "${needed[@]}" \
+    "load or install them (PKG_CONFIG_PATH, CPATH and LIBRARY_PATH say where they are);" \
+    "on Debian run as root: apt-get install ${missing[*]}" >&2
   exit 1
 fi
 

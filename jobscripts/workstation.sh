@@ -22,6 +22,10 @@ if [[ $# -gt 0 && $1 != *=* ]]; then
   deck=$1
   shift
 fi
+if [[ ! -r $deck ]]; then
+  echo "$deck: no such file, or not readable; decks to start from are in $espalier_root/inputs" >&2
+  exit 2
+fi
 ranks=${RANKS:-8}
 
 Build espalier

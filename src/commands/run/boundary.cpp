@@ -3,7 +3,7 @@
 namespace espalier {
 
 Boundary Agree(World& world, const Boundary& mine) {
-  enum Bit : uint64_t { kSave = 1, kStop = 2, kSaving = 4 };
+  constexpr uint64_t kSave = 1, kStop = 2, kSaving = 4;
   const uint64_t all = world.Or((mine.save ? kSave : 0) | (mine.stop ? kStop : 0) | (mine.saving ? kSaving : 0));
   return {(all & kSave) != 0, (all & kStop) != 0, (all & kSaving) != 0};
 }

@@ -34,6 +34,8 @@ std::string Describe(const std::string& dir) {
   if (!metadata.losses.empty()) text += fmt::format("losses      {:.9g}\n", fmt::join(metadata.losses, " "));
   if (const auto& proof = metadata.proof)
     text += fmt::format("proof       loss {:.9g} of the fixed microbatch, in {}\n", proof->loss, proof->compute);
+  if (const auto& data = metadata.data)
+    text += fmt::format("data        {} tokens, fingerprint {:016x}\n", data->tokens, data->fingerprint);
   text += fmt::format("ranks       {}\nmesh        {}\n", manifest.ranks, manifest.mesh);
   text += fmt::format("parameters  {}\nbytes       {} in {} files, {} tensors\n", manifest.Parameters(),
                       manifest.Bytes(), manifest.files.size(), manifest.tensors.size());

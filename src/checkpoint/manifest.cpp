@@ -47,6 +47,7 @@ std::string Print(const Manifest& m) {
   text += "\n";
   if (const auto& proof = m.metadata.proof)
     text += fmt::format("proof {:.9g} {} {:08x}\n", proof->loss, proof->compute, proof->conditions);
+  if (const auto& data = m.metadata.data) text += fmt::format("data {} {:016x}\n", data->tokens, data->fingerprint);
   for (const ManifestFile& f : m.files) text += fmt::format("file {} {} {:08x}\n", f.name, f.bytes, f.crc);
   for (const ManifestTensor& t : m.tensors) {
     text += fmt::format("tensor {} {} {}\n", t.name, Name(Dtype::kF32), ToString(t.shape));

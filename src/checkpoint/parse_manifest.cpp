@@ -107,6 +107,16 @@ class ManifestReader {
     if (manifest_.metadata.losses.size() > kMostLosses) Fail(fmt::format("more than {} losses", kMostLosses));
     EndLine();
     if (NextIs("proof")) ReadProof();
+    if (NextIs("data")) ReadData();
+  }
+
+  void ReadData() {
+    Key("data");
+    DataSeen data;
+    data.tokens = Number(1, kMostBytes);
+    data.fingerprint = HexDigits(16);
+    EndLine();
+    manifest_.metadata.data = data;
   }
 
   void ReadProof() {
@@ -297,11 +307,12 @@ class ManifestReader {
     if (error != std::errc{} || stop != field.data() + field.size()) Fail(fmt::format("'{}' is not a number", field));
     return value;
   }
-  uint32_t Hex() {
+  uint32_t Hex() { return static_cast<uint32_t>(HexDigits(8)); }
+  uint64_t HexDigits(size_t digits) {
     const std::string field = Field();
-    if (field.size() != 8 || field.find_first_not_of("0123456789abcdef") != std::string::npos)
-      Fail(fmt::format("'{}' is not a checksum of 8 hex digits", field));
-    uint32_t value = 0;
+    if (field.size() != digits || field.find_first_not_of("0123456789abcdef") != std::string::npos)
+      Fail(fmt::format("'{}' is not a checksum of {} hex digits", field, digits));
+    uint64_t value = 0;
     std::from_chars(field.data(), field.data() + field.size(), value, 16);
     return value;
   }

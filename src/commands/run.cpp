@@ -1,4 +1,4 @@
-// espalier run: trains. The deck goes down the journey once (deck, compile, memory, data, state), then step by step. What the
+// espalier run: trains. The deck goes down the journey once (deck, data, compile, memory, state), then step by step. What the
 // steps below are made of is in run/.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -20,11 +20,13 @@
 #include "commands/run/guard.hpp"
 #include "commands/run/instruction_times.hpp"
 #include "commands/run/programs.hpp"
+#include "commands/run/run_data.hpp"
 #include "commands/run/run_files.hpp"
 #include "commands/run/start.hpp"
 #include "commands/run/stop_signals.hpp"
 #include "commands/run/together.hpp"
 #include "commands/run/watch.hpp"
+#include "commands/run/world_check.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
@@ -54,7 +56,6 @@ class Training {
     Begin();
     if (start_.beyond) return NothingToDo();
     Compile();
-    OpenData();
     BeginReport();
     Restore();
     Train();
@@ -66,7 +67,7 @@ class Training {
   bool Root() const { return world_.Rank() == 0; }
   bool Last() const { return step_ >= deck().run.steps; }
 
-  // 1. Deck and directory.
+  // 1. Deck, data and directory.
   void Begin() { start_ = FindStart(options_, world_); }
   int NothingToDo() const {
     if (Root())
@@ -77,29 +78,21 @@ class Training {
     return static_cast<int>(ExitStatus::kDone);
   }
 
-  // 2. What the ranks compute on, programs and their memory.
+  // 2. What the ranks compute on, programs and their memory. Beside all that follows rank 0 proves that the programs
+  // fit together.
   void Compile() {
     asked_ = start_.loaded;
     device_ = ChooseDevice(start_.loaded.deck, world_, mpi_);
+    world_check_.emplace(deck(), world_);
     programs_.emplace(deck(), world_, mpi_, *device_);
     Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
+    if (start_.data.validation) evaluation_.emplace(deck(), *programs_, std::move(start_.data.validation));
+    Together(world_, [&] { fs::create_directories(CheckpointFolder(deck())); });
   }
 
-  // 3. Data.
-  std::unique_ptr<TokenSource> Open(const std::vector<std::string>& paths) const {
-    return OpenTokenSource(deck().data.format, paths, deck().model.seq_len, deck().model.vocab);
-  }
-  void OpenData() {
-    Together(world_, [&] {
-      source_ = Open(deck().data.paths);
-      if (programs_->evaluate()) evaluation_.emplace(deck(), *programs_, Open(deck().data.validation));
-      fs::create_directories(CheckpointFolder(deck()));
-    });
-  }
-
-  // 4. What the run says of itself.
+  // 3. What the run says of itself.
   void BeginReport() {
     ReportOptions options;
     options.rank = world_.Rank();
@@ -117,7 +110,7 @@ class Training {
     if (!left.empty())
       spdlog::info("{}/deck.toml stays as it is: {}; the effective deck is in every checkpoint", deck().run.dir, left);
   }
-  void Announce() {
+  void Announce(double world_check_ms) {
     StartRecord start;
     start.version = fmt::format("{} ({})", kVersion, kGitHash);
     start.deck = deck().name;
@@ -128,8 +121,11 @@ class Training {
     start.parameters = programs_->compilation().parameter_count;
     start.tokens_per_step = TokensPerStep();
     start.first_step = step_ + 1;
+    start.data = start_.data.Record(deck());
+    start.world_check_ms = world_check_ms;
     start.startup_ms = MillisecondsSince(options_.began);
     report_->Start(start);
+    if (Root()) spdlog::info("data: {}", Describe(start_.data, deck()));
     for (const DeckDifference& difference : checkpoints_->differences()) {
       report_->Changed(difference.key, difference.before, difference.now, difference.origin);
       if (Root()) spdlog::info("{}", difference.Text());
@@ -138,13 +134,13 @@ class Training {
     if (const std::string notice = ending_->Notice(); Root() && !notice.empty()) spdlog::info("{}", notice);
   }
 
-  // 5. State: from a checkpoint, or from nothing.
+  // 4. State: from a checkpoint, or from nothing.
   void Restore() {
-    checkpoints_.emplace(deck(), asked_, *programs_, world_, mpi_, *report_);
+    checkpoints_.emplace(deck(), asked_, start_.data.Seen(), *programs_, world_, mpi_, *report_);
     step_ = checkpoints_->Restore(start_);
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
     ending_.emplace(deck(), world_, options_.began);
-    Announce();
+    Announce(world_check_->Await());
     Together(world_, [&] {
       if (Root() && !Last()) RemoveFile(Done());
     });
@@ -154,10 +150,10 @@ class Training {
 
   void BeginLoading() {
     const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential, checkpoints_->passed_over()};
-    loader_.emplace(std::move(source_), order, programs_->layout(), step_);
+    loader_.emplace(start_.data.training, order, programs_->layout(), step_);
   }
 
-  // 6. Steps. A run that is to end before the first of them leaves the state that it would have begun with. Where the device takes
+  // 5. Steps. A run that is to end before the first of them leaves the state that it would have begun with. Where the device takes
   // steps ahead, the next one runs while the loss of the one before is read, judged and reported.
   void Train() {
     if (!Last() && AtBoundary().stop) checkpoints_->SaveUnlessThere(step_, losses_);
@@ -296,13 +292,12 @@ class Training {
     report_->RolledBack(given_up, to, reason);
     losses_.clear();
     loader_.reset();
-    Together(world_, [&] { source_ = Open(deck().data.paths); });
     BeginLoading();
     return true;
   }
   int64_t TokensPerStep() const { return deck().batch.global * deck().model.seq_len; }
 
-  // 7. The end. The file `done` is what a chain of jobs can rely on: launchers lose exit statuses.
+  // 6. The end. The file `done` is what a chain of jobs can rely on: launchers lose exit statuses.
   fs::path Done() const { return fs::path(deck().run.dir) / "done"; }
   ExitStatus Finish() {
     watch_->Set(Activity::kEnded);
@@ -334,11 +329,11 @@ class Training {
   Start start_;
   LoadedDeck asked_;  ///< the deck before its device was chosen
   std::unique_ptr<Device> device_;
+  std::optional<WorldCheck> world_check_;
   std::optional<Programs> programs_;
   std::optional<InstructionTimes> instruction_times_;
   std::optional<Watch> watch_;
   std::optional<Guard> guard_;
-  std::unique_ptr<TokenSource> source_;
   std::optional<Evaluation> evaluation_;
   std::optional<BatchLoader> loader_;
   std::optional<Reporter> report_;

@@ -57,7 +57,7 @@ Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t in
   return batch;
 }
 
-BatchLoader::BatchLoader(std::unique_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step)
+BatchLoader::BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step)
     : source_(std::move(source)), order_(order), layout_(std::move(layout)) {
   CheckLayout(layout_, source_->seq_len());
   thread_ = std::thread([this, first_step] { Run(first_step); });

@@ -1,11 +1,15 @@
 // Files and globs to a list of files, as Python's glob does it: doc/data.md.
 #include <fnmatch.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <set>
+#include <tuple>
 
 #include "espalier/data/token_source.hpp"
 #include "espalier/util/error.hpp"
@@ -22,13 +26,14 @@ std::string Join(const std::string& folder, const std::string& name) {
   return folder + '/' + name;
 }
 
-/// Names in a folder; none if it cannot be listed, as the shell and Python have it.
+/// Names in a folder, sorted; none if it cannot be listed, as the shell and Python have it.
 std::vector<std::string> List(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(folder.empty() ? "." : folder, error), end; !error && it != end; it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
+  std::ranges::sort(names);
   return names;
 }
 
@@ -37,10 +42,15 @@ bool IsFolder(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
+bool IsLink(const std::string& path) {
+  std::error_code error;
+  return fs::is_symlink(path, error);
+}
+
 /// Expands the names of a glob from left to right.
 class Expansion {
  public:
-  explicit Expansion(const std::string& pattern) {
+  Expansion(const std::string& pattern, const BeforeFile& before_file) : before_file_(before_file) {
     std::string root;
     for (size_t begin = 0; begin <= pattern.size();) {
       const size_t end = std::min(pattern.find('/', begin), pattern.size());
@@ -53,11 +63,16 @@ class Expansion {
   std::vector<std::string> TakeFiles() { return std::move(files_); }
 
  private:
+  std::vector<std::string> Names(const std::string& folder) const {
+    if (before_file_) before_file_();
+    return List(folder);
+  }
+
   void Descend(const std::string& folder, size_t depth) {
     const std::string& name = names_[depth];
     if (name == "**") return DescendAll(folder, depth);
     if (!IsGlob(name)) return Visit(Join(folder, name), depth);
-    for (const std::string& entry : List(folder)) {
+    for (const std::string& entry : Names(folder)) {
       if (fnmatch(name.c_str(), entry.c_str(), FNM_NOESCAPE | FNM_PERIOD) == 0) Visit(Join(folder, entry), depth);
     }
   }
@@ -71,36 +86,49 @@ class Expansion {
     }
   }
 
-  void DescendAll(const std::string& folder, size_t depth) {
+  /// Comes to each folder once. Links are followed after the folders that need none, so that a folder with several
+  /// paths is found by the one without links, on every rank.
+  void DescendAll(const std::string& root, size_t depth) {
+    std::deque<std::string> folders = {root}, links;
+    while (!folders.empty()) {
+      const std::string folder = std::move(folders.front());
+      folders.pop_front();
+      if (FirstVisit(folder, depth)) Enter(folder, depth, folders, links);
+      if (folders.empty()) std::swap(folders, links);
+    }
+  }
+
+  /// One folder of a walk; adds those in it to `folders` or `links`.
+  void Enter(const std::string& folder, size_t depth, std::deque<std::string>& folders,
+             std::deque<std::string>& links) {
     const bool last = depth + 1 == names_.size();
     if (!last) Descend(folder, depth + 1);
-    for (const std::string& entry : List(folder)) {
+    for (const std::string& entry : Names(folder)) {
       if (entry.front() == '.') continue;
       const std::string path = Join(folder, entry);
       if (IsFolder(path)) {
-        if (!LeadsBack(path, folder)) DescendAll(path, depth);
+        (IsLink(path) ? links : folders).push_back(path);
       } else if (last) {
         Visit(path, depth);
       }
     }
   }
 
-  /// True for a link to a folder that holds it: there the walk would not end.
-  static bool LeadsBack(const std::string& path, const std::string& folder) {
-    std::error_code error;
-    if (!fs::is_symlink(path, error)) return false;
-    const fs::path target = fs::canonical(path, error);
-    const fs::path here = fs::canonical(folder.empty() ? "." : folder, error);
-    return std::mismatch(target.begin(), target.end(), here.begin(), here.end()).first == target.end();
+  bool FirstVisit(const std::string& folder, size_t depth) {
+    struct stat status {};
+    if (stat(folder.empty() ? "." : folder.c_str(), &status) != 0) return false;
+    return visited_.emplace(depth, status.st_dev, status.st_ino).second;
   }
 
+  const BeforeFile& before_file_;
   std::vector<std::string> names_;
   std::vector<std::string> files_;
+  std::set<std::tuple<size_t, dev_t, ino_t>> visited_;  ///< folders by the depth of the "**" that came there
 };
 
 }  // namespace
 
-std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths) {
+std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, const BeforeFile& before_file) {
   std::vector<std::string> files, mistakes;
   for (const std::string& path : paths) {
     if (!IsGlob(path)) {
@@ -111,7 +139,7 @@ std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths) {
       }
       continue;
     }
-    std::vector<std::string> found = Expansion(path).TakeFiles();
+    std::vector<std::string> found = Expansion(path, before_file).TakeFiles();
     if (found.empty()) mistakes.push_back(fmt::format("{}: no file matches", path));
     files.insert(files.end(), found.begin(), found.end());
   }

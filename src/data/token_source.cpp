@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
-#include "data/input_file.hpp"
+#include "data/open_files.hpp"
+#include "data/samples_of_files.hpp"
 #include "data/token_file.hpp"
 #include "espalier/util/error.hpp"
 
@@ -21,8 +21,7 @@ struct Piece {
   int64_t limit = 0;   ///< ids are below it
 };
 
-/// Files up to this size are looked through when they are opened, so that a bad id is found before the first step.
-constexpr int64_t kLookThroughBytes = int64_t{1} << 30;
+constexpr int64_t kMostTokens = int64_t{1} << 58;
 
 template <typename T>
 void Widen(const std::vector<char>& bytes, std::span<int32_t> out) {
@@ -50,37 +49,33 @@ void ReadPiece(const InputFile& file, const Piece& piece, int64_t first, std::sp
                               piece.offset + index * piece.width, static_cast<uint32_t>(*bad), piece.limit - 1));
 }
 
-void LookThrough(const InputFile& file, const Piece& piece) {
-  std::vector<char> scratch;
-  std::vector<int32_t> ids(static_cast<size_t>(std::min<int64_t>(piece.count, 1 << 18)));
-  for (int64_t first = 0; first < piece.count; first += static_cast<int64_t>(ids.size())) {
-    const auto n = static_cast<size_t>(std::min(piece.count - first, static_cast<int64_t>(ids.size())));
-    ReadPiece(file, piece, first, std::span(ids).first(n), scratch);
-  }
-}
+Piece OpenText(const InputFile& file) { return {file.path(), 0, file.bytes(), 0, 1, 256}; }
 
-Piece OpenText(const std::string& path) {
-  const InputFile file(path);
-  return {path, 0, file.bytes(), 0, 1, 256};
-}
-
-Piece OpenTokens(const std::string& path, int64_t vocab) {
-  const InputFile file(path);
+Piece OpenTokens(const InputFile& file, int64_t vocab) {
   const TokenFile header = ReadTokenHeader(file);
-  const Piece piece{
-      path, 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width), std::min(vocab, header.vocab)};
-  if (file.bytes() <= kLookThroughBytes) LookThrough(file, piece);
-  return piece;
+  if (header.vocab > vocab)
+    throw UserError(
+        ExitStatus::kData,
+        fmt::format("{}: its vocabulary is {} (byte 16), larger than model.vocab = {}: raise model.vocab, or "
+                    "write the file with the vocabulary of its ids",
+                    file.path(), header.vocab, vocab));
+  return {file.path(), 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width), header.vocab};
 }
 
 class FileTokenSource final : public TokenSource {
  public:
-  FileTokenSource(std::vector<Piece> pieces, int64_t tokens, int64_t seq_len)
-      : pieces_(std::move(pieces)), tokens_(tokens), seq_len_(seq_len) {}
+  FileTokenSource(std::vector<Piece> pieces, std::vector<DataFile> files, OpenFiles open, int64_t tokens,
+                  int64_t seq_len)
+      : pieces_(std::move(pieces)),
+        files_(std::move(files)),
+        tokens_(tokens),
+        seq_len_(seq_len),
+        open_(std::move(open)) {}
 
   int64_t samples() const override { return (tokens_ - 1) / seq_len_; }
   int64_t tokens() const override { return tokens_; }
   int64_t seq_len() const override { return seq_len_; }
+  const std::vector<DataFile>& files() const override { return files_; }
 
   void Read(int64_t sample, std::span<int32_t> out) override {
     CHECK(0 <= sample && sample < samples(), "sample {} of {}", sample, samples());
@@ -93,21 +88,15 @@ class FileTokenSource final : public TokenSource {
       const int64_t from = std::max(begin, piece->begin), to = std::min(end, piece->begin + piece->count);
       if (from >= to) continue;
       const auto part = out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
-      ReadPiece(Open(piece->path), *piece, from - piece->begin, part, scratch_);
+      ReadPiece(open_.Get(piece->path), *piece, from - piece->begin, part, scratch_);
     }
   }
 
  private:
-  /// One file stays open: neighbouring samples mostly share it, and a corpus may have more files than a process may
-  /// open.
-  const InputFile& Open(const std::string& path) {
-    if (!file_ || file_->path() != path) file_.emplace(path);
-    return *file_;
-  }
-
   std::vector<Piece> pieces_;
+  std::vector<DataFile> files_;
   int64_t tokens_, seq_len_;
-  std::optional<InputFile> file_;
+  OpenFiles open_;
   std::vector<char> scratch_;
 };
 
@@ -122,43 +111,73 @@ void CheckFormat(std::string_view format, int64_t vocab) {
   }
 }
 
-std::vector<Piece> OpenAll(bool text, const std::vector<std::string>& files, int64_t vocab) {
-  std::vector<Piece> pieces;
-  std::vector<std::string> mistakes;
-  for (const std::string& file : files) {
-    try {
-      pieces.push_back(text ? OpenText(file) : OpenTokens(file, vocab));
-    } catch (const UserError& error) {
-      mistakes.insert(mistakes.end(), error.messages().begin(), error.messages().end());
+/// Keeps the first messages and counts the rest: a corpus may have a hundred thousand files.
+void Add(std::vector<std::string>& mistakes, int64_t& more, const UserError& error) {
+  constexpr size_t kMostTold = 20;
+  for (const std::string& message : error.messages()) {
+    if (mistakes.size() < kMostTold) {
+      mistakes.push_back(message);
+    } else {
+      ++more;
     }
   }
+}
+
+/// `files` get their sizes.
+std::vector<Piece> OpenAll(bool text, std::vector<DataFile>& files, int64_t vocab, OpenFiles& open,
+                           const BeforeFile& before_file) {
+  std::vector<Piece> pieces;
+  std::vector<std::string> mistakes;
+  int64_t more = 0;
+  for (DataFile& file : files) {
+    if (before_file) before_file();
+    try {
+      const InputFile& input = open.Get(file.path);
+      file.bytes = input.bytes();
+      pieces.push_back(text ? OpenText(input) : OpenTokens(input, vocab));
+    } catch (const UserError& error) {
+      Add(mistakes, more, error);
+    }
+  }
+  if (more > 0) mistakes.push_back(fmt::format("... and {} more", more));
   if (!mistakes.empty()) throw UserError(ExitStatus::kData, mistakes);
   return pieces;
 }
 
 }  // namespace
 
+const std::vector<DataFile>& TokenSource::files() const {
+  static const std::vector<DataFile> kNone;
+  return kNone;
+}
+
 std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
-                                             int64_t seq_len, int64_t vocab) {
+                                             int64_t seq_len, int64_t vocab, const BeforeFile& before_file) {
   CHECK(seq_len >= 1, "samples of {} tokens", seq_len);
   CheckFormat(format, vocab);
   const bool text = format == "text";
-  const std::vector<std::string> files = ExpandPaths(paths);
-  std::vector<Piece> pieces = OpenAll(text, files, vocab);
+  std::vector<DataFile> files;
+  for (std::string& path : ExpandPaths(paths, before_file)) files.push_back({std::move(path), 0, 0});
+  OpenFiles open;
+  std::vector<Piece> pieces = OpenAll(text, files, vocab, open, before_file);
   int64_t tokens = 0;
   for (Piece& piece : pieces) {
     // Texts are parted by one zero byte.
     if (text && &piece != &pieces.front()) ++tokens;
+    if (piece.count > kMostTokens - tokens) {
+      throw UserError(ExitStatus::kData, fmt::format("{}: more than 2^58 tokens up to here", piece.path));
+    }
     piece.begin = tokens;
     tokens += piece.count;
   }
   if (tokens < seq_len + 1) {
     throw UserError(
         ExitStatus::kData,
-        fmt::format("{}{}: {} tokens in all; one sample needs {} (model.seq_len + 1)", files.front(),
+        fmt::format("{}{}: {} tokens in all; one sample needs {} (model.seq_len + 1)", files.front().path,
                     files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", tokens, seq_len + 1));
   }
-  return std::make_unique<FileTokenSource>(std::move(pieces), tokens, seq_len);
+  SampleFiles(files, open, before_file);
+  return std::make_unique<FileTokenSource>(std::move(pieces), std::move(files), std::move(open), tokens, seq_len);
 }
 
 }  // namespace espalier

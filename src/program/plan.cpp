@@ -28,6 +28,20 @@ int64_t ForwardPeak(const Compilation& forward, const Program& training, const C
 
 bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && !deck.data.validation.empty(); }
 
+std::vector<Purpose> PurposesOf(const Deck& deck) {
+  std::vector<Purpose> purposes = {Purpose::kTrain, Purpose::kProof};
+  if (Evaluates(deck)) purposes.push_back(Purpose::kEvaluate);
+  return purposes;
+}
+
+void ProveWorld(const Compilation& c) {
+  const std::vector<int> representative = ClassRepresentatives(c);
+  std::map<int, Program> programs;
+  for (int rank : representative)
+    if (!programs.contains(rank)) programs.emplace(rank, MakeProgram(c, c.mesh.CoordinateOf(rank)));
+  CheckWorld(c.mesh, [&](int rank) -> const Program& { return programs.at(representative[static_cast<size_t>(rank)]); });
+}
+
 WorldPlan PlanWorld(const Deck& deck, int ranks) {
   WorldPlan plan;
   plan.training = Compile(deck, ranks, Purpose::kTrain);

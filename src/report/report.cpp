@@ -115,6 +115,12 @@ void Reporter::Start(const StartRecord& start) {
             .Integer("first_step", start.first_step)
             .Number("flops_per_token", options_.flops_per_token.causal, kShortest)
             .Number("flops_per_token_full", options_.flops_per_token.full, kShortest)
+            .Integer("data_files", start.data.files)
+            .Integer("data_tokens", start.data.tokens)
+            .Integer("data_samples", start.data.samples)
+            .Number("epochs", start.data.epochs, kFraction)
+            .Text("data_fingerprint", fmt::format("{:016x}", start.data.fingerprint))
+            .Number("world_check_ms", start.world_check_ms, kMilliseconds)
             .Number("startup_ms", start.startup_ms, kMilliseconds)
             .Finish());
 }

@@ -24,9 +24,9 @@ namespace {
 
 /// In the order in which a run meets them.
 constexpr auto kStages = std::to_array<std::string_view>(
-    {"staging",   "load",       "step",   "proof",  "copy",     "begin",     "make-dir", "shard-open", "shard-layout", "shard-data",
-     "shard-fsync", "shard-check", "gather", "deck",   "master",   "manifest",  "fsync-dir", "announce",  "rename",       "commit",
-     "latest",    "settled",    "retention", "remove"});
+    {"open-data", "world-check", "staging", "load",     "step",  "proof",     "copy",     "begin",   "make-dir",
+     "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "gather", "deck", "master", "manifest",
+     "fsync-dir",  "announce",  "rename",  "commit",   "latest",   "settled",   "retention", "remove"});
 constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc"});
 constexpr auto kInstructionActions = std::to_array<std::string_view>({"kill", "stop", "skip", "nan"});
 constexpr std::string_view kInstruction = "instruction-";

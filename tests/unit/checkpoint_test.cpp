@@ -206,6 +206,18 @@ TEST(ManifestText, PrintsAndReadsBack) {
   EXPECT_EQ(read.Bytes(), 4096 + 2048 + 100 + 17);
 }
 
+TEST(ManifestText, M3NamesTheDataOfTheRun) {
+  Manifest manifest = SmallManifest();
+  manifest.metadata.data = DataSeen{1901233, 0x004b7c0d7c1f02a9};
+  const std::string text = Print(manifest);
+  EXPECT_THAT(text, HasSubstr("\ndata 1901233 004b7c0d7c1f02a9\nfile "));
+  EXPECT_EQ(ParseManifest(text, "M").metadata.data, manifest.metadata.data);
+  EXPECT_EQ(ParseManifest(Print(SmallManifest()), "M").metadata.data, std::nullopt);
+  std::string changed = text.substr(0, text.size() - 13);
+  changed.replace(changed.find("004b7c0d"), 8, "4b7c0d");
+  EXPECT_THAT(Refusal([&] { ParseManifest(Sealed(changed), "M"); }), HasSubstr("is not a checksum of 16 hex digits"));
+}
+
 TEST(ManifestText, RefusesWhatIsMalformed) {
   struct Case {
     const char *from, *to, *says;

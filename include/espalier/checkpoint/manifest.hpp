@@ -20,6 +20,13 @@ struct Proof {
   bool operator==(const Proof&) const = default;
 };
 
+/// The training data of a run as they were when it started: equal values mean equal data, as far as doc/data.md says.
+struct DataSeen {
+  int64_t tokens = 0;
+  uint64_t fingerprint = 0;
+  bool operator==(const DataSeen&) const = default;
+};
+
 /// What a checkpoint says of the run beside its tensors.
 struct Metadata {
   int64_t step = 0;            ///< steps done
@@ -29,6 +36,7 @@ struct Metadata {
   std::vector<double> losses;  ///< of the last steps, oldest first; for people and checks
   std::string deck;            ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
   std::optional<Proof> proof = {};  ///< none in checkpoints of version 0.1
+  std::optional<DataSeen> data = {};  ///< none in checkpoints before 0.3.1
 };
 
 /// One file of a checkpoint.

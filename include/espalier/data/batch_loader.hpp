@@ -58,8 +58,8 @@ Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t in
 /// Reads batches on a thread of its own, one ahead.
 class BatchLoader {
  public:
-  /// Starts to read batch `first_step` (from 0).
-  BatchLoader(std::unique_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step);
+  /// Starts to read batch `first_step` (from 0). Nobody else may read `source` meanwhile.
+  BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step);
   /// Returns as soon as the read in hand is done.
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
@@ -74,7 +74,7 @@ class BatchLoader {
  private:
   void Run(int64_t first_step);
 
-  std::unique_ptr<TokenSource> source_;
+  std::shared_ptr<TokenSource> source_;
   const SampleOrder order_;
   const BatchLayout layout_;
   Batch loading_;  ///< the thread's until ready_

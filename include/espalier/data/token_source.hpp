@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,6 +10,13 @@
 #include <vector>
 
 namespace espalier {
+
+/// A file of a source, as it was when the source was opened.
+struct DataFile {
+  std::string path;
+  int64_t bytes = 0;
+  uint64_t sample = 0;  ///< hash of a bounded part of its bytes: doc/data.md says which
+};
 
 /// A sequence of tokens cut into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
 class TokenSource {
@@ -18,24 +26,34 @@ class TokenSource {
   virtual int64_t samples() const = 0;
   virtual int64_t tokens() const = 0;
   virtual int64_t seq_len() const = 0;
+  /// In their order; none where tokens do not come from files.
+  virtual const std::vector<DataFile>& files() const;
   /// Writes the seq_len + 1 tokens of sample 0 <= sample < samples(). Throws UserError (kData) with file and place if a
   /// file can no longer be read, or a token id is out of range. One thread at a time.
   virtual void Read(int64_t sample, std::span<int32_t> out) = 0;
 };
 
+/// Called before every directory and file that opening data looks into; throws to end the work.
+using BeforeFile = std::function<void()>;
+
 /// Opens files or globs (ExpandPaths) as one source. `format` is "text" (bytes, one zero byte between files) or
 /// "tokens" (files written by WriteTokens, nothing between them). Files follow one another in byte order of their
-/// paths. Throws UserError (kData) listing every path that cannot be read, every damaged header, the first token id >=
-/// vocab of each file (files up to 1 GiB are looked through here, larger ones as they are read), and too few tokens for
-/// one sample.
+/// paths. Reads a bounded part of every file (DataFile::sample); token ids are checked as samples are read. Throws
+/// UserError (kData) listing every path that cannot be read, every damaged header, every header whose vocabulary is
+/// larger than `vocab`, and too few tokens for one sample.
 std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
-                                             int64_t seq_len, int64_t vocab);
+                                             int64_t seq_len, int64_t vocab, const BeforeFile& before_file = {});
+
+/// Stands for the data of a source: its tokens, and size and sampled bytes of its files in their order. Paths do not
+/// count.
+uint64_t DataFingerprint(const TokenSource& source);
 
 /// The files that paths and globs name, sorted by byte, each once. A path without `*?[` stands for itself. In a glob
 /// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need
-/// a pattern with one: as Python's glob.glob(p, recursive=True), directories left out. Throws UserError (kData) naming
-/// every path that is not a readable file and every glob that matches none.
-std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths);
+/// a pattern with one: as Python's glob.glob(p, recursive=True), directories left out, but `**` comes to each directory
+/// once, however many links lead there. Throws UserError (kData) naming every path that is not a readable file and
+/// every glob that matches none.
+std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, const BeforeFile& before_file = {});
 
 /// Bytes of one token in a token file.
 enum class TokenWidth : uint32_t { kU16 = 2, kU32 = 4 };

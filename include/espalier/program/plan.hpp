@@ -31,6 +31,12 @@ struct WorldPlan {
 /// True if the deck evaluates during training, so that programs for it are planned too.
 bool Evaluates(const Deck& deck);
 
+/// The programs that a run of the deck has: training, proof and, if it evaluates, evaluation.
+std::vector<Purpose> PurposesOf(const Deck& deck);
+
+/// Makes the program of every class of ranks and checks the world with them. Throws InvariantError.
+void ProveWorld(const Compilation& compilation);
+
 /// Compiles a deck for `ranks` ranks and checks the world. Throws UserError (kDeck) or InvariantError.
 WorldPlan PlanWorld(const Deck& deck, int ranks);
 

@@ -32,6 +32,13 @@ struct StepRecord {
   double checkpoint_ms = 0;
 };
 
+/// The training data of a run.
+struct DataRecord {
+  int64_t files = 0, tokens = 0, samples = 0;
+  double epochs = 0;  ///< how often all steps go through the samples
+  uint64_t fingerprint = 0;
+};
+
 /// What the "start" event says.
 struct StartRecord {
   std::string version;
@@ -43,6 +50,8 @@ struct StartRecord {
   int64_t parameters = 0;
   int64_t tokens_per_step = 0;
   int64_t first_step = 1;  ///< of this start: 1, or the one after the checkpoint
+  DataRecord data;
+  double world_check_ms = 0;  ///< of proving that the programs of all ranks fit together, beside the rest of the start
   double startup_ms = 0;   ///< from the beginning of the process to here
 };
 

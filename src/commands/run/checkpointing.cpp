@@ -31,10 +31,11 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const Programs& programs, World& world, MpiWorld* mpi,
-                             Reporter& reporter)
+Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen& data, const Programs& programs,
+                             World& world, MpiWorld* mpi, Reporter& reporter)
     : deck_(deck),
       asked_(std::move(asked)),
+      data_(data),
       programs_(programs),
       world_(world),
       reporter_(reporter),
@@ -63,6 +64,7 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
       Prove(dir, saved);
       if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
+      CompareData(saved);
       passed_over_ = saved.samples - saved.step * deck_.batch.global;
       return saved.step;
     } catch (const RefusedForGood&) {
@@ -78,6 +80,12 @@ void Checkpointing::Compare(const std::string& dir) {
   const std::string saved = OnRankZero(world_, [&] { return ReadMetadata(dir).deck; });
   differences_ = Differences(SavedDeck(dir, saved), asked_);
   RequireSameModel(dir, differences_);
+}
+
+void Checkpointing::CompareData(const Metadata& saved) {
+  if (!saved.data || *saved.data == data_) return;
+  differences_.push_back(
+      {"data", Describe(*saved.data), Describe(data_), asked_.origins.at("data.paths"), false, false});
 }
 
 void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
@@ -118,8 +126,8 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
     return MillisecondsSince(start);
   }
   proof_ms_.push_back(proof_ms);
-  saver_->Save(
-      {step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck), proof});
+  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck),
+                proof, data_});
   return MillisecondsSince(start);
 }
 

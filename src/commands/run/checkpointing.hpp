@@ -18,14 +18,14 @@ namespace espalier {
 class Checkpointing {
  public:
   /// Collective; takes the staging buffer. `asked` is the deck before its device was chosen: what continues from a
-  /// checkpoint chooses anew. The other arguments must outlive it.
-  Checkpointing(const Deck& deck, LoadedDeck asked, const Programs& programs, World& world, MpiWorld* mpi,
-                Reporter& reporter);
+  /// checkpoint chooses anew. `data`: what the run trains on. The other arguments must outlive it.
+  Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen& data, const Programs& programs, World& world,
+                MpiWorld* mpi, Reporter& reporter);
 
   /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it.
   /// Returns its step. Collective.
   int64_t Restore(const Start& start);
-  /// What differs between the deck and that of the checkpoint loaded last.
+  /// What differs between the deck and that of the checkpoint loaded last; "data" if the training data do.
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// As Restore, of this run's own latest checkpoint, after the save in flight; -1 if there is none. Collective.
   int64_t RollBack();
@@ -56,12 +56,14 @@ class Checkpointing {
  private:
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused);
   void Compare(const std::string& dir);
+  void CompareData(const Metadata& saved);
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
   bool ClockWants() const;
 
   const Deck& deck_;
   const LoadedDeck asked_;
+  const DataSeen data_;
   const Programs& programs_;
   World& world_;
   Reporter& reporter_;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "commands/run/agreement.hpp"
 #include "commands/run/together.hpp"
 #include "commands/saved_deck.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
@@ -48,11 +49,11 @@ class Finder {
   Finder(const RunOptions& options, World& world) : options_(options), world_(world) {}
 
   Start Find() {
-    Together(world_, [&] {
-      start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides);
-      ResolveMesh(start_.loaded, world_.Size());
-    });
+    Together(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
+    AgreeOnDeck(world_, options_, start_.loaded);
+    Together(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
     if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
+    start_.data = OpenRunData(start_.loaded, world_);
     const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
     if (!there.empty()) Take();
     Adopt(OnRankZero(world_, [&] { return Print(Warned(Search())); }));

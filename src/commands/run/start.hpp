@@ -1,4 +1,4 @@
-// Where a run starts: its deck, its directory, and the checkpoints to try.
+// Where a run starts: its deck, its data, its directory, and the checkpoints to try.
 #pragma once
 
 #include <optional>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "commands/run/run_data.hpp"
 #include "espalier/checkpoint/run_lock.hpp"
 #include "espalier/comm/world.hpp"
 #include "espalier/deck/parse.hpp"
@@ -14,6 +15,7 @@ namespace espalier {
 
 struct Start {
   LoadedDeck loaded;
+  RunData data;                          ///< unless there is nothing to do
   RunLock lock;                          ///< of run.dir, on rank 0
   std::vector<std::string> checkpoints;  ///< to try, best first; empty: fresh
   int64_t refused = 0;                   ///< better ones whose MANIFEST or deck could not be read
@@ -25,8 +27,9 @@ struct Start {
 /// `run.dir`/checkpoints.
 std::string CheckpointFolder(const Deck& deck);
 
-/// Reads the deck and compares it with the number of ranks and with the checkpoint that it asks to restart from: what
-/// cannot go on from there is refused, or found done (`beyond`), before anything is touched. Then takes the directory,
+/// Reads the deck and compares it with those of all ranks, with their number and with the checkpoint that it asks to
+/// restart from: what cannot go on from there is refused, or found done (`beyond`), before anything is touched. So is
+/// what is wrong with the data, which are opened here. Then takes the directory,
 /// ends what a dead run left there, and finds the checkpoints to try, stepping back over unreadable ones as far as
 /// checkpoint.fallback allows. Collective.
 Start FindStart(const RunOptions& options, World& world);

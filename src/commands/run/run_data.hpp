@@ -1,0 +1,35 @@
+// The data of a run: opened before any memory is taken, and the same on every rank.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "espalier/checkpoint/manifest.hpp"
+#include "espalier/comm/world.hpp"
+#include "espalier/data/token_source.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/report/report.hpp"
+
+namespace espalier {
+
+struct RunData {
+  std::shared_ptr<TokenSource> training;
+  std::unique_ptr<TokenSource> validation;  ///< null if the deck does not evaluate
+
+  /// The training data as checkpoints name them.
+  DataSeen Seen() const { return {training->tokens(), DataFingerprint(*training)}; }
+  /// And as metrics.jsonl does.
+  DataRecord Record(const Deck& deck) const;
+};
+
+/// Opens what data.paths and data.validation name. Throws UserError with the place of the key: kData if they cannot be
+/// read or are not the same on every rank, kStopped if a signal asks for the end meanwhile. Collective.
+RunData OpenRunData(const LoadedDeck& loaded, World& world);
+
+/// "317 files, 1.90M tokens, 14800 samples; 240 steps x 16 = 0.26 epochs".
+std::string Describe(const RunData& data, const Deck& deck);
+
+/// "1901233 tokens, fingerprint 4c4b7c0d7c1f02a9".
+std::string Describe(const DataSeen& data);
+
+}  // namespace espalier

@@ -1,0 +1,31 @@
+#include "data/open_files.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace espalier {
+namespace {
+
+size_t MostOpen() {
+  constexpr rlim_t kMost = 64, kShare = 8;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMost;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / kShare, 1, kMost));
+}
+
+}  // namespace
+
+OpenFiles::OpenFiles() : OpenFiles(MostOpen()) {}
+
+const InputFile& OpenFiles::Get(const std::string& path) {
+  const auto open = std::ranges::find(files_, path, &InputFile::path);
+  if (open != files_.end()) {
+    files_.splice(files_.begin(), files_, open);
+    return files_.front();
+  }
+  while (files_.size() >= most_) files_.pop_back();
+  return files_.emplace_front(path);
+}
+
+}  // namespace espalier

@@ -36,7 +36,8 @@ void TryTokens(const std::string& bytes) {
     if (refused) continue;
     tally.accepted += format == std::string_view("tokens");
     Within(Allowance(bytes.size()), [&] {
-      Require(!IsRefused(ExitStatus::kData, [&] { ReadAll(*source); }), "opened, and refused later");
+      const bool bad_id = IsRefused(ExitStatus::kData, [&] { ReadAll(*source); });
+      Require(!bad_id || format == std::string_view("tokens"), "opened, and refused later");
     });
   }
 }

@@ -71,9 +71,10 @@ def check_going_on(checks, home, way):
     done = run(stages, STAGES, [f"run.steps={STEPS}", *guard], 0)
     checks.that(done.returncode == 0 and same(first, stages), f"{way}: bitwise equal in two stages")
     broken = home(f"{way}-restart")
-    codes = [run(broken, ONE, ["run.steps=6", "lr.decay_steps=8", *guard], 0).returncode, run(broken, ONE, [f"run.steps={STEPS}", "lr.decay_steps=8", *guard]).returncode]
+    halves = ["run.steps=6", f"lr.decay_steps={STEPS - 4}", *guard], [f"run.steps={STEPS}", *guard]  # 4 of warm-up: equal rates
+    codes = [run(broken, ONE, halves[0], 0).returncode, run(broken, ONE, halves[1]).returncode]
     whole = home(f"{way}-whole")
-    codes.append(run(whole, ONE, [f"run.steps={STEPS}", "lr.decay_steps=8", *guard], 0).returncode)
+    codes.append(run(whole, ONE, halves[1], 0).returncode)
     checks.that(codes == [0, 0, 0] and same(broken, whole), f"{way}: a continued run is the unbroken one {codes}")
 
 

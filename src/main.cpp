@@ -36,7 +36,7 @@ constexpr const char* kUsage = R"(espalier: trains transformers over a lattice o
   espalier COMMAND --help                  the options of a command
 )";
 
-constexpr int kMostRanks = 1 << 24;
+constexpr int kMostRanks = 1 << 20;
 constexpr int64_t kMostTokens = 1 << 30;
 
 using Job = std::function<int()>;

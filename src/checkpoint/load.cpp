@@ -46,6 +46,13 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
   return messages;
 }
 
+void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& tensors, const Manifest& manifest, Coverage coverage) {
+  std::vector<std::string> differences = Differences(tensors, manifest, coverage);
+  if (differences.empty()) return;
+  differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));
+  throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
+}
+
 /// A stored piece and the local tensor that needs part of it.
 struct Need {
   const ManifestTensor* tensor;
@@ -186,6 +193,10 @@ void CheckOthers(const Directory& dir, const Manifest& manifest, const World& wo
 
 }  // namespace
 
+void RequireFit(const std::string& dir, const std::vector<StateTensor>& tensors, Coverage coverage) {
+  RefuseDifferences(dir, tensors, ReadManifest(dir), coverage);
+}
+
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage) {
   CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
@@ -193,11 +204,7 @@ Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, c
   const std::string text = FromRankZero(world, ExitStatus::kData, [&] { return Print(ReadManifest(dir)); });
   Manifest manifest = ParseManifest(text, dir + "/" + kManifestName);
   // Every rank finds the same differences, so all of them throw here or none.
-  std::vector<std::string> differences = Differences(tensors, manifest, coverage);
-  if (!differences.empty()) {
-    differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));
-    throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
-  }
+  RefuseDifferences(dir, tensors, manifest, coverage);
   OnEveryRank(world, ExitStatus::kData, [&] {
     const Coordinate coordinate = mesh.CoordinateOf(world.Rank());
     CheckNoneForgotten(tensors, local, mesh, coordinate);

@@ -86,6 +86,13 @@ std::vector<StateTensor> StateTensors(const Compilation& compilation) {
   return tensors;
 }
 
+std::vector<StateTensor> StateTensors(const Model& model) {
+  std::vector<StateTensor> tensors;
+  for (const StoredPart& stored : model.stored)
+    tensors.push_back({std::string(kParameters) + stored.name, MakeType(Dtype::kF32, stored.shape)});
+  return tensors;
+}
+
 std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,
                                       const Coordinate& coordinate) {
   std::vector<LocalTensor> local;

@@ -12,6 +12,9 @@ namespace espalier {
 /// Every state of every stage, in graph order: the same list on all ranks.
 std::vector<StateTensor> StateTensors(const Compilation& compilation);
 
+/// The parameters of a model as a checkpoint holds them, whole.
+std::vector<StateTensor> StateTensors(const Model& model);
+
 /// This rank's pieces of `tensors`.
 std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,
                                       const Coordinate& coordinate);

@@ -41,12 +41,28 @@ std::string TextNeedsBytes(const Deck& deck) {
   return "must be at least 256 for data.format = \"text\": tokens are bytes";
 }
 
+/// While dp_shard is open: what batch.global must be a multiple of, in terms of the ranks that there will be.
+std::string OpenUnit(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const int64_t others = Product({p.pp, p.cp, p.tp});
+  return fmt::format("batch.micro * ranks{} = {} * ranks{}", others > 1 ? " / (pp * cp * tp)" : "", deck.batch.micro,
+                     others > 1 ? fmt::format(" / {}", others) : "");
+}
+
+/// Sequences that all data-parallel ranks take at once, with 1 for an open dp_shard.
+int64_t MicrobatchUnit(const Deck& deck) {
+  return Product({deck.batch.micro, deck.parallel.dp_replicate, std::max<int64_t>(1, deck.parallel.dp_shard)});
+}
+
 std::string MicrobatchesComeOutWhole(const Deck& deck) {
   const auto& p = deck.parallel;
-  const int64_t shard = std::max<int64_t>(1, p.dp_shard), unit = Product({deck.batch.micro, p.dp_replicate, shard});
+  const int64_t unit = MicrobatchUnit(deck);
   if (deck.batch.global % unit == 0) return "";
+  if (p.dp_shard == -1)
+    return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the other degrees leave of "
+                       "the ranks (allowed: multiples of {})", OpenUnit(deck));
   return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {})",
-                     deck.batch.micro, p.dp_replicate, shard, unit, MultiplesText(unit));
+                     deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
 }
 
 /// tp cuts attention into whole heads; kv heads are cut or, if they are fewer, replicated. Feed-forward width, vocabulary and sequence may
@@ -91,9 +107,12 @@ std::string ChunksSuitTheSchedule(const Deck& deck) { return WhyNotChunks(deck.p
 /// While dp_shard is open there may be fewer microbatches than this counts, never more.
 std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
   const auto& p = deck.parallel;
-  const int64_t unit = Product({deck.batch.micro, p.dp_replicate, std::max<int64_t>(1, p.dp_shard)});
-  const int64_t microbatches = deck.batch.global / unit, least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
+  const int64_t unit = MicrobatchUnit(deck), microbatches = deck.batch.global / unit, least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
   if (deck.batch.global % unit != 0 || microbatches >= least) return "";
+  if (p.dp_shard == -1)
+    return fmt::format("makes at most {} microbatches of batch.micro * dp_replicate = {} sequences, but pipeline.schedule = \"{}\" with "
+                       "parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
+                       microbatches, unit, deck.pipeline.schedule, p.pp, least, OpenUnit(deck), least);
   return fmt::format("makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
                      "(allowed: multiples of {} from {})",
                      microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, Product({least, unit}));
@@ -153,7 +172,7 @@ std::string ValidatesWholeBatches(const Deck& deck) {
 }  // namespace
 
 const std::vector<Relation>& MeshRelations() {
-  static const std::vector<Relation> relations = {
+  static const std::vector<Relation> own = {
       {{"parallel.tp", "model.heads", "model.kv_heads"}, TensorParallelDivides},
       {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
@@ -161,6 +180,11 @@ const std::vector<Relation>& MeshRelations() {
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp", "pipeline.schedule"},
        MicrobatchesSuitTheSchedule},
   };
+  static const std::vector<Relation> relations = [] {
+    std::vector<Relation> list = own;
+    list.insert(list.end(), SizeRelations().begin(), SizeRelations().end());
+    return list;
+  }();
   return relations;
 }
 

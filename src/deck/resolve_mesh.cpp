@@ -29,21 +29,17 @@ std::string DegreesFault(const Deck::Parallel& p, int ranks) {
                      p.pp, p.dp_replicate, p.cp, p.tp, fixed, ranks, MultiplesText(fixed));
 }
 
-/// dp_shard with -1 filled in: what the other degrees leave, at least 1.
-int64_t ResolvedShard(const Deck::Parallel& p, int ranks) {
-  if (p.dp_shard >= 1) return p.dp_shard;
-  return std::max<int64_t>(1, ranks / Product({p.pp, p.dp_replicate, p.cp, p.tp}));
-}
-
 /// Where a key was set, as the head of a message.
 using PlaceOf = std::function<std::string(std::string_view key)>;
 
 Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   CHECK(ranks >= 1, "a job of {} ranks", ranks);
   std::vector<std::string> messages;
+  // With a wrong number of ranks an open dp_shard stays open: what follows from it would be wrong too.
   if (const std::string fault = DegreesFault(deck.parallel, ranks); !fault.empty())
     messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
-  deck.parallel.dp_shard = ResolvedShard(deck.parallel, ranks);
+  else
+    deck.parallel.dp_shard = ranks / Product({deck.parallel.pp, deck.parallel.dp_replicate, deck.parallel.cp, deck.parallel.tp});
   for (const Relation& relation : MeshRelations()) {
     const std::string_view key = relation.keys[0];
     const std::string broken = relation.broken(deck);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "espalier/schedule/schedule.hpp"
+#include "relations.hpp"
 
 namespace espalier {
 namespace {
@@ -78,7 +79,7 @@ std::vector<DeckKey> Rows() {
 
     {"model", "family", FIELD(model.family), "llama", OneOf({"llama", "gpt2"}),
      "Architecture, as Hugging Face defines it."},
-    {"model", "layers", FIELD(model.layers), Required{}, Count(),
+    {"model", "layers", FIELD(model.layers), Required{}, Between(1, kMostLayers),
      "Transformer layers."},
     {"model", "dim", FIELD(model.dim), Required{}, Count(),
      "Width of the residual stream."},

@@ -24,9 +24,12 @@ int64_t SumBytes(const AttentionSizes& x) {
 }
 
 int64_t LargestDivisor(int64_t n, int64_t most) {
-  for (int64_t d = std::clamp<int64_t>(most, 1, std::max<int64_t>(n, 1)); d > 1; --d)
-    if (n % d == 0) return d;
-  return 1;
+  int64_t largest = 1;
+  for (int64_t d = 1; d * d <= n; ++d)
+    if (n % d == 0)
+      for (int64_t divisor : {d, n / d})
+        if (divisor <= most) largest = std::max(largest, divisor);
+  return largest;
 }
 
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kScratchAlignment); }

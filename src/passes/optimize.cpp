@@ -11,7 +11,12 @@ constexpr std::string_view kPrefix = "parameters/";
 class Optimizer {
  public:
   Optimizer(Graph& graph, const Deck& deck) : graph_(graph), deck_(deck) {
-    for (const Op& op : graph.ops) head_layer_ = std::max(head_layer_, op.layer);
+    layer_of_.resize(graph.values.size(), -1);
+    for (const Op& op : graph.ops) {
+      head_layer_ = std::max(head_layer_, op.layer);
+      for (int o : op.outputs)
+        if (int& layer = layer_of_[static_cast<size_t>(o)]; layer < 0) layer = op.layer;
+    }
   }
 
   void Run(Purpose purpose) {
@@ -35,10 +40,8 @@ class Optimizer {
 
   /// Layer of a parameter: that of the op that makes its (first use's) gradient.
   int LayerOf(int gradient) const {
-    for (const Op& op : graph_.ops)
-      for (int o : op.outputs)
-        if (o == gradient) return op.layer;
-    return head_layer_;
+    const int layer = static_cast<size_t>(gradient) < layer_of_.size() ? layer_of_[static_cast<size_t>(gradient)] : -1;
+    return layer < 0 ? head_layer_ : layer;
   }
 
   int Emit(std::string_view kind, std::vector<int> inputs, Role role, int layer, int chunk, const std::string& name,
@@ -106,6 +109,7 @@ class Optimizer {
   Graph& graph_;
   const Deck& deck_;
   std::vector<int> parameters_;
+  std::vector<int> layer_of_;  // by value of the graph as it came: layer of the op that makes it, -1: none
   int head_layer_ = 0;
 };
 

@@ -40,17 +40,6 @@ std::vector<Event> CollectiveTrace(const Program& program, Lane lane, AxisSet ax
   return trace;
 }
 
-/// Sends to, or receives from, one stage, in order; named by the value that travels.
-std::vector<Event> PairTrace(const Program& program, Lane lane, const char* attribute, int stage) {
-  std::vector<Event> trace;
-  for (const Instruction& i : program.instructions) {
-    if (i.lane != lane) continue;
-    const Op& op = OpOf(program, i);
-    if (static_cast<int>(op.attributes.Number(attribute)) == stage) trace.push_back({i.op, i.microbatch, &i});
-  }
-  return trace;
-}
-
 /// All communication, in the order of issue.
 std::vector<Event> IssueTrace(const Program& program) {
   std::vector<Event> trace;
@@ -64,34 +53,40 @@ class WorldChecker {
   WorldChecker(const Mesh& mesh, const std::function<const Program&(int)>& program_of) : mesh_(mesh), program_of_(program_of) {}
 
   void Run() {
-    for (int rank = 0; rank < mesh_.Ranks(); ++rank) CheckRank(rank);
     for (int rank = 0; rank < mesh_.Ranks(); ++rank)
-      if (mesh_.CoordinateOf(rank)[0] == 0) ReplayPipeline(rank);
+      for (const auto& [lane, axes] : GroupsOf(program_of_(rank))) CheckGroup(rank, lane, axes);
+    for (int rank = 0; rank < mesh_.Ranks(); ++rank)
+      if (mesh_.CoordinateOf(rank)[0] == 0) CheckPipeline(rank);
   }
 
  private:
-  void CheckRank(int rank) {
-    const Program& program = program_of_(rank);
-    std::set<std::pair<Lane, AxisSet>> groups;
-    for (const Instruction& i : program.instructions)
-      if (i.lane != Lane::kCompute && i.lane != Lane::kPpSend && i.lane != Lane::kPpRecv)
-        groups.emplace(i.lane, GroupOf(OpOf(program, i)));
-    for (const auto& [lane, axes] : groups)
-      for (int peer : mesh_.GroupRanks(axes, mesh_.CoordinateOf(rank)))
-        if (Fresh(rank, peer, lane, axes)) CompareCollectives(rank, peer, lane, axes);
-    Coordinate there = mesh_.CoordinateOf(rank);
-    for (int stage = 0; stage < mesh_.Degree(Axis::kPp); ++stage) {
-      there[0] = stage;
-      const int peer = mesh_.RankOf(there);
-      if (peer != rank && Fresh(rank, peer, Lane::kPpSend, {})) ComparePair(rank, peer, stage);
-    }
+  using Groups = std::set<std::pair<Lane, AxisSet>>;
+
+  /// Lanes and groups of a program's collectives; found once for each program.
+  const Groups& GroupsOf(const Program& program) {
+    const auto [it, fresh] = groups_.try_emplace(&program);
+    if (fresh)
+      for (const Instruction& i : program.instructions)
+        if (i.lane != Lane::kCompute && i.lane != Lane::kPpSend && i.lane != Lane::kPpRecv)
+          it->second.emplace(i.lane, GroupOf(OpOf(program, i)));
+    return it->second;
+  }
+
+  /// Every member's collectives are those of the first one. A group is looked at from its first member, and from one whose first
+  /// member has another program, which may know nothing of the group.
+  void CheckGroup(int rank, Lane lane, AxisSet axes) {
+    const Coordinate coordinate = mesh_.CoordinateOf(rank);
+    const int first = mesh_.RankOf(mesh_.GroupMember(axes, coordinate, 0));
+    Compare(rank, first, lane, axes);
+    if (first != rank) return;
+    for (int i = 1; i < mesh_.GroupSize(axes); ++i) Compare(rank, mesh_.RankOf(mesh_.GroupMember(axes, coordinate, i)), lane, axes);
   }
 
   /// Programs are compared once for each pair of classes.
-  bool Fresh(int rank, int peer, Lane lane, AxisSet axes) {
+  void Compare(int rank, int peer, Lane lane, AxisSet axes) {
     const Program* a = &program_of_(rank);
     const Program* b = &program_of_(peer);
-    return (a != b || lane == Lane::kPpSend) && compared_.emplace(a, b, lane, axes).second;
+    if (a != b && compared_.emplace(a, b, lane, axes).second) CompareCollectives(rank, peer, lane, axes);
   }
 
   void CompareCollectives(int rank, int peer, Lane lane, AxisSet axes) const {
@@ -106,11 +101,9 @@ class WorldChecker {
           Name(lane), rank, mine.size(), peer, theirs.size());
   }
 
-  void ComparePair(int from, int to, int to_stage) const {
+  void ComparePair(int from, int to, const std::vector<Event>& sends, const std::vector<Event>& receives) const {
     const Program& a = program_of_(from);
     const Program& b = program_of_(to);
-    const std::vector<Event> sends = PairTrace(a, Lane::kPpSend, "to", to_stage);
-    const std::vector<Event> receives = PairTrace(b, Lane::kPpRecv, "from", a.stage);
     for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
       const Op& send = OpOf(a, *sends[i].instruction);
       const Op& recv = OpOf(b, *receives[i].instruction);
@@ -127,12 +120,31 @@ class WorldChecker {
           receives.size());
   }
 
+  /// Messages between the stages of a pipeline, pair by pair.
+  void ComparePairs(const std::vector<int>& ranks) const {
+    std::map<std::pair<int, int>, std::pair<std::vector<Event>, std::vector<Event>>> pairs;  // stages -> sends, receives
+    for (int rank : ranks) {
+      const Program& program = program_of_(rank);
+      for (const Instruction& i : program.instructions) {
+        const Op& op = OpOf(program, i);
+        if (i.lane == Lane::kPpSend)
+          pairs[{program.stage, static_cast<int>(op.attributes.Number("to"))}].first.push_back({i.op, i.microbatch, &i});
+        else if (i.lane == Lane::kPpRecv)
+          pairs[{static_cast<int>(op.attributes.Number("from")), program.stage}].second.push_back({i.op, i.microbatch, &i});
+      }
+    }
+    for (const auto& [stages, traces] : pairs)
+      ComparePair(ranks[static_cast<size_t>(stages.first)], ranks[static_cast<size_t>(stages.second)], traces.first, traces.second);
+  }
+
   /// The pipeline that holds `first`: one rank a stage. Collectives of other axes are local in its replays: their members run the
   /// same list.
-  void ReplayPipeline(int first) {
+  void CheckPipeline(int first) {
+    const std::vector<int> ranks = mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first));
     std::vector<const Program*> programs;
-    for (int rank : mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first))) programs.push_back(&program_of_(rank));
+    for (int rank : ranks) programs.push_back(&program_of_(rank));
     if (!replayed_.insert(programs).second) return;
+    ComparePairs(ranks);
     Replay(programs);
     if (programs[0]->device != DeviceKind::kCuda) return;
     for (const Program* program : programs) CompareIssue(*program);
@@ -259,6 +271,7 @@ class WorldChecker {
 
   const Mesh& mesh_;
   const std::function<const Program&(int)>& program_of_;
+  std::map<const Program*, Groups> groups_;
   std::set<std::tuple<const Program*, const Program*, Lane, AxisSet>> compared_;
   std::map<int, const Program*> first_of_stage_;
   std::set<std::vector<const Program*>> replayed_;

@@ -59,6 +59,7 @@ class Planner {
     if (bytes < 0) {
       const Type& type = ValueOf(value).type;
       bytes = Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
+      CHECK(bytes >= 0 && bytes <= kMostBytes, "{} has {} bytes", ValueOf(value).name, bytes);
     }
     return bytes;
   }
@@ -117,6 +118,7 @@ class Planner {
   }
   void AddPersistent(int id, int microbatch) {
     const Operand place{id, base_, BytesOf(id)};
+    CHECK(base_ <= kMostBytes, "{} lies at byte {}", ValueOf(id).name, base_);
     program_.persistent.push_back({id, microbatch, place, ClassOf(id)});
     buffers_[{id, microbatch}] = {place, ClassOf(id)};
     Count(ClassOf(id), place.bytes, +1);

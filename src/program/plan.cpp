@@ -1,22 +1,37 @@
 #include "espalier/program/plan.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-/// Layers 1..L of the graph as transformer layers from 0.
-std::vector<int> LayersOf(const Compilation& c, int stage) {
-  std::vector<int> layers;
+/// By stage: layers 1..L of the graph as transformer layers from 0.
+std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
+  std::vector<std::vector<int>> stages(static_cast<size_t>(c.schedule.stages));
   for (const Op& op : c.graph->ops)
-    if (op.role == Role::kF && !IsReshard(op.kind) && op.layer >= 1 && op.layer <= c.deck.model.layers &&
-        c.StageOf(op.chunk) == stage)
-      layers.push_back(op.layer - 1);
-  std::sort(layers.begin(), layers.end());
-  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
-  return layers;
+    if (op.role == Role::kF && !IsReshard(op.kind) && op.layer >= 1 && op.layer <= c.deck.model.layers)
+      stages[static_cast<size_t>(c.StageOf(op.chunk))].push_back(op.layer - 1);
+  for (std::vector<int>& layers : stages) {
+    std::sort(layers.begin(), layers.end());
+    layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  }
+  return stages;
+}
+
+/// Sizes that do not cut evenly make ranks differ, and every different program is compiled and kept.
+void CheckLength(const Compilation& c, const std::vector<int>& representative) {
+  constexpr double kMostPasses = 1 << 18;  // some 10 million instructions
+  const std::set<int> different(representative.begin(), representative.end());
+  const double of_one = double(c.deck.model.layers) * (0.25 + double(c.microbatches) / double(c.schedule.stages));
+  if (double(different.size()) * of_one <= kMostPasses) return;
+  throw UserError(ExitStatus::kDeck,
+                  fmt::format("plan: {} ranks would run {} different programs, each of about {:.0f} passes of a microbatch through a layer; "
+                              "together at most {:.0f} are planned (choose sizes that the degrees divide, fewer microbatches, or fewer ranks)",
+                              c.mesh.Ranks(), different.size(), of_one, kMostPasses));
 }
 
 /// Peak of a forward program of a rank whose training program is given.
@@ -49,7 +64,8 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   std::vector<Compilation> forward = {Compile(deck, ranks, Purpose::kProof)};
   if (Evaluates(deck)) forward.push_back(Compile(deck, ranks, Purpose::kEvaluate));
   plan.representative = ClassRepresentatives(c);
-  for (int stage = 0; stage < c.schedule.stages; ++stage) plan.stages.push_back({stage, LayersOf(c, stage), 0, {}});
+  CheckLength(c, plan.representative);
+  for (std::vector<int>& layers : LayersOfStages(c)) plan.stages.push_back({static_cast<int>(plan.stages.size()), std::move(layers), 0, {}});
 
   std::map<int, int64_t> peak;
   for (int rank : plan.representative) {

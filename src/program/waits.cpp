@@ -4,6 +4,7 @@
 #include <map>
 
 #include "espalier/program/compile.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
@@ -26,7 +27,7 @@ class Hazards {
   /// Splits segments so that [begin, end) is covered exactly, and visits them.
   template <typename Visit>
   void ForEach(int64_t begin, int64_t end, const Visit& visit) {
-    if (begin == end) return;
+    if (!HasBytes(begin, end)) return;
     Cut(begin);
     Cut(end);
     auto it = segments_.lower_bound(begin);
@@ -43,12 +44,16 @@ class Hazards {
 
   /// After a write the whole range has one history again.
   void Overwrite(int64_t begin, int64_t end, Access writer) {
-    if (begin == end) return;
+    if (!HasBytes(begin, end)) return;
     segments_.erase(segments_.lower_bound(begin), segments_.lower_bound(end));
     segments_[begin] = {end, writer, {}};
   }
 
  private:
+  static bool HasBytes(int64_t begin, int64_t end) {
+    CHECK(0 <= begin && begin <= end && end <= 2 * kMostBytes, "an operand from byte {} to byte {}", begin, end);
+    return begin < end;
+  }
   void Cut(int64_t at) {
     auto it = segments_.upper_bound(at);
     if (it == segments_.begin()) return;

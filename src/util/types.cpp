@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "espalier/util/error.hpp"
+
 namespace espalier {
 
 std::string_view Name(Dtype dtype) {
@@ -16,7 +18,7 @@ std::string_view Name(Dtype dtype) {
 
 int64_t Volume(const Shape& shape) {
   int64_t n = 1;
-  for (int64_t extent : shape) n *= extent;
+  for (int64_t extent : shape) CHECK(!__builtin_mul_overflow(n, extent, &n), "the volume of {} is beyond an int64", ToString(shape));
   return n;
 }
 

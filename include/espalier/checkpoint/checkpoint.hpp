@@ -79,6 +79,9 @@ class RefusedForGood : public UserError {
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage = Coverage::kAll);
 
+/// Refuses as Load does a checkpoint whose names or shapes are not those of `tensors`; reads the MANIFEST alone.
+void RequireFit(const std::string& dir, const std::vector<StateTensor>& tensors, Coverage coverage);
+
 /// Ends what a dead run began in a run's directory of checkpoints and removes what it left. One process that owns the
 /// directory.
 void SettleCheckpoints(const std::string& checkpoints_dir);

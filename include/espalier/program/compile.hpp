@@ -49,6 +49,8 @@ std::vector<int> ClassRepresentatives(const Compilation& compilation);
 
 /// Offsets in the arena, and messages packed in a workspace, are multiples of this many bytes.
 inline constexpr int64_t kAlignment = 64;
+/// No value and no arena has more: a deck's relations see to that (src/deck/sizes.cpp), and sums of these do not wrap.
+inline constexpr int64_t kMostBytes = int64_t{1} << 60;
 constexpr int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// Gives every buffer of the program its offset and finds the peak.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,7 +25,7 @@ namespace {
 constexpr const char* kUsage = R"(espalier: trains transformers over a lattice of ranks
 
   espalier [run] DECK [key=value ...]      train; started by mpirun or srun, alone it is one rank
-           [-r latest|DIR] [-d RUNDIR] [-t hh:mm:ss] [-w SECONDS]
+           [-r latest|DIR] [-d RUNDIR] [-t TIME] [-w SECONDS]
   espalier check DECK [key=value ...]      print the effective deck with the origin of each value
   espalier plan DECK [key=value ...]       layout, schedule and memory for any number of ranks
            [--ranks N] [--json FILE] [--program RANK]
@@ -78,23 +79,31 @@ void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("key=value", arguments.overrides, "keys of the deck, such as run.steps=20");
 }
 
+/// A flag that stands for a key. Its place among the key=value arguments is not known, so the key may not be given beside it.
+void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides)
+    if (text.starts_with(key + "="))
+      throw UserError(ExitStatus::kDeck, fmt::format("command line: {} is given twice, as {} and as {} {} (leave one out)", key, text, flag, value));
+  overrides.push_back(key + "=" + value);
+}
+
 void AddRun(CLI::App& app, Job& job) {
   struct Flags {
     RunOptions options;
-    std::string dir, time_limit, watchdog;
+    std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, and no good one
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("run", "train");
   AddDeck(command, flags->options.arguments);
   command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder");
   command->add_option("-d,--run-dir", flags->dir, "same as run.dir");
-  command->add_option("-t,--time-limit", flags->time_limit, "same as run.time_limit (hh:mm:ss)");
+  command->add_option("-t,--time-limit", flags->time_limit, "same as run.time_limit (minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...)");
   command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s");
   command->callback([flags, &job] {
     std::vector<std::string>& overrides = flags->options.arguments.overrides;
-    if (!flags->dir.empty()) overrides.push_back("run.dir=" + TomlString(flags->dir));
-    if (!flags->time_limit.empty()) overrides.push_back("run.time_limit=" + TomlString(flags->time_limit));
-    if (!flags->watchdog.empty()) overrides.push_back("run.watchdog_s=" + flags->watchdog);
+    if (flags->dir) AddFlag("-d", "run.dir", TomlString(*flags->dir), overrides);
+    if (flags->time_limit) AddFlag("-t", "run.time_limit", TomlString(*flags->time_limit), overrides);
+    if (flags->watchdog) AddFlag("-w", "run.watchdog_s", *flags->watchdog, overrides);
     job = [flags] { return RunCommand(flags->options); };
   });
 }

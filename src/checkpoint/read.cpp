@@ -5,13 +5,13 @@
 #include "checkpoint/files.hpp"
 #include "checkpoint/store.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/deck/parse.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
-constexpr int64_t kMostDeckBytes = int64_t{1} << 24;
 
 /// A directory that is named after a step holds that step's checkpoint; under any other name it may hold any.
 void CheckName(const std::string& dir, int64_t step) {

@@ -30,6 +30,7 @@ int CheckCommand(const CheckOptions& options) {
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              deck.batch.global * deck.model.seq_len, deck.run.steps, RanksText(deck));
   if (deck.run.device == "auto") fmt::print("# run.device = \"auto\" {}\n", ForetellDevice(deck));
+  for (const std::string& line : SettingsWithoutEffect(loaded)) fmt::print("# {}\n", line);
   fmt::print("\n{}", EffectiveDeck(loaded));
   return static_cast<int>(ExitStatus::kDone);
 }

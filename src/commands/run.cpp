@@ -83,6 +83,8 @@ class Training {
   void Compile() {
     asked_ = start_.loaded;
     device_ = ChooseDevice(start_.loaded.deck, world_, mpi_);
+    if (Root())
+      for (const std::string& line : SettingsWithoutEffect(start_.loaded)) spdlog::warn("{}", line);
     world_check_.emplace(deck(), world_);
     programs_.emplace(deck(), world_, mpi_, *device_);
     Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });

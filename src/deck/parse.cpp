@@ -2,12 +2,14 @@
 #include "espalier/deck/parse.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
+#include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
 #include "relations.hpp"
@@ -59,7 +61,9 @@ struct Fault {
     if (!IsPlainText(x)) return "must be UTF-8 without control characters";
     if (IsChoice(x, key.allowed)) return "";
     std::vector<std::string> names(key.allowed.choices.begin(), key.allowed.choices.end());
-    return fmt::format("unknown{} (allowed: {})", DidYouMean(Nearest(x, names)), AllowedText(key));
+    const std::string other = OtherName(x);
+    const std::string meant = std::ranges::find(names, other) != names.end() ? other : Nearest(x, names);
+    return fmt::format("unknown{} (allowed: {})", DidYouMean(meant), AllowedText(key));
   }
   std::string operator()(const std::vector<int64_t>& x) const { return First(x); }
   std::string operator()(const std::vector<std::string>& x) const {
@@ -129,8 +133,10 @@ class Assembler {
     for (const DeckKey& key : DeckSchema()) FillGivenOrDefault(key);
     for (const DeckKey& key : DeckSchema()) FillDerived(key);
     for (const Relation& relation : DeckRelations()) Check(relation);
+    if (mistakes_.empty()) CheckLength();
+    for (std::string& mistake : mistakes_) mistake = Printable(mistake);
     if (!mistakes_.empty()) throw UserError(ExitStatus::kDeck, std::move(mistakes_));
-    return {std::move(deck_), std::move(origins_)};
+    return {std::move(deck_), std::move(origins_), {}};
   }
 
  private:
@@ -138,6 +144,14 @@ class Assembler {
     DeckValue value;
     std::string place;
   };
+
+  /// Checkpoints hold the effective deck, in which every path is absolute.
+  void CheckLength() {
+    const auto bytes = static_cast<int64_t>(EffectiveDeck(deck_).size());
+    if (bytes > kMostDeckBytes)
+      mistakes_.push_back(fmt::format("{}: the effective deck has {} bytes, and the limit is {} (globs in data.paths are shorter than lists)", label_,
+                                      bytes, kMostDeckBytes));
+  }
 
   void Refuse(const std::string& place, const std::string& shown, const std::string& why) {
     mistakes_.push_back(fmt::format("{}: {}: {}", place, shown, why));
@@ -164,7 +178,18 @@ class Assembler {
     }
     const std::string nearest = NearestKey(setting.name);
     meant_.insert(nearest);
-    Refuse(setting.place, setting.shown, "unknown key" + DidYouMean(nearest));
+    Refuse(setting.place, setting.shown, "unknown key" + (nearest.empty() ? KeysOfSection(setting.name) : DidYouMean(nearest)));
+  }
+
+  /// " ([model] has family, layers, ...)" for "model.x"; without a known section the names of all.
+  static std::string KeysOfSection(const std::string& name) {
+    const std::string section = name.substr(0, name.find('.'));
+    std::vector<std::string_view> keys, sections;
+    for (const DeckKey& key : DeckSchema())
+      if (key.section == section) keys.push_back(key.name);
+    for (const DeckSection& s : DeckSections()) sections.push_back(s.name);
+    if (keys.empty()) return fmt::format(" (sections: {})", fmt::join(sections, ", "));
+    return fmt::format(" ([{}] has {})", section, fmt::join(keys, ", "));
   }
 
   void MeantSection(const std::string& section) {
@@ -249,12 +274,26 @@ LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck d
   return assembler.Finish();
 }
 
+/// Of a key that the command line gives twice the last value counts, so that scripts can be given more arguments; it is said.
+std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
+  std::vector<std::string> lines;
+  std::map<std::string, std::string> last;
+  for (const std::string& text : overrides) {
+    std::string& before = last[text.substr(0, text.find_first_of(" \t="))];
+    if (!before.empty() && before != text) lines.push_back(fmt::format("command line: {} has no effect: {} comes later", before, text));
+    before = text;
+  }
+  return lines;
+}
+
 }  // namespace
 
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides) {
   Mistakes mistakes;
   RawDeck deck = ReadDeckFile(path, mistakes);
-  return Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(mistakes));
+  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(mistakes));
+  loaded.repeated = Repeated(overrides);
+  return loaded;
 }
 
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {

@@ -60,7 +60,7 @@ constexpr std::string_view kIntroduction = R"(# The deck
 
 *Made by `espalier doc-deck` from the schema table (`src/deck/schema.cpp`); do not edit it by hand.*
 
-A deck is an ASCII TOML file. Every key is listed below; unknown keys, wrong types and broken relations between keys
+A deck is a TOML file in UTF-8, of at most 1 MiB. Every key is listed below; unknown keys, wrong types and broken relations between keys
 are errors, and all mistakes are reported at once, each with its place and what is allowed.
 
 - `include = ["base.toml"]` at the top takes over other decks, relative to this one; what comes later wins: included
@@ -107,7 +107,9 @@ std::string HelpText(std::string_view topic) {
   for (const DeckSection& section : DeckSections())
     if (topic == "all" || topic == section.name) text += (text.empty() ? "" : "\n") + SectionHelp(section);
   if (!text.empty()) return text;
-  if (const DeckKey* key = FindDeckKey(topic)) return KeyHelp(*key);
+  for (const DeckKey& key : DeckSchema())
+    if (topic == key.FullName() || topic == key.name) text += KeyHelp(key);
+  if (!text.empty()) return text;
   const std::string nearest = topic.find('.') == topic.npos ? Nearest(topic, Topics()) : NearestKey(topic);
   throw UserError(ExitStatus::kDeck, fmt::format("help on {}: no such section or key{} (allowed: {})", topic,
                                                  DidYouMean(nearest), fmt::join(SectionNames(), ", ")));

@@ -13,15 +13,17 @@
 namespace espalier {
 namespace {
 
+/// Rotary positions turn elements of a head in pairs.
 std::string HeadsDivideDim(const Deck& deck) {
   const auto& m = deck.model;
-  if (m.dim % m.heads == 0 && m.dim / m.heads % 2 == 0) return "";
+  const bool pairs = m.family == "llama";
+  const auto suits = [&](int64_t heads) { return m.dim % heads == 0 && (!pairs || m.dim / heads % 2 == 0); };
+  if (suits(m.heads)) return "";
   std::vector<int64_t> good = Divisors(m.dim);
-  std::erase_if(good, [&](int64_t h) { return m.dim / h % 2 != 0; });
+  std::erase_if(good, [&](int64_t heads) { return !suits(heads); });
   const std::string allowed = good.empty() ? "model.dim must be even" : "allowed: " + ListNumbers(good);
   if (m.dim % m.heads != 0) return fmt::format("must divide model.dim = {} ({})", m.dim, allowed);
-  return fmt::format("must leave an even head size, not model.dim / heads = {} / {} = {} ({})", m.dim, m.heads,
-                     m.dim / m.heads, allowed);
+  return fmt::format("must leave an even head size, not model.dim / heads = {} / {} = {} ({})", m.dim, m.heads, m.dim / m.heads, allowed);
 }
 
 std::string KvHeadsDivideHeads(const Deck& deck) {
@@ -142,11 +144,21 @@ std::string ShardIsCount(const Deck& deck) {
   return deck.parallel.dp_shard == 0 ? "must be -1 (what is left) or at least 1" : "";
 }
 
-std::string RunHasFolder(const Deck& deck) { return deck.run.dir.empty() ? "must name a folder" : ""; }
+std::string RunHasFolder(const Deck& deck) {
+  if (deck.run.dir.find_first_not_of(' ') != std::string::npos) return "";
+  return deck.run.dir.empty() ? "must name a folder" : "must name a folder, not blanks";
+}
+
+/// What is smaller than any fp32 is 0 in the update; 0 itself means off.
+std::string ClipNormIsAFloat(const Deck& deck) {
+  const double norm = deck.optimizer.clip_norm;
+  return norm == 0 || norm >= kLeastFloat ? "" : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kLeastFloat);
+}
 
 std::string TimeLimitIsATime(const Deck& deck) {
   if (deck.run.time_limit.empty() || TimeLimitSeconds(deck.run.time_limit)) return "";
-  return "must be a time above zero as hh:mm:ss (allowed: \"00:30:00\", \"48:00:00\", ...; empty for no limit)";
+  return "must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+         "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)";
 }
 
 std::string StopMarginIsATime(const Deck& deck) {
@@ -190,7 +202,7 @@ const std::vector<Relation>& MeshRelations() {
 
 const std::vector<Relation>& DeckRelations() {
   static const std::vector<Relation> rank_free = {
-      {{"model.heads", "model.dim"}, HeadsDivideDim},
+      {{"model.heads", "model.dim", "model.family"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.family", "model.kv_heads", "model.heads"}, Gpt2HasNoGroups},
       {{"model.vocab", "data.format"}, TextNeedsBytes},
@@ -199,6 +211,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},
       {{"run.dir"}, RunHasFolder},
+      {{"optimizer.clip_norm"}, ClipNormIsAFloat},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"data.paths"}, TrainsOnSomething},

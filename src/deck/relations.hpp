@@ -1,6 +1,7 @@
 // Relations between keys as data: each names its keys and says what is wrong, with the numbers.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ struct Relation {
 
 /// Those that need no files. A rank count may be missing too: dp_shard = -1 then counts as 1.
 const std::vector<Relation>& DeckRelations();
+
+/// The smallest fp32 of full precision.
+inline constexpr double kLeastFloat = std::numeric_limits<float>::min();
 
 /// How large a deck may be (sizes.cpp): part of both lists.
 const std::vector<Relation>& SizeRelations();

@@ -3,6 +3,7 @@
 #include "espalier/deck/schema.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "espalier/schedule/schedule.hpp"
 #include "relations.hpp"
@@ -13,13 +14,17 @@ namespace {
 constexpr double kMaxInt = 2147483647;  // counts fit 32 bits: MPI, oneDNN and token ids
 constexpr double kMaxDegree = 65536;
 
+constexpr double kMaxFloat = std::numeric_limits<float>::max();  // kernels compute in fp32
+
 Allowed Any() { return {}; }
 Allowed From(double min) { return {.min = min}; }
+/// What fp32 can hold without becoming infinite, or 0.
+Allowed Float() { return {.min = 0, .max = kMaxFloat}; }
+Allowed PositiveFloat() { return {.min = kLeastFloat, .max = kMaxFloat}; }
 Allowed Between(double min, double max) { return {.min = min, .max = max}; }
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
-Allowed Above(double min) { return {.min = min, .above_min = true}; }
-Allowed Fraction() { return {.min = 0, .max = 1, .below_max = true}; }
+Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
 Allowed Paths() { return {.paths = true}; }
 
 Allowed OneOf(std::vector<std::string_view> choices, std::vector<std::string_view> later = {}) {
@@ -35,7 +40,10 @@ Allowed Only(DeckValue value, Allowed allowed = Any()) {
 #define FIELD(member) \
   [](Deck & deck) -> auto& { return deck.member; }
 
-const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckValue { return "runs/" + d.name; }};
+const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckValue {
+                         // "...toml" leaves no name.
+                         return d.name.find_first_not_of('.') == std::string::npos ? "" : "runs/" + d.name;
+                       }};
 const Derived kKvHeads = {"model.heads", {"model.heads"}, [](const Deck& d) -> DeckValue { return d.model.heads; }};
 const Derived kDecaySteps = {
     "run.steps - lr.warmup_steps", {"run.steps", "lr.warmup_steps"}, [](const Deck& d) -> DeckValue {
@@ -71,7 +79,8 @@ std::vector<DeckKey> Rows() {
      "File of measured products (espalier calibrate), relative to the working directory: which algorithm GPUs take for each; empty: the library's "
      "first choice."},
     {"run", "time_limit", FIELD(run.time_limit), "", Any(),
-     "Stop with a checkpoint before this much time (hh:mm:ss) has passed since the start; empty: no limit but Slurm's."},
+     "Stop with a checkpoint before this much time has passed since the start: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
+     "days-hours:minutes or days-hours:minutes:seconds as for Slurm, or 90s, 30m, 1h, 2d; empty: no limit but Slurm's."},
     {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, From(-1),
      "Seconds kept free before the time limit, beside a step and a save; -1: the smaller of 90 and 15 % of the limit."},
     {"run", "watchdog_s", FIELD(run.watchdog_s), 60.0, From(0),
@@ -84,7 +93,7 @@ std::vector<DeckKey> Rows() {
     {"model", "dim", FIELD(model.dim), Required{}, Count(),
      "Width of the residual stream."},
     {"model", "heads", FIELD(model.heads), Required{}, Count(),
-     "Attention heads; must divide dim and leave an even head size."},
+     "Attention heads; must divide dim, and for llama leave an even head size: rotary positions turn pairs."},
     {"model", "kv_heads", FIELD(model.kv_heads), kKvHeads, Count(),
      "Heads of keys and values; must divide heads; gpt2 has as many as heads."},
     {"model", "ffn_dim", FIELD(model.ffn_dim), Required{}, Count(),
@@ -93,13 +102,13 @@ std::vector<DeckKey> Rows() {
      "Number of different tokens; at least 256 for text."},
     {"model", "seq_len", FIELD(model.seq_len), Required{}, Between(2, kMaxInt),
      "Tokens per sequence."},
-    {"model", "norm_eps", FIELD(model.norm_eps), 1e-5, Above(0),
+    {"model", "norm_eps", FIELD(model.norm_eps), 1e-5, PositiveFloat(),
      "Added to the mean square (llama) or variance (gpt2) in the norms."},
-    {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, Above(0),
+    {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, PositiveFloat(),
      "Base of the rotary frequencies; gpt2 has learned positions and no use for it."},
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The head uses the embedding's weights."},
-    {"model", "init_std", FIELD(model.init_std), 0.02, From(0),
+    {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
      "Standard deviation of the initial weights; o_proj and down_proj (gpt2: c_proj) get it divided by sqrt(2 layers)."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
@@ -118,7 +127,7 @@ std::vector<DeckKey> Rows() {
      "When gradients are reduced: once per step, after the last microbatch, or after each microbatch; with zero >= 2 they "
      "are then kept sharded."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
-     "tp ranks share out the sequence between their products; then tp must divide seq_len."},
+     "tp ranks share out the sequence between their products, in unequal pieces where tp does not divide seq_len."},
     {"parallel", "loss_parallel", FIELD(parallel.loss_parallel), true, Any(),
      "tp ranks share out the logits; no rank holds all of them."},
     {"parallel", "context", FIELD(parallel.context), "ring", OneOf({"ring", "all_gather", "all_to_all"}),
@@ -158,19 +167,19 @@ std::vector<DeckKey> Rows() {
 
     {"optimizer", "name", FIELD(optimizer.name), "adamw", OneOf({"adamw"}),
      "Optimizer, as PyTorch defines it."},
-    {"optimizer", "lr", FIELD(optimizer.lr), Required{}, From(0),
+    {"optimizer", "lr", FIELD(optimizer.lr), Required{}, Float(),
      "Highest learning rate."},
     {"optimizer", "beta1", FIELD(optimizer.beta1), 0.9, Fraction(),
      "Decay of the mean gradient."},
     {"optimizer", "beta2", FIELD(optimizer.beta2), 0.95, Fraction(),
      "Decay of the mean squared gradient."},
-    {"optimizer", "eps", FIELD(optimizer.eps), 1e-8, Above(0),
+    {"optimizer", "eps", FIELD(optimizer.eps), 1e-8, PositiveFloat(),
      "Added to the root of the mean squared gradient."},
-    {"optimizer", "weight_decay", FIELD(optimizer.weight_decay), 0.1, From(0),
+    {"optimizer", "weight_decay", FIELD(optimizer.weight_decay), 0.1, Float(),
      "Decoupled decay of tensors of two dimensions and more."},
     {"optimizer", "decay_norms", FIELD(optimizer.decay_norms), false, Any(),
      "Vectors (norms, biases) decay too."},
-    {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, From(0),
+    {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, Float(),
      "Gradients with a larger global norm are scaled down to it; 0: off."},
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),

@@ -1,13 +1,18 @@
 #include "settings.hpp"
 
 #include <fmt/format.h>
+#include <fcntl.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
+#include <charconv>
 #include <sstream>
 
+#include "espalier/deck/parse.hpp"
 #include "key_parts.hpp"
 #include "text.hpp"
 
@@ -16,10 +21,59 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxDeckBytes = 1 << 20;
 constexpr size_t kMaxIncludeDepth = 16;
 constexpr int kMaxIncludes = 64;
 constexpr size_t kMaxShown = 80;
+
+/// A text for the TOML library, which is not sound beyond ASCII: other bytes travel through it as words that the text does not hold.
+class AsciiForm {
+ public:
+  explicit AsciiForm(std::string_view text) {
+    const auto beyond = [](char c) { return (c & 0x80) != 0; };
+    if (std::ranges::none_of(text, beyond)) return void(ascii_ = text);
+    lead_ = Unused(text);
+    for (char c : text) ascii_ += beyond(c) ? fmt::format("{}{:02x}", lead_, static_cast<unsigned char>(c)) : std::string(1, c);
+  }
+
+  const std::string& ascii() const { return ascii_; }
+
+  std::string Back(std::string_view text) const {
+    std::string back;
+    size_t at = 0;
+    for (size_t next; !lead_.empty() && (next = text.find(lead_, at)) != text.npos; at = next) {
+      back += text.substr(at, next - at);
+      next += lead_.size();
+      if (const auto byte = Hex(text.substr(next, 2), 2)) back += static_cast<char>(*byte), next += 2;
+    }
+    return back.append(text.substr(at));
+  }
+  std::optional<DeckValue> Back(std::optional<DeckValue> value) const {
+    if (!value) return value;
+    if (auto* text = std::get_if<std::string>(&*value)) *text = Back(*text);
+    if (auto* texts = std::get_if<std::vector<std::string>>(&*value))
+      for (std::string& text : *texts) text = Back(text);
+    return value;
+  }
+
+ private:
+  static constexpr std::string_view kWord = "Zq";
+  static constexpr size_t kDigits = 5;  // more words than there is room for in a deck
+
+  static std::optional<unsigned> Hex(std::string_view text, size_t digits) {
+    unsigned number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + std::min(digits, text.size()), number, 16);
+    return error == std::errc{} && end == text.data() + digits ? std::optional(number) : std::nullopt;
+  }
+  /// The first of the words Zq00000, Zq00001, ... that the text does not hold.
+  static std::string Unused(std::string_view text) {
+    std::vector<bool> used(size_t{1} << (4 * kDigits));
+    for (size_t at = text.find(kWord); at != text.npos; at = text.find(kWord, at + 1))
+      if (const auto number = Hex(text.substr(at + kWord.size()), kDigits)) used[*number] = true;
+    return fmt::format("{}{:05x}", kWord, std::ranges::find(used, false) - used.begin());
+  }
+
+  std::string lead_, ascii_;
+};
 
 /// A list of one element type; an empty list fits both kinds of list (DeckValue of integers stands for it).
 std::optional<DeckValue> ListValue(const toml::array& array) {
@@ -58,9 +112,12 @@ std::string Trim(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+/// At most so many bytes, of whole characters.
 std::string Shorten(std::string text) {
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown - 3) + "...";
-  return text;
+  if (text.size() <= kMaxShown) return text;
+  size_t end = kMaxShown - 3;
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
+  return text.substr(0, end) + "...";
 }
 
 /// Lists and tables are printed here: the library, which counts their columns first, takes unsigned numbers of negative logarithms (toml++ 3.3.0).
@@ -92,32 +149,32 @@ void Print(const toml::node& node, std::ostringstream& text) {
   });
 }
 
-/// The value as it may stand in a message: one short ASCII line.
-std::string Show(const toml::node& node) {
+/// The value as a message shows it: one short line.
+std::string Show(const toml::node& node, const AsciiForm& form) {
   if (node.is_table()) return "{...}";
   std::ostringstream text;
   Print(node, text);
-  std::string line = text.str();
-  for (char& c : line)
-    if (c < 0x20 || c >= 0x7f) c = '?';
-  return Shorten(std::move(line));
+  return Shorten(Printable(form.Back(text.str())));
 }
 
 std::string Place(const std::string& label, const toml::node& node) {
-  return fmt::format("{}:{}", label, static_cast<int>(node.source().begin.line));
+  return fmt::format("{}:{}", Printable(label), static_cast<int>(node.source().begin.line));
 }
 
 bool IsSection(std::string_view name) {
   return std::ranges::any_of(DeckSections(), [&](const DeckSection& s) { return s.name == name; });
 }
 
-/// Reports the first byte of a text that is not ASCII; true if there is none.
-bool CheckAscii(std::string_view text, const std::string& label, Mistakes& mistakes) {
+/// Reports the first character that no text has; true if there is none.
+bool CheckText(std::string_view text, const std::string& label, Mistakes& mistakes) {
   int line = 1;
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x7f || (byte < 0x20 && c != '\n' && c != '\t' && c != '\r')) {
-      mistakes.push_back(fmt::format("{}:{}: byte 0x{:02x} is not allowed: decks are ASCII", label, line, byte));
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const char32_t c = DecodeUtf8(text, i);
+    const bool control = (c < 0x20 && c != '\n' && c != '\t' && c != '\r') || c == 0x7f;
+    if (c == kNotUtf8 || control) {
+      mistakes.push_back(fmt::format("{}:{}: byte 0x{:02x} {}: decks are UTF-8 text", label, line, byte,
+                                     control ? "is a control character" : "begins no UTF-8 character"));
       return false;
     }
     line += c == '\n';
@@ -125,13 +182,19 @@ bool CheckAscii(std::string_view text, const std::string& label, Mistakes& mista
   return true;
 }
 
+/// Without the byte order mark that some editors put first.
+std::string_view WithoutMark(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  return text;
+}
+
 /// One text through the TOML library. The library stops at its first mistake; a line that is broken by itself (or sets
 /// a key twice) is reported, blanked and left behind, so that the mistakes after it are found too.
 class TextParser {
  public:
   TextParser(std::string_view text, std::string label, Mistakes& mistakes)
-      : label_(std::move(label)), mistakes_(mistakes) {
-    std::istringstream stream{std::string(text)};
+      : label_(std::move(label)), mistakes_(mistakes), form_(text) {
+    std::istringstream stream{form_.ascii()};
     for (std::string line; std::getline(stream, line);) lines_.push_back(line);
   }
 
@@ -151,8 +214,11 @@ class TextParser {
   /// Keys on lines that were left behind.
   std::vector<RawSetting> Unread() { return std::move(unread_); }
 
+  /// What the strings of the table stand for.
+  const AsciiForm& form() const { return form_; }
+
  private:
-  void Refuse(int line, std::string_view why) { mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, why)); }
+  void Refuse(int line, std::string_view why) { mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, form_.Back(why))); }
 
   std::string Join() const { return fmt::format("{}\n", fmt::join(lines_, "\n")); }
 
@@ -196,12 +262,13 @@ class TextParser {
   std::string label_;
   Mistakes& mistakes_;
   std::vector<RawSetting> unread_;
+  AsciiForm form_;
 };
 
 /// Collects the settings of one parsed deck in the order of its lines.
 class Collector {
  public:
-  Collector(std::string label, fs::path folder) : label_(std::move(label)), folder_(std::move(folder)) {}
+  Collector(std::string label, fs::path folder, const AsciiForm& form) : label_(std::move(label)), folder_(std::move(folder)), form_(form) {}
 
   std::vector<RawSetting> Collect(const toml::table& deck) {
     for (const auto& [name, node] : deck) {
@@ -224,16 +291,40 @@ class Collector {
     RawSetting setting;
   };
 
-  void Add(const std::string& name, const toml::node& node) {
-    RawSetting setting{name, ToValue(node), fmt::format("{} = {}", name, Show(node)), Place(label_, node), folder_};
+  void Add(const std::string& written, const toml::node& node) {
+    const std::string name = form_.Back(written);
+    RawSetting setting{name, form_.Back(ToValue(node)), fmt::format("{} = {}", name, Show(node, form_)), Place(label_, node), folder_};
     setting.section = node.is_table() && name.find('.') == name.npos;
     found_.push_back({node.source().begin.line, std::move(setting)});
   }
 
   std::string label_;
   fs::path folder_;
+  const AsciiForm& form_;
   std::vector<Found> found_;
 };
+
+struct FileDescriptor {
+  explicit FileDescriptor(int n) : number(n) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (number >= 0) ::close(number);
+  }
+  const int number;  ///< < 0: none
+};
+
+/// At most so many bytes; nothing if they cannot be read.
+std::optional<std::string> ReadBytes(int file, size_t most) {
+  std::string text(most, '\0');
+  size_t size = 0;
+  for (ssize_t got = 1; got != 0 && size < most;) {
+    got = ::read(file, &text[size], most - size);
+    if (got < 0 && errno != EINTR) return std::nullopt;
+    size += static_cast<size_t>(std::max<ssize_t>(got, 0));
+  }
+  text.resize(size);
+  return text;
+}
 
 /// Reads a deck and everything it includes, depth first.
 class FileReader {
@@ -256,14 +347,14 @@ class FileReader {
       return Refuse(at, path, fmt::format("more than {} includes, or deeper than {}", kMaxIncludes, kMaxIncludeDepth));
     const std::optional<std::string> text = ReadFile(path, at);
     if (!text) return;
-    if (!CheckAscii(*text, path, mistakes_)) return void(deck_.whole = false);
-    TextParser parser(*text, path, mistakes_);
+    if (!CheckText(*text, path, mistakes_)) return void(deck_.whole = false);
+    TextParser parser(WithoutMark(*text), path, mistakes_);
     const std::optional<toml::table> deck = parser.Parse();
     if (!deck) return void(deck_.whole = false);
     open_.push_back(real);
-    for (const auto& [include, place] : Includes(*deck, path)) Visit(include, place);
+    for (const auto& [include, place] : Includes(*deck, path, parser.form())) Visit(include, place);
     open_.pop_back();
-    Append(Collector(path, fs::path(path).parent_path()).Collect(*deck));
+    Append(Collector(path, fs::path(path).parent_path(), parser.form()).Collect(*deck));
     Append(parser.Unread());
   }
 
@@ -275,16 +366,15 @@ class FileReader {
   }
 
   std::optional<std::string> ReadFile(const std::string& path, const std::string& at) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    if (!fs::exists(status)) return Refuse(at, path, "no such file"), std::nullopt;
-    if (fs::is_directory(status)) return Refuse(at, path, "is a folder, not a deck"), std::nullopt;
-    std::ifstream file(path, std::ios::binary);
-    std::string text(kMaxDeckBytes + 1, '\0');
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    if (!file.eof() && !file.good()) return Refuse(at, path, "cannot be read"), std::nullopt;
-    text.resize(static_cast<size_t>(file.gcount()));
-    if (text.size() > kMaxDeckBytes) return Refuse(at, path, "is larger than 1 MiB: not a deck"), std::nullopt;
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a FIFO would be waited for
+    if (file.number < 0) return Refuse(at, path, errno == ENOENT ? "no such file" : "cannot be opened"), std::nullopt;
+    struct stat status{};
+    ::fstat(file.number, &status);
+    if (S_ISDIR(status.st_mode)) return Refuse(at, path, "is a folder, not a deck"), std::nullopt;
+    if (!S_ISREG(status.st_mode)) return Refuse(at, path, "is not a file: every rank reads the deck for itself"), std::nullopt;
+    std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(kMostDeckBytes) + 1);
+    if (!text) return Refuse(at, path, "cannot be read"), std::nullopt;
+    if (text->size() > static_cast<size_t>(kMostDeckBytes)) return Refuse(at, path, "is larger than 1 MiB: not a deck"), std::nullopt;
     return text;
   }
 
@@ -292,7 +382,7 @@ class FileReader {
     std::string path, place;
   };
 
-  std::vector<Include> Includes(const toml::table& deck, const std::string& path) {
+  std::vector<Include> Includes(const toml::table& deck, const std::string& path, const AsciiForm& form) {
     const toml::node* node = deck.get("include");
     if (!node) return {};
     const std::string place = Place(path, *node);
@@ -301,12 +391,12 @@ class FileReader {
         (!node->as_array()->empty() && !std::holds_alternative<std::vector<std::string>>(*value))) {
       deck_.whole = false;
       mistakes_.push_back(
-          fmt::format("{}: include = {}: must be a list of strings, such as [\"base.toml\"]", place, Show(*node)));
+          fmt::format("{}: include = {}: must be a list of strings, such as [\"base.toml\"]", place, Show(*node, form)));
       return {};
     }
     std::vector<Include> includes;
     for (const toml::node& x : *node->as_array())
-      includes.push_back({(fs::path(path).parent_path() / x.ref<std::string>()).lexically_normal().string(), place});
+      includes.push_back({(fs::path(path).parent_path() / form.Back(x.ref<std::string>())).lexically_normal().string(), place});
     return includes;
   }
 
@@ -314,33 +404,6 @@ class FileReader {
   std::vector<fs::path> open_;  ///< from the deck down to the file being read
   int files_ = 0;
   RawDeck deck_;
-};
-
-/// A text for the TOML library, which is not sound beyond ASCII: other bytes travel through it as words that the text does not hold.
-class AsciiForm {
- public:
-  explicit AsciiForm(const std::string& text) {
-    while (text.find(lead_) != text.npos) lead_ += 'q';
-    for (char c : text) ascii_ += (c & 0x80) == 0 ? std::string(1, c) : fmt::format("{}{:02x}", lead_, static_cast<unsigned char>(c));
-  }
-
-  const std::string& ascii() const { return ascii_; }
-
-  std::string Back(std::string text) const {
-    for (size_t at = text.find(lead_); at != text.npos && at + lead_.size() + 2 <= text.size(); at = text.find(lead_, at + 1))
-      text.replace(at, lead_.size() + 2, 1, static_cast<char>(std::stoi(text.substr(at + lead_.size(), 2), nullptr, 16)));
-    return text;
-  }
-  std::optional<DeckValue> Back(std::optional<DeckValue> value) const {
-    if (!value) return value;
-    if (auto* text = std::get_if<std::string>(&*value)) *text = Back(*text);
-    if (auto* texts = std::get_if<std::vector<std::string>>(&*value))
-      for (std::string& text : *texts) text = Back(text);
-    return value;
-  }
-
- private:
-  std::string lead_ = "Zq", ascii_;
 };
 
 /// The value of an override: TOML, or a bare word as a string. Dates and times are bare words: no key holds one.
@@ -354,7 +417,7 @@ std::optional<DeckValue> OverrideValue(const std::string& text, std::string& err
     if (table.size() == 1 && node && !node->is_date() && !node->is_time() && !node->is_date_time())
       return form.Back(ToValue(*node));
   } catch (const toml::parse_error& e) {
-    if (std::string_view("\"'[{").find(text[0]) != std::string_view::npos) error = form.Back(std::string(e.description()));
+    if (std::string_view("\"'[{").find(text[0]) != std::string_view::npos) error = form.Back(e.description());
   }
   return text;
 }
@@ -364,13 +427,17 @@ std::optional<DeckValue> OverrideValue(const std::string& text, std::string& err
 RawDeck ReadDeckFile(const std::string& path, Mistakes& mistakes) { return FileReader(mistakes).Read(path); }
 
 RawDeck ReadDeckText(std::string_view text, const std::string& label, Mistakes& mistakes) {
-  if (!CheckAscii(text, label, mistakes)) return {{}, false};
-  TextParser parser(text, label, mistakes);
+  if (text.size() > static_cast<size_t>(kMostDeckBytes)) {
+    mistakes.push_back(fmt::format("{}: {} bytes, more than 1 MiB: not a deck", label, text.size()));
+    return {{}, false};
+  }
+  if (!CheckText(text, label, mistakes)) return {{}, false};
+  TextParser parser(WithoutMark(text), label, mistakes);
   const std::optional<toml::table> table = parser.Parse();
   if (!table) return {{}, false};
   if (const toml::node* include = table->get("include"))
     mistakes.push_back(Place(label, *include) + ": include: only a deck in a file can include others");
-  RawDeck deck{Collector(label, "").Collect(*table)};
+  RawDeck deck{Collector(label, "", parser.form()).Collect(*table)};
   std::ranges::move(parser.Unread(), std::back_inserter(deck.settings));
   return deck;
 }
@@ -389,6 +456,9 @@ std::optional<RawSetting> ReadOverride(const std::string& text, Mistakes& mistak
   if (value.empty()) return refuse(shown, "no value (an empty string is \"\")");
   std::string error;
   RawSetting setting{name, OverrideValue(value, error), shown, "command line", ""};
+  // Where a string is wanted a number is one too: run.time_limit=90.
+  const DeckKey* key = FindDeckKey(name);
+  if (setting.value && key && DeckValue(std::string()).index() == key->field.index() && setting.value->index() < key->field.index()) setting.value = value;
   if (!error.empty()) return refuse(shown, "not valid TOML: " + error);
   return setting;
 }

@@ -43,6 +43,17 @@ bool IsPlainText(std::string_view text) {
   return true;
 }
 
+std::string Printable(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size();) {
+    const size_t begin = i;
+    const char32_t c = DecodeUtf8(text, i);
+    const bool control = c < 0x20 || (c >= 0x7f && c < 0xa0);
+    shown += c == kNotUtf8 || control ? "?" : text.substr(begin, i - begin);
+  }
+  return shown;
+}
+
 int EditDistance(std::string_view a, std::string_view b) {
   const size_t columns = b.size() + 1;
   std::vector<int> d((a.size() + 1) * columns);
@@ -73,12 +84,83 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& candi
   return nearest;
 }
 
+namespace {
+
+/// Names of torchtitan, Megatron and Hugging Face for what keys and values mean here.
+struct OtherWord {
+  std::string_view theirs, ours;
+};
+
+constexpr OtherWord kOtherKeys[] = {
+    {"hidden_size", "model.dim"},
+    {"n_embd", "model.dim"},
+    {"num_hidden_layers", "model.layers"},
+    {"num_layers", "model.layers"},
+    {"n_layers", "model.layers"},
+    {"n_layer", "model.layers"},
+    {"num_attention_heads", "model.heads"},
+    {"n_heads", "model.heads"},
+    {"n_head", "model.heads"},
+    {"num_key_value_heads", "model.kv_heads"},
+    {"num_query_groups", "model.kv_heads"},
+    {"n_kv_heads", "model.kv_heads"},
+    {"intermediate_size", "model.ffn_dim"},
+    {"ffn_hidden_size", "model.ffn_dim"},
+    {"vocab_size", "model.vocab"},
+    {"max_position_embeddings", "model.seq_len"},
+    {"seq_length", "model.seq_len"},
+    {"n_positions", "model.seq_len"},
+    {"block_size", "model.seq_len"},
+    {"rms_norm_eps", "model.norm_eps"},
+    {"initializer_range", "model.init_std"},
+    {"tie_word_embeddings", "model.tie_embeddings"},
+    {"learning_rate", "optimizer.lr"},
+    {"clip_grad", "optimizer.clip_norm"},
+    {"max_norm", "optimizer.clip_norm"},
+    {"min_lr", "lr.min_ratio"},
+    {"lr_decay_style", "lr.decay"},
+    {"global_batch_size", "batch.global"},
+    {"micro_batch_size", "batch.micro"},
+    {"local_batch_size", "batch.micro"},
+    {"per_device_train_batch_size", "batch.micro"},
+    {"tensor_parallel_degree", "parallel.tp"},
+    {"tensor_model_parallel_size", "parallel.tp"},
+    {"pipeline_parallel_degree", "parallel.pp"},
+    {"pipeline_model_parallel_size", "parallel.pp"},
+    {"context_parallel_degree", "parallel.cp"},
+    {"context_parallel_size", "parallel.cp"},
+    {"data_parallel_shard_degree", "parallel.dp_shard"},
+    {"data_parallel_replicate_degree", "parallel.dp_replicate"},
+    {"fsdp", "parallel.dp_shard"},
+    {"train_iters", "run.steps"},
+    {"max_steps", "run.steps"},
+    {"output_dir", "run.dir"},
+    {"save_interval", "checkpoint.every_steps"},
+    {"dataset_path", "data.paths"},
+    {"eval_interval", "data.validate_every_steps"},
+};
+
+constexpr OtherWord kOtherValues[] = {{"gpu", "cuda"},      {"nvidia", "cuda"},   {"bfloat16", "bf16"}, {"float32", "fp32"},
+                                      {"adam", "adamw"},    {"gpt", "gpt2"},      {"allgather", "all_gather"},
+                                      {"ulysses", "all_to_all"}};
+
+template <size_t kCount>
+std::string_view Ours(const OtherWord (&words)[kCount], std::string_view theirs) {
+  const auto found = std::ranges::find(words, theirs, &OtherWord::theirs);
+  return found == std::end(words) ? "" : found->ours;
+}
+
+}  // namespace
+
+std::string OtherName(std::string_view value) { return std::string(Ours(kOtherValues, value)); }
+
 std::string NearestKey(std::string_view written) {
   constexpr size_t kLongestName = 64;
   if (written.size() > kLongestName) return "";
   const size_t dot = written.rfind('.');
   const std::string_view section = dot == written.npos ? "" : written.substr(0, dot);
   const std::string_view name = dot == written.npos ? written : written.substr(dot + 1);
+  if (const std::string_view ours = Ours(kOtherKeys, name); !ours.empty()) return std::string(ours);
   std::string nearest;
   int least = 0;
   for (const DeckKey& key : DeckSchema()) {

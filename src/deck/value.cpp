@@ -18,7 +18,10 @@ std::string NumberText(double x) {
 }
 
 /// Bounds print without a point when they are whole.
-std::string BoundText(double x) { return x == std::trunc(x) ? fmt::format("{:.0f}", x) : fmt::format("{}", x); }
+std::string BoundText(double x) {
+  if (x != 0 && (std::abs(x) >= 1e15 || std::abs(x) < 1e-15)) return fmt::format("{:.3g}", x);
+  return x == std::trunc(x) ? fmt::format("{:.0f}", x) : fmt::format("{}", x);
+}
 
 std::string RangeText(const Allowed& a) {
   const bool low = std::isfinite(a.min), high = std::isfinite(a.max);

@@ -16,7 +16,11 @@ struct LoadedDeck {
   /// Where each key's value comes from, by full name: "inputs/llama/tiny.toml:12", "command line", "default" or
   /// "from model.heads".
   std::map<std::string, std::string, std::less<>> origins;
+  std::vector<std::string> repeated;  ///< a line for each override that a later one of its key replaces
 };
+
+/// No deck is larger: neither a file nor the effective deck that checkpoints hold.
+inline constexpr int64_t kMostDeckBytes = 1 << 20;
 
 /// Reads a deck file with its includes, then `overrides` ("key=value" each). Nothing else decides what a run does: the
 /// deck of a checkpoint is only compared (compare.hpp). Relative paths in data.* are made absolute: relative to the
@@ -29,6 +33,10 @@ LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::
 
 /// As ResolveMesh of the deck; messages name the places.
 Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);
+
+/// One line for each setting that differs from its default and yet changes nothing beside the others: place, value, reason; and
+/// for each override that another one replaces.
+std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded);
 
 /// The fewest ranks that the degrees allow: their product, with 1 for dp_shard = -1.
 int SmallestRanks(const Deck& deck);

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -121,6 +122,8 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi) {
   Together(world, [&] {
     if (choice.device == "cuda")
       device = LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi, deck.run.deterministic, deck.run.product_plans});
+    else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
+      throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
     else
       device = MakeCpuDevice(ThreadCount(deck, mpi == nullptr ? 1 : mpi->NodeRanks()));
   });

@@ -1,0 +1,89 @@
+// Settings that change nothing beside the others: reported, since whoever wrote them expects something of them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/deck/parse.hpp"
+#include "espalier/deck/schema.hpp"
+
+namespace espalier {
+namespace {
+
+/// Why a key changes nothing in this deck; empty if it may.
+struct Effect {
+  std::string_view key;
+  std::string (*why_none)(const Deck&);
+};
+
+std::string When(bool none, std::string why) { return none ? std::move(why) : ""; }
+
+std::string NothingSharded(const Deck& d) {
+  const Deck::Parallel& p = d.parallel;
+  return When(p.dp_shard == 1 && p.cp == 1, "parallel.dp_shard = 1 shards nothing");
+}
+
+std::string NoShardedParameters(const Deck& d) {
+  if (d.parallel.zero < 3) return fmt::format("with parallel.zero = {} every rank has whole parameters", d.parallel.zero);
+  return NothingSharded(d);
+}
+
+std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
+std::string OnCpus(const Deck& d) { return When(d.run.device == "cpu", "it is for GPUs, and the run is on CPUs"); }
+std::string ConstantRate(const Deck& d) { return When(d.lr.decay == "constant", "lr.decay = \"constant\" does not decay"); }
+std::string NoValidation(const Deck& d) {
+  return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
+}
+
+const std::vector<Effect>& Effects() {
+  static const std::vector<Effect> effects = {
+      {"run.deterministic", OnCpus},
+      {"run.product_plans", OnCpus},
+      {"model.rope_theta", [](const Deck& d) { return When(d.model.family == "gpt2", "gpt2 learns its positions"); }},
+      {"parallel.zero", NothingSharded},
+      {"parallel.sequence_parallel", NoTensorParallelism},
+      {"parallel.loss_parallel", NoTensorParallelism},
+      {"parallel.context", [](const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }},
+      {"recompute.regather", NoShardedParameters},
+      {"overlap.tensor", NoTensorParallelism},
+      {"overlap.prefetch", NoShardedParameters},
+      {"optimizer.decay_norms", [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
+      {"lr.warmup_steps",
+       [](const Deck& d) {
+         return When(d.lr.warmup_steps >= d.run.steps,
+                     fmt::format("all run.steps = {} steps are warm-up, so the rate never decays", d.run.steps));
+       }},
+      {"lr.decay_steps", ConstantRate},
+      {"lr.min_ratio", ConstantRate},
+      {"data.validation", NoValidation},
+      {"data.validate_sequences", NoValidation},
+      {"checkpoint.fallback", [](const Deck& d) { return When(d.checkpoint.restart == "never", "checkpoint.restart = \"never\""); }},
+      {"guard.max_skips",
+       [](const Deck& d) { return When(d.guard.on_nonfinite != "skip", "guard.on_nonfinite is not \"skip\""); }},
+      {"guard.max_rollbacks",
+       [](const Deck& d) { return When(d.guard.on_nonfinite != "rollback", "guard.on_nonfinite is not \"rollback\""); }},
+  };
+  return effects;
+}
+
+bool IsDefault(const Deck& deck, const DeckKey& key) {
+  const DeckValue value = Get(deck, key);
+  if (const auto* fallback = std::get_if<DeckValue>(&key.fallback)) return value == *fallback;
+  const auto* derived = std::get_if<Derived>(&key.fallback);
+  return derived != nullptr && value == derived->compute(deck);
+}
+
+}  // namespace
+
+std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {
+  std::vector<std::string> lines = loaded.repeated;
+  for (const Effect& effect : Effects()) {
+    const DeckKey& key = *FindDeckKey(effect.key);
+    if (IsDefault(loaded.deck, key)) continue;
+    if (const std::string why = effect.why_none(loaded.deck); !why.empty())
+      lines.push_back(fmt::format("{}: {} = {} {}: {}", loaded.origins.find(effect.key)->second, effect.key, ToToml(Get(loaded.deck, key)),
+                                  effect.key == "lr.warmup_steps" ? "is long" : "has no effect", why));
+  }
+  return lines;
+}
+
+}  // namespace espalier

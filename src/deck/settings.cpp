@@ -30,8 +30,7 @@ class AsciiForm {
  public:
   explicit AsciiForm(std::string_view text) {
     const auto beyond = [](char c) { return (c & 0x80) != 0; };
-    if (std::ranges::none_of(text, beyond)) return void(ascii_ = text);
-    lead_ = Unused(text);
+    if (std::ranges::any_of(text, beyond)) lead_ = Unused(text);
     for (char c : text) ascii_ += beyond(c) ? fmt::format("{}{:02x}", lead_, static_cast<unsigned char>(c)) : std::string(1, c);
   }
 
@@ -47,7 +46,7 @@ class AsciiForm {
     }
     return back.append(text.substr(at));
   }
-  std::optional<DeckValue> Back(std::optional<DeckValue> value) const {
+  std::optional<DeckValue> ValueBack(std::optional<DeckValue> value) const {
     if (!value) return value;
     if (auto* text = std::get_if<std::string>(&*value)) *text = Back(*text);
     if (auto* texts = std::get_if<std::vector<std::string>>(&*value))
@@ -293,7 +292,7 @@ class Collector {
 
   void Add(const std::string& written, const toml::node& node) {
     const std::string name = form_.Back(written);
-    RawSetting setting{name, form_.Back(ToValue(node)), fmt::format("{} = {}", name, Show(node, form_)), Place(label_, node), folder_};
+    RawSetting setting{name, form_.ValueBack(ToValue(node)), fmt::format("{} = {}", name, Show(node, form_)), Place(label_, node), folder_};
     setting.section = node.is_table() && name.find('.') == name.npos;
     found_.push_back({node.source().begin.line, std::move(setting)});
   }
@@ -415,7 +414,7 @@ std::optional<DeckValue> OverrideValue(const std::string& text, std::string& err
     const toml::table table = toml::parse("value = " + form.ascii());
     const toml::node* node = table.get("value");
     if (table.size() == 1 && node && !node->is_date() && !node->is_time() && !node->is_date_time())
-      return form.Back(ToValue(*node));
+      return form.ValueBack(ToValue(*node));
   } catch (const toml::parse_error& e) {
     if (std::string_view("\"'[{").find(text[0]) != std::string_view::npos) error = form.Back(e.description());
   }

@@ -49,13 +49,14 @@ class Mistakes(unittest.TestCase):
             ("check", TINY, "run.stepz=3"): "command line: run.stepz=3: unknown key (did you mean run.steps?)",
             ("nosuch.toml",): "nosuch.toml: no such file",
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
-            ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 16777216",
+            ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 1048576",
             ("--help", "modle"): None,
             ("calibrate", "plans.json"): "command line: --deck is required",
             ("calibrate", "plans.json", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
             ("run", TINY, "-t", "1 hour"):
-                'command line: run.time_limit = "1 hour": must be a time above zero as hh:mm:ss '
-                '(allowed: "00:30:00", "48:00:00", ...; empty for no limit)',
+                'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, '
+                "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; "
+                "empty for no limit)",
             ("run", TINY, "-w", "-1"): None,
         }
         for arguments, message in cases.items():

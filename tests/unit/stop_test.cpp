@@ -19,11 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(TimeLimits, AreHoursMinutesSeconds) {
+TEST(TimeLimits, AreTimesAboveZero) {
   EXPECT_EQ(TimeLimitSeconds("00:00:01"), 1);
   EXPECT_EQ(TimeLimitSeconds("1:02:03"), 3723);
   EXPECT_EQ(TimeLimitSeconds("999999:59:59"), int64_t{1000000} * 3600 - 1);
-  for (const char* wrong : {"", "00:00:00", "60", "01:00", "00:60:00", "00:00:60", "1:2:3", "-1:00:00", "00:00:-1", "00:00:1 ", ":00:01",
+  for (const char* wrong : {"", "00:00:00", "00:60:00", "00:00:60", "-1:00:00", "00:00:-1", "00:00:1 ", ":00:01",
                             "1000000:00:00", "00:00:01x", "0x:00:01", "00-00-01"})
     EXPECT_EQ(TimeLimitSeconds(wrong), std::nullopt) << wrong;
 }

@@ -7,6 +7,7 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
+#include "relations.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -78,7 +79,7 @@ are errors, and all mistakes are reported at once, each with its place and what 
 constexpr std::string_view kClosing = R"(
 ## Relations
 
-Checked when the deck is read: `model.heads` divides `model.dim` and leaves an even head size; `model.kv_heads` divides
+Checked when the deck is read: `model.heads` divides `model.dim` and, for llama, leaves an even head size; `model.kv_heads` divides
 `model.heads` and for gpt2 equals it; `model.vocab` is at least 256 for text; `batch.micro` divides `batch.global`; every
 pipeline chunk gets a layer, as many chunks as the schedule can run, and `pipeline.split` names `pp * chunks` chunks that
 add up to `model.layers`; validation needs files, and whole global batches.
@@ -87,7 +88,39 @@ Checked against the number of ranks: the degrees multiply to it (`dp_shard = -1`
 `heads`, and it divides `kv_heads` or is a multiple of it (then ranks share kv heads); `batch.global` is a multiple of
 `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at least `pp` of them for interleaved,
 `2 pp` for dualpipev.
+)";
 
+/// The bounds of sizes.cpp.
+std::string Limits() {
+  return fmt::format(R"(
+## Limits
+
+What a deck implies is checked as one list of relations before anything is computed or allocated, so that no product
+wraps and every command ends. All limits are far above real use (405 billion parameters have 126 layers):
+
+| what | limit |
+|---|---|
+| bytes of all parameters, their state, and what of them travels in a step, all ranks together | 2^58 = {:.2g} |
+| bytes of all activations of a step, all ranks together | the same |
+| tokens of a run | 2^62 |
+| `model.layers` | {} |
+| microbatches of a step x `model.layers` (x `cp` where keys travel in a ring); `pp` x `model.layers` | {} |
+| `model.layers` x `dp_replicate` x `dp_shard` x `cp` x `tp` | {} |
+| ranks | {} |
+
+Bytes are estimated from above. What holds but needs more memory than there is ends a run with exit status 4. `plan`
+compiles every different program of a world and says so if those are too many for one process.
+
+## Settings without effect
+
+A setting that differs from its default and yet changes nothing beside the others (`recompute.regather` with `zero = 2`,
+`guard.max_skips` without `skip`, ...) is named once, with the reason, by `check` and at the start of a run. Of a key
+that the command line gives twice the last value counts, which is said too.
+)",
+                     kMostStepBytes, kMostLayers, kMostPasses, kMostPeers, kMostRanks);
+}
+
+constexpr std::string_view kStatuses = R"(
 ## Exit status
 
 | status | meaning |
@@ -129,7 +162,7 @@ std::string DeckReference() {
     for (const DeckKey& key : DeckSchema())
       if (key.section == section.name) text += TableRow(key);
   }
-  return text + std::string(kClosing);
+  return text + std::string(kClosing) + Limits() + std::string(kStatuses);
 }
 
 }  // namespace espalier

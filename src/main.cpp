@@ -79,11 +79,14 @@ void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("key=value", arguments.overrides, "keys of the deck, such as run.steps=20");
 }
 
-/// A flag that stands for a key. Its place among the key=value arguments is not known, so the key may not be given beside it.
+/// A flag that stands for a key. Its place among the key=value arguments is not known, so the key may not be given
+/// beside it.
 void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides) {
   for (const std::string& text : overrides)
     if (text.starts_with(key + "="))
-      throw UserError(ExitStatus::kDeck, fmt::format("command line: {} is given twice, as {} and as {} {} (leave one out)", key, text, flag, value));
+      throw UserError(
+          ExitStatus::kDeck,
+          fmt::format("command line: {} is given twice, as {} and as {} {} (leave one out)", key, text, flag, value));
   overrides.push_back(key + "=" + value);
 }
 
@@ -97,7 +100,8 @@ void AddRun(CLI::App& app, Job& job) {
   AddDeck(command, flags->options.arguments);
   command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder");
   command->add_option("-d,--run-dir", flags->dir, "same as run.dir");
-  command->add_option("-t,--time-limit", flags->time_limit, "same as run.time_limit (minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...)");
+  command->add_option("-t,--time-limit", flags->time_limit,
+                      "same as run.time_limit (minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...)");
   command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s");
   command->callback([flags, &job] {
     std::vector<std::string>& overrides = flags->options.arguments.overrides;

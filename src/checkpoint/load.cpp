@@ -46,7 +46,8 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
   return messages;
 }
 
-void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& tensors, const Manifest& manifest, Coverage coverage) {
+void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& tensors, const Manifest& manifest,
+                       Coverage coverage) {
   std::vector<std::string> differences = Differences(tensors, manifest, coverage);
   if (differences.empty()) return;
   differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));

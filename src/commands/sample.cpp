@@ -21,14 +21,15 @@ namespace {
 
 constexpr int64_t kBytes = 256;
 
-/// The deck of a checkpoint, cut down to one process and one sequence; the checkpoint holds every parameter of it, so that it is worth
-/// compiling and allocating for.
+/// The deck of a checkpoint, cut down to one process and one sequence; the checkpoint holds every parameter of it, so
+/// that it is worth compiling and allocating for.
 Deck SamplingDeck(const std::string& dir) {
   Deck deck = SavedDeck(dir, ReadMetadata(dir).deck,
-                        {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1", "parallel.tp=1",
-                         "batch.global=1", "batch.micro=1", "run.device=cpu", "pipeline.schedule=1f1b", "pipeline.chunks=1",
-                         "pipeline.split=[]"});
-  RequireFit(dir, StateTensors(BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample)), Coverage::kSome);
+                        {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1",
+                         "parallel.tp=1", "batch.global=1", "batch.micro=1", "run.device=cpu", "pipeline.schedule=1f1b",
+                         "pipeline.chunks=1", "pipeline.split=[]"});
+  RequireFit(dir, StateTensors(BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample)),
+             Coverage::kSome);
   return deck;
 }
 

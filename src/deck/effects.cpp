@@ -23,13 +23,16 @@ std::string NothingSharded(const Deck& d) {
 }
 
 std::string NoShardedParameters(const Deck& d) {
-  if (d.parallel.zero < 3) return fmt::format("with parallel.zero = {} every rank has whole parameters", d.parallel.zero);
+  if (d.parallel.zero < 3)
+    return fmt::format("with parallel.zero = {} every rank has whole parameters", d.parallel.zero);
   return NothingSharded(d);
 }
 
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string OnCpus(const Deck& d) { return When(d.run.device == "cpu", "it is for GPUs, and the run is on CPUs"); }
-std::string ConstantRate(const Deck& d) { return When(d.lr.decay == "constant", "lr.decay = \"constant\" does not decay"); }
+std::string ConstantRate(const Deck& d) {
+  return When(d.lr.decay == "constant", "lr.decay = \"constant\" does not decay");
+}
 std::string NoValidation(const Deck& d) {
   return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
 }
@@ -46,7 +49,8 @@ const std::vector<Effect>& Effects() {
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.prefetch", NoShardedParameters},
-      {"optimizer.decay_norms", [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
+      {"optimizer.decay_norms",
+       [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
       {"lr.warmup_steps",
        [](const Deck& d) {
          return When(d.lr.warmup_steps >= d.run.steps,
@@ -56,11 +60,14 @@ const std::vector<Effect>& Effects() {
       {"lr.min_ratio", ConstantRate},
       {"data.validation", NoValidation},
       {"data.validate_sequences", NoValidation},
-      {"checkpoint.fallback", [](const Deck& d) { return When(d.checkpoint.restart == "never", "checkpoint.restart = \"never\""); }},
+      {"checkpoint.fallback",
+       [](const Deck& d) { return When(d.checkpoint.restart == "never", "checkpoint.restart = \"never\""); }},
       {"guard.max_skips",
        [](const Deck& d) { return When(d.guard.on_nonfinite != "skip", "guard.on_nonfinite is not \"skip\""); }},
       {"guard.max_rollbacks",
-       [](const Deck& d) { return When(d.guard.on_nonfinite != "rollback", "guard.on_nonfinite is not \"rollback\""); }},
+       [](const Deck& d) {
+         return When(d.guard.on_nonfinite != "rollback", "guard.on_nonfinite is not \"rollback\"");
+       }},
   };
   return effects;
 }
@@ -80,7 +87,8 @@ std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {
     const DeckKey& key = *FindDeckKey(effect.key);
     if (IsDefault(loaded.deck, key)) continue;
     if (const std::string why = effect.why_none(loaded.deck); !why.empty())
-      lines.push_back(fmt::format("{}: {} = {} {}: {}", loaded.origins.find(effect.key)->second, effect.key, ToToml(Get(loaded.deck, key)),
+      lines.push_back(fmt::format("{}: {} = {} {}: {}", loaded.origins.find(effect.key)->second, effect.key,
+                                  ToToml(Get(loaded.deck, key)),
                                   effect.key == "lr.warmup_steps" ? "is long" : "has no effect", why));
   }
   return lines;

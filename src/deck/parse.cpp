@@ -149,8 +149,9 @@ class Assembler {
   void CheckLength() {
     const auto bytes = static_cast<int64_t>(EffectiveDeck(deck_).size());
     if (bytes > kMostDeckBytes)
-      mistakes_.push_back(fmt::format("{}: the effective deck has {} bytes, and the limit is {} (globs in data.paths are shorter than lists)", label_,
-                                      bytes, kMostDeckBytes));
+      mistakes_.push_back(fmt::format(
+          "{}: the effective deck has {} bytes, and the limit is {} (globs in data.paths are shorter than lists)",
+          label_, bytes, kMostDeckBytes));
   }
 
   void Refuse(const std::string& place, const std::string& shown, const std::string& why) {
@@ -178,7 +179,8 @@ class Assembler {
     }
     const std::string nearest = NearestKey(setting.name);
     meant_.insert(nearest);
-    Refuse(setting.place, setting.shown, "unknown key" + (nearest.empty() ? KeysOfSection(setting.name) : DidYouMean(nearest)));
+    Refuse(setting.place, setting.shown,
+           "unknown key" + (nearest.empty() ? KeysOfSection(setting.name) : DidYouMean(nearest)));
   }
 
   /// " ([model] has family, layers, ...)" for "model.x"; without a known section the names of all.
@@ -274,13 +276,15 @@ LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck d
   return assembler.Finish();
 }
 
-/// Of a key that the command line gives twice the last value counts, so that scripts can be given more arguments; it is said.
+/// Of a key that the command line gives twice the last value counts, so that scripts can be given more arguments; it is
+/// said.
 std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
   std::vector<std::string> lines;
   std::map<std::string, std::string> last;
   for (const std::string& text : overrides) {
     std::string& before = last[text.substr(0, text.find_first_of(" \t="))];
-    if (!before.empty() && before != text) lines.push_back(fmt::format("command line: {} has no effect: {} comes later", before, text));
+    if (!before.empty() && before != text)
+      lines.push_back(fmt::format("command line: {} has no effect: {} comes later", before, text));
     before = text;
   }
   return lines;

@@ -61,8 +61,8 @@ constexpr std::string_view kIntroduction = R"(# The deck
 
 *Made by `espalier doc-deck` from the schema table (`src/deck/schema.cpp`); do not edit it by hand.*
 
-A deck is a TOML file in UTF-8, of at most 1 MiB. Every key is listed below; unknown keys, wrong types and broken relations between keys
-are errors, and all mistakes are reported at once, each with its place and what is allowed.
+A deck is a TOML file in UTF-8, of at most 1 MiB. Every key is listed below; unknown keys, wrong types and broken
+relations between keys are errors, and all mistakes are reported at once, each with its place and what is allowed.
 
 - `include = ["base.toml"]` at the top takes over other decks, relative to this one; what comes later wins: included
   decks in their order, then the deck itself, then `key=value` arguments.
@@ -79,9 +79,9 @@ are errors, and all mistakes are reported at once, each with its place and what 
 constexpr std::string_view kClosing = R"(
 ## Relations
 
-Checked when the deck is read: `model.heads` divides `model.dim` and, for llama, leaves an even head size; `model.kv_heads` divides
-`model.heads` and for gpt2 equals it; `model.vocab` is at least 256 for text; `batch.micro` divides `batch.global`; every
-pipeline chunk gets a layer, as many chunks as the schedule can run, and `pipeline.split` names `pp * chunks` chunks that
+Checked when the deck is read: `model.heads` divides `model.dim` and, for llama, leaves an even head size;
+`model.kv_heads` divides `model.heads` and for gpt2 equals it; `model.vocab` is at least 256 for text; `batch.micro`
+divides `batch.global`; every pipeline chunk gets a layer, as many chunks as the schedule can run, and `pipeline.split` names `pp * chunks` chunks that
 add up to `model.layers`; validation needs files, and whole global batches.
 
 Checked against the number of ranks: the degrees multiply to it (`dp_shard = -1` takes what is left); `tp` divides

@@ -23,7 +23,8 @@ std::string HeadsDivideDim(const Deck& deck) {
   std::erase_if(good, [&](int64_t heads) { return !suits(heads); });
   const std::string allowed = good.empty() ? "model.dim must be even" : "allowed: " + ListNumbers(good);
   if (m.dim % m.heads != 0) return fmt::format("must divide model.dim = {} ({})", m.dim, allowed);
-  return fmt::format("must leave an even head size, not model.dim / heads = {} / {} = {} ({})", m.dim, m.heads, m.dim / m.heads, allowed);
+  return fmt::format("must leave an even head size, not model.dim / heads = {} / {} = {} ({})", m.dim, m.heads,
+                     m.dim / m.heads, allowed);
 }
 
 std::string KvHeadsDivideHeads(const Deck& deck) {
@@ -61,8 +62,11 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
   const int64_t unit = MicrobatchUnit(deck);
   if (deck.batch.global % unit == 0) return "";
   if (p.dp_shard == -1)
-    return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the other degrees leave of "
-                       "the ranks (allowed: multiples of {})", OpenUnit(deck));
+    return fmt::format(
+        "must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the other degrees "
+        "leave of "
+        "the ranks (allowed: multiples of {})",
+        OpenUnit(deck));
   return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {})",
                      deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
 }
@@ -109,12 +113,15 @@ std::string ChunksSuitTheSchedule(const Deck& deck) { return WhyNotChunks(deck.p
 /// While dp_shard is open there may be fewer microbatches than this counts, never more.
 std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
   const auto& p = deck.parallel;
-  const int64_t unit = MicrobatchUnit(deck), microbatches = deck.batch.global / unit, least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
+  const int64_t unit = MicrobatchUnit(deck), microbatches = deck.batch.global / unit,
+                least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
   if (deck.batch.global % unit != 0 || microbatches >= least) return "";
   if (p.dp_shard == -1)
-    return fmt::format("makes at most {} microbatches of batch.micro * dp_replicate = {} sequences, but pipeline.schedule = \"{}\" with "
-                       "parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
-                       microbatches, unit, deck.pipeline.schedule, p.pp, least, OpenUnit(deck), least);
+    return fmt::format(
+        "makes at most {} microbatches of batch.micro * dp_replicate = {} sequences, but pipeline.schedule = \"{}\" "
+        "with "
+        "parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
+        microbatches, unit, deck.pipeline.schedule, p.pp, least, OpenUnit(deck), least);
   return fmt::format("makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
                      "(allowed: multiples of {} from {})",
                      microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, Product({least, unit}));
@@ -152,12 +159,15 @@ std::string RunHasFolder(const Deck& deck) {
 /// What is smaller than any fp32 is 0 in the update; 0 itself means off.
 std::string ClipNormIsAFloat(const Deck& deck) {
   const double norm = deck.optimizer.clip_norm;
-  return norm == 0 || norm >= kLeastFloat ? "" : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kLeastFloat);
+  return norm == 0 || norm >= kLeastFloat
+             ? ""
+             : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kLeastFloat);
 }
 
 std::string TimeLimitIsATime(const Deck& deck) {
   if (deck.run.time_limit.empty() || TimeLimitSeconds(deck.run.time_limit)) return "";
-  return "must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+  return "must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
+         "days-hours:minutes, "
          "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)";
 }
 
@@ -189,7 +199,8 @@ const std::vector<Relation>& MeshRelations() {
       {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
-      {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp", "pipeline.schedule"},
+      {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp",
+        "pipeline.schedule"},
        MicrobatchesSuitTheSchedule},
   };
   static const std::vector<Relation> relations = [] {

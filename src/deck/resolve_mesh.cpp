@@ -39,7 +39,8 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   if (const std::string fault = DegreesFault(deck.parallel, ranks); !fault.empty())
     messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
   else
-    deck.parallel.dp_shard = ranks / Product({deck.parallel.pp, deck.parallel.dp_replicate, deck.parallel.cp, deck.parallel.tp});
+    deck.parallel.dp_shard =
+        ranks / Product({deck.parallel.pp, deck.parallel.dp_replicate, deck.parallel.cp, deck.parallel.tp});
   for (const Relation& relation : MeshRelations()) {
     const std::string_view key = relation.keys[0];
     const std::string broken = relation.broken(deck);

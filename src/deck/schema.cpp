@@ -41,9 +41,9 @@ Allowed Only(DeckValue value, Allowed allowed = Any()) {
   [](Deck & deck) -> auto& { return deck.member; }
 
 const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckValue {
-                         // "...toml" leaves no name.
-                         return d.name.find_first_not_of('.') == std::string::npos ? "" : "runs/" + d.name;
-                       }};
+                           // "...toml" leaves no name.
+                           return d.name.find_first_not_of('.') == std::string::npos ? "" : "runs/" + d.name;
+                         }};
 const Derived kKvHeads = {"model.heads", {"model.heads"}, [](const Deck& d) -> DeckValue { return d.model.heads; }};
 const Derived kDecaySteps = {
     "run.steps - lr.warmup_steps", {"run.steps", "lr.warmup_steps"}, [](const Deck& d) -> DeckValue {
@@ -79,8 +79,9 @@ std::vector<DeckKey> Rows() {
      "File of measured products (espalier calibrate), relative to the working directory: which algorithm GPUs take for each; empty: the library's "
      "first choice."},
     {"run", "time_limit", FIELD(run.time_limit), "", Any(),
-     "Stop with a checkpoint before this much time has passed since the start: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
-     "days-hours:minutes or days-hours:minutes:seconds as for Slurm, or 90s, 30m, 1h, 2d; empty: no limit but Slurm's."},
+     "Stop with a checkpoint before this much time has passed since the start, in any of Slurm's forms (minutes, "
+     "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds) or as 90s, 30m, "
+     "1h, 2d; empty: no limit but Slurm's."},
     {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, From(-1),
      "Seconds kept free before the time limit, beside a step and a save; -1: the smaller of 90 and 15 % of the limit."},
     {"run", "watchdog_s", FIELD(run.watchdog_s), 60.0, From(0),

@@ -1,7 +1,7 @@
 #include "settings.hpp"
 
-#include <fmt/format.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <toml++/toml.h>
@@ -25,13 +25,15 @@ constexpr size_t kMaxIncludeDepth = 16;
 constexpr int kMaxIncludes = 64;
 constexpr size_t kMaxShown = 80;
 
-/// A text for the TOML library, which is not sound beyond ASCII: other bytes travel through it as words that the text does not hold.
+/// A text for the TOML library, which is not sound beyond ASCII: other bytes travel through it as words that the text
+/// does not hold.
 class AsciiForm {
  public:
   explicit AsciiForm(std::string_view text) {
     const auto beyond = [](char c) { return (c & 0x80) != 0; };
     if (std::ranges::any_of(text, beyond)) lead_ = Unused(text);
-    for (char c : text) ascii_ += beyond(c) ? fmt::format("{}{:02x}", lead_, static_cast<unsigned char>(c)) : std::string(1, c);
+    for (char c : text)
+      ascii_ += beyond(c) ? fmt::format("{}{:02x}", lead_, static_cast<unsigned char>(c)) : std::string(1, c);
   }
 
   const std::string& ascii() const { return ascii_; }
@@ -217,7 +219,9 @@ class TextParser {
   const AsciiForm& form() const { return form_; }
 
  private:
-  void Refuse(int line, std::string_view why) { mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, form_.Back(why))); }
+  void Refuse(int line, std::string_view why) {
+    mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, form_.Back(why)));
+  }
 
   std::string Join() const { return fmt::format("{}\n", fmt::join(lines_, "\n")); }
 
@@ -267,7 +271,8 @@ class TextParser {
 /// Collects the settings of one parsed deck in the order of its lines.
 class Collector {
  public:
-  Collector(std::string label, fs::path folder, const AsciiForm& form) : label_(std::move(label)), folder_(std::move(folder)), form_(form) {}
+  Collector(std::string label, fs::path folder, const AsciiForm& form)
+      : label_(std::move(label)), folder_(std::move(folder)), form_(form) {}
 
   std::vector<RawSetting> Collect(const toml::table& deck) {
     for (const auto& [name, node] : deck) {
@@ -292,7 +297,8 @@ class Collector {
 
   void Add(const std::string& written, const toml::node& node) {
     const std::string name = form_.Back(written);
-    RawSetting setting{name, form_.ValueBack(ToValue(node)), fmt::format("{} = {}", name, Show(node, form_)), Place(label_, node), folder_};
+    RawSetting setting{name, form_.ValueBack(ToValue(node)), fmt::format("{} = {}", name, Show(node, form_)),
+                       Place(label_, node), folder_};
     setting.section = node.is_table() && name.find('.') == name.npos;
     found_.push_back({node.source().begin.line, std::move(setting)});
   }
@@ -367,13 +373,15 @@ class FileReader {
   std::optional<std::string> ReadFile(const std::string& path, const std::string& at) {
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a FIFO would be waited for
     if (file.number < 0) return Refuse(at, path, errno == ENOENT ? "no such file" : "cannot be opened"), std::nullopt;
-    struct stat status{};
+    struct stat status {};
     ::fstat(file.number, &status);
     if (S_ISDIR(status.st_mode)) return Refuse(at, path, "is a folder, not a deck"), std::nullopt;
-    if (!S_ISREG(status.st_mode)) return Refuse(at, path, "is not a file: every rank reads the deck for itself"), std::nullopt;
+    if (!S_ISREG(status.st_mode))
+      return Refuse(at, path, "is not a file: every rank reads the deck for itself"), std::nullopt;
     std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(kMostDeckBytes) + 1);
     if (!text) return Refuse(at, path, "cannot be read"), std::nullopt;
-    if (text->size() > static_cast<size_t>(kMostDeckBytes)) return Refuse(at, path, "is larger than 1 MiB: not a deck"), std::nullopt;
+    if (text->size() > static_cast<size_t>(kMostDeckBytes))
+      return Refuse(at, path, "is larger than 1 MiB: not a deck"), std::nullopt;
     return text;
   }
 
@@ -389,13 +397,14 @@ class FileReader {
     if (!node->is_array() || !value ||
         (!node->as_array()->empty() && !std::holds_alternative<std::vector<std::string>>(*value))) {
       deck_.whole = false;
-      mistakes_.push_back(
-          fmt::format("{}: include = {}: must be a list of strings, such as [\"base.toml\"]", place, Show(*node, form)));
+      mistakes_.push_back(fmt::format("{}: include = {}: must be a list of strings, such as [\"base.toml\"]", place,
+                                      Show(*node, form)));
       return {};
     }
     std::vector<Include> includes;
     for (const toml::node& x : *node->as_array())
-      includes.push_back({(fs::path(path).parent_path() / form.Back(x.ref<std::string>())).lexically_normal().string(), place});
+      includes.push_back(
+          {(fs::path(path).parent_path() / form.Back(x.ref<std::string>())).lexically_normal().string(), place});
     return includes;
   }
 
@@ -457,7 +466,9 @@ std::optional<RawSetting> ReadOverride(const std::string& text, Mistakes& mistak
   RawSetting setting{name, OverrideValue(value, error), shown, "command line", ""};
   // Where a string is wanted a number is one too: run.time_limit=90.
   const DeckKey* key = FindDeckKey(name);
-  if (setting.value && key && DeckValue(std::string()).index() == key->field.index() && setting.value->index() < key->field.index()) setting.value = value;
+  if (setting.value && key && DeckValue(std::string()).index() == key->field.index() &&
+      setting.value->index() < key->field.index())
+    setting.value = value;
   if (!error.empty()) return refuse(shown, "not valid TOML: " + error);
   return setting;
 }

@@ -1,6 +1,6 @@
-// How much a deck asks for, before anything is computed from it. Every product of extents, bytes, ops, instructions and ranks that the
-// program forms later is at most one of the bounds here: what passes neither wraps an int64 nor compiles without end. Numbers are doubles,
-// which cannot wrap. The limits are far above real use; doc/deck.md states them.
+// How much a deck asks for, before anything is computed from it. Every product of extents, bytes, ops, instructions and
+// ranks that the program forms later is at most one of the bounds here: what passes neither wraps an int64 nor compiles
+// without end. Numbers are doubles, which cannot wrap. The limits are far above real use; doc/deck.md states them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,13 +29,15 @@ std::string Lower(std::vector<Factor> factors) {
 double Microbatches(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard < 1) return 1;
-  return std::max(1.0, double(deck.batch.global) / (double(deck.batch.micro) * double(p.dp_replicate) * double(p.dp_shard)));
+  return std::max(1.0,
+                  double(deck.batch.global) / (double(deck.batch.micro) * double(p.dp_replicate) * double(p.dp_shard)));
 }
 
 /// At least the number of parameters.
 double Parameters(const Deck::Model& m) {
   const double dim = double(m.dim);
-  return double(m.layers) * dim * (4 * dim + 3 * double(m.ffn_dim) + 16) + dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
+  return double(m.layers) * dim * (4 * dim + 3 * double(m.ffn_dim) + 16) +
+         dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
 /// Every parameter with its gradient, moments and copies, and as often as it travels in a step.
@@ -54,47 +56,64 @@ std::string ParametersFit(const Deck& deck) {
   const double bytes = ParameterBytes(deck);
   if (bytes <= kMostStepBytes) return "";
   const Deck::Model& m = deck.model;
-  return fmt::format("{:.2g} parameters take up to {:.2g} bytes in a step, all ranks together; the limit is 2^58 = {:.2g} {}", Parameters(m),
-                     bytes, kMostStepBytes,
-                     Lower({{"model.dim", m.dim}, {"model.ffn_dim", m.ffn_dim}, {"model.vocab", m.vocab}, {"model.seq_len", m.seq_len},
-                            {"model.layers", m.layers}, {"batch.global", Microbatches(deck) > 1 ? deck.batch.global : 1}}));
+  return fmt::format(
+      "{:.2g} parameters take up to {:.2g} bytes in a step, all ranks together; the limit is 2^58 = {:.2g} {}",
+      Parameters(m), bytes, kMostStepBytes,
+      Lower({{"model.dim", m.dim},
+             {"model.ffn_dim", m.ffn_dim},
+             {"model.vocab", m.vocab},
+             {"model.seq_len", m.seq_len},
+             {"model.layers", m.layers},
+             {"batch.global", Microbatches(deck) > 1 ? deck.batch.global : 1}}));
 }
 
 std::string ActivationsFit(const Deck& deck) {
   const double bytes = ActivationBytes(deck);
   if (bytes <= kMostStepBytes) return "";
   const Deck::Model& m = deck.model;
-  return fmt::format("the activations of a step take up to {:.2g} bytes, all ranks together; the limit is 2^58 = {:.2g} {}", bytes,
-                     kMostStepBytes,
-                     Lower({{"model.seq_len", m.seq_len}, {"batch.global", deck.batch.global}, {"batch.micro", deck.batch.micro},
-                            {"model.dim", m.dim}, {"model.ffn_dim", m.ffn_dim}, {"model.vocab", m.vocab}, {"model.layers", m.layers},
-                            {"model.heads", m.heads}}));
+  return fmt::format(
+      "the activations of a step take up to {:.2g} bytes, all ranks together; the limit is 2^58 = {:.2g} {}", bytes,
+      kMostStepBytes,
+      Lower({{"model.seq_len", m.seq_len},
+             {"batch.global", deck.batch.global},
+             {"batch.micro", deck.batch.micro},
+             {"model.dim", m.dim},
+             {"model.ffn_dim", m.ffn_dim},
+             {"model.vocab", m.vocab},
+             {"model.layers", m.layers},
+             {"model.heads", m.heads}}));
 }
 
 std::string TokensAreCountable(const Deck& deck) {
   const double tokens = double(deck.run.steps) * double(deck.batch.global) * double(deck.model.seq_len);
   if (tokens <= kMostTokens) return "";
-  return fmt::format("makes {:.2g} tokens in all; the limit is 2^62 = {:.2g} {}", tokens, kMostTokens,
-                     Lower({{"run.steps", deck.run.steps}, {"batch.global", deck.batch.global}, {"model.seq_len", deck.model.seq_len}}));
+  return fmt::format(
+      "makes {:.2g} tokens in all; the limit is 2^62 = {:.2g} {}", tokens, kMostTokens,
+      Lower(
+          {{"run.steps", deck.run.steps}, {"batch.global", deck.batch.global}, {"model.seq_len", deck.model.seq_len}}));
 }
 
-/// Instructions grow with the passes of microbatches through layers; with keys that travel in a ring each hop is a pass of its own.
+/// Instructions grow with the passes of microbatches through layers; with keys that travel in a ring each hop is a pass
+/// of its own.
 std::string ProgramsAreShort(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t hops = p.context == "ring" ? p.cp : 1;
   const double passes = double(deck.model.layers) * Microbatches(deck) * double(hops);
   if (passes <= kMostPasses) return "";
-  return fmt::format("a step takes {:.0f} microbatches through {} layers{}: {:.3g} passes, and the limit is {} (raise batch.micro or the "
-                     "data-parallel degrees, or lower batch.global{})",
-                     Microbatches(deck), deck.model.layers, hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMostPasses,
-                     hops > 1 ? ", or take another parallel.context" : "");
+  return fmt::format(
+      "a step takes {:.0f} microbatches through {} layers{}: {:.3g} passes, and the limit is {} (raise batch.micro or "
+      "the "
+      "data-parallel degrees, or lower batch.global{})",
+      Microbatches(deck), deck.model.layers, hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMostPasses,
+      hops > 1 ? ", or take another parallel.context" : "");
 }
 
 /// Every stage looks through the whole model's ops for its own.
 std::string StagesAreFew(const Deck& deck) {
   const double passes = double(deck.model.layers) * double(deck.parallel.pp);
   if (passes <= kMostPasses) return "";
-  return fmt::format("parallel.pp * model.layers = {} * {} = {:.0f}; the limit is {}", deck.parallel.pp, deck.model.layers, passes, kMostPasses);
+  return fmt::format("parallel.pp * model.layers = {} * {} = {:.0f}; the limit is {}", deck.parallel.pp,
+                     deck.model.layers, passes, kMostPasses);
 }
 
 /// Every layer's collectives are planned with each of their members.
@@ -103,10 +122,13 @@ std::string GroupsAreSmall(const Deck& deck) {
   const int64_t members = Product({p.dp_replicate, std::max<int64_t>(1, p.dp_shard), p.cp, p.tp});
   const double pairs = double(deck.model.layers) * double(members);
   if (pairs <= kMostPeers) return "";
-  return fmt::format("model.layers * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}", deck.model.layers, members,
-                     pairs, kMostPeers,
-                     Lower({{"parallel.dp_replicate", p.dp_replicate}, {"parallel.dp_shard", p.dp_shard}, {"parallel.cp", p.cp},
-                            {"parallel.tp", p.tp}, {"model.layers", deck.model.layers}}));
+  return fmt::format("model.layers * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}",
+                     deck.model.layers, members, pairs, kMostPeers,
+                     Lower({{"parallel.dp_replicate", p.dp_replicate},
+                            {"parallel.dp_shard", p.dp_shard},
+                            {"parallel.cp", p.cp},
+                            {"parallel.tp", p.tp},
+                            {"model.layers", deck.model.layers}}));
 }
 
 std::string RanksAreFew(const Deck& deck) {
@@ -114,21 +136,26 @@ std::string RanksAreFew(const Deck& deck) {
   const int64_t ranks = Product({p.pp, p.dp_replicate, std::max<int64_t>(1, p.dp_shard), p.cp, p.tp});
   if (ranks <= kMostRanks) return "";
   return fmt::format("the degrees make {} ranks; the limit is {} {}", ranks, kMostRanks,
-                     Lower({{"parallel.pp", p.pp}, {"parallel.dp_replicate", p.dp_replicate}, {"parallel.dp_shard", p.dp_shard},
-                            {"parallel.cp", p.cp}, {"parallel.tp", p.tp}}));
+                     Lower({{"parallel.pp", p.pp},
+                            {"parallel.dp_replicate", p.dp_replicate},
+                            {"parallel.dp_shard", p.dp_shard},
+                            {"parallel.cp", p.cp},
+                            {"parallel.tp", p.tp}}));
 }
 
 }  // namespace
 
 const std::vector<Relation>& SizeRelations() {
   static const std::vector<Relation> relations = {
-      {{"model.dim", "model.ffn_dim", "model.vocab", "model.seq_len", "model.layers", "batch.global", "batch.micro", "parallel.dp_replicate",
-        "parallel.dp_shard"},
+      {{"model.dim", "model.ffn_dim", "model.vocab", "model.seq_len", "model.layers", "batch.global", "batch.micro",
+        "parallel.dp_replicate", "parallel.dp_shard"},
        ParametersFit},
-      {{"model.seq_len", "batch.global", "batch.micro", "model.dim", "model.ffn_dim", "model.vocab", "model.layers", "model.heads"},
+      {{"model.seq_len", "batch.global", "batch.micro", "model.dim", "model.ffn_dim", "model.vocab", "model.layers",
+        "model.heads"},
        ActivationsFit},
       {{"run.steps", "batch.global", "model.seq_len"}, TokensAreCountable},
-      {{"batch.global", "model.layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp", "parallel.context"},
+      {{"batch.global", "model.layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",
+        "parallel.context"},
        ProgramsAreShort},
       {{"parallel.pp", "model.layers"}, StagesAreFew},
       {{"parallel.dp_shard", "parallel.dp_replicate", "parallel.cp", "parallel.tp", "model.layers"}, GroupsAreSmall},

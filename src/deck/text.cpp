@@ -140,9 +140,9 @@ constexpr OtherWord kOtherKeys[] = {
     {"eval_interval", "data.validate_every_steps"},
 };
 
-constexpr OtherWord kOtherValues[] = {{"gpu", "cuda"},      {"nvidia", "cuda"},   {"bfloat16", "bf16"}, {"float32", "fp32"},
-                                      {"adam", "adamw"},    {"gpt", "gpt2"},      {"allgather", "all_gather"},
-                                      {"ulysses", "all_to_all"}};
+constexpr OtherWord kOtherValues[] = {
+    {"gpu", "cuda"},   {"nvidia", "cuda"}, {"bfloat16", "bf16"},        {"float32", "fp32"},
+    {"adam", "adamw"}, {"gpt", "gpt2"},    {"allgather", "all_gather"}, {"ulysses", "all_to_all"}};
 
 template <size_t kCount>
 std::string_view Ours(const OtherWord (&words)[kCount], std::string_view theirs) {

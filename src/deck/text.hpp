@@ -26,7 +26,8 @@ int EditDistance(std::string_view a, std::string_view b);
 /// The candidate nearest to `name` if it is near enough to be a misspelling; else empty.
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
 
-/// The nearest full name of a key ("section.key") to what was written, a wrong or missing section and other frameworks' names
+/// The nearest full name of a key ("section.key") to what was written, a wrong or missing section and other frameworks'
+/// names
 /// ("hidden_size") included; else empty.
 std::string NearestKey(std::string_view written);
 

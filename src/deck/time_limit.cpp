@@ -20,7 +20,8 @@ std::optional<int64_t> Number(std::string_view text, int64_t limit) {
   return value < limit ? std::optional(value) : std::nullopt;
 }
 
-/// Seconds of numbers with colons between them, the first of `units[0]` seconds, and so on; nothing if there are more numbers than units.
+/// Seconds of numbers with colons between them, the first of `units[0]` seconds, and so on; nothing if there are more
+/// numbers than units.
 std::optional<int64_t> Clock(std::string_view text, std::span<const int64_t> units, int64_t first_limit) {
   int64_t seconds = 0;
   for (int64_t limit = first_limit;; limit = 60) {

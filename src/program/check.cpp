@@ -72,14 +72,15 @@ class WorldChecker {
     return it->second;
   }
 
-  /// Every member's collectives are those of the first one. A group is looked at from its first member, and from one whose first
-  /// member has another program, which may know nothing of the group.
+  /// Every member's collectives are those of the first one. A group is looked at from its first member, and from one
+  /// whose first member has another program, which may know nothing of the group.
   void CheckGroup(int rank, Lane lane, AxisSet axes) {
     const Coordinate coordinate = mesh_.CoordinateOf(rank);
     const int first = mesh_.RankOf(mesh_.GroupMember(axes, coordinate, 0));
     Compare(rank, first, lane, axes);
     if (first != rank) return;
-    for (int i = 1; i < mesh_.GroupSize(axes); ++i) Compare(rank, mesh_.RankOf(mesh_.GroupMember(axes, coordinate, i)), lane, axes);
+    for (int i = 1; i < mesh_.GroupSize(axes); ++i)
+      Compare(rank, mesh_.RankOf(mesh_.GroupMember(axes, coordinate, i)), lane, axes);
   }
 
   /// Programs are compared once for each pair of classes.
@@ -122,19 +123,23 @@ class WorldChecker {
 
   /// Messages between the stages of a pipeline, pair by pair.
   void ComparePairs(const std::vector<int>& ranks) const {
-    std::map<std::pair<int, int>, std::pair<std::vector<Event>, std::vector<Event>>> pairs;  // stages -> sends, receives
+    std::map<std::pair<int, int>, std::pair<std::vector<Event>, std::vector<Event>>>
+        pairs;  // stages -> sends, receives
     for (int rank : ranks) {
       const Program& program = program_of_(rank);
       for (const Instruction& i : program.instructions) {
         const Op& op = OpOf(program, i);
         if (i.lane == Lane::kPpSend)
-          pairs[{program.stage, static_cast<int>(op.attributes.Number("to"))}].first.push_back({i.op, i.microbatch, &i});
+          pairs[{program.stage, static_cast<int>(op.attributes.Number("to"))}].first.push_back(
+              {i.op, i.microbatch, &i});
         else if (i.lane == Lane::kPpRecv)
-          pairs[{static_cast<int>(op.attributes.Number("from")), program.stage}].second.push_back({i.op, i.microbatch, &i});
+          pairs[{static_cast<int>(op.attributes.Number("from")), program.stage}].second.push_back(
+              {i.op, i.microbatch, &i});
       }
     }
     for (const auto& [stages, traces] : pairs)
-      ComparePair(ranks[static_cast<size_t>(stages.first)], ranks[static_cast<size_t>(stages.second)], traces.first, traces.second);
+      ComparePair(ranks[static_cast<size_t>(stages.first)], ranks[static_cast<size_t>(stages.second)], traces.first,
+                  traces.second);
   }
 
   /// The pipeline that holds `first`: one rank a stage. Collectives of other axes are local in its replays: their members run the

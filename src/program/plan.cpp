@@ -28,10 +28,11 @@ void CheckLength(const Compilation& c, const std::vector<int>& representative) {
   const std::set<int> different(representative.begin(), representative.end());
   const double of_one = double(c.deck.model.layers) * (0.25 + double(c.microbatches) / double(c.schedule.stages));
   if (double(different.size()) * of_one <= kMostPasses) return;
-  throw UserError(ExitStatus::kDeck,
-                  fmt::format("plan: {} ranks would run {} different programs, each of about {:.0f} passes of a microbatch through a layer; "
-                              "together at most {:.0f} are planned (choose sizes that the degrees divide, fewer microbatches, or fewer ranks)",
-                              c.mesh.Ranks(), different.size(), of_one, kMostPasses));
+  throw UserError(ExitStatus::kDeck, fmt::format("plan: {} ranks would run {} different programs, each of about {:.0f} "
+                                                 "passes of a microbatch through a layer; "
+                                                 "together at most {:.0f} are planned (choose sizes that the degrees "
+                                                 "divide, fewer microbatches, or fewer ranks)",
+                                                 c.mesh.Ranks(), different.size(), of_one, kMostPasses));
 }
 
 /// Peak of a forward program of a rank whose training program is given.
@@ -65,7 +66,8 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   if (Evaluates(deck)) forward.push_back(Compile(deck, ranks, Purpose::kEvaluate));
   plan.representative = ClassRepresentatives(c);
   CheckLength(c, plan.representative);
-  for (std::vector<int>& layers : LayersOfStages(c)) plan.stages.push_back({static_cast<int>(plan.stages.size()), std::move(layers), 0, {}});
+  for (std::vector<int>& layers : LayersOfStages(c))
+    plan.stages.push_back({static_cast<int>(plan.stages.size()), std::move(layers), 0, {}});
 
   std::map<int, int64_t> peak;
   for (int rank : plan.representative) {

@@ -18,7 +18,8 @@ std::string_view Name(Dtype dtype) {
 
 int64_t Volume(const Shape& shape) {
   int64_t n = 1;
-  for (int64_t extent : shape) CHECK(!__builtin_mul_overflow(n, extent, &n), "the volume of {} is beyond an int64", ToString(shape));
+  for (int64_t extent : shape)
+    CHECK(!__builtin_mul_overflow(n, extent, &n), "the volume of {} is beyond an int64", ToString(shape));
   return n;
 }
 

@@ -55,8 +55,8 @@ class Mistakes(unittest.TestCase):
             ("calibrate", "plans.json", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
             ("run", TINY, "-t", "1 hour"):
                 'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, '
-                "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; "
-                "empty for no limit)",
+                "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for "
+                "Slurm, or 90s, 30m, 1h, 2d; empty for no limit)",
             ("run", TINY, "-w", "-1"): None,
         }
         for arguments, message in cases.items():

@@ -1,6 +1,7 @@
-// What a deck makes: each line of the input is one key=value over a good deck, and "ranks=N" how many ranks plan for. Whatever the values,
-// they are refused with messages, or the programs of all ranks are compiled, placed in memory and checked. What is allowed but takes more
-// than a second (thousands of layers, ranks or microbatches) is left to tests/restart/attack_sizes.py.
+// What a deck makes: each line of the input is one key=value over a good deck, and "ranks=N" how many ranks plan for.
+// Whatever the values, they are refused with messages, or the programs of all ranks are compiled, placed in memory and
+// checked. What is allowed but takes more than a second (thousands of layers, ranks or microbatches) is left to
+// tests/restart/attack_sizes.py.
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -33,7 +34,8 @@ Input ReadInput(const std::string& text) {
   return input;
 }
 
-/// Passes of microbatches through layers over the whole world, with the hops of a ring: small enough to compile thousands of times.
+/// Passes of microbatches through layers over the whole world, with the hops of a ring: small enough to compile
+/// thousands of times.
 bool IsSmall(const Deck& deck, const Mesh& mesh) {
   const double work = double(deck.model.layers) * double(MicrobatchCount(deck, mesh)) * double(deck.parallel.cp);
   return mesh.Ranks() <= kMostRanks && work <= kMostWork && deck.model.layers * mesh.Degree(Axis::kPp) <= kMostWork &&
@@ -45,10 +47,12 @@ void RequirePlaced(const Program& program) {
   const auto placed = [&](const Operand& operand) {
     return operand.bytes >= 0 && operand.offset >= 0 && operand.offset <= program.arena_bytes - operand.bytes;
   };
-  Require(program.arena_bytes >= 0 && program.arena_bytes <= int64_t{1} << 58, "an arena of " + std::to_string(program.arena_bytes) + " bytes");
+  Require(program.arena_bytes >= 0 && program.arena_bytes <= int64_t{1} << 58,
+          "an arena of " + std::to_string(program.arena_bytes) + " bytes");
   for (const PersistentBuffer& buffer : program.persistent) Require(placed(buffer.place), "a buffer outside the arena");
   for (const Instruction& i : program.instructions) {
-    Require(std::ranges::all_of(i.inputs, placed) && std::ranges::all_of(i.outputs, placed) && placed(i.workspace), "an operand outside the arena");
+    Require(std::ranges::all_of(i.inputs, placed) && std::ranges::all_of(i.outputs, placed) && placed(i.workspace),
+            "an operand outside the arena");
   }
 }
 

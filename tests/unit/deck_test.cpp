@@ -258,18 +258,24 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, Overrides,
     testing::Values(
         OverrideCase{"run.dir=runs/a b", ""}, OverrideCase{"run.dir=\"\"", "run.dir = \"\": must name a folder"},
-        OverrideCase{"run.time_limit=01:30:00", ""}, OverrideCase{"run.time_limit=\"100:00:01\"", ""}, OverrideCase{"run.time_limit=\"\"", ""},
+        OverrideCase{"run.time_limit=01:30:00", ""}, OverrideCase{"run.time_limit=\"100:00:01\"", ""},
+        OverrideCase{"run.time_limit=\"\"", ""},
         OverrideCase{"run.time_limit=90x",
-                     "run.time_limit = \"90x\": must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+                     "run.time_limit = \"90x\": must be a time above zero (allowed: minutes, minutes:seconds, "
+                     "hours:minutes:seconds, days-hours, days-hours:minutes, "
                      "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)"},
         OverrideCase{"run.time_limit=\"00:60:00\"",
-                     "run.time_limit = \"00:60:00\": must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+                     "run.time_limit = \"00:60:00\": must be a time above zero (allowed: minutes, minutes:seconds, "
+                     "hours:minutes:seconds, days-hours, days-hours:minutes, "
                      "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)"},
         OverrideCase{"run.time_limit=\"00:00:00\"",
-                     "run.time_limit = \"00:00:00\": must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+                     "run.time_limit = \"00:00:00\": must be a time above zero (allowed: minutes, minutes:seconds, "
+                     "hours:minutes:seconds, days-hours, days-hours:minutes, "
                      "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)"},
-        OverrideCase{"run.stop_margin_s=30", ""}, OverrideCase{"run.stop_margin_s=0", ""}, OverrideCase{"run.stop_margin_s=-1", ""},
-        OverrideCase{"run.stop_margin_s=-0.5", "run.stop_margin_s = -0.5: must be a number of seconds, or -1 (allowed: -1, >= 0)"},
+        OverrideCase{"run.stop_margin_s=30", ""}, OverrideCase{"run.stop_margin_s=0", ""},
+        OverrideCase{"run.stop_margin_s=-1", ""},
+        OverrideCase{"run.stop_margin_s=-0.5",
+                     "run.stop_margin_s = -0.5: must be a number of seconds, or -1 (allowed: -1, >= 0)"},
         OverrideCase{"run.dir=2024-run", ""}, OverrideCase{"run.dir=7", ""}, OverrideCase{"run.time_limit=90", ""},
         OverrideCase{"run.dir='  '", "run.dir = \"  \": must name a folder, not blanks"},
         OverrideCase{"run.dir='x", "run.dir='x: not valid TOML: Error while parsing string: encountered end-of-file"},
@@ -306,7 +312,8 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"model.vocab=255",
                      "model.vocab = 255: must be at least 256 for data.format = \"text\": tokens are bytes"},
         OverrideCase{"batch.global=10",
-                     "batch.global = 10: must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the "
+                     "batch.global = 10: must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = "
+                     "-1 is what the "
                      "other degrees leave of the ranks (allowed: multiples of batch.micro * ranks = 3 * ranks)"},
         OverrideCase{"parallel.dp_shard=0", "parallel.dp_shard = 0: must be -1 (what is left) or at least 1"},
         OverrideCase{"parallel.pp=6",
@@ -318,9 +325,11 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"pipeline.split=[4]", "pipeline.split = [4]: must add up to model.layers = 5, not 4"},
         OverrideCase{"parallel.tp=3",
                      "parallel.tp = 3: must divide model.kv_heads = 2 or be a multiple of it (allowed: 1, 2, 6)"},
-        OverrideCase{"parallel.cp=5", "parallel.cp = 5: twice it must divide model.seq_len = 24 (allowed: 1, 2, 3, 4, 6, 12)"},
+        OverrideCase{"parallel.cp=5",
+                     "parallel.cp = 5: twice it must divide model.seq_len = 24 (allowed: 1, 2, 3, 4, 6, 12)"},
         OverrideCase{"model.family=gpt2",
-                     "model.family = \"gpt2\": has no grouped heads: model.kv_heads must be model.heads = 6, not 2 (leave it out)"},
+                     "model.family = \"gpt2\": has no grouped heads: model.kv_heads must be model.heads = 6, not 2 "
+                     "(leave it out)"},
         OverrideCase{"data.validate_every_steps=5",
                      "data.validate_every_steps = 5: needs data.validation to name at least one file or glob"}));
 
@@ -339,32 +348,41 @@ TEST(Sizes, H3WhatWouldWrapIsRefusedAsOneRelation) {
   for (const Strings& overrides : cases) {
     const Strings mistakes = Mistakes(overrides);
     ASSERT_THAT(mistakes, testing::Not(IsEmpty())) << testing::PrintToString(overrides);
-    EXPECT_THAT(mistakes[0], HasSubstr("all ranks together; the limit is 2^58 = 2.9e+17 (lower ")) << testing::PrintToString(overrides);
+    EXPECT_THAT(mistakes[0], HasSubstr("all ranks together; the limit is 2^58 = 2.9e+17 (lower "))
+        << testing::PrintToString(overrides);
   }
   EXPECT_THAT(Mistakes({"model.dim=1073741824", "model.heads=8192"})[0],
               testing::StartsWith("command line: model.dim = 1073741824: "));
-  EXPECT_THAT(Mistakes({"model.dim=1073741824", "model.heads=8192"})[0], testing::EndsWith("(lower model.dim = 1073741824, model.vocab = 260, "
-              "model.ffn_dim = 88, model.seq_len = 24, model.layers = 5)"));
+  EXPECT_THAT(Mistakes({"model.dim=1073741824", "model.heads=8192"})[0],
+              testing::EndsWith("(lower model.dim = 1073741824, model.vocab = 260, "
+                                "model.ffn_dim = 88, model.seq_len = 24, model.layers = 5)"));
 }
 
 TEST(Sizes, A7LayersPassesAndRanksHaveLimitsThatAreNamed) {
   EXPECT_THAT(Mistakes({"model.layers=999999999"}),
               ElementsAre("command line: model.layers=999999999: out of range (allowed: 1 to 4096)"));
-  EXPECT_THAT(Mistakes({"parallel.dp_shard=1", "batch.global=2147483646", "batch.micro=1"}),
-              ElementsAre("command line: batch.global = 2147483646: a step takes 2147483646 microbatches through 5 layers: 1.07e+10 passes, and "
-                          "the limit is 131072 (raise batch.micro or the data-parallel degrees, or lower batch.global)"));
+  EXPECT_THAT(
+      Mistakes({"parallel.dp_shard=1", "batch.global=2147483646", "batch.micro=1"}),
+      ElementsAre("command line: batch.global = 2147483646: a step takes 2147483646 microbatches through 5 layers: "
+                  "1.07e+10 passes, and "
+                  "the limit is 131072 (raise batch.micro or the data-parallel degrees, or lower batch.global)"));
   EXPECT_THAT(Mistakes({"parallel.dp_shard=1", "parallel.cp=32768", "model.seq_len=65536"}),
-              ElementsAre(testing::AllOf(HasSubstr("through 5 layers in 32768 hops"), HasSubstr("or take another parallel.context"))));
-  EXPECT_THAT(Mistakes({"model.layers=4096", "parallel.pp=64", "parallel.dp_shard=1"}),
-              ElementsAre("command line: parallel.pp = 64: parallel.pp * model.layers = 64 * 4096 = 262144; the limit is 131072"));
-  EXPECT_THAT(Mistakes({"parallel.dp_replicate=65536", "parallel.dp_shard=64", "batch.global=12582912"}), Not(IsEmpty()));
+              ElementsAre(testing::AllOf(HasSubstr("through 5 layers in 32768 hops"),
+                                         HasSubstr("or take another parallel.context"))));
+  EXPECT_THAT(
+      Mistakes({"model.layers=4096", "parallel.pp=64", "parallel.dp_shard=1"}),
+      ElementsAre(
+          "command line: parallel.pp = 64: parallel.pp * model.layers = 64 * 4096 = 262144; the limit is 131072"));
+  EXPECT_THAT(Mistakes({"parallel.dp_replicate=65536", "parallel.dp_shard=64", "batch.global=12582912"}),
+              Not(IsEmpty()));
   EXPECT_THAT(Mistakes({"run.steps=2147483647", "batch.global=2147483646", "model.seq_len=4096"}), Not(IsEmpty()));
 }
 
 TEST(Sizes, H3RealModelsPass) {
   // Llama 3.1 405B: 16 M tokens a step, 16,384 ranks.
-  const Strings large = {"model.layers=126", "model.dim=16384", "model.heads=128", "model.kv_heads=8", "model.ffn_dim=53248", "model.vocab=128256",
-                         "model.seq_len=8192", "batch.global=2048", "batch.micro=1", "parallel.pp=16", "parallel.tp=8"};
+  const Strings large = {"model.layers=126",    "model.dim=16384",    "model.heads=128",    "model.kv_heads=8",
+                         "model.ffn_dim=53248", "model.vocab=128256", "model.seq_len=8192", "batch.global=2048",
+                         "batch.micro=1",       "parallel.pp=16",     "parallel.tp=8"};
   EXPECT_EQ(ResolveMesh(Small(large), 16384).Degree(Axis::kDpShard), 128);
   // The same on one pipeline, with every microbatch a pass of its own.
   EXPECT_EQ(MicrobatchCount(Small(large), ResolveMesh(Small(large), 256)), 1024);
@@ -372,7 +390,8 @@ TEST(Sizes, H3RealModelsPass) {
 
 TEST(Sizes, H3TheRanksDecideHowManyPassesThereAre) {
   const Deck deck = Small({"batch.global=786432", "batch.micro=1"});
-  EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 1); }), ElementsAre(HasSubstr("786432 microbatches through 5 layers")));
+  EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 1); }),
+              ElementsAre(HasSubstr("786432 microbatches through 5 layers")));
   EXPECT_EQ(MicrobatchCount(deck, ResolveMesh(deck, 64)), 12288);
 }
 
@@ -383,8 +402,10 @@ TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
   EXPECT_THAT(Mistakes({"pipeline.schedule=interleaved", "pipeline.chunks=1"}),
               ElementsAre(at + "pipeline.chunks = 1: must be at least 2 for pipeline.schedule = \"interleaved\""));
   EXPECT_THAT(Mistakes({"pipeline.schedule=dualpipev", "parallel.pp=2", "batch.global=9"}),
-              ElementsAre(at + "batch.global = 9: makes at most 3 microbatches of batch.micro * dp_replicate = 3 sequences, but pipeline.schedule = "
-                               "\"dualpipev\" with parallel.pp = 2 needs at least 4 (allowed: multiples of batch.micro * ranks / (pp * cp * tp) "
+              ElementsAre(at + "batch.global = 9: makes at most 3 microbatches of batch.micro * dp_replicate = 3 "
+                               "sequences, but pipeline.schedule = "
+                               "\"dualpipev\" with parallel.pp = 2 needs at least 4 (allowed: multiples of batch.micro "
+                               "* ranks / (pp * cp * tp) "
                                "= 3 * ranks / 2 from 4 times that)"));
   EXPECT_THAT(Mistakes({"pipeline.schedule=interleaved", "parallel.pp=2", "pipeline.split=[2, 3]"}),
               ElementsAre(at + "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 2 * 2 = 4 entries, not 2"));
@@ -396,7 +417,8 @@ INSTANTIATE_TEST_SUITE_P(
     LaterVersions, Overrides,
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
-        OverrideCase{"run.device=gpu", "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
+        OverrideCase{"run.device=gpu",
+                     "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5",
                      "data.format = \"hdf5\": not available in this version (allowed: \"text\", \"tokens\")"},
@@ -409,23 +431,29 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 
 TEST(Mistakes, C5UnknownKeysListTheirSectionOrKnowOtherFrameworks) {
-  EXPECT_THAT(Mistakes({"xyzzy.plugh=1"})[0], testing::StartsWith("command line: xyzzy.plugh=1: unknown key (sections: run, model, parallel, "));
+  EXPECT_THAT(Mistakes({"xyzzy.plugh=1"})[0],
+              testing::StartsWith("command line: xyzzy.plugh=1: unknown key (sections: run, model, parallel, "));
   EXPECT_THAT(Mistakes({"=3"})[0], testing::StartsWith("command line: =3: unknown key (sections: run, "));
   EXPECT_THAT(Mistakes({"a.b.c=3"})[0], testing::StartsWith("command line: a.b.c=3: unknown key (sections: run, "));
   EXPECT_THAT(Mistakes({"optimizer.momentum=1"}),
-              ElementsAre("command line: optimizer.momentum=1: unknown key ([optimizer] has name, lr, beta1, beta2, eps, weight_decay, decay_norms, "
+              ElementsAre("command line: optimizer.momentum=1: unknown key ([optimizer] has name, lr, beta1, beta2, "
+                          "eps, weight_decay, decay_norms, "
                           "clip_norm)"));
-  const std::pair<const char*, const char*> others[] = {
-      {"model.hidden_size", "model.dim"},         {"num_hidden_layers", "model.layers"},
-      {"optimizer.learning_rate", "optimizer.lr"}, {"batch.global_batch_size", "batch.global"},
-      {"parallel.tensor_parallel_degree", "parallel.tp"}, {"parallel.fsdp", "parallel.dp_shard"}, {"training.max_steps", "run.steps"}};
+  const std::pair<const char*, const char*> others[] = {{"model.hidden_size", "model.dim"},
+                                                        {"num_hidden_layers", "model.layers"},
+                                                        {"optimizer.learning_rate", "optimizer.lr"},
+                                                        {"batch.global_batch_size", "batch.global"},
+                                                        {"parallel.tensor_parallel_degree", "parallel.tp"},
+                                                        {"parallel.fsdp", "parallel.dp_shard"},
+                                                        {"training.max_steps", "run.steps"}};
   for (const auto& [theirs, ours] : others)
-    EXPECT_THAT(Mistakes({std::string(theirs) + "=1"}), ElementsAre(HasSubstr(std::string("unknown key (did you mean ") + ours + "?)")));
+    EXPECT_THAT(Mistakes({std::string(theirs) + "=1"}),
+                ElementsAre(HasSubstr(std::string("unknown key (did you mean ") + ours + "?)")));
 }
 
 TEST(Mistakes, FloatsThatAreZeroOrInfiniteInFp32AreRefused) {
-  for (const char* text : {"optimizer.eps=1e-50", "optimizer.clip_norm=1e-46", "model.norm_eps=1e-300", "optimizer.lr=1e39", "model.init_std=1e39",
-                           "optimizer.beta2=0.99999999999"})
+  for (const char* text : {"optimizer.eps=1e-50", "optimizer.clip_norm=1e-46", "model.norm_eps=1e-300",
+                           "optimizer.lr=1e39", "model.init_std=1e39", "optimizer.beta2=0.99999999999"})
     EXPECT_THAT(Mistakes({text}), SizeIs(1)) << text;
   EXPECT_EQ(Mistakes({"optimizer.clip_norm=1e-46"})[0],
             "command line: optimizer.clip_norm = 1e-46: is 0 in fp32, which means off (allowed: 0, >= 1.17549e-38)");
@@ -443,22 +471,26 @@ TEST(Mistakes, SuggestionsForTheBatchAreAcceptedOnAnyRanks) {
   // "multiples of batch.micro * ranks / (pp * cp * tp) = 3 * ranks / 2"
   EXPECT_THAT(Mistakes({"batch.global=10", "parallel.tp=2"}),
               ElementsAre(HasSubstr("(allowed: multiples of batch.micro * ranks / (pp * cp * tp) = 3 * ranks / 2)")));
-  for (int ranks : {2, 6, 10}) EXPECT_EQ(ResolveMesh(Small({fmt::format("batch.global={}", 3 * ranks / 2 * 5), "parallel.tp=2"}), ranks).Ranks(), ranks);
+  for (int ranks : {2, 6, 10})
+    EXPECT_EQ(ResolveMesh(Small({fmt::format("batch.global={}", 3 * ranks / 2 * 5), "parallel.tp=2"}), ranks).Ranks(),
+              ranks);
 }
 
 Strings Idle(const Strings& overrides) { return SettingsWithoutEffect(ParseDeck(kSmall, "small", overrides)); }
 
 TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({}), IsEmpty());
-  EXPECT_THAT(Idle({"guard.max_skips=10", "parallel.context=ring", "lr.min_ratio=0.1", "lr.decay=constant"}), IsEmpty()) << "defaults";
+  EXPECT_THAT(Idle({"guard.max_skips=10", "parallel.context=ring", "lr.min_ratio=0.1", "lr.decay=constant"}), IsEmpty())
+      << "defaults";
   EXPECT_THAT(Idle({"recompute.regather=always", "parallel.zero=2"}),
-              ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every rank has whole parameters"));
+              ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every "
+                          "rank has whole parameters"));
   EXPECT_THAT(Idle({"recompute.regather=always"}), IsEmpty()) << "dp_shard may come to more than 1";
   EXPECT_THAT(Idle({"lr.decay=constant", "lr.min_ratio=0.2", "lr.decay_steps=3"}), SizeIs(2));
-  EXPECT_THAT(Idle({"lr.warmup_steps=100"}),
-              ElementsAre("command line: lr.warmup_steps = 100 is long: all run.steps = 20 steps are warm-up, so the rate never decays"));
-  for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather", "parallel.sequence_parallel=false",
-                           "data.validation=['v']", "data.validate_sequences=24"})
+  EXPECT_THAT(Idle({"lr.warmup_steps=100"}), ElementsAre("command line: lr.warmup_steps = 100 is long: all run.steps = "
+                                                         "20 steps are warm-up, so the rate never decays"));
+  for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather",
+                           "parallel.sequence_parallel=false", "data.validation=['v']", "data.validate_sequences=24"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cuda"}), IsEmpty());
@@ -468,25 +500,31 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
 }
 
 TEST_F(DeckFiles, C7OverridesThatOthersReplaceAreNamed) {
-  const LoadedDeck loaded = LoadDeck(Write("deck.toml", kSmall), {"run.steps=2", "run.steps=3", "run.seed=1", "run.seed=1"});
+  const LoadedDeck loaded =
+      LoadDeck(Write("deck.toml", kSmall), {"run.steps=2", "run.steps=3", "run.seed=1", "run.seed=1"});
   EXPECT_EQ(loaded.deck.run.steps, 3);
-  EXPECT_THAT(SettingsWithoutEffect(loaded), ElementsAre("command line: run.steps=2 has no effect: run.steps=3 comes later"));
+  EXPECT_THAT(SettingsWithoutEffect(loaded),
+              ElementsAre("command line: run.steps=2 has no effect: run.steps=3 comes later"));
 }
 
 TEST_F(DeckFiles, C8DecksAreUtf8) {
-  const std::string text = std::string("\xef\xbb\xbf# gr\xc3\xbc\xc3\x9f Zq00000c3\n") + kSmall + "[report]\nevery_steps = 2 # \xe2\x82\xac\n";
+  const std::string text = std::string("\xef\xbb\xbf# gr\xc3\xbc\xc3\x9f Zq00000c3\n") + kSmall +
+                           "[report]\nevery_steps = 2 # \xe2\x82\xac\n";
   const LoadedDeck loaded = LoadDeck(Write("utf8.toml", text), {});
   EXPECT_EQ(loaded.deck.report.every_steps, 2);
   EXPECT_EQ(ParseDeck(std::string(kSmall) + "[checkpoint]\nkeep = 2\n[guard]\n", "small").deck.checkpoint.keep, 2);
   std::string named(kSmall);
   named.replace(named.find("/tmp/a.txt"), 10, "/tmp/\xc3\xa4 Zq00000 \xe4\xbd\xa0.txt");
   EXPECT_THAT(ParseDeck(named, "small").deck.data.paths, ElementsAre("/tmp/\xc3\xa4 Zq00000 \xe4\xbd\xa0.txt"));
-  EXPECT_THAT(MistakesOfText("[r\xc3\xbcn]\nx = \"\xc3\xa4\"\n")[0], HasSubstr("small:1: [r\xc3\xbcn]: unknown section (did you mean [run]?)"));
-  EXPECT_THAT(MistakesOfText("[run]\nsteps = \"\xc3\xa4\"\n")[0], HasSubstr("small:2: run.steps = \"\xc3\xa4\": must be an integer"));
+  EXPECT_THAT(MistakesOfText("[r\xc3\xbcn]\nx = \"\xc3\xa4\"\n")[0],
+              HasSubstr("small:1: [r\xc3\xbcn]: unknown section (did you mean [run]?)"));
+  EXPECT_THAT(MistakesOfText("[run]\nsteps = \"\xc3\xa4\"\n")[0],
+              HasSubstr("small:2: run.steps = \"\xc3\xa4\": must be an integer"));
 }
 
 TEST(Mistakes, KeysReachNoTerminalRaw) {
-  const Strings mistakes = MistakesOfText("\"a\\u001b[31m\" = 1\n[run]\n\"\\u009b5m\\u0007\" = 2\n\"steps\\u001b\" = 3\nsteps = \"\\u001b[31m\"\n");
+  const Strings mistakes = MistakesOfText(
+      "\"a\\u001b[31m\" = 1\n[run]\n\"\\u009b5m\\u0007\" = 2\n\"steps\\u001b\" = 3\nsteps = \"\\u001b[31m\"\n");
   ASSERT_THAT(mistakes.size(), testing::Ge(4u));
   for (const std::string& mistake : mistakes) {
     EXPECT_EQ(mistake.find('\x1b'), std::string::npos) << mistake;
@@ -500,7 +538,8 @@ TEST_F(DeckFiles, AFifoIsNotWaitedFor) {
   const std::string fifo = (folder_ / "fifo.toml").string();
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   const std::string deck = Write("deck.toml", "include = [\"fifo.toml\"]\n");
-  EXPECT_THAT(MistakesOf([&] { LoadDeck(deck); }), ElementsAre(HasSubstr("is not a file: every rank reads the deck for itself")));
+  EXPECT_THAT(MistakesOf([&] { LoadDeck(deck); }),
+              ElementsAre(HasSubstr("is not a file: every rank reads the deck for itself")));
 }
 
 TEST_F(DeckFiles, ADeckWithoutANameGivesNoFolder) {
@@ -516,16 +555,18 @@ TEST_F(DeckFiles, TheEffectiveDeckIsNoLargerThanADeckMayBe) {
   text.replace(text.find("paths"), std::string::npos, paths + "]\n");
   fs::create_directories(folder_ / std::string(100, 'x'));
   const std::string deck = Write(std::string(100, 'x') + "/deck.toml", text);
-  EXPECT_THAT(MistakesOf([&] { LoadDeck(deck); }), ElementsAre(HasSubstr("(globs in data.paths are shorter than lists)")));
+  EXPECT_THAT(MistakesOf([&] { LoadDeck(deck); }),
+              ElementsAre(HasSubstr("(globs in data.paths are shorter than lists)")));
 }
 
 TEST(TimeLimit, C6SlurmsFormsAndUnits) {
-  const std::pair<const char*, int64_t> good[] = {{"90", 5400}, {"90:30", 5430}, {"01:30:00", 5400}, {"0:10:0", 600}, {"1-12", 129600},
-                                                  {"2-03:04", 183840}, {"1-00:00:01", 86401}, {"100:00:01", 360001}, {"90s", 90},
-                                                  {"30m", 1800}, {"1h", 3600}, {"2d", 172800}};
+  const std::pair<const char*, int64_t> good[] = {{"90", 5400},          {"90:30", 5430},       {"01:30:00", 5400},
+                                                  {"0:10:0", 600},       {"1-12", 129600},      {"2-03:04", 183840},
+                                                  {"1-00:00:01", 86401}, {"100:00:01", 360001}, {"90s", 90},
+                                                  {"30m", 1800},         {"1h", 3600},          {"2d", 172800}};
   for (const auto& [text, seconds] : good) EXPECT_EQ(TimeLimitSeconds(text), seconds) << text;
-  for (const char* bad : {"", "0", "00:00:00", "1:2:3:4", "1:60", "1:60:00", "1-24", "1-", "-1", "1-1-1", "h", "1.5h", "1 h", "1h30m", "9999999", "::", "1:",
-                          "+1", "0x10", "1e3"})
+  for (const char* bad : {"",  "0",    "00:00:00", "1:2:3:4", "1:60",    "1:60:00", "1-24", "1-", "-1",   "1-1-1",
+                          "h", "1.5h", "1 h",      "1h30m",   "9999999", "::",      "1:",   "+1", "0x10", "1e3"})
     EXPECT_EQ(TimeLimitSeconds(bad), std::nullopt) << bad;
 }
 
@@ -580,7 +621,8 @@ TEST(Mistakes, MalformedTexts) {
       {"[runn]\nsteps = 3\n[model]\nfamily = 3\n",
        {"small:1: [runn]: unknown section (did you mean [run]?)", "small:4:"}},
       {"[[run]]\nsteps = 3\n", {"small:1: run = [ { steps = 3 } ]: must be a section, [run]"}},
-      {"[run]\nsteps = [[0.0078125, inf, []], {a = -0.25, b.c = {}}]\n", {"small:2: run.steps = [ [ 0.0078125, inf, [] ], { a = -0.25, b = { c = {} } } ]: must be an integer"}},
+      {"[run]\nsteps = [[0.0078125, inf, []], {a = -0.25, b.c = {}}]\n",
+       {"small:2: run.steps = [ [ 0.0078125, inf, [] ], { a = -0.25, b = { c = {} } } ]: must be an integer"}},
       {"[run.steps]\nx = 3\n", {"small:1: run.steps = {...}: must be an integer"}},
       {"[run.sub]\nx = 3\n", {"small:1: run.sub = {...}: unknown key"}},
       {"run = 3\n", {"small:1: run = 3: must be a section, [run]"}},

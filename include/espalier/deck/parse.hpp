@@ -34,8 +34,8 @@ LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::
 /// As ResolveMesh of the deck; messages name the places.
 Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);
 
-/// One line for each setting that differs from its default and yet changes nothing beside the others: place, value, reason; and
-/// for each override that another one replaces.
+/// One line for each setting that differs from its default and yet changes nothing beside the others: place, value,
+/// reason; and for each override that another one replaces.
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded);
 
 /// The fewest ranks that the degrees allow: their product, with 1 for dp_shard = -1.

@@ -27,7 +27,7 @@ inline constexpr double kMostStepBytes =
     double(int64_t{1} << 58);  ///< of all tensors and messages of a step, over all ranks
 inline constexpr double kMostTokens = double(int64_t{1} << 62);  ///< of a run
 inline constexpr int64_t kMostLayers = 4096;
-inline constexpr int64_t kMostPasses = 1 << 17;  ///< of microbatches through layers (and hops of a ring) in a step
+inline constexpr int64_t kMostPasses = 1 << 18;  ///< of microbatches through layers (and hops of a ring) in a step
 inline constexpr int64_t kMostPeers = 1 << 22;   ///< of all layers' collectives
 inline constexpr int64_t kMostRanks = 1 << 20;
 

@@ -35,7 +35,7 @@ def h3_sizes_that_wrap(checks, folder):
 
 def a7_layers_and_batches_without_end(checks):
     cases = {"model.layers=999999999": "allowed: 1 to 4096", "model.layers=100000": "allowed: 1 to 4096",
-             "batch.global=2147483647": "the limit is 131072", "batch.global=1000000": "the limit is 131072"}
+             "batch.global=2147483647": "the limit is 262144", "batch.global=1000000": "the limit is 262144"}
     for key, words in cases.items():
         for command in ("check", "plan"):
             status, text = ask(command, DECK, key, "batch.micro=1", seconds=5)

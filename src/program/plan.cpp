@@ -22,17 +22,17 @@ std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
   return stages;
 }
 
-/// Sizes that do not cut evenly make ranks differ, and every different program is compiled and kept.
-void CheckLength(const Compilation& c, const std::vector<int>& representative) {
+/// Sizes that do not cut evenly make ranks differ, and every different program is compiled and kept: in words, how many
+/// there are, if they are too many for one process.
+std::string TooManyPrograms(const Compilation& c, const std::vector<int>& representative) {
   constexpr double kMostPasses = 1 << 18;  // some 10 million instructions
   const std::set<int> different(representative.begin(), representative.end());
   const double of_one = double(c.deck.model.layers) * (0.25 + double(c.microbatches) / double(c.schedule.stages));
-  if (double(different.size()) * of_one <= kMostPasses) return;
-  throw UserError(ExitStatus::kDeck, fmt::format("plan: {} ranks would run {} different programs, each of about {:.0f} "
-                                                 "passes of a microbatch through a layer; "
-                                                 "together at most {:.0f} are planned (choose sizes that the degrees "
-                                                 "divide, fewer microbatches, or fewer ranks)",
-                                                 c.mesh.Ranks(), different.size(), of_one, kMostPasses));
+  if (double(different.size()) * of_one <= kMostPasses) return "";
+  return fmt::format("{} ranks have {} different programs, each of about {:.0f} passes of a microbatch through a layer; "
+                     "one process compiles at most {:.0f} (choose sizes that the degrees divide, fewer microbatches, or "
+                     "fewer ranks)",
+                     c.mesh.Ranks(), different.size(), of_one, kMostPasses);
 }
 
 /// Peak of a forward program of a rank whose training program is given.
@@ -50,12 +50,14 @@ std::vector<Purpose> PurposesOf(const Deck& deck) {
   return purposes;
 }
 
-void ProveWorld(const Compilation& c) {
+std::string ProveWorld(const Compilation& c) {
   const std::vector<int> representative = ClassRepresentatives(c);
+  if (std::string why = TooManyPrograms(c, representative); !why.empty()) return why;
   std::map<int, Program> programs;
   for (int rank : representative)
     if (!programs.contains(rank)) programs.emplace(rank, MakeProgram(c, c.mesh.CoordinateOf(rank)));
   CheckWorld(c.mesh, [&](int rank) -> const Program& { return programs.at(representative[static_cast<size_t>(rank)]); });
+  return "";
 }
 
 WorldPlan PlanWorld(const Deck& deck, int ranks) {
@@ -65,7 +67,8 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   std::vector<Compilation> forward = {Compile(deck, ranks, Purpose::kProof)};
   if (Evaluates(deck)) forward.push_back(Compile(deck, ranks, Purpose::kEvaluate));
   plan.representative = ClassRepresentatives(c);
-  CheckLength(c, plan.representative);
+  if (const std::string why = TooManyPrograms(c, plan.representative); !why.empty())
+    throw UserError(ExitStatus::kDeck, "plan: " + why);
   for (std::vector<int>& layers : LayersOfStages(c))
     plan.stages.push_back({static_cast<int>(plan.stages.size()), std::move(layers), 0, {}});
 

@@ -34,8 +34,9 @@ bool Evaluates(const Deck& deck);
 /// The programs that a run of the deck has: training, proof and, if it evaluates, evaluation.
 std::vector<Purpose> PurposesOf(const Deck& deck);
 
-/// Makes the program of every class of ranks and checks the world with them. Throws InvariantError.
-void ProveWorld(const Compilation& compilation);
+/// Makes the program of every class of ranks and checks the world with them. Returns why not if those are too many for
+/// one process; empty: proven. Throws InvariantError.
+std::string ProveWorld(const Compilation& compilation);
 
 /// Compiles a deck for `ranks` ranks and checks the world. Throws UserError (kDeck) or InvariantError.
 WorldPlan PlanWorld(const Deck& deck, int ranks);

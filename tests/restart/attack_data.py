@@ -157,6 +157,7 @@ def ended(process, hold):
 def m12_a_stop_while_data_are_opened(checks, home):
     process, hold = held(home, "stop", "open-data:hold")
     process.send_signal(signal.SIGTERM)
+    time.sleep(1.5)  # an opening that takes less is finished
     status, text = ended(process, hold)
     checks.that(status == 75 and "SIGTERM while the data were opened" in text,
                 f"M12: a stop is obeyed while data are opened (exit status {status})")

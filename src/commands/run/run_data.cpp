@@ -7,18 +7,22 @@
 #include "commands/run/together.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 
 namespace espalier {
 namespace {
 
-void ThrowIfStopped() {
-  FaultPoint("open-data");
-  if (const int signal = StopSignal(); signal != 0)
-    throw UserError(
-        ExitStatus::kStopped,
-        fmt::format("{} while the data were opened: nothing has been trained by this start", StopSignalName(signal)));
+/// Obeys signals while data are opened, once that takes long: after a short opening the run ends with a checkpoint.
+BeforeFile ObeySignals() {
+  constexpr double kPatienceMs = 1000;
+  return [began = std::chrono::steady_clock::now()] {
+    FaultPoint("open-data");
+    if (const int signal = StopSignal(); signal != 0 && MillisecondsSince(began) > kPatienceMs)
+      throw UserError(ExitStatus::kStopped, fmt::format("{} while the data were opened: this start has trained nothing",
+                                                        StopSignalName(signal)));
+  };
 }
 
 /// Messages with the place of the key, and what to do.
@@ -37,7 +41,7 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
   std::unique_ptr<TokenSource> source;
   Together(world, [&] {
     try {
-      source = OpenTokenSource(deck.data.format, paths, deck.model.seq_len, deck.model.vocab, ThrowIfStopped);
+      source = OpenTokenSource(deck.data.format, paths, deck.model.seq_len, deck.model.vocab, ObeySignals());
     } catch (const UserError& error) {
       throw At(loaded, key, error);
     }

@@ -128,6 +128,9 @@ class Training {
     start.startup_ms = MillisecondsSince(options_.began);
     report_->Start(start);
     if (Root()) spdlog::info("data: {}", Describe(start_.data, deck()));
+    if (Root() && world_.Size() > 1)
+      spdlog::info("world: the programs of {} ranks fit together (proven in {:.0f} ms beside the start)", world_.Size(),
+                   world_check_ms);
     for (const DeckDifference& difference : checkpoints_->differences()) {
       report_->Changed(difference.key, difference.before, difference.now, difference.origin);
       if (Root()) spdlog::info("{}", difference.Text());

@@ -72,9 +72,9 @@ class Training {
   int NothingToDo() const {
     if (Root())
       spdlog::info(
-          "{}: the checkpoint is at step {}, the deck asks for {} steps: nothing is done, and nothing was changed; "
+          "{}: the checkpoint is at step {}, the deck asks for {} step{}: nothing is done, and nothing was changed; "
           "for more training: run.steps=N above {}",
-          start_.checkpoints.front(), *start_.beyond, deck().run.steps, *start_.beyond);
+          start_.checkpoints.front(), *start_.beyond, deck().run.steps, deck().run.steps == 1 ? "" : "s", *start_.beyond);
     return static_cast<int>(ExitStatus::kDone);
   }
 

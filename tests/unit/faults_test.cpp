@@ -183,8 +183,8 @@ class Campaign : public ::testing::Test {
     const std::string bytes = ReadBytes(from + "/" + name);
     if (bytes == original_.at(name)) return Stale(from, what);  // the same in both
     WriteBytes(Target() + "/" + name, bytes);
-    // Another MANIFEST is whole by itself: it is its files that are not there.
-    return {name + " of another " + what, {name == "MANIFEST" ? "deck.toml" : name}};
+    // Another run's MANIFEST is whole by itself, its files are not there; another step's belongs in another directory.
+    return {name + " of another " + what, {name == "MANIFEST" && what == "run" ? "deck.toml" : name}};
   }
   Damage NoFile() {
     const std::string name = PickFile(), path = Target() + "/" + name;

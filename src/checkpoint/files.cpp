@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 
 #include "espalier/util/error.hpp"
 
@@ -17,6 +20,15 @@ namespace {
 [[noreturn]] void FailAt(const std::string& path, const char* what) {
   const int cause = errno;
   throw UserError(ExitStatus::kData, fmt::format("{}: {}: {}", path, what, std::strerror(cause)));
+}
+
+/// Calls again what a signal interrupted.
+template <typename Call>
+int Uninterrupted(Call call) {
+  while (true) {
+    const int result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
 }
 
 /// Calls pread or pwrite until `bytes` are done; false at the end of the file.
@@ -65,8 +77,8 @@ void File::Write(const void* data, int64_t bytes, int64_t offset) const {
 }
 
 void File::Reserve(int64_t bytes) const {
-  if (bytes > 0 && ::fallocate(descriptor_.value(), 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-    Fail("cannot take room on the disk");
+  const auto reserve = [&] { return ::fallocate(descriptor_.value(), 0, 0, bytes); };
+  if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != ENOSYS) Fail("cannot take room on the disk");
 }
 
 void File::BeginSync(int64_t offset, int64_t bytes) const {
@@ -74,11 +86,11 @@ void File::BeginSync(int64_t offset, int64_t bytes) const {
 }
 
 void File::Sync() const {
-  if (::fsync(descriptor_.value()) != 0) Fail("cannot bring it to the disk (fsync)");
+  if (Uninterrupted([&] { return ::fsync(descriptor_.value()); }) != 0) Fail("cannot bring it to the disk (fsync)");
 }
 
 Directory::Directory(std::string path) : path_(std::move(path)) {
-  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  descriptor_ = Descriptor(Uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (descriptor_.value() < 0) FailAt(path_, "cannot open the directory");
 }
 
@@ -86,7 +98,8 @@ void Directory::Fail(const std::string& name, const char* what) const { FailAt(P
 
 File Directory::OpenAs(const std::string& name, int flags) const {
   // O_NONBLOCK: a pipe by that name must not hang us.
-  const int fd = ::openat(descriptor_.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  const auto open = [&] { return ::openat(descriptor_.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); };
+  const int fd = Uninterrupted(open);
   if (fd < 0) Fail(name, "cannot open");
   Descriptor descriptor(fd);
   struct stat status {};
@@ -109,8 +122,16 @@ std::string Directory::ReadText(const std::string& name, int64_t most) const {
   return text;
 }
 
+std::string Directory::ReadStart(const std::string& name, int64_t most) const {
+  const File file = Open(name);
+  std::string text(static_cast<size_t>(std::min(file.Bytes(), most)), '\0');
+  file.Read(text.data(), std::ssize(text), 0);
+  return text;
+}
+
 void Directory::WriteText(const std::string& name, const std::string& text) const {
-  const int fd = ::openat(descriptor_.value(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const auto make = [&] { return ::openat(descriptor_.value(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); };
+  const int fd = Uninterrupted(make);
   if (fd < 0) Fail(name, "cannot make it");
   const File file(PathOf(name), Descriptor(fd));
   file.Write(text.data(), static_cast<int64_t>(text.size()), 0);
@@ -120,6 +141,15 @@ void Directory::WriteText(const std::string& name, const std::string& text) cons
 bool Directory::Has(const std::string& name) const {
   return ::faccessat(descriptor_.value(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
+
+bool Directory::HasKind(const std::string& name, unsigned kind) const {
+  struct stat status {};
+  return ::fstatat(descriptor_.value(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && (status.st_mode & S_IFMT) == kind;
+}
+
+bool Directory::HasFile(const std::string& name) const { return HasKind(name, S_IFREG); }
+
+bool Directory::HasDirectory(const std::string& name) const { return HasKind(name, S_IFDIR); }
 
 void Directory::Rename(const std::string& from, const std::string& to) const {
   if (::renameat(descriptor_.value(), from.c_str(), descriptor_.value(), to.c_str()) != 0)
@@ -131,7 +161,12 @@ bool Directory::Exchange(const std::string& a, const std::string& b) const {
 }
 
 void Directory::Sync() const {
-  if (::fsync(descriptor_.value()) != 0) FailAt(path_, "cannot bring the directory to the disk (fsync)");
+  if (Uninterrupted([&] { return ::fsync(descriptor_.value()); }) == 0) return;
+  if (errno != EINVAL && errno != ENOTSUP) FailAt(path_, "cannot bring the directory to the disk (fsync)");
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    spdlog::warn("{}: this file system cannot bring a directory to the disk (fsync): after a power failure a checkpoint may be missing", path_);
+  });
 }
 
 }  // namespace espalier

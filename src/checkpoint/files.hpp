@@ -66,15 +66,23 @@ class Directory {
   File OpenToWrite(const std::string& name) const;
   /// The whole of a text file; refuses more than `most` bytes.
   std::string ReadText(const std::string& name, int64_t most) const;
+  /// The first bytes of a file, at most `most`.
+  std::string ReadStart(const std::string& name, int64_t most) const;
   /// Makes a new file, synced; an existing one is an error.
   void WriteText(const std::string& name, const std::string& text) const;
   bool Has(const std::string& name) const;
+  /// Neither a directory nor a link nor anything else.
+  bool HasFile(const std::string& name) const;
+  /// A directory, and no link to one.
+  bool HasDirectory(const std::string& name) const;
   void Rename(const std::string& from, const std::string& to) const;
   /// Swaps two entries in one step; false if the file system cannot.
   bool Exchange(const std::string& a, const std::string& b) const;
+  /// On file systems that cannot bring a directory to the disk this warns, once.
   void Sync() const;
 
  private:
+  bool HasKind(const std::string& name, unsigned kind) const;
   std::string PathOf(const std::string& name) const { return path_ + "/" + name; }
   File OpenAs(const std::string& name, int flags) const;
   [[noreturn]] void Fail(const std::string& name, const char* what) const;

@@ -8,6 +8,11 @@
 #include "espalier/util/crc32c.hpp"
 
 namespace espalier {
+namespace {
+
+std::string_view IdOrNone(std::string_view id) { return id.empty() ? "none" : id; }
+
+}  // namespace
 
 const ManifestTensor* Manifest::Find(std::string_view tensor) const {
   const auto it =
@@ -40,8 +45,10 @@ std::string ToString(const Box& box) {
 }
 
 std::string Print(const Manifest& m) {
-  std::string text = fmt::format("espalier-checkpoint 1\nid {}\nstep {}\nsamples {}\nranks {}\nmesh {}\n", m.id,
-                                 m.metadata.step, m.metadata.samples, m.ranks, m.mesh);
+  const auto& lineage = m.metadata.lineage;
+  std::string text = fmt::format("espalier-checkpoint {}\nid {}\n", lineage ? 2 : 1, m.id);
+  if (lineage) text += fmt::format("parent {}\nbranch {}\n", IdOrNone(lineage->parent), IdOrNone(lineage->branch));
+  text += fmt::format("step {}\nsamples {}\nranks {}\nmesh {}\n", m.metadata.step, m.metadata.samples, m.ranks, m.mesh);
   text += fmt::format("version {}\ngit {}\nlosses", m.metadata.version, m.metadata.git_hash);
   for (double loss : m.metadata.losses) text += fmt::format(" {:.9g}", loss);
   text += "\n";

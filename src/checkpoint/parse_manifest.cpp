@@ -46,10 +46,25 @@ bool IsTensorName(std::string_view name) {
   }
 }
 
+/// From version 0.2 on every checkpoint has a proof.
+bool AlwaysProves(std::string_view version) {
+  int major = 0, minor = 0;
+  const auto [dot, error] = std::from_chars(version.data(), version.data() + version.size(), major);
+  if (error != std::errc{} || dot == version.data() + version.size() || *dot != '.') return false;
+  std::from_chars(dot + 1, version.data() + version.size(), minor);
+  return major > 0 || minor >= 2;
+}
+
 /// Reads line by line, field by field; a field ends at a space, a line at a newline.
 class ManifestReader {
  public:
   ManifestReader(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+
+  ManifestHead ReadHeadAlone() {
+    CheckFormat();
+    ReadIdentity();
+    return {manifest_.id, manifest_.metadata.step, manifest_.metadata.lineage};
+  }
 
   Manifest Read() {
     CheckFrame();
@@ -71,14 +86,16 @@ class ManifestReader {
     throw UserError(ExitStatus::kData, fmt::format("{}:{}: {}", where_, line_, what));
   }
 
+  void CheckFormat() const {
+    if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
+    const std::string_view version = text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
+    if (version != "1" && version != "2")
+      Fail(fmt::format("format '{}' is not known here; this program reads formats 1 and 2", version));
+  }
+
   /// The first and last lines say whether the rest is worth reading.
   void CheckFrame() const {
-    if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
-    if (!text_.starts_with("espalier-checkpoint 1\n")) {
-      const std::string_view version =
-          text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
-      Fail(fmt::format("format '{}' is not known here; this program reads format 1", version));
-    }
+    CheckFormat();
     if (text_.size() < kEndLine || !text_.ends_with('\n') || !text_.substr(text_.size() - kEndLine).starts_with("end "))
       Fail("incomplete: it does not end with its checksum");
     const std::string_view body = text_.substr(0, text_.size() - kEndLine);
@@ -87,16 +104,20 @@ class ManifestReader {
     if (stored != found) Fail(fmt::format("damaged: its checksum is {}, its last line says {}", found, stored));
   }
 
-  void ReadHead() {
-    Key("espalier-checkpoint");
-    Number(1, 1);
-    EndLine();
-    Key("id");
-    manifest_.id = Field();
-    if (manifest_.id.size() != 32 || manifest_.id.find_first_not_of("0123456789abcdef") != std::string::npos)
-      Fail("id is not 32 hex digits");
-    EndLine();
+  void ReadIdentity() {
+    const int64_t format = NumberLine("espalier-checkpoint", 1, 2);
+    manifest_.id = IdLine("id");
+    if (format == 2) {
+      Lineage lineage;
+      lineage.parent = IdOrNoneLine("parent");
+      lineage.branch = IdOrNoneLine("branch");
+      manifest_.metadata.lineage = std::move(lineage);
+    }
     manifest_.metadata.step = NumberLine("step", 0, kMostSteps);
+  }
+
+  void ReadHead() {
+    ReadIdentity();
     manifest_.metadata.samples = NumberLine("samples", 0, kMostCount);
     manifest_.ranks = static_cast<int>(NumberLine("ranks", 1, kMostRanks));
     manifest_.mesh = Line("mesh");
@@ -107,6 +128,8 @@ class ManifestReader {
     if (manifest_.metadata.losses.size() > kMostLosses) Fail(fmt::format("more than {} losses", kMostLosses));
     EndLine();
     if (NextIs("proof")) ReadProof();
+    if (!manifest_.metadata.proof && AlwaysProves(manifest_.metadata.version))
+      Fail(fmt::format("the proof is missing, which version {} always writes", manifest_.metadata.version));
     if (NextIs("data")) ReadData();
   }
 
@@ -136,7 +159,7 @@ class ManifestReader {
     Key("file");
     ManifestFile file;
     file.name = Field();
-    if (file.name != "deck.toml" && file.name != "master.h5" && !IsShardName(file.name))
+    if (file.name == "MANIFEST" || !IsCheckpointFile(file.name))
       Fail(fmt::format("'{}' is no file of a checkpoint", file.name));
     file.bytes = Number(0, kMostBytes);
     file.crc = Hex();
@@ -271,6 +294,21 @@ class ManifestReader {
     Space();
     return Until(" \n");
   }
+  std::string IdLine(std::string_view key) {
+    Key(key);
+    std::string id = Field();
+    if (!IsCheckpointId(id)) Fail(fmt::format("{} is not 32 hex digits", key));
+    EndLine();
+    return id;
+  }
+  /// Empty: none.
+  std::string IdOrNoneLine(std::string_view key) {
+    Key(key);
+    std::string id = Field();
+    if (id != "none" && !IsCheckpointId(id)) Fail(fmt::format("{} is neither 32 hex digits nor none", key));
+    EndLine();
+    return id == "none" ? "" : id;
+  }
   /// "KEY any text".
   std::string Line(std::string_view key) {
     Key(key);
@@ -326,6 +364,16 @@ class ManifestReader {
 };
 
 }  // namespace
+
+bool IsCheckpointId(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+bool IsCheckpointFile(std::string_view name) {
+  return name == "MANIFEST" || name == "deck.toml" || name == "master.h5" || IsShardName(name);
+}
+
+ManifestHead ParseManifestHead(std::string_view text, std::string_view where) { return ManifestReader(text, where).ReadHeadAlone(); }
 
 Manifest ParseManifest(std::string_view text, std::string_view where) { return ManifestReader(text, where).Read(); }
 

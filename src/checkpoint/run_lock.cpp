@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,16 @@ std::string ReadHolder(int file) {
   return text;
 }
 
+std::string PathOf(const std::string& dir) { return dir + "/run.lock"; }
+
+/// The open file is still the one of that path. What cannot be looked at counts as still there.
+bool IsAt(const std::string& path, int file) {
+  struct stat open {}, there {};
+  if (::fstat(file, &open) != 0) return true;
+  if (::lstat(path.c_str(), &there) != 0) return errno != ENOENT;
+  return open.st_dev == there.st_dev && open.st_ino == there.st_ino;
+}
+
 /// For people only: a lock without its text still locks.
 void WriteHolder(int file, const std::string& text) {
   if (::ftruncate(file, 0) != 0 || ::pwrite(file, text.data(), text.size(), 0) < 0) return;
@@ -45,24 +56,47 @@ void WriteHolder(int file, const std::string& text) {
 
 }  // namespace
 
-RunLock::RunLock(const std::string& dir) {
-  const std::string path = dir + "/run.lock";
-  std::filesystem::create_directories(dir);
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
-  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
-    const int cause = errno;
-    const std::string holder = ReadHolder(file);
-    if (cause == EWOULDBLOCK) {
-      ::close(file);
-      throw UserError(ExitStatus::kFault, fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
-                                                      dir, holder.empty() ? "it is only starting" : holder));
+bool RunLock::Take() {
+  const std::string path = PathOf(dir_);
+  while (true) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
+    if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+      const int cause = errno;
+      if (cause == EWOULDBLOCK) {
+        left_by_ = ReadHolder(file);
+        ::close(file);
+        return false;
+      }
+      spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path, std::strerror(cause));
     }
-    spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path, std::strerror(cause));
+    if (!IsAt(path, file)) {  // it was removed in between: that lock keeps nobody out
+      ::close(file);
+      continue;
+    }
+    if (file_ >= 0) ::close(file_);
+    file_ = file;
+    return true;
   }
-  file_ = file;
-  left_by_ = ReadHolder(file);
-  WriteHolder(file, Holder() + "\n");
+}
+
+RunLock::RunLock(const std::string& dir) : dir_(dir) {
+  std::filesystem::create_directories(dir);
+  if (!Take())
+    throw UserError(ExitStatus::kFault, fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
+                                                    dir, left_by_.empty() ? "it is only starting" : left_by_));
+  left_by_ = ReadHolder(file_);
+  WriteHolder(file_, Holder() + "\n");
+}
+
+std::string RunLock::WhyLost() {
+  if (file_ < 0 || IsAt(PathOf(dir_), file_)) return "";
+  if (!Take())
+    return fmt::format("{}: run.lock was removed, and another run has taken the directory ({}): this one ends, and saves nothing more", dir_,
+                       left_by_.empty() ? "it is only starting" : left_by_);
+  spdlog::warn("{}: run.lock was removed; it is there again", dir_);
+  WriteHolder(file_, Holder() + "\n");
+  return "";
 }
 
 RunLock::~RunLock() {
@@ -71,9 +105,11 @@ RunLock::~RunLock() {
   ::close(file_);
 }
 
-RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1)), left_by_(std::move(other.left_by_)) {}
+RunLock::RunLock(RunLock&& other) noexcept
+    : dir_(std::move(other.dir_)), file_(std::exchange(other.file_, -1)), left_by_(std::move(other.left_by_)) {}
 
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(dir_, other.dir_);
   std::swap(file_, other.file_);
   std::swap(left_by_, other.left_by_);
   return *this;

@@ -53,12 +53,11 @@ class Saver {
     id_ = FromRankZero(world_, ExitStatus::kFault, [this] { return Begin(); });
     const std::vector<std::string> reports = world_.Gather(Attempt([this] { return WriteOwn(); }));
     std::istringstream outcome(FromRankZero(world_, ExitStatus::kFault, [&] { return Finish(reports); }));
-    SaveResult result{checkpoints_dir_ + "/" + StepName(metadata_.step), 0, 0, MillisecondsSince(start), {}};
+    SaveResult result{checkpoints_dir_ + "/" + StepName(metadata_.step), id_, 0, 0, MillisecondsSince(start), settled_};
     outcome >> result.bytes >> std::ws;
     for (std::string warning; std::getline(outcome, warning);) result.warnings.push_back(warning);
     if (world_.Rank() == 0)
-      for (std::string& warning : Prune(Directory(checkpoints_dir_), metadata_.step, keep, id_))
-        result.warnings.push_back(std::move(warning));
+      for (std::string& warning : Prune(Directory(checkpoints_dir_), id_, keep)) result.warnings.push_back(std::move(warning));
     result.blocked_ms = MillisecondsSince(start);
     return result;
   }
@@ -66,11 +65,11 @@ class Saver {
   std::string TemporaryPath() const { return checkpoints_dir_ + "/" + TemporaryName(metadata_.step, id_); }
 
   /// Rank 0: makes the temporary directory; returns the id.
-  std::string Begin() const {
+  std::string Begin() {
     FaultPoint("begin", checkpoints_dir_);
     fs::create_directories(checkpoints_dir_);
     const Directory checkpoints(checkpoints_dir_);
-    Settle(checkpoints);
+    settled_ = Settle(checkpoints);
     int64_t bytes = static_cast<int64_t>(metadata_.deck.size());
     for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(Dtype::kF32);
     RequireSpace(checkpoints_dir_, bytes);
@@ -119,7 +118,7 @@ class Saver {
       return outcome;
     } catch (...) {
       std::error_code ignored;
-      fs::remove_all(TemporaryPath(), ignored);
+      Attempt([&] { return RemoveCheckpointFiles(TemporaryPath()), ""; });
       fs::remove(checkpoints_dir_ + "/latest-" + id_, ignored);
       throw;
     }
@@ -178,6 +177,7 @@ class Saver {
   std::vector<Piece> pieces_;
   std::map<std::string, void*> local_;
   std::string id_;
+  std::vector<std::string> settled_;  ///< rank 0: what Settle warned of
 };
 
 }  // namespace

@@ -108,10 +108,10 @@ std::vector<LocalTensor> Saver::Copy() const {
   return copies;
 }
 
-SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world) const {
+SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world, int64_t keep) const {
   SaveOutcome outcome{metadata.step, false, {}, {}};
   try {
-    outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, options_.keep);
+    outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);
     outcome.committed = true;
   } catch (const UserError& error) {
     outcome.reasons = error.messages();
@@ -121,21 +121,23 @@ SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor
   return outcome;
 }
 
-void Saver::Save(Metadata metadata) {
+void Saver::Save(Metadata metadata, int64_t keep) {
   const Clock::time_point start = Clock::now();
   Wait();
+  metadata.lineage = lineage_;
+  if (keep == 0) keep = options_.keep;
   FaultPoint("copy");
   unread_ = true;
   if (!Asynchronous()) {
     std::vector<LocalTensor> local;
     for (const Staged& piece : pieces_) local.push_back(piece.tensor);
-    in_flight_ = Write(metadata, staging_ == nullptr ? local : Copy(), world_);
+    in_flight_ = Write(metadata, staging_ == nullptr ? local : Copy(), world_, keep);
     blocked_ms_ = MillisecondsSince(start);
     return;
   }
   busy_ = true;
-  writer_ = std::thread([this, metadata = std::move(metadata), local = Copy()] {
-    in_flight_ = Write(metadata, local, *writers_);
+  writer_ = std::thread([this, metadata = std::move(metadata), local = Copy(), keep] {
+    in_flight_ = Write(metadata, local, *writers_, keep);
     busy_ = false;
   });
   blocked_ms_ = MillisecondsSince(start);
@@ -151,6 +153,7 @@ void Saver::Wait() {
   if (!unread_) return;
   unread_ = false;
   in_flight_.result.blocked_ms = blocked_ms_;
+  if (in_flight_.committed) lineage_.parent = in_flight_.result.id;
   ended_.push_back(std::move(in_flight_));
 }
 

@@ -168,12 +168,21 @@ class Training {
       if (!Guarded(record)) continue;
       ending_->StepTook(record.step_ms);
       const Boundary boundary = AtBoundary();
-      if (Quiet() && (Last() || stopped_ || checkpoints_->Due(step_) || (boundary.save && !boundary.saving)))
-        record.checkpoint_ms = watch_->During(Activity::kSaving, [&] { return checkpoints_->Save(step_, losses_); });
+      owed_ = owed_ || checkpoints_->Due(step_);
+      if (Quiet() && (Last() || stopped_ || owed_ || (boundary.save && !boundary.saving))) Save(record);
       report_->Step(record);
       checkpoints_->Report();
       if (Last() || (!stopped_ && ValidatesAfter(step_))) Validate();
     }
+  }
+  /// Weights may be finite and yet wrecked; a step that is left out is the first sign of it. So between it and the next finite one nothing
+  /// is saved, unless the run ends.
+  void Save(StepRecord& record) {
+    const bool end = Last() || stopped_;
+    owed_ = skipped_ && !end;
+    if (owed_) return;
+    const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
+    record.checkpoint_ms = watch_->During(Activity::kSaving, [&] { return checkpoints_->Save(step_, losses_, moment); });
   }
   /// No step is under way: the state is that after `step_`.
   bool Quiet() const { return under_way_.empty(); }
@@ -181,7 +190,7 @@ class Training {
   bool MayBegin() const {
     if (Quiet()) return true;
     const int64_t last = under_way_.back().step;
-    return !held_ && last < deck().run.steps && std::ssize(under_way_) <= programs_->train().executor->StepsAhead() &&
+    return !held_ && !owed_ && last < deck().run.steps && std::ssize(under_way_) <= programs_->train().executor->StepsAhead() &&
            !checkpoints_->Due(last) && !ValidatesAfter(last);
   }
   /// A save that the clock or a person asks for is put off while another is in flight: it would only make training wait. A save or
@@ -263,6 +272,7 @@ class Training {
   /// False if the step was given up. The update read `apply`: what is not finite has changed no weight.
   bool Guarded(const StepRecord& record) {
     const Guard::Verdict verdict = guard_->Judge(record.loss, record.grad_norm);
+    skipped_ = verdict == Guard::Verdict::kSkip;
     if (verdict == Guard::Verdict::kFinite) {
       losses_.push_back(record.loss);
       if (losses_.size() > 100) losses_.erase(losses_.begin());
@@ -352,6 +362,8 @@ class Training {
   double last_step_ms_ = 0;
   bool held_ = false;  ///< a save or the end waits for the steps under way
   bool stopped_ = false;
+  bool skipped_ = false;  ///< the guard left the last step out
+  bool owed_ = false;     ///< a checkpoint is due, or was after a step left out
 };
 
 }  // namespace

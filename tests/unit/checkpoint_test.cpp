@@ -33,6 +33,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StrEq;
 
+const std::string kDead = "0123456789abcdef0123456789abcdef";
 constexpr Degrees k111 = {1, 1, 1, 1, 1}, k222 = {2, 2, 1, 1, 2};
 
 void FlipByte(const std::string& path, int64_t offset) {
@@ -223,7 +224,10 @@ TEST(ManifestText, RefusesWhatIsMalformed) {
     const char *from, *to, *says;
   };
   const std::vector<Case> cases = {
-      {"espalier-checkpoint 1", "espalier-checkpoint 2", "M:1: format '2' is not known here"},
+      {"espalier-checkpoint 1", "espalier-checkpoint 3", "M:1: format '3' is not known here"},
+      {"espalier-checkpoint 1", "espalier-checkpoint 2", "M:3: expected 'parent'"},
+      {"version 0.1.0", "version 0.2.0", "M:10: the proof is missing, which version 0.2.0 always writes"},
+      {"version 0.1.0", "version 1.0", "the proof is missing, which version 1.0 always writes"},
       {"espalier-checkpoint", "espalier", "M:1: not a checkpoint's MANIFEST"},
       {"id 0123", "id 012", "M:2: id is not 32 hex digits"},
       {"id 0123", "id 012X", "id is not 32 hex digits"},
@@ -279,6 +283,33 @@ TEST(ManifestText, RefusesWhatIsMalformed) {
     ASSERT_NE(at, std::string::npos) << c.from;
     changed.replace(at, std::strlen(c.from), c.to);
     EXPECT_THAT(Refusal([&] { ParseManifest(Sealed(changed), "M"); }), HasSubstr(c.says)) << c.from << " -> " << c.to;
+  }
+}
+
+TEST(ManifestText, H7NamesParentAndBranch) {
+  Manifest manifest = SmallManifest();
+  manifest.metadata.lineage = Lineage{kDead, ""};
+  manifest.metadata.version = "0.3.1";
+  manifest.metadata.proof = Proof{2.5f, "bf16", 0x17c94d01};
+  const std::string text = Print(manifest), body = text.substr(0, text.size() - 13);
+  EXPECT_THAT(text, ::testing::StartsWith("espalier-checkpoint 2\nid 0123456789abcdef0123456789abcdef\nparent " + kDead + "\nbranch none\nstep 12\n"));
+  EXPECT_EQ(Print(ParseManifest(text, "M")), text);
+  EXPECT_EQ(ParseManifest(text, "M").metadata.lineage, (Lineage{kDead, ""}));
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string other = body;
+    return Sealed(other.replace(other.find(from), from.size(), to));
+  };
+  EXPECT_EQ(ParseManifest(changed("branch none", "branch " + kDead), "M").metadata.lineage->branch, kDead);
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("parent 0", "parent x"), "M"); }), HasSubstr("M:3: parent is neither 32 hex digits nor none"));
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("branch none", "branch nobody"), "M"); }), HasSubstr("M:4: branch is neither"));
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("branch none\n", ""), "M"); }), HasSubstr("M:4: expected 'branch'"));
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("proof 2.5 bf16 17c94d01\n", ""), "M"); }), HasSubstr("the proof is missing"));
+  for (const std::string& whole : {text, Print(SmallManifest())}) {
+    const ManifestHead head = ParseManifestHead(whole.substr(0, kMostHeadBytes), "M");
+    EXPECT_EQ(head.id, manifest.id);
+    EXPECT_EQ(head.step, 12);
+    EXPECT_EQ(head.lineage, ParseManifest(whole, "M").metadata.lineage);
+    EXPECT_THROW(ParseManifestHead(whole.substr(0, 60), "M"), UserError);
   }
 }
 
@@ -635,8 +666,8 @@ TEST_F(CheckpointTest, MissingTruncatedAndSwappedFilesAreNamed) {
 // --------------------------------------------------------------------------------------------
 
 TEST_F(CheckpointTest, KeepsTheNewestAndCleansUp) {
-  fs::create_directories(Dir() + "/tmp-00000001-dead/x");
-  fs::create_directories(Dir() + "/del-00000001-dead");
+  fs::create_directories(Dir() + "/tmp-00000001-" + kDead);
+  fs::create_directories(Dir() + "/del-00000001-" + kDead);
   fs::create_directories(Dir() + "/mine");
   for (int64_t step : {10, 20, 30, 40}) SaveAt(k111, step, static_cast<uint64_t>(step), 2);
   EXPECT_THAT(Names(Dir()), ElementsAre("latest", "mine", "step-00000030", "step-00000040"));
@@ -745,6 +776,151 @@ TEST_F(CheckpointTest, BrokenCallsAreFound) {
   EXPECT_THAT(Names(Dir()), IsEmpty());
   tensors.push_back(tensors[0]);
   EXPECT_THROW(PlanPieces(tensors, Mesh()), InvariantError);
+}
+
+// --- only our own files
+// -------------------------------------------------------------------------------------------------------
+
+TEST_F(CheckpointTest, H5OnlyExactNamesAreRemoved) {
+  const std::vector<std::string> mine = {"latest-best", "tmp-notes.txt", "del-me", "tmp-mine", "tmp-00000001-dead", "del-1-" + kDead, "latest-" + kDead + ".txt",
+                                         "tmp-000000001-" + kDead, "kept-" + kDead, "step-000000004", "step-4", "step-00000004.bak"};
+  for (const std::string& name : mine) {
+    fs::create_directories(Dir() + "/" + name + "/deep");
+    WriteBytes(Dir() + "/" + name + "/deep/shard-00000.h5", name);
+  }
+  fs::create_directories(Dir() + "/elsewhere");
+  WriteBytes(Dir() + "/elsewhere/shard-00000.h5", "x");
+  fs::create_directory_symlink(Dir() + "/elsewhere", Dir() + "/tmp-00000002-" + kDead);
+  fs::create_directories(Dir() + "/tmp-00000001-" + kDead + "/mine");
+  WriteBytes(Dir() + "/tmp-00000001-" + kDead + "/shard-00000.h5", "x");
+  for (int64_t step : {10, 20, 30}) SaveAt(k111, step, 1, 1);
+  for (const std::string& name : mine) EXPECT_EQ(ReadBytes(Dir() + "/" + name + "/deep/shard-00000.h5"), name);
+  EXPECT_TRUE(fs::exists(Dir() + "/tmp-00000002-" + kDead + "/shard-00000.h5"));
+  // What a dead save left goes, but not what somebody put there.
+  EXPECT_THAT(Names(Dir() + "/tmp-00000001-" + kDead), ElementsAre("mine"));
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(30)));
+}
+
+/// Warnings of a save.
+std::vector<std::string> WarningsAt(const std::string& dir, int64_t step, int64_t keep) {
+  const std::vector<StateTensor> tensors = TestTensors(k111);
+  SelfWorld world;
+  RankState state(tensors, Mesh(), 0);
+  state.Fill(static_cast<uint64_t>(step));
+  return Save(dir, TestMetadata(step), tensors, state.Local(), Mesh(), world, keep).warnings;
+}
+
+TEST_F(CheckpointTest, H5RetentionLeavesWhatIsNotOurs) {
+  for (int64_t step : {10, 20, 30, 40}) SaveAt(k111, step, 1, 9);
+  fs::create_directory(Step(10) + "/results");
+  WriteBytes(Step(10) + "/results/eval.csv", "4.2");
+  FlipByte(Step(20) + "/MANIFEST", 300);  // ours? nobody can tell
+  fs::rename(Step(30), Dir() + "/archive");
+  fs::create_directory_symlink(Dir() + "/archive", Step(30));
+  const std::vector<std::string> warnings = WarningsAt(Dir(), 50, 1);
+  EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("step-00000030 is not removed"), HasSubstr("not a directory")),
+                                    AllOf(HasSubstr("step-00000020 is not removed"), HasSubstr("damaged")),
+                                    AllOf(HasSubstr("step-00000010 is not removed"), HasSubstr("it holds results"))));
+  EXPECT_THAT(Names(Dir()), ElementsAre("archive", "latest", "step-00000010", "step-00000020", "step-00000030", "step-00000050"));
+  EXPECT_EQ(ReadBytes(Step(10) + "/results/eval.csv"), "4.2");
+  EXPECT_THAT(LoadState(Dir() + "/archive", k111, 1), Each(StrEq("")));
+}
+
+TEST_F(CheckpointTest, H5ANameThatIsTakenIsMovedAside) {
+  fs::create_directories(Step(10) + "/results");  // no MANIFEST
+  WriteBytes(Step(10) + "/results/eval.csv", "4.2");
+  SaveAt(k111, 20, 1, 9);
+  fs::create_directory(Step(20) + "/results");  // a checkpoint with something else in it
+  fs::create_directories(Step(30));
+  WriteBytes(Step(30) + "/MANIFEST", "of another program\n");
+  fs::create_symlink(Dir() + "/nowhere", Step(40));
+  fs::create_directory(Dir() + "/latest-old");
+  fs::remove(Dir() + "/latest");
+  fs::create_directory(Dir() + "/latest");
+  std::vector<std::string> aside;
+  for (int64_t step : {10, 20, 30, 40}) {
+    const std::vector<std::string> warnings = WarningsAt(Dir(), step, 1);
+    ASSERT_FALSE(warnings.empty());
+    EXPECT_THAT(warnings.front(), AllOf(HasSubstr(StepName(step) + " is now kept-"), HasSubstr("a checkpoint has taken its name")));
+    EXPECT_EQ(warnings.size(), step == 10 ? 2u : 1u) << warnings.back();  // `latest` too
+    EXPECT_EQ(FindLatest(Dir()), Step(step));
+    EXPECT_THAT(LoadState(Step(step), k111, static_cast<uint64_t>(step)), Each(StrEq("")));
+    aside.push_back(Dir() + "/kept-" + StepName(step).substr(5) + "-" + ReadManifest(Step(step)).id);
+  }
+  EXPECT_EQ(ReadBytes(aside[0] + "/results/eval.csv"), "4.2");
+  EXPECT_THAT(LoadState(aside[1], k111, 1), Each(StrEq("")));
+  EXPECT_EQ(ReadBytes(aside[2] + "/MANIFEST"), "of another program\n");
+  EXPECT_TRUE(fs::is_symlink(aside[3]));
+  EXPECT_TRUE(fs::is_directory(Dir() + "/latest-old"));
+  EXPECT_EQ(ReadBytes(Dir() + "/latest"), "step-00000040\n");
+}
+
+// --- lineage
+// ------------------------------------------------------------------------------------------------------------------
+
+/// Saves as a run does; returns the id.
+std::string SaveAfter(const std::string& dir, int64_t step, const std::string& parent, int64_t keep = 9, const std::string& branch = "") {
+  const std::vector<StateTensor> tensors = TestTensors(k111);
+  SelfWorld world;
+  RankState state(tensors, Mesh(), 0);
+  state.Fill(static_cast<uint64_t>(step));
+  Metadata metadata = TestMetadata(step);
+  metadata.lineage = Lineage{parent, branch};
+  const SaveResult saved = Save(dir, metadata, tensors, state.Local(), Mesh(), world, keep);
+  EXPECT_THAT(saved.warnings, IsEmpty());
+  return saved.id;
+}
+
+TEST_F(CheckpointTest, H7RetentionAndFallbackFollowTheLine) {
+  std::string id;
+  std::map<int64_t, std::string> ids;
+  for (int64_t step : {10, 20, 30, 40, 50}) ids[step] = id = SaveAfter(Dir(), step, id);
+  const std::string on_28 = SaveAfter(Dir(), 28, ids[20], 2, ids[20]);
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(28), Step(20)));
+  EXPECT_THAT(FindAbandoned(Dir(), on_28), ElementsAre(Step(30), Step(40), Step(50)));
+  const std::string on_35 = SaveAfter(Dir(), 35, on_28, 2, ids[20]);
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35), Step(28)));  // and not 30, which is of the branch that was left
+  EXPECT_THAT(FindAbandoned(Dir(), on_35), ElementsAre(Step(30), Step(40), Step(50)));
+  EXPECT_THAT(FindLine(Dir(), ids[50]), ElementsAre(Step(50), Step(40), Step(30)));
+  EXPECT_THAT(FindLine(Dir(), kDead), IsEmpty());
+  // Damage beyond the first lines of the latest MANIFEST leaves its line known.
+  FlipByte(Step(35) + "/MANIFEST", 400);
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35), Step(28)));
+  // Where its line is lost too, or `latest`, nobody guesses.
+  FlipByte(Step(35) + "/MANIFEST", 1);
+  EXPECT_THAT(Refusal([&] { FindCheckpoints(Dir()); }), AllOf(HasSubstr("step-00000035 is the latest and its MANIFEST cannot be read"),
+                                                              HasSubstr("step-00000050, step-00000028"), HasSubstr("-r " + Dir() + "/STEP")));
+  fs::remove(Dir() + "/latest");
+  EXPECT_THAT(Refusal([&] { FindCheckpoints(Dir()); }), HasSubstr("`latest` names no checkpoint"));
+  fs::remove_all(Step(28));
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(50), Step(40), Step(30)));
+}
+
+TEST_F(CheckpointTest, H7OneLineNeedsNoLatest) {
+  std::string id;
+  for (int64_t step : {10, 20, 30}) id = SaveAfter(Dir(), step, id);
+  fs::remove(Dir() + "/latest");
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(30), Step(20), Step(10)));
+  WriteBytes(Dir() + "/latest", "step-00000030\n");
+  FlipByte(Step(30) + "/MANIFEST", 25);
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(30), Step(20), Step(10)));
+}
+
+TEST_F(CheckpointTest, H7CheckpointsOfOlderVersionsAreOneLineByStep) {
+  for (int64_t step : {10, 20, 30}) SaveAt(k111, step, 1, 9);  // format 1
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(30), Step(20), Step(10)));
+  const std::string after = SaveAfter(Dir(), 25, ReadManifest(Step(20)).id);
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(25), Step(20), Step(10)));
+  EXPECT_THAT(FindAbandoned(Dir(), after), ElementsAre(Step(30)));
+  SaveAfter(Dir(), 40, after, 2);
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(40), Step(25)));
+  EXPECT_THAT(Names(Dir()), ElementsAre("latest", "step-00000025", "step-00000030", "step-00000040"));
+}
+
+TEST_F(CheckpointTest, H7ARunThatBeginsAnewDoesNotCountTheOldOnes) {
+  for (int64_t step : {10, 20}) SaveAfter(Dir(), step, "", 1);
+  EXPECT_THAT(Names(Dir()), ElementsAre("latest", "step-00000010", "step-00000020"));
+  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(20)));
 }
 
 }  // namespace

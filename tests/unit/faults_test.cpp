@@ -6,9 +6,12 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <latch>
 #include <numeric>
@@ -367,12 +370,39 @@ TEST_F(Faults, ADeadReplacementIsUndone) {
   ASSERT_THAT(SaveState(Dir(), kTwo, 10, 1), Each(StrEq("")));
   ASSERT_THAT(SaveState(Dir(), kTwo, 20, 2), Each(StrEq("")));
   // Where entries cannot be exchanged, a run may end between the two renames.
-  fs::rename(Step(20), Dir() + "/del-00000020-abc");
-  fs::create_directory(Dir() + "/tmp-00000020-abc");
-  fs::create_directory(Dir() + "/del-00000030-abc");
+  const std::string id = "0123456789abcdef0123456789abcdef";
+  fs::rename(Step(20), Dir() + "/del-00000020-" + id);
+  fs::create_directory(Dir() + "/tmp-00000020-" + id);
+  fs::create_directory(Dir() + "/del-00000030-" + id);
   SettleCheckpoints(Dir());
   EXPECT_THAT(Names(Dir()), ElementsAre("latest", "step-00000010", "step-00000020"));
   EXPECT_THAT(LoadState(Step(20), kOne, 2), Each(StrEq("")));
+  // The same for what was moved aside.
+  fs::create_directory(Dir() + "/kept-00000030-" + id);
+  WriteBytes(Dir() + "/kept-00000030-" + id + "/notes.txt", "x");
+  fs::create_directory(Dir() + "/tmp-00000030-" + id);
+  SettleCheckpoints(Dir());
+  EXPECT_THAT(Names(Dir()), ElementsAre("latest", "step-00000010", "step-00000020", "step-00000030"));
+  EXPECT_THAT(Names(Step(30)), ElementsAre("notes.txt"));
+}
+
+/// Calls that a signal interrupts, by the number that are still to come; fsync of directories that the file system refuses.
+int interrupted_fsyncs = 0, interrupted_fallocates = 0, refused_directories = 0;
+
+TEST_F(Faults, InterruptedCallsAreCalledAgain) {
+  interrupted_fsyncs = interrupted_fallocates = 50;
+  EXPECT_THAT(SaveState(Dir(), kOne, 10, 1), Each(StrEq("")));
+  EXPECT_EQ(interrupted_fsyncs, 0);
+  EXPECT_EQ(interrupted_fallocates, 0);
+  EXPECT_THAT(LoadState(Step(10), kTwo, 1), Each(StrEq("")));
+}
+
+TEST_F(Faults, DirectoriesThatCannotBeSyncedFailNoSave) {
+  refused_directories = 1000;
+  EXPECT_THAT(SaveState(Dir(), kOne, 10, 1), Each(StrEq("")));
+  EXPECT_LT(refused_directories, 1000);
+  refused_directories = 0;
+  EXPECT_THAT(LoadState(Step(10), kTwo, 1), Each(StrEq("")));
 }
 
 // --- full disks
@@ -581,5 +611,36 @@ TEST_F(Faults, ASecondRunIsRefusedAndADeadOnesLockTakenOver) {
   EXPECT_THAT(RunLock(dir).left_by(), HasSubstr(fmt::format("process {}", child)));
 }
 
+TEST_F(Faults, ARemovedLockIsNoticed) {
+  const std::string dir = Dir() + "/run";
+  RunLock first(dir);
+  EXPECT_EQ(first.WhyLost(), "");
+  fs::remove(dir + "/run.lock");
+  EXPECT_EQ(first.WhyLost(), "");  // nobody else: it is made again
+  EXPECT_THAT(Refusal([&] { RunLock second(dir); }), HasSubstr("another run is in this directory"));
+  fs::remove(dir + "/run.lock");
+  {
+    RunLock second(dir);
+    EXPECT_THAT(first.WhyLost(), AllOf(HasSubstr("another run has taken the directory (host "), HasSubstr("this one ends")));
+    EXPECT_EQ(second.WhyLost(), "");
+  }
+  EXPECT_EQ(first.WhyLost(), "");  // it has ended
+  EXPECT_THAT(Refusal([&] { RunLock third(dir); }), HasSubstr("another run is in this directory"));
+}
+
 }  // namespace
 }  // namespace espalier
+
+// The linker takes these in place of the C library's.
+extern "C" int fsync(int file) {
+  struct stat status {};
+  if (espalier::interrupted_fsyncs > 0) return --espalier::interrupted_fsyncs, errno = EINTR, -1;
+  if (espalier::refused_directories > 0 && ::fstat(file, &status) == 0 && S_ISDIR(status.st_mode))
+    return --espalier::refused_directories, errno = EINVAL, -1;
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
+
+extern "C" int fallocate(int file, int mode, off_t offset, off_t bytes) {
+  if (espalier::interrupted_fallocates > 0) return --espalier::interrupted_fallocates, errno = EINTR, -1;
+  return static_cast<int>(::syscall(SYS_fallocate, file, mode, offset, bytes));
+}

@@ -46,6 +46,7 @@ struct LocalTensor {
 
 struct SaveResult {
   std::string dir;                    ///< the committed directory
+  std::string id;                     ///< of its MANIFEST
   int64_t bytes = 0;                  ///< of all its files
   double blocked_ms = 0;              ///< how long this rank was kept from training
   double committed_ms = 0;            ///< from the call to the commit
@@ -56,7 +57,7 @@ struct SaveResult {
 /// touching half-written files at exit. Done by the first save if it was not called.
 void InitializeStorage();
 
-/// Saves as `checkpoints_dir`/step-NNNNNNNN and keeps the newest `keep` (>= 1) up to this step. Collective: every rank
+/// Saves as `checkpoints_dir`/step-NNNNNNNN and keeps the newest `keep` (>= 1) of this one and those that it came from. Collective: every rank
 /// passes all `tensors` of all stages in the same order, and its own pieces, which lie on the host. Each element is written once. Throws the
 /// same UserError (kFault) on every rank if any rank fails; then nothing was committed and older checkpoints are
 /// untouched.
@@ -89,9 +90,16 @@ void SettleCheckpoints(const std::string& checkpoints_dir);
 /// "step-00001200".
 std::string StepName(int64_t step);
 
-/// Committed checkpoints, best first, as paths: the latest, then those of smaller steps, newest first. The latest is
-/// what `latest` names; without a usable one, the largest step.
+/// Committed checkpoints, best first, as paths: the latest, then those that it came from, newest first; never one of another
+/// branch. The latest is what `latest` names; without a usable one, the last of the only branch there is. Throws UserError (kData) if
+/// there are several then.
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir);
+
+/// The checkpoint `id` of the directory and those that it came from, newest first, as paths; none if it is not there.
+std::vector<std::string> FindLine(const std::string& checkpoints_dir, const std::string& id);
+
+/// The committed checkpoints that `id` did not come from, smallest step first, as paths.
+std::vector<std::string> FindAbandoned(const std::string& checkpoints_dir, const std::string& id);
 
 /// The directory that `latest` names if that is one of a step but holds no MANIFEST: a checkpoint that lost it.
 std::optional<std::string> LatestWithoutManifest(const std::string& checkpoints_dir);

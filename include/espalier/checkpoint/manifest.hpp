@@ -27,6 +27,13 @@ struct DataSeen {
   bool operator==(const DataSeen&) const = default;
 };
 
+/// Where a checkpoint comes from. Retention and restarts follow it.
+struct Lineage {
+  std::string parent;  ///< id of the checkpoint that the run loaded or saved before this one; empty: none
+  std::string branch;  ///< id of the checkpoint that the run was told to start from (-r DIR); empty: none
+  bool operator==(const Lineage&) const = default;
+};
+
 /// What a checkpoint says of the run beside its tensors.
 struct Metadata {
   int64_t step = 0;            ///< steps done
@@ -37,6 +44,7 @@ struct Metadata {
   std::string deck;            ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
   std::optional<Proof> proof = {};  ///< none in checkpoints of version 0.1
   std::optional<DataSeen> data = {};  ///< none in checkpoints before 0.3.1
+  std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
 };
 
 /// One file of a checkpoint.
@@ -80,6 +88,23 @@ struct Manifest {
 
 /// The text; its last line holds the CRC-32C of all before. ParseManifest(Print(m)) prints the same text.
 std::string Print(const Manifest& manifest);
+
+/// What the first lines of a MANIFEST say.
+struct ManifestHead {
+  std::string id;
+  int64_t step = 0;
+  std::optional<Lineage> lineage;
+};
+
+/// Reads the first lines alone, from at least kMostHeadBytes of the text or all of it, without its checksum. Throws as ParseManifest.
+ManifestHead ParseManifestHead(std::string_view text, std::string_view where);
+inline constexpr int64_t kMostHeadBytes = 256;
+
+/// True for 32 hex digits.
+bool IsCheckpointId(std::string_view text);
+
+/// True for the names that a checkpoint's files have: MANIFEST, deck.toml, master.h5, shard-NNNNN.h5.
+bool IsCheckpointFile(std::string_view name);
 
 /// Reads a MANIFEST strictly: checksum first, every number bounded, every name by its pattern, pieces tile their
 /// tensors and lie apart within their files. Throws UserError (kData): "WHERE:LINE: what".

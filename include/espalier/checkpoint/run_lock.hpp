@@ -18,9 +18,17 @@ class RunLock {
   RunLock& operator=(RunLock&& other) noexcept;
 
   /// What the holder before left if it did not end by itself ("host a, process 12, since ..."); else empty.
+  /// Why the directory is no longer this run's: the file was removed and another run has made a new one; empty if it is. A
+  /// file that was only removed is made again.
+  std::string WhyLost();
+
   const std::string& left_by() const { return left_by_; }
 
  private:
+  /// False if another run holds it.
+  bool Take();
+
+  std::string dir_;
   int file_ = -1;
   std::string left_by_;
 };

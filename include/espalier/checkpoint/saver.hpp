@@ -49,9 +49,15 @@ class Saver {
   const std::string& refusal() const { return refusal_; }
   int64_t staging_bytes() const { return staging_ == nullptr ? 0 : staging_->bytes(); }
 
-  /// Saves the state as it is now. Collective. Waits for the save before it, copies, and returns while the copy is
+  /// The checkpoint that the state was loaded from, and the one that the run was told to start from; empty: none. The next save
+  /// names both, and what comes after it names it.
+  void Follow(Lineage lineage) { lineage_ = std::move(lineage); }
+  /// Id of the checkpoint that was followed or committed last.
+  const std::string& parent() const { return lineage_.parent; }
+
+  /// Saves the state as it is now; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the save before it, copies, and returns while the copy is
   /// written; afterwards the state may change. Never throws what failed in the save: that is its outcome.
-  void Save(Metadata metadata);
+  void Save(Metadata metadata, int64_t keep = 0);
   /// A save of this rank is not yet finished.
   bool Busy() const { return busy_; }
   /// Outcomes of the saves that have ended since the last call, in their order.
@@ -76,7 +82,7 @@ class Saver {
   void Place();
   void MakeRoom(int ranks_on_node);
   std::vector<LocalTensor> Copy() const;
-  SaveOutcome Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world) const;
+  SaveOutcome Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world, int64_t keep) const;
 
   const Options options_;
   const std::vector<StateTensor>& tensors_;
@@ -88,6 +94,7 @@ class Saver {
   int64_t bytes_ = 0;  ///< of the staging buffer
   std::unique_ptr<Arena> staging_;
   bool asynchronous_ = false;
+  Lineage lineage_;
   std::string refusal_;
 
   std::atomic<bool> busy_ = false;

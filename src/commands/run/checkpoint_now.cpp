@@ -1,6 +1,9 @@
 #include "commands/run/checkpoint_now.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <system_error>
+#include <utility>
 
 namespace espalier {
 
@@ -26,9 +29,12 @@ void CheckpointNow::Begun(int64_t step) {
 
 void CheckpointNow::Committed(int64_t step) {
   if (!asked_ || step < step_ || Touched() != asked_) return;
-  std::error_code ignored;
-  fs::remove(file_, ignored);
-  asked_.reset();
+  std::error_code error;
+  fs::remove(file_, error);
+  if (!error)
+    asked_.reset();
+  else if (!std::exchange(said_, true))
+    spdlog::warn("{} cannot be removed ({}): it asks for no further checkpoint until it is touched", file_.string(), error.message());
 }
 
 }  // namespace espalier

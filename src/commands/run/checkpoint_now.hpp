@@ -8,7 +8,7 @@
 namespace espalier {
 
 /// Rank 0's. A save that fails leaves the file, and is not tried again for it before the file is touched: a full disk would make every
-/// step wait. Any later save that is committed answers it too.
+/// step wait. Any later save that is committed answers it too. What cannot be removed asks once.
 class CheckpointNow {
  public:
   explicit CheckpointNow(std::filesystem::path file) : file_(std::move(file)) {}
@@ -27,6 +27,7 @@ class CheckpointNow {
   std::filesystem::path file_;
   std::optional<Time> asked_;  ///< the file's time when the first save for it began
   int64_t step_ = 0;           ///< of that save
+  bool said_ = false;          ///< that the file cannot be removed
 };
 
 }  // namespace espalier

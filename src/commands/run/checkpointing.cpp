@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <sstream>
 
 #include "commands/build_info.hpp"
@@ -23,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 
 std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
   if (!deck.checkpoint.asynchronous) return nullptr;
@@ -48,17 +51,33 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen&
     spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
 }
 
-int64_t Checkpointing::Restore(const Start& start) { return Restore(start.checkpoints, start.refused); }
+int64_t Checkpointing::Restore(Start& start) {
+  lock_ = &start.lock;
+  const int64_t step = Restore(start.checkpoints, start.refused, start.branch);
+  if (world_.Rank() == 0) SayAbandoned();
+  return step;
+}
+
+void Checkpointing::SayAbandoned() const {
+  const std::string folder = CheckpointFolder(deck_);
+  std::vector<std::string> abandoned = FindAbandoned(folder, saver_->parent());
+  if (abandoned.empty()) return;
+  for (std::string& path : abandoned) path = fs::path(path).filename().string();
+  spdlog::warn("{}: this run does not continue {} there (another branch): they stay until a checkpoint of the same step replaces them, and do not "
+               "count for checkpoint.keep; to delete them: cd {} && rm -r {}", folder, abandoned.size() == 1 ? "1 checkpoint" : fmt::format("{} checkpoints", abandoned.size()),
+               folder, fmt::join(abandoned, " "));
+}
 
 int64_t Checkpointing::RollBack() {
   Finish();
-  std::istringstream found(OnRankZero(world_, [&] { return fmt::format("{}", fmt::join(FindCheckpoints(CheckpointFolder(deck_)), "\n")); }));
+  std::istringstream found(OnRankZero(world_, [&] { return fmt::format("{}", fmt::join(FindLine(CheckpointFolder(deck_), saver_->parent()), "\n")); }));
   std::vector<std::string> checkpoints;
   for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
-  return checkpoints.empty() ? -1 : Restore(checkpoints, 0);
+  if (checkpoints.empty() && !loaded_.empty() && saver_->parent() == loaded_id_) checkpoints = {loaded_};  // of another run
+  return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);
 }
 
-int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused) {
+int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch) {
   for (const std::string& dir : checkpoints) try {
       Compare(dir);
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
@@ -66,6 +85,10 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
       CompareData(saved);
       passed_over_ = saved.samples - saved.step * deck_.batch.global;
+      loaded_ = dir;
+      loaded_id_ = OnRankZero(world_, [&] { return ReadManifest(dir).id; });
+      branch_ = branch.empty() && saved.lineage ? saved.lineage->branch : branch;
+      saver_->Follow({loaded_id_, branch_});
       return saved.step;
     } catch (const RefusedForGood&) {
       throw;
@@ -113,8 +136,10 @@ bool Checkpointing::ClockWants() const {
 
 bool Checkpointing::Wanted() const { return world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
-double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
+double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Moment moment) {
   const Clock::time_point start = Clock::now();
+  const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
+  if (!lost.empty()) throw UserError(ExitStatus::kFault, lost);
   if (world_.Rank() == 0) now_.Begun(step);
   FaultPoint("proof");
   const Proof proof = MakeProof(deck_, programs_, conditions_);
@@ -126,16 +151,21 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses) {
     return MillisecondsSince(start);
   }
   proof_ms_.push_back(proof_ms);
+  if (moment == Moment::kAfterSkip && world_.Rank() == 0)
+    spdlog::warn("the step before this checkpoint was left out, so its weights may be wrecked: no older checkpoint is removed");
+  const int64_t keep = moment == Moment::kAtTheEnd ? deck_.checkpoint.keep : moment == Moment::kAfterSkip ? kEverything : std::max(deck_.checkpoint.keep, int64_t{2});
   saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck),
-                proof, data_});
+                proof, data_},
+               keep);
   return MillisecondsSince(start);
 }
 
 void Checkpointing::SaveUnlessThere(int64_t step, const std::vector<double>& losses) {
   const std::string there = OnRankZero(world_, [&] {
-    return std::string(fs::exists(fs::path(CheckpointFolder(deck_)) / StepName(step)) ? "there" : "");
+    const std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
+    return std::string(!line.empty() && fs::path(line.front()).filename() == StepName(step) ? "there" : "");
   });
-  if (there.empty()) Save(step, losses);
+  if (there.empty()) Save(step, losses, Moment::kAtTheEnd);
 }
 
 void Checkpointing::Report() {
@@ -155,7 +185,8 @@ void Checkpointing::Report(const SaveOutcome& outcome) {
                         outcome.result.committed_ms, proof_ms_.front()});
   slowest_ms_ = std::max(slowest_ms_, proof_ms_.front() + outcome.result.blocked_ms + outcome.result.committed_ms);
   if (world_.Rank() == 0) now_.Committed(outcome.step);
-  for (const std::string& warning : outcome.result.warnings) spdlog::warn("{}", warning);
+  for (const std::string& warning : outcome.result.warnings)
+    if (said_.insert(warning).second) spdlog::warn("{}", warning);
 }
 
 bool Checkpointing::Finish() {

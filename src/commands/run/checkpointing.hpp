@@ -4,6 +4,8 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "commands/run/checkpoint_now.hpp"
@@ -15,6 +17,14 @@
 
 namespace espalier {
 
+/// When a save comes. What follows may show that its weights are wrecked (finite, but not their gradients): until then the
+/// checkpoint before it stays too, whatever checkpoint.keep says.
+enum class Moment : uint8_t {
+  kBetweenSteps,
+  kAtTheEnd,
+  kAfterSkip,  ///< at the end, and the last step was left out by the guard: no older checkpoint is removed
+};
+
 class Checkpointing {
  public:
   /// Collective; takes the staging buffer. `asked` is the deck before its device was chosen: what continues from a
@@ -22,12 +32,12 @@ class Checkpointing {
   Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen& data, const Programs& programs, World& world,
                 MpiWorld* mpi, Reporter& reporter);
 
-  /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it.
-  /// Returns its step. Collective.
-  int64_t Restore(const Start& start);
+  /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it; says
+  /// which checkpoints of the directory the run leaves behind. Returns its step. `start` must outlive this. Collective.
+  int64_t Restore(Start& start);
   /// What differs between the deck and that of the checkpoint loaded last; "data" if the training data do.
   const std::vector<DeckDifference>& differences() const { return differences_; }
-  /// As Restore, of this run's own latest checkpoint, after the save in flight; -1 if there is none. Collective.
+  /// As Restore, of the checkpoint that this run saved or loaded last, after the save in flight; -1 if there is none. Collective.
   int64_t RollBack();
 
   /// Samples that were consumed beside those of the steps done, since the run went on behind a batch.
@@ -40,9 +50,10 @@ class Checkpointing {
   bool Wanted() const;
   bool Busy() const { return saver_->Busy(); }
 
-  /// Saves the state after `step`; returns how long training stood still for it, in milliseconds. Collective.
-  double Save(int64_t step, const std::vector<double>& losses);
-  /// Saves it unless there is a checkpoint of it. Collective.
+  /// Saves the state after `step`; returns how long training stood still for it, in milliseconds. Throws UserError (kFault) if another
+  /// run has taken the directory. Collective.
+  double Save(int64_t step, const std::vector<double>& losses, Moment moment);
+  /// Saves it, before a first step, unless the checkpoint that was loaded is the one of that name. Collective.
   void SaveUnlessThere(int64_t step, const std::vector<double>& losses);
 
   /// Reports the saves that have ended.
@@ -54,9 +65,10 @@ class Checkpointing {
   int64_t staging_bytes() const { return saver_->staging_bytes(); }
 
  private:
-  int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused);
+  int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
   void Compare(const std::string& dir);
   void CompareData(const Metadata& saved);
+  void SayAbandoned() const;
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
   bool ClockWants() const;
@@ -70,6 +82,10 @@ class Checkpointing {
   const uint32_t conditions_;  ///< of every proof of this run
   std::optional<Saver> saver_;
   std::vector<DeckDifference> differences_;
+  RunLock* lock_ = nullptr;  ///< rank 0's, of run.dir
+  std::string branch_;       ///< id of the checkpoint that the run was told to start from
+  std::string loaded_, loaded_id_;  ///< the checkpoint that was loaded last
+  std::set<std::string> said_;      ///< warnings
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::deque<double> proof_ms_;  ///< of the saves not yet reported
   CheckpointNow now_;

@@ -26,12 +26,13 @@ struct Found {
   int64_t step = 0;  ///< of the first checkpoint
   int64_t refused = 0;
   std::vector<std::string> checkpoints;
+  std::string branch;                 ///< as Start::branch
   std::vector<std::string> warnings;  ///< not for the other ranks
 };
 
 std::string Print(const Found& found) {
-  return fmt::format("{} {} {}\n{}\n", found.step, found.refused, found.checkpoints.size(),
-                     fmt::join(found.checkpoints, "\n"));
+  return fmt::format("{} {} {}\n{}{}{}\n", found.step, found.refused, found.checkpoints.size(),
+                     fmt::join(found.checkpoints, "\n"), found.checkpoints.empty() ? "" : "\n", found.branch);
 }
 
 Found ReadFound(const std::string& text) {
@@ -41,6 +42,7 @@ Found ReadFound(const std::string& text) {
   stream >> found.step >> found.refused >> count >> std::ws;
   for (std::string path; found.checkpoints.size() < count && std::getline(stream, path);)
     found.checkpoints.push_back(path);
+  std::getline(stream, found.branch);
   return found;
 }
 
@@ -79,6 +81,7 @@ class Finder {
     Found found = ReadFound(text);
     start_.refused = found.refused;
     start_.checkpoints = std::move(found.checkpoints);
+    start_.branch = std::move(found.branch);
     if (!start_.checkpoints.empty() && found.step > start_.deck().run.steps) start_.beyond = found.step;
   }
 
@@ -101,7 +104,7 @@ class Finder {
 
   Found Search() const {
     Found found;
-    found.checkpoints = Candidates(found.warnings);
+    found.checkpoints = MeansOwn(options_) ? Own() : Named(found);
     while (!found.checkpoints.empty()) try {
         const std::string& dir = found.checkpoints.front();
         const Metadata saved = ReadMetadata(dir);
@@ -118,22 +121,49 @@ class Finder {
     return found;
   }
 
-  std::vector<std::string> Candidates(std::vector<std::string>& warnings) const {
+  std::vector<std::string> Own() const {
     const std::string folder = CheckpointFolder(start_.deck());
-    if (!MeansOwn(options_)) return {Resolve(options_.restart, folder)};
     const bool asked = !options_.restart.empty() || start_.deck().checkpoint.restart == "required";
+    if (!asked && start_.deck().checkpoint.restart == "never") return {};
     std::vector<std::string> found = FindCheckpoints(folder);
-    if (!asked && start_.deck().checkpoint.restart == "never") {
-      if (!found.empty())
-        warnings.push_back(fmt::format(
-            "{}: checkpoints of an earlier run are there, the latest is {}; checkpoint.restart = \"never\" begins "
-            "anew beside them: give this run another run.dir to keep them apart",
-            folder, fs::path(found.front()).filename().string()));
-      return {};
-    }
     if (const auto broken = LatestWithoutManifest(folder)) found.insert(found.begin(), *broken);
     if (found.empty() && asked)
       throw UserError(ExitStatus::kData, fmt::format("{}: there is no checkpoint to restart from", folder));
+    return found;
+  }
+
+  /// The checkpoint that the command line names. If an earlier start in this directory began there, the run goes on from its
+  /// latest: exit status 75 says that the same command continues the run.
+  std::vector<std::string> Named(Found& found) const {
+    const std::string folder = CheckpointFolder(start_.deck());
+    const std::string named = Resolve(options_.restart, folder);
+    std::error_code error;
+    if (!fs::exists(fs::path(options_.restart) / "MANIFEST") && fs::equivalent(fs::path(named).parent_path(), folder, error)) return Own();
+    found.branch = ReadManifest(named).id;
+    std::vector<std::string> own = OfBranch(folder, found.branch);
+    if (!own.empty())
+      found.warnings.push_back(fmt::format("goes on from {}, which an earlier start made from {}; to begin there again, give this "
+                                           "run another run.dir", own.front(), named));
+    own.push_back(named);
+    return own;
+  }
+
+  /// The latest and those that it came from, as far as they began at `branch`; none if the latest did not.
+  static std::vector<std::string> OfBranch(const std::string& folder, const std::string& branch) {
+    std::vector<std::string> found, unreadable;
+    try {
+      for (const std::string& dir : FindCheckpoints(folder)) try {
+          const Manifest manifest = ReadManifest(dir);
+          if (!manifest.metadata.lineage || manifest.metadata.lineage->branch != branch || manifest.id == branch) break;
+          found.insert(found.end(), unreadable.begin(), unreadable.end());
+          found.push_back(dir);
+          unreadable.clear();
+        } catch (const UserError&) {
+          unreadable.push_back(dir);
+        }
+    } catch (const UserError&) {
+      // Which is the latest cannot be told: none of them is one to go on from.
+    }
     return found;
   }
 

@@ -39,11 +39,12 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-def rewrite_proof(checkpoint, change):
-    """Changes the proof's line; None removes it. The MANIFEST's own checksum fits again."""
+def rewrite_proof(checkpoint, change, version=None):
+    """Changes the proof's line; None removes it. `version` is then the one that wrote the checkpoint. The MANIFEST's own checksum fits again."""
     path = os.path.join(checkpoint, "MANIFEST")
     lines = open(path).read().splitlines()[:-1]
     lines = [line if not line.startswith("proof ") else change(line) for line in lines]
+    lines = [f"version {version}" if version and line and line.startswith("version ") else line for line in lines]
     body = "".join(line + "\n" for line in lines if line is not None)
     with open(path, "w") as file:
         file.write(body + f"end {crc32c(body.encode()):08x}\n")
@@ -147,10 +148,10 @@ def check_proof(checks, home, straight, degrees):
     where = home("proof")
     checkpoint = lambda: os.path.join(where, "checkpoints", f"step-{STEPS:08d}")
 
-    def restart(change, more=()):
+    def restart(change, more=(), version=None):
         shutil.rmtree(where, ignore_errors=True)
         shutil.copytree(straight.dir, where)
-        rewrite_proof(checkpoint(), change)
+        rewrite_proof(checkpoint(), change, version)
         return run(2, where, degrees + [f"run.steps={STEPS + 1}", *more])
 
     words = next(line for line in open(os.path.join(straight.checkpoint(STEPS), "MANIFEST")) if line.startswith("proof ")).split()
@@ -161,8 +162,10 @@ def check_proof(checks, home, straight, degrees):
     checks.that(ulp.returncode == 3 and words[1] in ulp.stdout and f"{next_up:.9g}" in ulp.stdout, "equal conditions: one last bit off is exit 3, with both losses")
     checks.that(restart(lambda line: f"proof {next_up:.9g} {words[2]} 00000000").returncode == 0, "other conditions: a last bit may differ")
     checks.that(restart(lambda line: f"proof {loss * 1.001:.9g} {words[2]} 00000000").returncode == 3, "other conditions: a thousandth may not")
-    none = restart(lambda line: None)
-    checks.that(none.returncode == 0 and "no proof of its weights" in none.stdout, "no proof: accepted with a warning")
+    none = restart(lambda line: None, version="0.1.0")
+    checks.that(none.returncode == 0 and "no proof of its weights" in none.stdout, "no proof, of version 0.1: accepted with a warning")
+    lost = restart(lambda line: None, ["checkpoint.fallback=0"])
+    checks.that(lost.returncode == 3 and "the proof is missing" in lost.stdout, "no proof, of a version that always writes one: refused")
     other = restart(lambda line: line, ["model.rope_theta=10000.0"])
     checks.that(other.returncode == 0 and "model.rope_theta = 10000.0 (command line), 500000.0 in the checkpoint" in other.stdout,
                 "a deck that computes otherwise: said, with both values")

@@ -54,7 +54,7 @@ class Told(Checks):
     """Shows what a run said if a check of it fails."""
 
     def that(self, holds, what, text=""):
-        super().that(holds, what if holds or not text else f"{what}", text)
+        super().that(holds, what if holds or not text else what + "\n" + text)
 
 
 def await_that(condition, what):
@@ -91,7 +91,7 @@ def h7_the_line_of_a_checkpoint(checks, home):
     train(where, 1, [*SMALL, "run.steps=50", "checkpoint.every_steps=10", "checkpoint.keep=5"])
     again = ["run.steps=35", "checkpoint.every_steps=7", "checkpoint.keep=2", "optimizer.lr=1e-2"]
     status, text = run(where, *again, flags=["-r", folder(where, step(20))])
-    checks.that(status == 0 and f"(step 20)" in text, f"H7: -r of an earlier step begins there ({status})", text)
+    checks.that(status == 0 and "(step 20)" in text, f"H7: -r of an earlier step begins there ({status})", text)
     checks.that(steps_in(where) == [28, 30, 35, 40, 50], f"H7: retention counts the new line alone {steps_in(where)}")
     checks.that(text.count("does not continue 3 checkpoints") == 1 and f"rm -r {step(30)} {step(40)} {step(50)}" in text, "H7: the branch that is left is told, and how to delete it")
     losses = Metrics(where).curve("loss", 28)

@@ -14,7 +14,7 @@ void WriteWhole(const std::filesystem::path& path, const std::string& text);
 void RemoveFile(const std::filesystem::path& path);
 
 /// Writes the effective deck to `dir`/deck.toml, unless what is there is somebody's own: it is no regular file, a run
-/// did not write it, or it is `given`, the deck that this run was started with. Then it stays, and the reason is
+/// did not write its first line, or it is `given`, the deck that this run was started with. Then it stays, and the reason is
 /// returned.
 std::string WriteEffectiveDeck(const std::filesystem::path& dir, const std::string& text,
                                const std::filesystem::path& given);

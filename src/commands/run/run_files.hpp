@@ -13,9 +13,8 @@ void WriteWhole(const std::filesystem::path& path, const std::string& text);
 /// Removes the file, if there is one; a link, not what it names. Throws UserError (kFault).
 void RemoveFile(const std::filesystem::path& path);
 
-/// Writes the effective deck to `dir`/deck.toml, unless what is there is somebody's own: it is no regular file, a run
-/// did not write its first line, or it is `given`, the deck that this run was started with. Then it stays, and the reason is
-/// returned.
+/// Writes the effective deck to `dir`/deck.toml, unless what is there is somebody's own: no regular file, one without
+/// a run's first line, or `given`, the deck that this run was started with. Then it stays, and the reason is returned.
 std::string WriteEffectiveDeck(const std::filesystem::path& dir, const std::string& text,
                                const std::filesystem::path& given);
 

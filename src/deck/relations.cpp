@@ -64,8 +64,7 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
   if (p.dp_shard == -1)
     return fmt::format(
         "must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the other degrees "
-        "leave of "
-        "the ranks (allowed: multiples of {})",
+        "leave of the ranks (allowed: multiples of {})",
         OpenUnit(deck));
   return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {})",
                      deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
@@ -119,8 +118,7 @@ std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
   if (p.dp_shard == -1)
     return fmt::format(
         "makes at most {} microbatches of batch.micro * dp_replicate = {} sequences, but pipeline.schedule = \"{}\" "
-        "with "
-        "parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
+        "with parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
         microbatches, unit, deck.pipeline.schedule, p.pp, least, OpenUnit(deck), least);
   return fmt::format("makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
                      "(allowed: multiples of {} from {})",
@@ -167,8 +165,7 @@ std::string ClipNormIsAFloat(const Deck& deck) {
 std::string TimeLimitIsATime(const Deck& deck) {
   if (deck.run.time_limit.empty() || TimeLimitSeconds(deck.run.time_limit)) return "";
   return "must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
-         "days-hours:minutes, "
-         "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)";
+         "days-hours:minutes, days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)";
 }
 
 std::string StopMarginIsATime(const Deck& deck) {

@@ -102,8 +102,7 @@ std::string ProgramsAreShort(const Deck& deck) {
   if (passes <= kMostPasses) return "";
   return fmt::format(
       "a step takes {:.0f} microbatches through {} layers{}: {:.3g} passes, and the limit is {} (raise batch.micro or "
-      "the "
-      "data-parallel degrees, or lower batch.global{})",
+      "the data-parallel degrees, or lower batch.global{})",
       Microbatches(deck), deck.model.layers, hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMostPasses,
       hops > 1 ? ", or take another parallel.context" : "");
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "commands/build_info.hpp"
@@ -16,6 +17,10 @@
 
 namespace espalier {
 namespace {
+
+/// Of the environment, which launchers may not pass on to other hosts: what changes numbers or the order of messages.
+constexpr const char* kVariables[] = {"ESPALIER_BF16", "ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE",
+                                      "ESPALIER_NCCL_SELF"};
 
 /// What ranks compare: "name\tvalue" by line.
 struct Item {
@@ -44,6 +49,10 @@ std::string Me(const World& world) { return fmt::format("rank {} on {}", world.R
 std::vector<Item> StartOf(const RunOptions& options, const LoadedDeck& loaded) {
   std::vector<Item> items = {{"build", fmt::format("{} ({}) by {}, {}", kVersion, kGitHash, kCompiler, kBuildType)},
                              {"--restart", options.restart.empty() ? "(not given)" : options.restart}};
+  for (const char* name : kVariables) {
+    const char* value = std::getenv(name);
+    items.push_back({name, value == nullptr ? "(not set)" : TomlString(value)});
+  }
   for (const DeckKey& key : DeckSchema()) items.push_back({key.FullName(), ToToml(Get(loaded.deck, key))});
   return items;
 }

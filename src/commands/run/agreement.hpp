@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-/// Throws UserError (kDeck) everywhere naming the first rank whose build, --restart or deck is not rank 0's, and every
-/// key that differs with both values. Collective.
+/// Throws UserError (kDeck) everywhere naming the first rank whose build, --restart, environment (variables that change
+/// how a run computes) or deck is not rank 0's, and every key that differs with both values. Collective.
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded);
 
 /// Throws UserError (kData) everywhere naming the first rank whose files of `key` are not rank 0's, and the first file

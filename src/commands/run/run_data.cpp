@@ -27,11 +27,11 @@ BeforeFile ObeySignals() {
 
 /// Messages with the place of the key, and what to do.
 UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& error) {
+  if (error.status() != ExitStatus::kData) return error;
   std::vector<std::string> messages;
   for (const std::string& message : error.messages())
     messages.push_back(fmt::format("{}: {}: {}", loaded.origins.at(key), key, message));
-  if (error.status() == ExitStatus::kData)
-    messages.emplace_back("doc/data.md says what data files are and how to make them");
+  messages.emplace_back("doc/data.md says what data files are and how to make them");
   return {error.status(), std::move(messages)};
 }
 

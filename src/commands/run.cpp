@@ -112,7 +112,7 @@ class Training {
     if (!left.empty())
       spdlog::info("{}/deck.toml stays as it is: {}; the effective deck is in every checkpoint", deck().run.dir, left);
   }
-  void Announce(double world_check_ms) {
+  void Announce(const WorldProof& proof) {
     StartRecord start;
     start.version = fmt::format("{} ({})", kVersion, kGitHash);
     start.deck = deck().name;
@@ -124,19 +124,25 @@ class Training {
     start.tokens_per_step = TokensPerStep();
     start.first_step = step_ + 1;
     start.data = start_.data.Record(deck());
-    start.world_check_ms = world_check_ms;
+    start.world_check_ms = proof.why_not.empty() ? proof.ms : std::nan("");
     start.startup_ms = MillisecondsSince(options_.began);
     report_->Start(start);
     if (Root()) spdlog::info("data: {}", Describe(start_.data, deck()));
-    if (Root() && world_.Size() > 1)
-      spdlog::info("world: the programs of {} ranks fit together (proven in {:.0f} ms beside the start)", world_.Size(),
-                   world_check_ms);
+    if (Root() && world_.Size() > 1) AnnounceWorld(proof);
     for (const DeckDifference& difference : checkpoints_->differences()) {
       report_->Changed(difference.key, difference.before, difference.now, difference.origin);
       if (Root()) spdlog::info("{}", difference.Text());
     }
     AnnounceDevices(*device_, world_);
     if (const std::string notice = ending_->Notice(); Root() && !notice.empty()) spdlog::info("{}", notice);
+  }
+
+  void AnnounceWorld(const WorldProof& proof) const {
+    if (proof.why_not.empty())
+      spdlog::info("world: the programs of {} ranks fit together (proven in {:.0f} ms beside the start)", world_.Size(),
+                   proof.ms);
+    else
+      spdlog::warn("world: not proven that the programs of all ranks fit together: {}", proof.why_not);
   }
 
   // 4. State: from a checkpoint, or from nothing.

@@ -51,7 +51,7 @@ struct StartRecord {
   int64_t tokens_per_step = 0;
   int64_t first_step = 1;  ///< of this start: 1, or the one after the checkpoint
   DataRecord data;
-  double world_check_ms = 0;  ///< of proving that the programs of all ranks fit together, beside the rest of the start
+  double world_check_ms = 0;  ///< of proving that the programs of all ranks fit together; not a number: not proven
   double startup_ms = 0;   ///< from the beginning of the process to here
 };
 

@@ -1,7 +1,6 @@
 #include "commands/run/world_check.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "commands/run/together.hpp"
 #include "espalier/program/plan.hpp"
@@ -12,33 +11,33 @@
 namespace espalier {
 namespace {
 
-double Check(const Deck& deck, int ranks) {
+WorldProof Check(const Deck& deck, int ranks) {
   const auto start = std::chrono::steady_clock::now();
   FaultPoint("world-check");
+  std::string why_not;
   for (Purpose purpose : PurposesOf(deck))
-    if (const std::string why = ProveWorld(Compile(deck, ranks, purpose)); !why.empty())
-      spdlog::warn("not proven that all programs fit together: {}", why);
-  return MillisecondsSince(start);
+    if (why_not.empty()) why_not = ProveWorld(Compile(deck, ranks, purpose));
+  return {MillisecondsSince(start), why_not};
 }
 
 }  // namespace
 
 WorldCheck::WorldCheck(const Deck& deck, World& world) : world_(world) {
-  if (world.Rank() == 0) took_ms_ = std::async(std::launch::async, Check, deck, world.Size());
+  if (world.Rank() == 0) proof_ = std::async(std::launch::async, Check, deck, world.Size());
 }
 
-double WorldCheck::Await() {
-  double ms = 0;
+WorldProof WorldCheck::Await() {
+  WorldProof proof;
   Together(world_, [&] {
-    if (took_ms_.valid()) try {
-        ms = took_ms_.get();
+    if (proof_.valid()) try {
+        proof = proof_.get();
       } catch (const std::exception& error) {
         throw UserError(
             ExitStatus::kFault,
             fmt::format("the programs of the ranks do not fit together, so nothing was trained: {}", error.what()));
       }
   });
-  return ms;
+  return proof;
 }
 
 }  // namespace espalier

@@ -7,6 +7,12 @@ espalier_build=$espalier_root/build
 # Open MPI refuses root unless it is told twice.
 if [[ $EUID -eq 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 
+# mpirun and its daemons on other hosts ask whether the other side is still there, after 10 s without a word and 3 times
+# within 15 s: if the network between them is down they end, which they would otherwise do after minutes.
+export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10}
+export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5}
+export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-3}
+
 # Runs a command silently; if it fails, shows what it wrote.
 Quietly() {
   local log status=0

@@ -17,7 +17,7 @@
 #include "commands/commands.hpp"
 #include "commands/run/stop_signals.hpp"
 #include "espalier/deck/print.hpp"
-#include "espalier/util/error.hpp"
+#include "espalier/util/agreed_error.hpp"
 
 namespace espalier {
 namespace {
@@ -228,11 +228,13 @@ Job ReadCommandLine(std::vector<std::string> arguments) {
 }
 
 /// The first rank reports. The launcher ends all ranks when one exits with an error, so the others leave it the time to
-/// print. A wrong deck is the same on every rank; anything else may have happened to one rank alone, which then speaks.
+/// print. A wrong deck, and what the ranks have agreed on, is the same on every rank; anything else may have happened to
+/// one rank alone, which then speaks.
 int Report(const UserError& error) {
   const int rank = LauncherRank();
   if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-  if (rank != 0 && error.status() == ExitStatus::kDeck) return static_cast<int>(error.status());
+  const bool same = error.status() == ExitStatus::kDeck || dynamic_cast<const AgreedError*>(&error) != nullptr;
+  if (rank != 0 && same) return static_cast<int>(error.status());
   const size_t n = error.messages().size();
   fmt::print(stderr, "espalier: {} mistake{}{}\n", n, n == 1 ? "" : "s",
              rank == 0 ? "" : fmt::format(" (rank {})", rank));

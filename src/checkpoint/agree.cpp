@@ -35,7 +35,7 @@ std::vector<std::string> Results(const std::vector<std::string>& attempts, ExitS
     for (std::string& line : Lines(results.back()))
       if (std::find(messages.begin(), messages.end(), line) == messages.end()) messages.push_back(std::move(line));
   }
-  if (!messages.empty()) throw UserError(status, Shorten(std::move(messages)));
+  if (!messages.empty()) throw AgreedError(status, Shorten(std::move(messages)));
   return results;
 }
 

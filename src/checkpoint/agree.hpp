@@ -1,5 +1,5 @@
-// Work that may fail on some ranks, ended by an agreement: every rank goes on or every rank throws the same UserError,
-// so nobody waits for one that has left.
+// Work that may fail on some ranks, ended by an agreement: every rank goes on or every rank throws the same
+// AgreedError, so nobody waits for one that has left.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "espalier/comm/world.hpp"
-#include "espalier/util/error.hpp"
+#include "espalier/util/agreed_error.hpp"
 
 namespace espalier {
 
@@ -17,7 +17,7 @@ inline constexpr size_t kMostMessages = 20;
 /// What `work` returned, or why it threw: "+result" or "-message". Never throws.
 std::string Attempt(const std::function<std::string()>& work);
 
-/// Results of the attempts, by rank; throws UserError with every different message if one of them failed.
+/// Results of the attempts, by rank; throws AgreedError with every different message if one of them failed.
 std::vector<std::string> Results(const std::vector<std::string>& attempts, ExitStatus status);
 
 /// Rank 0 does the work; every rank gets its result or throws what it threw.

@@ -39,11 +39,11 @@ class Saver {
     CHECK(keep >= 1, "keep {} checkpoints", keep);
     try {
       return Steps(keep);
-    } catch (const UserError& error) {
+    } catch (const AgreedError& error) {
       std::vector<std::string> messages = error.messages();
       messages.insert(messages.begin(), fmt::format("{}/{} is not saved; older checkpoints are untouched",
                                                     checkpoints_dir_, StepName(metadata_.step)));
-      throw UserError(ExitStatus::kFault, std::move(messages));
+      throw AgreedError(ExitStatus::kFault, std::move(messages));
     }
   }
 
@@ -52,6 +52,7 @@ class Saver {
     const auto start = std::chrono::steady_clock::now();
     id_ = FromRankZero(world_, ExitStatus::kFault, [this] { return Begin(); });
     const std::vector<std::string> reports = world_.Gather(Attempt([this] { return WriteOwn(); }));
+    FaultPoint("reported", checkpoints_dir_);
     std::istringstream outcome(FromRankZero(world_, ExitStatus::kFault, [&] { return Finish(reports); }));
     SaveResult result{checkpoints_dir_ + "/" + StepName(metadata_.step), id_, 0, 0, MillisecondsSince(start), settled_};
     outcome >> result.bytes >> std::ws;

@@ -38,7 +38,8 @@ Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std
   Plan(local);
   const bool on_device = world_.Or(OnHost() ? 0 : 1) != 0;
   if (writers_ != nullptr || on_device) MakeRoom(options_.ranks_on_node);
-  if (on_device && staging_ == nullptr) throw UserError(ExitStatus::kDoesNotFit, "checkpoints: no room on the host for a copy of the state: " + refusal_);
+  if (on_device && staging_ == nullptr)
+    throw AgreedError(ExitStatus::kDoesNotFit, "checkpoints: no room on the host for a copy of the state: " + refusal_);
   asynchronous_ = writers_ != nullptr && staging_ != nullptr;
 }
 
@@ -113,9 +114,11 @@ SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor
   try {
     outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);
     outcome.committed = true;
-  } catch (const UserError& error) {
+  } catch (const AgreedError& error) {
     outcome.reasons = error.messages();
   } catch (const std::exception& error) {
+    // Other ranks know nothing of it, and would wait for this one.
+    if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, error.what()));
     outcome.reasons = {error.what()};
   }
   return outcome;

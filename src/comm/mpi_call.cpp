@@ -1,10 +1,14 @@
 #include "mpi_call.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+
+#include "launcher.hpp"
 
 namespace espalier {
 namespace {
@@ -32,8 +36,17 @@ void FailMpi(const char* expression, int code) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   fmt::print(stderr, "espalier: MPI failed on rank {}, {}\n  {}\n  {}\n  {}\n", rank, WorkScope::Current(), expression,
              text.data(), Hint(error_class));
-  std::fflush(stderr);
-  MPI_Abort(MPI_COMM_WORLD, 1);
+  AbortMpi(1);
+}
+
+// Without the lock: the thread that holds it may be the one that has failed.
+void AbortMpi(int status) {
+  constexpr unsigned kPatience = 5;  // seconds
+  std::fflush(nullptr);
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(kPatience);
+  EndLauncherLater();
+  MPI_Abort(MPI_COMM_WORLD, status);
   std::abort();
 }
 

@@ -11,6 +11,9 @@ namespace espalier {
 /// Prints the expression, the rank, what this thread is working on and a hint, then ends all ranks with status 1.
 [[noreturn]] void FailMpi(const char* expression, int code);
 
+/// Ends all ranks with `status`, this one at the latest some seconds later, if the launcher does not answer.
+[[noreturn]] void AbortMpi(int status);
+
 /// MPI_CALL(MPI_Isend(...)).
 #define MPI_CALL(expression)                           \
   do {                                                 \

@@ -15,6 +15,11 @@ namespace {
 
 constexpr int64_t kLargestPart = int64_t{1} << 30;  // of a long message: MPI counts in int
 
+[[noreturn]] void FailWorld(const MpiState& state, const std::string& message, ExitStatus status) {
+  fmt::print(stderr, "espalier: rank {}: {}\n", state.rank, message);
+  AbortMpi(static_cast<int>(status));
+}
+
 /// Blocking calls over one communicator, made of nonblocking ones: a thread that waits here keeps nobody from MPI.
 class CommWorld final : public World {
  public:
@@ -85,6 +90,8 @@ class CommWorld final : public World {
     });
     return all;
   }
+
+  void Fail(const std::string& message, ExitStatus status) override { FailWorld(state_, message, status); }
 
  private:
   template <typename Start>
@@ -187,16 +194,7 @@ int MpiWorld::NodeRanks() const { return static_cast<int>(state_->node_members.s
 const std::vector<int>& MpiWorld::NodeMembers() const { return state_->node_members; }
 bool MpiWorld::SharesCores() const { return state_->shares_cores; }
 
-// Without the lock: the thread that holds it may be the one that has failed.
-void MpiWorld::Abort(int status) {
-  std::fflush(nullptr);
-  MPI_Abort(MPI_COMM_WORLD, status);
-  std::abort();
-}
-
-void MpiWorld::Fail(const std::string& message) {
-  fmt::print(stderr, "espalier: rank {}: {}\n", Rank(), message);
-  Abort(static_cast<int>(ExitStatus::kFault));
-}
+void MpiWorld::Abort(int status) { AbortMpi(status); }
+void MpiWorld::Fail(const std::string& message, ExitStatus status) { FailWorld(*state_, message, status); }
 
 }  // namespace espalier

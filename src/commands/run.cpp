@@ -30,8 +30,8 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
+#include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
-#include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 #include "state.hpp"
 #include "version.hpp"
@@ -40,12 +40,13 @@ namespace espalier {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
 /// A step that was begun, and not yet awaited.
 struct StepUnderWay {
   int64_t step;
   double lr, data_ms;
-  std::chrono::steady_clock::time_point began;
+  Clock::time_point began;
 };
 
 class Training {
@@ -90,7 +91,7 @@ class Training {
     Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
-    if (start_.data.validation) evaluation_.emplace(deck(), *programs_, std::move(start_.data.validation));
+    if (start_.data.validation) evaluation_.emplace(deck(), *programs_, world_, std::move(start_.data.validation));
     Together(world_, [&] { fs::create_directories(CheckpointFolder(deck())); });
   }
 
@@ -148,7 +149,7 @@ class Training {
   // 4. State: from a checkpoint, or from nothing.
   void Restore() {
     checkpoints_.emplace(deck(), asked_, start_.data.Seen(), *programs_, world_, mpi_, *report_);
-    step_ = checkpoints_->Restore(start_);
+    first_ = step_ = checkpoints_->Restore(start_);
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
     ending_.emplace(deck(), world_, options_.began);
     Announce(world_check_->Await());
@@ -164,8 +165,9 @@ class Training {
     loader_.emplace(start_.data.training, order, programs_->layout(), step_);
   }
 
-  // 5. Steps. A run that is to end before the first of them leaves the state that it would have begun with. Where the device takes
-  // steps ahead, the next one runs while the loss of the one before is read, judged and reported.
+  // 5. Steps. A run that is to end before the first of them leaves the state that it would have begun with. Where the
+  // device takes steps ahead, the next one runs while the loss of the one before is read, judged and reported. A step
+  // begins when every rank has its batch: data that cannot be read ends the run after a step, with its state saved.
   void Train() {
     if (!Last() && AtBoundary().stop) checkpoints_->SaveUnlessThere(step_, losses_);
     while (!Last() && !stopped_) {
@@ -193,37 +195,77 @@ class Training {
   /// No step is under way: the state is that after `step_`.
   bool Quiet() const { return under_way_.empty(); }
   /// One more step may be begun: nothing is to be done between it and the one before.
-  bool MayBegin() const {
+  bool MayBegin() {
     if (Quiet()) return true;
     const int64_t last = under_way_.back().step;
-    return !held_ && !owed_ && last < deck().run.steps && std::ssize(under_way_) <= programs_->train().executor->StepsAhead() &&
-           !checkpoints_->Due(last) && !ValidatesAfter(last);
+    return !held_ && !owed_ && last < deck().run.steps &&
+           std::ssize(under_way_) <= programs_->train().executor->StepsAhead() && !checkpoints_->Due(last) &&
+           !ValidatesAfter(last) && BatchIsRead();
+  }
+  int64_t NextStep() const { return (Quiet() ? step_ : under_way_.back().step) + 1; }
+  bool NextIsUnread() { return NextStep() <= deck().run.steps && loader_->Await() != nullptr; }
+  /// Every rank has the next step's batch. They have agreed on it at a boundary but for a step that is the first to be
+  /// begun ahead.
+  bool BatchIsRead() {
+    if (read_to_ < NextStep() && world_.Or(NextIsUnread() ? 1 : 0) == 0) read_to_ = NextStep();
+    return read_to_ >= NextStep();
   }
   /// A save that the clock or a person asks for is put off while another is in flight: it would only make training wait. A save or
   /// the end wait until every step that was begun is judged.
   Boundary AtBoundary() {
+    const bool unread = NextIsUnread();
     const double beside_ms = (ValidatesAfter(step_) ? slowest_validation_ms_ : 0) + static_cast<double>(under_way_.size()) * last_step_ms_;
     const std::string wish = ending_->Wish(beside_ms, checkpoints_->SlowestSaveMs());
-    const Boundary all = Agree(world_, {.save = checkpoints_->Wanted(), .stop = !wish.empty(), .saving = checkpoints_->Busy()});
-    held_ = !Quiet() && (all.stop || (all.save && !all.saving));
-    stopped_ = Quiet() && all.stop && !Last();
-    if (stopped_) report_->Stop(step_, ending_->Reasons(wish));
+    const Boundary mine{
+        .save = checkpoints_->Wanted(), .stop = !wish.empty(), .saving = checkpoints_->Busy(), .unread = unread};
+    const Activity activity = Quiet() ? Activity::kAgreeing : Activity::kStep;
+    const Boundary all = watch_->During(activity, [&] { return Agree(world_, mine); });
+    if (!all.unread) read_to_ = NextStep();
+    held_ = !Quiet() && (all.stop || all.unread || (all.save && !all.saving));
+    stopped_ = Quiet() && (all.stop || all.unread) && !Last();
+    if (stopped_ && all.unread) EndBy([&] { RequireBatch(); });
+    if (stopped_) report_->Stop(step_, failed_ ? failed_->what() : ending_->Reasons(wish));
     return all;
+  }
+  /// Throws the same on every rank if one could not read the next step's batch.
+  void RequireBatch() {
+    Together(world_, [&] {
+      if (const std::exception_ptr error = loader_->Await()) std::rethrow_exception(error);
+    });
+  }
+  /// The run ends with what `work` throws on every rank, after its state is saved.
+  template <typename Work>
+  void EndBy(Work work) {
+    try {
+      work();
+    } catch (const AgreedError& error) {
+      failed_ = error;
+      stopped_ = !Last();
+    }
   }
   bool ValidatesAfter(int64_t step) const { return evaluation_ && step > 0 && step % deck().data.validate_every_steps == 0; }
   void Validate() {
     if (!evaluation_) return;
-    const auto before = std::chrono::steady_clock::now();
-    report_->Validation(step_, watch_->During(Activity::kEvaluating, [&] { return evaluation_->Loss(); }));
+    const auto before = Clock::now();
+    EndBy([&] {
+      report_->Validation(step_, watch_->During(Activity::kEvaluating, [&] { return evaluation_->Loss(); }));
+    });
     slowest_validation_ms_ = std::max(slowest_validation_ms_, MillisecondsSince(before));
+    if (!failed_) return;
+    report_->Stop(step_, failed_->what());
+    watch_->Set(Activity::kSaving);
+    checkpoints_->Finish();
+    checkpoints_->SaveUnlessThere(step_, losses_);
   }
 
   void BeginStep() {
     FaultPoint("step");
-    const int64_t step = (Quiet() ? step_ : under_way_.back().step) + 1;
-    StepUnderWay next{step, LearningRate(deck(), step), 0, std::chrono::steady_clock::now()};
-    programs_->train().Fill(NextBatch(), programs_->layout().positions);
-    next.data_ms = loader_->wait_ms();
+    const int64_t step = NextStep();
+    programs_->train().Fill(loader_->Next(), programs_->layout().positions);
+    // The step pays for what it waited for, though that was at the boundary before it.
+    const std::chrono::duration<double, std::milli> waited(loader_->wait_ms());
+    StepUnderWay next{step, LearningRate(deck(), step), waited.count(),
+                      Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
     Executor& executor = *programs_->train().executor;
     executor.SetScalar("lr", static_cast<float>(next.lr));
     executor.SetScalar("step", static_cast<float>(step));
@@ -242,21 +284,12 @@ class Training {
     if (!Quiet()) watch_->InStep(under_way_.back().step);
     ++step_;
     last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
-    last_end_ = std::chrono::steady_clock::now();
+    last_end_ = Clock::now();
     return Record(times, oldest);
   }
   /// After a step that is given up: the weights are read again, or never used.
   void ForgetStepsUnderWay() {
     for (; !Quiet(); under_way_.pop_front()) programs_->train().executor->End();
-  }
-  const Batch& NextBatch() {
-    try {
-      return loader_->Next();
-    } catch (const UserError& error) {
-      if (mpi_ == nullptr) throw;
-      fmt::print(stderr, "espalier: rank {}: {}\n", world_.Rank(), error.what());
-      mpi_->Abort(static_cast<int>(error.status()));
-    }
   }
 
   StepRecord Record(const StepTimes& times, const StepUnderWay& step) {
@@ -291,7 +324,7 @@ class Training {
     ForgetStepsUnderWay();
     if (verdict == Guard::Verdict::kRollBack && watch_->During(Activity::kSaving, [&] { return RollBack(reason); })) return false;
     checkpoints_->Finish();
-    throw UserError(
+    throw AgreedError(
         ExitStatus::kFault,
         {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_->Limit()), WhatToTry()});
   }
@@ -314,22 +347,36 @@ class Training {
     losses_.clear();
     loader_.reset();
     BeginLoading();
+    RequireBatch();
     return true;
   }
   int64_t TokensPerStep() const { return deck().batch.global * deck().model.seq_len; }
+
+  std::string StateAtTheEnd(bool saved) const {
+    if (step_ == first_) return fmt::format("the run ends at step {}, where it began", step_);
+    return fmt::format("the run ends after step {}, whose state is {}saved in {}", step_, saved ? "" : "not ",
+                       CheckpointFolder(deck()));
+  }
 
   // 6. The end. The file `done` is what a chain of jobs can rely on: launchers lose exit statuses.
   fs::path Done() const { return fs::path(deck().run.dir) / "done"; }
   ExitStatus Finish() {
     watch_->Set(Activity::kEnded);
     const bool saved = checkpoints_->Finish();
-    const ExitStatus status = !saved ? ExitStatus::kFault : stopped_ ? ExitStatus::kStopped : ExitStatus::kDone;
+    const ExitStatus status = failed_    ? failed_->status()
+                              : !saved   ? ExitStatus::kFault
+                              : stopped_ ? ExitStatus::kStopped
+                                         : ExitStatus::kDone;
     std::vector<int64_t> peaks;
     const int64_t outside = device_->OutsideBytes(programs_->arena().bytes(), checkpoints_->staging_bytes());
     for (const std::string& peak : world_.Gather(std::to_string(programs_->arena().HighWater()))) peaks.push_back(std::stoll(peak));
     report_->End(status, peaks, world_.Max(outside));
+    world_.Barrier();  // a heartbeat that is gone then says that its rank has ended in order
     watch_.reset();
-    if (!saved) throw UserError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
+    FaultPoint("end");
+    if (failed_) throw AgreedError(status, fmt::format("{}; {}", failed_->what(), StateAtTheEnd(saved)));
+    if (!saved)
+      throw AgreedError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
     Together(world_, [&] {
       if (Root() && status == ExitStatus::kDone) WriteWhole(Done(), fmt::format("step {}\n", step_));
     });
@@ -362,14 +409,17 @@ class Training {
   std::optional<Ending> ending_;
   std::vector<double> losses_;
   double slowest_validation_ms_ = 0;
-  int64_t step_ = 0;  ///< the last one that was awaited
+  int64_t first_ = 0;  ///< the step that this start went on from
+  int64_t step_ = 0;   ///< the last one that was awaited
   std::deque<StepUnderWay> under_way_;
-  std::chrono::steady_clock::time_point last_end_;  ///< of a step
+  Clock::time_point last_end_;  ///< of a step
   double last_step_ms_ = 0;
+  int64_t read_to_ = 0;  ///< every rank has the batches of the steps up to this one
   bool held_ = false;  ///< a save or the end waits for the steps under way
   bool stopped_ = false;
   bool skipped_ = false;  ///< the guard left the last step out
   bool owed_ = false;     ///< a checkpoint is due, or was after a step left out
+  std::optional<AgreedError> failed_;  ///< ends the run when its state is saved
 };
 
 }  // namespace
@@ -381,19 +431,23 @@ int RunCommand(const RunOptions& options) {
     SelfWorld world;
     return Training(options, world, nullptr).Run();
   }
-  std::optional<UserError> mistake;
+  std::optional<AgreedError> agreed;
   {
     MpiWorld world;
     CatchStopSignals();
+    // Outside of the try: not destroyed before the job is ended, since a save in flight may wait for another rank.
+    Training training(options, world, &world);
     try {
-      return Training(options, world, &world).Run();
+      return training.Run();
+    } catch (const AgreedError& error) {
+      agreed = error;  // all end MPI together, and then say why
     } catch (const UserError& error) {
-      mistake = error;  // the same on every rank: all end MPI together, and then say why
+      world.Fail(error.what(), error.status());
     } catch (const std::exception& error) {
       world.Fail(error.what());
     }
   }
-  throw *mistake;
+  throw *agreed;
 }
 
 }  // namespace espalier

@@ -72,11 +72,18 @@ BatchLoader::~BatchLoader() {
   thread_.join();
 }
 
-const Batch& BatchLoader::Next() {
+std::exception_ptr BatchLoader::Await() {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ready_; });
-  wait_ms_ = MillisecondsSince(start);
+  awaited_ms_ += MillisecondsSince(start);
+  return error_;
+}
+
+const Batch& BatchLoader::Next() {
+  Await();
+  wait_ms_ = std::exchange(awaited_ms_, 0);
+  const std::lock_guard lock(mutex_);
   // An error stays ready: the thread has ended.
   if (error_) std::rethrow_exception(error_);
   std::swap(loading_, current_);

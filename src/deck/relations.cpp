@@ -27,6 +27,18 @@ std::string HeadsDivideDim(const Deck& deck) {
                      m.dim / m.heads, allowed);
 }
 
+/// Less than a second would end healthy jobs.
+std::string WatchdogWaitsASecond(const Deck& deck) {
+  const auto& run = deck.run;
+  return run.watchdog_s == 0 || run.watchdog_s >= 1 ? "" : "must be 0 (off) or at least 1";
+}
+
+std::string SlowWatchdogWaitsLonger(const Deck& deck) {
+  const auto& run = deck.run;
+  if (run.watchdog_slow_s == 0 || run.watchdog_slow_s >= run.watchdog_s) return "";
+  return fmt::format("must be 0 or at least run.watchdog_s = {}", run.watchdog_s);
+}
+
 std::string KvHeadsDivideHeads(const Deck& deck) {
   const auto& m = deck.model;
   if (m.heads % m.kv_heads == 0) return "";
@@ -223,6 +235,8 @@ const std::vector<Relation>& DeckRelations() {
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"data.paths"}, TrainsOnSomething},
+      {{"run.watchdog_s"}, WatchdogWaitsASecond},
+      {{"run.watchdog_slow_s", "run.watchdog_s"}, SlowWatchdogWaitsLonger},
       {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},
       {{"data.validate_sequences", "data.validate_every_steps", "batch.global"}, ValidatesWholeBatches},
   };

@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kMaxInt = 2147483647;  // counts fit 32 bits: MPI, oneDNN and token ids
 constexpr double kMaxDegree = 65536;
+constexpr double kMostWatchdog = 1e6;  // seconds: 12 days
 
 constexpr double kMaxFloat = std::numeric_limits<float>::max();  // kernels compute in fp32
 
@@ -84,8 +85,12 @@ std::vector<DeckKey> Rows() {
      "1h, 2d; empty: no limit but Slurm's."},
     {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, From(-1),
      "Seconds kept free before the time limit, beside a step and a save; -1: the smaller of 90 and 15 % of the limit."},
-    {"run", "watchdog_s", FIELD(run.watchdog_s), 60.0, From(0),
-     "Seconds without progress, after the first step, after which the job is ended and the rank and instruction that hang are named; 0: off."},
+    {"run", "watchdog_s", FIELD(run.watchdog_s), 60.0, Between(0, kMostWatchdog),
+     "Seconds without progress in a step, between steps or in a validation after which the job is ended and the rank and instruction that hang are "
+     "named; at least 1; 0: off."},
+    {"run", "watchdog_slow_s", FIELD(run.watchdog_slow_s), 0.0, Between(0, kMostWatchdog),
+     "The same for the start with its first step, for saving and loading, and for the end; at least run.watchdog_s; 0: 600 s, at least ten times "
+     "run.watchdog_s, and 1 s more per 100 MB of state."},
 
     {"model", "family", FIELD(model.family), "llama", OneOf({"llama", "gpt2"}),
      "Architecture, as Hugging Face defines it."},

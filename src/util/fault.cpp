@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "espalier/util/error.hpp"
@@ -24,10 +25,11 @@ namespace {
 
 /// In the order in which a run meets them.
 constexpr auto kStages = std::to_array<std::string_view>(
-    {"open-data", "world-check", "staging", "load",     "step",  "proof",     "copy",     "begin",   "make-dir",
-     "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "gather", "deck", "master", "manifest",
-     "fsync-dir",  "announce",  "rename",  "commit",   "latest",   "settled",   "retention", "remove"});
-constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc"});
+    {"open-data",  "world-check",  "staging",    "load",        "step",        "proof",    "copy",       "begin",  "make-dir",
+     "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "reported", "gather",
+     "deck",       "master",       "manifest",   "fsync-dir",   "announce",    "rename",   "commit",
+     "latest",     "settled",      "retention",  "remove",      "end"});
+constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc", "nomem"});
 constexpr auto kInstructionActions = std::to_array<std::string_view>({"kill", "stop", "skip", "nan"});
 constexpr std::string_view kInstruction = "instruction-";
 
@@ -114,6 +116,7 @@ std::string Take(std::string_view stage) {
 void Visit(std::string_view stage, const std::string& where) {
   const std::string action = Take(stage);
   if (action.empty()) return;
+  if (action == "nomem") throw std::bad_alloc();
   throw UserError(ExitStatus::kFault, fmt::format("{}{}{}: {} (by ESPALIER_FAULT)", where, where.empty() ? "" : ": ", stage,
                                                   std::strerror(action == "eio" ? EIO : ENOSPC)));
 }

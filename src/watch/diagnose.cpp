@@ -44,7 +44,8 @@ class Diagnoser {
       : standings_(standings), program_of_(program_of) {}
 
   Diagnosis Run() {
-    if (!FindStopped() && !FindPast() && !FollowMissing() && !FindInKernel()) BlameNobody();
+    if (!FindStopped() && !FindAbsent() && !FindPast() && !FollowMissing() && !FindInKernel() && !FindStalled())
+      BlameNobody();
     return std::move(diagnosis_);
   }
 
@@ -151,15 +152,33 @@ class Diagnoser {
       waiting.group.push_back(peer);
       const int64_t here = BeatOf(rank).step, there = BeatOf(peer).step;
       if (there < here || (there == here && InStep(peer))) waiting.missing.push_back(peer);
+      if (Agrees(rank) && there == here && BeatOf(peer).activity == Activity::kBetween) waiting.missing.push_back(peer);
+      if (Agrees(rank) && WentOn(rank, peer)) waiting.past.push_back(peer);
     }
-    if (waiting.missing.empty()) return {};
+    if (waiting.missing.empty() && !Agrees(rank)) return {};
     return {waiting};
+  }
+  bool Agrees(int rank) const { return BeatOf(rank).activity == Activity::kAgreeing; }
+  /// The peer does what comes after an agreement that this rank is still in.
+  bool WentOn(int rank, int peer) const {
+    const Heartbeat &mine = BeatOf(rank), &theirs = BeatOf(peer);
+    if (theirs.step != mine.step) return theirs.step > mine.step;
+    return theirs.activity == Activity::kSaving || theirs.activity == Activity::kEvaluating ||
+           theirs.activity == Activity::kEnded;
   }
 
   bool FindStopped() {
-    for (const auto& [state, fault] : {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone)})
+    for (const auto& [state, fault] :
+         {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone),
+          std::pair(ProcessState::kSilent, Fault::kSilent)})
       for (size_t rank = 0; rank < standings_.size(); ++rank)
         if (standings_[rank].process == state) return Blame(fault, static_cast<int>(rank), SomeoneWaitingFor(static_cast<int>(rank)));
+    return false;
+  }
+  bool FindAbsent() {
+    for (size_t rank = 0; rank < standings_.size(); ++rank)
+      if (!standings_[rank].present)
+        return Blame(Fault::kAbsent, static_cast<int>(rank), SomeoneWaitingFor(static_cast<int>(rank)));
     return false;
   }
   /// The first one whose wait for `culprit` is direct; else any that waits; else nobody.
@@ -181,7 +200,9 @@ class Diagnoser {
     for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank)
       for (const Waiting& waiting : WaitsOf(rank))
         if (waiting.PastAlone() && (first.rank < 0 || BeatOf(rank).step < BeatOf(first.rank).step)) first = waiting;
-    return first.rank >= 0 && Blame(Fault::kWentPast, first.past.front(), first);
+    if (first.rank < 0) return false;
+    return BlameNetwork(first, OnOtherHosts(first.rank, first.past)) ||
+           Blame(Fault::kWentPast, first.past.front(), first);
   }
 
   /// From rank to rank, each waiting for the next, to one that waits for nobody.
@@ -193,6 +214,8 @@ class Diagnoser {
         const std::vector<Waiting> waits = WaitsOf(rank);
         const auto next = std::ranges::find_if(waits, [](const Waiting& w) { return !w.missing.empty(); });
         if (next == waits.end()) {
+          for (const Waiting& arrived : waits)
+            if (arrived.past.empty() && BlameNetwork(arrived, OnOtherHosts(rank, arrived.group))) return true;
           if (last.rank >= 0) return Blame(Fault::kNotArrived, rank, last);
           break;
         }
@@ -214,23 +237,60 @@ class Diagnoser {
     return std::ranges::any_of(Begun(rank), [&](int i) { return At(program_of_(rank), i).lane == Lane::kCompute; });
   }
 
+  /// All have arrived in some instruction whose group is on several hosts.
+  bool FindStalled() {
+    for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank)
+      for (const Waiting& waiting : WaitsOf(rank))
+        if (waiting.missing.empty() && BlameNetwork(waiting, OnOtherHosts(rank, waiting.group))) return true;
+    return false;
+  }
+  std::vector<int> OnOtherHosts(int rank, std::vector<int> peers) const {
+    std::erase_if(peers, [&](int peer) { return BeatOf(peer).host == BeatOf(rank).host; });
+    return peers;
+  }
+  /// What `senders`, all on other hosts, sent has not come to the one that waits; false if there are none.
+  bool BlameNetwork(const Waiting& waiting, const std::vector<int>& senders) {
+    if (senders.empty()) return false;
+    const std::string from = fmt::format("{} {}", senders.size() == 1 ? "rank" : "ranks", fmt::join(senders, ", "));
+    std::set<std::string> hosts = {BeatOf(waiting.rank).host};
+    for (int sender : senders) hosts.insert(BeatOf(sender).host);
+    const bool sent = !waiting.past.empty();
+    diagnosis_ = {Fault::kLost, -1, waiting.rank, waiting.instruction, waiting.group, senders, WaitsText(waiting)};
+    diagnosis_.text +=
+        sent ? fmt::format("; {} sent its part and went on", from) : fmt::format("; {} arrived there too", from);
+    diagnosis_.text += fmt::format("\nthe network between hosts {} does not deliver messages{}", fmt::join(hosts, ", "),
+                                   sent ? fmt::format(", or {} left the instruction out", from) : "");
+    for (int rank : {waiting.rank, senders.front()}) diagnosis_.text += fmt::format("\nrank {} {}", rank, Place(rank));
+    return true;
+  }
+
   bool Blame(Fault fault, int culprit, const Waiting& waiting) {
     diagnosis_ = {fault, culprit, waiting.rank, waiting.instruction, waiting.group, waiting.missing, ""};
     for (int rank : waiting.past) diagnosis_.missing.push_back(rank);
     std::ranges::sort(diagnosis_.missing);
     if (waiting.rank >= 0) diagnosis_.text = Sentence(waiting) + "\n";
-    diagnosis_.text += fmt::format("rank {} {}", culprit, Accusation(fault, waiting));
-    diagnosis_.text += fmt::format("\nrank {} {}", culprit, Place(culprit));
+    diagnosis_.text += fmt::format("rank {} {}", culprit, Accusation(fault, culprit, waiting));
+    if (fault != Fault::kAbsent) diagnosis_.text += fmt::format("\nrank {} {}", culprit, Place(culprit));
     return true;
   }
-  std::string Accusation(Fault fault, const Waiting& waiting) const {
+  std::string Accusation(Fault fault, int culprit, const Waiting& waiting) const {
     switch (fault) {
       case Fault::kStopped: return "is stopped: its process was stopped by a signal or a debugger";
       case Fault::kGone: return "is gone: its process has ended";
+      case Fault::kAbsent:
+        return AbsentText(culprit);
+      case Fault::kSilent:
+        return "gives no sign of life: its process is stopped, or its host is down or cut off";
       case Fault::kWentPast: return fmt::format("went past instruction {} of rank {} without it", waiting.instruction, waiting.rank);
       case Fault::kInKernel: return "alone stands in a kernel, for so long that its process may be stopped";
       default: return "has not arrived there, and waits for no other rank";
     }
+  }
+  std::string AbsentText(int rank) const {
+    if (standings_[static_cast<size_t>(rank)].process != ProcessState::kRunning)
+      return "has no heartbeat any more: its process has ended, or the file was removed";
+    return fmt::format("has no heartbeat any more: the file was removed, while its process ({}) runs",
+                       BeatOf(rank).process);
   }
   void BlameNobody() {
     diagnosis_ = {};
@@ -240,17 +300,22 @@ class Diagnoser {
   }
 
   std::string Sentence(const Waiting& w) {
-    if (w.instruction < 0)
-      return fmt::format("rank {} waits after step {} for the other ranks; not there: {}", w.rank, BeatOf(w.rank).step, fmt::join(w.missing, ", "));
     std::vector<int> absent = w.missing;
     absent.insert(absent.end(), w.past.begin(), w.past.end());
     std::ranges::sort(absent);
+    return fmt::format("{}; not there: {}", WaitsText(w),
+                       absent.empty() ? "nobody, all have arrived" : fmt::format("{}", fmt::join(absent, ", ")));
+  }
+  /// "rank 3 waits in instruction 31 (...) of step 5, group tp (ranks 2, 3)".
+  std::string WaitsText(const Waiting& w) {
+    if (w.instruction < 0)
+      return fmt::format("rank {} waits after step {} for the other ranks", w.rank, BeatOf(w.rank).step);
     const Op& op = OpAt(program_of_(w.rank), w.instruction);
     const bool between_stages = op.kind == "send" || op.kind == "recv";
     const std::string group = between_stages ? "pp" : Name(AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))));
-    return fmt::format("rank {} waits in {} of step {}, group {} (ranks {}); not there: {}", w.rank,
-                       Describe(program_of_(w.rank), w.instruction), BeatOf(w.rank).step, group, fmt::join(w.group, ", "),
-                       absent.empty() ? "nobody, all have arrived" : fmt::format("{}", fmt::join(absent, ", ")));
+    return fmt::format("rank {} waits in {} of step {}, group {} (ranks {})", w.rank,
+                       Describe(program_of_(w.rank), w.instruction), BeatOf(w.rank).step, group,
+                       fmt::join(w.group, ", "));
   }
   /// "stands at instruction 31 (...) of step 5 (process 12 on host a)".
   std::string Place(int rank) {

@@ -1,14 +1,15 @@
 #include "espalier/watch/watchdog.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 namespace espalier {
@@ -30,8 +31,9 @@ ProcessState StateOfProcess(int process) {
   return state == 'Z' || state == 'X' ? ProcessState::kGone : ProcessState::kRunning;
 }
 
-/// Activities in which a rank may wait as long as it likes, unless a process is stopped or gone.
-bool MayTakeItsTime(Activity activity) { return activity == Activity::kStart || activity == Activity::kSaving || activity == Activity::kEnded; }
+std::chrono::steady_clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
 
 bool Stuck(const Standing& standing) { return standing.process == ProcessState::kStopped || standing.process == ProcessState::kGone; }
 
@@ -59,20 +61,34 @@ bool Watchdog::Sleep(Clock::duration tick) {
 
 /// Quiet time is counted in ticks: a job that was suspended as a whole has not been quiet meanwhile.
 void Watchdog::Run() {
-  const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.limit_s));
+  const auto limit = Seconds(options_.limit_s);
   const auto tick = std::min<Clock::duration>(kLongestTick, limit / 10);
   Heartbeat last = Read(mine_.record());
   while (Sleep(tick)) {
     if (options_.refresh) options_.refresh();
-    if (options_.publish) mine_.Publish();
+    Publish();
     const Heartbeat now = Read(mine_.record());
-    quiet_ = now == last ? quiet_ + tick : Clock::duration{};
+    quiet_ = now.SamePlace(last) ? quiet_ + tick : Clock::duration{};
     last = now;
     if (quiet_ >= kQuietBeforeLooking) LookForTheDead();
-    if (quiet_ < limit / 2) before_.clear();
+    if (quiet_ < limit / 2) before_.clear(), judge_at_ = limit;
     if (quiet_ >= limit / 2 && before_.empty()) before_ = Look();
-    if (quiet_ >= limit) Judge();
+    if (quiet_ < judge_at_) continue;
+    Judge();
+    judge_at_ = quiet_ + limit / 2;
   }
+}
+
+void Watchdog::Publish() {
+  if (mine_.Publish() || warned_) return;
+  warned_ = true;
+  spdlog::warn("rank {}: its heartbeat cannot be written: {}; should it hang, other ranks will not see where",
+               mine_.record().rank, std::strerror(errno));
+}
+
+Watchdog::Clock::duration Watchdog::LimitOf(Activity activity) const {
+  const bool slow = activity == Activity::kStart || activity == Activity::kSaving || activity == Activity::kEnded;
+  return Seconds(slow ? options_.slow_limit_s : options_.limit_s);
 }
 
 void Watchdog::FindNeighbours() {
@@ -113,7 +129,7 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
   }
   mine_.Remove();
   alarm(2);
-  if (!silent && options_.publish) end_();
+  if (!silent && options_.other_hosts) end_();
   _exit(static_cast<int>(ExitStatus::kFault));
 }
 
@@ -123,30 +139,49 @@ std::vector<Standing> Watchdog::Look() const {
   for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank) {
     const auto beat = ReadHeartbeat(options_.folder, rank);
     Standing standing;
-    standing.present = beat.has_value();
-    if (beat) standing.heartbeat = *beat;
-    if (beat && beat->SharesProcesses(mine)) standing.process = StateOfProcess(beat->process);
+    standing.present = beat.has_value() || rank == mine.rank;
+    // Of a rank of this host without a heartbeat the process is known from the beginning.
+    const auto known = std::ranges::find(neighbours_, rank, &Heartbeat::rank);
+    if (rank == mine.rank) {
+      standing.heartbeat = mine;
+    } else if (beat) {
+      standing.heartbeat = *beat;
+    } else if (known != neighbours_.end()) {
+      standing.heartbeat = *known;
+    }
+    if (standing.heartbeat.SharesProcesses(mine)) standing.process = StateOfProcess(standing.heartbeat.process);
     standings.push_back(std::move(standing));
   }
   return standings;
 }
 
+Standing Watchdog::Compare(Standing now, const Standing& before) const {
+  // A stop that is over, or has only begun, is none; nor is a file that was missing for a moment.
+  if (now.process == ProcessState::kStopped && before.process != ProcessState::kStopped)
+    now.process = ProcessState::kRunning;
+  if (!now.present && before.present) now.present = true, now.heartbeat = before.heartbeat;
+  now.moving = !now.heartbeat.SamePlace(before.heartbeat);
+  const bool silent = now.process == ProcessState::kUnknown && now.present && before.present &&
+                      now.heartbeat.pulse == before.heartbeat.pulse;
+  if (silent) now.process = ProcessState::kSilent;
+  return now;
+}
+
 void Watchdog::Judge() {
-  std::vector<Standing> now = Look();
-  for (size_t rank = 0; rank < now.size(); ++rank) {
-    Standing& standing = now[rank];
-    standing.moving = !(standing.heartbeat == before_[rank].heartbeat);
-    // A stop that is over, or has only begun, is none.
-    if (standing.process == ProcessState::kStopped && before_[rank].process != ProcessState::kStopped) standing.process = ProcessState::kRunning;
-  }
-  before_ = now;
+  const std::vector<Standing> there = Look();
+  std::vector<Standing> now;
+  for (size_t rank = 0; rank < there.size(); ++rank) now.push_back(Compare(there[rank], before_[rank]));
+  before_ = there;
   const bool stuck = std::any_of(now.begin(), now.end(), Stuck);
-  if (!stuck && MayTakeItsTime(Read(mine_.record()).activity)) return;
+  if (!stuck && quiet_ < LimitOf(Read(mine_.record()).activity)) return;
   const Diagnosis diagnosis = Diagnose(now, [this](int rank) -> const Program& { return ProgramOf(rank); });
   const auto culprit = static_cast<size_t>(std::max(0, diagnosis.culprit));
   // A rank that is merely slow is waited for.
-  if (diagnosis.fault == Fault::kNotArrived && (now[culprit].moving || MayTakeItsTime(now[culprit].heartbeat.activity))) return;
-  const bool arrived = diagnosis.fault == Fault::kInKernel || diagnosis.fault == Fault::kNobody;
+  if (diagnosis.fault == Fault::kNotArrived &&
+      (now[culprit].moving || quiet_ < LimitOf(now[culprit].heartbeat.activity)))
+    return;
+  const bool arrived =
+      diagnosis.fault == Fault::kInKernel || diagnosis.fault == Fault::kLost || diagnosis.fault == Fault::kNobody;
   if (arrived && std::any_of(now.begin(), now.end(), [](const Standing& s) { return s.moving; })) return;
   EndJob(now, diagnosis);
 }
@@ -156,12 +191,14 @@ void Watchdog::EndJob(const std::vector<Standing>& standings, const Diagnosis& d
   const int rank = mine_.record().rank;
   const auto speaker = std::find_if(standings.begin(), standings.end(), [](const Standing& s) { return s.present && !s.moving && !Stuck(s); });
   if (speaker - standings.begin() != rank && !Sleep(kHeadStart)) return;
-  if (!(Read(mine_.record()) == standings[static_cast<size_t>(rank)].heartbeat)) return;
+  if (!Read(mine_.record()).SamePlace(standings[static_cast<size_t>(rank)].heartbeat)) return;
   alarm(5);  // should the launcher hang too, this process ends by SIGALRM, and the launcher ends the others
   if (!Said()) {
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
-    if (options_.publish) mine_.Publish();
-    fmt::print(stderr, "espalier: watchdog of rank {}: nothing has finished here for {:g} s\n{}\n", rank, options_.limit_s, diagnosis.text);
+    mine_.Publish();
+    const double quiet_s = std::chrono::duration<double>(quiet_).count();
+    fmt::print(stderr, "espalier: watchdog of rank {}: nothing has finished here for {:.3g} s\n{}\n", rank, quiet_s,
+               diagnosis.text);
     std::fflush(stderr);
   }
   end_();

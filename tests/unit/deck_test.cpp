@@ -427,7 +427,7 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"report.tensorboard=true",
                      "report.tensorboard = true: not available in this version (allowed: false)"},
         OverrideCase{"report.trace=10:12", "report.trace = \"10:12\": not available in this version (allowed: \"\")"},
-        OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: >= 0)"},
+        OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 
 TEST(Mistakes, C5UnknownKeysListTheirSectionOrKnowOtherFrameworks) {

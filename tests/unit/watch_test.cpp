@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 
+#include "espalier/util/error.hpp"
 #include "espalier/watch/diagnose.hpp"
 #include "espalier/watch/heartbeat.hpp"
 #include "espalier/watch/watchdog.hpp"
@@ -75,6 +77,7 @@ class Simulation {
   std::vector<Standing> standings;
   int skipper = -1, skipped = -1;           ///< rank and its instruction
   int frozen = -1, frozen_at = -1;          ///< rank and the instruction that it never finishes
+  int cut = -1;                             ///< from this instruction on no message passes between hosts
 
  private:
   Heartbeat& BeatOf(int rank) { return standings[static_cast<size_t>(rank)].heartbeat; }
@@ -108,6 +111,7 @@ class Simulation {
     std::vector<int> peers = GroupOf(rank, i), theirs;
     for (int peer : peers) {
       if (peer == rank) continue;
+      if (cut >= 0 && i >= cut && BeatOf(peer).host != BeatOf(rank).host) return false;
       theirs.push_back(Counterpart(rank, i, peer));
       if (theirs.back() < 0) return false;
     }
@@ -252,6 +256,87 @@ TEST(Diagnose, WhereAllHaveArrivedNobodyIsBlamed) {
   EXPECT_EQ(d.culprit, -1);
 }
 
+/// Even ranks are on host a, odd ones on b.
+void PutOnTwoHosts(Simulation& world) {
+  for (Standing& s : world.standings) {
+    s.heartbeat.host = s.heartbeat.rank % 2 == 0 ? "a" : "b";
+    s.process = ProcessState::kUnknown;
+  }
+}
+
+/// A message that has left its rank and is lost looks like one that was left out: between hosts the network is named
+/// before the rank.
+TEST(Diagnose, H2NetworkALostMessageNamesWhoSentAndWhoWaits) {
+  for (const char* layout : {"parallel.pp=2", "parallel.tp=2", "parallel.dp_shard=2"})
+    for (int sender : {0, 1}) {
+      Simulation world({"model.layers=2", "batch.global=4", layout}, 2);
+      PutOnTwoHosts(world);
+      std::vector<int> sends = world.Communication(sender);
+      std::erase_if(sends, [&](int i) { return world.OpAt(sender, i).kind == "recv"; });
+      world.skipper = sender;
+      world.skipped = sends[sends.size() / 2];
+      world.Run();
+      const Diagnosis d = world.Diagnose();
+      EXPECT_EQ(d.fault, Fault::kLost) << layout << "\n" << d.text;
+      EXPECT_EQ(d.culprit, -1) << d.text;
+      EXPECT_EQ(d.waiting, 1 - sender) << d.text;
+      EXPECT_THAT(d.missing, testing::ElementsAre(sender)) << d.text;
+      EXPECT_THAT(d.text, HasSubstr("rank " + std::to_string(sender) + " sent its part and went on"));
+      EXPECT_THAT(d.text, HasSubstr("the network between hosts a, b does not deliver messages"));
+    }
+}
+
+TEST(Diagnose, H2NetworkWhereNothingPassesBetweenHostsTheyAreNamed) {
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{"parallel.pp=2"}, {"parallel.tp=2"}, {"parallel.pp=2", "parallel.tp=2"}}) {
+    std::vector<std::string> overrides = {"model.layers=2", "batch.global=4"};
+    overrides.insert(overrides.end(), layout.begin(), layout.end());
+    Simulation world(overrides, layout.size() == 1 ? 2 : 4);
+    PutOnTwoHosts(world);
+    world.cut = world.Communication(0)[world.Communication(0).size() / 2];
+    world.Run();
+    const Diagnosis d = world.Diagnose();
+    EXPECT_EQ(d.fault, Fault::kLost) << d.text;
+    EXPECT_THAT(d.text, testing::AllOf(HasSubstr("arrived there too"), HasSubstr("between hosts a, b"))) << d.text;
+  }
+}
+
+TEST(Diagnose, H2NetworkAnAgreementThatIsLostIsNotTheWaitingRanksFault) {
+  Simulation world({"parallel.dp_shard=2"}, 2);
+  PutOnTwoHosts(world);
+  world.standings[0].heartbeat.step = 6;  // its step 6 waits for rank 1, which has not heard that step 5 is agreed
+  world.standings[1].heartbeat.step = 5;
+  world.standings[1].heartbeat.activity = Activity::kAgreeing;
+  Diagnosis d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kLost) << d.text;
+  EXPECT_EQ(d.waiting, 1);
+  EXPECT_THAT(d.text, HasSubstr("rank 1 waits after step 5 for the other ranks; rank 0 sent its part and went on"));
+  for (Standing& s : world.standings) s.heartbeat.step = 5, s.heartbeat.activity = Activity::kAgreeing;
+  d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kLost) << d.text;
+  EXPECT_THAT(d.text, HasSubstr("between hosts a, b"));
+  world.standings[1].heartbeat.activity = Activity::kBetween;
+  d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kNotArrived) << d.text;
+  EXPECT_EQ(d.culprit, 1) << d.text;
+}
+
+TEST(Diagnose, H2ARankWithoutHeartbeatOrSignOfLifeIsNamed) {
+  Simulation world({"parallel.dp_shard=2"}, 2);
+  world.Run();
+  world.standings[1].process = ProcessState::kSilent;
+  Diagnosis d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kSilent);
+  EXPECT_EQ(d.culprit, 1);
+  EXPECT_THAT(d.text, HasSubstr("rank 1 gives no sign of life"));
+  world.standings[1] = {};
+  world.standings[1].present = false;
+  d = world.Diagnose();
+  EXPECT_EQ(d.fault, Fault::kAbsent);
+  EXPECT_EQ(d.culprit, 1);
+  EXPECT_THAT(d.text, HasSubstr("rank 1 has no heartbeat any more"));
+}
+
 class HeartbeatFiles : public testing::Test {
  protected:
   HeartbeatFiles() { std::filesystem::create_directories(folder_); }
@@ -265,6 +350,8 @@ TEST_F(HeartbeatFiles, AreReadAsTheyAreWritten) {
     file.record().step = 12;
     file.record().activity = Activity::kSaving;
     file.record().training.done[2] = 7;
+    EXPECT_EQ(ReadHeartbeat(folder_, 3)->step, 0) << "what is not published is not seen";
+    ASSERT_TRUE(file.Publish());
     const auto read = ReadHeartbeat(folder_, 3);
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(read->rank, 3);
@@ -297,7 +384,7 @@ void LiveBesideADyingRank(const std::string& folder) {
   StartNeighbour(folder, 1);
   const pid_t victim = StartNeighbour(folder, 2);
   HeartbeatFile mine(folder, 0);
-  const Watchdog dog({folder, 60, {0, 1, 2}, false}, mine, world, [] { _exit(99); });
+  const Watchdog dog({folder, 60, 600, {0, 1, 2}, false}, mine, world, [] { _exit(99); });
   kill(victim, SIGKILL);
   waitpid(victim, nullptr, 0);
   for (int patience = 0; patience < 60; ++patience) sleep(1);
@@ -306,6 +393,71 @@ void LiveBesideADyingRank(const std::string& folder) {
 TEST_F(HeartbeatFiles, ADeadRankOfTheHostEndsTheOthers) {
   EXPECT_EXIT(LiveBesideADyingRank(folder_), testing::ExitedWithCode(1), "rank 2 is gone: its process \\([0-9]+ on .*\\) has ended");
   EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value()) << "who ends in order is not taken for dead";
+}
+
+/// What rank 0 does in a step in which it waits for a rank of its host whose heartbeat is removed or cut.
+void WaitForARankWithoutHeartbeat(const std::string& folder, const std::function<void(const std::string&)>& spoil) {
+  PrepareHeartbeatFolder(folder);
+  const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);
+  StartNeighbour(folder, 1);
+  HeartbeatFile mine(folder, 0);
+  mine.record().step = 3;
+  mine.record().activity = Activity::kStep;
+  const Watchdog dog({folder, 1, 600, {0, 1}, false}, mine, world, [] { _exit(99); });
+  spoil(folder + "/rank-00001");
+  for (int patience = 0; patience < 60; ++patience) sleep(1);
+}
+
+TEST_F(HeartbeatFiles, H2AMissingOneIsNoExcuse) {
+  const auto remove = [](const std::string& path) { std::filesystem::remove(path); };
+  EXPECT_EXIT(WaitForARankWithoutHeartbeat(folder_, remove), testing::ExitedWithCode(99),
+              "rank 1 has no heartbeat any more: the file was removed, while");
+  const auto cut = [](const std::string& path) { std::filesystem::resize_file(path, 7); };
+  EXPECT_EXIT(WaitForARankWithoutHeartbeat(folder_, cut), testing::ExitedWithCode(99),
+              "rank 1 has no heartbeat any more");
+}
+
+/// A rank of its host has started for ever.
+TEST_F(HeartbeatFiles, H2NothingIsExcusedForEver) {
+  const auto wait = [&] {
+    const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);
+    StartNeighbour(folder_, 1);
+    HeartbeatFile mine(folder_, 0);
+    mine.record().step = 1;
+    mine.record().activity = Activity::kAgreeing;
+    const Watchdog dog({folder_, 1, 2, {0, 1}, false}, mine, world, [] { _exit(99); });
+    for (int patience = 0; patience < 60; ++patience) sleep(1);
+  };
+  EXPECT_EXIT(wait(), testing::ExitedWithCode(99), "rank 1 is starting, step 0");
+}
+
+TEST_F(HeartbeatFiles, LATruncatedOneIsWrittenAgain) {
+  HeartbeatFile file(folder_, 1);
+  std::filesystem::resize_file(folder_ + "/rank-00001", 0);
+  file.record().step = 8;
+  EXPECT_FALSE(ReadHeartbeat(folder_, 1).has_value());
+  ASSERT_TRUE(file.Publish());
+  EXPECT_EQ(ReadHeartbeat(folder_, 1)->step, 8);
+}
+
+TEST_F(HeartbeatFiles, H5OnlyHeartbeatsAreRemoved) {
+  for (const char* name : {"rank-00000", "rank-123456", "rank-1", "rank-00001.csv", "notes"})
+    std::ofstream(folder_ + "/" + name) << name;
+  const std::string theirs = folder_ + ".theirs";
+  std::ofstream(theirs) << "theirs";
+  std::filesystem::create_symlink(theirs, folder_ + "/rank-00002");
+  PrepareHeartbeatFolder(folder_);
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) left.insert(entry.path().filename());
+  EXPECT_THAT(left, testing::ElementsAre("notes", "rank-00001.csv", "rank-1"));
+  EXPECT_EQ(std::filesystem::file_size(theirs), 6U) << "the link goes, not what it names";
+  std::filesystem::create_symlink(theirs, folder_ + "/rank-00003");
+  EXPECT_THROW(HeartbeatFile(folder_, 3), UserError);
+  std::filesystem::remove(theirs);
+  const std::string link = folder_ + ".link";
+  std::filesystem::create_directory_symlink(folder_, link);
+  EXPECT_THROW(PrepareHeartbeatFolder(link), UserError);
+  std::filesystem::remove(link);
 }
 
 TEST_F(HeartbeatFiles, OtherFilesAreNone) {

@@ -13,7 +13,7 @@
 #include "espalier/graph/stored_part.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/mesh/mesh.hpp"
-#include "espalier/util/error.hpp"
+#include "espalier/util/agreed_error.hpp"
 
 namespace espalier {
 
@@ -68,9 +68,9 @@ SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, co
 enum class Coverage : uint8_t { kAll, kSome };
 
 /// The checkpoint is whole, but not what this run can go on from: an older one would be refused too.
-class RefusedForGood : public UserError {
+class RefusedForGood : public AgreedError {
  public:
-  using UserError::UserError;
+  using AgreedError::AgreedError;
 };
 
 /// Fills every rank's pieces, wherever they lie, from a checkpoint saved in any layout. Collective, as Save. Reads by MANIFEST alone, never

@@ -55,8 +55,9 @@ class Saver {
   /// Id of the checkpoint that was followed or committed last.
   const std::string& parent() const { return lineage_.parent; }
 
-  /// Saves the state as it is now; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the save before it, copies, and returns while the copy is
-  /// written; afterwards the state may change. Never throws what failed in the save: that is its outcome.
+  /// Saves the state as it is now; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the save before
+  /// it, copies, and returns while the copy is written; afterwards the state may change. Never throws what failed in the
+  /// save: that is its outcome if the ranks have agreed on it; else it ends the job.
   void Save(Metadata metadata, int64_t keep = 0);
   /// A save of this rank is not yet finished.
   bool Busy() const { return busy_; }

@@ -47,9 +47,8 @@ class MpiWorld final : public World {
 
   /// Ends all ranks now; mpirun exits with `status`. Any thread may call it.
   [[noreturn]] void Abort(int status);
-  /// Prints "espalier: rank R: message" and aborts with status 1: what executors and communication call when a thread
-  /// fails.
-  [[noreturn]] void Fail(const std::string& message);
+  /// What executors and communication call when a thread fails, too.
+  [[noreturn]] void Fail(const std::string& message, ExitStatus status = ExitStatus::kFault) override;
 
   /// For this room only.
   MpiState& state() { return *state_; }

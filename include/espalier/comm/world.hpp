@@ -4,8 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
+
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 
@@ -23,6 +27,12 @@ class World {
   virtual int64_t Max(int64_t value) = 0;
   /// The bits that some rank set, everywhere.
   virtual uint64_t Or(uint64_t bits) = 0;
+  /// Ends all ranks with `status`, since this one cannot go on and the others would wait for it; prints "espalier: rank
+  /// R: message". Any thread may call it.
+  [[noreturn]] virtual void Fail(const std::string& message, ExitStatus status = ExitStatus::kFault) {
+    std::fprintf(stderr, "espalier: rank %d: %s\n", Rank(), message.c_str());
+    std::_Exit(static_cast<int>(status));
+  }
 };
 
 /// The world of one process.

@@ -65,9 +65,12 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
+  /// Waits until the next step's batch is read; returns why it could not be, or null. Next() will not wait, and throws
+  /// the same.
+  std::exception_ptr Await();
   /// The next step's batch, valid until the next call. Rethrows what the source threw for it, and goes on throwing it.
   const Batch& Next();
-  /// Milliseconds that the last Next waited for its batch.
+  /// Milliseconds that the last batch was waited for, by Await and Next.
   double wait_ms() const { return wait_ms_; }
   const TokenSource& source() const { return *source_; }
 
@@ -80,6 +83,7 @@ class BatchLoader {
   Batch loading_;  ///< the thread's until ready_
   Batch current_;  ///< the caller's
   double wait_ms_ = 0;
+  double awaited_ms_ = 0;  ///< so far, for the next one
 
   std::mutex mutex_;
   std::condition_variable changed_;

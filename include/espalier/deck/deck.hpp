@@ -22,7 +22,8 @@ struct Deck {
     std::string product_plans;  ///< empty: none
     std::string time_limit;
     double stop_margin_s;  ///< < 0: the smaller of 90 s and 15 % of the limit
-    double watchdog_s;
+    double watchdog_s;     ///< 0: off
+    double watchdog_slow_s;  ///< 0: by the size of the state
   } run;
   struct Model {
     std::string family;

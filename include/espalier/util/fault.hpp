@@ -11,9 +11,10 @@
 namespace espalier {
 
 /// Arms one fault: "" for none, else "stage[:action[:n]]". The action is "kill" (SIGKILL to this process; the default),
-/// "stop" (this thread never goes on), "eio" or "enospc" (fails as the system would); n >= 1 counts visits of the stage
-/// in this process, 1 if left out; each fault happens once. The stage "instruction-K" is instruction K of any program; its
-/// actions are also "skip" (it is not run, but counts as finished) and "nan" (kernels: the first element of the
+/// "stop" (this thread never goes on), "eio" or "enospc" (fails as the system would), "nomem" (memory is
+/// refused: std::bad_alloc); n >= 1 counts visits of the stage
+/// in this process, 1 if left out; each fault happens once. The stage "instruction-K" is instruction K of any program;
+/// its actions are also "skip" (it is not run, but counts as finished) and "nan" (kernels: the first element of the
 /// first output becomes a NaN). Throws UserError (kDeck) listing what is allowed.
 void ArmFault(const std::string& text);
 
@@ -29,7 +30,8 @@ void Visit(std::string_view stage, const std::string& where);
 InstructionFault VisitInstruction(int index);
 }  // namespace fault_detail
 
-/// A place where a fault can happen; `where` is the file or directory at work. The errors are thrown as UserError (kFault).
+/// A place where a fault can happen; `where` is the file or directory at work. Errors of the system are thrown as
+/// UserError (kFault).
 inline void FaultPoint(std::string_view stage, const std::string& where = {}) {
   if (fault_detail::armed.load(std::memory_order_relaxed)) [[unlikely]]
     fault_detail::Visit(stage, where);

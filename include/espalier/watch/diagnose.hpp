@@ -13,6 +13,7 @@ namespace espalier {
 /// What the system says of a rank's process.
 enum class ProcessState : uint8_t {
   kUnknown,  ///< on another host
+  kSilent,   ///< there, and its heartbeat is not written any more
   kRunning,
   kStopped,  ///< by a signal or a debugger
   kGone,
@@ -22,13 +23,16 @@ enum class ProcessState : uint8_t {
 struct Standing {
   Heartbeat heartbeat;
   ProcessState process = ProcessState::kUnknown;
-  bool present = true;  ///< has a heartbeat file
+  bool present = true;  ///< has a heartbeat
   bool moving = false;  ///< something has finished there lately
 };
 
 enum class Fault : uint8_t {
-  kStopped,     ///< the culprit's process is stopped
-  kGone,        ///< the culprit's process is gone
+  kStopped,  ///< the culprit's process is stopped
+  kGone,     ///< the culprit's process is gone
+  kAbsent,   ///< the culprit's heartbeat is missing
+  kSilent,   ///< the culprit's host, or its way to the file system, does not answer
+  kLost,     ///< what was sent between hosts has not arrived: `missing` sent it, `waiting` waits; nobody is the culprit
   kWentPast,    ///< the culprit is behind an instruction in which others wait for it
   kNotArrived,  ///< the culprit keeps others waiting, and waits for nobody itself
   kInKernel,    ///< all have arrived, but the culprit alone stands in a kernel: messages that wait for it do not pass
@@ -37,11 +41,11 @@ enum class Fault : uint8_t {
 
 struct Diagnosis {
   Fault fault = Fault::kNobody;
-  int culprit = -1;          ///< rank; -1 for kNobody
+  int culprit = -1;          ///< rank; -1 for kNobody and kLost
   int waiting = -1;          ///< a rank that waits, and the instruction of its program in which it does; -1: between steps
   int instruction = -1;
   std::vector<int> group;    ///< ranks that meet in that instruction
-  std::vector<int> missing;  ///< of these, the ones that have not arrived
+  std::vector<int> missing;  ///< of these, the ones that have not arrived; for kLost, those that have sent
   std::string text;          ///< all of it in words, some lines
 };
 

@@ -1,5 +1,5 @@
-// The heartbeat of a rank: a small mapped file in the run directory that says where it stands, so that the others can name a
-// rank that is stopped. Writing it costs a store an instruction.
+// The heartbeat of a rank: a record of where it is, which costs a store per instruction, and a small file in the run
+// directory to which the watchdog copies it, so that the others can name a rank that is stopped.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,9 @@ namespace espalier {
 enum class Activity : int32_t {
   kStart,       ///< before and in the first step: everything may take its time
   kStep,        ///< in a training step
-  kBetween,     ///< data, agreement and reports between steps
-  kSaving,      ///< a checkpoint: storage may take its time
+  kBetween,     ///< data and reports between steps
+  kAgreeing,    ///< exchanging flags with all ranks between steps
+  kSaving,      ///< a checkpoint is written or read: storage may take its time
   kEvaluating,  ///< validation
   kEnded,       ///< all steps done
   kEndingJob,   ///< its watchdog says why it ends the job: no other needs to
@@ -30,6 +31,7 @@ struct HeartbeatRecord {
   int32_t process = 0;
   char host[64] = {};
   uint64_t process_table = 0;  ///< the namespace of process ids, by its inode: containers of one host may have several
+  int64_t pulse = 0;           ///< how often the file was written
   std::atomic<int64_t> step{0};  ///< the one under way or, between steps, the last one; 1 is the first
   std::atomic<Activity> activity{Activity::kStart};
   Progress training, forward;  ///< of the training program; of proof and validation
@@ -41,6 +43,7 @@ struct Heartbeat {
   int process = 0;
   std::string host;
   uint64_t process_table = 0;
+  int64_t pulse = 0;
   int64_t step = 0;
   Activity activity = Activity::kStart;
   std::array<int, kLaneCount> done{};     ///< of the training program
@@ -50,35 +53,44 @@ struct Heartbeat {
 
   /// True if a process id of the other one means the same here.
   bool SharesProcesses(const Heartbeat& other) const { return host == other.host && process_table == other.process_table; }
-  bool operator==(const Heartbeat&) const = default;
+  /// True if nothing has finished between the two: all is equal but the pulse.
+  bool SamePlace(const Heartbeat& other) const;
 };
 
 /// `run.dir`/heartbeat.
 std::string HeartbeatFolder(const std::string& run_dir);
 
-/// This rank's file, mapped; removed with the object.
+/// Makes the folder, if need be, and removes the heartbeats of a run that was killed: they would be taken for ours.
+/// Other files in it stay. Throws UserError (kFault) if the folder is a link, or a name that a heartbeat needs cannot
+/// be removed.
+void PrepareHeartbeatFolder(const std::string& folder);
+
+/// This rank's record and its file, which is removed with the object. Whatever happens to the file does no harm to the
+/// record.
 class HeartbeatFile {
  public:
-  /// Throws UserError (kFault) if it cannot be made.
+  /// Writes the file; throws UserError (kFault) if it is there or cannot be made.
   HeartbeatFile(const std::string& folder, int rank);
   ~HeartbeatFile();
   HeartbeatFile(const HeartbeatFile&) = delete;
   HeartbeatFile& operator=(const HeartbeatFile&) = delete;
 
-  HeartbeatRecord& record() { return *record_; }
-  /// Lets readers on other hosts see it.
-  void Publish();
+  HeartbeatRecord& record() { return record_; }
+  const HeartbeatRecord& record() const { return record_; }
+  /// Copies the record to the file; true if that could be done. One thread at a time.
+  bool Publish();
   /// Takes the file away: its rank ends in order. The record stays.
   void Remove();
 
  private:
   std::string path_;
-  HeartbeatRecord* record_ = nullptr;
+  HeartbeatRecord record_;
+  int file_ = -1;
 };
 
 /// A copy of what a record says now.
 Heartbeat Read(const HeartbeatRecord& record);
-/// A rank's heartbeat; none if the file is missing or no heartbeat.
+/// A rank's heartbeat; none if the file is missing, truncated or no heartbeat.
 std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank);
 
 }  // namespace espalier

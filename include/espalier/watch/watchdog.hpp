@@ -19,8 +19,9 @@ class Watchdog {
   struct Options {
     std::string folder;           ///< of the heartbeats
     double limit_s = 0;           ///< > 0
+    double slow_limit_s = 0;      ///< >= limit_s; for what may take its time: the start, saves and loads, the end
     std::vector<int> node_ranks;  ///< of this host
-    bool publish = false;         ///< there are ranks on other hosts
+    bool other_hosts = false;     ///< there are ranks on them
     std::function<void()> refresh = {};  ///< brings the heartbeat up to date; called at every tick, if set
   };
   /// Ends the job; it must not return.
@@ -38,13 +39,18 @@ class Watchdog {
   void Run();
   /// Waits for `tick`; false if the watch is over.
   bool Sleep(Clock::duration tick);
+  void Publish();
   void FindNeighbours();
+  /// How long a rank may be quiet in this activity.
+  Clock::duration LimitOf(Activity activity) const;
   bool Died(const Heartbeat& neighbour) const;
   void LookForTheDead();
   /// True once another rank has said why it ends the job.
   bool Said() const;
   [[noreturn]] void EndAfter(const Heartbeat& dead);
   std::vector<Standing> Look() const;
+  /// What has become of a rank between two looks.
+  Standing Compare(Standing now, const Standing& before) const;
   void Judge();
   void EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis);
   const Program& ProgramOf(int rank);
@@ -54,10 +60,11 @@ class Watchdog {
   const Compilation& compilation_;
   const End end_;
   std::vector<Heartbeat> neighbours_;  ///< the other ranks of this host, as they began
-  std::vector<Standing> before_;       ///< at half the limit
+  std::vector<Standing> before_;       ///< half a limit before the next judgement
   std::vector<int> representative_;
   std::map<int, Program> programs_;  ///< by representative
-  Clock::duration quiet_{};
+  Clock::duration quiet_{}, judge_at_{};
+  bool warned_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

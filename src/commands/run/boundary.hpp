@@ -10,6 +10,7 @@ struct Boundary {
   bool save = false;    ///< a checkpoint of this step is wanted
   bool stop = false;    ///< the run is to end here, with a checkpoint
   bool saving = false;  ///< a save is in flight
+  bool unread = false;  ///< the next step's batch could not be read
 };
 
 /// Every flag that some rank set, on every rank. Collective.

@@ -92,7 +92,7 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       return saved.step;
     } catch (const RefusedForGood&) {
       throw;
-    } catch (const UserError& error) {
+    } catch (const AgreedError& error) {
       if (refused++ >= deck_.checkpoint.fallback || &dir == &checkpoints.back()) throw;
       if (world_.Rank() == 0) spdlog::warn("not restarted from {}: {}", dir, error.what());
     }

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "commands/run/together.hpp"
+
 namespace espalier {
 
-Evaluation::Evaluation(const Deck& deck, const Programs& programs, std::unique_ptr<TokenSource> source)
+Evaluation::Evaluation(const Deck& deck, const Programs& programs, World& world, std::unique_ptr<TokenSource> source)
     : programs_(programs),
+      world_(world),
       source_(std::move(source)),
       wanted_(deck.data.validate_sequences > 0 ? deck.data.validate_sequences : source_->samples()) {}
 
@@ -14,7 +17,8 @@ double Evaluation::Loss() const {
   const Runnable& runnable = *programs_.evaluate();
   double loss = 0, counted = 0;
   for (int64_t k = 0; k * layout.Global() < wanted_; ++k) {
-    Batch batch = ValidationBatch(*source_, layout, k);
+    Batch batch;
+    Together(world_, [&] { batch = ValidationBatch(*source_, layout, k); });
     const int64_t rows = std::min(layout.Global(), wanted_ - k * layout.Global());
     for (size_t m = 0; m < batch.microbatches.size(); ++m) MaskRows(batch.microbatches[m], static_cast<int64_t>(m), rows);
     runnable.Fill(batch, layout.positions);

@@ -32,7 +32,7 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
 }
 
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
-  Compile(deck, world);
+  Together(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
   Together(world, [&] { arena_ = device_.MakeArena(bytes); });
@@ -71,13 +71,8 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
     device_.Connect(*mpi, training_.mesh, AgreeOnChannels(world, channels));
     abort = [mpi](const std::string& message) { mpi->Fail(message); };
   }
-  for (Runnable* runnable : All()) try {
-      runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
-    } catch (const UserError& error) {  // of this rank alone, while others may wait for it
-      if (mpi == nullptr) throw;
-      fmt::print(stderr, "espalier: rank {}: {}\n", world.Rank(), error.what());
-      mpi->Abort(static_cast<int>(error.status()));
-    }
+  for (Runnable* runnable : All())
+    runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
 }
 
 BatchLayout Programs::LayoutOfBatch() const {

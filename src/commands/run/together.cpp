@@ -36,7 +36,7 @@ void Together(World& world, const std::function<void()>& work) {
   std::string first;
   for (const std::string& message : world.Gather(status == static_cast<ExitStatus>(worst) ? mine : ""))
     if (first.empty()) first = message;
-  throw UserError(static_cast<ExitStatus>(worst), Lines(world.Broadcast(first)));
+  throw AgreedError(static_cast<ExitStatus>(worst), Lines(world.Broadcast(first)));
 }
 
 std::string OnRankZero(World& world, const std::function<std::string()>& work) {

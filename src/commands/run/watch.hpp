@@ -14,6 +14,7 @@ class Watch {
   /// Makes the heartbeats of all ranks and begins to watch; does nothing if run.watchdog_s is 0. Collective. All arguments
   /// must outlive it.
   Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi);
+  /// Ends the watch; from then on the process has as long as a save to end.
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -36,6 +37,7 @@ class Watch {
 
  private:
   std::string folder_;
+  double slow_limit_s_ = 0;
   std::optional<HeartbeatFile> file_;
   std::optional<Watchdog> dog_;
   Activity activity_ = Activity::kStart;

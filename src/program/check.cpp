@@ -7,6 +7,7 @@
 
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "transfer_text.hpp"
 
 namespace espalier {
 namespace {
@@ -291,13 +292,19 @@ void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>&
 std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& coordinate) {
   std::map<std::tuple<Lane, AxisSet, std::string, Role>, MessageCount> rows;
   std::map<int, int64_t> bytes_of_op;
+  std::map<std::string, int64_t> bytes_of_transfer;
+  const auto wire_bytes = [&](const Op& op) {
+    const auto [it, fresh] = bytes_of_transfer.try_emplace(TransferText(*program.graph, op), 0);
+    if (fresh) it->second = WireBytes(*program.graph, op, program.mesh, coordinate);
+    return it->second;
+  };
   for (const Instruction& i : program.instructions) {
     if (i.lane == Lane::kCompute || i.lane == Lane::kPpRecv) continue;
     const Op& op = OpOf(program, i);
     auto [it, fresh] = bytes_of_op.try_emplace(i.op, 0);
     if (fresh)
       it->second = op.kind == "gather_stages" ? static_cast<int64_t>(i.inputs.size()) * 4 * (program.mesh.GroupSize(GroupOf(op)) - 1)
-                                              : WireBytes(*program.graph, op, program.mesh, coordinate);
+                                              : wire_bytes(op);
     MessageCount& count = rows[{i.lane, op.kind == "send" ? AxisSet{Axis::kPp} : GroupOf(op), op.kind, op.role}];
     ++count.count;
     count.bytes += it->second;

@@ -8,6 +8,7 @@
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "heap.hpp"
+#include "transfer_text.hpp"
 
 namespace espalier {
 namespace {
@@ -66,8 +67,13 @@ class Planner {
   int64_t WorkspaceOf(int op) {
     int64_t& bytes = workspaces_[static_cast<size_t>(op)];
     const Op& o = graph_.ops[static_cast<size_t>(op)];
-    if (bytes < 0) bytes = IsCommunication(o.kind) ? CommWorkspaceBytes(graph_, o, program_.mesh, coordinate_) : KernelWorkspaceOf(o);
+    if (bytes < 0) bytes = IsCommunication(o.kind) ? CommunicationWorkspaceOf(o) : KernelWorkspaceOf(o);
     return bytes;
+  }
+  int64_t CommunicationWorkspaceOf(const Op& op) {
+    const auto [it, fresh] = transfers_.try_emplace(TransferText(graph_, op), 0);
+    if (fresh) it->second = CommWorkspaceBytes(graph_, op, program_.mesh, coordinate_);
+    return it->second;
   }
   int64_t KernelWorkspaceOf(const Op& op) const {
     const auto formula = Define(op.kind).cuda_workspace;
@@ -243,6 +249,7 @@ class Planner {
   const int64_t reserved_bytes_;
   std::vector<int64_t> bytes_;       // by value; -1: not yet asked
   std::vector<int64_t> workspaces_;  // by op; -1: not yet asked
+  std::unordered_map<std::string, int64_t> transfers_;
   int64_t base_ = 0;
   ByKey<Buffer> buffers_;
   ByKey<int> last_use_;

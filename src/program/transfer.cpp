@@ -3,6 +3,7 @@
 
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "transfer_text.hpp"
 
 namespace espalier {
 namespace {
@@ -89,6 +90,15 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
     }
   }
   return plan;
+}
+
+std::string TransferText(const Graph& graph, const Op& op) {
+  std::string text = op.kind;
+  for (const auto& [name, number] : op.attributes.numbers) text += fmt::format(" {}={}", name, number);
+  for (int v : op.inputs) text += " " + ToString(TypeOf(graph, v));
+  text += " to";
+  for (int v : op.outputs) text += " " + ToString(TypeOf(graph, v));
+  return text;
 }
 
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {

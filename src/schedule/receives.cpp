@@ -4,6 +4,7 @@
 // their place in front of a job that ends later than the message is made, so the memory they write is free by then.
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <tuple>
 
 #include "espalier/util/error.hpp"
@@ -60,9 +61,11 @@ struct Message {
 /// The first job of `stage` that comes after `made` in the order of messages; never after the job that needs it, which begins when
 /// `made` is over. `ends` are those of the stage.
 size_t PlaceInOrder(const Slot& made, int stage, const std::vector<double>& ends) {
-  size_t job = 0;
-  while (job < ends.size() && std::tuple(ends[job], stage, job) < std::tuple(made.end, made.stage, made.job)) ++job;
-  return job;
+  const auto jobs = std::views::iota(size_t{0}, ends.size());  // which end one after the other
+  const auto before = [&](size_t job) {
+    return std::tuple(ends[job], stage, job) < std::tuple(made.end, made.stage, made.job);
+  };
+  return static_cast<size_t>(std::ranges::partition_point(jobs, before) - jobs.begin());
 }
 
 size_t PlaceAhead(const Slot& made, const Slot& needed, const std::vector<double>& ends) {

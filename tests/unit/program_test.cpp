@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <map>
 #include <random>
 
@@ -155,6 +156,26 @@ class LaneShuffle {
   std::array<size_t, kLaneCount> done_{};
   std::array<bool, kLaneCount> active_{};
 };
+
+TEST(Waits, H3AnOperandThatEndsBeforeItBeginsIsRefused) {
+  const auto plan = [](int64_t offset, int64_t bytes) {
+    Program program;
+    program.instructions = {Instruction{}};
+    program.instructions[0].outputs = {{0, offset, bytes}};
+    PlanWaits(program);
+  };
+  plan(64, 64);
+  plan(64, 0);
+  EXPECT_THROW(plan(64, -32), InvariantError);
+  EXPECT_THROW(plan(-64, 32), InvariantError);
+  EXPECT_THROW(plan(0, std::numeric_limits<int64_t>::max()), InvariantError);
+}
+
+TEST(Waits, H3AVolumeThatWrapsIsRefused) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(Volume({kMost, kMost}), kMost * kMost);
+  EXPECT_THROW(Volume({kMost, kMost, 4}), InvariantError);
+}
 
 TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {
   for (const Case& layout : AllCases()) {

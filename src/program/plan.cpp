@@ -25,7 +25,7 @@ std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
 /// Sizes that do not cut evenly make ranks differ, and every different program is compiled and kept: in words, how many
 /// there are, if they are too many for one process.
 std::string TooManyPrograms(const Compilation& c, const std::vector<int>& representative) {
-  constexpr double kMostPasses = 1 << 18;  // some 10 million instructions
+  constexpr double kMostPasses = (1 << 18) + (1 << 16);  // some 10 million instructions
   const std::set<int> different(representative.begin(), representative.end());
   const double of_one = double(c.deck.model.layers) * (0.25 + double(c.microbatches) / double(c.schedule.stages));
   if (double(different.size()) * of_one <= kMostPasses) return "";

@@ -204,10 +204,10 @@ def c10_never_says_what_is_there(checks, home):
     where = home("never")
     train(where, 1, [*SMALL, "run.steps=4"])
     answer = run(where, "checkpoint.restart=never", "run.steps=3")
-    said = "checkpoints of an earlier run are there, the latest is step-00000004" in answer[1]
+    said = f"{where}/checkpoints: this run does not continue 1 checkpoint there" in answer[1] and "step-00000004" in answer[1]
     expect(checks, answer[0] == 0 and said, "never beside older checkpoints", answer)
     answer = run(home("never-fresh"), "checkpoint.restart=never", "run.steps=1")
-    expect(checks, answer[0] == 0 and "earlier run" not in answer[1], "... and nothing where there are none", answer)
+    expect(checks, answer[0] == 0 and "does not continue" not in answer[1], "... and nothing where there are none", answer)
 
 
 def a2_the_place_in_a_checkpoints_deck(checks, home):

@@ -1,11 +1,13 @@
 // The program in numbered steps (Main, at the end): environment, command line, command, errors. The steps of the
 // default command are in src/commands/run.cpp.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -16,39 +18,29 @@
 
 #include "commands/commands.hpp"
 #include "commands/run/stop_signals.hpp"
+#include "deck/text.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/util/agreed_error.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/wrap.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr const char* kUsage = R"(espalier: trains transformers over a lattice of ranks
-
-  espalier [run] DECK [key=value ...]      train; started by mpirun or srun, alone it is one rank
-           [-r latest|DIR] [-d RUNDIR] [-t TIME] [-w SECONDS]
-  espalier check DECK [key=value ...]      print the effective deck with the origin of each value
-  espalier plan DECK [key=value ...]       layout, schedule and memory for any number of ranks
-           [--ranks N] [--json FILE] [--program RANK]
-  espalier inspect CHECKPOINT [--verify]   what is in a checkpoint
-  espalier sample CHECKPOINT [--prompt T] [--tokens N] [--temperature X] [--seed N]
-  espalier calibrate FILE --deck DECK [--deck DECK] [--ranks N] [key=value ...]
-                                           measure the decks' products on this GPU, for run.product_plans
-  espalier info                            version, compiler, backends
-  espalier COMMAND --help                  the options of a command
-)";
-
+constexpr std::string_view kTitle = "espalier: trains transformers over a lattice of ranks";
+constexpr size_t kHelpWidth = 100;
 constexpr int kMostRanks = 1 << 20;
 constexpr int64_t kMostTokens = 1 << 30;
 
 using Job = std::function<int()>;
 
-/// A command of the design that this version does not have.
-struct LaterCommand {
-  const char* name;
-  const char* summary;
-};
-constexpr LaterCommand kLaterCommands[] = {{"export", "checkpoint to safetensors"},
-                                           {"import", "safetensors to checkpoint"}};
+/// Bounds of a number that are not part of the help.
+template <typename T>
+CLI::Validator Within(T least, T most) {
+  CLI::Range range(least, most);
+  range.description("");
+  return range;
+}
 
 int ReadLauncherRank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
@@ -70,9 +62,7 @@ Job OnFirstRank(Job job) {
   };
 }
 
-[[noreturn]] void RefuseLater(const std::string& what) {
-  throw UserError(ExitStatus::kDeck, fmt::format("command line: {}: not available in this version", what));
-}
+[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
@@ -96,13 +86,14 @@ void AddRun(CLI::App& app, Job& job) {
     std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, and no good one
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("run", "train");
+  CLI::App* command = app.add_subcommand("run", "train; started by mpirun or srun, alone it is one rank");
   AddDeck(command, flags->options.arguments);
-  command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder");
-  command->add_option("-d,--run-dir", flags->dir, "same as run.dir");
-  command->add_option("-t,--time-limit", flags->time_limit,
-                      "same as run.time_limit (minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...)");
-  command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s");
+  command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder")
+      ->type_name("latest|DIR");
+  command->add_option("-d,--run-dir", flags->dir, "same as run.dir")->type_name("RUNDIR");
+  command->add_option("-t,--time-limit", flags->time_limit, "same as run.time_limit: minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...")
+      ->type_name("TIME");
+  command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s")->type_name("SECONDS");
   command->callback([flags, &job] {
     std::vector<std::string>& overrides = flags->options.arguments.overrides;
     if (flags->dir) AddFlag("-d", "run.dir", TomlString(*flags->dir), overrides);
@@ -114,24 +105,22 @@ void AddRun(CLI::App& app, Job& job) {
 
 void AddCheck(CLI::App& app, Job& job) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* command = app.add_subcommand("check", "parse, validate, print the effective deck");
+  CLI::App* command = app.add_subcommand("check", "print the effective deck with the origin of each value");
   AddDeck(command, options->arguments);
   command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
 }
 
 void AddPlan(CLI::App& app, Job& job) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = app.add_subcommand("plan", "compile for any number of ranks and print the plan");
+  CLI::App* command = app.add_subcommand("plan", "layout, schedule and memory for any number of ranks");
   AddDeck(command, options->arguments);
   command->add_option("--ranks", options->ranks, "ranks to plan for (the fewest that the deck allows)")
-      ->check(CLI::Range(1, kMostRanks));
-  command->add_option("--json", options->json, "write the plan to this file");
-  command->add_option("--program", options->program, "print the instructions of this rank instead")->check(CLI::Range(0, kMostRanks));
-  for (const char* later : {"--cluster", "--svg"})
-    command->add_option_function<std::string>(
-        later, [later](const std::string&) { RefuseLater(fmt::format("plan {}", later)); }, "not in this version");
-  command->add_flag_callback(
-      "--search", [] { RefuseLater("plan --search"); }, "not in this version");
+      ->type_name("N")
+      ->check(Within(1, kMostRanks));
+  command->add_option("--json", options->json, "write the plan to this file too")->type_name("FILE");
+  command->add_option("--program", options->program, "print the instructions of this rank instead (doc/plan.md)")
+      ->type_name("RANK")
+      ->check(Within(0, kMostRanks));
   command->callback([options, &job] { job = OnFirstRank([options] { return PlanCommand(*options); }); });
 }
 
@@ -145,27 +134,34 @@ void AddInspect(CLI::App& app, Job& job) {
 
 void AddSample(CLI::App& app, Job& job) {
   auto options = std::make_shared<SampleOptions>();
-  CLI::App* command = app.add_subcommand("sample", "continue a text by a trained model");
+  CLI::App* command = app.add_subcommand("sample", "continue a text, or token ids, by a trained model");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
-  command->add_option("--prompt", options->prompt, "text to continue");
-  command->add_option("--tokens", options->tokens, "tokens to add")
-      ->check(CLI::Range(int64_t{1}, kMostTokens))
-      ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 1e6))
+  CLI::Option* prompt = command->add_option("--prompt", options->prompt, "text to continue (models of data.format = text)");
+  prompt->type_name("TEXT");
+  command->add_option("--ids", options->ids, "token ids to continue, such as \"1 2 3\"; prints ids")->type_name("IDS")->excludes(prompt);
+  command->add_option("--tokens", options->tokens, "tokens to add")->type_name("N")->check(Within(int64_t{1}, kMostTokens))->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: always the likeliest token (greedy)")
+      ->type_name("X")
+      ->check(Within(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the draws")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->type_name("N")
+      ->check(Within(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 
 void AddCalibrate(CLI::App& app, Job& job) {
   auto options = std::make_shared<CalibrateOptions>();
-  CLI::App* command = app.add_subcommand("calibrate", "measure the products of decks on this GPU");
+  CLI::App* command = app.add_subcommand("calibrate", "measure the decks' products on this GPU, for run.product_plans");
   command->add_option("FILE", options->file, "plan file to write")->required();
-  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")->required()->allow_extra_args(false);
-  command->add_option("--ranks", options->ranks, "ranks of each deck (the fewest that it allows)")->check(CLI::Range(1, kMostRanks));
+  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")
+      ->type_name("DECK")
+      ->required()
+      ->allow_extra_args(false);
+  command->add_option("--ranks", options->ranks, "ranks of each deck (the fewest that it allows)")
+      ->type_name("N")
+      ->check(Within(1, kMostRanks));
   command->add_option("key=value", options->overrides, "keys of the decks, such as batch.micro=4");
   command->callback([options, &job] { job = OnFirstRank([options] { return CalibrateCommand(*options); }); });
 }
@@ -175,10 +171,6 @@ void AddOthers(CLI::App& app, Job& job) {
   app.add_subcommand("doc-deck", "print doc/deck.md")->group("")->callback([&job] {
     job = OnFirstRank(DocDeckCommand);
   });
-  for (const LaterCommand& later : kLaterCommands) {
-    CLI::App* command = app.add_subcommand(later.name, later.summary)->allow_extras()->group("");
-    command->callback([name = later.name] { RefuseLater(name); });
-  }
 }
 
 void AddCommands(CLI::App& app, Job& job) {
@@ -192,37 +184,122 @@ void AddCommands(CLI::App& app, Job& job) {
   AddOthers(app, job);
 }
 
-/// "-h TOPIC", "--help TOPIC" or "--help=TOPIC" in place of a command; no arguments at all ask for help too.
+/// "-h TOPIC", "--help TOPIC", "--help=TOPIC" or "help TOPIC" in place of a command; no arguments at all ask for help too.
 bool AsksForHelp(const std::vector<std::string>& arguments, std::string& topic) {
   if (arguments.empty()) return true;
   const std::string& first = arguments[0];
   if (first.starts_with("--help=")) return topic = first.substr(7), true;
-  if (first != "-h" && first != "--help") return false;
+  if (first != "-h" && first != "--help" && first != "help") return false;
   if (arguments.size() > 1) topic = arguments[1];
   return true;
 }
 
-bool IsCommand(const CLI::App& app, const std::string& name) {
-  const auto all = [](const CLI::App*) { return true; };
-  return std::ranges::any_of(app.get_subcommands(all), [&](const CLI::App* c) { return c->check_name(name); });
+/// Those that the help lists.
+std::vector<const CLI::App*> Commands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+}
+
+const CLI::App* FindCommand(const CLI::App& app, const std::string& name) {
+  const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+  const auto found = std::ranges::find_if(all, [&](const CLI::App* command) { return command->check_name(name); });
+  return found == all.end() ? nullptr : *found;
+}
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : Commands(app)) names.push_back(command->get_name());
+  return names;
+}
+
+/// "[-r latest|DIR]", "--deck DECK".
+std::string UsageOf(const CLI::Option& option) {
+  const std::string name = option.get_snames().empty() ? "--" + option.get_lnames()[0] : "-" + option.get_snames()[0];
+  const std::string text = option.get_items_expected_max() == 0 ? name : name + " " + option.get_type_name();
+  return option.get_required() ? text : "[" + text + "]";
+}
+
+/// A command with its arguments and what it does, for the general help.
+std::string UsageOf(const CLI::App& command) {
+  constexpr size_t kSummary = 42, kIndent = 11;
+  std::string head = "  espalier " + (command.get_name() == "run" ? "[run]" : command.get_name()), options(kIndent, ' ');
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional())
+      head += option->get_required() ? " " + option->get_name() : fmt::format(" [{} ...]", option->get_name());
+    else if (option != command.get_help_ptr())
+      options += (options.size() == kIndent ? "" : " ") + UsageOf(*option);
+  }
+  std::string text = fmt::format("{:<{}} {}", head, kSummary - 1, command.get_description());
+  text = Wrap(text, kHelpWidth, kSummary) + "\n";
+  if (options.size() > kIndent) text += Wrap(options, kHelpWidth, kIndent) + "\n";
+  return text;
+}
+
+std::string GeneralHelp(const CLI::App& app) {
+  std::string text = fmt::format("{}\n\n", kTitle);
+  for (const CLI::App* command : Commands(app)) text += UsageOf(*command);
+  return text + "  espalier COMMAND --help\n  espalier help [COMMAND | SECTION | KEY | all]\n  espalier --version\n";
+}
+
+/// Help on a command, or on a section or key of decks.
+Job Help(const CLI::App& app, const std::string& topic) {
+  if (const CLI::App* command = FindCommand(app, topic))
+    return OnFirstRank([text = command->help("espalier")] { return fmt::print("{}", text), static_cast<int>(ExitStatus::kDone); });
+  return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
+}
+
+/// Descriptions within the width of a page.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kColumn); }
+  std::string make_option_desc(const CLI::Option* option) const override { return Wrap(option->get_description(), kHelpWidth - kColumn, 0); }
+
+ private:
+  static constexpr size_t kColumn = 36;
+};
+
+/// The first argument is meant as a command or as a deck.
+void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
+  if (first.starts_with("-") || FindCommand(app, first) || std::filesystem::exists(first)) return;
+  if (first.ends_with(".toml") || first.find('/') != first.npos) return;  // meant as a deck: its reader says what is wrong
+  const std::vector<std::string> names = CommandNames(app);
+  Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first, DidYouMean(Nearest(first, names)), fmt::join(names, ", ")));
+}
+
+/// Arguments that a command does not have.
+[[noreturn]] void RefuseExtras(const CLI::App& app) {
+  const CLI::App* command = app.get_subcommands().at(0);
+  std::vector<std::string> names, messages;
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  for (const std::string& extra : app.remaining(true)) {
+    const std::string name = extra.substr(0, extra.find('='));
+    messages.push_back(extra.starts_with("-") ? fmt::format("command line: {}: unknown option of {}{} (allowed: {})", extra, command->get_name(),
+                                                            DidYouMean(Nearest(name, names)), fmt::join(names, ", "))
+                                              : fmt::format("command line: {}: {} takes no such argument", extra, command->get_name()));
+  }
+  throw UserError(ExitStatus::kDeck, std::move(messages));
 }
 
 /// Arguments -> what to do. A deck or a flag in place of a command means run.
 Job ReadCommandLine(std::vector<std::string> arguments) {
-  std::string topic;
-  if (AsksForHelp(arguments, topic)) return OnFirstRank([topic] { return HelpCommand(kUsage, topic); });
-  if (arguments[0] == "--version") return OnFirstRank(InfoCommand);
   Job job;
   CLI::App app("", "espalier");
+  app.formatter(std::make_shared<HelpFormatter>());
   AddCommands(app, job);
-  if (!IsCommand(app, arguments[0])) arguments.insert(arguments.begin(), "run");
+  std::string topic;
+  if (AsksForHelp(arguments, topic)) return Help(app, topic);
+  if (arguments[0] == "--version" || arguments[0] == "-V") return OnFirstRank(VersionCommand);
+  CheckCommandOrDeck(app, arguments[0]);
+  if (!FindCommand(app, arguments[0])) arguments.insert(arguments.begin(), "run");
   std::ranges::reverse(arguments);
   try {
     app.parse(arguments);
   } catch (const CLI::CallForHelp&) {
-    return OnFirstRank([text = app.help()] { return fmt::print("{}", text), static_cast<int>(ExitStatus::kDone); });
+    return Help(app, app.get_subcommands().at(0)->get_name());
+  } catch (const CLI::ExtrasError&) {
+    RefuseExtras(app);
   } catch (const CLI::ParseError& error) {
-    throw UserError(ExitStatus::kDeck, fmt::format("command line: {}", error.what()));
+    Refuse(error.what());
   }
   return job;
 }
@@ -236,8 +313,7 @@ int Report(const UserError& error) {
   const bool same = error.status() == ExitStatus::kDeck || dynamic_cast<const AgreedError*>(&error) != nullptr;
   if (rank != 0 && same) return static_cast<int>(error.status());
   const size_t n = error.messages().size();
-  fmt::print(stderr, "espalier: {} mistake{}{}\n", n, n == 1 ? "" : "s",
-             rank == 0 ? "" : fmt::format(" (rank {})", rank));
+  fmt::print(stderr, "espalier: {}{}\n", n == 1 ? "error" : fmt::format("{} errors", n), rank == 0 ? "" : fmt::format(" (rank {})", rank));
   for (const std::string& message : error.messages()) fmt::print(stderr, "{}\n", message);
   return static_cast<int>(error.status());
 }
@@ -260,7 +336,7 @@ int Main(std::vector<std::string> arguments) {
   } catch (const UserError& error) {
     return Report(error);
   } catch (const InvariantError& error) {
-    return ReportFault("a mistake of this program", error);
+    return ReportFault("an error of this program", error);
   } catch (const std::exception& error) {
     return ReportFault("error", error);
   }

@@ -60,7 +60,8 @@ bool RunLock::Take() {
   const std::string path = PathOf(dir_);
   while (true) {
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
+    if (file < 0)
+      throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot write there: run.lock: {}", dir_, std::strerror(errno)));
     if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int cause = errno;
       if (cause == EWOULDBLOCK) {
@@ -81,7 +82,9 @@ bool RunLock::Take() {
 }
 
 RunLock::RunLock(const std::string& dir) : dir_(dir) {
-  std::filesystem::create_directories(dir);
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot be created: {}", dir, error.message()));
   if (!Take())
     throw UserError(ExitStatus::kFault, fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
                                                     dir, left_by_.empty() ? "it is only starting" : left_by_));

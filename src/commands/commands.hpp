@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ int InspectCommand(const InspectOptions& options);
 
 struct SampleOptions {
   std::string checkpoint;
-  std::string prompt;
+  std::optional<std::string> prompt;  ///< text, one token per byte
+  std::optional<std::string> ids;     ///< token ids, such as "1 2 3", instead of a text
   int64_t tokens = 200;
   double temperature = 0;  ///< 0: greedy
   int64_t seed = 1234;
@@ -65,6 +67,9 @@ int CalibrateCommand(const CalibrateOptions& options);
 
 /// Prints version, compiler, libraries and which backends are built in.
 int InfoCommand();
+
+/// Prints the version in one line.
+int VersionCommand();
 
 /// Prints the general help (`usage` first, then the sections), or that of a topic: a section, a key or "all".
 int HelpCommand(const std::string& usage, const std::string& topic);

@@ -59,6 +59,11 @@ std::string CudaText() try {
 
 }  // namespace
 
+int VersionCommand() {
+  fmt::print("espalier {} ({})\n", kVersion, kGitHash);
+  return static_cast<int>(ExitStatus::kDone);
+}
+
 int InfoCommand() {
   fmt::print("espalier   {} ({})\n", kVersion, kGitHash);
   fmt::print("compiler   {}, {}, {}\n", kCompiler, kBuildType, *kCompilerFlags ? kCompilerFlags : "no extra flags");

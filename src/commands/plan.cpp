@@ -1,24 +1,36 @@
 // espalier plan: everything that can be said before launch, for any number of ranks, in this one process.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "commands.hpp"
+#include "commands/run/choose_device.hpp"
 #include "espalier/checkpoint/saver.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/program/plan.hpp"
+#include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/memory.hpp"
+#include "espalier/util/wrap.hpp"
 #include "state.hpp"
 
 namespace espalier {
 namespace {
 
 constexpr int kMostRanksListed = 1024;
-constexpr double kMiB = 1024.0 * 1024.0;
+constexpr double kGiga = 1e9, kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
+constexpr size_t kProgramWidth = 120, kOperandIndent = 18;
 
 /// Lanes by the name of their axis: what a stage sends to its neighbours counts as "pp".
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
@@ -41,41 +53,105 @@ int64_t LargestStaging(const Compilation& c) {
   return c.deck.checkpoint.asynchronous || c.deck.run.device == "cuda" ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh)) : 0;
 }
 
-void PrintPlan(const WorldPlan& plan, int64_t staging_bytes) {
+/// 8030261248 -> "8.03 billion".
+std::string InWords(int64_t count) {
+  const auto x = static_cast<double>(count);
+  if (x >= 1e12) return fmt::format("{:.4g} trillion", x / 1e12);
+  if (x >= 1e9) return fmt::format("{:.4g} billion", x / 1e9);
+  return fmt::format("{:.4g} million", x / 1e6);
+}
+
+/// "fits        80 GB: yes, 67.9 GB free", a line for each common size of a GPU's memory.
+void PrintFitOfGpus(int64_t bytes) {
+  const char* head = "fits       ";
+  for (const int size : {16, 24, 40, 80, 141, 192}) {
+    const double left = size - static_cast<double>(bytes) / kGiga;
+    fmt::print("{} {:>3} GB: {}, {:.1f} GB {}\n", head, size, left < 0 ? "no" : "yes", std::abs(left), left < 0 ? "short" : "free");
+    head = "           ";
+  }
+  fmt::print("            (a GPU's context and libraries take some 0.5 to 2 GB besides)\n");
+}
+
+void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
+  if (c.deck.run.device == "cuda") return PrintFitOfGpus(peak_bytes);
+  const int64_t available = AvailableMemory();
+  if (available == std::numeric_limits<int64_t>::max()) return;  // the system does not say
+  fmt::print("fits        this host has {} available: enough for {} such ranks\n", HumanBytes(available), available / (peak_bytes + staging_bytes));
+}
+
+void PrintSchedule(const Schedule& schedule) {
+  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}", schedule.name, Draw(schedule));
+}
+
+/// GiB where the largest rank has one, else MiB.
+void PrintMemory(const WorldPlan& plan) {
+  const bool large = static_cast<double>(plan.peak_bytes) >= kGiB;
+  const double unit = large ? kGiB : kMiB;
+  fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", large ? "GiB" : "MiB", "stage", "layers", "peak");
+  for (int k = 0; k < kMemoryClassCount; ++k) fmt::print(" {:>13}", Name(static_cast<MemoryClass>(k)));
+  fmt::print("\n");
+  for (const StagePlan& stage : plan.stages) {
+    fmt::print("{:>5} {:<9} {:>10.2f}", stage.stage, RangesText(stage.layers), double(stage.peak_bytes) / unit);
+    for (int64_t bytes : stage.bytes) fmt::print(" {:>13.2f}", double(bytes) / unit);
+    fmt::print("\n");
+  }
+}
+
+void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
+  const int64_t tokens = c.deck.batch.global * c.deck.model.seq_len;
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
-  fmt::print("model       {}: {} parameters, {} in computation\n", c.deck.model.family, c.parameter_count, c.deck.precision.compute);
+  fmt::print("planned for {} ({})\n", device.device, device.reason);
+  fmt::print("model       {}: {} parameters ({}), {} in computation\n", c.deck.model.family, c.parameter_count, InWords(c.parameter_count), c.deck.precision.compute);
   const ModelFlops flops = FlopsPerToken(c.deck);
-  fmt::print("flops       {:.6e} per token, causal; {:.6e} with full attention\n", flops.causal, flops.full);
-  fmt::print("step        {} tokens: {} sequences in {} microbatches\n", c.deck.batch.global * c.deck.model.seq_len, c.deck.batch.global,
-             c.microbatches);
+  fmt::print("flops       {:.4g} GFLOP per token, causal; {:.4g} with full attention; {:.4g} TFLOP per step and rank\n", flops.causal / kGiga, flops.full / kGiga,
+             flops.causal * static_cast<double>(tokens) / ranks / 1e12);
+  fmt::print("step        {} tokens: {} sequences in {} microbatches\n", tokens, c.deck.batch.global, c.microbatches);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
     size_t most = 0;
     for (const auto& [rank, program] : plan.programs) most = std::max(most, program.instructions.size());
     return most;
   }());
-  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}", c.schedule.name, Draw(c.schedule));
-  fmt::print("\nmemory of the largest rank of each stage, MiB at its peak\n{:>5} {:<9} {:>10}", "stage", "layers", "peak");
-  for (int k = 0; k < kMemoryClassCount; ++k) fmt::print(" {:>13}", Name(static_cast<MemoryClass>(k)));
-  fmt::print("\n");
-  for (const StagePlan& stage : plan.stages) {
-    fmt::print("{:>5} {:<9} {:>10.1f}", stage.stage, RangesText(stage.layers), double(stage.peak_bytes) / kMiB);
-    for (int64_t bytes : stage.bytes) fmt::print(" {:>13.1f}", double(bytes) / kMiB);
-    fmt::print("\n");
-  }
-  fmt::print("largest     {} bytes\n", plan.peak_bytes);
-  fmt::print("staging     {} bytes beside it, for checkpoints written while training goes on\n", staging_bytes);
+  PrintSchedule(c.schedule);
+  PrintMemory(plan);
+  fmt::print("largest     {} ({} bytes)\n", HumanBytes(plan.peak_bytes), plan.peak_bytes);
+  fmt::print("staging     {} of the host's memory besides, for checkpoints written while training goes on\n", HumanBytes(staging_bytes));
+  PrintFit(c, plan.peak_bytes, staging_bytes);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)
-    fmt::print("{:>5} {:>8} messages {:>16} bytes\n", AxisName(lane), count.count, count.bytes);
+    fmt::print("{:>5} {:>8} messages {:>10}\n", AxisName(lane), count.count, HumanBytes(count.bytes));
   if (plan.messages.empty()) fmt::print("      none\n");
+}
+
+/// One line per instruction, wrapped; doc/plan.md explains the columns.
+void PrintProgram(const Program& program) {
+  std::istringstream lines(Print(program));
+  fmt::print("# index lane role+microbatch op (inputs) -> (outputs), each name@offset+bytes in the arena (doc/plan.md)\n");
+  for (std::string line; std::getline(lines, line);) fmt::print("{}\n", Wrap(line, kProgramWidth, kOperandIndent));
+}
+
+/// Why a file cannot be written; empty if it can.
+std::string WhyNotWritable(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder)) return fmt::format("the folder {} does not exist", folder.string());
+  if (fs::is_directory(path)) return "is a folder";
+  const bool writable = access(fs::exists(path) ? path.c_str() : folder.c_str(), W_OK) == 0;
+  return writable ? "" : fmt::format("cannot be written: {}", std::strerror(errno));
+}
+
+/// Refuses a file that cannot be written, before the work. The file is not touched yet.
+void CheckWritable(const std::string& option, const std::string& path) {
+  const std::string why = WhyNotWritable(path);
+  if (!why.empty()) throw UserError(ExitStatus::kDeck, fmt::format("command line: {} {}: {}", option, path, why));
 }
 
 nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
   json["ranks"] = c.mesh.Ranks();
+  json["device"] = c.deck.run.device;
   for (const auto& [axis, degree] : c.mesh.DeckDegrees()) json["mesh"][std::string(axis)] = degree;
   json["parameters"] = c.parameter_count;
   const ModelFlops flops = FlopsPerToken(c.deck);
@@ -100,22 +176,25 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
 }  // namespace
 
 int PlanCommand(const PlanOptions& options) {
-  const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
-  if (options.program >= ranks) throw UserError(ExitStatus::kDeck, fmt::format("command line: --program: there is no rank {} of {}", options.program, ranks));
+  if (options.program >= ranks)
+    throw UserError(ExitStatus::kDeck, fmt::format("command line: --program: rank {} is not below the number of ranks, {}", options.program, ranks));
+  if (!options.json.empty()) CheckWritable("--json", options.json);
+  const PlannedDevice device = PlanDevice(loaded.deck);
+  loaded.deck.run.device = device.device;
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
-  if (options.program >= 0) {
-    fmt::print("{}", Print(plan.programs.at(plan.representative[static_cast<size_t>(options.program)])));
-    return static_cast<int>(ExitStatus::kDone);
-  }
   const int64_t staging_bytes = LargestStaging(plan.training);
-  PrintPlan(plan, staging_bytes);
   if (!options.json.empty()) {
     std::ofstream file(options.json);
     file << ToJson(plan, staging_bytes).dump(1) << "\n";
     if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", options.json));
   }
+  if (options.program >= 0)
+    PrintProgram(plan.programs.at(plan.representative[static_cast<size_t>(options.program)]));
+  else
+    PrintPlan(plan, staging_bytes, device);
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -19,6 +19,7 @@
 #include "commands/run/evaluation.hpp"
 #include "commands/run/guard.hpp"
 #include "commands/run/instruction_times.hpp"
+#include "commands/run/peak.hpp"
 #include "commands/run/programs.hpp"
 #include "commands/run/run_data.hpp"
 #include "commands/run/run_files.hpp"
@@ -103,6 +104,9 @@ class Training {
     options.steps = deck().run.steps;
     options.every_steps = deck().report.every_steps;
     options.flops_per_token = FlopsPerToken(deck());
+    peak_ = PeakOfRun(deck(), *device_, world_);
+    options.peak_flops = peak_.flops;
+    options.peak_source = peak_.source;
     Together(world_, [&] {
       report_.emplace(options);
       if (Root()) KeepDeck();
@@ -135,6 +139,7 @@ class Training {
       if (Root()) spdlog::info("{}", difference.Text());
     }
     AnnounceDevices(*device_, world_);
+    if (Root()) AnnouncePeak(peak_);
     if (const std::string notice = ending_->Notice(); Root() && !notice.empty()) spdlog::info("{}", notice);
   }
 
@@ -398,6 +403,7 @@ class Training {
   LoadedDeck asked_;  ///< the deck before its device was chosen
   std::unique_ptr<Device> device_;
   std::optional<WorldCheck> world_check_;
+  PeakRate peak_;  ///< on rank 0
   std::optional<Programs> programs_;
   std::optional<InstructionTimes> instruction_times_;
   std::optional<Watch> watch_;

@@ -1,11 +1,14 @@
 // espalier sample: continues a text by a trained model, on one process. The same pipeline as training, without backward; each new
 // token is one forward over the last seq_len tokens.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <sstream>
 
 #include "commands.hpp"
 #include "commands/saved_deck.hpp"
@@ -35,8 +38,8 @@ Deck SamplingDeck(const std::string& dir) {
 
 class Sampler {
  public:
-  explicit Sampler(const std::string& dir)
-      : compilation_(Compile(SamplingDeck(dir), 1, Purpose::kSample)),
+  Sampler(const Deck& deck, const std::string& dir)
+      : compilation_(Compile(deck, 1, Purpose::kSample)),
         program_(MakeProgram(compilation_, {})),
         arena_(program_.arena_bytes),
         executor_(program_, {}, arena_, nullptr, FindCpuKernel),
@@ -88,25 +91,63 @@ int32_t Choose(const std::vector<float>& logits, double temperature, double unif
   return static_cast<int32_t>(std::min<std::ptrdiff_t>(chosen - sums.begin(), std::ssize(logits) - 1));
 }
 
-/// Bytes as they are; other tokens by their number.
-std::string TokenText(int32_t token) {
+[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
+
+/// "1 2 3" or "1,2,3".
+std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {
+  std::string words = text;
+  std::ranges::replace(words, ',', ' ');
+  std::istringstream stream(words);
+  std::vector<int32_t> ids;
+  for (std::string word; stream >> word;) {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocab)
+      Refuse(fmt::format("--ids: {} is not a token id (allowed: 0 to {})", word, vocab - 1));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  if (ids.empty()) Refuse("--ids: no token id");
+  return ids;
+}
+
+/// What to continue; a line end if nothing is given. Of a text every byte is a token: a deck of text has a vocabulary of 256 at least.
+std::vector<int32_t> ReadPrompt(const SampleOptions& options, const Deck& deck) {
+  if (options.ids) return ReadIds(*options.ids, deck.model.vocab);
+  if (deck.data.format != "text")
+    Refuse(fmt::format("sample: this model was trained on token ids (data.format = \"{}\"), and this version has no tokenizer: "
+                       "give --ids, such as --ids \"1 2 3\"{}", deck.data.format, options.prompt ? ", instead of --prompt" : ""));
+  const std::string text = options.prompt && !options.prompt->empty() ? *options.prompt : "\n";
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  return {bytes, bytes + text.size()};
+}
+
+/// Of texts, bytes as they are and other tokens by their number; of ids, their numbers.
+std::string TokenText(int32_t token, bool as_ids) {
+  if (as_ids) return fmt::format(" {}", token);
   return token < kBytes ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
+}
+
+void Announce(const std::vector<int32_t>& tokens, int64_t window) {
+  if (std::ssize(tokens) > window)
+    fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n", tokens.size(), window);
 }
 
 }  // namespace
 
 int SampleCommand(const SampleOptions& options) {
-  Sampler sampler(Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path()));
-  std::vector<int32_t> tokens;
-  for (char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
-  if (tokens.empty()) tokens.push_back('\n');
-  fmt::print("{}", options.prompt);
+  const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
+  const Deck deck = SamplingDeck(dir);
+  std::vector<int32_t> tokens = ReadPrompt(options, deck);
+  Announce(tokens, deck.model.seq_len);
+  Sampler sampler(deck, dir);
+  const bool as_ids = options.ids.has_value();
+  fmt::print("{}", as_ids ? fmt::format("{}", fmt::join(tokens, " ")) : options.prompt.value_or(""));
   for (int64_t i = 0; i < options.tokens; ++i) {
     const std::array<uint32_t, 4> random =
         Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), 0, 0},
                    {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
     tokens.push_back(Choose(sampler.Logits(tokens), options.temperature, random[0] / 4294967296.0));
-    fmt::print("{}", TokenText(tokens.back()));
+    fmt::print("{}", TokenText(tokens.back(), as_ids));
   }
   fmt::print("\n");
   return static_cast<int>(ExitStatus::kDone);

@@ -31,8 +31,7 @@ bool InBounds(double x, const Allowed& a) {
 }
 
 bool IsChoice(const std::string& text, const Allowed& a) {
-  if (a.choices.empty()) return true;
-  return std::ranges::find(a.choices, text) != a.choices.end() || std::ranges::find(a.later, text) != a.later.end();
+  return a.choices.empty() || std::ranges::find(a.choices, text) != a.choices.end();
 }
 
 /// The value in the key's own type (an integer where a number is wanted, an empty list of either kind).
@@ -55,7 +54,7 @@ struct Fault {
   std::string operator()(double x) const {
     if (!std::isfinite(x)) return WithAllowed("must be finite", key);
     if (InBounds(x, key.allowed)) return "";
-    return fmt::format("out of range (allowed: {})", BoundsOf(key));
+    return fmt::format("out of range (allowed: {})", AllowedText(key));
   }
   std::string operator()(const std::string& x) const {
     if (!IsPlainText(x)) return "must be UTF-8 without control characters";
@@ -78,19 +77,15 @@ struct Fault {
       if (std::string fault = (*this)(x); !fault.empty()) return fault;
     return "";
   }
-  /// The bounds alone, without what this version narrows them to.
-  static std::string BoundsOf(const DeckKey& key) {
-    DeckKey wide = key;
-    wide.allowed.only.reset();
-    return AllowedText(wide);
-  }
 };
 
-/// True if only a later version can do this.
-bool IsLater(const DeckValue& value, const Allowed& allowed) {
-  if (allowed.only) return value != *allowed.only;
-  const auto* text = std::get_if<std::string>(&value);
-  return text && std::ranges::find(allowed.later, *text) != allowed.later.end();
+/// A key of version 0.3.0 that never had more than one value. Effective decks of that version name it, in checkpoints
+/// too; they are still read.
+bool IsFormer(const RawSetting& setting) {
+  static const std::map<std::string_view, DeckValue> former = {
+      {"overlap.interleave", false}, {"report.tensorboard", false}, {"report.trace", std::string()}};
+  const auto found = former.find(setting.name);
+  return found != former.end() && setting.value == found->second;
 }
 
 DeckValue MakeAbsolute(const DeckValue& value, const fs::path& folder) {
@@ -117,6 +112,7 @@ class Assembler {
   void Apply(const RawSetting& setting) {
     if (setting.reported) return void(meant_.insert(setting.name));
     const DeckKey* key = FindDeckKey(setting.name);
+    if (!key && IsFormer(setting)) return;
     if (!key) return RefuseName(setting);
     const std::string full_name = key->FullName();
     const std::optional<DeckValue> value = setting.value ? Convert(*setting.value, *key) : std::nullopt;
@@ -214,10 +210,6 @@ class Assembler {
   void FillGiven(const DeckKey& key, const Given& given) {
     Set(deck_, key, given.value);
     origins_[key.FullName()] = given.place;
-    if (!IsLater(given.value, key.allowed)) return;
-    bad_.insert(key.FullName());
-    Refuse(given.place, fmt::format("{} = {}", key.FullName(), ToToml(given.value)),
-           WithAllowed("not available in this version", key));
   }
 
   void FillDerived(const DeckKey& key) {

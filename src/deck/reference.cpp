@@ -7,11 +7,14 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/wrap.hpp"
 #include "relations.hpp"
 #include "text.hpp"
 
 namespace espalier {
 namespace {
+
+constexpr size_t kHelpWidth = 100;
 
 std::string DefaultText(const DeckKey& key) {
   if (const auto* value = std::get_if<DeckValue>(&key.fallback)) return ToToml(*value);
@@ -20,12 +23,11 @@ std::string DefaultText(const DeckKey& key) {
 }
 
 std::string KeyHelp(const DeckKey& key) {
-  const std::string fallback = DefaultText(key), allowed = AllowedText(key), later = LaterText(key);
+  const std::string fallback = DefaultText(key), allowed = AllowedText(key);
   std::string text = fmt::format("  {} ({}", key.FullName(), TypeName(key));
   text += fallback.empty() ? ", required" : fmt::format(", default {}", fallback);
   if (!allowed.empty()) text += fmt::format("; allowed: {}", allowed);
-  if (!later.empty()) text += fmt::format("; not in this version: {}", later);
-  return text + fmt::format(")\n      {}\n", key.sentence);
+  return Wrap(text + ")", kHelpWidth, 6) + "\n" + Wrap(fmt::format("      {}", key.sentence), kHelpWidth, 6) + "\n";
 }
 
 std::string SectionHelp(const DeckSection& section) {
@@ -50,9 +52,7 @@ std::vector<std::string> Topics() {
 std::string Code(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
 
 std::string TableRow(const DeckKey& key) {
-  const std::string fallback = DefaultText(key), later = LaterText(key);
-  std::string allowed = Code(AllowedText(key));
-  if (!later.empty()) allowed += fmt::format("; later {}", later == "other values" ? later : Code(later));
+  const std::string fallback = DefaultText(key), allowed = Code(AllowedText(key));
   return fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, TypeName(key),
                      fallback.empty() ? "**required**" : Code(fallback), allowed, key.sentence);
 }
@@ -73,7 +73,6 @@ relations between keys are errors, and all mistakes are reported at once, each w
   belong to must agree, every other difference is reported at the start.
 - An integer will do where a number is wanted; `3.0` will not do for an integer.
 - `espalier check DECK` prints all values with their origin, `espalier --help SECTION` prints a table of this page.
-- What only a later version can do is refused, never ignored; the tables say so.
 )";
 
 constexpr std::string_view kClosing = R"(

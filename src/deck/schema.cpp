@@ -28,15 +28,7 @@ Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
 Allowed Paths() { return {.paths = true}; }
 
-Allowed OneOf(std::vector<std::string_view> choices, std::vector<std::string_view> later = {}) {
-  return {.choices = std::move(choices), .later = std::move(later)};
-}
-
-/// This version supports this value alone.
-Allowed Only(DeckValue value, Allowed allowed = Any()) {
-  allowed.only = std::move(value);
-  return allowed;
-}
+Allowed OneOf(std::vector<std::string_view> choices) { return {.choices = std::move(choices)}; }
 
 #define FIELD(member) \
   [](Deck & deck) -> auto& { return deck.member; }
@@ -91,6 +83,8 @@ std::vector<DeckKey> Rows() {
     {"run", "watchdog_slow_s", FIELD(run.watchdog_slow_s), 0.0, Between(0, kMostWatchdog),
      "The same for the start with its first step, for saving and loading, and for the end; at least run.watchdog_s; 0: 600 s, at least ten times "
      "run.watchdog_s, and 1 s more per 100 MB of state."},
+    {"run", "peak_tflops", FIELD(run.peak_tflops), 0.0, From(0),
+     "Peak of one rank's device in TFLOP/s, which mfu is counted against; 0: a GPU's by its name, a processor's measured at the start."},
 
     {"model", "family", FIELD(model.family), "llama", OneOf({"llama", "gpt2"}),
      "Architecture, as Hugging Face defines it."},
@@ -166,8 +160,6 @@ std::vector<DeckKey> Rows() {
 
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
      "Backward tp communication under the weight-gradient product."},
-    {"overlap", "interleave", FIELD(overlap.interleave), false, Only(false),
-     "One microbatch's backward communication under another's forward."},
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
      "Layers whose parameters are gathered ahead of their use; 0: at their use."},
 
@@ -197,7 +189,7 @@ std::vector<DeckKey> Rows() {
     {"lr", "min_ratio", FIELD(lr.min_ratio), 0.1, Between(0, 1),
      "Lowest rate as a part of optimizer.lr."},
 
-    {"data", "format", FIELD(data.format), "text", OneOf({"text", "tokens"}, {"hdf5", "megatron", "llmc"}),
+    {"data", "format", FIELD(data.format), "text", OneOf({"text", "tokens"}),
      "text: bytes are tokens; tokens: flat uint16 or uint32 ids after a small header."},
     {"data", "paths", FIELD(data.paths), Required{}, Paths(),
      "Training files or globs (** too); relative to the deck that names them, on the command line to the working "
@@ -236,10 +228,6 @@ std::vector<DeckKey> Rows() {
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},
-    {"report", "tensorboard", FIELD(report.tensorboard), false, Only(false),
-     "Write TensorBoard event files."},
-    {"report", "trace", FIELD(report.trace), "", Only(""),
-     "Steps to trace, as \"10:12\"; empty: none."},
   };
   // clang-format on
 }

@@ -62,15 +62,8 @@ std::string_view TypeName(const DeckKey& key) {
 }
 
 std::string AllowedText(const DeckKey& key) {
-  if (key.allowed.only) return ToToml(*key.allowed.only);
   if (!key.allowed.choices.empty()) return Quoted(key.allowed.choices);
   return RangeText(key.allowed);
-}
-
-std::string LaterText(const DeckKey& key) {
-  if (!key.allowed.only) return Quoted(key.allowed.later);
-  const std::string range = RangeText(key.allowed);
-  return range.empty() ? "other values" : range;
 }
 
 std::string TomlString(std::string_view text) {

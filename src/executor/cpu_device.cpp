@@ -27,6 +27,8 @@ class CpuDevice final : public Device {
   std::string Conditions() const override { return fmt::format("{} {} {}", CpuBf16Method(), Processor(), threads_); }
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override { return PeakResidentMemory() - arena_bytes - staging_bytes; }
 
+  PeakRate Peak(Dtype compute) const override { return MeasureCpuPeak(compute, threads_); }
+
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
 

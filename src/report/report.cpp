@@ -121,6 +121,8 @@ void Reporter::Start(const StartRecord& start) {
             .Number("epochs", start.data.epochs, kFraction)
             .Text("data_fingerprint", fmt::format("{:016x}", start.data.fingerprint))
             .Number("world_check_ms", start.world_check_ms, kMilliseconds)
+            .Raw("peak_flops", options_.peak_flops > 0 ? fmt::format(kShortest, options_.peak_flops) : "null")
+            .Text("peak_source", options_.peak_source)
             .Number("startup_ms", start.startup_ms, kMilliseconds)
             .Finish());
 }

@@ -34,24 +34,42 @@ int ColumnsPerUnit(const std::vector<std::vector<Block>>& rows) {
   return static_cast<int>(std::ceil(columns));
 }
 
-void Fill(std::string& line, size_t begin, size_t end, std::string_view label, char filling) {
+// The columns of the whole timeline that a picture shows side by side.
+struct Window {
+  size_t from, to;
+};
+
+// Draws `label` and `filling` into the columns [begin, end) of the timeline, a gap at their end. A label is drawn whole or not at all.
+void Fill(std::string& line, Window window, size_t begin, size_t end, std::string_view label, char filling) {
   if (begin >= end) return;
-  std::string cell(label);
-  cell.resize(std::max(end - begin - 1, label.size()), filling);
-  line.replace(begin, cell.size(), cell);
+  const size_t last = begin + std::max(end - begin - 1, label.size());
+  const size_t from = std::max(begin, window.from), to = std::min(last, window.to);
+  if (from >= to) return;
+  line.replace(from - window.from, to - from, to - from, filling);
+  if (from == begin && begin + label.size() <= to) line.replace(from - window.from, label.size(), label);
 }
 
-std::string Row(const std::vector<Block>& blocks, int columns_per_unit, size_t length) {
+std::string Row(const std::vector<Block>& blocks, int columns_per_unit, size_t length, Window window) {
   const auto column = [&](double time) { return static_cast<size_t>(std::lround(time * columns_per_unit)); };
-  std::string line(length, ' ');
+  std::string line(window.to - window.from, ' ');
   size_t free_from = 0;
   for (const Block& block : blocks) {
-    Fill(line, free_from, column(block.begin), "", '.');
-    Fill(line, column(block.begin), column(block.end), block.label, '=');
+    Fill(line, window, free_from, column(block.begin), "", '.');
+    Fill(line, window, column(block.begin), column(block.end), block.label, '=');
     free_from = column(block.end);
   }
-  Fill(line, free_from, length, "", '.');
+  Fill(line, window, free_from, length, "", '.');
   return line;
+}
+
+constexpr std::string_view kCut = " ... ";
+
+// What fits into `room` columns: all, or the beginning and as much again from the middle, where a pipeline is in its steady state.
+std::vector<Window> WindowsOf(size_t length, size_t room) {
+  if (length <= room) return {{0, length}};
+  const size_t each = (room - 2 * kCut.size()) / 2;
+  const size_t middle = std::max(each + 1, (length - each) / 2);
+  return {{0, each}, {middle, middle + each}};
 }
 
 }  // namespace
@@ -67,11 +85,13 @@ std::string Draw(const Schedule& schedule, RoleCosts costs, int max_columns) {
   std::string picture;
   for (size_t stage = 0; stage < rows.size(); ++stage) {
     const std::string head = fmt::format("stage {:>{}} | ", stage, digits);
-    const size_t room = static_cast<size_t>(std::max(max_columns, 40)) - head.size();
-    std::string line = Row(rows[stage], columns_per_unit, length);
-    if (length > room) line.replace(room - 4, std::string::npos, " ...");
-    line.erase(line.find_last_not_of(' ') + 1);
-    picture += head + line + '\n';
+    picture += head;
+    for (const Window& window : WindowsOf(length, static_cast<size_t>(std::max(max_columns, 40)) - head.size())) {
+      picture += Row(rows[stage], columns_per_unit, length, window);
+      if (window.to < length) picture += kCut;
+    }
+    picture.erase(picture.find_last_not_of(' ') + 1);
+    picture += '\n';
   }
   return picture;
 }

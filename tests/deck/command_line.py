@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 EXECUTABLE = os.environ["ESPALIER"]
@@ -33,7 +34,7 @@ class Mistakes(unittest.TestCase):
     def test_six_mistakes_print_six(self):
         for command in ([], ["run"], ["check"], ["plan"]):
             lines = self.refused(*command, SIX)
-            self.assertEqual(lines[0], "espalier: 6 mistakes")
+            self.assertEqual(lines[0], "espalier: 6 errors")
             self.assertEqual(len(lines), 7)
             self.assertIn(f"{SIX}:10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64)", lines)
 
@@ -45,7 +46,7 @@ class Mistakes(unittest.TestCase):
     def test_wrong_arguments(self):
         cases = {
             ("check",): "command line: DECK is required",
-            ("check", TINY, "--bad"): "command line: The following argument was not expected: --bad",
+            ("check", TINY, "--bad"): "command line: --bad: unknown option of check (allowed: --help)",
             ("check", TINY, "run.stepz=3"): "command line: run.stepz=3: unknown key (did you mean run.steps?)",
             ("nosuch.toml",): "nosuch.toml: no such file",
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
@@ -61,16 +62,36 @@ class Mistakes(unittest.TestCase):
         }
         for arguments, message in cases.items():
             lines = self.refused(*arguments)
-            self.assertEqual(lines[0], "espalier: 1 mistake")
+            self.assertEqual(lines[0], "espalier: error")
             if message:
                 self.assertEqual(lines[1:], [message])
 
-    def test_what_later_versions_have(self):
-        for arguments, name in [(("export", "a", "b"), "export"), (("import", "a", "b"), "import"),
-                                (("plan", TINY, "--search"), "plan --search"),
-                                (("plan", TINY, "--svg", "f"), "plan --svg"),
-                                (("plan", TINY, "--cluster", "f"), "plan --cluster")]:
-            self.assertEqual(self.refused(*arguments)[1:], [f"command line: {name}: not available in this version"])
+    def test_b3_options_that_do_not_exist_are_unknown(self):
+        for option in ("--search", "--svg", "--cluster"):
+            self.assertEqual(self.refused("plan", TINY, option),
+                             ["espalier: error", f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program)"])
+        self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
+        for command in ("export", "import"):
+            self.assertIn(f"command line: {command}: neither a command nor a deck that exists", self.refused(command, "a", "b")[1])
+
+    def test_b3_json_is_refused_before_the_work(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, why in {f"{folder}/none/plan.json": f"the folder {folder}/none does not exist", folder: "is a folder"}.items():
+                self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
+
+    def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
+        commands = "(commands: run, check, plan, inspect, sample, calibrate, info)"
+        self.assertEqual(self.refused("plna", TINY),
+                         ["espalier: error", f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"])
+        self.assertEqual(self.refused("train")[1], f"command line: train: neither a command nor a deck that exists {commands}")
+
+
+class WithoutAFolder(unittest.TestCase):
+    def test_c7_the_run_directory_is_named_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "file").write_text("")
+            result = run(TINY, "parallel.pp=1", "parallel.tp=1", f"run.dir={folder}/file/run")
+        self.assertEqual((result.returncode, result.stderr), (1, f"espalier: error\nrun.dir = {folder}/file/run: cannot be created: Not a directory\n"))
 
 
 class Calibrate(unittest.TestCase):
@@ -93,6 +114,26 @@ class Answers(unittest.TestCase):
         self.assertTrue(self.answer("--help", "batch").startswith("[batch] "))
         self.assertEqual(self.answer("--help=batch"), self.answer("--help", "batch"))
         self.assertIn("--restart", self.answer("run", "--help"))
+        self.assertEqual(self.answer("help", "plan"), self.answer("plan", "--help"))
+
+    def test_c4_help_is_a_command(self):
+        self.assertEqual(self.answer("help"), self.answer("--help"))
+        self.assertEqual(self.answer("help", "batch"), self.answer("--help", "batch"))
+
+    def test_c4_one_text_says_what_a_command_does(self):
+        general = " ".join(self.answer("help").split())
+        for command in ("run", "check", "plan", "inspect", "sample", "calibrate", "info"):
+            summary = self.answer(command, "--help").splitlines()[0]
+            self.assertIn(summary, general)
+
+    def test_c14_help_is_at_most_100_columns_wide(self):
+        for topic in ("run", "plan", "sample", "calibrate", "all", ""):
+            lines = self.answer("help", *[topic] * bool(topic)).splitlines()
+            self.assertEqual([line for line in lines if len(line) > 100], [])
+
+    def test_c3_version(self):
+        self.assertRegex(self.answer("--version"), r"^espalier \d+\.\d+\.\d+ \(\S+\)\n$")
+        self.assertEqual(self.answer("-V"), self.answer("--version"))
 
     def test_reference_page(self):
         self.assertEqual(self.answer("doc-deck"), (ROOT / "doc/deck.md").read_text(encoding="ascii"))
@@ -130,14 +171,49 @@ class Answers(unittest.TestCase):
             self.answer("check", str(deck))
 
     def test_plan_counts_flops(self):
-        path = pathlib.Path(os.environ.get("TMPDIR", "/tmp")) / f"espalier_plan_{os.getpid()}.json"
-        try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "plan.json")
             text = self.answer("plan", str(ROOT / "inputs/gpt2/124m.toml"), "--ranks", "8", "batch.global=8", "--json", str(path))
             plan = json.loads(path.read_text(encoding="ascii"))
-        finally:
-            path.unlink(missing_ok=True)
-        self.assertIn("7.978153e+08 per token, causal; 8.544384e+08 with full attention", text)
+        self.assertIn("flops       0.7978 GFLOP per token, causal; 0.8544 with full attention; 0.817 TFLOP per step and rank", text)
         self.assertEqual((plan["parameters"], plan["flops_per_token"]), (124439808, {"causal": 797815296, "full": 854438400}))
+
+    def test_b2_plan_says_its_device(self):
+        said = lambda *keys, **environment: re.findall(r"^planned for (.*)", self.answer("plan", TINY, *keys, **environment), re.M)
+        self.assertEqual(said(ESPALIER_CUDA_MODULE="/no/such/module.so"),
+                         ['cpu (run.device = "auto" on this host; cuda: ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there)'])
+        self.assertEqual(said("run.device=cpu"), ['cpu (run.device = "cpu")'])
+        self.assertEqual(said("run.device=cuda"), ['cuda (run.device = "cuda")'])
+
+    def test_b2_plan_is_for_people(self):
+        text = self.answer("plan", str(ROOT / "inputs/llama/8b.toml"), "--ranks", "64", "run.device=cuda")
+        self.assertEqual([line for line in text.splitlines() if len(line) > 160], [])
+        self.assertIn("8030261248 parameters (8.03 billion)", text)
+        self.assertRegex(text, r"largest     \d+\.\d GiB \(\d+ bytes\)\n")
+        self.assertRegex(text, r"fits         16 GB: yes, (?s:.*)\n             80 GB: yes, \d+\.\d GB free\n")
+        self.assertRegex(self.answer("plan", TINY), r"fits        this host has .*B available: enough for \d+ such ranks\n")
+
+    def test_b2_a_long_timeline_shows_the_steady_state(self):
+        text = self.answer("plan", TINY, "batch.global=256", "run.device=cpu")
+        rows = re.findall(r"^stage \d \| .*", text, re.M)
+        self.assertEqual(len(rows), 2)
+        for row in rows:
+            self.assertRegex(row, r" \.\.\. .*BW\d+=* .*F\d+.* \.\.\.$")
+            self.assertLessEqual(len(row), 160)
+
+    def test_b3_json_beside_a_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "plan.json")
+            text = self.answer("plan", TINY, "--program", "1", "--json", str(path), "run.device=cpu")
+            plan = json.loads(path.read_text(encoding="ascii"))
+        self.assertEqual((plan["ranks"], plan["device"]), (8, "cpu"))
+        self.assertTrue(text.startswith("# index lane role"), text[:200])
+
+    def test_c11_lines_of_a_program_are_bounded(self):
+        lines = self.answer("plan", TINY, "--program", "1").splitlines()
+        # A name that is longer than a line stays whole.
+        self.assertEqual([line for line in lines if len(line) > 120 and " " in line.strip()], [])
+        self.assertGreater(len(lines), 100)
 
     def test_info(self):
         text = self.answer("info")

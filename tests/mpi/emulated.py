@@ -5,7 +5,7 @@ import json, os, re, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, train
+from runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, program, train
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
@@ -125,7 +125,7 @@ def events(run, event):
 def check_guard(checks, home):
     """A step that is not finite, judged while the next one runs: the weights are those that the processor has then."""
     name = "gradients/model.layers.0.self_attn.o_proj.weight"
-    listed = launch(1, ["plan", DECK, "--ranks", "1", "--program", "0", *BASE, CUDA]).stdout.splitlines()
+    listed = program(1, 0, [*BASE, CUDA])
     found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(name) + "@", line) for line in listed]
     at = next(m[1] for m in found if m)
     environment(ESPALIER_FAULT=f"instruction-{at}:nan:2")

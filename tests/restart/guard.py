@@ -4,7 +4,7 @@ import json, os, re, subprocess, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch
+from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, program
 
 STEPS, BAD, PATIENCE = 8, 4, 240
 NAME = "gradients/model.layers.0.self_attn.o_proj.weight"
@@ -15,20 +15,19 @@ ONE, STAGES, SHARDS, TENSOR = (1, []), (2, ["parallel.pp=2"]), (2, ["parallel.dp
 def instruction(layout, rank):
     """Where this rank first writes the gradient."""
     ranks, overrides = layout
-    done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *BASE, *overrides], PATIENCE)
-    found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line) for line in done.stdout.splitlines()]
+    found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line) for line in program(ranks, rank, [*BASE, *overrides])]
     return next(int(m[1]) for m in found if m)
 
 
 def run(home, layout, more, rank=None, step=BAD):
     ranks, overrides = layout
-    program = [executable(), "run", DECK, "-d", home, *BASE, *overrides, *more]
+    line = [executable(), "run", DECK, "-d", home, *BASE, *overrides, *more]
     if rank is not None:
         fault = f"export ESPALIER_FAULT=instruction-{instruction(layout, rank)}:nan:{step}"
-        program = ["bash", "-c", f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" = {rank} ] && {fault}; exec "$@"', "bash", *program]
+        line = ["bash", "-c", f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" = {rank} ] && {fault}; exec "$@"', "bash", *line]
     launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
-    return subprocess.run(launcher + program, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+    return subprocess.run(launcher + line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
                           timeout=PATIENCE, stdin=subprocess.DEVNULL)
 
 

@@ -1,5 +1,5 @@
 """Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
-import json, os, subprocess, sys
+import json, os, re, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -66,6 +66,14 @@ def planned_peaks(folder, ranks, overrides, deck=DECK):
         sys.exit(done.stdout)
     with open(path) as file:
         return json.load(file)["rank_peak_bytes"]
+
+
+def program(ranks, rank, overrides, deck=DECK):
+    """The lines that `plan --program` prints of a rank, one per instruction."""
+    done = launch(1, ["plan", deck, "--ranks", str(ranks), "--program", str(rank), *overrides])
+    if done.returncode != 0:
+        sys.exit(done.stdout)
+    return re.sub(r"\n {18}", " ", done.stdout).splitlines()
 
 
 def difference(mine, theirs):

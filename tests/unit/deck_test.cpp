@@ -144,8 +144,6 @@ TEST(Schema, DefaultsOfTheContract) {
   EXPECT_EQ(d.overlap.prefetch, 1);
   EXPECT_EQ(d.recompute.mode, "none");
   EXPECT_EQ(d.parallel.reduce, "step");
-  // What this version lacks is off.
-  EXPECT_FALSE(d.overlap.interleave);
 }
 
 TEST(Schema, DerivedDefaultsFollowTheirKeys) {
@@ -414,19 +412,16 @@ TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    LaterVersions, Overrides,
+    Values, Overrides,
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
         OverrideCase{"run.device=gpu",
                      "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
-        OverrideCase{"data.format=hdf5",
-                     "data.format = \"hdf5\": not available in this version (allowed: \"text\", \"tokens\")"},
-        OverrideCase{"overlap.interleave=true",
-                     "overlap.interleave = true: not available in this version (allowed: false)"},
-        OverrideCase{"report.tensorboard=true",
-                     "report.tensorboard = true: not available in this version (allowed: false)"},
-        OverrideCase{"report.trace=10:12", "report.trace = \"10:12\": not available in this version (allowed: \"\")"},
+        OverrideCase{"data.format=hdf5", "data.format=hdf5: unknown (allowed: \"text\", \"tokens\")"},
+        OverrideCase{"overlap.interleave=true", "overlap.interleave=true: unknown key"},
+        OverrideCase{"report.tensorboard=true", "report.tensorboard=true: unknown key"},
+        OverrideCase{"report.trace=10:12", "report.trace=10:12: unknown key"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 
@@ -582,11 +577,11 @@ TEST(Mistakes, ValuesOfOverrides) {
   EXPECT_THAT(d.pipeline.split, ElementsAre(5));
 }
 
-TEST(Mistakes, AnUnavailableValueMayBeOverridden) {
-  const std::string text = std::string(kSmall) + "[report]\ntensorboard = true\n";
-  EXPECT_THAT(MistakesOfText(text),
-              ElementsAre("small:21: report.tensorboard = true: not available in this version (allowed: false)"));
-  EXPECT_FALSE(ParseDeck(text, "small", {"report.tensorboard=false"}).deck.report.tensorboard);
+TEST(Mistakes, B3EffectiveDecksOfEarlierVersionsAreRead) {
+  const std::string of_0_3_0 = "[overlap]\ninterleave = false\n[report]\ntensorboard = false\ntrace = \"\"\n";
+  EXPECT_EQ(EffectiveDeck(ParseDeck(std::string(kSmall) + of_0_3_0, "small").deck), EffectiveDeck(Small()));
+  EXPECT_THAT(MistakesOfText(std::string(kSmall) + "[report]\ntensorboard = true\n"),
+              ElementsAre(testing::StartsWith("small:21: report.tensorboard = true: unknown key")));
 }
 
 TEST(Mistakes, RelationsNameThePlaceThatWasSet) {
@@ -962,9 +957,9 @@ TEST(Reference, TheCommittedPageIsCurrent) {
 
 TEST(Reference, HelpOnSectionsAndKeys) {
   EXPECT_THAT(HelpText("batch"), testing::StartsWith("[batch] sequences per step"));
-  EXPECT_EQ(HelpText("report.tensorboard"),
-            "  report.tensorboard (true or false, default false; allowed: false; not in this version: other values)\n"
-            "      Write TensorBoard event files.\n");
+  EXPECT_EQ(HelpText("data.format"),
+            "  data.format (a string, default \"text\"; allowed: \"text\", \"tokens\")\n"
+            "      text: bytes are tokens; tokens: flat uint16 or uint32 ids after a small header.\n");
   for (const DeckKey& key : DeckSchema()) EXPECT_THAT(HelpText("all"), HasSubstr("  " + key.FullName() + " ("));
   EXPECT_THAT(MistakesOf([] { HelpText("batsch"); }), ElementsAre(HasSubstr("(did you mean batch?)")));
   EXPECT_EQ(HelpText("tp"), HelpText("parallel.tp"));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "commands/run/choose_device.hpp"
+#include "commands/run/peak.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -34,6 +35,38 @@ TEST(Device, AutoIsCudaWhereEveryRankHasAGpu) {
   const std::vector<GpusOfRank> one_without = {Rank("a", 0, 1), Rank("b", 0, 0)};
   EXPECT_EQ(Outcome("auto", "auto", one_without), "cpu mpi");
   EXPECT_THAT(Outcome("cuda", "auto", one_without), HasSubstr("1: rank 1 on b: cuda: there is no GPU"));
+}
+
+TEST(Peak, MissionCGpusAreKnownByTheirName) {
+  const auto tera = [](const char* name, Dtype compute) { return GpuPeak(name, compute).flops / 1e12; };
+  EXPECT_DOUBLE_EQ(tera("NVIDIA H200", Dtype::kBf16), 989.4);
+  EXPECT_DOUBLE_EQ(tera("NVIDIA H200 NVL", Dtype::kBf16), 835.5);
+  EXPECT_DOUBLE_EQ(tera("NVIDIA H100 80GB HBM3", Dtype::kF32), 67);
+  EXPECT_DOUBLE_EQ(tera("NVIDIA H100 PCIe", Dtype::kBf16), 756);
+  EXPECT_DOUBLE_EQ(tera("NVIDIA GH200 480GB", Dtype::kBf16), 989.4);
+  EXPECT_DOUBLE_EQ(tera("NVIDIA A100-SXM4-40GB", Dtype::kBf16), 312);
+  EXPECT_DOUBLE_EQ(tera("NVIDIA A10", Dtype::kF32), 31.2);
+  for (const char* other : {"NVIDIA A10G", "NVIDIA RTX A4000", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", ""}) EXPECT_EQ(tera(other, Dtype::kBf16), 0) << other;
+  EXPECT_EQ(GpuPeak("NVIDIA A10G", Dtype::kBf16).source, "no peak is known of \"NVIDIA A10G\"");
+}
+
+TEST(Peak, MissionCAProcessorIsMeasured) {
+  SetCpuThreads(1);
+  for (const Dtype compute : {Dtype::kF32, Dtype::kBf16}) {
+    const PeakRate peak = MeasureCpuPeak(compute, 1);
+    EXPECT_GT(peak.flops, 0);
+    EXPECT_THAT(peak.source, HasSubstr(std::string("512 x 512 products in ") + std::string(Name(compute)) + " by 1 thread reach "));
+  }
+}
+
+TEST(Peak, MissionCASharedGpuCountsOnce) {
+  const PeakRate one{2e12, "one"}, other{3e12, "other"};
+  const PeakRate sum = SumOfPeaks({{"a 1", one}, {"a 1", one}, {"b 1", other}});
+  EXPECT_DOUBLE_EQ(sum.flops, 5e12);
+  EXPECT_EQ(sum.source, "one; of the first of 2 devices");
+  EXPECT_EQ(SumOfPeaks({{"a", one}, {"a", one}}).source, "one");
+  EXPECT_EQ(SumOfPeaks({{"a", one}, {"b", {0, "not known"}}}).flops, 0);
+  EXPECT_EQ(SumOfPeaks({{"a", one}, {"b", {0, "not known"}}}).source, "not known");
 }
 
 TEST(Device, RanksShareGpusOverMpiAlone) {

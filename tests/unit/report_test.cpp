@@ -168,6 +168,24 @@ TEST_F(ReporterTest, MfuNeedsAPeak) {
   EXPECT_DOUBLE_EQ(json::parse(Lines()[0])["mfu"].get<double>(), 0.1001);
 }
 
+TEST_F(ReporterTest, MissionCTheStartSaysWhatMfuIsCountedAgainst) {
+  ReportOptions options = Options();
+  options.peak_flops = 8e13;
+  options.peak_source = "run.peak_tflops = 40; of the first of 2 devices";
+  {
+    Reporter reporter(options);
+    reporter.Start({});
+    reporter.Step(Record(1));
+  }
+  Reporter(Options()).Start({});
+  const std::vector<std::string> lines = Lines();
+  const json start = json::parse(lines[0]), step = json::parse(lines[1]), unknown = json::parse(lines[2]);
+  EXPECT_EQ(start["peak_source"], options.peak_source);
+  EXPECT_DOUBLE_EQ(step["mfu"].get<double>(),
+                   start["flops_per_token"].get<double>() * step["tokens_per_s"].get<double>() / start["peak_flops"].get<double>());
+  EXPECT_TRUE(unknown["peak_flops"].is_null());
+}
+
 TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   Reporter reporter(Options());
   StartRecord start;

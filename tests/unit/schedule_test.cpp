@@ -349,10 +349,11 @@ TEST(Draw, WhatTakesNoTimeIsNotDrawn) {
   EXPECT_EQ(Draw(ByHand(2, {0}, {"F0 B0 W0 F1 B1 W1"}), {1, 1, 0}), "stage 0 | F0 B0 F1 B1\n");
 }
 
-TEST(Draw, LongTimelinesAreCut) {
+// The beginning, and the middle, where a row may begin inside a job.
+TEST(Draw, B2LongTimelinesShowTheSteadyState) {
   EXPECT_EQ(Draw(OneFOneB(2, 12), {}, 50),
-            "stage 0 | F0= F1= ....... BW0==== F2= BW1====  ...\n"
-            "stage 1 | ... F0= BW0==== F1= BW1==== F2= BW2= ...\n");
+            "stage 0 | F0= F1= ....... ... = F6= BW5==== = ...\n"
+            "stage 1 | ... F0= BW0==== ... ===== F6= BW6== ...\n");
 }
 
 TEST(Refuses, AJobTwice) {

@@ -8,10 +8,19 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/philox.hpp"
 #include "espalier/util/types.hpp"
+#include "espalier/util/wrap.hpp"
 #include "espalier/util/zigzag.hpp"
 
 namespace espalier {
 namespace {
+
+TEST(Wrap, C14BreaksAtBlanks) {
+  EXPECT_EQ(Wrap("one two three", 13, 2), "one two three");
+  EXPECT_EQ(Wrap("one two three", 12, 2), "one two\n  three");
+  EXPECT_EQ(Wrap("  key (a number, default 1)  ", 16, 6), "  key (a number,\n      default 1)");
+  EXPECT_EQ(Wrap("a longerthanaline b", 6, 1), "a\n longerthanaline\n b");
+  EXPECT_EQ(Wrap("", 6, 1), "");
+}
 
 using Words4 = std::array<uint32_t, 4>;
 

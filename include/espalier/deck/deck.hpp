@@ -24,6 +24,7 @@ struct Deck {
     double stop_margin_s;  ///< < 0: the smaller of 90 s and 15 % of the limit
     double watchdog_s;     ///< 0: off
     double watchdog_slow_s;  ///< 0: by the size of the state
+    double peak_tflops;  ///< of one rank's device; 0: known by its name, or measured
   } run;
   struct Model {
     std::string family;
@@ -54,7 +55,7 @@ struct Deck {
     std::string mode, regather;
   } recompute;
   struct Overlap {
-    bool tensor, interleave;
+    bool tensor;
     int64_t prefetch;
   } overlap;
   struct Optimizer {
@@ -90,8 +91,6 @@ struct Deck {
   } guard;
   struct Report {
     int64_t every_steps;
-    bool tensorboard;
-    std::string trace;
   } report;
 };
 

@@ -40,8 +40,6 @@ struct Allowed {
   bool above_min = false;                      ///< the smallest value itself is not allowed
   bool below_max = false;                      ///< the largest value itself is not allowed
   std::vector<std::string_view> choices = {};  ///< empty: any string
-  std::vector<std::string_view> later = {};    ///< choices that this version does not have yet
-  std::optional<DeckValue> only = {};          ///< the one value that this version supports
   bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
 };
 
@@ -77,11 +75,8 @@ void Set(Deck& deck, const DeckKey& key, const DeckValue& value);
 /// "an integer", "a number", "true or false", "a string", "a list of integers" or "a list of strings".
 std::string_view TypeName(const DeckKey& key);
 
-/// Bounds or choices for people, without what this version lacks: ">= 1", "\"auto\", \"cpu\""; empty: anything.
+/// Bounds or choices for people: ">= 1", "\"auto\", \"cpu\""; empty: anything.
 std::string AllowedText(const DeckKey& key);
-
-/// What later versions will allow besides; empty: nothing more.
-std::string LaterText(const DeckKey& key);
 
 /// The value as TOML, in ASCII; numbers with as many digits as they need to read back the same.
 std::string ToToml(const DeckValue& value);

@@ -7,6 +7,7 @@
 
 #include "espalier/comm/mpi_world.hpp"
 #include "espalier/executor/executor.hpp"
+#include "espalier/executor/peak_rate.hpp"
 
 namespace espalier {
 
@@ -21,6 +22,9 @@ class Device {
   /// What this rank takes of the device's memory beside its arena: high-water mark on the processor, where the staging buffer lies
   /// too; what is used now on a GPU (context, modules, NCCL).
   virtual int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const = 0;
+  /// The most that it computes in products of this type. A processor measures it, with the other ranks of its node if they ask at the
+  /// same time: some 30 ms.
+  virtual PeakRate Peak(Dtype compute) const = 0;
 
   /// The rank's one arena. Throws UserError (kDoesNotFit) if there is no room for it.
   virtual std::unique_ptr<Arena> MakeArena(int64_t bytes) = 0;

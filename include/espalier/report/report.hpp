@@ -72,7 +72,8 @@ struct ReportOptions {
   int64_t steps = 0;            ///< of the whole run
   int64_t every_steps = 1;      ///< >= 1; on the console: these, the first of this start and the last
   ModelFlops flops_per_token;
-  double peak_flops = 0;  ///< of all ranks together, per second; 0: not known, so mfu is null
+  double peak_flops = 0;    ///< of all ranks together, per second; 0: not known, so mfu is null
+  std::string peak_source;  ///< where it is from, or why it is not known
 };
 
 /// Every line of metrics.jsonl is a whole JSON object, written at once. A number that is not finite is null, and "note"

@@ -121,6 +121,7 @@ Replay Validate(const Schedule& schedule, RoleCosts costs, const Receives& recei
 
 /// The timeline, one row per stage, one column per unit of time:
 ///   stage 0 | F0 F1 ..  B0
+/// Of a timeline that is longer than `max_columns` it shows the beginning and the middle, " ... " where it is cut.
 std::string Draw(const Schedule& schedule, RoleCosts costs = {}, int max_columns = 160);
 
 }  // namespace espalier

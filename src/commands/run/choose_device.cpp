@@ -112,6 +112,14 @@ std::string ForetellDevice(const Deck& deck) {
                      count == 1 ? "" : "s", here.gpus[0].name, count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
 }
 
+PlannedDevice PlanDevice(const Deck& deck) {
+  if (deck.run.device != "auto") return {deck.run.device, fmt::format("run.device = \"{}\"", deck.run.device)};
+  if (deck.run.transport == "nccl") return {"cuda", "run.device = \"auto\" with run.transport = \"nccl\""};
+  const GpusOfRank here = Look(deck, nullptr);
+  if (here.gpus.empty()) return {"cpu", fmt::format("run.device = \"auto\" on this host; {}", here.missing)};
+  return {"cuda", fmt::format("run.device = \"auto\" on this host, which has {} x {}", here.gpus.size(), here.gpus[0].name)};
+}
+
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi) {
   GpusOfRank mine{"", 0, {}, "run.device = \"cpu\" asks for none"};
   if (deck.run.device != "cpu") mine = Look(deck, mpi);

@@ -37,6 +37,12 @@ DeviceChoice Choose(const std::string& device, const std::string& transport, con
 /// What run.device = "auto" would come to on this host, and why: a sentence. It never fails.
 std::string ForetellDevice(const Deck& deck);
 
+/// The device that run.device = "auto" is planned for: cuda if this host shows a GPU, or the deck asks for nccl; and why.
+struct PlannedDevice {
+  std::string device, reason;
+};
+PlannedDevice PlanDevice(const Deck& deck);
+
 /// Opens this rank's device; writes into the deck what "auto" came to. Collective.
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi);
 

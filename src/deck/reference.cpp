@@ -129,7 +129,7 @@ constexpr std::string_view kStatuses = R"(
 | 2 | the deck or the command line is wrong: all mistakes are listed |
 | 3 | data or checkpoint refused: what, where, why |
 | 4 | it does not fit: which rank, how many bytes, of what |
-| 1 | anything else |
+| 1 | anything else: a folder that cannot be written, a full disk, a lost rank, numbers that are not finite, a fault |
 )";
 
 }  // namespace

@@ -90,7 +90,7 @@ class WithoutAFolder(unittest.TestCase):
     def test_c7_the_run_directory_is_named_once(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "file").write_text("")
-            result = run(TINY, "parallel.pp=1", "parallel.tp=1", f"run.dir={folder}/file/run")
+            result = run(TINY, "parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=1", "batch.global=2", f"run.dir={folder}/file/run")
         self.assertEqual((result.returncode, result.stderr), (1, f"espalier: error\nrun.dir = {folder}/file/run: cannot be created: Not a directory\n"))
 
 

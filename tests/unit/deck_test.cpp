@@ -419,9 +419,9 @@ INSTANTIATE_TEST_SUITE_P(
                      "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5", "data.format=hdf5: unknown (allowed: \"text\", \"tokens\")"},
-        OverrideCase{"overlap.interleave=true", "overlap.interleave=true: unknown key"},
-        OverrideCase{"report.tensorboard=true", "report.tensorboard=true: unknown key"},
-        OverrideCase{"report.trace=10:12", "report.trace=10:12: unknown key"},
+        OverrideCase{"overlap.interleave=true", "overlap.interleave=true: unknown key ([overlap] has tensor, prefetch)"},
+        OverrideCase{"report.tensorboard=true", "report.tensorboard=true: unknown key ([report] has every_steps)"},
+        OverrideCase{"report.trace=10:12", "report.trace=10:12: unknown key ([report] has every_steps)"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 

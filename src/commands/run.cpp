@@ -12,6 +12,7 @@
 
 #include "commands.hpp"
 #include "commands/build_info.hpp"
+#include "commands/run/agreement.hpp"
 #include "commands/run/boundary.hpp"
 #include "commands/run/checkpointing.hpp"
 #include "commands/run/choose_device.hpp"
@@ -70,7 +71,10 @@ class Training {
   bool Last() const { return step_ >= deck().run.steps; }
 
   // 1. Deck, data and directory.
-  void Begin() { start_ = FindStart(options_, world_); }
+  void Begin() {
+    start_ = FindStart(options_, world_);
+    if (!start_.beyond) MakeSharedFolder(world_, CheckpointFolder(deck()));
+  }
   int NothingToDo() const {
     if (Root())
       spdlog::info(
@@ -93,7 +97,6 @@ class Training {
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
     if (start_.data.validation) evaluation_.emplace(deck(), *programs_, world_, std::move(start_.data.validation));
-    Together(world_, [&] { fs::create_directories(CheckpointFolder(deck())); });
   }
 
   // 3. What the run says of itself.

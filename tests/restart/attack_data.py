@@ -78,6 +78,20 @@ def h6_other_data_under_the_same_name(checks, home):
         print(done.stdout)
 
 
+def h6_another_file_system_for_the_run(checks, home):
+    """Rank 1 has an empty file system of its own where the run's folder is."""
+    folder = os.path.join(home, "h6-disk")
+    os.makedirs(folder)
+    run = [executable(), *arguments(os.path.join(folder, "run"), "parallel.dp_shard=2", "run.watchdog_s=0")]
+    private = ["unshare", "-m", "bash", "-c", f"mount -t tmpfs none '{folder}' && exec \"$@\"", "bash"]
+    if subprocess.run([*private, "true"], capture_output=True).returncode != 0:
+        print("skipped: a mount of its own for a rank (needs root)")
+        return
+    done = job(contexts(run, [*private, *run]))
+    checks.that(done.returncode == 2 and "run.dir must be on a file system that all ranks share" in done.stdout,
+                f"H6: a run directory of its own is found before training (exit status {done.returncode})")
+
+
 def h6_another_working_directory(checks, home):
     for folder in ("one", "two"):
         os.makedirs(os.path.join(home, folder))
@@ -241,7 +255,8 @@ def mission_e_run_proves_the_world(checks, home):
 def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as home:
-        for check in (h6_ranks_with_different_decks, h6_other_data_under_the_same_name, h6_another_working_directory,
+        for check in (h6_ranks_with_different_decks, h6_other_data_under_the_same_name, h6_another_file_system_for_the_run,
+                      h6_another_working_directory,
                       m3_data_that_changed_between_runs, m12_links_between_folders, m12_a_stop_while_data_are_opened,
                       b1_missing_data_before_memory, mission_d_a_start_reads_little,
                       mission_d_a_bad_id_is_told_when_it_is_read, c9_vocabularies_and_epochs,

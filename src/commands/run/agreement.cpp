@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "commands/build_info.hpp"
 #include "commands/run/together.hpp"
@@ -17,6 +20,8 @@
 
 namespace espalier {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Of the environment, which launchers may not pass on to other hosts: what changes numbers or the order of messages.
 constexpr const char* kVariables[] = {"ESPALIER_BF16", "ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE",
@@ -94,6 +99,17 @@ std::string FileDifference(const World& world, const std::vector<Item>& mine, co
   return fmt::format("{}: {} has other contents than on rank 0, in the same {}", Me(world), here->name, bytes);
 }
 
+/// File systems over a network may show a new folder some seconds later.
+bool Appears(const std::string& folder) {
+  constexpr int kPatience = 50;
+  for (int i = 0; i < kPatience; ++i) {
+    std::error_code error;
+    if (fs::is_directory(folder, error)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
 }  // namespace
 
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded) {
@@ -118,6 +134,17 @@ void AgreeOnData(World& world, const std::string& key, const TokenSource& source
                       fmt::format("{}: {}: every rank must read the same files (a stale copy on a node, or files "
                                   "that are still written?)",
                                   key, FileDifference(world, mine, Parse(first))));
+  });
+}
+
+void MakeSharedFolder(World& world, const std::string& folder) {
+  OnRankZero(world, [&] { return fs::create_directories(folder) ? "new" : "there"; });
+  Together(world, [&] {
+    if (!Appears(folder))
+      throw UserError(ExitStatus::kDeck,
+                      fmt::format("{} does not see {}, which rank 0 sees: run.dir must be on a file system "
+                                  "that all ranks share",
+                                  Me(world), folder));
   });
 }
 

@@ -18,4 +18,8 @@ void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& load
 /// that differs. Collective.
 void AgreeOnData(World& world, const std::string& key, const TokenSource& source);
 
+/// Rank 0 makes a folder that every rank must see: those that do not see it within 5 s are on another file system.
+/// Throws UserError (kDeck) everywhere naming the first of them. Collective.
+void MakeSharedFolder(World& world, const std::string& folder);
+
 }  // namespace espalier

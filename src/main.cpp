@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -22,6 +23,7 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/printable_lines.hpp"
 #include "espalier/util/wrap.hpp"
 
 namespace espalier {
@@ -49,16 +51,33 @@ int ReadLauncherRank() {
 }
 
 /// Rank as the launcher tells it, 0 without a launcher. Read once: starting MPI may change the environment.
-int LauncherRank() {
-  static const int rank = ReadLauncherRank();
+int& LauncherRank() {
+  static int rank = ReadLauncherRank();
   return rank;
+}
+
+/// Of a command that starts no MPI. What is started in a job's shell inherits the variables of some rank: only in mpirun's
+/// world of several processes does the rank tell which of them speaks.
+int CommandRank() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (size == nullptr || std::atoi(size) < 2) LauncherRank() = 0;
+  return LauncherRank();
 }
 
 /// Only the run has many ranks and something to save; of any other command the first rank alone does the work, and a signal ends it.
 Job OnFirstRank(Job job) {
   return [job = std::move(job)] {
     ReleaseStopSignals();
-    return LauncherRank() == 0 ? job() : static_cast<int>(ExitStatus::kDone);
+    return CommandRank() == 0 ? job() : static_cast<int>(ExitStatus::kDone);
+  };
+}
+
+/// Every rank does the work and returns its own status; the first one prints.
+Job OnEveryRank(Job job) {
+  return [job = std::move(job)] {
+    ReleaseStopSignals();
+    if (CommandRank() != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) std::fclose(stdout);
+    return job();
   };
 }
 
@@ -129,7 +148,9 @@ void AddInspect(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
   command->add_flag("--verify", options->verify, "read every byte against its checksum");
-  command->callback([options, &job] { job = OnFirstRank([options] { return InspectCommand(*options); }); });
+  command->add_flag("--tensors", options->tensors, "list files and tensors too");
+  command->add_flag("--deck", options->deck, "print its deck too");
+  command->callback([options, &job] { job = OnEveryRank([options] { return InspectCommand(*options); }); });
 }
 
 void AddSample(CLI::App& app, Job& job) {
@@ -314,7 +335,7 @@ int Report(const UserError& error) {
   if (rank != 0 && same) return static_cast<int>(error.status());
   const size_t n = error.messages().size();
   fmt::print(stderr, "espalier: {}{}\n", n == 1 ? "error" : fmt::format("{} errors", n), rank == 0 ? "" : fmt::format(" (rank {})", rank));
-  for (const std::string& message : error.messages()) fmt::print(stderr, "{}\n", message);
+  for (const std::string& message : error.messages()) fmt::print(stderr, "{}\n", PrintableLines(message));
   return static_cast<int>(error.status());
 }
 

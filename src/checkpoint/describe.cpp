@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/report/text.hpp"
+#include "espalier/util/printable_lines.hpp"
 
 namespace espalier {
 namespace {
@@ -26,21 +28,30 @@ std::string Tensors(const Manifest& manifest) {
 
 }  // namespace
 
-std::string Describe(const std::string& dir) {
+std::string Describe(const std::string& dir, const Details& details) {
   const Manifest manifest = ReadManifest(dir);
   const Metadata metadata = ReadMetadata(dir);
   std::string text = fmt::format("checkpoint  {}\n", dir);
-  text += fmt::format("id          {}\nstep        {}\nsamples     {}\n", manifest.id, metadata.step, metadata.samples);
-  if (!metadata.losses.empty()) text += fmt::format("losses      {:.9g}\n", fmt::join(metadata.losses, " "));
+  text += fmt::format("step        {}\nsamples     {}\n", metadata.step, metadata.samples);
+  if (const auto& losses = metadata.losses; !losses.empty()) {
+    const size_t shown = std::min<size_t>(losses.size(), 5);
+    text += fmt::format("losses      {:.9g}\n", fmt::join(losses.end() - static_cast<std::ptrdiff_t>(shown), losses.end(), " "));
+  }
   if (const auto& proof = metadata.proof)
     text += fmt::format("proof       loss {:.9g} of the fixed microbatch, in {}\n", proof->loss, proof->compute);
-  if (const auto& data = metadata.data)
-    text += fmt::format("data        {} tokens, fingerprint {:016x}\n", data->tokens, data->fingerprint);
   text += fmt::format("ranks       {}\nmesh        {}\n", manifest.ranks, manifest.mesh);
-  text += fmt::format("parameters  {}\nbytes       {} in {} files, {} tensors\n", manifest.Parameters(),
-                      manifest.Bytes(), manifest.files.size(), manifest.tensors.size());
-  text += fmt::format("written by  espalier {} ({})\n", metadata.version, metadata.git_hash);
-  return text + Files(manifest) + Tensors(manifest) + "\ndeck\n" + metadata.deck;
+  const int64_t parameters = manifest.Parameters();
+  text += fmt::format("parameters  {} ({})\n", HumanCount(static_cast<double>(parameters)), parameters);
+  text += fmt::format("size        {} ({} bytes) in {} files, {} tensors\n", HumanBytes(manifest.Bytes()), manifest.Bytes(),
+                      manifest.files.size(), manifest.tensors.size());
+  text += fmt::format("written by  espalier {} ({})\nid          {}\n", metadata.version, metadata.git_hash, manifest.id);
+  if (const auto& lineage = metadata.lineage) {
+    text += fmt::format("came from   {}\n", lineage->parent.empty() ? "no checkpoint" : lineage->parent);
+    if (!lineage->branch.empty()) text += fmt::format("branch of   {}\n", lineage->branch);
+  }
+  if (details.tensors) text += Files(manifest) + Tensors(manifest);
+  if (details.deck) text += "\ndeck\n" + metadata.deck;
+  return PrintableLines(text);
 }
 
 }  // namespace espalier

@@ -99,6 +99,12 @@ std::string Announced(const std::string& checkpoints_dir) {
   return file.empty() ? "" : NamedBy(checkpoints_dir, file);
 }
 
+/// The directory's name of the latest; empty if nothing tells.
+std::string LatestIn(const std::string& checkpoints_dir) {
+  const std::string announced = Announced(checkpoints_dir);
+  return announced.empty() ? NamedBy(checkpoints_dir, kLatestName) : announced;
+}
+
 std::string NameWith(std::string_view prefix, int64_t step, const std::string& id) { return fmt::format("{}{:08}-{}", prefix, step, id); }
 
 // --- lineage
@@ -257,9 +263,12 @@ std::optional<int64_t> StepOf(std::string_view name) {
 }
 
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir) {
-  std::string latest = Announced(checkpoints_dir);
-  if (latest.empty()) latest = NamedBy(checkpoints_dir, kLatestName);
-  const std::vector<ManifestHead> heads = HeadsIn(checkpoints_dir);
+  std::string latest;
+  std::vector<ManifestHead> heads;
+  do {  // again if the run has gone on in between
+    latest = LatestIn(checkpoints_dir);
+    heads = HeadsIn(checkpoints_dir);
+  } while (latest != LatestIn(checkpoints_dir));
   std::vector<std::string> found;
   std::string tip;
   if (!latest.empty()) {

@@ -40,7 +40,9 @@ int PlanCommand(const PlanOptions& options);
 
 struct InspectOptions {
   std::string checkpoint;
-  bool verify = false;  ///< read every byte against its checksum
+  bool verify = false;   ///< read every byte against its checksum
+  bool tensors = false;  ///< list files and tensors
+  bool deck = false;     ///< print its deck
 };
 /// Prints what a checkpoint holds.
 int InspectCommand(const InspectOptions& options);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
@@ -9,24 +10,48 @@
 namespace espalier {
 namespace {
 
-void Verify(const std::string& dir) {
+constexpr int kMostTries = 5;
+
+std::string Verify(const std::string& dir) {
   const VerifyReport report = VerifyCheckpoint(dir);
   if (!report.damage.empty()) {
     std::vector<std::string> messages = {fmt::format("{} is damaged", dir)};
     messages.insert(messages.end(), report.damage.begin(), report.damage.end());
     throw UserError(ExitStatus::kData, std::move(messages));
   }
-  fmt::print("\nverified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n", report.bytes,
-             report.seconds, static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
+  return fmt::format("verified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n\n", report.bytes,
+                     report.seconds, static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
+}
+
+/// The run removed or replaced it since its id was read.
+bool IsGone(const std::string& dir, const std::string& id) {
+  std::error_code error;
+  if (!std::filesystem::exists(dir + "/MANIFEST", error)) return true;
+  try {
+    return !id.empty() && ReadManifest(dir).id != id;
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 }  // namespace
 
 int InspectCommand(const InspectOptions& options) {
-  const std::string dir = Resolve(options.checkpoint, options.checkpoint);
-  fmt::print("{}", Describe(dir));
-  if (options.verify) Verify(dir);
-  return static_cast<int>(ExitStatus::kDone);
+  for (int tries = 1;; ++tries) {
+    const std::string dir = Resolve(options.checkpoint, options.checkpoint);
+    std::string id;
+    try {
+      id = ReadManifest(dir).id;
+      const std::string verdict = options.verify ? Verify(dir) : "";
+      fmt::print("{}{}", verdict, Describe(dir, {options.tensors, options.deck}));
+      return static_cast<int>(ExitStatus::kDone);
+    } catch (const UserError&) {
+      if (!IsGone(dir, id)) throw;
+    }
+    // Of a run, its next one is looked at.
+    if (dir == options.checkpoint || tries == kMostTries)
+      throw UserError(ExitStatus::kData, fmt::format("{}: its run has removed it meanwhile", dir));
+  }
 }
 
 }  // namespace espalier

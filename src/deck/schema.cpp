@@ -210,7 +210,7 @@ std::vector<DeckKey> Rows() {
     {"checkpoint", "at_start", FIELD(checkpoint.at_start), false, Any(),
      "Also commit the initial weights, as step 0."},
     {"checkpoint", "keep", FIELD(checkpoint.keep), 3, Count(),
-     "Newest checkpoints that stay on disk."},
+     "Newest checkpoints of the run's line that stay on disk; 2 at least while steps follow."},
     {"checkpoint", "asynchronous", FIELD(checkpoint.asynchronous), true, Any(),
      "Write a copy of the state while training goes on; where there is no room for the copy, training waits."},
     {"checkpoint", "restart", FIELD(checkpoint.restart), "auto", OneOf({"auto", "never", "required"}),

@@ -18,7 +18,9 @@
 #include "checkpoint_testing.hpp"
 #include "espalier/checkpoint/saver.hpp"
 #include "espalier/util/crc32c.hpp"
+#include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/printable_lines.hpp"
 
 namespace espalier {
 namespace {
@@ -479,11 +481,14 @@ TEST_F(CheckpointTest, TellsWhatItSavedAndLoaded) {
   ASSERT_EQ(manifest.tensors.size(), names.size());
   for (size_t t = 0; t < names.size(); ++t) EXPECT_EQ(manifest.tensors[t].name, names[t]);
 
-  const std::string text = Describe(results[0].dir);
+  const std::string text = Describe(results[0].dir, {.tensors = true, .deck = true});
   for (const char* part :
        {"step        1200\n", "samples     9600\n", "ranks       8\n", "losses      3.25 3.1 2.875\n", "shard-00007.h5",
         "lm_head.weight", "[701,600]", "steps = 20"})
     EXPECT_THAT(text, HasSubstr(part));
+  const std::string summary = Describe(results[0].dir, {});
+  EXPECT_THAT(summary, AllOf(HasSubstr(fmt::format("size        {} ({} bytes) in 10 files", HumanBytes(manifest.Bytes()), manifest.Bytes())),
+                             ::testing::Not(HasSubstr("lm_head.weight")), ::testing::Not(HasSubstr("steps = 20"))));
   EXPECT_THAT(VerifyCheckpoint(results[0].dir).damage, IsEmpty());
 }
 
@@ -853,6 +858,11 @@ TEST_F(CheckpointTest, H5ANameThatIsTakenIsMovedAside) {
   EXPECT_TRUE(fs::is_symlink(aside[3]));
   EXPECT_TRUE(fs::is_directory(Dir() + "/latest-old"));
   EXPECT_EQ(ReadBytes(Dir() + "/latest"), "step-00000040\n");
+}
+
+TEST(PrintableLines, NoCommandReachesATerminal) {
+  EXPECT_EQ(PrintableLines("a\x1b]0;b\x07\x7f\r\n\tc\xc2\x9b" "3\xc3\xa4\xc2\xa9"), "a?]0;b???\n\tc?3\xc3\xa4\xc2\xa9");
+  EXPECT_EQ(PrintableLines("\xc2"), "\xc2");
 }
 
 // --- lineage

@@ -126,7 +126,13 @@ struct VerifyReport {
 /// Reads every byte of a checkpoint against its checksums. Throws UserError (kData) if there is no usable MANIFEST.
 VerifyReport VerifyCheckpoint(const std::string& dir);
 
-/// A checkpoint in words: step, samples, layout, files, tensors, deck.
-std::string Describe(const std::string& dir);
+/// What Describe tells beside step, samples, layout and sizes.
+struct Details {
+  bool tensors = false;  ///< files and tensors
+  bool deck = false;
+};
+
+/// A checkpoint in words; nothing in it that a terminal would take for a command.
+std::string Describe(const std::string& dir, const Details& details);
 
 }  // namespace espalier

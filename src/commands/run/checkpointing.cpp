@@ -139,7 +139,7 @@ bool Checkpointing::Wanted() const { return world_.Rank() == 0 && (ClockWants() 
 double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Moment moment) {
   const Clock::time_point start = Clock::now();
   const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
-  if (!lost.empty()) throw UserError(ExitStatus::kFault, lost);
+  if (!lost.empty()) throw AgreedError(ExitStatus::kFault, lost);
   if (world_.Rank() == 0) now_.Begun(step);
   FaultPoint("proof");
   const Proof proof = MakeProof(deck_, programs_, conditions_);

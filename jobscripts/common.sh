@@ -7,11 +7,11 @@ espalier_build=$espalier_root/build
 # Open MPI refuses root unless it is told twice.
 if [[ $EUID -eq 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 
-# mpirun and its daemons on other hosts ask whether the other side is still there, after 10 s without a word and 3 times
-# within 15 s: if the network between them is down they end, which they would otherwise do after minutes.
-export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10}
+# mpirun and its daemons on other hosts ask whether the other side is still there, after 30 s without a word and 4 times
+# within 20 s: if the network between them is down they end, which they would otherwise do after minutes.
+export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-30}
 export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5}
-export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-3}
+export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
 
 # Runs a command silently; if it fails, shows what it wrote.
 Quietly() {

@@ -29,7 +29,7 @@ constexpr const char* kScript = R"sh(
 started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 begun=$(started "$1")
 [ -n "$begun" ] || exit 0
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do
+for _ in 1 2 3 4 5 6; do
   sleep 5
   [ "$(started "$1")" = "$begun" ] || exit 0
 done

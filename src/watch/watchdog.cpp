@@ -18,6 +18,7 @@ namespace {
 constexpr auto kLongestTick = std::chrono::milliseconds(500);
 constexpr auto kHeadStart = std::chrono::seconds(3);
 constexpr auto kQuietBeforeLooking = std::chrono::seconds(1);
+constexpr auto kQuietBeforeLastWords = std::chrono::seconds(5);
 constexpr auto kLastWords = std::chrono::milliseconds(500);
 
 /// The letter behind the command's name, which may hold anything but ends with the last bracket.
@@ -71,6 +72,7 @@ void Watchdog::Run() {
     quiet_ = now.SamePlace(last) ? quiet_ + tick : Clock::duration{};
     last = now;
     if (quiet_ >= kQuietBeforeLooking) LookForTheDead();
+    if (quiet_ >= kQuietBeforeLastWords) LastWords();
     if (quiet_ < limit / 2) before_.clear(), judge_at_ = limit;
     if (quiet_ >= limit / 2 && before_.empty()) before_ = Look();
     if (quiet_ < judge_at_) continue;
@@ -153,6 +155,19 @@ std::vector<Standing> Watchdog::Look() const {
     standings.push_back(std::move(standing));
   }
   return standings;
+}
+
+/// One rank of each host speaks; the launcher kills it a second after it has asked.
+void Watchdog::LastWords() {
+  if (told_ || !options_.other_hosts || !options_.asked || !options_.asked()) return;
+  told_ = true;
+  const int rank = mine_.record().rank;
+  if (rank != options_.node_ranks.front()) return;
+  const Diagnosis diagnosis = Diagnose(Look(), [this](int r) -> const Program& { return ProgramOf(r); });
+  if (diagnosis.fault != Fault::kLost) return;
+  fmt::print(stderr, "espalier: watchdog of rank {}: asked to end after {:.3g} s without progress\n{}\n", rank,
+             std::chrono::duration<double>(quiet_).count(), diagnosis.text);
+  std::fflush(stderr);
 }
 
 Standing Watchdog::Compare(Standing now, const Standing& before) const {

@@ -22,6 +22,7 @@ class Watchdog {
     double slow_limit_s = 0;      ///< >= limit_s; for what may take its time: the start, saves and loads, the end
     std::vector<int> node_ranks;  ///< of this host
     bool other_hosts = false;     ///< there are ranks on them
+    std::function<bool()> asked = {};    ///< this process has been asked to end; never, if not set
     std::function<void()> refresh = {};  ///< brings the heartbeat up to date; called at every tick, if set
   };
   /// Ends the job; it must not return.
@@ -51,6 +52,8 @@ class Watchdog {
   std::vector<Standing> Look() const;
   /// What has become of a rank between two looks.
   Standing Compare(Standing now, const Standing& before) const;
+  /// Says what the network did when the launcher, which has lost a host, asks all ranks to end.
+  void LastWords();
   void Judge();
   void EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis);
   const Program& ProgramOf(int rank);
@@ -64,7 +67,7 @@ class Watchdog {
   std::vector<int> representative_;
   std::map<int, Program> programs_;  ///< by representative
   Clock::duration quiet_{}, judge_at_{};
-  bool warned_ = false;
+  bool warned_ = false, told_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "commands/run/stop_signals.hpp"
 #include "commands/run/together.hpp"
 
 namespace espalier {
@@ -58,11 +59,13 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
   world.Barrier();
   const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
   const auto refresh = [&training = *programs.train().executor] { training.ShowProgress(); };
-  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, refresh}, *file_,
-               programs.compilation(), [mpi] {
-                 if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
-                 _exit(static_cast<int>(ExitStatus::kFault));
-               });
+  const auto asked = [] { return StopSignal() == SIGTERM; };
+  dog_.emplace(
+      Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
+      programs.compilation(), [mpi] {
+        if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
+        _exit(static_cast<int>(ExitStatus::kFault));
+      });
 }
 
 Watch::~Watch() {

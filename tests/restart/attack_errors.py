@@ -103,11 +103,12 @@ def m7_memory_that_one_rank_lacks_in_a_save(checks, home):
 
 
 def h2_a_rank_without_heartbeat_that_is_stopped(checks, home):
-    with Job(home, 2, ENDLESS) as job:
-        job.until(lambda: steps(home) >= 3)
+    with Job(home, 2, ENDLESS, "step:hold:4", 0) as job:
+        job.held()
         process = process_of(home, 1)
         shutil.rmtree(os.path.join(home, "heartbeat"))
         os.kill(process, signal.SIGSTOP)
+        job.release()
         status, text = ended(job)
         kill([process])
     named(checks, "h2: rank 1 is stopped, and all heartbeats are removed", status, 1, text, "rank 1 is stopped")
@@ -126,10 +127,11 @@ def h2_a_rank_that_does_not_end(checks, home):
 
 
 def l_heartbeats_that_are_truncated(checks, home):
-    with Job(home, 2, ["run.steps=40", *BASE]) as job:
-        job.until(lambda: steps(home) >= 3)
+    with Job(home, 2, ["run.steps=40", *BASE], "step:hold:4", 0) as job:
+        job.held()
         for rank in range(2):
             os.truncate(os.path.join(home, "heartbeat", f"rank-{rank:05d}"), 0)
+        job.release()
         status, text = ended(job)
     checks.that(status == 0 and steps(home) == 40, f"l: heartbeats are truncated: the run goes on ({status})")
     if status:

@@ -1,6 +1,6 @@
 """The network between two hosts fails while a run trains: the report says who sent and who waits, or that nothing
-passes, and blames no rank; the job ends on both hosts, and nothing of it is left. Where Open MPI's launcher notices it
-before the watchdog, the exit status is 1. With the argument "full" also where it does not: then the ranks end by the
+passes, and blames no rank; the job ends on both hosts, and nothing of it is left. Open MPI's launcher notices it before
+the watchdog if it is told to ask. With the argument "full" also where it does not: then the ranks end by the
 watchdog, and what stays behind of the launcher is ended half a minute later. Two network namespaces are the hosts;
 skipped where they cannot be made."""
 import os, subprocess, sys, tempfile, time
@@ -56,11 +56,11 @@ def h2_network_a_pulled_cable(checks, home, ranks, layout, environment, watchdog
         gone = until(lambda: not left())
         log.seek(0)
         text = log.read()
-    checks.that(status == expected and gone, f"{what}: exit status {expected}, nothing is left ({status}, {left()})")
+    checks.that(status in expected and gone, f"{what}: the job ends, and nothing is left ({status}, {left()})")
     network = "the network between hosts host1, host2 does not deliver messages"
     said = "watchdog of rank" in text and network in text and "waits" in text and "has not arrived there" not in text
     checks.that(said, f"{what}: the network is named, and who waits")
-    if not said or status != expected:
+    if not said or status not in expected:
         print(text[-2500:])
 
 
@@ -69,9 +69,10 @@ def main():
         print(hosts("check", check=False).stdout)
         sys.exit(77)
     checks, pp, both = Checks(), ["parallel.pp=2"], ["parallel.pp=2", "parallel.tp=2"]
-    cases = [(1, pp, KEEPALIVE, 60, 1)]
+    noticed, ended = (1, 205), (-9,)  # exit status of mpirun: 205 is its own for a host that it has lost
+    cases = [(1, pp, KEEPALIVE, 60, noticed)]
     if sys.argv[1:] == ["full"]:
-        cases += [(2, both, KEEPALIVE, 60, 1), (1, ["parallel.dp_shard=2"], {}, 4, -9), (2, both, {}, 4, -9)]
+        cases += [(2, both, KEEPALIVE, 60, noticed), (1, ["parallel.dp_shard=2"], {}, 4, ended), (2, both, {}, 4, ended)]
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
             try:

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "commands/console.hpp"
 #include "commands/run/stop_signals.hpp"
 #include "deck/text.hpp"
 #include "espalier/deck/print.hpp"
@@ -25,6 +26,8 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/printable_lines.hpp"
 #include "espalier/util/wrap.hpp"
+#include "espalier/util/environment.hpp"
+#include "espalier/util/print.hpp"
 
 namespace espalier {
 namespace {
@@ -334,21 +337,25 @@ int Report(const UserError& error) {
   const bool same = error.status() == ExitStatus::kDeck || dynamic_cast<const AgreedError*>(&error) != nullptr;
   if (rank != 0 && same) return static_cast<int>(error.status());
   const size_t n = error.messages().size();
-  fmt::print(stderr, "espalier: {}{}\n", n == 1 ? "error" : fmt::format("{} errors", n), rank == 0 ? "" : fmt::format(" (rank {})", rank));
-  for (const std::string& message : error.messages()) fmt::print(stderr, "{}\n", PrintableLines(message));
+  PrintError("espalier: {}{}\n", n == 1 ? "error" : fmt::format("{} errors", n),
+             rank == 0 ? "" : fmt::format(" (rank {})", rank));
+  for (const std::string& message : error.messages()) PrintError("{}\n", PrintableLines(message));
   return static_cast<int>(error.status());
 }
 
 int ReportFault(const char* kind, const std::exception& error) {
-  fmt::print(stderr, "espalier: {} (rank {}): {}\n", kind, LauncherRank(), error.what());
+  PrintError("espalier: {} (rank {}): {}\n", kind, LauncherRank(), error.what());
   return static_cast<int>(ExitStatus::kFault);
 }
 
 int Main(std::vector<std::string> arguments) {
   // 1. Environment: signals are noted from here on; which rank this is, before anything can change it.
+  OpenStandardStreams();
   CatchStopSignals();
   LauncherRank();
+  ChooseColours();
   try {
+    CheckEnvironment();
     // 2. Command line: what to do.
     const Job job = ReadCommandLine(std::move(arguments));
     // 3. The command: deck, compile, run, report.

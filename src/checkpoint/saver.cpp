@@ -10,9 +10,10 @@
 #include <utility>
 
 #include "checkpoint/pieces.hpp"
+#include "espalier/comm/memory_demand.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
-#include "espalier/util/memory.hpp"
+#include "espalier/util/host_name.hpp"
 
 namespace espalier {
 namespace {
@@ -37,7 +38,7 @@ Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std
     : options_(std::move(options)), tensors_(tensors), mesh_(mesh), world_(world), writers_(std::move(writers)) {
   Plan(local);
   const bool on_device = world_.Or(OnHost() ? 0 : 1) != 0;
-  if (writers_ != nullptr || on_device) MakeRoom(options_.ranks_on_node);
+  if (writers_ != nullptr || on_device) MakeRoom();
   if (on_device && staging_ == nullptr)
     throw AgreedError(ExitStatus::kDoesNotFit, "checkpoints: no room on the host for a copy of the state: " + refusal_);
   asynchronous_ = writers_ != nullptr && staging_ != nullptr;
@@ -78,12 +79,10 @@ bool Saver::OnHost() const {
 }
 
 /// Looked at on every rank before any takes it: memory that is not there would end the process when it is touched.
-void Saver::MakeRoom(int ranks_on_node) {
-  const int64_t available = AvailableMemory();
-  std::string reason;
-  if (available / ranks_on_node < bytes_)
-    reason = fmt::format("{} ranks would need {} bytes each, {} are available", ranks_on_node, bytes_, available);
-  if (world_.Or(reason.empty() ? 0 : 1) == 0) try {
+void Saver::MakeRoom() {
+  std::string reason =
+      FindShortage(world_, {HostName(), bytes_, MemoryLimits()}).Text("the staging buffer of checkpoints");
+  if (reason.empty()) try {
       FaultPoint("staging");
       staging_ = options_.make_staging ? options_.make_staging(bytes_) : std::make_unique<HostArena>(bytes_);
     } catch (const UserError& error) {

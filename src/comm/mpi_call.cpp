@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "espalier/util/print.hpp"
 #include "launcher.hpp"
 
 namespace espalier {
@@ -34,7 +35,7 @@ void FailMpi(const char* expression, int code) {
   MPI_Error_string(code, text.data(), &length);
   MPI_Error_class(code, &error_class);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  fmt::print(stderr, "espalier: MPI failed on rank {}, {}\n  {}\n  {}\n  {}\n", rank, WorkScope::Current(), expression,
+  PrintError("espalier: MPI failed on rank {}, {}\n  {}\n  {}\n  {}\n", rank, WorkScope::Current(), expression,
              text.data(), Hint(error_class));
   AbortMpi(1);
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/print.hpp"
 #include "mpi_state.hpp"
 #include "pause.hpp"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kLargestPart = int64_t{1} << 30;  // of a long message: MPI counts in int
 
 [[noreturn]] void FailWorld(const MpiState& state, const std::string& message, ExitStatus status) {
-  fmt::print(stderr, "espalier: rank {}: {}\n", state.rank, message);
+  PrintError("espalier: rank {}: {}\n", state.rank, message);
   AbortMpi(static_cast<int>(status));
 }
 

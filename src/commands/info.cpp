@@ -7,6 +7,7 @@
 #include "commands.hpp"
 #include "commands/build_info.hpp"
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "version.hpp"
 
@@ -73,6 +74,7 @@ int InfoCommand() {
   fmt::print("cuda       {}\n", CudaText());
   fmt::print("mpi        built in ({})\n", kMpiVersion);
   fmt::print("hdf5       built in ({}, serial)\n", kHdf5Version);
+  for (const std::string& variable : DescribeEnvironment()) fmt::print("set        {}\n", variable);
   return static_cast<int>(ExitStatus::kDone);
 }
 

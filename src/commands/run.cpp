@@ -12,12 +12,14 @@
 
 #include "commands.hpp"
 #include "commands/build_info.hpp"
+#include "commands/launcher.hpp"
 #include "commands/run/agreement.hpp"
 #include "commands/run/boundary.hpp"
 #include "commands/run/checkpointing.hpp"
 #include "commands/run/choose_device.hpp"
 #include "commands/run/ending.hpp"
 #include "commands/run/evaluation.hpp"
+#include "commands/run/faults.hpp"
 #include "commands/run/guard.hpp"
 #include "commands/run/instruction_times.hpp"
 #include "commands/run/peak.hpp"
@@ -26,6 +28,7 @@
 #include "commands/run/run_files.hpp"
 #include "commands/run/start.hpp"
 #include "commands/run/stop_signals.hpp"
+#include "commands/run/threads.hpp"
 #include "commands/run/together.hpp"
 #include "commands/run/watch.hpp"
 #include "commands/run/world_check.hpp"
@@ -35,6 +38,7 @@
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/print.hpp"
 #include "state.hpp"
 #include "version.hpp"
 
@@ -72,6 +76,9 @@ class Training {
 
   // 1. Deck, data and directory.
   void Begin() {
+    faults_ = FaultsOfAll(world_);
+    if (Root() && !faults_.empty())
+      spdlog::warn("ESPALIER_FAULT is set: this run makes a fault on purpose: {}", faults_);
     start_ = FindStart(options_, world_);
     if (!start_.beyond) MakeSharedFolder(world_, CheckpointFolder(deck()));
   }
@@ -88,7 +95,8 @@ class Training {
   // fit together.
   void Compile() {
     asked_ = start_.loaded;
-    device_ = ChooseDevice(start_.loaded.deck, world_, mpi_);
+    threads_ = AgreeOnThreads(deck(), world_);
+    device_ = ChooseDevice(start_.loaded.deck, world_, mpi_, threads_.count);
     if (Root())
       for (const std::string& line : SettingsWithoutEffect(start_.loaded)) spdlog::warn("{}", line);
     world_check_.emplace(deck(), world_);
@@ -126,7 +134,7 @@ class Training {
     start.deck = deck().name;
     start.ranks = world_.Size();
     start.device = deck().run.device;
-    start.threads = ThreadCount(deck(), mpi_ == nullptr ? 1 : mpi_->NodeRanks());
+    start.threads = threads_.count;
     start.mesh = programs_->compilation().mesh;
     start.parameters = programs_->compilation().parameter_count;
     start.tokens_per_step = TokensPerStep();
@@ -134,6 +142,7 @@ class Training {
     start.data = start_.data.Record(deck());
     start.world_check_ms = proof.why_not.empty() ? proof.ms : std::nan("");
     start.startup_ms = MillisecondsSince(options_.began);
+    start.fault = faults_;
     report_->Start(start);
     if (Root()) spdlog::info("data: {}", Describe(start_.data, deck()));
     if (Root() && world_.Size() > 1) AnnounceWorld(proof);
@@ -143,6 +152,7 @@ class Training {
     }
     AnnounceDevices(*device_, world_);
     if (Root()) AnnouncePeak(peak_);
+    if (Root() && !threads_.notice.empty()) spdlog::info("threads: {}", threads_.notice);
     if (const std::string notice = ending_->Notice(); Root() && !notice.empty()) spdlog::info("{}", notice);
   }
 
@@ -303,8 +313,8 @@ class Training {
   StepRecord Record(const StepTimes& times, const StepUnderWay& step) {
     StepRecord record;
     record.step = step.step;
-    record.loss = programs_->train().executor->GetScalar("mean_loss");
-    record.grad_norm = programs_->train().executor->GetScalar("norm");
+    record.loss = PlainNan(programs_->train().executor->GetScalar("mean_loss"));
+    record.grad_norm = PlainNan(programs_->train().executor->GetScalar("norm"));
     record.lr = step.lr;
     record.tokens = step.step * TokensPerStep();
     record.step_ms = last_step_ms_;
@@ -404,6 +414,8 @@ class Training {
   MpiWorld* mpi_;
   Start start_;
   LoadedDeck asked_;  ///< the deck before its device was chosen
+  std::string faults_;  ///< made on purpose, in words
+  Threads threads_;
   std::unique_ptr<Device> device_;
   std::optional<WorldCheck> world_check_;
   PeakRate peak_;  ///< on rank 0
@@ -431,13 +443,24 @@ class Training {
   std::optional<AgreedError> failed_;  ///< ends the run when its state is saved
 };
 
+/// Before anything starts a thread. A deck that is wrong is told of later, by all ranks together.
+void ChooseHowThreadsWait(const RunOptions& options) {
+  if (!fs::is_regular_file(options.arguments.deck)) return;  // a pipe can be read once
+  try {
+    WaitPassivelyIfCrowded(LoadDeck(options.arguments.deck, options.arguments.overrides).deck);
+  } catch (const UserError&) {
+  }
+}
+
 }  // namespace
 
 int RunCommand(const RunOptions& options) {
+  ChooseHowThreadsWait(options);
   ArmFaultFromEnvironment();
   InitializeStorage();
   if (!StartedByLauncher()) {
     SelfWorld world;
+    CheckLauncher(world.Size());
     return Training(options, world, nullptr).Run();
   }
   std::optional<AgreedError> agreed;
@@ -447,6 +470,7 @@ int RunCommand(const RunOptions& options) {
     // Outside of the try: not destroyed before the job is ended, since a save in flight may wait for another rank.
     Training training(options, world, &world);
     try {
+      CheckLauncher(world.Size());
       return training.Run();
     } catch (const AgreedError& error) {
       agreed = error;  // all end MPI together, and then say why

@@ -13,9 +13,11 @@
 #include "commands.hpp"
 #include "commands/saved_deck.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/comm/memory_demand.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/host_name.hpp"
 #include "espalier/util/philox.hpp"
 #include "state.hpp"
 
@@ -36,15 +38,24 @@ Deck SamplingDeck(const std::string& dir) {
   return deck;
 }
 
+/// The bytes themselves, if there are so many.
+int64_t Available(int64_t bytes) {
+  SelfWorld world;
+  const MemoryShortage shortage = FindShortage(world, {HostName(), bytes, MemoryLimits()});
+  if (shortage.ranks != 0)
+    throw UserError(ExitStatus::kDoesNotFit, shortage.Text("the model and one sequence (sample runs on one process)"));
+  return bytes;
+}
+
 class Sampler {
  public:
   Sampler(const Deck& deck, const std::string& dir)
       : compilation_(Compile(deck, 1, Purpose::kSample)),
         program_(MakeProgram(compilation_, {})),
-        arena_(program_.arena_bytes),
+        arena_(Available(program_.arena_bytes)),
         executor_(program_, {}, arena_, nullptr, FindCpuKernel),
         positions_(static_cast<size_t>(Window())) {
-    SetCpuThreads(ThreadCount(compilation_.deck, 1));
+    SetCpuThreads(ThreadCount(compilation_.deck));
     const std::vector<StateTensor> tensors = StateTensors(compilation_);
     SelfWorld world;
     Load(dir, tensors, LocalTensors(tensors, executor_, {}), compilation_.mesh, world, Coverage::kSome);

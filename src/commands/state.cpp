@@ -1,12 +1,11 @@
 #include "state.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <future>
 #include <vector>
 
+#include "commands/run/threads.hpp"
 #include "espalier/data/initial_weights.hpp"
 #include "espalier/util/error.hpp"
 
@@ -104,7 +103,7 @@ std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, c
 
 /// One core makes a hundred million numbers a second, so all of them do.
 void InitializeWeights(const Compilation& compilation, const Executor& executor) {
-  std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck, 1)));
+  std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck)));
   for (const NamedTensor& state : executor.All(ValueKind::kState)) {
     const std::vector<Slab> slabs = SlabsOf(state.tensor);
     for (size_t begin = 0, count = 0; begin < slabs.size(); begin += count) {
@@ -120,11 +119,9 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
   }
 }
 
-int ThreadCount(const Deck& deck, int ranks_on_node) {
-  if (deck.run.threads > 0) return static_cast<int>(deck.run.threads);
-  cpu_set_t cores;
-  const int count = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return std::max(1, count / std::max(1, ranks_on_node));
+int ThreadCount(const Deck& deck) {
+  const CoresOfRank alone = CoresOfThis();
+  return ChooseThreads(deck.run.threads, {&alone, 1}).count;
 }
 
 }  // namespace espalier

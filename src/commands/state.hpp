@@ -22,7 +22,7 @@ std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, c
 /// Fills this rank's weights as the model says (doc/numerics.md); moments start at zero.
 void InitializeWeights(const Compilation& compilation, const Executor& executor);
 
-/// Threads for kernels on this rank: run.threads, or the cores this process may use shared among the node's ranks.
-int ThreadCount(const Deck& deck, int ranks_on_node);
+/// Threads for kernels of a process that is alone: run.threads, OMP_NUM_THREADS, or the cores that it may use.
+int ThreadCount(const Deck& deck);
 
 }  // namespace espalier

@@ -65,7 +65,7 @@ std::vector<DeckKey> Rows() {
     {"run", "transport", FIELD(run.transport), "auto", OneOf({"auto", "mpi", "nccl"}),
      "What carries messages between ranks; auto is nccl between GPUs if every rank has its own, else mpi. Over mpi GPUs' messages pass through the host."},
     {"run", "threads", FIELD(run.threads), 0, Between(0, 4096),
-     "Threads per rank; 0: the node's cores divided by its ranks."},
+     "Threads per rank; 0: OMP_NUM_THREADS, or else a rank's share of the cores that it may use (a core of k ranks counts 1/k)."},
     {"run", "deterministic", FIELD(run.deterministic), true, Any(),
      "false lets CUDA kernels trade the bitwise promises for speed; CPU kernels are always deterministic."},
     {"run", "product_plans", FIELD(run.product_plans), "", Any(),

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/host_name.hpp"
+#include "espalier/util/memory.hpp"
 
 namespace espalier {
 namespace {
@@ -24,10 +26,11 @@ HostArena::HostArena(int64_t bytes) : Arena(bytes), mapped_(RoundUp(std::max(byt
   void* memory =
       mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
-    throw UserError(ExitStatus::kDoesNotFit,
-                    fmt::format("the system gives no arena of {} bytes: use more ranks (espalier plan "
-                                "shows the memory of each), or fewer on this node",
-                                bytes));
+    throw UserError(
+        ExitStatus::kDoesNotFit,
+        fmt::format("rank on {}: the system gives no {} of memory in one region: use more ranks (espalier plan "
+                    "shows the memory of each), or fewer on this node",
+                    HostName(), Gigabytes(bytes)));
   base_ = static_cast<std::byte*>(memory);
   madvise(memory, static_cast<size_t>(mapped_), MADV_HUGEPAGE);  // advice: without huge pages it is only slower
   for (int64_t at = 0; at < bytes; at += kPage) *const_cast<volatile std::byte*>(base_ + at) = std::byte{0};

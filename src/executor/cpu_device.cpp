@@ -29,6 +29,7 @@ class CpuDevice final : public Device {
 
   PeakRate Peak(Dtype compute) const override { return MeasureCpuPeak(compute, threads_); }
 
+  std::vector<MemoryLimit> ArenaLimits() const override { return MemoryLimits(); }
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override { return std::make_unique<HostArena>(bytes); }
 

@@ -3,11 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -21,9 +20,9 @@ constexpr const char* kVariable = "ESPALIER_CUDA_MODULE";
 [[noreturn]] void Refuse(const std::string& what) { throw UserError(ExitStatus::kFault, "cuda: " + what); }
 
 fs::path FindModule() {
-  if (const char* named = std::getenv(kVariable)) {
-    if (!fs::exists(named)) Refuse(fmt::format("{} names {}, which is not there", kVariable, named));
-    return named;
+  if (const auto named = FromEnvironment(kVariable)) {
+    if (!fs::exists(*named)) Refuse(fmt::format("{} names {}, which is not there", kVariable, *named));
+    return *named;
   }
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -46,12 +45,11 @@ CudaModule& Load() {
 
 }  // namespace
 
-bool NcclToItself() {
-  const char* value = std::getenv("ESPALIER_NCCL_SELF");
-  return value != nullptr && std::string_view(value) == "1";
-}
+bool NcclToItself() { return FromEnvironment("ESPALIER_NCCL_SELF") == "1"; }
 
-bool MayHaveGpus() { return std::getenv(kVariable) != nullptr || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
+bool MayHaveGpus() {
+  return FromEnvironment(kVariable).has_value() || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr;
+}
 
 CudaModule& LoadCudaModule() {
   static CudaModule& module = Load();

@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "espalier/report/text.hpp"
+#include "espalier/util/print.hpp"
 #include "report/json_line.hpp"
 
 namespace espalier {
@@ -101,30 +102,31 @@ Reporter::~Reporter() {
 void Reporter::Start(const StartRecord& start) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "start")
-            .Text("version", start.version)
-            .Integer("ranks", start.ranks)
-            .Raw("mesh", MeshObject(start.mesh))
-            .Integer("parameters", start.parameters)
-            .Integer("tokens_per_step", start.tokens_per_step)
-            .Text("deck", start.deck)
-            .Text("device", start.device)
-            .Integer("threads", start.threads)
-            .Integer("steps", options_.steps)
-            .Integer("first_step", start.first_step)
-            .Number("flops_per_token", options_.flops_per_token.causal, kShortest)
-            .Number("flops_per_token_full", options_.flops_per_token.full, kShortest)
-            .Integer("data_files", start.data.files)
-            .Integer("data_tokens", start.data.tokens)
-            .Integer("data_samples", start.data.samples)
-            .Number("epochs", start.data.epochs, kFraction)
-            .Text("data_fingerprint", fmt::format("{:016x}", start.data.fingerprint))
-            .Number("world_check_ms", start.world_check_ms, kMilliseconds)
-            .Raw("peak_flops", options_.peak_flops > 0 ? fmt::format(kShortest, options_.peak_flops) : "null")
-            .Text("peak_source", options_.peak_source)
-            .Number("startup_ms", start.startup_ms, kMilliseconds)
-            .Finish());
+  JsonLine line;
+  line.Text("event", "start")
+      .Text("version", start.version)
+      .Integer("ranks", start.ranks)
+      .Raw("mesh", MeshObject(start.mesh))
+      .Integer("parameters", start.parameters)
+      .Integer("tokens_per_step", start.tokens_per_step)
+      .Text("deck", start.deck)
+      .Text("device", start.device)
+      .Integer("threads", start.threads)
+      .Integer("steps", options_.steps)
+      .Integer("first_step", start.first_step)
+      .Number("flops_per_token", options_.flops_per_token.causal, kShortest)
+      .Number("flops_per_token_full", options_.flops_per_token.full, kShortest)
+      .Integer("data_files", start.data.files)
+      .Integer("data_tokens", start.data.tokens)
+      .Integer("data_samples", start.data.samples)
+      .Number("epochs", start.data.epochs, kFraction)
+      .Text("data_fingerprint", fmt::format("{:016x}", start.data.fingerprint))
+      .Number("world_check_ms", start.world_check_ms, kMilliseconds)
+      .Raw("peak_flops", options_.peak_flops > 0 ? fmt::format(kShortest, options_.peak_flops) : "null")
+      .Text("peak_source", options_.peak_source)
+      .Number("startup_ms", start.startup_ms, kMilliseconds);
+  if (!start.fault.empty()) line.Text("fault", start.fault);
+  Write(line.Finish());
 }
 
 void Reporter::Changed(const std::string& key, const std::string& before, const std::string& now,
@@ -171,6 +173,7 @@ void Reporter::Step(const StepRecord& record) {
 void Reporter::Validation(int64_t step, double loss) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  loss = PlainNan(loss);
   Write(JsonLine().Integer("step", step).Number("val_loss", loss, kNineDigits).Finish());
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
@@ -260,8 +263,15 @@ void Reporter::TakeBack(size_t bytes) {
 
 void Reporter::Print(const std::string& line) {
   if (options_.console == nullptr) return;
-  std::fwrite(line.data(), 1, line.size(), options_.console);
-  std::fflush(options_.console);
+  errno = 0;
+  const bool written = std::fwrite(line.data(), 1, line.size(), options_.console) == line.size();
+  if (std::fflush(options_.console) == 0 && written && std::ferror(options_.console) == 0) return;
+  if (!console_lost_) {
+    const char* reason = errno == 0 ? "cannot write" : std::strerror(errno);
+    Write(JsonLine().Text("event", "console_lost").Text("reason", reason).Finish());
+  }
+  console_lost_ = true;
+  std::clearerr(options_.console);
 }
 
 void Reporter::PrintStep(const StepRecord& record) {

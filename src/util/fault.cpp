@@ -18,6 +18,7 @@
 #include <new>
 #include <thread>
 
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -84,9 +85,10 @@ Fault ParseFault(const std::string& text) {
 
 /// Makes the file that ESPALIER_FAULT_HOLD names, and goes on when somebody has removed it.
 void Hold() {
-  const char* path = std::getenv("ESPALIER_FAULT_HOLD");
-  if (path == nullptr || !std::ofstream(path)) throw UserError(ExitStatus::kDeck, "ESPALIER_FAULT_HOLD must name a file that can be made");
-  while (std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto path = FromEnvironment("ESPALIER_FAULT_HOLD");
+  if (!path || !std::ofstream(*path))
+    throw UserError(ExitStatus::kDeck, "ESPALIER_FAULT_HOLD must name a file that can be made");
+  while (std::filesystem::exists(*path)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 }  // namespace
@@ -134,9 +136,6 @@ void ArmFault(const std::string& text) {
   fault_detail::armed = !text.empty();
 }
 
-void ArmFaultFromEnvironment() {
-  const char* text = std::getenv("ESPALIER_FAULT");
-  ArmFault(text == nullptr ? "" : text);
-}
+void ArmFaultFromEnvironment() { ArmFault(FromEnvironment("ESPALIER_FAULT").value_or("")); }
 
 }  // namespace espalier

@@ -2,12 +2,23 @@
 
 #include <unistd.h>
 
+#include <fstream>
+
 namespace espalier {
 
 std::string HostName() {
   char name[64] = {};
   gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+const std::string& NodeKey() {
+  static const std::string key = [] {
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::string id;
+    return file >> id ? id : HostName();
+  }();
+  return key;
 }
 
 }  // namespace espalier

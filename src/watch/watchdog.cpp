@@ -12,6 +12,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "espalier/util/print.hpp"
+
 namespace espalier {
 namespace {
 
@@ -125,8 +127,8 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
   if (silent) {
     std::this_thread::sleep_for(kLastWords);
   } else {
-    fmt::print(stderr, "espalier: watchdog of rank {}: rank {} is gone: its process ({} on {}) has ended, {}, step {}\n", rank, dead.rank, dead.process, dead.host,
-               Name(dead.activity), dead.step);
+    PrintError("espalier: watchdog of rank {}: rank {} is gone: its process ({} on {}) has ended, {}, step {}\n", rank,
+               dead.rank, dead.process, dead.host, Name(dead.activity), dead.step);
     std::fflush(stderr);
   }
   mine_.Remove();
@@ -212,7 +214,7 @@ void Watchdog::EndJob(const std::vector<Standing>& standings, const Diagnosis& d
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
     mine_.Publish();
     const double quiet_s = std::chrono::duration<double>(quiet_).count();
-    fmt::print(stderr, "espalier: watchdog of rank {}: nothing has finished here for {:.3g} s\n{}\n", rank, quiet_s,
+    PrintError("espalier: watchdog of rank {}: nothing has finished here for {:.3g} s\n{}\n", rank, quiet_s,
                diagnosis.text);
     std::fflush(stderr);
   }

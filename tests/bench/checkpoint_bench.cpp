@@ -52,7 +52,7 @@ class Bench {
     for (int64_t at = 0; at < state_.bytes(); at += 8) *reinterpret_cast<int64_t*>(state_.At(at, 8)) = at * 0x9e3779b97f4a7c15;
     for (size_t i = 0; i < tensors_.size(); ++i)
       local_.push_back({&tensors_[i], state_.At(static_cast<int64_t>(i) * kMatrix / world.Size(), kMatrix / world.Size())});
-    saver_.emplace(Saver::Options{dir + "/beside", 1, world.Size()}, tensors_, local_, mesh_, world, std::move(writers));
+    saver_.emplace(Saver::Options{dir + "/beside", 1}, tensors_, local_, mesh_, world, std::move(writers));
     CHECK(saver_->Asynchronous(), "{}", saver_->refusal());
   }
 

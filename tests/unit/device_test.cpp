@@ -3,8 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "commands/run/choose_device.hpp"
+#include "commands/run/fit.hpp"
 #include "commands/run/peak.hpp"
+#include "commands/run/threads.hpp"
+#include "espalier/comm/memory_demand.hpp"
+#include "espalier/deck/parse.hpp"
 #include "espalier/util/error.hpp"
+#include "test_decks.hpp"
 
 namespace espalier {
 namespace {
@@ -89,6 +94,54 @@ TEST(Device, ALauncherThatShowsEveryRankItsOwnGpuIsFollowed) {
 TEST(Device, NcclIsForGpus) {
   EXPECT_THAT(Outcome("cpu", "nccl", {Rank("a", 0, 1)}), HasSubstr("2: run.transport = \"nccl\" is for GPUs"));
   EXPECT_THAT(Outcome("auto", "nccl", {Rank("a", 0, 0)}), HasSubstr("cuda: there is no GPU"));
+}
+
+/// Cores first to last of a node with 16.
+CoresOfRank Cores(const std::string& node, int first, int last, int asked = 0) {
+  CoresOfRank rank{node, {}, 16, asked};
+  for (int core = first; core <= last; ++core) rank.cores.push_back(core);
+  return rank;
+}
+
+int ThreadsOf(int64_t run_threads, const std::vector<CoresOfRank>& ranks) { return ChooseThreads(run_threads, ranks).count; }
+
+TEST(Threads, HOwnCoresAreNotDividedAgain) {
+  EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 7), Cores("a", 8, 15)}), 8) << "srun --cpus-per-task=8";
+  EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 15), Cores("a", 0, 15), Cores("a", 0, 15)}), 5) << "mpirun --bind-to none";
+  EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 15), Cores("b", 0, 15)}), 16) << "two nodes";
+  EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 7), Cores("a", 4, 15)}), 6) << "4 + 4/2 and 8 + 4/2: the least";
+  EXPECT_EQ(ThreadsOf(0, std::vector<CoresOfRank>(40, Cores("a", 0, 15))), 1);
+}
+
+TEST(Threads, C12TheEnvironmentIsRespectedAndSaid) {
+  EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 15, 3)}), 3);
+  EXPECT_EQ(ThreadsOf(5, {Cores("a", 0, 15, 3)}), 5);
+  EXPECT_THAT(ChooseThreads(0, std::vector{Cores("a", 0, 15, 3)}).notice, HasSubstr("OMP_NUM_THREADS"));
+  EXPECT_THAT(ChooseThreads(0, std::vector{Cores("a", 3, 3), Cores("a", 4, 4)}).notice, HasSubstr("1 of the node's 16 cores"));
+  EXPECT_THAT(ChooseThreads(9, std::vector{Cores("a", 0, 15), Cores("a", 0, 15)}).notice, HasSubstr("2 ranks of a node with 9 threads each share 16"));
+  EXPECT_EQ(ChooseThreads(8, std::vector{Cores("a", 0, 15), Cores("a", 0, 15)}).notice, "");
+}
+
+MemoryDemand Demand(const std::string& host, int64_t bytes, const std::vector<MemoryLimit>& limits) { return {host, bytes, limits}; }
+
+TEST(Memory, A4RanksThatShareALimitAreAddedUp) {
+  const MemoryLimit node{"node a", "free memory", 1000}, group{"group 7", "control group /job", 700}, own{"", "ulimit -v", 450};
+  EXPECT_EQ(FindShortage(std::vector{Demand("a", 300, {node, group}), Demand("a", 400, {node, group})}).ranks, 0);
+  const MemoryShortage shared = FindShortage(std::vector{Demand("a", 300, {node, group}), Demand("a", 401, {node, group})});
+  EXPECT_EQ(std::tuple(shared.rank, shared.bytes, shared.ranks, shared.together, shared.available, shared.limit),
+            std::tuple(1, 401, 2, 701, 700, "control group /job"));
+  const MemoryShortage alone = FindShortage(std::vector{Demand("a", 440, {node, own}), Demand("b", 460, {{"node b", "free memory", 9000}, own})});
+  EXPECT_EQ(std::tuple(alone.rank, alone.ranks, alone.host, alone.limit), std::tuple(1, 1, "b", "ulimit -v"));
+  EXPECT_THAT(shared.Text("its arena"), HasSubstr("rank 1 on a needs 0.000401 MB for its arena; 2 ranks together need 0.000701 MB, and 0.0007 MB"));
+}
+
+TEST(Memory, A4TheNearestSettingsThatFit) {
+  const Deck deck = SmallDeck({"batch.global=16", "batch.micro=8", "parallel.dp_shard=1"});
+  const int64_t bytes = ArenaBytes(deck, 1, 0);
+  EXPECT_TRUE(SettingsThatFit(deck, 1, 0, 1000).empty());
+  const std::vector<std::string> settings = SettingsThatFit(deck, 1, 0, bytes - 1);
+  ASSERT_FALSE(settings.empty());
+  EXPECT_THAT(settings[0], HasSubstr("batch.micro = 4 ("));
 }
 
 }  // namespace

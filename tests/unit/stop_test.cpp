@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,7 +79,7 @@ int Child(Work work) {
 }
 
 TEST(StopSignals, LeaveANote) {
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2})
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGXCPU})
     EXPECT_EQ(Child([&] {
                 CatchStopSignals();
                 if (StopSignal() != 0) _exit(1);
@@ -89,6 +90,42 @@ TEST(StopSignals, LeaveANote) {
               }),
               42);
   EXPECT_EQ(StopSignalName(SIGTERM) + StopSignalName(SIGINT) + StopSignalName(SIGUSR1) + StopSignalName(SIGUSR2), "SIGTERMSIGINTSIGUSR1SIGUSR2");
+}
+
+TEST(StopSignals, M5M6AFileLimitAndALostReaderAreErrorsOfTheCall) {
+  EXPECT_EQ(Child([] { CatchStopSignals(), raise(SIGPIPE), raise(SIGXFSZ), _exit(StopSignal() == 0 ? 42 : 1); }), 42);
+  EXPECT_EQ(Child([] { CatchStopSignals(), ReleaseStopSignals(), raise(SIGPIPE); }), -SIGPIPE) << "a command that prints into head";
+}
+
+TEST(StopSignals, M6AHangupThatIsIgnoredStaysIgnored) {
+  EXPECT_EQ(Child([] { signal(SIGHUP, SIG_IGN), CatchStopSignals(), CatchStopSignals(), raise(SIGHUP), _exit(StopSignal() == 0 ? 42 : 1); }), 42);
+  EXPECT_EQ(Child([] { CatchStopSignals(), raise(SIGHUP), _exit(StopSignal() == SIGHUP ? 42 : 1); }), 42);
+}
+
+TEST(StopSignals, M6AHardLimitOfProcessorTimeLeavesTimeToSave) {
+  const auto soft = [](rlim_t soft, rlim_t hard) {
+    return Child([=] {
+      const rlimit limit{soft, hard};
+      setrlimit(RLIMIT_CPU, &limit);
+      CatchStopSignals();
+      rlimit now{};
+      getrlimit(RLIMIT_CPU, &now);
+      _exit(static_cast<int>(now.rlim_cur));
+    });
+  };
+  EXPECT_EQ(soft(200, 200), 180);
+  EXPECT_EQ(soft(4, 4), 3);
+  EXPECT_EQ(soft(100, 200), 100);
+}
+
+TEST(StopSignals, ThatAreHeldComeLater) {
+  EXPECT_EQ(Child([] {
+              CatchStopSignals(), HoldStopSignals(), raise(SIGTERM);
+              if (StopSignal() != 0) _exit(1);
+              CatchStopSignals();
+              _exit(StopSignal() == SIGTERM ? 42 : 2);
+            }),
+            42);
 }
 
 TEST(StopSignals, ASecondInterruptEndsAtOnce) {

@@ -1,12 +1,19 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/memory.hpp"
 #include "espalier/util/philox.hpp"
+#include "espalier/util/print.hpp"
 #include "espalier/util/types.hpp"
 #include "espalier/util/wrap.hpp"
 #include "espalier/util/zigzag.hpp"
@@ -173,6 +180,66 @@ TEST(Errors, CarryTheirMessages) {
   } catch (const InvariantError& broken) {
     EXPECT_NE(std::string(broken.what()).find("value 5 (1 == 2)"), std::string::npos);
   }
+}
+
+TEST(Environment, UnknownValuesAreRefused) {
+  unsetenv("ESPALIER_BF16");
+  CheckEnvironment();
+  setenv("ESPALIER_BF16", "widen", 1);
+  CheckEnvironment();
+  EXPECT_EQ(FromEnvironment("ESPALIER_BF16"), "widen");
+  setenv("ESPALIER_BF16", "bogus", 1);
+  setenv("ESPALIER_CUDA_GRAPH", "yes", 1);
+  try {
+    CheckEnvironment();
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kDeck);
+    EXPECT_EQ(error.messages().size(), 2u);
+    EXPECT_NE(error.messages()[0].find("ESPALIER_BF16 = \"bogus\" (allowed: widen"), std::string::npos) << error.what();
+  }
+  unsetenv("ESPALIER_BF16");
+  unsetenv("ESPALIER_CUDA_GRAPH");
+}
+
+TEST(Numbers, C15ANanHasNoSign) {
+  EXPECT_EQ(fmt::format("{}", PlainNan(-std::nan(""))), "nan");
+  EXPECT_EQ(PlainNan(-2.5), -2.5);
+}
+
+class Groups : public ::testing::Test {
+ protected:
+  ~Groups() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  const std::string root_ = (std::filesystem::temp_directory_path() / fmt::format("groups.{}", getpid())).string();
+};
+
+TEST_F(Groups, A4Version2UpToTheRoot) {
+  Write("/proc/self/cgroup", "0::/slurm/job_7/task_0\n");
+  Write("/sys/fs/cgroup/slurm/job_7/task_0/memory.max", "max\n");
+  Write("/sys/fs/cgroup/slurm/job_7/memory.max", "1500000000\n");
+  Write("/sys/fs/cgroup/slurm/job_7/memory.current", "700000000\n");
+  Write("/sys/fs/cgroup/slurm/job_7/memory.stat", "anon 5\ninactive_file 200000000\nactive_file 100000000\n");
+  const std::vector<MemoryLimit> limits = GroupLimits(root_);
+  ASSERT_EQ(limits.size(), 1u);
+  EXPECT_EQ(limits[0].available, 1100000000) << "page cache counts as free";
+  EXPECT_EQ(limits[0].what, "control group /slurm/job_7 (limit 1.5 GB)");
+}
+
+TEST_F(Groups, A4Version1BesideAnEmptyVersion2) {
+  Write("/proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/jobs/seven\n0::/\n");
+  Write("/sys/fs/cgroup/memory/jobs/seven/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/jobs/seven/memory.usage_in_bytes", "50\n");
+  Write("/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "3000000\n");
+  Write("/sys/fs/cgroup/memory/jobs/memory.usage_in_bytes", "4000000\n");
+  Write("/sys/fs/cgroup/memory/jobs/memory.stat", "total_active_file 500000\ntotal_inactive_file 0\n");
+  const std::vector<MemoryLimit> limits = GroupLimits(root_);
+  ASSERT_EQ(limits.size(), 1u);
+  EXPECT_EQ(limits[0].available, 0) << "a group above its limit has nothing left";
 }
 
 }  // namespace

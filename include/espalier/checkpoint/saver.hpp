@@ -30,7 +30,6 @@ class Saver {
   struct Options {
     std::string checkpoints_dir;
     int64_t keep = 1;
-    int ranks_on_node = 1;  ///< that share this node's memory
     /// Takes the staging buffer; null: plain memory.
     std::function<std::unique_ptr<Arena>(int64_t bytes)> make_staging = {};
   };
@@ -81,7 +80,7 @@ class Saver {
   void Plan(const std::vector<LocalTensor>& local);
   bool OnHost() const;
   void Place();
-  void MakeRoom(int ranks_on_node);
+  void MakeRoom();
   std::vector<LocalTensor> Copy() const;
   SaveOutcome Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world, int64_t keep) const;
 

@@ -8,6 +8,7 @@
 #include "espalier/comm/mpi_world.hpp"
 #include "espalier/executor/executor.hpp"
 #include "espalier/executor/peak_rate.hpp"
+#include "espalier/util/memory.hpp"
 
 namespace espalier {
 
@@ -26,6 +27,8 @@ class Device {
   /// same time: some 30 ms.
   virtual PeakRate Peak(Dtype compute) const = 0;
 
+  /// What limits the arena: memory of this node, or of the GPU.
+  virtual std::vector<MemoryLimit> ArenaLimits() const = 0;
   /// The rank's one arena. Throws UserError (kDoesNotFit) if there is no room for it.
   virtual std::unique_ptr<Arena> MakeArena(int64_t bytes) = 0;
   /// Memory of the host that this device copies to and from at full speed. Throws as MakeArena.

@@ -53,6 +53,7 @@ struct StartRecord {
   DataRecord data;
   double world_check_ms = 0;  ///< of proving that the programs of all ranks fit together; not a number: not proven
   double startup_ms = 0;   ///< from the beginning of the process to here
+  std::string fault;       ///< what ESPALIER_FAULT will do, in words; "": nothing
 };
 
 /// A committed checkpoint.
@@ -111,6 +112,8 @@ class Reporter {
   void Write(const std::string& line);
   /// Removes the first `bytes` of a line that could not be written whole.
   void TakeBack(size_t bytes);
+  /// If nobody reads the console any more (a closed pipe, a terminal that is gone), metrics.jsonl says so once, and the
+  /// run goes on.
   void Print(const std::string& line);
   void PrintStep(const StepRecord& record);
   /// Seconds to the last step, at the mean pace of the last steps.
@@ -120,6 +123,7 @@ class Reporter {
   std::mutex mutex_;
   int metrics_ = -1;
   bool warned_ = false;
+  bool console_lost_ = false;
   bool header_printed_ = false;
   std::deque<double> recent_ms_;
 };

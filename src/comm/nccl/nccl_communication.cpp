@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "comm/native.hpp"
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "nccl_call.hpp"
 
@@ -147,8 +148,7 @@ class Preparer {
 };
 
 Native NativeFromEnvironment() {
-  const char* value = std::getenv("ESPALIER_NCCL_NATIVE");
-  return value != nullptr && std::strcmp(value, "0") == 0 ? Native::kNever : Native::kWhereItFits;
+  return FromEnvironment("ESPALIER_NCCL_NATIVE") == "0" ? Native::kNever : Native::kWhereItFits;
 }
 
 }  // namespace

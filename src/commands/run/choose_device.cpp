@@ -120,7 +120,7 @@ PlannedDevice PlanDevice(const Deck& deck) {
   return {"cuda", fmt::format("run.device = \"auto\" on this host, which has {} x {}", here.gpus.size(), here.gpus[0].name)};
 }
 
-std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi) {
+std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads) {
   GpusOfRank mine{"", 0, {}, "run.device = \"cpu\" asks for none"};
   if (deck.run.device != "cpu") mine = Look(deck, mpi);
   const DeviceChoice choice = Agree(deck, world, mine);
@@ -133,7 +133,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi) {
     else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
       throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
     else
-      device = MakeCpuDevice(ThreadCount(deck, mpi == nullptr ? 1 : mpi->NodeRanks()));
+      device = MakeCpuDevice(threads);
   });
   return device;
 }

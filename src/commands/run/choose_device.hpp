@@ -43,8 +43,9 @@ struct PlannedDevice {
 };
 PlannedDevice PlanDevice(const Deck& deck);
 
-/// Opens this rank's device; writes into the deck what "auto" came to. Collective.
-std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi);
+/// Opens this rank's device, which computes with `threads` threads if it is a processor; writes into the deck what
+/// "auto" came to. Collective.
+std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads);
 
 /// Rank 0 says what the ranks compute on. Collective.
 void AnnounceDevices(const Device& device, World& world);

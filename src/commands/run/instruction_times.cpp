@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -39,9 +40,9 @@ bool Write(const std::string& path, const std::string& text) {
 
 InstructionTimes::InstructionTimes(const Deck& deck, const Programs& programs, int rank)
     : programs_(programs), device_(deck.run.device), rank_(rank), last_(deck.run.steps) {
-  const char* file = std::getenv("ESPALIER_INSTRUCTION_TIMES");
-  if (file == nullptr) return;
-  path_ = fmt::format("{}.{}", file, rank);
+  const auto file = FromEnvironment("ESPALIER_INSTRUCTION_TIMES");
+  if (!file) return;
+  path_ = fmt::format("{}.{}", *file, rank);
   if (!Write(path_, ""))
     throw UserError(ExitStatus::kFault, fmt::format("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written; name a file in a folder that is there", path_));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "commands/run/fit.hpp"
 #include "commands/run/together.hpp"
 #include "commands/state.hpp"
 #include "espalier/program/plan.hpp"
@@ -35,6 +36,7 @@ Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device
   Together(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
+  CheckFit(deck, world, device_, bytes);
   Together(world, [&] { arena_ = device_.MakeArena(bytes); });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(training_);

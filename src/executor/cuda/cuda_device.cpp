@@ -6,6 +6,7 @@
 
 #include "arenas.hpp"
 #include "espalier/util/crc32c.hpp"
+#include "espalier/util/host_name.hpp"
 #include "kernels/cuda/prepare.hpp"
 #include "staged_executor.hpp"
 #include "stream_executor.hpp"
@@ -40,6 +41,15 @@ int64_t CudaDevice::OutsideBytes(int64_t arena_bytes, int64_t) const {
   size_t free = 0, total = 0;
   CUDA_CALL(cudaMemGetInfo(&free, &total));
   return static_cast<int64_t>(total - free) - arena_bytes;
+}
+
+/// Ranks that share a GPU share what is free on it.
+std::vector<MemoryLimit> CudaDevice::ArenaLimits() const {
+  size_t free = 0, total = 0;
+  CUDA_CALL(cudaMemGetInfo(&free, &total));
+  const std::string what =
+      fmt::format("free memory of {} {}, which has {}", gpu_.name, gpu_.bus_id, Gigabytes(static_cast<int64_t>(total)));
+  return {{NodeKey() + " gpu " + gpu_.bus_id, what, static_cast<int64_t>(free)}};
 }
 
 std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) { return std::make_unique<DeviceArena>(bytes, streams_.Compute()); }

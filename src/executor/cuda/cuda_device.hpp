@@ -18,6 +18,7 @@ class CudaDevice final : public Device {
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override;
   PeakRate Peak(Dtype compute) const override { return GpuPeak(gpu_.name, compute); }
 
+  std::vector<MemoryLimit> ArenaLimits() const override;
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override;
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override;
   void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override;

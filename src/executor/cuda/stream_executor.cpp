@@ -4,16 +4,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 
 namespace espalier::cuda {
 namespace {
 
-bool GraphsWanted() {
-  const char* value = std::getenv("ESPALIER_CUDA_GRAPH");
-  return value == nullptr || std::strcmp(value, "0") != 0;
-}
+bool GraphsWanted() { return FromEnvironment("ESPALIER_CUDA_GRAPH") != "0"; }
 
 int LongestLane(const Program& program) {
   std::array<int, kLaneCount> counts{};

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "bf16_method.hpp"
+#include "espalier/util/environment.hpp"
 #include "kernels.hpp"
 #include "one_dnn_product.hpp"
 #include "scratch.hpp"
@@ -134,10 +135,7 @@ void BiasAlone(const KernelCall& call) {
   AddBias({.inputs = inputs, .outputs = call.outputs});
 }
 
-bool WidenIsForced() {
-  const char* method = std::getenv("ESPALIER_BF16");
-  return method != nullptr && std::string_view(method) == "widen";
-}
+bool WidenIsForced() { return FromEnvironment("ESPALIER_BF16") == "widen"; }
 
 /// Linux grants the tiles' registers to a process that asks (arch_prctl(2)); all of its threads then have them.
 bool AmxIsGranted() {

@@ -1,0 +1,26 @@
+// Text for people that must not end the program when nobody reads it any more.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace espalier {
+
+/// Prints to the standard error. Unlike fmt::print it throws nothing: what cannot be written (a closed pipe, a terminal
+/// that is gone) is lost.
+template <typename... Values>
+void PrintError(fmt::format_string<Values...> format, Values&&... values) {
+  const std::string text = fmt::format(format, std::forward<Values>(values)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+/// A NaN without its sign, which means nothing and would be printed as "-nan"; other numbers as they are.
+inline double PlainNan(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }
+
+}  // namespace espalier

@@ -113,7 +113,9 @@ void AddRun(CLI::App& app, Job& job) {
   command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder")
       ->type_name("latest|DIR");
   command->add_option("-d,--run-dir", flags->dir, "same as run.dir")->type_name("RUNDIR");
-  command->add_option("-t,--time-limit", flags->time_limit, "same as run.time_limit: minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...")
+  command
+      ->add_option("-t,--time-limit", flags->time_limit,
+                   "same as run.time_limit: minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...")
       ->type_name("TIME");
   command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s")->type_name("SECONDS");
   command->callback([flags, &job] {
@@ -160,10 +162,16 @@ void AddSample(CLI::App& app, Job& job) {
   auto options = std::make_shared<SampleOptions>();
   CLI::App* command = app.add_subcommand("sample", "continue a text, or token ids, by a trained model");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
-  CLI::Option* prompt = command->add_option("--prompt", options->prompt, "text to continue (models of data.format = text)");
+  CLI::Option* prompt =
+      command->add_option("--prompt", options->prompt, "text to continue (models of data.format = text)");
   prompt->type_name("TEXT");
-  command->add_option("--ids", options->ids, "token ids to continue, such as \"1 2 3\"; prints ids")->type_name("IDS")->excludes(prompt);
-  command->add_option("--tokens", options->tokens, "tokens to add")->type_name("N")->check(Within(int64_t{1}, kMostTokens))->capture_default_str();
+  command->add_option("--ids", options->ids, "token ids to continue, such as \"1 2 3\"; prints ids")
+      ->type_name("IDS")
+      ->excludes(prompt);
+  command->add_option("--tokens", options->tokens, "tokens to add")
+      ->type_name("N")
+      ->check(Within(int64_t{1}, kMostTokens))
+      ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0: always the likeliest token (greedy)")
       ->type_name("X")
       ->check(Within(0.0, 1e6))
@@ -208,7 +216,8 @@ void AddCommands(CLI::App& app, Job& job) {
   AddOthers(app, job);
 }
 
-/// "-h TOPIC", "--help TOPIC", "--help=TOPIC" or "help TOPIC" in place of a command; no arguments at all ask for help too.
+/// "-h TOPIC", "--help TOPIC", "--help=TOPIC" or "help TOPIC" in place of a command; no arguments at all ask for help
+/// too.
 bool AsksForHelp(const std::vector<std::string>& arguments, std::string& topic) {
   if (arguments.empty()) return true;
   const std::string& first = arguments[0];
@@ -245,7 +254,8 @@ std::string UsageOf(const CLI::Option& option) {
 /// A command with its arguments and what it does, for the general help.
 std::string UsageOf(const CLI::App& command) {
   constexpr size_t kSummary = 42, kIndent = 11;
-  std::string head = "  espalier " + (command.get_name() == "run" ? "[run]" : command.get_name()), options(kIndent, ' ');
+  std::string head = "  espalier " + (command.get_name() == "run" ? "[run]" : command.get_name()),
+              options(kIndent, ' ');
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_positional())
       head += option->get_required() ? " " + option->get_name() : fmt::format(" [{} ...]", option->get_name());
@@ -267,7 +277,8 @@ std::string GeneralHelp(const CLI::App& app) {
 /// Help on a command, or on a section or key of decks.
 Job Help(const CLI::App& app, const std::string& topic) {
   if (const CLI::App* command = FindCommand(app, topic))
-    return OnFirstRank([text = command->help("espalier")] { return fmt::print("{}", text), static_cast<int>(ExitStatus::kDone); });
+    return OnFirstRank(
+        [text = command->help("espalier")] { return fmt::print("{}", text), static_cast<int>(ExitStatus::kDone); });
   return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
 }
 
@@ -275,7 +286,9 @@ Job Help(const CLI::App& app, const std::string& topic) {
 class HelpFormatter final : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(kColumn); }
-  std::string make_option_desc(const CLI::Option* option) const override { return Wrap(option->get_description(), kHelpWidth - kColumn, 0); }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return Wrap(option->get_description(), kHelpWidth - kColumn, 0);
+  }
 
  private:
   static constexpr size_t kColumn = 36;
@@ -284,9 +297,11 @@ class HelpFormatter final : public CLI::Formatter {
 /// The first argument is meant as a command or as a deck.
 void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
   if (first.starts_with("-") || FindCommand(app, first) || std::filesystem::exists(first)) return;
-  if (first.ends_with(".toml") || first.find('/') != first.npos) return;  // meant as a deck: its reader says what is wrong
+  if (first.ends_with(".toml") || first.find('/') != first.npos)
+    return;  // meant as a deck: its reader says what is wrong
   const std::vector<std::string> names = CommandNames(app);
-  Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first, DidYouMean(Nearest(first, names)), fmt::join(names, ", ")));
+  Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first,
+                     DidYouMean(Nearest(first, names)), fmt::join(names, ", ")));
 }
 
 /// Arguments that a command does not have.
@@ -297,9 +312,10 @@ void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   for (const std::string& extra : app.remaining(true)) {
     const std::string name = extra.substr(0, extra.find('='));
-    messages.push_back(extra.starts_with("-") ? fmt::format("command line: {}: unknown option of {}{} (allowed: {})", extra, command->get_name(),
-                                                            DidYouMean(Nearest(name, names)), fmt::join(names, ", "))
-                                              : fmt::format("command line: {}: {} takes no such argument", extra, command->get_name()));
+    messages.push_back(extra.starts_with("-")
+                           ? fmt::format("command line: {}: unknown option of {}{} (allowed: {})", extra,
+                                         command->get_name(), DidYouMean(Nearest(name, names)), fmt::join(names, ", "))
+                           : fmt::format("command line: {}: {} takes no such argument", extra, command->get_name()));
   }
   throw UserError(ExitStatus::kDeck, std::move(messages));
 }

@@ -61,7 +61,8 @@ bool RunLock::Take() {
   while (true) {
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (file < 0)
-      throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot write there: run.lock: {}", dir_, std::strerror(errno)));
+      throw UserError(ExitStatus::kFault,
+                      fmt::format("run.dir = {}: cannot write there: run.lock: {}", dir_, std::strerror(errno)));
     if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int cause = errno;
       if (cause == EWOULDBLOCK) {
@@ -84,7 +85,8 @@ bool RunLock::Take() {
 RunLock::RunLock(const std::string& dir) : dir_(dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
-  if (error) throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot be created: {}", dir, error.message()));
+  if (error)
+    throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot be created: {}", dir, error.message()));
   if (!Take())
     throw UserError(ExitStatus::kFault, fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
                                                     dir, left_by_.empty() ? "it is only starting" : left_by_));

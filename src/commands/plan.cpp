@@ -1,4 +1,6 @@
 // espalier plan: everything that can be said before launch, for any number of ranks, in this one process.
+#include "espalier/program/plan.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -18,7 +20,6 @@
 #include "espalier/checkpoint/saver.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
-#include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
@@ -66,7 +67,8 @@ void PrintFitOfGpus(int64_t bytes) {
   const char* head = "fits       ";
   for (const int size : {16, 24, 40, 80, 141, 192}) {
     const double left = size - static_cast<double>(bytes) / kGiga;
-    fmt::print("{} {:>3} GB: {}, {:.1f} GB {}\n", head, size, left < 0 ? "no" : "yes", std::abs(left), left < 0 ? "short" : "free");
+    fmt::print("{} {:>3} GB: {}, {:.1f} GB {}\n", head, size, left < 0 ? "no" : "yes", std::abs(left),
+               left < 0 ? "short" : "free");
     head = "           ";
   }
   fmt::print("            (a GPU's context and libraries take some 0.5 to 2 GB besides)\n");
@@ -76,18 +78,21 @@ void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
   if (c.deck.run.device == "cuda") return PrintFitOfGpus(peak_bytes);
   const int64_t available = AvailableMemory();
   if (available == std::numeric_limits<int64_t>::max()) return;  // the system does not say
-  fmt::print("fits        this host has {} available: enough for {} such ranks\n", HumanBytes(available), available / (peak_bytes + staging_bytes));
+  fmt::print("fits        this host has {} available: enough for {} such ranks\n", HumanBytes(available),
+             available / (peak_bytes + staging_bytes));
 }
 
 void PrintSchedule(const Schedule& schedule) {
-  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}", schedule.name, Draw(schedule));
+  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}",
+             schedule.name, Draw(schedule));
 }
 
 /// GiB where the largest rank has one, else MiB.
 void PrintMemory(const WorldPlan& plan) {
   const bool large = static_cast<double>(plan.peak_bytes) >= kGiB;
   const double unit = large ? kGiB : kMiB;
-  fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", large ? "GiB" : "MiB", "stage", "layers", "peak");
+  fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", large ? "GiB" : "MiB",
+             "stage", "layers", "peak");
   for (int k = 0; k < kMemoryClassCount; ++k) fmt::print(" {:>13}", Name(static_cast<MemoryClass>(k)));
   fmt::print("\n");
   for (const StagePlan& stage : plan.stages) {
@@ -103,10 +108,11 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   const int64_t tokens = c.deck.batch.global * c.deck.model.seq_len;
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
   fmt::print("planned for {} ({})\n", device.device, device.reason);
-  fmt::print("model       {}: {} parameters ({}), {} in computation\n", c.deck.model.family, c.parameter_count, InWords(c.parameter_count), c.deck.precision.compute);
+  fmt::print("model       {}: {} parameters ({}), {} in computation\n", c.deck.model.family, c.parameter_count,
+             InWords(c.parameter_count), c.deck.precision.compute);
   const ModelFlops flops = FlopsPerToken(c.deck);
-  fmt::print("flops       {:.4g} GFLOP per token, causal; {:.4g} with full attention; {:.4g} TFLOP per step and rank\n", flops.causal / kGiga, flops.full / kGiga,
-             flops.causal * static_cast<double>(tokens) / ranks / 1e12);
+  fmt::print("flops       {:.4g} GFLOP per token, causal; {:.4g} with full attention; {:.4g} TFLOP per step and rank\n",
+             flops.causal / kGiga, flops.full / kGiga, flops.causal * static_cast<double>(tokens) / ranks / 1e12);
   fmt::print("step        {} tokens: {} sequences in {} microbatches\n", tokens, c.deck.batch.global, c.microbatches);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
     size_t most = 0;
@@ -116,7 +122,8 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   PrintSchedule(c.schedule);
   PrintMemory(plan);
   fmt::print("largest     {} ({} bytes)\n", HumanBytes(plan.peak_bytes), plan.peak_bytes);
-  fmt::print("staging     {} of the host's memory besides, for checkpoints written while training goes on\n", HumanBytes(staging_bytes));
+  fmt::print("staging     {} of the host's memory besides, for checkpoints written while training goes on\n",
+             HumanBytes(staging_bytes));
   PrintFit(c, plan.peak_bytes, staging_bytes);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)
@@ -127,7 +134,8 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
 /// One line per instruction, wrapped; doc/plan.md explains the columns.
 void PrintProgram(const Program& program) {
   std::istringstream lines(Print(program));
-  fmt::print("# index lane role+microbatch op (inputs) -> (outputs), each name@offset+bytes in the arena (doc/plan.md)\n");
+  fmt::print(
+      "# index lane role+microbatch op (inputs) -> (outputs), each name@offset+bytes in the arena (doc/plan.md)\n");
   for (std::string line; std::getline(lines, line);) fmt::print("{}\n", Wrap(line, kProgramWidth, kOperandIndent));
 }
 
@@ -180,7 +188,9 @@ int PlanCommand(const PlanOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   if (options.program >= ranks)
-    throw UserError(ExitStatus::kDeck, fmt::format("command line: --program: rank {} is not below the number of ranks, {}", options.program, ranks));
+    throw UserError(
+        ExitStatus::kDeck,
+        fmt::format("command line: --program: rank {} is not below the number of ranks, {}", options.program, ranks));
   if (!options.json.empty()) CheckWritable("--json", options.json);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;

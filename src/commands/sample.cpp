@@ -121,12 +121,15 @@ std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {
   return ids;
 }
 
-/// What to continue; a line end if nothing is given. Of a text every byte is a token: a deck of text has a vocabulary of 256 at least.
+/// What to continue; a line end if nothing is given. Of a text every byte is a token: a deck of text has a vocabulary
+/// of 256 at least.
 std::vector<int32_t> ReadPrompt(const SampleOptions& options, const Deck& deck) {
   if (options.ids) return ReadIds(*options.ids, deck.model.vocab);
   if (deck.data.format != "text")
-    Refuse(fmt::format("sample: this model was trained on token ids (data.format = \"{}\"), and this version has no tokenizer: "
-                       "give --ids, such as --ids \"1 2 3\"{}", deck.data.format, options.prompt ? ", instead of --prompt" : ""));
+    Refuse(fmt::format(
+        "sample: this model was trained on token ids (data.format = \"{}\"), and this version has no tokenizer: "
+        "give --ids, such as --ids \"1 2 3\"{}",
+        deck.data.format, options.prompt ? ", instead of --prompt" : ""));
   const std::string text = options.prompt && !options.prompt->empty() ? *options.prompt : "\n";
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
   return {bytes, bytes + text.size()};
@@ -140,7 +143,8 @@ std::string TokenText(int32_t token, bool as_ids) {
 
 void Announce(const std::vector<int32_t>& tokens, int64_t window) {
   if (std::ssize(tokens) > window)
-    fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n", tokens.size(), window);
+    fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n",
+               tokens.size(), window);
 }
 
 }  // namespace

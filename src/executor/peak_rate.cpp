@@ -24,26 +24,17 @@ struct GpuRates {
   double bf16, fp32;
 };
 constexpr GpuRates kGpus[] = {
-    {"GB200", 2500, 80},
-    {"B200", 2250, 75},
-    {"H200 NVL", 835.5, 60},
-    {"GH200", 989.4, 67},
-    {"H200", 989.4, 67},
-    {"H100 PCIe", 756, 51},
-    {"H100 NVL", 835.5, 60},
-    {"H100 80GB HBM3", 989.4, 67},
-    {"A100", 312, 19.5},
-    {"A40", 149.7, 37.4},
-    {"A30", 165, 10.3},
-    {"A10", 125, 31.2},
-    {"L40S", 362, 91.6},
-    {"L40", 181, 90.5},
-    {"L4", 121, 30.3},
+    {"GB200", 2500, 80}, {"B200", 2250, 75},     {"H200 NVL", 835.5, 60}, {"GH200", 989.4, 67},
+    {"H200", 989.4, 67}, {"H100 PCIe", 756, 51}, {"H100 NVL", 835.5, 60}, {"H100 80GB HBM3", 989.4, 67},
+    {"A100", 312, 19.5}, {"A40", 149.7, 37.4},   {"A30", 165, 10.3},      {"A10", 125, 31.2},
+    {"L40S", 362, 91.6}, {"L40", 181, 90.5},     {"L4", 121, 30.3},
 };
 
 /// True if `words` are in `name` as whole words: "A10" is not in "A100".
 bool HasWords(std::string_view name, std::string_view words) {
-  const auto in_word = [&](size_t i) { return i < name.size() && std::isalnum(static_cast<unsigned char>(name[i])) != 0; };
+  const auto in_word = [&](size_t i) {
+    return i < name.size() && std::isalnum(static_cast<unsigned char>(name[i])) != 0;
+  };
   for (size_t at = name.find(words); at != name.npos; at = name.find(words, at + 1))
     if ((at == 0 || !in_word(at - 1)) && !in_word(at + words.size())) return true;
   return false;
@@ -86,13 +77,14 @@ PeakRate MeasureCpuPeak(Dtype compute, int threads) {
   std::vector<float> memory(static_cast<size_t>(3 * side * side));
   Attributes attributes;
   attributes.texts["spec"] = "bsk,nk->bsn";
-  Tensor a{memory.data(), compute, {1, side, side}, {0, 0, 0}}, b{a.As<float>() + side * side, compute, {side, side}, {0, 0}}, c = a;
+  Tensor a{memory.data(), compute, {1, side, side}, {0, 0, 0}},
+      b{a.As<float>() + side * side, compute, {side, side}, {0, 0}}, c = a;
   c.data = b.As<float>() + side * side;
   const Tensor inputs[] = {a, b}, outputs[] = {c};
   const double seconds = FastestProduct({.inputs = inputs, .outputs = outputs, .attributes = &attributes});
   const double flops = 2 * std::pow(static_cast<double>(side), 3) / seconds;
-  return {flops, fmt::format("measured at the start: {0} x {0} products in {1} by {2} thread{3} reach {4:.4g} TFLOP/s", side,
-                             Name(compute), threads, threads == 1 ? "" : "s", flops / kTera)};
+  return {flops, fmt::format("measured at the start: {0} x {0} products in {1} by {2} thread{3} reach {4:.4g} TFLOP/s",
+                             side, Name(compute), threads, threads == 1 ? "" : "s", flops / kTera)};
 }
 
 }  // namespace espalier

@@ -39,7 +39,8 @@ struct Window {
   size_t from, to;
 };
 
-// Draws `label` and `filling` into the columns [begin, end) of the timeline, a gap at their end. A label is drawn whole or not at all.
+// Draws `label` and `filling` into the columns [begin, end) of the timeline, a gap at their end. A label is drawn whole
+// or not at all.
 void Fill(std::string& line, Window window, size_t begin, size_t end, std::string_view label, char filling) {
   if (begin >= end) return;
   const size_t last = begin + std::max(end - begin - 1, label.size());
@@ -64,7 +65,8 @@ std::string Row(const std::vector<Block>& blocks, int columns_per_unit, size_t l
 
 constexpr std::string_view kCut = " ... ";
 
-// What fits into `room` columns: all, or the beginning and as much again from the middle, where a pipeline is in its steady state.
+// What fits into `room` columns: all, or the beginning and as much again from the middle, where a pipeline is in its
+// steady state.
 std::vector<Window> WindowsOf(size_t length, size_t room) {
   if (length <= room) return {{0, length}};
   const size_t each = (room - 2 * kCut.size()) / 2;

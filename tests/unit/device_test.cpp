@@ -51,7 +51,8 @@ TEST(Peak, MissionCGpusAreKnownByTheirName) {
   EXPECT_DOUBLE_EQ(tera("NVIDIA GH200 480GB", Dtype::kBf16), 989.4);
   EXPECT_DOUBLE_EQ(tera("NVIDIA A100-SXM4-40GB", Dtype::kBf16), 312);
   EXPECT_DOUBLE_EQ(tera("NVIDIA A10", Dtype::kF32), 31.2);
-  for (const char* other : {"NVIDIA A10G", "NVIDIA RTX A4000", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", ""}) EXPECT_EQ(tera(other, Dtype::kBf16), 0) << other;
+  for (const char* other : {"NVIDIA A10G", "NVIDIA RTX A4000", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", ""})
+    EXPECT_EQ(tera(other, Dtype::kBf16), 0) << other;
   EXPECT_EQ(GpuPeak("NVIDIA A10G", Dtype::kBf16).source, "no peak is known of \"NVIDIA A10G\"");
 }
 
@@ -60,7 +61,8 @@ TEST(Peak, MissionCAProcessorIsMeasured) {
   for (const Dtype compute : {Dtype::kF32, Dtype::kBf16}) {
     const PeakRate peak = MeasureCpuPeak(compute, 1);
     EXPECT_GT(peak.flops, 0);
-    EXPECT_THAT(peak.source, HasSubstr(std::string("512 x 512 products in ") + std::string(Name(compute)) + " by 1 thread reach "));
+    EXPECT_THAT(peak.source,
+                HasSubstr(std::string("512 x 512 products in ") + std::string(Name(compute)) + " by 1 thread reach "));
   }
 }
 

@@ -117,7 +117,8 @@ PlannedDevice PlanDevice(const Deck& deck) {
   if (deck.run.transport == "nccl") return {"cuda", "run.device = \"auto\" with run.transport = \"nccl\""};
   const GpusOfRank here = Look(deck, nullptr);
   if (here.gpus.empty()) return {"cpu", fmt::format("run.device = \"auto\" on this host; {}", here.missing)};
-  return {"cuda", fmt::format("run.device = \"auto\" on this host, which has {} x {}", here.gpus.size(), here.gpus[0].name)};
+  return {"cuda",
+          fmt::format("run.device = \"auto\" on this host, which has {} x {}", here.gpus.size(), here.gpus[0].name)};
 }
 
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads) {

@@ -37,7 +37,8 @@ DeviceChoice Choose(const std::string& device, const std::string& transport, con
 /// What run.device = "auto" would come to on this host, and why: a sentence. It never fails.
 std::string ForetellDevice(const Deck& deck);
 
-/// The device that run.device = "auto" is planned for: cuda if this host shows a GPU, or the deck asks for nccl; and why.
+/// The device that run.device = "auto" is planned for: cuda if this host shows a GPU, or the deck asks for nccl; and
+/// why.
 struct PlannedDevice {
   std::string device, reason;
 };

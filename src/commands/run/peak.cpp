@@ -12,7 +12,8 @@ namespace espalier {
 namespace {
 
 PeakRate PeakOfRank(const Deck& deck, const Device& device) {
-  if (deck.run.peak_tflops > 0) return {deck.run.peak_tflops * 1e12, fmt::format("run.peak_tflops = {}", deck.run.peak_tflops)};
+  if (deck.run.peak_tflops > 0)
+    return {deck.run.peak_tflops * 1e12, fmt::format("run.peak_tflops = {}", deck.run.peak_tflops)};
   return device.Peak(deck.precision.compute == "bf16" ? Dtype::kBf16 : Dtype::kF32);
 }
 

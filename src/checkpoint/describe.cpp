@@ -35,16 +35,18 @@ std::string Describe(const std::string& dir, const Details& details) {
   text += fmt::format("step        {}\nsamples     {}\n", metadata.step, metadata.samples);
   if (const auto& losses = metadata.losses; !losses.empty()) {
     const size_t shown = std::min<size_t>(losses.size(), 5);
-    text += fmt::format("losses      {:.9g}\n", fmt::join(losses.end() - static_cast<std::ptrdiff_t>(shown), losses.end(), " "));
+    text += fmt::format("losses      {:.9g}\n",
+                        fmt::join(losses.end() - static_cast<std::ptrdiff_t>(shown), losses.end(), " "));
   }
   if (const auto& proof = metadata.proof)
     text += fmt::format("proof       loss {:.9g} of the fixed microbatch, in {}\n", proof->loss, proof->compute);
   text += fmt::format("ranks       {}\nmesh        {}\n", manifest.ranks, manifest.mesh);
   const int64_t parameters = manifest.Parameters();
   text += fmt::format("parameters  {} ({})\n", HumanCount(static_cast<double>(parameters)), parameters);
-  text += fmt::format("size        {} ({} bytes) in {} files, {} tensors\n", HumanBytes(manifest.Bytes()), manifest.Bytes(),
-                      manifest.files.size(), manifest.tensors.size());
-  text += fmt::format("written by  espalier {} ({})\nid          {}\n", metadata.version, metadata.git_hash, manifest.id);
+  text += fmt::format("size        {} ({} bytes) in {} files, {} tensors\n", HumanBytes(manifest.Bytes()),
+                      manifest.Bytes(), manifest.files.size(), manifest.tensors.size());
+  text +=
+      fmt::format("written by  espalier {} ({})\nid          {}\n", metadata.version, metadata.git_hash, manifest.id);
   if (const auto& lineage = metadata.lineage) {
     text += fmt::format("came from   {}\n", lineage->parent.empty() ? "no checkpoint" : lineage->parent);
     if (!lineage->branch.empty()) text += fmt::format("branch of   {}\n", lineage->branch);

@@ -78,7 +78,8 @@ void File::Write(const void* data, int64_t bytes, int64_t offset) const {
 
 void File::Reserve(int64_t bytes) const {
   const auto reserve = [&] { return ::fallocate(descriptor_.value(), 0, 0, bytes); };
-  if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != ENOSYS) Fail("cannot take room on the disk");
+  if (bytes > 0 && Uninterrupted(reserve) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    Fail("cannot take room on the disk");
 }
 
 void File::BeginSync(int64_t offset, int64_t bytes) const {
@@ -98,7 +99,9 @@ void Directory::Fail(const std::string& name, const char* what) const { FailAt(P
 
 File Directory::OpenAs(const std::string& name, int flags) const {
   // O_NONBLOCK: a pipe by that name must not hang us.
-  const auto open = [&] { return ::openat(descriptor_.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); };
+  const auto open = [&] {
+    return ::openat(descriptor_.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  };
   const int fd = Uninterrupted(open);
   if (fd < 0) Fail(name, "cannot open");
   Descriptor descriptor(fd);
@@ -130,7 +133,9 @@ std::string Directory::ReadStart(const std::string& name, int64_t most) const {
 }
 
 void Directory::WriteText(const std::string& name, const std::string& text) const {
-  const auto make = [&] { return ::openat(descriptor_.value(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); };
+  const auto make = [&] {
+    return ::openat(descriptor_.value(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  };
   const int fd = Uninterrupted(make);
   if (fd < 0) Fail(name, "cannot make it");
   const File file(PathOf(name), Descriptor(fd));
@@ -144,7 +149,8 @@ bool Directory::Has(const std::string& name) const {
 
 bool Directory::HasKind(const std::string& name, unsigned kind) const {
   struct stat status {};
-  return ::fstatat(descriptor_.value(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && (status.st_mode & S_IFMT) == kind;
+  return ::fstatat(descriptor_.value(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+         (status.st_mode & S_IFMT) == kind;
 }
 
 bool Directory::HasFile(const std::string& name) const { return HasKind(name, S_IFREG); }
@@ -165,7 +171,10 @@ void Directory::Sync() const {
   if (errno != EINVAL && errno != ENOTSUP) FailAt(path_, "cannot bring the directory to the disk (fsync)");
   static std::once_flag said;
   std::call_once(said, [&] {
-    spdlog::warn("{}: this file system cannot bring a directory to the disk (fsync): after a power failure a checkpoint may be missing", path_);
+    spdlog::warn(
+        "{}: this file system cannot bring a directory to the disk (fsync): after a power failure a checkpoint may be "
+        "missing",
+        path_);
   });
 }
 

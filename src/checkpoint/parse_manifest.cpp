@@ -88,7 +88,8 @@ class ManifestReader {
 
   void CheckFormat() const {
     if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
-    const std::string_view version = text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
+    const std::string_view version =
+        text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
     if (version != "1" && version != "2")
       Fail(fmt::format("format '{}' is not known here; this program reads formats 1 and 2", version));
   }
@@ -373,7 +374,9 @@ bool IsCheckpointFile(std::string_view name) {
   return name == "MANIFEST" || name == "deck.toml" || name == "master.h5" || IsShardName(name);
 }
 
-ManifestHead ParseManifestHead(std::string_view text, std::string_view where) { return ManifestReader(text, where).ReadHeadAlone(); }
+ManifestHead ParseManifestHead(std::string_view text, std::string_view where) {
+  return ManifestReader(text, where).ReadHeadAlone();
+}
 
 Manifest ParseManifest(std::string_view text, std::string_view where) { return ManifestReader(text, where).Read(); }
 

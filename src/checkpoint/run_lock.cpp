@@ -70,7 +70,8 @@ bool RunLock::Take() {
         ::close(file);
         return false;
       }
-      spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path, std::strerror(cause));
+      spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path,
+                   std::strerror(cause));
     }
     if (!IsAt(path, file)) {  // it was removed in between: that lock keeps nobody out
       ::close(file);
@@ -88,8 +89,9 @@ RunLock::RunLock(const std::string& dir) : dir_(dir) {
   if (error)
     throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot be created: {}", dir, error.message()));
   if (!Take())
-    throw UserError(ExitStatus::kFault, fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
-                                                    dir, left_by_.empty() ? "it is only starting" : left_by_));
+    throw UserError(ExitStatus::kFault,
+                    fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
+                                dir, left_by_.empty() ? "it is only starting" : left_by_));
   left_by_ = ReadHolder(file_);
   WriteHolder(file_, Holder() + "\n");
 }
@@ -97,8 +99,9 @@ RunLock::RunLock(const std::string& dir) : dir_(dir) {
 std::string RunLock::WhyLost() {
   if (file_ < 0 || IsAt(PathOf(dir_), file_)) return "";
   if (!Take())
-    return fmt::format("{}: run.lock was removed, and another run has taken the directory ({}): this one ends, and saves nothing more", dir_,
-                       left_by_.empty() ? "it is only starting" : left_by_);
+    return fmt::format(
+        "{}: run.lock was removed, and another run has taken the directory ({}): this one ends, and saves nothing more",
+        dir_, left_by_.empty() ? "it is only starting" : left_by_);
   spdlog::warn("{}: run.lock was removed; it is there again", dir_);
   WriteHolder(file_, Holder() + "\n");
   return "";

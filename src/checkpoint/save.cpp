@@ -58,7 +58,8 @@ class Saver {
     outcome >> result.bytes >> std::ws;
     for (std::string warning; std::getline(outcome, warning);) result.warnings.push_back(warning);
     if (world_.Rank() == 0)
-      for (std::string& warning : Prune(Directory(checkpoints_dir_), id_, keep)) result.warnings.push_back(std::move(warning));
+      for (std::string& warning : Prune(Directory(checkpoints_dir_), id_, keep))
+        result.warnings.push_back(std::move(warning));
     result.blocked_ms = MillisecondsSince(start);
     return result;
   }

@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every name of ours has a step of the same form as "step-00001200", an id of 32 hex digits, or both; other names are not touched.
+// Every name of ours has a step of the same form as "step-00001200", an id of 32 hex digits, or both; other names are
+// not touched.
 constexpr std::string_view kStepPrefix = "step-", kTemporaryPrefix = "tmp-", kRemovalPrefix = "del-";
 // What is not ours but has a name that we need is moved to "kept-00001200-ID".
 constexpr std::string_view kAsidePrefix = "kept-";
@@ -37,7 +38,8 @@ std::string_view StepAndId(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix) || name.size() < prefix.size() + kIdDigits + 2) return "";
   const std::string_view rest = name.substr(prefix.size()), id = rest.substr(rest.size() - kIdDigits);
   const std::string_view step = rest.substr(0, rest.size() - kIdDigits - 1);
-  const bool ours = IsCheckpointId(id) && rest[step.size()] == '-' && StepOf(std::string(kStepPrefix) + std::string(step));
+  const bool ours =
+      IsCheckpointId(id) && rest[step.size()] == '-' && StepOf(std::string(kStepPrefix) + std::string(step));
   return ours ? rest : "";
 }
 
@@ -105,7 +107,9 @@ std::string LatestIn(const std::string& checkpoints_dir) {
   return announced.empty() ? NamedBy(checkpoints_dir, kLatestName) : announced;
 }
 
-std::string NameWith(std::string_view prefix, int64_t step, const std::string& id) { return fmt::format("{}{:08}-{}", prefix, step, id); }
+std::string NameWith(std::string_view prefix, int64_t step, const std::string& id) {
+  return fmt::format("{}{:08}-{}", prefix, step, id);
+}
 
 // --- lineage
 
@@ -126,7 +130,8 @@ std::vector<ManifestHead> HeadsIn(const std::string& checkpoints_dir) {
   return heads;
 }
 
-/// Those of format 1 know no parent: they are one line, by their steps. Steps fall from child to parent, so a chain ends.
+/// Those of format 1 know no parent: they are one line, by their steps. Steps fall from child to parent, so a chain
+/// ends.
 const ManifestHead* ParentOf(const std::vector<ManifestHead>& heads, const ManifestHead& child) {
   const auto parent = std::ranges::find_if(heads, [&](const ManifestHead& head) {
     return head.step < child.step && (child.lineage ? head.id == child.lineage->parent : !head.lineage);
@@ -154,7 +159,8 @@ std::vector<ManifestHead> TipsOf(const std::vector<ManifestHead>& heads) {
   return tips;
 }
 
-/// The end of the one line among `heads`, which must be before `lost`; throws if there are several: nobody knows which was the run's.
+/// The end of the one line among `heads`, which must be before `lost`; throws if there are several: nobody knows which
+/// was the run's.
 std::string OnlyTip(const std::string& checkpoints_dir, std::vector<ManifestHead> heads, std::optional<int64_t> lost) {
   if (lost) std::erase_if(heads, [&](const ManifestHead& head) { return !head.lineage && head.step >= *lost; });
   const std::vector<ManifestHead> tips = TipsOf(heads);
@@ -162,11 +168,14 @@ std::string OnlyTip(const std::string& checkpoints_dir, std::vector<ManifestHead
   if (tips.size() == 1 && (!lost || tips[0].step < *lost)) return tips[0].id;
   std::vector<std::string> names;
   for (const ManifestHead& tip : tips) names.push_back(StepName(tip.step));
-  throw UserError(ExitStatus::kData, fmt::format("{}: {}, and there are checkpoints of several branches (their last: {}): name one to go on from "
-                                                 "with -r {}/STEP", checkpoints_dir,
-                                                 lost ? StepName(*lost) + " is the latest and its MANIFEST cannot be read"
-                                                      : std::string("`latest` names no checkpoint"),
-                                                 fmt::join(names, ", "), checkpoints_dir));
+  throw UserError(
+      ExitStatus::kData,
+      fmt::format("{}: {}, and there are checkpoints of several branches (their last: {}): name one to go on from "
+                  "with -r {}/STEP",
+                  checkpoints_dir,
+                  lost ? StepName(*lost) + " is the latest and its MANIFEST cannot be read"
+                       : std::string("`latest` names no checkpoint"),
+                  fmt::join(names, ", "), checkpoints_dir));
 }
 
 std::vector<std::string> Paths(const std::string& checkpoints_dir, const std::vector<ManifestHead>& heads) {
@@ -184,7 +193,8 @@ std::string WhyNotOurs(const Directory& checkpoints, const std::string& name) {
   try {
     const Manifest manifest = ReadManifest(path);
     for (const std::string& entry : Entries(path))
-      if (entry != kManifestName && manifest.FindFile(entry) == nullptr) return fmt::format("it holds {}, which is not part of it", entry);
+      if (entry != kManifestName && manifest.FindFile(entry) == nullptr)
+        return fmt::format("it holds {}, which is not part of it", entry);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -221,15 +231,17 @@ void ReplaceInTwoSteps(const Directory& checkpoints, const std::string& name, co
   }
 }
 
-/// "del-00001200-ID" (or "kept-") beside "tmp-00001200-ID" without "step-00001200": a run ended between the two renames of a
-/// replacement (ReplaceInTwoSteps), so what was there goes back to its name.
+/// "del-00001200-ID" (or "kept-") beside "tmp-00001200-ID" without "step-00001200": a run ended between the two renames
+/// of a replacement (ReplaceInTwoSteps), so what was there goes back to its name.
 void PutBack(const Directory& checkpoints, const std::string& removal) {
   for (std::string_view prefix : {kRemovalPrefix, kAsidePrefix}) {
     const std::string_view rest = StepAndId(removal, prefix);
     if (rest.empty()) continue;
     const std::string name = std::string(kStepPrefix) + std::string(rest.substr(0, rest.size() - kIdDigits - 1));
-    const bool whole = prefix == kAsidePrefix || fs::is_regular_file(fs::path(checkpoints.path()) / removal / kManifestName);
-    if (whole && !checkpoints.Has(name) && checkpoints.Has(std::string(kTemporaryPrefix) + std::string(rest))) checkpoints.Rename(removal, name);
+    const bool whole =
+        prefix == kAsidePrefix || fs::is_regular_file(fs::path(checkpoints.path()) / removal / kManifestName);
+    if (whole && !checkpoints.Has(name) && checkpoints.Has(std::string(kTemporaryPrefix) + std::string(rest)))
+      checkpoints.Rename(removal, name);
   }
 }
 
@@ -239,7 +251,8 @@ std::vector<std::string> RenewLatest(const Directory& checkpoints, const std::st
   if (checkpoints.Has(kLatestName) && !checkpoints.HasFile(kLatestName)) {
     const std::string aside = std::string(kAsidePrefix) + pending;
     checkpoints.Rename(kLatestName, aside);
-    warnings.push_back(fmt::format("{}/latest was not a file of this program: it is now {}", checkpoints.path(), aside));
+    warnings.push_back(
+        fmt::format("{}/latest was not a file of this program: it is now {}", checkpoints.path(), aside));
   }
   checkpoints.Rename(pending, kLatestName);
   return warnings;
@@ -294,8 +307,9 @@ std::vector<std::string> FindAbandoned(const std::string& checkpoints_dir, const
   const std::vector<ManifestHead> heads = HeadsIn(checkpoints_dir);
   const std::vector<ManifestHead> chain = ChainOf(heads, id);
   std::vector<ManifestHead> abandoned;
-  std::ranges::copy_if(heads, std::back_inserter(abandoned),
-                       [&](const ManifestHead& head) { return std::ranges::find(chain, head.id, &ManifestHead::id) == chain.end(); });
+  std::ranges::copy_if(heads, std::back_inserter(abandoned), [&](const ManifestHead& head) {
+    return std::ranges::find(chain, head.id, &ManifestHead::id) == chain.end();
+  });
   std::ranges::reverse(abandoned);
   return Paths(checkpoints_dir, abandoned);
 }
@@ -332,18 +346,23 @@ std::string Resolve(const std::string& restart, const std::string& checkpoints_d
 
 void RemoveCheckpointFiles(const std::string& dir) {
   for (const std::string& name : Entries(dir))
-    if (const std::string path = dir + "/" + name; IsCheckpointFile(name) && !fs::is_directory(fs::symlink_status(path))) fs::remove(path);
+    if (const std::string path = dir + "/" + name;
+        IsCheckpointFile(name) && !fs::is_directory(fs::symlink_status(path)))
+      fs::remove(path);
   std::error_code error;
   if (!fs::remove(dir, error) && error)
-    throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be removed: {}", dir,
-                                                    fs::is_empty(dir, error) ? "the system refuses" : "it holds files that are not this program's"));
+    throw UserError(
+        ExitStatus::kFault,
+        fmt::format("{}: cannot be removed: {}", dir,
+                    fs::is_empty(dir, error) ? "the system refuses" : "it holds files that are not this program's"));
 }
 
 std::vector<std::string> Settle(const Directory& checkpoints) {
   const std::vector<std::string> names = Entries(checkpoints.path());
   for (const std::string& name : names) PutBack(checkpoints, name);
   std::vector<std::string> warnings;
-  if (const std::string announced = AnnouncementOf(checkpoints.path()); !announced.empty()) warnings = RenewLatest(checkpoints, announced);
+  if (const std::string announced = AnnouncementOf(checkpoints.path()); !announced.empty())
+    warnings = RenewLatest(checkpoints, announced);
   for (const std::string& name : names) {
     const bool directory = !StepAndId(name, kTemporaryPrefix).empty() || !StepAndId(name, kRemovalPrefix).empty();
     // What cannot go now goes another time.
@@ -379,7 +398,8 @@ std::string DrawId() {
 std::string TemporaryName(int64_t step, const std::string& id) { return NameWith(kTemporaryPrefix, step, id); }
 
 std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, const std::string& id) {
-  const std::string name = StepName(step), temporary = TemporaryName(step, id), removal = NameWith(kRemovalPrefix, step, id);
+  const std::string name = StepName(step), temporary = TemporaryName(step, id),
+                    removal = NameWith(kRemovalPrefix, step, id);
   const std::string aside = NameWith(kAsidePrefix, step, id), pending = std::string(kPendingPrefix) + id;
   FaultPoint("announce", pending);
   checkpoints.WriteText(pending, name + "\n");
@@ -392,7 +412,9 @@ std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, cons
   else if (!exchanged)
     ReplaceInTwoSteps(checkpoints, name, temporary, not_ours.empty() ? removal : aside);
   std::vector<std::string> warnings;
-  if (!not_ours.empty()) warnings.push_back(fmt::format("{}/{} is now {}: a checkpoint has taken its name ({})", checkpoints.path(), name, aside, not_ours));
+  if (!not_ours.empty())
+    warnings.push_back(fmt::format("{}/{} is now {}: a checkpoint has taken its name ({})", checkpoints.path(), name,
+                                   aside, not_ours));
   Append(warnings, Warn([&] {
            FaultPoint("commit", name);
            checkpoints.Sync();
@@ -411,7 +433,8 @@ std::vector<std::string> Prune(const Directory& checkpoints, const std::string& 
   for (size_t i = static_cast<size_t>(keep); i < chain.size(); ++i) {
     const std::string name = StepName(chain[i].step);
     if (const std::string why = WhyNotOurs(checkpoints, name); !why.empty())
-      warnings.push_back(fmt::format("{}/{} is not removed although checkpoint.keep = {}: {}", checkpoints.path(), name, keep, why));
+      warnings.push_back(
+          fmt::format("{}/{} is not removed although checkpoint.keep = {}: {}", checkpoints.path(), name, keep, why));
     else
       Append(warnings, Warn([&] { Remove(checkpoints, name, NameWith(kRemovalPrefix, chain[i].step, id)); }));
   }

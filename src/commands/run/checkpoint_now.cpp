@@ -34,7 +34,8 @@ void CheckpointNow::Committed(int64_t step) {
   if (!error)
     asked_.reset();
   else if (!std::exchange(said_, true))
-    spdlog::warn("{} cannot be removed ({}): it asks for no further checkpoint until it is touched", file_.string(), error.message());
+    spdlog::warn("{} cannot be removed ({}): it asks for no further checkpoint until it is touched", file_.string(),
+                 error.message());
 }
 
 }  // namespace espalier

@@ -63,21 +63,27 @@ void Checkpointing::SayAbandoned() const {
   std::vector<std::string> abandoned = FindAbandoned(folder, saver_->parent());
   if (abandoned.empty()) return;
   for (std::string& path : abandoned) path = fs::path(path).filename().string();
-  spdlog::warn("{}: this run does not continue {} there (another branch): they stay until a checkpoint of the same step replaces them, and do not "
-               "count for checkpoint.keep; to delete them: cd {} && rm -r {}", folder, abandoned.size() == 1 ? "1 checkpoint" : fmt::format("{} checkpoints", abandoned.size()),
-               folder, fmt::join(abandoned, " "));
+  spdlog::warn(
+      "{}: this run does not continue {} there (another branch): they stay until a checkpoint of the same step "
+      "replaces them, and do not "
+      "count for checkpoint.keep; to delete them: cd {} && rm -r {}",
+      folder, abandoned.size() == 1 ? "1 checkpoint" : fmt::format("{} checkpoints", abandoned.size()), folder,
+      fmt::join(abandoned, " "));
 }
 
 int64_t Checkpointing::RollBack() {
   Finish();
-  std::istringstream found(OnRankZero(world_, [&] { return fmt::format("{}", fmt::join(FindLine(CheckpointFolder(deck_), saver_->parent()), "\n")); }));
+  std::istringstream found(OnRankZero(
+      world_, [&] { return fmt::format("{}", fmt::join(FindLine(CheckpointFolder(deck_), saver_->parent()), "\n")); }));
   std::vector<std::string> checkpoints;
   for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
-  if (checkpoints.empty() && !loaded_.empty() && saver_->parent() == loaded_id_) checkpoints = {loaded_};  // of another run
+  if (checkpoints.empty() && !loaded_.empty() && saver_->parent() == loaded_id_)
+    checkpoints = {loaded_};  // of another run
   return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);
 }
 
-int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch) {
+int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused,
+                               const std::string& branch) {
   for (const std::string& dir : checkpoints) try {
       Compare(dir);
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
@@ -152,8 +158,11 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Mome
   }
   proof_ms_.push_back(proof_ms);
   if (moment == Moment::kAfterSkip && world_.Rank() == 0)
-    spdlog::warn("the step before this checkpoint was left out, so its weights may be wrecked: no older checkpoint is removed");
-  const int64_t keep = moment == Moment::kAtTheEnd ? deck_.checkpoint.keep : moment == Moment::kAfterSkip ? kEverything : std::max(deck_.checkpoint.keep, int64_t{2});
+    spdlog::warn(
+        "the step before this checkpoint was left out, so its weights may be wrecked: no older checkpoint is removed");
+  const int64_t keep = moment == Moment::kAtTheEnd    ? deck_.checkpoint.keep
+                       : moment == Moment::kAfterSkip ? kEverything
+                                                      : std::max(deck_.checkpoint.keep, int64_t{2});
   saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck),
                 proof, data_},
                keep);

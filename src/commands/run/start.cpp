@@ -132,18 +132,22 @@ class Finder {
     return found;
   }
 
-  /// The checkpoint that the command line names. If an earlier start in this directory began there, the run goes on from its
-  /// latest: exit status 75 says that the same command continues the run.
+  /// The checkpoint that the command line names. If an earlier start in this directory began there, the run goes on
+  /// from its latest: exit status 75 says that the same command continues the run.
   std::vector<std::string> Named(Found& found) const {
     const std::string folder = CheckpointFolder(start_.deck());
     const std::string named = Resolve(options_.restart, folder);
     std::error_code error;
-    if (!fs::exists(fs::path(options_.restart) / "MANIFEST") && fs::equivalent(fs::path(named).parent_path(), folder, error)) return Own();
+    if (!fs::exists(fs::path(options_.restart) / "MANIFEST") &&
+        fs::equivalent(fs::path(named).parent_path(), folder, error))
+      return Own();
     found.branch = ReadManifest(named).id;
     std::vector<std::string> own = OfBranch(folder, found.branch);
     if (!own.empty())
-      found.warnings.push_back(fmt::format("goes on from {}, which an earlier start made from {}; to begin there again, give this "
-                                           "run another run.dir", own.front(), named));
+      found.warnings.push_back(
+          fmt::format("goes on from {}, which an earlier start made from {}; to begin there again, give this "
+                      "run another run.dir",
+                      own.front(), named));
     own.push_back(named);
     return own;
   }

@@ -129,9 +129,10 @@ def m6_a5_a_closed_pipe_does_not_end_the_run(checks, home):
 
 
 def a5_ctrl_c_on_mpirun_saves(checks, home):
-    # Some two seconds, as mpirun leaves by default, are enough for so small a run, but not on every machine that tests.
+    # One second, as mpirun leaves by default, is enough for so small a run, but not on every machine that tests. Before its
+    # TERM mpirun reads no output for as long: a run that prints more than a terminal holds would wait.
     where = home("mpirun")
-    run = start(where, *ENDLESS, ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
+    run = start(where, *ENDLESS, "report.every_steps=1000000", ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
     trains(run, where, 3)
     run.send_signal(signal.SIGINT)
     run.wait(PATIENCE)

@@ -6,12 +6,14 @@ from runs import ENVIRONMENT, Metrics, executable, launch
 PATIENCE = 60  # seconds for anything that should take one
 
 
-def command(ranks, arguments, fault=None, rank=None):
-    """The command line and environment of a run with a fault on one rank, or on all."""
+def command(ranks, arguments, fault=None, rank=None, before=""):
+    """The command line and environment of a run with a fault on one rank, or on all. `before`: shell words that each rank runs first."""
     environment = dict(ENVIRONMENT)
     if fault and rank is None:
         environment["ESPALIER_FAULT"] = fault
     program = [executable(), *arguments]
+    if before:
+        program = ["bash", "-c", f'{before}; exec "$@"', "bash", *program]
     if fault and rank is not None:
         program = ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
     launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",

@@ -35,15 +35,16 @@ def kill(victims, number=signal.SIGKILL):
 
 
 class Job:
-    """One start. `fault` is set on one rank, or on all; what it holds goes on with `release`."""
+    """One start. `fault` is set on one rank, or on all; what it holds goes on with `release`. `before`: shell words that each rank runs first.
+    `stdout`: a descriptor that takes the output instead of the log."""
 
-    def __init__(self, home, ranks, overrides, fault=None, rank=None):
-        self.home, self.size, self.hold, self.temporary = home, ranks, home + ".hold", home + ".tmp"
+    def __init__(self, home, ranks, overrides, fault=None, rank=None, deck=DECK, before="", stdout=None, patience=PATIENCE):
+        self.home, self.size, self.hold, self.temporary, self.patience = home, ranks, home + ".hold", home + ".tmp", patience
         os.makedirs(self.temporary)
-        line, environment = command(ranks, ["run", DECK, "-d", home, *overrides], fault, rank)
+        line, environment = command(ranks, ["run", deck, "-d", home, *overrides], fault, rank, before)
         self.log = open(home + ".log", "w+", encoding="utf-8", errors="replace")
         self.launcher = subprocess.Popen(line, env=dict(environment, TMPDIR=self.temporary, ESPALIER_FAULT_HOLD=self.hold), stdin=subprocess.DEVNULL,
-                                         stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+                                         stdout=self.log if stdout is None else stdout, stderr=subprocess.STDOUT, start_new_session=True)
         self.seen, self.namespace, self.ending_since, self.released = {self.launcher.pid}, None, None, False
 
     def __enter__(self):
@@ -78,18 +79,20 @@ class Job:
     def in_main(self):
         """Process ids by rank, of those whose `main` takes signals: the program runs and catches all four."""
         ranks = {}
-        for pid in self.look():
+        for pid in [*self.look(), self.launcher.pid]:
             caught = re.search(r"^SigCgt:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
             rank = re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)\0", read(f"/proc/{pid}/environ"))
+            if self.size == 1:
+                rank = [0, 0]  # no launcher
             with contextlib.suppress(OSError):
                 if caught and rank and os.path.samefile(f"/proc/{pid}/exe", executable()) and \
                         all(int(caught[1], 16) >> (number - 1) & 1 for number in STOP_SIGNALS):
                     ranks[int(rank[1])] = pid
         return ranks
 
-    def until(self, condition):
+    def until(self, condition, patience=None):
         """Looks until the condition holds, the launcher has ended, or patience has; returns whether it holds."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + (patience or self.patience)
         while not condition() and self.launcher.poll() is None and time.monotonic() < end:
             self.look()
             time.sleep(TICK)
@@ -110,7 +113,7 @@ class Job:
         while (ranks := self.look()) or self.launcher.poll() is None:
             now = time.monotonic()
             last_rank = now if ranks else last_rank
-            if now > begin + PATIENCE or now > last_rank + STAYED and len(self.seen) > 1:
+            if now > begin + self.patience or now > last_rank + STAYED and len(self.seen) > 1:
                 break
             time.sleep(TICK)
         end, stayed = time.monotonic(), not ranks and self.launcher.poll() is None

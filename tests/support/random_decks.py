@@ -1,0 +1,141 @@
+"""Random decks of tiny models that train in about a second, with data of their own. Standard library only."""
+import array, copy, math, os, random, struct
+
+from runs import launch
+
+SCHEDULES = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2, "dualpipev": 2}  # with their chunks
+WORDS = "hedge gate frost plum orchard vine ladder spur lattice wall pear quince stake tier leader blossom a the of under beside".split()
+
+
+def write_text(path, seed, words):
+    """Words in random order, so that all samples differ."""
+    chooser = random.Random(seed)
+    with open(path, "w") as file:
+        for _ in range(words):
+            file.write(chooser.choice(WORDS) + chooser.choice("  ,.\n"))
+
+
+def write_tokens(path, seed, count, vocab):
+    chooser = random.Random(seed)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<8sIIQQ", b"ESPTOK\0\1", 1, 2, vocab, count))
+        file.write(array.array("H", (min(vocab - 1, int(chooser.expovariate(8 / vocab))) for _ in range(count))).tobytes())
+
+
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+class RandomDeck:
+    """A deck that `plan` accepts, written to a file. Its fields are what the oracle needs to know of it."""
+
+    def __init__(self, chooser, folder, number):
+        self.folder, self.number, self.variants = folder, number, 0
+        while True:
+            self._draw_model(chooser)
+            self._draw_data(chooser)
+            self._draw_layout(chooser)
+            self._write()
+            if self._accepted():
+                return
+
+    def in_another_layout(self, chooser, folder):
+        """The same training on other ranks: only degrees, schedule and what follows from them differ."""
+        other = copy.copy(self)
+        other.folder = folder
+        while True:
+            self.variants += 1
+            other.variants = self.variants
+            other._draw_layout(chooser)
+            other._write()
+            if other._accepted():
+                return other
+
+    def with_own_data(self, folder):
+        """The same deck, whose data may be changed: a copy of them."""
+        other = copy.copy(self)
+        other.folder = folder
+        self.variants += 1
+        other.variants = self.variants
+        other.data = os.path.join(folder, f"own{self.number}-{self.variants}{os.path.splitext(self.data)[1]}")
+        with open(self.data, "rb") as source, open(other.data, "wb") as target:
+            target.write(source.read())
+        other._write()
+        return other
+
+    def _draw_model(self, chooser):
+        self.family = chooser.choice(["llama", "llama", "gpt2"])
+        self.layers = chooser.randint(2, 8)
+        self.heads = chooser.choice([2, 3, 4, 6])
+        self.kv_heads = self.heads if self.family == "gpt2" else chooser.choice(divisors(self.heads))
+        self.dim = self.heads * 2 * chooser.randint(3, 8)
+        self.ffn_dim = chooser.randint(17, 90)
+        self.seq_len = chooser.choice([8, 12, 16, 20, 24, 36])
+        self.tied = chooser.random() < 0.3
+        self.compute = chooser.choice(["fp32", "fp32", "bf16"])
+        self.samples = chooser.choice([4, 6, 8, 12])  # batch.global
+        self.steps = chooser.randint(20, 60)
+        self.warmup = chooser.randint(0, 5)
+        self.decay = chooser.choice(["cosine", "cosine", "linear", "constant"])
+        self.lr = chooser.choice([1e-3, 2.3e-3, 4e-3])
+        self.every = chooser.randint(3, 17)
+        self.keep = chooser.randint(1, 4)
+        self.asynchronous = chooser.random() < 0.7
+        self.seed = chooser.randrange(10**6)
+        self.validates = chooser.random() < 0.3
+
+    @property
+    def decay_steps(self):
+        return max(1, self.steps - self.warmup)
+
+    def _draw_data(self, chooser):
+        self.format = chooser.choice(["text", "tokens"])
+        self.vocab = chooser.randint(256, 300) if self.format == "text" else chooser.randint(30, 300)
+        self.data = os.path.join(self.folder, f"data{self.number}.{'txt' if self.format == 'text' else 'tokens'}")
+        if self.format == "text":
+            write_text(self.data, self.seed, chooser.randint(500, 3000))
+        else:
+            write_tokens(self.data, self.seed, chooser.randint(3000, 20000), self.vocab)
+
+    def _draw_layout(self, chooser):
+        self.ranks = chooser.choice([1, 1, 2, 2, 3, 4])
+        self.degrees = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1}
+        for prime in {1: [], 2: [2], 3: [3], 4: [2, 2]}[self.ranks]:
+            self.degrees[chooser.choice(list(self.degrees))] *= prime
+        self.schedule = chooser.choice(list(SCHEDULES))
+        self.chunks = SCHEDULES[self.schedule]
+        self.micro = chooser.choice([m for m in divisors(self.samples) if m <= 3])
+        self.zero = chooser.randint(1, 3)
+        self.reduce = chooser.choice(["step", "microbatch"])
+        self.recompute = chooser.choice(["none", "selective", "full"])
+        self.context = chooser.choice(["ring", "all_gather"])
+
+    @property
+    def layout(self):
+        return " x ".join(f"{axis} {degree}" for axis, degree in self.degrees.items() if degree > 1) + f" {self.schedule}, micro {self.micro}"
+
+    @property
+    def text(self):
+        flag = lambda value: "true" if value else "false"
+        validation = f"validation = ['{self.data}']\nvalidate_every_steps = 7\nvalidate_sequences = {self.samples}\n" if self.validates else ""
+        return (f"[run]\nsteps = {self.steps}\nseed = {self.seed}\nthreads = 1\n"
+                f"[model]\nfamily = '{self.family}'\nlayers = {self.layers}\ndim = {self.dim}\nheads = {self.heads}\nkv_heads = {self.kv_heads}\nffn_dim = {self.ffn_dim}\n"
+                f"vocab = {self.vocab}\nseq_len = {self.seq_len}\ntie_embeddings = {flag(self.tied)}\ninit_std = 0.07\n"
+                "[parallel]\n" + "".join(f"{axis} = {degree}\n" for axis, degree in self.degrees.items()) +
+                f"zero = {self.zero}\nreduce = '{self.reduce}'\ncontext = '{self.context}'\n"
+                f"[pipeline]\nschedule = '{self.schedule}'\n[batch]\nglobal = {self.samples}\nmicro = {self.micro}\n"
+                f"[precision]\ncompute = '{self.compute}'\n[recompute]\nmode = '{self.recompute}'\n"
+                f"[optimizer]\nlr = {self.lr}\n[lr]\nwarmup_steps = {self.warmup}\ndecay = '{self.decay}'\n"
+                f"[data]\nformat = '{self.format}'\npaths = ['{self.data}']\n{validation}"
+                f"[checkpoint]\nevery_steps = {self.every}\nkeep = {self.keep}\nasynchronous = {flag(self.asynchronous)}\n[report]\nevery_steps = 10\n")
+
+    def _write(self):
+        self.path = os.path.join(self.folder, f"deck{self.number}-{self.variants}.toml")
+        with open(self.path, "w") as file:
+            file.write(self.text)
+
+    def _accepted(self):
+        done = launch(1, ["plan", self.path, "--ranks", str(self.ranks)])
+        if done.returncode not in (0, 2):
+            raise RuntimeError(f"plan ends with {done.returncode}\n{done.stdout}\n{self.text}")
+        return done.returncode == 0

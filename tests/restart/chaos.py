@@ -231,7 +231,7 @@ def other_layout(draw):
 
 def model_keys(draw):
     """a restart with a model that does not fit the checkpoint"""
-    with draw.start(f"run.steps={draw.random.randint(1, draw.deck.steps - 1)}") as job:
+    with draw.start(f"run.steps={draw.random.randint(1, draw.deck.steps - 1)}", f"lr.decay_steps={draw.deck.decay_steps}") as job:
         draw.ended(job, {DONE}, "the first start")
     key, value = draw.random.choice([("model.layers", draw.deck.layers + draw.deck.chunks), ("model.vocab", draw.deck.vocab + 3), ("model.ffn_dim", draw.deck.ffn_dim + 5)])
     newest = visible(draw.home)
@@ -249,18 +249,8 @@ def changed_data(draw):
     part = draw.random.randint(1, deck.steps - 1)
     with draw.start(f"run.steps={part}", deck=deck) as job:
         draw.ended(job, {DONE}, "the first start")
-    with open(deck.data, "r+b") as file:
-        size = os.path.getsize(deck.data)
-        kind = draw.random.choice(["grown", "cut", "other bytes", "gone"])
-        if kind == "grown":
-            file.seek(0, 2)
-            file.write(b"One more line, odd in length.\n" * 7)
-        elif kind == "cut":
-            file.truncate(size - 3 * 97)
-        elif kind == "other bytes":
-            file.write(bytes(random.Random(5).choices(range(97, 122), k=size // 2)))
-    if kind == "gone":
-        os.remove(deck.data)
+    kind = draw.random.choice(["grown", "cut", "other contents", "gone"])
+    deck.change_data(kind)
     with draw.start(deck=deck) as job:
         draw.ended(job, {DATA} if kind == "gone" else {DONE}, f"data {kind}")
         require("data" in job.text(), f"data {kind}, and the console does not say so", job)

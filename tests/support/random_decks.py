@@ -63,6 +63,16 @@ class RandomDeck:
         other._write()
         return other
 
+    def change_data(self, kind):
+        """`kind`: "made", "grown", "cut", "other contents" (of about the same size) or "gone"."""
+        if kind == "gone":
+            return os.remove(self.data)
+        seed, factor = self.seed + (kind == "other contents"), {"grown": 1.3, "cut": 0.8}.get(kind, 1)
+        if self.format == "text":
+            write_text(self.data, seed, round(self.words * factor))
+        else:
+            write_tokens(self.data, seed, round(self.words * factor), self.vocab)
+
     def _draw_model(self, chooser):
         self.family = chooser.choice(["llama", "llama", "gpt2"])
         self.layers = chooser.randint(2, 8)
@@ -92,10 +102,8 @@ class RandomDeck:
         self.format = chooser.choice(["text", "tokens"])
         self.vocab = chooser.randint(256, 300) if self.format == "text" else chooser.randint(30, 300)
         self.data = os.path.join(self.folder, f"data{self.number}.{'txt' if self.format == 'text' else 'tokens'}")
-        if self.format == "text":
-            write_text(self.data, self.seed, chooser.randint(500, 3000))
-        else:
-            write_tokens(self.data, self.seed, chooser.randint(3000, 20000), self.vocab)
+        self.words = chooser.randint(500, 3000) if self.format == "text" else chooser.randint(3000, 20000)
+        self.change_data("made")
 
     def _draw_layout(self, chooser):
         self.ranks = chooser.choice([1, 1, 2, 2, 3, 4])

@@ -398,7 +398,7 @@ TEST_F(CheckpointTest, StatesOnDevicesAreSavedAndLoadedThroughTheHost) {
                   state.Fill(7);
                   RemoteState remote(state, mesh, world.Rank());
                   remote.Upload();
-                  Saver saver({Dir(), 3, 1}, tensors, remote.Local(), mesh, world,
+                  Saver saver({Dir(), 3}, tensors, remote.Local(), mesh, world,
                               asynchronous ? std::make_unique<ThreadWorld>(writers, world.Rank()) : nullptr);
                   saver.Save(TestMetadata(step));
                   saver.Wait();

@@ -493,7 +493,7 @@ std::vector<std::string> WithSavers(const std::string& dir, std::latch& gate,
   Meeting writers(2);
   return OnRanks(2, [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
-    Saver saver({dir, 3, 2}, tensors, state.Local(), mesh, world, std::make_unique<HeldWorld>(writers, world.Rank(), gate));
+    Saver saver({dir, 3}, tensors, state.Local(), mesh, world, std::make_unique<HeldWorld>(writers, world.Rank(), gate));
     work(world, state, saver);
   });
 }
@@ -514,7 +514,7 @@ TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
   std::iota(state.begin(), state.end(), 1.0f);
   SelfWorld world;
   {
-    Saver saver({Dir(), 3, 1}, tensors, places(state), mesh, world, std::make_unique<SelfWorld>());
+    Saver saver({Dir(), 3}, tensors, places(state), mesh, world, std::make_unique<SelfWorld>());
     saver.Save(TestMetadata(10));
     saver.Wait();
     EXPECT_TRUE(saver.Ended().at(0).committed);

@@ -398,7 +398,7 @@ class Training {
     Together(world_, [&] {
       if (Root() && status == ExitStatus::kDone) WriteWhole(Done(), fmt::format("step {}\n", step_));
     });
-    if (Root()) spdlog::info("{}", HowToGoOn());
+    report_->Say(HowToGoOn());
     return status;
   }
 

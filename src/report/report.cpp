@@ -15,6 +15,7 @@
 
 #include "espalier/report/text.hpp"
 #include "espalier/util/print.hpp"
+#include "report/console.hpp"
 #include "report/json_line.hpp"
 
 namespace espalier {
@@ -90,7 +91,8 @@ int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_s
 
 }  // namespace
 
-Reporter::Reporter(ReportOptions options) : options_(std::move(options)) {
+Reporter::Reporter(ReportOptions options)
+    : options_(std::move(options)), console_(std::make_unique<Console>(options_.console)) {
   CHECK(options_.every_steps >= 1, "a report every {} steps", options_.every_steps);
   if (!Silent() && !options_.metrics_path.empty()) metrics_ = OpenMetrics(options_.metrics_path);
 }
@@ -262,16 +264,14 @@ void Reporter::TakeBack(size_t bytes) {
 }
 
 void Reporter::Print(const std::string& line) {
-  if (options_.console == nullptr) return;
-  errno = 0;
-  const bool written = std::fwrite(line.data(), 1, line.size(), options_.console) == line.size();
-  if (std::fflush(options_.console) == 0 && written && std::ferror(options_.console) == 0) return;
-  if (!console_lost_) {
-    const char* reason = errno == 0 ? "cannot write" : std::strerror(errno);
-    Write(JsonLine().Text("event", "console_lost").Text("reason", reason).Finish());
-  }
-  console_lost_ = true;
-  std::clearerr(options_.console);
+  const std::string lost = console_->Print(line);
+  if (!lost.empty()) Write(JsonLine().Text("event", "console_lost").Text("reason", lost).Finish());
+}
+
+void Reporter::Say(const std::string& text) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Print(text + "\n");
 }
 
 void Reporter::PrintStep(const StepRecord& record) {

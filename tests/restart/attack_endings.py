@@ -128,11 +128,23 @@ def m6_a5_a_closed_pipe_does_not_end_the_run(checks, home):
     checks.that(status == 75 and whole(where), f"espalier | tee, ended by Ctrl-C: {status}, {visible(where)}")
 
 
+def a5_a_console_that_nobody_reads_holds_nothing_up(checks, home):
+    where = home("unread")
+    reading, writing = os.pipe()
+    run = start(where, *SMALL, "run.steps=1500", stdout=writing, stderr=subprocess.DEVNULL)
+    os.close(writing)
+    status = run.wait(PATIENCE)
+    lost = events(where, "console_lost")
+    os.close(reading)
+    checks.that(status == 0 and steps(where) == 1500 and whole(where) and [event["reason"] for event in lost] == ["nobody reads it"],
+                f"1500 lines that nobody reads: {status}, {steps(where)} steps, {lost}")
+
+
 def a5_ctrl_c_on_mpirun_saves(checks, home):
     # One second, as mpirun leaves by default, is enough for so small a run, but not on every machine that tests. Before its
-    # TERM mpirun reads no output for as long: a run that prints more than a terminal holds would wait.
+    # TERM mpirun reads no output for as long: the run leaves lines out.
     where = home("mpirun")
-    run = start(where, *ENDLESS, "report.every_steps=1000000", ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
+    run = start(where, *ENDLESS, ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
     trains(run, where, 3)
     run.send_signal(signal.SIGINT)
     run.wait(PATIENCE)
@@ -277,7 +289,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
         checks.each([m5_a_file_size_limit_costs_the_save, m6_hangup_and_processor_time_save, m6_a_limit_of_processor_time_saves, m6_nohup_stays,
-                     m6_a5_a_closed_pipe_does_not_end_the_run, a5_ctrl_c_on_mpirun_saves, a5_errors_without_a_reader, l_closed_standard_streams,
+                     m6_a5_a_closed_pipe_does_not_end_the_run, a5_a_console_that_nobody_reads_holds_nothing_up, a5_ctrl_c_on_mpirun_saves,
+                     a5_errors_without_a_reader, l_closed_standard_streams,
                      a4_memory_is_refused_before_it_is_taken, a4_the_ranks_of_a_node_are_added_up, a6_several_worlds_of_one_rank,
                      l_a_fault_is_announced, l_values_of_the_environment_are_checked, c2_colours_are_for_terminals,
                      c12_threads_follow_environment_and_cores, threads_that_share_cores_wait_passively], home)

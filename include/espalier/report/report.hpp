@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -81,6 +82,8 @@ struct ReportOptions {
 /// names it. On restart the file is appended to: a new "start" event, and lines of steps behind the restart point stay
 /// as history, so of lines with equal "step" the last one counts. The torn last line of a run that was killed is
 /// removed. Any thread may call any member.
+class Console;
+
 class Reporter {
  public:
   /// Creates missing folders. Throws UserError (kFault) if the metrics file cannot be opened. If a later line cannot be
@@ -104,6 +107,8 @@ class Reporter {
   void Skipped(int64_t step, const std::string& reason);
   /// `step` is given up: the run goes on from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
+  /// A line for people alone.
+  void Say(const std::string& text);
   /// `rank_peak_bytes`: each rank's high-water mark; `outside_bytes`: the largest memory of a rank beside its arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 
@@ -112,8 +117,8 @@ class Reporter {
   void Write(const std::string& line);
   /// Removes the first `bytes` of a line that could not be written whole.
   void TakeBack(size_t bytes);
-  /// If nobody reads the console any more (a closed pipe, a terminal that is gone), metrics.jsonl says so once, and the
-  /// run goes on.
+  /// If nobody reads the console (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
+  /// goes on.
   void Print(const std::string& line);
   void PrintStep(const StepRecord& record);
   /// Seconds to the last step, at the mean pace of the last steps.
@@ -121,9 +126,9 @@ class Reporter {
 
   const ReportOptions options_;
   std::mutex mutex_;
+  std::unique_ptr<Console> console_;
   int metrics_ = -1;
   bool warned_ = false;
-  bool console_lost_ = false;
   bool header_printed_ = false;
   std::deque<double> recent_ms_;
 };

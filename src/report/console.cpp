@@ -1,0 +1,82 @@
+#include "report/console.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace espalier {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPatienceMs = 500;  // for a reader that is only slow
+constexpr int kTickMs = 10;
+
+/// A second description of a terminal or pipe: flags of the first are shared with other processes. -1 for anything else.
+int OpenWithoutBlocking(std::FILE* file) {
+  struct stat status {};
+  if (file == nullptr || fstat(fileno(file), &status) != 0) return -1;
+  if (!S_ISFIFO(status.st_mode) && isatty(fileno(file)) == 0) return -1;
+  const std::string path = fmt::format("/proc/self/fd/{}", fileno(file));
+  return open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
+}  // namespace
+
+Console::Console(std::FILE* file) : file_(file), descriptor_(OpenWithoutBlocking(file)) {}
+
+Console::~Console() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+std::string Console::Print(const std::string& line) {
+  if (file_ == nullptr) return "";
+  errno = 0;
+  if (descriptor_ < 0) return WriteToFile(line) ? (lost_ = false, "") : Lose();
+  if (!pending_.empty() && !WritePending(0)) return ++left_out_, Lose();
+  if (left_out_ > 0) pending_ = fmt::format("... {} lines left out: nobody read them\n", left_out_);
+  pending_ += line;
+  if (!WritePending(kPatienceMs)) return Lose();
+  left_out_ = 0;
+  lost_ = false;
+  return "";
+}
+
+bool Console::WritePending(int wait_ms) {
+  const Clock::time_point end = Clock::now() + std::chrono::milliseconds(wait_ms);
+  while (!pending_.empty()) {
+    const ssize_t written = write(descriptor_, pending_.data(), pending_.size());
+    if (written > 0) {
+      pending_.erase(0, static_cast<size_t>(written));
+    } else if (errno == EAGAIN) {
+      if (Clock::now() >= end) return false;
+      pollfd room{descriptor_, POLLOUT, 0};
+      poll(&room, 1, kTickMs);
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Console::WriteToFile(const std::string& line) {
+  const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size();
+  const bool whole = std::fflush(file_) == 0 && written && std::ferror(file_) == 0;
+  std::clearerr(file_);
+  return whole;
+}
+
+std::string Console::Lose() {
+  if (std::exchange(lost_, true)) return "";
+  if (errno == EAGAIN) return "nobody reads it";
+  return errno == 0 ? "cannot write" : std::strerror(errno);
+}
+
+}  // namespace espalier

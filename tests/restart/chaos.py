@@ -34,6 +34,7 @@ class Draw:
     def __init__(self, chaos, deck):
         self.chaos, self.random, self.deck = chaos, chaos.random, deck
         self.home = os.path.join(chaos.folder, "run")
+        self.theirs = {}  # files of a user in it: text by path
 
     def start(self, *overrides, before="", deck=None, stdout=None):
         deck = deck or self.deck
@@ -48,7 +49,8 @@ class Draw:
             require(word not in text or allowed is None, f"{what}: prints '{word}'", job)
         require(allowed is None or status in allowed, f"{what}: exit status {status}, allowed {sorted(allowed or ())}", job)
         for path in visible(self.home):
-            require(verified(path), f"{what}: {path} is visible and not whole", job)
+            foreign = any(name.startswith(path + "/") for name in self.theirs)
+            require(foreign or verified(path), f"{what}: {path} is visible and not whole", job)
         return status
 
     def finish(self, *overrides, what):
@@ -198,8 +200,8 @@ def other_keys(draw):
         draw.ended(job, {DONE}, f"{part} steps")
     before = Metrics(draw.home)
     changes = dict(draw.random.sample([("optimizer.lr", "0.00071"), ("run.seed", "99"), ("optimizer.beta1", "0.8"), ("optimizer.clip_norm", "0.5"),
-                                       ("optimizer.weight_decay", "0.03"), ("data.shuffle", "false"), ("checkpoint.keep", "2"), ("lr.min_ratio", "0.25"),
-                                       ("report.every_steps", "7"), ("lr.decay", "linear")], draw.random.randint(1, 4)))
+                                       ("optimizer.weight_decay", "0.03"), ("data.shuffle", "false"), ("checkpoint.keep", "9"), ("lr.min_ratio", "0.25"),
+                                       ("report.every_steps", "7"), ("lr.decay", "linear" if draw.deck.decay != "linear" else "cosine")], draw.random.randint(1, 4)))
     with draw.start(*(f"{key}={value}" for key, value in changes.items())) as job:
         draw.ended(job, {DONE}, f"a restart with {changes}")
         text = job.text()
@@ -296,8 +298,7 @@ def damaged_checkpoint(draw):
 
 def foreign_files(draw):
     """files of the user's in the run directory and among the checkpoints survive"""
-    theirs = {}
-    folder = os.path.join(draw.home, "checkpoints")
+    theirs, folder = draw.theirs, os.path.join(draw.home, "checkpoints")
     for name in draw.random.sample(["tmp-notes.txt", "latest-best/weights.bin", "del-later.txt", "step-00000001/results/eval.csv", "step-000000004/x", "../heartbeat/pulse.csv",
                                     "../notes.md", "tmp-00000002-abc/y", "../checkpoint_now.md"], draw.random.randint(1, 5)):
         path = os.path.normpath(os.path.join(folder, name))

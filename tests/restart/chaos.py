@@ -10,8 +10,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from disturbed import events, same_run, verified, visible
 from jobs import Job, kill, read
 from random_decks import RandomDeck
-from runs import Metrics, difference, executable, launch
+from runs import ENVIRONMENT, ROOT, Metrics, difference, executable, launch
 
+HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
 WATCHDOG_S = 4
 LIMIT_S = 90         # seconds in which everything must have ended, on a machine that may be busy
 COMMAND_LIMIT_S = 20  # the same for a command that starts no ranks
@@ -336,8 +337,50 @@ def bad_input(draw):
         shutil.rmtree(draw.home, ignore_errors=True)
 
 
+# How long Open MPI's launcher goes on without hearing from a host; jobscripts/common.sh sets more.
+KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive_intvl": "2", "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
+
+
+def unplugged(draw):
+    """the cable of one of two hosts is pulled, for good or for a moment"""
+    environment = dict(ENVIRONMENT, HOSTS=f"c{os.getpid() % 100000}", **KEEPALIVE)
+    hosts = lambda *words: subprocess.run([HOSTS, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while draw.deck.ranks % 2:  # as many ranks on each host
+        draw.deck = draw.chaos.deck()
+    if hosts("check").returncode == 77:
+        return "skipped: no right to make hosts"
+    for_good = draw.random.random() < 0.5
+    draw.duration()
+    hosts("up", "2")
+    try:
+        with open(draw.home + ".log", "w+") as log:
+            run = subprocess.Popen([HOSTS, "mpirun", str(draw.deck.ranks // 2), executable(), "run", draw.deck.path, "-d", draw.home,
+                                    f"run.watchdog_s={WATCHDOG_S if for_good else 5 * WATCHDOG_S}"], env=environment, stdout=log, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
+            time.sleep(draw.random.uniform(0.5, 1.5 + draw.duration()))
+            hosts("pull", "host2")
+            if not for_good:
+                time.sleep(draw.random.uniform(0, 1))
+                hosts("plug", "host2")
+            try:
+                status = run.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                status = "none"
+            text = read(draw.home + ".log")
+        end = time.monotonic() + LIMIT_S
+        while (left := [host for host in ("host1", "host2") if hosts("processes", host).stdout.split()]) and time.monotonic() < end:
+            time.sleep(0.1)
+        require(status != "none" and not left, f"a cable pulled: exit status {status}, processes left on {left}\n{text}")
+        require(for_good or status == DONE, f"a cable pulled for a moment: exit status {status}\n{text}")
+    finally:
+        hosts("down")
+    draw.finish(what="unplugged")
+    draw.must_equal_reference("unplugged")
+
+
 FAST = [stop_signals, kills, suspended, closed_pipe, limits, full_disk, time_limits, other_steps, other_keys, other_layout, model_keys, changed_data, data_lost_in_mid_run,
         damaged_checkpoint, foreign_files, bad_input]
+SLOW = [unplugged]
 
 
 class Chaos:
@@ -414,7 +457,7 @@ def main():
     parser.add_argument("--way", action="append", help="only this way (may be given more than once)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-    ways = [way for way in FAST if not options.way or way.__name__ in options.way]
+    ways = [way for way in FAST + SLOW * options.full if not options.way or way.__name__ in options.way]
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(folder, options.state and os.path.abspath(options.state), 40 if options.full else 5, options.seed)
         while chaos.state["draws"] < options.draws:

@@ -169,7 +169,7 @@ def check_choice(checks, home):
     checks.that(done.returncode == 1 and "there is no GPU" in done.stdout, "cuda without a GPU: exit 1" + done.stdout)
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_EMULATED_BYTES="100000")
     done = launch(1, ["run", DECK, "-d", home("small"), *BASE, CUDA])
-    checks.that(done.returncode == 4 and "of its 100000 bytes are free" in done.stdout, "a GPU that is too small: exit 4" + done.stdout)
+    checks.that(done.returncode == 4 and "0.1 MB is available (free memory of an emulated GPU" in done.stdout, "a GPU that is too small: exit 4" + done.stdout)
     environment(ESPALIER_EMULATED_BYTES=None)
     checks.that("an emulated GPU, 0000:01:00.0" in launch(1, ["info"]).stdout, "info lists the GPU")
 

@@ -36,7 +36,7 @@ def main():
         steady = "lr.decay=constant"  # the same rates, however many steps the deck asks for
         whole = run("whole", 1, steady)
         run("half", 4, steady, "parallel.cp=2", "parallel.tp=2", "run.steps=3")
-        resumed = run("half", 1, "parallel.cp=1", "parallel.tp=1", flags=["-r", "latest"])
+        resumed = run("half", 1, steady, "parallel.cp=1", "parallel.tp=1", flags=["-r", "latest"])
         for curve in ("loss", "grad_norm"):
             worst = difference(resumed.curve(curve), whole.curve(curve))
             checks.that(worst <= 1e-5, f"restart without context parallelism: {curve} differs by {worst:.1e}")

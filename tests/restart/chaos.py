@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from disturbed import events, same_run, verified, visible
 from jobs import Job, kill, read
 from random_decks import RandomDeck
-from runs import ENVIRONMENT, ROOT, Metrics, difference, executable, launch
+from runs import ENVIRONMENT, ROOT, Metrics, executable, launch
 
 HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
 WATCHDOG_S = 4
@@ -227,9 +227,14 @@ def other_layout(draw):
     with draw.start(deck=other) as job:
         draw.ended(job, {DONE}, f"continued as {other.layout}")
     mine, straight = Metrics(draw.home), draw.chaos.reference(draw.deck)[0]
+    first = mine.starts[-1]["first_step"]  # in the other layout
     for key in ("loss", "grad_norm"):
-        apart = difference(mine.curve(key), straight.curve(key))
-        require(apart < 1e-5, f"{key} differs by {apart:.1e} after {draw.deck.layout} -> {other.layout}\n{draw.deck.text}\n{other.text}")
+        pairs = list(zip(mine.curve(key), straight.curve(key)))
+        require(len(pairs) == draw.deck.steps and all(a == b for a, b in pairs[:first - 1]), f"{key} of the steps before {first} differs")
+        # Rounding grows with every step: 1e-5 is promised for 20 of them.
+        for steps, bound in ((pairs[first - 1:first + 19], 1e-5), (pairs[first + 19:], 2e-2)):
+            apart = max((abs(a - b) / abs(b) for a, b in steps), default=0)
+            require(apart <= bound, f"{key} differs by {apart:.1e} after {draw.deck.layout} -> {other.layout} at step {first}\n{draw.deck.text}\n{other.text}")
 
 
 def model_keys(draw):
@@ -268,11 +273,11 @@ def data_lost_in_mid_run(draw):
         whole = open(deck.data, "rb").read()
         os.truncate(deck.data, draw.random.randint(0, len(whole) // 3))
         status = draw.ended(job, {DONE, DATA}, "data cut in mid-run")
-        trained = len(events(draw.home, "start")) > 0
+        trained = os.path.exists(os.path.join(draw.home, "metrics.jsonl")) and len(Metrics(draw.home).steps) > 0
     open(deck.data, "wb").write(whole)
     with draw.start(deck=deck) as job:
         draw.ended(job, {DONE}, "data cut in mid-run; the last start")
-        require(status == DONE or not trained or "restarted from" in job.text() or not Metrics(draw.home).steps, "the steps before were not saved", job)
+        require(status == DONE or not trained or "restarted from" in job.text(), "the steps before were not saved", job)
     draw.must_equal_reference("data cut in mid-run")
 
 

@@ -269,6 +269,7 @@ def data_lost_in_mid_run(draw):
     """the data file is cut while the run reads it"""
     deck = draw.deck.with_own_data(draw.chaos.folder)
     with draw.start(deck=deck) as job:
+        job.until(lambda: events(draw.home, "start"))  # what is cut before is other data
         draw.sleep_some(job)
         whole = open(deck.data, "rb").read()
         os.truncate(deck.data, draw.random.randint(0, len(whole) // 3))

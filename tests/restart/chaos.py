@@ -456,7 +456,7 @@ class Chaos:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("draws", nargs="?", type=int, default=24)
+    parser.add_argument("draws", nargs="?", type=int, default=16)
     parser.add_argument("state", nargs="?")
     parser.add_argument("--full", action="store_true", help="more decks, and the slow ways")
     parser.add_argument("--seed", default="1", help="another campaign")

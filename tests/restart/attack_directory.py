@@ -5,6 +5,7 @@ import os, shutil, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 from checkpoints import reseal
+import disturbed
 from disturbed import events
 from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, train
 
@@ -58,11 +59,7 @@ class Told(Checks):
 
 
 def await_that(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"waited {PATIENCE} s in vain: {what}")
-        time.sleep(0.02)
+    disturbed.await_that(condition, what, PATIENCE)
 
 
 def h5_what_is_the_users_stays(checks, home):

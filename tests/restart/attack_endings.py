@@ -3,6 +3,7 @@ named after the findings of a review that it shows to be mended."""
 import atexit, contextlib, json, os, pty, re, resource, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import disturbed
 from disturbed import events, verified, visible
 from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, planned_peaks
 
@@ -37,11 +38,7 @@ def end_all():
 
 
 def until(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"waited {PATIENCE} s in vain: {what}")
-        time.sleep(0.02)
+    disturbed.await_that(condition, what, PATIENCE)
 
 
 def steps(home):

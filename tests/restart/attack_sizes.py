@@ -3,6 +3,7 @@ processor time and of memory. Standard library only."""
 import os, re, resource, shutil, subprocess, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from checkpoints import crc32c
 from runs import DECK, ENVIRONMENT, Checks, executable, train
 
 MEMORY = 4 << 30   # bytes of address space of one command
@@ -53,18 +54,6 @@ def a7_many_layers_and_ranks(checks):
     checks.that(status == 2 and "the limit is 4194304" in text, f"A7: plan of 8 layers on 1,048,576 ranks: {status}")
     status, text = ask("plan", DECK, "--ranks", "16777216")
     checks.that(status == 2 and "1048576" in text, f"A7: plan --ranks 16777216: {status}")
-
-
-def crc32c(data):
-    table = []
-    for n in range(256):
-        for _ in range(8):
-            n = n >> 1 ^ (0x82f63b78 if n & 1 else 0)
-        table.append(n)
-    crc = 0xffffffff
-    for byte in data:
-        crc = crc >> 8 ^ table[(crc ^ byte) & 0xff]
-    return crc ^ 0xffffffff
 
 
 def with_deck(checkpoint, changes):

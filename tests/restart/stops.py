@@ -3,6 +3,7 @@ step they ended at, and go on bitwise as the unbroken run."""
 import contextlib, os, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import disturbed
 from disturbed import command, events, same_run, verified, visible
 from runs import Checks, DECK, Metrics, layout
 
@@ -20,11 +21,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT]
 
 
 def await_that(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"waited {PATIENCE} s in vain: {what}")
-        time.sleep(0.02)
+    disturbed.await_that(condition, what, PATIENCE)
 
 
 class Run:

@@ -1,5 +1,5 @@
 """Runs that are to be disturbed: starts them with a fault, and reads what they left. Standard library only."""
-import json, os
+import json, os, sys, time
 
 from runs import ENVIRONMENT, Metrics, executable, launch
 
@@ -19,6 +19,15 @@ def command(ranks, arguments, fault=None, rank=None, before=""):
     launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
     return launcher + program, environment
+
+
+def await_that(condition, what, patience):
+    """Returns when the condition holds; ends the test after `patience` seconds in vain."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f"waited {patience} s in vain: {what}")
+        time.sleep(0.02)
 
 
 def visible(home):

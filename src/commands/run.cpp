@@ -188,6 +188,7 @@ class Training {
   // begins when every rank has its batch: data that cannot be read ends the run after a step, with its state saved.
   void Train() {
     if (!Last() && AtBoundary().stop) checkpoints_->SaveUnlessThere(step_, losses_);
+    if (step_ > 0 && !stopped_ && (Last() || ValidatesAfter(step_))) Validate();  // the start before may not have come to it
     while (!Last() && !stopped_) {
       while (MayBegin()) BeginStep();
       StepRecord record = AwaitStep();
@@ -195,20 +196,21 @@ class Training {
       ending_->StepTook(record.step_ms);
       const Boundary boundary = AtBoundary();
       owed_ = owed_ || checkpoints_->Due(step_);
-      if (Quiet() && (Last() || stopped_ || owed_ || (boundary.save && !boundary.saving))) Save(record);
-      report_->Step(record);
+      record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
+      report_->Step(record);  // before its save: a run killed right after the commit goes on after this step
+      if (Quiet() && (Last() || stopped_ || owed_ || (boundary.save && !boundary.saving))) Save();
       checkpoints_->Report();
       if (Last() || (!stopped_ && ValidatesAfter(step_))) Validate();
     }
   }
   /// Weights may be finite and yet wrecked; a step that is left out is the first sign of it. So between it and the next finite one nothing
   /// is saved, unless the run ends.
-  void Save(StepRecord& record) {
+  void Save() {
     const bool end = Last() || stopped_;
     owed_ = skipped_ && !end;
     if (owed_) return;
     const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
-    record.checkpoint_ms = watch_->During(Activity::kSaving, [&] { return checkpoints_->Save(step_, losses_, moment); });
+    save_wait_ms_ += watch_->During(Activity::kSaving, [&] { return checkpoints_->Save(step_, losses_, moment); });
   }
   /// No step is under way: the state is that after `step_`.
   bool Quiet() const { return under_way_.empty(); }
@@ -430,6 +432,7 @@ class Training {
   std::optional<Ending> ending_;
   std::vector<double> losses_;
   double slowest_validation_ms_ = 0;
+  double save_wait_ms_ = 0;  ///< training waited for saves since the last step was reported
   int64_t first_ = 0;  ///< the step that this start went on from
   int64_t step_ = 0;   ///< the last one that was awaited
   std::deque<StepUnderWay> under_way_;

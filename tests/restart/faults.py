@@ -12,7 +12,7 @@ BASE = [f"run.steps={STEPS}", f"checkpoint.every_steps={EVERY}", "checkpoint.res
 KILLS = [("staging", 1, []), ("step", 4, []), ("proof", 2, []), ("copy", 2, []), ("begin", 2, []), ("make-dir", 2, []), ("shard-open", 2, []),
          ("shard-layout", 2, []), ("shard-data", 90, []), ("shard-fsync", 2, []), ("shard-check", 2, []), ("gather", 2, []), ("deck", 2, []),
          ("master", 2, []), ("manifest", 2, []), ("fsync-dir", 2, []), ("announce", 2, []), ("rename", 2, []), ("commit", 2, []),
-         ("latest", 2, []), ("settled", 2, []), ("retention", 1, ["checkpoint.keep=1"]), ("remove", 1, ["checkpoint.keep=1"])]
+         ("latest", 2, []), ("settled", 2, []), ("settled", 3, ["checkpoint.asynchronous=false"]), ("retention", 1, ["checkpoint.keep=1"]), ("remove", 1, ["checkpoint.keep=1"])]
 
 
 def run(ranks, home, overrides, fault=None, rank=None, flags=()):
@@ -52,7 +52,7 @@ def rewrite_proof(checkpoint, change, version=None):
 
 def check_kills(checks, home, straight, degrees):
     for stage, visit, more in KILLS:
-        where = home(f"kill-{stage}")
+        where = home(f"kill-{stage}-{visit}")
         done = run(2, where, degrees + more, f"{stage}:kill:{visit}")
         what = f"killed at {stage}"
         checks.that(done.returncode not in (0, 1, 2, 3), f"{what}: the job ended by the kill ({done.returncode})")

@@ -46,8 +46,10 @@ def events(home, event):
 
 
 def same_run(home, straight, steps):
-    """The run reached `steps` by the same numbers, bitwise, as the unbroken one: losses, norms and all shards."""
+    """The run reached `steps` by the same numbers, bitwise, as the unbroken one: losses, norms, validation and all shards."""
     mine = Metrics(home)
+    if mine.validation != straight.validation:
+        return False
     return all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")) and \
         same_files(mine.checkpoint(steps), straight.checkpoint(steps))
 

@@ -30,7 +30,7 @@ struct StepRecord {
   double exposed_comm_ms = 0;
   double idle_ms = 0;
   double data_ms = 0;
-  double checkpoint_ms = 0;
+  double checkpoint_ms = 0;  ///< training waited for saves since the line before
 };
 
 /// The training data of a run.

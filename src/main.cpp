@@ -23,11 +23,11 @@
 #include "deck/text.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/util/agreed_error.hpp"
+#include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/print.hpp"
 #include "espalier/util/printable_lines.hpp"
 #include "espalier/util/wrap.hpp"
-#include "espalier/util/environment.hpp"
-#include "espalier/util/print.hpp"
 
 namespace espalier {
 namespace {
@@ -59,15 +59,16 @@ int& LauncherRank() {
   return rank;
 }
 
-/// Of a command that starts no MPI. What is started in a job's shell inherits the variables of some rank: only in mpirun's
-/// world of several processes does the rank tell which of them speaks.
+/// Of a command that starts no MPI. What is started in a job's shell inherits the variables of some rank: only in
+/// mpirun's world of several processes does the rank tell which of them speaks.
 int CommandRank() {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (size == nullptr || std::atoi(size) < 2) LauncherRank() = 0;
   return LauncherRank();
 }
 
-/// Only the run has many ranks and something to save; of any other command the first rank alone does the work, and a signal ends it.
+/// Only the run has many ranks and something to save; of any other command the first rank alone does the work, and a
+/// signal ends it.
 Job OnFirstRank(Job job) {
   return [job = std::move(job)] {
     ReleaseStopSignals();
@@ -345,8 +346,8 @@ Job ReadCommandLine(std::vector<std::string> arguments) {
 }
 
 /// The first rank reports. The launcher ends all ranks when one exits with an error, so the others leave it the time to
-/// print. A wrong deck, and what the ranks have agreed on, is the same on every rank; anything else may have happened to
-/// one rank alone, which then speaks.
+/// print. A wrong deck, and what the ranks have agreed on, is the same on every rank; anything else may have happened
+/// to one rank alone, which then speaks.
 int Report(const UserError& error) {
   const int rank = LauncherRank();
   if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(2));

@@ -1,10 +1,10 @@
-// The bare products of a training step on a GPU: every matrix product of one forward and backward of a Llama, as cuBLASLt calls and
-// nothing else. What a whole step reaches is measured against this (bench/gpu/bench.py).
+// The bare products of a training step on a GPU: every matrix product of one forward and backward of a Llama, as
+// cuBLASLt calls and nothing else. What a whole step reaches is measured against this (bench/gpu/bench.py).
 //
 //   gpu_products LAYERS DIM KV_DIM FFN VOCAB TOKENS
 //
-// bf16 operands with random mantissas (zeros would run faster), sums in fp32, weight gradients in fp32. Prints one JSON line: flops of
-// a step's products, seconds (median of 5 rounds), rate.
+// bf16 operands with random mantissas (zeros would run faster), sums in fp32, weight gradients in fp32. Prints one JSON
+// line: flops of a step's products, seconds (median of 5 rounds), rate.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -25,9 +25,9 @@ void Require(bool holds, const char* expression, int status) {
   std::fprintf(stderr, "gpu_products: %s: status %d\n", expression, status);
   std::exit(1);
 }
-#define CUDA(call)                                            \
-  do {                                                        \
-    const auto status = (call);                               \
+#define CUDA(call)                                              \
+  do {                                                          \
+    const auto status = (call);                                 \
     Require(static_cast<int>(status) == 0, #call, int(status)); \
   } while (false)
 
@@ -59,7 +59,8 @@ void* Filled(size_t bytes, unsigned seed) {
   void* memory = nullptr;
   CUDA(cudaMalloc(&memory, bytes));
   for (size_t at = 0; at < bytes; at += 2 * pattern.size())
-    CUDA(cudaMemcpy(static_cast<char*>(memory) + at, pattern.data(), std::min(2 * pattern.size(), bytes - at), cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(static_cast<char*>(memory) + at, pattern.data(), std::min(2 * pattern.size(), bytes - at),
+                    cudaMemcpyHostToDevice));
   return memory;
 }
 
@@ -79,7 +80,8 @@ class Plan {
   void Run(const void* a, const void* b, void* c, void* workspace) const {
     const float one = 1, zero = 0;
     for (int64_t i = 0; i < p_.count; ++i)
-      CUDA(cublasLtMatmul(handle_, operation_, &one, a, a_, b, b_, &zero, c, c_, c, c_, &chosen_.algo, workspace, kWorkspaceBytes, nullptr));
+      CUDA(cublasLtMatmul(handle_, operation_, &one, a, a_, b, b_, &zero, c, c_, c, c_, &chosen_.algo, workspace,
+                          kWorkspaceBytes, nullptr));
   }
 
  private:
@@ -92,7 +94,8 @@ class Plan {
   void Choose() {
     cublasLtMatmulPreference_t preference = nullptr;
     CUDA(cublasLtMatmulPreferenceCreate(&preference));
-    CUDA(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes, sizeof(kWorkspaceBytes)));
+    CUDA(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
+                                              sizeof(kWorkspaceBytes)));
     int found = 0;
     CUDA(cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_, b_, c_, c_, preference, 1, &chosen_, &found));
     Require(found == 1, "cublasLtMatmulAlgoGetHeuristic: no algorithm", found);
@@ -153,7 +156,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto number = [&](int i) { return std::atoll(argv[i]); };
-  const int64_t layers = number(1), dim = number(2), kv = number(3), ffn = number(4), vocab = number(5), tokens = number(6);
+  const int64_t layers = number(1), dim = number(2), kv = number(3), ffn = number(4), vocab = number(5),
+                tokens = number(6);
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
     std::fprintf(stderr, "gpu_products: no GPU\n");

@@ -19,7 +19,8 @@ struct Content {
 /// By file, as the MANIFEST lists them.
 std::vector<Content> ContentsOf(const Manifest& manifest);
 
-/// One line for each entry of `dir` that claims to belong to a checkpoint (a shard, or any HDF5 file) and is not listed.
+/// One line for each entry of `dir` that claims to belong to a checkpoint (a shard, or any HDF5 file) and is not
+/// listed.
 std::vector<std::string> FindStrangers(const std::string& dir, const Manifest& manifest);
 
 /// "WHERE: 10 bytes, the MANIFEST says 12" if the file has another size than is listed; else empty.

@@ -28,7 +28,8 @@ void Destination::Flush() {
   if (std::ssize(held_) < bytes) {
     window_.resize(static_cast<size_t>(bytes));
     tensor_.arena->Read(Place(begin), window_.data(), bytes);
-    for (const Run& run : runs_) std::memcpy(window_.data() + (run.to - begin), held_.data() + run.at, static_cast<size_t>(run.bytes));
+    for (const Run& run : runs_)
+      std::memcpy(window_.data() + (run.to - begin), held_.data() + run.at, static_cast<size_t>(run.bytes));
     whole = window_.data();
   }
   tensor_.arena->Write(Place(begin), whole, bytes);

@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// Takes runs of bytes for one tensor, at rising places. On a device they are gathered in a window of 4 MiB of the tensor, which is
-/// read before it is written back if the runs leave gaps.
+/// Takes runs of bytes for one tensor, at rising places. On a device they are gathered in a window of 4 MiB of the
+/// tensor, which is read before it is written back if the runs leave gaps.
 class Destination {
  public:
   explicit Destination(const LocalTensor& tensor) : tensor_(tensor) {}

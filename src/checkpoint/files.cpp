@@ -83,7 +83,8 @@ void File::Reserve(int64_t bytes) const {
 }
 
 void File::BeginSync(int64_t offset, int64_t bytes) const {
-  ::sync_file_range(descriptor_.value(), offset, bytes, SYNC_FILE_RANGE_WRITE);  // a hint: what it cannot do, Sync does or reports
+  ::sync_file_range(descriptor_.value(), offset, bytes,
+                    SYNC_FILE_RANGE_WRITE);  // a hint: what it cannot do, Sync does or reports
 }
 
 void File::Sync() const {

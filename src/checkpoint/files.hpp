@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// What is read or written, and checked, at once: it stays in a core's own cache between the two, and is a multiple of what Crc32c is
-/// fastest on (48 KiB) and of a page.
+/// What is read or written, and checked, at once: it stays in a core's own cache between the two, and is a multiple of
+/// what Crc32c is fastest on (48 KiB) and of a page.
 constexpr int64_t kChunkBytes = 480 << 10;
 
 /// An open file descriptor, closed at the end of its life.

@@ -15,8 +15,8 @@
 #include "espalier/util/fault.hpp"
 
 // Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so
-// that memory stays small), and keeps what it needs. Bytes around the pieces and whole files without pieces are checked by
-// one rank each, so that together the ranks have checked every byte of the checkpoint.
+// that memory stays small), and keeps what it needs. Bytes around the pieces and whole files without pieces are checked
+// by one rank each, so that together the ranks have checked every byte of the checkpoint.
 namespace espalier {
 namespace {
 
@@ -139,7 +139,8 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   for (size_t n = 0; n < needs.size(); ++n) {
     const Need& need = needs[n];
     if (n + 1 < needs.size()) file.BeginRead(needs[n + 1].piece->offset, std::min(kAhead, needs[n + 1].piece->Bytes()));
-    const uint32_t crc = need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
+    const uint32_t crc =
+        need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
     if (crc != need.piece->crc)
       mistakes.push_back(
           fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",
@@ -156,8 +157,9 @@ std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& l
   for (const auto& [tensor, piece] : content.pieces) crcs.push_back(piece->crc);
   const uint32_t crc = ChecksumAround(file, content.extents, crcs);
   if (crc == listed.crc) return {};
-  return {fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}: damaged around its tensors, or of another checkpoint",
-                      file.path(), crc, listed.crc)};
+  return {
+      fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}: damaged around its tensors, or of another checkpoint",
+                  file.path(), crc, listed.crc)};
 }
 
 /// Appends what `check` returns or throws.
@@ -178,18 +180,21 @@ void ReadOwn(const Directory& dir, const Manifest& manifest, const std::vector<N
     const int index = needs[begin].piece->file;
     while (end < needs.size() && needs[end].piece->file == index) ++end;
     Collect(mistakes, [&] {
-      return ReadFile(dir, manifest.files[static_cast<size_t>(index)], std::span(needs).subspan(begin, end - begin), buffer);
+      return ReadFile(dir, manifest.files[static_cast<size_t>(index)], std::span(needs).subspan(begin, end - begin),
+                      buffer);
     });
   }
 }
 
 /// This rank's share of everything but the pieces.
-void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world, std::vector<std::string>& mistakes) {
+void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world,
+                 std::vector<std::string>& mistakes) {
   const std::vector<Content> contents = ContentsOf(manifest);
   for (size_t f = static_cast<size_t>(world.Rank()); f < contents.size(); f += static_cast<size_t>(world.Size()))
     Collect(mistakes, [&] { return CheckAround(dir, manifest.files[f], contents[f]); });
   if (world.Rank() == 0)
-    for (const std::string& stranger : FindStrangers(dir.path(), manifest)) mistakes.push_back(dir.path() + "/" + stranger);
+    for (const std::string& stranger : FindStrangers(dir.path(), manifest))
+      mistakes.push_back(dir.path() + "/" + stranger);
 }
 
 }  // namespace

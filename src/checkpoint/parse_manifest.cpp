@@ -13,8 +13,8 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostSteps = 2147483647;         // as run.steps
-constexpr int64_t kMostCount = int64_t{1} << 53;   // samples
+constexpr int64_t kMostSteps = 2147483647;        // as run.steps
+constexpr int64_t kMostCount = int64_t{1} << 53;  // samples
 constexpr int64_t kMostRanks = int64_t{1} << 24;
 constexpr int64_t kMostExtent = int64_t{1} << 40;  // of a dim
 constexpr int64_t kMostBytes = int64_t{1} << 58;   // of a tensor or file

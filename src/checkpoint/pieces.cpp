@@ -41,7 +41,8 @@ void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piec
   std::map<std::string_view, std::vector<Box>> boxes;
   for (const StateTensor& tensor : tensors) {
     const Shape& shape = shapes.emplace(tensor.StoredName(), tensor.StoredShape()).first->second;
-    CHECK(shape == tensor.StoredShape(), "{} is part of {} and of {}", tensor.name, ToString(tensor.StoredShape()), ToString(shape));
+    CHECK(shape == tensor.StoredShape(), "{} is part of {} and of {}", tensor.name, ToString(tensor.StoredShape()),
+          ToString(shape));
   }
   for (const Piece& piece : pieces) boxes[tensors[static_cast<size_t>(piece.tensor)].StoredName()].push_back(piece.box);
   for (const auto& [name, shape] : shapes) {

@@ -15,8 +15,8 @@ struct Piece {
 };
 
 /// Every piece of every tensor once, in the order of tensors, then of the mesh. Of the ranks that hold equal copies the
-/// one with the fewest bytes so far writes (the lowest rank if equal). CHECKs that pieces tile each stored tensor, that names
-/// differ and that tensors are fp32 of 1 to 8 dims and not partial.
+/// one with the fewest bytes so far writes (the lowest rank if equal). CHECKs that pieces tile each stored tensor, that
+/// names differ and that tensors are fp32 of 1 to 8 dims and not partial.
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
 }  // namespace espalier

@@ -35,7 +35,8 @@ std::string ReadHolder(int file) {
   const ssize_t n = ::pread(file, bytes.data(), bytes.size(), 0);
   std::string text(bytes.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
   text = text.substr(0, text.find('\n'));
-  std::replace_if(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
 }
 
@@ -43,7 +44,8 @@ std::string PathOf(const std::string& dir) { return dir + "/run.lock"; }
 
 /// The open file is still the one of that path. What cannot be looked at counts as still there.
 bool IsAt(const std::string& path, int file) {
-  struct stat open {}, there {};
+  struct stat open {
+  }, there{};
   if (::fstat(file, &open) != 0) return true;
   if (::lstat(path.c_str(), &there) != 0) return errno != ENOENT;
   return open.st_dev == there.st_dev && open.st_ino == there.st_ino;

@@ -29,12 +29,13 @@ int64_t WholeLines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; 
 
 std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
-  for (const Piece& piece : PlanPieces(tensors, mesh)) bytes[static_cast<size_t>(piece.writer)] += WholeLines(BytesOf(piece));
+  for (const Piece& piece : PlanPieces(tensors, mesh))
+    bytes[static_cast<size_t>(piece.writer)] += WholeLines(BytesOf(piece));
   return bytes;
 }
 
-Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
-             World& world, std::unique_ptr<World> writers)
+Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+             const Mesh& mesh, World& world, std::unique_ptr<World> writers)
     : options_(std::move(options)), tensors_(tensors), mesh_(mesh), world_(world), writers_(std::move(writers)) {
   Plan(local);
   const bool on_device = world_.Or(OnHost() ? 0 : 1) != 0;
@@ -58,7 +59,8 @@ void Saver::Plan(const std::vector<LocalTensor>& local) {
   Place();
 }
 
-/// In the order of the memory, so that what lies side by side is copied at once: large copies go past the caches, and are much faster.
+/// In the order of the memory, so that what lies side by side is copied at once: large copies go past the caches, and
+/// are much faster.
 void Saver::Place() {
   std::ranges::sort(pieces_, std::less<>(), [](const Staged& piece) { return piece.tensor.data; });
   for (Staged& piece : pieces_) {
@@ -108,7 +110,8 @@ std::vector<LocalTensor> Saver::Copy() const {
   return copies;
 }
 
-SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world, int64_t keep) const {
+SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world,
+                         int64_t keep) const {
   SaveOutcome outcome{metadata.step, false, {}, {}};
   try {
     outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);

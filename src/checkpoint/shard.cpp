@@ -25,8 +25,7 @@ int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name
   HDF5_CALL(H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER));
   const Hdf5Handle space = Dataspace(ExtentsOf(piece.box));
   Hdf5Handle dataset(
-      HDF5_CALL(H5Dcreate2(file, name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT)),
-      H5Dclose);
+      HDF5_CALL(H5Dcreate2(file, name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT)), H5Dclose);
   Shape start;
   for (const Range& r : piece.box) start.push_back(r.begin);
   WriteAttribute(dataset, "start", start);
@@ -50,7 +49,8 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
   return offsets;
 }
 
-/// Writes a piece and reads it back, chunk by chunk while it is in the processor's cache. Returns its checksum, which is that of the memory.
+/// Writes a piece and reads it back, chunk by chunk while it is in the processor's cache. Returns its checksum, which
+/// is that of the memory.
 uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, std::vector<char>& buffer) {
   const auto* data = static_cast<const char*>(piece.data);
   uint32_t crc = 0;
@@ -61,13 +61,15 @@ uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, st
     file.Write(data + at, bytes, offset + at);
     file.Read(buffer.data(), bytes, offset + at);
     if (Crc32c(buffer.data(), static_cast<size_t>(bytes), before) != crc)
-      throw UserError(ExitStatus::kData, fmt::format("{}: {} reads back otherwise than it was written", file.path(), piece.tensor));
+      throw UserError(ExitStatus::kData,
+                      fmt::format("{}: {} reads back otherwise than it was written", file.path(), piece.tensor));
   }
   return crc;
 }
 
 /// The data of all pieces, in rising order of their places; their checksums. The disk works while the rest is written.
-std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& pieces, const std::vector<int64_t>& offsets) {
+std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& pieces,
+                               const std::vector<int64_t>& offsets) {
   std::vector<char> buffer(static_cast<size_t>(kChunkBytes));
   std::vector<uint32_t> crcs;
   int64_t begun = 0;

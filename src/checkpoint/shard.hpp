@@ -33,8 +33,8 @@ struct ShardReport {
 /// "shard-00003.h5".
 std::string ShardName(int rank);
 
-/// Dataset of a tensor's n-th piece (from 0) in one shard: its name, then "name.2", "name.3", ... A shard has several where
-/// parts of a stored tensor are sharded apart.
+/// Dataset of a tensor's n-th piece (from 0) in one shard: its name, then "name.2", "name.3", ... A shard has several
+/// where parts of a stored tensor are sharded apart.
 std::string DatasetName(const std::string& tensor, int n);
 
 /// Makes `dir`/`name` with one contiguous dataset per piece, brings it to the disk, and reads it back against the

@@ -1,4 +1,5 @@
-// How two partial elements become one, on every device alike: added, or the larger kept, in fp32, rounded once at the end.
+// How two partial elements become one, on every device alike: added, or the larger kept, in fp32, rounded once at the
+// end.
 #pragma once
 
 #include "espalier/util/types.hpp"

@@ -23,7 +23,7 @@ struct Collective {
   Kind kind = Kind::kAllGather;
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
-  int64_t bytes = 0;  ///< of one member's piece: what it gives to a gather, what it gets from a reduction
+  int64_t bytes = 0;          ///< of one member's piece: what it gives to a gather, what it gets from a reduction
   Dtype dtype = Dtype::kF32;  ///< of a reduction, which is a sum
 };
 
@@ -33,9 +33,9 @@ struct Phase {
   std::vector<Message> receives;
   std::vector<Message> sends;
   std::optional<Collective> collective;  ///< in place of messages; from LowerNative only
-  std::vector<BoxCopy> own;      ///< pieces that stay on this rank; while the messages travel
-  std::vector<BoxCopy> unpacks;  ///< after all have arrived
-  std::vector<Join> joins;       ///< after all have arrived
+  std::vector<BoxCopy> own;              ///< pieces that stay on this rank; while the messages travel
+  std::vector<BoxCopy> unpacks;          ///< after all have arrived
+  std::vector<Join> joins;               ///< after all have arrived
 };
 
 struct Exchange {

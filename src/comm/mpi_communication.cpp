@@ -33,7 +33,9 @@ class Numbers {
  public:
   int Next(const Program& program, const Instruction& instruction) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
-    const int peer = op.kind == "send" ? static_cast<int>(op.attributes.Number("to")) : op.kind == "recv" ? static_cast<int>(op.attributes.Number("from")) : -1;
+    const int peer = op.kind == "send"   ? static_cast<int>(op.attributes.Number("to"))
+                     : op.kind == "recv" ? static_cast<int>(op.attributes.Number("from"))
+                                         : -1;
     return next_[{ChannelOf(program, instruction), instruction.lane, peer}]++;
   }
 
@@ -119,8 +121,9 @@ class Requests {
 /// The instructions of one lane in one step, one after the other.
 class LaneQueue {
  public:
-  /// Messages carry the number of their instruction and something of the step in their tags: order alone pairs them, since lanes run in
-  /// order on both sides, but a message of another instruction must not be taken for the one awaited.
+  /// Messages carry the number of their instruction and something of the step in their tags: order alone pairs them,
+  /// since lanes run in order on both sides, but a message of another instruction must not be taken for the one
+  /// awaited.
   LaneQueue(Lane lane, const std::vector<Task>& tasks, LaneCounts& counts, Requests requests, int step)
       : lane_(lane), tasks_(tasks), counts_(counts), requests_(std::move(requests)), step_(step) {}
 
@@ -159,7 +162,8 @@ class LaneQueue {
   void Open(const Task& task) {
     const Phase& phase = task.exchange.phases[phase_];
     for (const BoxCopy& copy : phase.packs) Run(copy);
-    requests_.Post(phase, static_cast<int>((int64_t{task.number} * kStepsApart + step_ % kStepsApart) % kTags), task.comm);
+    requests_.Post(phase, static_cast<int>((int64_t{task.number} * kStepsApart + step_ % kStepsApart) % kTags),
+                   task.comm);
     for (const BoxCopy& copy : phase.own) Run(copy);
   }
   static void Close(const Phase& phase) {
@@ -231,7 +235,8 @@ class MpiCommunication::Impl {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
       prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back(
-          {i.instruction, std::move(i.label), i.index, numbers.Next(program, *i.instruction), std::move(exchange), comm, i.before, i.after});
+          {i.instruction, std::move(i.label), i.index, numbers.Next(program, *i.instruction), std::move(exchange), comm,
+           i.before, i.after});
     }
     if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });
     return prepared;
@@ -348,8 +353,8 @@ class MpiCommunication::Impl {
     return pending ? Turn::kPending : Turn::kIdle;
   }
 
-  /// How far the compute lane must come to set a head free: 0 if one is free by now, kNever if none waits for it. The compute
-  /// lane moves meanwhile, so it is looked at once; the communication lanes are this thread's own.
+  /// How far the compute lane must come to set a head free: 0 if one is free by now, kNever if none waits for it. The
+  /// compute lane moves meanwhile, so it is looked at once; the communication lanes are this thread's own.
   int NeededOfCompute(const std::vector<LaneQueue>& queues) {
     const int reached = counts_->Count(Lane::kCompute);
     int needed = kNever;

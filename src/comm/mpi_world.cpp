@@ -175,7 +175,8 @@ MpiWorld::MpiWorld()
     : state_(StartMpi()), world_(DuplicateWorld(*state_)), exceptions_at_start_(std::uncaught_exceptions()) {}
 
 MpiWorld::~MpiWorld() {
-  if (std::uncaught_exceptions() > exceptions_at_start_) Fail("an exception leaves this rank while others may wait for it");
+  if (std::uncaught_exceptions() > exceptions_at_start_)
+    Fail("an exception leaves this rank while others may wait for it");
   world_.reset();
   MPI_Finalize();
 }

@@ -24,8 +24,8 @@ bool AreOneRun(const std::vector<Parcel>& parcels) {
   return true;
 }
 
-/// True if a slot for each member fits into the workspace that is planned for exchanging the pieces, on every member: its own
-/// piece once for each of the others, and theirs.
+/// True if a slot for each member fits into the workspace that is planned for exchanging the pieces, on every member:
+/// its own piece once for each of the others, and theirs.
 bool SlotsFit(const std::vector<int64_t>& sizes, int64_t slot) {
   const auto n = static_cast<int64_t>(sizes.size());
   int64_t all = 0;
@@ -145,7 +145,8 @@ class Lowering {
 
 }  // namespace
 
-std::optional<Exchange> LowerNative(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction) {
+std::optional<Exchange> LowerNative(const Program& program, const Coordinate& coordinate,
+                                    const CommInstruction& instruction) {
   const std::string& kind = program.graph->ops[static_cast<size_t>(instruction.instruction->op)].kind;
   const bool collective = kind == "all_gather" || kind == "reduce_scatter" || kind == "all_reduce";
   if (!collective || ChannelOf(program, *instruction.instruction).axes.Empty()) return std::nullopt;

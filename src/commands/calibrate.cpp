@@ -1,4 +1,5 @@
-// espalier calibrate: times every product of some decks on this machine's GPU and writes the quickest algorithm of each, for run.product_plans.
+// espalier calibrate: times every product of some decks on this machine's GPU and writes the quickest algorithm of
+// each, for run.product_plans.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -23,15 +24,16 @@ std::vector<ProductDemand> DemandsOf(const std::string& deck, const CalibrateOpt
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   std::vector<ProductDemand> demands;
   for (const auto& [rank, program] : plan.programs)
-    for (const ProductDemand& demand : ProductsOf(program, plan.training.mesh.CoordinateOf(rank))) demands.push_back(demand);
+    for (const ProductDemand& demand : ProductsOf(program, plan.training.mesh.CoordinateOf(rank)))
+      demands.push_back(demand);
   return demands;
 }
 
 void PrintMeasured(const ProductPlan& plan) {
   const ProductShape& s = plan.product.shape;
   const double operations = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
-  fmt::print("{:<60} {:>10.1f} us {:>8.1f} TFLOP/s, {:.3f} of the first choice's time\n", ToString(plan.product), plan.microseconds,
-             operations / plan.microseconds / 1e6, plan.microseconds / plan.first_microseconds);
+  fmt::print("{:<60} {:>10.1f} us {:>8.1f} TFLOP/s, {:.3f} of the first choice's time\n", ToString(plan.product),
+             plan.microseconds, operations / plan.microseconds / 1e6, plan.microseconds / plan.first_microseconds);
 }
 
 void WriteText(const std::string& path, const std::string& text) {

@@ -1,4 +1,5 @@
-// espalier check: parse, validate, print the effective deck with the origin of each value, and what it would run on here.
+// espalier check: parse, validate, print the effective deck with the origin of each value, and what it would run on
+// here.
 #include <fmt/format.h>
 
 #include "commands.hpp"

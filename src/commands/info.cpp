@@ -44,7 +44,8 @@ std::string GpusText(const CudaModule& module) try {
   std::string text;
   const std::vector<Gpu> gpus = module.Gpus();
   for (const Gpu& gpu : gpus)
-    text += fmt::format("{}GPU {}: {}, {}, {:.1f} GiB", kNextLine, gpu.index, gpu.name, gpu.bus_id, static_cast<double>(gpu.bytes) / (1 << 30));
+    text += fmt::format("{}GPU {}: {}, {}, {:.1f} GiB", kNextLine, gpu.index, gpu.name, gpu.bus_id,
+                        static_cast<double>(gpu.bytes) / (1 << 30));
   return gpus.empty() ? std::string(kNextLine) + "no GPU is visible" : text;
 } catch (const UserError& error) {
   return std::string(kNextLine) + error.what();

@@ -19,8 +19,9 @@ std::string Verify(const std::string& dir) {
     messages.insert(messages.end(), report.damage.begin(), report.damage.end());
     throw UserError(ExitStatus::kData, std::move(messages));
   }
-  return fmt::format("verified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n\n", report.bytes,
-                     report.seconds, static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
+  return fmt::format("verified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n\n",
+                     report.bytes, report.seconds,
+                     static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
 }
 
 /// The run removed or replaced it since its id was read.

@@ -51,7 +51,9 @@ std::string RangesText(const std::vector<int>& numbers) {
 
 /// What a checkpoint copies on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& c) {
-  return c.deck.checkpoint.asynchronous || c.deck.run.device == "cuda" ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh)) : 0;
+  return c.deck.checkpoint.asynchronous || c.deck.run.device == "cuda"
+             ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh))
+             : 0;
 }
 
 /// 8030261248 -> "8.03 billion".

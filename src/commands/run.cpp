@@ -1,5 +1,5 @@
-// espalier run: trains. The deck goes down the journey once (deck, data, compile, memory, state), then step by step. What the
-// steps below are made of is in run/.
+// espalier run: trains. The deck goes down the journey once (deck, data, compile, memory, state), then step by step.
+// What the steps below are made of is in run/.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -87,7 +87,8 @@ class Training {
       spdlog::info(
           "{}: the checkpoint is at step {}, the deck asks for {} step{}: nothing is done, and nothing was changed; "
           "for more training: run.steps=N above {}",
-          start_.checkpoints.front(), *start_.beyond, deck().run.steps, deck().run.steps == 1 ? "" : "s", *start_.beyond);
+          start_.checkpoints.front(), *start_.beyond, deck().run.steps, deck().run.steps == 1 ? "" : "s",
+          *start_.beyond);
     return static_cast<int>(ExitStatus::kDone);
   }
 
@@ -179,7 +180,8 @@ class Training {
   }
 
   void BeginLoading() {
-    const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential, checkpoints_->passed_over()};
+    const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential,
+                            checkpoints_->passed_over()};
     loader_.emplace(start_.data.training, order, programs_->layout(), step_);
   }
 
@@ -188,7 +190,8 @@ class Training {
   // begins when every rank has its batch: data that cannot be read ends the run after a step, with its state saved.
   void Train() {
     if (!Last() && AtBoundary().stop) checkpoints_->SaveUnlessThere(step_, losses_);
-    if (step_ > 0 && !stopped_ && (Last() || ValidatesAfter(step_))) Validate();  // the start before may not have come to it
+    if (step_ > 0 && !stopped_ && (Last() || ValidatesAfter(step_)))
+      Validate();  // the start before may not have come to it
     while (!Last() && !stopped_) {
       while (MayBegin()) BeginStep();
       StepRecord record = AwaitStep();
@@ -203,8 +206,8 @@ class Training {
       if (Last() || (!stopped_ && ValidatesAfter(step_))) Validate();
     }
   }
-  /// Weights may be finite and yet wrecked; a step that is left out is the first sign of it. So between it and the next finite one nothing
-  /// is saved, unless the run ends.
+  /// Weights may be finite and yet wrecked; a step that is left out is the first sign of it. So between it and the next
+  /// finite one nothing is saved, unless the run ends.
   void Save() {
     const bool end = Last() || stopped_;
     owed_ = skipped_ && !end;
@@ -230,11 +233,12 @@ class Training {
     if (read_to_ < NextStep() && world_.Or(NextIsUnread() ? 1 : 0) == 0) read_to_ = NextStep();
     return read_to_ >= NextStep();
   }
-  /// A save that the clock or a person asks for is put off while another is in flight: it would only make training wait. A save or
-  /// the end wait until every step that was begun is judged.
+  /// A save that the clock or a person asks for is put off while another is in flight: it would only make training
+  /// wait. A save or the end wait until every step that was begun is judged.
   Boundary AtBoundary() {
     const bool unread = NextIsUnread();
-    const double beside_ms = (ValidatesAfter(step_) ? slowest_validation_ms_ : 0) + static_cast<double>(under_way_.size()) * last_step_ms_;
+    const double beside_ms =
+        (ValidatesAfter(step_) ? slowest_validation_ms_ : 0) + static_cast<double>(under_way_.size()) * last_step_ms_;
     const std::string wish = ending_->Wish(beside_ms, checkpoints_->SlowestSaveMs());
     const Boundary mine{
         .save = checkpoints_->Wanted(), .stop = !wish.empty(), .saving = checkpoints_->Busy(), .unread = unread};
@@ -263,7 +267,9 @@ class Training {
       stopped_ = !Last();
     }
   }
-  bool ValidatesAfter(int64_t step) const { return evaluation_ && step > 0 && step % deck().data.validate_every_steps == 0; }
+  bool ValidatesAfter(int64_t step) const {
+    return evaluation_ && step > 0 && step % deck().data.validate_every_steps == 0;
+  }
   void Validate() {
     if (!evaluation_) return;
     const auto before = Clock::now();
@@ -337,12 +343,14 @@ class Training {
       if (losses_.size() > 100) losses_.erase(losses_.begin());
       return true;
     }
-    const std::string reason = fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm,
-                                           Quiet() ? FirstNonFinite(*programs_, world_) : FirstNonFiniteOfResults(*programs_));
+    const std::string reason =
+        fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm,
+                    Quiet() ? FirstNonFinite(*programs_, world_) : FirstNonFiniteOfResults(*programs_));
     if (verdict == Guard::Verdict::kSkip) return report_->Skipped(record.step, reason), true;
     report_->Step(record);
     ForgetStepsUnderWay();
-    if (verdict == Guard::Verdict::kRollBack && watch_->During(Activity::kSaving, [&] { return RollBack(reason); })) return false;
+    if (verdict == Guard::Verdict::kRollBack && watch_->During(Activity::kSaving, [&] { return RollBack(reason); }))
+      return false;
     checkpoints_->Finish();
     throw AgreedError(
         ExitStatus::kFault,
@@ -389,7 +397,8 @@ class Training {
                                          : ExitStatus::kDone;
     std::vector<int64_t> peaks;
     const int64_t outside = device_->OutsideBytes(programs_->arena().bytes(), checkpoints_->staging_bytes());
-    for (const std::string& peak : world_.Gather(std::to_string(programs_->arena().HighWater()))) peaks.push_back(std::stoll(peak));
+    for (const std::string& peak : world_.Gather(std::to_string(programs_->arena().HighWater())))
+      peaks.push_back(std::stoll(peak));
     report_->End(status, peaks, world_.Max(outside));
     world_.Barrier();  // a heartbeat that is gone then says that its rank has ended in order
     watch_.reset();
@@ -415,7 +424,7 @@ class Training {
   World& world_;
   MpiWorld* mpi_;
   Start start_;
-  LoadedDeck asked_;  ///< the deck before its device was chosen
+  LoadedDeck asked_;    ///< the deck before its device was chosen
   std::string faults_;  ///< made on purpose, in words
   Threads threads_;
   std::unique_ptr<Device> device_;
@@ -433,16 +442,16 @@ class Training {
   std::vector<double> losses_;
   double slowest_validation_ms_ = 0;
   double save_wait_ms_ = 0;  ///< training waited for saves since the last step was reported
-  int64_t first_ = 0;  ///< the step that this start went on from
-  int64_t step_ = 0;   ///< the last one that was awaited
+  int64_t first_ = 0;        ///< the step that this start went on from
+  int64_t step_ = 0;         ///< the last one that was awaited
   std::deque<StepUnderWay> under_way_;
   Clock::time_point last_end_;  ///< of a step
   double last_step_ms_ = 0;
   int64_t read_to_ = 0;  ///< every rank has the batches of the steps up to this one
-  bool held_ = false;  ///< a save or the end waits for the steps under way
+  bool held_ = false;    ///< a save or the end waits for the steps under way
   bool stopped_ = false;
-  bool skipped_ = false;  ///< the guard left the last step out
-  bool owed_ = false;     ///< a checkpoint is due, or was after a step left out
+  bool skipped_ = false;               ///< the guard left the last step out
+  bool owed_ = false;                  ///< a checkpoint is due, or was after a step left out
   std::optional<AgreedError> failed_;  ///< ends the run when its state is saved
 };
 

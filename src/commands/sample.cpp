@@ -1,5 +1,5 @@
-// espalier sample: continues a text by a trained model, on one process. The same pipeline as training, without backward; each new
-// token is one forward over the last seq_len tokens.
+// espalier sample: continues a text by a trained model, on one process. The same pipeline as training, without
+// backward; each new token is one forward over the last seq_len tokens.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -76,7 +76,8 @@ class Sampler {
     std::vector<float> row(static_cast<size_t>(Vocab()));
     for (int64_t v = 0; v < Vocab(); ++v) {
       const int64_t at = (used - 1) * Vocab() + v;
-      row[static_cast<size_t>(v)] = logits.dtype == Dtype::kBf16 ? ToFloat(logits.As<Bf16>()[at]) : logits.As<float>()[at];
+      row[static_cast<size_t>(v)] =
+          logits.dtype == Dtype::kBf16 ? ToFloat(logits.As<Bf16>()[at]) : logits.As<float>()[at];
     }
     return row;
   }

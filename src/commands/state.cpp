@@ -111,10 +111,12 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
       InThreads(count, [&](size_t i) {
         const Box& box = slabs[begin + i].box;
         buffers[i].assign(static_cast<size_t>(Volume(ExtentsOf(box))), 0.0f);
-        if (state.name.starts_with(kParameters)) FillSlab(compilation, ParameterOf(compilation, state.name), box, buffers[i].data());
+        if (state.name.starts_with(kParameters))
+          FillSlab(compilation, ParameterOf(compilation, state.name), box, buffers[i].data());
       });
       for (size_t i = 0; i < count; ++i)
-        executor.arena().Write(state.tensor.As<float>() + slabs[begin + i].first, buffers[i].data(), std::ssize(buffers[i]) * int64_t{sizeof(float)});
+        executor.arena().Write(state.tensor.As<float>() + slabs[begin + i].first, buffers[i].data(),
+                               std::ssize(buffers[i]) * int64_t{sizeof(float)});
     }
   }
 }

@@ -166,7 +166,8 @@ class Assembler {
       MeantSection(setting.name);
       return Refuse(setting.place, setting.shown, fmt::format("must be a section, [{}]", setting.name));
     }
-    if (++unknown_ > kMostGuesses) return Refuse(setting.place, setting.shown, setting.section ? "unknown section" : "unknown key");
+    if (++unknown_ > kMostGuesses)
+      return Refuse(setting.place, setting.shown, setting.section ? "unknown section" : "unknown key");
     if (setting.section) {
       const std::string nearest = Nearest(setting.name, sections);
       MeantSection(nearest);
@@ -245,7 +246,8 @@ class Assembler {
     return label_;
   }
 
-  /// Of more unknown names than that the rest is refused without a guess at what was meant: guesses take time, and a file with so many is no deck.
+  /// Of more unknown names than that the rest is refused without a guess at what was meant: guesses take time, and a
+  /// file with so many is no deck.
   static constexpr int kMostGuesses = 100;
 
   std::string label_;

@@ -48,7 +48,8 @@ std::string KvHeadsDivideHeads(const Deck& deck) {
 std::string Gpt2HasNoGroups(const Deck& deck) {
   const auto& m = deck.model;
   if (m.family != "gpt2" || m.kv_heads == m.heads) return "";
-  return fmt::format("has no grouped heads: model.kv_heads must be model.heads = {}, not {} (leave it out)", m.heads, m.kv_heads);
+  return fmt::format("has no grouped heads: model.kv_heads must be model.heads = {}, not {} (leave it out)", m.heads,
+                     m.kv_heads);
 }
 
 std::string TextNeedsBytes(const Deck& deck) {
@@ -82,8 +83,8 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
                      deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
 }
 
-/// tp cuts attention into whole heads; kv heads are cut or, if they are fewer, replicated. Feed-forward width, vocabulary and sequence may
-/// be cut into unequal pieces.
+/// tp cuts attention into whole heads; kv heads are cut or, if they are fewer, replicated. Feed-forward width,
+/// vocabulary and sequence may be cut into unequal pieces.
 std::string TensorParallelDivides(const Deck& deck) {
   const auto& m = deck.model;
   const auto meets_kv_heads = [&](int64_t tp) { return m.kv_heads % tp == 0 || tp % m.kv_heads == 0; };
@@ -91,8 +92,10 @@ std::string TensorParallelDivides(const Deck& deck) {
   if (m.heads % tp == 0 && meets_kv_heads(tp)) return "";
   std::vector<int64_t> allowed = Divisors(m.heads);
   std::erase_if(allowed, [&](int64_t t) { return !meets_kv_heads(t); });
-  if (m.heads % tp != 0) return fmt::format("must divide model.heads = {} (allowed: {})", m.heads, ListNumbers(allowed));
-  return fmt::format("must divide model.kv_heads = {} or be a multiple of it (allowed: {})", m.kv_heads, ListNumbers(allowed));
+  if (m.heads % tp != 0)
+    return fmt::format("must divide model.heads = {} (allowed: {})", m.heads, ListNumbers(allowed));
+  return fmt::format("must divide model.kv_heads = {} or be a multiple of it (allowed: {})", m.kv_heads,
+                     ListNumbers(allowed));
 }
 
 /// Zigzag order gives every cp rank two chunks of equal size.
@@ -114,12 +117,16 @@ std::string AllToAllHasHeads(const Deck& deck) {
   std::erase_if(good, [&](int64_t d) { return d % p.tp != 0; });
   for (int64_t& d : good) d /= p.tp;
   if (good.empty()) good = {1};
-  return fmt::format("for parallel.context = \"all_to_all\", cp * tp = {} * {} = {} must divide model.heads = {} and model.kv_heads = {} "
-                     "(allowed: {}; or parallel.context = \"ring\" or \"all_gather\")",
-                     p.cp, p.tp, unit, m.heads, m.kv_heads, ListNumbers(good));
+  return fmt::format(
+      "for parallel.context = \"all_to_all\", cp * tp = {} * {} = {} must divide model.heads = {} and model.kv_heads = "
+      "{} "
+      "(allowed: {}; or parallel.context = \"ring\" or \"all_gather\")",
+      p.cp, p.tp, unit, m.heads, m.kv_heads, ListNumbers(good));
 }
 
-std::string ChunksSuitTheSchedule(const Deck& deck) { return WhyNotChunks(deck.pipeline.schedule, deck.pipeline.chunks); }
+std::string ChunksSuitTheSchedule(const Deck& deck) {
+  return WhyNotChunks(deck.pipeline.schedule, deck.pipeline.chunks);
+}
 
 /// While dp_shard is open there may be fewer microbatches than this counts, never more.
 std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
@@ -132,17 +139,20 @@ std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
         "makes at most {} microbatches of batch.micro * dp_replicate = {} sequences, but pipeline.schedule = \"{}\" "
         "with parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
         microbatches, unit, deck.pipeline.schedule, p.pp, least, OpenUnit(deck), least);
-  return fmt::format("makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
-                     "(allowed: multiples of {} from {})",
-                     microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, Product({least, unit}));
+  return fmt::format(
+      "makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
+      "(allowed: multiples of {} from {})",
+      microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, Product({least, unit}));
 }
 
 std::string EveryChunkHasALayer(const Deck& deck) {
   const int64_t chunks = deck.parallel.pp * deck.pipeline.chunks;
   if (chunks <= deck.model.layers) return "";
-  return fmt::format("needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {} (allowed: {} layers or "
-                     "more, or pp * pipeline.chunks up to {})",
-                     deck.parallel.pp, deck.pipeline.chunks, chunks, deck.model.layers, chunks, deck.model.layers);
+  return fmt::format(
+      "needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {} (allowed: {} layers "
+      "or "
+      "more, or pp * pipeline.chunks up to {})",
+      deck.parallel.pp, deck.pipeline.chunks, chunks, deck.model.layers, chunks, deck.model.layers);
 }
 
 std::string SplitFits(const Deck& deck) {

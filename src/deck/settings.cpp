@@ -121,7 +121,8 @@ std::string Shorten(std::string text) {
   return text.substr(0, end) + "...";
 }
 
-/// Lists and tables are printed here: the library, which counts their columns first, takes unsigned numbers of negative logarithms (toml++ 3.3.0).
+/// Lists and tables are printed here: the library, which counts their columns first, takes unsigned numbers of negative
+/// logarithms (toml++ 3.3.0).
 void Print(const toml::node& node, std::ostringstream& text) {
   const auto flags = toml::format_flags::none;
   const auto separate = [&](const char* bracket, bool first) {

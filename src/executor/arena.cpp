@@ -38,7 +38,9 @@ HostArena::HostArena(int64_t bytes) : Arena(bytes), mapped_(RoundUp(std::max(byt
 
 HostArena::~HostArena() { munmap(base_, static_cast<size_t>(mapped_)); }
 
-void HostArena::Read(const void* from, void* to, int64_t bytes) const { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+void HostArena::Read(const void* from, void* to, int64_t bytes) const {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 void HostArena::Write(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
 
 std::byte* Arena::At(int64_t offset, int64_t bytes) const {

@@ -25,7 +25,9 @@ class CpuDevice final : public Device {
   DeviceKind Kind() const override { return DeviceKind::kCpu; }
   std::string Describe() const override { return fmt::format("cpu, bf16 products by {}", CpuBf16Method()); }
   std::string Conditions() const override { return fmt::format("{} {} {}", CpuBf16Method(), Processor(), threads_); }
-  int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override { return PeakResidentMemory() - arena_bytes - staging_bytes; }
+  int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override {
+    return PeakResidentMemory() - arena_bytes - staging_bytes;
+  }
 
   PeakRate Peak(Dtype compute) const override { return MeasureCpuPeak(compute, threads_); }
 
@@ -36,8 +38,10 @@ class CpuDevice final : public Device {
   void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override {
     communication_ = std::make_unique<MpiCommunication>(world, mesh, channels);
   }
-  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) override {
-    return std::make_unique<CpuExecutor>(program, coordinate, arena, communication_.get(), FindCpuKernel, std::move(abort));
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+                                         Executor::Abort abort) override {
+    return std::make_unique<CpuExecutor>(program, coordinate, arena, communication_.get(), FindCpuKernel,
+                                         std::move(abort));
   }
 
  private:

@@ -24,10 +24,11 @@ void Spoil(const std::vector<Tensor>& tensors) {
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
-                         KernelFinder find_kernel, Abort abort)
+CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+                         Communication* communication, KernelFinder find_kernel, Abort abort)
     : Executor(program, coordinate, arena, find_kernel, std::move(abort)), communication_(communication) {
-  CHECK(exchanges_.empty() || communication != nullptr, "the program communicates, but there is nothing to communicate with");
+  CHECK(exchanges_.empty() || communication != nullptr,
+        "the program communicates, but there is nothing to communicate with");
   AddClocks();
   if (!exchanges_.empty()) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
@@ -50,7 +51,9 @@ void CpuExecutor::TimeNextStep() {
   timed_ = true;
 }
 
-void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) { arena_.Write(arena_.At(place.offset, bytes), data, bytes); }
+void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
+  arena_.Write(arena_.At(place.offset, bytes), data, bytes);
+}
 
 void CpuExecutor::Begin() {
   times_ = {};

@@ -28,9 +28,11 @@ fs::path FindModule() {
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   for (const fs::path& path : {folder / kName, folder / ".." / "lib" / kName})
     if (fs::exists(path)) return path;
-  Refuse(fmt::format("this build has no {0}: it is neither in {1} nor in {1}/../lib (nvcc, cuBLASLt, cuDNN and NCCL are needed to build it: "
-                     "meson setup -Dcuda=enabled says what is missing)",
-                     kName, folder.string()));
+  Refuse(
+      fmt::format("this build has no {0}: it is neither in {1} nor in {1}/../lib (nvcc, cuBLASLt, cuDNN and NCCL are "
+                  "needed to build it: "
+                  "meson setup -Dcuda=enabled says what is missing)",
+                  kName, folder.string()));
 }
 
 CudaModule& Load() {

@@ -18,7 +18,8 @@ int64_t EndOf(const Instruction& instruction) {
 
 }  // namespace
 
-Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel, Abort abort)
+Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel,
+                   Abort abort)
     : program_(program), coordinate_(coordinate), arena_(arena), abort_(std::move(abort)) {
   CHECK(program.arena_bytes <= arena.bytes(), "a program of {} bytes in an arena of {}", program.arena_bytes,
         arena.bytes());
@@ -45,7 +46,9 @@ Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& 
     if (counts[lane] > 0) ends_.push_back({static_cast<Lane>(lane), counts[lane]});
 }
 
-const Op& Executor::OpOf(int instruction) const { return program_.graph->ops[static_cast<size_t>(InstructionAt(instruction).op)]; }
+const Op& Executor::OpOf(int instruction) const {
+  return program_.graph->ops[static_cast<size_t>(InstructionAt(instruction).op)];
+}
 
 Tensor Executor::Resolve(const Operand& operand) const {
   const Type& type = program_.graph->values[static_cast<size_t>(operand.value)].type;

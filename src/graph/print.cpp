@@ -32,14 +32,15 @@ std::string OpText(const Graph& graph, const Op& op) {
   for (int id : op.outputs) types.push_back(ToString(graph.values[id].type) + LayoutText(graph.values[id]));
   return fmt::format("{}{}{}({}){} @ {} layer {} chunk {}{}{}{}\n", fmt::join(Names(graph, op.outputs), ", "),
                      op.outputs.empty() ? "" : " = ", op.kind, fmt::join(Names(graph, op.inputs), ", "),
-                     AttributesText(op.attributes), Name(op.role), op.layer, ChunkText(op.chunk), op.cheap ? " cheap" : "",
-                     types.empty() ? "" : " : ", fmt::join(types, ", "));
+                     AttributesText(op.attributes), Name(op.role), op.layer, ChunkText(op.chunk),
+                     op.cheap ? " cheap" : "", types.empty() ? "" : " : ", fmt::join(types, ", "));
 }
 
 /// Reads one line; every mistake names the line.
 class LineReader {
  public:
-  LineReader(Graph& graph, std::string_view line, int number) : graph_(graph), rest_(line), line_(line), number_(number) {}
+  LineReader(Graph& graph, std::string_view line, int number)
+      : graph_(graph), rest_(line), line_(line), number_(number) {}
 
   void Read() {
     if (Take("value ")) return ReadValue();
@@ -130,7 +131,8 @@ class LineReader {
       } else {
         const std::string word = Word();
         double number = 0;
-        if (std::from_chars(word.data(), word.data() + word.size(), number).ec != std::errc{}) Fail("expected a number");
+        if (std::from_chars(word.data(), word.data() + word.size(), number).ec != std::errc{})
+          Fail("expected a number");
         attributes.numbers[name] = number;
       }
       Take(" ");

@@ -81,7 +81,8 @@ class TypeReader {
     while (!Take("}")) {
       const auto axis = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis a) {
         const std::string_view name = Name(a);
-        return rest_.starts_with(name) && rest_.size() > name.size() && (rest_[name.size()] == ',' || rest_[name.size()] == '}');
+        return rest_.starts_with(name) && rest_.size() > name.size() &&
+               (rest_[name.size()] == ',' || rest_[name.size()] == '}');
       });
       CHECK(axis != kAxes.end(), "type '{}': unknown axis at '{}'", text_, rest_);
       Take(Name(*axis));
@@ -140,8 +141,7 @@ Box LocalBox(const Type& type, const Mesh& mesh, const Coordinate& coordinate) {
   Box box;
   for (size_t d = 0; d < type.shape.size(); ++d) {
     Range range{0, type.shape[d]};
-    for (Axis a : type.placements.dims[d])
-      range = PieceOf(range, mesh.Degree(a), coordinate[static_cast<size_t>(a)]);
+    for (Axis a : type.placements.dims[d]) range = PieceOf(range, mesh.Degree(a), coordinate[static_cast<size_t>(a)]);
     box.push_back(range);
   }
   return box;

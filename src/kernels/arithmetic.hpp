@@ -1,5 +1,6 @@
-// Arithmetic that backends share: on the host and, under nvcc, on the device. V is a number or a vector of the host's lanes; the
-// order of operations is part of each formula. (The cpu's GELU and softmax choose branches per lane, so they are forms of their own.)
+// Arithmetic that backends share: on the host and, under nvcc, on the device. V is a number or a vector of the host's
+// lanes; the order of operations is part of each formula. (The cpu's GELU and softmax choose branches per lane, so they
+// are forms of their own.)
 #pragma once
 
 #include <cmath>
@@ -20,16 +21,20 @@ struct GateAndUp {
 
 /// silu(g) u, with s = sigmoid(g).
 template <typename V>
-ESPALIER_HOST_DEVICE inline V SwigluOf(V g, V u, V s) { return g * s * u; }
+ESPALIER_HOST_DEVICE inline V SwigluOf(V g, V u, V s) {
+  return g * s * u;
+}
 
 /// dg = dy u s (1 + g (1 - s)), du = dy g s.
 template <typename V>
-ESPALIER_HOST_DEVICE inline GateAndUp<V> SwigluGradOf(V g, V u, V dy, V s) { return {dy * u * s * (1.0f + g * (1.0f - s)), dy * g * s}; }
+ESPALIER_HOST_DEVICE inline GateAndUp<V> SwigluGradOf(V g, V u, V dy, V s) {
+  return {dy * u * s * (1.0f + g * (1.0f - s)), dy * g * s};
+}
 
 ESPALIER_HOST_DEVICE inline float SigmoidOf(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
-/// GELU's gate sigmoid(2 u) and its derivative by x, 2 u = 2 sqrt(2 / pi) (x + 0.044715 x^3): t = exp(-|2 u|) gives both without
-/// cancellation. Beyond 12 it is 0 in fp32; the cube stays finite within.
+/// GELU's gate sigmoid(2 u) and its derivative by x, 2 u = 2 sqrt(2 / pi) (x + 0.044715 x^3): t = exp(-|2 u|) gives
+/// both without cancellation. Beyond 12 it is 0 in fp32; the cube stays finite within.
 struct GeluGate {
   float sigmoid, slope;
 };
@@ -38,13 +43,15 @@ ESPALIER_HOST_DEVICE inline GeluGate GeluGateOf(float x) {
   const float low = x < -kFar ? -kFar : x, z = low > kFar ? kFar : low;
   const float squared = z * z, exponent = kTwoScale * z * (1.0f + kCubic * squared);
   const float t = std::exp(exponent < 0.0f ? exponent : -exponent), inverse = 1.0f / (1.0f + t);
-  return {exponent < 0.0f ? t * inverse : inverse, t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
+  return {exponent < 0.0f ? t * inverse : inverse,
+          t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
 }
 
 /// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.
 ESPALIER_HOST_DEVICE inline float RopeFrequency(double theta, int64_t head_dim, int64_t i) {
   const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-  return 1.0f / static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
+  return 1.0f /
+         static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
 }
 
 template <typename V>
@@ -54,7 +61,9 @@ struct Rotated {
 
 /// A pair turned by the angle of cosine c and sine s.
 template <typename V>
-ESPALIER_HOST_DEVICE inline Rotated<V> RotatedOf(V x0, V x1, V c, V s) { return {x0 * c - x1 * s, x1 * c + x0 * s}; }
+ESPALIER_HOST_DEVICE inline Rotated<V> RotatedOf(V x0, V x1, V c, V s) {
+  return {x0 * c - x1 * s, x1 * c + x0 * s};
+}
 
 /// What a counted token loses: log(sum) + max - target.
 ESPALIER_HOST_DEVICE inline double TokenLossOf(float largest, float sum, float target) {
@@ -106,7 +115,8 @@ template <typename V>
 struct AdamwState {
   V master, exp_avg, exp_avg_sq;
 };
-/// One element's update (Loshchilov and Hutter 2019, algorithm 2, as torch.optim.AdamW); `root` is the square root of V.
+/// One element's update (Loshchilov and Hutter 2019, algorithm 2, as torch.optim.AdamW); `root` is the square root of
+/// V.
 template <typename V, typename Root>
 ESPALIER_HOST_DEVICE inline AdamwState<V> AdamwOf(const AdamwFactors& f, AdamwState<V> s, V gradient, Root root) {
   const V g = gradient * f.scale, m = s.exp_avg + f.lerp1 * (g - s.exp_avg);

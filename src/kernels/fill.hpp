@@ -1,5 +1,5 @@
-// What a piece holds where it has nothing to add to a sum, or nothing to set against a maximum. Shared by the backends: bit patterns,
-// no arithmetic.
+// What a piece holds where it has nothing to add to a sum, or nothing to set against a maximum. Shared by the backends:
+// bit patterns, no arithmetic.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// How the cuda kernels cut long sums into parts that lie in the planned workspace: read by the ops' formulas and by the kernels. Cuts
-// depend on extents alone, so an order of addition does, too.
+// How the cuda kernels cut long sums into parts that lie in the planned workspace: read by the ops' formulas and by the
+// kernels. Cuts depend on extents alone, so an order of addition does, too.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,15 @@
 
 namespace espalier {
 
-constexpr int64_t PartsOfSize(int64_t n, int64_t size, int64_t most) { return std::clamp<int64_t>((n + size - 1) / size, 1, most); }
+constexpr int64_t PartsOfSize(int64_t n, int64_t size, int64_t most) {
+  return std::clamp<int64_t>((n + size - 1) / size, 1, most);
+}
 
 /// Parts of sums over rows, one of each column: enough blocks for a GPU, few enough that adding them up is nothing.
 constexpr int64_t ColumnSumParts(int64_t rows) { return PartsOfSize(rows, 64, 64); }
-constexpr int64_t ColumnSumBytes(int64_t sums, int64_t rows, int64_t columns) { return sums * ColumnSumParts(rows) * columns * 4; }
+constexpr int64_t ColumnSumBytes(int64_t sums, int64_t rows, int64_t columns) {
+  return sums * ColumnSumParts(rows) * columns * 4;
+}
 
 /// Parts of a sum of squares, in fp64: small, since most tensors are, and their sums come one after the other.
 constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 4096, 1024); }

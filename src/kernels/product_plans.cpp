@@ -17,7 +17,9 @@ using Json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
 
 [[noreturn]] void Refuse(const std::string& source, const std::string& what) {
-  throw UserError(ExitStatus::kData, fmt::format("{}: {}; make it anew by `espalier calibrate`, or set run.product_plans = \"\"", source, what));
+  throw UserError(
+      ExitStatus::kData,
+      fmt::format("{}: {}; make it anew by `espalier calibrate`, or set run.product_plans = \"\"", source, what));
 }
 
 Dtype DtypeOf(const Json& json) {
@@ -29,17 +31,28 @@ Dtype DtypeOf(const Json& json) {
 
 Json ToJson(const ProductPlan& plan) {
   const auto& [shape, input, output, accumulate, bias] = plan.product;
-  return {{"m", shape.m}, {"n", shape.n}, {"k", shape.k},
-          {"a_strides", {shape.a_row, shape.a_column}}, {"b_strides", {shape.b_row, shape.b_column}}, {"c_stride", shape.c_row},
-          {"input", Name(input)}, {"output", Name(output)}, {"epilogue", accumulate ? "accumulate" : bias ? "bias" : "none"},
-          {"algorithm", plan.algorithm}, {"workspace_bytes", plan.workspace_bytes},
-          {"microseconds", plan.microseconds}, {"first_microseconds", plan.first_microseconds}};
+  return {{"m", shape.m},
+          {"n", shape.n},
+          {"k", shape.k},
+          {"a_strides", {shape.a_row, shape.a_column}},
+          {"b_strides", {shape.b_row, shape.b_column}},
+          {"c_stride", shape.c_row},
+          {"input", Name(input)},
+          {"output", Name(output)},
+          {"epilogue", accumulate ? "accumulate"
+                       : bias     ? "bias"
+                                  : "none"},
+          {"algorithm", plan.algorithm},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"microseconds", plan.microseconds},
+          {"first_microseconds", plan.first_microseconds}};
 }
 
 ProductPlan PlanOf(const Json& json) {
   ProductPlan plan;
   const Json &a = json.at("a_strides"), &b = json.at("b_strides");
-  plan.product.shape = {json.at("m"), json.at("n"), json.at("k"), a.at(0), a.at(1), b.at(0), b.at(1), json.at("c_stride")};
+  plan.product.shape = {json.at("m"), json.at("n"), json.at("k"), a.at(0),
+                        a.at(1),      b.at(0),      b.at(1),      json.at("c_stride")};
   plan.product.input = DtypeOf(json.at("input"));
   plan.product.output = DtypeOf(json.at("output"));
   const std::string epilogue = json.at("epilogue");
@@ -60,8 +73,9 @@ ProductPlan PlanOf(const Json& json) {
 
 std::string ToString(const Product& p) {
   const ProductShape& s = p.shape;
-  return fmt::format("{} x {} x {}, {} -> {}{}{}{}{}", s.m, s.n, s.k, Name(p.input), Name(p.output), s.a_column == 1 ? "" : ", a transposed",
-                     s.b_column == 1 ? "" : ", b transposed", p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
+  return fmt::format("{} x {} x {}, {} -> {}{}{}{}{}", s.m, s.n, s.k, Name(p.input), Name(p.output),
+                     s.a_column == 1 ? "" : ", a transposed", s.b_column == 1 ? "" : ", b transposed",
+                     p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
 }
 
 const ProductPlan* ProductPlans::Find(const Product& product) const {
@@ -70,7 +84,8 @@ const ProductPlan* ProductPlans::Find(const Product& product) const {
 }
 
 std::string ToText(const ProductPlans& plans) {
-  Json json = {{"espalier_product_plans", kFormat}, {"gpu", plans.gpu}, {"library", plans.library}, {"products", Json::array()}};
+  Json json = {
+      {"espalier_product_plans", kFormat}, {"gpu", plans.gpu}, {"library", plans.library}, {"products", Json::array()}};
   for (const ProductPlan& plan : plans.plans) json["products"].push_back(ToJson(plan));
   return json.dump(1) + "\n";
 }
@@ -97,7 +112,8 @@ ProductPlans ReadProductPlans(const std::string& path) {
   return ParseProductPlans(text.str(), path);
 }
 
-void CheckMadeFor(const ProductPlans& plans, std::string_view gpu, std::string_view library, const std::string& source) {
+void CheckMadeFor(const ProductPlans& plans, std::string_view gpu, std::string_view library,
+                  const std::string& source) {
   if (plans.gpu != gpu) Refuse(source, fmt::format("made on {}, this is {}", plans.gpu, gpu));
   if (plans.library != library) Refuse(source, fmt::format("made with {}, this is {}", plans.library, library));
 }
@@ -111,7 +127,8 @@ std::string ToHex(std::span<const std::byte> bytes) {
 std::vector<std::byte> FromHex(std::string_view digits) {
   CHECK(digits.size() % 2 == 0, "{} hexadecimal digits are no whole bytes", digits.size());
   std::vector<std::byte> bytes;
-  for (size_t i = 0; i < digits.size(); i += 2) bytes.push_back(static_cast<std::byte>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16)));
+  for (size_t i = 0; i < digits.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16)));
   return bytes;
 }
 

@@ -12,7 +12,9 @@ namespace espalier {
 
 /// Data of an input or output that a call may leave out; nullptr if it does.
 template <typename T>
-T* DataOrNull(std::span<const Tensor> tensors, size_t i) { return i < tensors.size() ? tensors[i].As<T>() : nullptr; }
+T* DataOrNull(std::span<const Tensor> tensors, size_t i) {
+  return i < tensors.size() ? tensors[i].As<T>() : nullptr;
+}
 
 /// Product of all extents but the last; 1 for a scalar.
 inline int64_t RowsOf(const Tensor& x) {
@@ -27,7 +29,8 @@ inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape
 /// Global index of the first element along dim `d`; 0 where none is stated.
 inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
 
-/// CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of it too, or the output f32. By its letters a spec is tokens times a weight as stored ("bsX,XY->bsY") or transposed
+/// CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of it too, or the output f32.
+/// By its letters a spec is tokens times a weight as stored ("bsX,XY->bsY") or transposed
 /// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order.
 inline Product ProductOf(const KernelCall& call) {
   const Tensor& a = call.inputs[0];
@@ -50,9 +53,12 @@ inline Product ProductOf(const KernelCall& call) {
   CHECK(depth == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   const Tensor& c = call.outputs[0];
   CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
-  CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul {}: {} by {} into {}", spec, Name(a.dtype), Name(b.dtype), Name(c.dtype));
-  CHECK(!call.accumulate || (c.dtype == Dtype::kF32 && !bias), "matmul {}: only f32 accumulates, and without a bias", spec);
-  CHECK(!bias || (call.inputs[2].dtype == a.dtype && call.inputs[2].dtype == c.dtype), "matmul {}: a bias of {}", spec, Name(call.inputs[2].dtype));
+  CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul {}: {} by {} into {}", spec,
+        Name(a.dtype), Name(b.dtype), Name(c.dtype));
+  CHECK(!call.accumulate || (c.dtype == Dtype::kF32 && !bias), "matmul {}: only f32 accumulates, and without a bias",
+        spec);
+  CHECK(!bias || (call.inputs[2].dtype == a.dtype && call.inputs[2].dtype == c.dtype), "matmul {}: a bias of {}", spec,
+        Name(call.inputs[2].dtype));
   return {p, a.dtype, c.dtype, call.accumulate, bias};
 }
 
@@ -64,8 +70,8 @@ struct SequencePiece {
   int64_t PositionOf(int64_t row) const { return ZigzagPosition(start + row, length, cp); }
 };
 
-/// The piece of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; where keys travel in a ring,
-/// `hop` says from how many members away these have come.
+/// The piece of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; where keys travel
+/// in a ring, `hop` says from how many members away these have come.
 inline SequencePiece SequenceOf(const KernelCall& call, const Tensor& x, int64_t hop) {
   SequencePiece piece{StartOf(x, 1), 0, static_cast<int64_t>(call.attributes->NumberOr("cp", 1))};
   if (piece.cp == 1) return piece;
@@ -93,8 +99,15 @@ inline AttentionShape AttentionOf(const KernelCall& call) {
   CHECK(q.shape.size() == 3 && k.shape.size() == 3 && q.shape[2] % e == 0 && k.shape[2] % e == 0,
         "attention: {} and {} do not hold heads of {}", ToString(q.shape), ToString(k.shape), e);
   const auto hop = static_cast<int64_t>(call.attributes->NumberOr("hop", 0));
-  AttentionShape a{q.shape[0], q.shape[1], k.shape[1], q.shape[2] / e, k.shape[2] / e, e,
-                   call.attributes->NumberOr("causal", 1) != 0, SequenceOf(call, q, 0), SequenceOf(call, k, hop)};
+  AttentionShape a{q.shape[0],
+                   q.shape[1],
+                   k.shape[1],
+                   q.shape[2] / e,
+                   k.shape[2] / e,
+                   e,
+                   call.attributes->NumberOr("causal", 1) != 0,
+                   SequenceOf(call, q, 0),
+                   SequenceOf(call, k, hop)};
   CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
         a.kv_heads);
   return a;
@@ -104,7 +117,8 @@ inline AttentionShape AttentionOf(const KernelCall& call) {
 inline AttentionShape MergedAttentionOf(const KernelCall& call) {
   const Tensor& o = call.inputs[0];
   const Tensor& lse = call.inputs[1];
-  CHECK(o.shape.size() == 3 && lse.shape.size() == 3 && lse.shape[2] == o.shape[1] && (lse.shape[1] == 0) == (o.shape[2] == 0),
+  CHECK(o.shape.size() == 3 && lse.shape.size() == 3 && lse.shape[2] == o.shape[1] &&
+            (lse.shape[1] == 0) == (o.shape[2] == 0),
         "attention_merge: {} and {} do not belong together", ToString(o.shape), ToString(lse.shape));
   const int64_t heads = lse.shape[1], e = heads == 0 ? 0 : o.shape[2] / heads;
   return {o.shape[0], o.shape[1], 0, heads, heads, e, false, {}, {}};

@@ -7,7 +7,8 @@
 namespace espalier {
 
 std::string_view Name(Axis axis) {
-  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "kv_replicate"};
+  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard",
+                                                               "cp", "tp",           "kv_replicate"};
   return kNames[static_cast<size_t>(axis)];
 }
 
@@ -88,7 +89,8 @@ std::vector<std::pair<std::string_view, int>> Mesh::DeckDegrees() const {
 
 std::string Mesh::ToString() const {
   std::string text;
-  for (const auto& [name, degree] : DeckDegrees()) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
+  for (const auto& [name, degree] : DeckDegrees())
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
   return text;
 }
 

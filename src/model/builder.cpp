@@ -7,8 +7,8 @@
 namespace espalier {
 
 int Builder::MicrobatchInput(const std::string& name, Shape shape, std::string layout) {
-  return model_.graph.AddValue({name, MakeType(Dtype::kI32, std::move(shape)), ValueKind::kInput, Frequency::kMicrobatch,
-                                Chunk(), -1, std::move(layout)});
+  return model_.graph.AddValue({name, MakeType(Dtype::kI32, std::move(shape)), ValueKind::kInput,
+                                Frequency::kMicrobatch, Chunk(), -1, std::move(layout)});
 }
 
 int Builder::StepInput(const std::string& name, Shape shape, std::string layout) {
@@ -51,12 +51,13 @@ int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, s
   const bool everywhere = std::all_of(inputs.begin(), inputs.end(), [&](int i) {
     return model_.graph.values[static_cast<size_t>(i)].chunk == kAllChunks;
   });
-  Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, everywhere ? kAllChunks : Chunk()};
+  Op op{
+      std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, everywhere ? kAllChunks : Chunk()};
   const std::vector<Type> types = Define(kind).infer(ContextOf(model_.graph, op));
   CHECK(types.size() == names.size(), "{} makes {} values, {} are named", kind, types.size(), names.size());
   for (size_t i = 0; i < types.size(); ++i)
-    op.outputs.push_back(model_.graph.AddValue({std::move(names[i]), types[i], ValueKind::kActivation, op.frequency(),
-                                                op.chunk, -1, i == 0 ? layout : ""}));
+    op.outputs.push_back(model_.graph.AddValue(
+        {std::move(names[i]), types[i], ValueKind::kActivation, op.frequency(), op.chunk, -1, i == 0 ? layout : ""}));
   const int first = op.outputs.at(0);
   model_.graph.AddOp(std::move(op));
   return first;

@@ -30,11 +30,13 @@ class Builder {
            std::string layout = "");
   /// The same in role P: it needs step values only.
   int Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
-  /// How every family ends: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and their count.
+  /// How every family ends: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and
+  /// their count.
   void Loss(int logits, Purpose purpose);
-  /// Marks the op that makes `value` as cheap and returns `value`. Selective recompute makes cheap values again in backward. Cheap is what
-  /// takes much memory for its work: norms, activations, and what attention reads (q, k and v with their positions); never attention
-  /// itself, nor the products before an activation or back to the residual stream.
+  /// Marks the op that makes `value` as cheap and returns `value`. Selective recompute makes cheap values again in
+  /// backward. Cheap is what takes much memory for its work: norms, activations, and what attention reads (q, k and v
+  /// with their positions); never attention itself, nor the products before an activation or back to the residual
+  /// stream.
   int Cheap(int value);
   Model Finish() { return std::move(model_); }
 

@@ -1,6 +1,6 @@
-// GPT-2 as Hugging Face's GPT2LMHeadModel without dropout: learned positions, LayerNorm before each half of a layer, attention with
-// as many key heads as query heads, GELU, biases everywhere, tied or untied head. Names and [in, out] layouts of the weights are
-// Hugging Face's; q, k and v are parts of one stored c_attn, each sharded by its own heads.
+// GPT-2 as Hugging Face's GPT2LMHeadModel without dropout: learned positions, LayerNorm before each half of a layer,
+// attention with as many key heads as query heads, GELU, biases everywhere, tied or untied head. Names and [in, out]
+// layouts of the weights are Hugging Face's; q, k and v are parts of one stored c_attn, each sharded by its own heads.
 //
 //   x = wte(ids) + wpe(positions);  per layer:  x += c_proj(attention(c_attn(n))), n = ln_1(x)
 //                                               x += c_proj(gelu(c_fc(n))),        n = ln_2(x)
@@ -39,7 +39,9 @@ class Gpt2 {
   int Product(int x, int w, const std::string& name, const char* out = "") {
     return b_.Emit("matmul", {x, w}, {name + ".product"}, {{}, {{"spec", "bsk,kn->bsn"}}}, out);
   }
-  int Biased(int product, int bias, const std::string& name) { return b_.Emit("add_bias", {product, bias}, {name + ".out"}); }
+  int Biased(int product, int bias, const std::string& name) {
+    return b_.Emit("add_bias", {product, bias}, {name + ".out"});
+  }
   /// From the residual stream to what tp cuts by `to`.
   int Widen(int x, const std::string& name, int64_t width, const std::string& to) {
     const int w = b_.Parameter(name + ".weight", {m_.dim, width}, "embed," + to, normal_);
@@ -61,7 +63,8 @@ class Gpt2 {
   int Norm(int x, const std::string& name) {
     const int w = b_.Parameter(name + ".weight", {m_.dim}, "embed", kOnes);
     const int bias = b_.Parameter(name + ".bias", {m_.dim}, "embed", kZeros);
-    return b_.Cheap(b_.Emit("layer_norm", {x, w, bias}, {name + ".out", name + ".mean", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}}));
+    return b_.Cheap(b_.Emit("layer_norm", {x, w, bias}, {name + ".out", name + ".mean", name + ".rstd"},
+                            {{{"eps", m_.norm_eps}}, {}}));
   }
 
   int Embed() {
@@ -69,7 +72,8 @@ class Gpt2 {
     const int positions = b_.StepInput("positions", {m_.seq_len}, "seq");
     const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
     embedding_ = b_.Parameter("transformer.wte.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-    const int x = b_.Emit("embedding", {ids, embedding_}, {"transformer.wte.out"}, {{{"vocab", double(m_.vocab)}}, {}}, kStream);
+    const int x =
+        b_.Emit("embedding", {ids, embedding_}, {"transformer.wte.out"}, {{{"vocab", double(m_.vocab)}}, {}}, kStream);
     const int table = b_.Parameter("transformer.wpe.weight", {m_.seq_len, m_.dim}, "position,embed", normal_);
     return b_.Emit("position_embedding", {x, positions, table}, {"transformer.wpe.out"},
                    {{{"positions", double(m_.seq_len)}}, {}}, kStream);
@@ -83,7 +87,8 @@ class Gpt2 {
   }
 
   int Attention(int n, const std::string& at) {
-    const int q = Third(n, at + "c_attn", "q", 0), k = Third(n, at + "c_attn", "k", 1), v = Third(n, at + "c_attn", "v", 2);
+    const int q = Third(n, at + "c_attn", "q", 0), k = Third(n, at + "c_attn", "k", 1),
+              v = Third(n, at + "c_attn", "v", 2);
     const int o = b_.Emit("attention", {q, k, v}, {at + "out", at + "lse"},
                           {{{"head_dim", double(m_.dim / m_.heads)}, {"causal", 1}}, {}});
     return Narrow(o, at + "c_proj", m_.dim, "heads");
@@ -97,8 +102,8 @@ class Gpt2 {
   void Head(int x) {
     b_.Layer(static_cast<int>(m_.layers) + 1);
     x = Norm(x, "transformer.ln_f");
-    const int w = m_.tie_embeddings ? embedding_
-                                    : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
+    const int w =
+        m_.tie_embeddings ? embedding_ : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     b_.Loss(b_.Emit("matmul", {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"), purpose_);
   }
 

@@ -48,7 +48,8 @@ class Llama {
                              {{{"theta", m_.rope_theta}, {"head_dim", double(m_.dim / m_.heads)}}, {}});
     const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
     embedding_ = b_.Parameter("model.embed_tokens.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-    return b_.Emit("embedding", {ids, embedding_}, {"model.embed_tokens.out"}, {{{"vocab", double(m_.vocab)}}, {}}, kStream);
+    return b_.Emit("embedding", {ids, embedding_}, {"model.embed_tokens.out"}, {{{"vocab", double(m_.vocab)}}, {}},
+                   kStream);
   }
 
   int Layer(int x, int l) {
@@ -86,8 +87,8 @@ class Llama {
   void Head(int x) {
     b_.Layer(static_cast<int>(m_.layers) + 1);
     x = Norm(x, "model.norm");
-    const int w = m_.tie_embeddings ? embedding_
-                                    : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
+    const int w =
+        m_.tie_embeddings ? embedding_ : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     b_.Loss(b_.Emit("matmul", {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"), purpose_);
   }
 

@@ -29,7 +29,8 @@ Split SplitLayers(const Deck& deck, int chunks) {
   std::vector<int64_t> layers = deck.pipeline.split;
   if (layers.empty()) layers = Balance(deck.model, chunks);
   CHECK(static_cast<int>(layers.size()) == chunks, "split into {} chunks, expected {}", layers.size(), chunks);
-  CHECK(std::accumulate(layers.begin(), layers.end(), int64_t{0}) == deck.model.layers, "split does not sum to the layers");
+  CHECK(std::accumulate(layers.begin(), layers.end(), int64_t{0}) == deck.model.layers,
+        "split does not sum to the layers");
   Split split{{0}, chunks};
   for (int c = 0; c < chunks; ++c)
     split.chunk_of_layer.insert(split.chunk_of_layer.end(), static_cast<size_t>(layers[static_cast<size_t>(c)]), c);

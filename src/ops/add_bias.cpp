@@ -1,5 +1,5 @@
-// A vector added to every token. The sum is not linear in the tokens alone, so a product that is partial over tp is joined before
-// its bias is added: once, not once per rank.
+// A vector added to every token. The sum is not linear in the tokens alone, so a product that is partial over tp is
+// joined before its bias is added: once, not once per rank.
 #include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -24,12 +24,19 @@ int64_t BackwardWorkspace(const LocalOp& c) {
 }  // namespace
 
 OpDefinition AddBias() {
-  return {.kind = "add_bias", .summary = "a vector added to every token", .letters = ForwardLetters,
-          .infer = ForwardInfer, .gradient = Gradient, .in_place = {{0, 0}}};
+  return {.kind = "add_bias",
+          .summary = "a vector added to every token",
+          .letters = ForwardLetters,
+          .infer = ForwardInfer,
+          .gradient = Gradient,
+          .in_place = {{0, 0}}};
 }
 OpDefinition BiasGrad() {
-  return {.kind = "bias_grad", .summary = "adjoint of add_bias in its bias: the sum over tokens",
-          .letters = BackwardLetters, .infer = BackwardInfer, .cuda_workspace = BackwardWorkspace};
+  return {.kind = "bias_grad",
+          .summary = "adjoint of add_bias in its bias: the sum over tokens",
+          .letters = BackwardLetters,
+          .infer = BackwardInfer,
+          .cuda_workspace = BackwardWorkspace};
 }
 
 }  // namespace espalier

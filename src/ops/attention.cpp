@@ -1,11 +1,12 @@
-// Causal attention with grouped heads (Vaswani et al. 2017, eq. 1; blocks as in Dao 2023). q is [b, s, heads e], k and v are
-// [b, t, kv_heads e]; the letter h stands for heads in all of them, since tp cuts both into equal numbers of groups, and H for the fewer
-// kv heads, which ranks along kv_replicate share: there the adjoints of k and v are partial sums. The log of the softmax denominators is
-// kept, so that backward recomputes probabilities block by block.
+// Causal attention with grouped heads (Vaswani et al. 2017, eq. 1; blocks as in Dao 2023). q is [b, s, heads e], k and
+// v are [b, t, kv_heads e]; the letter h stands for heads in all of them, since tp cuts both into equal numbers of
+// groups, and H for the fewer kv heads, which ranks along kv_replicate share: there the adjoints of k and v are partial
+// sums. The log of the softmax denominators is kept, so that backward recomputes probabilities block by block.
 //
-// Under context parallelism (src/passes/context_parallel.cpp) attributes `cp` and `length` say that rows lie in zigzag order, and
-// queries may be cut. With `hop` the keys are cut like the queries, and are those of the member that many places before: one block
-// of a ring (Liu et al. 2023), whose fp32 results are parts of a softmax, or of a sum of gradients.
+// Under context parallelism (src/passes/context_parallel.cpp) attributes `cp` and `length` say that rows lie in zigzag
+// order, and queries may be cut. With `hop` the keys are cut like the queries, and are those of the member that many
+// places before: one block of a ring (Liu et al. 2023), whose fp32 results are parts of a softmax, or of a sum of
+// gradients.
 #include <algorithm>
 
 #include "espalier/ops/fused_attention.hpp"
@@ -37,17 +38,19 @@ void Gradient(GradientBuilder& g) {
          g.ForwardAttributes(), {0, 1, 2});
 }
 /// Two products over the visible half of the score matrix; zigzag order leaves half of each block of a ring visible.
-double ForwardFlops(const LocalOp& c) {
-  return 2.0 * double(Volume(c.inputs[0])) * double(c.inputs[1][1]);
-}
+double ForwardFlops(const LocalOp& c) { return 2.0 * double(Volume(c.inputs[0])) * double(c.inputs[1][1]); }
 
 /// The rows of `rank` of cp.
 AttentionRows RowsOfRank(const LocalOp& c, int64_t rank) {
   const Attributes& attributes = c.op.attributes;
-  const auto number = [&](const char* name, double otherwise) { return static_cast<int64_t>(attributes.NumberOr(name, otherwise)); };
-  const int64_t cp = number("cp", 1), length = number("length", 0), hop = number("hop", 0), queries = c.inputs[0][1], keys = c.inputs[1][1];
+  const auto number = [&](const char* name, double otherwise) {
+    return static_cast<int64_t>(attributes.NumberOr(name, otherwise));
+  };
+  const int64_t cp = number("cp", 1), length = number("length", 0), hop = number("hop", 0), queries = c.inputs[0][1],
+                keys = c.inputs[1][1];
   const auto start = [&](int64_t rows, int64_t of) { return cp == 1 || rows == length ? 0 : of * rows; };
-  return {cp, length, start(queries, rank), queries, start(keys, (rank + cp - hop) % cp), keys, number("causal", 1) != 0};
+  return {
+      cp, length, start(queries, rank), queries, start(keys, (rank + cp - hop) % cp), keys, number("causal", 1) != 0};
 }
 
 AttentionInBlocks OnRank(const LocalOp& c, int64_t rank) {
@@ -57,7 +60,8 @@ AttentionInBlocks OnRank(const LocalOp& c, int64_t rank) {
   return {{q[0], q[1], k[1], q[2] / e, k[2] / e, e}, AttentionBlocksOf(RowsOfRank(c, rank)), c.dtype, results};
 }
 
-/// What cuDNN's attention may use, if it takes this call, on the rank that needs most: all run one program. Our own kernels use nothing.
+/// What cuDNN's attention may use, if it takes this call, on the rank that needs most: all run one program. Our own
+/// kernels use nothing.
 template <int64_t (*kBytes)(const AttentionInBlocks&)>
 int64_t CudaWorkspace(const LocalOp& c) {
   int64_t most = 0;
@@ -90,16 +94,28 @@ std::vector<Type> MergeInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Attention() {
-  return {.kind = "attention", .summary = "causal attention with grouped heads", .letters = ForwardLetters,
-          .infer = ForwardInfer, .gradient = Gradient, .flops = ForwardFlops, .cuda_workspace = CudaWorkspace<AttentionBytes>};
+  return {.kind = "attention",
+          .summary = "causal attention with grouped heads",
+          .letters = ForwardLetters,
+          .infer = ForwardInfer,
+          .gradient = Gradient,
+          .flops = ForwardFlops,
+          .cuda_workspace = CudaWorkspace<AttentionBytes>};
 }
 OpDefinition AttentionGrad() {
-  return {.kind = "attention_grad", .summary = "adjoint of attention in q, k and v", .letters = BackwardLetters,
-          .infer = BackwardInfer, .flops = BackwardFlops, .cuda_workspace = CudaWorkspace<AttentionGradBytes>};
+  return {.kind = "attention_grad",
+          .summary = "adjoint of attention in q, k and v",
+          .letters = BackwardLetters,
+          .infer = BackwardInfer,
+          .flops = BackwardFlops,
+          .cuda_workspace = CudaWorkspace<AttentionGradBytes>};
 }
 OpDefinition AttentionMerge() {
-  return {.kind = "attention_merge", .summary = "two parts of one softmax, each over keys of its own, as one",
-          .letters = MergeLetters, .infer = MergeInfer, .in_place = {{0, 0}}};
+  return {.kind = "attention_merge",
+          .summary = "two parts of one softmax, each over keys of its own, as one",
+          .letters = MergeLetters,
+          .infer = MergeInfer,
+          .in_place = {{0, 0}}};
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Ops that move pieces between ranks, or cut one out of a whole. `reshard` is all that passes above `lower` see; the others
-// are what it lowers to. Their outputs' placements are stated, not inferred: that is what they are for. Not so `ring_shift`, which
-// leaves placements as they are: what a member holds under them is then another member's piece.
+// Ops that move pieces between ranks, or cut one out of a whole. `reshard` is all that passes above `lower` see; the
+// others are what it lowers to. Their outputs' placements are stated, not inferred: that is what they are for. Not so
+// `ring_shift`, which leaves placements as they are: what a member holds under them is then another member's piece.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -48,8 +48,11 @@ std::vector<OpDefinition> CommunicationOps() {
       Moving("reduce_scatter", "partial values joined, each member keeping its piece"),
       Moving("all_reduce", "partial values joined on every member"),
       Moving("all_to_all", "a group turns pieces of one dim into pieces of another"),
-      {.kind = "ring_shift", .summary = "each member's pieces passed on to the next member of its group", .letters = PassedOn,
-       .infer = EachType, .jointly_linear = true},
+      {.kind = "ring_shift",
+       .summary = "each member's pieces passed on to the next member of its group",
+       .letters = PassedOn,
+       .infer = EachType,
+       .jointly_linear = true},
       Moving("gather_stages", "scalars of every stage, known to all stages"),
       {.kind = "send", .summary = "values for another stage", .letters = SendLetters, .infer = Nothing},
       {.kind = "recv", .summary = "values from another stage", .letters = SendLetters, .infer = Nothing},
@@ -57,8 +60,8 @@ std::vector<OpDefinition> CommunicationOps() {
 }
 
 bool IsReshard(std::string_view kind) {
-  constexpr std::string_view kKinds[] = {"reshard", "slice", "pad", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-                                         "gather_stages", "send", "recv"};
+  constexpr std::string_view kKinds[] = {"reshard",    "slice",      "pad",           "all_gather", "reduce_scatter",
+                                         "all_reduce", "all_to_all", "gather_stages", "send",       "recv"};
   for (std::string_view k : kKinds)
     if (k == kind) return true;
   return false;

@@ -1,8 +1,10 @@
-// Softmax cross-entropy in three steps, so that a sharded vocabulary needs three small reductions and never a gathered logit:
+// Softmax cross-entropy in three steps, so that a sharded vocabulary needs three small reductions and never a gathered
+// logit:
 //   max_v x            (joined by max)
 //   sum_v exp(x - max), x_target   (joined by sum)
 //   loss = sum over tokens of log(sum) + max - x_target
-// Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not counted.
+// Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not
+// counted.
 #include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -38,16 +40,27 @@ OpDefinition LogitsMax() {
   return {.kind = "logits_max", .summary = "largest logit of each token", .letters = MaxLetters, .infer = MaxInfer};
 }
 OpDefinition LogitsSum() {
-  return {.kind = "logits_sum", .summary = "sum of exponentials and the target's logit of each token",
-          .letters = SumLetters, .infer = SumInfer, .gradient = SumGradient};
+  return {.kind = "logits_sum",
+          .summary = "sum of exponentials and the target's logit of each token",
+          .letters = SumLetters,
+          .infer = SumInfer,
+          .gradient = SumGradient};
 }
 OpDefinition TokenLoss() {
-  return {.kind = "token_loss", .summary = "sum of token losses, and number of tokens counted", .letters = LossLetters,
-          .infer = LossInfer, .gradient = LossGradient, .cuda_workspace = LossWorkspace, .accumulates = true};
+  return {.kind = "token_loss",
+          .summary = "sum of token losses, and number of tokens counted",
+          .letters = LossLetters,
+          .infer = LossInfer,
+          .gradient = LossGradient,
+          .cuda_workspace = LossWorkspace,
+          .accumulates = true};
 }
 OpDefinition CrossEntropyGrad() {
-  return {.kind = "cross_entropy_grad", .summary = "adjoint of the summed loss in the logits", .letters = GradLetters,
-          .infer = GradInfer, .in_place = {{0, 0}}};
+  return {.kind = "cross_entropy_grad",
+          .summary = "adjoint of the summed loss in the logits",
+          .letters = GradLetters,
+          .infer = GradInfer,
+          .in_place = {{0, 0}}};
 }
 
 }  // namespace espalier

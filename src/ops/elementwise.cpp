@@ -18,9 +18,7 @@ std::vector<Type> SameType(const OpContext& c) {
 void AddGradient(GradientBuilder& g) {
   for (int i = 0; i < 2; ++i) g.Pass(i, g.Adjoint(0));
 }
-void SwigluGradient(GradientBuilder& g) {
-  g.Emit("swiglu_grad", {g.Input(0), g.Input(1), g.Adjoint(0)}, {}, {0, 1});
-}
+void SwigluGradient(GradientBuilder& g) { g.Emit("swiglu_grad", {g.Input(0), g.Input(1), g.Adjoint(0)}, {}, {0, 1}); }
 
 std::vector<Type> CastInfer(const OpContext& c) {
   const std::string& to = c.op.attributes.Text("to");
@@ -31,23 +29,41 @@ std::vector<Type> CastInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Add() {
-  return {.kind = "add", .summary = "sum of its inputs, in their order", .letters = SameLetters, .infer = SameType,
-          .gradient = AddGradient, .in_place = {{0, 0}}, .jointly_linear = true};
+  return {.kind = "add",
+          .summary = "sum of its inputs, in their order",
+          .letters = SameLetters,
+          .infer = SameType,
+          .gradient = AddGradient,
+          .in_place = {{0, 0}},
+          .jointly_linear = true};
 }
 OpDefinition Swiglu() {
-  return {.kind = "swiglu", .summary = "silu(gate) times up", .letters = SameLetters, .infer = SameType,
+  return {.kind = "swiglu",
+          .summary = "silu(gate) times up",
+          .letters = SameLetters,
+          .infer = SameType,
           .gradient = SwigluGradient};
 }
 OpDefinition SwigluGrad() {
-  return {.kind = "swiglu_grad", .summary = "adjoint of swiglu in gate and up", .letters = SameLetters,
-          .infer = SameType, .in_place = {{0, 2}}};
+  return {.kind = "swiglu_grad",
+          .summary = "adjoint of swiglu in gate and up",
+          .letters = SameLetters,
+          .infer = SameType,
+          .in_place = {{0, 2}}};
 }
 OpDefinition Accumulate() {
-  return {.kind = "accumulate", .summary = "adds a microbatch's values to an accumulator", .letters = SameLetters, .infer = SameType,
+  return {.kind = "accumulate",
+          .summary = "adds a microbatch's values to an accumulator",
+          .letters = SameLetters,
+          .infer = SameType,
           .accumulates = true};
 }
 OpDefinition Cast() {
-  return {.kind = "cast", .summary = "another element type", .letters = SameLetters, .infer = CastInfer, .linear_inputs = 1};
+  return {.kind = "cast",
+          .summary = "another element type",
+          .letters = SameLetters,
+          .infer = CastInfer,
+          .linear_inputs = 1};
 }
 
 }  // namespace espalier

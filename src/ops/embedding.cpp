@@ -1,5 +1,5 @@
-// Rows of a table by token id, and the gradient that adds rows back. A sharded vocabulary gives partial sums: ids of other
-// ranks' rows yield zeros.
+// Rows of a table by token id, and the gradient that adds rows back. A sharded vocabulary gives partial sums: ids of
+// other ranks' rows yield zeros.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -23,12 +23,17 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Embedding() {
-  return {.kind = "embedding", .summary = "rows of a table by token id", .letters = ForwardLetters,
-          .infer = ForwardInfer, .gradient = Gradient};
+  return {.kind = "embedding",
+          .summary = "rows of a table by token id",
+          .letters = ForwardLetters,
+          .infer = ForwardInfer,
+          .gradient = Gradient};
 }
 OpDefinition EmbeddingGrad() {
-  return {.kind = "embedding_grad", .summary = "adjoint of embedding: rows added up by token id",
-          .letters = BackwardLetters, .infer = BackwardInfer};
+  return {.kind = "embedding_grad",
+          .summary = "adjoint of embedding: rows added up by token id",
+          .letters = BackwardLetters,
+          .infer = BackwardInfer};
 }
 
 }  // namespace espalier

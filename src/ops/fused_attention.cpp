@@ -59,7 +59,8 @@ AttentionSizes AttentionInBlocks::SizesOf(const AttentionBlock& block) const {
 }
 
 bool AttentionInBlocks::IsOneCall() const {
-  return blocks.size() == 1 && blocks[0].queries == whole.queries && blocks[0].keys == whole.keys && results == Dtype::kBf16;
+  return blocks.size() == 1 && blocks[0].queries == whole.queries && blocks[0].keys == whole.keys &&
+         results == Dtype::kBf16;
 }
 
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major) {
@@ -80,25 +81,33 @@ int64_t FusedAttentionBytes(const AttentionSizes& x) { return kOwnBytes + x.batc
 int64_t FusedAttentionGradBytes(const AttentionSizes& x) {
   const AttentionPart part = PartOfBackward(x);
   const int64_t in_parts = part.batch * part.kv_heads * (ScoreBytes(x) + SumBytes(x));
-  const int64_t at_once = x.batch * x.kv_heads * SumBytes(x);  // not deterministic: nothing is cut, no scores are stored
+  const int64_t at_once =
+      x.batch * x.kv_heads * SumBytes(x);  // not deterministic: nothing is cut, no scores are stored
   return kOwnBytes + std::max(in_parts, at_once);
 }
 
 ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {
   if (call.IsOneCall()) return {};
-  const int64_t rows = call.whole.batch * MostRows(call, &AttentionBlock::queries), heads = call.whole.heads, e = call.whole.head_dim;
+  const int64_t rows = call.whole.batch * MostRows(call, &AttentionBlock::queries), heads = call.whole.heads,
+                e = call.whole.head_dim;
   return {Aligned(rows * heads * e * 2), Aligned(rows * heads * 4), SumsOf(call, call.whole.queries * heads)};
 }
 
 BackwardScratch BackwardScratchOf(const AttentionInBlocks& call) {
   if (call.IsOneCall()) return {};
   const AttentionSizes& x = call.whole;
-  const int64_t queries = x.batch * MostRows(call, &AttentionBlock::queries), keys = x.batch * MostRows(call, &AttentionBlock::keys);
+  const int64_t queries = x.batch * MostRows(call, &AttentionBlock::queries),
+                keys = x.batch * MostRows(call, &AttentionBlock::keys);
   const int64_t key_part = Aligned(keys * x.kv_heads * x.head_dim * 2), key_sums = SumsOf(call, x.keys * x.kv_heads);
-  return {Aligned(queries * x.heads * x.head_dim * 2), key_part, key_part, Aligned(queries * x.heads * 4), SumsOf(call, x.queries * x.heads), key_sums, key_sums};
+  return {Aligned(queries * x.heads * x.head_dim * 2), key_part, key_part, Aligned(queries * x.heads * 4),
+          SumsOf(call, x.queries * x.heads),           key_sums, key_sums};
 }
 
-int64_t AttentionBytes(const AttentionInBlocks& call) { return ForwardScratchOf(call).Bytes() + MostOfLibrary(call, FusedAttentionBytes); }
-int64_t AttentionGradBytes(const AttentionInBlocks& call) { return BackwardScratchOf(call).Bytes() + MostOfLibrary(call, FusedAttentionGradBytes); }
+int64_t AttentionBytes(const AttentionInBlocks& call) {
+  return ForwardScratchOf(call).Bytes() + MostOfLibrary(call, FusedAttentionBytes);
+}
+int64_t AttentionGradBytes(const AttentionInBlocks& call) {
+  return BackwardScratchOf(call).Bytes() + MostOfLibrary(call, FusedAttentionGradBytes);
+}
 
 }  // namespace espalier

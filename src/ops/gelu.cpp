@@ -17,11 +17,19 @@ void Gradient(GradientBuilder& g) { g.Emit("gelu_grad", {g.Input(0), g.Adjoint(0
 }  // namespace
 
 OpDefinition Gelu() {
-  return {.kind = "gelu", .summary = "Gaussian error linear unit, tanh form", .letters = SameLetters, .infer = SameType,
-          .gradient = Gradient, .in_place = {{0, 0}}};
+  return {.kind = "gelu",
+          .summary = "Gaussian error linear unit, tanh form",
+          .letters = SameLetters,
+          .infer = SameType,
+          .gradient = Gradient,
+          .in_place = {{0, 0}}};
 }
 OpDefinition GeluGrad() {
-  return {.kind = "gelu_grad", .summary = "adjoint of gelu", .letters = SameLetters, .infer = SameType, .in_place = {{0, 1}}};
+  return {.kind = "gelu_grad",
+          .summary = "adjoint of gelu",
+          .letters = SameLetters,
+          .infer = SameType,
+          .in_place = {{0, 1}}};
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and weight
-// gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are made together. An addend is
-// as rms_norm's.
+// LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and
+// weight gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are
+// made together. An addend is as rms_norm's.
 #include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -40,16 +40,26 @@ int64_t WeightGradWorkspace(const LocalOp& c) {
 }  // namespace
 
 OpDefinition LayerNorm() {
-  return {.kind = "layer_norm", .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
-          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient, .in_place = {{3, 3}, {3, 0}}};
+  return {.kind = "layer_norm",
+          .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
+          .letters = ForwardLetters,
+          .infer = ForwardInfer,
+          .gradient = Gradient,
+          .in_place = {{3, 3}, {3, 0}}};
 }
 OpDefinition LayerNormGrad() {
-  return {.kind = "layer_norm_grad", .summary = "adjoint of layer_norm in its input", .letters = InputGradLetters,
-          .infer = InputGradInfer, .in_place = {{0, 5}}};
+  return {.kind = "layer_norm_grad",
+          .summary = "adjoint of layer_norm in its input",
+          .letters = InputGradLetters,
+          .infer = InputGradInfer,
+          .in_place = {{0, 5}}};
 }
 OpDefinition LayerNormWeightGrad() {
-  return {.kind = "layer_norm_weight_grad", .summary = "adjoint of layer_norm in its weight and bias",
-          .letters = WeightGradLetters, .infer = WeightGradInfer, .cuda_workspace = WeightGradWorkspace};
+  return {.kind = "layer_norm_weight_grad",
+          .summary = "adjoint of layer_norm in its weight and bias",
+          .letters = WeightGradLetters,
+          .infer = WeightGradInfer,
+          .cuda_workspace = WeightGradWorkspace};
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Products of activations and weights. One op, and three letterings for each way to store a weight: y = x W^T, dx = dy W,
-// dW = dy^T x for [out, in] ("bsk,nk->bsn": Llama's), y = x W, dx = dy W^T, dW = x^T dy for [in, out] ("bsk,kn->bsn": GPT-2's).
-// A third input, which the pass `fuse` brings, is a bias that is added to every row.
+// Products of activations and weights. One op, and three letterings for each way to store a weight: y = x W^T, dx = dy
+// W, dW = dy^T x for [out, in] ("bsk,nk->bsn": Llama's), y = x W, dx = dy W^T, dW = x^T dy for [in, out]
+// ("bsk,kn->bsn": GPT-2's). A third input, which the pass `fuse` brings, is a bias that is added to every row.
 #include <algorithm>
 #include <map>
 
@@ -31,7 +31,8 @@ std::vector<Type> Infer(const OpContext& c) {
   const Letters letters = MatmulLetters(c);
   std::map<char, int64_t> extents;
   for (size_t i = 0; i < 2; ++i)
-    for (size_t d = 0; d < letters.inputs[i].size(); ++d) extents[letters.inputs[i][d]] = c.Extents(static_cast<int>(i))[d];
+    for (size_t d = 0; d < letters.inputs[i].size(); ++d)
+      extents[letters.inputs[i][d]] = c.Extents(static_cast<int>(i))[d];
   Shape shape;
   for (char letter : letters.outputs[0]) shape.push_back(extents.at(letter));
   return {MakeType(MakesWeightGradient(letters) ? Dtype::kF32 : c.ElementType(0), std::move(shape))};
@@ -56,8 +57,8 @@ double Flops(const LocalOp& c) {
   return 2.0 * double(Volume(c.outputs[0])) * contracted;
 }
 
-/// What cuBLASLt may use: eight fp32 copies of the output, to add up slices of the contracted dim, and room for its own; at most
-/// 32 MiB, which cuBLAS advises for Hopper.
+/// What cuBLASLt may use: eight fp32 copies of the output, to add up slices of the contracted dim, and room for its
+/// own; at most 32 MiB, which cuBLAS advises for Hopper.
 int64_t CudaWorkspace(const LocalOp& c) {
   constexpr int64_t kOwn = int64_t{64} << 10, kMost = int64_t{32} << 20;
   const int64_t elements = Volume(c.outputs[0]);
@@ -67,9 +68,14 @@ int64_t CudaWorkspace(const LocalOp& c) {
 }  // namespace
 
 OpDefinition Matmul() {
-  return {.kind = "matmul", .summary = "product with a weight, lettered by `spec`", .letters = MatmulLetters,
-          .infer = Infer, .gradient = Gradient, .flops = Flops,
-          .cuda_workspace = CudaWorkspace, .linear_inputs = 2};
+  return {.kind = "matmul",
+          .summary = "product with a weight, lettered by `spec`",
+          .letters = MatmulLetters,
+          .infer = Infer,
+          .gradient = Gradient,
+          .flops = Flops,
+          .cuda_workspace = CudaWorkspace,
+          .linear_inputs = 2};
 }
 
 }  // namespace espalier

@@ -11,11 +11,37 @@ namespace {
 
 std::vector<OpDefinition> MakeTable() {
   std::vector<OpDefinition> table = {
-      Embedding(), EmbeddingGrad(), RmsNorm(),   RmsNormGrad(), RmsNormWeightGrad(), Matmul(),    Rope(),
-      RopeTable(), Attention(),     AttentionGrad(), AttentionMerge(), Add(),     Swiglu(),            SwigluGrad(), Cast(),
-      LogitsMax(), LogitsSum(),     TokenLoss(), CrossEntropyGrad(), SumSquares(),   Clip(),      Adamw(),
-      LayerNorm(), LayerNormGrad(), LayerNormWeightGrad(), PositionEmbedding(), PositionEmbeddingGrad(),
-      AddBias(),   BiasGrad(),      Gelu(),      GeluGrad(),
+      Embedding(),
+      EmbeddingGrad(),
+      RmsNorm(),
+      RmsNormGrad(),
+      RmsNormWeightGrad(),
+      Matmul(),
+      Rope(),
+      RopeTable(),
+      Attention(),
+      AttentionGrad(),
+      AttentionMerge(),
+      Add(),
+      Swiglu(),
+      SwigluGrad(),
+      Cast(),
+      LogitsMax(),
+      LogitsSum(),
+      TokenLoss(),
+      CrossEntropyGrad(),
+      SumSquares(),
+      Clip(),
+      Adamw(),
+      LayerNorm(),
+      LayerNormGrad(),
+      LayerNormWeightGrad(),
+      PositionEmbedding(),
+      PositionEmbeddingGrad(),
+      AddBias(),
+      BiasGrad(),
+      Gelu(),
+      GeluGrad(),
       Accumulate(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);
@@ -62,10 +88,11 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   }
   if (carriers == 0) return partial;
   const bool joint = definition.jointly_linear && std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& type) {
-    return type.placements.partial_sum == partial;
-  });
+                       return type.placements.partial_sum == partial;
+                     });
   const bool single = carriers == 1 && static_cast<int>(last) < definition.linear_inputs &&
-                      c.inputs[last].placements.partial_sum == AxisSet{Axis::kKvReplicate} && partial == AxisSet{Axis::kKvReplicate};
+                      c.inputs[last].placements.partial_sum == AxisSet{Axis::kKvReplicate} &&
+                      partial == AxisSet{Axis::kKvReplicate};
   CHECK(joint || single, "{}: partial inputs are not allowed here", c.op.kind);
   return partial;
 }
@@ -83,8 +110,8 @@ Op OfTensor(const Op& op, const OpDefinition::PerTensor& each, size_t i) {
 size_t TensorsOf(const Op& op, const OpDefinition::PerTensor& each) {
   if (each.inputs == 0) return 1;
   const size_t tensors = op.outputs.size() / each.outputs;
-  CHECK(op.inputs.size() == each.shared + tensors * each.inputs && op.outputs.size() == tensors * each.outputs, "{}: {} inputs and {} outputs fit no number of tensors",
-        op.kind, op.inputs.size(), op.outputs.size());
+  CHECK(op.inputs.size() == each.shared + tensors * each.inputs && op.outputs.size() == tensors * each.outputs,
+        "{}: {} inputs and {} outputs fit no number of tensors", op.kind, op.inputs.size(), op.outputs.size());
   return tensors;
 }
 
@@ -134,7 +161,8 @@ std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vect
   if (const size_t tensors = TensorsOf(op, definition.per_tensor); tensors > 1) {
     std::vector<Type> types;
     for (size_t i = 0; i < tensors; ++i)
-      for (Type& type : InferOutputs(graph, OfTensor(op, definition.per_tensor, i), {})) types.push_back(std::move(type));
+      for (Type& type : InferOutputs(graph, OfTensor(op, definition.per_tensor, i), {}))
+        types.push_back(std::move(type));
     return types;
   }
   const OpContext context = ContextOf(graph, op);

@@ -1,5 +1,6 @@
-// What happens once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2, constants as
-// in torch.optim.AdamW and clip_grad_norm_). Step-dependent numbers are values, so that no kernel takes one as an argument.
+// What happens once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm
+// 2, constants as in torch.optim.AdamW and clip_grad_norm_). Step-dependent numbers are values, so that no kernel takes
+// one as an argument.
 #include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -16,7 +17,9 @@ Letters SquaresLetters(const OpContext& c) {
 std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
 int64_t SquaresWorkspace(const LocalOp& c) { return SumSquaresBytes(Volume(c.inputs[0])); }
 
-Letters ClipLetters(const OpContext& c) { return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""}; }
+Letters ClipLetters(const OpContext& c) {
+  return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""};
+}
 std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar()); }
 
 int64_t ClipWorkspace(const LocalOp&) { return kClipBytes; }
@@ -31,16 +34,27 @@ std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeTyp
 }  // namespace
 
 OpDefinition SumSquares() {
-  return {.kind = "sum_squares", .summary = "sum of squares of all elements", .letters = SquaresLetters,
-          .infer = SquaresInfer, .cuda_workspace = SquaresWorkspace};
+  return {.kind = "sum_squares",
+          .summary = "sum of squares of all elements",
+          .letters = SquaresLetters,
+          .infer = SquaresInfer,
+          .cuda_workspace = SquaresWorkspace};
 }
 OpDefinition Clip() {
-  return {.kind = "clip", .summary = "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
-          .letters = ClipLetters, .infer = ClipInfer, .cuda_workspace = ClipWorkspace};
+  return {
+      .kind = "clip",
+      .summary =
+          "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
+      .letters = ClipLetters,
+      .infer = ClipInfer,
+      .cuda_workspace = ClipWorkspace};
 }
 OpDefinition Adamw() {
-  return {.kind = "adamw", .summary = "AdamW update of weights and moments, in place", .letters = AdamwLetters,
-          .infer = AdamwInfer, .per_tensor = {.shared = 4, .inputs = 4, .outputs = 3}};
+  return {.kind = "adamw",
+          .summary = "AdamW update of weights and moments, in place",
+          .letters = AdamwLetters,
+          .infer = AdamwInfer,
+          .per_tensor = {.shared = 4, .inputs = 4, .outputs = 3}};
 }
 
 }  // namespace espalier

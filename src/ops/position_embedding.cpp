@@ -1,5 +1,6 @@
-// Learned positions (Radford et al. 2019): the row of a table is added to each token by the value of its position, never by its
-// index here, so that a sequence may be cut and reordered among ranks. The table itself is never cut while it is read.
+// Learned positions (Radford et al. 2019): the row of a table is added to each token by the value of its position,
+// never by its index here, so that a sequence may be cut and reordered among ranks. The table itself is never cut while
+// it is read.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -21,12 +22,18 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition PositionEmbedding() {
-  return {.kind = "position_embedding", .summary = "adds the row of a table by each token's position",
-          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient, .in_place = {{0, 0}}};
+  return {.kind = "position_embedding",
+          .summary = "adds the row of a table by each token's position",
+          .letters = ForwardLetters,
+          .infer = ForwardInfer,
+          .gradient = Gradient,
+          .in_place = {{0, 0}}};
 }
 OpDefinition PositionEmbeddingGrad() {
-  return {.kind = "position_embedding_grad", .summary = "adjoint of position_embedding in its table: rows added up by position",
-          .letters = BackwardLetters, .infer = BackwardInfer};
+  return {.kind = "position_embedding_grad",
+          .summary = "adjoint of position_embedding in its table: rows added up by position",
+          .letters = BackwardLetters,
+          .infer = BackwardInfer};
 }
 
 }  // namespace espalier

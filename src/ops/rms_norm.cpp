@@ -1,6 +1,6 @@
-// RMSNorm (Zhang and Sennrich 2019, eq. 4): y = w x / sqrt(mean(x^2) + eps), fp32 inside. Input and weight gradients are
-// ops of their own, so that schedules may run them apart. Given an addend a, which the pass `fuse` brings, forward normalises h = x + a and
-// makes h too, and the input gradient is added to a.
+// RMSNorm (Zhang and Sennrich 2019, eq. 4): y = w x / sqrt(mean(x^2) + eps), fp32 inside. Input and weight gradients
+// are ops of their own, so that schedules may run them apart. Given an addend a, which the pass `fuse` brings, forward
+// normalises h = x + a and makes h too, and the input gradient is added to a.
 #include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -38,16 +38,26 @@ int64_t WeightGradWorkspace(const LocalOp& c) {
 }  // namespace
 
 OpDefinition RmsNorm() {
-  return {.kind = "rms_norm", .summary = "root-mean-square normalisation over the last dim, times a weight",
-          .letters = ForwardLetters, .infer = ForwardInfer, .gradient = Gradient, .in_place = {{2, 2}, {2, 0}}};
+  return {.kind = "rms_norm",
+          .summary = "root-mean-square normalisation over the last dim, times a weight",
+          .letters = ForwardLetters,
+          .infer = ForwardInfer,
+          .gradient = Gradient,
+          .in_place = {{2, 2}, {2, 0}}};
 }
 OpDefinition RmsNormGrad() {
-  return {.kind = "rms_norm_grad", .summary = "adjoint of rms_norm in its input", .letters = InputGradLetters,
-          .infer = InputGradInfer, .in_place = {{0, 4}}};
+  return {.kind = "rms_norm_grad",
+          .summary = "adjoint of rms_norm in its input",
+          .letters = InputGradLetters,
+          .infer = InputGradInfer,
+          .in_place = {{0, 4}}};
 }
 OpDefinition RmsNormWeightGrad() {
-  return {.kind = "rms_norm_weight_grad", .summary = "adjoint of rms_norm in its weight",
-          .letters = WeightGradLetters, .infer = WeightGradInfer, .cuda_workspace = WeightGradWorkspace};
+  return {.kind = "rms_norm_weight_grad",
+          .summary = "adjoint of rms_norm in its weight",
+          .letters = WeightGradLetters,
+          .infer = WeightGradInfer,
+          .cuda_workspace = WeightGradWorkspace};
 }
 
 }  // namespace espalier

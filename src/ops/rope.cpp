@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama. The table of cosines and sines
-// depends on positions alone, so it is made once a step. The adjoint is the rotation by the opposite angle.
+// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama. The table of cosines and
+// sines depends on positions alone, so it is made once a step. The adjoint is the rotation by the opposite angle.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -22,11 +22,18 @@ std::vector<Type> TableInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Rope() {
-  return {.kind = "rope", .summary = "rotates pairs of each head by position", .letters = RopeLetters,
-          .infer = RopeInfer, .gradient = Gradient, .in_place = {{0, 0}}, .linear_inputs = 1};
+  return {.kind = "rope",
+          .summary = "rotates pairs of each head by position",
+          .letters = RopeLetters,
+          .infer = RopeInfer,
+          .gradient = Gradient,
+          .in_place = {{0, 0}},
+          .linear_inputs = 1};
 }
 OpDefinition RopeTable() {
-  return {.kind = "rope_table", .summary = "cosines and sines of every position's angles", .letters = TableLetters,
+  return {.kind = "rope_table",
+          .summary = "cosines and sines of every position's angles",
+          .letters = TableLetters,
           .infer = TableInfer};
 }
 

@@ -10,8 +10,10 @@ AttentionWriter::AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& o
   zigzag_.numbers["length"] = double(ValueOf(op.inputs[0]).type.shape[1]);
 }
 
-void AttentionWriter::EmitInto(std::string_view kind, std::vector<int> inputs, std::vector<int> outputs, Attributes attributes) {
-  ops_.push_back({std::string(kind), std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer, op_.chunk});
+void AttentionWriter::EmitInto(std::string_view kind, std::vector<int> inputs, std::vector<int> outputs,
+                               Attributes attributes) {
+  ops_.push_back({std::string(kind), std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer,
+                  op_.chunk});
 }
 
 std::vector<int> AttentionWriter::Emit(std::string_view kind, std::vector<int> inputs, const std::vector<int>& like,
@@ -26,8 +28,8 @@ std::vector<int> AttentionWriter::Emit(std::string_view kind, std::vector<int> i
 }
 
 int AttentionWriter::Like(int id, const std::string& suffix) {
-  return graph_.AddValue({graph_.Unique(ValueOf(id).name + "." + suffix), ValueOf(id).type, ValueKind::kActivation, op_.frequency(),
-                          op_.chunk, -1, ""});
+  return graph_.AddValue({graph_.Unique(ValueOf(id).name + "." + suffix), ValueOf(id).type, ValueKind::kActivation,
+                          op_.frequency(), op_.chunk, -1, ""});
 }
 
 int AttentionWriter::Reshard(int value, const std::string& layout, const std::string& suffix) {

@@ -22,8 +22,8 @@ class AttentionWriter {
   /// Emits an op that writes values which exist.
   void EmitInto(std::string_view kind, std::vector<int> inputs, std::vector<int> outputs, Attributes attributes = {});
   /// Emits an op with new outputs of the types that its rule infers, named `<name of like[i]>.<suffix>`.
-  std::vector<int> Emit(std::string_view kind, std::vector<int> inputs, const std::vector<int>& like, const std::string& suffix,
-                        Attributes attributes = {});
+  std::vector<int> Emit(std::string_view kind, std::vector<int> inputs, const std::vector<int>& like,
+                        const std::string& suffix, Attributes attributes = {});
   /// A new value of the type of `id`, that nothing makes so far.
   int Like(int id, const std::string& suffix);
   /// `value` under another layout.

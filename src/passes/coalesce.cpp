@@ -1,7 +1,8 @@
-// One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with many tensors;
-// activations apart from parameters, which travel on other lanes. It stands where the first of them stood if all inputs are there by
-// then, else where the last stood if no result was read before. Activations are joined only where they stand side by side: a message
-// that comes early would keep what it brings in memory. Gradients of a layer are joined as parameters are.
+// One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with
+// many tensors; activations apart from parameters, which travel on other lanes. It stands where the first of them stood
+// if all inputs are there by then, else where the last stood if no result was read before. Activations are joined only
+// where they stand side by side: a message that comes early would keep what it brings in memory. Gradients of a layer
+// are joined as parameters are.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -23,13 +24,16 @@ class Coalescer {
   explicit Coalescer(Graph& graph) : graph_(graph), made_(graph.values.size(), -1), read_(graph.values.size(), kNever) {
     for (size_t i = 0; i < graph.ops.size(); ++i) {
       for (int o : graph.ops[i].outputs)
-        if (graph.values[static_cast<size_t>(o)].kind != ValueKind::kState) made_[static_cast<size_t>(o)] = static_cast<int>(i);
-      for (int v : graph.ops[i].inputs) read_[static_cast<size_t>(v)] = std::min(read_[static_cast<size_t>(v)], static_cast<int>(i));
+        if (graph.values[static_cast<size_t>(o)].kind != ValueKind::kState)
+          made_[static_cast<size_t>(o)] = static_cast<int>(i);
+      for (int v : graph.ops[i].inputs)
+        read_[static_cast<size_t>(v)] = std::min(read_[static_cast<size_t>(v)], static_cast<int>(i));
     }
   }
 
   void Run() {
-    // Batches in the order of their first op; an op joins the open batch of its key if the batch can still stand somewhere.
+    // Batches in the order of their first op; an op joins the open batch of its key if the batch can still stand
+    // somewhere.
     std::map<Key, std::vector<int>> open;
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Op& op = graph_.ops[i];
@@ -51,14 +55,18 @@ class Coalescer {
 
   Key KeyOf(const Op& op) const {
     const Value& value = graph_.values[static_cast<size_t>(op.inputs[0])];
-    const bool maximum = !(value.type.placements.partial_max & AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes")))).Empty();
-    return {op.kind, op.attributes.Number("axes"), op.role, op.layer, op.chunk, value.type.dtype, maximum, value.frequency};
+    const bool maximum =
+        !(value.type.placements.partial_max & AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))))
+             .Empty();
+    return {op.kind,        op.attributes.Number("axes"), op.role, op.layer, op.chunk, value.type.dtype, maximum,
+            value.frequency};
   }
 
   bool MayJoin(const std::vector<int>& batch) const {
     const Op& last = graph_.ops[batch.back()];
     const bool gradient = last.role == Role::kW && last.kind != "all_gather";
-    const bool activation = graph_.values[static_cast<size_t>(last.inputs[0])].frequency == Frequency::kMicrobatch && !gradient;
+    const bool activation =
+        graph_.values[static_cast<size_t>(last.inputs[0])].frequency == Frequency::kMicrobatch && !gradient;
     return !activation || batch[batch.size() - 2] + 1 == batch.back();
   }
 
@@ -96,8 +104,9 @@ class Coalescer {
   }
 
   Graph& graph_;
-  std::vector<int> made_, read_;  // by value: position of the op that makes it (states are there before), of the first that reads it
-  std::map<int, Op> joined_;      // by position: the joint op, or nothing
+  std::vector<int> made_,
+      read_;  // by value: position of the op that makes it (states are there before), of the first that reads it
+  std::map<int, Op> joined_;  // by position: the joint op, or nothing
 };
 
 }  // namespace

@@ -1,9 +1,11 @@
-// Attention over sequences that cp cuts: the only op whose tokens meet. The sequence lies in zigzag order (util/zigzag.hpp), so its
-// queries' work is even over the ranks; attributes tell the kernels which positions their rows hold. How the keys come to the
-// queries is the deck's choice (parallel.context):
-//   all_gather  every rank gathers keys and values, backward gathers them again and scatters their gradients' sums. The engine that
+// Attention over sequences that cp cuts: the only op whose tokens meet. The sequence lies in zigzag order
+// (util/zigzag.hpp), so its queries' work is even over the ranks; attributes tell the kernels which positions their
+// rows hold. How the keys come to the queries is the deck's choice (parallel.context):
+//   all_gather  every rank gathers keys and values, backward gathers them again and scatters their gradients' sums. The
+//   engine that
 //               places values does it all: queries may be cut, keys may not.
-//   all_to_all  parts of sequences with all heads turn into whole sequences with some of them, and back (DeepSpeed Ulysses, Jacobs
+//   all_to_all  parts of sequences with all heads turn into whole sequences with some of them, and back (DeepSpeed
+//   Ulysses, Jacobs
 //               et al. 2023). What was turned is kept for backward: it is no larger than what it came from.
 //   ring        keys and values travel (context_ring.cpp).
 #include <map>
@@ -40,7 +42,11 @@ void WriteTurn(AttentionWriter& w, Turned& turned) {
 
 void WriteTurnGrad(AttentionWriter& w, const Turned& turned) {
   const std::vector<int>& in = w.op().inputs;
-  const std::vector<int> inputs = {turned.at(in[0]), turned.at(in[1]), turned.at(in[2]), turned.at(in[3]), in[4],
+  const std::vector<int> inputs = {turned.at(in[0]),
+                                   turned.at(in[1]),
+                                   turned.at(in[2]),
+                                   turned.at(in[3]),
+                                   in[4],
                                    w.Reshard(in[5], kTurned, "turned")};
   const std::vector<int> gradients = w.Emit("attention_grad", inputs, w.op().outputs, "turned", w.zigzag());
   for (size_t i = 0; i < gradients.size(); ++i) {

@@ -1,12 +1,12 @@
-// Ring attention (Liu et al. 2023). Keys and values make cp - 1 hops around the ranks of a sequence; each rank meets its queries with
-// every block in turn, while the next block is on its way:
+// Ring attention (Liu et al. 2023). Keys and values make cp - 1 hops around the ranks of a sequence; each rank meets
+// its queries with every block in turn, while the next block is on its way:
 //
 //   lane cp   hop 1   hop 2   hop 3
 //   compute   block 0 block 1 block 2 block 3
 //
-// The blocks are parts of one softmax: outputs and log-sum-exps are merged in fp32, hop after hop, in this order on every rank.
-// Backward lets keys and values travel again, and what each rank finds of the gradients of a block of keys travels on with it, from hop 1
-// until it is home, cp - 1 hops as well; the owner adds its own part of hop 0 last.
+// The blocks are parts of one softmax: outputs and log-sum-exps are merged in fp32, hop after hop, in this order on
+// every rank. Backward lets keys and values travel again, and what each rank finds of the gradients of a block of keys
+// travels on with it, from hop 1 until it is home, cp - 1 hops as well; the owner adds its own part of hop 0 last.
 #include "attention_writer.hpp"
 
 namespace espalier {
@@ -21,12 +21,14 @@ Attributes OfHop(const AttentionWriter& w, int hop) {
 }
 
 Pair Shift(AttentionWriter& w, const Pair& pair, const Pair& named_after, int hop) {
-  return w.Emit("ring_shift", pair, named_after, "hop" + std::to_string(hop), {{{"axes", double(AxisSet{Axis::kCp}.bits())}}, {}});
+  return w.Emit("ring_shift", pair, named_after, "hop" + std::to_string(hop),
+                {{{"axes", double(AxisSet{Axis::kCp}.bits())}}, {}});
 }
 
 Pair Sum(AttentionWriter& w, const Pair& a, const Pair& b, const Pair& named_after, int hop) {
   Pair sums;
-  for (size_t i = 0; i < a.size(); ++i) sums.push_back(w.Emit("add", {a[i], b[i]}, {named_after[i]}, "sum" + std::to_string(hop))[0]);
+  for (size_t i = 0; i < a.size(); ++i)
+    sums.push_back(w.Emit("add", {a[i], b[i]}, {named_after[i]}, "sum" + std::to_string(hop))[0]);
   return sums;
 }
 

@@ -1,7 +1,7 @@
-// Values that cross stages: a send where they are made and a recv, a value of its own, where they are needed. A send or recv belongs to
-// the role that makes the value, so both sides meet in graph order. States go first of all, in role P; accumulators, which are whole
-// only after the last microbatch, go in front of the step op that reads them. Scalars that every stage needs (loss, count, squares) are
-// exchanged by one gather_stages in front of the op that reads them.
+// Values that cross stages: a send where they are made and a recv, a value of its own, where they are needed. A send or
+// recv belongs to the role that makes the value, so both sides meet in graph order. States go first of all, in role P;
+// accumulators, which are whole only after the last microbatch, go in front of the step op that reads them. Scalars
+// that every stage needs (loss, count, squares) are exchanged by one gather_stages in front of the op that reads them.
 #include <map>
 #include <set>
 
@@ -40,7 +40,8 @@ class Cutter {
 
   bool Crosses(int value, int chunk) const {
     const int from = graph_.values[static_cast<size_t>(value)].chunk;
-    return from != kAllChunks && chunk != kAllChunks && stage_[static_cast<size_t>(from)] != stage_[static_cast<size_t>(chunk)];
+    return from != kAllChunks && chunk != kAllChunks &&
+           stage_[static_cast<size_t>(from)] != stage_[static_cast<size_t>(chunk)];
   }
 
   void FindCrossings(const std::vector<Op>& ops) {
@@ -69,7 +70,8 @@ class Cutter {
     Value there = graph_.values[static_cast<size_t>(value)];
     CHECK(there.type.placements.Partial().Empty(), "{} crosses stages while partial", there.name);
     const int from_chunk = there.chunk;
-    Op send{"send", {value}, {}, {{{"to", double(stage_[static_cast<size_t>(to_chunk)])}}, {}}, role, layer, from_chunk};
+    Op send{"send", {value}, {},        {{{"to", double(stage_[static_cast<size_t>(to_chunk)])}}, {}},
+            role,   layer,   from_chunk};
     there.name = graph_.Unique(there.name + ".at" + std::to_string(to_chunk));
     there.kind = ValueKind::kActivation;
     there.chunk = to_chunk;
@@ -88,7 +90,8 @@ class Cutter {
 
   void GatherScalars(Op& op) {
     if (StageCount() == 1) return;
-    Op gather{"gather_stages", {}, {}, {{{"axes", double(AxisSet{Axis::kPp}.bits())}}, {}}, Role::kS, op.layer, kAllChunks};
+    Op gather{"gather_stages", {},       {},        {{{"axes", double(AxisSet{Axis::kPp}.bits())}}, {}},
+              Role::kS,        op.layer, kAllChunks};
     for (int& input : op.inputs) {
       const Value& v = graph_.values[static_cast<size_t>(input)];
       if (v.chunk == kAllChunks) continue;
@@ -113,7 +116,7 @@ class Cutter {
   Graph& graph_;
   const std::vector<int>& stage_;
   std::vector<std::vector<Crossing>> before_, after_;  // by op
-  std::map<std::pair<int, int>, int> arrived_;  // (value, chunk) -> its copy there
+  std::map<std::pair<int, int>, int> arrived_;         // (value, chunk) -> its copy there
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Reverse-mode differentiation, op by op from the loss back. Each op's own file says what it emits; here adjoints that
-// meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight gradients role W: that
-// these are apart is what zero-bubble schedules need.
+// meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight gradients
+// role W: that these are apart is what zero-bubble schedules need.
 #include <algorithm>
 #include <map>
 
@@ -42,11 +42,12 @@ class Differentiator final : public GradientBuilder {
     return const_cast<Differentiator*>(this)->Sum(value);
   }
 
-  void Emit(std::string_view kind, std::vector<int> inputs, Attributes attributes, std::vector<int> adjoint_of) override {
+  void Emit(std::string_view kind, std::vector<int> inputs, Attributes attributes,
+            std::vector<int> adjoint_of) override {
     if (std::none_of(adjoint_of.begin(), adjoint_of.end(), [&](int i) { return Depends(Input(i)); })) return;
     const bool weight = weights_.count(Input(adjoint_of[0])) > 0;
-    Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), weight ? Role::kW : Role::kB, forward_.layer,
-          forward_.chunk};
+    Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), weight ? Role::kW : Role::kB,
+          forward_.layer,    forward_.chunk};
     const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, op));
     for (size_t o = 0; o < types.size(); ++o) op.outputs.push_back(NewAdjoint(Input(adjoint_of[o]), types[o], op));
     const std::vector<int> outputs = op.outputs;
@@ -82,7 +83,8 @@ class Differentiator final : public GradientBuilder {
 
   int NewAdjoint(int of, Type type, const Op& op) {
     const auto weight = weights_.find(of);
-    const std::string name = weight == weights_.end() ? graph_.values[of].name + ".grad" : "gradients/" + weight->second;
+    const std::string name =
+        weight == weights_.end() ? graph_.values[of].name + ".grad" : "gradients/" + weight->second;
     Value value{graph_.Unique(name), std::move(type), ValueKind::kActivation, Frequency::kMicrobatch, op.chunk, -1, ""};
     if (weight != weights_.end())
       value.layout = graph_.values[graph_.Find(std::string(kStatePrefix) + weight->second)].layout;

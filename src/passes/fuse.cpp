@@ -1,8 +1,8 @@
-// An addition joins the op beside it, as one more operand of an op that is there already, so that what lies between the two is not
-// written and read once more:
+// An addition joins the op beside it, as one more operand of an op that is there already, so that what lies between the
+// two is not written and read once more:
 //
-//   h = add(x, y)                         n, rstd, h = rms_norm(x, w, y)             the residual stream and the next norm
-//   n, rstd = rms_norm(h, w)          ->
+//   h = add(x, y)                     n, rstd, h = rms_norm(x, w, y)            the residual stream and the next norm
+//   n, rstd = rms_norm(h, w)      ->
 //
 //   d = rms_norm_grad(x, w, rstd, dy)
 //   s = add(d, r)                     ->  s = rms_norm_grad(x, w, rstd, dy, r)       and their adjoints
@@ -10,8 +10,9 @@
 //   z = matmul(x, w)
 //   y = add_bias(z, b)                ->  y = matmul(x, w, b)                        a product and its bias
 //
-// A fused norm rounds where its parts round, so no bit changes; a product with a bias is rounded once. The fused op stands where the later part stood: nothing may read the result of the
-// earlier one before that. Parts of other chunks or roles stay apart, and so do sums of more than two, whose order would change.
+// A fused norm rounds where its parts round, so no bit changes; a product with a bias is rounded once. The fused op
+// stands where the later part stood: nothing may read the result of the earlier one before that. Parts of other chunks
+// or roles stay apart, and so do sums of more than two, whose order would change.
 #include <algorithm>
 #include <map>
 
@@ -77,14 +78,17 @@ class Fuser {
   }
 
   void NormGradIntoSum(int at) {
-    if (HaveOneType(graph_.ops[static_cast<size_t>(at)]) && !IntoAddition(at, 0, kNormGrads)) IntoAddition(at, 1, kNormGrads);
+    if (HaveOneType(graph_.ops[static_cast<size_t>(at)]) && !IntoAddition(at, 0, kNormGrads))
+      IntoAddition(at, 1, kNormGrads);
   }
 
-  /// What makes term `term` of an addition of two takes the other term, and the addition's place, if nothing else reads the first.
+  /// What makes term `term` of an addition of two takes the other term, and the addition's place, if nothing else reads
+  /// the first.
   bool IntoAddition(int at, size_t term, const Arity& kinds) {
     Op& addition = graph_.ops[static_cast<size_t>(at)];
     Op* maker = Neighbour(addition.inputs[term], at);
-    if (maker == nullptr || !IsPlain(*maker, kinds) || readers_[static_cast<size_t>(addition.inputs[term])].size() > 1) return false;
+    if (maker == nullptr || !IsPlain(*maker, kinds) || readers_[static_cast<size_t>(addition.inputs[term])].size() > 1)
+      return false;
     maker->inputs.push_back(addition.inputs[1 - term]);
     maker->outputs = addition.outputs;
     addition = std::move(*maker);
@@ -93,8 +97,9 @@ class Fuser {
   }
 
   Graph& graph_;
-  std::vector<int> maker_;                 // by value: the op that makes it; -1: none
-  std::vector<std::vector<int>> readers_;  // by value: the ops that read it, in order; one past the last if it is a result
+  std::vector<int> maker_;  // by value: the op that makes it; -1: none
+  std::vector<std::vector<int>>
+      readers_;  // by value: the ops that read it, in order; one past the last if it is a result
 };
 
 }  // namespace

@@ -12,7 +12,8 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "batch") return {Axis::kDpReplicate, Axis::kDpShard};
   if (dim == "seq") return {Axis::kCp};
   const std::vector tensor = {Axis::kTp, Axis::kKvReplicate};
-  if (dim == "stream") return p.sequence_parallel ? std::vector{Axis::kCp, Axis::kTp, Axis::kKvReplicate} : std::vector{Axis::kCp};
+  if (dim == "stream")
+    return p.sequence_parallel ? std::vector{Axis::kCp, Axis::kTp, Axis::kKvReplicate} : std::vector{Axis::kCp};
   if (dim == "heads" || dim == "ffn" || dim == "vocab") return tensor;
   if (dim == "kv_heads") return {Axis::kTp};
   if (dim == "logits") return p.loss_parallel ? tensor : std::vector<Axis>{};

@@ -28,7 +28,8 @@ class Lowering {
   void Lower(const Op& reshard) {
     const int to = reshard.outputs[0];
     const Type from = graph_.values[static_cast<size_t>(reshard.inputs[0])].type;
-    const std::vector<ReshardStep> steps = PlanReshard(from, graph_.values[static_cast<size_t>(to)].type.placements, mesh_);
+    const std::vector<ReshardStep> steps =
+        PlanReshard(from, graph_.values[static_cast<size_t>(to)].type.placements, mesh_);
     int at = reshard.inputs[0];
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
@@ -38,7 +39,8 @@ class Lowering {
       op.inputs = {at};
       op.outputs = {next};
       op.attributes.numbers["axes"] = steps[i].axes.bits();
-      if (op.kind == "pad" && !(steps[i].placements.partial_max & steps[i].axes).Empty()) op.attributes.numbers["max"] = 1;
+      if (op.kind == "pad" && !(steps[i].placements.partial_max & steps[i].axes).Empty())
+        op.attributes.numbers["max"] = 1;
       graph_.ops.push_back(std::move(op));
       at = next;
     }

@@ -1,8 +1,9 @@
-// A step's gradient is the sum over its microbatches. With reduce = "step" the op that makes a weight gradient adds it to an fp32
-// accumulator right away (the first microbatch overwrites), so nothing of a microbatch outlives it and synchronisation comes once, after
-// the last. With "microbatch" it makes that microbatch's gradient alone; after the last of a layer all of them are joined, in one message, and
-// added to accumulators that are sharded as the optimizer's state is (zero >= 2) or whole (zero = 1). Adding comes one layer later, so that the
-// message travels under that layer. Loss and token count are summed in the first way always.
+// A step's gradient is the sum over its microbatches. With reduce = "step" the op that makes a weight gradient adds it
+// to an fp32 accumulator right away (the first microbatch overwrites), so nothing of a microbatch outlives it and
+// synchronisation comes once, after the last. With "microbatch" it makes that microbatch's gradient alone; after the
+// last of a layer all of them are joined, in one message, and added to accumulators that are sharded as the optimizer's
+// state is (zero >= 2) or whole (zero = 1). Adding comes one layer later, so that the message travels under that layer.
+// Loss and token count are summed in the first way always.
 #include <map>
 
 #include "espalier/ops/op.hpp"
@@ -63,12 +64,14 @@ class LayerReducer {
   }
   void CloseLayer() {
     Add();
-    for (const Gradient& g : made_) graph_.ops.push_back({"reshard", {g.raw}, {g.joined}, {}, Role::kW, g.layer, g.chunk});
+    for (const Gradient& g : made_)
+      graph_.ops.push_back({"reshard", {g.raw}, {g.joined}, {}, Role::kW, g.layer, g.chunk});
     joined_ = std::move(made_);
     made_.clear();
   }
   void Add() {
-    for (const Gradient& g : joined_) graph_.ops.push_back({"accumulate", {g.joined}, {g.sum}, {}, Role::kW, g.layer, g.chunk});
+    for (const Gradient& g : joined_)
+      graph_.ops.push_back({"accumulate", {g.joined}, {g.sum}, {}, Role::kW, g.layer, g.chunk});
     joined_.clear();
   }
 

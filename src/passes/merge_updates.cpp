@@ -1,5 +1,6 @@
-// One AdamW for all tensors of a chunk instead of one for each: on a GPU every launch has its price, and most tensors are small. Those that
-// decay come first. The joint op stands where the last of them stood, since all wait for the norm of all gradients anyway.
+// One AdamW for all tensors of a chunk instead of one for each: on a GPU every launch has its price, and most tensors
+// are small. Those that decay come first. The joint op stands where the last of them stood, since all wait for the norm
+// of all gradients anyway.
 #include <algorithm>
 #include <map>
 

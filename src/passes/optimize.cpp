@@ -1,5 +1,6 @@
-// The end of a step, in the order of the model: gradients of every parameter (the uses of a tied weight added), squares, one norm
-// over all, the factor clip / tokens, AdamW. All step-dependent numbers are values: lr and step come from outside.
+// The end of a step, in the order of the model: gradients of every parameter (the uses of a tied weight added),
+// squares, one norm over all, the factor clip / tokens, AdamW. All step-dependent numbers are values: lr and step come
+// from outside.
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -63,18 +64,19 @@ class Optimizer {
     std::vector<int> in_model_order(uses.rbegin(), uses.rend());
     for (int& use : in_model_order) use = Synchronised(p, use);
     if (in_model_order.size() == 1) return in_model_order[0];
-    return Emit("add", in_model_order, Role::kS, LayerOf(uses.back()), graph_.values[p].chunk, name + ".sum", StateLayout(p));
+    return Emit("add", in_model_order, Role::kS, LayerOf(uses.back()), graph_.values[p].chunk, name + ".sum",
+                StateLayout(p));
   }
   /// Joined over all axes on which it is partial, and cut as the state is.
   int Synchronised(int p, int use) {
-    return Emit("reshard", {use}, Role::kS, LayerOf(use), graph_.values[use].chunk, graph_.values[use].name + ".reduced",
-                StateLayout(p));
+    return Emit("reshard", {use}, Role::kS, LayerOf(use), graph_.values[use].chunk,
+                graph_.values[use].name + ".reduced", StateLayout(p));
   }
   std::string StateLayout(int p) const { return graph_.values[p].layout + ";state"; }
 
   int Squares(int p, int gradient) {
-    return Emit("sum_squares", {gradient}, Role::kS, head_layer_, graph_.values[gradient].chunk,
-                "squares/" + NameOf(p), "");
+    return Emit("sum_squares", {gradient}, Role::kS, head_layer_, graph_.values[gradient].chunk, "squares/" + NameOf(p),
+                "");
   }
 
   std::vector<int> Clip(const std::vector<int>& inputs) {
@@ -100,9 +102,18 @@ class Optimizer {
     const Deck::Optimizer& o = deck_.optimizer;
     const bool decays = graph_.values[p].type.shape.size() > 1 || o.decay_norms;
     const int m = Moment(p, "exp_avg"), v = Moment(p, "exp_avg_sq");
-    Op op{"adamw", {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient}, {p, m, v}, {}, Role::kU,
-          head_layer_, graph_.values[p].chunk};
-    op.attributes.numbers = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"decaying", decays ? 1.0 : 0.0}};
+    Op op{"adamw",
+          {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient},
+          {p, m, v},
+          {},
+          Role::kU,
+          head_layer_,
+          graph_.values[p].chunk};
+    op.attributes.numbers = {{"beta1", o.beta1},
+                             {"beta2", o.beta2},
+                             {"eps", o.eps},
+                             {"weight_decay", o.weight_decay},
+                             {"decaying", decays ? 1.0 : 0.0}};
     graph_.AddOp(std::move(op));
   }
 

@@ -1,13 +1,14 @@
-// Backward tp communication under weight-gradient products. W ops wait in line until a tp collective of backward has been issued, so that a
-// product which does not need it stands between it and its consumer:
+// Backward tp communication under weight-gradient products. W ops wait in line until a tp collective of backward has
+// been issued, so that a product which does not need it stands between it and its consumer:
 //
 //   B  dx = matmul(dy, w)                     dx = matmul(dy, w)
 //   W  dw = matmul(dy, x)                     s = reduce_scatter(dx)   issued
 //   B  s = reduce_scatter(dx)         ->      dw = matmul(dy, x)       runs meanwhile
 //   B  dn = rms_norm_grad(s)                  dn = rms_norm_grad(s)    needs it
 //
-// A collective releases one product of its own layer, or all that the layers above have left over (its layer may have none yet). tp
-// collectives of W, which bring activations back, never wait. Order among B and among W stays, so sums are made as before.
+// A collective releases one product of its own layer, or all that the layers above have left over (its layer may have
+// none yet). tp collectives of W, which bring activations back, never wait. Order among B and among W stays, so sums
+// are made as before.
 #include <algorithm>
 #include <deque>
 
@@ -51,7 +52,8 @@ class Overlapper {
   /// True if no op that waits makes what this one reads.
   bool MayGoFirst(const Op& op) const {
     return std::none_of(waiting_.begin(), waiting_.end(), [&](const Op& w) {
-      return std::any_of(op.inputs.begin(), op.inputs.end(), [&](int v) { return std::count(w.outputs.begin(), w.outputs.end(), v) > 0; });
+      return std::any_of(op.inputs.begin(), op.inputs.end(),
+                         [&](int v) { return std::count(w.outputs.begin(), w.outputs.end(), v) > 0; });
     });
   }
 

@@ -1,11 +1,12 @@
-// One engine places every value: forward, backward and update alike. For each op, in order, the axes of its letters follow from
-// its inputs; where inputs disagree about an axis
+// One engine places every value: forward, backward and update alike. For each op, in order, the axes of its letters
+// follow from its inputs; where inputs disagree about an axis
 //   - on dp and cp the batch or sequence letter wins: weights are gathered;
-//   - on tp the letter of the weight (or of the weight gradient to be made) wins: weights stay where they are; on kv_replicate too,
+//   - on tp the letter of the weight (or of the weight gradient to be made) wins: weights stay where they are; on
+//   kv_replicate too,
 //     along which a product whose weight is not cut is done by every rank;
 //   - what is left goes to the letter with the least traffic, ties to the first letter.
-// Then each input is resharded to what its letters say (never partial, except into addition), reshards are shared, and the outputs
-// follow. A value for which the model asked a layout is resharded to it where it is made.
+// Then each input is resharded to what its letters say (never partial, except into addition), reshards are shared, and
+// the outputs follow. A value for which the model asked a layout is resharded to it where it is made.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -66,7 +67,8 @@ class Partitioner {
     const Letters letters = definition.letters(context);
     const LetterAxes axes = ChooseAxes(op, context, letters);
     for (size_t i = 0; i < op.inputs.size(); ++i)
-      op.inputs[i] = Resharded(op.inputs[i], Required(axes, letters.inputs[i], KeptPartial(context, definition, i)), op);
+      op.inputs[i] =
+          Resharded(op.inputs[i], Required(axes, letters.inputs[i], KeptPartial(context, definition, i)), op);
     std::vector<Placements> free;
     for (const std::string& dims : letters.outputs) free.push_back(PlacementsOf(axes, dims));
     const std::vector<Type> types = InferOutputs(new_, op, free);
@@ -78,8 +80,8 @@ class Partitioner {
     for (const auto& [raw, wanted] : moves) new_.AddOp({"reshard", {raw}, {wanted}, {}, role, layer, chunk});
   }
 
-  /// Gives an output its type; if the model wants another layout, a raw value takes its place. A weight gradient of one microbatch
-  /// stays as its op makes it: its layout only says which letters its weight has on which axes.
+  /// Gives an output its type; if the model wants another layout, a raw value takes its place. A weight gradient of one
+  /// microbatch stays as its op makes it: its layout only says which letters its weight has on which axes.
   int PlaceOutput(int id, const Type& type, Role role, std::vector<std::pair<int, int>>& moves) {
     Value& v = new_.values[static_cast<size_t>(id)];
     const bool enforced = v.kind == ValueKind::kActivation && !v.layout.empty() && role != Role::kW;
@@ -97,13 +99,17 @@ class Partitioner {
     return raw_id;
   }
 
-  /// Axes on which input `i` may stay a partial sum: all, if it is added to equals; kv_replicate, if the op is linear in it.
+  /// Axes on which input `i` may stay a partial sum: all, if it is added to equals; kv_replicate, if the op is linear
+  /// in it.
   static AxisSet KeptPartial(const OpContext& c, const OpDefinition& definition, size_t i) {
     if (definition.jointly_linear)
-      return std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& t) { return t.placements == c.inputs[0].placements; })
+      return std::all_of(c.inputs.begin(), c.inputs.end(),
+                         [&](const Type& t) { return t.placements == c.inputs[0].placements; })
                  ? c.inputs[i].placements.partial_sum
                  : AxisSet();
-    return static_cast<int>(i) < definition.linear_inputs ? c.inputs[i].placements.partial_sum & AxisSet{Axis::kKvReplicate} : AxisSet();
+    return static_cast<int>(i) < definition.linear_inputs
+               ? c.inputs[i].placements.partial_sum & AxisSet{Axis::kKvReplicate}
+               : AxisSet();
   }
 
   Placements PlacementsOf(const LetterAxes& axes, const std::string& dims) const {
@@ -135,7 +141,8 @@ class Partitioner {
       claim(c.inputs[i].placements, letters.inputs[i], IsWeight(op.inputs[i]));
     for (size_t o = 0; o < op.outputs.size(); ++o) {
       const Value& v = new_.values[static_cast<size_t>(op.outputs[o])];
-      if ((v.kind == ValueKind::kAccumulator || op.role == Role::kW) && !v.layout.empty()) claim(Wanted(op.outputs[o]), letters.outputs[o], true);
+      if ((v.kind == ValueKind::kAccumulator || op.role == Role::kW) && !v.layout.empty())
+        claim(Wanted(op.outputs[o]), letters.outputs[o], true);
     }
     return claims;
   }
@@ -151,7 +158,8 @@ class Partitioner {
       std::vector<Claim> claims = ClaimsOn(axis, op, c, letters);
       const bool weights_win = kTensorAxes.Has(axis);
       const bool repeated = axis == Axis::kKvReplicate && Define(op.kind).linear_inputs == 2;
-      if (repeated || std::any_of(claims.begin(), claims.end(), [&](const Claim& k) { return k.weight == weights_win; }))
+      if (repeated ||
+          std::any_of(claims.begin(), claims.end(), [&](const Claim& k) { return k.weight == weights_win; }))
         std::erase_if(claims, [&](const Claim& k) { return k.weight != weights_win; });
       std::string candidates;
       for (const Claim& k : claims)
@@ -198,17 +206,17 @@ class Partitioner {
     return axes;
   }
 
-  /// Where a value is resharded: where it is needed, so that it crosses stages as it lies, never gathered; a partial one where it is
-  /// made, so that it is whole when it crosses.
+  /// Where a value is resharded: where it is needed, so that it crosses stages as it lies, never gathered; a partial
+  /// one where it is made, so that it is whole when it crosses.
   static int ChunkOfReshard(const Value& v, const Op& consumer, bool prepared) {
     if (consumer.chunk == kAllChunks) return v.chunk;
     const bool whole = v.type.placements.Partial().Empty();
     return prepared || whole || v.chunk == kAllChunks ? consumer.chunk : v.chunk;
   }
 
-  /// Reshards are shared by all that ask for the same: within a role, from B on to W unless the schedule puts W off, and, where a sum was
-  /// completed (the result is no larger than what it came from), from F on to B and W. A gathered activation is gathered again in
-  /// backward.
+  /// Reshards are shared by all that ask for the same: within a role, from B on to W unless the schedule puts W off,
+  /// and, where a sum was completed (the result is no larger than what it came from), from F on to B and W. A gathered
+  /// activation is gathered again in backward.
   int Resharded(int id, const Placements& to, const Op& consumer) {
     const Value& v = new_.values[static_cast<size_t>(id)];
     if (v.type.placements == to) return id;

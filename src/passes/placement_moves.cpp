@@ -33,7 +33,10 @@ void ForEachSubset(AxisSet of, const auto& f) {
 class Moves {
  public:
   Moves(const Placements& now, AxisSet moving, const Mesh& mesh)
-      : now_(now), moving_(moving), mesh_(mesh), piece_(PartsOf(moving, mesh) / mesh.GroupSize(now.Sharded() & moving)) {}
+      : now_(now),
+        moving_(moving),
+        mesh_(mesh),
+        piece_(PartsOf(moving, mesh) / mesh.GroupSize(now.Sharded() & moving)) {}
 
   std::vector<Move> All() {
     Shard(MoveKind::kSlice, moving_ - now_.Sharded() - now_.Partial(), nullptr);
@@ -125,7 +128,8 @@ class Moves {
 }  // namespace
 
 std::string_view Name(MoveKind kind) {
-  constexpr std::array<std::string_view, 6> kNames = {"slice", "all_reduce", "reduce_scatter", "all_to_all", "all_gather", "pad"};
+  constexpr std::array<std::string_view, 6> kNames = {"slice",      "all_reduce", "reduce_scatter",
+                                                      "all_to_all", "all_gather", "pad"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -137,6 +141,8 @@ int64_t PartsOf(AxisSet moving, const Mesh& mesh) {
 
 bool IsLocal(MoveKind kind) { return kind == MoveKind::kSlice || kind == MoveKind::kPad; }
 
-std::vector<Move> MovesFrom(const Placements& now, AxisSet moving, const Mesh& mesh) { return Moves(now, moving, mesh).All(); }
+std::vector<Move> MovesFrom(const Placements& now, AxisSet moving, const Mesh& mesh) {
+  return Moves(now, moving, mesh).All();
+}
 
 }  // namespace espalier

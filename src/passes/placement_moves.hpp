@@ -23,7 +23,8 @@ struct Move {
   int64_t sent;           ///< what a rank sends, where sizes divide evenly: parts of PartsOf(moving)
 };
 
-/// How many parts the piece is counted in that ranks along `moving` have in common, so that all traffic is a whole number.
+/// How many parts the piece is counted in that ranks along `moving` have in common, so that all traffic is a whole
+/// number.
 int64_t PartsOf(AxisSet moving, const Mesh& mesh);
 
 /// Every step from `now` that leaves the axes outside `moving` alone:

@@ -1,5 +1,6 @@
-// Parameters are gathered `overlap.prefetch` layers before they are used, so that their messages travel under the products of those
-// layers: a gather moves in front of the first op of an earlier layer of its chunk and role. Nearer layers stay in front of farther ones.
+// Parameters are gathered `overlap.prefetch` layers before they are used, so that their messages travel under the
+// products of those layers: a gather moves in front of the first op of an earlier layer of its chunk and role. Nearer
+// layers stay in front of farther ones.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -51,13 +52,15 @@ class Prefetcher {
   void FindLayers(const std::vector<Op>& ops) {
     for (size_t i = 0; i < ops.size(); ++i) {
       std::vector<Start>& starts = starts_[{ops[i].chunk, ops[i].role}];
-      const bool known = std::any_of(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == ops[i].layer; });
+      const bool known =
+          std::any_of(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == ops[i].layer; });
       if (!known) starts.push_back({ops[i].layer, i});
     }
   }
   size_t TargetOf(const Op& gather) const {
     const std::vector<Start>& starts = starts_.at({gather.chunk, gather.role});
-    const auto own = std::find_if(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == gather.layer; });
+    const auto own =
+        std::find_if(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == gather.layer; });
     const auto before = static_cast<size_t>(own - starts.begin());
     return starts[before - std::min(before, ahead_)].op;
   }

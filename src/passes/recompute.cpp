@@ -1,8 +1,9 @@
-// Activations that backward computes again instead of keeping them (Chen et al. 2016; Korthikanti et al. 2022, section 5). Redone are F ops that
-// the model marks as cheap (selective), or all of a transformer layer but what leaves it, so that only the layer's input is kept
-// (full; the embedding stays, of the head only its cheap norm is redone), and the reshards of what is redone. A redone op is cloned into
-// role B, in front of the first backward op that reads one of its values; what nobody reads in backward is not cloned, and a reshard of a clone
-// serves all of B and W that ask for the same (but not a W that the schedule puts off). A clone runs the same kernel on the same bits.
+// Activations that backward computes again instead of keeping them (Chen et al. 2016; Korthikanti et al. 2022, section
+// 5). Redone are F ops that the model marks as cheap (selective), or all of a transformer layer but what leaves it, so
+// that only the layer's input is kept (full; the embedding stays, of the head only its cheap norm is redone), and the
+// reshards of what is redone. A redone op is cloned into role B, in front of the first backward op that reads one of
+// its values; what nobody reads in backward is not cloned, and a reshard of a clone serves all of B and W that ask for
+// the same (but not a W that the schedule puts off). A clone runs the same kernel on the same bits.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -22,7 +23,8 @@ class Recomputer {
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
     const std::vector<bool> leaves = LeavesLayer();
     for (size_t i = 0; i < ops_.size(); ++i)
-      redone_[i] = ops_[i].role == Role::kF && (ops_[i].cheap || ReshardsRedone(ops_[i]) || (whole_layers && InLayer(ops_[i]) && !leaves[i]));
+      redone_[i] = ops_[i].role == Role::kF &&
+                   (ops_[i].cheap || ReshardsRedone(ops_[i]) || (whole_layers && InLayer(ops_[i]) && !leaves[i]));
   }
 
   void Run() {
@@ -48,7 +50,8 @@ class Recomputer {
     std::vector<bool> leaves(ops_.size());
     const auto mark = [&](int value, int reader_layer) {
       const int maker = MakerOf(value);
-      if (maker >= 0 && ops_[static_cast<size_t>(maker)].layer != reader_layer) leaves[static_cast<size_t>(maker)] = true;
+      if (maker >= 0 && ops_[static_cast<size_t>(maker)].layer != reader_layer)
+        leaves[static_cast<size_t>(maker)] = true;
     };
     for (const Op& op : ops_)
       if (op.role == Role::kF)
@@ -88,7 +91,9 @@ class Recomputer {
 
   /// What a reshard in role B makes of a source.
   using Resharded = std::tuple<int, std::string, int>;
-  Resharded KeyOf(const Op& reshard) const { return {reshard.inputs[0], ToString(TypeOf(reshard.outputs[0])), reshard.chunk}; }
+  Resharded KeyOf(const Op& reshard) const {
+    return {reshard.inputs[0], ToString(TypeOf(reshard.outputs[0])), reshard.chunk};
+  }
   const Type& TypeOf(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
   /// Where W is put off, it gathers for itself: what is gathered would live too long.
   int ServedBy(const Op& op) const {

@@ -1,6 +1,7 @@
-// Gathered parameters are kept for the step, or gathered again by forward and by backward of every layer: memory against traffic.
-// `auto` keeps them under pipelines, where each microbatch would gather anew. Only zero = 3 may gather again. What W
-// reads is gathered in B, for both: they stand side by side, and where a schedule parts them, a second message would cost more than the memory.
+// Gathered parameters are kept for the step, or gathered again by forward and by backward of every layer: memory
+// against traffic. `auto` keeps them under pipelines, where each microbatch would gather anew. Only zero = 3 may gather
+// again. What W reads is gathered in B, for both: they stand side by side, and where a schedule parts them, a second
+// message would cost more than the memory.
 #include <algorithm>
 #include <map>
 #include <tuple>

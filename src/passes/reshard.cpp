@@ -1,6 +1,7 @@
-// From one set of placements to another in the fewest bytes: the shortest path over placements (Dijkstra 1959), whose edges are the
-// collectives and local cuts there are. Among equals the fewest messages, then the fewest ops, then a fixed order of kinds: the same
-// on every machine. Axes on which both ends agree are left alone, so that no traffic goes over links of other parallelisms.
+// From one set of placements to another in the fewest bytes: the shortest path over placements (Dijkstra 1959), whose
+// edges are the collectives and local cuts there are. Among equals the fewest messages, then the fewest ops, then a
+// fixed order of kinds: the same on every machine. Axes on which both ends agree are left alone, so that no traffic
+// goes over links of other parallelisms.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -27,8 +28,8 @@ std::string KeyOf(const Placements& p) {
 /// For people; the extents are not known here.
 std::string Text(const Placements& p) { return ToString({Dtype::kF32, Shape(p.dims.size(), 0), p}); }
 
-/// The axes that must change their part: all but those that replicate in both, are partial in both, or shard the same dim in the same
-/// place. A maximum can be joined only once no sum is open.
+/// The axes that must change their part: all but those that replicate in both, are partial in both, or shard the same
+/// dim in the same place. A maximum can be joined only once no sum is open.
 AxisSet MovingAxes(const Placements& from, const Placements& to, const Mesh& mesh) {
   AxisSet fixed;
   if ((from.partial_max - to.partial_max).Empty()) fixed = fixed | (from.partial_sum & to.partial_sum);
@@ -108,7 +109,8 @@ class Search {
     Route route;
     route.sent = places_.at(key).cost.sent;
     route.moving = moving_;
-    for (const Place* p = &places_.at(key); !p->step.kind.empty(); p = &places_.at(p->before)) route.steps.push_back(p->step);
+    for (const Place* p = &places_.at(key); !p->step.kind.empty(); p = &places_.at(p->before))
+      route.steps.push_back(p->step);
     std::reverse(route.steps.begin(), route.steps.end());
     return route;
   }

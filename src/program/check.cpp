@@ -1,5 +1,6 @@
-// The whole world's programs at once, without running any: order of collectives per communicator, order of messages per pair, a
-// replay in which a send ends only when its receive has begun, and, for GPUs, one in which every call waits for its peers'.
+// The whole world's programs at once, without running any: order of collectives per communicator, order of messages per
+// pair, a replay in which a send ends only when its receive has begun, and, for GPUs, one in which every call waits for
+// its peers'.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -36,7 +37,8 @@ std::vector<Event> CollectiveTrace(const Program& program, Lane lane, AxisSet ax
   std::vector<Event> trace;
   for (const Instruction& i : program.instructions) {
     const Op& op = OpOf(program, i);
-    if (i.lane == lane && op.kind != "send" && op.kind != "recv" && GroupOf(op) == axes) trace.push_back({i.op, i.microbatch, &i});
+    if (i.lane == lane && op.kind != "send" && op.kind != "recv" && GroupOf(op) == axes)
+      trace.push_back({i.op, i.microbatch, &i});
   }
   return trace;
 }
@@ -51,7 +53,8 @@ std::vector<Event> IssueTrace(const Program& program) {
 
 class WorldChecker {
  public:
-  WorldChecker(const Mesh& mesh, const std::function<const Program&(int)>& program_of) : mesh_(mesh), program_of_(program_of) {}
+  WorldChecker(const Mesh& mesh, const std::function<const Program&(int)>& program_of)
+      : mesh_(mesh), program_of_(program_of) {}
 
   void Run() {
     for (int rank = 0; rank < mesh_.Ranks(); ++rank)
@@ -118,8 +121,8 @@ class WorldChecker {
                   LocalShape(b.graph->values[static_cast<size_t>(recv.outputs[t])].type, mesh_, mesh_.CoordinateOf(to)),
               "message {} from rank {} to rank {} has another shape there", i, from, to);
     }
-    CHECK(sends.size() == receives.size(), "rank {} sends {} messages to rank {}, which expects {}", from, sends.size(), to,
-          receives.size());
+    CHECK(sends.size() == receives.size(), "rank {} sends {} messages to rank {}, which expects {}", from, sends.size(),
+          to, receives.size());
   }
 
   /// Messages between the stages of a pipeline, pair by pair.
@@ -143,8 +146,8 @@ class WorldChecker {
                   traces.second);
   }
 
-  /// The pipeline that holds `first`: one rank a stage. Collectives of other axes are local in its replays: their members run the
-  /// same list.
+  /// The pipeline that holds `first`: one rank a stage. Collectives of other axes are local in its replays: their
+  /// members run the same list.
   void CheckPipeline(int first) {
     const std::vector<int> ranks = mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first));
     std::vector<const Program*> programs;
@@ -169,8 +172,8 @@ class WorldChecker {
     }
     for (const StageState& stage : stages)
       for (size_t lane = 0; lane < kLaneCount; ++lane)
-        CHECK(stage.done[lane] == static_cast<int>(stage.lanes[lane].size()), "deadlock: stage {} lane {} never gets past {}",
-              stage.program->stage, Name(static_cast<Lane>(lane)),
+        CHECK(stage.done[lane] == static_cast<int>(stage.lanes[lane].size()),
+              "deadlock: stage {} lane {} never gets past {}", stage.program->stage, Name(static_cast<Lane>(lane)),
               Describe(*stage.program, *stage.lanes[lane][static_cast<size_t>(stage.done[lane])]));
   }
 
@@ -185,8 +188,8 @@ class WorldChecker {
     bool Ready(Lane lane) const {
       const Instruction* head = Head(lane);
       return head != nullptr && std::all_of(head->waits.begin(), head->waits.end(), [&](const Wait& w) {
-        return done[static_cast<size_t>(w.lane)] >= w.count;
-      });
+               return done[static_cast<size_t>(w.lane)] >= w.count;
+             });
     }
     const Program* program;
     std::array<std::vector<const Instruction*>, kLaneCount> lanes;
@@ -220,7 +223,8 @@ class WorldChecker {
     return true;
   }
 
-  /// All ranks of a stage issue the same communication in the same order, whatever its lane: so one of them stands for all below.
+  /// All ranks of a stage issue the same communication in the same order, whatever its lane: so one of them stands for
+  /// all below.
   void CompareIssue(const Program& program) {
     const Program& first = *first_of_stage_.try_emplace(program.stage, &program).first->second;
     const std::vector<Event> expected = IssueTrace(first), trace = IssueTrace(program);
@@ -229,9 +233,9 @@ class WorldChecker {
           "ranks of stage {} issue their communication in different orders", program.stage);
   }
 
-  /// One thread a rank issues all communication in program order, and every call may wait until its peers have issued theirs (a
-  /// communicator's first call connects it; a full GPU starts nothing new). If this reaches the end, the orders of all ranks
-  /// merge into one, and kernels that start in that order cannot wait for each other.
+  /// One thread a rank issues all communication in program order, and every call may wait until its peers have issued
+  /// theirs (a communicator's first call connects it; a full GPU starts nothing new). If this reaches the end, the
+  /// orders of all ranks merge into one, and kernels that start in that order cannot wait for each other.
   static void ReplayIssue(const std::vector<const Program*>& programs) {
     std::vector<IssueState> stages;
     for (const Program* p : programs) stages.push_back({p, IssueTrace(*p)});
@@ -242,7 +246,9 @@ class WorldChecker {
     }
     std::string stuck;
     for (const IssueState& stage : stages)
-      if (!stage.Done()) stuck += fmt::format("\n  stage {} at {}", stage.program->stage, Describe(*stage.program, *stage.Head().instruction));
+      if (!stage.Done())
+        stuck += fmt::format("\n  stage {} at {}", stage.program->stage,
+                             Describe(*stage.program, *stage.Head().instruction));
     CHECK(stuck.empty(), "deadlock: no order of all communication agrees with every rank's program{}", stuck);
   }
 
@@ -303,8 +309,9 @@ std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& c
     const Op& op = OpOf(program, i);
     auto [it, fresh] = bytes_of_op.try_emplace(i.op, 0);
     if (fresh)
-      it->second = op.kind == "gather_stages" ? static_cast<int64_t>(i.inputs.size()) * 4 * (program.mesh.GroupSize(GroupOf(op)) - 1)
-                                              : wire_bytes(op);
+      it->second = op.kind == "gather_stages"
+                       ? static_cast<int64_t>(i.inputs.size()) * 4 * (program.mesh.GroupSize(GroupOf(op)) - 1)
+                       : wire_bytes(op);
     MessageCount& count = rows[{i.lane, op.kind == "send" ? AxisSet{Axis::kPp} : GroupOf(op), op.kind, op.role}];
     ++count.count;
     count.bytes += it->second;

@@ -9,8 +9,8 @@
 namespace espalier {
 namespace {
 
-/// Keys and gradients of attention travel on lane cp; parameters and their gradients, which cp shares out too, on lane dp, so that a
-/// gather issued ahead never holds up a hop.
+/// Keys and gradients of attention travel on lane cp; parameters and their gradients, which cp shares out too, on lane
+/// dp, so that a gather issued ahead never holds up a hop.
 Lane LaneOf(const Graph& graph, const Op& op) {
   if (!IsCommunication(op.kind)) return Lane::kCompute;
   if (op.kind == "send") return Lane::kPpSend;
@@ -31,7 +31,8 @@ class Emitter {
     program_.microbatches = static_cast<int>(c.microbatches);
     program_.stage_of_chunk = c.schedule.stage_of_chunk;
     for (size_t i = 0; i < graph_.ops.size(); ++i)
-      if (Mine(graph_.ops[i].chunk)) segments_[{graph_.ops[i].chunk, graph_.ops[i].role}].push_back(static_cast<int>(i));
+      if (Mine(graph_.ops[i].chunk))
+        segments_[{graph_.ops[i].chunk, graph_.ops[i].role}].push_back(static_cast<int>(i));
     FindLinks();
   }
 
@@ -71,8 +72,9 @@ class Emitter {
     }
   }
 
-  /// Receives are posted ahead, in the order of messages, so that these travel under other jobs. On GPUs one thread issues sends and
-  /// receives, and a call may wait for its peer's: they follow one order. Nothing is lost, since that thread is jobs ahead of the GPU.
+  /// Receives are posted ahead, in the order of messages, so that these travel under other jobs. On GPUs one thread
+  /// issues sends and receives, and a call may wait for its peer's: they follow one order. Nothing is lost, since that
+  /// thread is jobs ahead of the GPU.
   void EmitJobs(std::vector<int>& job_ends) {
     const std::vector<Job>& jobs = c_.schedule.jobs[static_cast<size_t>(stage_)];
     const Posting posting = program_.device == DeviceKind::kCuda ? Posting::kInOrder : Posting::kAhead;
@@ -87,14 +89,15 @@ class Emitter {
     }
   }
 
-  /// The ops of a job: parts of one chunk and microbatch are merged in graph order (so a W product stands beside the B of its
-  /// layer), others follow one another.
+  /// The ops of a job: parts of one chunk and microbatch are merged in graph order (so a W product stands beside the B
+  /// of its layer), others follow one another.
   std::vector<std::pair<int, int>> Weave(const Job& job) {
     std::vector<std::pair<int, int>> woven;
     for (size_t p = 0; p < job.parts.size();) {
       std::vector<int> merged;
       const JobPart& first = job.parts[p];
-      for (; p < job.parts.size() && job.parts[p].chunk == first.chunk && job.parts[p].microbatch == first.microbatch; ++p) {
+      for (; p < job.parts.size() && job.parts[p].chunk == first.chunk && job.parts[p].microbatch == first.microbatch;
+           ++p) {
         const std::vector<int>& segment = segments_[{job.parts[p].chunk, job.parts[p].role}];
         merged.insert(merged.end(), segment.begin(), segment.end());
       }
@@ -111,7 +114,8 @@ class Emitter {
     instruction.microbatch = microbatch;
     instruction.lane = LaneOf(graph_, op);
     for (int output : op.outputs)
-      if (graph_.values[static_cast<size_t>(output)].kind == ValueKind::kAccumulator) instruction.accumulate = microbatch > 0;
+      if (graph_.values[static_cast<size_t>(output)].kind == ValueKind::kAccumulator)
+        instruction.accumulate = microbatch > 0;
     for (int input : op.inputs)
       if (op.kind != "gather_stages" || Mine(graph_.values[static_cast<size_t>(input)].chunk))
         instruction.inputs.push_back({input, 0, 0});

@@ -1,6 +1,6 @@
-// Offsets by liveness. Persistent buffers lie at the bottom of the arena; above them a scan over the program gives each value the
-// smallest hole that fits when it is made and takes it back after its last use. An op that may work in place takes over the memory
-// of an input that nobody reads later.
+// Offsets by liveness. Persistent buffers lie at the bottom of the arena; above them a scan over the program gives each
+// value the smallest hole that fits when it is made and takes it back after its last use. An op that may work in place
+// takes over the memory of an input that nobody reads later.
 #include <algorithm>
 #include <unordered_map>
 
@@ -119,7 +119,8 @@ class Planner {
       const Value& v = graph_.values[id];
       if (!LivesHere(v) || !IsPersistent(static_cast<int>(id)) || (v.kind == ValueKind::kState) != states) continue;
       const bool copies = v.frequency == Frequency::kMicrobatch;
-      for (int k = 0; k < (copies ? program_.microbatches : 1); ++k) AddPersistent(static_cast<int>(id), copies ? k : -1);
+      for (int k = 0; k < (copies ? program_.microbatches : 1); ++k)
+        AddPersistent(static_cast<int>(id), copies ? k : -1);
     }
   }
   void AddPersistent(int id, int microbatch) {
@@ -131,13 +132,16 @@ class Planner {
     base_ += Aligned(place.bytes);
   }
 
-  /// A value dies with the last instruction that reads it. What a send reads lives one job longer, so that the stage does not stand
-  /// still for the receiver; what travels in a ring, while kernels run on, until the first reader of what comes.
+  /// A value dies with the last instruction that reads it. What a send reads lives one job longer, so that the stage
+  /// does not stand still for the receiver; what travels in a ring, while kernels run on, until the first reader of
+  /// what comes.
   void FindLastUses() {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = program_.instructions[i];
       const bool ring = graph_.ops[static_cast<size_t>(instruction.op)].kind == "ring_shift";
-      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i)) : ring ? travel_ends_[i] : static_cast<int>(i);
+      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i))
+                      : ring                            ? travel_ends_[i]
+                                                        : static_cast<int>(i);
       for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
         for (const Operand& operand : *operands) {
           int& last = last_use_[KeyOf(operand.value, instruction.microbatch)];
@@ -151,8 +155,8 @@ class Planner {
     return (job == job_ends_.end() ? static_cast<int>(program_.instructions.size()) : *job) - 1;
   }
 
-  /// The last instruction that runs beside a microbatch's collective: the one before the first that reads what it brings. Any other
-  /// instruction is over when the next begins.
+  /// The last instruction that runs beside a microbatch's collective: the one before the first that reads what it
+  /// brings. Any other instruction is over when the next begins.
   void FindTravelEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     travel_ends_.resize(static_cast<size_t>(n));
@@ -183,15 +187,16 @@ class Planner {
     }
     if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0) {
       instruction.workspace = {-1, heap.Take(workspace), workspace};
-      const Buffer buffer{instruction.workspace, instruction.lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication};
+      const Buffer buffer{instruction.workspace,
+                          instruction.lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication};
       Count(buffer.memory_class, workspace, +1);
       released_[static_cast<size_t>(travel_ends_[static_cast<size_t>(i)])].push_back(buffer);
     }
   }
   Operand Lookup(int value, int microbatch) const {
     const auto it = buffers_.find(KeyOf(value, microbatch));
-    CHECK(it != buffers_.end(), "{} (microbatch {}) is read before it is made on stage {}", ValueOf(value).name, microbatch,
-          program_.stage);
+    CHECK(it != buffers_.end(), "{} (microbatch {}) is read before it is made on stage {}", ValueOf(value).name,
+          microbatch, program_.stage);
     return it->second.place;
   }
   void Allocate(const Key& key, Heap& heap) {
@@ -254,7 +259,7 @@ class Planner {
   ByKey<Buffer> buffers_;
   ByKey<int> last_use_;
   ByKey<bool> taken_over_;
-  std::vector<int> travel_ends_;                // by instruction: the last one that runs beside it
+  std::vector<int> travel_ends_;               // by instruction: the last one that runs beside it
   std::vector<std::vector<Buffer>> released_;  // by instruction: workspaces that end with it
   std::array<int64_t, kMemoryClassCount> live_{};
   int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;
@@ -262,7 +267,8 @@ class Planner {
 
 }  // namespace
 
-void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends, int64_t reserved_bytes) {
+void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends,
+                int64_t reserved_bytes) {
   Planner(program, coordinate, job_ends, reserved_bytes).Run();
 }
 

@@ -29,10 +29,11 @@ std::string TooManyPrograms(const Compilation& c, const std::vector<int>& repres
   const std::set<int> different(representative.begin(), representative.end());
   const double of_one = double(c.deck.model.layers) * (0.25 + double(c.microbatches) / double(c.schedule.stages));
   if (double(different.size()) * of_one <= kMostPasses) return "";
-  return fmt::format("{} ranks have {} different programs, each of about {:.0f} passes of a microbatch through a layer; "
-                     "one process compiles at most {:.0f} (choose sizes that the degrees divide, fewer microbatches, or "
-                     "fewer ranks)",
-                     c.mesh.Ranks(), different.size(), of_one, kMostPasses);
+  return fmt::format(
+      "{} ranks have {} different programs, each of about {:.0f} passes of a microbatch through a layer; "
+      "one process compiles at most {:.0f} (choose sizes that the degrees divide, fewer microbatches, or "
+      "fewer ranks)",
+      c.mesh.Ranks(), different.size(), of_one, kMostPasses);
 }
 
 /// Peak of a forward program of a rank whose training program is given.
@@ -56,7 +57,8 @@ std::string ProveWorld(const Compilation& c) {
   std::map<int, Program> programs;
   for (int rank : representative)
     if (!programs.contains(rank)) programs.emplace(rank, MakeProgram(c, c.mesh.CoordinateOf(rank)));
-  CheckWorld(c.mesh, [&](int rank) -> const Program& { return programs.at(representative[static_cast<size_t>(rank)]); });
+  CheckWorld(c.mesh,
+             [&](int rank) -> const Program& { return programs.at(representative[static_cast<size_t>(rank)]); });
   return "";
 }
 

@@ -8,7 +8,8 @@ namespace {
 std::string OperandsText(const Graph& graph, const std::vector<Operand>& operands) {
   std::string text;
   for (const Operand& o : operands)
-    text += fmt::format("{}{}@{}+{}", text.empty() ? "" : ", ", graph.values[static_cast<size_t>(o.value)].name, o.offset, o.bytes);
+    text += fmt::format("{}{}@{}+{}", text.empty() ? "" : ", ", graph.values[static_cast<size_t>(o.value)].name,
+                        o.offset, o.bytes);
   return text;
 }
 
@@ -18,11 +19,13 @@ std::string Describe(const Program& program, int instruction) {
   const Instruction& i = program.instructions[static_cast<size_t>(instruction)];
   const Op& op = program.graph->ops[static_cast<size_t>(i.op)];
   const std::string microbatch = i.microbatch < 0 ? "" : fmt::format(", microbatch {}", i.microbatch);
-  return fmt::format("instruction {} ({}, role {}{}, layer {})", instruction, op.kind, Name(op.role), microbatch, op.layer);
+  return fmt::format("instruction {} ({}, role {}{}, layer {})", instruction, op.kind, Name(op.role), microbatch,
+                     op.layer);
 }
 
 std::string Print(const Program& program) {
-  std::string text = fmt::format("stage {} microbatches {} arena {}\n", program.stage, program.microbatches, program.arena_bytes);
+  std::string text =
+      fmt::format("stage {} microbatches {} arena {}\n", program.stage, program.microbatches, program.arena_bytes);
   for (const PersistentBuffer& b : program.persistent)
     text += fmt::format("persistent {}{} @{}+{} {}\n", program.graph->values[static_cast<size_t>(b.value)].name,
                         b.microbatch < 0 ? "" : fmt::format(" m{}", b.microbatch), b.place.offset, b.place.bytes,
@@ -32,8 +35,10 @@ std::string Print(const Program& program) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
     text += fmt::format("{:5} {:8} {}{}{} ({}) -> ({})", i, Name(instruction.lane), Name(op.role),
                         instruction.microbatch < 0 ? " " : fmt::format("{} ", instruction.microbatch), op.kind,
-                        OperandsText(*program.graph, instruction.inputs), OperandsText(*program.graph, instruction.outputs));
-    if (instruction.workspace.bytes > 0) text += fmt::format(" work @{}+{}", instruction.workspace.offset, instruction.workspace.bytes);
+                        OperandsText(*program.graph, instruction.inputs),
+                        OperandsText(*program.graph, instruction.outputs));
+    if (instruction.workspace.bytes > 0)
+      text += fmt::format(" work @{}+{}", instruction.workspace.offset, instruction.workspace.bytes);
     for (const Wait& wait : instruction.waits) text += fmt::format(" wait {}:{}", Name(wait.lane), wait.count);
     text += "\n";
   }

@@ -1,4 +1,5 @@
-// What each member of a communication op sends and receives, from the types alone: piece S of a member meets piece D of another.
+// What each member of a communication op sends and receives, from the types alone: piece S of a member meets piece D of
+// another.
 #include <algorithm>
 
 #include "espalier/program/compile.hpp"
@@ -17,7 +18,8 @@ int64_t BoxBytes(const Graph& graph, const Op& op, const Transfer& t) {
 }
 
 /// Bytes to (or from) each peer but oneself.
-std::vector<int64_t> BytesByPeer(const Graph& graph, const Op& op, const std::vector<Transfer>& transfers, int peers, int self) {
+std::vector<int64_t> BytesByPeer(const Graph& graph, const Op& op, const std::vector<Transfer>& transfers, int peers,
+                                 int self) {
   std::vector<int64_t> bytes(static_cast<size_t>(peers), 0);
   for (const Transfer& t : transfers)
     if (t.peer != self) bytes[static_cast<size_t>(t.peer)] += BoxBytes(graph, op, t);
@@ -30,7 +32,8 @@ int64_t LocalBytes(const Graph& graph, const std::vector<int>& values, const Mes
   return bytes;
 }
 
-int64_t LocalElements(const Graph& graph, const std::vector<int>& values, const Mesh& mesh, const Coordinate& coordinate) {
+int64_t LocalElements(const Graph& graph, const std::vector<int>& values, const Mesh& mesh,
+                      const Coordinate& coordinate) {
   int64_t elements = 0;
   for (int v : values) elements += Volume(LocalShape(TypeOf(graph, v), mesh, coordinate));
   return elements;
@@ -54,12 +57,13 @@ void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordin
 }  // namespace
 
 std::string_view Name(Lane lane) {
-  constexpr std::array<std::string_view, kLaneCount> kNames = {"compute", "tp", "cp", "dp", "pp-send", "pp-recv", "copy"};
+  constexpr std::array<std::string_view, kLaneCount> kNames = {"compute", "tp",      "cp",  "dp",
+                                                               "pp-send", "pp-recv", "copy"};
   return kNames[static_cast<size_t>(lane)];
 }
 
 std::string_view Name(MemoryClass memory_class) {
-  constexpr std::array<std::string_view, kMemoryClassCount> kNames = {"parameters", "gradients", "optimizer",
+  constexpr std::array<std::string_view, kMemoryClassCount> kNames = {"parameters",  "gradients",     "optimizer",
                                                                       "activations", "communication", "workspace"};
   return kNames[static_cast<size_t>(memory_class)];
 }
@@ -124,8 +128,7 @@ int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, c
   const AxisSet axes = GroupAxes(op);
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
   // Scalars: all of them from every stage, and one's own.
-  if (op.kind == "gather_stages")
-    return (n + 1) * Aligned(static_cast<int64_t>(op.outputs.size()) * 4);
+  if (op.kind == "gather_stages") return (n + 1) * Aligned(static_cast<int64_t>(op.outputs.size()) * 4);
   if (op.kind == "all_reduce") {
     // The flat tensors (packed, then the joined pieces), and one piece from each member.
     const int64_t elements = LocalElements(graph, op.outputs, mesh, coordinate);

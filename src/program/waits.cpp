@@ -1,5 +1,5 @@
-// Order between lanes, from memory alone: whoever reads bytes waits for their last writer, whoever writes them for their last
-// writer and readers. Order inside a lane is program order and needs no wait.
+// Order between lanes, from memory alone: whoever reads bytes waits for their last writer, whoever writes them for
+// their last writer and readers. Order inside a lane is program order and needs no wait.
 #include <algorithm>
 #include <map>
 
@@ -86,7 +86,8 @@ class Planner {
         hazards_.ForEach(input.offset, input.offset + input.bytes, [&](Segment& s) { s.readers[lane] = self.count; });
       for (const Operand& output : instruction.outputs)
         hazards_.Overwrite(output.offset, output.offset + output.bytes, self);
-      hazards_.Overwrite(instruction.workspace.offset, instruction.workspace.offset + instruction.workspace.bytes, self);
+      hazards_.Overwrite(instruction.workspace.offset, instruction.workspace.offset + instruction.workspace.bytes,
+                         self);
     }
   }
 

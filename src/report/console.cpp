@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPatienceMs = 500;  // for a reader that is only slow
 constexpr int kTickMs = 10;
 
-/// A second description of a terminal or pipe: flags of the first are shared with other processes. -1 for anything else.
+/// A second description of a terminal or pipe: flags of the first are shared with other processes. -1 for anything
+/// else.
 int OpenWithoutBlocking(std::FILE* file) {
   struct stat status {};
   if (file == nullptr || fstat(fileno(file), &status) != 0) return -1;

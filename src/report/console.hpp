@@ -27,8 +27,8 @@ class Console {
   std::string Lose();
 
   std::FILE* file_;
-  int descriptor_ = -1;  ///< of a terminal or pipe, without blocking; -1: neither, so that `file_` does not block
-  std::string pending_;  ///< the rest of a line that was begun
+  int descriptor_ = -1;   ///< of a terminal or pipe, without blocking; -1: neither, so that `file_` does not block
+  std::string pending_;   ///< the rest of a line that was begun
   int64_t left_out_ = 0;  ///< lines, since there was no room
   bool lost_ = false;
 };

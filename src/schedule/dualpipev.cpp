@@ -1,10 +1,11 @@
-// DualPipeV (DeepSeek's DualPipe, arXiv 2412.19437, cut in half along its symmetry): the V of ZB-V, and in the steady state forward of
-// one chunk and backward of the other in one job, so that the communication of each can run under the products of the other. It
-// idles at most (p - 1)(F&B + BW - 3W), of times of a chunk, and keeps the activations of p + 1/2 microbatches. Labels are
-// microbatch.chunk.
+// DualPipeV (DeepSeek's DualPipe, arXiv 2412.19437, cut in half along its symmetry): the V of ZB-V, and in the steady
+// state forward of one chunk and backward of the other in one job, so that the communication of each can run under the
+// products of the other. It idles at most (p - 1)(F&B + BW - 3W), of times of a chunk, and keeps the activations of p +
+// 1/2 microbatches. Labels are microbatch.chunk.
 //
-//   stage 0 | F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 F3.0&BW1.3==== .... F2.3&BW0.0==== BW2.3==== .... F3.3&BW1.0==== BW3.3==== B2.0 W2.0 B3.0 W3.0
-//   stage 1 | .... F0.1 F0.2 F1.1 F1.2 F2.1 BW0.2==== F2.2&BW0.1==== F3.1&BW1.2==== F3.2&BW1.1==== BW2.2==== BW2.1==== .... B3.2 B3.1 W3.2 W3.1
+//   stage 0 | F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 F3.0&BW1.3==== .... F2.3&BW0.0==== BW2.3==== .... F3.3&BW1.0====
+//   BW3.3==== B2.0 W2.0 B3.0 W3.0 stage 1 | .... F0.1 F0.2 F1.1 F1.2 F2.1 BW0.2==== F2.2&BW0.1==== F3.1&BW1.2====
+//   F3.2&BW1.1==== BW2.2==== BW2.1==== .... B3.2 B3.1 W3.2 W3.1
 #include <algorithm>
 
 #include "schedule/jobs.hpp"

@@ -1,5 +1,5 @@
-// Forward only, for evaluation and sampling: microbatches stream through the chunks, each as early as no two of them meet on a stage,
-// and no activation outlives its job.
+// Forward only, for evaluation and sampling: microbatches stream through the chunks, each as early as no two of them
+// meet on a stage, and no activation outlives its job.
 //
 //   stage 0 | F0 F1 F2 F3 F4 F5 F6 F7 ........
 //   stage 1 | .. F0 F1 F2 F3 F4 F5 F6 F7 .....
@@ -16,7 +16,9 @@ Schedule ForwardOnly(std::vector<int> stage_of_chunk, int microbatches) {
   const int stages = *std::max_element(stage_of_chunk.begin(), stage_of_chunk.end()) + 1;
   Schedule schedule = NoJobs(kForwardOnly, stages, microbatches, std::move(stage_of_chunk));
   std::vector<std::map<int, Job>> at(static_cast<size_t>(stages));  // by stage and time; every chunk takes one unit
-  const auto stage_at = [&](int chunk) -> auto& { return at[static_cast<size_t>(schedule.stage_of_chunk[static_cast<size_t>(chunk)])]; };
+  const auto stage_at = [&](int chunk) -> auto& {
+    return at[static_cast<size_t>(schedule.stage_of_chunk[static_cast<size_t>(chunk)])];
+  };
   const auto meets = [&](int start) {
     for (int c = 0; c < schedule.Chunks(); ++c)
       if (stage_at(c).count(start + c) > 0) return true;

@@ -1,10 +1,11 @@
-// Interleaved 1F1B (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", arXiv
-// 2104.04473): v chunks a stage, chunk c on stage c % p. Microbatches go through the chunks in blocks of n, at least p of them, so that
-// the first of a block is back at a stage when the last has left it. It idles (p - 1)(F + B + W) / v and sends v times as much. Labels
-// are microbatch.chunk.
+// Interleaved 1F1B (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+// Megatron-LM", arXiv 2104.04473): v chunks a stage, chunk c on stage c % p. Microbatches go through the chunks in
+// blocks of n, at least p of them, so that the first of a block is back at a stage when the last has left it. It idles
+// (p - 1)(F + B + W) / v and sends v times as much. Labels are microbatch.chunk.
 //
-//   stage 0 | F0.0 F1.0 F0.2 F1.2 F2.0 .... BW0.2==== F3.0 BW1.2==== F2.2 BW0.0==== F3.2 BW1.0==== .... BW2.2==== .... BW3.2==== BW2.0==== BW3.0====
-//   stage 1 | .... F0.1 F1.1 F0.3 BW0.3==== F1.3 BW1.3==== F2.1 BW0.1==== F3.1 BW1.1==== F2.3 BW2.3==== F3.3 BW3.3==== BW2.1==== BW3.1==== .........
+//   stage 0 | F0.0 F1.0 F0.2 F1.2 F2.0 .... BW0.2==== F3.0 BW1.2==== F2.2 BW0.0==== F3.2 BW1.0==== .... BW2.2==== ....
+//   BW3.2==== BW2.0==== BW3.0==== stage 1 | .... F0.1 F1.1 F0.3 BW0.3==== F1.3 BW1.3==== F2.1 BW0.1==== F3.1 BW1.1====
+//   F2.3 BW2.3==== F3.3 BW3.3==== BW2.1==== BW3.1==== .........
 #include <algorithm>
 
 #include "schedule/jobs.hpp"

@@ -12,17 +12,20 @@
 
 namespace espalier {
 
-/// Chunk c on stage c % stages: neighbours in the model are neighbours in the pipeline, and after the last stage comes the first.
+/// Chunk c on stage c % stages: neighbours in the model are neighbours in the pipeline, and after the last stage comes
+/// the first.
 inline std::vector<int> Looped(int stages, int chunks_per_stage) {
   std::vector<int> stage_of_chunk;
   for (int chunk = 0; chunk < stages * chunks_per_stage; ++chunk) stage_of_chunk.push_back(chunk % stages);
   return stage_of_chunk;
 }
 
-/// Two chunks a stage, down the stages and up again: the first and the last chunk share a stage, and so do those at the turn.
+/// Two chunks a stage, down the stages and up again: the first and the last chunk share a stage, and so do those at the
+/// turn.
 inline std::vector<int> VShaped(int stages) {
   std::vector<int> stage_of_chunk;
-  for (int chunk = 0; chunk < 2 * stages; ++chunk) stage_of_chunk.push_back(chunk < stages ? chunk : 2 * stages - 1 - chunk);
+  for (int chunk = 0; chunk < 2 * stages; ++chunk)
+    stage_of_chunk.push_back(chunk < stages ? chunk : 2 * stages - 1 - chunk);
   return stage_of_chunk;
 }
 
@@ -41,7 +44,8 @@ inline Job BackwardJob(int chunk, int microbatch) {
   return {{{chunk, Role::kB, microbatch}, {chunk, Role::kW, microbatch}}};
 }
 
-/// Writes the jobs of one stage. Each role of a chunk goes on with its next microbatch; past the last one nothing is written.
+/// Writes the jobs of one stage. Each role of a chunk goes on with its next microbatch; past the last one nothing is
+/// written.
 class JobWriter {
  public:
   using Step = std::pair<int, Role>;  // chunk, role

@@ -61,8 +61,8 @@ bool PutsWOff(std::string_view name) {
 std::string WhyNotChunks(std::string_view name, int64_t chunks) {
   const Entry* entry = Find(name);
   if (entry == nullptr || (chunks >= entry->least_chunks && chunks <= entry->most_chunks)) return "";
-  return fmt::format("must be {}{} for pipeline.schedule = \"{}\"", entry->most_chunks > entry->least_chunks ? "at least " : "",
-                     entry->least_chunks, name);
+  return fmt::format("must be {}{} for pipeline.schedule = \"{}\"",
+                     entry->most_chunks > entry->least_chunks ? "at least " : "", entry->least_chunks, name);
 }
 
 int64_t LeastMicrobatches(std::string_view name, int64_t stages) {
@@ -78,7 +78,8 @@ Schedule MakeSchedule(std::string_view name, int stages, int chunks_per_stage, i
   const Entry& entry = Get(name);
   const std::string why = WhyNotChunks(name, chunks_per_stage);
   CHECK(why.empty(), "pipeline.chunks = {}: {}", chunks_per_stage, why);
-  CHECK(microbatches >= LeastMicrobatches(name, stages), "{} on {} stages with {} microbatches", name, stages, microbatches);
+  CHECK(microbatches >= LeastMicrobatches(name, stages), "{} on {} stages with {} microbatches", name, stages,
+        microbatches);
   return entry.make(stages, chunks_per_stage, microbatches);
 }
 

@@ -1,7 +1,8 @@
-// One total order of all messages of a step, and from it each stage's receives. Messages are ordered by the time at which they are
-// made in a replay with roles of about equal length; a job needs only messages made before it begins, so whatever is first in this order
-// among the messages that have not passed can pass: its sender and its receiver have dealt with all others before it. Receives keep
-// their place in front of a job that ends later than the message is made, so the memory they write is free by then.
+// One total order of all messages of a step, and from it each stage's receives. Messages are ordered by the time at
+// which they are made in a replay with roles of about equal length; a job needs only messages made before it begins, so
+// whatever is first in this order among the messages that have not passed can pass: its sender and its receiver have
+// dealt with all others before it. Receives keep their place in front of a job that ends later than the message is
+// made, so the memory they write is free by then.
 #include <algorithm>
 #include <map>
 #include <ranges>
@@ -58,8 +59,8 @@ struct Message {
   int to_stage;
 };
 
-/// The first job of `stage` that comes after `made` in the order of messages; never after the job that needs it, which begins when
-/// `made` is over. `ends` are those of the stage.
+/// The first job of `stage` that comes after `made` in the order of messages; never after the job that needs it, which
+/// begins when `made` is over. `ends` are those of the stage.
 size_t PlaceInOrder(const Slot& made, int stage, const std::vector<double>& ends) {
   const auto jobs = std::views::iota(size_t{0}, ends.size());  // which end one after the other
   const auto before = [&](size_t job) {
@@ -73,7 +74,8 @@ size_t PlaceAhead(const Slot& made, const Slot& needed, const std::vector<double
   return std::min(needed.job > 0 ? needed.job - 1 : 0, over);
 }
 
-std::vector<Message> MessagesOf(const Schedule& schedule, const std::vector<Link>& links, const Slots& slots, Posting posting) {
+std::vector<Message> MessagesOf(const Schedule& schedule, const std::vector<Link>& links, const Slots& slots,
+                                Posting posting) {
   const std::vector<std::vector<double>> ends = EndsOf(schedule, slots);
   std::vector<Message> messages;
   for (size_t l = 0; l < links.size(); ++l)
@@ -81,10 +83,13 @@ std::vector<Message> MessagesOf(const Schedule& schedule, const std::vector<Link
       const Slot& made = slots.at({links[l].from, links[l].role, i});
       const Slot& needed = slots.at({links[l].to, links[l].role, i});
       const std::vector<double>& there = ends[static_cast<size_t>(needed.stage)];
-      const size_t before = posting == Posting::kAhead ? PlaceAhead(made, needed, there) : PlaceInOrder(made, needed.stage, there);
+      const size_t before =
+          posting == Posting::kAhead ? PlaceAhead(made, needed, there) : PlaceInOrder(made, needed.stage, there);
       messages.push_back({made, {{links[l].from, links[l].role, i}, l, before}, needed.stage});
     }
-  const auto key = [](const Message& m) { return std::tie(m.made.end, m.made.stage, m.made.job, m.made.part, m.receive.link); };
+  const auto key = [](const Message& m) {
+    return std::tie(m.made.end, m.made.stage, m.made.job, m.made.part, m.receive.link);
+  };
   std::sort(messages.begin(), messages.end(), [&](const Message& a, const Message& b) { return key(a) < key(b); });
   return messages;
 }
@@ -109,7 +114,8 @@ Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links,
     receives[static_cast<size_t>(m.to_stage)].push_back(m.receive);
   // Whoever stands later in the lane cannot be posted earlier.
   for (std::vector<Receive>& list : receives)
-    for (size_t i = list.size(); i-- > 1;) list[i - 1].before_job = std::min(list[i - 1].before_job, list[i].before_job);
+    for (size_t i = list.size(); i-- > 1;)
+      list[i - 1].before_job = std::min(list[i - 1].before_job, list[i].before_job);
   return receives;
 }
 

@@ -26,7 +26,7 @@ struct StageState {
   std::vector<Message> sends;  // posted so far
   size_t sent = 0;             // of these, completed
   double send_lane_free_at = 0;
-  size_t received = 0;         // receives completed
+  size_t received = 0;  // receives completed
   double receive_lane_free_at = 0;
 };
 

@@ -16,8 +16,8 @@ struct ReplayOutcome {
 };
 
 /// Runs every stage's jobs in order. A job starts when the stage is free and what its parts need has arrived, and sends
-/// when it ends. Messages take no time. Without `receives` a send ends at once, into a buffer. With them each stage has one
-/// in-order send lane and one in-order receive lane (rendezvous); a message passes when it is the head of both.
+/// when it ends. Messages take no time. Without `receives` a send ends at once, into a buffer. With them each stage has
+/// one in-order send lane and one in-order receive lane (rendezvous); a message passes when it is the head of both.
 ReplayOutcome PlayJobs(const Schedule& schedule, RoleCosts costs, const Receives* receives = nullptr);
 
 }  // namespace espalier

@@ -1,9 +1,11 @@
-// ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362): two chunks a stage, laid out as a V, so that
-// the loss is on the stage of the first chunk and backward starts where forward ended. It idles (p - 1) max(B / 2, B - W), of times of
-// a whole stage, and keeps as many activations as 1F1B: those of p microbatches. Labels are microbatch.chunk.
+// ZB-V (Qi et al., "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362): two chunks a stage, laid out as
+// a V, so that the loss is on the stage of the first chunk and backward starts where forward ended. It idles (p - 1)
+// max(B / 2, B - W), of times of a whole stage, and keeps as many activations as 1F1B: those of p microbatches. Labels
+// are microbatch.chunk.
 //
-//   stage 0 | F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 B1.3 W1.3 F3.0 B0.0 W0.0 F2.3 B2.3 W2.3 B1.0 W1.0 F3.3 B3.3 W3.3 B2.0 W2.0 B3.0 W3.0 ....
-//   stage 1 | .... F0.1 F0.2 F1.1 F1.2 B0.2 W0.2 F2.1 B0.1 W0.1 F2.2 B1.2 W1.2 F3.1 B1.1 W1.1 F3.2 B2.2 W2.2 B2.1 B3.2 B3.1 W2.1 W3.2 W3.1
+//   stage 0 | F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 B1.3 W1.3 F3.0 B0.0 W0.0 F2.3 B2.3 W2.3 B1.0 W1.0 F3.3 B3.3 W3.3 B2.0
+//   W2.0 B3.0 W3.0 .... stage 1 | .... F0.1 F0.2 F1.1 F1.2 B0.2 W0.2 F2.1 B0.1 W0.1 F2.2 B1.2 W1.2 F3.1 B1.1 W1.1 F3.2
+//   B2.2 W2.2 B2.1 B3.2 B3.1 W2.1 W3.2 W3.1
 #include <algorithm>
 
 #include "schedule/jobs.hpp"

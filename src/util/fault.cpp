@@ -26,10 +26,10 @@ namespace {
 
 /// In the order in which a run meets them.
 constexpr auto kStages = std::to_array<std::string_view>(
-    {"open-data",  "world-check",  "staging",    "load",        "step",        "proof",    "copy",       "begin",  "make-dir",
-     "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "reported", "gather",
-     "deck",       "master",       "manifest",   "fsync-dir",   "announce",    "rename",   "commit",
-     "latest",     "settled",      "retention",  "remove",      "end"});
+    {"open-data", "world-check", "staging",    "load",         "step",       "proof",       "copy",
+     "begin",     "make-dir",    "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check",
+     "reported",  "gather",      "deck",       "master",       "manifest",   "fsync-dir",   "announce",
+     "rename",    "commit",      "latest",     "settled",      "retention",  "remove",      "end"});
 constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc", "nomem"});
 constexpr auto kInstructionActions = std::to_array<std::string_view>({"kill", "stop", "skip", "nan"});
 constexpr std::string_view kInstruction = "instruction-";
@@ -45,8 +45,8 @@ Fault fault;
 template <typename List>
 void CheckOneOf(const List& list, const std::string& text, std::string_view word, const char* what) {
   if (std::find(list.begin(), list.end(), word) == list.end())
-    throw UserError(ExitStatus::kDeck, fmt::format("ESPALIER_FAULT = \"{}\": '{}' is no {} (allowed: {})", text, word, what,
-                                                   fmt::join(list, ", ")));
+    throw UserError(ExitStatus::kDeck, fmt::format("ESPALIER_FAULT = \"{}\": '{}' is no {} (allowed: {})", text, word,
+                                                   what, fmt::join(list, ", ")));
 }
 
 /// Cuts the next word off; "" if there is none left.
@@ -75,7 +75,8 @@ Fault ParseFault(const std::string& text) {
   if (rest.empty()) return parsed;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), parsed.visits_left);
   if (error != std::errc{} || end != rest.data() + rest.size() || parsed.visits_left < 1)
-    throw UserError(ExitStatus::kDeck, fmt::format("ESPALIER_FAULT = \"{}\": '{}' is no count of visits (allowed: >= 1)", text, rest));
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("ESPALIER_FAULT = \"{}\": '{}' is no count of visits (allowed: >= 1)", text, rest));
   return parsed;
 }
 
@@ -119,13 +120,15 @@ void Visit(std::string_view stage, const std::string& where) {
   const std::string action = Take(stage);
   if (action.empty()) return;
   if (action == "nomem") throw std::bad_alloc();
-  throw UserError(ExitStatus::kFault, fmt::format("{}{}{}: {} (by ESPALIER_FAULT)", where, where.empty() ? "" : ": ", stage,
-                                                  std::strerror(action == "eio" ? EIO : ENOSPC)));
+  throw UserError(ExitStatus::kFault, fmt::format("{}{}{}: {} (by ESPALIER_FAULT)", where, where.empty() ? "" : ": ",
+                                                  stage, std::strerror(action == "eio" ? EIO : ENOSPC)));
 }
 
 InstructionFault VisitInstruction(int index) {
   const std::string action = Take(fmt::format("{}{}", kInstruction, index));
-  return action == "skip" ? InstructionFault::kSkip : action == "nan" ? InstructionFault::kNan : InstructionFault::kNone;
+  return action == "skip"  ? InstructionFault::kSkip
+         : action == "nan" ? InstructionFault::kNan
+                           : InstructionFault::kNone;
 }
 
 }  // namespace fault_detail

@@ -9,9 +9,12 @@ namespace espalier {
 
 std::string_view Name(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kF32: return "f32";
-    case Dtype::kBf16: return "bf16";
-    case Dtype::kI32: return "i32";
+    case Dtype::kF32:
+      return "f32";
+    case Dtype::kBf16:
+      return "bf16";
+    case Dtype::kI32:
+      return "i32";
   }
   return "?";
 }

@@ -15,7 +15,9 @@ namespace {
 using Lanes = std::array<std::vector<int>, kLaneCount>;
 
 const Instruction& At(const Program& program, int index) { return program.instructions[static_cast<size_t>(index)]; }
-const Op& OpAt(const Program& program, int index) { return program.graph->ops[static_cast<size_t>(At(program, index).op)]; }
+const Op& OpAt(const Program& program, int index) {
+  return program.graph->ops[static_cast<size_t>(At(program, index).op)];
+}
 
 Lanes LanesOf(const Program& program) {
   Lanes lanes;
@@ -104,13 +106,15 @@ class Diagnoser {
     return program.mesh.GroupRanks(AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))), here);
   }
 
-  /// The peer's instruction that meets this one: a send and its recv stand side by side in the graph. -1 if it has none.
+  /// The peer's instruction that meets this one: a send and its recv stand side by side in the graph. -1 if it has
+  /// none.
   int Counterpart(int rank, int instruction, int peer) {
     const Instruction& i = At(program_of_(rank), instruction);
     const std::string& kind = OpAt(program_of_(rank), instruction).kind;
     const int op = kind == "send" ? i.op + 1 : kind == "recv" ? i.op - 1 : i.op;
     const std::vector<Instruction>& theirs = program_of_(peer).instructions;
-    const auto at = std::ranges::find_if(theirs, [&](const Instruction& t) { return t.op == op && t.microbatch == i.microbatch; });
+    const auto at =
+        std::ranges::find_if(theirs, [&](const Instruction& t) { return t.op == op && t.microbatch == i.microbatch; });
     return at == theirs.end() ? -1 : static_cast<int>(at - theirs.begin());
   }
 
@@ -172,7 +176,8 @@ class Diagnoser {
          {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone),
           std::pair(ProcessState::kSilent, Fault::kSilent)})
       for (size_t rank = 0; rank < standings_.size(); ++rank)
-        if (standings_[rank].process == state) return Blame(fault, static_cast<int>(rank), SomeoneWaitingFor(static_cast<int>(rank)));
+        if (standings_[rank].process == state)
+          return Blame(fault, static_cast<int>(rank), SomeoneWaitingFor(static_cast<int>(rank)));
     return false;
   }
   bool FindAbsent() {
@@ -187,7 +192,8 @@ class Diagnoser {
     for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank) {
       if (rank == culprit) continue;
       for (const Waiting& waiting : WaitsOf(rank)) {
-        if (std::ranges::count(waiting.missing, culprit) + std::ranges::count(waiting.past, culprit) > 0) return waiting;
+        if (std::ranges::count(waiting.missing, culprit) + std::ranges::count(waiting.past, culprit) > 0)
+          return waiting;
         if (any.rank < 0) any = waiting;
       }
     }
@@ -275,15 +281,20 @@ class Diagnoser {
   }
   std::string Accusation(Fault fault, int culprit, const Waiting& waiting) const {
     switch (fault) {
-      case Fault::kStopped: return "is stopped: its process was stopped by a signal or a debugger";
-      case Fault::kGone: return "is gone: its process has ended";
+      case Fault::kStopped:
+        return "is stopped: its process was stopped by a signal or a debugger";
+      case Fault::kGone:
+        return "is gone: its process has ended";
       case Fault::kAbsent:
         return AbsentText(culprit);
       case Fault::kSilent:
         return "gives no sign of life: its process is stopped, or its host is down or cut off";
-      case Fault::kWentPast: return fmt::format("went past instruction {} of rank {} without it", waiting.instruction, waiting.rank);
-      case Fault::kInKernel: return "alone stands in a kernel, for so long that its process may be stopped";
-      default: return "has not arrived there, and waits for no other rank";
+      case Fault::kWentPast:
+        return fmt::format("went past instruction {} of rank {} without it", waiting.instruction, waiting.rank);
+      case Fault::kInKernel:
+        return "alone stands in a kernel, for so long that its process may be stopped";
+      default:
+        return "has not arrived there, and waits for no other rank";
     }
   }
   std::string AbsentText(int rank) const {
@@ -312,7 +323,8 @@ class Diagnoser {
       return fmt::format("rank {} waits after step {} for the other ranks", w.rank, BeatOf(w.rank).step);
     const Op& op = OpAt(program_of_(w.rank), w.instruction);
     const bool between_stages = op.kind == "send" || op.kind == "recv";
-    const std::string group = between_stages ? "pp" : Name(AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))));
+    const std::string group =
+        between_stages ? "pp" : Name(AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))));
     return fmt::format("rank {} waits in {} of step {}, group {} (ranks {})", w.rank,
                        Describe(program_of_(w.rank), w.instruction), BeatOf(w.rank).step, group,
                        fmt::join(w.group, ", "));
@@ -325,7 +337,8 @@ class Diagnoser {
     if (!InStep(rank)) return fmt::format("is {}, step {} {}", Name(beat.activity), beat.step, where);
     std::vector<std::string> at;
     for (int instruction : Begun(rank)) at.push_back(Describe(program_of_(rank), instruction));
-    return fmt::format("stands at {} of step {} {}", at.empty() ? "the end" : fmt::format("{}", fmt::join(at, " and ")), beat.step, where);
+    return fmt::format("stands at {} of step {} {}", at.empty() ? "the end" : fmt::format("{}", fmt::join(at, " and ")),
+                       beat.step, where);
   }
 
   const std::vector<Standing>& standings_;

@@ -134,7 +134,8 @@ Heartbeat Read(const HeartbeatRecord& record) {
   heartbeat.pulse = record.pulse;
   heartbeat.step = record.step.load(std::memory_order_relaxed);
   heartbeat.activity = record.activity.load(std::memory_order_relaxed);
-  heartbeat.runs = record.training.runs.load(std::memory_order_relaxed) + record.forward.runs.load(std::memory_order_relaxed);
+  heartbeat.runs =
+      record.training.runs.load(std::memory_order_relaxed) + record.forward.runs.load(std::memory_order_relaxed);
   heartbeat.alive = record.training.alive.load(std::memory_order_relaxed);
   Copy(record.training, heartbeat.done);
   Copy(record.forward, heartbeat.forward);
@@ -148,7 +149,8 @@ std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank) {
   const ssize_t got = pread(file, bytes, sizeof(bytes), 0);
   close(file);
   const auto* record = reinterpret_cast<const HeartbeatRecord*>(bytes);
-  if (got != static_cast<ssize_t>(sizeof(bytes)) || record->magic != HeartbeatRecord::kMagic || record->rank != rank) return std::nullopt;
+  if (got != static_cast<ssize_t>(sizeof(bytes)) || record->magic != HeartbeatRecord::kMagic || record->rank != rank)
+    return std::nullopt;
   if (static_cast<uint32_t>(record->activity.load()) > static_cast<uint32_t>(Activity::kEndingJob)) return std::nullopt;
   return Read(*record);
 }

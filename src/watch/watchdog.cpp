@@ -27,7 +27,8 @@ constexpr auto kLastWords = std::chrono::milliseconds(500);
 ProcessState StateOfProcess(int process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
-  if (!std::getline(file, text)) return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;
+  if (!std::getline(file, text))
+    return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;
   const size_t bracket = text.rfind(')');
   const char state = bracket != std::string::npos && bracket + 2 < text.size() ? text[bracket + 2] : '?';
   if (state == 'T' || state == 't') return ProcessState::kStopped;
@@ -38,7 +39,9 @@ std::chrono::steady_clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-bool Stuck(const Standing& standing) { return standing.process == ProcessState::kStopped || standing.process == ProcessState::kGone; }
+bool Stuck(const Standing& standing) {
+  return standing.process == ProcessState::kStopped || standing.process == ProcessState::kGone;
+}
 
 }  // namespace
 
@@ -98,7 +101,9 @@ Watchdog::Clock::duration Watchdog::LimitOf(Activity activity) const {
 void Watchdog::FindNeighbours() {
   const Heartbeat mine = Read(mine_.record());
   for (int rank : options_.node_ranks)
-    if (const auto beat = ReadHeartbeat(options_.folder, rank); beat && rank != mine.rank && beat->SharesProcesses(mine)) neighbours_.push_back(*beat);
+    if (const auto beat = ReadHeartbeat(options_.folder, rank);
+        beat && rank != mine.rank && beat->SharesProcesses(mine))
+      neighbours_.push_back(*beat);
 }
 
 /// A rank that ends in order takes its heartbeat away before its process goes.
@@ -115,14 +120,19 @@ void Watchdog::LookForTheDead() {
 
 bool Watchdog::Said() const {
   for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank)
-    if (const auto beat = ReadHeartbeat(options_.folder, rank); beat && rank != mine_.record().rank && beat->activity == Activity::kEndingJob) return true;
+    if (const auto beat = ReadHeartbeat(options_.folder, rank);
+        beat && rank != mine_.record().rank && beat->activity == Activity::kEndingJob)
+      return true;
   return false;
 }
 
-/// The lowest rank of the host that can says why, unless it has been said: a launcher that ends a job kills one rank after the other. Where ranks of other hosts are to end too, the launcher is asked, for two seconds.
+/// The lowest rank of the host that can says why, unless it has been said: a launcher that ends a job kills one rank
+/// after the other. Where ranks of other hosts are to end too, the launcher is asked, for two seconds.
 void Watchdog::EndAfter(const Heartbeat& dead) {
   const int rank = mine_.record().rank;
-  const auto says = [&](const Heartbeat& n) { return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n); };
+  const auto says = [&](const Heartbeat& n) {
+    return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n);
+  };
   const bool silent = std::ranges::any_of(neighbours_, says) || Said();
   if (silent) {
     std::this_thread::sleep_for(kLastWords);
@@ -203,10 +213,12 @@ void Watchdog::Judge() {
   EndJob(now, diagnosis);
 }
 
-/// The lowest rank that can speaks; the others leave it the time to. One that finds that it has been said ends the job without a word.
+/// The lowest rank that can speaks; the others leave it the time to. One that finds that it has been said ends the job
+/// without a word.
 void Watchdog::EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis) {
   const int rank = mine_.record().rank;
-  const auto speaker = std::find_if(standings.begin(), standings.end(), [](const Standing& s) { return s.present && !s.moving && !Stuck(s); });
+  const auto speaker = std::find_if(standings.begin(), standings.end(),
+                                    [](const Standing& s) { return s.present && !s.moving && !Stuck(s); });
   if (speaker - standings.begin() != rank && !Sleep(kHeadStart)) return;
   if (!Read(mine_.record()).SamePlace(standings[static_cast<size_t>(rank)].heartbeat)) return;
   alarm(5);  // should the launcher hang too, this process ends by SIGALRM, and the launcher ends the others
@@ -225,7 +237,8 @@ const Program& Watchdog::ProgramOf(int rank) {
   if (representative_.empty()) representative_ = ClassRepresentatives(compilation_);
   const int representative = representative_[static_cast<size_t>(rank)];
   if (const auto known = programs_.find(representative); known != programs_.end()) return known->second;
-  return programs_.emplace(representative, MakeProgram(compilation_, compilation_.mesh.CoordinateOf(representative))).first->second;
+  return programs_.emplace(representative, MakeProgram(compilation_, compilation_.mesh.CoordinateOf(representative)))
+      .first->second;
 }
 
 }  // namespace espalier

@@ -1,8 +1,10 @@
-// What saving, loading and the copy of a state cost, each beside the same bytes moved barely, for tests/bench/checkpoint.py:
+// What saving, loading and the copy of a state cost, each beside the same bytes moved barely, for
+// tests/bench/checkpoint.py:
 //   [mpirun -n RANKS] checkpoint_bench DIR MEGABYTES PAIRS
-// The state is that of a model of square matrices, cut over dp_shard. Each rank writes and reads one bare file in DIR, as large as its
-// shard, in blocks of 1 MiB, with fsync. Pairs follow one another closely and change order. Before a read the files leave the page
-// cache (posix_fadvise; files on the disk only). Prints one line of JSON a pair: seconds, the slowest rank's.
+// The state is that of a model of square matrices, cut over dp_shard. Each rank writes and reads one bare file in DIR,
+// as large as its shard, in blocks of 1 MiB, with fsync. Pairs follow one another closely and change order. Before a
+// read the files leave the page cache (posix_fadvise; files on the disk only). Prints one line of JSON a pair: seconds,
+// the slowest rank's.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -49,24 +51,32 @@ class Bench {
         state_(static_cast<int64_t>(tensors_.size()) * kMatrix / world.Size()),
         copy_(state_.bytes()),
         read_(state_.bytes()) {
-    for (int64_t at = 0; at < state_.bytes(); at += 8) *reinterpret_cast<int64_t*>(state_.At(at, 8)) = at * 0x9e3779b97f4a7c15;
+    for (int64_t at = 0; at < state_.bytes(); at += 8)
+      *reinterpret_cast<int64_t*>(state_.At(at, 8)) = at * 0x9e3779b97f4a7c15;
     for (size_t i = 0; i < tensors_.size(); ++i)
-      local_.push_back({&tensors_[i], state_.At(static_cast<int64_t>(i) * kMatrix / world.Size(), kMatrix / world.Size())});
+      local_.push_back(
+          {&tensors_[i], state_.At(static_cast<int64_t>(i) * kMatrix / world.Size(), kMatrix / world.Size())});
     saver_.emplace(Saver::Options{dir + "/beside", 1}, tensors_, local_, mesh_, world, std::move(writers));
     CHECK(saver_->Asynchronous(), "{}", saver_->refusal());
   }
 
   void Pair(int number) {
     double save = 0, write = 0, load = 0, read = 0, warm_load = 0, warm_read = 0, blocked = 0, copy = 0;
-    InTurn(number, [&] { save = SaveState(); }, [&] { write = Seconds([&] { WriteBare(); }); });
-    InTurn(number, [&] { ColdAndWarm(load, warm_load, [&] { LoadState(); }); }, [&] { ColdAndWarm(read, warm_read, [&] { ReadBare(); }); });
-    InTurn(number, [&] { blocked = Blocked(); }, [&] { copy = Seconds([&] { CopyBare(); }); });
+    InTurn(
+        number, [&] { save = SaveState(); }, [&] { write = Seconds([&] { WriteBare(); }); });
+    InTurn(
+        number, [&] { ColdAndWarm(load, warm_load, [&] { LoadState(); }); },
+        [&] { ColdAndWarm(read, warm_read, [&] { ReadBare(); }); });
+    InTurn(
+        number, [&] { blocked = Blocked(); }, [&] { copy = Seconds([&] { CopyBare(); }); });
     const double agree = Seconds([&] {
       for (int i = 0; i < 100; ++i) world_.Or(0);
     });
     if (world_.Rank() == 0)
-      fmt::print("{{\"bytes\": {}, \"save\": {}, \"write\": {}, \"load\": {}, \"read\": {}, \"warm_load\": {}, \"warm_read\": {}, \"blocked\": {}, \"copy\": {}, \"agree\": {}}}\n",
-                 state_.bytes() * world_.Size(), save, write, load, read, warm_load, warm_read, blocked, copy, agree / 100);
+      fmt::print(
+          "{{\"bytes\": {}, \"save\": {}, \"write\": {}, \"load\": {}, \"read\": {}, \"warm_load\": {}, \"warm_read\": "
+          "{}, \"blocked\": {}, \"copy\": {}, \"agree\": {}}}\n",
+          state_.bytes() * world_.Size(), save, write, load, read, warm_load, warm_read, blocked, copy, agree / 100);
     std::fflush(stdout);
   }
 
@@ -90,7 +100,10 @@ class Bench {
   }
 
   double SaveState() {
-    return Slowest(Save(dir_ + "/checkpoints", {step_++, 0, "bench", "bench", {}, ""}, tensors_, local_, mesh_, world_, 1).committed_ms / 1e3);
+    return Slowest(
+        Save(dir_ + "/checkpoints", {step_++, 0, "bench", "bench", {}, ""}, tensors_, local_, mesh_, world_, 1)
+            .committed_ms /
+        1e3);
   }
   void LoadState() { Load(dir_ + "/checkpoints/" + StepName(step_ - 1), tensors_, local_, mesh_, world_); }
   /// Alone, then waited for, so that it is the copy that is measured.
@@ -106,16 +119,20 @@ class Bench {
   void WriteBare() {
     const int file = ::open(bare_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     Require(file >= 0, "open");
-    for (int64_t at = 0; at < state_.bytes(); at += kBlock) Require(::pwrite(file, state_.At(at, kBlock), kBlock, at) == kBlock, "write");
+    for (int64_t at = 0; at < state_.bytes(); at += kBlock)
+      Require(::pwrite(file, state_.At(at, kBlock), kBlock, at) == kBlock, "write");
     Require(::fsync(file) == 0 && ::close(file) == 0, "fsync");
   }
   void ReadBare() {
     const int file = ::open(bare_.c_str(), O_RDONLY);
     Require(file >= 0, "open");
-    for (int64_t at = 0; at < state_.bytes(); at += kBlock) Require(::pread(file, read_.At(at, kBlock), kBlock, at) == kBlock, "read");
+    for (int64_t at = 0; at < state_.bytes(); at += kBlock)
+      Require(::pread(file, read_.At(at, kBlock), kBlock, at) == kBlock, "read");
     ::close(file);
   }
-  void CopyBare() { std::memcpy(copy_.At(0, state_.bytes()), state_.At(0, state_.bytes()), static_cast<size_t>(state_.bytes())); }
+  void CopyBare() {
+    std::memcpy(copy_.At(0, state_.bytes()), state_.At(0, state_.bytes()), static_cast<size_t>(state_.bytes()));
+  }
   void ForgetFiles() {
     world_.Barrier();
     if (world_.Rank() != 0) return;

@@ -1,5 +1,5 @@
-// The bare products of a training step: every matrix product of one forward and backward of a Llama on one sequence, as plain oneDNN
-// primitives and nothing else. What a whole step reaches is measured against this (tests/bench/step.py).
+// The bare products of a training step: every matrix product of one forward and backward of a Llama on one sequence, as
+// plain oneDNN primitives and nothing else. What a whole step reaches is measured against this (tests/bench/step.py).
 //
 //   products_bench f32|bf16 THREADS LAYERS DIM KV_DIM FFN VOCAB SEQ
 //
@@ -83,7 +83,8 @@ int main(int argc, char** argv) {
   }
   const auto number = [&](int i) { return std::atoll(argv[i]); };
   omp_set_num_threads(static_cast<int>(number(2)));
-  const int64_t layers = number(3), dim = number(4), kv = number(5), ffn = number(6), vocab = number(7), seq = number(8);
+  const int64_t layers = number(3), dim = number(4), kv = number(5), ffn = number(6), vocab = number(7),
+                seq = number(8);
   std::vector<Product> products;
   AddLinear(products, seq, dim, dim, 2 * layers);
   AddLinear(products, seq, kv, dim, 2 * layers);

@@ -1,4 +1,5 @@
-// Which calls of attention go to cuDNN, and as how many of its own; that the results are right is shown by the kernels' tests.
+// Which calls of attention go to cuDNN, and as how many of its own; that the results are right is shown by the kernels'
+// tests.
 #include "fused_attention_calls.hpp"
 #include "unit/kernel_cases.hpp"
 
@@ -15,7 +16,9 @@ int64_t CallsOf(const Case& c) {
 Case GradOf(Random& random, const Case& forward) {
   const Dtype type = forward.inputs[0].dtype();
   Case c{"attention_grad", forward.inputs, {}, forward.attributes};
-  c.inputs.insert(c.inputs.end(), {random.Real(type, forward.outputs[0].shape()), random.Real(kF32, forward.outputs[1].shape()), random.Real(type, forward.outputs[0].shape())});
+  c.inputs.insert(c.inputs.end(),
+                  {random.Real(type, forward.outputs[0].shape()), random.Real(kF32, forward.outputs[1].shape()),
+                   random.Real(type, forward.outputs[0].shape())});
   for (int i = 0; i < 3; ++i) c.outputs.emplace_back(forward.outputs[0].dtype(), forward.inputs[i].shape());
   return c;
 }
@@ -29,8 +32,8 @@ int64_t CallsOf(Dtype type, const Heads& h) {
   return calls;
 }
 
-/// One for a hop of a ring. Gathered keys: one's own, each earlier piece, all later ones. Whole sequences: all of one's own, and each
-/// border between pieces twice.
+/// One for a hop of a ring. Gathered keys: one's own, each earlier piece, all later ones. Whole sequences: all of one's
+/// own, and each border between pieces twice.
 int64_t ExpectedCalls(const Heads& h) {
   const int64_t rank = h.query_start / 256;
   if (h.hop >= 0) return 1;
@@ -38,7 +41,9 @@ int64_t ExpectedCalls(const Heads& h) {
 }
 
 TEST(AttentionInBlocks, ZigzagOrder) {
-  for (const Heads& h : ZigzagHeads()) EXPECT_EQ(CallsOf(kBf16, h), ExpectedCalls(h)) << "cp " << h.cp << ", queries from " << h.query_start << ", hop " << h.hop;
+  for (const Heads& h : ZigzagHeads())
+    EXPECT_EQ(CallsOf(kBf16, h), ExpectedCalls(h))
+        << "cp " << h.cp << ", queries from " << h.query_start << ", hop " << h.hop;
 }
 
 TEST(AttentionInBlocks, TheOrderOfPositionsIsOne) {

@@ -1,5 +1,6 @@
-// Blocks of threads as fibers. A fiber runs thread after thread until one waits; that fiber is then that thread's, and another runs
-// the next: a kernel that never waits needs but one. All fibers of a host thread are kept for its later launches.
+// Blocks of threads as fibers. A fiber runs thread after thread until one waits; that fiber is then that thread's, and
+// another runs the next: a kernel that never waits needs but one. All fibers of a host thread are kept for its later
+// launches.
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
@@ -80,7 +81,8 @@ class Block {
 
 thread_local Block block;
 
-/// All workers return by themselves, from a thread's middle by an exception. The library's own way would throw before sanitizers know on which stack.
+/// All workers return by themselves, from a thread's middle by an exception. The library's own way would throw before
+/// sanitizers know on which stack.
 void Block::Forget() {
   leaving_ = true;
   for (const std::unique_ptr<Worker>& worker : workers_) Resume(*worker);
@@ -140,13 +142,14 @@ Worker& Block::FreeWorker() {
     boost::context::protected_fixedsize_stack stacks(kStackBytes);
     const boost::context::stack_context stack = stacks.allocate();
     worker.stack = {static_cast<std::byte*>(stack.sp) - stack.size, stack.size};
-    worker.inside = fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack), stacks, [this, &worker](fiber&& outside) {
-      worker.outside = std::move(outside);
-      Enter(worker.stack, stack_);
-      while (!leaving_) Work(worker);
-      Leave(worker.stack, stack_, true);
-      return std::move(worker.outside);
-    });
+    worker.inside = fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack), stacks,
+                          [this, &worker](fiber&& outside) {
+                            worker.outside = std::move(outside);
+                            Enter(worker.stack, stack_);
+                            while (!leaving_) Work(worker);
+                            Leave(worker.stack, stack_, true);
+                            return std::move(worker.outside);
+                          });
     return worker;
   }
   Worker& worker = *free_.back();
@@ -226,8 +229,10 @@ bool Block::CompleteMeeting(int first) {
   for (int t = warp; t < last; ++t) {
     Thread& thread = threads_[static_cast<size_t>(t)];
     if ((wanted.mask >> (t - warp) & 1) == 0) continue;
-    if (wanted.meeting == Meeting::kShuffle && (wanted.mask >> thread.source & 1) == 0) Fail(t, "shuffles from a lane outside its mask");
-    thread.result = wanted.meeting == Meeting::kShuffle ? threads_[static_cast<size_t>(warp + thread.source)].value : ballot;
+    if (wanted.meeting == Meeting::kShuffle && (wanted.mask >> thread.source & 1) == 0)
+      Fail(t, "shuffles from a lane outside its mask");
+    thread.result =
+        wanted.meeting == Meeting::kShuffle ? threads_[static_cast<size_t>(warp + thread.source)].value : ballot;
     thread.meeting = Meeting::kNone;
   }
   for (int i = 0; i < last - warp; ++i)
@@ -251,7 +256,8 @@ void Block::FillShared(size_t bytes) {
 
 bool Block::SharedIsIntact() const {
   const auto is_guard = [](unsigned char byte) { return byte == kGuard; };
-  return std::all_of(shared_.begin(), shared_.begin() + kGuardBytes, is_guard) && std::all_of(shared_.end() - kGuardBytes, shared_.end(), is_guard);
+  return std::all_of(shared_.begin(), shared_.begin() + kGuardBytes, is_guard) &&
+         std::all_of(shared_.end() - kGuardBytes, shared_.end(), is_guard);
 }
 
 void Block::Fail(int thread, const std::string& what) {
@@ -263,13 +269,16 @@ void Block::Fail(int thread, const std::string& what) {
 
 void IssueAtOnce(cudaStream_t, std::function<void()> work) { work(); }
 
-/// The limits of compute capability 8.0 to 9.0; of shared memory, that of a kernel which has not asked for more, as none of ours does.
+/// The limits of compute capability 8.0 to 9.0; of shared memory, that of a kernel which has not asked for more, as
+/// none of ours does.
 void CheckLimits(const Grid& grid) {
   const dim3 blocks = grid.blocks, threads = grid.threads;
-  CHECK(blocks.x > 0 && blocks.y > 0 && blocks.z > 0 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 && blocks.z <= 65535,
-        "a grid of {} x {} x {} blocks", blocks.x, blocks.y, blocks.z);
+  CHECK(
+      blocks.x > 0 && blocks.y > 0 && blocks.z > 0 && blocks.x <= 0x7fffffffu && blocks.y <= 65535 && blocks.z <= 65535,
+      "a grid of {} x {} x {} blocks", blocks.x, blocks.y, blocks.z);
   const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
-  CHECK(count > 0 && count <= 1024 && threads.z <= 64, "blocks of {} x {} x {} threads", threads.x, threads.y, threads.z);
+  CHECK(count > 0 && count <= 1024 && threads.z <= 64, "blocks of {} x {} x {} threads", threads.x, threads.y,
+        threads.z);
   CHECK(grid.shared_bytes <= 48 << 10, "{} bytes of dynamic shared memory", grid.shared_bytes);
 }
 
@@ -277,7 +286,8 @@ void CheckLimits(const Grid& grid) {
 
 void (*issue)(cudaStream_t stream, std::function<void()> work) = IssueAtOnce;
 
-/// Every other launch runs its blocks backwards, and every other block its threads: what depends on an order comes out otherwise then.
+/// Every other launch runs its blocks backwards, and every other block its threads: what depends on an order comes out
+/// otherwise then.
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
   thread_local unsigned launches = 0;
   CheckLimits(grid);
@@ -287,16 +297,20 @@ void RunGrid(const Grid& grid, const std::function<void()>& thread) {
   const uint64_t plane = uint64_t{grid.blocks.x} * grid.blocks.y, count = plane * grid.blocks.z;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t b = launch % 2 == 0 ? i : count - 1 - i;
-    blockIdx = {static_cast<unsigned>(b % grid.blocks.x), static_cast<unsigned>(b / grid.blocks.x % grid.blocks.y), static_cast<unsigned>(b / plane)};
+    blockIdx = {static_cast<unsigned>(b % grid.blocks.x), static_cast<unsigned>(b / grid.blocks.x % grid.blocks.y),
+                static_cast<unsigned>(b / plane)};
     block.Run(grid, thread, (launch / 2 + b) % 2 == 1);
   }
 }
 
 void Fail(const char* what) {
-  CHECK(false, "thread ({}, {}, {}) of block ({}, {}, {}): {}", threadIdx.x, threadIdx.y, threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z, what);
+  CHECK(false, "thread ({}, {}, {}) of block ({}, {}, {}): {}", threadIdx.x, threadIdx.y, threadIdx.z, blockIdx.x,
+        blockIdx.y, blockIdx.z, what);
   std::terminate();
 }
-uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source) { return block.Meet(meeting, mask, value, source); }
+uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source) {
+  return block.Meet(meeting, mask, value, source);
+}
 int Lane() { return block.current() % kWarp; }
 unsigned char* SharedMemory() { return block.shared(); }
 

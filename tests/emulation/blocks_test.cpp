@@ -16,7 +16,10 @@ void Start(void (*kernel)(Parameters...), int blocks, int threads, int shared_by
   cuda::Launch(kernel, dim3(unsigned(blocks)), dim3(unsigned(threads)), size_t(shared_bytes), nullptr, arguments...);
 }
 
-__global__ void Indices(int* out) { out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] += int(threadIdx.x + 100 * blockIdx.x + 1000 * blockIdx.y); }
+__global__ void Indices(int* out) {
+  out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] +=
+      int(threadIdx.x + 100 * blockIdx.x + 1000 * blockIdx.y);
+}
 
 TEST(Emulation, EveryThreadRunsOnce) {
   std::vector<int> out(2 * 3 * 40);
@@ -84,11 +87,15 @@ __global__ void ReadsWhatNobodyWrote(float* out) {
 }
 
 TEST(Emulation, MistakesAreFound) {
-  EXPECT_THAT([] { Start(HalfWaits, 1, 64, 0); }, ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
-  EXPECT_THAT([] { Start(LaneIsMissing, 1, 32, 0); }, ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
+  EXPECT_THAT([] { Start(HalfWaits, 1, 64, 0); },
+              ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
+  EXPECT_THAT([] { Start(LaneIsMissing, 1, 32, 0); },
+              ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
   std::vector<int> out(48 * 6);
-  EXPECT_THAT([&] { Start(Shuffles, 1, 48, 0, out.data()); }, ThrowsMessage<InvariantError>(HasSubstr("lanes that its warp does not have")));
-  EXPECT_THAT([] { Start(Overflows, 1, 64, 252); }, ThrowsMessage<InvariantError>(HasSubstr("writes around its 252 bytes")));
+  EXPECT_THAT([&] { Start(Shuffles, 1, 48, 0, out.data()); },
+              ThrowsMessage<InvariantError>(HasSubstr("lanes that its warp does not have")));
+  EXPECT_THAT([] { Start(Overflows, 1, 64, 252); },
+              ThrowsMessage<InvariantError>(HasSubstr("writes around its 252 bytes")));
   EXPECT_THAT([] { Start(HalfWaits, 0, 64, 0); }, ThrowsMessage<InvariantError>(HasSubstr("a grid of 0 x 1 x 1")));
   float found = 0;
   Start(ReadsWhatNobodyWrote, 1, 1, 4, &found);
@@ -122,7 +129,8 @@ TEST(Emulation, WhatNeedsAnOrderComesOutOtherwise) {
 }
 
 TEST(Emulation, SharedMemoryBeyondWhatEveryKernelHasIsRefused) {
-  EXPECT_THAT([] { Start(Overflows, 1, 64, (48 << 10) + 4); }, ThrowsMessage<InvariantError>(HasSubstr("49156 bytes of dynamic shared memory")));
+  EXPECT_THAT([] { Start(Overflows, 1, 64, (48 << 10) + 4); },
+              ThrowsMessage<InvariantError>(HasSubstr("49156 bytes of dynamic shared memory")));
 }
 
 TEST(Emulation, GoesOnAfterAMistake) {

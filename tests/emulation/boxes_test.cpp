@@ -1,4 +1,5 @@
-// Copies and joins on the device against those on the host, bit by bit: many in one launch, any type, odd sizes and places.
+// Copies and joins on the device against those on the host, bit by bit: many in one launch, any type, odd sizes and
+// places.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,8 @@ const std::vector<std::byte>& Numbers() {
     std::vector<std::byte> memory(kSpace);
     for (size_t i = 0; i + 2 <= kSpace; i += 2) {
       const uint32_t bits = static_cast<uint32_t>(random_engine());
-      const Bf16 x = ToBf16(std::ldexp(static_cast<float>(bits % 2001) - 1000.0f, static_cast<int>(bits >> 16) % 24 - 12));
+      const Bf16 x =
+          ToBf16(std::ldexp(static_cast<float>(bits % 2001) - 1000.0f, static_cast<int>(bits >> 16) % 24 - 12));
       std::memcpy(memory.data() + i, &x, sizeof x);
     }
     return memory;
@@ -89,7 +91,11 @@ TEST(Boxes, JoinsAreTheHostsJoins) {
       const Dtype dtype = DrawType();
       const Shape extents = DrawExtents();
       const int64_t bytes = Volume(extents) * SizeOf(dtype);
-      Join join{dtype, dtype != Dtype::kI32 && Draw(0, 1) == 0 ? Reduce::kSum : Reduce::kMax, {}, static_cast<size_t>(Draw(0, members - 1)), {}};
+      Join join{dtype,
+                dtype != Dtype::kI32 && Draw(0, 1) == 0 ? Reduce::kSum : Reduce::kMax,
+                {},
+                static_cast<size_t>(Draw(0, members - 1)),
+                {}};
       for (int64_t m = 0; m < members; ++m) {
         join.sources.push_back(at);
         at += (bytes + 63) / 64 * 64 + (Draw(0, 3) == 0 ? SizeOf(dtype) : 0);

@@ -1,10 +1,11 @@
-// The small part of CUDA that kernels use, on the host: included by src/kernels/cuda/launch.cuh where ESPALIER_EMULATE is defined.
-// Blocks run one after the other, a block's threads as fibers: one runs until it must wait for others, at a barrier or in a shuffle.
-// Blocks and threads run forwards or backwards in turn, so that what waits for nobody but needs an order gives other results.
-// What no kernel may do is an error (InvariantError): barriers that not all threads reach, shuffles that a named lane does not join,
-// launches beyond the device's limits, wide accesses at odd addresses, writes around the dynamic shared memory. That memory holds NaN
-// when a block begins. Not shown: speed, registers, what hardware runs at the same time, static shared memory that nobody wrote.
-// Headers of the toolkit give the types; nothing of its libraries is linked.
+// The small part of CUDA that kernels use, on the host: included by src/kernels/cuda/launch.cuh where ESPALIER_EMULATE
+// is defined. Blocks run one after the other, a block's threads as fibers: one runs until it must wait for others, at a
+// barrier or in a shuffle. Blocks and threads run forwards or backwards in turn, so that what waits for nobody but
+// needs an order gives other results. What no kernel may do is an error (InvariantError): barriers that not all threads
+// reach, shuffles that a named lane does not join, launches beyond the device's limits, wide accesses at odd addresses,
+// writes around the dynamic shared memory. That memory holds NaN when a block begins. Not shown: speed, registers, what
+// hardware runs at the same time, static shared memory that nobody wrote. Headers of the toolkit give the types;
+// nothing of its libraries is linked.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -73,7 +74,9 @@ inline constexpr int warpSize = 32;
 #endif
 
 inline void __syncthreads() { espalier::emulation::Meet(espalier::emulation::Meeting::kBlock); }
-inline void __syncwarp(uint32_t mask = 0xffffffffu) { espalier::emulation::Meet(espalier::emulation::Meeting::kWarp, mask); }
+inline void __syncwarp(uint32_t mask = 0xffffffffu) {
+  espalier::emulation::Meet(espalier::emulation::Meeting::kWarp, mask);
+}
 inline uint32_t __ballot_sync(uint32_t mask, int vote) {
   return static_cast<uint32_t>(espalier::emulation::Meet(espalier::emulation::Meeting::kBallot, mask, vote != 0));
 }
@@ -85,21 +88,28 @@ T __shfl_sync(uint32_t mask, T value, int lane, int width = 32) {
 }
 template <typename T>
 T __shfl_xor_sync(uint32_t mask, T value, int lanes, int width = 32) {
-  return espalier::emulation::Shuffle(mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() ^ lanes, width));
+  return espalier::emulation::Shuffle(mask, value,
+                                      espalier::emulation::LaneInGroup(espalier::emulation::Lane() ^ lanes, width));
 }
 template <typename T>
 T __shfl_down_sync(uint32_t mask, T value, unsigned lanes, int width = 32) {
-  return espalier::emulation::Shuffle(mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() + int(lanes), width));
+  return espalier::emulation::Shuffle(
+      mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() + int(lanes), width));
 }
 template <typename T>
 T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32) {
-  return espalier::emulation::Shuffle(mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() - int(lanes), width));
+  return espalier::emulation::Shuffle(
+      mask, value, espalier::emulation::LaneInGroup(espalier::emulation::Lane() - int(lanes), width));
 }
 
 template <typename T>
-T __ldg(const T* p) { return *p; }
+T __ldg(const T* p) {
+  return *p;
+}
 template <typename T>
-void __stwb(T* p, T x) { *p = x; }
+void __stwb(T* p, T x) {
+  *p = x;
+}
 inline int __popc(uint32_t x) { return std::popcount(x); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
@@ -118,7 +128,8 @@ inline constexpr size_t kMostParameterBytes = 32764;
 
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
 template <typename... Parameters, typename... Arguments>
-void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
+void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,
+            Arguments... arguments) {
   static_assert(sizeof(std::tuple<Parameters...>) <= kMostParameterBytes);
   emulation::issue(stream, [=, parameters = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
     emulation::RunGrid({blocks, threads, shared_bytes}, [&] { std::apply(kernel, parameters); });
@@ -126,7 +137,8 @@ void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t sha
 }
 
 inline void CheckAligned(const void* p, size_t bytes) {
-  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) emulation::Fail("an access of several bytes at an address that is no multiple of them");
+  if (reinterpret_cast<uintptr_t>(p) % bytes != 0)
+    emulation::Fail("an access of several bytes at an address that is no multiple of them");
 }
 
 }  // namespace espalier::cuda

@@ -1,5 +1,6 @@
-// Attention as a plain loop, in the place of src/kernels/cuda/fused_attention.cpp: bf16 there and back, fp32 inside, in the library's
-// masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it, `say` prints on stderr what is prepared.
+// Attention as a plain loop, in the place of src/kernels/cuda/fused_attention.cpp: bf16 there and back, fp32 inside, in
+// the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it, `say` prints
+// on stderr what is prepared.
 #include "kernels/cuda/fused_attention.hpp"
 
 #include <fmt/format.h>
@@ -42,7 +43,8 @@ struct Rows {
   std::vector<float> values;
   size_t e;
 
-  Rows(int64_t rows, int64_t head_dim) : values(static_cast<size_t>(rows * head_dim)), e(static_cast<size_t>(head_dim)) {}
+  Rows(int64_t rows, int64_t head_dim)
+      : values(static_cast<size_t>(rows * head_dim)), e(static_cast<size_t>(head_dim)) {}
   float* operator[](int64_t row) { return values.data() + static_cast<size_t>(row) * e; }
   const float* operator[](int64_t row) const { return values.data() + static_cast<size_t>(row) * e; }
 };
@@ -50,17 +52,21 @@ struct Rows {
 /// Rows of one head in a tensor [b,rows,heads e].
 struct Place {
   int64_t batch, rows, heads, head, head_dim;
-  Bf16* At(void* x, int64_t row) const { return static_cast<Bf16*>(x) + ((batch * rows + row) * heads + head) * head_dim; }
+  Bf16* At(void* x, int64_t row) const {
+    return static_cast<Bf16*>(x) + ((batch * rows + row) * heads + head) * head_dim;
+  }
 };
 
 Rows Load(void* x, const Place& at, int64_t rows) {
   Rows loaded(rows, at.head_dim);
-  for (int64_t i = 0; i < rows; ++i) std::transform(at.At(x, i), at.At(x, i) + at.head_dim, loaded[i], [](Bf16 y) { return ToFloat(y); });
+  for (int64_t i = 0; i < rows; ++i)
+    std::transform(at.At(x, i), at.At(x, i) + at.head_dim, loaded[i], [](Bf16 y) { return ToFloat(y); });
   return loaded;
 }
 
 void Store(const Rows& rows, void* x, const Place& at) {
-  for (int64_t i = 0; i * at.head_dim < std::ssize(rows.values); ++i) std::transform(rows[i], rows[i] + at.head_dim, at.At(x, i), [](float y) { return ToBf16(y); });
+  for (int64_t i = 0; i * at.head_dim < std::ssize(rows.values); ++i)
+    std::transform(rows[i], rows[i] + at.head_dim, at.At(x, i), [](float y) { return ToBf16(y); });
 }
 
 float Dot(const float* a, const float* b, size_t e) {
@@ -80,7 +86,9 @@ struct Head {
 
   const AttentionSizes& sizes() const { return call.sizes; }
   Place Queries(int64_t rows) const { return {batch, rows, sizes().heads, head, sizes().head_dim}; }
-  Place Keys(int64_t rows) const { return {batch, rows, sizes().kv_heads, head * sizes().kv_heads / sizes().heads, sizes().head_dim}; }
+  Place Keys(int64_t rows) const {
+    return {batch, rows, sizes().kv_heads, head * sizes().kv_heads / sizes().heads, sizes().head_dim};
+  }
   int64_t Visible(int64_t query) const { return call.causal ? query + 1 : sizes().keys; }
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(sizes().head_dim)); }
   float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * sizes().heads + head) * sizes().queries; }
@@ -88,7 +96,8 @@ struct Head {
 
 void Forward(const Head& h, const FusedMemory& m) {
   const AttentionSizes& s = h.sizes();
-  const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), k = Load(m.k, h.Keys(h.call.key_rows), s.keys), v = Load(m.v, h.Keys(h.call.key_rows), s.keys);
+  const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), k = Load(m.k, h.Keys(h.call.key_rows), s.keys),
+             v = Load(m.v, h.Keys(h.call.key_rows), s.keys);
   Rows o(s.queries, s.head_dim);
   std::vector<float> p(static_cast<size_t>(s.keys));
   for (int64_t i = 0; i < s.queries; ++i) {
@@ -107,13 +116,15 @@ void Forward(const Head& h, const FusedMemory& m) {
 void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
   const AttentionSizes& s = h.sizes();
   const Place queries = h.Queries(h.call.query_rows), keys = h.Keys(h.call.key_rows);
-  const Rows q = Load(m.q, queries, s.queries), o = Load(m.o, queries, s.queries), d_o = Load(m.d_o, queries, s.queries);
+  const Rows q = Load(m.q, queries, s.queries), o = Load(m.o, queries, s.queries),
+             d_o = Load(m.d_o, queries, s.queries);
   const Rows k = Load(m.k, keys, s.keys), v = Load(m.v, keys, s.keys);
   Rows dq(s.queries, s.head_dim);
   for (int64_t i = 0; i < s.queries; ++i) {
     const float mean = Dot(o[i], d_o[i], o.e), lse = h.Lse(m.lse)[i];
     for (int64_t j = 0; j < h.Visible(i); ++j) {
-      const float p = std::exp(h.Scale() * Dot(q[i], k[j], q.e) - lse), ds = h.Scale() * p * (Dot(d_o[i], v[j], v.e) - mean);
+      const float p = std::exp(h.Scale() * Dot(q[i], k[j], q.e) - lse),
+                  ds = h.Scale() * p * (Dot(d_o[i], v[j], v.e) - mean);
       Add(p, d_o[i], dv[j], v.e);
       Add(ds, k[j], dq[i], k.e);
       Add(ds, q[i], dk[j], q.e);
@@ -135,7 +146,9 @@ void BackwardOfKeys(const FusedCall& call, const FusedMemory& m, int64_t batch, 
 /// As the front end, which looks at every operand but lse.
 void CheckAligned(const FusedMemory& m) {
   constexpr uintptr_t kAlignment = 16;
-  for (const void* x : {m.q, m.k, m.v, m.o, m.d_o, m.dq, m.dk, m.dv}) CHECK(reinterpret_cast<uintptr_t>(x) % kAlignment == 0, "attention's operands on no multiple of {} bytes", kAlignment);
+  for (const void* x : {m.q, m.k, m.v, m.o, m.d_o, m.dq, m.dk, m.dv})
+    CHECK(reinterpret_cast<uintptr_t>(x) % kAlignment == 0, "attention's operands on no multiple of {} bytes",
+          kAlignment);
 }
 
 /// The library leaves in its workspace what it likes.
@@ -146,9 +159,11 @@ void Scribble(const FusedMemory& m) {
 
 bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t workspace_bytes) {
   const AttentionSizes& s = call.sizes;
-  const std::string text = fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}", what, s.batch, s.queries, s.heads, s.head_dim, s.keys, s.kv_heads,
-                                       call.causal ? "causal" : "not causal");
-  CHECK(wanted <= UsableBytes(workspace_bytes), "{} may use {} bytes, {} are left", text, wanted, UsableBytes(workspace_bytes));
+  const std::string text =
+      fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}", what, s.batch, s.queries, s.heads,
+                  s.head_dim, s.keys, s.kv_heads, call.causal ? "causal" : "not causal");
+  CHECK(wanted <= UsableBytes(workspace_bytes), "{} may use {} bytes, {} are left", text, wanted,
+        UsableBytes(workspace_bytes));
   CHECK(!call.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
   static std::set<std::string> said;
   if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);

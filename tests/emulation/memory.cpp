@@ -1,7 +1,8 @@
-// Memory of the emulated runtime, and what it says of its GPUs. Memory of the device is the host's, told apart by address: it holds NaNs
-// at first, a copy in the wrong direction is an error, one from pageable memory is there only once its stream was awaited, and the
-// program may take ESPALIER_EMULATED_BYTES of it. There are ESPALIER_EMULATED_GPUS; a thread that uses another one than the process
-// chose, as one that chose none may, is refused.
+// Memory of the emulated runtime, and what it says of its GPUs. Memory of the device is the host's, told apart by
+// address: it holds NaNs at first, a copy in the wrong direction is an error, one from pageable memory is there only
+// once its stream was awaited, and the program may take ESPALIER_EMULATED_BYTES of it. There are
+// ESPALIER_EMULATED_GPUS; a thread that uses another one than the process chose, as one that chose none may, is
+// refused.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -116,7 +117,9 @@ cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
   Add(memory, bytes, Place::kPinned);
   return cudaSuccess;
 }
-cudaError_t cudaHostUnregister(void* memory) { return Remove(memory) > 0 ? cudaSuccess : cudaErrorHostMemoryNotRegistered; }
+cudaError_t cudaHostUnregister(void* memory) {
+  return Remove(memory) > 0 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+}
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
@@ -185,12 +188,13 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-const char* cudaGetErrorName(cudaError_t error) { return error == cudaErrorInvalidMemcpyDirection ? "cudaErrorInvalidMemcpyDirection" : "cudaError"; }
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorInvalidMemcpyDirection ? "cudaErrorInvalidMemcpyDirection" : "cudaError";
+}
 const char* cudaGetErrorString(cudaError_t error) {
   thread_local char text[64];
   std::snprintf(text, sizeof text, "error %d of the emulation", static_cast<int>(error));
   return text;
 }
-
 }
 // NOLINTEND

@@ -1,6 +1,7 @@
-// The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued theirs (sends
-// are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other hangs here, whatever the
-// sizes. Sums are made in rank order, in fp32, rounded once. Refused is what NCCL forbids beside graphs, and memory that overlaps.
+// The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued
+// theirs (sends are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other
+// hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Refused is what NCCL forbids
+// beside graphs, and memory that overlaps.
 #include <nccl.h>
 
 #include <algorithm>
@@ -88,7 +89,8 @@ class Messages {
   bool Test(std::vector<MPI_Status>& statuses) {
     std::lock_guard lock(MpiState::mutex);
     int done = 1;
-    if (!requests_.empty()) MPI_CALL(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data()));
+    if (!requests_.empty())
+      MPI_CALL(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data()));
     return done != 0;
   }
   static void CheckSize(const MPI_Status& status, int expected) {
@@ -182,14 +184,17 @@ ncclResult_t Add(const PointToPoint& call) {
 
 /// Without NCCL_GRAPH_MIXING_SUPPORT.
 void CheckBesideGraphs(ncclComm* comm) {
-  if (espalier::emulation::Capturing()) comm->in_graph = true;
-  else if (comm->in_graph && espalier::emulation::GraphUnderWay()) Refuse("a call on a communicator that a graph under way may hold");
+  if (espalier::emulation::Capturing())
+    comm->in_graph = true;
+  else if (comm->in_graph && espalier::emulation::GraphUnderWay())
+    Refuse("a call on a communicator that a graph under way may hold");
 }
 
 /// Memory of so many bytes on either side, and where the one lies in the other if a call is in place.
 void CheckInPlace(const void* from, size_t from_bytes, const void* to, size_t to_bytes, std::ptrdiff_t to_behind_from) {
   const auto *a = static_cast<const std::byte*>(from), *b = static_cast<const std::byte*>(to);
-  if (a < b + to_bytes && b < a + from_bytes && b - a != to_behind_from) Refuse("memory that overlaps, and not as a call in place has it");
+  if (a < b + to_bytes && b < a + from_bytes && b - a != to_behind_from)
+    Refuse("memory that overlaps, and not as a call in place has it");
 }
 
 ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> work) {
@@ -244,7 +249,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t* config) {
   *comm = nullptr;
   if (parent->polls_until_made > 0) Refuse("a communicator is used before it is made");
-  if (parent->mpi == MPI_COMM_NULL) return color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : Made(comm, MPI_COMM_NULL, *config);
+  if (parent->mpi == MPI_COMM_NULL)
+    return color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : Made(comm, MPI_COMM_NULL, *config);
   std::lock_guard lock(MpiState::mutex);
   MPI_Comm mpi = MPI_COMM_NULL;
   MPI_CALL(MPI_Comm_split(parent->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi));
@@ -252,7 +258,8 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  if (comm->in_graph && espalier::emulation::GraphsAlive()) Refuse("a communicator that ends before the graphs that may hold it waits for their end");
+  if (comm->in_graph && espalier::emulation::GraphsAlive())
+    Refuse("a communicator that ends before the graphs that may hold it waits for their end");
   if (comm->mpi != MPI_COMM_NULL) {
     std::lock_guard lock(MpiState::mutex);
     MPI_CALL(MPI_Comm_free(&comm->mpi));
@@ -288,7 +295,8 @@ ncclResult_t ncclGroupEnd() {
   return Issue(calls[0].comm, calls[0].stream, [calls] { RunGroup(calls); });
 }
 
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
   return Add({comm, from, nullptr, count * SizeOf(type), peer, stream});
 }
 
@@ -296,27 +304,31 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncc
   return Add({comm, nullptr, to, count * SizeOf(type), peer, stream});
 }
 
-ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
   const size_t bytes = count * SizeOf(type), all = bytes * static_cast<size_t>(comm->size);
   CheckInPlace(from, bytes, to, all, -static_cast<std::ptrdiff_t>(bytes) * comm->rank);
   return Issue(comm, stream, [=] {
     const auto pieces = Exchange(comm, from, 0, bytes);
-    for (size_t p = 0; p < pieces.size(); ++p) std::memcpy(static_cast<std::byte*>(to) + p * bytes, pieces[p].data(), bytes);
+    for (size_t p = 0; p < pieces.size(); ++p)
+      std::memcpy(static_cast<std::byte*>(to) + p * bytes, pieces[p].data(), bytes);
   });
 }
 
-ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) Refuse("a reduction that is not emulated");
   const size_t bytes = count * SizeOf(type);
-  CheckInPlace(from, bytes * static_cast<size_t>(comm->size), to, bytes, static_cast<std::ptrdiff_t>(bytes) * comm->rank);
+  CheckInPlace(from, bytes * static_cast<size_t>(comm->size), to, bytes,
+               static_cast<std::ptrdiff_t>(bytes) * comm->rank);
   return Issue(comm, stream, [=] { Reduce(comm, from, bytes, to, count, type); });
 }
 
-ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) Refuse("a reduction that is not emulated");
   CheckInPlace(from, count * SizeOf(type), to, count * SizeOf(type), 0);
   return Issue(comm, stream, [=] { Reduce(comm, from, 0, to, count, type); });
 }
-
 }
 // NOLINTEND

@@ -1,6 +1,6 @@
-// One rank of many, alone: communicators of one rank, on which every kind of instruction runs, issued and in a graph. Values are then
-// those of nobody: what is tested is that the calls are accepted. Built twice: over the emulation, and over CUDA and NCCL
-// (tests/gpu), where it needs one GPU and exits 77 without.
+// One rank of many, alone: communicators of one rank, on which every kind of instruction runs, issued and in a graph.
+// Values are then those of nobody: what is tested is that the calls are accepted. Built twice: over the emulation, and
+// over CUDA and NCCL (tests/gpu), where it needs one GPU and exits 77 without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,8 @@ std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& c
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.lane == Lane::kCompute) continue;
-    std::byte* workspace = instruction.workspace.bytes > 0 ? arena.At(instruction.workspace.offset, instruction.workspace.bytes) : nullptr;
+    std::byte* workspace =
+        instruction.workspace.bytes > 0 ? arena.At(instruction.workspace.offset, instruction.workspace.bytes) : nullptr;
     instructions.push_back({&instruction, tensors(instruction.inputs), tensors(instruction.outputs), workspace,
                             Describe(program, static_cast<int>(i)), static_cast<int>(i)});
   }
@@ -51,7 +52,8 @@ class Lanes {
 
   void Fork() {
     CUDA_CALL(cudaEventRecord(fork_.Get(), First()));
-    for (size_t lane = 1; lane < kLaneCount; ++lane) CUDA_CALL(cudaStreamWaitEvent(Of(static_cast<Lane>(lane)), fork_.Get(), 0));
+    for (size_t lane = 1; lane < kLaneCount; ++lane)
+      CUDA_CALL(cudaStreamWaitEvent(Of(static_cast<Lane>(lane)), fork_.Get(), 0));
   }
   void Join() {
     for (size_t lane = 1; lane < kLaneCount; ++lane) {
@@ -69,7 +71,9 @@ class Lanes {
 class Step {
  public:
   Step(const Compilation& c, int rank)
-      : coordinate_(c.mesh.CoordinateOf(rank)), program_(MakeProgram(c, coordinate_)), arena_(program_.arena_bytes, lanes_.First()) {
+      : coordinate_(c.mesh.CoordinateOf(rank)),
+        program_(MakeProgram(c, coordinate_)),
+        arena_(program_.arena_bytes, lanes_.First()) {
     communication_ = MakeNcclCommunication(world_, program_.mesh, ChannelsOf(program_), true);
     std::vector<CommInstruction> instructions = Resolve(program_, coordinate_, arena_);
     for (const CommInstruction& i : instructions) order_.push_back(i.instruction->lane);
@@ -139,7 +143,8 @@ TEST_P(Alone, RunsEveryInstructionOfALayoutEagerlyAndInAGraph) {
 
 TEST(NcclCall, SaysWhatFailedAndWhatToLookAt) {
   EXPECT_THAT([] { cuda::FailNccl("file.cpp", 3, "ncclSend(x)", ncclRemoteError); },
-              ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("file.cpp:3: ncclSend(x) failed"), HasSubstr("NCCL_DEBUG=WARN"))));
+              ThrowsMessage<std::runtime_error>(
+                  AllOf(HasSubstr("file.cpp:3: ncclSend(x) failed"), HasSubstr("NCCL_DEBUG=WARN"))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Native, Alone, ::testing::Values("0", "1"));

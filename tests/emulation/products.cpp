@@ -27,11 +27,14 @@ void MultiplyRow(const Product& product, const ProductMemory& memory, int64_t i)
   std::vector<float> sums(static_cast<size_t>(s.n));
   for (int64_t p = 0; p < s.k; ++p) {
     const float a = Load(memory.a, product.input, i * s.a_row + p * s.a_column);
-    for (int64_t j = 0; j < s.n; ++j) sums[static_cast<size_t>(j)] += a * Load(memory.b, product.input, p * s.b_row + j * s.b_column);
+    for (int64_t j = 0; j < s.n; ++j)
+      sums[static_cast<size_t>(j)] += a * Load(memory.b, product.input, p * s.b_row + j * s.b_column);
   }
   for (int64_t j = 0; j < s.n; ++j) {
     const int64_t at = i * s.c_row + j;
-    const float more = product.accumulate ? Load(memory.c, product.output, at) : product.bias ? Load(memory.bias, product.output, j) : 0.0f;
+    const float more = product.accumulate ? Load(memory.c, product.output, at)
+                       : product.bias     ? Load(memory.bias, product.output, j)
+                                          : 0.0f;
     Store(memory.c, product.output, at, more + sums[static_cast<size_t>(j)]);
   }
 }
@@ -52,7 +55,8 @@ void Multiply(const Product& product, const ProductMemory& memory, cudaStream_t 
 }
 
 /// There is one algorithm, and nothing to time.
-ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) {
+ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
+                             const std::function<void(const ProductPlan&)>& measured) {
   const ProductPlatform platform = GetProductPlatform();
   ProductPlans plans{platform.gpu, platform.library, {}};
   for (const ProductDemand& demand : demands) {

@@ -15,10 +15,12 @@ Place PlaceOf(const void* memory, size_t bytes);
 /// True while this thread captures: what allocates, copies at once or waits is an error then.
 bool Capturing();
 
-/// False in a thread that is on another GPU than the one that the process chose: its calls would fail, or take memory of that one.
+/// False in a thread that is on another GPU than the one that the process chose: its calls would fail, or take memory
+/// of that one.
 bool OnItsGpu();
 
-/// True while some graph may be launched; while a launch of one is not awaited by the host, though its work may be done here.
+/// True while some graph may be launched; while a launch of one is not awaited by the host, though its work may be done
+/// here.
 bool GraphsAlive();
 bool GraphUnderWay();
 

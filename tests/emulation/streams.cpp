@@ -1,6 +1,7 @@
-// Streams, events and graphs of the emulated runtime. Work runs when it is issued, in the thread that issues it; or, with
-// ESPALIER_EMULATED_STREAMS=late, only when something waits for it, and of other streams no more than events demand: so that a wait that
-// is missing is a wrong result. (Not over NCCL, whose emulated calls wait for other ranks'.)
+// Streams, events and graphs of the emulated runtime. Work runs when it is issued, in the thread that issues it; or,
+// with ESPALIER_EMULATED_STREAMS=late, only when something waits for it, and of other streams no more than events
+// demand: so that a wait that is missing is a wrong result. (Not over NCCL, whose emulated calls wait for other
+// ranks'.)
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -27,12 +28,12 @@ struct CUgraphExec_st {
 struct CUstream_st {
   std::deque<Work> works;
   long issued = 0, done = 0;
-  CUgraph_st* captured = nullptr;  ///< into which it is captured
+  CUgraph_st* captured = nullptr;             ///< into which it is captured
   long captured_works = 0, joined_works = 0;  ///< of the capture, and how many of them other streams await
 };
 struct CUevent_st {
-  CUstream_st* stream = nullptr;  ///< on which it was recorded last
-  long ticket = 0;                ///< work of it, or of what is captured of it, before that
+  CUstream_st* stream = nullptr;   ///< on which it was recorded last
+  long ticket = 0;                 ///< work of it, or of what is captured of it, before that
   CUgraph_st* captured = nullptr;  ///< into which that was captured
   bool timed = false;
   std::chrono::steady_clock::time_point time;
@@ -75,7 +76,8 @@ void RunUntil(CUstream_st& stream, long ticket) {
 void Await(CUstream_st& stream, long ticket) {
   RunUntil(stream, ticket);
   const std::lock_guard lock(mutex);
-  if (const auto launch = launches.find(&stream); launch != launches.end() && launch->second <= ticket) launches.erase(launch);
+  if (const auto launch = launches.find(&stream); launch != launches.end() && launch->second <= ticket)
+    launches.erase(launch);
 }
 
 }  // namespace
@@ -142,7 +144,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
   if (event->stream == nullptr) return cudaSuccess;
   if (event->captured != nullptr) {
     if (event->captured != capture) return cudaErrorCapturedEvent;  // of no capture, or of one that is over
-    stream.captured = capture;  // it joins
+    stream.captured = capture;                                      // it joins
     captured_streams.insert(&stream);
     if (event->stream != &stream) event->stream->joined_works = std::max(event->stream->joined_works, event->ticket);
     return cudaSuccess;
@@ -234,6 +236,5 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   --graphs;
   return cudaSuccess;
 }
-
 }
 // NOLINTEND

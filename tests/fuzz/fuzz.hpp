@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target is one function over bytes, LLVMFuzzerTestOneInput: libFuzzer drives it (meson option
-// `fuzz`, clang), or runner.cpp, which replays a corpus and mutates it from a seed (any compiler).
+// What the fuzz targets share. A target is one function over bytes, LLVMFuzzerTestOneInput: libFuzzer drives it (meson
+// option `fuzz`, clang), or runner.cpp, which replays a corpus and mutates it from a seed (any compiler).
 #pragma once
 
 #include <cstddef>
@@ -34,14 +34,16 @@ inline void Require(bool holds, const std::string& what) {
   std::abort();
 }
 
-/// True if `work` refuses its input as a user's mistake of the kind `status`; anything else that it throws ends the process.
+/// True if `work` refuses its input as a user's mistake of the kind `status`; anything else that it throws ends the
+/// process.
 template <typename Work>
 bool IsRefused(ExitStatus status, const Work& work) {
   try {
     work();
     return false;
   } catch (const UserError& error) {
-    Require(error.status() == status && !error.messages().empty(), std::string("refused in the wrong way: ") + error.what());
+    Require(error.status() == status && !error.messages().empty(),
+            std::string("refused in the wrong way: ") + error.what());
     return true;
   }
 }

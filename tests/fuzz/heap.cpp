@@ -31,8 +31,12 @@ void GiveBack(void* memory) {
 
 void* operator new(std::size_t bytes) { return Take(bytes, 0); }
 void* operator new[](std::size_t bytes) { return Take(bytes, 0); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return Take(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return Take(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return Take(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return Take(bytes, static_cast<std::size_t>(alignment));
+}
 // Also those that std::stable_sort takes its buffer by: sanitizers have their own.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   try {

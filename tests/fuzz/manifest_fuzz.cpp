@@ -1,5 +1,5 @@
-// MANIFESTs, twice each: as they are, when only those with the right checksum pass; and with the checksum made right, so that
-// what lies behind it is reached too. Those that pass are then used: verified, and loaded from.
+// MANIFESTs, twice each: as they are, when only those with the right checksum pass; and with the checksum made right,
+// so that what lies behind it is reached too. Those that pass are then used: verified, and loaded from.
 #include "small_checkpoint.hpp"
 
 namespace espalier::fuzz {
@@ -30,7 +30,8 @@ bool Reads(const std::string& text) {
 
 void TryManifest(const std::string& text) {
   static SmallCheckpoint checkpoint;
-  const bool right = text.size() >= kEndLine && text.substr(text.size() - kEndLine) == EndLine(std::string_view(text).substr(0, text.size() - kEndLine));
+  const bool right = text.size() >= kEndLine && text.substr(text.size() - kEndLine) ==
+                                                    EndLine(std::string_view(text).substr(0, text.size() - kEndLine));
   const bool reads = Reads(text);
   Require(right || !reads, "a wrong checksum was not noticed");
   const std::string sealed = Seal(text);

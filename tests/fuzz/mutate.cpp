@@ -10,13 +10,44 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-constexpr std::array kNumbers = {"0",     "1",          "-1",         "-0",         "2",          "7",
-                                 "256",   "65535",      "65536",      "2147483647", "2147483648", "4294967296",
-                                 "1e999", "1e-999",     "0x10",       "1.5",        "nan",        "inf",
-                                 "00",    "1099511627776", "288230376151711744", "9007199254740993",
-                                 "9223372036854775807", "9223372036854775808", "18446744073709551616", "99999999999999999999999"};
-constexpr std::array<uint64_t, 12> kIntegers = {0, 1, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
-                                                uint64_t{1} << 40, ~uint64_t{0} >> 1, ~uint64_t{0}};
+constexpr std::array kNumbers = {"0",
+                                 "1",
+                                 "-1",
+                                 "-0",
+                                 "2",
+                                 "7",
+                                 "256",
+                                 "65535",
+                                 "65536",
+                                 "2147483647",
+                                 "2147483648",
+                                 "4294967296",
+                                 "1e999",
+                                 "1e-999",
+                                 "0x10",
+                                 "1.5",
+                                 "nan",
+                                 "inf",
+                                 "00",
+                                 "1099511627776",
+                                 "288230376151711744",
+                                 "9007199254740993",
+                                 "9223372036854775807",
+                                 "9223372036854775808",
+                                 "18446744073709551616",
+                                 "99999999999999999999999"};
+constexpr std::array<uint64_t, 12> kIntegers = {0,
+                                                1,
+                                                0x7f,
+                                                0xff,
+                                                0x7fff,
+                                                0xffff,
+                                                0x7fffffff,
+                                                0x80000000,
+                                                0xffffffff,
+                                                uint64_t{1} << 40,
+                                                ~uint64_t{0} >> 1,
+                                                ~uint64_t{0}};
 
 }  // namespace
 
@@ -56,9 +87,14 @@ void Mutator::ChangeByte(std::string& text) {
   if (text.empty()) return;
   char& c = text[Draw(text.size())];
   switch (Draw(3)) {
-    case 0: c = static_cast<char>(c ^ (1 << Draw(8))); break;
-    case 1: c = static_cast<char>(Draw(256)); break;
-    default: c = "\n\t \"'[]{}=#,.:-+_\\/"[Draw(20)];
+    case 0:
+      c = static_cast<char>(c ^ (1 << Draw(8)));
+      break;
+    case 1:
+      c = static_cast<char>(Draw(256));
+      break;
+    default:
+      c = "\n\t \"'[]{}=#,.:-+_\\/"[Draw(20)];
   }
 }
 
@@ -73,7 +109,8 @@ void Mutator::OverwriteInteger(std::string& text) {
   const size_t bytes = size_t{1} << Draw(4);
   if (text.size() < bytes) return;
   // Headers lie at the start, on multiples of their size.
-  const size_t place = Draw(2) == 0 ? Draw(std::min<size_t>(text.size(), 64) / bytes) * bytes : Draw(text.size() - bytes + 1);
+  const size_t place =
+      Draw(2) == 0 ? Draw(std::min<size_t>(text.size(), 64) / bytes) * bytes : Draw(text.size() - bytes + 1);
   const uint64_t value = kIntegers[Draw(kIntegers.size())];
   std::memcpy(text.data() + std::min(place, text.size() - bytes), &value, bytes);
 }
@@ -97,11 +134,16 @@ void Mutator::Splice(std::string& text) {
 void Mutator::Change(std::string& text) {
   switch (Draw(10)) {
     case 0:
-    case 1: return ChangeByte(text);
-    case 2: return ReplaceNumber(text);
-    case 3: return OverwriteInteger(text);
-    case 4: return Repeat(text);
-    case 5: return Splice(text);
+    case 1:
+      return ChangeByte(text);
+    case 2:
+      return ReplaceNumber(text);
+    case 3:
+      return OverwriteInteger(text);
+    case 4:
+      return Repeat(text);
+    case 5:
+      return Splice(text);
     case 6:
       if (!words_.empty()) text.insert(Draw(text.size() + 1), Pick(words_));
       return;
@@ -117,7 +159,8 @@ void Mutator::Change(std::string& text) {
       if (Draw(2) == 0) text.insert(Lines(text).first, line);
       return;
     }
-    default: text.resize(Draw(4) == 0 ? Draw(text.size() + 1) : text.size());
+    default:
+      text.resize(Draw(4) == 0 ? Draw(text.size() + 1) : text.size());
   }
 }
 

@@ -1,6 +1,7 @@
 // Drives a fuzz target without libFuzzer: replays a corpus, then mutates it COUNT times from a seed.
 //   NAME_fuzz CORPUS COUNT [SEED]        CORPUS: a directory, or one input to be tried alone (COUNT 0)
-// An input that crashes, breaks a promise or takes more than 1 s of processor time is kept as crash-NAME-SEED in the working directory.
+// An input that crashes, breaks a promise or takes more than 1 s of processor time is kept as crash-NAME-SEED in the
+// working directory.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -30,7 +31,8 @@ std::string input, kept_as;
 constexpr std::array kSignals = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF};
 std::array<struct sigaction, kSignals.size()> before;
 
-/// Keeps the input and leaves the signal to whoever had it before: a sanitizer, which says what it knows, or the system.
+/// Keeps the input and leaves the signal to whoever had it before: a sanitizer, which says what it knows, or the
+/// system.
 extern "C" void Keep(int signal) {
   const int file = ::open(kept_as.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (file >= 0 && ::write(file, input.data(), input.size()) >= 0) {
@@ -48,7 +50,7 @@ void KeepOnSignals() {
   static std::array<char, 1 << 16> stack;
   const stack_t own{stack.data(), 0, stack.size()};
   ::sigaltstack(&own, nullptr);
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = Keep;
   action.sa_flags = SA_ONSTACK;
   for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before[i]);
@@ -106,8 +108,8 @@ void Try(std::string bytes) {
   SetClock(0);
 }
 
-/// Tries each. Returns what is worth changing: all of them, and the good ones as often as makes them half, since those that are broken already
-/// seldom get far.
+/// Tries each. Returns what is worth changing: all of them, and the good ones as often as makes them half, since those
+/// that are broken already seldom get far.
 std::vector<std::string> Replay(const std::vector<std::string>& corpus) {
   std::vector<std::string> good, all = corpus;
   for (const std::string& text : corpus) {
@@ -142,9 +144,11 @@ int main(int argc, char** argv) {
   const double start = ProcessorMs();
   for (int64_t i = 0; i < count; ++i) Try(mutator.Next());
   // Read by run.sh.
-  std::printf("%s seed=%llu corpus=%zu corpus_accepted=%lld mutated=%lld accepted=%lld seconds=%.1f slowest_ms=%.1f heap=%lld\n",
-              name.c_str(), static_cast<unsigned long long>(seed), corpus.size(), static_cast<long long>(accepted),
-              static_cast<long long>(count), static_cast<long long>(tally.accepted - accepted), (ProcessorMs() - start) * 1e-3, slowest,
-              static_cast<long long>(tally.peak));
+  std::printf(
+      "%s seed=%llu corpus=%zu corpus_accepted=%lld mutated=%lld accepted=%lld seconds=%.1f slowest_ms=%.1f "
+      "heap=%lld\n",
+      name.c_str(), static_cast<unsigned long long>(seed), corpus.size(), static_cast<long long>(accepted),
+      static_cast<long long>(count), static_cast<long long>(tally.accepted - accepted), (ProcessorMs() - start) * 1e-3,
+      slowest, static_cast<long long>(tally.peak));
   return 0;
 }

@@ -1,6 +1,6 @@
-// A shard's file, twice each: in a checkpoint that knows other bytes, where it is refused; and with every checksum and size made
-// right, where the bytes at the tensors' places are what is loaded, whatever the file says of itself. An input leaves out the
-// megabyte of zeros that HDF5 keeps between its own words and the tensors.
+// A shard's file, twice each: in a checkpoint that knows other bytes, where it is refused; and with every checksum and
+// size made right, where the bytes at the tensors' places are what is loaded, whatever the file says of itself. An
+// input leaves out the megabyte of zeros that HDF5 keeps between its own words and the tensors.
 #include "small_checkpoint.hpp"
 
 namespace espalier::fuzz {
@@ -30,7 +30,8 @@ std::string Fit(Manifest manifest, const std::string& bytes) {
     for (ManifestPiece& piece : tensor.pieces) {
       if (piece.file != file) continue;
       if (piece.offset + piece.Bytes() > static_cast<int64_t>(bytes.size())) return "";
-      piece.crc = ChecksumOf(std::string_view(bytes).substr(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.Bytes())));
+      piece.crc = ChecksumOf(
+          std::string_view(bytes).substr(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.Bytes())));
     }
   return Print(manifest);
 }
@@ -60,7 +61,8 @@ void TryShard(const std::string& bytes) {
   const bool same = bytes == base.shard;
   Within(LoadAllowance(base.checkpoint.manifest().size()), [&] {
     Require(base.checkpoint.Loads() == same, same ? "an undamaged shard is refused" : "a damaged shard was loaded");
-    Require(base.checkpoint.Verifies() == same, same ? "an undamaged shard is called damaged" : "a damaged shard was verified");
+    Require(base.checkpoint.Verifies() == same,
+            same ? "an undamaged shard is called damaged" : "a damaged shard was verified");
   });
   const std::string fitting = Fit(base.manifest, bytes);
   if (fitting.empty()) return;

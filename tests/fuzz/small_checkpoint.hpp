@@ -46,7 +46,8 @@ class SmallCheckpoint {
   /// In place: a file that is emptied first waits for the disk when it is closed.
   void Write(const std::string& name, const std::string& bytes) const {
     const std::string path = dir_ + "/" + name;
-    std::fstream(path, std::ios::binary | std::ios::in | std::ios::out).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::fstream(path, std::ios::binary | std::ios::in | std::ios::out)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     std::filesystem::resize_file(path, bytes.size());
   }
 
@@ -64,7 +65,9 @@ class SmallCheckpoint {
  private:
   static std::vector<StateTensor> Small(const Degrees& degrees) {
     std::vector<StateTensor> tensors = TestTensors(degrees);
-    std::erase_if(tensors, [](const StateTensor& t) { return !t.name.starts_with("parameters/") || t.name.ends_with("lm_head.weight"); });
+    std::erase_if(tensors, [](const StateTensor& t) {
+      return !t.name.starts_with("parameters/") || t.name.ends_with("lm_head.weight");
+    });
     return tensors;
   }
 

@@ -1,12 +1,12 @@
-// Token files: any bytes are refused or give samples whose tokens lie in the vocabulary. The same bytes are read as a text too.
+// Token files: any bytes are refused or give samples whose tokens lie in the vocabulary. The same bytes are read as a
+// text too.
 #include <algorithm>
+#include <fstream>
 #include <vector>
 
 #include "checkpoint_testing.hpp"
 #include "espalier/data/token_source.hpp"
 #include "fuzz.hpp"
-
-#include <fstream>
 
 namespace espalier::fuzz {
 namespace {
@@ -20,7 +20,8 @@ void ReadAll(TokenSource& source) {
   std::vector<int32_t> tokens(kSeqLen + 1);
   for (int64_t sample = 0; sample < source.samples(); ++sample) {
     source.Read(sample, tokens);
-    Require(std::ranges::all_of(tokens, [](int32_t id) { return 0 <= id && id < kVocab; }), "a token beyond the vocabulary");
+    Require(std::ranges::all_of(tokens, [](int32_t id) { return 0 <= id && id < kVocab; }),
+            "a token beyond the vocabulary");
   }
 }
 

@@ -45,7 +45,8 @@ class DeviceTensors {
     return there;
   }
   void Download(std::span<const Tensor> tensors) const {
-    for (const Tensor& x : tensors) CUDA_CALL(cudaMemcpy(x.data, memory_.at(x.data)->data(), BytesOf(x), cudaMemcpyDeviceToHost));
+    for (const Tensor& x : tensors)
+      CUDA_CALL(cudaMemcpy(x.data, memory_.at(x.data)->data(), BytesOf(x), cudaMemcpyDeviceToHost));
   }
 
  private:

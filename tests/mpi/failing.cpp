@@ -31,7 +31,7 @@ void RunSteps(Program program) {
   HostArena arena(program.arena_bytes);
   MpiCommunication communication(*world, program.mesh, AgreeOnChannels(*world, ChannelsOf(program)));
   CpuExecutor executor(program, program.mesh.CoordinateOf(world->Rank()), arena, &communication, FindKernel,
-                    [](const std::string& message) { world->Fail(message); });
+                       [](const std::string& message) { world->Fail(message); });
   for (int step = 0; step < 3; ++step) executor.RunStep();
 }
 

@@ -127,7 +127,8 @@ void CheckShift(const Mesh& mesh, AxisSet axes, const std::vector<std::string>& 
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, builder.coordinate());
   const Coordinate before = mesh.GroupMember(axes, builder.coordinate(), (self + n - 1) % n);
   for (int step = 0; step < 2; ++step) {
-    for (size_t t = 0; t < from.size(); ++t) Fill(runner.At(from[t]), runner.TypeOf(from[t]), static_cast<int>(t), 0, step);
+    for (size_t t = 0; t < from.size(); ++t)
+      Fill(runner.At(from[t]), runner.TypeOf(from[t]), static_cast<int>(t), 0, step);
     runner.executor().RunStep();
     for (size_t t = 0; t < to.size(); ++t) {
       Tensor arrived = runner.At(to[t]);

@@ -141,7 +141,8 @@ Op GroupOp(const std::string& kind, std::vector<int> inputs, std::vector<int> ou
 Runner::Runner(Program program, Executor::KernelFinder find_kernel, MpiCommunicationOptions options)
     : program_(std::move(program)),
       arena_(program_.arena_bytes),
-      communication_(MakeCommunication(program_.mesh, AgreeOnChannels(TheWorld(), ChannelsOf(program_)), std::move(options))),
+      communication_(
+          MakeCommunication(program_.mesh, AgreeOnChannels(TheWorld(), ChannelsOf(program_)), std::move(options))),
       executor_(std::make_unique<CpuExecutor>(program_, program_.mesh.CoordinateOf(TheWorld().Rank()), arena_,
                                               communication_.get(), find_kernel)) {}
 

@@ -58,7 +58,8 @@ class ProgramBuilder {
 Op GroupOp(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
 
 /// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. Options are those of MPI.
-std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels, MpiCommunicationOptions options);
+std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,
+                                                 MpiCommunicationOptions options);
 
 /// A program with its arena, its communicators and its executor.
 class Runner {

@@ -2,7 +2,8 @@
 
 namespace espalier::test {
 
-std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels, MpiCommunicationOptions options) {
+std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,
+                                                 MpiCommunicationOptions options) {
   return std::make_unique<MpiCommunication>(TheWorld(), mesh, channels, std::move(options));
 }
 

@@ -1,5 +1,6 @@
-// Whole training steps, as they are compiled for GPUs, over NCCL emulated and over MPI: the same bits. Over NCCL one thread issues all
-// communication in program order, and each call waits for its peers': an order that could deadlock does so here.
+// Whole training steps, as they are compiled for GPUs, over NCCL emulated and over MPI: the same bits. Over NCCL one
+// thread issues all communication in program order, and each call waits for its peers': an order that could deadlock
+// does so here.
 #include <algorithm>
 #include <cmath>
 
@@ -15,15 +16,18 @@ void FillSmall(const NamedTensor& named) {
   Fill(named.tensor, *named.type, static_cast<int>(named.name.size()), 0, 0);
   const int64_t count = Volume(named.tensor.shape);
   for (int64_t i = 0; i < count; ++i) {
-    if (named.tensor.dtype == Dtype::kF32) named.tensor.As<float>()[i] = std::abs(named.tensor.As<float>()[i]) * 1e-6f + 1e-3f;
-    if (named.tensor.dtype == Dtype::kBf16) named.tensor.As<Bf16>()[i] = ToBf16(ToFloat(named.tensor.As<Bf16>()[i]) * 1e-6f);
+    if (named.tensor.dtype == Dtype::kF32)
+      named.tensor.As<float>()[i] = std::abs(named.tensor.As<float>()[i]) * 1e-6f + 1e-3f;
+    if (named.tensor.dtype == Dtype::kBf16)
+      named.tensor.As<Bf16>()[i] = ToBf16(ToFloat(named.tensor.As<Bf16>()[i]) * 1e-6f);
     if (named.tensor.dtype == Dtype::kI32) named.tensor.As<int32_t>()[i] = static_cast<int32_t>(i % 24);
   }
 }
 
 int64_t CountNotFinite(const Tensor& tensor) {
   if (tensor.dtype != Dtype::kF32) return 0;
-  return std::count_if(tensor.As<float>(), tensor.As<float>() + Volume(tensor.shape), [](float x) { return !std::isfinite(x); });
+  return std::count_if(tensor.As<float>(), tensor.As<float>() + Volume(tensor.shape),
+                       [](float x) { return !std::isfinite(x); });
 }
 
 /// All that is left of two steps on this rank.
@@ -39,7 +43,8 @@ std::string Train(const Program& program, Communication& communication) {
   for (ValueKind kind : {ValueKind::kState, ValueKind::kAccumulator})
     for (const NamedTensor& named : executor.All(kind)) {
       EXPECT_EQ(CountNotFinite(named.tensor), 0) << named.name;
-      bytes.append(named.tensor.As<char>(), static_cast<size_t>(Volume(named.tensor.shape) * SizeOf(named.tensor.dtype)));
+      bytes.append(named.tensor.As<char>(),
+                   static_cast<size_t>(Volume(named.tensor.shape) * SizeOf(named.tensor.dtype)));
     }
   return bytes;
 }
@@ -59,11 +64,13 @@ struct Pipeline {
   const char* schedule;
   int chunks;
 };
-constexpr Pipeline kPipelines[] = {{"1f1b", 1}, {"gpipe", 1}, {"interleaved", 2}, {"zb-h1", 1}, {"zbv", 2}, {"dualpipev", 2}};
+constexpr Pipeline kPipelines[] = {{"1f1b", 1},  {"gpipe", 1}, {"interleaved", 2},
+                                   {"zb-h1", 1}, {"zbv", 2},   {"dualpipev", 2}};
 
 std::vector<std::string> PipelineDeck(const Pipeline& pipeline, int stages) {
-  return {fmt::format("parallel.pp={}", stages), std::string("pipeline.schedule=") + pipeline.schedule, fmt::format("pipeline.chunks={}", pipeline.chunks),
-          fmt::format("model.layers={}", stages * pipeline.chunks), fmt::format("batch.global={}", 4 * stages)};
+  return {fmt::format("parallel.pp={}", stages), std::string("pipeline.schedule=") + pipeline.schedule,
+          fmt::format("pipeline.chunks={}", pipeline.chunks), fmt::format("model.layers={}", stages * pipeline.chunks),
+          fmt::format("batch.global={}", 4 * stages)};
 }
 
 TEST(Steps, EverySchedule) {
@@ -89,9 +96,11 @@ TEST(Steps, EveryWayOfContextAndReduction) {
   const int n = TheWorld().Size();
   if (n == 3) GTEST_SKIP() << "takes 2 or 4 ranks";
   for (const char* way : {"ring", "all_gather", "all_to_all"})
-    Check({fmt::format("parallel.cp={}", n), std::string("parallel.context=") + way, "model.heads=8", "model.kv_heads=8"});
+    Check({fmt::format("parallel.cp={}", n), std::string("parallel.context=") + way, "model.heads=8",
+           "model.kv_heads=8"});
   for (const char* zero : {"1", "2", "3"})
-    Check({fmt::format("parallel.dp_shard={}", n), std::string("parallel.zero=") + zero, "parallel.reduce=microbatch", "recompute.mode=full"});
+    Check({fmt::format("parallel.dp_shard={}", n), std::string("parallel.zero=") + zero, "parallel.reduce=microbatch",
+           "recompute.mode=full"});
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The tests of the MPI transport once more, over NCCL emulated: communication is issued by one thread in program order, and each
-// call waits for its peers'.
+// The tests of the MPI transport once more, over NCCL emulated: communication is issued by one thread in program order,
+// and each call waits for its peers'.
 #include <thread>
 
 #include "espalier/comm/stream_communication.hpp"
@@ -19,7 +19,8 @@ class InOrder final : public Communication {
  public:
   explicit InOrder(std::unique_ptr<StreamCommunication> streams) : streams_(std::move(streams)) {}
 
-  std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate, std::vector<CommInstruction> instructions) override {
+  std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
+                                        std::vector<CommInstruction> instructions) override {
     auto prepared = std::make_unique<PreparedInOrder>();
     for (const CommInstruction& i : instructions) prepared->instructions.push_back(i.instruction);
     prepared->prepared = streams_->Prepare(program, coordinate, std::move(instructions));
@@ -60,7 +61,8 @@ class InOrder final : public Communication {
 
 }  // namespace
 
-std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels, MpiCommunicationOptions) {
+std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,
+                                                 MpiCommunicationOptions) {
   return std::make_unique<InOrder>(MakeNcclCommunication(TheWorld(), mesh, channels, false));
 }
 

@@ -1,4 +1,5 @@
-// Whole reshards over MPI, local steps included: uneven sizes, empty pieces, sums, maxima, and values made partial and joined again.
+// Whole reshards over MPI, local steps included: uneven sizes, empty pieces, sums, maxima, and values made partial and
+// joined again.
 #include "espalier/passes/pipeline.hpp"
 #include "harness.hpp"
 

@@ -135,7 +135,8 @@ TEST_P(Passes, TextInTextOut) {
   }
   if (c.expected.starts_with("error: ")) {
     const std::string part = c.expected.substr(7, c.expected.size() - 8);
-    EXPECT_TRUE(result.starts_with("error: ") && result.find(part) != std::string::npos) << "expected " << part << "\ngot " << result;
+    EXPECT_TRUE(result.starts_with("error: ") && result.find(part) != std::string::npos)
+        << "expected " << part << "\ngot " << result;
     return;
   }
   EXPECT_EQ(result, c.expected);
@@ -143,7 +144,8 @@ TEST_P(Passes, TextInTextOut) {
 
 std::vector<std::filesystem::path> AllCases() {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(SOURCE_ROOT "/tests/passes/cases")) paths.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(SOURCE_ROOT "/tests/passes/cases"))
+    paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -12,7 +12,9 @@ namespace {
 
 constexpr int64_t kPart = 2 * kBlockRows;
 
-AttentionRows Hop(int64_t cp, int64_t rank, int64_t hop) { return {cp, cp * kPart, rank * kPart, kPart, (rank + cp - hop) % cp * kPart, kPart, true}; }
+AttentionRows Hop(int64_t cp, int64_t rank, int64_t hop) {
+  return {cp, cp * kPart, rank * kPart, kPart, (rank + cp - hop) % cp * kPart, kPart, true};
+}
 AttentionRows Gathered(int64_t cp, int64_t rank) { return {cp, cp * kPart, rank * kPart, kPart, 0, cp * kPart, true}; }
 AttentionRows Turned(int64_t cp) { return {cp, cp * kPart, 0, cp * kPart, 0, cp * kPart, true}; }
 
@@ -21,7 +23,8 @@ std::vector<int> TimesSeen(const AttentionRows& rows) {
   std::vector<int> seen(static_cast<size_t>(rows.queries * rows.keys));
   for (const AttentionBlock& block : AttentionBlocksOf(rows))
     for (int64_t i = 0; i < block.queries; ++i)
-      for (int64_t j = 0; j < (block.causal ? i + 1 : block.keys); ++j) ++seen[static_cast<size_t>((block.query + i) * rows.keys + block.key + j)];
+      for (int64_t j = 0; j < (block.causal ? i + 1 : block.keys); ++j)
+        ++seen[static_cast<size_t>((block.query + i) * rows.keys + block.key + j)];
   return seen;
 }
 
@@ -30,8 +33,10 @@ void ExpectAllOnce(const AttentionRows& rows) {
   const auto position = [&](int64_t row) { return ZigzagPosition(row, rows.length, rows.cp); };
   int64_t wrong = 0;
   for (int64_t i = 0; i < rows.queries; ++i)
-    for (int64_t j = 0; j < rows.keys; ++j) wrong += seen[static_cast<size_t>(i * rows.keys + j)] != (position(rows.key + j) <= position(rows.query + i));
-  EXPECT_EQ(wrong, 0) << "cp " << rows.cp << ", " << rows.queries << " queries from " << rows.query << ", " << rows.keys << " keys from " << rows.key;
+    for (int64_t j = 0; j < rows.keys; ++j)
+      wrong += seen[static_cast<size_t>(i * rows.keys + j)] != (position(rows.key + j) <= position(rows.query + i));
+  EXPECT_EQ(wrong, 0) << "cp " << rows.cp << ", " << rows.queries << " queries from " << rows.query << ", " << rows.keys
+                      << " keys from " << rows.key;
 }
 
 TEST(AttentionBlocks, HoldEveryVisibleScoreOnce) {
@@ -52,7 +57,8 @@ TEST(AttentionBlocks, AreFewAndLarge) {
 }
 
 TEST(AttentionBlocks, TheOrderOfPositionsIsOne) {
-  const std::vector<AttentionBlock> own = AttentionBlocksOf({1, 0, 64, 65, 64, 65, true}), all = AttentionBlocksOf({3, 30, 0, 10, 0, 30, false});
+  const std::vector<AttentionBlock> own = AttentionBlocksOf({1, 0, 64, 65, 64, 65, true}),
+                                    all = AttentionBlocksOf({3, 30, 0, 10, 0, 30, false});
   ASSERT_EQ(own.size(), 1u);
   EXPECT_TRUE(own[0].causal && own[0].queries == 65 && own[0].keys == 65);
   ASSERT_EQ(all.size(), 1u);
@@ -65,7 +71,9 @@ TEST(AttentionBlocks, OfOtherRowsThereAreNone) {
   EXPECT_TRUE(AttentionBlocksOf({2, 4 * 64, 0, 2 * 64, 0, 2 * 64, true}).empty()) << "short chunks";
   EXPECT_TRUE(AttentionBlocksOf({2, 4 * 192, 0, 2 * 192, 0, 2 * 192, true}).empty()) << "chunks that do not fill tiles";
   EXPECT_TRUE(AttentionBlocksOf({2, 2 * kPart, 128, kPart, 0, kPart, true}).empty()) << "no whole pieces";
-  EXPECT_TRUE(AttentionBlocksOf({1, 0, 0, 0, 0, 64, true}).empty() && AttentionBlocksOf({1, 0, 0, 64, 0, 0, false}).empty()) << "no scores";
+  EXPECT_TRUE(AttentionBlocksOf({1, 0, 0, 0, 0, 64, true}).empty() &&
+              AttentionBlocksOf({1, 0, 0, 64, 0, 0, false}).empty())
+      << "no scores";
 }
 
 }  // namespace

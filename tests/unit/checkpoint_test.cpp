@@ -17,8 +17,8 @@
 #include "checkpoint/store.hpp"
 #include "checkpoint_testing.hpp"
 #include "espalier/checkpoint/saver.hpp"
-#include "espalier/util/crc32c.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/printable_lines.hpp"
 
@@ -294,7 +294,8 @@ TEST(ManifestText, H7NamesParentAndBranch) {
   manifest.metadata.version = "0.3.1";
   manifest.metadata.proof = Proof{2.5f, "bf16", 0x17c94d01};
   const std::string text = Print(manifest), body = text.substr(0, text.size() - 13);
-  EXPECT_THAT(text, ::testing::StartsWith("espalier-checkpoint 2\nid 0123456789abcdef0123456789abcdef\nparent " + kDead + "\nbranch none\nstep 12\n"));
+  EXPECT_THAT(text, ::testing::StartsWith("espalier-checkpoint 2\nid 0123456789abcdef0123456789abcdef\nparent " +
+                                          kDead + "\nbranch none\nstep 12\n"));
   EXPECT_EQ(Print(ParseManifest(text, "M")), text);
   EXPECT_EQ(ParseManifest(text, "M").metadata.lineage, (Lineage{kDead, ""}));
   const auto changed = [&](const std::string& from, const std::string& to) {
@@ -302,10 +303,13 @@ TEST(ManifestText, H7NamesParentAndBranch) {
     return Sealed(other.replace(other.find(from), from.size(), to));
   };
   EXPECT_EQ(ParseManifest(changed("branch none", "branch " + kDead), "M").metadata.lineage->branch, kDead);
-  EXPECT_THAT(Refusal([&] { ParseManifest(changed("parent 0", "parent x"), "M"); }), HasSubstr("M:3: parent is neither 32 hex digits nor none"));
-  EXPECT_THAT(Refusal([&] { ParseManifest(changed("branch none", "branch nobody"), "M"); }), HasSubstr("M:4: branch is neither"));
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("parent 0", "parent x"), "M"); }),
+              HasSubstr("M:3: parent is neither 32 hex digits nor none"));
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("branch none", "branch nobody"), "M"); }),
+              HasSubstr("M:4: branch is neither"));
   EXPECT_THAT(Refusal([&] { ParseManifest(changed("branch none\n", ""), "M"); }), HasSubstr("M:4: expected 'branch'"));
-  EXPECT_THAT(Refusal([&] { ParseManifest(changed("proof 2.5 bf16 17c94d01\n", ""), "M"); }), HasSubstr("the proof is missing"));
+  EXPECT_THAT(Refusal([&] { ParseManifest(changed("proof 2.5 bf16 17c94d01\n", ""), "M"); }),
+              HasSubstr("the proof is missing"));
   for (const std::string& whole : {text, Print(SmallManifest())}) {
     const ManifestHead head = ParseManifestHead(whole.substr(0, kMostHeadBytes), "M");
     EXPECT_EQ(head.id, manifest.id);
@@ -393,29 +397,32 @@ TEST_F(CheckpointTest, StatesOnDevicesAreSavedAndLoadedThroughTheHost) {
     const std::vector<StateTensor> tensors = TestTensors(k222);
     Meeting writers(mesh.Ranks());
     ++step;
-    EXPECT_THAT(OnRanks(mesh.Ranks(), [&](World& world) {
-                  RankState state(tensors, mesh, world.Rank());
-                  state.Fill(7);
-                  RemoteState remote(state, mesh, world.Rank());
-                  remote.Upload();
-                  Saver saver({Dir(), 3}, tensors, remote.Local(), mesh, world,
-                              asynchronous ? std::make_unique<ThreadWorld>(writers, world.Rank()) : nullptr);
-                  saver.Save(TestMetadata(step));
-                  saver.Wait();
-                  if (!saver.Ended().at(0).committed) throw std::runtime_error("not committed");
-                }),
+    EXPECT_THAT(OnRanks(mesh.Ranks(),
+                        [&](World& world) {
+                          RankState state(tensors, mesh, world.Rank());
+                          state.Fill(7);
+                          RemoteState remote(state, mesh, world.Rank());
+                          remote.Upload();
+                          Saver saver({Dir(), 3}, tensors, remote.Local(), mesh, world,
+                                      asynchronous ? std::make_unique<ThreadWorld>(writers, world.Rank()) : nullptr);
+                          saver.Save(TestMetadata(step));
+                          saver.Wait();
+                          if (!saver.Ended().at(0).committed) throw std::runtime_error("not committed");
+                        }),
                 Each(StrEq("")));
     for (const Degrees& to : {k111, k222, Degrees{1, 1, 1, 1, 4}, Degrees{1, 1, 2, 1, 1}}) {
       EXPECT_THAT(LoadState(Step(step), to, 7), Each(StrEq("")));
       const Mesh other(to);
       const std::vector<StateTensor> others = TestTensors(to);
-      EXPECT_THAT(OnRanks(other.Ranks(), [&](World& world) {
-                    RankState state(others, other, world.Rank());
-                    RemoteState remote(state, other, world.Rank());
-                    Load(Step(step), others, remote.Local(), other, world);
-                    remote.Download();
-                    if (const int64_t mistakes = state.Mistakes(7); mistakes > 0) throw std::runtime_error(std::to_string(mistakes) + " elements differ");
-                  }),
+      EXPECT_THAT(OnRanks(other.Ranks(),
+                          [&](World& world) {
+                            RankState state(others, other, world.Rank());
+                            RemoteState remote(state, other, world.Rank());
+                            Load(Step(step), others, remote.Local(), other, world);
+                            remote.Download();
+                            if (const int64_t mistakes = state.Mistakes(7); mistakes > 0)
+                              throw std::runtime_error(std::to_string(mistakes) + " elements differ");
+                          }),
                   Each(StrEq("")))
           << other.ToString();
     }
@@ -433,7 +440,8 @@ TEST(Destination, StridedRunsLeaveWhatLiesBetween) {
   for (int64_t r = 0; r < kRows; ++r) {
     std::fill(run.begin(), run.end(), static_cast<float>(-r));
     std::copy(run.begin(), run.end(), expected.begin() + r * kColumns + kBegin);
-    out.Put((r * kColumns + kBegin) * int64_t{sizeof(float)}, reinterpret_cast<const char*>(run.data()), std::ssize(run) * int64_t{sizeof(float)});
+    out.Put((r * kColumns + kBegin) * int64_t{sizeof(float)}, reinterpret_cast<const char*>(run.data()),
+            std::ssize(run) * int64_t{sizeof(float)});
   }
   out.Flush();
   std::vector<float> found(expected.size());
@@ -487,7 +495,8 @@ TEST_F(CheckpointTest, TellsWhatItSavedAndLoaded) {
         "lm_head.weight", "[701,600]", "steps = 20"})
     EXPECT_THAT(text, HasSubstr(part));
   const std::string summary = Describe(results[0].dir, {});
-  EXPECT_THAT(summary, AllOf(HasSubstr(fmt::format("size        {} ({} bytes) in 10 files", HumanBytes(manifest.Bytes()), manifest.Bytes())),
+  EXPECT_THAT(summary, AllOf(HasSubstr(fmt::format("size        {} ({} bytes) in 10 files",
+                                                   HumanBytes(manifest.Bytes()), manifest.Bytes())),
                              ::testing::Not(HasSubstr("lm_head.weight")), ::testing::Not(HasSubstr("steps = 20"))));
   EXPECT_THAT(VerifyCheckpoint(results[0].dir).damage, IsEmpty());
 }
@@ -550,7 +559,8 @@ TEST_F(CheckpointTest, MasterShowsWholeTensorsToOtherPrograms) {
   const auto expect = [&](const std::string& name, size_t rows, size_t columns) {
     const std::vector<std::string> numbers = dump("-d " + name);
     ASSERT_EQ(numbers.size(), rows * columns);
-    for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], std::to_string(1000 * (i / columns) + i % columns));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      EXPECT_EQ(numbers[i], std::to_string(1000 * (i / columns) + i % columns));
   };
   for (const char* prefix : {"/parameters/", "/optimizer/exp_avg_sq/"}) {
     expect(prefix + std::string("model.layers.0.self_attn.o_proj.weight"), 7, 13);
@@ -787,8 +797,18 @@ TEST_F(CheckpointTest, BrokenCallsAreFound) {
 // -------------------------------------------------------------------------------------------------------
 
 TEST_F(CheckpointTest, H5OnlyExactNamesAreRemoved) {
-  const std::vector<std::string> mine = {"latest-best", "tmp-notes.txt", "del-me", "tmp-mine", "tmp-00000001-dead", "del-1-" + kDead, "latest-" + kDead + ".txt",
-                                         "tmp-000000001-" + kDead, "kept-" + kDead, "step-000000004", "step-4", "step-00000004.bak"};
+  const std::vector<std::string> mine = {"latest-best",
+                                         "tmp-notes.txt",
+                                         "del-me",
+                                         "tmp-mine",
+                                         "tmp-00000001-dead",
+                                         "del-1-" + kDead,
+                                         "latest-" + kDead + ".txt",
+                                         "tmp-000000001-" + kDead,
+                                         "kept-" + kDead,
+                                         "step-000000004",
+                                         "step-4",
+                                         "step-00000004.bak"};
   for (const std::string& name : mine) {
     fs::create_directories(Dir() + "/" + name + "/deep");
     WriteBytes(Dir() + "/" + name + "/deep/shard-00000.h5", name);
@@ -826,7 +846,8 @@ TEST_F(CheckpointTest, H5RetentionLeavesWhatIsNotOurs) {
   EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("step-00000030 is not removed"), HasSubstr("not a directory")),
                                     AllOf(HasSubstr("step-00000020 is not removed"), HasSubstr("damaged")),
                                     AllOf(HasSubstr("step-00000010 is not removed"), HasSubstr("it holds results"))));
-  EXPECT_THAT(Names(Dir()), ElementsAre("archive", "latest", "step-00000010", "step-00000020", "step-00000030", "step-00000050"));
+  EXPECT_THAT(Names(Dir()),
+              ElementsAre("archive", "latest", "step-00000010", "step-00000020", "step-00000030", "step-00000050"));
   EXPECT_EQ(ReadBytes(Step(10) + "/results/eval.csv"), "4.2");
   EXPECT_THAT(LoadState(Dir() + "/archive", k111, 1), Each(StrEq("")));
 }
@@ -846,7 +867,8 @@ TEST_F(CheckpointTest, H5ANameThatIsTakenIsMovedAside) {
   for (int64_t step : {10, 20, 30, 40}) {
     const std::vector<std::string> warnings = WarningsAt(Dir(), step, 1);
     ASSERT_FALSE(warnings.empty());
-    EXPECT_THAT(warnings.front(), AllOf(HasSubstr(StepName(step) + " is now kept-"), HasSubstr("a checkpoint has taken its name")));
+    EXPECT_THAT(warnings.front(),
+                AllOf(HasSubstr(StepName(step) + " is now kept-"), HasSubstr("a checkpoint has taken its name")));
     EXPECT_EQ(warnings.size(), step == 10 ? 2u : 1u) << warnings.back();  // `latest` too
     EXPECT_EQ(FindLatest(Dir()), Step(step));
     EXPECT_THAT(LoadState(Step(step), k111, static_cast<uint64_t>(step)), Each(StrEq("")));
@@ -861,7 +883,9 @@ TEST_F(CheckpointTest, H5ANameThatIsTakenIsMovedAside) {
 }
 
 TEST(PrintableLines, NoCommandReachesATerminal) {
-  EXPECT_EQ(PrintableLines("a\x1b]0;b\x07\x7f\r\n\tc\xc2\x9b" "3\xc3\xa4\xc2\xa9"), "a?]0;b???\n\tc?3\xc3\xa4\xc2\xa9");
+  EXPECT_EQ(PrintableLines("a\x1b]0;b\x07\x7f\r\n\tc\xc2\x9b"
+                           "3\xc3\xa4\xc2\xa9"),
+            "a?]0;b???\n\tc?3\xc3\xa4\xc2\xa9");
   EXPECT_EQ(PrintableLines("\xc2"), "\xc2");
 }
 
@@ -869,7 +893,8 @@ TEST(PrintableLines, NoCommandReachesATerminal) {
 // ------------------------------------------------------------------------------------------------------------------
 
 /// Saves as a run does; returns the id.
-std::string SaveAfter(const std::string& dir, int64_t step, const std::string& parent, int64_t keep = 9, const std::string& branch = "") {
+std::string SaveAfter(const std::string& dir, int64_t step, const std::string& parent, int64_t keep = 9,
+                      const std::string& branch = "") {
   const std::vector<StateTensor> tensors = TestTensors(k111);
   SelfWorld world;
   RankState state(tensors, Mesh(), 0);
@@ -889,7 +914,8 @@ TEST_F(CheckpointTest, H7RetentionAndFallbackFollowTheLine) {
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(28), Step(20)));
   EXPECT_THAT(FindAbandoned(Dir(), on_28), ElementsAre(Step(30), Step(40), Step(50)));
   const std::string on_35 = SaveAfter(Dir(), 35, on_28, 2, ids[20]);
-  EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35), Step(28)));  // and not 30, which is of the branch that was left
+  EXPECT_THAT(FindCheckpoints(Dir()),
+              ElementsAre(Step(35), Step(28)));  // and not 30, which is of the branch that was left
   EXPECT_THAT(FindAbandoned(Dir(), on_35), ElementsAre(Step(30), Step(40), Step(50)));
   EXPECT_THAT(FindLine(Dir(), ids[50]), ElementsAre(Step(50), Step(40), Step(30)));
   EXPECT_THAT(FindLine(Dir(), kDead), IsEmpty());
@@ -898,8 +924,9 @@ TEST_F(CheckpointTest, H7RetentionAndFallbackFollowTheLine) {
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35), Step(28)));
   // Where its line is lost too, or `latest`, nobody guesses.
   FlipByte(Step(35) + "/MANIFEST", 1);
-  EXPECT_THAT(Refusal([&] { FindCheckpoints(Dir()); }), AllOf(HasSubstr("step-00000035 is the latest and its MANIFEST cannot be read"),
-                                                              HasSubstr("step-00000050, step-00000028"), HasSubstr("-r " + Dir() + "/STEP")));
+  EXPECT_THAT(Refusal([&] { FindCheckpoints(Dir()); }),
+              AllOf(HasSubstr("step-00000035 is the latest and its MANIFEST cannot be read"),
+                    HasSubstr("step-00000050, step-00000028"), HasSubstr("-r " + Dir() + "/STEP")));
   fs::remove(Dir() + "/latest");
   EXPECT_THAT(Refusal([&] { FindCheckpoints(Dir()); }), HasSubstr("`latest` names no checkpoint"));
   fs::remove_all(Step(28));

@@ -87,7 +87,8 @@ inline std::vector<std::string> OnRanks(int ranks, const std::function<void(Worl
 /// Degrees of pp, dp_replicate, dp_shard, cp, tp.
 using Degrees = std::array<int, kAxisCount>;
 
-/// Tensors of every kind of placement; sizes that no degree divides; parts of one stored tensor; one of more than 1 MiB; layer l on stage l % pp.
+/// Tensors of every kind of placement; sizes that no degree divides; parts of one stored tensor; one of more than 1
+/// MiB; layer l on stage l % pp.
 inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
   struct Sketch {
     const char* name;
@@ -202,8 +203,12 @@ class RemoteArena final : public Arena {
   ~RemoteArena() override { munmap(base_, memory_.size() + 1); }
 
   bool OnHost() const override { return false; }
-  void Read(const void* from, void* to, int64_t bytes) const override { std::copy_n(memory_.data() + Offset(from), bytes, static_cast<std::byte*>(to)); }
-  void Write(void* to, const void* from, int64_t bytes) override { std::copy_n(static_cast<const std::byte*>(from), bytes, memory_.data() + Offset(to)); }
+  void Read(const void* from, void* to, int64_t bytes) const override {
+    std::copy_n(memory_.data() + Offset(from), bytes, static_cast<std::byte*>(to));
+  }
+  void Write(void* to, const void* from, int64_t bytes) override {
+    std::copy_n(static_cast<const std::byte*>(from), bytes, memory_.data() + Offset(to));
+  }
 
  private:
   std::ptrdiff_t Offset(const void* place) const { return static_cast<const std::byte*>(place) - base_; }
@@ -232,7 +237,8 @@ class RemoteState {
  private:
   static int64_t BytesOf(const std::vector<LocalTensor>& tensors, const Mesh& mesh, int rank) {
     int64_t bytes = 0;
-    for (const LocalTensor& t : tensors) bytes += Volume(LocalShape(t.tensor->type, mesh, mesh.CoordinateOf(rank))) * SizeOf(Dtype::kF32);
+    for (const LocalTensor& t : tensors)
+      bytes += Volume(LocalShape(t.tensor->type, mesh, mesh.CoordinateOf(rank))) * SizeOf(Dtype::kF32);
     return bytes;
   }
   std::vector<LocalTensor> here_, there_;
@@ -259,7 +265,9 @@ inline std::string ReadBytes(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-inline void WriteBytes(const std::filesystem::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+inline void WriteBytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 /// What a directory holds, sorted.
 inline std::vector<std::string> Names(const std::string& dir) {

@@ -309,11 +309,10 @@ int64_t BytesRead() {
   return bytes;
 }
 
-int64_t OpenDescriptors() {
-  return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
-}
+int64_t OpenDescriptors() { return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()); }
 
-// No rank reads the corpus at the start: what is read does not grow with it, and an id out of range is found when it is read.
+// No rank reads the corpus at the start: what is read does not grow with it, and an id out of range is found when it is
+// read.
 TEST_F(DataTest, MissionDIdsAreCheckedWhenTheyAreRead) {
   std::vector<int32_t> ids(1000, 7);
   WriteTokens(Path("a.tok"), ids, 301, TokenWidth::kU16);
@@ -322,7 +321,8 @@ TEST_F(DataTest, MissionDIdsAreCheckedWhenTheyAreRead) {
   const auto source = OpenTokenSource("tokens", {Path("*.tok")}, 9, 301);
   EXPECT_EQ(source->tokens(), 1700);
   EXPECT_THAT(ReadSample(*source, 171), testing::Each(7));  // tokens 1539 to 1548
-  EXPECT_THAT(Message([&] { ReadSample(*source, 172); }), HasSubstr("b.tok: token 555 (byte 2252) is 301; allowed: 0 to 300"));
+  EXPECT_THAT(Message([&] { ReadSample(*source, 172); }),
+              HasSubstr("b.tok: token 555 (byte 2252) is 301; allowed: 0 to 300"));
   EXPECT_THAT(Message([&] { ReadSample(*source, 172); }), HasSubstr("token 555"));
   EXPECT_THAT(ReadSample(*source, 173), testing::Each(7));
 }
@@ -373,7 +373,9 @@ TEST_F(DataTest, C9AVocabularyLargerThanTheModelsIsRefused) {
 }
 
 TEST_F(DataTest, H6AFingerprintTellsSizesContentsAndOrder) {
-  const auto print = [&](const std::vector<std::string>& paths) { return DataFingerprint(*OpenTokenSource("text", paths, 7, 256)); };
+  const auto print = [&](const std::vector<std::string>& paths) {
+    return DataFingerprint(*OpenTokenSource("text", paths, 7, 256));
+  };
   const std::string text = "a text of some length, in the middle of which a letter changes";
   const std::string a = Write("one/a", text), b = Write("one/b", text + "!");
   const uint64_t first = print({a, b});

@@ -405,10 +405,12 @@ TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
                                "\"dualpipev\" with parallel.pp = 2 needs at least 4 (allowed: multiples of batch.micro "
                                "* ranks / (pp * cp * tp) "
                                "= 3 * ranks / 2 from 4 times that)"));
-  EXPECT_THAT(Mistakes({"pipeline.schedule=interleaved", "parallel.pp=2", "pipeline.split=[2, 3]"}),
-              ElementsAre(at + "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 2 * 2 = 4 entries, not 2"));
+  EXPECT_THAT(
+      Mistakes({"pipeline.schedule=interleaved", "parallel.pp=2", "pipeline.split=[2, 3]"}),
+      ElementsAre(at + "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 2 * 2 = 4 entries, not 2"));
   for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"})
-    EXPECT_THAT(Mistakes({std::string("pipeline.schedule=") + schedule, "parallel.pp=2", "batch.global=12"}), IsEmpty());
+    EXPECT_THAT(Mistakes({std::string("pipeline.schedule=") + schedule, "parallel.pp=2", "batch.global=12"}),
+                IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -419,7 +421,8 @@ INSTANTIATE_TEST_SUITE_P(
                      "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5", "data.format=hdf5: unknown (allowed: \"text\", \"tokens\")"},
-        OverrideCase{"overlap.interleave=true", "overlap.interleave=true: unknown key ([overlap] has tensor, prefetch)"},
+        OverrideCase{"overlap.interleave=true",
+                     "overlap.interleave=true: unknown key ([overlap] has tensor, prefetch)"},
         OverrideCase{"report.tensorboard=true", "report.tensorboard=true: unknown key ([report] has every_steps)"},
         OverrideCase{"report.trace=10:12", "report.trace=10:12: unknown key ([report] has every_steps)"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},
@@ -664,7 +667,10 @@ TEST(Mistakes, DeepNestingIsRefused) {
 }
 
 TEST(OverrideText, BytesBeyondAsciiPassTheTomlLibrary) {
-  for (const std::string text : {"Zq\xc3\xa4Z\xe2\x80\x83", "ZqZqq\xc3\xa4""41", "\xf0\x9f\x8c\xb3"})
+  for (const std::string text : {"Zq\xc3\xa4Z\xe2\x80\x83",
+                                 "ZqZqq\xc3\xa4"
+                                 "41",
+                                 "\xf0\x9f\x8c\xb3"})
     for (const std::string quote : {"", "'", "\""}) EXPECT_EQ(Small({"run.dir=" + quote + text + quote}).run.dir, text);
 }
 
@@ -676,17 +682,21 @@ std::string Dotted(int names) {
 
 TEST(Mistakes, LongKeysAreRefusedBeforeTheyNest) {
   // Whatever the key hides behind; the last is in a string of many lines that another mistake makes a line of its own.
-  for (const std::string before : {"", "[", "x = {", "x = [{y = \"\"\"z\"\"\"\"\", ", "x = {y = '\\', z = \"\\\"\", ", "\"#.=\".", "x = 1 # \"\n"}) {
+  for (const std::string before : {"", "[", "x = {", "x = [{y = \"\"\"z\"\"\"\"\", ", "x = {y = '\\', z = \"\\\"\", ",
+                                   "\"#.=\".", "x = 1 # \"\n"}) {
     const std::string text = before + Dotted(100000) + " = 1";
     const std::string place = before.ends_with('\n') ? "small:2" : "small:1";
     EXPECT_THAT(MistakesOfText(text), ElementsAre(place + ": not valid TOML: a key of more than 8 names")) << before;
   }
-  EXPECT_THAT(MistakesOfText("x = \"\"\"\n" + Dotted(100000) + " = 1 # \\q\n\"\"\""), testing::Contains(HasSubstr("small:2: not valid TOML")));
-  EXPECT_THAT(Mistakes({"run.steps={" + Dotted(100000) + " = 1}"}), ElementsAre(HasSubstr("not valid TOML: a key of more than 8 names")));
+  EXPECT_THAT(MistakesOfText("x = \"\"\"\n" + Dotted(100000) + " = 1 # \\q\n\"\"\""),
+              testing::Contains(HasSubstr("small:2: not valid TOML")));
+  EXPECT_THAT(Mistakes({"run.steps={" + Dotted(100000) + " = 1}"}),
+              ElementsAre(HasSubstr("not valid TOML: a key of more than 8 names")));
 }
 
 TEST(Mistakes, StringsAndListsMayHoldPoints) {
-  const std::string many = "x = [\"" + Dotted(1000) + "\", '" + Dotted(1000) + "', 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9] # " + Dotted(1000) + "\n";
+  const std::string many = "x = [\"" + Dotted(1000) + "\", '" + Dotted(1000) +
+                           "', 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9] # " + Dotted(1000) + "\n";
   EXPECT_THAT(MistakesOfText(many), testing::Each(testing::Not(HasSubstr("names"))));
   EXPECT_THAT(MistakesOfText(Dotted(8) + " = 1\n"), testing::Each(testing::Not(HasSubstr("names"))));
 }
@@ -900,12 +910,14 @@ TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
 }
 
 TEST(ResolveMesh, WholeSequencesNeedHeads) {
-  const Strings layout = {"parallel.context=all_to_all", "model.heads=12", "model.kv_heads=4", "parallel.cp=2", "parallel.tp=2"};
+  const Strings layout = {"parallel.context=all_to_all", "model.heads=12", "model.kv_heads=4", "parallel.cp=2",
+                          "parallel.tp=2"};
   EXPECT_EQ(ResolveMesh(Small(layout), 4).Degree(Axis::kCp), 2);
   Deck deck = Small(layout);
   deck.parallel.cp = 4;
   EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 8); }),
-              ElementsAre("parallel.cp = 4: for parallel.context = \"all_to_all\", cp * tp = 4 * 2 = 8 must divide model.heads = 12 and "
+              ElementsAre("parallel.cp = 4: for parallel.context = \"all_to_all\", cp * tp = 4 * 2 = 8 must divide "
+                          "model.heads = 12 and "
                           "model.kv_heads = 4 (allowed: 1, 2; or parallel.context = \"ring\" or \"all_gather\")"));
   deck.parallel.context = "ring";
   EXPECT_EQ(ResolveMesh(deck, 8).Ranks(), 8);

@@ -83,7 +83,10 @@ TEST(Device, RanksShareGpusOverMpiAlone) {
   EXPECT_EQ(Outcome("cuda", "auto", shared), "cuda mpi");
   EXPECT_EQ(Outcome("cuda", "mpi", shared), "cuda mpi");
   for (const char* device : {"auto", "cuda"})
-    EXPECT_THAT(Outcome(device, "nccl", shared), HasSubstr("2: run.transport: ranks 0 and 2 would share 0000:01:00.0 (a GPU) on a: nccl needs a GPU for every rank"));
+    EXPECT_THAT(
+        Outcome(device, "nccl", shared),
+        HasSubstr(
+            "2: run.transport: ranks 0 and 2 would share 0000:01:00.0 (a GPU) on a: nccl needs a GPU for every rank"));
 }
 
 TEST(Device, ALauncherThatShowsEveryRankItsOwnGpuIsFollowed) {
@@ -105,7 +108,9 @@ CoresOfRank Cores(const std::string& node, int first, int last, int asked = 0) {
   return rank;
 }
 
-int ThreadsOf(int64_t run_threads, const std::vector<CoresOfRank>& ranks) { return ChooseThreads(run_threads, ranks).count; }
+int ThreadsOf(int64_t run_threads, const std::vector<CoresOfRank>& ranks) {
+  return ChooseThreads(run_threads, ranks).count;
+}
 
 TEST(Threads, HOwnCoresAreNotDividedAgain) {
   EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 7), Cores("a", 8, 15)}), 8) << "srun --cpus-per-task=8";
@@ -119,22 +124,31 @@ TEST(Threads, C12TheEnvironmentIsRespectedAndSaid) {
   EXPECT_EQ(ThreadsOf(0, {Cores("a", 0, 15, 3)}), 3);
   EXPECT_EQ(ThreadsOf(5, {Cores("a", 0, 15, 3)}), 5);
   EXPECT_THAT(ChooseThreads(0, std::vector{Cores("a", 0, 15, 3)}).notice, HasSubstr("OMP_NUM_THREADS"));
-  EXPECT_THAT(ChooseThreads(0, std::vector{Cores("a", 3, 3), Cores("a", 4, 4)}).notice, HasSubstr("1 of the node's 16 cores"));
-  EXPECT_THAT(ChooseThreads(9, std::vector{Cores("a", 0, 15), Cores("a", 0, 15)}).notice, HasSubstr("2 ranks of a node with 9 threads each share 16"));
+  EXPECT_THAT(ChooseThreads(0, std::vector{Cores("a", 3, 3), Cores("a", 4, 4)}).notice,
+              HasSubstr("1 of the node's 16 cores"));
+  EXPECT_THAT(ChooseThreads(9, std::vector{Cores("a", 0, 15), Cores("a", 0, 15)}).notice,
+              HasSubstr("2 ranks of a node with 9 threads each share 16"));
   EXPECT_EQ(ChooseThreads(8, std::vector{Cores("a", 0, 15), Cores("a", 0, 15)}).notice, "");
 }
 
-MemoryDemand Demand(const std::string& host, int64_t bytes, const std::vector<MemoryLimit>& limits) { return {host, bytes, limits}; }
+MemoryDemand Demand(const std::string& host, int64_t bytes, const std::vector<MemoryLimit>& limits) {
+  return {host, bytes, limits};
+}
 
 TEST(Memory, A4RanksThatShareALimitAreAddedUp) {
-  const MemoryLimit node{"node a", "free memory", 1000}, group{"group 7", "control group /job", 700}, own{"", "ulimit -v", 450};
+  const MemoryLimit node{"node a", "free memory", 1000}, group{"group 7", "control group /job", 700},
+      own{"", "ulimit -v", 450};
   EXPECT_EQ(FindShortage(std::vector{Demand("a", 300, {node, group}), Demand("a", 400, {node, group})}).ranks, 0);
-  const MemoryShortage shared = FindShortage(std::vector{Demand("a", 300, {node, group}), Demand("a", 401, {node, group})});
+  const MemoryShortage shared =
+      FindShortage(std::vector{Demand("a", 300, {node, group}), Demand("a", 401, {node, group})});
   EXPECT_EQ(std::tuple(shared.rank, shared.bytes, shared.ranks, shared.together, shared.available, shared.limit),
             std::tuple(1, 401, 2, 701, 700, "control group /job"));
-  const MemoryShortage alone = FindShortage(std::vector{Demand("a", 440, {node, own}), Demand("b", 460, {{"node b", "free memory", 9000}, own})});
+  const MemoryShortage alone = FindShortage(
+      std::vector{Demand("a", 440, {node, own}), Demand("b", 460, {{"node b", "free memory", 9000}, own})});
   EXPECT_EQ(std::tuple(alone.rank, alone.ranks, alone.host, alone.limit), std::tuple(1, 1, "b", "ulimit -v"));
-  EXPECT_THAT(shared.Text("its arena"), HasSubstr("rank 1 on a needs 0.000401 MB for its arena; 2 ranks together need 0.000701 MB, and 0.0007 MB"));
+  EXPECT_THAT(
+      shared.Text("its arena"),
+      HasSubstr("rank 1 on a needs 0.000401 MB for its arena; 2 ranks together need 0.000701 MB, and 0.0007 MB"));
 }
 
 TEST(Memory, A4TheNearestSettingsThatFit) {

@@ -1,10 +1,9 @@
-#include "espalier/executor/cpu_executor.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 
@@ -436,7 +435,7 @@ TEST(Executor, AKernelThatFailsEndsTheJobWithItsPlace) {
   HostArena arena(program.arena_bytes);
   std::vector<std::string> told;
   CpuExecutor executor(program, {}, arena, nullptr, FindFake,
-                    [&](const std::string& message) { told.push_back(message); });
+                       [&](const std::string& message) { told.push_back(message); });
   EXPECT_THROW(executor.RunStep(), InvariantError);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], HasSubstr("instruction 1 (break, role F, microbatch 2, layer 3): "));
@@ -452,7 +451,7 @@ TEST(Executor, AKernelThatFailsFreesTheCommunication) {
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   CpuExecutor executor(program, {}, arena, &communication, FindFake,
-                    [](const std::string& message) { throw std::runtime_error("ended: " + message); });
+                       [](const std::string& message) { throw std::runtime_error("ended: " + message); });
   EXPECT_THAT(MessageOf([&] { executor.RunStep(); }), HasSubstr("ended: instruction 0 (break"));
 }
 

@@ -1,5 +1,6 @@
-// What a damaged, half-written or crowded-out checkpoint does to a run: it is refused with the file named, and the one before
-// it is taken. ESPALIER_FAULTS and ESPALIER_FULL_DISKS set how many random faults are tried.
+// What a damaged, half-written or crowded-out checkpoint does to a run: it is refused with the file named, and the one
+// before it is taken. ESPALIER_FAULTS and ESPALIER_FULL_DISKS set how many random faults are tried.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +9,6 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -118,11 +118,13 @@ class Campaign : public ::testing::Test {
     WriteBytes(Target() + "/" + name, bytes);
     Damage damage{what + " in " + name, {name}};
     const size_t least = std::min(before.size(), bytes.size());
-    const auto at = std::mismatch(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(least), bytes.begin()).first - before.begin();
+    const auto at =
+        std::mismatch(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(least), bytes.begin()).first -
+        before.begin();
     for (const ManifestTensor& tensor : manifest_.tensors)
       for (const ManifestPiece& piece : tensor.pieces)
-        if (before.size() == bytes.size() && manifest_.files[static_cast<size_t>(piece.file)].name == name && piece.offset <= at &&
-            at < piece.offset + piece.Bytes())
+        if (before.size() == bytes.size() && manifest_.files[static_cast<size_t>(piece.file)].name == name &&
+            piece.offset <= at && at < piece.offset + piece.Bytes())
           damage.named.push_back(tensor.name);
     return damage;
   }
@@ -175,7 +177,8 @@ class Campaign : public ::testing::Test {
       if (&p == &q || p.Bytes() != q.Bytes() || p.file != q.file) continue;
       const std::string name = manifest_.files[static_cast<size_t>(p.file)].name;
       std::string bytes = original_.at(name);
-      for (int64_t i = 0; i < p.Bytes(); ++i) std::swap(bytes[static_cast<size_t>(p.offset + i)], bytes[static_cast<size_t>(q.offset + i)]);
+      for (int64_t i = 0; i < p.Bytes(); ++i)
+        std::swap(bytes[static_cast<size_t>(p.offset + i)], bytes[static_cast<size_t>(q.offset + i)]);
       Damage damage = Replace("swapped pieces", name, bytes);
       damage.named = {name, a.name, b.name};
       return damage;
@@ -208,18 +211,29 @@ class Campaign : public ::testing::Test {
 
   Damage Inject() {
     switch (random_() % 13) {
-      case 0: return ZeroPage();
+      case 0:
+        return ZeroPage();
       case 1:
-      case 11: return Truncate();
-      case 2: return Lose();
-      case 3: return AddFile();
-      case 4: return SwapShards();
-      case 5: return SwapPieces();
-      case 6: return Stale(Dir() + "/step-00000010", "step");
-      case 7: return Stale(home_.path() + "/other/step-00000020", "run");
-      case 8: return NoFile();
-      case 9: return Grow();
-      default: return FlipBit();
+      case 11:
+        return Truncate();
+      case 2:
+        return Lose();
+      case 3:
+        return AddFile();
+      case 4:
+        return SwapShards();
+      case 5:
+        return SwapPieces();
+      case 6:
+        return Stale(Dir() + "/step-00000010", "step");
+      case 7:
+        return Stale(home_.path() + "/other/step-00000020", "run");
+      case 8:
+        return NoFile();
+      case 9:
+        return Grow();
+      default:
+        return FlipBit();
     }
   }
 
@@ -229,7 +243,8 @@ class Campaign : public ::testing::Test {
     for (const std::string& name : Names(Target())) {
       const fs::file_status status = fs::symlink_status(Target() + "/" + name);
       const std::string bytes = fs::is_regular_file(status) ? ReadBytes(Target() + "/" + name) : "";
-      state += fmt::format("{} {} {} {:08x}\n", name, static_cast<int>(status.type()), bytes.size(), Crc32c(bytes.data(), bytes.size()));
+      state += fmt::format("{} {} {} {:08x}\n", name, static_cast<int>(status.type()), bytes.size(),
+                           Crc32c(bytes.data(), bytes.size()));
     }
     return state;
   }
@@ -241,7 +256,8 @@ class Campaign : public ::testing::Test {
     }
   }
 
-  /// What a restart does: the best checkpoint that is not refused. Returns its step and, by checkpoint, why others were.
+  /// What a restart does: the best checkpoint that is not refused. Returns its step and, by checkpoint, why others
+  /// were.
   int64_t Restart(const std::vector<std::string>& candidates, std::string& refusals) {
     const std::vector<StateTensor> tensors = SmallTensors(kOne);
     SelfWorld world;
@@ -270,10 +286,12 @@ TEST_F(Campaign, EveryFaultIsRefusedAndTheOneBeforeIsTaken) {
   ASSERT_EQ(Restart(both, refusals), 20) << refusals;
   for (int i = 0; i < faults; ++i) {
     const Damage damage = InjectAnother();
-    ++kinds[damage.what.substr(0, damage.what.find(" in ") == std::string::npos ? damage.what.size() : damage.what.find(" in "))];
+    ++kinds[damage.what.substr(
+        0, damage.what.find(" in ") == std::string::npos ? damage.what.size() : damage.what.find(" in "))];
     refusals.clear();
     ASSERT_EQ(Restart(both, refusals), 10) << "fault " << i << ": " << damage.what << "\n" << refusals;
-    for (const std::string& name : damage.named) ASSERT_THAT(refusals, HasSubstr(name)) << "fault " << i << ": " << damage.what;
+    for (const std::string& name : damage.named)
+      ASSERT_THAT(refusals, HasSubstr(name)) << "fault " << i << ": " << damage.what;
     // Found by name too: a directory without MANIFEST is no checkpoint, and does not stand before the good one.
     const std::vector<std::string> found = FindCheckpoints(Dir());
     ASSERT_THAT(found, Contains(both[1])) << damage.what;
@@ -293,11 +311,12 @@ TEST_F(Campaign, LoadTakesLittleBesideTheState) {
     return std::vector<StateTensor>{{"parameters/large", type, 0}};
   };
   const std::string dir = home_.path() + "/large";
-  ASSERT_THAT(OnRanks(2, [&](World& world) {
-                const std::vector<StateTensor> tensors = tensors_for(kTwo);
-                RankState state(tensors, Mesh(kTwo), world.Rank());
-                Save(dir, TestMetadata(1), tensors, state.Local(), Mesh(kTwo), world, 1);
-              }),
+  ASSERT_THAT(OnRanks(2,
+                      [&](World& world) {
+                        const std::vector<StateTensor> tensors = tensors_for(kTwo);
+                        RankState state(tensors, Mesh(kTwo), world.Rank());
+                        Save(dir, TestMetadata(1), tensors, state.Local(), Mesh(kTwo), world, 1);
+                      }),
               Each(StrEq("")));
   const pid_t child = ::fork();
   if (child == 0) {
@@ -326,8 +345,10 @@ class Faults : public ::testing::Test {
 };
 
 TEST_F(Faults, VariableIsChecked) {
-  EXPECT_THAT(Refusal([] { ArmFault("shard-date"); }), AllOf(HasSubstr("'shard-date' is no stage"), HasSubstr("shard-data")));
-  EXPECT_THAT(Refusal([] { ArmFault("rename:burn"); }), AllOf(HasSubstr("'burn' is no action"), HasSubstr("kill, stop, hold, eio, enospc")));
+  EXPECT_THAT(Refusal([] { ArmFault("shard-date"); }),
+              AllOf(HasSubstr("'shard-date' is no stage"), HasSubstr("shard-data")));
+  EXPECT_THAT(Refusal([] { ArmFault("rename:burn"); }),
+              AllOf(HasSubstr("'burn' is no action"), HasSubstr("kill, stop, hold, eio, enospc")));
   EXPECT_THAT(Refusal([] { ArmFault("rename:eio:0"); }), HasSubstr("'0' is no count"));
   ArmFault("rename:eio:2");
   FaultPoint("latest");
@@ -338,11 +359,12 @@ TEST_F(Faults, VariableIsChecked) {
 
 TEST_F(Faults, ErrorsBeforeTheCommitLeaveTheOldOne) {
   ASSERT_THAT(SaveState(Dir(), kTwo, 10, 1), Each(StrEq("")));
-  for (const char* stage : {"begin", "make-dir", "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "gather",
-                            "deck", "master", "manifest", "fsync-dir", "announce", "rename"})
+  for (const char* stage : {"begin", "make-dir", "shard-open", "shard-layout", "shard-data", "shard-fsync",
+                            "shard-check", "gather", "deck", "master", "manifest", "fsync-dir", "announce", "rename"})
     for (const char* action : {"eio", "enospc"}) {
       ArmFault(fmt::format("{}:{}", stage, action));
-      EXPECT_THAT(SaveState(Dir(), kTwo, 20, 2), Each(AllOf(HasSubstr("step-00000020 is not saved"), HasSubstr(stage)))) << stage;
+      EXPECT_THAT(SaveState(Dir(), kTwo, 20, 2), Each(AllOf(HasSubstr("step-00000020 is not saved"), HasSubstr(stage))))
+          << stage;
       EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(10))) << stage;
       EXPECT_THAT(LoadState(Step(10), kOne, 1), Each(StrEq(""))) << stage;
     }
@@ -386,7 +408,8 @@ TEST_F(Faults, ADeadReplacementIsUndone) {
   EXPECT_THAT(Names(Step(30)), ElementsAre("notes.txt"));
 }
 
-/// Calls that a signal interrupts, by the number that are still to come; fsync of directories that the file system refuses.
+/// Calls that a signal interrupts, by the number that are still to come; fsync of directories that the file system
+/// refuses.
 int interrupted_fsyncs = 0, interrupted_fallocates = 0, refused_directories = 0;
 
 TEST_F(Faults, InterruptedCallsAreCalledAgain) {
@@ -457,7 +480,8 @@ TEST_F(FullDisk, LosesNothing) {
     if (errors[0].empty()) kept = step;
     failed += !errors[0].empty();
     EXPECT_EQ(FindLatest(dir), dir + "/" + StepName(kept)) << errors[0];
-    EXPECT_THAT(LoadState(dir + "/" + StepName(kept), kOne, kept == 10 ? 1 : static_cast<uint64_t>(kept)), Each(StrEq("")));
+    EXPECT_THAT(LoadState(dir + "/" + StepName(kept), kOne, kept == 10 ? 1 : static_cast<uint64_t>(kept)),
+                Each(StrEq("")));
     fs::remove(home_.path() + "/ballast");
   }
   EXPECT_GT(failed, 0);
@@ -493,12 +517,14 @@ std::vector<std::string> WithSavers(const std::string& dir, std::latch& gate,
   Meeting writers(2);
   return OnRanks(2, [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
-    Saver saver({dir, 3}, tensors, state.Local(), mesh, world, std::make_unique<HeldWorld>(writers, world.Rank(), gate));
+    Saver saver({dir, 3}, tensors, state.Local(), mesh, world,
+                std::make_unique<HeldWorld>(writers, world.Rank(), gate));
     work(world, state, saver);
   });
 }
 
-/// States as a run has them: all in one memory, in another order than by name; where sizes are whole lines, copied at once.
+/// States as a run has them: all in one memory, in another order than by name; where sizes are whole lines, copied at
+/// once.
 TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
   const Mesh mesh(kOne);
   std::vector<StateTensor> tensors;
@@ -596,8 +622,8 @@ TEST_F(Faults, ASecondRunIsRefusedAndADeadOnesLockTakenOver) {
   {
     const RunLock lock(dir);
     EXPECT_EQ(lock.left_by(), "");
-    EXPECT_THAT(Refusal([&] { RunLock second(dir); }),
-                AllOf(HasSubstr("another run is in this directory (host "), HasSubstr(fmt::format("process {}", ::getpid()))));
+    EXPECT_THAT(Refusal([&] { RunLock second(dir); }), AllOf(HasSubstr("another run is in this directory (host "),
+                                                             HasSubstr(fmt::format("process {}", ::getpid()))));
   }
   EXPECT_EQ(RunLock(dir).left_by(), "");
   const pid_t child = ::fork();
@@ -621,7 +647,8 @@ TEST_F(Faults, ARemovedLockIsNoticed) {
   fs::remove(dir + "/run.lock");
   {
     RunLock second(dir);
-    EXPECT_THAT(first.WhyLost(), AllOf(HasSubstr("another run has taken the directory (host "), HasSubstr("this one ends")));
+    EXPECT_THAT(first.WhyLost(),
+                AllOf(HasSubstr("another run has taken the directory (host "), HasSubstr("this one ends")));
     EXPECT_EQ(second.WhyLost(), "");
   }
   EXPECT_EQ(first.WhyLost(), "");  // it has ended

@@ -1,7 +1,7 @@
 // Which attention cuDNN is given, in which parts, and the memory that is planned for it.
-#include <gtest/gtest.h>
-
 #include "espalier/ops/fused_attention.hpp"
+
+#include <gtest/gtest.h>
 
 namespace espalier {
 namespace {
@@ -16,12 +16,16 @@ AttentionInBlocks InBlocks(const AttentionSizes& x, Dtype dtype = Dtype::kBf16) 
 /// Rank 1 of 4 in zigzag order; `hop` < 0: with all keys.
 AttentionInBlocks OnRing(int64_t part, int64_t hop) {
   const int64_t keys = hop < 0 ? 4 * part : part, key = hop < 0 ? 0 : (5 - hop) % 4 * part;
-  return {{2, part, keys, 32, 8, 128}, AttentionBlocksOf({4, 4 * part, part, part, key, keys, true}), Dtype::kBf16, hop < 0 ? Dtype::kBf16 : Dtype::kF32};
+  return {{2, part, keys, 32, 8, 128},
+          AttentionBlocksOf({4, 4 * part, part, part, key, keys, true}),
+          Dtype::kBf16,
+          hop < 0 ? Dtype::kBf16 : Dtype::kF32};
 }
 
 /// bf16 scores of a part, as cuDNN pads them.
 int64_t ScoreBytes(const AttentionSizes& x, AttentionPart part) {
-  return part.batch * part.kv_heads * (x.heads / x.kv_heads) * ((x.queries + 63) / 64 * 64) * ((x.keys + 127) / 128 * 128) * 2;
+  return part.batch * part.kv_heads * (x.heads / x.kv_heads) * ((x.queries + 63) / 64 * 64) *
+         ((x.keys + 127) / 128 * 128) * 2;
 }
 
 TEST(FusedAttention, TakesTheLayersOfTraining) {
@@ -37,7 +41,8 @@ TEST(FusedAttention, LeavesTheRestToThePlainKernel) {
   EXPECT_FALSE(FusedAttentionTakes(OnRing(128, 0))) << "short chunks";
   EXPECT_FALSE(FusedAttentionTakes(InBlocks({1, 64, 64, 4, 4, 34}))) << "odd heads";
   EXPECT_FALSE(FusedAttentionTakes(InBlocks(kLayer), 7));
-  for (const AttentionSizes& empty : {AttentionSizes{0, 64, 64, 4, 4, 64}, {1, 0, 0, 4, 4, 64}, {1, 64, 64, 0, 0, 64}}) EXPECT_FALSE(FusedAttentionTakes(InBlocks(empty)));
+  for (const AttentionSizes& empty : {AttentionSizes{0, 64, 64, 4, 4, 64}, {1, 0, 0, 4, 4, 64}, {1, 64, 64, 0, 0, 64}})
+    EXPECT_FALSE(FusedAttentionTakes(InBlocks(empty)));
 }
 
 TEST(FusedAttention, TakesWideHeadsOnHopperAlone) {
@@ -67,7 +72,13 @@ TEST(FusedAttention, PartsAreThoseOfTheLargestBlock) {
 }
 
 TEST(FusedAttention, IsCutIntoEqualPartsBelowTheBound) {
-  for (const AttentionSizes& x : {AttentionSizes{1, 64, 64, 4, 4, 64}, kLayer, {1, 4096, 4096, 32, 8, 128}, {3, 8192, 8192, 32, 8, 128}, {6, 1000, 1000, 12, 12, 64}, {5, 1024, 1024, 16, 16, 64}, {7, 300, 300, 6, 2, 40}}) {
+  for (const AttentionSizes& x : {AttentionSizes{1, 64, 64, 4, 4, 64},
+                                  kLayer,
+                                  {1, 4096, 4096, 32, 8, 128},
+                                  {3, 8192, 8192, 32, 8, 128},
+                                  {6, 1000, 1000, 12, 12, 64},
+                                  {5, 1024, 1024, 16, 16, 64},
+                                  {7, 300, 300, 6, 2, 40}}) {
     const AttentionPart part = PartOfBackward(x);
     EXPECT_EQ(x.batch % part.batch, 0);
     EXPECT_EQ(x.kv_heads % part.kv_heads, 0);

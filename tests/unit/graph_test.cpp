@@ -1,16 +1,17 @@
 // Types, boxes and the text form of graphs.
+#include "espalier/graph/graph.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "espalier/graph/graph.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
 TEST(Type, TextRoundTrip) {
-  for (const char* text : {"f32[]", "bf16[4{dp_replicate,dp_shard},128{cp,tp},64]", "i32[7]", "f32[12{tp},5]+sum{dp_replicate,dp_shard}",
-                           "f32[2,3]+max{tp}", "f32[0,3]"})
+  for (const char* text : {"f32[]", "bf16[4{dp_replicate,dp_shard},128{cp,tp},64]", "i32[7]",
+                           "f32[12{tp},5]+sum{dp_replicate,dp_shard}", "f32[2,3]+max{tp}", "f32[0,3]"})
     EXPECT_EQ(ToString(ParseType(text)), text);
   for (const char* text : {"", "f64[2]", "f32[2", "f32[2{xx}]", "f32[2]+sum{tp", "f32[a]", "f32[2]x"})
     EXPECT_THROW(ParseType(text), InvariantError) << text;
@@ -55,7 +56,8 @@ TEST(Graph, ReaderNamesTheLine) {
   EXPECT_THAT(error_of("value a : f32[2] input step chunk 0\nb = add(a, z) @ S layer 1 chunk 0 : f32[2]\n"),
               testing::HasSubstr("graph line 2: unknown value z"));
   EXPECT_THAT(error_of("value a : f32[2] thing step chunk 0\n"), testing::HasSubstr("graph line 1"));
-  EXPECT_THAT(error_of("value a : f32[2] input step chunk 0\nb = add(a) @ S layer 1\n"), testing::HasSubstr("expected ' chunk '"));
+  EXPECT_THAT(error_of("value a : f32[2] input step chunk 0\nb = add(a) @ S layer 1\n"),
+              testing::HasSubstr("expected ' chunk '"));
 }
 
 TEST(Verify, NamesThePassAndTheOp) {

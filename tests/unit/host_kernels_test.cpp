@@ -1,5 +1,5 @@
-// What is the host's alone: the cpu's widened products and vector functions, and the reference's gradients against finite differences
-// of its forwards.
+// What is the host's alone: the cpu's widened products and vector functions, and the reference's gradients against
+// finite differences of its forwards.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -17,8 +17,16 @@ using namespace testing;
 // Widened products, whatever this processor would choose.
 TEST(KernelsWiden, ProductsAgreeWithTheReference) {
   Random random;
-  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 65}, {127, 65, 17}, {65, 3, 300}, {401, 97, 257},
-                        {1030, 5, 1030}, {5, 4200, 9}, {9, 800, 1030}, {1026, 1026, 3}, {3, 2050, 2050}}) {
+  for (const Sizes s : {Sizes{1, 1, 1},
+                        {3, 17, 65},
+                        {127, 65, 17},
+                        {65, 3, 300},
+                        {401, 97, 257},
+                        {1030, 5, 1030},
+                        {5, 4200, 9},
+                        {9, 800, 1030},
+                        {1026, 1026, 3},
+                        {3, 2050, 2050}}) {
     const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), w = random.Real(kBf16, {s.n, s.k});
     const OwnedTensor dy = random.Real(kBf16, {1, s.rows, s.n});
     const auto check = [](const OwnedTensor& a, const OwnedTensor& b, OwnedTensor c, const char* spec, bool accumulate,
@@ -125,15 +133,19 @@ TEST_F(Differences, LayerNorm) {
                      {OwnedTensor(kF32, {2, 2, 7}), OwnedTensor(kF32, {2, 2}), OwnedTensor(kF32, {2, 2})},
                      {{{"eps", 1e-1}}, {}}};
   const OwnedTensor dy = Real({2, 2, 7}), mean = forward.Reference()[1], rstd = forward.Reference()[2];
-  const Case input{"layer_norm_grad", {forward.inputs[0], forward.inputs[1], mean, rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
+  const Case input{
+      "layer_norm_grad", {forward.inputs[0], forward.inputs[1], mean, rstd, dy}, {OwnedTensor(kF32, {2, 2, 7})}};
   ExpectGradient(input.Reference()[0], Differentiate(forward, 0, dy));
-  const Case weight{"layer_norm_weight_grad", {forward.inputs[0], mean, rstd, dy}, {OwnedTensor(kF32, {7}), OwnedTensor(kF32, {7})}};
+  const Case weight{
+      "layer_norm_weight_grad", {forward.inputs[0], mean, rstd, dy}, {OwnedTensor(kF32, {7}), OwnedTensor(kF32, {7})}};
   const std::vector<OwnedTensor> gradients = weight.Reference();
   for (size_t i = 0; i < 2; ++i) ExpectGradient(gradients[i], Differentiate(forward, i + 1, dy));
 }
 
 TEST_F(Differences, PositionEmbedding) {
-  const Case forward{"position_embedding", {Real({2, 3, 4}), random_.Integer({3}, 0, 4), Real({5, 4})}, {OwnedTensor(kF32, {2, 3, 4})}};
+  const Case forward{"position_embedding",
+                     {Real({2, 3, 4}), random_.Integer({3}, 0, 4), Real({5, 4})},
+                     {OwnedTensor(kF32, {2, 3, 4})}};
   const OwnedTensor dy = Real({2, 3, 4});
   const Case grad{"position_embedding_grad", {forward.inputs[1], dy}, {OwnedTensor(kF32, {5, 4})}};
   ExpectGradient(grad.Reference()[0], Differentiate(forward, 2, dy));
@@ -177,9 +189,11 @@ TEST_F(Differences, Rope) {
 }
 
 TEST_F(Differences, Attention) {
-  for (const Heads& h :
-       {Heads{2, 3, 3, 4, 2, 4}, {1, 3, 5, 2, 1, 2, 1, 0}, {1, 4, 5, 2, 2, 2, 2, 3}, {1, 3, 4, 2, 1, 2, 0, 0, 0},
-        Heads{1, 4, 8, 2, 1, 2, 0, 0, 1, 2, 8}}) {
+  for (const Heads& h : {Heads{2, 3, 3, 4, 2, 4},
+                         {1, 3, 5, 2, 1, 2, 1, 0},
+                         {1, 4, 5, 2, 2, 2, 2, 3},
+                         {1, 3, 4, 2, 1, 2, 0, 0, 0},
+                         Heads{1, 4, 8, 2, 1, 2, 0, 0, 1, 2, 8}}) {
     const Case forward = AttentionCase(random_, kF32, h);
     const Case grad = AttentionGradCase(random_, forward);
     const std::vector<OwnedTensor> gradients = grad.Reference();

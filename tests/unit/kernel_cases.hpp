@@ -21,7 +21,8 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline double UnitOf(Dtype dtype) { return dtype == kBf16 ? 1.0 / 128 : 1.0 / (1 << 23); }
 
 /// |actual - expected| <= 2 ulp of the type, plus `absolute`.
-inline void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, double absolute, const std::string& what) {
+inline void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, double absolute,
+                       const std::string& what) {
   ASSERT_EQ(actual.shape(), expected.shape());
   for (int64_t i = 0; i < actual.Count(); ++i) {
     const double a = actual[i], e = expected[i];
@@ -103,15 +104,16 @@ struct Heads {
   int hop = -1;                ///< a block of a ring
 };
 
-/// Sequences in zigzag order, in the chunks that libraries take: every hop of a ring on every rank, one rank's queries of gathered keys, and
-/// whole sequences.
+/// Sequences in zigzag order, in the chunks that libraries take: every hop of a ring on every rank, one rank's queries
+/// of gathered keys, and whole sequences.
 inline std::vector<Heads> ZigzagHeads() {
   constexpr int64_t kPart = 256;
   std::vector<Heads> all;
   for (int64_t cp : {2, 3, 4}) {
     const int64_t length = cp * kPart, b = cp == 2 ? 2 : 1, e = cp == 2 ? 64 : 8;
     for (int64_t rank = 0; rank < cp; ++rank) {
-      for (int hop = 0; hop < cp; ++hop) all.push_back({b, kPart, kPart, 2, 1, e, rank * kPart, rank * kPart, 1, cp, length, hop});
+      for (int hop = 0; hop < cp; ++hop)
+        all.push_back({b, kPart, kPart, 2, 1, e, rank * kPart, rank * kPart, 1, cp, length, hop});
       all.push_back({b, kPart, length, 2, 1, e, rank * kPart, 0, 1, cp, length});
     }
     all.push_back({1, length, length, 2, 2, 16, 0, 0, 1, cp, length});

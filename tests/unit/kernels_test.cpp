@@ -1,5 +1,5 @@
-// Every kernel of a backend against its reference on random input of odd sizes, in both element types. Which backend, the binary is
-// linked with (tested_kernels.hpp).
+// Every kernel of a backend against its reference on random input of odd sizes, in both element types. Which backend,
+// the binary is linked with (tested_kernels.hpp).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,8 @@ TEST_P(Kernels, EmbeddingGrad) {
   }
 }
 
-// Tokens of a row, or of some neighbouring rows of a large table, that are more than a device's lists and rounds of loads hold.
+// Tokens of a row, or of some neighbouring rows of a large table, that are more than a device's lists and rounds of
+// loads hold.
 TEST_P(Kernels, EmbeddingGradOfFrequentTokens) {
   for (const auto& [rows, d, ids] : {std::tuple{4, 20, 4}, std::tuple{16400, 4, 200}}) {
     for (bool accumulate : {false, true}) {
@@ -82,8 +83,9 @@ TEST_P(Kernels, LayerNorm) {
     Case input{"layer_norm_grad", {c.inputs[0], c.inputs[1], mean, rstd, Real({2, 33, d})}, {Empty(T(), {2, 33, d})}};
     Check(input, SumBound(d, rstd.Largest() * rstd.Largest() * 8));
     for (bool accumulate : {false, true}) {
-      Check({"layer_norm_weight_grad", {c.inputs[0], mean, rstd, input.inputs[4]}, {F32({d}), F32({d})}, {}, accumulate},
-            SumBound(66, 2 * rstd.Largest()));
+      Check(
+          {"layer_norm_weight_grad", {c.inputs[0], mean, rstd, input.inputs[4]}, {F32({d}), F32({d})}, {}, accumulate},
+          SumBound(66, 2 * rstd.Largest()));
     }
   }
 }
@@ -97,7 +99,8 @@ struct WithAddend {
 /// A norm of rows of `d`, and its gradient from the statistics of forward.
 WithAddend NormWithAddend(Random& random, Dtype type, const std::string& kind, int64_t d) {
   const OwnedTensor x = random.Real(type, {2, 33, d}, -1, 3), y(type, {2, 33, d}), row(kF32, {2, 33});
-  WithAddend norm{{kind, {x, random.Real(type, {d}, 0.5, 2)}, {y, row}, {{{"eps", 1e-5}}, {}}}, {kind + "_grad", {}, {y}}, 2};
+  WithAddend norm{
+      {kind, {x, random.Real(type, {d}, 0.5, 2)}, {y, row}, {{{"eps", 1e-5}}, {}}}, {kind + "_grad", {}, {y}}, 2};
   if (kind == "layer_norm") {
     norm.forward.inputs.push_back(random.Real(type, {d}));
     norm.forward.outputs.push_back(row);
@@ -108,11 +111,14 @@ WithAddend NormWithAddend(Random& random, Dtype type, const std::string& kind, i
   const std::vector<OwnedTensor> results = norm.forward.Reference();
   norm.gradient.inputs = {results.back(), norm.forward.inputs[1]};
   norm.gradient.inputs.insert(norm.gradient.inputs.end(), results.begin() + 1, results.end() - 1);
-  norm.gradient.inputs.insert(norm.gradient.inputs.end(), {random.Real(type, {2, 33, d}), random.Real(type, {2, 33, d})});
+  norm.gradient.inputs.insert(norm.gradient.inputs.end(),
+                              {random.Real(type, {2, 33, d}), random.Real(type, {2, 33, d})});
   return norm;
 }
 
-OwnedTensor Added(const OwnedTensor& a, const OwnedTensor& b) { return Case{"add", {a, b}, {OwnedTensor(a.dtype(), a.shape())}}.Tested()[0]; }
+OwnedTensor Added(const OwnedTensor& a, const OwnedTensor& b) {
+  return Case{"add", {a, b}, {OwnedTensor(a.dtype(), a.shape())}}.Tested()[0];
+}
 
 // A sum that joins a norm, or the gradient of one, is as one by an op of its own, to the bit.
 TEST_P(Kernels, NormsWithAddend) {
@@ -126,7 +132,8 @@ TEST_P(Kernels, NormsWithAddend) {
       std::vector<OwnedTensor> parts = plain.Tested();
       parts.push_back(plain.inputs[0]);
       const std::vector<OwnedTensor> fused = forward.Tested();
-      for (size_t o = 0; o < parts.size(); ++o) EXPECT_TRUE(fused[o].SameBits(parts[o])) << kind << " of " << d << ", output " << o;
+      for (size_t o = 0; o < parts.size(); ++o)
+        EXPECT_TRUE(fused[o].SameBits(parts[o])) << kind << " of " << d << ", output " << o;
       Check(forward, SumBound(d, 4 * std::max(1.0, parts[addend - 1].Largest())));
       for (size_t input : {size_t{0}, addend}) CheckInPlace(forward, addend, input);
 
@@ -150,14 +157,16 @@ TEST_P(Kernels, PositionEmbedding) {
     CheckInPlace(c, 0, 0);
     for (bool accumulate : {false, true}) {
       for (int64_t batch : {3, 19})
-        Check({"position_embedding_grad", {positions, Real({batch, 11, d})}, {F32({13, d})}, {}, accumulate}, SumBound(batch + 1, 1));
+        Check({"position_embedding_grad", {positions, Real({batch, 11, d})}, {F32({13, d})}, {}, accumulate},
+              SumBound(batch + 1, 1));
     }
   }
 }
 
 TEST_P(Kernels, PositionsBeyondTheTableAreRefused) {
   if (RefusesOnTheDevice()) GTEST_SKIP() << "the device would be of no further use";
-  const Case c{"position_embedding", {Real({1, 2, 3}), random_.Integer({2}, 4, 4), Real({4, 3})}, {Empty(T(), {1, 2, 3})}};
+  const Case c{
+      "position_embedding", {Real({1, 2, 3}), random_.Integer({2}, 4, 4), Real({4, 3})}, {Empty(T(), {1, 2, 3})}};
   EXPECT_THROW(c.Tested(), InvariantError);
   EXPECT_THROW(c.Reference(), InvariantError);
 }
@@ -167,22 +176,41 @@ TEST_P(Kernels, Bias) {
     const Case c{"add_bias", {Real({2, 33, n}), Real({n})}, {Empty(T(), {2, 33, n})}};
     Check(c, SumBound(2, 1));
     CheckInPlace(c, 0, 0);
-    for (bool accumulate : {false, true}) Check({"bias_grad", {c.inputs[0]}, {F32({n})}, {}, accumulate}, SumBound(66, 1));
+    for (bool accumulate : {false, true})
+      Check({"bias_grad", {c.inputs[0]}, {F32({n})}, {}, accumulate}, SumBound(66, 1));
   }
 }
 
 TEST_P(Kernels, MatmulWithBias) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
   // Empty; small; wider than a widened block of columns; deeper than a slice of the contracted dim.
-  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 0}, {0, 3, 4}, {3, 0, 4}, {3, 17, 65}, {127, 65, 17}, {129, 200, 131}, {5, 4200, 9}, {3, 5, 20000}}) {
+  for (const Sizes s : {Sizes{1, 1, 1},
+                        {3, 17, 0},
+                        {0, 3, 4},
+                        {3, 0, 4},
+                        {3, 17, 65},
+                        {127, 65, 17},
+                        {129, 200, 131},
+                        {5, 4200, 9},
+                        {3, 5, 20000}}) {
     const OwnedTensor x = Real({1, s.rows, s.k}), bias = Real({s.n}, -3, 3);
-    Check({"matmul", {x, Real({s.k, s.n}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,kn->bsn")}, SumBound(s.k, 1), false);
-    Check({"matmul", {x, Real({s.n, s.k}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")}, SumBound(s.k, 1), false);
+    Check({"matmul", {x, Real({s.k, s.n}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,kn->bsn")},
+          SumBound(s.k, 1), false);
+    Check({"matmul", {x, Real({s.n, s.k}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")},
+          SumBound(s.k, 1), false);
   }
 }
 
 TEST_P(Kernels, Matmul) {
-  for (const Sizes s : {Sizes{1, 1, 1}, {3, 17, 0}, {0, 3, 4}, {3, 0, 4}, {3, 17, 65}, {127, 65, 17}, {65, 3, 127}, {34, 1, 33}, {129, 200, 131}}) {
+  for (const Sizes s : {Sizes{1, 1, 1},
+                        {3, 17, 0},
+                        {0, 3, 4},
+                        {3, 0, 4},
+                        {3, 17, 65},
+                        {127, 65, 17},
+                        {65, 3, 127},
+                        {34, 1, 33},
+                        {129, 200, 131}}) {
     const OwnedTensor x = Real({1, s.rows, s.k}), w = Real({s.n, s.k}), dy = Real({1, s.rows, s.n});
     const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
     Check({"matmul", {x, w}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")}, SumBound(s.k, 1), false);
@@ -193,7 +221,8 @@ TEST_P(Kernels, Matmul) {
     }
     const OwnedTensor stored_in_out = Real({s.k, s.n});
     Check({"matmul", {x, stored_in_out}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,kn->bsn")}, SumBound(s.k, 1), false);
-    Check({"matmul", {dy, stored_in_out}, {Empty(T(), {1, s.rows, s.k})}, spec("bsn,kn->bsk")}, SumBound(s.n, 1), false);
+    Check({"matmul", {dy, stored_in_out}, {Empty(T(), {1, s.rows, s.k})}, spec("bsn,kn->bsk")}, SumBound(s.n, 1),
+          false);
   }
 }
 
@@ -234,7 +263,8 @@ TEST(KernelsRope, InverseUndoesRotation) {
   const OwnedTensor x = random.Real(kF32, {2, 5, 12});
   Case table{
       "rope_table", {random.Integer({5}, 0, 99)}, {OwnedTensor(kF32, {5, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
-  Case forward{"rope", {x, table.Tested()[0]}, {OwnedTensor(kF32, {2, 5, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
+  Case forward{
+      "rope", {x, table.Tested()[0]}, {OwnedTensor(kF32, {2, 5, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
   Case back{"rope", {forward.Tested()[0], table.Tested()[0]}, forward.outputs, {{{"head_dim", 6}, {"inverse", 1}}, {}}};
   ExpectNear(back.Tested()[0], x, SumBound(4, 1), "rope there and back");
 }
@@ -248,11 +278,11 @@ const Heads kHeads[] = {
     {1, 130, 130, 8, 8, 128},
     {1, 70, 70, 2, 1, 200},
     {1, 65, 65, 2, 2, 256},
-    {1, 70, 70, 3, 3, 7},             // odd heads
+    {1, 70, 70, 3, 3, 7},  // odd heads
     {2, 33, 65, 4, 4, 1, 32, 0},
     {1, 66, 66, 2, 2, 65},
     {1, 66, 132, 2, 2, 33, 66, 0, 1, 2, 132},
-    {0, 5, 5, 2, 1, 16},              // nothing to do, no queries, no keys
+    {0, 5, 5, 2, 1, 16},  // nothing to do, no queries, no keys
     {1, 0, 5, 2, 1, 16},
     {1, 5, 0, 2, 1, 16, 0, 0, 0},
     {1, 63, 130, 2, 2, 10, 67, 0},    // queries are the last of the keys
@@ -266,7 +296,8 @@ const Heads kHeads[] = {
     {1, 22, 66, 2, 2, 10, 22, 0, 1, 3, 66},
     {1, 264, 264, 2, 1, 16, 0, 0, 1, 4, 264},
     {1, 6, 12, 3, 3, 34, 6, 0, 0, 2, 12},
-    // Blocks of a ring: one's own, an earlier rank's, a later one's; chunks that fill blocks of the kernel and that do not.
+    // Blocks of a ring: one's own, an earlier rank's, a later one's; chunks that fill blocks of the kernel and that do
+    // not.
     {1, 140, 140, 2, 1, 16, 0, 0, 1, 2, 280, 0},
     {1, 140, 140, 2, 2, 16, 140, 140, 1, 2, 280, 0},
     {2, 66, 66, 2, 1, 10, 66, 66, 1, 3, 198, 1},
@@ -299,7 +330,8 @@ TEST_P(Kernels, AttentionGrad) {
 Case MergeCase(Random& random, Dtype type, const Heads& h) {
   const Shape rows = {h.batch, h.queries, h.heads * h.head_dim}, sums = {h.batch, h.heads, h.queries};
   Case c{"attention_merge",
-         {random.Real(kF32, rows), random.Real(kF32, sums, -9, 9), random.Real(kF32, rows), random.Real(kF32, sums, -9, 9)},
+         {random.Real(kF32, rows), random.Real(kF32, sums, -9, 9), random.Real(kF32, rows),
+          random.Real(kF32, sums, -9, 9)},
          {OwnedTensor(type, rows), OwnedTensor(kF32, sums)}};
   for (int64_t i = 0; i < std::min<int64_t>(2, h.queries); ++i) c.inputs[1].Set(i, -kInfinity);
   for (int64_t i = 1; i < std::min<int64_t>(3, h.queries); ++i) c.inputs[3].Set(i, -kInfinity);
@@ -314,8 +346,8 @@ TEST_P(Kernels, AttentionMerge) {
   }
 }
 
-/// bf16 rounds by at most so much, relative: probabilities before their product with values and, where a library finds results block by
-/// block, each block's, before they are joined in fp32.
+/// bf16 rounds by at most so much, relative: probabilities before their product with values and, where a library finds
+/// results block by block, each block's, before they are joined in fp32.
 constexpr double kBf16Rounding = 1.0 / 256;
 
 TEST(KernelsAttention, InZigzagOrder) {
@@ -334,7 +366,9 @@ TEST(KernelsAttention, InZigzagOrder) {
     for (size_t i = 0; i < 3; ++i) {
       // A row has at most a part of each rank's keys or queries, each about as large as the largest sum.
       const double parts = h.hop < 0 ? double(h.cp) : 1.0;
-      ExpectNear(gradients[i], expected[i], expected[i].Largest() * ((4 + parts) * kBf16Rounding + SumBound(h.keys * h.heads, 8)), fmt::format("gradient {}, {}", i, what));
+      ExpectNear(gradients[i], expected[i],
+                 expected[i].Largest() * ((4 + parts) * kBf16Rounding + SumBound(h.keys * h.heads, 8)),
+                 fmt::format("gradient {}, {}", i, what));
       EXPECT_TRUE(again[i].SameBits(gradients[i])) << what;
     }
     if (::testing::Test::HasFailure()) return;
@@ -375,12 +409,17 @@ TEST_P(KernelsRing, IsTheWhole) {
     for (int64_t hop = 0; hop < kCp; ++hop) {
       const int64_t from = (rank + kCp - hop) % kCp;
       const OwnedTensor k = part(forward.inputs[1], from, rank), v = part(forward.inputs[2], from, rank);
-      Case block{"attention", {part(forward.inputs[0], rank, rank), k, v}, {OwnedTensor(kF32, {1, kPart, kWidth}), lse_part(rank)}, forward.attributes};
+      Case block{"attention",
+                 {part(forward.inputs[0], rank, rank), k, v},
+                 {OwnedTensor(kF32, {1, kPart, kWidth}), lse_part(rank)},
+                 forward.attributes};
       block.attributes.numbers["hop"] = double(hop);
       const std::vector<OwnedTensor> found = block.Tested();
-      merged = hop == 0 ? found : Case{"attention_merge", {merged[0], merged[1], found[0], found[1]}, block.outputs}.Tested();
+      merged = hop == 0 ? found
+                        : Case{"attention_merge", {merged[0], merged[1], found[0], found[1]}, block.outputs}.Tested();
       Case grad{"attention_grad", block.inputs, {dq, dk[from], dv[from]}, block.attributes};
-      grad.inputs.insert(grad.inputs.end(), {part(backward.inputs[3], rank, rank), lse_part(rank), part(backward.inputs[5], rank, rank)});
+      grad.inputs.insert(grad.inputs.end(),
+                         {part(backward.inputs[3], rank, rank), lse_part(rank), part(backward.inputs[5], rank, rank)});
       const std::vector<OwnedTensor> parts = grad.Tested();
       add(dq, parts[0]);
       add(dk[from], parts[1]);
@@ -396,7 +435,8 @@ TEST_P(KernelsRing, IsTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, KernelsRing, ::testing::Values(kF32, kBf16), [](const auto& type) { return std::string(Name(type.param)); });
+INSTANTIATE_TEST_SUITE_P(, KernelsRing, ::testing::Values(kF32, kBf16),
+                         [](const auto& type) { return std::string(Name(type.param)); });
 
 TEST(KernelsAttention, LogSumExpIsExactWhateverTheTypeOfTheProducts) {
   Random random;
@@ -587,7 +627,10 @@ TEST(KernelsOptimizer, ClipSaysWhoseSquaresAreFirstNotFinite) {
 TEST(KernelsOptimizer, ClipOfManyTensors) {
   Random random;
   for (int first : {-1, 0, 255, 256, 699}) {
-    Case c{"clip", {random.Real(kF32, {}, 3, 4), random.Real(kF32, {}, 7, 7)}, std::vector(5, OwnedTensor(kF32, {})), {{{"clip_norm", 1.0}}, {}}};
+    Case c{"clip",
+           {random.Real(kF32, {}, 3, 4), random.Real(kF32, {}, 7, 7)},
+           std::vector(5, OwnedTensor(kF32, {})),
+           {{{"clip_norm", 1.0}}, {}}};
     for (int i = 0; i < 700; ++i) c.inputs.push_back(random.Real(kF32, {}, 0, 1));
     if (first >= 0) c.inputs[static_cast<size_t>(2 + first)].Set(0, kInfinity);
     if (first >= 0) c.inputs.back().Set(0, std::nan(""));
@@ -605,12 +648,14 @@ Case AdamwCase(const std::vector<int64_t>& tensors, int decaying, double apply =
   Case c{"adamw", {}, {}};
   for (double x : {3e-2, 7.0, 0.25, apply}) c.inputs.push_back(random.Real(kF32, {}, x, x));
   for (int64_t n : tensors) {
-    const std::vector<OwnedTensor> state = {random.Real(kF32, {n}), random.Real(kF32, {n}), random.Real(kF32, {n}, 0, 1)};
+    const std::vector<OwnedTensor> state = {random.Real(kF32, {n}), random.Real(kF32, {n}),
+                                            random.Real(kF32, {n}, 0, 1)};
     c.inputs.insert(c.inputs.end(), state.begin(), state.end());
     c.inputs.push_back(random.Real(kF32, {n}));
     c.outputs.insert(c.outputs.end(), state.begin(), state.end());
   }
-  c.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", decaying}};
+  c.attributes.numbers = {
+      {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", decaying}};
   return c;
 }
 
@@ -618,7 +663,8 @@ Case AdamwCase(const std::vector<int64_t>& tensors, int decaying, double apply =
 Case AdamwOfOne(const Case& c, size_t t) {
   Case one = c;
   one.inputs.assign(c.inputs.begin(), c.inputs.begin() + 4);
-  one.inputs.insert(one.inputs.end(), c.inputs.begin() + 4 + 4 * static_cast<long>(t), c.inputs.begin() + 8 + 4 * static_cast<long>(t));
+  one.inputs.insert(one.inputs.end(), c.inputs.begin() + 4 + 4 * static_cast<long>(t),
+                    c.inputs.begin() + 8 + 4 * static_cast<long>(t));
   one.outputs.assign(c.outputs.begin() + 3 * static_cast<long>(t), c.outputs.begin() + 3 + 3 * static_cast<long>(t));
   one.attributes.numbers["decaying"] = static_cast<double>(t) < c.attributes.Number("decaying") ? 1 : 0;
   return one;
@@ -646,7 +692,8 @@ TEST(KernelsOptimizer, AdamwOfManyTensors) {
     const std::vector<OwnedTensor> together = c.Tested();
     for (size_t t = 0; t < tensors.size(); ++t) {
       const std::vector<OwnedTensor> alone = AdamwOfOne(c, t).Tested();
-      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(together[3 * t + i].SameBits(alone[i])) << "tensor " << t << " output " << i;
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(together[3 * t + i].SameBits(alone[i])) << "tensor " << t << " output " << i;
     }
   }
 }
@@ -679,7 +726,8 @@ TEST_P(Kernels, Slice) {
 TEST_P(Kernels, SliceOfLongRows) {
   for (int64_t d : {1000, 1001}) {
     const OwnedTensor x = Real({2, 5, d});
-    for (const Shape& shape : {Shape{1, 5, d}, Shape{2, 3, d}}) Check({"slice", {x}, {OwnedTensor(T(), shape, {2 - shape[0], 5 - shape[1], 0})}}, 0);
+    for (const Shape& shape : {Shape{1, 5, d}, Shape{2, 3, d}})
+      Check({"slice", {x}, {OwnedTensor(T(), shape, {2 - shape[0], 5 - shape[1], 0})}}, 0);
   }
   const OwnedTensor x = Real({300, 70, 9});
   Check({"slice", {x}, {OwnedTensor(T(), {290, 70, 8}, {7, 0, 1})}}, 0);
@@ -707,9 +755,12 @@ TEST_P(Kernels, Pad) {
 std::vector<std::pair<Case, double>> RowCases(Random& random, Dtype type, int64_t d) {
   const Shape rows{2, 3, d};
   const auto real = [&](Shape shape) { return random.Real(type, std::move(shape)); };
-  const auto f32 = [&](Shape shape, double low = -1, double high = 1) { return random.Real(kF32, std::move(shape), low, high); };
+  const auto f32 = [&](Shape shape, double low = -1, double high = 1) {
+    return random.Real(kF32, std::move(shape), low, high);
+  };
   const Attributes numbers{{{"eps", 1e-1}}, {}};
-  const OwnedTensor x = real(rows), dy = real(rows), w = real({d}), y(type, rows), row(kF32, {2, 3}), mean = f32({2, 3}), rstd = f32({2, 3}, 1, 2);
+  const OwnedTensor x = real(rows), dy = real(rows), w = real({d}), y(type, rows), row(kF32, {2, 3}),
+                    mean = f32({2, 3}), rstd = f32({2, 3}, 1, 2);
   const OwnedTensor ids = random.Integer({2, 3}, 0, 4), positions = random.Integer({3}, 0, 4), sums = f32({2, 3}, 1, 2);
   Case padded{"pad", {random.Real(type, {1, 2, d}, -1, 1, {1, 1, 3})}, {OwnedTensor(type, {2, 3, d + 8})}};
   return {
@@ -732,9 +783,14 @@ std::vector<std::pair<Case, double>> RowCases(Random& random, Dtype type, int64_
       {{"bias_grad", {dy}, {f32({d})}}, SumBound(6, 1)},
       {{"gelu", {x}, {y}}, SumBound(8, 1)},
       {{"gelu_grad", {x, dy}, {y}}, SumBound(8, 1)},
-      {{"rope", {real({2, 3, 2 * d * 2}), f32({3, 2 * d})}, {OwnedTensor(type, {2, 3, 2 * d * 2})}, {{{"head_dim", 2 * d}, {"inverse", 0}}, {}}},
+      {{"rope",
+        {real({2, 3, 2 * d * 2}), f32({3, 2 * d})},
+        {OwnedTensor(type, {2, 3, 2 * d * 2})},
+        {{{"head_dim", 2 * d}, {"inverse", 0}}, {}}},
        SumBound(2, 1)},
-      {{"attention_merge", {f32({2, 3, 2 * d}), f32({2, 2, 3}), f32({2, 3, 2 * d}), f32({2, 2, 3})}, {OwnedTensor(type, {2, 3, 2 * d}), OwnedTensor(kF32, {2, 2, 3})}},
+      {{"attention_merge",
+        {f32({2, 3, 2 * d}), f32({2, 2, 3}), f32({2, 3, 2 * d}), f32({2, 2, 3})},
+        {OwnedTensor(type, {2, 3, 2 * d}), OwnedTensor(kF32, {2, 2, 3})}},
        SumBound(2, 4)},
       {{"add", {x, dy, x}, {y}}, SumBound(3, 1)},
       {{"swiglu", {x, dy}, {y}}, SumBound(8, 1)},

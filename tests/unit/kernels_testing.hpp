@@ -51,13 +51,12 @@ class OwnedTensor {
       View().As<Bf16>()[i] = ToBf16(static_cast<float>(value));
     }
   }
-  bool SameBits(const OwnedTensor& o) const {
-    return std::memcmp(View().data, o.View().data, DataBytes()) == 0;
-  }
+  bool SameBits(const OwnedTensor& o) const { return std::memcmp(View().data, o.View().data, DataBytes()) == 0; }
   /// False if something was written before the first element or behind the last.
   bool IsIntact() const {
     const auto is_guard = [](std::byte b) { return b == kGuard; };
-    return std::all_of(bytes_.begin(), bytes_.begin() + first_, is_guard) && std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), is_guard);
+    return std::all_of(bytes_.begin(), bytes_.begin() + first_, is_guard) &&
+           std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), is_guard);
   }
   double Largest() const {
     double largest = 0;

@@ -1,4 +1,7 @@
-// The whole model against PyTorch: loss, every gradient, and fifty AdamW steps, from the numbers committed in tests/oracle.
+// The whole model against PyTorch: loss, every gradient, and fifty AdamW steps, from the numbers committed in
+// tests/oracle.
+#include "espalier/model/model.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +13,6 @@
 
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/executor/cpu_executor.hpp"
-#include "espalier/model/model.hpp"
 #include "espalier/program/compile.hpp"
 #include "test_decks.hpp"
 
@@ -123,7 +125,8 @@ OracleGradients ReadGradients(const std::string& path) {
     }
     if (word == "tokens" || word == "targets") {
       std::getline(file, line);
-      for (double x : Numbers(line)) (word == "tokens" ? oracle.tokens : oracle.targets).push_back(static_cast<int32_t>(x));
+      for (double x : Numbers(line))
+        (word == "tokens" ? oracle.tokens : oracle.targets).push_back(static_cast<int32_t>(x));
     }
   }
   return oracle;
@@ -136,9 +139,10 @@ struct Variant {
 };
 
 Deck OracleDeck(const Variant& v) {
-  return SmallDeck({"model.layers=2", "model.dim=24", "model.ffn_dim=40", "model.vocab=37", "model.seq_len=9", "model.norm_eps=1e-5",
-                    "model.rope_theta=10000", fmt::format("model.tie_embeddings={}", v.tied), "batch.global=2", "batch.micro=2",
-                    "data.format=tokens", "model.family=" + v.family, v.family == "gpt2" ? "model.kv_heads=4" : "model.kv_heads=2"});
+  return SmallDeck({"model.layers=2", "model.dim=24", "model.ffn_dim=40", "model.vocab=37", "model.seq_len=9",
+                    "model.norm_eps=1e-5", "model.rope_theta=10000", fmt::format("model.tie_embeddings={}", v.tied),
+                    "batch.global=2", "batch.micro=2", "data.format=tokens", "model.family=" + v.family,
+                    v.family == "gpt2" ? "model.kv_heads=4" : "model.kv_heads=2"});
 }
 
 /// Both families, tied and not, with both backends' kernels.
@@ -176,14 +180,16 @@ TEST_P(PyTorch, LossAndEveryGradient) {
     double largest = 0;
     for (double g : expected) largest = std::max(largest, std::abs(g));
     for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR((first[i] + second[i]) / double(oracle.tokens.size()), expected[i], 4e-6 * largest) << name << "[" << i << "]";
+      ASSERT_NEAR((first[i] + second[i]) / double(oracle.tokens.size()), expected[i], 4e-6 * largest)
+          << name << "[" << i << "]";
       squares += expected[i] * expected[i];
     }
   }
   EXPECT_NEAR(run.executor().GetScalar("norm"), std::sqrt(squares), 2e-6 * std::sqrt(squares));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PyTorch, testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, PyTorch, testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param.name; });
 
 class PyTorchTraining : public testing::TestWithParam<const char*> {};
 
@@ -234,7 +240,7 @@ TEST_P(PyTorchTraining, FiftyAdamwSteps) {
 // Published sizes, tied heads counted once.
 TEST(Decks, HaveThePublishedNumberOfParameters) {
   const std::vector<std::pair<const char*, int64_t>> counts = {
-      {"llama/1b", 1'235'814'400},      {"llama/8b", 8'030'261'248}, {"llama/70b", 70'553'706'496},
+      {"llama/1b", 1'235'814'400},     {"llama/8b", 8'030'261'248}, {"llama/70b", 70'553'706'496},
       {"llama/405b", 405'853'388'800}, {"gpt2/124m", 124'439'808},  {"gpt2/1.5b", 1'557'611'200}};
   for (const auto& [name, parameters] : counts) {
     const Deck deck = LoadDeck(fmt::format("{}/inputs/{}.toml", SOURCE_ROOT, name)).deck;
@@ -249,13 +255,15 @@ TEST(Gpt2, PartsFillWhatIsStored) {
   std::map<std::string, std::vector<int>> filled;
   for (size_t p = 0; p < model.parameters.size(); ++p) {
     const StoredPart& stored = model.stored[p];
-    const Shape& extents = model.graph.values[static_cast<size_t>(model.graph.Find("parameters/" + model.parameters[p]))].type.shape;
+    const Shape& extents =
+        model.graph.values[static_cast<size_t>(model.graph.Find("parameters/" + model.parameters[p]))].type.shape;
     std::vector<int>& count = filled[stored.name];
     count.resize(static_cast<size_t>(Volume(stored.shape)));
     for (int64_t i = 0; i < Volume(extents); ++i) ++count[static_cast<size_t>(StoredElement(stored, extents, i))];
   }
   EXPECT_EQ(filled.at("transformer.h.0.attn.c_attn.weight").size(), 48u * 144u);
-  for (const auto& [name, count] : filled) EXPECT_EQ(std::count(count.begin(), count.end(), 1), std::ssize(count)) << name;
+  for (const auto& [name, count] : filled)
+    EXPECT_EQ(std::count(count.begin(), count.end(), 1), std::ssize(count)) << name;
 }
 
 TEST(Split, BalancesByCostWithTheHead) {

@@ -25,15 +25,18 @@ class Member {
     program_.mesh = Mesh({1, 1, 1, 1, members});
     coordinate_ = program_.mesh.CoordinateOf(index);
     for (const auto& [from, to] : c.tensors) {
-      op.inputs.push_back(graph.AddValue({"from" + std::to_string(op.inputs.size()), ParseType(from), ValueKind::kState, Frequency::kStep, kAllChunks, -1, ""}));
-      op.outputs.push_back(graph.AddValue({"to" + std::to_string(op.outputs.size()), ParseType(to), ValueKind::kState, Frequency::kStep, kAllChunks, -1, ""}));
+      op.inputs.push_back(graph.AddValue({"from" + std::to_string(op.inputs.size()), ParseType(from), ValueKind::kState,
+                                          Frequency::kStep, kAllChunks, -1, ""}));
+      op.outputs.push_back(graph.AddValue({"to" + std::to_string(op.outputs.size()), ParseType(to), ValueKind::kState,
+                                           Frequency::kStep, kAllChunks, -1, ""}));
     }
     instruction_.op = graph.AddOp(std::move(op));
     instruction_.lane = Lane::kTp;
     program_.graph = std::make_shared<const Graph>(graph);
     const Op& added = program_.graph->ops[0];
     instruction_.workspace.bytes = CommWorkspaceBytes(*program_.graph, added, program_.mesh, coordinate_);
-    CommInstruction comm{&instruction_, Tensors(added.inputs), Tensors(added.outputs), Take(instruction_.workspace.bytes), "", 0};
+    CommInstruction comm{
+        &instruction_, Tensors(added.inputs), Tensors(added.outputs), Take(instruction_.workspace.bytes), "", 0};
     lowered_ = LowerNative(program_, coordinate_, comm);
   }
 
@@ -69,7 +72,8 @@ struct Outcome {
 };
 
 void PrintTo(const Outcome& o, std::ostream* out) {
-  *out << (o.native ? "native" : "exchange") << " kind " << static_cast<int>(o.kind) << (o.in_place ? " in place" : " staged") << " of " << o.bytes;
+  *out << (o.native ? "native" : "exchange") << " kind " << static_cast<int>(o.kind)
+       << (o.in_place ? " in place" : " staged") << " of " << o.bytes;
 }
 
 Outcome OutcomeOf(const Member& member) {
@@ -91,28 +95,36 @@ constexpr Outcome kExchange = {};
 
 TEST(Native, EqualContiguousPiecesStayInPlace) {
   EXPECT_EQ(Lower(4, "all_gather", {{"f32[8{tp},5]", "f32[8,5]"}}), (Outcome{true, Kind::kAllGather, true, 40}));
-  EXPECT_EQ(Lower(4, "reduce_scatter", {{"bf16[8,5]+sum{tp}", "bf16[8{tp},5]"}}), (Outcome{true, Kind::kReduceScatter, true, 20}));
+  EXPECT_EQ(Lower(4, "reduce_scatter", {{"bf16[8,5]+sum{tp}", "bf16[8{tp},5]"}}),
+            (Outcome{true, Kind::kReduceScatter, true, 20}));
   EXPECT_EQ(Lower(2, "all_reduce", {{"f32[3,5]+sum{tp}", "f32[3,5]"}}), (Outcome{true, Kind::kAllReduce, true, 60}));
 }
 
 TEST(Native, OthersArePackedIntoEqualSlots) {
   EXPECT_EQ(Lower(2, "all_gather", {{"f32[3,8{tp}]", "f32[3,8]"}}), (Outcome{true, Kind::kAllGather, false, 64}));
-  EXPECT_EQ(Lower(4, "all_gather", {{"f32[8{tp}]", "f32[8]"}, {"bf16[4{tp},33]", "bf16[4,33]"}}), (Outcome{true, Kind::kAllGather, false, 128}));
-  EXPECT_EQ(Lower(4, "reduce_scatter", {{"f32[3,8]+sum{tp}", "f32[3,8{tp}]"}}), (Outcome{true, Kind::kReduceScatter, false, 64}));
-  EXPECT_EQ(Lower(3, "all_reduce", {{"f32[3]+sum{tp}", "f32[3]"}, {"f32[]+sum{tp}", "f32[]"}}), (Outcome{true, Kind::kAllReduce, false, 16}));
+  EXPECT_EQ(Lower(4, "all_gather", {{"f32[8{tp}]", "f32[8]"}, {"bf16[4{tp},33]", "bf16[4,33]"}}),
+            (Outcome{true, Kind::kAllGather, false, 128}));
+  EXPECT_EQ(Lower(4, "reduce_scatter", {{"f32[3,8]+sum{tp}", "f32[3,8{tp}]"}}),
+            (Outcome{true, Kind::kReduceScatter, false, 64}));
+  EXPECT_EQ(Lower(3, "all_reduce", {{"f32[3]+sum{tp}", "f32[3]"}, {"f32[]+sum{tp}", "f32[]"}}),
+            (Outcome{true, Kind::kAllReduce, false, 16}));
 }
 
 TEST(Native, UnevenPiecesArePaddedIfEveryWorkspaceSuffices) {
   EXPECT_EQ(Lower(4, "all_gather", {{"f32[103{tp},5]", "f32[103,5]"}}), (Outcome{true, Kind::kAllGather, false, 576}));
-  EXPECT_EQ(Lower(4, "reduce_scatter", {{"f32[103,5]+sum{tp}", "f32[103{tp},5]"}}), (Outcome{true, Kind::kReduceScatter, false, 576}));
-  EXPECT_EQ(Lower(2, "all_gather", {{"f32[7{tp},5]", "f32[7,5]"}}), kExchange) << "the second member plans 192 bytes, two slots take 256";
-  EXPECT_EQ(Lower(4, "all_gather", {{"f32[3{tp},16]", "f32[3,16]"}}), kExchange) << "the last member has nothing, and plans for three";
+  EXPECT_EQ(Lower(4, "reduce_scatter", {{"f32[103,5]+sum{tp}", "f32[103{tp},5]"}}),
+            (Outcome{true, Kind::kReduceScatter, false, 576}));
+  EXPECT_EQ(Lower(2, "all_gather", {{"f32[7{tp},5]", "f32[7,5]"}}), kExchange)
+      << "the second member plans 192 bytes, two slots take 256";
+  EXPECT_EQ(Lower(4, "all_gather", {{"f32[3{tp},16]", "f32[3,16]"}}), kExchange)
+      << "the last member has nothing, and plans for three";
 }
 
 TEST(Native, OnlySumsOfFloats) {
   EXPECT_EQ(Lower(2, "all_reduce", {{"f32[5]+max{tp}", "f32[5]"}}), kExchange);
   EXPECT_EQ(Lower(2, "all_reduce", {{"i32[5]+sum{tp}", "i32[5]"}}), kExchange);
-  EXPECT_EQ(Lower(2, "reduce_scatter", {{"f32[4]+sum{tp}", "f32[4{tp}]"}, {"bf16[4]+sum{tp}", "bf16[4{tp}]"}}), kExchange);
+  EXPECT_EQ(Lower(2, "reduce_scatter", {{"f32[4]+sum{tp}", "f32[4{tp}]"}, {"bf16[4]+sum{tp}", "bf16[4{tp}]"}}),
+            kExchange);
 }
 
 TEST(Native, WhatHasNoCollective) {

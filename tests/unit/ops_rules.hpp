@@ -32,8 +32,8 @@ inline const std::vector<Rule> kRules = {
     {"embedding_grad vocab=13", "i32[3,5{tp}] bf16[3,5{tp},7]", "f32[13,7]+sum{tp}"},
     {"embedding_grad vocab=13", "i32[3{dp_shard},5{cp}] f32[3{dp_shard},5{cp},7]", "f32[13,7]+sum{dp_shard,cp}"},
     {"embedding_grad vocab=13", "i32[3,5] bf16[3,5,7]", "f32[13{tp},7]", "f32[13{tp},7]"},
-    {"embedding_grad vocab=13", "i32[3{dp_shard},5] f32[3{dp_shard},5,7]",
-     "f32[13{tp},7]+sum{dp_shard}", "f32[13{tp},7]"},
+    {"embedding_grad vocab=13", "i32[3{dp_shard},5] f32[3{dp_shard},5,7]", "f32[13{tp},7]+sum{dp_shard}",
+     "f32[13{tp},7]"},
     {"embedding_grad vocab=13", "i32[3,5] bf16[3,5,7{tp}]", "error: letter d may not be sharded"},
     {"embedding_grad vocab=13", "i32[3{tp},5] bf16[3,5,7]", "error: inputs disagree on the axes of letter b"},
 
@@ -103,8 +103,8 @@ inline const std::vector<Rule> kRules = {
     {"position_embedding_grad positions=17", "i32[5] bf16[3{tp},5,7]", "f32[17,7]+sum{tp}"},
     {"position_embedding_grad positions=17", "i32[5{tp}] bf16[3,5{tp},7]", "f32[17,7]+sum{tp}"},
     {"position_embedding_grad positions=17", "i32[5] bf16[3,5,7{tp}]", "error: letter d may not be sharded"},
-    {"position_embedding_grad positions=17", "i32[5] bf16[3,5,7]",
-     "error: letter p may not be sharded", "f32[17{tp},7]"},
+    {"position_embedding_grad positions=17", "i32[5] bf16[3,5,7]", "error: letter p may not be sharded",
+     "f32[17{tp},7]"},
 
     // A bias is not linear in the tokens alone: a partial product is completed first, or the bias would be added once
     // per rank.
@@ -186,8 +186,7 @@ inline const std::vector<Rule> kRules = {
     {"attention head_dim=5 causal=1 cp=2 length=12", "f32[3,12{cp},30] f32[3,12{cp},10] f32[3,12{cp},10]",
      "error: letter t may not be sharded"},
     {"attention head_dim=5 causal=1 cp=2 length=12 hop=1",
-     "bf16[3,12{cp},30{tp}] bf16[3,12{cp},10{tp}] bf16[3,12{cp},10{tp}]",
-     "f32[3,12{cp},30{tp}] f32[3,6{tp},12{cp}]"},
+     "bf16[3,12{cp},30{tp}] bf16[3,12{cp},10{tp}] bf16[3,12{cp},10{tp}]", "f32[3,12{cp},30{tp}] f32[3,6{tp},12{cp}]"},
     {"attention head_dim=5 causal=1 cp=2 length=12 hop=1", "bf16[3,12{cp},30] bf16[3,12,10] bf16[3,12,10]",
      "error: inputs disagree on the axes of letter s"},
     {"attention_grad head_dim=5 causal=1",
@@ -294,7 +293,8 @@ inline const std::vector<Rule> kRules = {
     {"clip clip_norm=1", "f32[] f32[] f32[] f32[]", "f32[] f32[] f32[] f32[] f32[]"},
     {"clip clip_norm=1", "f32[]+sum{dp_shard} f32[] f32[]", "error: partial inputs are not allowed"},
     {"adamw", "f32[] f32[] f32[] f32[] f32[11,7] f32[11,7] f32[11,7] f32[11,7]", "f32[11,7] f32[11,7] f32[11,7]"},
-    {"adamw", "f32[] f32[] f32[] f32[] f32[11{tp,dp_shard},7] f32[11{tp,dp_shard},7] f32[11{tp,dp_shard},7] "
+    {"adamw",
+     "f32[] f32[] f32[] f32[] f32[11{tp,dp_shard},7] f32[11{tp,dp_shard},7] f32[11{tp,dp_shard},7] "
      "f32[11{tp,dp_shard},7]",
      "f32[11{tp,dp_shard},7] f32[11{tp,dp_shard},7] f32[11{tp,dp_shard},7]"},
     {"adamw", "f32[] f32[] f32[] f32[] f32[11,7{tp}] f32[11,7{tp}] f32[11,7{tp}] f32[11,7{tp}]",
@@ -399,13 +399,11 @@ inline const std::vector<FlopsRule> kFlops = {
     // Two products over half of the scores: 2 (b s heads e t).
     {"attention head_dim=5 causal=1", "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10]", 2.0 * 3 * 5 * 30 * 5},
     {"attention head_dim=5 causal=1",
-     "bf16[3{dp_shard},5,30{tp}] bf16[3{dp_shard},5,10{tp}] bf16[3{dp_shard},5,10{tp}]",
-     2.0 * 2 * 5 * 15 * 5},
+     "bf16[3{dp_shard},5,30{tp}] bf16[3{dp_shard},5,10{tp}] bf16[3{dp_shard},5,10{tp}]", 2.0 * 2 * 5 * 15 * 5},
     {"attention head_dim=5 causal=1 cp=2 length=12", "bf16[3,12{cp},30] bf16[3,12,10] bf16[3,12,10]",
      2.0 * 3 * 6 * 30 * 12},
     {"attention_grad head_dim=5 causal=1",
-     "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]",
-     5.0 * 3 * 5 * 30 * 5},
+     "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
 };
 
 /// What the partitioner makes of an op on a mesh of 2 along each axis that `inputs` name and of 1 along the others. An
@@ -418,24 +416,24 @@ struct PartitionRule {
 inline const std::vector<PartitionRule> kPartitions = {
     // Nobody disagrees: nothing moves.
     {"gelu", "bf16[3{dp_shard},5{cp},11{tp}]", "bf16[3{dp_shard},5{cp},11{tp}]", "bf16[3{dp_shard},5{cp},11{tp}]"},
-    {"matmul spec=bsk,nk->bsn", "bf16[3,5,7{tp}] w:bf16[11,7{tp}]",
-     "bf16[3,5,7{tp}] bf16[11,7{tp}]", "bf16[3,5,11]+sum{tp}"},
+    {"matmul spec=bsk,nk->bsn", "bf16[3,5,7{tp}] w:bf16[11,7{tp}]", "bf16[3,5,7{tp}] bf16[11,7{tp}]",
+     "bf16[3,5,11]+sum{tp}"},
     // dp and cp: the batch or the sequence keeps the axis, weights are gathered.
     {"matmul spec=bsk,nk->bsn", "bf16[3{dp_shard},5,7] w:bf16[11{dp_shard},7]", "bf16[3{dp_shard},5,7] bf16[11,7]",
      "bf16[3{dp_shard},5,11]"},
-    {"matmul spec=bsk,nk->bsn", "bf16[3,5{cp},7] w:bf16[11{tp,cp},7]",
-     "bf16[3,5{cp},7] bf16[11{tp},7]", "bf16[3,5{cp},11{tp}]"},
+    {"matmul spec=bsk,nk->bsn", "bf16[3,5{cp},7] w:bf16[11{tp,cp},7]", "bf16[3,5{cp},7] bf16[11{tp},7]",
+     "bf16[3,5{cp},11{tp}]"},
     {"add_bias", "bf16[3{dp_shard},5,11{tp}] w:bf16[11{tp,dp_shard}]", "bf16[3{dp_shard},5,11{tp}] bf16[11{tp}]",
      "bf16[3{dp_shard},5,11{tp}]"},
     // tp: the weight keeps the axis, the sequence is gathered.
     {"matmul spec=bsk,nk->bsn", "bf16[3,5{tp},7] w:bf16[11{tp},7]", "bf16[3,5,7] bf16[11{tp},7]", "bf16[3,5,11{tp}]"},
-    {"matmul spec=bsk,nk->bsn", "bf16[3,5{cp,tp},7] w:bf16[11,7{tp}]",
-     "bf16[3,5{cp},7{tp}] bf16[11,7{tp}]", "bf16[3,5{cp},11]+sum{tp}"},
-    {"embedding", "i32[3{dp_shard},5] w:bf16[13{tp,dp_shard},7]",
-     "i32[3{dp_shard},5] bf16[13{tp},7]", "bf16[3{dp_shard},5,7]+sum{tp}"},
+    {"matmul spec=bsk,nk->bsn", "bf16[3,5{cp,tp},7] w:bf16[11,7{tp}]", "bf16[3,5{cp},7{tp}] bf16[11,7{tp}]",
+     "bf16[3,5{cp},11]+sum{tp}"},
+    {"embedding", "i32[3{dp_shard},5] w:bf16[13{tp,dp_shard},7]", "i32[3{dp_shard},5] bf16[13{tp},7]",
+     "bf16[3{dp_shard},5,7]+sum{tp}"},
     // A letter that may not be sharded is gathered, whoever has it.
-    {"rms_norm eps=1e-5", "bf16[3,5{cp},7{tp}] w:bf16[7{tp}]",
-     "bf16[3,5{cp},7] bf16[7]", "bf16[3,5{cp},7] f32[3,5{cp}]"},
+    {"rms_norm eps=1e-5", "bf16[3,5{cp},7{tp}] w:bf16[7{tp}]", "bf16[3,5{cp},7] bf16[7]",
+     "bf16[3,5{cp},7] f32[3,5{cp}]"},
     {"position_embedding positions=17", "bf16[3{dp_shard},5{tp},7] i32[5{tp}] w:bf16[17{dp_shard},7]",
      "bf16[3{dp_shard},5{tp},7] i32[5{tp}] bf16[17,7]", "bf16[3{dp_shard},5{tp},7]"},
     {"attention head_dim=5 causal=1", "bf16[3,5{cp},30{tp}] bf16[3,5{cp},10{tp}] bf16[3,5{cp},10{tp}]",
@@ -445,26 +443,23 @@ inline const std::vector<PartitionRule> kPartitions = {
     // Partial values are completed, except for addition of what is partial alike, and of kv_replicate where the op is
     // linear.
     {"gelu", "bf16[3,5,11]+sum{tp}", "bf16[3,5,11]", "bf16[3,5,11]"},
-    {"add", "bf16[3,5,7]+sum{tp} bf16[3,5,7]+sum{tp}",
-     "bf16[3,5,7]+sum{tp} bf16[3,5,7]+sum{tp}", "bf16[3,5,7]+sum{tp}"},
+    {"add", "bf16[3,5,7]+sum{tp} bf16[3,5,7]+sum{tp}", "bf16[3,5,7]+sum{tp} bf16[3,5,7]+sum{tp}",
+     "bf16[3,5,7]+sum{tp}"},
     {"add", "bf16[3,5,7]+sum{tp} bf16[3,5{tp},7]", "bf16[3,5{tp},7] bf16[3,5{tp},7]", "bf16[3,5{tp},7]"},
     {"add_bias", "bf16[3,5,11]+sum{tp} w:bf16[11]", "bf16[3,5,11] bf16[11]", "bf16[3,5,11]"},
     {"rope head_dim=10 inverse=1", "f32[3,5,30]+sum{kv_replicate} f32[5,10]", "f32[3,5,30]+sum{kv_replicate} f32[5,10]",
      "f32[3,5,30]+sum{kv_replicate}"},
-    {"logits_sum", "bf16[3,5,13{tp}] f32[3,5]+max{tp} i32[3,5]",
-     "bf16[3,5,13{tp}] f32[3,5] i32[3,5]", "f32[3,5]+sum{tp} f32[3,5]+sum{tp}"},
+    {"logits_sum", "bf16[3,5,13{tp}] f32[3,5]+max{tp} i32[3,5]", "bf16[3,5,13{tp}] f32[3,5] i32[3,5]",
+     "f32[3,5]+sum{tp} f32[3,5]+sum{tp}"},
     // Activations disagree: the letter with the least traffic, here that of the larger tensor.
     {"swiglu", "bf16[3,5{tp},11] bf16[3,5,11{tp}]", "bf16[3,5{tp},11] bf16[3,5{tp},11]", "bf16[3,5{tp},11]"},
     {"matmul spec=bsn,bsk->nk", "bf16[3,5,11{dp_shard}] bf16[3,5{dp_shard},7]",
-     "bf16[3,5{dp_shard},11] bf16[3,5{dp_shard},7]",
-     "f32[11,7]+sum{dp_shard}"},
+     "bf16[3,5{dp_shard},11] bf16[3,5{dp_shard},7]", "f32[11,7]+sum{dp_shard}"},
     // A weight gradient is made where its weight is on tp, and stays a sum over what cuts tokens.
     {"matmul spec=bsn,bsk->nk", "bf16[3{dp_shard},5,11{tp}] bf16[3{dp_shard},5{tp},7]",
-     "bf16[3{dp_shard},5,11{tp}] bf16[3{dp_shard},5,7]",
-     "f32[11{tp},7]+sum{dp_shard}", "ffn,embed"},
+     "bf16[3{dp_shard},5,11{tp}] bf16[3{dp_shard},5,7]", "f32[11{tp},7]+sum{dp_shard}", "ffn,embed"},
     {"embedding_grad vocab=13", "i32[3{dp_shard},5{tp}] bf16[3{dp_shard},5{tp},7]",
-     "i32[3{dp_shard},5] bf16[3{dp_shard},5,7]",
-     "f32[13{tp},7]+sum{dp_shard}", "vocab,embed"},
+     "i32[3{dp_shard},5] bf16[3{dp_shard},5,7]", "f32[13{tp},7]+sum{dp_shard}", "vocab,embed"},
 };
 
 }  // namespace espalier

@@ -326,9 +326,8 @@ TEST(Ops, OnlyCommunicationHasNoReferenceKernel) {
   std::vector<std::string> without;
   for (const OpDefinition& definition : AllOps())
     if (FindReferenceKernel(definition.kind) == nullptr) without.emplace_back(definition.kind);
-  EXPECT_THAT(without,
-              ::testing::UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-                                              "ring_shift", "gather_stages", "send", "recv"));
+  EXPECT_THAT(without, ::testing::UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce",
+                                                       "all_to_all", "ring_shift", "gather_stages", "send", "recv"));
 }
 
 // --- backward --------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 // The file of measured products, and which products a deck asks for.
+#include "espalier/kernels/product_plans.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "commands/calibrate/demands.hpp"
-#include "espalier/kernels/product_plans.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/cuda/column_major.hpp"
@@ -23,7 +24,9 @@ ProductPlans SomePlans() {
   const Product gradient{{11008, 2048, 4096, 1, 11008, 2048, 1, 2048}, Dtype::kBf16, Dtype::kF32, true};
   Product biased = forward;
   biased.bias = true;
-  return {"NVIDIA H200", "cuBLASLt 13.1.0", {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}, {biased, "b1", 64, 255, 255}}};
+  return {"NVIDIA H200",
+          "cuBLASLt 13.1.0",
+          {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}, {biased, "b1", 64, 255, 255}}};
 }
 
 /// What is said of a text that is refused.
@@ -79,11 +82,14 @@ TEST(ProductPlans, AreFoundByAllOfTheProduct) {
 
 TEST(ProductPlans, WhatIsWrongWithTheFileIsSaid) {
   const std::string text = ToText(SomePlans());
-  EXPECT_THAT(Refusal("no json"), AllOf(HasSubstr("plans.json: not a file of product plans"), HasSubstr("espalier calibrate")));
+  EXPECT_THAT(Refusal("no json"),
+              AllOf(HasSubstr("plans.json: not a file of product plans"), HasSubstr("espalier calibrate")));
   EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_product_plans"));
-  EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")), HasSubstr("format 2 is not 1"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")),
+              HasSubstr("format 2 is not 1"));
   EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")), HasSubstr("type f16 is neither f32 nor bf16"));
-  EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")), HasSubstr("epilogue gelu is none of none, accumulate and bias"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")),
+              HasSubstr("epilogue gelu is none of none, accumulate and bias"));
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00f")), HasSubstr("algorithm 00f is no hexadecimal number of bytes"));
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00fg")), HasSubstr("algorithm 00fg"));
   EXPECT_THAT(Refusal(Replaced(text, "\"m\": 4096", "\"m\": \"many\"")), HasSubstr("not a file of product plans"));
@@ -101,8 +107,10 @@ TEST(ProductPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {
     }
     return "";
   };
-  EXPECT_THAT(refusal("NVIDIA H100 80GB HBM3", "cuBLASLt 13.1.0"), HasSubstr("plans.json: made on NVIDIA H200, this is NVIDIA H100 80GB HBM3"));
-  EXPECT_THAT(refusal("NVIDIA H200", "cuBLASLt 13.2.0"), HasSubstr("made with cuBLASLt 13.1.0, this is cuBLASLt 13.2.0"));
+  EXPECT_THAT(refusal("NVIDIA H100 80GB HBM3", "cuBLASLt 13.1.0"),
+              HasSubstr("plans.json: made on NVIDIA H200, this is NVIDIA H100 80GB HBM3"));
+  EXPECT_THAT(refusal("NVIDIA H200", "cuBLASLt 13.2.0"),
+              HasSubstr("made with cuBLASLt 13.1.0, this is cuBLASLt 13.2.0"));
 }
 
 TEST(ProductPlans, BytesAsDigits) {
@@ -140,8 +148,10 @@ TEST(ProductDemands, AreEveryProductOfADeckOnce) {
 
 TEST(ProductDemands, AreLocalPieces) {
   int64_t widest = 0, narrow = 0;
-  for (const ProductDemand& demand : ProductsOfDeck("111", {"run.device=cuda"})) widest = std::max(widest, demand.product.shape.n);
-  for (const ProductDemand& demand : ProductsOfDeck("112", {"run.device=cuda"})) narrow = std::max(narrow, demand.product.shape.n);
+  for (const ProductDemand& demand : ProductsOfDeck("111", {"run.device=cuda"}))
+    widest = std::max(widest, demand.product.shape.n);
+  for (const ProductDemand& demand : ProductsOfDeck("112", {"run.device=cuda"}))
+    narrow = std::max(narrow, demand.product.shape.n);
   EXPECT_EQ(widest, 2 * narrow);
 }
 
@@ -150,11 +160,14 @@ TEST(ProductDemands, NeedNoWorkspaceOnProcessors) {
 }
 
 /// Where a column-major library finds element (i, j) of an operand after its transposition.
-int64_t OffsetIn(const cuda::ColumnMajor& x, int64_t i, int64_t j) { return x.transposed ? j + i * x.leading : i + j * x.leading; }
+int64_t OffsetIn(const cuda::ColumnMajor& x, int64_t i, int64_t j) {
+  return x.transposed ? j + i * x.leading : i + j * x.leading;
+}
 
 void ExpectSameElements(const ProductShape& s) {
   const cuda::ColumnMajor b = cuda::FirstOperand(s), a = cuda::SecondOperand(s), c = cuda::ResultOf(s);
-  for (const cuda::ColumnMajor& x : {a, b, c}) ASSERT_GE(x.leading, x.rows) << "a column is longer than the way to the next";
+  for (const cuda::ColumnMajor& x : {a, b, c})
+    ASSERT_GE(x.leading, x.rows) << "a column is longer than the way to the next";
   for (int64_t p = 0; p < s.k; ++p) {
     for (int64_t j = 0; j < s.n; ++j) ASSERT_EQ(OffsetIn(b, j, p), p * s.b_row + j * s.b_column);
     for (int64_t i = 0; i < s.m; ++i) ASSERT_EQ(OffsetIn(a, p, i), i * s.a_row + p * s.a_column);
@@ -165,7 +178,8 @@ void ExpectSameElements(const ProductShape& s) {
 
 TEST(ColumnMajor, NamesTheSameElementsForAllLetterings) {
   const auto expect = [](const char* spec, Shape a, Shape b, Shape c) {
-    const std::vector<Tensor> in = {{nullptr, Dtype::kF32, a, {}}, {nullptr, Dtype::kF32, b, {}}}, out = {{nullptr, Dtype::kF32, c, {}}};
+    const std::vector<Tensor> in = {{nullptr, Dtype::kF32, a, {}}, {nullptr, Dtype::kF32, b, {}}},
+                              out = {{nullptr, Dtype::kF32, c, {}}};
     const Attributes attributes{{}, {{"spec", spec}}};
     SCOPED_TRACE(std::string(spec) + " " + ToString(a) + ToString(b));
     ExpectSameElements(ProductOf({.inputs = in, .outputs = out, .attributes = &attributes}).shape);

@@ -1,9 +1,8 @@
 // Programs: memory, waits and the world checker, on the programs of real decks.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
-
-#include <fmt/ranges.h>
 
 #include <limits>
 #include <map>
@@ -46,7 +45,8 @@ std::vector<Case> AllCases() {
       }
   for (const char* layout : {"222", "141", "114"}) {
     Case c{Layout(layout), RanksOf(layout)};
-    for (const char* more : {"model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"}) c.overrides.push_back(more);
+    for (const char* more : {"model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"})
+      c.overrides.push_back(more);
     cases.push_back(std::move(c));
   }
   return cases;
@@ -78,11 +78,12 @@ size_t FindInstruction(const Program& program, std::string_view kind, int nth = 
   return 0;
 }
 
-/// Runs a program's lanes in a random order that its waits allow, on a memory that remembers who wrote each 4-byte word last (value and
-/// microbatch). A read of anything but the value asked for is a missing wait or an overlap.
+/// Runs a program's lanes in a random order that its waits allow, on a memory that remembers who wrote each 4-byte word
+/// last (value and microbatch). A read of anything but the value asked for is a missing wait or an overlap.
 class LaneShuffle {
  public:
-  LaneShuffle(const Program& program, unsigned seed) : program_(program), random_(seed), words_(program.arena_bytes / 4 + 1, {-1, -1}) {
+  LaneShuffle(const Program& program, unsigned seed)
+      : program_(program), random_(seed), words_(program.arena_bytes / 4 + 1, {-1, -1}) {
     for (const Instruction& i : program.instructions) lanes_[static_cast<size_t>(i.lane)].push_back(&i);
     for (const PersistentBuffer& b : program.persistent) Write(b.place, b.microbatch);
   }
@@ -184,7 +185,8 @@ TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {
       for (unsigned seed : {1u, 2u, 3u}) {
         const Program program = MakeProgram(c, c.mesh.CoordinateOf(rank));
         LaneShuffle(program, seed).Run();
-        if (HasFatalFailure()) FAIL() << "layout " << testing::PrintToString(layout) << " rank " << rank << " seed " << seed;
+        if (HasFatalFailure())
+          FAIL() << "layout " << testing::PrintToString(layout) << " rank " << rank << " seed " << seed;
       }
   }
 }
@@ -208,7 +210,9 @@ TEST(Program, PeakIsTheHighestByteTouched) {
     const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
     for (const Program& program : AllPrograms(c)) {
       int64_t top = 0;
-      const auto note = [&](const Operand& o) { top = std::max(top, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment); };
+      const auto note = [&](const Operand& o) {
+        top = std::max(top, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment);
+      };
       for (const PersistentBuffer& b : program.persistent) note(b.place);
       for (const Instruction& i : program.instructions) {
         for (const Operand& o : i.inputs) note(o);
@@ -219,7 +223,8 @@ TEST(Program, PeakIsTheHighestByteTouched) {
       int64_t live = 0;
       for (int64_t bytes : program.peak_by_class) live += bytes;
       EXPECT_LE(live, program.arena_bytes);
-      EXPECT_GT(live, program.arena_bytes * 7 / 10) << testing::PrintToString(layout) << ": holes take more than they should";
+      EXPECT_GT(live, program.arena_bytes * 7 / 10)
+          << testing::PrintToString(layout) << ": holes take more than they should";
     }
   }
 }
@@ -234,23 +239,30 @@ TEST(Program, OpsOfOtherStagesAreNotEmitted) {
 }
 
 TEST(Program, SameDeckSameBytes) {
-  const auto text = [] { return Print(MakeProgram(Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1})); };
+  const auto text = [] {
+    return Print(MakeProgram(Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1}));
+  };
   EXPECT_EQ(text(), text());
 }
 
 TEST(Program, StateTakesTheBytesOfTheClosedForm) {
-  // Per parameter and rank: fp32 master and moments over tp and dp_shard, fp32 accumulators and compute weights over tp.
+  // Per parameter and rank: fp32 master and moments over tp and dp_shard, fp32 accumulators and compute weights over
+  // tp.
   for (const char* compute : {"fp32", "bf16"}) {
-    const Compilation c = Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", std::string("precision.compute=") + compute}), 4, Purpose::kTrain);
+    const Compilation c =
+        Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", std::string("precision.compute=") + compute}), 4,
+                Purpose::kTrain);
     const Program program = MakeProgram(c, {});
     std::array<int64_t, kMemoryClassCount> bytes{};
     for (const PersistentBuffer& b : program.persistent) bytes[static_cast<size_t>(b.memory_class)] += b.place.bytes;
     int64_t matrices = 0, vectors = 0;
     for (const Value& v : c.graph->values)
-      if (v.kind == ValueKind::kState && v.name.starts_with("parameters/")) (v.type.shape.size() > 1 ? matrices : vectors) += Volume(v.type.shape);
+      if (v.kind == ValueKind::kState && v.name.starts_with("parameters/"))
+        (v.type.shape.size() > 1 ? matrices : vectors) += Volume(v.type.shape);
     EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kParameters)], 4 * (matrices / 4 + vectors / 2)) << compute;
     EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kOptimizer)], 8 * (matrices / 4 + vectors / 2)) << compute;
-    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 2 + vectors) + 8) << compute << ": with loss and count";
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 2 + vectors) + 8)
+        << compute << ": with loss and count";
   }
 }
 
@@ -277,19 +289,23 @@ TEST(Program, WaitsAreEnoughWhateverIsRecomputedOrOverlapped) {
 
 /// Activation bytes at the peak of one microbatch of one sequence.
 int64_t ActivationBytes(const std::string& mode, int layers, int tp) {
-  const Compilation c = Compile(SmallDeck({"recompute.mode=" + mode, fmt::format("model.layers={}", layers), fmt::format("parallel.tp={}", tp), "batch.global=1",
-                                           "model.dim=64", "model.ffn_dim=192", "model.heads=8", "model.kv_heads=2", "model.seq_len=64", "precision.compute=bf16"}),
-                                tp, Purpose::kTrain);
+  const Compilation c =
+      Compile(SmallDeck({"recompute.mode=" + mode, fmt::format("model.layers={}", layers),
+                         fmt::format("parallel.tp={}", tp), "batch.global=1", "model.dim=64", "model.ffn_dim=192",
+                         "model.heads=8", "model.kv_heads=2", "model.seq_len=64", "precision.compute=bf16"}),
+              tp, Purpose::kTrain);
   return MakeProgram(c, {}).peak_by_class[static_cast<size_t>(MemoryClass::kActivations)];
 }
 
 TEST(Program, ALayerKeepsTheBytesOfTheClosedForm) {
-  // Korthikanti et al. 2022, for this layer in bf16 with fp32 statistics, per token and over tp: the stream before and between its halves, what
-  // attention and the feed-forward network read and make, the log of the softmax denominators; recomputed: norms with their statistics, q,
-  // k and v, swiglu (selective); all but the input (full).
+  // Korthikanti et al. 2022, for this layer in bf16 with fp32 statistics, per token and over tp: the stream before and
+  // between its halves, what attention and the feed-forward network read and make, the log of the softmax denominators;
+  // recomputed: norms with their statistics, q, k and v, swiglu (selective); all but the input (full).
   constexpr int64_t kTokens = 64, h = 64, g = 16, f = 192, a = 8;
   for (int tp : {1, 2}) {
-    const auto kept = [&](const char* mode) { return (ActivationBytes(mode, 5, tp) - ActivationBytes(mode, 2, tp)) / 3; };
+    const auto kept = [&](const char* mode) {
+      return (ActivationBytes(mode, 5, tp) - ActivationBytes(mode, 2, tp)) / 3;
+    };
     EXPECT_EQ(kept("none"), kTokens * (12 * h + 4 * g + 6 * f + 4 * a + 8) / tp) << tp;
     EXPECT_EQ(kept("selective"), kTokens * (6 * h + 4 * f + 4 * a) / tp) << tp;
     EXPECT_EQ(kept("full"), kTokens * 2 * h / tp) << tp;
@@ -317,12 +333,14 @@ std::vector<Window> Windows(const Program& program, Lane lane) {
     for (size_t k = i + 1; k < program.instructions.size(); ++k) {
       const Instruction& next = program.instructions[k];
       const auto reads = [&](const Operand& o) {
-        return std::any_of(issue.outputs.begin(), issue.outputs.end(), [&](const Operand& made) { return made.value == o.value; });
+        return std::any_of(issue.outputs.begin(), issue.outputs.end(),
+                           [&](const Operand& made) { return made.value == o.value; });
       };
       if (next.microbatch == issue.microbatch && std::any_of(next.inputs.begin(), next.inputs.end(), reads)) break;
       if (next.lane != Lane::kCompute) continue;
       if (op_of(next).kind == "matmul") ++window.products[op_of(next).role == Role::kW];
-      window.waits |= std::any_of(next.waits.begin(), next.waits.end(), [&](const Wait& w) { return w.lane == lane && w.count >= ordinal; });
+      window.waits |= std::any_of(next.waits.begin(), next.waits.end(),
+                                  [&](const Wait& w) { return w.lane == lane && w.count >= ordinal; });
     }
     windows.push_back(window);
   }
@@ -336,7 +354,8 @@ Program WithOverlap(const std::vector<std::string>& overrides, int ranks) {
 TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
   for (const char* mode : {"none", "full"})
     for (int ahead : {0, 1, 2}) {
-      const Program program = WithOverlap({"parallel.dp_shard=2", fmt::format("overlap.prefetch={}", ahead), std::string("recompute.mode=") + mode}, 2);
+      const Program program = WithOverlap(
+          {"parallel.dp_shard=2", fmt::format("overlap.prefetch={}", ahead), std::string("recompute.mode=") + mode}, 2);
       int gathers = 0;
       for (const Window& w : Windows(program, Lane::kDp)) {
         // Layers with `ahead` transformer layers before them in forward or in backward.
@@ -355,7 +374,8 @@ TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
 TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
   for (const char* mode : {"none", "full"})
     for (bool overlap : {true, false}) {
-      const Program program = WithOverlap({"parallel.tp=2", fmt::format("overlap.tensor={}", overlap), std::string("recompute.mode=") + mode}, 2);
+      const Program program = WithOverlap(
+          {"parallel.tp=2", fmt::format("overlap.tensor={}", overlap), std::string("recompute.mode=") + mode}, 2);
       int covered = 0, scatters = 0;
       for (const Window& w : Windows(program, Lane::kTp)) {
         if (w.collective->role != Role::kB || w.collective->kind != "reduce_scatter") continue;
@@ -370,11 +390,12 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
 
 /// Ops of a role that read so many values.
 int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t inputs) {
-  return std::count_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) { return op.kind == kind && op.role == role && op.inputs.size() == inputs; });
+  return std::count_if(graph.ops.begin(), graph.ops.end(),
+                       [&](const Op& op) { return op.kind == kind && op.role == role && op.inputs.size() == inputs; });
 }
 
-// Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on the stage behind. With full
-// recompute the sum inside a layer is made again with its norm.
+// Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on
+// the stage behind. With full recompute the sum inside a layer is made again with its norm.
 TEST(Program, AdditionsToTheStreamJoinNorms) {
   for (const bool gpt2 : {false, true})
     for (const char* layout : {"111", "222", "411"})
@@ -398,7 +419,8 @@ TEST(Program, AdditionsToTheStreamJoinNorms) {
 // A layer of GPT-2 has six biases; those of the two products that tp leaves partial come behind their reduction.
 TEST(Program, BiasesJoinProducts) {
   for (int tp : {1, 2}) {
-    const Compilation c = Compile(SmallDeck({"model.family=gpt2", "model.kv_heads=4", fmt::format("parallel.tp={}", tp)}), tp, Purpose::kTrain);
+    const Compilation c = Compile(
+        SmallDeck({"model.family=gpt2", "model.kv_heads=4", fmt::format("parallel.tp={}", tp)}), tp, Purpose::kTrain);
     EXPECT_EQ(CountOps(*c.graph, "matmul", Role::kF, 3), tp == 1 ? 4 * 6 : 4 * 4);
     EXPECT_EQ(CountOps(*c.graph, "add_bias", Role::kF, 2), tp == 1 ? 0 : 4 * 2);
   }
@@ -413,7 +435,8 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   };
   const auto accumulators = [](const Program& p) {
     int64_t bytes = 0;
-    for (const PersistentBuffer& b : p.persistent) bytes += b.memory_class == MemoryClass::kGradients ? b.place.bytes : 0;
+    for (const PersistentBuffer& b : p.persistent)
+      bytes += b.memory_class == MemoryClass::kGradients ? b.place.bytes : 0;
     return bytes;
   };
   const Program whole = with("parallel.zero=1"), sharded = with("parallel.zero=2");
@@ -441,10 +464,13 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
 }
 
 TEST(Program, MessagesOfATensorParallelLayer) {
-  // Korthikanti et al. 2022: per layer 2 gathers and 2 scatters forward, 2 gathers and 2 scatters backward, and 2 gathers of the saved
-  // inputs; head and embedding: a gather or scatter of the stream each way, and three exchanges of the loss (two of them in one message).
+  // Korthikanti et al. 2022: per layer 2 gathers and 2 scatters forward, 2 gathers and 2 scatters backward, and 2
+  // gathers of the saved inputs; head and embedding: a gather or scatter of the stream each way, and three exchanges of
+  // the loss (two of them in one message).
   const auto messages = [](int64_t layers) {
-    const Compilation c = Compile(SmallDeck({"parallel.tp=2", fmt::format("model.layers={}", layers), "batch.global=1", "precision.compute=bf16"}), 2, Purpose::kTrain);
+    const Compilation c = Compile(SmallDeck({"parallel.tp=2", fmt::format("model.layers={}", layers), "batch.global=1",
+                                             "precision.compute=bf16"}),
+                                  2, Purpose::kTrain);
     std::map<std::string, int> kinds;
     for (const Instruction& i : MakeProgram(c, {}).instructions)
       if (i.lane == Lane::kTp && i.microbatch >= 0) ++kinds[c.graph->ops[static_cast<size_t>(i.op)].kind];
@@ -455,15 +481,17 @@ TEST(Program, MessagesOfATensorParallelLayer) {
   EXPECT_EQ(five["reduce_scatter"] - two["reduce_scatter"], 3 * 4);
   EXPECT_EQ(two["all_reduce"], 2);
   EXPECT_EQ(five["all_reduce"], 2);
-  EXPECT_EQ(two["all_gather"], 2 * 6 + 3) << "head: into the product, again for its weight gradient; embedding: its gradient";
+  EXPECT_EQ(two["all_gather"], 2 * 6 + 3)
+      << "head: into the product, again for its weight gradient; embedding: its gradient";
   EXPECT_EQ(two["reduce_scatter"], 2 * 4 + 2);
 }
 
 /// Messages and bytes that a rank sends on lane cp for one microbatch.
 MessageCount ContextMessages(const std::string& way, int cp, int layers, const std::string& compute) {
-  const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "parallel.context=" + way, fmt::format("model.layers={}", layers),
-                                           "model.heads=8", "model.kv_heads=4", "precision.compute=" + compute}),
-                                cp, Purpose::kTrain);
+  const Compilation c = Compile(
+      SmallDeck({fmt::format("parallel.cp={}", cp), "parallel.context=" + way, fmt::format("model.layers={}", layers),
+                 "model.heads=8", "model.kv_heads=4", "precision.compute=" + compute}),
+      cp, Purpose::kTrain);
   MessageCount sent;
   for (const Instruction& i : MakeProgram(c, {}).instructions) {
     if (i.lane != Lane::kCp || i.microbatch != 0) continue;
@@ -494,10 +522,12 @@ TEST(Program, MessagesOfAContextParallelLayer) {
       }
 }
 
-/// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits for it.
+/// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits
+/// for it.
 TEST(Program, HopsOfARingTravelUnderBlocks) {
   for (int cp : {2, 4}) {
-    const Compilation c = Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "batch.global=2"}), cp, Purpose::kTrain);
+    const Compilation c =
+        Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "batch.global=2"}), cp, Purpose::kTrain);
     const Program program = MakeProgram(c, {});
     int issued = 0, covered = 0;  // on lane cp; hops under a block
     for (size_t p = 0; p < program.instructions.size(); ++p) {
@@ -505,9 +535,9 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
       if (shift.lane == Lane::kCp) ++issued;
       if (c.graph->ops[static_cast<size_t>(shift.op)].kind != "ring_shift") continue;
       const auto reads = [&](const Instruction& i) {
-        return i.microbatch == shift.microbatch && std::any_of(i.inputs.begin(), i.inputs.end(), [&](const Operand& input) {
-                 return input.value == shift.outputs[0].value;
-               });
+        return i.microbatch == shift.microbatch &&
+               std::any_of(i.inputs.begin(), i.inputs.end(),
+                           [&](const Operand& input) { return input.value == shift.outputs[0].value; });
       };
       bool block = false;
       for (size_t i = p + 1; i < program.instructions.size(); ++i) {
@@ -559,17 +589,20 @@ struct PipelineCase {
   int chunks;
 };
 
-std::vector<std::string> PipelineDeck(const PipelineCase& pipeline, int stages, int microbatches, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {fmt::format("parallel.pp={}", stages), std::string("pipeline.schedule=") + pipeline.schedule,
-                           fmt::format("pipeline.chunks={}", pipeline.chunks), fmt::format("batch.global={}", microbatches),
-                           fmt::format("model.layers={}", stages * pipeline.chunks + 1)});
+std::vector<std::string> PipelineDeck(const PipelineCase& pipeline, int stages, int microbatches,
+                                      std::vector<std::string> more = {}) {
+  more.insert(more.end(),
+              {fmt::format("parallel.pp={}", stages), std::string("pipeline.schedule=") + pipeline.schedule,
+               fmt::format("pipeline.chunks={}", pipeline.chunks), fmt::format("batch.global={}", microbatches),
+               fmt::format("model.layers={}", stages * pipeline.chunks + 1)});
   return more;
 }
 
-constexpr PipelineCase kPipelines[] = {{"1f1b", 1}, {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3}, {"zb-h1", 1}, {"zbv", 2}, {"dualpipev", 2}};
+constexpr PipelineCase kPipelines[] = {{"1f1b", 1},  {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3},
+                                       {"zb-h1", 1}, {"zbv", 2},   {"dualpipev", 2}};
 
-// Order of messages, absence of deadlock, and waits, with rendezvous and the real memory plan: also where the head's chunk is alone, for
-// tied embeddings, which cross stages or do not, and for evaluation.
+// Order of messages, absence of deadlock, and waits, with rendezvous and the real memory plan: also where the head's
+// chunk is alone, for tied embeddings, which cross stages or do not, and for evaluation.
 TEST(WorldChecker, AcceptsEverySchedule) {
   for (const PipelineCase& pipeline : kPipelines)
     for (int p : {2, 3, 4, 8})
@@ -577,7 +610,8 @@ TEST(WorldChecker, AcceptsEverySchedule) {
         if (m < LeastMicrobatches(pipeline.schedule, p)) continue;
         for (Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate}) {
           const std::string tied = m % 2 == 0 ? "model.tie_embeddings=true" : "model.tie_embeddings=false";
-          const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, p, m, {tied, "precision.compute=bf16"})), p, purpose);
+          const Compilation c =
+              Compile(SmallDeck(PipelineDeck(pipeline, p, m, {tied, "precision.compute=bf16"})), p, purpose);
           EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << pipeline.schedule << " p " << p << " m " << m;
         }
       }
@@ -587,9 +621,11 @@ TEST(WorldChecker, AcceptsSchedulesWithOtherAxesAndUnevenSplits) {
   for (const PipelineCase& pipeline : kPipelines) {
     std::vector<std::string> split;
     for (int c = 0; c < 2 * pipeline.chunks; ++c) split.push_back(c == 1 ? "2" : "1");
-    const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 12, {"parallel.dp_shard=2", "parallel.tp=2", "recompute.regather=always",
-                                                                           fmt::format("pipeline.split=[{}]", fmt::join(split, ","))})),
-                                  8, Purpose::kTrain);
+    const Compilation c =
+        Compile(SmallDeck(PipelineDeck(pipeline, 2, 12,
+                                       {"parallel.dp_shard=2", "parallel.tp=2", "recompute.regather=always",
+                                        fmt::format("pipeline.split=[{}]", fmt::join(split, ","))})),
+                8, Purpose::kTrain);
     EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << pipeline.schedule;
     for (unsigned seed : {1u, 2u}) {
       for (int rank : {0, 7}) LaneShuffle(MakeProgram(c, c.mesh.CoordinateOf(rank)), seed).Run();
@@ -618,7 +654,9 @@ TEST(IssueOrder, WithEveryOtherAxis) {
     EXPECT_EQ(WhatCheckSays(c.mesh, AllPrograms(c)), "") << testing::PrintToString(layout);
   }
   for (const PipelineCase& pipeline : kPipelines) {
-    const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 12, {"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"})), 8, Purpose::kTrain);
+    const Compilation c =
+        Compile(SmallDeck(PipelineDeck(pipeline, 2, 12, {"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"})),
+                8, Purpose::kTrain);
     const std::vector<Program> programs = AllPrograms(c);
     EXPECT_EQ(WhatCheckSays(c.mesh, programs), "") << pipeline.schedule;
     LaneShuffle(programs.back(), 3).Run();
@@ -627,21 +665,25 @@ TEST(IssueOrder, WithEveryOtherAxis) {
 }
 
 TEST(IssueOrder, TheOrderOfSideBySideLanesIsRefused) {
-  // 1f1b of two stages: stage 0 would receive the first gradient before its second send, stage 1 the second input before it sends that gradient.
+  // 1f1b of two stages: stage 0 would receive the first gradient before its second send, stage 1 the second input
+  // before it sends that gradient.
   const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
   for (Program& program : programs) program.device = DeviceKind::kCuda;
-  EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::AllOf(testing::HasSubstr("no order of all communication agrees"),
-                                                              testing::HasSubstr("stage 0 at recv"), testing::HasSubstr("stage 1 at recv")));
+  EXPECT_THAT(WhatCheckSays(c.mesh, programs),
+              testing::AllOf(testing::HasSubstr("no order of all communication agrees"),
+                             testing::HasSubstr("stage 0 at recv"), testing::HasSubstr("stage 1 at recv")));
 }
 
 TEST(IssueOrder, RefusesAPlantedCycle) {
-  const Compilation c = Compile(SmallDeck(PipelineDeck({"dualpipev", 2}, 4, 12, {"run.device=cuda"})), 4, Purpose::kTrain);
+  const Compilation c =
+      Compile(SmallDeck(PipelineDeck({"dualpipev", 2}, 4, 12, {"run.device=cuda"})), 4, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   std::vector<Instruction>& list = programs[1].instructions;
   const size_t send = FindInstruction(programs[1], "send", 5);
-  const auto recv = std::find_if(list.begin() + static_cast<std::ptrdiff_t>(send), list.end(), [](const Instruction& i) { return i.lane == Lane::kPpRecv; });
+  const auto recv = std::find_if(list.begin() + static_cast<std::ptrdiff_t>(send), list.end(),
+                                 [](const Instruction& i) { return i.lane == Lane::kPpRecv; });
   ASSERT_NE(recv, list.end());
   std::rotate(list.begin() + static_cast<std::ptrdiff_t>(send), recv, recv + 1);
   for (Instruction& i : list) i.waits.clear();
@@ -649,13 +691,15 @@ TEST(IssueOrder, RefusesAPlantedCycle) {
 }
 
 TEST(IssueOrder, RanksOfAStageIssueAlike) {
-  const Compilation c = Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"}), 4, Purpose::kTrain);
+  const Compilation c =
+      Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"}), 4, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
   // One rank issues a gather of parameters behind the first collective of tp.
   std::vector<Instruction>& list = programs[2].instructions;
   const auto tp = std::find_if(list.begin(), list.end(), [](const Instruction& i) { return i.lane == Lane::kTp; });
-  const auto dp = std::find_if(std::make_reverse_iterator(tp), list.rend(), [](const Instruction& i) { return i.lane == Lane::kDp; });
+  const auto dp = std::find_if(std::make_reverse_iterator(tp), list.rend(),
+                               [](const Instruction& i) { return i.lane == Lane::kDp; });
   ASSERT_NE(dp, list.rend());
   std::rotate(dp.base() - 1, dp.base(), tp + 1);
   for (Program& program : programs)
@@ -674,17 +718,20 @@ TEST(Program, ChunksOfOneStageSendNothing) {
     return counts;
   };
   const std::vector<int64_t> both = {16, 16}, tied_across = {25, 25};
-  EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=false"), both) << "stage 0: outputs of chunk 0, gradients of chunk 3; stage 1: those of chunks 2 and 1";
+  EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=false"), both)
+      << "stage 0: outputs of chunk 0, gradients of chunk 3; stage 1: those of chunks 2 and 1";
   EXPECT_EQ(sends({"zbv", 2}, "model.tie_embeddings=true"), both);
   EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=false"), (std::vector<int64_t>{24, 24}));
-  EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=true"), tied_across) << "the weight there, its gradient back";
+  EXPECT_EQ(sends({"interleaved", 2}, "model.tie_embeddings=true"), tied_across)
+      << "the weight there, its gradient back";
 }
 
 TEST(Program, ASchedulePutsWOffAtLittleMemory) {
-  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W needs of the
-  // adjoints comes in place of what B needed, as long as W gathers again.
+  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W
+  // needs of the adjoints comes in place of what B needed, as long as W gathers again.
   const auto activations = [](const PipelineCase& pipeline) {
-    std::vector<std::string> overrides = PipelineDeck(pipeline, 4, 12, {"parallel.tp=2", "model.vocab=256", "precision.compute=bf16"});
+    std::vector<std::string> overrides =
+        PipelineDeck(pipeline, 4, 12, {"parallel.tp=2", "model.vocab=256", "precision.compute=bf16"});
     overrides.push_back("model.layers=24");
     const Compilation c = Compile(SmallDeck(overrides), 8, Purpose::kTrain);
     int64_t most = 0;
@@ -694,11 +741,13 @@ TEST(Program, ASchedulePutsWOffAtLittleMemory) {
   };
   const double one_f_one_b = activations({"1f1b", 1});
   EXPECT_LT(activations({"zbv", 2}), 1.3 * one_f_one_b);
-  EXPECT_LT(activations({"zb-h1", 1}), 1.5 * one_f_one_b) << "the last stage keeps the logits' adjoints of p - 1 microbatches";
+  EXPECT_LT(activations({"zb-h1", 1}), 1.5 * one_f_one_b)
+      << "the last stage keeps the logits' adjoints of p - 1 microbatches";
 }
 
 TEST(Program, WhatCrossesStagesCrossesOnceAndSharded) {
-  // One message forward and one back per microbatch, each of a rank's share of the residual stream: seq_len * dim * 4 bytes / tp.
+  // One message forward and one back per microbatch, each of a rank's share of the residual stream: seq_len * dim * 4
+  // bytes / tp.
   const Compilation c = Compile(SmallDeck(PipelineDeck({"1f1b", 1}, 3, 4, {"parallel.tp=2"})), 6, Purpose::kTrain);
   const Coordinate middle = {1, 0, 0, 0, 0};
   for (const auto& [lane, count] : CountMessages(MakeProgram(c, middle), middle)) {
@@ -713,7 +762,8 @@ TEST(Program, EvaluationWithChunksKeepsStatesWhereTrainingHasThem) {
     const Deck deck = SmallDeck(PipelineDeck(pipeline, 2, 8));
     for (int stage : {0, 1}) {
       const Program training = MakeProgram(Compile(deck, 2, Purpose::kTrain), {stage, 0, 0, 0, 0});
-      const Program evaluation = MakeProgram(Compile(deck, 2, Purpose::kEvaluate), {stage, 0, 0, 0, 0}, StateBytes(training));
+      const Program evaluation =
+          MakeProgram(Compile(deck, 2, Purpose::kEvaluate), {stage, 0, 0, 0, 0}, StateBytes(training));
       for (const PersistentBuffer& b : evaluation.persistent) {
         const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)];
         if (v.kind != ValueKind::kState) continue;

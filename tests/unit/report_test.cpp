@@ -181,8 +181,9 @@ TEST_F(ReporterTest, MissionCTheStartSaysWhatMfuIsCountedAgainst) {
   const std::vector<std::string> lines = Lines();
   const json start = json::parse(lines[0]), step = json::parse(lines[1]), unknown = json::parse(lines[2]);
   EXPECT_EQ(start["peak_source"], options.peak_source);
-  EXPECT_DOUBLE_EQ(step["mfu"].get<double>(),
-                   start["flops_per_token"].get<double>() * step["tokens_per_s"].get<double>() / start["peak_flops"].get<double>());
+  EXPECT_DOUBLE_EQ(
+      step["mfu"].get<double>(),
+      start["flops_per_token"].get<double>() * step["tokens_per_s"].get<double>() / start["peak_flops"].get<double>());
   EXPECT_TRUE(unknown["peak_flops"].is_null());
 }
 

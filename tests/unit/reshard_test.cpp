@@ -1,5 +1,6 @@
-// Reshards between all placements of small meshes: their steps are carried out on all ranks at once and compared element by element with
-// what the whole tensor says, their traffic with the shortest paths that Floyd and Warshall find over all placements.
+// Reshards between all placements of small meshes: their steps are carried out on all ranks at once and compared
+// element by element with what the whole tensor says, their traffic with the shortest paths that Floyd and Warshall
+// find over all placements.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,7 +94,8 @@ double Whole(const std::vector<int64_t>& index, int salt) {
 }
 
 /// Contribution of a member of the partial axes: sums add up to the whole value, maxima have one member that holds it.
-double Contribution(const Type& type, const Mesh& mesh, const Coordinate& c, const std::vector<int64_t>& index, int salt) {
+double Contribution(const Type& type, const Mesh& mesh, const Coordinate& c, const std::vector<int64_t>& index,
+                    int salt) {
   const Placements& p = type.placements;
   const double whole = Whole(index, salt);
   const int maxima = mesh.GroupSize(p.partial_max), sums = mesh.GroupSize(p.partial_sum);
@@ -138,7 +140,8 @@ Piece Local(const ReshardStep& step, const Piece& mine, Box box) {
   Piece out{std::move(box), {}};
   ForBox(out.box, [&](const auto& index) {
     bool inside = true;
-    for (size_t d = 0; d < index.size(); ++d) inside = inside && index[d] >= mine.box[d].begin && index[d] < mine.box[d].end;
+    for (size_t d = 0; d < index.size(); ++d)
+      inside = inside && index[d] >= mine.box[d].begin && index[d] < mine.box[d].end;
     EXPECT_TRUE(inside || step.kind == "pad");
     out.data.push_back(inside ? mine.data[static_cast<size_t>(Offset(mine.box, index))] : maximum ? kLowest : 0);
   });
@@ -163,7 +166,8 @@ Piece Collective(const Step& step, const Mesh& mesh, const Coordinate& c, const 
 }
 
 /// Pieces after a whole reshard; `sent` counts the most bytes that a rank sends, step by step.
-std::vector<Piece> CarryOut(const Type& from, const Placements& to, const Mesh& mesh, std::vector<Piece> pieces, int64_t* sent = nullptr) {
+std::vector<Piece> CarryOut(const Type& from, const Placements& to, const Mesh& mesh, std::vector<Piece> pieces,
+                            int64_t* sent = nullptr) {
   Type now = from;
   for (const ReshardStep& planned : PlanReshard(from, to, mesh)) {
     Type next = now;
@@ -174,7 +178,8 @@ std::vector<Piece> CarryOut(const Type& from, const Placements& to, const Mesh& 
     for (int rank = 0; rank < mesh.Ranks(); ++rank) {
       const Coordinate c = mesh.CoordinateOf(rank);
       const bool local = !IsCommunication(planned.kind);
-      after.push_back(local ? Local(planned, pieces[static_cast<size_t>(rank)], LocalBox(next, mesh, c)) : Collective(step, mesh, c, pieces));
+      after.push_back(local ? Local(planned, pieces[static_cast<size_t>(rank)], LocalBox(next, mesh, c))
+                            : Collective(step, mesh, c, pieces));
       if (!local) most = std::max(most, WireBytes(step.graph, step.op(), mesh, c));
     }
     if (sent != nullptr) *sent += most;
@@ -185,14 +190,17 @@ std::vector<Piece> CarryOut(const Type& from, const Placements& to, const Mesh& 
   return pieces;
 }
 
-/// The value that all ranks' pieces together stand for, from the point of view of one rank: joined over its partial groups.
-double Joined(const Type& type, const Mesh& mesh, const std::vector<Piece>& pieces, const Coordinate& c, const std::vector<int64_t>& index) {
+/// The value that all ranks' pieces together stand for, from the point of view of one rank: joined over its partial
+/// groups.
+double Joined(const Type& type, const Mesh& mesh, const std::vector<Piece>& pieces, const Coordinate& c,
+              const std::vector<int64_t>& index) {
   double largest = kLowest;
   for (int m = 0; m < mesh.GroupSize(type.placements.partial_max); ++m) {
     const Coordinate there = mesh.GroupMember(type.placements.partial_max, c, m);
     double sum = 0;
     for (int s = 0; s < mesh.GroupSize(type.placements.partial_sum); ++s) {
-      const Piece& piece = pieces[static_cast<size_t>(mesh.RankOf(mesh.GroupMember(type.placements.partial_sum, there, s)))];
+      const Piece& piece =
+          pieces[static_cast<size_t>(mesh.RankOf(mesh.GroupMember(type.placements.partial_sum, there, s)))];
       sum += piece.data[static_cast<size_t>(Offset(piece.box, index))];
     }
     largest = std::max(largest, sum);
@@ -205,8 +213,10 @@ bool StandsForTheWhole(const Type& type, const Mesh& mesh, const std::vector<Pie
   for (int rank = 0; rank < mesh.Ranks(); ++rank) {
     const Coordinate c = mesh.CoordinateOf(rank);
     const Piece& piece = pieces[static_cast<size_t>(rank)];
-    right = right && piece.box == LocalBox(type, mesh, c) && static_cast<int64_t>(piece.data.size()) == Volume(ExtentsOf(piece.box));
-    ForBox(piece.box, [&](const auto& index) { right = right && Joined(type, mesh, pieces, c, index) == Whole(index, salt); });
+    right = right && piece.box == LocalBox(type, mesh, c) &&
+            static_cast<int64_t>(piece.data.size()) == Volume(ExtentsOf(piece.box));
+    ForBox(piece.box,
+           [&](const auto& index) { right = right && Joined(type, mesh, pieces, c, index) == Whole(index, salt); });
   }
   return right;
 }
@@ -235,7 +245,8 @@ void ForEachPair(const Mesh& mesh, const Shape& shape, size_t stride, const auto
 }
 
 // Meshes of one, two and three axes; sizes that divide and that do not, 5 rows over 4 ranks among them.
-const Mesh kOne({1, 1, 4, 1, 1}), kThree({1, 1, 1, 1, 3}), kTwo({1, 1, 2, 1, 3}), kFourTwo({1, 1, 4, 1, 2}), kCube({1, 2, 2, 1, 2});
+const Mesh kOne({1, 1, 4, 1, 1}), kThree({1, 1, 1, 1, 3}), kTwo({1, 1, 2, 1, 3}), kFourTwo({1, 1, 4, 1, 2}),
+    kCube({1, 2, 2, 1, 2});
 
 struct Setting {
   Mesh mesh;
@@ -244,8 +255,8 @@ struct Setting {
 };
 
 const Setting kSettings[] = {
-    {kOne, {5}, 1},   {kOne, {8}, 1},      {kOne, {5, 3}, 1},      {kThree, {7, 2}, 1},   {kTwo, {7}, 1},
-    {kTwo, {5, 7}, 1}, {kFourTwo, {5, 3}, 1}, {kFourTwo, {8, 16}, 1}, {kCube, {5}, 1},      {kCube, {5, 3}, 7},
+    {kOne, {5}, 1},    {kOne, {8}, 1},        {kOne, {5, 3}, 1},      {kThree, {7, 2}, 1}, {kTwo, {7}, 1},
+    {kTwo, {5, 7}, 1}, {kFourTwo, {5, 3}, 1}, {kFourTwo, {8, 16}, 1}, {kCube, {5}, 1},     {kCube, {5, 3}, 7},
 };
 
 TEST(Reshard, AnyPlacementsToAnyOthers) {
@@ -253,14 +264,15 @@ TEST(Reshard, AnyPlacementsToAnyOthers) {
     ForEachPair(s.mesh, s.shape, s.stride, [&](const Type& from, const Placements& to) {
       const std::vector<Piece> pieces = Fill(from, s.mesh, 1);
       ASSERT_TRUE(StandsForTheWhole(from, s.mesh, pieces, 1));
-      EXPECT_TRUE(StandsForTheWhole(TypeOf(s.shape, to), s.mesh, CarryOut(from, to, s.mesh, pieces), 1)) << Text(s.mesh, from, to);
+      EXPECT_TRUE(StandsForTheWhole(TypeOf(s.shape, to), s.mesh, CarryOut(from, to, s.mesh, pieces), 1))
+          << Text(s.mesh, from, to);
     });
 }
 
 // ---- traffic ----
 
-/// Bytes that a rank sends at most in one collective between two placements, or -1 if none does it. Written down apart from the passes:
-/// what changes between the two types says which collective it would be.
+/// Bytes that a rank sends at most in one collective between two placements, or -1 if none does it. Written down apart
+/// from the passes: what changes between the two types says which collective it would be.
 class Edges {
  public:
   Edges(const Mesh& mesh, Shape shape) : mesh_(mesh), shape_(std::move(shape)) {}
@@ -311,7 +323,9 @@ class Edges {
     if (changed.size() == 1) {
       const std::vector<Axis>&x = a.dims[changed[0]], &y = b.dims[changed[0]];
       AxisSet axes;
-      for (size_t i = static_cast<size_t>(std::mismatch(x.begin(), x.end(), y.begin()).first - x.begin()); i < x.size(); ++i) axes.Add(x[i]);
+      for (size_t i = static_cast<size_t>(std::mismatch(x.begin(), x.end(), y.begin()).first - x.begin()); i < x.size();
+           ++i)
+        axes.Add(x[i]);
       return Wire("all_to_all", axes, a, b);
     }
     if (changed.size() != 2) return -1;
@@ -339,7 +353,8 @@ class Edges {
   Shape shape_;
 };
 
-/// What both ends agree on, and so what no step between them may touch: per dim the leading axes, then the partial ones.
+/// What both ends agree on, and so what no step between them may touch: per dim the leading axes, then the partial
+/// ones.
 std::string Common(const Placements& a, const Placements& b) {
   Placements common;
   for (size_t d = 0; d < a.dims.size(); ++d) {
@@ -359,7 +374,8 @@ bool Agrees(const Placements& p, const Placements& a, const Placements& b) {
     for (size_t i = 0; i < std::min(a.dims[d].size(), b.dims[d].size()) && a.dims[d][i] == b.dims[d][i]; ++i)
       if (p.dims[d].size() <= i || p.dims[d][i] != a.dims[d][i]) return false;
   if (!((a.partial_max & b.partial_max) - p.partial_max).Empty()) return false;
-  if ((a.partial_max - b.partial_max).Empty() && !((a.partial_sum & b.partial_sum) - p.partial_sum).Empty()) return false;
+  if ((a.partial_max - b.partial_max).Empty() && !((a.partial_sum & b.partial_sum) - p.partial_sum).Empty())
+    return false;
   return ((p.Sharded() | p.Partial()) - (a.Sharded() | a.Partial() | b.Sharded() | b.Partial())).Empty();
 }
 
@@ -414,12 +430,14 @@ TEST(Reshard, JoinsAxesInOneCollective) {
   const Mesh mesh({1, 2, 4, 1, 2});
   const auto kinds = [&](const std::string& from, const std::string& to) {
     std::vector<std::string> list;
-    for (const ReshardStep& s : PlanReshard(ParseType(from), ParseType(to).placements, mesh)) list.push_back(s.kind + " " + Name(s.axes));
+    for (const ReshardStep& s : PlanReshard(ParseType(from), ParseType(to).placements, mesh))
+      list.push_back(s.kind + " " + Name(s.axes));
     return list;
   };
   using testing::ElementsAre;
   EXPECT_THAT(kinds("f32[64{tp,dp_shard},8]", "f32[64,8]"), ElementsAre("all_gather dp_shard+tp"));
-  EXPECT_THAT(kinds("f32[64,8]+sum{dp_replicate,dp_shard}", "f32[64,8]"), ElementsAre("all_reduce dp_replicate+dp_shard"));
+  EXPECT_THAT(kinds("f32[64,8]+sum{dp_replicate,dp_shard}", "f32[64,8]"),
+              ElementsAre("all_reduce dp_replicate+dp_shard"));
   EXPECT_THAT(kinds("f32[64,8]+sum{dp_shard,tp}", "f32[64{tp,dp_shard},8]"), ElementsAre("reduce_scatter dp_shard+tp"));
   EXPECT_THAT(kinds("f32[64{dp_shard,tp},8]", "f32[64,8{dp_shard,tp}]"), ElementsAre("all_to_all dp_shard+tp"));
   EXPECT_THAT(kinds("f32[64,8]+sum{dp_replicate,dp_shard}", "f32[64{dp_shard},8]"),
@@ -442,7 +460,8 @@ TEST(Reshard, SumsAreJoinedBeforeMaxima) {
 
 // ---- adjoints ----
 
-/// A value's adjoint is partial where the value is replicated, and the reverse; where it is sharded it is sharded alike.
+/// A value's adjoint is partial where the value is replicated, and the reverse; where it is sharded it is sharded
+/// alike.
 Placements Adjoint(const Placements& p, const Mesh& mesh) {
   Placements adjoint = p;
   adjoint.partial_sum = {};
@@ -477,8 +496,11 @@ TEST(Reshard, AdjointIsTheReshardOfTheAdjointTypes) {
 
 TEST(Reshard, LowersToOpsThatVerify) {
   const Mesh mesh({1, 1, 2, 1, 2});
-  for (const char* to : {"f32[6,4]+max{tp}", "f32[6{tp,dp_shard},4]", "f32[6,4]+sum{dp_shard,tp}", "f32[6,4{dp_shard}]+sum{tp}"}) {
-    Graph graph = ParseGraph(std::string("value x : f32[6{dp_shard,tp},4] input step chunk 0\ny = reshard(x) @ S layer 0 chunk 0 : ") + to + "\n");
+  for (const char* to :
+       {"f32[6,4]+max{tp}", "f32[6{tp,dp_shard},4]", "f32[6,4]+sum{dp_shard,tp}", "f32[6,4{dp_shard}]+sum{tp}"}) {
+    Graph graph = ParseGraph(
+        std::string("value x : f32[6{dp_shard,tp},4] input step chunk 0\ny = reshard(x) @ S layer 0 chunk 0 : ") + to +
+        "\n");
     LowerReshards(graph, mesh);
     Verify(graph, "lower_reshards");
     for (const Op& op : graph.ops) {
@@ -495,7 +517,8 @@ TEST(Reshard, AHundredThousandAreQuick) {
   const Mesh mesh({8, 4, 16, 4, 8});
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 100000; ++i) {
-    PlanReshard(ParseType("f32[64,64]+sum{dp_replicate,dp_shard,cp}"), ParseType("f32[64{dp_shard,cp},64]").placements, mesh);
+    PlanReshard(ParseType("f32[64,64]+sum{dp_replicate,dp_shard,cp}"), ParseType("f32[64{dp_shard,cp},64]").placements,
+                mesh);
     PlanReshard(ParseType("bf16[4{dp_shard},64{cp,tp},64]"), ParseType("bf16[4{dp_shard},64,64{tp}]").placements, mesh);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));

@@ -113,61 +113,77 @@ TEST(JobLists, Interleaved) {
   const Schedule four = Interleaved(4, 2, 8);
   EXPECT_EQ(four.stage_of_chunk, (std::vector<int>{0, 1, 2, 3, 0, 1, 2, 3}));
   EXPECT_EQ(ToString(four, 0),
-            "F0.0 F1.0 F2.0 F3.0 F0.4 F1.4 F2.4 F3.4 F4.0 F5.0 F6.0 BW0.4 F7.0 BW1.4 F4.4 BW2.4 F5.4 BW3.4 F6.4 BW0.0 F7.4 BW1.0 BW2.0 "
+            "F0.0 F1.0 F2.0 F3.0 F0.4 F1.4 F2.4 F3.4 F4.0 F5.0 F6.0 BW0.4 F7.0 BW1.4 F4.4 BW2.4 F5.4 BW3.4 F6.4 BW0.0 "
+            "F7.4 BW1.0 BW2.0 "
             "BW3.0 BW4.4 BW5.4 BW6.4 BW7.4 BW4.0 BW5.0 BW6.0 BW7.0");
   EXPECT_EQ(ToString(four, 3),
-            "F0.3 F1.3 F2.3 F3.3 F0.7 BW0.7 F1.7 BW1.7 F2.7 BW2.7 F3.7 BW3.7 F4.3 BW0.3 F5.3 BW1.3 F6.3 BW2.3 F7.3 BW3.3 F4.7 BW4.7 "
+            "F0.3 F1.3 F2.3 F3.3 F0.7 BW0.7 F1.7 BW1.7 F2.7 BW2.7 F3.7 BW3.7 F4.3 BW0.3 F5.3 BW1.3 F6.3 BW2.3 F7.3 "
+            "BW3.3 F4.7 BW4.7 "
             "F5.7 BW5.7 F6.7 BW6.7 F7.7 BW7.7 BW4.3 BW5.3 BW6.3 BW7.3");
 }
 
 TEST(JobLists, InterleavedWithARest) {
   // Five microbatches on two stages: a block of three and a rest of two.
-  EXPECT_EQ(ToString(Interleaved(2, 2, 5), 0),
-            "F0.0 F1.0 F2.0 F0.2 F1.2 F2.2 BW0.2 F3.0 BW1.2 F4.0 BW2.2 F3.2 BW0.0 F4.2 BW1.0 BW2.0 BW3.2 BW4.2 BW3.0 BW4.0");
+  EXPECT_EQ(
+      ToString(Interleaved(2, 2, 5), 0),
+      "F0.0 F1.0 F2.0 F0.2 F1.2 F2.2 BW0.2 F3.0 BW1.2 F4.0 BW2.2 F3.2 BW0.0 F4.2 BW1.0 BW2.0 BW3.2 BW4.2 BW3.0 BW4.0");
 }
 
 TEST(JobLists, ZeroBubbleH1) {
-  EXPECT_THAT(Lists(ZeroBubbleH1(2, 4)), ElementsAre("F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3", "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"));
-  EXPECT_THAT(Lists(ZeroBubbleH1(4, 8)), ElementsAre("F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 B5 W5 B6 W6 B7 W7",
-                                                     "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 F6 B4 W3 F7 B5 W4 B6 W5 B7 W6 W7",
-                                                     "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 F6 B5 W3 F7 B6 W4 B7 W5 W6 W7",
-                                                     "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 W5 W6 W7"));
-  EXPECT_THAT(Lists(ZeroBubbleH1(4, 2)), ElementsAre("F0 F1 B0 W0 B1 W1", "F0 F1 B0 B1 W0 W1", "F0 F1 B0 B1 W0 W1", "F0 B0 F1 B1 W0 W1"));
+  EXPECT_THAT(Lists(ZeroBubbleH1(2, 4)),
+              ElementsAre("F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3", "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"));
+  EXPECT_THAT(Lists(ZeroBubbleH1(4, 8)),
+              ElementsAre("F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 B5 W5 B6 W6 B7 W7",
+                          "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 F6 B4 W3 F7 B5 W4 B6 W5 B7 W6 W7",
+                          "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 F6 B5 W3 F7 B6 W4 B7 W5 W6 W7",
+                          "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 W5 W6 W7"));
+  EXPECT_THAT(Lists(ZeroBubbleH1(4, 2)),
+              ElementsAre("F0 F1 B0 W0 B1 W1", "F0 F1 B0 B1 W0 W1", "F0 F1 B0 B1 W0 W1", "F0 B0 F1 B1 W0 W1"));
 }
 
 TEST(JobLists, ZeroBubbleV) {
-  EXPECT_THAT(Lists(ZeroBubbleV(2, 4)), ElementsAre("F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 B1.3 W1.3 F3.0 B0.0 W0.0 F2.3 B2.3 W2.3 B1.0 W1.0 F3.3 "
-                                                    "B3.3 W3.3 B2.0 W2.0 B3.0 W3.0",
-                                                    "F0.1 F0.2 F1.1 F1.2 B0.2 W0.2 F2.1 B0.1 W0.1 F2.2 B1.2 W1.2 F3.1 B1.1 W1.1 F3.2 B2.2 W2.2 "
-                                                    "B2.1 B3.2 B3.1 W2.1 W3.2 W3.1"));
+  EXPECT_THAT(Lists(ZeroBubbleV(2, 4)),
+              ElementsAre("F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 B1.3 W1.3 F3.0 B0.0 W0.0 F2.3 B2.3 W2.3 B1.0 W1.0 F3.3 "
+                          "B3.3 W3.3 B2.0 W2.0 B3.0 W3.0",
+                          "F0.1 F0.2 F1.1 F1.2 B0.2 W0.2 F2.1 B0.1 W0.1 F2.2 B1.2 W1.2 F3.1 B1.1 W1.1 F3.2 B2.2 W2.2 "
+                          "B2.1 B3.2 B3.1 W2.1 W3.2 W3.1"));
   EXPECT_THAT(Lists(ZeroBubbleV(2, 1)), ElementsAre("F0.0 F0.3 B0.3 W0.3 B0.0 W0.0", "F0.1 F0.2 B0.2 W0.2 B0.1 W0.1"));
   const Schedule four = ZeroBubbleV(4, 8);
   EXPECT_EQ(four.stage_of_chunk, (std::vector<int>{0, 1, 2, 3, 3, 2, 1, 0}));
   EXPECT_EQ(ToString(four, 0),
-            "F0.0 F1.0 F2.0 F3.0 F4.0 F5.0 F6.0 F0.7 B0.7 W0.7 F1.7 B1.7 W1.7 F2.7 B2.7 W2.7 F3.7 B3.7 W3.7 F7.0 B0.0 W0.0 F4.7 B4.7 W4.7 "
-            "B1.0 W1.0 F5.7 B5.7 W5.7 B2.0 W2.0 F6.7 B6.7 W6.7 B3.0 W3.0 F7.7 B7.7 W7.7 B4.0 W4.0 B5.0 W5.0 B6.0 W6.0 B7.0 W7.0");
+            "F0.0 F1.0 F2.0 F3.0 F4.0 F5.0 F6.0 F0.7 B0.7 W0.7 F1.7 B1.7 W1.7 F2.7 B2.7 W2.7 F3.7 B3.7 W3.7 F7.0 B0.0 "
+            "W0.0 F4.7 B4.7 W4.7 "
+            "B1.0 W1.0 F5.7 B5.7 W5.7 B2.0 W2.0 F6.7 B6.7 W6.7 B3.0 W3.0 F7.7 B7.7 W7.7 B4.0 W4.0 B5.0 W5.0 B6.0 W6.0 "
+            "B7.0 W7.0");
   EXPECT_EQ(ToString(four, 3),
-            "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 B0.4 W0.4 F4.3 B0.3 W0.3 F4.4 B1.4 W1.4 F5.3 B1.3 W1.3 F5.4 B2.4 W2.4 F6.3 B2.3 W2.3 "
-            "F6.4 B3.4 W3.4 F7.3 B3.3 W3.3 F7.4 B4.4 W4.4 B4.3 B5.4 B5.3 B6.4 B6.3 B7.4 B7.3 W4.3 W5.4 W6.4 W7.4 W5.3 W6.3 W7.3");
+            "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 B0.4 W0.4 F4.3 B0.3 W0.3 F4.4 B1.4 W1.4 F5.3 B1.3 W1.3 F5.4 B2.4 "
+            "W2.4 F6.3 B2.3 W2.3 "
+            "F6.4 B3.4 W3.4 F7.3 B3.3 W3.3 F7.4 B4.4 W4.4 B4.3 B5.4 B5.3 B6.4 B6.3 B7.4 B7.3 W4.3 W5.4 W6.4 W7.4 W5.3 "
+            "W6.3 W7.3");
 }
 
 TEST(JobLists, DualPipeV) {
-  EXPECT_THAT(Lists(DualPipeV(2, 4)), ElementsAre("F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 F3.0&BW1.3 F2.3&BW0.0 BW2.3 F3.3&BW1.0 BW3.3 B2.0 W2.0 "
-                                                  "B3.0 W3.0",
-                                                  "F0.1 F0.2 F1.1 F1.2 F2.1 BW0.2 F2.2&BW0.1 F3.1&BW1.2 F3.2&BW1.1 BW2.2 BW2.1 B3.2 B3.1 W3.2 "
-                                                  "W3.1"));
+  EXPECT_THAT(Lists(DualPipeV(2, 4)),
+              ElementsAre("F0.0 F1.0 F2.0 F0.3 B0.3 W0.3 F1.3 F3.0&BW1.3 F2.3&BW0.0 BW2.3 F3.3&BW1.0 BW3.3 B2.0 W2.0 "
+                          "B3.0 W3.0",
+                          "F0.1 F0.2 F1.1 F1.2 F2.1 BW0.2 F2.2&BW0.1 F3.1&BW1.2 F3.2&BW1.1 BW2.2 BW2.1 B3.2 B3.1 W3.2 "
+                          "W3.1"));
   const Schedule four = DualPipeV(4, 8);
   EXPECT_EQ(ToString(four, 1),
-            "F0.1 F1.1 F2.1 F3.1 F4.1 F0.6 F5.1 F1.6 B0.6 W0.6 F2.6 B1.6 W1.6 F3.6 F6.1&BW2.6 F4.6&BW0.1 F7.1&BW3.6 F5.6&BW1.1 BW4.6 "
+            "F0.1 F1.1 F2.1 F3.1 F4.1 F0.6 F5.1 F1.6 B0.6 W0.6 F2.6 B1.6 W1.6 F3.6 F6.1&BW2.6 F4.6&BW0.1 F7.1&BW3.6 "
+            "F5.6&BW1.1 BW4.6 "
             "F6.6&BW2.1 BW5.6 F7.6&BW3.1 BW6.6 BW4.1 B7.6 B5.1 W7.6 B6.1 W5.1 B7.1 W6.1 W7.1");
   EXPECT_EQ(ToString(four, 3),
-            "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 F4.3 BW0.4 F4.4&BW0.3 F5.3&BW1.4 F5.4&BW1.3 F6.3&BW2.4 F6.4&BW2.3 F7.3&BW3.4 "
+            "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 F4.3 BW0.4 F4.4&BW0.3 F5.3&BW1.4 F5.4&BW1.3 F6.3&BW2.4 F6.4&BW2.3 "
+            "F7.3&BW3.4 "
             "F7.4&BW3.3 BW4.4 BW4.3 BW5.4 BW5.3 B6.4 B6.3 B7.4 B7.3 W6.4 W6.3 W7.4 W7.3");
 }
 
 TEST(JobLists, ForwardOnlyWithChunks) {
-  EXPECT_THAT(Lists(ForwardOnly({0, 1, 0, 1}, 3)), ElementsAre("F0.0 F1.0 F0.2 F1.2 F2.0 F2.2", "F0.1 F1.1 F0.3 F1.3 F2.1 F2.3"));
-  EXPECT_THAT(Lists(ForwardOnly({0, 1, 1, 0}, 3)), ElementsAre("F0.0 F1.0 F0.3 F2.0 F1.3 F2.3", "F0.1 F0.2 F1.1 F1.2 F2.1 F2.2"));
+  EXPECT_THAT(Lists(ForwardOnly({0, 1, 0, 1}, 3)),
+              ElementsAre("F0.0 F1.0 F0.2 F1.2 F2.0 F2.2", "F0.1 F1.1 F0.3 F1.3 F2.1 F2.3"));
+  EXPECT_THAT(Lists(ForwardOnly({0, 1, 1, 0}, 3)),
+              ElementsAre("F0.0 F1.0 F0.3 F2.0 F1.3 F2.3", "F0.1 F0.2 F1.1 F1.2 F2.1 F2.2"));
 }
 
 TEST(MakeSchedule, KnowsTheDecksNames) {
@@ -180,12 +196,14 @@ TEST(MakeSchedule, KnowsTheDecksNames) {
 }
 
 // Name, chunks per stage.
-const std::vector<std::pair<std::string, int>> kNamed = {{"1f1b", 1},        {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3},
-                                                         {"interleaved", 4}, {"zb-h1", 1}, {"zbv", 2},         {"dualpipev", 2}};
+const std::vector<std::pair<std::string, int>> kNamed = {{"1f1b", 1},        {"gpipe", 1},       {"interleaved", 2},
+                                                         {"interleaved", 3}, {"interleaved", 4}, {"zb-h1", 1},
+                                                         {"zbv", 2},         {"dualpipev", 2}};
 
 TEST(MakeSchedule, PlacesChunksAsTheScheduleDoes) {
   for (const auto& [name, chunks] : kNamed)
-    for (int p : {1, 2, 5}) EXPECT_EQ(PlaceChunks(name, p, chunks), MakeSchedule(name, p, chunks, 2 * p).stage_of_chunk) << name;
+    for (int p : {1, 2, 5})
+      EXPECT_EQ(PlaceChunks(name, p, chunks), MakeSchedule(name, p, chunks, 2 * p).stage_of_chunk) << name;
 }
 
 TEST(MakeSchedule, SaysWhichNumbersWouldDo) {
@@ -242,7 +260,8 @@ std::vector<std::tuple<int, int, RoleCosts>> ClosedFormCases() {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, ClosedForm, ::testing::ValuesIn(ClosedFormCases()));
 
-// With the optimizer's barrier, for W <= F <= B and microbatches enough to fill the pipeline; costs are those of a chunk.
+// With the optimizer's barrier, for W <= F <= B and microbatches enough to fill the pipeline; costs are those of a
+// chunk.
 class PublishedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleCosts>> {
  protected:
   void Idles(const Schedule& schedule, double least, double most) const {
@@ -267,8 +286,11 @@ TEST_P(PublishedForm, IdleTime) {
 TEST_P(PublishedForm, PeakActivations) {
   const auto [p, m, costs] = GetParam();
   for (int r = 0; r < p; ++r) {
-    const auto peak = [r](const Schedule& schedule) { return Validate(schedule).peak_activations[static_cast<size_t>(r)]; };
-    for (int v : {2, 3, 4}) EXPECT_EQ(peak(Interleaved(p, v, m)), std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1)) << v;
+    const auto peak = [r](const Schedule& schedule) {
+      return Validate(schedule).peak_activations[static_cast<size_t>(r)];
+    };
+    for (int v : {2, 3, 4})
+      EXPECT_EQ(peak(Interleaved(p, v, m)), std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1)) << v;
     EXPECT_EQ(peak(ZeroBubbleH1(p, m)), p);
     EXPECT_EQ(peak(ZeroBubbleV(p, m)), 2 * p);
     EXPECT_EQ(peak(DualPipeV(p, m)), 2 * p + 1);
@@ -279,7 +301,8 @@ std::vector<std::tuple<int, int, RoleCosts>> PublishedCases() {
   std::vector<std::tuple<int, int, RoleCosts>> cases;
   for (int p : {2, 4, 8})
     for (int m : {2 * p, 3 * p, 4 * p})
-      for (const RoleCosts& costs : {RoleCosts{1, 1, 1}, RoleCosts{1, 1.25, 0.75}, RoleCosts{1, 1.5, 0.5}}) cases.push_back({p, m, costs});
+      for (const RoleCosts& costs : {RoleCosts{1, 1, 1}, RoleCosts{1, 1.25, 0.75}, RoleCosts{1, 1.5, 0.5}})
+        cases.push_back({p, m, costs});
   return cases;
 }
 
@@ -412,8 +435,8 @@ TEST(Refuses, ADeadlockBetweenStages) {
 
 TEST(Refuses, ADeadlockOnlyByRendezvousOrder) {
   // Stage 0 sends F0, F1, F0.2; if stage 1 takes F0, F0.2, F1, as its jobs need them, F1 blocks the lane.
-  const Schedule schedule = ByHand(2, {0, 1, 0, 1},
-                                   {"F0.0 F1.0 F0.2 F1.2 BW0.2 BW0.0 BW1.2 BW1.0", "F0.1 F0.3 F1.1 F1.3 BW0.3 BW0.1 BW1.3 BW1.1"});
+  const Schedule schedule = ByHand(
+      2, {0, 1, 0, 1}, {"F0.0 F1.0 F0.2 F1.2 BW0.2 BW0.0 BW1.2 BW1.0", "F0.1 F0.3 F1.1 F1.3 BW0.3 BW0.1 BW1.3 BW1.1"});
   Receives receives = OrderReceives(schedule, NeighbourLinks(schedule));
   ASSERT_NO_THROW(Validate(schedule, {}, receives));
   ASSERT_EQ(receives[1][1].content, (JobPart{0, Role::kF, 1}));
@@ -439,8 +462,8 @@ TEST(OrderReceives, OneJobAheadOrEarlier) {
 }
 
 TEST(OrderReceives, InOrderStandBetweenTheStagesOwnSends) {
-  // Stage 0 receives a gradient after the forward job that ends before it is made, not under it. F1 is made when stage 1 ends F0: of
-  // two stages at one time the first comes first.
+  // Stage 0 receives a gradient after the forward job that ends before it is made, not under it. F1 is made when stage
+  // 1 ends F0: of two stages at one time the first comes first.
   const Schedule schedule = OneFOneB(2, 3);
   const Receives receives = OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder);
   std::vector<std::vector<size_t>> before_job(2);
@@ -455,7 +478,8 @@ TEST(OrderReceives, InOrderIsNeverTooLate) {
   for (const auto& [name, chunks] : kNamed)
     for (int m : {8, 13}) {
       const Schedule schedule = MakeSchedule(name, 4, chunks, m);
-      ASSERT_NO_THROW(Validate(schedule, {}, OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder))) << name;
+      ASSERT_NO_THROW(Validate(schedule, {}, OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder)))
+          << name;
     }
 }
 
@@ -467,9 +491,12 @@ TEST(OrderReceives, ASendersMessagesComeInItsOrder) {
       for (const Receive& receive : list) {
         const int from = schedule.stage_of_chunk[static_cast<size_t>(receive.content.chunk)];
         const auto& jobs = schedule.jobs[static_cast<size_t>(from)];
-        const auto made = static_cast<size_t>(std::find_if(jobs.begin(), jobs.end(), [&](const Job& job) {
-          return std::find(job.parts.begin(), job.parts.end(), receive.content) != job.parts.end();
-        }) - jobs.begin());
+        const auto made = static_cast<size_t>(std::find_if(jobs.begin(), jobs.end(),
+                                                           [&](const Job& job) {
+                                                             return std::find(job.parts.begin(), job.parts.end(),
+                                                                              receive.content) != job.parts.end();
+                                                           }) -
+                                              jobs.begin());
         EXPECT_GE(made, last[from]) << name;
         last[from] = made;
       }

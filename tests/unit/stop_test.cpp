@@ -30,7 +30,9 @@ TEST(TimeLimits, AreTimesAboveZero) {
 }
 
 TEST(TimeLimits, MarginFollowsTheLimit) {
-  const auto margin = [](const std::vector<std::string>& overrides) { return FindTimeLimit(SmallDeck(overrides), "", 0).end().margin_s; };
+  const auto margin = [](const std::vector<std::string>& overrides) {
+    return FindTimeLimit(SmallDeck(overrides), "", 0).end().margin_s;
+  };
   EXPECT_DOUBLE_EQ(margin({"run.time_limit=00:01:40"}), 15);
   EXPECT_DOUBLE_EQ(margin({"run.time_limit=00:10:00"}), 90);
   EXPECT_DOUBLE_EQ(margin({"run.time_limit=48:00:00"}), 90);
@@ -46,7 +48,8 @@ TEST(TimeLimits, TheEarlierEndCounts) {
   EXPECT_DOUBLE_EQ(FindTimeLimit(hour, "9000", 5000).end().at_s, 3600);
   EXPECT_DOUBLE_EQ(FindTimeLimit(SmallDeck(), "9000", 5000).end().at_s, 4000);
   EXPECT_EQ(FindTimeLimit(SmallDeck(), "9000", 5000).end().what, "the end of the Slurm job");
-  for (const char* wrong : {"soon", "9000x", "0", "-9000", "N/A"}) EXPECT_FALSE(FindTimeLimit(SmallDeck(), wrong, 5000).Set()) << wrong;
+  for (const char* wrong : {"soon", "9000x", "0", "-9000", "N/A"})
+    EXPECT_FALSE(FindTimeLimit(SmallDeck(), wrong, 5000).Set()) << wrong;
 }
 
 TEST(TimeLimits, AStepThatIsLongerThanWhatIsLeftNeverStarts) {
@@ -89,16 +92,22 @@ TEST(StopSignals, LeaveANote) {
                 _exit(StopSignal() == signal ? 42 : 2);
               }),
               42);
-  EXPECT_EQ(StopSignalName(SIGTERM) + StopSignalName(SIGINT) + StopSignalName(SIGUSR1) + StopSignalName(SIGUSR2), "SIGTERMSIGINTSIGUSR1SIGUSR2");
+  EXPECT_EQ(StopSignalName(SIGTERM) + StopSignalName(SIGINT) + StopSignalName(SIGUSR1) + StopSignalName(SIGUSR2),
+            "SIGTERMSIGINTSIGUSR1SIGUSR2");
 }
 
 TEST(StopSignals, M5M6AFileLimitAndALostReaderAreErrorsOfTheCall) {
   EXPECT_EQ(Child([] { CatchStopSignals(), raise(SIGPIPE), raise(SIGXFSZ), _exit(StopSignal() == 0 ? 42 : 1); }), 42);
-  EXPECT_EQ(Child([] { CatchStopSignals(), ReleaseStopSignals(), raise(SIGPIPE); }), -SIGPIPE) << "a command that prints into head";
+  EXPECT_EQ(Child([] { CatchStopSignals(), ReleaseStopSignals(), raise(SIGPIPE); }), -SIGPIPE)
+      << "a command that prints into head";
 }
 
 TEST(StopSignals, M6AHangupThatIsIgnoredStaysIgnored) {
-  EXPECT_EQ(Child([] { signal(SIGHUP, SIG_IGN), CatchStopSignals(), CatchStopSignals(), raise(SIGHUP), _exit(StopSignal() == 0 ? 42 : 1); }), 42);
+  EXPECT_EQ(Child([] {
+              signal(SIGHUP, SIG_IGN), CatchStopSignals(), CatchStopSignals(), raise(SIGHUP),
+                  _exit(StopSignal() == 0 ? 42 : 1);
+            }),
+            42);
   EXPECT_EQ(Child([] { CatchStopSignals(), raise(SIGHUP), _exit(StopSignal() == SIGHUP ? 42 : 1); }), 42);
 }
 

@@ -1,5 +1,6 @@
-// What every rank sends in a step, by group, op and role, against closed forms of the deck's numbers (Korthikanti et al. 2022 for tensor
-// parallelism, Rajbhandari et al. 2020 for sharded states): a redundant gather or reduction fails here.
+// What every rank sends in a step, by group, op and role, against closed forms of the deck's numbers (Korthikanti et
+// al. 2022 for tensor parallelism, Rajbhandari et al. 2020 for sharded states): a redundant gather or reduction fails
+// here.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -20,7 +21,8 @@ using Rows = std::map<Row, std::pair<int64_t, int64_t>>;        // messages, byt
 std::string Text(const Rows& rows) {
   std::string text;
   for (const auto& [row, total] : rows)
-    text += fmt::format("{} {} {}: {} messages, {} bytes\n", std::get<0>(row), std::get<1>(row), std::get<2>(row), total.first, total.second);
+    text += fmt::format("{} {} {}: {} messages, {} bytes\n", std::get<0>(row), std::get<1>(row), std::get<2>(row),
+                        total.first, total.second);
   return text;
 }
 
@@ -38,9 +40,15 @@ Rows Counted(const Compilation& c, const Coordinate& coordinate) {
 class ClosedForm {
  public:
   ClosedForm(const Compilation& c, const Coordinate& coordinate)
-      : d_(c.deck), mesh_(c.mesh), at_(coordinate), stage_(coordinate[0]), stages_(mesh_.Degree(Axis::kPp)), micro_(c.microbatches) {
+      : d_(c.deck),
+        mesh_(c.mesh),
+        at_(coordinate),
+        stage_(coordinate[0]),
+        stages_(mesh_.Degree(Axis::kPp)),
+        micro_(c.microbatches) {
     for (const Op& op : c.graph->ops)
-      if (op.role == Role::kF && !IsReshard(op.kind) && op.chunk >= 0 && c.StageOf(op.chunk) == stage_ && op.layer >= 1 && op.layer <= d_.model.layers)
+      if (op.role == Role::kF && !IsReshard(op.kind) && op.chunk >= 0 && c.StageOf(op.chunk) == stage_ &&
+          op.layer >= 1 && op.layer <= d_.model.layers)
         layers_.insert(op.layer);
     SetSizes();
   }
@@ -77,7 +85,8 @@ class ClosedForm {
     dim_ = m.dim;
     compute_ = d_.precision.compute == "bf16" ? 2 : 4;
     tokens_ = d_.batch.micro * m.seq_len / mesh_.Degree(Axis::kCp);
-    const AxisSet tensor = mesh_.Real(kTensorAxes), kv = mesh_.Real({Axis::kTp}), shared = mesh_.Real({Axis::kKvReplicate});
+    const AxisSet tensor = mesh_.Real(kTensorAxes), kv = mesh_.Real({Axis::kTp}),
+                  shared = mesh_.Real({Axis::kKvReplicate});
     const int64_t kv_rows = m.kv_heads * m.dim / m.heads / mesh_.GroupSize(kv);
     norm_ = {dim_, {}, d_.parallel.sequence_parallel ? tensor : AxisSet()};
     square_ = {dim_ * dim_ / tp_, tensor, {}};
@@ -134,9 +143,10 @@ class ClosedForm {
     Add(group, "all_reduce", role, messages, (elements - mine + (n - 1) * mine) * size);
   }
 
-  // Per layer and microbatch: forward 2 gathers and 2 scatters of the stream, backward 2 and 2, and 2 gathers of the saved inputs for the
-  // weights; embedding: a scatter and a gather; head: a gather, a scatter and a gather. Without sequence parallelism all-reduces take the
-  // place of scatters, and nothing is gathered. The loss: a maximum and two sums, or the gathered logits.
+  // Per layer and microbatch: forward 2 gathers and 2 scatters of the stream, backward 2 and 2, and 2 gathers of the
+  // saved inputs for the weights; embedding: a scatter and a gather; head: a gather, a scatter and a gather. Without
+  // sequence parallelism all-reduces take the place of scatters, and nothing is gathered. The loss: a maximum and two
+  // sums, or the gathered logits.
   void TensorParallel() {
     const auto layers = static_cast<int64_t>(layers_.size());
     const int64_t stream = tokens_ * dim_, first = First(), last = Last();
@@ -159,8 +169,9 @@ class ClosedForm {
     }
   }
 
-  // Keys and values of other cp ranks, per layer and microbatch: they hop around forward and backward, and their fp32 gradients after them;
-  // or are gathered both times, and the gradients scattered; or q, k, v, and o, turn from parts of sequences to parts of heads, and back.
+  // Keys and values of other cp ranks, per layer and microbatch: they hop around forward and backward, and their fp32
+  // gradients after them; or are gathered both times, and the gradients scattered; or q, k, v, and o, turn from parts
+  // of sequences to parts of heads, and back.
   void Context() {
     const int64_t cp = mesh_.Degree(Axis::kCp), times = micro_ * static_cast<int64_t>(layers_.size());
     const int64_t keys = tokens_ * 2 * grouped_.elements / dim_, queries = tokens_ * dim_ / tp_;
@@ -176,7 +187,8 @@ class ClosedForm {
     }
     if (way == "all_to_all")
       for (Role role : {Role::kF, Role::kB})
-        for (int64_t elements : {queries + keys, queries}) Add({Axis::kCp}, "all_to_all", role, times, elements / cp * (cp - 1) * compute_);
+        for (int64_t elements : {queries + keys, queries})
+          Add({Axis::kCp}, "all_to_all", role, times, elements / cp * (cp - 1) * compute_);
   }
 
   // Sharded parameters: gathered once a step, or once a microbatch in F and again in B; one message a layer.
@@ -188,18 +200,21 @@ class ClosedForm {
     Gather(kShards, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);
   }
 
-  // Gradients, in fp32, once a step: cut to the states' shards, then joined over what is left of the axes on which they are sums.
+  // Gradients, in fp32, once a step: cut to the states' shards, then joined over what is left of the axes on which they
+  // are sums.
   void Reductions(const Parameters& p) {
     Scatter(kShards, Role::kS, 1, Sum(p.tensors), 4);
     std::map<AxisSet, int64_t> left;
-    for (const Tensor& t : p.tensors) left[mesh_.Real(AxisSet{Axis::kDpReplicate} | t.partial)] += t.elements / mesh_.GroupSize(kShards);
+    for (const Tensor& t : p.tensors)
+      left[mesh_.Real(AxisSet{Axis::kDpReplicate} | t.partial)] += t.elements / mesh_.GroupSize(kShards);
     // Loss and count travel with the head's gradients where their groups are the same.
-    if (const auto same = left.find(mesh_.Real(kBatch)); Last() && p.head && same != left.end()) same->second += 2, loss_travels_ = true;
+    if (const auto same = left.find(mesh_.Real(kBatch)); Last() && p.head && same != left.end())
+      same->second += 2, loss_travels_ = true;
     for (const auto& [group, elements] : left) Reduce(group, Role::kS, 1, elements, 4);
   }
 
-  // One sum of squares for each parameter, over the axes that cut it; loss and count, over those that cut the batch. Then every stage tells
-  // the others.
+  // One sum of squares for each parameter, over the axes that cut it; loss and count, over those that cut the batch.
+  // Then every stage tells the others.
   void Scalars() {
     std::map<AxisSet, int64_t> scalars;
     int64_t here = 0;
@@ -216,7 +231,8 @@ class ClosedForm {
     Add({Axis::kPp}, "gather_stages", Role::kS, 1, here * 4 * (stages_ - 1));
   }
 
-  // The residual stream and its adjoint, as they lie, once a microbatch; a tied table's piece once a step, and its gradient back.
+  // The residual stream and its adjoint, as they lie, once a microbatch; a tied table's piece once a step, and its
+  // gradient back.
   void Stages() {
     const int64_t stream = tokens_ * dim_ / (d_.parallel.sequence_parallel ? tp_ : 1) * compute_;
     const int64_t piece = table_.elements / mesh_.GroupSize(kShards);
@@ -227,7 +243,8 @@ class ClosedForm {
     Add({Axis::kPp}, "send", Role::kS, Last(), piece * 4);
   }
 
-  static constexpr AxisSet kShards = {Axis::kDpShard, Axis::kCp}, kBatch = {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp};
+  static constexpr AxisSet kShards = {Axis::kDpShard, Axis::kCp},
+                           kBatch = {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp};
 
   const Deck& d_;
   const Mesh& mesh_;
@@ -274,10 +291,14 @@ const Case kCases[] = {
     {"dp_shard, cp", {1, 1, 2, 2, 1}, {"parallel.zero=2"}},
     {"pp, dp_shard, cp, tp", {2, 1, 2, 2, 2}, {"model.vocab=264", "precision.compute=bf16"}},
     {"shared kv heads, cp", {1, 1, 1, 2, 4}, {"model.ffn_dim=96", "model.vocab=264"}},
-    {"shared kv heads, cp, all_gather", {1, 2, 1, 2, 4}, {"model.ffn_dim=96", "model.vocab=264", "parallel.context=all_gather"}},
+    {"shared kv heads, cp, all_gather",
+     {1, 2, 1, 2, 4},
+     {"model.ffn_dim=96", "model.vocab=264", "parallel.context=all_gather"}},
     {"no sequence parallelism", {2, 1, 2, 1, 2}, {"parallel.sequence_parallel=false"}},
     {"no loss parallelism", {1, 1, 1, 1, 2}, {"parallel.loss_parallel=false"}},
-    {"neither", {2, 1, 1, 1, 2}, {"parallel.sequence_parallel=false", "parallel.loss_parallel=false", "precision.compute=bf16"}},
+    {"neither",
+     {2, 1, 1, 1, 2},
+     {"parallel.sequence_parallel=false", "parallel.loss_parallel=false", "precision.compute=bf16"}},
     {"tied, one stage", {1, 1, 2, 1, 2}, {"model.tie_embeddings=true"}},
     {"tied, pp", {2, 1, 1, 1, 1}, {"model.tie_embeddings=true", "precision.compute=bf16"}},
     {"tied, pp, dp_shard, tp", {4, 1, 2, 1, 2}, {"model.tie_embeddings=true", "precision.compute=bf16"}},

@@ -1,4 +1,5 @@
-// The watchdog's diagnosis on made-up heartbeats: a small simulation runs the programs of a world until nothing moves any more.
+// The watchdog's diagnosis on made-up heartbeats: a small simulation runs the programs of a world until nothing moves
+// any more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,7 +27,8 @@ using testing::HasSubstr;
 /// A world whose ranks move in step as long as they can. Every communication ends when all of its group have come.
 class Simulation {
  public:
-  explicit Simulation(const std::vector<std::string>& overrides, int ranks) : compilation_(Compile(SmallDeck(overrides), ranks, Purpose::kTrain)) {
+  explicit Simulation(const std::vector<std::string>& overrides, int ranks)
+      : compilation_(Compile(SmallDeck(overrides), ranks, Purpose::kTrain)) {
     for (int rank = 0; rank < ranks; ++rank) {
       programs_.push_back(MakeProgram(compilation_, compilation_.mesh.CoordinateOf(rank)));
       auto& lanes = lanes_.emplace_back();
@@ -42,13 +44,18 @@ class Simulation {
   }
 
   const Program& ProgramOf(int rank) const { return programs_[static_cast<size_t>(rank)]; }
-  const Op& OpAt(int rank, int i) const { return ProgramOf(rank).graph->ops[static_cast<size_t>(InstructionAt(rank, i).op)]; }
-  const Instruction& InstructionAt(int rank, int i) const { return ProgramOf(rank).instructions[static_cast<size_t>(i)]; }
+  const Op& OpAt(int rank, int i) const {
+    return ProgramOf(rank).graph->ops[static_cast<size_t>(InstructionAt(rank, i).op)];
+  }
+  const Instruction& InstructionAt(int rank, int i) const {
+    return ProgramOf(rank).instructions[static_cast<size_t>(i)];
+  }
   /// Communication instructions of a rank whose group is more than itself.
   std::vector<int> Communication(int rank) const {
     std::vector<int> list;
     for (size_t i = 0; i < ProgramOf(rank).instructions.size(); ++i)
-      if (ProgramOf(rank).instructions[i].lane != Lane::kCompute && GroupOf(rank, static_cast<int>(i)).size() > 1) list.push_back(static_cast<int>(i));
+      if (ProgramOf(rank).instructions[i].lane != Lane::kCompute && GroupOf(rank, static_cast<int>(i)).size() > 1)
+        list.push_back(static_cast<int>(i));
     return list;
   }
 
@@ -75,9 +82,9 @@ class Simulation {
   }
 
   std::vector<Standing> standings;
-  int skipper = -1, skipped = -1;           ///< rank and its instruction
-  int frozen = -1, frozen_at = -1;          ///< rank and the instruction that it never finishes
-  int cut = -1;                             ///< from this instruction on no message passes between hosts
+  int skipper = -1, skipped = -1;   ///< rank and its instruction
+  int frozen = -1, frozen_at = -1;  ///< rank and the instruction that it never finishes
+  int cut = -1;                     ///< from this instruction on no message passes between hosts
 
  private:
   Heartbeat& BeatOf(int rank) { return standings[static_cast<size_t>(rank)].heartbeat; }
@@ -88,7 +95,9 @@ class Simulation {
   }
   bool Ready(int rank, int i) {
     if (rank == frozen && (BeatOf(rank).step > 1 || i >= frozen_at)) return false;
-    return std::ranges::all_of(InstructionAt(rank, i).waits, [&](const Wait& w) { return BeatOf(rank).done[static_cast<size_t>(w.lane)] >= w.count; });
+    return std::ranges::all_of(InstructionAt(rank, i).waits, [&](const Wait& w) {
+      return BeatOf(rank).done[static_cast<size_t>(w.lane)] >= w.count;
+    });
   }
   void Finish(int rank, int i) { ++BeatOf(rank).done[static_cast<size_t>(InstructionAt(rank, i).lane)]; }
 
@@ -107,7 +116,8 @@ class Simulation {
   }
   bool Advance(int rank, int i) {
     if (!Ready(rank, i)) return false;
-    if (InstructionAt(rank, i).lane == Lane::kCompute || (rank == skipper && i == skipped && BeatOf(rank).step == 1)) return Finish(rank, i), true;
+    if (InstructionAt(rank, i).lane == Lane::kCompute || (rank == skipper && i == skipped && BeatOf(rank).step == 1))
+      return Finish(rank, i), true;
     std::vector<int> peers = GroupOf(rank, i), theirs;
     for (int peer : peers) {
       if (peer == rank) continue;
@@ -127,7 +137,8 @@ class Simulation {
     if (BeatOf(peer).step != BeatOf(rank).step) return -1;
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
       const int head = HeadOf(peer, lane);
-      if (head >= 0 && InstructionAt(peer, head).op == op && InstructionAt(peer, head).microbatch == InstructionAt(rank, i).microbatch)
+      if (head >= 0 && InstructionAt(peer, head).op == op &&
+          InstructionAt(peer, head).microbatch == InstructionAt(rank, i).microbatch)
         return !Ready(peer, head) || (peer == skipper && head == skipped && BeatOf(peer).step == 1) ? -1 : head;
     }
     return -1;
@@ -155,9 +166,11 @@ class Worlds : public testing::TestWithParam<Case> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Layouts, Worlds,
-                         testing::Values(Case{{"parallel.tp=2"}, 2}, Case{{"parallel.pp=2"}, 2}, Case{{"batch.global=6", "parallel.dp_shard=3"}, 3},
-                                         Case{{"parallel.cp=2"}, 2}, Case{{"parallel.pp=2", "parallel.tp=2"}, 4},
-                                         Case{{"parallel.pp=2", "parallel.dp_shard=2"}, 4}, Case{{"parallel.tp=2", "parallel.dp_replicate=2"}, 4}));
+                         testing::Values(Case{{"parallel.tp=2"}, 2}, Case{{"parallel.pp=2"}, 2},
+                                         Case{{"batch.global=6", "parallel.dp_shard=3"}, 3}, Case{{"parallel.cp=2"}, 2},
+                                         Case{{"parallel.pp=2", "parallel.tp=2"}, 4},
+                                         Case{{"parallel.pp=2", "parallel.dp_shard=2"}, 4},
+                                         Case{{"parallel.tp=2", "parallel.dp_replicate=2"}, 4}));
 
 TEST_P(Worlds, FinishTwoStepsWithoutFault) {
   Simulation world = Make();
@@ -166,7 +179,8 @@ TEST_P(Worlds, FinishTwoStepsWithoutFault) {
 }
 
 TEST_P(Worlds, AStoppedOrDeadProcessIsNamed) {
-  for (const auto& [state, fault] : {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone)})
+  for (const auto& [state, fault] :
+       {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone)})
     for (int rank = 0; rank < GetParam().ranks; ++rank) {
       Simulation world = Make();
       world.frozen = rank;
@@ -184,7 +198,8 @@ TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
   for (int rank = 0; rank < GetParam().ranks; ++rank) {
     Simulation world = Make();
     const auto& list = world.ProgramOf(rank).instructions;
-    const auto kernel = std::find_if(list.begin() + static_cast<ptrdiff_t>(list.size() / 2), list.end(), [](const Instruction& i) { return i.lane == Lane::kCompute; });
+    const auto kernel = std::find_if(list.begin() + static_cast<ptrdiff_t>(list.size() / 2), list.end(),
+                                     [](const Instruction& i) { return i.lane == Lane::kCompute; });
     world.frozen = rank;
     world.frozen_at = static_cast<int>(kernel - list.begin());
     world.Run();
@@ -196,7 +211,8 @@ TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
   }
 }
 
-/// Any collective of the step, the first, the last and some between: others wait in it, and the rank that left it out is named.
+/// Any collective of the step, the first, the last and some between: others wait in it, and the rank that left it out
+/// is named.
 TEST_P(Worlds, ASkippedInstructionIsNamed) {
   int tried = 0;
   for (int rank = 0; rank < GetParam().ranks; ++rank) {
@@ -204,7 +220,8 @@ TEST_P(Worlds, ASkippedInstructionIsNamed) {
     // Without a message to wait for, nobody hangs.
     const Simulation names = Make();
     std::erase_if(all, [&](int i) { return names.OpAt(rank, i).kind == "recv"; });
-    for (size_t k = 0; k < all.size(); k += k + 1 < all.size() && k + 1 + all.size() / 7 >= all.size() ? all.size() - 1 - k : 1 + all.size() / 7) {
+    for (size_t k = 0; k < all.size();
+         k += k + 1 < all.size() && k + 1 + all.size() / 7 >= all.size() ? all.size() - 1 - k : 1 + all.size() / 7) {
       Simulation world = Make();
       world.skipper = rank;
       world.skipped = all[k];
@@ -391,7 +408,8 @@ void LiveBesideADyingRank(const std::string& folder) {
 }
 
 TEST_F(HeartbeatFiles, ADeadRankOfTheHostEndsTheOthers) {
-  EXPECT_EXIT(LiveBesideADyingRank(folder_), testing::ExitedWithCode(1), "rank 2 is gone: its process \\([0-9]+ on .*\\) has ended");
+  EXPECT_EXIT(LiveBesideADyingRank(folder_), testing::ExitedWithCode(1),
+              "rank 2 is gone: its process \\([0-9]+ on .*\\) has ended");
   EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value()) << "who ends in order is not taken for dead";
 }
 

@@ -57,10 +57,10 @@ struct SaveResult {
 /// touching half-written files at exit. Done by the first save if it was not called.
 void InitializeStorage();
 
-/// Saves as `checkpoints_dir`/step-NNNNNNNN and keeps the newest `keep` (>= 1) of this one and those that it came from. Collective: every rank
-/// passes all `tensors` of all stages in the same order, and its own pieces, which lie on the host. Each element is written once. Throws the
-/// same UserError (kFault) on every rank if any rank fails; then nothing was committed and older checkpoints are
-/// untouched.
+/// Saves as `checkpoints_dir`/step-NNNNNNNN and keeps the newest `keep` (>= 1) of this one and those that it came from.
+/// Collective: every rank passes all `tensors` of all stages in the same order, and its own pieces, which lie on the
+/// host. Each element is written once. Throws the same UserError (kFault) on every rank if any rank fails; then nothing
+/// was committed and older checkpoints are untouched.
 SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
                 const std::vector<LocalTensor>& local, const Mesh& mesh, World& world, int64_t keep);
 
@@ -73,10 +73,10 @@ class RefusedForGood : public AgreedError {
   using AgreedError::AgreedError;
 };
 
-/// Fills every rank's pieces, wherever they lie, from a checkpoint saved in any layout. Collective, as Save. Reads by MANIFEST alone, never
-/// through HDF5; the ranks together check every byte of every file; needs 4 MiB beside the pieces (12 on a device). Throws the same
-/// UserError (kData) on every rank, listing what is missing, extra or damaged (tensor and file);
-/// RefusedForGood if names or shapes are not the deck's (both values).
+/// Fills every rank's pieces, wherever they lie, from a checkpoint saved in any layout. Collective, as Save. Reads by
+/// MANIFEST alone, never through HDF5; the ranks together check every byte of every file; needs 4 MiB beside the pieces
+/// (12 on a device). Throws the same UserError (kData) on every rank, listing what is missing, extra or damaged (tensor
+/// and file); RefusedForGood if names or shapes are not the deck's (both values).
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage = Coverage::kAll);
 
@@ -90,9 +90,9 @@ void SettleCheckpoints(const std::string& checkpoints_dir);
 /// "step-00001200".
 std::string StepName(int64_t step);
 
-/// Committed checkpoints, best first, as paths: the latest, then those that it came from, newest first; never one of another
-/// branch. The latest is what `latest` names; without a usable one, the last of the only branch there is. Throws UserError (kData) if
-/// there are several then.
+/// Committed checkpoints, best first, as paths: the latest, then those that it came from, newest first; never one of
+/// another branch. The latest is what `latest` names; without a usable one, the last of the only branch there is.
+/// Throws UserError (kData) if there are several then.
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir);
 
 /// The checkpoint `id` of the directory and those that it came from, newest first, as paths; none if it is not there.

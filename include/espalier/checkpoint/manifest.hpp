@@ -12,7 +12,8 @@
 
 namespace espalier {
 
-/// What the saved weights do: the loss of one fixed microbatch, computed when they were saved. A load computes it again.
+/// What the saved weights do: the loss of one fixed microbatch, computed when they were saved. A load computes it
+/// again.
 struct Proof {
   float loss = 0;           ///< finite
   std::string compute;      ///< precision.compute: "fp32" or "bf16"
@@ -36,14 +37,14 @@ struct Lineage {
 
 /// What a checkpoint says of the run beside its tensors.
 struct Metadata {
-  int64_t step = 0;            ///< steps done
-  int64_t samples = 0;         ///< samples consumed: where the data go on, whatever the layout
-  std::string version;         ///< of the program that wrote it
-  std::string git_hash;        ///< of the program that wrote it
-  std::vector<double> losses;  ///< of the last steps, oldest first; for people and checks
-  std::string deck;            ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
-  std::optional<Proof> proof = {};  ///< none in checkpoints of version 0.1
-  std::optional<DataSeen> data = {};  ///< none in checkpoints before 0.3.1
+  int64_t step = 0;                     ///< steps done
+  int64_t samples = 0;                  ///< samples consumed: where the data go on, whatever the layout
+  std::string version;                  ///< of the program that wrote it
+  std::string git_hash;                 ///< of the program that wrote it
+  std::vector<double> losses;           ///< of the last steps, oldest first; for people and checks
+  std::string deck;                     ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
+  std::optional<Proof> proof = {};      ///< none in checkpoints of version 0.1
+  std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
 };
 
@@ -96,7 +97,8 @@ struct ManifestHead {
   std::optional<Lineage> lineage;
 };
 
-/// Reads the first lines alone, from at least kMostHeadBytes of the text or all of it, without its checksum. Throws as ParseManifest.
+/// Reads the first lines alone, from at least kMostHeadBytes of the text or all of it, without its checksum. Throws as
+/// ParseManifest.
 ManifestHead ParseManifestHead(std::string_view text, std::string_view where);
 inline constexpr int64_t kMostHeadBytes = 256;
 

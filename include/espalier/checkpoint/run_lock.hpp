@@ -18,8 +18,8 @@ class RunLock {
   RunLock& operator=(RunLock&& other) noexcept;
 
   /// What the holder before left if it did not end by itself ("host a, process 12, since ..."); else empty.
-  /// Why the directory is no longer this run's: the file was removed and another run has made a new one; empty if it is. A
-  /// file that was only removed is made again.
+  /// Why the directory is no longer this run's: the file was removed and another run has made a new one; empty if it
+  /// is. A file that was only removed is made again.
   std::string WhyLost();
 
   const std::string& left_by() const { return left_by_; }

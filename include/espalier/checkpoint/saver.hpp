@@ -35,11 +35,11 @@ class Saver {
   };
 
   /// Collective. `writers` is a world of its own for the writer threads, over the same ranks; without it saves are
-  /// synchronous. So they are, on every rank, if one has no room for its staging buffer; the buffer is touched here. What lies on a
-  /// device is staged in any case: UserError (kDoesNotFit) if there is no room then.
-  /// `tensors`, `mesh` and the memory of `local` must outlive it.
-  Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
-        World& world, std::unique_ptr<World> writers);
+  /// synchronous. So they are, on every rank, if one has no room for its staging buffer; the buffer is touched here.
+  /// What lies on a device is staged in any case: UserError (kDoesNotFit) if there is no room then. `tensors`, `mesh`
+  /// and the memory of `local` must outlive it.
+  Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+        const Mesh& mesh, World& world, std::unique_ptr<World> writers);
   /// Waits for the save in flight.
   ~Saver();
 
@@ -48,15 +48,15 @@ class Saver {
   const std::string& refusal() const { return refusal_; }
   int64_t staging_bytes() const { return staging_ == nullptr ? 0 : staging_->bytes(); }
 
-  /// The checkpoint that the state was loaded from, and the one that the run was told to start from; empty: none. The next save
-  /// names both, and what comes after it names it.
+  /// The checkpoint that the state was loaded from, and the one that the run was told to start from; empty: none. The
+  /// next save names both, and what comes after it names it.
   void Follow(Lineage lineage) { lineage_ = std::move(lineage); }
   /// Id of the checkpoint that was followed or committed last.
   const std::string& parent() const { return lineage_.parent; }
 
   /// Saves the state as it is now; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the save before
-  /// it, copies, and returns while the copy is written; afterwards the state may change. Never throws what failed in the
-  /// save: that is its outcome if the ranks have agreed on it; else it ends the job.
+  /// it, copies, and returns while the copy is written; afterwards the state may change. Never throws what failed in
+  /// the save: that is its outcome if the ranks have agreed on it; else it ends the job.
   void Save(Metadata metadata, int64_t keep = 0);
   /// A save of this rank is not yet finished.
   bool Busy() const { return busy_; }
@@ -98,9 +98,9 @@ class Saver {
   std::string refusal_;
 
   std::atomic<bool> busy_ = false;
-  double blocked_ms_ = 0;        ///< of the save in flight
-  SaveOutcome in_flight_;        ///< the writer's while busy_
-  bool unread_ = false;          ///< in_flight_ has not been taken by Ended
+  double blocked_ms_ = 0;  ///< of the save in flight
+  SaveOutcome in_flight_;  ///< the writer's while busy_
+  bool unread_ = false;    ///< in_flight_ has not been taken by Ended
   std::vector<SaveOutcome> ended_;
   std::thread writer_;
 };

@@ -45,8 +45,8 @@ struct CommInstruction {
   std::byte* workspace = nullptr;
   std::string label;  ///< names it in messages: "instruction 12 (all_reduce, role S, layer 3)"
   int index = -1;     ///< in the program
-  /// Called by the thread that communicates, if set: when the instruction's turn has come, before anything of it is read; and when all of
-  /// it is written, before its lane is raised. What they throw fails the step.
+  /// Called by the thread that communicates, if set: when the instruction's turn has come, before anything of it is
+  /// read; and when all of it is written, before its lane is raised. What they throw fails the step.
   std::function<void()> before = {}, after = {};
 };
 

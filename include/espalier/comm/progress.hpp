@@ -1,4 +1,5 @@
-// How far a rank has come, in words that other threads and, through a mapped file, other processes may read at any time.
+// How far a rank has come, in words that other threads and, through a mapped file, other processes may read at any
+// time.
 #pragma once
 
 #include <array>
@@ -9,7 +10,8 @@
 
 namespace espalier {
 
-/// Finished instructions by lane in the step under way; what LaneCounts says of it. Relaxed: each number is true by itself.
+/// Finished instructions by lane in the step under way; what LaneCounts says of it. Relaxed: each number is true by
+/// itself.
 struct Progress {
   std::atomic<int32_t> runs{0};  ///< steps begun
   std::array<std::atomic<int32_t>, kLaneCount> done{};

@@ -14,13 +14,13 @@ class StreamCommunication {
  public:
   virtual ~StreamCommunication() = default;
 
-  /// As Communication::Prepare; `instructions` in program order, their memory the device's. Outside a step, and collective: all ranks
-  /// prepare the same programs, one after the other.
+  /// As Communication::Prepare; `instructions` in program order, their memory the device's. Outside a step, and
+  /// collective: all ranks prepare the same programs, one after the other.
   virtual std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                                 std::vector<CommInstruction> instructions) = 0;
 
-  /// Issues the k-th of the prepared instructions on `stream` (a cudaStream_t, that of its lane) and returns at once. Throws
-  /// std::runtime_error with the instruction's label.
+  /// Issues the k-th of the prepared instructions on `stream` (a cudaStream_t, that of its lane) and returns at once.
+  /// Throws std::runtime_error with the instruction's label.
   virtual void Issue(PreparedComm& prepared, size_t k, void* stream) = 0;
 
   /// Throws what was reported of operations under way.
@@ -31,9 +31,10 @@ class StreamCommunication {
 };
 
 /// Makes the communicators of `channels` on this thread's device: collective, with the same list on all ranks
-/// (AgreeOnChannels). With `force_one_rank_groups` each is this rank alone, and every message goes to itself: so that all
-/// calls run on one device; values are then not those of the program. In the module for GPUs only.
-std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
+/// (AgreeOnChannels). With `force_one_rank_groups` each is this rank alone, and every message goes to itself: so that
+/// all calls run on one device; values are then not those of the program. In the module for GPUs only.
+std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh,
+                                                           const std::vector<Channel>& channels,
                                                            bool force_one_rank_groups);
 
 }  // namespace espalier

@@ -21,10 +21,10 @@ struct Deck {
     bool deterministic;
     std::string product_plans;  ///< empty: none
     std::string time_limit;
-    double stop_margin_s;  ///< < 0: the smaller of 90 s and 15 % of the limit
-    double watchdog_s;     ///< 0: off
+    double stop_margin_s;    ///< < 0: the smaller of 90 s and 15 % of the limit
+    double watchdog_s;       ///< 0: off
     double watchdog_slow_s;  ///< 0: by the size of the state
-    double peak_tflops;  ///< of one rank's device; 0: known by its name, or measured
+    double peak_tflops;      ///< of one rank's device; 0: known by its name, or measured
   } run;
   struct Model {
     std::string family;

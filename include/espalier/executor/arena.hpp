@@ -19,8 +19,8 @@ class Arena {
   /// CHECKs that [offset, offset + bytes) is inside.
   std::byte* At(int64_t offset, int64_t bytes) const;
 
-  /// Copies from this memory to the host's and back; outside a step. Only through them may the host look at an arena, unless
-  /// it made a HostArena itself. The regions lie inside, and the copy is done on return.
+  /// Copies from this memory to the host's and back; outside a step. Only through them may the host look at an arena,
+  /// unless it made a HostArena itself. The regions lie inside, and the copy is done on return.
   virtual void Read(const void* from, void* to, int64_t bytes) const = 0;
   virtual void Write(void* to, const void* from, int64_t bytes) = 0;
 

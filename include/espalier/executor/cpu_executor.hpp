@@ -1,5 +1,5 @@
-// A program on the processor: compute instructions run in the calling thread, one after the other; communication instructions are
-// handed over at the start of the step and run beside them; waits order the two.
+// A program on the processor: compute instructions run in the calling thread, one after the other; communication
+// instructions are handed over at the start of the step and run beside them; waits order the two.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,8 @@ namespace espalier {
 class CpuExecutor final : public Executor {
  public:
   /// `communication` may be null if nothing communicates. All of them must outlive it; `arena` is the host's.
-  CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication, KernelFinder find_kernel,
-              Abort abort = {});
+  CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
+              KernelFinder find_kernel, Abort abort = {});
 
   /// Runs the whole step.
   void Begin() override;

@@ -1,5 +1,5 @@
-// The module for GPUs, as the rest of the program sees it: a shared library with one entry, loaded only where it is wanted. No header
-// of CUDA or NCCL is needed here.
+// The module for GPUs, as the rest of the program sees it: a shared library with one entry, loaded only where it is
+// wanted. No header of CUDA or NCCL is needed here.
 #pragma once
 
 #include <functional>
@@ -42,19 +42,22 @@ class CudaModule {
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
   virtual std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) = 0;
-  /// Times products on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of them one by one.
-  virtual ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) = 0;
+  /// Times products on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of
+  /// them one by one.
+  virtual ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
+                                       const std::function<void(const ProductPlan&)>& measured) = 0;
 };
 
-/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so that all of NCCL's
-/// calls run where ranks share a GPU. Values are then not those of the program.
+/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so
+/// that all of NCCL's calls run where ranks share a GPU. Values are then not those of the program.
 bool NcclToItself();
 
-/// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module is named.
+/// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module
+/// is named.
 bool MayHaveGpus();
 
-/// Loads `espalier_cuda.so` from the folder of this executable or ../lib beside it, or the file that the environment variable
-/// ESPALIER_CUDA_MODULE names. It stays loaded. Throws UserError (kFault) saying what is missing.
+/// Loads `espalier_cuda.so` from the folder of this executable or ../lib beside it, or the file that the environment
+/// variable ESPALIER_CUDA_MODULE names. It stays loaded. Throws UserError (kFault) saying what is missing.
 CudaModule& LoadCudaModule();
 
 }  // namespace espalier

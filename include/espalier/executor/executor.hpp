@@ -1,5 +1,5 @@
-// Runs any program; decides nothing. What all devices share: tensors and kernels resolved in an arena, values by name, the
-// instruction under way. How instructions are issued is the device's: CpuExecutor here, the cuda one in its module.
+// Runs any program; decides nothing. What all devices share: tensors and kernels resolved in an arena, values by name,
+// the instruction under way. How instructions are issued is the device's: CpuExecutor here, the cuda one in its module.
 #pragma once
 
 #include <atomic>
@@ -48,8 +48,8 @@ class Executor {
   /// Brings that up to date where the device alone knows how far it is; any thread may ask, at any time.
   virtual void ShowProgress() {}
 
-  /// Sets an input for the next Begin(), on a stage that has it: `bytes` must be those of this rank's piece. Programs share the
-  /// memory above the states, so every step needs all inputs again. A step under way is not disturbed.
+  /// Sets an input for the next Begin(), on a stage that has it: `bytes` must be those of this rank's piece. Programs
+  /// share the memory above the states, so every step needs all inputs again. A step under way is not disturbed.
   void SetInput(std::string_view name, int microbatch, const void* data, int64_t bytes);
   /// As SetInput, of an fp32 scalar such as a learning rate.
   void SetScalar(std::string_view name, float value, int microbatch = -1);
@@ -67,15 +67,15 @@ class Executor {
 
   /// The step that is begun next keeps a clock on every instruction; a device that replays steps issues this one.
   virtual void TimeNextStep() = 0;
-  /// Of the step that was timed, once it was awaited, by index in Program::instructions: milliseconds from when what the instruction waits
-  /// for is there until it is finished. A message's hold the wait for its peer.
+  /// Of the step that was timed, once it was awaited, by index in Program::instructions: milliseconds from when what
+  /// the instruction waits for is there until it is finished. A message's hold the wait for its peer.
   const std::vector<double>& instruction_ms() const { return instruction_ms_; }
 
   /// An fp32 scalar. A result (loss, norm) is that of the step last awaited; for any other no step may be under way.
   virtual float GetScalar(std::string_view name, int microbatch = -1) const;
 
-  /// A state, accumulator, input or result of this rank; CHECKs that it lives here. Its memory is the arena's: to be looked at
-  /// through Arena::Read while no step is under way.
+  /// A state, accumulator, input or result of this rank; CHECKs that it lives here. Its memory is the arena's: to be
+  /// looked at through Arena::Read while no step is under way.
   Tensor At(std::string_view name, int microbatch = -1) const;
   /// All of a kind, in the order of the program.
   std::vector<NamedTensor> All(ValueKind kind) const;
@@ -98,8 +98,8 @@ class Executor {
     int64_t end;              ///< of its highest buffer
   };
 
-  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that all
-  /// buffers are inside the arena and that the lanes' waits can all be met. `program` and `arena` must outlive it.
+  /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that
+  /// all buffers are inside the arena and that the lanes' waits can all be met. `program` and `arena` must outlive it.
   Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel, Abort abort);
 
   /// An input arrives from outside, for the next step.
@@ -122,7 +122,8 @@ class Executor {
   std::vector<Call> calls_;                 ///< of the compute lane, in program order
   std::vector<CommInstruction> exchanges_;  ///< of all other lanes, in program order
   std::vector<Wait> ends_;                  ///< every communication lane's last instruction
-  int64_t persistent_end_ = 0;  ///< of the highest buffer that no call names: persistent ones and those of communication
+  int64_t persistent_end_ =
+      0;  ///< of the highest buffer that no call names: persistent ones and those of communication
   LaneCounts lanes_;
   std::atomic<int> current_{-1};
   std::vector<double> instruction_ms_;  ///< empty: no step was timed

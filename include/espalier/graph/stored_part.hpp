@@ -1,5 +1,5 @@
-// Tensors that the graph knows apart and checkpoints know as one: GPT-2's q, k and v, which Hugging Face stores side by side in
-// c_attn. tp shards each by its heads; names, shapes and initial bits of what is stored do not depend on that.
+// Tensors that the graph knows apart and checkpoints know as one: GPT-2's q, k and v, which Hugging Face stores side by
+// side in c_attn. tp shards each by its heads; names, shapes and initial bits of what is stored do not depend on that.
 #pragma once
 
 #include <string>

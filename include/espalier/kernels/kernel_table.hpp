@@ -6,7 +6,8 @@
 //   embedding             ids i32[b,s], table T[v,d] -> T[b,s,d]; 0 for ids outside the table's rows
 //   embedding_grad +      ids, dy T[b,s,d] -> f32[v,d]
 //   rms_norm {eps}        x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
-//                         x, w, addend T[b,s,d] -> y, rstd, sum T[b,s,d]: of the sum x + addend, which may lie on either
+//                         x, w, addend T[b,s,d] -> y, rstd, sum T[b,s,d]: of the sum x + addend, which may lie on
+//                         either
 //   rms_norm_grad         x, w, rstd, dy -> dx
 //                         x, w, rstd, dy, addend -> dx + addend, which may lie on the addend
 //   rms_norm_weight_grad + x, rstd, dy -> dw f32[d]
@@ -25,7 +26,8 @@
 //   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
-//             {cp, length, hop} rows lie in zigzag order, k and v come from `hop` members away; o and gradients may be f32
+//             {cp, length, hop} rows lie in zigzag order, k and v come from `hop` members away; o and gradients may be
+//             f32
 //   attention_grad {same} q, k, v, o, lse, do -> dq, dk, dv
 //   attention_merge =     oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]
 //   add =                 two or more of one type and shape -> their sum, in order
@@ -38,10 +40,12 @@
 //   cast                  f32 or bf16 -> f32 or bf16
 //   accumulate +          f32[...] -> f32[...]
 //   sum_squares           f32[...] -> f32[]
-//   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[]; clip_norm 0: no clipping;
-//                         first: which of the squares is the first not to be finite, from 0; -1: none
-//   adamw {beta1, beta2, eps, weight_decay, decaying} lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor
-//                         -> master, exp_avg, exp_avg_sq of each, on these inputs; the first `decaying` decay; apply 0: nothing is written
+//   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[];
+//                         clip_norm 0: no clipping; first: which of the squares is the first not to be finite, from 0; -1: none
+//   adamw {beta1, beta2, eps, weight_decay, decaying} lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq,
+//                         g f32[...] of each tensor
+//                         -> master, exp_avg, exp_avg_sq of each, on these inputs; the first `decaying` decay; apply 0:
+//                         nothing is written
 //   slice                 x -> the box that the output's start and extents name
 //   pad {max}             x -> a larger box with x in its place, else 0, or with `max` the lowest value there is
 #pragma once
@@ -63,11 +67,13 @@ struct Tensor {
   Shape start;  ///< global index of the first element, per dim
 
   template <typename T>
-  T* As() const { return static_cast<T*>(data); }
+  T* As() const {
+    return static_cast<T*>(data);
+  }
 };
 
-/// One kernel call. `accumulate`: add to the fp32 outputs instead of overwriting them (ops that declare it). `stream`: the
-/// cudaStream_t on which a cuda kernel is issued; it returns at once, and all pointers are the device's.
+/// One kernel call. `accumulate`: add to the fp32 outputs instead of overwriting them (ops that declare it). `stream`:
+/// the cudaStream_t on which a cuda kernel is issued; it returns at once, and all pointers are the device's.
 struct KernelCall {
   std::span<const Tensor> inputs;
   std::span<const Tensor> outputs;

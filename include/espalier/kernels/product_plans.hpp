@@ -1,5 +1,5 @@
-// The file of measured products: which algorithm of the library is quickest for each, on one kind of GPU. `espalier calibrate`
-// writes it, run.product_plans names it; a run itself times nothing.
+// The file of measured products: which algorithm of the library is quickest for each, on one kind of GPU. `espalier
+// calibrate` writes it, run.product_plans names it; a run itself times nothing.
 #pragma once
 
 #include <span>
@@ -35,7 +35,8 @@ std::string ToText(const ProductPlans& plans);
 ProductPlans ParseProductPlans(std::string_view text, const std::string& source);
 ProductPlans ReadProductPlans(const std::string& path);
 
-/// Throws UserError (kData) with both values if the file was made on another GPU or with another library: its algorithms may not run there.
+/// Throws UserError (kData) with both values if the file was made on another GPU or with another library: its
+/// algorithms may not run there.
 void CheckMadeFor(const ProductPlans& plans, std::string_view gpu, std::string_view library, const std::string& source);
 
 /// A product that programs ask for, and what its kernel may use beside its operands.

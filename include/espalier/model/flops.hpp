@@ -1,4 +1,5 @@
-// Floating-point operations of a model, by formula: for the balance of stages, the model-flops utilisation (MFU) and `plan`.
+// Floating-point operations of a model, by formula: for the balance of stages, the model-flops utilisation (MFU) and
+// `plan`.
 #pragma once
 
 #include "espalier/deck/deck.hpp"

@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-/// What the graph is built for. Evaluation, proof and sampling are the forward half of training; a proof is the evaluation of
-/// one microbatch, sampling ends at the logits.
+/// What the graph is built for. Evaluation, proof and sampling are the forward half of training; a proof is the
+/// evaluation of one microbatch, sampling ends at the logits.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample };
 
 /// Where the layers go: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
@@ -31,10 +31,11 @@ struct ParameterInit {
 };
 
 struct Model {
-  Graph graph;                         ///< forward; states "parameters/<name>" in model order
-  std::vector<std::string> parameters; ///< Hugging Face's names, in model order; a part's with its own word: "...weight[q]"
-  std::vector<ParameterInit> inits;    ///< by parameter
-  std::vector<StoredPart> stored;      ///< by parameter: what checkpoints and initial weights know it as
+  Graph graph;  ///< forward; states "parameters/<name>" in model order
+  std::vector<std::string>
+      parameters;  ///< Hugging Face's names, in model order; a part's with its own word: "...weight[q]"
+  std::vector<ParameterInit> inits;  ///< by parameter
+  std::vector<StoredPart> stored;    ///< by parameter: what checkpoints and initial weights know it as
 };
 
 /// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together).

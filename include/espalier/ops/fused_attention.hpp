@@ -21,18 +21,18 @@ struct AttentionInBlocks {
   Dtype inputs, results;
 
   AttentionSizes SizesOf(const AttentionBlock& block) const;
-  /// One block is all there is, and cuDNN writes the results themselves. Else each block's are parts, rounded to bf16, which are joined in
-  /// fp32, in the order of blocks.
+  /// One block is all there is, and cuDNN writes the results themselves. Else each block's are parts, rounded to bf16,
+  /// which are joined in fp32, in the order of blocks.
   bool IsOneCall() const;
 };
 
-/// True if cuDNN has a kernel on a GPU of compute capability `major`.x: scores in blocks, bf16, heads of a multiple of 8 elements up to
-/// 128, on Hopper and later 256. The plan asks with the latest.
+/// True if cuDNN has a kernel on a GPU of compute capability `major`.x: scores in blocks, bf16, heads of a multiple of
+/// 8 elements up to 128, on Hopper and later 256. The plan asks with the latest.
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major = 9);
 
-/// How a backward call of cuDNN is cut: its deterministic one stores all scores of what it is given in bf16 (on Hopper below 9.25 it knows
-/// no other), so it is given `batch` sequences and `kv_heads` heads of keys, with the heads of queries that see them, at a time. Both
-/// divide what there is. All heads, if more than one sequence.
+/// How a backward call of cuDNN is cut: its deterministic one stores all scores of what it is given in bf16 (on Hopper
+/// below 9.25 it knows no other), so it is given `batch` sequences and `kv_heads` heads of keys, with the heads of
+/// queries that see them, at a time. Both divide what there is. All heads, if more than one sequence.
 struct AttentionPart {
   int64_t batch, kv_heads;
 };
@@ -45,7 +45,8 @@ inline constexpr int64_t kMostScoreBytes = int64_t{256} << 20;
 int64_t FusedAttentionBytes(const AttentionSizes& extents);
 int64_t FusedAttentionGradBytes(const AttentionSizes& extents);
 
-/// Where the parts of a call lie in its workspace, as bytes that each begin on a multiple of kScratchAlignment; all 0 if it is one call.
+/// Where the parts of a call lie in its workspace, as bytes that each begin on a multiple of kScratchAlignment; all 0
+/// if it is one call.
 inline constexpr int64_t kScratchAlignment = 256;
 struct ForwardScratch {
   int64_t o, lse;  ///< of one block

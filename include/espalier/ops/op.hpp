@@ -17,8 +17,8 @@ namespace espalier {
 struct Letters {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
-  std::string shardable;          ///< letters that may be sharded at all
-  Reduce join = Reduce::kSum;     ///< how contracted pieces are joined
+  std::string shardable;       ///< letters that may be sharded at all
+  Reduce join = Reduce::kSum;  ///< how contracted pieces are joined
 };
 
 /// An op with the types of its inputs.
@@ -75,19 +75,20 @@ struct OpDefinition {
   void (*gradient)(GradientBuilder&) = nullptr;
   /// Floating-point operations on one rank; nullptr: bound by memory alone.
   double (*flops)(const LocalOp&) = nullptr;
-  /// Bytes that its cuda kernel may use beside inputs and outputs; nullptr: none. (Scratch of cpu kernels lies in the cores' caches,
-  /// outside the arena.)
+  /// Bytes that its cuda kernel may use beside inputs and outputs; nullptr: none. (Scratch of cpu kernels lies in the
+  /// cores' caches, outside the arena.)
   int64_t (*cuda_workspace)(const LocalOp&) = nullptr;
   /// Outputs that may take an input's memory, best first; passed over where an op has not both.
   std::vector<InPlace> in_place = {};
   /// Addition (and passing on): linear in all inputs together, so all may be partial at once and the results are.
   bool jointly_linear = false;
-  /// The first so many inputs: linear in each of them alone, so that one that is a partial sum on kv_replicate makes the outputs so.
+  /// The first so many inputs: linear in each of them alone, so that one that is a partial sum on kv_replicate makes
+  /// the outputs so.
   int linear_inputs = 0;
   /// Adds to its outputs, which are accumulators.
   bool accumulates = false;
-  /// One op over any number of tensors: behind the inputs that all share, so many inputs and outputs of each. Letters and types are
-  /// those of one tensor, with what is shared. 0 inputs: the op is no such op.
+  /// One op over any number of tensors: behind the inputs that all share, so many inputs and outputs of each. Letters
+  /// and types are those of one tensor, with what is shared. 0 inputs: the op is no such op.
   struct PerTensor {
     size_t shared = 0, inputs = 0, outputs = 0;
   } per_tensor = {};
@@ -104,8 +105,9 @@ std::string LettersOfRank(size_t rank);
 /// The axes of a letter, given those of small letters: a capital one leaves out kv_replicate.
 std::vector<Axis> AxesOfLetter(const std::map<char, std::vector<Axis>>& axes, char letter);
 
-/// Types of an op's outputs: shapes from its definition, placements from the letters of its inputs. `free` gives the axes
-/// of letters that only outputs have. CHECKs that inputs agree on every letter and that only shardable ones are sharded.
+/// Types of an op's outputs: shapes from its definition, placements from the letters of its inputs. `free` gives the
+/// axes of letters that only outputs have. CHECKs that inputs agree on every letter and that only shardable ones are
+/// sharded.
 std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vector<Placements>& free = {});
 
 /// True for `reshard` and what it lowers to: ops whose output placements are stated.

@@ -23,12 +23,12 @@ struct PassContext {
 /// "gradients/<parameter>" (further uses of a tied weight "gradients/<parameter>.2", ...).
 void Differentiate(Graph& graph);
 
-/// Turns weight gradients, loss and count into accumulators over the microbatches of a step (parallel.reduce says whether gradients are
-/// joined over ranks before or after).
+/// Turns weight gradients, loss and count into accumulators over the microbatches of a step (parallel.reduce says
+/// whether gradients are joined over ranks before or after).
 void MergeGradients(Graph& graph, const Deck& deck);
 
-/// Adds norm, clipping and AdamW (roles S and U) with their states; results "mean_loss", "norm". For evaluation only the
-/// mean loss.
+/// Adds norm, clipping and AdamW (roles S and U) with their states; results "mean_loss", "norm". For evaluation only
+/// the mean loss.
 void Optimize(Graph& graph, const Deck& deck, Purpose purpose);
 
 /// Rewrites attention over sequences that cp cuts (parallel.context); nothing where cp is 1.
@@ -58,7 +58,8 @@ void Prefetch(Graph& graph, const Deck& deck);
 /// Puts weight-gradient products between tp collectives of backward and their consumers (overlap.tensor).
 void OverlapTensor(Graph& graph, const PassContext& context);
 
-/// Additions join the norms, gradients of norms and products that stand beside them. Only products with biases change a bit, in bf16.
+/// Additions join the norms, gradients of norms and products that stand beside them. Only products with biases change a
+/// bit, in bf16.
 void Fuse(Graph& graph);
 
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
@@ -76,7 +77,8 @@ std::vector<ReshardStep> PlanReshard(const Type& from, const Placements& to, con
 /// Elements that a rank sends for a change of placements, where sizes divide evenly (the engine's measure of traffic).
 int64_t ReshardTraffic(const Type& from, const Placements& to, const Mesh& mesh);
 
-/// Runs every pass on a forward graph, in order, verifying after each. `observe` (may be empty) sees each pass's name and result.
+/// Runs every pass on a forward graph, in order, verifying after each. `observe` (may be empty) sees each pass's name
+/// and result.
 void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
                const std::function<void(const std::string& pass, const Graph&)>& observe = {});
 

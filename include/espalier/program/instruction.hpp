@@ -38,15 +38,16 @@ struct Wait {
 };
 
 /// One op at one microbatch. Communication kinds ("all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-/// "ring_shift", "send", "recv", "gather_stages") run on communication lanes; every other kind is a kernel on the compute lane.
+/// "ring_shift", "send", "recv", "gather_stages") run on communication lanes; every other kind is a kernel on the
+/// compute lane.
 struct Instruction {
-  int op = -1;           ///< in Program::graph
-  int microbatch = -1;   ///< -1: once per step
+  int op = -1;          ///< in Program::graph
+  int microbatch = -1;  ///< -1: once per step
   Lane lane = Lane::kCompute;
   bool accumulate = false;  ///< add to the accumulators (every microbatch but the first)
   std::vector<Operand> inputs;
   std::vector<Operand> outputs;
-  Operand workspace;     ///< value -1; bytes 0 if none
+  Operand workspace;  ///< value -1; bytes 0 if none
   std::vector<Wait> waits;
 };
 
@@ -82,8 +83,9 @@ bool IsCommunication(std::string_view op_kind);
 /// checker, the message counts of `plan` and the simulator.
 ///
 /// Group ops ("all_gather", "reduce_scatter", "all_reduce", "all_to_all") have n inputs and n outputs; tensor i goes
-/// from inputs[i]'s placements to outputs[i]'s, over the axes in attribute "axes" (an AxisSet as bits). "ring_shift" passes
-/// every piece on to the next member, the last one's to the first. All tensors of one op travel in one message per peer.
+/// from inputs[i]'s placements to outputs[i]'s, over the axes in attribute "axes" (an AxisSet as bits). "ring_shift"
+/// passes every piece on to the next member, the last one's to the first. All tensors of one op travel in one message
+/// per peer.
 struct Transfer {
   int tensor = 0;  ///< which input / output of the op
   int peer = 0;    ///< index in the group
@@ -91,8 +93,8 @@ struct Transfer {
 };
 
 struct TransferPlan {
-  AxisSet axes;                ///< the group
-  bool reduce = false;         ///< received pieces are joined over peers in group order (own piece in its place)
+  AxisSet axes;         ///< the group
+  bool reduce = false;  ///< received pieces are joined over peers in group order (own piece in its place)
   Reduce how = Reduce::kSum;
   std::vector<Transfer> sends;     ///< by peer, then tensor; own index included (a local copy or own contribution)
   std::vector<Transfer> receives;  ///< by peer, then tensor; own index included
@@ -102,8 +104,8 @@ struct TransferPlan {
 /// backend may do it in two phases (reduce-scatter and all-gather of flat pieces).
 TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
-/// Bytes this member puts on the wire for a group op or send (own pieces excluded); all_reduce counts its two phases. (What
-/// gather_stages sends depends on the stage: its instruction lists the scalars.)
+/// Bytes this member puts on the wire for a group op or send (own pieces excluded); all_reduce counts its two phases.
+/// (What gather_stages sends depends on the stage: its instruction lists the scalars.)
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
 /// Bytes of staging (packed sends, then packed receives, each peer's message 64-byte aligned) that the MPI backend

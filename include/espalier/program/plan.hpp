@@ -1,5 +1,5 @@
-// Everything that can be said of a run before it starts, for any number of ranks, in one process: the programs of all classes of ranks,
-// proven to fit together, and what they need.
+// Everything that can be said of a run before it starts, for any number of ranks, in one process: the programs of all
+// classes of ranks, proven to fit together, and what they need.
 #pragma once
 
 #include <array>
@@ -15,16 +15,17 @@ struct StagePlan {
   int stage = 0;
   std::vector<int> layers;  ///< transformer layers, from 0
   int64_t peak_bytes = 0;   ///< largest of the stage's ranks
-  std::array<int64_t, kMemoryClassCount> bytes{};  ///< by class at the peak of that rank; holes between buffers are left out
+  std::array<int64_t, kMemoryClassCount>
+      bytes{};  ///< by class at the peak of that rank; holes between buffers are left out
 };
 
 struct WorldPlan {
   Compilation training;
-  std::vector<int> representative;          ///< by rank: the lowest rank with the same program
-  std::map<int, Program> programs;          ///< by representative
+  std::vector<int> representative;  ///< by rank: the lowest rank with the same program
+  std::map<int, Program> programs;  ///< by representative
   std::vector<StagePlan> stages;
-  std::vector<int64_t> rank_peak_bytes;     ///< training, proof and, if the deck asks for it, evaluation
-  int64_t peak_bytes = 0;                   ///< largest of all ranks
+  std::vector<int64_t> rank_peak_bytes;          ///< training, proof and, if the deck asks for it, evaluation
+  int64_t peak_bytes = 0;                        ///< largest of all ranks
   std::map<std::string, MessageCount> messages;  ///< by lane: the rank that sends most bytes there
 };
 

@@ -53,8 +53,8 @@ struct StartRecord {
   int64_t first_step = 1;  ///< of this start: 1, or the one after the checkpoint
   DataRecord data;
   double world_check_ms = 0;  ///< of proving that the programs of all ranks fit together; not a number: not proven
-  double startup_ms = 0;   ///< from the beginning of the process to here
-  std::string fault;       ///< what ESPALIER_FAULT will do, in words; "": nothing
+  double startup_ms = 0;      ///< from the beginning of the process to here
+  std::string fault;          ///< what ESPALIER_FAULT will do, in words; "": nothing
 };
 
 /// A committed checkpoint.

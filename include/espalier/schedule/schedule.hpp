@@ -29,7 +29,7 @@ struct Schedule {
   std::string name;
   int stages = 1;
   int microbatches = 1;
-  std::vector<int> stage_of_chunk;      ///< by global chunk
+  std::vector<int> stage_of_chunk;     ///< by global chunk
   std::vector<std::vector<Job>> jobs;  ///< by stage
 
   int Chunks() const { return static_cast<int>(stage_of_chunk.size()); }
@@ -70,9 +70,9 @@ struct Link {
 };
 
 struct Receive {
-  JobPart content;       ///< the part that makes it
-  size_t link = 0;       ///< in the list of links
-  size_t before_job = 0; ///< posted in front of this job of the receiving stage
+  JobPart content;        ///< the part that makes it
+  size_t link = 0;        ///< in the list of links
+  size_t before_job = 0;  ///< posted in front of this job of the receiving stage
 };
 
 /// By stage: its receives, in the order in which they are posted.
@@ -85,14 +85,16 @@ std::vector<Link> NeighbourLinks(const Schedule& schedule);
 enum class Posting : uint8_t {
   /// One job before the job that needs it, or earlier if its message is there earlier: for lanes that run side by side.
   kAhead,
-  /// Between the stage's own sends where it stands in the order of all messages: so that stages which issue sends and receives one
+  /// Between the stage's own sends where it stands in the order of all messages: so that stages which issue sends and
+  /// receives one
   /// after the other cannot wait for each other either.
   kInOrder,
 };
 
-/// The order of messages. A stage sends in the order in which its jobs make things; it receives in the order of the times at which
-/// they are made, in a replay with roles of about equal length. Both are parts of one total order of all messages of the step, so no set of
-/// stages with in-order lanes can wait for each other, even if every send waits for its receive.
+/// The order of messages. A stage sends in the order in which its jobs make things; it receives in the order of the
+/// times at which they are made, in a replay with roles of about equal length. Both are parts of one total order of all
+/// messages of the step, so no set of stages with in-order lanes can wait for each other, even if every send waits for
+/// its receive.
 Receives OrderReceives(const Schedule& schedule, const std::vector<Link>& links, Posting posting = Posting::kAhead);
 
 /// Duration of each role on one chunk and microbatch, in any unit, for the replay.
@@ -102,8 +104,8 @@ struct RoleCosts {
 
 struct Replay {
   double makespan = 0;
-  std::vector<double> idle;            ///< by stage: makespan - busy
-  std::vector<int> peak_activations;   ///< by stage: most (chunk, microbatch) pairs forwarded whose W is not done
+  std::vector<double> idle;           ///< by stage: makespan - busy
+  std::vector<int> peak_activations;  ///< by stage: most (chunk, microbatch) pairs forwarded whose W is not done
   struct Span {
     double begin, end;
     JobPart part;

@@ -12,12 +12,12 @@ namespace espalier {
 
 /// Exit status of the executable; the contract with scripts (doc/deck.md lists it for users).
 enum class ExitStatus : int {
-  kDone = 0,         ///< every step of the deck is done
-  kFault = 1,        ///< anything not named below
-  kDeck = 2,         ///< the deck or the command line is wrong
-  kData = 3,         ///< data or checkpoint refused
-  kDoesNotFit = 4,   ///< the plan needs more memory than there is
-  kStopped = 75,     ///< stopped early with a committed checkpoint: run me again
+  kDone = 0,        ///< every step of the deck is done
+  kFault = 1,       ///< anything not named below
+  kDeck = 2,        ///< the deck or the command line is wrong
+  kData = 3,        ///< data or checkpoint refused
+  kDoesNotFit = 4,  ///< the plan needs more memory than there is
+  kStopped = 75,    ///< stopped early with a committed checkpoint: run me again
 };
 
 /// What the user can mend: every message found, with the status to exit with.
@@ -43,10 +43,10 @@ class InvariantError : public std::logic_error {
 [[noreturn]] void FailCheck(const char* file, int line, const char* condition, const std::string& what);
 
 /// CHECK(condition, "format", values...): on in release builds too.
-#define CHECK(condition, ...)                                                                    \
-  do {                                                                                           \
-    if (!(condition)) [[unlikely]]                                                               \
-      ::espalier::FailCheck(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));         \
+#define CHECK(condition, ...)                                                            \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]]                                                       \
+      ::espalier::FailCheck(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 }  // namespace espalier

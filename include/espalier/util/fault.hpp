@@ -42,7 +42,8 @@ inline bool FaultsArmed() { return fault_detail::armed.load(std::memory_order_re
 
 /// The stage "instruction-`index`".
 inline InstructionFault FaultAtInstruction(int index) {
-  if (!fault_detail::armed.load(std::memory_order_relaxed)) [[likely]] return InstructionFault::kNone;
+  if (!fault_detail::armed.load(std::memory_order_relaxed)) [[likely]]
+    return InstructionFault::kNone;
   return fault_detail::VisitInstruction(index);
 }
 

@@ -41,8 +41,8 @@ enum class Fault : uint8_t {
 
 struct Diagnosis {
   Fault fault = Fault::kNobody;
-  int culprit = -1;          ///< rank; -1 for kNobody and kLost
-  int waiting = -1;          ///< a rank that waits, and the instruction of its program in which it does; -1: between steps
+  int culprit = -1;  ///< rank; -1 for kNobody and kLost
+  int waiting = -1;  ///< a rank that waits, and the instruction of its program in which it does; -1: between steps
   int instruction = -1;
   std::vector<int> group;    ///< ranks that meet in that instruction
   std::vector<int> missing;  ///< of these, the ones that have not arrived; for kLost, those that have sent

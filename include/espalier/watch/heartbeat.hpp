@@ -52,7 +52,9 @@ struct Heartbeat {
   int alive = 0;                          ///< of the training program's device
 
   /// True if a process id of the other one means the same here.
-  bool SharesProcesses(const Heartbeat& other) const { return host == other.host && process_table == other.process_table; }
+  bool SharesProcesses(const Heartbeat& other) const {
+    return host == other.host && process_table == other.process_table;
+  }
   /// True if nothing has finished between the two: all is equal but the pulse.
   bool SamePlace(const Heartbeat& other) const;
 };

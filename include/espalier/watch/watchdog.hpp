@@ -1,5 +1,6 @@
-// Ends a job that hangs and says who is to blame. A thread that sees that nothing has finished on this rank for some time
-// reads the heartbeats of all ranks; and it ends this rank when one of its host has died, whatever the launcher does about it.
+// Ends a job that hangs and says who is to blame. A thread that sees that nothing has finished on this rank for some
+// time reads the heartbeats of all ranks; and it ends this rank when one of its host has died, whatever the launcher
+// does about it.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +18,12 @@ namespace espalier {
 class Watchdog {
  public:
   struct Options {
-    std::string folder;           ///< of the heartbeats
-    double limit_s = 0;           ///< > 0
-    double slow_limit_s = 0;      ///< >= limit_s; for what may take its time: the start, saves and loads, the end
-    std::vector<int> node_ranks;  ///< of this host
-    bool other_hosts = false;     ///< there are ranks on them
-    std::function<bool()> asked = {};    ///< this process has been asked to end; never, if not set
+    std::string folder;                ///< of the heartbeats
+    double limit_s = 0;                ///< > 0
+    double slow_limit_s = 0;           ///< >= limit_s; for what may take its time: the start, saves and loads, the end
+    std::vector<int> node_ranks;       ///< of this host
+    bool other_hosts = false;          ///< there are ranks on them
+    std::function<bool()> asked = {};  ///< this process has been asked to end; never, if not set
     std::function<void()> refresh = {};  ///< brings the heartbeat up to date; called at every tick, if set
   };
   /// Ends the job; it must not return.

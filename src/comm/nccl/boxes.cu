@@ -1,5 +1,4 @@
 #include "boxes.hpp"
-
 #include "comm/combine.hpp"
 #include "kernels/cuda/launch.cuh"
 
@@ -7,7 +6,8 @@ namespace espalier::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1024;  // some waves of a large GPU; a lane's copies should leave room for kernels beside them
+constexpr int64_t kMostBlocks =
+    1024;  // some waves of a large GPU; a lane's copies should leave room for kernels beside them
 
 template <int kBytes>
 struct alignas(kBytes) Word {
@@ -105,7 +105,8 @@ __device__ void JoinTile(const JoinJob& job, int64_t tile, Combine combine) {
     for (int m = 0; m < job.members; ++m) {
       const std::byte* source = m == job.own ? job.units.from + at.from : job.sources[m] + at.to;
       const Unit unit = UnitAt<Unit>(source);
-      for (int i = 0; i < kCount; ++i) sums[i] = m == 0 ? Widen(unit.values[i]) : combine(sums[i], Widen(unit.values[i]));
+      for (int i = 0; i < kCount; ++i)
+        sums[i] = m == 0 ? Widen(unit.values[i]) : combine(sums[i], Widen(unit.values[i]));
     }
     Unit joined;
     for (int i = 0; i < kCount; ++i) Narrow(sums[i], joined.values[i]);

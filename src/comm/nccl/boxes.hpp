@@ -1,5 +1,5 @@
-// Box copies and joins on a GPU: any number of them in one launch. Each is cut into units of equal width that lie side by side
-// on both sides, and blocks take tiles of so many units.
+// Box copies and joins on a GPU: any number of them in one launch. Each is cut into units of equal width that lie side
+// by side on both sides, and blocks take tiles of so many units.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,7 +32,8 @@ struct CopyJob {
   Units units;
 };
 
-/// Every member's piece into one: the own one lies at `from`, the others lie like `to`. Units are of one element, or of 16 bytes.
+/// Every member's piece into one: the own one lies at `from`, the others lie like `to`. Units are of one element, or of
+/// 16 bytes.
 struct JoinJob {
   Units units;
   const std::byte* const* sources = nullptr;  ///< by member, on the device; the own one is not looked at

@@ -18,13 +18,13 @@ using std::chrono::steady_clock;
 /// Thousands of ranks take a minute; a rank that never comes must not be waited for all night.
 constexpr auto kMostToConnect = std::chrono::minutes(5);
 
-/// All lanes' kernels stay on the GPU while they wait for peers, so they must fit beside each other and leave most of its (at least
-/// 108) multiprocessors to kernels that compute: 16 + 8 + 8 + 2 x 4. Compute waits for tp, which gets what NVLink needs; messages
-/// between stages are small, and a receive waits long.
+/// All lanes' kernels stay on the GPU while they wait for peers, so they must fit beside each other and leave most of
+/// its (at least 108) multiprocessors to kernels that compute: 16 + 8 + 8 + 2 x 4. Compute waits for tp, which gets
+/// what NVLink needs; messages between stages are small, and a receive waits long.
 int CtasOf(Lane lane) { return lane == Lane::kTp ? 16 : lane == Lane::kPpSend ? 4 : 8; }
 
-/// Calls on channels block until they are issued, which their order on the stream needs; a nonblocking communicator would start a
-/// thread for each. Resources are not shared with the parent: those that share run one at a time.
+/// Calls on channels block until they are issued, which their order on the stream needs; a nonblocking communicator
+/// would start a thread for each. Resources are not shared with the parent: those that share run one at a time.
 ncclConfig_t ConfigOf(Lane lane) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
@@ -41,7 +41,9 @@ void AwaitMade(ncclComm_t comm) {
     NCCL_CALL(ncclCommGetAsyncError(comm, &state));
     if (state == ncclSuccess) return;
     if (state != ncclInProgress) FailNccl(__FILE__, __LINE__, "making a communicator", state, comm);
-    CHECK(steady_clock::now() < end, "a communicator was not made within {} minutes: do all ranks run, and does the network between them work (NCCL_DEBUG=INFO)?",
+    CHECK(steady_clock::now() < end,
+          "a communicator was not made within {} minutes: do all ranks run, and does the network between them work "
+          "(NCCL_DEBUG=INFO)?",
           kMostToConnect.count());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -49,7 +51,8 @@ void AwaitMade(ncclComm_t comm) {
 
 /// Before the first communicator; what the user has set stays.
 void SetEnvironment() {
-  // Kernels of all communicators start in the order in which the host issues them, which CheckWorld proves to be one on all ranks.
+  // Kernels of all communicators start in the order in which the host issues them, which CheckWorld proves to be one on
+  // all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // A communicator is never used by a graph and outside of it at once; keeping these apart would cost every launch.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
@@ -136,7 +139,8 @@ ncclComm_t Communicators::MakeAlone(Lane lane) {
 
 ncclComm_t Communicators::MakeGroup(const Channel& channel) {
   const Coordinate here = mesh_.CoordinateOf(world_.Rank());
-  return Split(mesh_.RankOf(mesh_.GroupMember(channel.axes, here, 0)), mesh_.IndexInGroup(channel.axes, here), channel.lane);
+  return Split(mesh_.RankOf(mesh_.GroupMember(channel.axes, here, 0)), mesh_.IndexInGroup(channel.axes, here),
+               channel.lane);
 }
 
 ncclComm_t Communicators::MakePair(Pair stages) {
@@ -162,7 +166,8 @@ ncclComm_t Communicators::Keep(ncclComm_t comm) { return made_.emplace_back(comm
 
 ncclComm_t Communicators::Of(const Channel& channel) const {
   const auto comm = groups_.find(channel);
-  CHECK(comm != groups_.end(), "no communicator was made for group {} on lane {}", Name(channel.axes), Name(channel.lane));
+  CHECK(comm != groups_.end(), "no communicator was made for group {} on lane {}", Name(channel.axes),
+        Name(channel.lane));
   return comm->second;
 }
 
@@ -176,7 +181,8 @@ void Communicators::CheckErrors() const {
   for (ncclComm_t comm : made_) {
     ncclResult_t state = ncclSuccess;
     NCCL_CALL(ncclCommGetAsyncError(comm, &state));
-    if (state != ncclSuccess && state != ncclInProgress) FailNccl(__FILE__, __LINE__, "an operation under way", state, comm);
+    if (state != ncclSuccess && state != ncclInProgress)
+      FailNccl(__FILE__, __LINE__, "an operation under way", state, comm);
   }
 }
 

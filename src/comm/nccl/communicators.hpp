@@ -1,5 +1,5 @@
-// NCCL's communicators: one for each group and lane, and one of two ranks for each ordered pair of stages, so that a send meets its
-// receive though they are issued on different lanes.
+// NCCL's communicators: one for each group and lane, and one of two ranks for each ordered pair of stages, so that a
+// send meets its receive though they are issued on different lanes.
 #pragma once
 
 #include <nccl.h>
@@ -17,8 +17,8 @@ class Communicators {
   /// Sender and receiver.
   using Pair = std::pair<int, int>;
 
-  /// Collective, with the same channels on all ranks; those of pairs are made by MakePairs. `alone`: each is of this rank only, and
-  /// nothing is collective. `world` must outlive it.
+  /// Collective, with the same channels on all ranks; those of pairs are made by MakePairs. `alone`: each is of this
+  /// rank only, and nothing is collective. `world` must outlive it.
   Communicators(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool alone);
   /// Waits for what was issued; while an exception unwinds, aborts instead, since peers may never come.
   ~Communicators();

@@ -25,8 +25,9 @@ const char* Hint(ncclResult_t code) {
 
 void FailNccl(const char* file, int line, const char* expression, ncclResult_t code, ncclComm_t comm) {
   const char* last = ncclGetLastError(comm);
-  throw std::runtime_error(fmt::format("{}:{}: {} failed: {}{}{}\n  {}", file, line, expression, ncclGetErrorString(code),
-                                       last != nullptr && *last != '\0' ? ": " : "", last != nullptr ? last : "", Hint(code)));
+  throw std::runtime_error(fmt::format("{}:{}: {} failed: {}{}{}\n  {}", file, line, expression,
+                                       ncclGetErrorString(code), last != nullptr && *last != '\0' ? ": " : "",
+                                       last != nullptr ? last : "", Hint(code)));
 }
 
 }  // namespace espalier::cuda

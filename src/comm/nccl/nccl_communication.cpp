@@ -53,13 +53,16 @@ std::vector<Communicators::Pair> PairsOf(const Program& program, const std::vect
   return pairs;
 }
 
-Exchange Lower(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction, Native native) {
+Exchange Lower(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction,
+               Native native) {
   if (native == Native::kWhereItFits)
-    if (std::optional<Exchange> collective = LowerNative(program, coordinate, instruction)) return std::move(*collective);
+    if (std::optional<Exchange> collective = LowerNative(program, coordinate, instruction))
+      return std::move(*collective);
   return LowerInstruction(program, coordinate, instruction);
 }
 
-/// As if all peers were this rank: what it sends it receives; where there is nothing of the one kind, the other's own memory stands for it.
+/// As if all peers were this rank: what it sends it receives; where there is nothing of the one kind, the other's own
+/// memory stands for it.
 void SendToSelf(StreamPhase& phase) {
   std::vector<Message>&sends = phase.sends, &receives = phase.receives;
   for (size_t i = sends.size(); i < receives.size(); ++i) sends.push_back(receives[i]);
@@ -72,8 +75,10 @@ void SendToSelf(StreamPhase& phase) {
 
 void IssueMessages(const StreamPhase& phase, ncclComm_t comm, cudaStream_t stream) {
   NCCL_CALL(ncclGroupStart());
-  for (const Message& m : phase.sends) NCCL_CALL(ncclSend(m.data, static_cast<size_t>(m.bytes), ncclInt8, m.peer, comm, stream));
-  for (const Message& m : phase.receives) NCCL_CALL(ncclRecv(m.data, static_cast<size_t>(m.bytes), ncclInt8, m.peer, comm, stream));
+  for (const Message& m : phase.sends)
+    NCCL_CALL(ncclSend(m.data, static_cast<size_t>(m.bytes), ncclInt8, m.peer, comm, stream));
+  for (const Message& m : phase.receives)
+    NCCL_CALL(ncclRecv(m.data, static_cast<size_t>(m.bytes), ncclInt8, m.peer, comm, stream));
   NCCL_CALL(ncclGroupEnd());
 }
 
@@ -121,7 +126,8 @@ class Preparer {
     const auto pair = PairOf(program_, *instruction.instruction);
     Task& task = prepared_->tasks.emplace_back();
     task.label = std::move(instruction.label);
-    if (!exchange.channel.axes.Empty()) task.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
+    if (!exchange.channel.axes.Empty())
+      task.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
     for (const Phase& phase : exchange.phases) {
       StreamPhase& next = task.phases.emplace_back(OnStream(phase));
       if (pair) MeetInPair(next);
@@ -131,7 +137,11 @@ class Preparer {
 
   StreamPhase OnStream(const Phase& phase) {
     Tables& tables = prepared_->tables;
-    return {&tables.Copies({&phase.packs, &phase.own}), phase.sends, phase.receives, phase.collective, &tables.Copies({&phase.unpacks}),
+    return {&tables.Copies({&phase.packs, &phase.own}),
+            phase.sends,
+            phase.receives,
+            phase.collective,
+            &tables.Copies({&phase.unpacks}),
             &tables.Joins(phase.joins)};
   }
 
@@ -153,8 +163,8 @@ Native NativeFromEnvironment() {
 
 }  // namespace
 
-NcclCommunication::NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool force_one_rank_groups,
-                                     Native native)
+NcclCommunication::NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
+                                     bool force_one_rank_groups, Native native)
     : communicators_(world, mesh, channels, force_one_rank_groups), native_(native) {}
 
 std::unique_ptr<PreparedComm> NcclCommunication::Prepare(const Program& program, const Coordinate& coordinate,
@@ -176,9 +186,11 @@ void NcclCommunication::Issue(PreparedComm& prepared, size_t k, void* stream) {
 
 namespace espalier {
 
-std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
+std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh,
+                                                           const std::vector<Channel>& channels,
                                                            bool force_one_rank_groups) {
-  return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, force_one_rank_groups, cuda::NativeFromEnvironment());
+  return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, force_one_rank_groups,
+                                                   cuda::NativeFromEnvironment());
 }
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Communication over NCCL: an instruction becomes launches on its lane's stream: pieces are packed by a kernel, travel as one group of
-// sends and receives or as one collective of the library, and are unpacked or joined by a kernel.
+// Communication over NCCL: an instruction becomes launches on its lane's stream: pieces are packed by a kernel, travel
+// as one group of sends and receives or as one collective of the library, and are unpacked or joined by a kernel.
 #pragma once
 
 #include "communicators.hpp"
@@ -8,14 +8,15 @@
 
 namespace espalier::cuda {
 
-/// Which instructions may become collectives of the library: ESPALIER_NCCL_NATIVE=0 makes all of them exchanges, whose sums are those
-/// of the MPI transport bit by bit.
+/// Which instructions may become collectives of the library: ESPALIER_NCCL_NATIVE=0 makes all of them exchanges, whose
+/// sums are those of the MPI transport bit by bit.
 enum class Native : uint8_t { kWhereItFits, kNever };
 
 class NcclCommunication final : public StreamCommunication {
  public:
   /// As MakeNcclCommunication.
-  NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool force_one_rank_groups, Native native);
+  NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool force_one_rank_groups,
+                    Native native);
 
   std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                         std::vector<CommInstruction> instructions) override;

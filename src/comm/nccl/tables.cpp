@@ -87,7 +87,8 @@ Table<JoinJob>& Tables::Joins(const std::vector<Join>& joins) {
     std::vector<const std::byte*>& sources = sources_.emplace_back(join.sources);
     sources[join.own_index] = join.own.to;  // not looked at
     const Units units = UnitsOf(join.own, SizeOf(join.dtype), false, sources);
-    Add(table, JoinJob{units, nullptr, static_cast<int>(sources.size()), static_cast<int>(join.own_index), join.dtype, join.how == Reduce::kMax});
+    Add(table, JoinJob{units, nullptr, static_cast<int>(sources.size()), static_cast<int>(join.own_index), join.dtype,
+                       join.how == Reduce::kMax});
   }
   return table;
 }

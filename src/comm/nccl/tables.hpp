@@ -1,4 +1,5 @@
-// Phases of an exchange as tables of jobs for the kernels of boxes.hpp, in device memory that is filled once, before the first step.
+// Phases of an exchange as tables of jobs for the kernels of boxes.hpp, in device memory that is filled once, before
+// the first step.
 #pragma once
 
 #include <deque>
@@ -17,8 +18,8 @@ struct Table {
   int64_t tiles = 0;
 };
 
-/// The units of a copy: the widest, up to 16 bytes, that divide all runs, steps and places of both sides (and `places`, of the
-/// same shape as `to`); at least `element` bytes, and no width between that and 16 unless `any_width`.
+/// The units of a copy: the widest, up to 16 bytes, that divide all runs, steps and places of both sides (and `places`,
+/// of the same shape as `to`); at least `element` bytes, and no width between that and 16 unless `any_width`.
 Units UnitsOf(const BoxCopy& copy, int64_t element, bool any_width, const std::vector<const std::byte*>& places = {});
 
 /// Gathers tables, then puts them onto the device together. What it handed out stays where it is.

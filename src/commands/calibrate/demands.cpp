@@ -8,7 +8,8 @@ namespace espalier {
 namespace {
 
 /// Local pieces without memory.
-std::vector<Tensor> TensorsOf(const std::vector<Operand>& operands, const Program& program, const Coordinate& coordinate) {
+std::vector<Tensor> TensorsOf(const std::vector<Operand>& operands, const Program& program,
+                              const Coordinate& coordinate) {
   std::vector<Tensor> tensors;
   for (const Operand& operand : operands) {
     const Type& type = program.graph->values[static_cast<size_t>(operand.value)].type;
@@ -24,10 +25,13 @@ std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& 
   for (const Instruction& instruction : program.instructions) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
     if (op.kind != "matmul") continue;
-    const std::vector<Tensor> inputs = TensorsOf(instruction.inputs, program, coordinate), outputs = TensorsOf(instruction.outputs, program, coordinate);
-    const KernelCall call{.inputs = inputs, .outputs = outputs, .attributes = &op.attributes, .accumulate = instruction.accumulate};
+    const std::vector<Tensor> inputs = TensorsOf(instruction.inputs, program, coordinate),
+                              outputs = TensorsOf(instruction.outputs, program, coordinate);
+    const KernelCall call{
+        .inputs = inputs, .outputs = outputs, .attributes = &op.attributes, .accumulate = instruction.accumulate};
     const Product product = ProductOf(call);
-    if (product.shape.m * product.shape.n * product.shape.k > 0) demands.push_back({product, instruction.workspace.bytes});
+    if (product.shape.m * product.shape.n * product.shape.k > 0)
+      demands.push_back({product, instruction.workspace.bytes});
   }
   return Distinct(std::move(demands));
 }

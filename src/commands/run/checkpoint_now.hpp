@@ -1,4 +1,5 @@
-// The file `checkpoint_now` in the run directory: whoever makes it asks for a checkpoint; it is removed once that is committed.
+// The file `checkpoint_now` in the run directory: whoever makes it asks for a checkpoint; it is removed once that is
+// committed.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace espalier {
 
-/// Rank 0's. A save that fails leaves the file, and is not tried again for it before the file is touched: a full disk would make every
-/// step wait. Any later save that is committed answers it too. What cannot be removed asks once.
+/// Rank 0's. A save that fails leaves the file, and is not tried again for it before the file is touched: a full disk
+/// would make every step wait. Any later save that is committed answers it too. What cannot be removed asks once.
 class CheckpointNow {
  public:
   explicit CheckpointNow(std::filesystem::path file) : file_(std::move(file)) {}

@@ -46,7 +46,8 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen&
       now_(fs::path(deck.run.dir) / "checkpoint_now") {
   const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep,
                                [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
-  saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world, WritersOf(deck, mpi));
+  saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world,
+                 WritersOf(deck, mpi));
   if (world.Rank() == 0 && !saver_->refusal().empty())
     spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
 }
@@ -120,7 +121,9 @@ void Checkpointing::CompareData(const Metadata& saved) {
 void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
   const bool root = world_.Rank() == 0;
   if (!saved.proof) {
-    if (root) spdlog::warn("{}: no proof of its weights (it was saved by version {}): only checksums were compared", dir, saved.version);
+    if (root)
+      spdlog::warn("{}: no proof of its weights (it was saved by version {}): only checksums were compared", dir,
+                   saved.version);
     return;
   }
   if (std::ranges::any_of(differences_, &DeckDifference::computes)) {
@@ -134,7 +137,9 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
   if (!mistake.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, mistake));
 }
 
-bool Checkpointing::Due(int64_t step) const { return deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0; }
+bool Checkpointing::Due(int64_t step) const {
+  return deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0;
+}
 
 bool Checkpointing::ClockWants() const {
   return deck_.checkpoint.every_s > 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
@@ -153,7 +158,10 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Mome
   last_save_ = Clock::now();
   if (!std::isfinite(proof.loss)) {
     Report();
-    Report({step, false, {}, {fmt::format("the weights after step {} give the loss {}: they are not worth keeping", step, proof.loss)}});
+    Report({step,
+            false,
+            {},
+            {fmt::format("the weights after step {} give the loss {}: they are not worth keeping", step, proof.loss)}});
     return MillisecondsSince(start);
   }
   proof_ms_.push_back(proof_ms);

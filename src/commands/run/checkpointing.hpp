@@ -17,8 +17,8 @@
 
 namespace espalier {
 
-/// When a save comes. What follows may show that its weights are wrecked (finite, but not their gradients): until then the
-/// checkpoint before it stays too, whatever checkpoint.keep says.
+/// When a save comes. What follows may show that its weights are wrecked (finite, but not their gradients): until then
+/// the checkpoint before it stays too, whatever checkpoint.keep says.
 enum class Moment : uint8_t {
   kBetweenSteps,
   kAtTheEnd,
@@ -32,12 +32,14 @@ class Checkpointing {
   Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen& data, const Programs& programs, World& world,
                 MpiWorld* mpi, Reporter& reporter);
 
-  /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves it; says
-  /// which checkpoints of the directory the run leaves behind. Returns its step. `start` must outlive this. Collective.
+  /// Loads the first of start.checkpoints that is whole, stepping back as far as checkpoint.fallback allows, and proves
+  /// it; says which checkpoints of the directory the run leaves behind. Returns its step. `start` must outlive this.
+  /// Collective.
   int64_t Restore(Start& start);
   /// What differs between the deck and that of the checkpoint loaded last; "data" if the training data do.
   const std::vector<DeckDifference>& differences() const { return differences_; }
-  /// As Restore, of the checkpoint that this run saved or loaded last, after the save in flight; -1 if there is none. Collective.
+  /// As Restore, of the checkpoint that this run saved or loaded last, after the save in flight; -1 if there is none.
+  /// Collective.
   int64_t RollBack();
 
   /// Samples that were consumed beside those of the steps done, since the run went on behind a batch.
@@ -46,12 +48,13 @@ class Checkpointing {
 
   /// By checkpoint.every_steps.
   bool Due(int64_t step) const;
-  /// Rank 0's clock (checkpoint.every_s) says that it is time, or the file `checkpoint_now` asks for it. For the ranks to agree on.
+  /// Rank 0's clock (checkpoint.every_s) says that it is time, or the file `checkpoint_now` asks for it. For the ranks
+  /// to agree on.
   bool Wanted() const;
   bool Busy() const { return saver_->Busy(); }
 
-  /// Saves the state after `step`; returns how long training stood still for it, in milliseconds. Throws UserError (kFault) if another
-  /// run has taken the directory. Collective.
+  /// Saves the state after `step`; returns how long training stood still for it, in milliseconds. Throws UserError
+  /// (kFault) if another run has taken the directory. Collective.
   double Save(int64_t step, const std::vector<double>& losses, Moment moment);
   /// Saves it, before a first step, unless the checkpoint that was loaded is the one of that name. Collective.
   void SaveUnlessThere(int64_t step, const std::vector<double>& losses);
@@ -82,8 +85,8 @@ class Checkpointing {
   const uint32_t conditions_;  ///< of every proof of this run
   std::optional<Saver> saver_;
   std::vector<DeckDifference> differences_;
-  RunLock* lock_ = nullptr;  ///< rank 0's, of run.dir
-  std::string branch_;       ///< id of the checkpoint that the run was told to start from
+  RunLock* lock_ = nullptr;         ///< rank 0's, of run.dir
+  std::string branch_;              ///< id of the checkpoint that the run was told to start from
   std::string loaded_, loaded_id_;  ///< the checkpoint that was loaded last
   std::set<std::string> said_;      ///< warnings
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();

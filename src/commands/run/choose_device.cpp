@@ -20,7 +20,8 @@ namespace {
 /// GPUs of this rank. A module or driver that is missing is no mistake yet.
 GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
   GpusOfRank mine{HostName(), mpi == nullptr ? 0 : mpi->NodeRank(), {}, {}};
-  if (deck.run.device == "auto" && !MayHaveGpus()) return mine.missing = "cuda: there is no driver (libcuda.so.1)", mine;
+  if (deck.run.device == "auto" && !MayHaveGpus())
+    return mine.missing = "cuda: there is no driver (libcuda.so.1)", mine;
   try {
     mine.gpus = LoadCudaModule().Gpus();
     if (mine.gpus.empty()) mine.missing = "cuda: there is no GPU (or CUDA_VISIBLE_DEVICES hides it)";
@@ -31,7 +32,8 @@ GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
 }
 
 std::string Encode(const GpusOfRank& rank) {
-  nlohmann::json json = {{"host", rank.host}, {"node_rank", rank.node_rank}, {"missing", rank.missing}, {"gpus", nlohmann::json::array()}};
+  nlohmann::json json = {
+      {"host", rank.host}, {"node_rank", rank.node_rank}, {"missing", rank.missing}, {"gpus", nlohmann::json::array()}};
   for (const Gpu& gpu : rank.gpus) json["gpus"].push_back({gpu.index, gpu.name, gpu.bus_id, gpu.bytes});
   return json.dump();
 }
@@ -48,7 +50,9 @@ std::string Shared(const std::vector<GpusOfRank>& ranks) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     const Gpu& gpu = GpuOf(ranks[r]);
     const auto [user, fresh] = users.emplace(std::pair(ranks[r].host, gpu.bus_id), r);
-    if (!fresh) return fmt::format("ranks {} and {} would share {} ({}) on {}", user->second, r, gpu.bus_id, gpu.name, ranks[r].host);
+    if (!fresh)
+      return fmt::format("ranks {} and {} would share {} ({}) on {}", user->second, r, gpu.bus_id, gpu.name,
+                         ranks[r].host);
   }
   return "";
 }
@@ -56,7 +60,9 @@ std::string Shared(const std::vector<GpusOfRank>& ranks) {
 /// The first rank without a GPU, in words; empty if all have one.
 std::string Missing(const std::vector<GpusOfRank>& ranks) {
   const auto without = std::ranges::find_if(ranks, [](const GpusOfRank& rank) { return rank.gpus.empty(); });
-  return without == ranks.end() ? "" : fmt::format("rank {} on {}: {}", without - ranks.begin(), without->host, without->missing);
+  return without == ranks.end()
+             ? ""
+             : fmt::format("rank {} on {}: {}", without - ranks.begin(), without->host, without->missing);
 }
 
 /// "cpu", "cuda", or "a refusal (why)", of this many ranks on one host.
@@ -76,7 +82,8 @@ DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
   const std::string words = OnRankZero(world, [&] {
     std::vector<GpusOfRank> ranks;
     for (const std::string& text : texts) ranks.push_back(Decode(text));
-    const DeviceChoice choice = Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
+    const DeviceChoice choice =
+        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
     return choice.device + " " + choice.transport;
   });
   const size_t space = words.find(' ');
@@ -87,7 +94,8 @@ DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
 
 const Gpu& GpuOf(const GpusOfRank& rank) { return rank.gpus[static_cast<size_t>(rank.node_rank) % rank.gpus.size()]; }
 
-DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks, Sharing sharing) {
+DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks,
+                    Sharing sharing) {
   const std::string missing = Missing(ranks);
   if (device == "cpu" || (device == "auto" && !missing.empty())) {
     if (transport == "nccl")
@@ -99,7 +107,9 @@ DeviceChoice Choose(const std::string& device, const std::string& transport, con
   const std::string shared = sharing == Sharing::kAlways ? "" : Shared(ranks);
   if (device == "auto" && !shared.empty() && transport != "nccl") return {"cpu", "mpi"};
   if (transport == "nccl" && !shared.empty())
-    throw UserError(ExitStatus::kDeck, fmt::format("run.transport: {}: nccl needs a GPU for every rank; \"mpi\" lets ranks share one", shared));
+    throw UserError(
+        ExitStatus::kDeck,
+        fmt::format("run.transport: {}: nccl needs a GPU for every rank; \"mpi\" lets ranks share one", shared));
   if (transport != "auto") return {"cuda", transport};
   return {"cuda", shared.empty() ? "nccl" : "mpi"};
 }
@@ -107,9 +117,12 @@ DeviceChoice Choose(const std::string& device, const std::string& transport, con
 std::string ForetellDevice(const Deck& deck) {
   const GpusOfRank here = Look(deck, nullptr);
   const size_t count = here.gpus.size();
-  if (count == 0) return deck.run.transport == "nccl" ? "comes to " + Outcome(deck, here, 1) : fmt::format("comes to cpu on this host: {}", here.missing);
-  return fmt::format("comes to {} on this host, which has {} GPU{} ({}), for {}, and to {} for more", Outcome(deck, here, count), count,
-                     count == 1 ? "" : "s", here.gpus[0].name, count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
+  if (count == 0)
+    return deck.run.transport == "nccl" ? "comes to " + Outcome(deck, here, 1)
+                                        : fmt::format("comes to cpu on this host: {}", here.missing);
+  return fmt::format("comes to {} on this host, which has {} GPU{} ({}), for {}, and to {} for more",
+                     Outcome(deck, here, count), count, count == 1 ? "" : "s", here.gpus[0].name,
+                     count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
 }
 
 PlannedDevice PlanDevice(const Deck& deck) {
@@ -130,7 +143,9 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
   std::unique_ptr<Device> device;
   Together(world, [&] {
     if (choice.device == "cuda")
-      device = LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi, deck.run.deterministic, deck.run.product_plans});
+      device =
+          LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi,
+                                              deck.run.deterministic, deck.run.product_plans});
     else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
       throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
     else

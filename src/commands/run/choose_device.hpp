@@ -13,12 +13,13 @@ namespace espalier {
 /// What a rank found of GPUs.
 struct GpusOfRank {
   std::string host;
-  int node_rank = 0;             ///< among the ranks of its host
-  std::vector<Gpu> gpus;         ///< visible ones
-  std::string missing;           ///< why there are none
+  int node_rank = 0;      ///< among the ranks of its host
+  std::vector<Gpu> gpus;  ///< visible ones
+  std::string missing;    ///< why there are none
 };
 
-/// A rank's GPU: one for each rank of a node where they suffice, else in turn. Where the launcher shows every rank but one, that one.
+/// A rank's GPU: one for each rank of a node where they suffice, else in turn. Where the launcher shows every rank but
+/// one, that one.
 const Gpu& GpuOf(const GpusOfRank& rank);
 
 /// The settings that a run goes by.
@@ -30,9 +31,11 @@ struct DeviceChoice {
 /// When ranks may share a GPU.
 enum class Sharing : uint8_t { kOverMpi, kAlways };
 
-/// What run.device and run.transport come to with these ranks: "auto" is cuda only if every rank has a GPU of its own. Throws
-/// UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over nccl.
-DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks, Sharing sharing = Sharing::kOverMpi);
+/// What run.device and run.transport come to with these ranks: "auto" is cuda only if every rank has a GPU of its own.
+/// Throws UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over
+/// nccl.
+DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks,
+                    Sharing sharing = Sharing::kOverMpi);
 
 /// What run.device = "auto" would come to on this host, and why: a sentence. It never fails.
 std::string ForetellDevice(const Deck& deck);

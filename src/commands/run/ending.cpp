@@ -10,9 +10,13 @@
 namespace espalier {
 namespace {
 
-double SecondsSince(Ending::Clock::time_point start) { return std::chrono::duration<double>(Ending::Clock::now() - start).count(); }
+double SecondsSince(Ending::Clock::time_point start) {
+  return std::chrono::duration<double>(Ending::Clock::now() - start).count();
+}
 
-double EpochSeconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double EpochSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 std::string LocalTime(double epoch_s) {
   const auto seconds = static_cast<std::time_t>(epoch_s);
@@ -41,7 +45,8 @@ std::string Ending::Notice() const {
 }
 
 std::string Ending::Wish(double beside_ms, double save_ms) const {
-  if (const int signal = StopSignal(); signal != 0) return fmt::format("{} to rank {}", StopSignalName(signal), world_.Rank());
+  if (const int signal = StopSignal(); signal != 0)
+    return fmt::format("{} to rank {}", StopSignalName(signal), world_.Rank());
   if (limit_.Reached(SecondsSince(began_), beside_ms / 1e3, save_ms / 1e3)) return limit_.end().what;
   return "";
 }

@@ -18,8 +18,8 @@ class Ending {
   /// When the clock will end the run; empty: never, or another rank knows.
   std::string Notice() const;
   void StepTook(double ms) { limit_.StepTook(ms / 1e3); }
-  /// Why this rank wants the end; empty: it does not. What the next step brings beside itself (a validation) and the longest save so far, in
-  /// milliseconds, decide whether there is time for it.
+  /// Why this rank wants the end; empty: it does not. What the next step brings beside itself (a validation) and the
+  /// longest save so far, in milliseconds, decide whether there is time for it.
   std::string Wish(double beside_ms, double save_ms) const;
   /// The wishes of all ranks as one line, on rank 0. Collective.
   std::string Reasons(const std::string& mine) const;

@@ -20,7 +20,8 @@ double Evaluation::Loss() const {
     Batch batch;
     Together(world_, [&] { batch = ValidationBatch(*source_, layout, k); });
     const int64_t rows = std::min(layout.Global(), wanted_ - k * layout.Global());
-    for (size_t m = 0; m < batch.microbatches.size(); ++m) MaskRows(batch.microbatches[m], static_cast<int64_t>(m), rows);
+    for (size_t m = 0; m < batch.microbatches.size(); ++m)
+      MaskRows(batch.microbatches[m], static_cast<int64_t>(m), rows);
     runnable.Fill(batch, layout.positions);
     runnable.executor->RunStep();
     loss += static_cast<double>(runnable.executor->GetScalar("mean_loss")) * static_cast<double>(rows);

@@ -11,8 +11,8 @@
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
-#include "espalier/util/clock.hpp"
 #include "espalier/util/agreed_error.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
 
 namespace espalier {

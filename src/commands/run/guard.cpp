@@ -37,8 +37,9 @@ std::string OwnFirst(const Programs& programs, int rank) {
     if (sum.tensor.dtype != Dtype::kF32) continue;
     const int64_t bad = CountNonFinite(programs.arena(), sum.tensor);
     if (bad == 0) continue;
-    std::string mine = fmt::format("{:010} {:08} {} on rank {}: {} of its {} elements there", FirstWriter(*programs.train().program.graph, sum.name),
-                                   rank, sum.name, rank, bad, Volume(sum.tensor.shape));
+    std::string mine = fmt::format("{:010} {:08} {} on rank {}: {} of its {} elements there",
+                                   FirstWriter(*programs.train().program.graph, sum.name), rank, sum.name, rank, bad,
+                                   Volume(sum.tensor.shape));
     if (first.empty() || mine < first) first = std::move(mine);
   }
   return first;
@@ -52,13 +53,16 @@ Guard::Verdict Guard::Judge(float loss, float norm) {
     return Verdict::kFinite;
   }
   if (deck_.guard.on_nonfinite == "skip") return ++skips_ > deck_.guard.max_skips ? Verdict::kStop : Verdict::kSkip;
-  if (deck_.guard.on_nonfinite == "rollback") return ++rollbacks_ > deck_.guard.max_rollbacks ? Verdict::kStop : Verdict::kRollBack;
+  if (deck_.guard.on_nonfinite == "rollback")
+    return ++rollbacks_ > deck_.guard.max_rollbacks ? Verdict::kStop : Verdict::kRollBack;
   return Verdict::kStop;
 }
 
 std::string Guard::Limit() const {
-  if (skips_ > deck_.guard.max_skips) return fmt::format(" (guard.max_skips = {} steps in a row were skipped)", deck_.guard.max_skips);
-  if (rollbacks_ > deck_.guard.max_rollbacks) return fmt::format(" (guard.max_rollbacks = {} times it was rolled back)", deck_.guard.max_rollbacks);
+  if (skips_ > deck_.guard.max_skips)
+    return fmt::format(" (guard.max_skips = {} steps in a row were skipped)", deck_.guard.max_skips);
+  if (rollbacks_ > deck_.guard.max_rollbacks)
+    return fmt::format(" (guard.max_rollbacks = {} times it was rolled back)", deck_.guard.max_rollbacks);
   return "";
 }
 
@@ -75,7 +79,8 @@ std::string FirstNonFinite(const Programs& programs, World& world) {
 std::string FirstNonFiniteOfResults(const Programs& programs) {
   const Executor& executor = *programs.train().executor;
   const auto first = static_cast<int64_t>(executor.GetScalar("first"));
-  if (first >= 0) return "first not finite: gradients/" + programs.compilation().parameters.at(static_cast<size_t>(first));
+  if (first >= 0)
+    return "first not finite: gradients/" + programs.compilation().parameters.at(static_cast<size_t>(first));
   return std::isfinite(executor.GetScalar("mean_loss")) ? kOverflow : "the gradients are finite, the loss is not";
 }
 

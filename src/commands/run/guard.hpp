@@ -1,4 +1,5 @@
-// What a run does after a step whose loss or gradient is not finite. The update has read `apply` and left the weights alone.
+// What a run does after a step whose loss or gradient is not finite. The update has read `apply` and left the weights
+// alone.
 #pragma once
 
 #include <string>
@@ -24,8 +25,8 @@ class Guard {
   int64_t rollbacks_ = 0;
 };
 
-/// The first of what a step sums up that is not finite, in the order of the graph, and the rank that holds it; read after the step,
-/// while its sums are still there. Collective.
+/// The first of what a step sums up that is not finite, in the order of the graph, and the rank that holds it; read
+/// after the step, while its sums are still there. Collective.
 std::string FirstNonFinite(const Programs& programs, World& world);
 /// As much as the results of the step last awaited tell, when the next one is under way already: the first parameter.
 std::string FirstNonFiniteOfResults(const Programs& programs);

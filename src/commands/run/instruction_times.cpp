@@ -44,7 +44,9 @@ InstructionTimes::InstructionTimes(const Deck& deck, const Programs& programs, i
   if (!file) return;
   path_ = fmt::format("{}.{}", *file, rank);
   if (!Write(path_, ""))
-    throw UserError(ExitStatus::kFault, fmt::format("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written; name a file in a folder that is there", path_));
+    throw UserError(
+        ExitStatus::kFault,
+        fmt::format("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written; name a file in a folder that is there", path_));
 }
 
 void InstructionTimes::Before(int64_t step) const {
@@ -53,7 +55,8 @@ void InstructionTimes::Before(int64_t step) const {
 
 /// The other ranks go on, so a table that cannot be written is no reason to stop.
 void InstructionTimes::After(int64_t step, const StepTimes& times) const {
-  if (!path_.empty() && step == last_ && !Write(path_, Table(step, times))) spdlog::warn("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written", path_);
+  if (!path_.empty() && step == last_ && !Write(path_, Table(step, times)))
+    spdlog::warn("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written", path_);
 }
 
 std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const {
@@ -68,10 +71,19 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
     sum.flops += FlopsOf(instruction);
     sum.bytes += BytesOf(instruction);
   }
-  nlohmann::ordered_json table = {{"step", step}, {"rank", rank_}, {"device", device_}, {"wall_s", times.step_ms / 1e3}, {"instructions", nlohmann::json::array()}};
+  nlohmann::ordered_json table = {{"step", step},
+                                  {"rank", rank_},
+                                  {"device", device_},
+                                  {"wall_s", times.step_ms / 1e3},
+                                  {"instructions", nlohmann::json::array()}};
   for (const auto& [key, sum] : sums)
-    table["instructions"].push_back(nlohmann::ordered_json{{"lane", std::get<0>(key)}, {"role", std::get<1>(key)}, {"kind", std::get<2>(key)},
-                                                           {"count", sum.count}, {"seconds", sum.ms / 1e3}, {"flops", sum.flops}, {"bytes", sum.bytes}});
+    table["instructions"].push_back(nlohmann::ordered_json{{"lane", std::get<0>(key)},
+                                                           {"role", std::get<1>(key)},
+                                                           {"kind", std::get<2>(key)},
+                                                           {"count", sum.count},
+                                                           {"seconds", sum.ms / 1e3},
+                                                           {"flops", sum.flops},
+                                                           {"bytes", sum.bytes}});
   return table.dump(1) + "\n";
 }
 

@@ -7,8 +7,9 @@
 
 namespace espalier {
 
-/// Does nothing unless the environment names a file: then the last step of run.steps keeps a clock on every instruction, and rank R
-/// writes FILE.R once that step is over: {step, rank, device, wall_s, instructions: [{lane, role, kind, count, seconds, flops, bytes}]}.
+/// Does nothing unless the environment names a file: then the last step of run.steps keeps a clock on every
+/// instruction, and rank R writes FILE.R once that step is over: {step, rank, device, wall_s, instructions: [{lane,
+/// role, kind, count, seconds, flops, bytes}]}.
 class InstructionTimes {
  public:
   /// `programs` must outlive it. Throws UserError (kFault) if the file cannot be written.

@@ -19,7 +19,8 @@ void FillInput(const Runnable& runnable, std::string_view name, int microbatch, 
   const int id = runnable.program.graph->Find(name);
   for (const PersistentBuffer& buffer : runnable.program.persistent)
     if (id >= 0 && buffer.value == id && buffer.microbatch == microbatch)
-      runnable.executor->SetInput(name, microbatch, numbers.data(), std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
+      runnable.executor->SetInput(name, microbatch, numbers.data(),
+                                  std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
 }
 
 }  // namespace
@@ -59,7 +60,9 @@ void Programs::Compile(const Deck& deck, World& world) {
 }
 
 Runnable Programs::CompileForward(const Deck& deck, Purpose purpose) const {
-  return {MakeProgram(espalier::Compile(deck, training_.mesh.Ranks(), purpose), coordinate_, StateBytes(train_.program)), nullptr};
+  return {
+      MakeProgram(espalier::Compile(deck, training_.mesh.Ranks(), purpose), coordinate_, StateBytes(train_.program)),
+      nullptr};
 }
 
 void Programs::MakeExecutors(World& world, MpiWorld* mpi) {

@@ -24,8 +24,8 @@ struct Runnable {
 
 class Programs {
  public:
-  /// Compiles training, proof and, if the deck asks for it, evaluation; takes the memory of `device`, makes the communicators.
-  /// Collective. `mpi` is null for a world of one process; `device` must outlive it.
+  /// Compiles training, proof and, if the deck asks for it, evaluation; takes the memory of `device`, makes the
+  /// communicators. Collective. `mpi` is null for a world of one process; `device` must outlive it.
   Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
   const Compilation& compilation() const { return training_; }

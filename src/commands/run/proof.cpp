@@ -24,7 +24,8 @@ class FixedTokens final : public TokenSource {
   int64_t seq_len() const override { return seq_len_; }
   void Read(int64_t, std::span<int32_t> out) override {
     const uint64_t key = StreamKey(0, "proof");
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(Mix64(key + i) % static_cast<uint64_t>(vocab_));
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<int32_t>(Mix64(key + i) % static_cast<uint64_t>(vocab_));
   }
 
  private:
@@ -60,10 +61,15 @@ std::string ProofMistake(const Proof& saved, const Proof& now) {
   const bool same = saved.conditions == now.conditions && saved.compute == now.compute;
   const double tolerance = same ? 0 : saved.compute == "fp32" && now.compute == "fp32" ? 1e-5 : 1e-2;
   const double difference = std::abs(double{saved.loss} - double{now.loss});
-  if (same ? std::bit_cast<uint32_t>(saved.loss) == std::bit_cast<uint32_t>(now.loss) : difference <= tolerance * std::abs(saved.loss)) return "";
-  return fmt::format("the loss of the fixed microbatch was {:.9g} when these weights were saved and is {:.9g} with those loaded ({}): "
-                     "either they are not the same, or this program computes otherwise",
-                     saved.loss, now.loss, same ? "equal bits are expected, all conditions being equal" : fmt::format("at most {:.0e} of it is allowed", tolerance));
+  if (same ? std::bit_cast<uint32_t>(saved.loss) == std::bit_cast<uint32_t>(now.loss)
+           : difference <= tolerance * std::abs(saved.loss))
+    return "";
+  return fmt::format(
+      "the loss of the fixed microbatch was {:.9g} when these weights were saved and is {:.9g} with those loaded ({}): "
+      "either they are not the same, or this program computes otherwise",
+      saved.loss, now.loss,
+      same ? "equal bits are expected, all conditions being equal"
+           : fmt::format("at most {:.0e} of it is allowed", tolerance));
 }
 
 }  // namespace espalier

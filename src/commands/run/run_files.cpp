@@ -69,7 +69,8 @@ std::string WriteEffectiveDeck(const fs::path& dir, const std::string& text, con
   const fs::path path = dir / "deck.toml";
   std::error_code error;
   if (fs::equivalent(path, given, error)) return "this run was started with it";
-  if (fs::exists(fs::symlink_status(path, error)) && !IsOurs(path)) return "its first line is not a run's (remove it to have the effective deck there)";
+  if (fs::exists(fs::symlink_status(path, error)) && !IsOurs(path))
+    return "its first line is not a run's (remove it to have the effective deck there)";
   WriteWhole(path, std::string(kOurs) + text);
   return "";
 }

@@ -20,7 +20,7 @@ struct Start {
   std::vector<std::string> checkpoints;  ///< to try, best first; empty: fresh
   int64_t refused = 0;                   ///< better ones whose MANIFEST or deck could not be read
   std::optional<int64_t> beyond;         ///< the checkpoint's step if it is after run.steps: there is nothing to do
-  std::string branch;                    ///< id of the checkpoint that the command line names; empty: none, or the run only goes on
+  std::string branch;  ///< id of the checkpoint that the command line names; empty: none, or the run only goes on
 
   const Deck& deck() const { return loaded.deck; }
 };

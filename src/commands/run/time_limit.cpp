@@ -11,13 +11,14 @@ namespace espalier {
 namespace {
 
 constexpr size_t kRecentSteps = 20;
-constexpr double kSaveFactor = 1.5;     // storage is shared: the next save may be slower
-constexpr double kLargestMargin = 90;   // seconds
+constexpr double kSaveFactor = 1.5;    // storage is shared: the next save may be slower
+constexpr double kLargestMargin = 90;  // seconds
 constexpr double kMarginFraction = 0.15;
 
 TimeEnd EndAt(const Deck& deck, double at_s, std::string what) {
   const double margin = deck.run.stop_margin_s;
-  return {at_s, margin >= 0 ? margin : std::min(kLargestMargin, kMarginFraction * std::max(0.0, at_s)), std::move(what)};
+  return {at_s, margin >= 0 ? margin : std::min(kLargestMargin, kMarginFraction * std::max(0.0, at_s)),
+          std::move(what)};
 }
 
 }  // namespace
@@ -36,10 +37,12 @@ bool TimeLimit::Reached(double now_s, double beside_s, double save_s) const {
 TimeLimit FindTimeLimit(const Deck& deck, const std::string& slurm_end, double epoch_s) {
   TimeLimit limit;
   if (const auto seconds = TimeLimitSeconds(deck.run.time_limit))
-    limit = TimeLimit(EndAt(deck, static_cast<double>(*seconds), fmt::format("run.time_limit = {}", deck.run.time_limit)));
+    limit =
+        TimeLimit(EndAt(deck, static_cast<double>(*seconds), fmt::format("run.time_limit = {}", deck.run.time_limit)));
   int64_t end = 0;
   const auto [rest, error] = std::from_chars(slurm_end.data(), slurm_end.data() + slurm_end.size(), end);
-  if (slurm_end.empty() || error != std::errc{} || rest != slurm_end.data() + slurm_end.size() || end <= 0) return limit;
+  if (slurm_end.empty() || error != std::errc{} || rest != slurm_end.data() + slurm_end.size() || end <= 0)
+    return limit;
   const TimeLimit slurm(EndAt(deck, static_cast<double>(end) - epoch_s, "the end of the Slurm job"));
   return limit.Set() && limit.end().at_s <= slurm.end().at_s ? limit : slurm;
 }

@@ -45,7 +45,8 @@ void LimitTheEnd(int rank, double seconds) {
 
 }  // namespace
 
-Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi) : folder_(HeartbeatFolder(deck.run.dir)) {
+Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi)
+    : folder_(HeartbeatFolder(deck.run.dir)) {
   if (deck.run.watchdog_s == 0) return;
   Together(world, [&] {
     if (world.Rank() == 0) PrepareHeartbeatFolder(folder_);
@@ -60,12 +61,11 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
   const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
   const auto refresh = [&training = *programs.train().executor] { training.ShowProgress(); };
   const auto asked = [] { return StopSignal() == SIGTERM; };
-  dog_.emplace(
-      Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
-      programs.compilation(), [mpi] {
-        if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
-        _exit(static_cast<int>(ExitStatus::kFault));
-      });
+  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
+               programs.compilation(), [mpi] {
+                 if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
+                 _exit(static_cast<int>(ExitStatus::kFault));
+               });
 }
 
 Watch::~Watch() {

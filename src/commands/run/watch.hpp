@@ -11,8 +11,8 @@ namespace espalier {
 
 class Watch {
  public:
-  /// Makes the heartbeats of all ranks and begins to watch; does nothing if run.watchdog_s is 0. Collective. All arguments
-  /// must outlive it.
+  /// Makes the heartbeats of all ranks and begins to watch; does nothing if run.watchdog_s is 0. Collective. All
+  /// arguments must outlive it.
   Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi);
   /// Ends the watch; from then on the process has as long as a save to end.
   ~Watch();

@@ -24,10 +24,10 @@ DeviceArena::DeviceArena(int64_t bytes, cudaStream_t stream) : Arena(bytes), str
     cudaGetLastError();
     size_t free = 0, total = 0;
     CUDA_CALL(cudaMemGetInfo(&free, &total));
-    throw UserError(ExitStatus::kDoesNotFit,
-                    fmt::format("the GPU gives no arena of {} bytes ({} of its {} bytes are free): use more ranks (espalier plan shows the memory of "
-                                "each), smaller microbatches or recompute.mode",
-                                bytes, free, total));
+    throw UserError(ExitStatus::kDoesNotFit, fmt::format("the GPU gives no arena of {} bytes ({} of its {} bytes are "
+                                                         "free): use more ranks (espalier plan shows the memory of "
+                                                         "each), smaller microbatches or recompute.mode",
+                                                         bytes, free, total));
   }
   base_ = static_cast<std::byte*>(memory);
   CUDA_CALL(cudaMemsetAsync(base_, 0, static_cast<size_t>(bytes), stream_));
@@ -58,7 +58,11 @@ PinnedArena::PinnedArena(int64_t bytes) : Arena(bytes) {
 
 PinnedArena::~PinnedArena() { cudaFreeHost(base_); }
 
-void PinnedArena::Read(const void* from, void* to, int64_t bytes) const { std::memcpy(to, from, static_cast<size_t>(bytes)); }
-void PinnedArena::Write(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+void PinnedArena::Read(const void* from, void* to, int64_t bytes) const {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+void PinnedArena::Write(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 }  // namespace espalier::cuda

@@ -19,7 +19,8 @@ namespace {
 std::string ProductPlansInUse() {
   const ProductPlans& plans = GetCudaKernelOptions().product_plans;
   const std::string text = ToText(plans);
-  return plans.plans.empty() ? "no product plans" : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
+  return plans.plans.empty() ? "no product plans"
+                             : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
 
 /// Where switches add up (NVLink SHARP), sums come in another order from call to call. What the user has set stays.
@@ -32,7 +33,8 @@ CudaDevice::CudaDevice(Gpu gpu, GpuOptions options) : gpu_(std::move(gpu)), opti
 std::string CudaDevice::Conditions() const {
   int driver = 0;
   CUDA_CALL(cudaDriverGetVersion(&driver));
-  return fmt::format("{} driver {} {} {} {} {}", gpu_.name, driver, Versions(), options_.deterministic ? "deterministic" : "fast",
+  return fmt::format("{} driver {} {} {} {} {}", gpu_.name, driver, Versions(),
+                     options_.deterministic ? "deterministic" : "fast",
                      options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", ProductPlansInUse());
 }
 
@@ -52,7 +54,9 @@ std::vector<MemoryLimit> CudaDevice::ArenaLimits() const {
   return {{NodeKey() + " gpu " + gpu_.bus_id, what, static_cast<int64_t>(free)}};
 }
 
-std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) { return std::make_unique<DeviceArena>(bytes, streams_.Compute()); }
+std::unique_ptr<Arena> CudaDevice::MakeArena(int64_t bytes) {
+  return std::make_unique<DeviceArena>(bytes, streams_.Compute());
+}
 std::unique_ptr<Arena> CudaDevice::MakeStaging(int64_t bytes) { return std::make_unique<PinnedArena>(bytes); }
 
 void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) {
@@ -63,8 +67,10 @@ void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Ch
     mpi_ = std::make_unique<MpiCommunication>(world, mesh, channels);
 }
 
-std::unique_ptr<Executor> CudaDevice::MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) {
-  if (mpi_ != nullptr) return std::make_unique<StagedExecutor>(program, coordinate, arena, streams_, *mpi_, gpu_.index, std::move(abort));
+std::unique_ptr<Executor> CudaDevice::MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+                                                   Executor::Abort abort) {
+  if (mpi_ != nullptr)
+    return std::make_unique<StagedExecutor>(program, coordinate, arena, streams_, *mpi_, gpu_.index, std::move(abort));
   return std::make_unique<StreamExecutor>(program, coordinate, arena, streams_, nccl_.get(), std::move(abort));
 }
 

@@ -22,7 +22,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override;
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override;
   void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override;
-  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Executor::Abort abort) override;
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+                                         Executor::Abort abort) override;
 
  private:
   Gpu gpu_;

@@ -23,7 +23,8 @@ void Record(const Event& event, cudaStream_t stream) { CUDA_CALL(cudaEventRecord
 
 }  // namespace
 
-CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort)
+CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+                           Abort abort)
     : Executor(program, coordinate, arena, FindCudaKernel, std::move(abort)),
       streams_(streams),
       events_(program),
@@ -102,7 +103,8 @@ void CudaExecutor::AwaitBegun() {
 StepTimes CudaExecutor::TimesOf(int step) {
   const Marks& marks = MarksOf(step);
   StepTimes times;
-  for (size_t i = 0; i + 1 < marks.used; i += 2) times.exposed_comm_ms += MillisecondsBetween(marks.waits[i], marks.waits[i + 1]);
+  for (size_t i = 0; i + 1 < marks.used; i += 2)
+    times.exposed_comm_ms += MillisecondsBetween(marks.waits[i], marks.waits[i + 1]);
   const double issued_ms = MillisecondsBetween(marks.began, marks.ended);
   times.compute_ms = issued_ms - times.exposed_comm_ms;
   if (marks.follows) times.idle_ms = MillisecondsBetween(MarksOf(step + kMarks - 1).ended, marks.began);
@@ -116,7 +118,9 @@ void CudaExecutor::IssueKernel(const Call& call) {
   if (Clock() != nullptr) Clock()->Begins(call.index, streams_.Compute());
   if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call, streams_.Compute()));
   if (fault == InstructionFault::kNan)
-    if (const auto x = std::ranges::find_if(call.outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; }); x != call.outputs.end())
+    if (const auto x = std::ranges::find_if(
+            call.outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; });
+        x != call.outputs.end())
       CUDA_CALL(cudaMemcpyAsync(x->data, nan_.data(), sizeof(float), cudaMemcpyDeviceToDevice, streams_.Compute()));
   if (Clock() != nullptr) Clock()->Ends(call.index, streams_.Compute());
   arena_.Use(call.end);

@@ -1,4 +1,5 @@
-// A program on a GPU, as far as it is alike however messages travel: inputs and results in slots, steps begun and awaited, kernels.
+// A program on a GPU, as far as it is alike however messages travel: inputs and results in slots, steps begun and
+// awaited, kernels.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// How far the device is, in words of pinned memory that it writes itself, in stream order, inside graphs too: what the host has
-// issued says nothing of a GPU that waits for a peer.
+// How far the device is, in words of pinned memory that it writes itself, in stream order, inside graphs too: what the
+// host has issued says nothing of a GPU that waits for a peer.
 #pragma once
 
 #include <array>

@@ -66,8 +66,8 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-/// The streams of a process: one a lane, shared by all of its programs, which therefore follow one another. Lane kCopy's carries what
-/// is staged.
+/// The streams of a process: one a lane, shared by all of its programs, which therefore follow one another. Lane
+/// kCopy's carries what is staged.
 struct Streams {
   std::array<Stream, kLaneCount> lanes;
 

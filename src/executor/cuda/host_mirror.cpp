@@ -13,7 +13,8 @@ constexpr int64_t kPage = 4096;
 
 }  // namespace
 
-HostMirror::HostMirror(const Arena& arena, const std::vector<CommInstruction>& instructions) : device_(arena.At(0, 0)), bytes_(arena.bytes()) {
+HostMirror::HostMirror(const Arena& arena, const std::vector<CommInstruction>& instructions)
+    : device_(arena.At(0, 0)), bytes_(arena.bytes()) {
   Reserve();
   std::vector<Range> ranges;
   const auto add = [&](int64_t offset, int64_t bytes) {
@@ -34,8 +35,11 @@ HostMirror::~HostMirror() {
 
 /// Addresses alone; pages are there when they are touched.
 void HostMirror::Reserve() {
-  void* memory = mmap(nullptr, static_cast<size_t>(bytes_ + kPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw UserError(ExitStatus::kDoesNotFit, fmt::format("the system has no {} addresses for messages of the GPU", bytes_));
+  void* memory = mmap(nullptr, static_cast<size_t>(bytes_ + kPage), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    throw UserError(ExitStatus::kDoesNotFit,
+                    fmt::format("the system has no {} addresses for messages of the GPU", bytes_));
   base_ = static_cast<std::byte*>(memory);
 }
 
@@ -47,7 +51,9 @@ void HostMirror::Pin(std::vector<Range> ranges) {
     std::byte* const at = base_ + whole.begin;
     if (cudaHostRegister(at, static_cast<size_t>(whole.end - whole.begin), cudaHostRegisterDefault) != cudaSuccess) {
       cudaGetLastError();
-      throw UserError(ExitStatus::kDoesNotFit, fmt::format("the host gives no {} bytes of pinned memory for messages of the GPU", whole.end - whole.begin));
+      throw UserError(
+          ExitStatus::kDoesNotFit,
+          fmt::format("the host gives no {} bytes of pinned memory for messages of the GPU", whole.end - whole.begin));
     }
     pinned_.push_back(at);
   }

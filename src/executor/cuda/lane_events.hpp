@@ -18,7 +18,8 @@ class LaneEvents {
 
   /// The first `count` instructions of `lane` have been issued on `stream`.
   void Issued(Lane lane, int count, cudaStream_t stream) const {
-    if (const auto event = events_.find({lane, count}); event != events_.end()) CUDA_CALL(cudaEventRecord(event->second.Get(), stream));
+    if (const auto event = events_.find({lane, count}); event != events_.end())
+      CUDA_CALL(cudaEventRecord(event->second.Get(), stream));
   }
   /// Makes `stream` wait; the awaited instruction was issued.
   void Await(const Wait& wait, cudaStream_t stream) const {

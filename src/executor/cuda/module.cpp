@@ -18,8 +18,10 @@ void Require(cudaError_t code, const char* what) {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   if (driver == 0) throw UserError(ExitStatus::kFault, fmt::format("cuda: {}: this machine has no driver", what));
-  throw UserError(ExitStatus::kFault, fmt::format("cuda: {}: {} (the driver knows CUDA up to {}.{}, this program uses {}.{})", what, cudaGetErrorString(code),
-                                                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10));
+  throw UserError(
+      ExitStatus::kFault,
+      fmt::format("cuda: {}: {} (the driver knows CUDA up to {}.{}, this program uses {}.{})", what,
+                  cudaGetErrorString(code), driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10));
 }
 
 Gpu GpuAt(int index) {
@@ -49,7 +51,8 @@ class Module final : public CudaModule {
     return std::make_unique<CudaDevice>(gpu, options);
   }
 
-  ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) override {
+  ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
+                               const std::function<void(const ProductPlan&)>& measured) override {
     return cuda::MeasureProducts(demands, measured);
   }
 };

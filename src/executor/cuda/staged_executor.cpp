@@ -9,9 +9,12 @@ int64_t BytesOf(const Tensor& tensor) { return Volume(tensor.shape) * SizeOf(ten
 
 }  // namespace
 
-StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Communication& communication,
-                               int device, Abort abort)
-    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), device_(device), progress_(static_cast<int>(calls_.size())) {
+StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+                               Communication& communication, int device, Abort abort)
+    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)),
+      communication_(communication),
+      device_(device),
+      progress_(static_cast<int>(calls_.size())) {
   if (exchanges_.empty()) return;
   mirror_ = std::make_unique<HostMirror>(arena, exchanges_);
   std::vector<CommInstruction> mirrored;
@@ -41,7 +44,9 @@ void StagedExecutor::IssueStep(cudaEvent_t began) {
   if (comm_ != nullptr) communication_.Finish();
 }
 
-void StagedExecutor::ShowProgress() { lanes_.progress().alive.store(progress_.Done(Lane::kCompute), std::memory_order_relaxed); }
+void StagedExecutor::ShowProgress() {
+  lanes_.progress().alive.store(progress_.Done(Lane::kCompute), std::memory_order_relaxed);
+}
 
 void StagedExecutor::AwaitLanes(std::span<const Wait> waits) {
   if (lanes_.Met(waits)) return;
@@ -57,14 +62,16 @@ void StagedExecutor::Fetch(const CommInstruction& instruction) {
     if (wait.lane == Lane::kCompute) events_.Await(wait, copy);
   if (Clock() != nullptr) Clock()->Begins(instruction.index, copy);
   for (const Tensor& input : instruction.inputs)
-    CUDA_CALL(cudaMemcpyAsync(mirror_->Of(input.data), input.data, static_cast<size_t>(BytesOf(input)), cudaMemcpyDeviceToHost, copy));
+    CUDA_CALL(cudaMemcpyAsync(mirror_->Of(input.data), input.data, static_cast<size_t>(BytesOf(input)),
+                              cudaMemcpyDeviceToHost, copy));
   CUDA_CALL(cudaStreamSynchronize(copy));
 }
 
 void StagedExecutor::Deliver(const CommInstruction& instruction) {
   const cudaStream_t copy = streams_.Of(Lane::kCopy);
   for (const Tensor& output : instruction.outputs)
-    CUDA_CALL(cudaMemcpyAsync(output.data, mirror_->Of(output.data), static_cast<size_t>(BytesOf(output)), cudaMemcpyHostToDevice, copy));
+    CUDA_CALL(cudaMemcpyAsync(output.data, mirror_->Of(output.data), static_cast<size_t>(BytesOf(output)),
+                              cudaMemcpyHostToDevice, copy));
   if (Clock() != nullptr) Clock()->Ends(instruction.index, copy);
   CUDA_CALL(cudaStreamSynchronize(copy));
 }

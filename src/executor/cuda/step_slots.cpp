@@ -51,12 +51,14 @@ void StepSlots::CopyInputs(int slot, cudaStream_t stream) {
   CHECK(unset_.empty(), "{} of {} inputs were not set for this step", unset_.size(), all_.size());
   unset_ = all_;
   for (const Range& range : inputs_)
-    CUDA_CALL(cudaMemcpyAsync(arena_.At(range.offset, range.bytes), Slot(slot) + range.at, static_cast<size_t>(range.bytes), cudaMemcpyHostToDevice, stream));
+    CUDA_CALL(cudaMemcpyAsync(arena_.At(range.offset, range.bytes), Slot(slot) + range.at,
+                              static_cast<size_t>(range.bytes), cudaMemcpyHostToDevice, stream));
 }
 
 void StepSlots::CopyResults(int slot, cudaStream_t stream) const {
   for (const Range& range : results_)
-    CUDA_CALL(cudaMemcpyAsync(Slot(slot) + range.at, arena_.At(range.offset, range.bytes), static_cast<size_t>(range.bytes), cudaMemcpyDeviceToHost, stream));
+    CUDA_CALL(cudaMemcpyAsync(Slot(slot) + range.at, arena_.At(range.offset, range.bytes),
+                              static_cast<size_t>(range.bytes), cudaMemcpyDeviceToHost, stream));
 }
 
 bool StepSlots::IsResult(int64_t offset) const { return !kept_.empty() && Covering(results_, offset) != nullptr; }

@@ -1,5 +1,5 @@
-// What a step gets from the host and gives to it, in pinned memory: one slot for every step that may be under way, so that the host
-// fills the next while the device works.
+// What a step gets from the host and gives to it, in pinned memory: one slot for every step that may be under way, so
+// that the host fills the next while the device works.
 #pragma once
 
 #include <memory>

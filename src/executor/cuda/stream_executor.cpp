@@ -23,8 +23,12 @@ int LongestLane(const Program& program) {
 
 StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
                                StreamCommunication* communication, Abort abort)
-    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)), communication_(communication), progress_(LongestLane(program)), graphs_(GraphsWanted()) {
-  CHECK(exchanges_.empty() || communication != nullptr, "the program communicates, but there is nothing to communicate with");
+    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)),
+      communication_(communication),
+      progress_(LongestLane(program)),
+      graphs_(GraphsWanted()) {
+  CHECK(exchanges_.empty() || communication != nullptr,
+        "the program communicates, but there is nothing to communicate with");
   // Also where this rank has nothing to say: it is collective.
   if (communication != nullptr) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
@@ -33,8 +37,8 @@ StreamExecutor::~StreamExecutor() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
 }
 
-/// NCCL takes no call on a communicator while a graph that holds it is under way, whatever the streams' order: only with
-/// NCCL_GRAPH_MIXING_SUPPORT, which is off.
+/// NCCL takes no call on a communicator while a graph that holds it is under way, whatever the streams' order: only
+/// with NCCL_GRAPH_MIXING_SUPPORT, which is off.
 void StreamExecutor::BeforeStep() {
   if (!ends_.empty() && graph_ != nullptr && !MayCapture()) AwaitBegun();
 }
@@ -45,8 +49,8 @@ void StreamExecutor::IssueStep(cudaEvent_t) {
   CUDA_CALL(cudaGraphLaunch(graph_, streams_.Compute()));
 }
 
-/// Libraries may still make themselves ready in the first step; a fault on purpose needs the instructions one by one, and so does a clock
-/// on each.
+/// Libraries may still make themselves ready in the first step; a fault on purpose needs the instructions one by one,
+/// and so does a clock on each.
 bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed() && Clock() == nullptr; }
 
 void StreamExecutor::Capture() {
@@ -86,10 +90,12 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
   events_.Issued(lane, count, stream);
   // Of compute what others wait for, too.
-  if (lane != Lane::kCompute || events_.Has(lane, count) || count % DeviceProgress::kSignOfLife == 0) progress_.Finished(lane, count, stream);
+  if (lane != Lane::kCompute || events_.Has(lane, count) || count % DeviceProgress::kSignOfLife == 0)
+    progress_.Finished(lane, count, stream);
 }
 
-/// All lanes begin behind whatever the compute stream did before: counts start anew with every step, so waits say nothing of the last.
+/// All lanes begin behind whatever the compute stream did before: counts start anew with every step, so waits say
+/// nothing of the last.
 void StreamExecutor::Fork() {
   const cudaStream_t compute = streams_.Compute();
   progress_.Begin(compute);

@@ -1,6 +1,6 @@
-// A program on a GPU, alone or with others that NCCL joins. Lanes are streams and waits are events; the calling thread walks the program
-// once and issues everything, kernels and communication, and nothing in a step waits on the host. From the second step on the whole
-// step is a graph, captured then; ESPALIER_CUDA_GRAPH=0 issues every step anew.
+// A program on a GPU, alone or with others that NCCL joins. Lanes are streams and waits are events; the calling thread
+// walks the program once and issues everything, kernels and communication, and nothing in a step waits on the host.
+// From the second step on the whole step is a graph, captured then; ESPALIER_CUDA_GRAPH=0 issues every step anew.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@ namespace espalier::cuda {
 class StreamExecutor final : public CudaExecutor {
  public:
   /// `communication` may be null if nothing communicates. All of them must outlive it.
-  StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, StreamCommunication* communication, Abort abort);
+  StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+                 StreamCommunication* communication, Abort abort);
   ~StreamExecutor() override;
 
   void ShowProgress() override;

@@ -13,8 +13,9 @@ std::string Versions() {
   cudaRuntimeGetVersion(&cuda);
   ncclGetVersion(&nccl);
   const size_t cublas = cublasLtGetVersion(), cudnn = cudnnGetVersion();
-  return fmt::format("CUDA {}.{}, cuBLASLt {}.{}.{}, cuDNN {}.{}.{}, NCCL {}.{}.{}", cuda / 1000, cuda % 1000 / 10, cublas / 10000, cublas / 100 % 100,
-                     cublas % 100, cudnn / 10000, cudnn / 100 % 100, cudnn % 100, nccl / 10000, nccl / 100 % 100, nccl % 100);
+  return fmt::format("CUDA {}.{}, cuBLASLt {}.{}.{}, cuDNN {}.{}.{}, NCCL {}.{}.{}", cuda / 1000, cuda % 1000 / 10,
+                     cublas / 10000, cublas / 100 % 100, cublas % 100, cudnn / 10000, cudnn / 100 % 100, cudnn % 100,
+                     nccl / 10000, nccl / 100 % 100, nccl % 100);
 }
 
 }  // namespace espalier::cuda

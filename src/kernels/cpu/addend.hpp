@@ -1,4 +1,5 @@
-// An optional addend of norms and their gradients. Every result is rounded to its type where an op of its own would round it.
+// An optional addend of norms and their gradients. Every result is rounded to its type where an op of its own would
+// round it.
 #pragma once
 
 #include "vector.hpp"
@@ -11,7 +12,9 @@ struct Summands {
   const T *x, *addend;
   T* sum;
 
-  Summands Row(int64_t first) const { return addend == nullptr ? Summands{x + first, nullptr, nullptr} : Summands{x + first, addend + first, sum + first}; }
+  Summands Row(int64_t first) const {
+    return addend == nullptr ? Summands{x + first, nullptr, nullptr} : Summands{x + first, addend + first, sum + first};
+  }
   /// The rounded sum, which is written as well.
   template <typename Lanes>
   F16 Load(int64_t c, Lanes lanes) const {

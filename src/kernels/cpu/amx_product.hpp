@@ -1,5 +1,5 @@
-// Products of small bf16 blocks by AMX's tiles, accumulated in fp32. Words are as in block_product.hpp: a row-major left operand and a right
-// one of words are what TDPBF16PS reads (Intel SDM, vol. 2B).
+// Products of small bf16 blocks by AMX's tiles, accumulated in fp32. Words are as in block_product.hpp: a row-major
+// left operand and a right one of words are what TDPBF16PS reads (Intel SDM, vol. 2B).
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,8 @@ class AmxTiles {
 #ifdef __AMX_BF16__
 /// c[16][16 kTiles] (+)= a[16][words] b[words][16 kTiles]; words is a multiple of 16. Sums are in tiles 0 to 3.
 template <int kTiles>
-void AmxColumns(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+void AmxColumns(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                bool accumulate) {
   static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4);
   constexpr int64_t kWord = sizeof(float);
   if (accumulate) {
@@ -99,7 +100,8 @@ inline void Turn(int64_t words, const float* columns, int64_t stride, float* row
 }
 
 /// c[16][n] (+)= a[16][words] b[words][n]; words and n are multiples of 16.
-inline void AmxRows(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc, bool accumulate) {
+inline void AmxRows(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c,
+                    int64_t ldc, bool accumulate) {
   asm volatile("" ::: "memory");
   int64_t j = 0;
   for (; j + 4 * kLanes <= n; j += 4 * kLanes) AmxColumns<4>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
@@ -109,8 +111,8 @@ inline void AmxRows(int64_t words, const float* a, int64_t lda, const float* b, 
 }
 
 /// The same of a column-major a, of 32 words at most. Tiles want the left operand in rows.
-inline void AmxRowsOfColumns(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
-                             bool accumulate) {
+inline void AmxRowsOfColumns(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n,
+                             float* c, int64_t ldc, bool accumulate) {
   alignas(64) float turned[kTileRows * kTurned];
   Turn(words, a, lda, turned);
   AmxRows((words + kLanes - 1) / kLanes * kLanes, turned, kTurned, b, ldb, n, c, ldc, accumulate);

@@ -214,7 +214,8 @@ void Attention(const KernelCall& call) {
   });
 }
 
-// oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]: two parts of one softmax, each over keys of its own.
+// oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]: two parts of one softmax, each over keys of
+// its own.
 void AttentionMerge(const KernelCall& call) {
   const AttentionShape a = MergedAttentionOf(call);
   const float *oa = call.inputs[0].As<float>(), *ob = call.inputs[2].As<float>();

@@ -26,8 +26,8 @@ inline std::vector<Block> BlocksOf(const SequencePiece& piece, int64_t rows) {
   std::vector<Block> blocks;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t position = piece.PositionOf(row);
-    const bool goes_on = !blocks.empty() && blocks.back().count < kBlock &&
-                         position == blocks.back().position + blocks.back().count;
+    const bool goes_on =
+        !blocks.empty() && blocks.back().count < kBlock && position == blocks.back().position + blocks.back().count;
     if (goes_on)
       ++blocks.back().count;
     else

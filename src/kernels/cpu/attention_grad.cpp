@@ -41,7 +41,8 @@ class BackwardTask {
           if (visible_.KeysOf(kBlock - 1) > 0) AddPair(i, j);
         }
       }
-      if (s_.want_queries) StoreRows(dq_, scale_, blocks_.queries, s_.query_begin, s_.query_end, call_.outputs[0], head);
+      if (s_.want_queries)
+        StoreRows(dq_, scale_, blocks_.queries, s_.query_begin, s_.query_end, call_.outputs[0], head);
     }
     if (!s_.want_keys) return;
     const int64_t kv_head = a_.KvHeadOf(s_.first_head);
@@ -167,8 +168,8 @@ class BackwardTask {
     }
   }
 
-  /// Keys r ... r + kPack - 1 of a block, queries of block i: probabilities and their adjoints, in place of scores and products if they
-  /// have the same size.
+  /// Keys r ... r + kPack - 1 of a block, queries of block i: probabilities and their adjoints, in place of scores and
+  /// products if they have the same size.
   void Differentiate(int64_t i, int64_t r) {
     const Visibility visible = visible_;
     const F16 scale = Broadcast(scale_);
@@ -212,8 +213,8 @@ class BackwardTask {
   }
 
   /// Writes blocks [begin, end) of one head's gradient.
-  void StoreRows(const float* sums, float factor, const std::vector<Block>& blocks, int64_t begin, int64_t end, const Tensor& y,
-                 int64_t head) {
+  void StoreRows(const float* sums, float factor, const std::vector<Block>& blocks, int64_t begin, int64_t end,
+                 const Tensor& y, int64_t head) {
     ForElementType(y.dtype, [&]<typename O>(O) {
       const int64_t rows = y.shape[1], stride = y.shape[2];
       O* to = y.As<O>() + s_.batch * rows * stride + head * a_.head_dim;

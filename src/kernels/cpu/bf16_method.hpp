@@ -7,7 +7,8 @@ namespace espalier::cpu {
 /// set. Chosen at the first call.
 bool WidensBf16();
 
-/// True where bf16 products are AMX's, which the processor has, the system grants, and oneDNN has not been told to leave alone.
+/// True where bf16 products are AMX's, which the processor has, the system grants, and oneDNN has not been told to
+/// leave alone.
 bool UsesAmx();
 
 /// True where this backend was compiled for AVX512-BF16 and uses its dot products.

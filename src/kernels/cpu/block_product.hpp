@@ -2,7 +2,8 @@
 // attention.
 //
 // A packed operand is made of 32-bit words. A word holds kPack adjacent elements along the contracted dim: one fp32
-// (kPack = 1) or two bf16 (kPack = 2, for AVX512-BF16's dot products and AMX's tiles). Words lie in float arrays, as bits.
+// (kPack = 1) or two bf16 (kPack = 2, for AVX512-BF16's dot products and AMX's tiles). Words lie in float arrays, as
+// bits.
 #pragma once
 
 #include "amx_product.hpp"
@@ -60,8 +61,8 @@ void RegisterTile(int64_t words, const float* a, int64_t lda, const float* b, in
 
 /// c[8][n] (+)= a[8][words] b[words][n]
 template <int kPack, Order kOrder>
-void RegisterRows(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
-                  bool accumulate) {
+void RegisterRows(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c,
+                  int64_t ldc, bool accumulate) {
   int64_t j = 0;
   for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
     RegisterTile<kPack, kOrder, 2>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
@@ -69,8 +70,8 @@ void RegisterRows(int64_t words, const float* a, int64_t lda, const float* b, in
   if (j < n) RegisterTile<kPack, kOrder, 1>(words, a, lda, b + j, ldb, c + j, ldc, accumulate);
 }
 
-/// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of 16. Of bf16 words are at most 32 in column-major order, a multiple of 16
-/// in the other, and b has whole sixteens of them; an AmxTiles must be there.
+/// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of 16. Of bf16 words are at most 32 in column-major order, a
+/// multiple of 16 in the other, and b has whole sixteens of them; an AmxTiles must be there.
 template <int kPack, Order kOrder>
 void RowTile(int64_t words, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t n, float* c, int64_t ldc,
              bool accumulate) {

@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix, one for each column: gradients of weights that every token shares. Threads own columns, so an
-// element's sum has one order on any number of threads.
+// Sums over the rows of a matrix, one for each column: gradients of weights that every token shares. Threads own
+// columns, so an element's sum has one order on any number of threads.
 #pragma once
 
 #include "kernels.hpp"

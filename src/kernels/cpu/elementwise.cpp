@@ -1,8 +1,8 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches. All lanes of an element's inputs are read before any
-// of its outputs is written, so outputs may lie on inputs.
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches. All lanes of an
+// element's inputs are read before any of its outputs is written, so outputs may lie on inputs.
 #include "../arithmetic.hpp"
-#include "kernels.hpp"
 #include "../fill.hpp"
+#include "kernels.hpp"
 
 namespace espalier::cpu {
 namespace {

@@ -1,5 +1,6 @@
-// GELU, tanh form (Hendrycks and Gimpel 2016). With 2 u the exponent, (1 + tanh(u)) / 2 is sigmoid(2 u); t = exp(-|2 u|) gives it
-// and its slope t / (1 + t)^2 without cancellation. All lanes of an element's inputs are read before its output is written.
+// GELU, tanh form (Hendrycks and Gimpel 2016). With 2 u the exponent, (1 + tanh(u)) / 2 is sigmoid(2 u); t = exp(-|2
+// u|) gives it and its slope t / (1 + t)^2 without cancellation. All lanes of an element's inputs are read before its
+// output is written.
 #include "kernels.hpp"
 
 namespace espalier::cpu {
@@ -19,7 +20,8 @@ Gate GateOf(F16 x) {
   const F16 z = low > kFar ? Broadcast(kFar) : low;
   const F16 squared = z * z, exponent = kTwoScale * z * (1.0f + kCubic * squared);
   const F16 t = Exp(exponent < 0.0f ? exponent : -exponent), inverse = 1.0f / (1.0f + t);
-  return {exponent < 0.0f ? t * inverse : inverse, t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
+  return {exponent < 0.0f ? t * inverse : inverse,
+          t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// LayerNorm as torch.nn.LayerNorm (Ba et al. 2016, eq. 4): fp32 inside, rounded once. The variance is the mean square of what is
-// left after the mean is taken away; a row stays in the first-level cache between its passes.
+// LayerNorm as torch.nn.LayerNorm (Ba et al. 2016, eq. 4): fp32 inside, rounded once. The variance is the mean square
+// of what is left after the mean is taken away; a row stays in the first-level cache between its passes.
 #include "addend.hpp"
 #include "column_sums.hpp"
 
@@ -7,7 +7,8 @@ namespace espalier::cpu {
 namespace {
 
 template <typename T>
-void ForwardRow(const Summands<T>& in, const T* w, const T* bias, float eps, int64_t width, T* y, float* mean, float* rstd) {
+void ForwardRow(const Summands<T>& in, const T* w, const T* bias, float eps, int64_t width, T* y, float* mean,
+                float* rstd) {
   F16 sum{}, squares{};
   ForLanes(0, width, [&](int64_t c, auto lanes) { sum += in.Load(c, lanes); });
   const T* x = in.Loaded();
@@ -34,7 +35,8 @@ void BackwardRow(const T* x, const T* w, float mean, float rstd, const T* dy, co
     projected += g * (Load(x + c, lanes) - mean);
   });
   const float shift = Sum(plain) / static_cast<float>(width);
-  const float factor = Sum(projected) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x - mean
+  const float factor =
+      Sum(projected) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x - mean
   ForLanes(0, width, [&](int64_t c, auto lanes) {
     const F16 g = Load(w + c, lanes) * Load(dy + c, lanes);
     StoreWith(addend, dx, c, rstd * (g - shift - (Load(x + c, lanes) - mean) * factor), lanes);
@@ -53,7 +55,8 @@ void LayerNorm(const KernelCall& call) {
     ParallelRanges(RowsOf(x), RowGrain(width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         ForwardRow(in.Row(r * width), call.inputs[1].As<T>(), call.inputs[2].As<T>(), eps, width,
-                   call.outputs[0].As<T>() + r * width, call.outputs[1].As<float>() + r, call.outputs[2].As<float>() + r);
+                   call.outputs[0].As<T>() + r * width, call.outputs[1].As<float>() + r,
+                   call.outputs[2].As<float>() + r);
       }
     });
   });
@@ -68,8 +71,8 @@ void LayerNormGrad(const KernelCall& call) {
     ParallelRanges(RowsOf(x), RowGrain(width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         BackwardRow(x.As<T>() + r * width, call.inputs[1].As<T>(), call.inputs[2].As<float>()[r],
-                    call.inputs[3].As<float>()[r], call.inputs[4].As<T>() + r * width, addend == nullptr ? nullptr : addend + r * width, width,
-                    call.outputs[0].As<T>() + r * width);
+                    call.inputs[3].As<float>()[r], call.inputs[4].As<T>() + r * width,
+                    addend == nullptr ? nullptr : addend + r * width, width, call.outputs[0].As<T>() + r * width);
       }
     });
   });

@@ -85,10 +85,11 @@ void Multiply(const ProductShape& s, const Operands& x) {
   const Product& product = FindProduct({s, x.input, x.output, x.accumulate, x.bias != nullptr, Threads()});
   std::byte* scratch = Scratch(static_cast<int64_t>(product.scratch.get_size()), ScratchUse::kOneDnn);
   thread_local dnnl::stream stream(Engine());
-  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), x.a)},
-                                                     {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), x.b)},
-                                                     {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), x.c)},
-                                                     {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(), scratch)}};
+  std::unordered_map<int, dnnl::memory> arguments = {
+      {DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), x.a)},
+      {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), x.b)},
+      {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), x.c)},
+      {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(), scratch)}};
   if (x.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(product.bias, Engine(), x.bias));
   product.primitive.execute(stream, arguments);
   stream.wait();
@@ -159,7 +160,8 @@ bool WidensBf16() {
 }
 
 bool UsesAmx() {
-  static const bool uses = !WidensBf16() && dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx && AmxIsGranted();
+  static const bool uses =
+      !WidensBf16() && dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_amx && AmxIsGranted();
   return uses;
 }
 

@@ -82,13 +82,15 @@ void SumSquares(const KernelCall& call) {
 void Clip(const KernelCall& call) {
   double squares = 0;
   for (const Tensor& s : call.inputs.subspan(2)) squares += Scalar(s);
-  const Clipped clipped = ClippedOf(Scalar(call.inputs[0]), Scalar(call.inputs[1]), squares, call.attributes->Number("clip_norm"));
-  const double values[] = {clipped.mean, clipped.norm, clipped.scale, clipped.apply, FirstNotFinite(call.inputs.subspan(2))};
+  const Clipped clipped =
+      ClippedOf(Scalar(call.inputs[0]), Scalar(call.inputs[1]), squares, call.attributes->Number("clip_norm"));
+  const double values[] = {clipped.mean, clipped.norm, clipped.scale, clipped.apply,
+                           FirstNotFinite(call.inputs.subspan(2))};
   for (size_t o = 0; o < 5; ++o) *call.outputs[o].As<float>() = static_cast<float>(values[o]);
 }
 
-// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq of each, in place.
-// The elements of all tensors, one behind the other, are cut evenly.
+// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq
+// of each, in place. The elements of all tensors, one behind the other, are cut evenly.
 void Adamw(const KernelCall& call) {
   if (Scalar(call.inputs[3]) == 0) return;
   const AdamwFactors decayed = FactorsOf(call, call.attributes->Number("weight_decay")), kept = FactorsOf(call, 0);
@@ -100,7 +102,8 @@ void Adamw(const KernelCall& call) {
   ParallelRanges(all, kWorthAThread, [&](int64_t begin, int64_t end) {
     int64_t first = 0;
     for (size_t t = 0; t < tensors; first += count(t), ++t)
-      Update(call, t, CutAt(begin - first, count(t)), CutAt(end - first, count(t)), static_cast<double>(t) < decaying ? decayed : kept);
+      Update(call, t, CutAt(begin - first, count(t)), CutAt(end - first, count(t)),
+             static_cast<double>(t) < decaying ? decayed : kept);
   });
 }
 

@@ -6,7 +6,8 @@
 namespace espalier::cpu {
 namespace {
 
-/// Adds the rows of dy, summed over the batch, to the table's rows, within a range of columns that no other thread touches.
+/// Adds the rows of dy, summed over the batch, to the table's rows, within a range of columns that no other thread
+/// touches.
 template <typename T>
 void AddRows(const KernelCall& call, int64_t begin, int64_t end) {
   const Tensor &positions = call.inputs[0], &dy = call.inputs[1], &table = call.outputs[0];
@@ -33,7 +34,8 @@ void PositionEmbedding(const KernelCall& call) {
       for (int64_t r = begin; r < end; ++r) {
         const T *in = x.As<T>() + r * width, *row = table.As<T>() + PositionRow(positions, r % length, table) * width;
         T* y = call.outputs[0].As<T>() + r * width;
-        ForLanes(0, width, [=](int64_t c, auto lanes) { Store(y + c, Load(in + c, lanes) + Load(row + c, lanes), lanes); });
+        ForLanes(0, width,
+                 [=](int64_t c, auto lanes) { Store(y + c, Load(in + c, lanes) + Load(row + c, lanes), lanes); });
       }
     });
   });

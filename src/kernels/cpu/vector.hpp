@@ -85,7 +85,8 @@ F16 Rounded(F16 x) {
   return x;
 }
 
-/// x as it is; the compiler does not see what made it, so a product is rounded before something is added to it (-ffp-contract=fast).
+/// x as it is; the compiler does not see what made it, so a product is rounded before something is added to it
+/// (-ffp-contract=fast).
 inline F16 Apart(F16 x) {
 #ifdef __AVX512F__
   asm("" : "+v"(x));

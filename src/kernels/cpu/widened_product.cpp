@@ -1,5 +1,6 @@
-// Blocks of both operands are widened to fp32, small enough for the last-level cache, and multiplied by oneDNN's fp32 product,
-// which has its own blocks for the caches below. Sums stay fp32: in c itself, or in a block that is rounded once.
+// Blocks of both operands are widened to fp32, small enough for the last-level cache, and multiplied by oneDNN's fp32
+// product, which has its own blocks for the caches below. Sums stay fp32: in c itself, or in a block that is rounded
+// once.
 #include "widened_product.hpp"
 
 #include "one_dnn_product.hpp"
@@ -11,7 +12,7 @@ namespace espalier::cpu {
 namespace {
 
 constexpr int64_t kRows = 1024, kColumns = 1024, kDepth = 2048;  // of a block: operands are 8 MiB each
-constexpr int64_t kWide = 4096;                                 // columns of c whose sums are kept at once
+constexpr int64_t kWide = 4096;                                  // columns of c whose sums are kept at once
 
 /// One operand: element (i, p) at data[i * row + p * depth], i along the kept dim, p along the contracted one.
 struct Operand {
@@ -22,14 +23,16 @@ struct Operand {
 /// Widens `rows` x `depths` elements into a dense block that keeps the operand's order: p fastest, or i if row is 1.
 void Widen(const Operand& x, int64_t rows, int64_t depths, float* to) {
   const bool by_depth = x.row == 1;
-  const int64_t lines = by_depth ? depths : rows, length = by_depth ? rows : depths, stride = by_depth ? x.depth : x.row;
-  ParallelRanges(lines, std::max<int64_t>(1, kWorthAThread / std::max<int64_t>(1, length)), [=](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line) {
-      const Bf16* from = x.data + line * stride;
-      float* target = to + line * length;
-      ForLanes(0, length, [=](int64_t j, auto lanes) { Store(target + j, Load(from + j, lanes), lanes); });
-    }
-  });
+  const int64_t lines = by_depth ? depths : rows, length = by_depth ? rows : depths,
+                stride = by_depth ? x.depth : x.row;
+  ParallelRanges(
+      lines, std::max<int64_t>(1, kWorthAThread / std::max<int64_t>(1, length)), [=](int64_t begin, int64_t end) {
+        for (int64_t line = begin; line < end; ++line) {
+          const Bf16* from = x.data + line * stride;
+          float* target = to + line * length;
+          ForLanes(0, length, [=](int64_t j, auto lanes) { Store(target + j, Load(from + j, lanes), lanes); });
+        }
+      });
 }
 
 /// Rounds sums, or sums plus a bias.
@@ -49,7 +52,12 @@ void Round(const float* sums, int64_t rows, int64_t columns, const Bf16* bias, B
 class Blocks {
  public:
   Blocks(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate, const Bf16* bias)
-      : s_(shape), a_{a, s_.a_row, s_.a_column}, b_{b, s_.b_column, s_.b_row}, c_(c), accumulate_(accumulate), bias_(bias) {
+      : s_(shape),
+        a_{a, s_.a_row, s_.a_column},
+        b_{b, s_.b_column, s_.b_row},
+        c_(c),
+        accumulate_(accumulate),
+        bias_(bias) {
     CHECK(bias == nullptr || c.dtype == Dtype::kBf16, "a bias of bf16, a result of {}", Name(c.dtype));
     const int64_t rows = std::min(kRows, s_.m), depth = std::min(kDepth, s_.k);
     const int64_t sums = c.dtype == Dtype::kF32 ? 0 : rows * std::min(kWide, s_.n);
@@ -82,7 +90,8 @@ class Blocks {
         MultiplyF32(block, widened_a_, widened_b_, sums + j, accumulate_ || p > 0);
       }
     }
-    if (!in_place) Round(sums_, rows, columns, bias_ == nullptr ? nullptr : bias_ + wide, c_.As<Bf16>() + row * s_.n + wide, s_.n);
+    if (!in_place)
+      Round(sums_, rows, columns, bias_ == nullptr ? nullptr : bias_ + wide, c_.As<Bf16>() + row * s_.n + wide, s_.n);
   }
 
   const ProductShape s_;
@@ -95,7 +104,8 @@ class Blocks {
 
 }  // namespace
 
-void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate, const Bf16* bias) {
+void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate,
+                    const Bf16* bias) {
   if (shape.m * shape.n == 0) return;
   Blocks(shape, a, b, c, accumulate, bias).Run();
 }

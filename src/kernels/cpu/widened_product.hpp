@@ -5,8 +5,10 @@
 
 namespace espalier::cpu {
 
-/// c (+)= a b, a and b bf16, c f32 or bf16; with a bias (not nullptr; c bf16 and overwritten): c = a b + bias. Operands are widened to fp32 in blocks that stay in the last-level cache
-/// and multiplied at the fp32 rate; sums are fp32, rounded once.
-void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate, const Bf16* bias = nullptr);
+/// c (+)= a b, a and b bf16, c f32 or bf16; with a bias (not nullptr; c bf16 and overwritten): c = a b + bias. Operands
+/// are widened to fp32 in blocks that stay in the last-level cache and multiplied at the fp32 rate; sums are fp32,
+/// rounded once.
+void WidenedProduct(const ProductShape& shape, const Bf16* a, const Bf16* b, const Tensor& c, bool accumulate,
+                    const Bf16* bias = nullptr);
 
 }  // namespace espalier::cpu

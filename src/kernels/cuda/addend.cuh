@@ -1,12 +1,13 @@
-// An optional addend of norms and their gradients. Every result is rounded to its type where an op of its own would round it.
+// An optional addend of norms and their gradients. Every result is rounded to its type where an op of its own would
+// round it.
 #pragma once
 
 #include "pack.cuh"
 
 namespace espalier::cuda {
 
-/// Rows that are read, and where their sums go; without an addend (nullptr) the rows are read as they are. A thread reads again only
-/// what it has written itself.
+/// Rows that are read, and where their sums go; without an addend (nullptr) the rows are read as they are. A thread
+/// reads again only what it has written itself.
 template <typename T>
 struct Summands {
   const T *x, *addend;

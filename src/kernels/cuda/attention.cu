@@ -1,6 +1,5 @@
 // Attention in tiles with a running softmax (Milakov and Gimelshein 2018; Dao 2023, algorithm 1), in fp32.
 #include "attention.hpp"
-
 #include "attention_tiles.cuh"
 
 namespace espalier::cuda {
@@ -8,7 +7,8 @@ namespace {
 
 constexpr float kInfinity = INFINITY;
 
-/// What the thread's 4 queries have seen so far, in all 16 threads of a row: the largest score, and the sum of exp(score - largest).
+/// What the thread's 4 queries have seen so far, in all 16 threads of a row: the largest score, and the sum of
+/// exp(score - largest).
 struct RunningSoftmax {
   float largest[kOwn], sum[kOwn];
 
@@ -66,11 +66,13 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionExtents a, Attentio
 
 }  // namespace
 
-void LaunchAttention(const AttentionExtents& a, const AttentionInputs& inputs, const AttentionResults& results, cudaStream_t stream) {
+void LaunchAttention(const AttentionExtents& a, const AttentionInputs& inputs, const AttentionResults& results,
+                     cudaStream_t stream) {
   const int64_t blocks = TilesOf(a.queries) * a.batch * a.heads;
   if (blocks == 0) return;
   ForKind(inputs.bf16, a.head_dim, [&]<typename T, int kChunks>(T, Sums<kChunks>) {
-    Launch(Forward<T, kChunks>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, stream, a, inputs, results);
+    Launch(Forward<T, kChunks>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, stream, a, inputs,
+           results);
   });
 }
 

@@ -1,5 +1,6 @@
-// Launchers of the plain attention kernels: device pointers to q, o and their gradients [b,s,h e], to k, v and theirs [b,t,g e], all
-// dense, and to lse f32 [b,h,s]. They take any masks and any layout of sequences; cuDNN's are quicker where they can serve.
+// Launchers of the plain attention kernels: device pointers to q, o and their gradients [b,s,h e], to k, v and theirs
+// [b,t,g e], all dense, and to lse f32 [b,h,s]. They take any masks and any layout of sequences; cuDNN's are quicker
+// where they can serve.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -46,9 +47,11 @@ struct AttentionGradients {
 };
 
 /// A query that sees no key: o = 0, lse = -inf.
-void LaunchAttention(const AttentionExtents& extents, const AttentionInputs& inputs, const AttentionResults& results, cudaStream_t stream);
+void LaunchAttention(const AttentionExtents& extents, const AttentionInputs& inputs, const AttentionResults& results,
+                     cudaStream_t stream);
 
 /// Every gradient is summed by one block in one order: no atomics.
-void LaunchAttentionGrad(const AttentionExtents& extents, const AttentionInputs& inputs, const AttentionGradients& results, cudaStream_t stream);
+void LaunchAttentionGrad(const AttentionExtents& extents, const AttentionInputs& inputs,
+                         const AttentionGradients& results, cudaStream_t stream);
 
 }  // namespace espalier::cuda

@@ -1,8 +1,7 @@
-// The adjoint of attention, in fp32. With p the probabilities: dv_j = sum of p do_i, ds = p (do_i . v_j - do_i . o_i) scale,
-// dq_i = sum of ds k_j, dk_j = sum of ds q_i (Dao 2023, algorithm 2). dq is summed by blocks of queries, dk and dv by blocks of keys:
-// scores are computed twice, and no two blocks add to one place.
+// The adjoint of attention, in fp32. With p the probabilities: dv_j = sum of p do_i, ds = p (do_i . v_j - do_i . o_i)
+// scale, dq_i = sum of ds k_j, dk_j = sum of ds q_i (Dao 2023, algorithm 2). dq is summed by blocks of queries, dk and
+// dv by blocks of keys: scores are computed twice, and no two blocks add to one place.
 #include "attention.hpp"
-
 #include "attention_tiles.cuh"
 
 namespace espalier::cuda {
@@ -14,19 +13,22 @@ __device__ void MeanAdjoints(const TileRows<T>& o, const TileRows<T>& d_o, float
   const Place at;
   for (int i = 0; i < kOwn; ++i) {
     float sum = 0;
-    for (int64_t column = at.x; column < o.head_dim; column += kSide) sum += o.At(at.Row(i), column) * d_o.At(at.Row(i), column);
+    for (int64_t column = at.x; column < o.head_dim; column += kSide)
+      sum += o.At(at.Row(i), column) * d_o.At(at.Row(i), column);
     mean[i] = RowSum(sum);
   }
 }
 
 /// Log of the softmax denominator of a query; 0 beyond the last.
-__device__ float LseAt(const AttentionExtents& a, const AttentionInputs& in, int64_t batch, int64_t head, int64_t query) {
+__device__ float LseAt(const AttentionExtents& a, const AttentionInputs& in, int64_t batch, int64_t head,
+                       int64_t query) {
   return query < a.queries ? in.lse[(batch * a.heads + head) * a.queries + query] : 0.0f;
 }
 
 /// A block for 64 queries of one head.
 template <typename T, int kChunks>
-__global__ void __launch_bounds__(kThreads) BackwardQueries(AttentionExtents a, AttentionInputs in, AttentionGradients out) {
+__global__ void __launch_bounds__(kThreads)
+    BackwardQueries(AttentionExtents a, AttentionInputs in, AttentionGradients out) {
   SHARED_ARRAY(float, memory);
   const Shared s(memory);
   const Place at;
@@ -49,21 +51,25 @@ __global__ void __launch_bounds__(kThreads) BackwardQueries(AttentionExtents a, 
     for (int i = 0; i < kOwn; ++i)
       for (int j = 0; j < kOwn; ++j) {
         const bool sees = keys.at[j] <= queries.at[i];
-        s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = sees ? expf(scores[i][j] * scale - lse[i]) * (adjoints[i][j] - mean[i]) * scale : 0.0f;
+        s.weights[at.Row(i) * kWeightPitch + at.Column(j)] =
+            sees ? expf(scores[i][j] * scale - lse[i]) * (adjoints[i][j] - mean[i]) * scale : 0.0f;
       }
     dq.AddWeighted(k, s);
   }
-  dq.Store(out.dq, out.bf16, ((batch * a.queries + query) * a.heads + head) * a.head_dim, q.stride, q.count, a.head_dim);
+  dq.Store(out.dq, out.bf16, ((batch * a.queries + query) * a.heads + head) * a.head_dim, q.stride, q.count,
+           a.head_dim);
 }
 
 /// A block for 64 keys of one kv head, which all heads of its group see. Rows of its tiles are keys, columns queries.
 template <typename T, int kChunks>
-__global__ void __launch_bounds__(kThreads) BackwardKeys(AttentionExtents a, AttentionInputs in, AttentionGradients out) {
+__global__ void __launch_bounds__(kThreads)
+    BackwardKeys(AttentionExtents a, AttentionInputs in, AttentionGradients out) {
   SHARED_ARRAY(float, memory);
   const Shared s(memory);
   const Place at;
   const int64_t kv_heads = a.batch * a.kv_heads, key = int64_t{blockIdx.x} / kv_heads * kTile;
-  const int64_t batch = int64_t{blockIdx.x} % kv_heads / a.kv_heads, kv_head = int64_t{blockIdx.x} % a.kv_heads, group = a.heads / a.kv_heads;
+  const int64_t batch = int64_t{blockIdx.x} % kv_heads / a.kv_heads, kv_head = int64_t{blockIdx.x} % a.kv_heads,
+                group = a.heads / a.kv_heads;
   const float scale = 1.0f / sqrtf(static_cast<float>(a.head_dim));
   const TileRows<T> k = RowsOf<T>(in.k, a, batch, a.keys, a.kv_heads, kv_head, key);
   const TileRows<T> v = RowsOf<T>(in.v, a, batch, a.keys, a.kv_heads, kv_head, key);
@@ -93,7 +99,8 @@ __global__ void __launch_bounds__(kThreads) BackwardKeys(AttentionExtents a, Att
       RowProducts(v, d_o, s, adjoints);
       for (int i = 0; i < kOwn; ++i)
         for (int j = 0; j < kOwn; ++j)
-          s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = probabilities[i][j] * (adjoints[i][j] - s.mean[at.Column(j)]) * scale;
+          s.weights[at.Row(i) * kWeightPitch + at.Column(j)] =
+              probabilities[i][j] * (adjoints[i][j] - s.mean[at.Column(j)]) * scale;
       dk.AddWeighted(q, s);
     }
   }
@@ -104,12 +111,15 @@ __global__ void __launch_bounds__(kThreads) BackwardKeys(AttentionExtents a, Att
 
 }  // namespace
 
-void LaunchAttentionGrad(const AttentionExtents& a, const AttentionInputs& inputs, const AttentionGradients& results, cudaStream_t stream) {
+void LaunchAttentionGrad(const AttentionExtents& a, const AttentionInputs& inputs, const AttentionGradients& results,
+                         cudaStream_t stream) {
   if (a.batch * a.heads == 0) return;
-  const int64_t query_blocks = TilesOf(a.queries) * a.batch * a.heads, key_blocks = TilesOf(a.keys) * a.batch * a.kv_heads;
+  const int64_t query_blocks = TilesOf(a.queries) * a.batch * a.heads,
+                key_blocks = TilesOf(a.keys) * a.batch * a.kv_heads;
   ForKind(inputs.bf16, a.head_dim, [&]<typename T, int kChunks>(T, Sums<kChunks>) {
     const auto launch = [&](auto kernel, int64_t blocks) {
-      if (blocks > 0) Launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, stream, a, inputs, results);
+      if (blocks > 0)
+        Launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, stream, a, inputs, results);
     };
     launch(BackwardQueries<T, kChunks>, query_blocks);
     launch(BackwardKeys<T, kChunks>, key_blocks);

@@ -9,12 +9,15 @@
 namespace espalier::cuda {
 namespace {
 
-FusedCall CallOf(const AttentionInBlocks& a, const AttentionBlock& block) { return {a.SizesOf(block), a.whole.queries, a.whole.keys, block.causal}; }
+FusedCall CallOf(const AttentionInBlocks& a, const AttentionBlock& block) {
+  return {a.SizesOf(block), a.whole.queries, a.whole.keys, block.causal};
+}
 
 using PrepareFused = bool (*)(const FusedCall&, int64_t);
 
 bool PrepareAll(const AttentionInBlocks& a, int64_t library_bytes, PrepareFused prepare) {
-  return std::ranges::all_of(a.blocks, [&](const AttentionBlock& block) { return prepare(CallOf(a, block), library_bytes); });
+  return std::ranges::all_of(a.blocks,
+                             [&](const AttentionBlock& block) { return prepare(CallOf(a, block), library_bytes); });
 }
 
 /// Takes a workspace apart, front to back.
@@ -36,8 +39,12 @@ class Scratch {
 
 void* RowsFrom(const Tensor& x, int64_t row) { return x.As<std::byte>() + row * ColumnsOf(x) * SizeOf(x.dtype); }
 
-PartRows QueriesOf(const AttentionInBlocks& a, const AttentionBlock& block) { return {a.whole.batch, a.whole.queries, block.query, block.queries}; }
-PartRows KeysOf(const AttentionInBlocks& a, const AttentionBlock& block) { return {a.whole.batch, a.whole.keys, block.key, block.keys}; }
+PartRows QueriesOf(const AttentionInBlocks& a, const AttentionBlock& block) {
+  return {a.whole.batch, a.whole.queries, block.query, block.queries};
+}
+PartRows KeysOf(const AttentionInBlocks& a, const AttentionBlock& block) {
+  return {a.whole.batch, a.whole.keys, block.key, block.keys};
+}
 
 /// The operands of a block.
 FusedMemory OperandsOf(const AttentionBlock& block, const KernelCall& call, const Workspace& workspace) {
@@ -62,7 +69,8 @@ FusedMemory GradOperandsOf(const AttentionBlock& block, const KernelCall& call, 
 float* SumsIn(const Tensor& result, float* sums) { return result.dtype == Dtype::kF32 ? result.As<float>() : sums; }
 
 void Round(const float* sums, const Tensor& result, cudaStream_t stream) {
-  if (result.dtype != Dtype::kF32) LaunchCast(Dtype::kF32, result.dtype, sums, result.data, Volume(result.shape), stream);
+  if (result.dtype != Dtype::kF32)
+    LaunchCast(Dtype::kF32, result.dtype, sums, result.data, Volume(result.shape), stream);
 }
 
 /// One of the gradients: bf16 parts, and fp32 sums of them.
@@ -72,7 +80,8 @@ struct Gradient {
 };
 
 /// lse of a block's queries, dense: cuDNN reads it no other way.
-void* LseOf(const AttentionInBlocks& a, const AttentionBlock& block, const Tensor& lse, float* taken, cudaStream_t stream) {
+void* LseOf(const AttentionInBlocks& a, const AttentionBlock& block, const Tensor& lse, float* taken,
+            cudaStream_t stream) {
   if (block.queries == a.whole.queries) return lse.data;
   LaunchTakeRows(QueriesOf(a, block), a.whole.heads, lse.As<float>(), taken, stream);
   return taken;
@@ -91,7 +100,8 @@ void ForwardInParts(const AttentionInBlocks& a, const KernelCall& call) {
     memory.o = part;
     memory.lse = part_lse;
     FusedAttention(CallOf(a, block), memory, StreamOf(call));
-    LaunchMergePart(QueriesOf(a, block), {part, part_lse, a.whole.heads, a.whole.head_dim}, before, sums, lse.As<float>(), StreamOf(call));
+    LaunchMergePart(QueriesOf(a, block), {part, part_lse, a.whole.heads, a.whole.head_dim}, before, sums,
+                    lse.As<float>(), StreamOf(call));
     before = Before::kSums;
   }
   Round(sums, o, StreamOf(call));
@@ -113,7 +123,8 @@ void BackwardInParts(const AttentionInBlocks& a, const KernelCall& call) {
     memory.dq = dq, memory.dk = dk, memory.dv = dv;
     FusedAttentionGrad(CallOf(a, block), memory, StreamOf(call));
     for (size_t i = 0; i < 3; ++i)
-      LaunchAddPart(i == 0 ? QueriesOf(a, block) : KeysOf(a, block), ColumnsOf(out[i]), gradients[i].part, before, gradients[i].sums, StreamOf(call));
+      LaunchAddPart(i == 0 ? QueriesOf(a, block) : KeysOf(a, block), ColumnsOf(out[i]), gradients[i].part, before,
+                    gradients[i].sums, StreamOf(call));
     before = Before::kSums;
   }
   for (size_t i = 0; i < 3; ++i) Round(gradients[i].sums, out[i], StreamOf(call));

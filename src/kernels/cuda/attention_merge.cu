@@ -1,5 +1,4 @@
 #include "attention_merge.hpp"
-
 #include "kernels/arithmetic.hpp"
 #include "pack.cuh"
 

@@ -9,7 +9,8 @@
 
 namespace espalier::cuda {
 
-/// Parts f32[batch, length, heads e] with their lse f32[batch, heads, length]; the result o is of `dtype` and may be oa.
+/// Parts f32[batch, length, heads e] with their lse f32[batch, heads, length]; the result o is of `dtype` and may be
+/// oa.
 struct MergedParts {
   const float *oa, *lse_a, *ob, *lse_b;
   int64_t batch, length, heads, head_dim;

@@ -1,5 +1,4 @@
 #include "attention_parts.hpp"
-
 #include "kernels/arithmetic.hpp"
 #include "pack.cuh"
 
@@ -12,11 +11,14 @@ struct MetRow {
   bool met;
 };
 
-__host__ __device__ int64_t ChangedRows(const PartRows& rows, Before before) { return rows.batch * (before == Before::kNothing ? rows.length : rows.rows); }
+__host__ __device__ int64_t ChangedRows(const PartRows& rows, Before before) {
+  return rows.batch * (before == Before::kNothing ? rows.length : rows.rows);
+}
 
 __device__ MetRow MetRowOf(const PartRows& rows, Before before, int64_t i) {
   const bool all = before == Before::kNothing;
-  const int64_t each = all ? rows.length : rows.rows, batch = i / each, row = i % each + (all ? 0 : rows.begin), part = row - rows.begin;
+  const int64_t each = all ? rows.length : rows.rows, batch = i / each, row = i % each + (all ? 0 : rows.begin),
+                part = row - rows.begin;
   return {batch, row, part, part >= 0 && part < rows.rows};
 }
 
@@ -36,7 +38,8 @@ __global__ void MergePart(PartRows rows, SoftmaxPart p, Before before, float* o,
     __syncthreads();  // the last row's weights have been read
     for (int64_t h = threadIdx.x; h < p.heads; h += blockDim.x) {
       float& sum = lse[(at.batch * p.heads + h) * rows.length + at.row];
-      weights[h] = MergeWeightsOf(before == Before::kNothing ? -INFINITY : sum, at.met ? p.part_lse[(at.batch * p.heads + h) * rows.rows + at.part] : -INFINITY);
+      weights[h] = MergeWeightsOf(before == Before::kNothing ? -INFINITY : sum,
+                                  at.met ? p.part_lse[(at.batch * p.heads + h) * rows.rows + at.part] : -INFINITY);
       sum = weights[h].lse;
     }
     __syncthreads();
@@ -64,23 +67,27 @@ __global__ void AddPart(PartRows rows, int64_t width, const __nv_bfloat16* part,
 }
 
 __global__ void TakeRows(PartRows rows, int64_t heads, const float* lse, float* part) {
-  ForElements<1>(rows.batch * heads * rows.rows, [&](int64_t i, auto) { part[i] = lse[i / rows.rows * rows.length + rows.begin + i % rows.rows]; });
+  ForElements<1>(rows.batch * heads * rows.rows,
+                 [&](int64_t i, auto) { part[i] = lse[i / rows.rows * rows.length + rows.begin + i % rows.rows]; });
 }
 
 }  // namespace
 
-void LaunchMergePart(const PartRows& rows, const SoftmaxPart& p, Before before, float* o, float* lse, cudaStream_t stream) {
+void LaunchMergePart(const PartRows& rows, const SoftmaxPart& p, Before before, float* o, float* lse,
+                     cudaStream_t stream) {
   constexpr int kLanes = kPack<__nv_bfloat16>;
   ForLanes<kLanes>(p.head_dim % kLanes == 0 && LieAtPacks(p.part, o), [&](auto lanes) {
-    Launch(MergePart<lanes.value>, RowBlocks(ChangedRows(rows, before)), RowThreads(p.heads * p.head_dim, lanes), static_cast<size_t>(p.heads) * sizeof(MergeWeights), stream,
-           rows, p, before, o, lse);
+    Launch(MergePart<lanes.value>, RowBlocks(ChangedRows(rows, before)), RowThreads(p.heads * p.head_dim, lanes),
+           static_cast<size_t>(p.heads) * sizeof(MergeWeights), stream, rows, p, before, o, lse);
   });
 }
 
-void LaunchAddPart(const PartRows& rows, int64_t width, const void* part, Before before, float* sum, cudaStream_t stream) {
+void LaunchAddPart(const PartRows& rows, int64_t width, const void* part, Before before, float* sum,
+                   cudaStream_t stream) {
   constexpr int kLanes = kPack<__nv_bfloat16>;
   ForLanes<kLanes>(width % kLanes == 0 && LieAtPacks(part, sum), [&](auto lanes) {
-    Launch(AddPart<lanes.value>, RowBlocks(ChangedRows(rows, before)), RowThreads(width, lanes), 0, stream, rows, width, static_cast<const __nv_bfloat16*>(part), before, sum);
+    Launch(AddPart<lanes.value>, RowBlocks(ChangedRows(rows, before)), RowThreads(width, lanes), 0, stream, rows, width,
+           static_cast<const __nv_bfloat16*>(part), before, sum);
   });
 }
 

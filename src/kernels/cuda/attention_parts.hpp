@@ -1,4 +1,5 @@
-// Launchers that join what attention finds block by block: bf16 parts, dense over a block's rows, into fp32 results over all rows.
+// Launchers that join what attention finds block by block: bf16 parts, dense over a block's rows, into fp32 results
+// over all rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +13,8 @@ struct PartRows {
   int64_t batch, length, begin, rows;
 };
 
-/// What is there already: something to join with, or nothing, not even zeros, and rows outside the part become those of an empty sum.
+/// What is there already: something to join with, or nothing, not even zeros, and rows outside the part become those of
+/// an empty sum.
 enum class Before : bool { kNothing, kSums };
 
 /// part bf16[b,rows,h e] with part_lse f32[b,h,rows] into o f32[b,length,h e] and lse f32[b,h,length]: one softmax.
@@ -21,10 +23,12 @@ struct SoftmaxPart {
   const float* part_lse;
   int64_t heads, head_dim;
 };
-void LaunchMergePart(const PartRows& rows, const SoftmaxPart& part, Before before, float* o, float* lse, cudaStream_t stream);
+void LaunchMergePart(const PartRows& rows, const SoftmaxPart& part, Before before, float* o, float* lse,
+                     cudaStream_t stream);
 
 /// sum f32[b,length,width] += part bf16[b,rows,width]
-void LaunchAddPart(const PartRows& rows, int64_t width, const void* part, Before before, float* sum, cudaStream_t stream);
+void LaunchAddPart(const PartRows& rows, int64_t width, const void* part, Before before, float* sum,
+                   cudaStream_t stream);
 
 /// part f32[b,heads,rows] = those of lse f32[b,heads,length]
 void LaunchTakeRows(const PartRows& rows, int64_t heads, const float* lse, float* part, cudaStream_t stream);

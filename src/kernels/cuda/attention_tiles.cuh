@@ -1,6 +1,6 @@
-// Tiles of 64 by 64 scores, shared by attention and its adjoint. A block of 256 threads stands as 16 by 16: thread (y, x) has rows
-// y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim is staged 32 elements at a time:
-// shared memory does not grow with it.
+// Tiles of 64 by 64 scores, shared by attention and its adjoint. A block of 256 threads stands as 16 by 16: thread (y,
+// x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim is staged
+// 32 elements at a time: shared memory does not grow with it.
 #pragma once
 
 #include "attention.hpp"
@@ -26,12 +26,16 @@ __device__ inline void Put(void* to, bool bf16, int64_t i, float x) {
 
 /// A block's shared memory.
 struct Shared {
-  float *a, *b;     ///< staged rows
-  float* weights;   ///< a tile of probabilities, or of their adjoints
+  float *a, *b;       ///< staged rows
+  float* weights;     ///< a tile of probabilities, or of their adjoints
   float *lse, *mean;  ///< of 64 queries
 
   __device__ explicit Shared(float* memory)
-      : a(memory), b(a + kTile * kPitch), weights(b + kTile * kPitch), lse(weights + kTile * kWeightPitch), mean(lse + kTile) {}
+      : a(memory),
+        b(a + kTile * kPitch),
+        weights(b + kTile * kPitch),
+        lse(weights + kTile * kWeightPitch),
+        mean(lse + kTile) {}
 };
 
 /// Place of the calling thread in its block.
@@ -50,7 +54,8 @@ struct QueryTile {
 /// Those of this block: of the last queries first, which see most keys.
 __device__ inline QueryTile QueryTileOfBlock(const AttentionExtents& a) {
   const int64_t block = blockIdx.x, heads = a.batch * a.heads, head = block % a.heads;
-  return {block % heads / a.heads, head, head * a.kv_heads / a.heads, ((a.queries + kTile - 1) / kTile - 1 - block / heads) * kTile};
+  return {block % heads / a.heads, head, head * a.kv_heads / a.heads,
+          ((a.queries + kTile - 1) / kTile - 1 - block / heads) * kTile};
 }
 
 /// Up to 64 rows of one head in a [b,rows,heads e] tensor; what lies beyond `count` counts as 0.
@@ -68,7 +73,8 @@ __device__ inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /// Rows [begin, begin + 64) of `head` of `heads`, out of `rows` a sequence.
 template <typename T>
-__device__ TileRows<T> RowsOf(const void* x, const AttentionExtents& a, int64_t batch, int64_t rows, int64_t heads, int64_t head, int64_t begin) {
+__device__ TileRows<T> RowsOf(const void* x, const AttentionExtents& a, int64_t batch, int64_t rows, int64_t heads,
+                              int64_t head, int64_t begin) {
   const T* first = static_cast<const T*>(x) + ((batch * rows + begin) * heads + head) * a.head_dim;
   return {first, heads * a.head_dim, Least(rows - begin, kTile), a.head_dim};
 }
@@ -94,11 +100,12 @@ __device__ inline int64_t HighestPosition(const Piece& piece, int64_t begin, int
 /// No query of the tile at row `query` sees a key of the tile at row `key`.
 __device__ inline bool IsHidden(const AttentionExtents& a, int64_t query, int64_t key) {
   if (!a.causal) return false;
-  return LowestPosition(a.key_piece, key, Least(key + kTile, a.keys)) > HighestPosition(a.query_piece, query, Least(query + kTile, a.queries));
+  return LowestPosition(a.key_piece, key, Least(key + kTile, a.keys)) >
+         HighestPosition(a.query_piece, query, Least(query + kTile, a.queries));
 }
 
-/// A query sees the keys at its position and before. One that is not there sees nothing, a key that is not there is seen by none; without
-/// a mask all queries come last.
+/// A query sees the keys at its position and before. One that is not there sees nothing, a key that is not there is
+/// seen by none; without a mask all queries come last.
 __device__ inline int64_t QueryPosition(const AttentionExtents& a, int64_t row) {
   if (row >= a.queries) return -1;
   return a.causal ? a.query_piece.PositionOf(row) : INT64_MAX - 1;
@@ -112,7 +119,8 @@ __device__ inline int64_t KeyPosition(const AttentionExtents& a, int64_t row) {
 struct OwnPositions {
   int64_t at[kOwn];
 
-  __device__ OwnPositions(int64_t (*position)(const AttentionExtents&, int64_t), const AttentionExtents& a, int64_t first) {
+  __device__ OwnPositions(int64_t (*position)(const AttentionExtents&, int64_t), const AttentionExtents& a,
+                          int64_t first) {
     for (int i = 0; i < kOwn; ++i) at[i] = position(a, first + kSide * i);
   }
 };
@@ -186,7 +194,8 @@ struct Sums {
       for (int i = 0; i < kOwn; ++i)
         for (int j = 0; j < kOwnColumns; ++j) {
           const int64_t column = chunk * kDepth + place.Column(j);
-          if (place.Row(i) < count && column < head_dim) Put(to, bf16, first + place.Row(i) * stride + column, at[chunk][i][j]);
+          if (place.Row(i) < count && column < head_dim)
+            Put(to, bf16, first + place.Row(i) * stride + column, at[chunk][i][j]);
         }
   }
 };

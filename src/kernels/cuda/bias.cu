@@ -1,5 +1,4 @@
 #include "bias.hpp"
-
 #include "column_sums.cuh"
 
 namespace espalier::cuda {
@@ -29,7 +28,8 @@ struct Term {
 
 }  // namespace
 
-void LaunchAddBias(Dtype dtype, const void* x, const void* bias, int64_t rows, int64_t width, void* y, cudaStream_t stream) {
+void LaunchAddBias(Dtype dtype, const void* x, const void* bias, int64_t rows, int64_t width, void* y,
+                   cudaStream_t stream) {
   if (rows * width == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, bias, y), [&](auto lanes) {
@@ -39,10 +39,12 @@ void LaunchAddBias(Dtype dtype, const void* x, const void* bias, int64_t rows, i
   });
 }
 
-void LaunchBiasGrad(Dtype dtype, const void* dy, int64_t rows, int64_t width, float* out, bool add, float* workspace, cudaStream_t stream) {
+void LaunchBiasGrad(Dtype dtype, const void* dy, int64_t rows, int64_t width, float* out, bool add, float* workspace,
+                    cudaStream_t stream) {
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(dy), [&](auto lanes) {
-      LaunchColumnSums<1, lanes.value>(Term<T>{static_cast<const T*>(dy), width}, rows, width, {{out}, add, workspace}, stream);
+      LaunchColumnSums<1, lanes.value>(Term<T>{static_cast<const T*>(dy), width}, rows, width, {{out}, add, workspace},
+                                       stream);
     });
   });
 }

@@ -7,7 +7,8 @@ namespace {
 
 BoxCopy CopyOf(const Tensor& source, const Tensor& target) {
   const size_t dims = source.shape.size();
-  CHECK(target.shape.size() == dims && dims <= kMostDims, "a box {} of {}", ToString(source.shape), ToString(target.shape));
+  CHECK(target.shape.size() == dims && dims <= kMostDims, "a box {} of {}", ToString(source.shape),
+        ToString(target.shape));
   BoxCopy copy{.dims = 1, .target = {1}, .source = {1}, .shift = {0}};
   for (size_t d = 0; d < dims; ++d) {
     copy.target[d] = target.shape[d];
@@ -23,13 +24,15 @@ void CheckInside(const Tensor& box, const Tensor& whole) {
   if (Volume(box.shape) == 0) return;
   for (size_t d = 0; d < box.shape.size(); ++d) {
     const int64_t begin = StartOf(box, d) - StartOf(whole, d);
-    CHECK(begin >= 0 && begin + box.shape[d] <= whole.shape[d], "{} at {} lies outside {} at {}", ToString(box.shape), ToString(box.start),
-          ToString(whole.shape), ToString(whole.start));
+    CHECK(begin >= 0 && begin + box.shape[d] <= whole.shape[d], "{} at {} lies outside {} at {}", ToString(box.shape),
+          ToString(box.start), ToString(whole.shape), ToString(whole.start));
   }
 }
 
 /// Minus infinity, twice in bf16; of integers the least.
-uint32_t LowestOf(Dtype dtype) { return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u; }
+uint32_t LowestOf(Dtype dtype) {
+  return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u;
+}
 
 }  // namespace
 

@@ -1,19 +1,20 @@
 #include "boxes.hpp"
-
 #include "launch.cuh"
 #include "pack.cuh"
 
 namespace espalier::cuda {
 namespace {
 
-/// A row is a run of the last dim, of units of 2, 4 or 16 bytes; some threads of x share one, and blocks of y; threads of y take others.
+/// A row is a run of the last dim, of units of 2, 4 or 16 bytes; some threads of x share one, and blocks of y; threads
+/// of y take others.
 template <typename Unit>
 __global__ void CopyRows(BoxCopy copy, int64_t rows, const Unit* source, Unit* target, Unit fill) {
   CheckAligned(source, sizeof(Unit));
   CheckAligned(target, sizeof(Unit));
   const int last = copy.dims - 1;
   const int64_t width = copy.target[last], source_width = copy.source[last], shift = copy.shift[last];
-  for (int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < rows; row += int64_t{gridDim.x} * blockDim.y) {
+  for (int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < rows;
+       row += int64_t{gridDim.x} * blockDim.y) {
     int64_t rest = row, offset = 0, stride = source_width;
     bool inside = true;
     for (int d = last - 1; d >= 0; --d) {
@@ -53,18 +54,21 @@ void LaunchUnits(BoxCopy copy, int64_t elements, const void* source, void* targe
   dim3 blocks = RowBlocks((rows + threads.y - 1) / threads.y);
   constexpr unsigned kMostBlocks = 8192;
   blocks.y = Clamped((copy.target[last] + columns - 1) / columns, kMostBlocks / blocks.x + 1);
-  Launch(CopyRows<Unit>, blocks, threads, 0, stream, copy, rows, static_cast<const Unit*>(source), static_cast<Unit*>(target), fill);
+  Launch(CopyRows<Unit>, blocks, threads, 0, stream, copy, rows, static_cast<const Unit*>(source),
+         static_cast<Unit*>(target), fill);
 }
 
 }  // namespace
 
-void LaunchCopyBox(const BoxCopy& box, int64_t element_bytes, const void* source, void* target, uint32_t fill, cudaStream_t stream) {
+void LaunchCopyBox(const BoxCopy& box, int64_t element_bytes, const void* source, void* target, uint32_t fill,
+                   cudaStream_t stream) {
   const BoxCopy copy = Joined(box);
   const int last = copy.dims - 1;
   const int64_t pack = 16 / element_bytes;
   for (int d = 0; d < copy.dims; ++d)
     if (copy.target[d] == 0) return;
-  const bool packed = copy.target[last] % pack == 0 && copy.source[last] % pack == 0 && copy.shift[last] % pack == 0 && LieAtPacks(source, target);
+  const bool packed = copy.target[last] % pack == 0 && copy.source[last] % pack == 0 && copy.shift[last] % pack == 0 &&
+                      LieAtPacks(source, target);
   if (packed) {
     LaunchUnits<uint4>(copy, pack, source, target, {fill, fill, fill, fill}, stream);
   } else if (element_bytes == 4) {

@@ -1,4 +1,5 @@
-// Our products as a library sees them that knows column-major matrices alone: c' = b' a'. Pure, so that it is tested without a GPU.
+// Our products as a library sees them that knows column-major matrices alone: c' = b' a'. Pure, so that it is tested
+// without a GPU.
 #pragma once
 
 #include "espalier/kernels/product.hpp"
@@ -11,7 +12,8 @@ struct ColumnMajor {
   int64_t rows, columns, leading;
 };
 
-/// b' [n,k], the first operand. Where an extent is 1 both strides may be 1: then the one that makes a column long enough is meant.
+/// b' [n,k], the first operand. Where an extent is 1 both strides may be 1: then the one that makes a column long
+/// enough is meant.
 inline ColumnMajor FirstOperand(const ProductShape& s) {
   if (s.b_row == 1 && s.b_column >= s.k) return {true, s.k, s.n, s.b_column};
   return {false, s.n, s.k, s.b_row};

@@ -14,7 +14,8 @@ cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : 
 
 cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
   cublasLtMatrixLayout_t layout = nullptr;
-  CUBLAS_CALL(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(x.rows), static_cast<uint64_t>(x.columns), x.leading));
+  CUBLAS_CALL(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(x.rows),
+                                         static_cast<uint64_t>(x.columns), x.leading));
   return layout;
 }
 
@@ -33,7 +34,8 @@ cublasLtMatmulDesc_t OperationOf(const Product& p) {
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
   const cublasLtEpilogue_t epilogue = p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-  if (p.bias) SetBias(operation, reinterpret_cast<const void*>(kBufferAlignment));  // algorithms are chosen by how it lies
+  if (p.bias)
+    SetBias(operation, reinterpret_cast<const void*>(kBufferAlignment));  // algorithms are chosen by how it lies
   return operation;
 }
 
@@ -42,8 +44,8 @@ void Prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttri
   CUBLAS_CALL(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
-/// What every algorithm keeps to. Slices of the contracted dim are added up in order from fp32 copies; in place, the order would be
-/// that in which blocks come, and in the output's type sums would be rounded to bf16 in between.
+/// What every algorithm keeps to. Slices of the contracted dim are added up in order from fp32 copies; in place, the
+/// order would be that in which blocks come, and in the output's type sums would be rounded to bf16 in between.
 void SetLimits(cublasLtMatmulPreference_t preference, int64_t workspace_bytes) {
   Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(UsableBytes(workspace_bytes)));
   const uint32_t all = CUBLASLT_REDUCTION_SCHEME_MASK, ordered = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -82,10 +84,13 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasProduct::Candidates(int most,
   SetLimits(preference.get(), workspace_bytes);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(CublasHandle(), operation_.get(), first_.get(), second_.get(), result_.get(),
-                                                               result_.get(), preference.get(), most, found.data(), &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) count = 0;
-  else CUBLAS_CALL(status);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(CublasHandle(), operation_.get(), first_.get(), second_.get(), result_.get(),
+                                     result_.get(), preference.get(), most, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+    count = 0;
+  else
+    CUBLAS_CALL(status);
   found.resize(static_cast<size_t>(count));
   std::erase_if(found, [](const auto& x) { return x.state != CUBLAS_STATUS_SUCCESS; });
   return found;
@@ -93,17 +98,19 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasProduct::Candidates(int most,
 
 int64_t CublasProduct::WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status = cublasLtMatmulAlgoCheck(CublasHandle(), operation_.get(), first_.get(), second_.get(), result_.get(), result_.get(), &algorithm, &result);
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(CublasHandle(), operation_.get(), first_.get(), second_.get(),
+                                                        result_.get(), result_.get(), &algorithm, &result);
   return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(result.workspaceSize) : -1;
 }
 
-void CublasProduct::Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, const void* bias, void* c, void* workspace, int64_t workspace_bytes,
-                        cudaStream_t stream) const {
+void CublasProduct::Run(const cublasLtMatmulAlgo_t& algorithm, const void* a, const void* b, const void* bias, void* c,
+                        void* workspace, int64_t workspace_bytes, cudaStream_t stream) const {
   const float one = 1.0f;
   if (bias != nullptr) SetBias(operation_.get(), bias);
   const Workspace aligned = AlignedWorkspace(workspace, workspace_bytes);
-  CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, b, first_.get(), a, second_.get(), &beta_, c, result_.get(), c, result_.get(),
-                             &algorithm, aligned.data, static_cast<size_t>(aligned.bytes), stream));
+  CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, b, first_.get(), a, second_.get(), &beta_, c,
+                             result_.get(), c, result_.get(), &algorithm, aligned.data,
+                             static_cast<size_t>(aligned.bytes), stream));
 }
 
 }  // namespace espalier::cuda

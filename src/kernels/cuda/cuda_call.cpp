@@ -7,7 +7,8 @@
 namespace espalier::cuda {
 
 void FailCuda(const char* file, int line, const char* expression, cudaError_t code) {
-  throw std::runtime_error(fmt::format("{}:{}: {} failed: {} ({})", file, line, expression, cudaGetErrorString(code), cudaGetErrorName(code)));
+  throw std::runtime_error(fmt::format("{}:{}: {} failed: {} ({})", file, line, expression, cudaGetErrorString(code),
+                                       cudaGetErrorName(code)));
 }
 
 void CopyToDevice(void* to, const void* from, size_t bytes) {

@@ -1,4 +1,5 @@
-// CUDA_CALL(expression): the CUDA runtime's errors are the environment's: they say expression and place, and end the step.
+// CUDA_CALL(expression): the CUDA runtime's errors are the environment's: they say expression and place, and end the
+// step.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,14 +11,14 @@ namespace espalier::cuda {
 /// Throws std::runtime_error.
 [[noreturn]] void FailCuda(const char* file, int line, const char* expression, cudaError_t code);
 
-#define CUDA_CALL(expression)                                                                             \
-  do {                                                                                                    \
-    if (const cudaError_t cuda_code_ = (expression); cuda_code_ != cudaSuccess) [[unlikely]]              \
-      ::espalier::cuda::FailCuda(__FILE__, __LINE__, #expression, cuda_code_);                            \
+#define CUDA_CALL(expression)                                                                \
+  do {                                                                                       \
+    if (const cudaError_t cuda_code_ = (expression); cuda_code_ != cudaSuccess) [[unlikely]] \
+      ::espalier::cuda::FailCuda(__FILE__, __LINE__, #expression, cuda_code_);               \
   } while (false)
 
-/// Copies to the device, outside a step. On return it is there for all streams: the copy alone may return while the bytes are on their way,
-/// and streams that were made nonblocking do not wait for it.
+/// Copies to the device, outside a step. On return it is there for all streams: the copy alone may return while the
+/// bytes are on their way, and streams that were made nonblocking do not wait for it.
 void CopyToDevice(void* to, const void* from, size_t bytes);
 
 }  // namespace espalier::cuda

@@ -32,8 +32,8 @@ void Swiglu(const KernelCall& call) {
 // g, u, dy -> dg, du
 void SwigluGrad(const KernelCall& call) {
   const Tensor& dg = call.outputs[0];
-  LaunchSwigluGrad(FloatTypeOf(dg), call.inputs[0].data, call.inputs[1].data, call.inputs[2].data, dg.data, call.outputs[1].data,
-                   Volume(dg.shape), StreamOf(call));
+  LaunchSwigluGrad(FloatTypeOf(dg), call.inputs[0].data, call.inputs[1].data, call.inputs[2].data, dg.data,
+                   call.outputs[1].data, Volume(dg.shape), StreamOf(call));
 }
 
 // x -> the same numbers in another type

@@ -1,5 +1,4 @@
 #include "elementwise.hpp"
-
 #include "kernels/arithmetic.hpp"
 #include "pack.cuh"
 
@@ -85,12 +84,14 @@ void LaunchSwiglu(Dtype dtype, const void* gate, const void* up, void* y, int64_
   });
 }
 
-void LaunchSwigluGrad(Dtype dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup, int64_t n, cudaStream_t stream) {
+void LaunchSwigluGrad(Dtype dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup, int64_t n,
+                      cudaStream_t stream) {
   if (n == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(cuda::LieAtPacks(gate, up, dy, dgate, dup), [&](auto lanes) {
-      Launch(SwigluGrad<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, static_cast<const T*>(gate),
-             static_cast<const T*>(up), static_cast<const T*>(dy), static_cast<T*>(dgate), static_cast<T*>(dup), n);
+      Launch(SwigluGrad<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream,
+             static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<const T*>(dy), static_cast<T*>(dgate),
+             static_cast<T*>(dup), n);
     });
   });
 }
@@ -99,10 +100,10 @@ void LaunchCast(Dtype from, Dtype to, const void* x, void* y, int64_t n, cudaStr
   if (n == 0) return;
   ForElementType(from, [&]<typename From>(From) {
     ForElementType(to, [&]<typename To>(To) {
-      constexpr int kLanes = kPack<From> > kPack<To> ? kPack<From> : kPack<To>;
+      constexpr int kLanes = kPack < From >> kPack<To> ? kPack<From> : kPack<To>;
       ForLanes<kLanes>(cuda::LieAtPacks(x, y), [&](auto lanes) {
-        Launch(Cast<From, To, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, static_cast<const From*>(x),
-               static_cast<To*>(y), n);
+        Launch(Cast<From, To, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream,
+               static_cast<const From*>(x), static_cast<To*>(y), n);
       });
     });
   });

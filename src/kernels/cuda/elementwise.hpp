@@ -25,7 +25,8 @@ void LaunchAccumulate(const float* x, float* y, int64_t n, bool add, cudaStream_
 
 /// y = silu(gate) up.
 void LaunchSwiglu(Dtype dtype, const void* gate, const void* up, void* y, int64_t n, cudaStream_t stream);
-void LaunchSwigluGrad(Dtype dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup, int64_t n, cudaStream_t stream);
+void LaunchSwigluGrad(Dtype dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup, int64_t n,
+                      cudaStream_t stream);
 
 /// y = x in another element type.
 void LaunchCast(Dtype from, Dtype to, const void* x, void* y, int64_t n, cudaStream_t stream);

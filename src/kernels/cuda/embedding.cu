@@ -1,15 +1,15 @@
-// The adjoint needs neither a sort of the ids nor atomics: a block owns some rows of the table, reads all ids (8192 of them are 32 KB,
-// of the second-level cache), lists the tokens that are its rows' in order, and adds these up. For 50000 rows and 8192 tokens that is
-// some 25 MB of ids for every 1024 columns, beside 200 MB of the table's.
+// The adjoint needs neither a sort of the ids nor atomics: a block owns some rows of the table, reads all ids (8192 of
+// them are 32 KB, of the second-level cache), lists the tokens that are its rows' in order, and adds these up. For
+// 50000 rows and 8192 tokens that is some 25 MB of ids for every 1024 columns, beside 200 MB of the table's.
 #include "embedding.hpp"
-
 #include "pack.cuh"
 
 namespace espalier::cuda {
 namespace {
 
 template <typename T, int N>
-__global__ void Embedding(const int32_t* ids, int64_t tokens, const T* table, int64_t first, int64_t rows, int64_t width, T* y) {
+__global__ void Embedding(const int32_t* ids, int64_t tokens, const T* table, int64_t first, int64_t rows,
+                          int64_t width, T* y) {
   ForRows(tokens, [&](int64_t t) {
     const int64_t row = ids[t] - first;
     const bool here = row >= 0 && row < rows;
@@ -87,7 +87,8 @@ struct RowAdder {
     } else {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t token = list.by_row[i];
-        const Floats<N> term = AddInOrder(Floats<N>{}, 0, batch, [&](int64_t b) { return Load(RowOf(b, token), lanes); });
+        const Floats<N> term =
+            AddInOrder(Floats<N>{}, 0, batch, [&](int64_t b) { return Load(RowOf(b, token), lanes); });
         sum = Each(lanes, [&](int k) { return sum[k] + term[k]; });
       }
     }
@@ -95,8 +96,8 @@ struct RowAdder {
   }
   __device__ const T* RowOf(int64_t b, int64_t token) const { return dy + (b * tokens + token) * width + column; }
 
-  /// sum + term(begin) + term(begin + 1) + ... Frequent tokens make long sums, so several terms are loaded at a time: what there is no
-  /// term for is the last one again, and not added.
+  /// sum + term(begin) + term(begin + 1) + ... Frequent tokens make long sums, so several terms are loaded at a time:
+  /// what there is no term for is the last one again, and not added.
   template <typename Term>
   __device__ static Floats<N> AddInOrder(Floats<N> sum, int64_t begin, int64_t end, Term term) {
     constexpr int kAtOnce = 8;
@@ -113,12 +114,13 @@ struct RowAdder {
 };
 
 template <typename T, int N>
-__global__ void AddRows(const int32_t* ids, int64_t tokens, const T* dy, int64_t batch, float* table, int64_t first, int64_t rows, int block_rows,
-                        int64_t width, bool add) {
+__global__ void AddRows(const int32_t* ids, int64_t tokens, const T* dy, int64_t batch, float* table, int64_t first,
+                        int64_t rows, int block_rows, int64_t width, bool add) {
   __shared__ TokenList list;
   const int64_t row0 = int64_t{blockIdx.x} * block_rows;
   const int here = static_cast<int>(rows - row0 < block_rows ? rows - row0 : block_rows);
-  const RowAdder<T, N> adder{dy, batch, tokens, width, table + row0 * width, here, (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N};
+  const RowAdder<T, N> adder{
+      dy, batch, tokens, width, table + row0 * width, here, (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N};
   const auto row_of = [&](int64_t token) { return token < tokens ? ids[token] - first - row0 : -1; };
   int count = 0;
   int64_t next = row_of(threadIdx.x);
@@ -144,27 +146,28 @@ int RowsOfBlock(int64_t rows, int64_t blocks_of_columns) {
 
 }  // namespace
 
-void LaunchEmbedding(Dtype dtype, const int32_t* ids, int64_t tokens, const void* table, int64_t first, int64_t rows, int64_t width, void* y,
-                     cudaStream_t stream) {
+void LaunchEmbedding(Dtype dtype, const int32_t* ids, int64_t tokens, const void* table, int64_t first, int64_t rows,
+                     int64_t width, void* y, cudaStream_t stream) {
   if (tokens * width == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(table, y), [&](auto lanes) {
-      Launch(Embedding<T, lanes.value>, RowBlocks(tokens), RowThreads(width, lanes), 0, stream, ids, tokens, static_cast<const T*>(table), first,
-             rows, width, static_cast<T*>(y));
+      Launch(Embedding<T, lanes.value>, RowBlocks(tokens), RowThreads(width, lanes), 0, stream, ids, tokens,
+             static_cast<const T*>(table), first, rows, width, static_cast<T*>(y));
     });
   });
 }
 
-void LaunchAddRows(Dtype dtype, const int32_t* ids, int64_t tokens, const void* dy, int64_t batch, float* table, int64_t first, int64_t rows,
-                   int64_t width, bool add, cudaStream_t stream) {
+void LaunchAddRows(Dtype dtype, const int32_t* ids, int64_t tokens, const void* dy, int64_t batch, float* table,
+                   int64_t first, int64_t rows, int64_t width, bool add, cudaStream_t stream) {
   if (rows * width == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<4>(width % 4 == 0 && LieAtPacks(dy, table), [&](auto lanes) {
       const int64_t columns = int64_t{kThreads} * lanes, blocks_of_columns = (width + columns - 1) / columns;
       const int block_rows = RowsOfBlock(rows, blocks_of_columns);
-      const dim3 blocks(static_cast<unsigned>((rows + block_rows - 1) / block_rows), static_cast<unsigned>(blocks_of_columns));
-      Launch(AddRows<T, lanes.value>, blocks, dim3(kThreads), 0, stream, ids, tokens, static_cast<const T*>(dy), batch, table, first, rows, block_rows,
-             width, add);
+      const dim3 blocks(static_cast<unsigned>((rows + block_rows - 1) / block_rows),
+                        static_cast<unsigned>(blocks_of_columns));
+      Launch(AddRows<T, lanes.value>, blocks, dim3(kThreads), 0, stream, ids, tokens, static_cast<const T*>(dy), batch,
+             table, first, rows, block_rows, width, add);
     });
   });
 }

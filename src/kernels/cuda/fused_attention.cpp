@@ -1,4 +1,5 @@
-// cuDNN's fused attention, driven by its front end's graphs. This file alone includes the front end: it takes most of a minute to compile.
+// cuDNN's fused attention, driven by its front end's graphs. This file alone includes the front end: it takes most of a
+// minute to compile.
 #include "fused_attention.hpp"
 
 #include <cudnn_frontend.h>
@@ -26,7 +27,8 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
 
 enum class Direction { kForward, kBackward };
 
-/// What a graph is made for: `part` of the sequences and heads of tensors that hold `whole`; of operands, rows of longer sequences.
+/// What a graph is made for: `part` of the sequences and heads of tensors that hold `whole`; of operands, rows of
+/// longer sequences.
 struct Key {
   AttentionSizes whole;
   AttentionPart part;
@@ -36,7 +38,8 @@ struct Key {
   bool deterministic;
 
   auto Fields() const {
-    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch, part.kv_heads, query_rows, key_rows, causal, direction, deterministic);
+    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch,
+                      part.kv_heads, query_rows, key_rows, causal, direction, deterministic);
   }
   bool operator<(const Key& other) const { return Fields() < other.Fields(); }
   int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
@@ -45,11 +48,15 @@ struct Key {
 Key KeyOf(const FusedCall& call, Direction direction) {
   const bool deterministic = GetCudaKernelOptions().deterministic;
   const bool cut = deterministic && direction == Direction::kBackward;
-  return {call.sizes, cut ? PartOfBackward(call.sizes) : AttentionPart{call.sizes.batch, call.sizes.kv_heads}, call.query_rows, call.key_rows, call.causal, direction, deterministic};
+  return {call.sizes,      cut ? PartOfBackward(call.sizes) : AttentionPart{call.sizes.batch, call.sizes.kv_heads},
+          call.query_rows, call.key_rows,
+          call.causal,     direction,
+          deterministic};
 }
 
 void CheckStatus(cudnnStatus_t status, const char* what) {
-  if (status != CUDNN_STATUS_SUCCESS) throw std::runtime_error(fmt::format("{} failed: {}", what, cudnnGetErrorString(status)));
+  if (status != CUDNN_STATUS_SUCCESS)
+    throw std::runtime_error(fmt::format("{} failed: {}", what, cudnnGetErrorString(status)));
 }
 
 /// Only the thread that issues kernels uses it.
@@ -75,14 +82,19 @@ void CheckGraph(fe::error_t error, const char* step) {
 class Builder {
  public:
   explicit Builder(const Key& key) : key_(key), graph_(std::make_shared<fe::graph::Graph>()) {
-    graph_->set_io_data_type(fe::DataType_t::BFLOAT16).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+    graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
   }
 
   std::shared_ptr<fe::graph::Graph> Build() {
     if (key_.whole.keys % 128 != 0 && cudnnGetVersion() < 91600)
-      throw Refused("below 9.16 it pads keys to a multiple of 128, by a copy from the host that no captured step may hold");
-    if (key_.direction == Direction::kForward) AddForward();
-    else AddBackward();
+      throw Refused(
+          "below 9.16 it pads keys to a multiple of 128, by a copy from the host that no captured step may hold");
+    if (key_.direction == Direction::kForward)
+      AddForward();
+    else
+      AddBackward();
     CheckGraph(graph_->validate(), "validate");
     CheckGraph(graph_->build_operation_graph(Handle()), "build_operation_graph");
     CheckGraph(graph_->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans");
@@ -100,17 +112,24 @@ class Builder {
   /// One sequence of so many rows behind the other.
   Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads); }
   Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.kv_heads); }
-  Dims StridesOf(int64_t rows, int64_t heads) const { return {rows * heads * key_.whole.head_dim, key_.whole.head_dim, heads * key_.whole.head_dim, 1}; }
+  Dims StridesOf(int64_t rows, int64_t heads) const {
+    return {rows * heads * key_.whole.head_dim, key_.whole.head_dim, heads * key_.whole.head_dim, 1};
+  }
   Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
   /// Dense: where heads are cut, there is one sequence.
   Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
 
   TensorAttributes Input(Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
-    return graph_->tensor(fe::graph::Tensor_attributes().set_uid(id).set_dim(std::move(dims)).set_stride(std::move(strides)).set_data_type(type));
+    return graph_->tensor(fe::graph::Tensor_attributes()
+                              .set_uid(id)
+                              .set_dim(std::move(dims))
+                              .set_stride(std::move(strides))
+                              .set_data_type(type));
   }
   TensorAttributes Queries(Id id) { return Input(id, QueryDims(), QueryStrides(key_.query_rows)); }
   TensorAttributes Keys(Id id) { return Input(id, KeyDims(), KeyStrides(key_.key_rows)); }
-  static void Output(const TensorAttributes& x, Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
+  static void Output(const TensorAttributes& x, Id id, Dims dims, Dims strides,
+                     fe::DataType_t type = fe::DataType_t::BFLOAT16) {
     x->set_output(true).set_uid(id).set_dim(std::move(dims)).set_stride(std::move(strides)).set_data_type(type);
   }
 
@@ -148,7 +167,8 @@ class Builder {
 
 std::string ToString(const Key& key) {
   const AttentionSizes& w = key.whole;
-  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}", key.direction == Direction::kForward ? "attention" : "attention_grad", w.batch, w.queries, w.heads,
+  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}",
+                     key.direction == Direction::kForward ? "attention" : "attention_grad", w.batch, w.queries, w.heads,
                      w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal");
 }
 
@@ -161,8 +181,8 @@ std::shared_ptr<fe::graph::Graph> BuildOrSay(const Key& key) {
   }
 }
 
-/// nullptr: refused. Graphs are never destroyed: when a process ends, the libraries that cuDNN loaded after this was first called have ended
-/// before.
+/// nullptr: refused. Graphs are never destroyed: when a process ends, the libraries that cuDNN loaded after this was
+/// first called have ended before.
 fe::graph::Graph* FindGraph(const Key& key) {
   static std::mutex mutex;
   static auto& graphs = *new std::map<Key, std::shared_ptr<fe::graph::Graph>>;
@@ -177,12 +197,15 @@ bool Prepare(const Key& key, int64_t workspace_bytes) {
   if (graph == nullptr) return false;
   const int64_t needed = graph->get_workspace_size(), usable = UsableBytes(workspace_bytes);
   if (needed > usable)
-    throw UserError(ExitStatus::kDoesNotFit, fmt::format("cuDNN {} wants {} bytes of workspace for {}, {} are planned: use another cuDNN, or precision.compute = \"fp32\"",
+    throw UserError(ExitStatus::kDoesNotFit, fmt::format("cuDNN {} wants {} bytes of workspace for {}, {} are planned: "
+                                                         "use another cuDNN, or precision.compute = \"fp32\"",
                                                          cudnnGetVersion(), needed, ToString(key), usable));
   return true;
 }
 
-std::byte* Behind(void* data, int64_t elements, int64_t element_bytes) { return static_cast<std::byte*>(data) + elements * element_bytes; }
+std::byte* Behind(void* data, int64_t elements, int64_t element_bytes) {
+  return static_cast<std::byte*>(data) + elements * element_bytes;
+}
 
 /// The memory of the part that begins at sequence `batch` and kv head `kv_head`.
 FusedMemory PartOf(const FusedMemory& m, const Key& key, int64_t batch, int64_t kv_head) {
@@ -206,7 +229,8 @@ void Execute(const Key& key, const FusedMemory& m, cudaStream_t stream) {
   if (key.direction == Direction::kBackward) tensors.insert({{kDo, m.d_o}, {kDq, m.dq}, {kDk, m.dk}, {kDv, m.dv}});
   CheckStatus(cudnnSetStream(Handle(), stream), "cudnnSetStream");
   fe::error_t error = FindGraph(key)->execute(Handle(), tensors, AlignedWorkspace(m.workspace, m.workspace_bytes).data);
-  if (!error.is_good()) throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
+  if (!error.is_good())
+    throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
 }
 
 /// Part by part, one after the other in the same workspace.
@@ -228,10 +252,18 @@ int FusedAttentionMajor() {
   return major;
 }
 
-bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) { return Prepare(KeyOf(call, Direction::kForward), workspace_bytes); }
-bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) { return Prepare(KeyOf(call, Direction::kBackward), workspace_bytes); }
+bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
+  return Prepare(KeyOf(call, Direction::kForward), workspace_bytes);
+}
+bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
+  return Prepare(KeyOf(call, Direction::kBackward), workspace_bytes);
+}
 
-void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) { ExecuteParts(KeyOf(call, Direction::kForward), memory, stream); }
-void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) { ExecuteParts(KeyOf(call, Direction::kBackward), memory, stream); }
+void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
+  ExecuteParts(KeyOf(call, Direction::kForward), memory, stream);
+}
+void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
+  ExecuteParts(KeyOf(call, Direction::kBackward), memory, stream);
+}
 
 }  // namespace espalier::cuda

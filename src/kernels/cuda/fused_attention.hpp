@@ -1,4 +1,5 @@
-// cuDNN's attention. Its front end is included by fused_attention.cpp alone; the emulation has a plain loop in its place.
+// cuDNN's attention. Its front end is included by fused_attention.cpp alone; the emulation has a plain loop in its
+// place.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,16 +11,18 @@ namespace espalier::cuda {
 /// Compute capability of the current device, its first number; 0 where there is no cuDNN.
 int FusedAttentionMajor();
 
-/// Extents of a call; of its operands, from how many rows of a sequence each of theirs are; and its mask: the causal one, or none.
+/// Extents of a call; of its operands, from how many rows of a sequence each of theirs are; and its mask: the causal
+/// one, or none.
 struct FusedCall {
   AttentionSizes sizes;
   int64_t query_rows, key_rows;
   bool causal;
 };
 
-/// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; a sequence begins `query_rows` or `key_rows`
-/// rows behind the one before. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32 [b,h,s]. Backward reads o and lse as those of
-/// the whole softmax, of which its keys may be a part: gradients are then what these keys add.
+/// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; a sequence begins
+/// `query_rows` or `key_rows` rows behind the one before. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32
+/// [b,h,s]. Backward reads o and lse as those of the whole softmax, of which its keys may be a part: gradients are then
+/// what these keys add.
 struct FusedMemory {
   void *q, *k, *v, *o, *lse;
   void *d_o, *dq, *dk, *dv;  ///< backward only
@@ -27,8 +30,8 @@ struct FusedMemory {
   int64_t workspace_bytes;
 };
 
-/// Chooses and compiles. False if the library has no kernel after all, which it says on stderr. Throws UserError (kDoesNotFit) if the one
-/// it has wants more memory.
+/// Chooses and compiles. False if the library has no kernel after all, which it says on stderr. Throws UserError
+/// (kDoesNotFit) if the one it has wants more memory.
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes);
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes);
 

@@ -1,5 +1,4 @@
 #include "gelu.hpp"
-
 #include "kernels/arithmetic.hpp"
 #include "pack.cuh"
 
@@ -31,7 +30,8 @@ void LaunchGelu(Dtype dtype, const void* x, void* y, int64_t n, cudaStream_t str
   if (n == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(LieAtPacks(x, y), [&](auto lanes) {
-      Launch(Gelu<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, static_cast<const T*>(x), static_cast<T*>(y), n);
+      Launch(Gelu<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, static_cast<const T*>(x),
+             static_cast<T*>(y), n);
     });
   });
 }

@@ -1,5 +1,5 @@
-// How kernels are issued, once: here by the CUDA runtime, in tests/emulation by this host's threads, for which these headers are
-// replaced. No fmt, spdlog or toml++ under nvcc.
+// How kernels are issued, once: here by the CUDA runtime, in tests/emulation by this host's threads, for which these
+// headers are replaced. No fmt, spdlog or toml++ under nvcc.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,8 +17,9 @@ namespace espalier::cuda {
 
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
 template <typename... Parameters, typename... Arguments>
-void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
-  kernel<<<blocks, threads, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,
+            Arguments... arguments) {
+  kernel<<<blocks, threads, shared_bytes, stream> > >(static_cast<Parameters>(arguments)...);
   CUDA_CALL(cudaGetLastError());
 }
 
@@ -34,7 +35,7 @@ __device__ inline void CheckAligned(const void*, size_t) {}
   } while (false)
 
 /// A block's dynamic shared memory as an array of `type`.
-#define SHARED_ARRAY(type, name)                              \
+#define SHARED_ARRAY(type, name)                                \
   extern __shared__ __align__(16) unsigned char name##_bytes[]; \
   type* name = reinterpret_cast<type*>(name##_bytes)
 

@@ -1,15 +1,15 @@
 // A block takes a row: it is read three times, the second and third time from the first-level cache.
-#include "layer_norm.hpp"
-
 #include "addend.cuh"
 #include "column_sums.cuh"
+#include "layer_norm.hpp"
 #include "reduce.cuh"
 
 namespace espalier::cuda {
 namespace {
 
 template <typename T, int N>
-__global__ void LayerNorm(Summands<T> in, const T* weight, const T* bias, float eps, int64_t rows, int64_t width, T* y, float* mean, float* rstd) {
+__global__ void LayerNorm(Summands<T> in, const T* weight, const T* bias, float eps, int64_t rows, int64_t width, T* y,
+                          float* mean, float* rstd) {
   ForRows(rows, [&](int64_t r) {
     const T* row = in.Loaded() + r * width;
     float sum = 0, squares = 0;
@@ -36,8 +36,8 @@ __global__ void LayerNorm(Summands<T> in, const T* weight, const T* bias, float 
 
 // dx = rstd (w dy - mean(w dy) - xhat mean(w dy xhat)), plus the addend
 template <typename T, int N>
-__global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, const float* rstd, const T* adjoint, const T* addend, int64_t rows,
-                              int64_t width, T* dx) {
+__global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, const float* rstd, const T* adjoint,
+                              const T* addend, int64_t rows, int64_t width, T* dx) {
   ForRows(rows, [&](int64_t r) {
     const T *row = x + r * width, *dy = adjoint + r * width;
     const float middle = mean[r], scale = rstd[r];
@@ -53,7 +53,8 @@ __global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, co
     const float factor = BlockSum(projected) / static_cast<float>(width) * scale * scale;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), g = Load(dy + c, lanes);
-      StoreWith(addend, dx, r * width + c, Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - middle) * factor); }), lanes);
+      StoreWith(addend, dx, r * width + c,
+                Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - middle) * factor); }), lanes);
     });
   });
 }
@@ -76,31 +77,34 @@ struct WeightTerms {
 
 }  // namespace
 
-void LaunchLayerNorm(Dtype dtype, const void* x, const void* w, const void* bias, const void* addend, float eps, int64_t rows, int64_t width,
-                     void* y, float* mean, float* rstd, void* sum, cudaStream_t stream) {
+void LaunchLayerNorm(Dtype dtype, const void* x, const void* w, const void* bias, const void* addend, float eps,
+                     int64_t rows, int64_t width, void* y, float* mean, float* rstd, void* sum, cudaStream_t stream) {
   if (rows == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, bias, addend, y, sum), [&](auto lanes) {
       const Summands<T> in{static_cast<const T*>(x), static_cast<const T*>(addend), static_cast<T*>(sum)};
-      Launch(LayerNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, in, static_cast<const T*>(w),
-             static_cast<const T*>(bias), eps, rows, width, static_cast<T*>(y), mean, rstd);
+      Launch(LayerNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, in,
+             static_cast<const T*>(w), static_cast<const T*>(bias), eps, rows, width, static_cast<T*>(y), mean, rstd);
     });
   });
 }
 
-void LaunchLayerNormGrad(Dtype dtype, const void* x, const void* w, const float* mean, const float* rstd, const void* dy, const void* addend,
-                         int64_t rows, int64_t width, void* dx, cudaStream_t stream) {
+void LaunchLayerNormGrad(Dtype dtype, const void* x, const void* w, const float* mean, const float* rstd,
+                         const void* dy, const void* addend, int64_t rows, int64_t width, void* dx,
+                         cudaStream_t stream) {
   if (rows == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, dy, addend, dx), [&](auto lanes) {
-      Launch(LayerNormGrad<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, static_cast<const T*>(x),
-             static_cast<const T*>(w), mean, rstd, static_cast<const T*>(dy), static_cast<const T*>(addend), rows, width, static_cast<T*>(dx));
+      Launch(LayerNormGrad<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream,
+             static_cast<const T*>(x), static_cast<const T*>(w), mean, rstd, static_cast<const T*>(dy),
+             static_cast<const T*>(addend), rows, width, static_cast<T*>(dx));
     });
   });
 }
 
-void LaunchLayerNormWeightGrad(Dtype dtype, const void* x, const float* mean, const float* rstd, const void* dy, int64_t rows, int64_t width,
-                               float* dw, float* dbias, bool add, float* workspace, cudaStream_t stream) {
+void LaunchLayerNormWeightGrad(Dtype dtype, const void* x, const float* mean, const float* rstd, const void* dy,
+                               int64_t rows, int64_t width, float* dw, float* dbias, bool add, float* workspace,
+                               cudaStream_t stream) {
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, dy), [&](auto lanes) {
       const WeightTerms<T> terms{static_cast<const T*>(x), mean, rstd, static_cast<const T*>(dy), width};

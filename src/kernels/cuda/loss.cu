@@ -1,9 +1,8 @@
-// A block takes a row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte boundary, packs,
-// and single elements behind the last.
-#include "loss.hpp"
-
+// A block takes a row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte
+// boundary, packs, and single elements behind the last.
 #include "kernels/arithmetic.hpp"
 #include "kernels/partials.hpp"
+#include "loss.hpp"
 #include "pack.cuh"
 #include "reduce.cuh"
 
@@ -18,7 +17,8 @@ template <typename T, typename F>
 __device__ void ForRow(const T* row, const T* other, int64_t width, F f) {
   constexpr int N = kPack<T>;
   const auto at = reinterpret_cast<uintptr_t>(row) % 16, other_at = reinterpret_cast<uintptr_t>(other) % 16;
-  const int64_t single = (16 - at) % 16 / sizeof(T), head = at != other_at || width < single ? width : single, packs = (width - head) / N;
+  const int64_t single = (16 - at) % 16 / sizeof(T), head = at != other_at || width < single ? width : single,
+                packs = (width - head) / N;
   for (int64_t c = threadIdx.x; c < head; c += blockDim.x) f(c, Lanes<1>{});
   for (int64_t p = threadIdx.x; p < packs; p += blockDim.x) f(head + p * N, Lanes<N>{});
   const int64_t last = head + packs * N + threadIdx.x;
@@ -40,8 +40,9 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsMax(const T* x, int64_t 
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) LogitsSum(const T* x, const float* largest, const int32_t* targets, int64_t rows, int64_t width,
-                                                            int64_t first, float* sum, float* target) {
+__global__ void __launch_bounds__(kRowThreads, 2)
+    LogitsSum(const T* x, const float* largest, const int32_t* targets, int64_t rows, int64_t width, int64_t first,
+              float* sum, float* target) {
   ForRows(rows, [&](int64_t r) {
     const T* row = x + r * width;
     const float most = largest[r];
@@ -58,10 +59,12 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsSum(const T* x, const fl
   });
 }
 
-__global__ void TokenLossParts(const float* largest, const float* sum, const float* target, const int32_t* targets, int64_t rows, double* parts) {
+__global__ void TokenLossParts(const float* largest, const float* sum, const float* target, const int32_t* targets,
+                               int64_t rows, double* parts) {
   const int64_t part = blockIdx.x, count_of_parts = gridDim.x;
   double loss = 0, count = 0;
-  for (int64_t r = rows * part / count_of_parts + threadIdx.x; r < rows * (part + 1) / count_of_parts; r += blockDim.x) {
+  for (int64_t r = rows * part / count_of_parts + threadIdx.x; r < rows * (part + 1) / count_of_parts;
+       r += blockDim.x) {
     if (targets[r] < 0) continue;
     loss += TokenLossOf(largest[r], sum[r], target[r]);
     count += 1;
@@ -76,15 +79,17 @@ __global__ void TokenLossParts(const float* largest, const float* sum, const flo
 /// One block of at least as many threads as there are parts.
 __global__ void TokenLoss(const double* parts, int64_t count_of_parts, float* loss, float* count, bool add) {
   const bool mine = threadIdx.x < count_of_parts;
-  const double losses = BlockSum(mine ? parts[threadIdx.x] : 0.0), tokens = BlockSum(mine ? parts[count_of_parts + threadIdx.x] : 0.0);
+  const double losses = BlockSum(mine ? parts[threadIdx.x] : 0.0),
+               tokens = BlockSum(mine ? parts[count_of_parts + threadIdx.x] : 0.0);
   if (threadIdx.x != 0) return;
   *loss = static_cast<float>((add ? static_cast<double>(*loss) : 0.0) + losses);
   *count = static_cast<float>((add ? static_cast<double>(*count) : 0.0) + tokens);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGrad(const T* x, const float* largest, const float* sum, const int32_t* targets,
-                                                                   int64_t rows, int64_t width, int64_t first, T* dx) {
+__global__ void __launch_bounds__(kRowThreads, 2)
+    CrossEntropyGrad(const T* x, const float* largest, const float* sum, const int32_t* targets, int64_t rows,
+                     int64_t width, int64_t first, T* dx) {
   ForRows(rows, [&](int64_t r) {
     const T* row = x + r * width;
     T* to = dx + r * width;
@@ -101,37 +106,43 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGrad(const T* x, c
 }
 
 template <typename T>
-dim3 ThreadsOf(const Logits& x) { return RowThreads(x.width, kPack<T>, kRowThreads); }
+dim3 ThreadsOf(const Logits& x) {
+  return RowThreads(x.width, kPack<T>, kRowThreads);
+}
 
 }  // namespace
 
 void LaunchLogitsMax(const Logits& x, float* largest, cudaStream_t stream) {
   if (x.rows == 0) return;
   ForElementType(x.dtype, [&]<typename T>(T) {
-    Launch(LogitsMax<T>, RowBlocks(x.rows), ThreadsOf<T>(x), 0, stream, static_cast<const T*>(x.data), x.rows, x.width, largest);
+    Launch(LogitsMax<T>, RowBlocks(x.rows), ThreadsOf<T>(x), 0, stream, static_cast<const T*>(x.data), x.rows, x.width,
+           largest);
   });
 }
 
-void LaunchLogitsSum(const Logits& x, const float* largest, const int32_t* targets, float* sum, float* target, cudaStream_t stream) {
+void LaunchLogitsSum(const Logits& x, const float* largest, const int32_t* targets, float* sum, float* target,
+                     cudaStream_t stream) {
   if (x.rows == 0) return;
   ForElementType(x.dtype, [&]<typename T>(T) {
-    Launch(LogitsSum<T>, RowBlocks(x.rows), ThreadsOf<T>(x), 0, stream, static_cast<const T*>(x.data), largest, targets, x.rows, x.width, x.first,
-           sum, target);
+    Launch(LogitsSum<T>, RowBlocks(x.rows), ThreadsOf<T>(x), 0, stream, static_cast<const T*>(x.data), largest, targets,
+           x.rows, x.width, x.first, sum, target);
   });
 }
 
-void LaunchTokenLoss(const float* largest, const float* sum, const float* target, const int32_t* targets, int64_t rows, float* loss, float* count,
-                     bool add, double* workspace, cudaStream_t stream) {
+void LaunchTokenLoss(const float* largest, const float* sum, const float* target, const int32_t* targets, int64_t rows,
+                     float* loss, float* count, bool add, double* workspace, cudaStream_t stream) {
   const int64_t parts = ::espalier::TokenLossParts(rows);
-  Launch(TokenLossParts, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, stream, largest, sum, target, targets, rows, workspace);
+  Launch(TokenLossParts, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, stream, largest, sum, target, targets,
+         rows, workspace);
   Launch(TokenLoss, dim3(1), dim3(128), 0, stream, workspace, parts, loss, count, add);
 }
 
-void LaunchCrossEntropyGrad(const Logits& x, const float* largest, const float* sum, const int32_t* targets, void* dx, cudaStream_t stream) {
+void LaunchCrossEntropyGrad(const Logits& x, const float* largest, const float* sum, const int32_t* targets, void* dx,
+                            cudaStream_t stream) {
   if (x.rows * x.width == 0) return;
   ForElementType(x.dtype, [&]<typename T>(T) {
-    Launch(CrossEntropyGrad<T>, RowBlocks(x.rows), ThreadsOf<T>(x), 0, stream, static_cast<const T*>(x.data), largest, sum, targets, x.rows,
-           x.width, x.first, static_cast<T*>(dx));
+    Launch(CrossEntropyGrad<T>, RowBlocks(x.rows), ThreadsOf<T>(x), 0, stream, static_cast<const T*>(x.data), largest,
+           sum, targets, x.rows, x.width, x.first, static_cast<T*>(dx));
   });
 }
 

@@ -24,11 +24,14 @@ void PrepareMatmul(const KernelCall& call) {
   if (!IsEmpty(product.shape)) PrepareProduct(product, call.workspace_bytes);
 }
 
-// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32, fp32 ones multiply in fp32. With a bias: plus it, rounded once
+// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32, fp32 ones multiply in fp32. With a bias: plus it,
+// rounded once
 void Matmul(const KernelCall& call) {
   const Product product = ProductOf(call);
   if (IsEmpty(product.shape)) return Clear(call);
-  Multiply(product, {call.inputs[0].data, call.inputs[1].data, DataOrNull<void>(call.inputs, 2), call.outputs[0].data, call.workspace, call.workspace_bytes},
+  Multiply(product,
+           {call.inputs[0].data, call.inputs[1].data, DataOrNull<void>(call.inputs, 2), call.outputs[0].data,
+            call.workspace, call.workspace_bytes},
            StreamOf(call));
 }
 

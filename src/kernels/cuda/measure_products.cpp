@@ -36,8 +36,10 @@ void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
   std::uniform_real_distribution<float> values(-1, 1);
   std::vector<std::byte> block(kBlock);
   for (int64_t i = 0; i < kBlock / SizeOf(dtype); ++i) {
-    if (dtype == Dtype::kF32) reinterpret_cast<float*>(block.data())[i] = values(random);
-    else reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
+    if (dtype == Dtype::kF32)
+      reinterpret_cast<float*>(block.data())[i] = values(random);
+    else
+      reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
   }
   for (int64_t at = 0; at < bytes; at += kBlock)
     CopyToDevice(static_cast<std::byte*>(data) + at, block.data(), static_cast<size_t>(std::min(kBlock, bytes - at)));
@@ -52,9 +54,12 @@ struct Operands {
         c(Allocate(demand.product.shape.m * demand.product.shape.n * 4)),
         workspace(Allocate(demand.workspace_bytes)),
         workspace_bytes(demand.workspace_bytes) {
-    FillWithNumbers(a.get(), Bytes(demand.product, demand.product.shape.m * demand.product.shape.k), demand.product.input);
-    FillWithNumbers(b.get(), Bytes(demand.product, demand.product.shape.k * demand.product.shape.n), demand.product.input);
-    if (bias) FillWithNumbers(bias.get(), demand.product.shape.n * SizeOf(demand.product.output), demand.product.output);
+    FillWithNumbers(a.get(), Bytes(demand.product, demand.product.shape.m * demand.product.shape.k),
+                    demand.product.input);
+    FillWithNumbers(b.get(), Bytes(demand.product, demand.product.shape.k * demand.product.shape.n),
+                    demand.product.input);
+    if (bias)
+      FillWithNumbers(bias.get(), demand.product.shape.n * SizeOf(demand.product.output), demand.product.output);
     CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(demand.product.shape.m * demand.product.shape.n * 4)));
   }
   static int64_t Bytes(const Product& product, int64_t elements) { return elements * SizeOf(product.input); }
@@ -99,16 +104,19 @@ double Median(std::vector<double> x) {
 }
 
 /// Median time of every candidate.
-std::vector<double> TimesOf(const CublasProduct& product, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, const Operands& x) {
+std::vector<double> TimesOf(const CublasProduct& product,
+                            const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, const Operands& x) {
   Stopwatch watch;
   std::vector<std::vector<double>> times(candidates.size());
   const auto time = [&](size_t i, int repetitions) {
     return watch.Microseconds(repetitions, [&] {
-      product.Run(candidates[i].algo, x.a.get(), x.b.get(), x.bias.get(), x.c.get(), x.workspace.get(), x.workspace_bytes, nullptr);
+      product.Run(candidates[i].algo, x.a.get(), x.b.get(), x.bias.get(), x.c.get(), x.workspace.get(),
+                  x.workspace_bytes, nullptr);
     });
   };
   for (size_t i = 0; i < candidates.size(); ++i) time(i, 2);
-  const int repetitions = static_cast<int>(std::clamp(kRoundMicroseconds / std::max(time(0, 2), 1.0), 1.0, double{kMostRepetitions}));
+  const int repetitions =
+      static_cast<int>(std::clamp(kRoundMicroseconds / std::max(time(0, 2), 1.0), 1.0, double{kMostRepetitions}));
   for (int round = 0; round < kRounds; ++round)
     for (size_t i = 0; i < candidates.size(); ++i) times[i].push_back(time(i, repetitions));
   std::vector<double> medians;
@@ -119,16 +127,20 @@ std::vector<double> TimesOf(const CublasProduct& product, const std::vector<cubl
 ProductPlan Measure(const ProductDemand& demand) {
   const CublasProduct product(demand.product);
   const auto candidates = product.Candidates(kCandidates, demand.workspace_bytes);
-  if (candidates.empty()) throw UserError(ExitStatus::kDoesNotFit, fmt::format("product {}: no algorithm within {} bytes", ToString(demand.product), demand.workspace_bytes));
+  if (candidates.empty())
+    throw UserError(ExitStatus::kDoesNotFit, fmt::format("product {}: no algorithm within {} bytes",
+                                                         ToString(demand.product), demand.workspace_bytes));
   const std::vector<double> times = TimesOf(product, candidates, Operands(demand));
   const auto quickest = std::ranges::min_element(times);
   const size_t chosen = *quickest < kWorthChanging * times[0] ? static_cast<size_t>(quickest - times.begin()) : 0;
-  return {demand.product, ToHex(std::as_bytes(std::span(&candidates[chosen].algo, 1))), static_cast<int64_t>(candidates[chosen].workspaceSize), times[chosen], times[0]};
+  return {demand.product, ToHex(std::as_bytes(std::span(&candidates[chosen].algo, 1))),
+          static_cast<int64_t>(candidates[chosen].workspaceSize), times[chosen], times[0]};
 }
 
 }  // namespace
 
-ProductPlans MeasureProducts(std::span<const ProductDemand> demands, const std::function<void(const ProductPlan&)>& measured) {
+ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
+                             const std::function<void(const ProductPlan&)>& measured) {
   ConfigureCudaKernels(true, "");
   const ProductPlatform platform = GetProductPlatform();
   ProductPlans plans{platform.gpu, platform.library, {}};

@@ -9,8 +9,9 @@ namespace espalier::cuda {
 void RmsNorm(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   const auto eps = static_cast<float>(call.attributes->Number("eps"));
-  LaunchRmsNorm(FloatTypeOf(x), x.data, call.inputs[1].data, DataOrNull<void>(call.inputs, 2), eps, RowsOf(x), ColumnsOf(x),
-                call.outputs[0].data, call.outputs[1].As<float>(), DataOrNull<void>(call.outputs, 2), StreamOf(call));
+  LaunchRmsNorm(FloatTypeOf(x), x.data, call.inputs[1].data, DataOrNull<void>(call.inputs, 2), eps, RowsOf(x),
+                ColumnsOf(x), call.outputs[0].data, call.outputs[1].As<float>(), DataOrNull<void>(call.outputs, 2),
+                StreamOf(call));
 }
 
 // x, w, rstd, dy -> dx; with an addend: dx + addend
@@ -25,8 +26,8 @@ void RmsNormWeightGrad(const KernelCall& call) {
   const Tensor& x = call.inputs[0];
   const int64_t rows = RowsOf(x), width = ColumnsOf(x);
   auto* workspace = WorkspaceOf<float>(call, ColumnSumBytes(1, rows, width));
-  LaunchRmsNormWeightGrad(FloatTypeOf(x), x.data, call.inputs[1].As<float>(), call.inputs[2].data, rows, width, call.outputs[0].As<float>(),
-                          call.accumulate, workspace, StreamOf(call));
+  LaunchRmsNormWeightGrad(FloatTypeOf(x), x.data, call.inputs[1].As<float>(), call.inputs[2].data, rows, width,
+                          call.outputs[0].As<float>(), call.accumulate, workspace, StreamOf(call));
 }
 
 }  // namespace espalier::cuda

@@ -1,8 +1,7 @@
 // A block takes a row: it is read twice, the second time from the first-level cache.
-#include "norm.hpp"
-
 #include "addend.cuh"
 #include "column_sums.cuh"
+#include "norm.hpp"
 #include "reduce.cuh"
 
 namespace espalier::cuda {
@@ -28,7 +27,8 @@ __global__ void RmsNorm(Summands<T> in, const T* weight, float eps, int64_t rows
 
 // dx = rstd (w dy - xhat mean(w dy xhat)), plus the addend
 template <typename T, int N>
-__global__ void RmsNormGrad(const T* x, const T* weight, const float* rstd, const T* adjoint, const T* addend, int64_t rows, int64_t width, T* dx) {
+__global__ void RmsNormGrad(const T* x, const T* weight, const float* rstd, const T* adjoint, const T* addend,
+                            int64_t rows, int64_t width, T* dx) {
   ForRows(rows, [&](int64_t r) {
     const T *row = x + r * width, *dy = adjoint + r * width;
     float sum = 0;
@@ -39,7 +39,8 @@ __global__ void RmsNormGrad(const T* x, const T* weight, const float* rstd, cons
     const float scale = rstd[r], factor = BlockSum(sum) / static_cast<float>(width) * scale * scale;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), g = Load(dy + c, lanes);
-      StoreWith(addend, dx, r * width + c, Each(lanes, [&](int k) { return scale * (w[k] * g[k] - v[k] * factor); }), lanes);
+      StoreWith(addend, dx, r * width + c, Each(lanes, [&](int k) { return scale * (w[k] * g[k] - v[k] * factor); }),
+                lanes);
     });
   });
 }
@@ -61,30 +62,32 @@ struct WeightTerm {
 
 }  // namespace
 
-void LaunchRmsNorm(Dtype dtype, const void* x, const void* w, const void* addend, float eps, int64_t rows, int64_t width, void* y, float* rstd,
-                   void* sum, cudaStream_t stream) {
+void LaunchRmsNorm(Dtype dtype, const void* x, const void* w, const void* addend, float eps, int64_t rows,
+                   int64_t width, void* y, float* rstd, void* sum, cudaStream_t stream) {
   if (rows == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, addend, y, sum), [&](auto lanes) {
       const Summands<T> in{static_cast<const T*>(x), static_cast<const T*>(addend), static_cast<T*>(sum)};
-      Launch(RmsNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, in, static_cast<const T*>(w), eps, rows, width, static_cast<T*>(y), rstd);
+      Launch(RmsNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, in,
+             static_cast<const T*>(w), eps, rows, width, static_cast<T*>(y), rstd);
     });
   });
 }
 
-void LaunchRmsNormGrad(Dtype dtype, const void* x, const void* w, const float* rstd, const void* dy, const void* addend, int64_t rows,
-                       int64_t width, void* dx, cudaStream_t stream) {
+void LaunchRmsNormGrad(Dtype dtype, const void* x, const void* w, const float* rstd, const void* dy, const void* addend,
+                       int64_t rows, int64_t width, void* dx, cudaStream_t stream) {
   if (rows == 0) return;
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, dy, addend, dx), [&](auto lanes) {
-      Launch(RmsNormGrad<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, static_cast<const T*>(x),
-             static_cast<const T*>(w), rstd, static_cast<const T*>(dy), static_cast<const T*>(addend), rows, width, static_cast<T*>(dx));
+      Launch(RmsNormGrad<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream,
+             static_cast<const T*>(x), static_cast<const T*>(w), rstd, static_cast<const T*>(dy),
+             static_cast<const T*>(addend), rows, width, static_cast<T*>(dx));
     });
   });
 }
 
-void LaunchRmsNormWeightGrad(Dtype dtype, const void* x, const float* rstd, const void* dy, int64_t rows, int64_t width, float* dw, bool add,
-                             float* workspace, cudaStream_t stream) {
+void LaunchRmsNormWeightGrad(Dtype dtype, const void* x, const float* rstd, const void* dy, int64_t rows, int64_t width,
+                             float* dw, bool add, float* workspace, cudaStream_t stream) {
   ForElementType(dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, dy), [&](auto lanes) {
       const WeightTerm<T> term{static_cast<const T*>(x), rstd, static_cast<const T*>(dy), width};

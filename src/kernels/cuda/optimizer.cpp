@@ -10,7 +10,8 @@ namespace espalier::cuda {
 // g f32[...] -> f32[]
 void SumSquares(const KernelCall& call) {
   const int64_t n = Volume(call.inputs[0].shape);
-  LaunchSumSquares(call.inputs[0].As<float>(), n, call.outputs[0].As<float>(), WorkspaceOf<double>(call, SumSquaresBytes(n)), StreamOf(call));
+  LaunchSumSquares(call.inputs[0].As<float>(), n, call.outputs[0].As<float>(),
+                   WorkspaceOf<double>(call, SumSquaresBytes(n)), StreamOf(call));
 }
 
 // loss, count, squares of each tensor f32[] -> mean loss, norm, scale, apply, first f32[]
@@ -21,7 +22,8 @@ void Clip(const KernelCall& call) {
   do {
     Scalars scalars{};
     scalars.first = static_cast<int>(i);
-    for (; i < squares.size() && scalars.count < kMostScalars; ++i) scalars.pointers[scalars.count++] = squares[i].As<float>();
+    for (; i < squares.size() && scalars.count < kMostScalars; ++i)
+      scalars.pointers[scalars.count++] = squares[i].As<float>();
     LaunchAddScalars(scalars, found, StreamOf(call));
   } while (i < squares.size());
   const auto out = [&](size_t o) { return call.outputs[o].As<float>(); };
@@ -29,7 +31,8 @@ void Clip(const KernelCall& call) {
              call.attributes->Number("clip_norm"), StreamOf(call));
 }
 
-// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq of each, in place
+// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq
+// of each, in place
 void Adamw(const KernelCall& call) {
   const Attributes& a = *call.attributes;
   const auto in = [&](int i) { return call.inputs[static_cast<size_t>(i)].As<float>(); };
@@ -42,7 +45,8 @@ void Adamw(const KernelCall& call) {
     table.count = std::min(tensors - first, AdamwTable::kMost);
     table.decaying = std::clamp(decaying - first, 0, table.count);
     for (int i = 0, t = first; i < table.count; ++i, ++t)
-      table.tensors[i] = {out(3 * t), out(3 * t + 1), out(3 * t + 2), in(4 + 4 * t + 3), Volume(call.outputs[static_cast<size_t>(3 * t)].shape)};
+      table.tensors[i] = {out(3 * t), out(3 * t + 1), out(3 * t + 2), in(4 + 4 * t + 3),
+                          Volume(call.outputs[static_cast<size_t>(3 * t)].shape)};
     LaunchAdamw(table, StreamOf(call));
   }
 }

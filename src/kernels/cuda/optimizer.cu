@@ -1,6 +1,5 @@
-#include "optimizer.hpp"
-
 #include "kernels/partials.hpp"
+#include "optimizer.hpp"
 #include "pack.cuh"
 #include "reduce.cuh"
 
@@ -74,7 +73,8 @@ __device__ void UpdateAt(const AdamwTensor& a, int64_t i, const AdamwFactors& f,
 template <int N>
 __device__ void UpdateRange(const AdamwTensor& a, int64_t begin, int64_t end, const AdamwFactors& f) {
   const int64_t packs_end = begin + (end - begin) / N * N;
-  for (int64_t i = begin + int64_t{threadIdx.x} * N; i < packs_end; i += int64_t{blockDim.x} * N) UpdateAt(a, i, f, Lanes<N>{});
+  for (int64_t i = begin + int64_t{threadIdx.x} * N; i < packs_end; i += int64_t{blockDim.x} * N)
+    UpdateAt(a, i, f, Lanes<N>{});
   if constexpr (N > 1) UpdateRange<1>(a, packs_end, end, f);
 }
 
@@ -99,7 +99,8 @@ __global__ void Adamw(const __grid_constant__ AdamwTable table) {
   if (threadIdx.x < 2) {
     AdamwConstants constants = table.constants;
     if (threadIdx.x == 1) constants.weight_decay = 0;
-    factors[threadIdx.x] = AdamwFactorsOf(constants, static_cast<double>(*table.lr), static_cast<double>(*table.step), *table.scale);
+    factors[threadIdx.x] =
+        AdamwFactorsOf(constants, static_cast<double>(*table.lr), static_cast<double>(*table.step), *table.scale);
   }
   __syncthreads();
   const int tiles = table.first_tile[table.count];
@@ -107,7 +108,8 @@ __global__ void Adamw(const __grid_constant__ AdamwTable table) {
     const int t = TensorOf(table, tile);
     const AdamwTensor& tensor = table.tensors[t];
     const AdamwFactors f = factors[t < table.decaying ? 0 : 1];
-    const int64_t begin = (tile - table.first_tile[t]) * kTile, end = begin + kTile < tensor.n ? begin + kTile : tensor.n;
+    const int64_t begin = (tile - table.first_tile[t]) * kTile,
+                  end = begin + kTile < tensor.n ? begin + kTile : tensor.n;
     if (LiesAtPacks(tensor))
       UpdateRange<kPack<float>>(tensor, begin, end, f);
     else
@@ -120,7 +122,8 @@ __global__ void Adamw(const __grid_constant__ AdamwTable table) {
 void LaunchSumSquares(const float* g, int64_t n, float* out, double* workspace, cudaStream_t stream) {
   const int64_t parts = SumSquaresParts(n);
   ForLanes<kPack<float>>(LieAtPacks(g), [&](auto lanes) {
-    Launch(SumSquaresOfParts<lanes.value>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, stream, g, n, workspace);
+    Launch(SumSquaresOfParts<lanes.value>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, stream, g, n,
+           workspace);
   });
   Launch(AddSquares, dim3(1), RowThreads(parts, 1, 1024), 0, stream, workspace, parts, out);
 }
@@ -135,7 +138,8 @@ void LaunchClip(const ClipArrays& arrays, const ClipSquares* squares, double cli
 
 void LaunchAdamw(AdamwTable& table, cudaStream_t stream) {
   table.first_tile[0] = 0;
-  for (int t = 0; t < table.count; ++t) table.first_tile[t + 1] = table.first_tile[t] + static_cast<int32_t>((table.tensors[t].n + kTile - 1) / kTile);
+  for (int t = 0; t < table.count; ++t)
+    table.first_tile[t + 1] = table.first_tile[t] + static_cast<int32_t>((table.tensors[t].n + kTile - 1) / kTile);
   const int tiles = table.first_tile[table.count];
   if (tiles > 0) Launch(Adamw, dim3(Clamped(tiles, 8192)), dim3(kThreads), 0, stream, table);
 }

@@ -42,8 +42,8 @@ struct AdamwTensor {
 struct AdamwTable {
   static constexpr int kMost = 736;
   AdamwTensor tensors[kMost];
-  int32_t first_tile[kMost + 1];           ///< of each tensor among those of all; behind the last one their number
-  int32_t count, decaying;                 ///< tensors, and how many of them, from the first, decay
+  int32_t first_tile[kMost + 1];  ///< of each tensor among those of all; behind the last one their number
+  int32_t count, decaying;        ///< tensors, and how many of them, from the first, decay
   AdamwConstants constants;
   const float *lr, *step, *scale, *apply;  ///< f32[]
 };

@@ -1,5 +1,5 @@
-// Elements in packs of 16 bytes, widened to fp32; and how threads go over them. A kernel is a template of the lanes of its packs: as
-// many as fit where pointers and rows lie at 16 bytes, else 1.
+// Elements in packs of 16 bytes, widened to fp32; and how threads go over them. A kernel is a template of the lanes of
+// its packs: as many as fit where pointers and rows lie at 16 bytes, else 1.
 #pragma once
 
 #include <array>
@@ -23,10 +23,12 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T values[N];
 };
 
-/// What a pack is stored as. Where control flow is not plain the compiler makes a struct's store one of each element, and with them the
-/// traffic of 16 bytes that of 8 stores; the intrinsic's it leaves alone.
+/// What a pack is stored as. Where control flow is not plain the compiler makes a struct's store one of each element,
+/// and with them the traffic of 16 bytes that of 8 stores; the intrinsic's it leaves alone.
 template <size_t kBytes>
-using Word = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
+using Word =
+    std::conditional_t<kBytes == 16, uint4,
+                       std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
 
 template <int N>
 struct Floats {
@@ -49,7 +51,9 @@ __device__ T Narrow(float x) {
 
 /// `x` rounded to the element type.
 template <typename T>
-__device__ float Rounded(float x) { return Widen(Narrow<T>(x)); }
+__device__ float Rounded(float x) {
+  return Widen(Narrow<T>(x));
+}
 
 /// f(k) for each lane.
 template <int N, typename F>
@@ -86,7 +90,8 @@ __device__ void Store(T* p, const Floats<N>& x) {
 /// Calls f(i, lanes) for all n elements, each once in the grid.
 template <int N, typename F>
 __device__ void ForElements(int64_t n, F f) {
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, threads = int64_t{gridDim.x} * blockDim.x, packs = n / N;
+  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, threads = int64_t{gridDim.x} * blockDim.x,
+                packs = n / N;
   for (int64_t p = thread; p < packs; p += threads) f(p * N, Lanes<N>{});
   if constexpr (N > 1) {
     for (int64_t i = packs * N + thread; i < n; i += threads) f(i, Lanes<1>{});
@@ -118,7 +123,9 @@ void ForElementType(Dtype dtype, F f) {
 }
 
 template <typename... Pointers>
-bool LieAtPacks(const Pointers*... p) { return ((reinterpret_cast<uintptr_t>(p) % 16 == 0) && ...); }
+bool LieAtPacks(const Pointers*... p) {
+  return ((reinterpret_cast<uintptr_t>(p) % 16 == 0) && ...);
+}
 
 /// Calls f(Lanes<N>) if `packed`, else f(Lanes<1>).
 template <int N, typename F>
@@ -135,11 +142,15 @@ inline constexpr int kThreads = 256;
 inline unsigned Clamped(int64_t n, int64_t most) { return static_cast<unsigned>(n < 1 ? 1 : n < most ? n : most); }
 
 /// Blocks for n elements in packs: no more than fill a GPU several times over.
-inline dim3 ElementBlocks(int64_t n, int lanes) { return dim3(Clamped((n + kThreads * lanes - 1) / (kThreads * lanes), 8192)); }
+inline dim3 ElementBlocks(int64_t n, int lanes) {
+  return dim3(Clamped((n + kThreads * lanes - 1) / (kThreads * lanes), 8192));
+}
 
 inline dim3 RowBlocks(int64_t rows) { return dim3(Clamped(rows, 65536)); }
 
 /// Threads for one row: whole warps, at most `most`.
-inline dim3 RowThreads(int64_t width, int lanes, int64_t most = kThreads) { return dim3(Clamped((width + 32 * lanes - 1) / (32 * lanes), most / 32) * 32); }
+inline dim3 RowThreads(int64_t width, int lanes, int64_t most = kThreads) {
+  return dim3(Clamped((width + 32 * lanes - 1) / (32 * lanes), most / 32) * 32);
+}
 
 }  // namespace espalier::cuda

@@ -28,8 +28,9 @@ void ConfigureCudaKernels(bool deterministic, const std::string& product_plans) 
 const CudaKernelOptions& GetCudaKernelOptions() { return Options(); }
 
 void PrepareCudaKernel(std::string_view op, const KernelCall& call) {
-  static const std::map<std::string_view, Kernel> preparations = {
-      {"matmul", cuda::PrepareMatmul}, {"attention", cuda::PrepareAttention}, {"attention_grad", cuda::PrepareAttentionGrad}};
+  static const std::map<std::string_view, Kernel> preparations = {{"matmul", cuda::PrepareMatmul},
+                                                                  {"attention", cuda::PrepareAttention},
+                                                                  {"attention_grad", cuda::PrepareAttentionGrad}};
   if (const auto it = preparations.find(op); it != preparations.end()) it->second(call);
 }
 
@@ -40,7 +41,8 @@ int64_t UsableBytes(int64_t bytes) { return std::max<int64_t>(0, bytes - kWorksp
 Workspace AlignedWorkspace(void* data, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   const auto skip = static_cast<int64_t>((kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment);
-  CHECK(skip <= kWorkspaceSlack || bytes == 0, "a workspace begins {} bytes before a multiple of {}", skip, kWorkspaceAlignment);
+  CHECK(skip <= kWorkspaceSlack || bytes == 0, "a workspace begins {} bytes before a multiple of {}", skip,
+        kWorkspaceAlignment);
   return {static_cast<std::byte*>(data) + skip, UsableBytes(bytes)};
 }
 

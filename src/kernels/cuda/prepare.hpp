@@ -1,5 +1,5 @@
-// What is done before the first step, so that no step pays for it: libraries choose algorithms and compile kernels, which may
-// neither be captured nor take time while ranks wait for one another.
+// What is done before the first step, so that no step pays for it: libraries choose algorithms and compile kernels,
+// which may neither be captured nor take time while ranks wait for one another.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ struct CudaKernelOptions {
   ProductPlans product_plans;  ///< empty: none
 };
 
-/// run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot be read, or was made on
-/// another GPU or with another library.
+/// run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot be
+/// read, or was made on another GPU or with another library.
 void ConfigureCudaKernels(bool deterministic, const std::string& product_plans);
 const CudaKernelOptions& GetCudaKernelOptions();
 
-/// Makes ready what the kernel of `op` needs for this call, and launches nothing. Throws UserError (kDoesNotFit) if a library wants more
-/// than the planned workspace, UserError (kDeck) if the call is beyond what the kernels take.
+/// Makes ready what the kernel of `op` needs for this call, and launches nothing. Throws UserError (kDoesNotFit) if a
+/// library wants more than the planned workspace, UserError (kDeck) if the call is beyond what the kernels take.
 void PrepareCudaKernel(std::string_view op, const KernelCall& call);
 
 }  // namespace espalier

@@ -25,17 +25,24 @@ struct Prepared {
 cublasLtMatmulAlgo_t PlannedAlgorithm(const ProductPlan& plan, const CublasProduct& product, int64_t workspace_bytes) {
   cublasLtMatmulAlgo_t algorithm{};
   const std::vector<std::byte> bytes = FromHex(plan.algorithm);
-  if (bytes.size() != sizeof algorithm) RefuseProduct(plan.product, fmt::format("the plan file has an algorithm of {} bytes; {} has {}: calibrate again", bytes.size(), GetProductPlatform().library, sizeof algorithm));
+  if (bytes.size() != sizeof algorithm)
+    RefuseProduct(plan.product, fmt::format("the plan file has an algorithm of {} bytes; {} has {}: calibrate again",
+                                            bytes.size(), GetProductPlatform().library, sizeof algorithm));
   std::memcpy(&algorithm, bytes.data(), sizeof algorithm);
   const int64_t needed = product.WorkspaceOf(algorithm), usable = UsableBytes(workspace_bytes);
   if (needed < 0 || needed > usable)
-    RefuseProduct(plan.product, fmt::format("the plan file's algorithm wants {} bytes of workspace (-1: cannot run), {} are planned: calibrate again", needed, usable));
+    RefuseProduct(
+        plan.product,
+        fmt::format(
+            "the plan file's algorithm wants {} bytes of workspace (-1: cannot run), {} are planned: calibrate again",
+            needed, usable));
   return algorithm;
 }
 
 std::string NoneWithin(int64_t workspace_bytes) {
   const ProductPlatform platform = GetProductPlatform();
-  return fmt::format("{} has no algorithm within {} bytes of workspace on {}", platform.library, workspace_bytes, platform.gpu);
+  return fmt::format("{} has no algorithm within {} bytes of workspace on {}", platform.library, workspace_bytes,
+                     platform.gpu);
 }
 
 cublasLtMatmulAlgo_t FirstAlgorithm(const Product& key, const CublasProduct& product, int64_t workspace_bytes) {
@@ -47,12 +54,13 @@ cublasLtMatmulAlgo_t FirstAlgorithm(const Product& key, const CublasProduct& pro
 Prepared Prepare(const Product& key, int64_t workspace_bytes) {
   CublasProduct product(key);
   const ProductPlan* plan = GetCudaKernelOptions().product_plans.Find(key);
-  const cublasLtMatmulAlgo_t algorithm = plan != nullptr ? PlannedAlgorithm(*plan, product, workspace_bytes) : FirstAlgorithm(key, product, workspace_bytes);
+  const cublasLtMatmulAlgo_t algorithm = plan != nullptr ? PlannedAlgorithm(*plan, product, workspace_bytes)
+                                                         : FirstAlgorithm(key, product, workspace_bytes);
   return {std::move(product), algorithm};
 }
 
-/// The algorithm depends on the workspace, too: training and evaluation may plan different ones. What was prepared is never destroyed: its
-/// library may have ended before.
+/// The algorithm depends on the workspace, too: training and evaluation may plan different ones. What was prepared is
+/// never destroyed: its library may have ended before.
 const Prepared& FindPrepared(const Product& product, int64_t workspace_bytes) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<Product, int64_t>, Prepared>;

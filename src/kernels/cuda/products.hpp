@@ -1,4 +1,5 @@
-// Products on the device. products.cpp gives them to cuBLASLt; the emulation (tests/emulation) puts a plain loop behind this header.
+// Products on the device. products.cpp gives them to cuBLASLt; the emulation (tests/emulation) puts a plain loop behind
+// this header.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,8 +25,8 @@ struct ProductMemory {
   int64_t workspace_bytes;
 };
 
-/// Chooses the algorithm: that of the plan file, else the library's first that stays within the workspace. Throws UserError
-/// (kDoesNotFit) if there is none. A product that was not prepared is at its first call.
+/// Chooses the algorithm: that of the plan file, else the library's first that stays within the workspace. Throws
+/// UserError (kDoesNotFit) if there is none. A product that was not prepared is at its first call.
 void PrepareProduct(const Product& product, int64_t workspace_bytes);
 
 /// Issues c = a b, c = a b + bias, or c += a b. No extent is 0.

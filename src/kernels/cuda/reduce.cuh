@@ -7,7 +7,9 @@ namespace espalier::cuda {
 
 struct Plus {
   template <typename T>
-  __device__ T operator()(T a, T b) const { return a + b; }
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 /// Not-a-number loses, as in the other backends.
 struct Larger {
@@ -34,6 +36,8 @@ __device__ T BlockReduce(T x, T neutral, Combine combine) {
 }
 
 template <typename T>
-__device__ T BlockSum(T x) { return BlockReduce(x, T{0}, Plus{}); }
+__device__ T BlockSum(T x) {
+  return BlockReduce(x, T{0}, Plus{});
+}
 
 }  // namespace espalier::cuda

@@ -10,8 +10,8 @@ void Rope(const KernelCall& call) {
   const auto e = static_cast<int64_t>(call.attributes->Number("head_dim"));
   const float sign = call.attributes->NumberOr("inverse", 0) != 0 ? -1.0f : 1.0f;
   CHECK(e % 2 == 0 && ColumnsOf(x) % e == 0, "rope: {} does not hold heads of {}", ToString(x.shape), e);
-  LaunchRope(FloatTypeOf(x), x.data, call.inputs[1].As<float>(), sign, RowsOf(x), x.shape[1], ColumnsOf(x), e / 2, call.outputs[0].data,
-             StreamOf(call));
+  LaunchRope(FloatTypeOf(x), x.data, call.inputs[1].As<float>(), sign, RowsOf(x), x.shape[1], ColumnsOf(x), e / 2,
+             call.outputs[0].data, StreamOf(call));
 }
 
 // positions i32[s] -> f32[s,e]: cosines, then sines

@@ -24,7 +24,8 @@ double Dot(const Tensor& x, const Tensor& y, const Head& head, int64_t i, int64_
 
 void ForwardRow(const KernelCall& call, const Head& head, int64_t i) {
   const AttentionShape& a = head.a;
-  const double scale = 1 / std::sqrt(static_cast<double>(a.head_dim)), hidden = -std::numeric_limits<double>::infinity();
+  const double scale = 1 / std::sqrt(static_cast<double>(a.head_dim)),
+               hidden = -std::numeric_limits<double>::infinity();
   std::vector<double> p(static_cast<size_t>(a.keys), hidden);
   double largest = hidden, sum = 0;
   for (int64_t j = 0; j < a.keys; ++j) {

@@ -1,8 +1,8 @@
 // Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches.
 #include <cstring>
 
-#include "access.hpp"
 #include "../fill.hpp"
+#include "access.hpp"
 
 namespace espalier::reference {
 

@@ -27,7 +27,8 @@ void Clip(const KernelCall& call) {
   Set(call.outputs[4], 0, first);
 }
 
-// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq of each, in place
+// lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq, g f32[...] of each tensor -> master, exp_avg, exp_avg_sq
+// of each, in place
 void Adamw(const KernelCall& call) {
   if (Get(call.inputs[3], 0) == 0) return;
   const Attributes& a = *call.attributes;

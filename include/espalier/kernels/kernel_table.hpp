@@ -41,7 +41,8 @@
 //   accumulate +          f32[...] -> f32[...]
 //   sum_squares           f32[...] -> f32[]
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[];
-//                         clip_norm 0: no clipping; first: which of the squares is the first not to be finite, from 0; -1: none
+//                         clip_norm 0: no clipping;
+//                         first: which of the squares is the first not to be finite, from 0; -1: none
 //   adamw {beta1, beta2, eps, weight_decay, decaying} lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq,
 //                         g f32[...] of each tensor
 //                         -> master, exp_avg, exp_avg_sq of each, on these inputs; the first `decaying` decay; apply 0:

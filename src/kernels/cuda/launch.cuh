@@ -19,7 +19,7 @@ namespace espalier::cuda {
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
-  kernel<<<blocks, threads, shared_bytes, stream> > >(static_cast<Parameters>(arguments)...);
+  kernel<<<blocks, threads, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
   CUDA_CALL(cudaGetLastError());
 }
 

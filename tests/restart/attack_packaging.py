@@ -77,8 +77,10 @@ def b7_hdf5_under_its_own_name(checks, scratch):
 
 
 def commands_of(text):
-    """The lines of a document's code blocks that start the program, as words."""
-    for block in re.findall(r"^```\n(.*?)^```", text, flags=re.S | re.M):
+    """The lines of a document's code blocks that start the program, as words. Blocks with a language show output."""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.S | re.M):
+        if language:
+            continue
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if "build/espalier" in words:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the documents of developers name exists, and they stay short.
 
-    documents.py              check doc/architecture.md, doc/how-to-add.md and doc/decisions, and the links of every page
+    documents.py              check doc/architecture.md, doc/how-to-add.md, doc/decisions, and all links
     documents.py sentences    print the lengths of sentences of every page
 
 In text in code font (`like/this.cpp`) it checks paths of the tree, names of the source, keys of the deck and names of

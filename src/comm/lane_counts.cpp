@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/pause.hpp"
 #include "espalier/util/error.hpp"
-#include "pause.hpp"
 
 namespace espalier {
 

@@ -17,7 +17,7 @@
 
 #include "commands.hpp"
 #include "commands/run/choose_device.hpp"
-#include "espalier/checkpoint/saver.hpp"
+#include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"

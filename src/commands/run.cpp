@@ -45,6 +45,8 @@
 namespace espalier {
 namespace {
 
+const FaultStages kFaultStages = {"step", "end"};
+
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 

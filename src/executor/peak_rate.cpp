@@ -9,8 +9,8 @@
 #include <limits>
 #include <vector>
 
-#include "espalier/graph/attributes.hpp"
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/util/attributes.hpp"
 #include "espalier/util/clock.hpp"
 
 namespace espalier {

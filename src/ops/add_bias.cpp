@@ -1,6 +1,5 @@
 // A vector added to every token. The sum is not linear in the tokens alone, so a product that is partial over tp is
 // joined before its bias is added: once, not once per rank.
-#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -16,10 +15,6 @@ void Gradient(GradientBuilder& g) {
 
 Letters BackwardLetters(const OpContext&) { return {{"bsn"}, {"n"}, "bsn"}; }
 std::vector<Type> BackwardInfer(const OpContext& c) { return {MakeType(Dtype::kF32, {c.Extents(0)[2]})}; }
-int64_t BackwardWorkspace(const LocalOp& c) {
-  const Shape& dy = c.inputs[0];
-  return ColumnSumBytes(1, dy[0] * dy[1], dy[2]);
-}
 
 }  // namespace
 
@@ -35,8 +30,7 @@ OpDefinition BiasGrad() {
   return {.kind = "bias_grad",
           .summary = "adjoint of add_bias in its bias: the sum over tokens",
           .letters = BackwardLetters,
-          .infer = BackwardInfer,
-          .cuda_workspace = BackwardWorkspace};
+          .infer = BackwardInfer};
 }
 
 }  // namespace espalier

@@ -7,9 +7,6 @@
 // order, and queries may be cut. With `hop` the keys are cut like the queries, and are those of the member that many
 // places before: one block of a ring (Liu et al. 2023), whose fp32 results are parts of a softmax, or of a sum of
 // gradients.
-#include <algorithm>
-
-#include "espalier/ops/fused_attention.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -40,39 +37,6 @@ void Gradient(GradientBuilder& g) {
 /// Two products over the visible half of the score matrix; zigzag order leaves half of each block of a ring visible.
 double ForwardFlops(const LocalOp& c) { return 2.0 * double(Volume(c.inputs[0])) * double(c.inputs[1][1]); }
 
-/// The rows of `rank` of cp.
-AttentionRows RowsOfRank(const LocalOp& c, int64_t rank) {
-  const Attributes& attributes = c.op.attributes;
-  const auto number = [&](const char* name, double otherwise) {
-    return static_cast<int64_t>(attributes.NumberOr(name, otherwise));
-  };
-  const int64_t cp = number("cp", 1), length = number("length", 0), hop = number("hop", 0), queries = c.inputs[0][1],
-                keys = c.inputs[1][1];
-  const auto start = [&](int64_t rows, int64_t of) { return cp == 1 || rows == length ? 0 : of * rows; };
-  return {
-      cp, length, start(queries, rank), queries, start(keys, (rank + cp - hop) % cp), keys, number("causal", 1) != 0};
-}
-
-AttentionInBlocks OnRank(const LocalOp& c, int64_t rank) {
-  const Shape &q = c.inputs[0], &k = c.inputs[1];
-  const auto e = static_cast<int64_t>(c.op.attributes.Number("head_dim"));
-  const Dtype results = c.op.attributes.numbers.contains("hop") ? Dtype::kF32 : c.dtype;
-  return {{q[0], q[1], k[1], q[2] / e, k[2] / e, e}, AttentionBlocksOf(RowsOfRank(c, rank)), c.dtype, results};
-}
-
-/// What cuDNN's attention may use, if it takes this call, on the rank that needs most: all run one program. Our own
-/// kernels use nothing.
-template <int64_t (*kBytes)(const AttentionInBlocks&)>
-int64_t CudaWorkspace(const LocalOp& c) {
-  int64_t most = 0;
-  const auto cp = static_cast<int64_t>(c.op.attributes.NumberOr("cp", 1));
-  for (int64_t rank = 0; rank < cp; ++rank) {
-    const AttentionInBlocks call = OnRank(c, rank);
-    if (FusedAttentionTakes(call)) most = std::max(most, kBytes(call));
-  }
-  return most;
-}
-
 Letters BackwardLetters(const OpContext& c) {
   const std::string keys = KeyLetters(c);
   return {{"bsh", keys, keys, "bsh", "bhs", "bsh"}, {"bsh", keys, keys}, Shardable(c)};
@@ -99,16 +63,14 @@ OpDefinition Attention() {
           .letters = ForwardLetters,
           .infer = ForwardInfer,
           .gradient = Gradient,
-          .flops = ForwardFlops,
-          .cuda_workspace = CudaWorkspace<AttentionBytes>};
+          .flops = ForwardFlops};
 }
 OpDefinition AttentionGrad() {
   return {.kind = "attention_grad",
           .summary = "adjoint of attention in q, k and v",
           .letters = BackwardLetters,
           .infer = BackwardInfer,
-          .flops = BackwardFlops,
-          .cuda_workspace = CudaWorkspace<AttentionGradBytes>};
+          .flops = BackwardFlops};
 }
 OpDefinition AttentionMerge() {
   return {.kind = "attention_merge",

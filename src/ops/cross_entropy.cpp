@@ -5,7 +5,6 @@
 //   loss = sum over tokens of log(sum) + max - x_target
 // Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not
 // counted.
-#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -26,7 +25,6 @@ void SumGradient(GradientBuilder& g) {
 
 Letters LossLetters(const OpContext&) { return {{"bs", "bs", "bs", "bs"}, {"", ""}, "bs"}; }
 std::vector<Type> LossInfer(const OpContext&) { return {MakeType(Dtype::kF32, {}), MakeType(Dtype::kF32, {})}; }
-int64_t LossWorkspace(const LocalOp& c) { return TokenLossBytes(Volume(c.inputs[0])); }
 void LossGradient(GradientBuilder& g) {
   if (g.Adjoint(0) == GradientBuilder::kSeed) g.Pass(1, GradientBuilder::kSeed);
 }
@@ -52,7 +50,6 @@ OpDefinition TokenLoss() {
           .letters = LossLetters,
           .infer = LossInfer,
           .gradient = LossGradient,
-          .cuda_workspace = LossWorkspace,
           .accumulates = true};
 }
 OpDefinition CrossEntropyGrad() {

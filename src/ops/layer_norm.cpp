@@ -1,7 +1,6 @@
 // LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and
 // weight gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are
 // made together. An addend is as rms_norm's.
-#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -32,10 +31,6 @@ Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}
 std::vector<Type> WeightGradInfer(const OpContext& c) {
   return std::vector(2, MakeType(Dtype::kF32, {c.Extents(0)[2]}));
 }
-int64_t WeightGradWorkspace(const LocalOp& c) {
-  const Shape& x = c.inputs[0];
-  return ColumnSumBytes(2, x[0] * x[1], x[2]);
-}
 
 }  // namespace
 
@@ -58,8 +53,7 @@ OpDefinition LayerNormWeightGrad() {
   return {.kind = "layer_norm_weight_grad",
           .summary = "adjoint of layer_norm in its weight and bias",
           .letters = WeightGradLetters,
-          .infer = WeightGradInfer,
-          .cuda_workspace = WeightGradWorkspace};
+          .infer = WeightGradInfer};
 }
 
 }  // namespace espalier

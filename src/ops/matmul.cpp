@@ -1,7 +1,6 @@
 // Products of activations and weights. One op, and three letterings for each way to store a weight: y = x W^T, dx = dy
 // W, dW = dy^T x for [out, in] ("bsk,nk->bsn": Llama's), y = x W, dx = dy W^T, dW = x^T dy for [in, out]
 // ("bsk,kn->bsn": GPT-2's). A third input, which the pass `fuse` brings, is a bias that is added to every row.
-#include <algorithm>
 #include <map>
 
 #include "espalier/ops/op.hpp"
@@ -57,14 +56,6 @@ double Flops(const LocalOp& c) {
   return 2.0 * double(Volume(c.outputs[0])) * contracted;
 }
 
-/// What cuBLASLt may use: eight fp32 copies of the output, to add up slices of the contracted dim, and room for its
-/// own; at most 32 MiB, which cuBLAS advises for Hopper.
-int64_t CudaWorkspace(const LocalOp& c) {
-  constexpr int64_t kOwn = int64_t{64} << 10, kMost = int64_t{32} << 20;
-  const int64_t elements = Volume(c.outputs[0]);
-  return elements == 0 ? 0 : std::min(kMost, kOwn + 8 * 4 * elements);
-}
-
 }  // namespace
 
 OpDefinition Matmul() {
@@ -74,7 +65,6 @@ OpDefinition Matmul() {
           .infer = Infer,
           .gradient = Gradient,
           .flops = Flops,
-          .cuda_workspace = CudaWorkspace,
           .linear_inputs = 2};
 }
 

@@ -1,7 +1,6 @@
 // What happens once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm
 // 2, constants as in torch.optim.AdamW and clip_grad_norm_). Step-dependent numbers are values, so that no kernel takes
 // one as an argument.
-#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -15,14 +14,11 @@ Letters SquaresLetters(const OpContext& c) {
   return {{letters}, {""}, letters};
 }
 std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
-int64_t SquaresWorkspace(const LocalOp& c) { return SumSquaresBytes(Volume(c.inputs[0])); }
 
 Letters ClipLetters(const OpContext& c) {
   return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""};
 }
 std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar()); }
-
-int64_t ClipWorkspace(const LocalOp&) { return kClipBytes; }
 
 /// Of one tensor.
 Letters AdamwLetters(const OpContext& c) {
@@ -37,8 +33,7 @@ OpDefinition SumSquares() {
   return {.kind = "sum_squares",
           .summary = "sum of squares of all elements",
           .letters = SquaresLetters,
-          .infer = SquaresInfer,
-          .cuda_workspace = SquaresWorkspace};
+          .infer = SquaresInfer};
 }
 OpDefinition Clip() {
   return {
@@ -46,8 +41,7 @@ OpDefinition Clip() {
       .summary =
           "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
       .letters = ClipLetters,
-      .infer = ClipInfer,
-      .cuda_workspace = ClipWorkspace};
+      .infer = ClipInfer};
 }
 OpDefinition Adamw() {
   return {.kind = "adamw",

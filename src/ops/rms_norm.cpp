@@ -1,7 +1,6 @@
 // RMSNorm (Zhang and Sennrich 2019, eq. 4): y = w x / sqrt(mean(x^2) + eps), fp32 inside. Input and weight gradients
 // are ops of their own, so that schedules may run them apart. Given an addend a, which the pass `fuse` brings, forward
 // normalises h = x + a and makes h too, and the input gradient is added to a.
-#include "../kernels/partials.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -30,10 +29,6 @@ std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.Elemen
 
 Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bsd"}, {"d"}, "bs"}; }
 std::vector<Type> WeightGradInfer(const OpContext& c) { return {MakeType(Dtype::kF32, {c.Extents(0)[2]})}; }
-int64_t WeightGradWorkspace(const LocalOp& c) {
-  const Shape& x = c.inputs[0];
-  return ColumnSumBytes(1, x[0] * x[1], x[2]);
-}
 
 }  // namespace
 
@@ -56,8 +51,7 @@ OpDefinition RmsNormWeightGrad() {
   return {.kind = "rms_norm_weight_grad",
           .summary = "adjoint of rms_norm in its weight",
           .letters = WeightGradLetters,
-          .infer = WeightGradInfer,
-          .cuda_workspace = WeightGradWorkspace};
+          .infer = WeightGradInfer};
 }
 
 }  // namespace espalier

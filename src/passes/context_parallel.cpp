@@ -1,5 +1,5 @@
 // Attention over sequences that cp cuts: the only op whose tokens meet. The sequence lies in zigzag order
-// (util/zigzag.hpp), so its queries' work is even over the ranks; attributes tell the kernels which positions their
+// (mesh/zigzag.hpp), so its queries' work is even over the ranks; attributes tell the kernels which positions their
 // rows hold. How the keys come to the queries is the deck's choice (parallel.context):
 //   all_gather  every rank gathers keys and values, backward gathers them again and scatters their gradients' sums. The
 //   engine that
@@ -10,8 +10,8 @@
 //   ring        keys and values travel (context_ring.cpp).
 #include <map>
 
-#include "attention_writer.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "passes/context/attention_writer.hpp"
 
 namespace espalier {
 namespace {

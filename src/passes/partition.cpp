@@ -16,7 +16,7 @@
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/schedule/schedule.hpp"
 #include "espalier/util/error.hpp"
-#include "layout.hpp"
+#include "passes/placement/layout.hpp"
 
 namespace espalier {
 namespace {

@@ -1,5 +1,7 @@
 #include "espalier/passes/pipeline.hpp"
 
+#include "espalier/ops/verify.hpp"
+
 namespace espalier {
 
 void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "espalier/device_memory/workspace.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
@@ -76,7 +77,7 @@ class Planner {
     return it->second;
   }
   int64_t KernelWorkspaceOf(const Op& op) const {
-    const auto formula = Define(op.kind).cuda_workspace;
+    const WorkspaceFormula formula = CudaWorkspaceFormula(op.kind);
     if (program_.device != DeviceKind::kCuda || formula == nullptr) return 0;
     return formula(LocalOpOf(graph_, op, program_.mesh, coordinate_));
   }

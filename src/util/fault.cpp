@@ -16,6 +16,7 @@
 #include <fstream>
 #include <mutex>
 #include <new>
+#include <set>
 #include <thread>
 
 #include "espalier/util/environment.hpp"
@@ -24,12 +25,12 @@
 namespace espalier {
 namespace {
 
-/// In the order in which a run meets them.
-constexpr auto kStages = std::to_array<std::string_view>(
-    {"open-data", "world-check", "staging",    "load",         "step",       "proof",       "copy",
-     "begin",     "make-dir",    "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check",
-     "reported",  "gather",      "deck",       "master",       "manifest",   "fsync-dir",   "announce",
-     "rename",    "commit",      "latest",     "settled",      "retention",  "remove",      "end"});
+/// Sorted by name: the order in which files register is the linker's.
+std::set<std::string_view>& Stages() {
+  static std::set<std::string_view> stages;
+  return stages;
+}
+
 constexpr auto kActions = std::to_array<std::string_view>({"kill", "stop", "hold", "eio", "enospc", "nomem"});
 constexpr auto kInstructionActions = std::to_array<std::string_view>({"kill", "stop", "skip", "nan"});
 constexpr std::string_view kInstruction = "instruction-";
@@ -69,7 +70,7 @@ Fault ParseFault(const std::string& text) {
   if (IsInstruction(parsed.stage)) {
     CheckOneOf(kInstructionActions, text, parsed.action, "action of an instruction");
   } else {
-    CheckOneOf(kStages, text, parsed.stage, "stage (or instruction-K)");
+    CheckOneOf(Stages(), text, parsed.stage, "stage (or instruction-K)");
     CheckOneOf(kActions, text, parsed.action, "action");
   }
   if (rest.empty()) return parsed;
@@ -132,6 +133,8 @@ InstructionFault VisitInstruction(int index) {
 }
 
 }  // namespace fault_detail
+
+FaultStages::FaultStages(std::initializer_list<std::string_view> stages) { Stages().insert(stages); }
 
 void ArmFault(const std::string& text) {
   const std::lock_guard lock(mutex);

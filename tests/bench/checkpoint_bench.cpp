@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "espalier/checkpoint/saver.hpp"
+#include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/comm/mpi_world.hpp"
 #include "espalier/executor/arena.hpp"
 

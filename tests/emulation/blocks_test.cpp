@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "espalier/kernels/cuda/launch.cuh"
 #include "espalier/util/error.hpp"
-#include "kernels/cuda/launch.cuh"
 
 namespace espalier {
 namespace {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/combine.hpp"
-#include "comm/mpi_state.hpp"
+#include "comm/lowering/combine.hpp"
+#include "comm/mpi/mpi_state.hpp"
 #include "emulate.hpp"
 #include "runtime.hpp"
 

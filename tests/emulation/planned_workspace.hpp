@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "espalier/device_memory/workspace.hpp"
 #include "espalier/kernels/kernel_table.hpp"
-#include "espalier/ops/op.hpp"
 
 namespace espalier::testing {
 
-/// Bytes by the op's own formula.
+/// Bytes by the formula of the memory plan.
 inline int64_t PlannedWorkspace(std::string_view op, const KernelCall& call) {
-  const auto formula = Define(op).cuda_workspace;
+  const WorkspaceFormula formula = CudaWorkspaceFormula(op);
   if (formula == nullptr) return 0;
   const auto shapes = [](std::span<const Tensor> tensors) {
     std::vector<Shape> all;

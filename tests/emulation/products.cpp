@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "emulate.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels/cuda/measure_products.hpp"
 
 namespace espalier::cuda {
 namespace {

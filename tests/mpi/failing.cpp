@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/mpi_call.hpp"
+#include "comm/mpi/mpi_call.hpp"
 #include "espalier/util/error.hpp"
 #include "harness.hpp"
 

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
 

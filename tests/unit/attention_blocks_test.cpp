@@ -1,11 +1,11 @@
 // Attention in zigzag order as blocks: they hold every visible score, once.
-#include "espalier/ops/attention_blocks.hpp"
+#include "espalier/device_memory/attention_blocks.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "espalier/util/zigzag.hpp"
+#include "espalier/mesh/zigzag.hpp"
 
 namespace espalier {
 namespace {

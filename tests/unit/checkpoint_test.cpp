@@ -11,12 +11,12 @@
 #include <random>
 #include <sstream>
 
-#include "checkpoint/destination.hpp"
-#include "checkpoint/pieces.hpp"
-#include "checkpoint/runs.hpp"
-#include "checkpoint/store.hpp"
+#include "checkpoint/directory/checkpoint_directory.hpp"
+#include "checkpoint/transfer/destination.hpp"
+#include "checkpoint/transfer/pieces.hpp"
+#include "checkpoint/transfer/runs.hpp"
 #include "checkpoint_testing.hpp"
-#include "espalier/checkpoint/saver.hpp"
+#include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"

@@ -18,10 +18,10 @@
 #include <random>
 #include <set>
 
-#include "checkpoint/store.hpp"
+#include "checkpoint/directory/checkpoint_directory.hpp"
 #include "checkpoint_testing.hpp"
+#include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/checkpoint/run_lock.hpp"
-#include "espalier/checkpoint/saver.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"

@@ -1,5 +1,5 @@
 // Which attention cuDNN is given, in which parts, and the memory that is planned for it.
-#include "espalier/ops/fused_attention.hpp"
+#include "espalier/device_memory/fused_attention.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "espalier/ops/verify.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {

@@ -4,10 +4,10 @@
 
 #include <functional>
 
+#include "espalier/kernels/shapes.hpp"
 #include "kernel_cases.hpp"
 #include "kernels/cpu/vector.hpp"
 #include "kernels/cpu/widened_product.hpp"
-#include "kernels/shapes.hpp"
 
 namespace espalier {
 namespace {

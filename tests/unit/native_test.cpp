@@ -1,8 +1,7 @@
 // Which instructions become a collective of the library, and that all members agree and keep to their workspaces.
-#include "comm/native.hpp"
-
 #include <gtest/gtest.h>
 
+#include "comm/lowering/library_collective.hpp"
 #include "espalier/program/compile.hpp"
 
 namespace espalier {

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels_testing.hpp"

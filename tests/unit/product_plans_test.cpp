@@ -7,10 +7,10 @@
 #include <set>
 
 #include "commands/calibrate/demands.hpp"
+#include "espalier/kernels/shapes.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/cuda/column_major.hpp"
-#include "kernels/shapes.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {

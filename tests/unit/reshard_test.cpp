@@ -10,6 +10,7 @@
 #include <set>
 
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"

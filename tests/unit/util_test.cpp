@@ -9,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "espalier/mesh/zigzag.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
@@ -16,7 +17,6 @@
 #include "espalier/util/print.hpp"
 #include "espalier/util/types.hpp"
 #include "espalier/util/wrap.hpp"
-#include "espalier/util/zigzag.hpp"
 
 namespace espalier {
 namespace {

@@ -10,9 +10,9 @@
 #include "espalier/checkpoint/manifest.hpp"
 #include "espalier/comm/world.hpp"
 #include "espalier/executor/arena.hpp"
-#include "espalier/graph/stored_part.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/mesh/mesh.hpp"
+#include "espalier/model/stored_part.hpp"
 #include "espalier/util/agreed_error.hpp"
 
 namespace espalier {

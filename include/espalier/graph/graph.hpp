@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "espalier/graph/attributes.hpp"
 #include "espalier/graph/type.hpp"
+#include "espalier/util/attributes.hpp"
 
 namespace espalier {
 
@@ -45,8 +45,8 @@ struct Value {
   Frequency frequency = Frequency::kMicrobatch;
   int chunk = kAllChunks;  ///< where it lives
   int producer = -1;       ///< op id, or -1 for inputs, states and accumulators
-  /// Where the model wants it: one logical dim name per dim, such as "batch,stream,embed" (src/passes/layout.cpp says
-  /// which axes each name stands for); empty: the rules decide.
+  /// Where the model wants it: one logical dim name per dim, such as "batch,stream,embed"
+  /// (src/passes/placement/layout.cpp says which axes each name stands for); empty: the rules decide.
   std::string layout;
 };
 
@@ -98,10 +98,5 @@ class Graph {
 std::string Print(const Graph& graph);
 /// Throws InvariantError with line number and text.
 Graph ParseGraph(std::string_view text);
-
-/// Checks what must hold between any two passes: op kinds known and arities right, roles, layers and chunks set and
-/// in range, defined before use, types equal to what the op's own rule infers, frequencies consistent, no partial
-/// value written to a state. Throws InvariantError naming `after` (the pass), the op and what is wrong.
-void Verify(const Graph& graph, std::string_view after);
 
 }  // namespace espalier

@@ -55,7 +55,7 @@
 #include <span>
 #include <string_view>
 
-#include "espalier/graph/attributes.hpp"
+#include "espalier/util/attributes.hpp"
 #include "espalier/util/types.hpp"
 
 namespace espalier {

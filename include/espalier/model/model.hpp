@@ -6,7 +6,7 @@
 
 #include "espalier/deck/deck.hpp"
 #include "espalier/graph/graph.hpp"
-#include "espalier/graph/stored_part.hpp"
+#include "espalier/model/stored_part.hpp"
 
 namespace espalier {
 

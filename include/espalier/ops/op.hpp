@@ -75,9 +75,6 @@ struct OpDefinition {
   void (*gradient)(GradientBuilder&) = nullptr;
   /// Floating-point operations on one rank; nullptr: bound by memory alone.
   double (*flops)(const LocalOp&) = nullptr;
-  /// Bytes that its cuda kernel may use beside inputs and outputs; nullptr: none. (Scratch of cpu kernels lies in the
-  /// cores' caches, outside the arena.)
-  int64_t (*cuda_workspace)(const LocalOp&) = nullptr;
   /// Outputs that may take an input's memory, best first; passed over where an op has not both.
   std::vector<InPlace> in_place = {};
   /// Addition (and passing on): linear in all inputs together, so all may be partial at once and the results are.

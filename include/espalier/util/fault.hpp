@@ -5,10 +5,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
 namespace espalier {
+
+/// The names of a source file's fault points. Each file that has some declares one object of this type, so that
+/// ArmFault knows every stage of the program that is linked.
+class FaultStages {
+ public:
+  FaultStages(std::initializer_list<std::string_view> stages);
+};
 
 /// Arms one fault: "" for none, else "stage[:action[:n]]". The action is "kill" (SIGKILL to this process; the default),
 /// "stop" (this thread never goes on), "eio" or "enospc" (fails as the system would), "nomem" (memory is

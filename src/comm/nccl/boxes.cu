@@ -1,6 +1,6 @@
 #include "boxes.hpp"
-#include "comm/combine.hpp"
-#include "kernels/cuda/launch.cuh"
+#include "comm/lowering/combine.hpp"
+#include "espalier/kernels/cuda/launch.cuh"
 
 namespace espalier::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "comm/native.hpp"
+#include "comm/lowering/library_collective.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "nccl_call.hpp"

@@ -2,8 +2,8 @@
 
 #include <limits>
 
+#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels/cuda/cuda_call.hpp"
 
 namespace espalier::cuda {
 namespace {

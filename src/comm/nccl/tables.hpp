@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "boxes.hpp"
-#include "comm/exchange.hpp"
+#include "comm/lowering/exchange.hpp"
 
 namespace espalier::cuda {
 

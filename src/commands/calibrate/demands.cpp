@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/shapes.hpp"
+#include "espalier/kernels/shapes.hpp"
 
 namespace espalier {
 namespace {

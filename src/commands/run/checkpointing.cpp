@@ -22,6 +22,8 @@
 namespace espalier {
 namespace {
 
+const FaultStages kFaultStages = {"proof"};
+
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 

@@ -11,7 +11,7 @@
 #include "commands/run/checkpoint_now.hpp"
 #include "commands/run/programs.hpp"
 #include "commands/run/start.hpp"
-#include "espalier/checkpoint/saver.hpp"
+#include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/deck/compare.hpp"
 #include "espalier/report/report.hpp"
 

@@ -7,9 +7,9 @@
 #include "commands/run/fit.hpp"
 #include "commands/run/together.hpp"
 #include "commands/state.hpp"
+#include "espalier/mesh/zigzag.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/error.hpp"
-#include "espalier/util/zigzag.hpp"
 
 namespace espalier {
 namespace {

@@ -14,6 +14,8 @@
 namespace espalier {
 namespace {
 
+const FaultStages kFaultStages = {"open-data"};
+
 /// Obeys signals while data are opened, once that takes long: after a short opening the run ends with a checkpoint.
 BeforeFile ObeySignals() {
   constexpr double kPatienceMs = 1000;

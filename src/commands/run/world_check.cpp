@@ -11,6 +11,8 @@
 namespace espalier {
 namespace {
 
+const FaultStages kFaultStages = {"world-check"};
+
 WorldProof Check(const Deck& deck, int ranks) {
   const auto start = std::chrono::steady_clock::now();
   FaultPoint("world-check");

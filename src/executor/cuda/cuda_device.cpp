@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "arenas.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/host_name.hpp"
-#include "kernels/cuda/prepare.hpp"
 #include "staged_executor.hpp"
 #include "stream_executor.hpp"
 #include "versions.hpp"

@@ -6,9 +6,9 @@
 #include <limits>
 #include <thread>
 
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
-#include "kernels/cuda/kernels.hpp"
 
 namespace espalier::cuda {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/program/instruction.hpp"
-#include "kernels/cuda/cuda_call.hpp"
 
 namespace espalier::cuda {
 

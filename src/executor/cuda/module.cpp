@@ -2,9 +2,8 @@
 #include <fmt/format.h>
 
 #include "cuda_device.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels/cuda/measure_products.hpp"
-#include "kernels/cuda/prepare.hpp"
 #include "versions.hpp"
 
 namespace espalier::cuda {

@@ -1,7 +1,7 @@
 // oneDNN's fp32 product, for kernels that build on it.
 #pragma once
 
-#include "../shapes.hpp"
+#include "espalier/kernels/shapes.hpp"
 
 namespace espalier::cpu {
 

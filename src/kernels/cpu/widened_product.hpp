@@ -1,7 +1,7 @@
 // bf16 products for processors without bf16 instructions.
 #pragma once
 
-#include "../shapes.hpp"
+#include "espalier/kernels/shapes.hpp"
 
 namespace espalier::cpu {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "espalier/util/zigzag.hpp"
+#include "espalier/mesh/zigzag.hpp"
 
 namespace espalier::cuda {
 

@@ -1,8 +1,8 @@
 // Attention as calls of cuDNN, one for each block of scores, and the joining of what they find.
 #pragma once
 
+#include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/kernels/kernel_table.hpp"
-#include "espalier/ops/fused_attention.hpp"
 
 namespace espalier::cuda {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "attention.hpp"
-#include "launch.cuh"
+#include "espalier/kernels/cuda/launch.cuh"
 
 namespace espalier::cuda {
 

@@ -1,5 +1,5 @@
 #include "boxes.hpp"
-#include "launch.cuh"
+#include "espalier/kernels/cuda/launch.cuh"
 #include "pack.cuh"
 
 namespace espalier::cuda {

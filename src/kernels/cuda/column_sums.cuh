@@ -1,8 +1,9 @@
 // Sums over the rows of a matrix, one of each column, in two launches: rows are cut into parts
-// (src/kernels/partials.hpp) that blocks sum in fp32 beside each other, and the parts are added up in order, in fp64.
+// (device_memory/partial_sums.hpp) that blocks sum in fp32 beside each other, and the parts are added up in order, in
+// fp64.
 #pragma once
 
-#include "kernels/partials.hpp"
+#include "espalier/device_memory/partial_sums.hpp"
 #include "pack.cuh"
 
 namespace espalier::cuda {

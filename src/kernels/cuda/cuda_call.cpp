@@ -1,4 +1,4 @@
-#include "cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
 
 #include <fmt/format.h>
 

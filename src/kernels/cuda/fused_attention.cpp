@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
 #include "prepare.hpp"
 

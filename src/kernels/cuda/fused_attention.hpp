@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "espalier/ops/fused_attention.hpp"
+#include "espalier/device_memory/fused_attention.hpp"
 
 namespace espalier::cuda {
 

@@ -4,16 +4,9 @@
 #include <cuda_runtime.h>
 
 #include "../kernel_list.hpp"
-#include "../shapes.hpp"
-#include "cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
+#include "espalier/kernels/shapes.hpp"
 #include "prepare.hpp"
-
-namespace espalier {
-
-/// The kernel of an op, or nullptr. In the module only.
-Kernel FindCudaKernel(std::string_view op);
-
-}  // namespace espalier
 
 namespace espalier::cuda {
 

@@ -1,6 +1,6 @@
 #include "loss.hpp"
 
-#include "../partials.hpp"
+#include "espalier/device_memory/partial_sums.hpp"
 #include "kernels.hpp"
 
 namespace espalier::cuda {

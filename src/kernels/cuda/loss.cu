@@ -1,7 +1,7 @@
 // A block takes a row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte
 // boundary, packs, and single elements behind the last.
+#include "espalier/device_memory/partial_sums.hpp"
 #include "kernels/arithmetic.hpp"
-#include "kernels/partials.hpp"
 #include "loss.hpp"
 #include "pack.cuh"
 #include "reduce.cuh"

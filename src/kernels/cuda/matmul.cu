@@ -1,4 +1,4 @@
-#include "launch.cuh"
+#include "espalier/kernels/cuda/launch.cuh"
 #include "matmul.hpp"
 
 namespace espalier::cuda {

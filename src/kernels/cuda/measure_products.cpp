@@ -1,5 +1,3 @@
-#include "measure_products.hpp"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -7,7 +5,8 @@
 #include <random>
 
 #include "cublas_lt.hpp"
-#include "cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/error.hpp"
 #include "prepare.hpp"
 #include "products.hpp"

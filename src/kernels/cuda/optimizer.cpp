@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../partials.hpp"
+#include "espalier/device_memory/partial_sums.hpp"
 #include "kernels.hpp"
 
 namespace espalier::cuda {

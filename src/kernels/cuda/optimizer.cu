@@ -1,4 +1,4 @@
-#include "kernels/partials.hpp"
+#include "espalier/device_memory/partial_sums.hpp"
 #include "optimizer.hpp"
 #include "pack.cuh"
 #include "reduce.cuh"

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "../arithmetic.hpp"
-#include "../partials.hpp"
+#include "espalier/device_memory/partial_sums.hpp"
 
 namespace espalier::cuda {
 

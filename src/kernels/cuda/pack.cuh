@@ -6,8 +6,8 @@
 #include <bit>
 #include <type_traits>
 
+#include "espalier/kernels/cuda/launch.cuh"
 #include "espalier/util/types.hpp"
-#include "launch.cuh"
 
 namespace espalier::cuda {
 

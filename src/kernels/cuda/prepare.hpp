@@ -2,30 +2,7 @@
 // which may neither be captured nor take time while ranks wait for one another.
 #pragma once
 
-#include <string>
-#include <string_view>
-
-#include "espalier/kernels/kernel_table.hpp"
-#include "espalier/kernels/product_plans.hpp"
-
-namespace espalier {
-
-/// What a run decides for all kernels of the process.
-struct CudaKernelOptions {
-  bool deterministic = true;   ///< same call, same bits
-  ProductPlans product_plans;  ///< empty: none
-};
-
-/// run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot be
-/// read, or was made on another GPU or with another library.
-void ConfigureCudaKernels(bool deterministic, const std::string& product_plans);
-const CudaKernelOptions& GetCudaKernelOptions();
-
-/// Makes ready what the kernel of `op` needs for this call, and launches nothing. Throws UserError (kDoesNotFit) if a
-/// library wants more than the planned workspace, UserError (kDeck) if the call is beyond what the kernels take.
-void PrepareCudaKernel(std::string_view op, const KernelCall& call);
-
-}  // namespace espalier
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
 
 namespace espalier::cuda {
 

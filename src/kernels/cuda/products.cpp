@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "cublas_lt.hpp"
-#include "cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
 #include "prepare.hpp"
 

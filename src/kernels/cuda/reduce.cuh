@@ -1,7 +1,7 @@
 // Sums and maxima over a warp and a block, as trees of fixed shape.
 #pragma once
 
-#include "launch.cuh"
+#include "espalier/kernels/cuda/launch.cuh"
 
 namespace espalier::cuda {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../kernel_list.hpp"
-#include "../shapes.hpp"
+#include "espalier/kernels/shapes.hpp"
 
 namespace espalier::reference {
 

@@ -1,0 +1,19 @@
+// The scratch memory that each op's cuda kernel needs. Pure: the memory plan reserves these bytes before a job starts,
+// and the kernels keep to them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "espalier/ops/op.hpp"
+
+namespace espalier {
+
+/// Bytes that a kernel may use besides its inputs and outputs, from the op's shapes on one rank.
+using WorkspaceFormula = int64_t (*)(const LocalOp&);
+
+/// The formula for the cuda kernel of an op kind, or nullptr if that kernel needs no workspace. (cpu kernels keep their
+/// scratch in the caches of the cores, outside the arena.)
+WorkspaceFormula CudaWorkspaceFormula(std::string_view kind);
+
+}  // namespace espalier

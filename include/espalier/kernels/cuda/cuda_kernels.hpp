@@ -1,0 +1,42 @@
+// The public face of the cuda kernels, for the executor on GPUs: all of it is in the CUDA module.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "espalier/kernels/kernel_table.hpp"
+#include "espalier/kernels/product_plans.hpp"
+
+namespace espalier {
+
+/// The kernel of an op, or nullptr.
+Kernel FindCudaKernel(std::string_view op);
+
+/// What a run decides for all kernels of the process.
+struct CudaKernelOptions {
+  bool deterministic = true;   ///< same call, same bits
+  ProductPlans product_plans;  ///< empty: none
+};
+
+/// run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot be
+/// read, or was made on another GPU or with another library.
+void ConfigureCudaKernels(bool deterministic, const std::string& product_plans);
+const CudaKernelOptions& GetCudaKernelOptions();
+
+/// Prepares what the kernel of `op` needs for this call, and launches nothing. Throws UserError (kDoesNotFit) if a
+/// library wants more than the planned workspace, UserError (kDeck) if the call is beyond what the kernels take.
+void PrepareCudaKernel(std::string_view op, const KernelCall& call);
+
+}  // namespace espalier
+
+namespace espalier::cuda {
+
+/// Times the library's best candidates for each product on the current device, in turn, on random operands, and keeps
+/// the fastest; its first choice unless another is faster by one percent. All are deterministic. `measured` is told
+/// of each.
+ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
+                             const std::function<void(const ProductPlan&)>& measured);
+
+}  // namespace espalier::cuda

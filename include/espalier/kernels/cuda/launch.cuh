@@ -1,0 +1,42 @@
+// How kernels are issued, once: here by the CUDA runtime, in tests/emulation by this host's threads, for which these
+// headers are replaced. No fmt, spdlog or toml++ under nvcc.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "espalier/kernels/cuda/cuda_call.hpp"
+
+#ifdef ESPALIER_EMULATE
+#include "emulate.hpp"
+#else
+
+namespace espalier::cuda {
+
+/// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
+template <typename... Parameters, typename... Arguments>
+void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,
+            Arguments... arguments) {
+  kernel<<<blocks, threads, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+  CUDA_CALL(cudaGetLastError());
+}
+
+/// Emulated: an access that a device would not make at this address is an error.
+__device__ inline void CheckAligned(const void*, size_t) {}
+
+}  // namespace espalier::cuda
+
+/// A broken invariant that only the device sees: ends the launch, and with it the job.
+#define DEVICE_CHECK(condition) \
+  do {                          \
+    if (!(condition)) __trap(); \
+  } while (false)
+
+/// A block's dynamic shared memory as an array of `type`.
+#define SHARED_ARRAY(type, name)                                \
+  extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+  type* name = reinterpret_cast<type*>(name##_bytes)
+
+#endif

@@ -1,0 +1,30 @@
+// Checksums of a whole file and of parts of it in one pass.
+#pragma once
+
+#include <vector>
+
+#include "checkpoint/directory/files.hpp"
+
+namespace espalier {
+
+/// A run of bytes in a file.
+struct Extent {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+struct Checksums {
+  uint32_t whole = 0;             ///< CRC-32C of the file
+  std::vector<uint32_t> extents;  ///< by extent, as they were given
+};
+
+/// Reads `file` once. Extents lie within it and apart.
+Checksums ChecksumFile(const File& file, const std::vector<Extent>& extents);
+
+/// CRC-32C of the whole file if `extents` had the checksums `crcs`: reads only what lies around them.
+uint32_t ChecksumAround(const File& file, const std::vector<Extent>& extents, const std::vector<uint32_t>& crcs);
+
+/// CRC-32C of one run of bytes.
+uint32_t ChecksumExtent(const File& file, const Extent& extent);
+
+}  // namespace espalier

@@ -1,0 +1,115 @@
+#include "checkpoint/format/hdf5.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr hsize_t kMiB = 1 << 20;
+
+herr_t KeepDescription(unsigned, const H5E_error2_t* error, void* text) {
+  if (error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
+  return 0;
+}
+
+void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t memory_type, hid_t space,
+                      const void* data) {
+  Hdf5Handle attribute(HDF5_CALL(H5Acreate2(object, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT)), H5Aclose);
+  HDF5_CALL(H5Awrite(attribute, memory_type, data));
+  attribute.Close();
+}
+
+}  // namespace
+
+void InitializeStorage() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // A file that a full disk cut short must not be touched again when the process ends: the library would crash on it.
+    H5dont_atexit();
+    // Network file systems often refuse locks; the directory is ours alone.
+    ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);
+    H5open();
+  });
+}
+
+std::unique_lock<std::mutex> LockHdf5() {
+  static std::mutex mutex;
+  std::unique_lock lock(mutex);
+  InitializeStorage();
+  // Messages belong into our exceptions, not on the terminal. The setting is the thread's own.
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  return lock;
+}
+
+void FailHdf5(const char* expression) {
+  std::string cause = "no message";
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, KeepDescription, &cause);
+  throw UserError(ExitStatus::kFault, fmt::format("HDF5: {}: {}", std::string_view(expression).substr(0, 40), cause));
+}
+
+Hdf5Handle CreateHdf5File(const std::string& path) {
+  Hdf5Handle access(HDF5_CALL(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
+  HDF5_CALL(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110));
+  HDF5_CALL(H5Pset_fclose_degree(access, H5F_CLOSE_STRONG));
+  HDF5_CALL(H5Pset_alignment(access, kMiB, kMiB));
+  HDF5_CALL(H5Pset_meta_block_size(access, kMiB));
+  Hdf5Handle creation(HDF5_CALL(H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
+  HDF5_CALL(H5Pset_obj_track_times(creation, false));
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation, access);
+  if (file < 0) FailHdf5(fmt::format("cannot make {}", path).c_str());
+  return {file, H5Fclose};
+}
+
+Hdf5Handle DatasetProperties() {
+  Hdf5Handle properties(HDF5_CALL(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
+  HDF5_CALL(H5Pset_obj_track_times(properties, false));
+  return properties;
+}
+
+Hdf5Handle Dataspace(const Shape& shape) {
+  const std::vector<hsize_t> extents(shape.begin(), shape.end());
+  return {HDF5_CALL(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr)), H5Sclose};
+}
+
+void MakeGroups(hid_t file, const std::string& name) {
+  Hdf5Handle properties(HDF5_CALL(H5Pcreate(H5P_GROUP_CREATE)), H5Pclose);
+  HDF5_CALL(H5Pset_obj_track_times(properties, false));
+  for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) {
+    const std::string group = name.substr(0, slash);
+    if (HDF5_CALL(H5Lexists(file, group.c_str(), H5P_DEFAULT)) > 0) continue;
+    Hdf5Handle made(HDF5_CALL(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, properties, H5P_DEFAULT)), H5Gclose);
+    made.Close();
+  }
+}
+
+void WriteAttribute(hid_t object, const char* name, const Shape& values) {
+  const Hdf5Handle space = Dataspace({static_cast<int64_t>(values.size())});
+  WriteAttributeOf(object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, space, values.data());
+}
+
+void WriteAttribute(hid_t object, const char* name, int64_t value) {
+  const Hdf5Handle space(HDF5_CALL(H5Screate(H5S_SCALAR)), H5Sclose);
+  WriteAttributeOf(object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, space, &value);
+}
+
+void WriteAttribute(hid_t object, const char* name, const std::string& text) {
+  const Hdf5Handle space(HDF5_CALL(H5Screate(H5S_SCALAR)), H5Sclose);
+  const Hdf5Handle type = TextType(text);
+  WriteAttributeOf(object, name, type, type, space, text.c_str());
+}
+
+Hdf5Handle TextType(const std::string& text) {
+  Hdf5Handle type(HDF5_CALL(H5Tcopy(H5T_C_S1)), H5Tclose);
+  HDF5_CALL(H5Tset_size(type, std::max<size_t>(text.size(), 1)));
+  HDF5_CALL(H5Tset_strpad(type, H5T_STR_NULLPAD));
+  return type;
+}
+
+}  // namespace espalier

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "checkpoint/directory/checkpoint_directory.hpp"
+#include "checkpoint/directory/files.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
+
+/// A directory that is named after a step holds that step's checkpoint; under any other name it may hold any.
+void CheckName(const std::string& dir, int64_t step) {
+  const std::string name = std::filesystem::path(dir + "/.").lexically_normal().parent_path().filename().string();
+  const bool named = name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == name.npos;
+  if (named && name != StepName(step))
+    throw UserError(ExitStatus::kData, fmt::format("{}/{}: step {}, which belongs in a directory {}", dir,
+                                                   kManifestName, step, StepName(step)));
+}
+
+}  // namespace
+
+Manifest ReadManifest(const std::string& dir) {
+  Manifest manifest =
+      ParseManifest(Directory(dir).ReadText(kManifestName, kMostManifestBytes), dir + "/" + kManifestName);
+  CheckName(dir, manifest.metadata.step);
+  return manifest;
+}
+
+Metadata ReadMetadata(const std::string& dir) {
+  Manifest manifest = ReadManifest(dir);
+  const ManifestFile& listed = *manifest.FindFile(kDeckName);
+  std::string deck = Directory(dir).ReadText(kDeckName, kMostDeckBytes);
+  const uint32_t crc = Crc32c(deck.data(), deck.size());
+  if (static_cast<int64_t>(deck.size()) != listed.bytes || crc != listed.crc)
+    throw UserError(ExitStatus::kData,
+                    fmt::format("{}/{}: {} bytes with checksum {:08x}, the MANIFEST says {} and {:08x}", dir, kDeckName,
+                                deck.size(), crc, listed.bytes, listed.crc));
+  manifest.metadata.deck = std::move(deck);
+  return manifest.metadata;
+}
+
+}  // namespace espalier

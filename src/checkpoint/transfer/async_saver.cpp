@@ -1,0 +1,167 @@
+#include "espalier/checkpoint/async_saver.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "checkpoint/transfer/pieces.hpp"
+#include "espalier/comm/memory_demand.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/fault.hpp"
+#include "espalier/util/host_name.hpp"
+
+namespace espalier {
+namespace {
+
+const FaultStages kFaultStages = {"staging", "copy"};
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLine = 64;
+
+int64_t BytesOf(const Piece& piece) { return Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32); }
+int64_t WholeLines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+}  // namespace
+
+std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
+  std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
+  for (const Piece& piece : PlanPieces(tensors, mesh))
+    bytes[static_cast<size_t>(piece.writer)] += WholeLines(BytesOf(piece));
+  return bytes;
+}
+
+Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+             const Mesh& mesh, World& world, std::unique_ptr<World> writers)
+    : options_(std::move(options)), tensors_(tensors), mesh_(mesh), world_(world), writers_(std::move(writers)) {
+  Plan(local);
+  const bool on_device = world_.Or(OnHost() ? 0 : 1) != 0;
+  if (writers_ != nullptr || on_device) MakeRoom();
+  if (on_device && staging_ == nullptr)
+    throw AgreedError(ExitStatus::kDoesNotFit, "checkpoints: no room on the host for a copy of the state: " + refusal_);
+  asynchronous_ = writers_ != nullptr && staging_ != nullptr;
+}
+
+Saver::~Saver() { Wait(); }
+
+void Saver::Plan(const std::vector<LocalTensor>& local) {
+  std::map<std::string_view, LocalTensor> own;
+  for (const LocalTensor& tensor : local) own[tensor.tensor->name] = tensor;
+  for (const Piece& piece : PlanPieces(tensors_, mesh_)) {
+    if (piece.writer != world_.Rank()) continue;
+    const std::string& name = tensors_[static_cast<size_t>(piece.tensor)].name;
+    CHECK(own.contains(name), "rank {} writes {} but passed none", world_.Rank(), name);
+    pieces_.push_back({own[name], BytesOf(piece), 0});
+  }
+  Place();
+}
+
+/// In the order of the memory, so that what lies side by side is copied at once: large copies go past the caches, and
+/// are much faster.
+void Saver::Place() {
+  std::ranges::sort(pieces_, std::less<>(), [](const Staged& piece) { return piece.tensor.data; });
+  for (Staged& piece : pieces_) {
+    piece.offset = bytes_;
+    const bool joins = !runs_.empty() && runs_.back().first->arena == piece.tensor.arena &&
+                       static_cast<const char*>(runs_.back().first->data) + runs_.back().bytes == piece.tensor.data &&
+                       runs_.back().offset + runs_.back().bytes == piece.offset;
+    if (joins)
+      runs_.back().bytes += piece.bytes;
+    else
+      runs_.push_back({&piece.tensor, piece.bytes, piece.offset});
+    bytes_ += WholeLines(piece.bytes);
+  }
+}
+
+bool Saver::OnHost() const {
+  return std::ranges::all_of(pieces_, [](const Staged& piece) { return piece.tensor.OnHost(); });
+}
+
+/// Looked at on every rank before any takes it: memory that is not there would end the process when it is touched.
+void Saver::MakeRoom() {
+  std::string reason =
+      FindShortage(world_, {HostName(), bytes_, MemoryLimits()}).Text("the staging buffer of checkpoints");
+  if (reason.empty()) try {
+      FaultPoint("staging");
+      staging_ = options_.make_staging ? options_.make_staging(bytes_) : std::make_unique<HostArena>(bytes_);
+    } catch (const UserError& error) {
+      reason = error.what();
+    }
+  if (world_.Or(reason.empty() ? 0 : 1) == 0) return;
+  staging_.reset();
+  for (const std::string& other : world_.Gather(reason))
+    if (refusal_.empty()) refusal_ = other;
+  refusal_ = world_.Broadcast(refusal_);
+}
+
+std::vector<LocalTensor> Saver::Copy() const {
+  for (const Run& run : runs_) {
+    std::byte* copy = staging_->At(run.offset, run.bytes);
+    if (run.first->arena != nullptr)
+      run.first->arena->Read(run.first->data, copy, run.bytes);
+    else
+      std::memcpy(copy, run.first->data, static_cast<size_t>(run.bytes));
+  }
+  std::vector<LocalTensor> copies;
+  for (const Staged& piece : pieces_) copies.push_back({piece.tensor.tensor, staging_->At(piece.offset, piece.bytes)});
+  return copies;
+}
+
+SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world,
+                         int64_t keep) const {
+  SaveOutcome outcome{metadata.step, false, {}, {}};
+  try {
+    outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);
+    outcome.committed = true;
+  } catch (const AgreedError& error) {
+    outcome.reasons = error.messages();
+  } catch (const std::exception& error) {
+    // Other ranks know nothing of it, and would wait for this one.
+    if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, error.what()));
+    outcome.reasons = {error.what()};
+  }
+  return outcome;
+}
+
+void Saver::Save(Metadata metadata, int64_t keep) {
+  const Clock::time_point start = Clock::now();
+  Wait();
+  metadata.lineage = lineage_;
+  if (keep == 0) keep = options_.keep;
+  FaultPoint("copy");
+  unread_ = true;
+  if (!Asynchronous()) {
+    std::vector<LocalTensor> local;
+    for (const Staged& piece : pieces_) local.push_back(piece.tensor);
+    in_flight_ = Write(metadata, staging_ == nullptr ? local : Copy(), world_, keep);
+    blocked_ms_ = MillisecondsSince(start);
+    return;
+  }
+  busy_ = true;
+  writer_ = std::thread([this, metadata = std::move(metadata), local = Copy(), keep] {
+    in_flight_ = Write(metadata, local, *writers_, keep);
+    busy_ = false;
+  });
+  blocked_ms_ = MillisecondsSince(start);
+}
+
+std::vector<SaveOutcome> Saver::Ended() {
+  if (!busy_) Wait();
+  return std::exchange(ended_, {});
+}
+
+void Saver::Wait() {
+  if (writer_.joinable()) writer_.join();
+  if (!unread_) return;
+  unread_ = false;
+  in_flight_.result.blocked_ms = blocked_ms_;
+  if (in_flight_.committed) lineage_.parent = in_flight_.result.id;
+  ended_.push_back(std::move(in_flight_));
+}
+
+}  // namespace espalier

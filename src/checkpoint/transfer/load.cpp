@@ -1,0 +1,229 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+
+#include "checkpoint/directory/checkpoint_directory.hpp"
+#include "checkpoint/format/contents.hpp"
+#include "checkpoint/transfer/agree.hpp"
+#include "checkpoint/transfer/destination.hpp"
+#include "checkpoint/transfer/runs.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "espalier/util/fault.hpp"
+
+// Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so
+// that memory stays small), and keeps what it needs. Bytes around the pieces and whole files without pieces are checked
+// by one rank each, so that together the ranks have checked every byte of the checkpoint.
+namespace espalier {
+namespace {
+
+const FaultStages kFaultStages = {"load"};
+
+constexpr int64_t kAhead = 64 << 20;  // of the next piece, while this one is read and checked
+
+/// What differs between the tensors of the run and those of the checkpoint.
+std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest,
+                                     Coverage coverage) {
+  std::vector<std::string> messages;
+  std::map<std::string_view, const ManifestTensor*> stored;
+  std::set<std::string_view> wanted;
+  for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
+  for (const StateTensor& tensor : tensors) {
+    if (!wanted.insert(tensor.StoredName()).second) continue;  // another part of one that was looked at
+    const auto found = stored.find(tensor.StoredName());
+    if (found == stored.end())
+      messages.push_back(fmt::format("{}: the deck asks for it, the checkpoint has none", tensor.StoredName()));
+    else if (tensor.StoredShape() != found->second->shape || tensor.type.dtype != Dtype::kF32)
+      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.StoredName(),
+                                     Name(tensor.type.dtype), ToString(tensor.StoredShape()),
+                                     ToString(found->second->shape)));
+  }
+  if (coverage == Coverage::kAll)
+    for (const ManifestTensor& tensor : manifest.tensors)
+      if (!wanted.contains(tensor.name))
+        messages.push_back(fmt::format("{}: in the checkpoint, unknown to the deck", tensor.name));
+  return messages;
+}
+
+void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& tensors, const Manifest& manifest,
+                       Coverage coverage) {
+  std::vector<std::string> differences = Differences(tensors, manifest, coverage);
+  if (differences.empty()) return;
+  differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));
+  throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
+}
+
+/// A stored piece and the local tensor that needs part of it.
+struct Need {
+  const ManifestTensor* tensor;
+  const ManifestPiece* piece;
+  Box box;  ///< of the local tensor, as indices of the stored one
+  const LocalTensor* own;
+};
+
+/// A tensor that nobody fills would start from whatever the memory held.
+void CheckNoneForgotten(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+                        const Mesh& mesh, const Coordinate& coordinate) {
+  std::set<std::string_view> passed;
+  for (const LocalTensor& own : local) passed.insert(own.tensor->name);
+  for (const StateTensor& tensor : tensors)
+    CHECK(passed.contains(tensor.name) || tensor.stage != coordinate[static_cast<size_t>(Axis::kPp)] ||
+              IsEmpty(LocalBox(tensor.type, mesh, coordinate)),
+          "{} has no place in memory", tensor.name);
+}
+
+/// In the order in which they lie in the files.
+std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTensor>& local, const Mesh& mesh,
+                          const Coordinate& coordinate) {
+  std::map<std::string_view, const ManifestTensor*> stored;
+  for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
+  std::vector<Need> needs;
+  for (const LocalTensor& own : local) {
+    const Box box = own.tensor->StoredBox(mesh, coordinate);
+    const ManifestTensor* tensor = stored.at(own.tensor->StoredName());
+    for (const ManifestPiece& piece : tensor->pieces)
+      if (!IsEmpty(Intersect(piece.box, box))) needs.push_back({tensor, &piece, box, &own});
+  }
+  std::stable_sort(needs.begin(), needs.end(), [](const Need& a, const Need& b) {
+    return std::tie(a.piece->file, a.piece->offset) < std::tie(b.piece->file, b.piece->offset);
+  });
+  return needs;
+}
+
+/// The same piece straight into its place on the host.
+uint32_t ReadInPlace(const File& file, const Need& need) {
+  char* const data = static_cast<char*>(need.own->data);
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, need.piece->Bytes() - at);
+    file.Read(data + at, bytes, need.piece->offset + at);
+    crc = Crc32c(data + at, static_cast<size_t>(bytes), crc);
+  }
+  return crc;
+}
+
+/// Copies what the chunk [at, at + bytes) of the piece holds of the runs; leaves `runs` at the first that goes on
+/// beyond it.
+void CopyRuns(const char* chunk, int64_t at, int64_t bytes, Destination& out, Runs& runs) {
+  for (; !runs.Done(); runs.Next()) {
+    const int64_t begin = std::max(runs.From(), at);
+    const int64_t end = std::min(runs.From() + runs.Bytes(), at + bytes);
+    if (begin < end) out.Put(runs.To() + (begin - runs.From()), chunk + (begin - at), end - begin);
+    if (runs.From() + runs.Bytes() > at + bytes) return;
+  }
+}
+
+uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buffer) {
+  buffer.resize(static_cast<size_t>(std::min(kChunkBytes, need.piece->Bytes())));
+  uint32_t crc = 0;
+  Runs runs(need.piece->box, need.box);
+  Destination out(*need.own);
+  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, need.piece->Bytes() - at);
+    file.Read(buffer.data(), bytes, need.piece->offset + at);
+    crc = Crc32c(buffer.data(), static_cast<size_t>(bytes), crc);
+    CopyRuns(buffer.data(), at, bytes, out, runs);
+  }
+  out.Flush();
+  return crc;
+}
+
+/// Reads the needs of one file; returns what is wrong.
+std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& listed, std::span<const Need> needs,
+                                  std::vector<char>& buffer) {
+  const File file = dir.Open(listed.name);
+  FaultPoint("load", file.path());
+  if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
+  std::vector<std::string> mistakes;
+  for (size_t n = 0; n < needs.size(); ++n) {
+    const Need& need = needs[n];
+    if (n + 1 < needs.size()) file.BeginRead(needs[n + 1].piece->offset, std::min(kAhead, needs[n + 1].piece->Bytes()));
+    const uint32_t crc =
+        need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
+    if (crc != need.piece->crc)
+      mistakes.push_back(
+          fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",
+                      file.path(), need.tensor->name, ToString(need.piece->box), crc, need.piece->crc));
+  }
+  return mistakes;
+}
+
+/// Checks what no piece covers in one file; returns what is wrong.
+std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& listed, const Content& content) {
+  const File file = dir.Open(listed.name);
+  if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
+  std::vector<uint32_t> crcs;
+  for (const auto& [tensor, piece] : content.pieces) crcs.push_back(piece->crc);
+  const uint32_t crc = ChecksumAround(file, content.extents, crcs);
+  if (crc == listed.crc) return {};
+  return {
+      fmt::format("{}: checksum {:08x}, the MANIFEST says {:08x}: damaged around its tensors, or of another checkpoint",
+                  file.path(), crc, listed.crc)};
+}
+
+/// Appends what `check` returns or throws.
+template <typename Check>
+void Collect(std::vector<std::string>& mistakes, const Check& check) {
+  try {
+    for (std::string& mistake : check()) mistakes.push_back(std::move(mistake));
+  } catch (const UserError& error) {
+    mistakes.insert(mistakes.end(), error.messages().begin(), error.messages().end());
+  }
+}
+
+/// Fills this rank's pieces; appends what is wrong.
+void ReadOwn(const Directory& dir, const Manifest& manifest, const std::vector<Need>& needs,
+             std::vector<std::string>& mistakes) {
+  std::vector<char> buffer;
+  for (size_t begin = 0, end = 0; begin < needs.size(); begin = end) {
+    const int index = needs[begin].piece->file;
+    while (end < needs.size() && needs[end].piece->file == index) ++end;
+    Collect(mistakes, [&] {
+      return ReadFile(dir, manifest.files[static_cast<size_t>(index)], std::span(needs).subspan(begin, end - begin),
+                      buffer);
+    });
+  }
+}
+
+/// This rank's share of everything but the pieces.
+void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world,
+                 std::vector<std::string>& mistakes) {
+  const std::vector<Content> contents = ContentsOf(manifest);
+  for (size_t f = static_cast<size_t>(world.Rank()); f < contents.size(); f += static_cast<size_t>(world.Size()))
+    Collect(mistakes, [&] { return CheckAround(dir, manifest.files[f], contents[f]); });
+  if (world.Rank() == 0)
+    for (const std::string& stranger : FindStrangers(dir.path(), manifest))
+      mistakes.push_back(dir.path() + "/" + stranger);
+}
+
+}  // namespace
+
+void RequireFit(const std::string& dir, const std::vector<StateTensor>& tensors, Coverage coverage) {
+  RefuseDifferences(dir, tensors, ReadManifest(dir), coverage);
+}
+
+Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+              const Mesh& mesh, World& world, Coverage coverage) {
+  CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
+  const std::string deck = FromRankZero(world, ExitStatus::kData, [&] { return ReadMetadata(dir).deck; });
+  const std::string text = FromRankZero(world, ExitStatus::kData, [&] { return Print(ReadManifest(dir)); });
+  Manifest manifest = ParseManifest(text, dir + "/" + kManifestName);
+  // Every rank finds the same differences, so all of them throw here or none.
+  RefuseDifferences(dir, tensors, manifest, coverage);
+  OnEveryRank(world, ExitStatus::kData, [&] {
+    const Coordinate coordinate = mesh.CoordinateOf(world.Rank());
+    CheckNoneForgotten(tensors, local, mesh, coordinate);
+    const Directory directory(dir);
+    std::vector<std::string> mistakes;
+    ReadOwn(directory, manifest, NeedsOf(manifest, local, mesh, coordinate), mistakes);
+    CheckOthers(directory, manifest, world, mistakes);
+    if (!mistakes.empty()) throw UserError(ExitStatus::kData, std::move(mistakes));
+  });
+  manifest.metadata.deck = deck;
+  return manifest.metadata;
+}
+
+}  // namespace espalier

@@ -1,0 +1,64 @@
+#include "comm/lowering/reduce.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "comm/lowering/combine.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kBlock = 1024;  // elements of a block that stays in the first cache while the sources go by
+
+template <typename T, typename Combine>
+void JoinElements(T* to, std::span<const std::byte* const> sources, int64_t count, Combine combine) {
+  using Sum = decltype(Widen(T{}));
+  std::array<Sum, kBlock> sums;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
+    for (int64_t i = 0; i < n; ++i) sums[static_cast<size_t>(i)] = Widen(first[i]);
+    for (const std::byte* source : sources.subspan(1)) {
+      const T* next = reinterpret_cast<const T*>(source) + begin;
+      for (int64_t i = 0; i < n; ++i)
+        sums[static_cast<size_t>(i)] = combine(sums[static_cast<size_t>(i)], Widen(next[i]));
+    }
+    for (int64_t i = 0; i < n; ++i) Narrow(sums[static_cast<size_t>(i)], to[begin + i]);
+  }
+}
+
+template <typename T>
+void JoinTyped(Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
+  T* typed = reinterpret_cast<T*>(to);
+  if (how == Reduce::kSum)
+    JoinElements(typed, sources, count, Add{});
+  else
+    JoinElements(typed, sources, count, Largest{});
+}
+
+}  // namespace
+
+void JoinRun(Dtype dtype, Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
+  CHECK(!sources.empty(), "nothing to join");
+  switch (dtype) {
+    case Dtype::kF32:
+      return JoinTyped<float>(how, to, sources, count);
+    case Dtype::kBf16:
+      return JoinTyped<Bf16>(how, to, sources, count);
+    case Dtype::kI32:
+      return JoinTyped<int32_t>(how, to, sources, count);
+  }
+}
+
+void Run(const Join& join) {
+  std::vector<const std::byte*> sources(join.sources.size());
+  const int64_t count = join.own.run_bytes / SizeOf(join.dtype);
+  ForEachRun(join.own, [&](int64_t to, int64_t from) {
+    for (size_t i = 0; i < sources.size(); ++i)
+      sources[i] = i == join.own_index ? join.own.from + from : join.sources[i] + to;
+    JoinRun(join.dtype, join.how, join.own.to + to, sources, count);
+  });
+}
+
+}  // namespace espalier

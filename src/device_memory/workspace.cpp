@@ -1,0 +1,86 @@
+#include "espalier/device_memory/workspace.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "espalier/device_memory/fused_attention.hpp"
+#include "espalier/device_memory/partial_sums.hpp"
+
+namespace espalier {
+namespace {
+
+/// Sums over the tokens of [b,s,n] tensors, `kSums` of them at once.
+template <int64_t kSums>
+int64_t TokenSums(const LocalOp& op) {
+  const Shape& x = op.inputs[0];
+  return ColumnSumBytes(kSums, x[0] * x[1], x[2]);
+}
+
+int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0])); }
+int64_t SumSquares(const LocalOp& op) { return SumSquaresBytes(Volume(op.inputs[0])); }
+int64_t Clip(const LocalOp&) { return kClipBytes; }
+
+/// For cuBLASLt: eight fp32 copies of the output, so that it can split the contracted dim (split-K), plus 64 KiB of its
+/// own; at most the 32 MiB that NVIDIA advises for Hopper.
+int64_t Matmul(const LocalOp& op) {
+  constexpr int64_t kOwn = int64_t{64} << 10, kMax = int64_t{32} << 20;
+  const int64_t elements = Volume(op.outputs[0]);
+  return elements == 0 ? 0 : std::min(kMax, kOwn + 8 * 4 * elements);
+}
+
+int64_t IntegerOr(const LocalOp& op, const char* attribute, double otherwise) {
+  return static_cast<int64_t>(op.op.attributes.NumberOr(attribute, otherwise));
+}
+
+/// The rows of queries and keys that `rank` of cp holds.
+AttentionRows RowsOfRank(const LocalOp& op, int64_t rank) {
+  const int64_t cp = IntegerOr(op, "cp", 1), length = IntegerOr(op, "length", 0), hop = IntegerOr(op, "hop", 0),
+                queries = op.inputs[0][1], keys = op.inputs[1][1];
+  const auto start = [&](int64_t rows, int64_t of) { return cp == 1 || rows == length ? 0 : of * rows; };
+  return {cp,
+          length,
+          start(queries, rank),
+          queries,
+          start(keys, (rank + cp - hop) % cp),
+          keys,
+          IntegerOr(op, "causal", 1) != 0};
+}
+
+AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
+  const Shape &q = op.inputs[0], &k = op.inputs[1];
+  const auto e = static_cast<int64_t>(op.op.attributes.Number("head_dim"));
+  const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
+  return {{q[0], q[1], k[1], q[2] / e, k[2] / e, e}, AttentionBlocksOf(RowsOfRank(op, rank)), op.dtype, results};
+}
+
+/// What cuDNN's attention needs, if it takes the call, on the rank that needs most, since all ranks run one program.
+/// Our own attention kernels need nothing.
+template <int64_t (*kBytes)(const AttentionInBlocks&)>
+int64_t Attention(const LocalOp& op) {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < IntegerOr(op, "cp", 1); ++rank) {
+    const AttentionInBlocks call = AttentionOfRank(op, rank);
+    if (FusedAttentionTakes(call)) most = std::max(most, kBytes(call));
+  }
+  return most;
+}
+
+}  // namespace
+
+WorkspaceFormula CudaWorkspaceFormula(std::string_view kind) {
+  static const std::map<std::string_view, WorkspaceFormula> table = {
+      {"attention", Attention<AttentionBytes>},
+      {"attention_grad", Attention<AttentionGradBytes>},
+      {"bias_grad", TokenSums<1>},
+      {"clip", Clip},
+      {"layer_norm_weight_grad", TokenSums<2>},
+      {"matmul", Matmul},
+      {"rms_norm_weight_grad", TokenSums<1>},
+      {"sum_squares", SumSquares},
+      {"token_loss", TokenLoss},
+  };
+  const auto it = table.find(kind);
+  return it == table.end() ? nullptr : it->second;
+}
+
+}  // namespace espalier

@@ -1,0 +1,100 @@
+#include "espalier/ops/verify.hpp"
+
+#include <fmt/format.h>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+/// Placements of a reshard are stated by its outputs; those of any other op follow from its letters.
+void CheckTypes(const Graph& graph, const Op& op) {
+  if (op.kind == "send" || op.kind == "recv") return;
+  if (IsReshard(op.kind)) {
+    CHECK(op.inputs.size() == op.outputs.size(), "as many outputs as inputs");
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      const Type& from = graph.values[op.inputs[i]].type;
+      const Type& to = graph.values[op.outputs[i]].type;
+      CHECK(from.dtype == to.dtype && from.shape == to.shape, "a reshard keeps element type and shape");
+    }
+    return;
+  }
+  std::vector<Placements> free;
+  for (int output : op.outputs) free.push_back(graph.values[output].type.placements);
+  const std::vector<Type> types = InferOutputs(graph, op, free);
+  for (size_t o = 0; o < types.size(); ++o)
+    CHECK(types[o] == graph.values[op.outputs[o]].type, "output {} is {}, its rule says {}",
+          graph.values[op.outputs[o]].name, ToString(graph.values[op.outputs[o]].type), ToString(types[o]));
+}
+
+void CheckOutput(const Op& op, const Value& v) {
+  if (v.kind == ValueKind::kState) CHECK(op.role == Role::kU, "only role U writes state {}", v.name);
+  if (v.kind == ValueKind::kAccumulator) {
+    CHECK(op.frequency() == Frequency::kMicrobatch, "accumulator {} is written once a step", v.name);
+    CHECK(v.type.dtype == Dtype::kF32, "accumulator {} is not f32", v.name);
+  }
+  CHECK(v.kind != ValueKind::kInput, "an op writes input {}", v.name);
+  CHECK(v.chunk == op.chunk || v.chunk == kAllChunks, "{} lives on another chunk than its op", v.name);
+}
+
+void CheckInput(const Op& op, const Value& v) {
+  const bool step_op = op.frequency() == Frequency::kStep;
+  CHECK(!step_op || v.frequency == Frequency::kStep, "a step op reads microbatch value {}", v.name);
+  const bool made_by_update = v.kind == ValueKind::kAccumulator;
+  CHECK(!made_by_update || step_op, "a microbatch op reads accumulator {}", v.name);
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.values.size(), false) {
+    for (size_t i = 0; i < graph.values.size(); ++i) defined_[i] = graph.values[i].kind != ValueKind::kActivation;
+  }
+
+  void Check(const Op& op) {
+    Define(op.kind);
+    CHECK(op.role != Role::kUnset, "no role is set");
+    CHECK(op.layer >= 0, "no layer is set");
+    CHECK(op.chunk >= kAllChunks, "no chunk is set");
+    CHECK(op.chunk != kAllChunks || op.frequency() == Frequency::kStep, "a microbatch op needs a chunk");
+    for (int input : op.inputs) {
+      CHECK(input >= 0 && input < static_cast<int>(graph_.values.size()), "input id {} does not exist", input);
+      CHECK(defined_[input], "{} is used before it is defined", graph_.values[input].name);
+      CheckInput(op, graph_.values[input]);
+    }
+    for (int output : op.outputs) {
+      CHECK(output >= 0 && output < static_cast<int>(graph_.values.size()), "output id {} does not exist", output);
+      const Value& v = graph_.values[output];
+      CHECK(v.kind != ValueKind::kActivation || !defined_[output], "{} is defined twice", v.name);
+      CheckOutput(op, v);
+      defined_[output] = true;
+    }
+    CheckTypes(graph_, op);
+  }
+
+  void CheckResults() const {
+    for (int id : graph_.results) CHECK(defined_[id], "result {} is never defined", graph_.values[id].name);
+  }
+
+ private:
+  const Graph& graph_;
+  std::vector<bool> defined_;
+};
+
+}  // namespace
+
+void Verify(const Graph& graph, std::string_view after) {
+  Verifier verifier(graph);
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    const Op& op = graph.ops[i];
+    try {
+      verifier.Check(op);
+    } catch (const InvariantError& error) {
+      const std::string first = op.outputs.empty() ? "" : " -> " + graph.values[op.outputs[0]].name;
+      throw InvariantError(fmt::format("after {}: op {} {}{}: {}", after, i, op.kind, first, error.what()));
+    }
+  }
+  verifier.CheckResults();
+}
+
+}  // namespace espalier

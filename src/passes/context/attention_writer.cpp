@@ -1,0 +1,41 @@
+#include "passes/context/attention_writer.hpp"
+
+#include "espalier/ops/op.hpp"
+
+namespace espalier {
+
+AttentionWriter::AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& op, int cp)
+    : graph_(graph), ops_(ops), op_(op), cp_(cp), zigzag_(op.attributes) {
+  zigzag_.numbers["cp"] = cp;
+  zigzag_.numbers["length"] = double(ValueOf(op.inputs[0]).type.shape[1]);
+}
+
+void AttentionWriter::EmitInto(std::string_view kind, std::vector<int> inputs, std::vector<int> outputs,
+                               Attributes attributes) {
+  ops_.push_back({std::string(kind), std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer,
+                  op_.chunk});
+}
+
+std::vector<int> AttentionWriter::Emit(std::string_view kind, std::vector<int> inputs, const std::vector<int>& like,
+                                       const std::string& suffix, Attributes attributes) {
+  EmitInto(kind, std::move(inputs), {}, std::move(attributes));
+  const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, ops_.back()));
+  for (size_t i = 0; i < types.size(); ++i) {
+    ops_.back().outputs.push_back(Like(like[i], suffix));
+    ValueOf(ops_.back().outputs[i]).type = types[i];
+  }
+  return ops_.back().outputs;
+}
+
+int AttentionWriter::Like(int id, const std::string& suffix) {
+  return graph_.AddValue({graph_.Unique(ValueOf(id).name + "." + suffix), ValueOf(id).type, ValueKind::kActivation,
+                          op_.frequency(), op_.chunk, -1, ""});
+}
+
+int AttentionWriter::Reshard(int value, const std::string& layout, const std::string& suffix) {
+  const int there = Emit("reshard", {value}, {value}, suffix)[0];
+  ValueOf(there).layout = layout;
+  return there;
+}
+
+}  // namespace espalier

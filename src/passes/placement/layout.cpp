@@ -1,0 +1,48 @@
+#include "passes/placement/layout.hpp"
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kStateSuffix = ";state";
+
+std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
+  const Deck::Parallel& p = deck.parallel;
+  if (dim == "batch") return {Axis::kDpReplicate, Axis::kDpShard};
+  if (dim == "seq") return {Axis::kCp};
+  const std::vector tensor = {Axis::kTp, Axis::kKvReplicate};
+  if (dim == "stream")
+    return p.sequence_parallel ? std::vector{Axis::kCp, Axis::kTp, Axis::kKvReplicate} : std::vector{Axis::kCp};
+  if (dim == "heads" || dim == "ffn" || dim == "vocab") return tensor;
+  if (dim == "kv_heads") return {Axis::kTp};
+  if (dim == "logits") return p.loss_parallel ? tensor : std::vector<Axis>{};
+  if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
+  CHECK(dim == "embed" || dim == "position" || dim == "whole_seq", "unknown logical dim {}", dim);
+  return {};
+}
+
+}  // namespace
+
+Placements LayoutPlacements(const std::string& layout, ValueKind kind, const Deck& deck, const Mesh& mesh) {
+  std::string_view rest = layout;
+  bool state = kind == ValueKind::kState;
+  if (rest.ends_with(kStateSuffix)) {
+    rest.remove_suffix(kStateSuffix.size());
+    state = true;
+  }
+  Placements placements;
+  while (!rest.empty()) {
+    const size_t n = std::min(rest.find(','), rest.size());
+    std::vector<Axis>& dim = placements.dims.emplace_back();
+    for (Axis a : AxesOf(rest.substr(0, n), deck))
+      if (mesh.Degree(a) > 1) dim.push_back(a);
+    rest.remove_prefix(std::min(n + 1, rest.size()));
+  }
+  if (state && !placements.dims.empty())
+    for (Axis a : {Axis::kDpShard, Axis::kCp})
+      if (mesh.Degree(a) > 1) placements.dims[0].push_back(a);
+  return placements;
+}
+
+}  // namespace espalier

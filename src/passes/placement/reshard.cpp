@@ -1,0 +1,151 @@
+// From one set of placements to another in the fewest bytes: the shortest path over placements (Dijkstra 1959), whose
+// edges are the collectives and local cuts there are. Among equals the fewest messages, then the fewest ops, then a
+// fixed order of kinds: the same on every machine. Axes on which both ends agree are left alone, so that no traffic
+// goes over links of other parallelisms.
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include "espalier/passes/pipeline.hpp"
+#include "espalier/util/error.hpp"
+#include "passes/placement/placement_moves.hpp"
+
+namespace espalier {
+namespace {
+
+/// Placements as text that orders and compares fast.
+std::string KeyOf(const Placements& p) {
+  std::string key;
+  for (const std::vector<Axis>& dim : p.dims) {
+    for (Axis a : dim) key += static_cast<char>('a' + static_cast<int>(a));
+    key += '|';
+  }
+  return key + static_cast<char>(p.partial_sum.bits()) + static_cast<char>(p.partial_max.bits());
+}
+
+/// For people; the extents are not known here.
+std::string Text(const Placements& p) { return ToString({Dtype::kF32, Shape(p.dims.size(), 0), p}); }
+
+/// The axes that must change their part: all but those that replicate in both, are partial in both, or shard the same
+/// dim in the same place. A maximum can be joined only once no sum is open.
+AxisSet MovingAxes(const Placements& from, const Placements& to, const Mesh& mesh) {
+  AxisSet fixed;
+  if ((from.partial_max - to.partial_max).Empty()) fixed = fixed | (from.partial_sum & to.partial_sum);
+  fixed = fixed | (from.partial_max & to.partial_max);
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    const std::vector<Axis>&a = from.dims[d], &b = to.dims[d];
+    for (size_t i = 0; i < std::min(a.size(), b.size()) && a[i] == b[i]; ++i) fixed.Add(a[i]);
+  }
+  return mesh.Real(from.Sharded() | from.Partial() | to.Sharded() | to.Partial()) - fixed;
+}
+
+struct Cost {
+  int64_t sent = 0;
+  int messages = 0;
+  std::vector<MoveKind> kinds;
+
+  bool operator<(const Cost& o) const {
+    const size_t n = kinds.size(), m = o.kinds.size();
+    return std::tie(sent, messages, n, kinds) < std::tie(o.sent, o.messages, m, o.kinds);
+  }
+};
+
+Cost operator+(Cost cost, const Move& move) {
+  cost.sent += move.sent;
+  cost.messages += IsLocal(move.kind) ? 0 : 1;
+  cost.kinds.push_back(move.kind);
+  return cost;
+}
+
+struct Route {
+  std::vector<ReshardStep> steps;
+  int64_t sent = 0;  ///< in parts of what ranks along `moving` have in common
+  AxisSet moving;
+};
+
+/// Dijkstra's search from one end to the other.
+class Search {
+ public:
+  Search(const Placements& from, const Placements& to, const Mesh& mesh)
+      : mesh_(mesh), from_(from), to_(to), goal_(KeyOf(to)), moving_(MovingAxes(from, to, mesh)) {
+    Reach({}, from, "", nullptr);
+  }
+
+  Route Run() {
+    while (!open_.empty()) {
+      const auto [cost, key] = *open_.begin();
+      open_.erase(open_.begin());
+      if (key == goal_) return RouteTo(key);
+      const Placements here = places_.at(key).placements;
+      for (const Move& move : MovesFrom(here, moving_, mesh_)) Reach(cost + move, move.placements, key, &move);
+    }
+    CHECK(false, "no steps lead from {} to {}", Text(from_), Text(to_));
+  }
+
+ private:
+  struct Place {
+    Placements placements;
+    Cost cost;
+    std::string before;
+    ReshardStep step;
+  };
+
+  void Reach(const Cost& cost, const Placements& placements, const std::string& before, const Move* move) {
+    std::string key = KeyOf(placements);
+    const auto [it, fresh] = places_.try_emplace(key);
+    if (!fresh) {
+      if (!(cost < it->second.cost)) return;
+      open_.erase({it->second.cost, key});
+    }
+    ReshardStep step;
+    if (move != nullptr) step = {std::string(Name(move->kind)), move->axes, placements};
+    it->second = {placements, cost, before, std::move(step)};
+    open_.emplace(cost, std::move(key));
+  }
+
+  Route RouteTo(std::string key) const {
+    Route route;
+    route.sent = places_.at(key).cost.sent;
+    route.moving = moving_;
+    for (const Place* p = &places_.at(key); !p->step.kind.empty(); p = &places_.at(p->before))
+      route.steps.push_back(p->step);
+    std::reverse(route.steps.begin(), route.steps.end());
+    return route;
+  }
+
+  const Mesh& mesh_;
+  const Placements &from_, &to_;
+  std::string goal_;
+  AxisSet moving_;
+  std::map<std::string, Place> places_;
+  std::set<std::pair<Cost, std::string>> open_;
+};
+
+/// The route depends on placements and degrees alone, and deep models ask for the same few again and again.
+const Route& FindRoute(const Placements& from, const Placements& to, const Mesh& mesh) {
+  static std::mutex mutex;
+  static std::map<std::string, Route> known;
+  std::string key = KeyOf(from) + KeyOf(to);
+  for (Axis a : kAxes) key += std::to_string(mesh.Degree(a)) + " ";
+  const std::lock_guard lock(mutex);
+  const auto it = known.find(key);
+  if (it != known.end()) return it->second;
+  return known.emplace(std::move(key), Search(from, to, mesh).Run()).first->second;
+}
+
+}  // namespace
+
+std::vector<ReshardStep> PlanReshard(const Type& from, const Placements& to, const Mesh& mesh) {
+  CHECK(from.placements.dims.size() == to.dims.size(), "{} resharded to {} dims", ToString(from), to.dims.size());
+  return FindRoute(from.placements, to, mesh).steps;
+}
+
+int64_t ReshardTraffic(const Type& from, const Placements& to, const Mesh& mesh) {
+  const Route& route = FindRoute(from.placements, to, mesh);
+  const int64_t common = Volume(from.shape) / mesh.GroupSize(from.placements.Sharded() - route.moving);
+  return common * route.sent / PartsOf(route.moving, mesh);
+}
+
+}  // namespace espalier

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "commands/run/choose_device.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/model/model.hpp"
+#include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {

@@ -1,25 +1,15 @@
 // One function per command of the executable: it does the command's work and returns the exit status, or throws.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "espalier/train/trainer.hpp"
+
 namespace espalier {
 
-/// A deck and its key=value arguments, flags that stand for keys included.
-struct DeckArguments {
-  std::string deck;
-  std::vector<std::string> overrides;
-};
-
-struct RunOptions {
-  DeckArguments arguments;
-  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< of the process
-  std::string restart;  ///< "latest", a checkpoint's folder, or empty: as checkpoint.restart says
-};
 /// Trains. The only command of many ranks.
 int RunCommand(const RunOptions& options);
 

@@ -5,11 +5,10 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "commands/build_info.hpp"
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/util/build_info.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
-#include "version.hpp"
 
 namespace espalier {
 namespace {

@@ -16,15 +16,15 @@
 #include <sstream>
 
 #include "commands.hpp"
-#include "commands/run/choose_device.hpp"
 #include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/train/choose_device.hpp"
+#include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
 #include "espalier/util/wrap.hpp"
-#include "state.hpp"
 
 namespace espalier {
 namespace {

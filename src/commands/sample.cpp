@@ -11,15 +11,15 @@
 #include <sstream>
 
 #include "commands.hpp"
-#include "commands/saved_deck.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
+#include "espalier/train/saved_deck.hpp"
+#include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/philox.hpp"
-#include "state.hpp"
 
 namespace espalier {
 namespace {

@@ -12,6 +12,7 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/spelling.hpp"
 #include "relations.hpp"
 #include "settings.hpp"
 #include "text.hpp"

@@ -7,6 +7,7 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/spelling.hpp"
 #include "espalier/util/wrap.hpp"
 #include "relations.hpp"
 #include "text.hpp"

@@ -1,4 +1,4 @@
-// Small helpers on text: UTF-8, near names, lists of numbers for messages.
+// Small helpers on text: UTF-8, names of keys, lists of numbers for messages.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,6 @@ bool IsPlainText(std::string_view text);
 /// The text as a terminal may see it: '?' for control characters and for what is not UTF-8.
 std::string Printable(std::string_view text);
 
-/// Number of insertions, deletions, replacements and swaps of neighbours between two words.
-int EditDistance(std::string_view a, std::string_view b);
-
-/// The candidate nearest to `name` if it is near enough to be a misspelling; else empty.
-std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
-
 /// The nearest full name of a key ("section.key") to what was written, a wrong or missing section and other frameworks'
 /// names
 /// ("hidden_size") included; else empty.
@@ -33,9 +27,6 @@ std::string NearestKey(std::string_view written);
 
 /// What another framework's word for a value ("gpu", "bfloat16") is called here; empty if it is none.
 std::string OtherName(std::string_view value);
-
-/// " (did you mean x?)", or nothing.
-std::string DidYouMean(const std::string& nearest);
 
 /// Product that stays at the largest int64 instead of overflowing; factors >= 1.
 int64_t Product(std::initializer_list<int64_t> factors);

@@ -1,13 +1,12 @@
 // Ranks that were not started alike are told apart by name before anything else happens.
-#include "commands/run/agreement.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "checkpoint_testing.hpp"
-#include "commands/run/world_check.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/fault.hpp"
+#include "train/startup/same_start.hpp"
+#include "train/startup/world_check.hpp"
 
 namespace espalier {
 namespace {

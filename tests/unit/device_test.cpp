@@ -2,14 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "commands/run/choose_device.hpp"
-#include "commands/run/fit.hpp"
-#include "commands/run/peak.hpp"
-#include "commands/run/threads.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/deck/parse.hpp"
+#include "espalier/train/choose_device.hpp"
+#include "espalier/train/threads.hpp"
 #include "espalier/util/error.hpp"
 #include "test_decks.hpp"
+#include "train/peak.hpp"
+#include "train/startup/fit.hpp"
 
 namespace espalier {
 namespace {

@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "commands/run/checkpoint_now.hpp"
-#include "commands/run/stop_signals.hpp"
-#include "commands/run/time_limit.hpp"
 #include "espalier/deck/time_limit.hpp"
+#include "espalier/train/stop_signals.hpp"
 #include "test_decks.hpp"
+#include "train/state/checkpoint_now.hpp"
+#include "train/stopping/time_limit.hpp"
 
 namespace espalier {
 namespace {

@@ -11,6 +11,12 @@
 
 namespace espalier {
 
+/// A deck file and the key=value arguments beside it; flags that stand for keys are among them.
+struct DeckArguments {
+  std::string deck;
+  std::vector<std::string> overrides;
+};
+
 struct LoadedDeck {
   Deck deck;
   /// Where each key's value comes from, by full name: "inputs/llama/tiny.toml:12", "command line", "default" or

@@ -1,0 +1,29 @@
+// The states of a program (weights and moments) as checkpoints know them.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/executor/executor.hpp"
+#include "espalier/program/compile.hpp"
+
+namespace espalier {
+
+/// Names of weights begin with it; those of moments are "optimizer/<moment>/<parameter>".
+inline constexpr std::string_view kParameterPrefix = "parameters/";
+
+/// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
+size_t ParameterIndex(const Compilation& compilation, std::string_view state);
+
+/// Every state of every stage, in graph order: the same list on all ranks.
+std::vector<StateTensor> StateTensors(const Compilation& compilation);
+
+/// The parameters of a model as a checkpoint holds them, whole.
+std::vector<StateTensor> StateTensors(const Model& model);
+
+/// This rank's pieces of `tensors`.
+std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,
+                                      const Coordinate& coordinate);
+
+}  // namespace espalier

@@ -1,0 +1,22 @@
+// Trains as a deck says, on all ranks of the job.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "espalier/deck/parse.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+struct RunOptions {
+  DeckArguments arguments;
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< of the process
+  std::string restart;  ///< "latest", a checkpoint's folder, or empty: as checkpoint.restart says
+};
+
+/// Trains until run.steps, or until a signal or the time limit stops the run (kStopped). Starts and ends MPI. Throws
+/// UserError for whatever ends the run otherwise; AgreedError where all ranks know of it.
+ExitStatus Train(const RunOptions& options);
+
+}  // namespace espalier

@@ -1,0 +1,19 @@
+// Which known word was meant by an unknown one.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+/// Number of insertions, deletions, replacements and swaps of neighbours between two words.
+int EditDistance(std::string_view a, std::string_view b);
+
+/// The candidate nearest to `name` if it is near enough to be a misspelling; else empty.
+std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
+
+/// " (did you mean x?)", or nothing.
+std::string DidYouMean(const std::string& nearest);
+
+}  // namespace espalier

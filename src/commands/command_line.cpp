@@ -1,0 +1,248 @@
+#include "commands/command_line.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <optional>
+
+#include "commands/commands.hpp"
+#include "commands/usage.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/spelling.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxRanks = 1 << 20;
+constexpr int64_t kMaxTokens = 1 << 30;
+
+/// Bounds of a number that are not part of the help.
+template <typename T>
+CLI::Validator Within(T min, T max) {
+  CLI::Range range(min, max);
+  range.description("");
+  return range;
+}
+
+[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
+
+void AddDeck(CLI::App* command, DeckArguments& arguments) {
+  command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
+  command->add_option("key=value", arguments.overrides, "keys of the deck, such as run.steps=20");
+}
+
+/// A flag that stands for a key. Its place among the key=value arguments is not known, so the key may not be given
+/// beside it.
+void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides)
+    if (text.starts_with(key + "="))
+      throw UserError(
+          ExitStatus::kDeck,
+          fmt::format("command line: {} is given twice, as {} and as {} {} (leave one out)", key, text, flag, value));
+  overrides.push_back(key + "=" + value);
+}
+
+void AddRun(CLI::App& app, Job& job) {
+  struct Flags {
+    RunOptions options;
+    std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, and no good one
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("run", "train; started by mpirun or srun, alone it is one rank");
+  AddDeck(command, flags->options.arguments);
+  command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder")
+      ->type_name("latest|DIR");
+  command->add_option("-d,--run-dir", flags->dir, "same as run.dir")->type_name("RUNDIR");
+  command
+      ->add_option("-t,--time-limit", flags->time_limit,
+                   "same as run.time_limit: minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...")
+      ->type_name("TIME");
+  command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s")->type_name("SECONDS");
+  command->callback([flags, &job] {
+    std::vector<std::string>& overrides = flags->options.arguments.overrides;
+    if (flags->dir) AddFlag("-d", "run.dir", TomlString(*flags->dir), overrides);
+    if (flags->time_limit) AddFlag("-t", "run.time_limit", TomlString(*flags->time_limit), overrides);
+    if (flags->watchdog) AddFlag("-w", "run.watchdog_s", *flags->watchdog, overrides);
+    job = [flags] { return RunCommand(flags->options); };
+  });
+}
+
+void AddCheck(CLI::App& app, Job& job) {
+  auto options = std::make_shared<CheckOptions>();
+  CLI::App* command = app.add_subcommand("check", "print the effective deck with the origin of each value");
+  AddDeck(command, options->arguments);
+  command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
+}
+
+void AddPlan(CLI::App& app, Job& job) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* command = app.add_subcommand("plan", "layout, schedule and memory for any number of ranks");
+  AddDeck(command, options->arguments);
+  command->add_option("--ranks", options->ranks, "ranks to plan for (the fewest that the deck allows)")
+      ->type_name("N")
+      ->check(Within(1, kMaxRanks));
+  command->add_option("--json", options->json, "write the plan to this file too")->type_name("FILE");
+  command->add_option("--program", options->program, "print the instructions of this rank instead (doc/plan.md)")
+      ->type_name("RANK")
+      ->check(Within(0, kMaxRanks));
+  command->callback([options, &job] { job = OnFirstRank([options] { return PlanCommand(*options); }); });
+}
+
+void AddInspect(CLI::App& app, Job& job) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint");
+  command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
+  command->add_flag("--verify", options->verify, "read every byte against its checksum");
+  command->add_flag("--tensors", options->tensors, "list files and tensors too");
+  command->add_flag("--deck", options->deck, "print its deck too");
+  command->callback([options, &job] { job = OnEveryRank([options] { return InspectCommand(*options); }); });
+}
+
+void AddSample(CLI::App& app, Job& job) {
+  auto options = std::make_shared<SampleOptions>();
+  CLI::App* command = app.add_subcommand("sample", "continue a text, or token ids, by a trained model");
+  command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
+  CLI::Option* prompt =
+      command->add_option("--prompt", options->prompt, "text to continue (models of data.format = text)");
+  prompt->type_name("TEXT");
+  command->add_option("--ids", options->ids, "token ids to continue, such as \"1 2 3\"; prints ids")
+      ->type_name("IDS")
+      ->excludes(prompt);
+  command->add_option("--tokens", options->tokens, "tokens to add")
+      ->type_name("N")
+      ->check(Within(int64_t{1}, kMaxTokens))
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: always the likeliest token (greedy)")
+      ->type_name("X")
+      ->check(Within(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the draws")
+      ->type_name("N")
+      ->check(Within(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
+  command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
+}
+
+void AddCalibrate(CLI::App& app, Job& job) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* command = app.add_subcommand("calibrate", "measure the decks' products on this GPU, for run.product_plans");
+  command->add_option("FILE", options->file, "plan file to write")->required();
+  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")
+      ->type_name("DECK")
+      ->required()
+      ->allow_extra_args(false);
+  command->add_option("--ranks", options->ranks, "ranks of each deck (the fewest that it allows)")
+      ->type_name("N")
+      ->check(Within(1, kMaxRanks));
+  command->add_option("key=value", options->overrides, "keys of the decks, such as batch.micro=4");
+  command->callback([options, &job] { job = OnFirstRank([options] { return CalibrateCommand(*options); }); });
+}
+
+void AddOthers(CLI::App& app, Job& job) {
+  app.add_subcommand("info", "version, compiler, backends")->callback([&job] { job = OnFirstRank(InfoCommand); });
+  app.add_subcommand("doc-deck", "print doc/deck.md")->group("")->callback([&job] {
+    job = OnFirstRank(DocDeckCommand);
+  });
+}
+
+const CLI::App* FindCommand(const CLI::App& app, const std::string& name) {
+  const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+  const auto found = std::ranges::find_if(all, [&](const CLI::App* command) { return command->check_name(name); });
+  return found == all.end() ? nullptr : *found;
+}
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : ListedCommands(app)) names.push_back(command->get_name());
+  return names;
+}
+
+/// "-h TOPIC", "--help TOPIC", "--help=TOPIC" or "help TOPIC" in place of a command; no arguments at all ask for help
+/// too.
+bool AsksForHelp(const std::vector<std::string>& arguments, std::string& topic) {
+  if (arguments.empty()) return true;
+  const std::string& first = arguments[0];
+  if (first.starts_with("--help=")) return topic = first.substr(7), true;
+  if (first != "-h" && first != "--help" && first != "help") return false;
+  if (arguments.size() > 1) topic = arguments[1];
+  return true;
+}
+
+/// Help on a command, or on a section or key of decks.
+Job Help(const CLI::App& app, const std::string& topic) {
+  if (const CLI::App* command = FindCommand(app, topic))
+    return OnFirstRank(
+        [text = command->help("espalier")] { return fmt::print("{}", text), static_cast<int>(ExitStatus::kDone); });
+  return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
+}
+
+/// The first argument is meant as a command or as a deck.
+void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
+  if (first.starts_with("-") || FindCommand(app, first) || std::filesystem::exists(first)) return;
+  if (first.ends_with(".toml") || first.find('/') != first.npos)
+    return;  // meant as a deck: its reader says what is wrong
+  const std::vector<std::string> names = CommandNames(app);
+  Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first,
+                     DidYouMean(Nearest(first, names)), fmt::join(names, ", ")));
+}
+
+/// Arguments that a command does not have.
+[[noreturn]] void RefuseExtras(const CLI::App& app) {
+  const CLI::App* command = app.get_subcommands().at(0);
+  std::vector<std::string> names, messages;
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  for (const std::string& extra : app.remaining(true)) {
+    const std::string name = extra.substr(0, extra.find('='));
+    messages.push_back(extra.starts_with("-")
+                           ? fmt::format("command line: {}: unknown option of {}{} (allowed: {})", extra,
+                                         command->get_name(), DidYouMean(Nearest(name, names)), fmt::join(names, ", "))
+                           : fmt::format("command line: {}: {} takes no such argument", extra, command->get_name()));
+  }
+  throw UserError(ExitStatus::kDeck, std::move(messages));
+}
+
+}  // namespace
+
+CommandLine::CommandLine()
+    : app_(std::make_unique<CLI::App>("trains transformers over a lattice of ranks", "espalier")) {
+  CLI::App& app = *app_;
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.require_subcommand(1);
+  AddRun(app, job_);
+  AddCheck(app, job_);
+  AddPlan(app, job_);
+  AddInspect(app, job_);
+  AddSample(app, job_);
+  AddCalibrate(app, job_);
+  AddOthers(app, job_);
+}
+
+CommandLine::~CommandLine() = default;
+
+Job CommandLine::Read(std::vector<std::string> arguments) {
+  CLI::App& app = *app_;
+  std::string topic;
+  if (AsksForHelp(arguments, topic)) return Help(app, topic);
+  if (arguments[0] == "--version" || arguments[0] == "-V") return OnFirstRank(VersionCommand);
+  CheckCommandOrDeck(app, arguments[0]);
+  if (!FindCommand(app, arguments[0])) arguments.insert(arguments.begin(), "run");
+  std::ranges::reverse(arguments);
+  try {
+    app.parse(arguments);
+  } catch (const CLI::CallForHelp&) {
+    return Help(app, app.get_subcommands().at(0)->get_name());
+  } catch (const CLI::ExtrasError&) {
+    RefuseExtras(app);
+  } catch (const CLI::ParseError& error) {
+    Refuse(error.what());
+  }
+  return job_;
+}
+
+}  // namespace espalier

@@ -1,0 +1,36 @@
+// The command line: which commands and options there are, and what given arguments ask for.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands/first_rank.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace espalier {
+
+class CommandLine {
+ public:
+  CommandLine();
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  /// All commands with their options, types and descriptions: the help is made from it, and so is whatever else
+  /// documents the command line. Commands with an empty group are not listed.
+  const CLI::App& Definitions() const { return *app_; }
+
+  /// What `arguments` (without the program's name) ask for. A deck or an option in place of a command means `run`.
+  /// Throws UserError (kDeck) naming every argument that is unknown or wrong.
+  Job Read(std::vector<std::string> arguments);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+  Job job_;  ///< set by the callback of the command that was parsed
+};
+
+}  // namespace espalier

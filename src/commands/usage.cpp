@@ -1,0 +1,50 @@
+#include "commands/usage.hpp"
+
+#include <fmt/format.h>
+
+#include "espalier/util/wrap.hpp"
+
+namespace espalier {
+namespace {
+
+/// "[-r latest|DIR]", "--deck DECK".
+std::string UsageOf(const CLI::Option& option) {
+  const std::string name = option.get_snames().empty() ? "--" + option.get_lnames()[0] : "-" + option.get_snames()[0];
+  const std::string text = option.get_items_expected_max() == 0 ? name : name + " " + option.get_type_name();
+  return option.get_required() ? text : "[" + text + "]";
+}
+
+/// A command with its arguments and what it does, for the general help.
+std::string UsageOf(const CLI::App& command) {
+  constexpr size_t kSummary = 42, kIndent = 11;
+  std::string head = "  espalier " + (command.get_name() == "run" ? "[run]" : command.get_name()),
+              options(kIndent, ' ');
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional())
+      head += option->get_required() ? " " + option->get_name() : fmt::format(" [{} ...]", option->get_name());
+    else if (option != command.get_help_ptr())
+      options += (options.size() == kIndent ? "" : " ") + UsageOf(*option);
+  }
+  std::string text = fmt::format("{:<{}} {}", head, kSummary - 1, command.get_description());
+  text = Wrap(text, kHelpWidth, kSummary) + "\n";
+  if (options.size() > kIndent) text += Wrap(options, kHelpWidth, kIndent) + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::vector<const CLI::App*> ListedCommands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+}
+
+std::string GeneralHelp(const CLI::App& app) {
+  std::string text = fmt::format("{}: {}\n\n", app.get_name(), app.get_description());
+  for (const CLI::App* command : ListedCommands(app)) text += UsageOf(*command);
+  return text + "  espalier COMMAND --help\n  espalier help [COMMAND | SECTION | KEY | all]\n  espalier --version\n";
+}
+
+std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
+  return Wrap(option->get_description(), kHelpWidth - kColumn, 0);
+}
+
+}  // namespace espalier

@@ -1,0 +1,42 @@
+#include "train/evaluation.hpp"
+
+#include <algorithm>
+
+#include "train/together.hpp"
+
+namespace espalier {
+
+Evaluation::Evaluation(const Deck& deck, const Programs& programs, World& world, std::unique_ptr<TokenSource> source)
+    : programs_(programs),
+      world_(world),
+      source_(std::move(source)),
+      wanted_(deck.data.validate_sequences > 0 ? deck.data.validate_sequences : source_->samples()) {}
+
+double Evaluation::Loss() const {
+  const BatchLayout& layout = programs_.layout();
+  const Runnable& runnable = *programs_.evaluate();
+  double loss = 0, counted = 0;
+  for (int64_t k = 0; k * layout.Global() < wanted_; ++k) {
+    Batch batch;
+    Together(world_, [&] { batch = ValidationBatch(*source_, layout, k); });
+    const int64_t rows = std::min(layout.Global(), wanted_ - k * layout.Global());
+    for (size_t m = 0; m < batch.microbatches.size(); ++m)
+      MaskRows(batch.microbatches[m], static_cast<int64_t>(m), rows);
+    runnable.Fill(batch, layout.positions);
+    runnable.executor->RunStep();
+    loss += static_cast<double>(runnable.executor->GetScalar("mean_loss")) * static_cast<double>(rows);
+    counted += static_cast<double>(rows);
+  }
+  return loss / counted;
+}
+
+/// Targets below 0 are not counted.
+void Evaluation::MaskRows(Microbatch& microbatch, int64_t index, int64_t rows) const {
+  const BatchLayout& layout = programs_.layout();
+  const int64_t width = static_cast<int64_t>(layout.positions.size());
+  for (int64_t r = 0; r < layout.rows.Extent(); ++r)
+    if (index * layout.microbatch_rows + layout.rows.begin + r >= rows)
+      std::fill_n(microbatch.targets.begin() + r * width, width, -1);
+}
+
+}  // namespace espalier

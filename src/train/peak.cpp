@@ -1,0 +1,56 @@
+#include "train/peak.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "espalier/util/host_name.hpp"
+
+namespace espalier {
+namespace {
+
+PeakRate PeakOfRank(const Deck& deck, const Device& device) {
+  if (deck.run.peak_tflops > 0)
+    return {deck.run.peak_tflops * 1e12, fmt::format("run.peak_tflops = {}", deck.run.peak_tflops)};
+  return device.Peak(deck.precision.compute == "bf16" ? Dtype::kBf16 : Dtype::kF32);
+}
+
+/// The device of a rank: a processor is shared out among ranks, so that each has its own part.
+std::string NameOf(const Device& device, int rank) {
+  return device.Kind() == DeviceKind::kCuda ? HostName() + " " + device.Describe() : fmt::format("rank {}", rank);
+}
+
+}  // namespace
+
+PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks) {
+  PeakRate sum;
+  std::set<std::string> counted;
+  for (const RankPeak& rank : ranks) {
+    if (rank.rate.flops <= 0) return rank.rate;
+    if (!counted.insert(rank.device).second) continue;
+    sum.flops += rank.rate.flops;
+    if (sum.source.empty()) sum.source = rank.rate.source;
+  }
+  if (counted.size() > 1) sum.source += fmt::format("; of the first of {} devices", counted.size());
+  return sum;
+}
+
+PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world) {
+  const PeakRate mine = PeakOfRank(deck, device);
+  const nlohmann::json json = {NameOf(device, world.Rank()), mine.flops, mine.source};
+  std::vector<RankPeak> ranks;
+  for (const std::string& text : world.Gather(json.dump())) {
+    const nlohmann::json rank = nlohmann::json::parse(text);
+    ranks.push_back({rank[0], {rank[1], rank[2]}});
+  }
+  return SumOfPeaks(ranks);
+}
+
+void AnnouncePeak(const PeakRate& peak) {
+  if (peak.flops > 0) return spdlog::info("peak: {:.4g} TFLOP/s ({}), for mfu", peak.flops / 1e12, peak.source);
+  spdlog::info("peak: {}; mfu is null unless run.peak_tflops states it", peak.source);
+}
+
+}  // namespace espalier

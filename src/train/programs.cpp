@@ -1,0 +1,92 @@
+#include "train/programs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/mesh/zigzag.hpp"
+#include "espalier/program/plan.hpp"
+#include "espalier/train/states.hpp"
+#include "espalier/util/error.hpp"
+#include "train/startup/fit.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+/// Inputs live on the stages that read them; some models have no positions.
+void FillInput(const Runnable& runnable, std::string_view name, int microbatch, const std::vector<int32_t>& numbers) {
+  const int id = runnable.program.graph->Find(name);
+  for (const PersistentBuffer& buffer : runnable.program.persistent)
+    if (id >= 0 && buffer.value == id && buffer.microbatch == microbatch)
+      runnable.executor->SetInput(name, microbatch, numbers.data(),
+                                  std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
+}
+
+}  // namespace
+
+void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) const {
+  FillInput(*this, "positions", -1, {positions.begin(), positions.end()});
+  for (size_t k = 0; k < batch.microbatches.size(); ++k) {
+    FillInput(*this, "ids", static_cast<int>(k), batch.microbatches[k].ids);
+    FillInput(*this, "targets", static_cast<int>(k), batch.microbatches[k].targets);
+  }
+}
+
+Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
+  Together(world, [&] { Compile(deck, world); });
+  int64_t bytes = 0;
+  for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
+  CheckFit(deck, world, device_, bytes);
+  Together(world, [&] { arena_ = device_.MakeArena(bytes); });
+  MakeExecutors(world, mpi);
+  tensors_ = StateTensors(training_);
+  local_ = LocalTensors(tensors_, *train_.executor, coordinate_);
+  layout_ = LayoutOfBatch();
+}
+
+std::vector<Runnable*> Programs::All() {
+  std::vector<Runnable*> all = {&train_, &proof_};
+  if (evaluate_) all.push_back(&*evaluate_);
+  return all;
+}
+
+void Programs::Compile(const Deck& deck, World& world) {
+  training_ = espalier::Compile(deck, world.Size(), Purpose::kTrain);
+  coordinate_ = training_.mesh.CoordinateOf(world.Rank());
+  train_.program = MakeProgram(training_, coordinate_);
+  proof_ = CompileForward(deck, Purpose::kProof);
+  if (Evaluates(deck)) evaluate_ = CompileForward(deck, Purpose::kEvaluate);
+}
+
+Runnable Programs::CompileForward(const Deck& deck, Purpose purpose) const {
+  return {
+      MakeProgram(espalier::Compile(deck, training_.mesh.Ranks(), purpose), coordinate_, StateBytes(train_.program)),
+      nullptr};
+}
+
+void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
+  Executor::Abort abort;
+  if (mpi != nullptr) {
+    std::vector<Channel> channels;
+    for (const Runnable* runnable : All()) {
+      const std::vector<Channel> more = ChannelsOf(runnable->program);
+      channels.insert(channels.end(), more.begin(), more.end());
+    }
+    device_.Connect(*mpi, training_.mesh, AgreeOnChannels(world, channels));
+    abort = [mpi](const std::string& message) { mpi->Fail(message); };
+  }
+  for (Runnable* runnable : All())
+    runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
+}
+
+BatchLayout Programs::LayoutOfBatch() const {
+  const Graph& graph = *training_.graph;
+  const Box box = LocalBox(graph.values[static_cast<size_t>(graph.Find("ids"))].type, training_.mesh, coordinate_);
+  BatchLayout layout{training_.microbatches, training_.deck.batch.global / training_.microbatches, box[0], {}};
+  for (int64_t i = box[1].begin; i < box[1].end; ++i)
+    layout.positions.push_back(ZigzagPosition(i, training_.deck.model.seq_len, training_.mesh.Degree(Axis::kCp)));
+  return layout;
+}
+
+}  // namespace espalier

@@ -1,0 +1,166 @@
+#include "espalier/train/choose_device.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "espalier/train/states.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/host_name.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+/// GPUs of this rank. A module or driver that is missing is no mistake yet.
+GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
+  GpusOfRank mine{HostName(), mpi == nullptr ? 0 : mpi->NodeRank(), {}, {}};
+  if (deck.run.device == "auto" && !MayHaveGpus())
+    return mine.missing = "cuda: there is no driver (libcuda.so.1)", mine;
+  try {
+    mine.gpus = LoadCudaModule().Gpus();
+    if (mine.gpus.empty()) mine.missing = "cuda: there is no GPU (or CUDA_VISIBLE_DEVICES hides it)";
+  } catch (const UserError& error) {
+    mine.missing = error.what();
+  }
+  return mine;
+}
+
+std::string Encode(const GpusOfRank& rank) {
+  nlohmann::json json = {
+      {"host", rank.host}, {"node_rank", rank.node_rank}, {"missing", rank.missing}, {"gpus", nlohmann::json::array()}};
+  for (const Gpu& gpu : rank.gpus) json["gpus"].push_back({gpu.index, gpu.name, gpu.bus_id, gpu.bytes});
+  return json.dump();
+}
+GpusOfRank Decode(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  GpusOfRank rank{json["host"], json["node_rank"], {}, json["missing"]};
+  for (const nlohmann::json& gpu : json["gpus"]) rank.gpus.push_back({gpu[0], gpu[1], gpu[2], gpu[3]});
+  return rank;
+}
+
+/// Two ranks with one GPU, in words; empty if there are none.
+std::string Shared(const std::vector<GpusOfRank>& ranks) {
+  std::map<std::pair<std::string, std::string>, size_t> users;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const Gpu& gpu = GpuOf(ranks[r]);
+    const auto [user, fresh] = users.emplace(std::pair(ranks[r].host, gpu.bus_id), r);
+    if (!fresh)
+      return fmt::format("ranks {} and {} would share {} ({}) on {}", user->second, r, gpu.bus_id, gpu.name,
+                         ranks[r].host);
+  }
+  return "";
+}
+
+/// The first rank without a GPU, in words; empty if all have one.
+std::string Missing(const std::vector<GpusOfRank>& ranks) {
+  const auto without = std::ranges::find_if(ranks, [](const GpusOfRank& rank) { return rank.gpus.empty(); });
+  return without == ranks.end()
+             ? ""
+             : fmt::format("rank {} on {}: {}", without - ranks.begin(), without->host, without->missing);
+}
+
+/// "cpu", "cuda", or "a refusal (why)", of this many ranks on one host.
+std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
+  std::vector<GpusOfRank> ranks(count, host);
+  for (size_t r = 0; r < count; ++r) ranks[r].node_rank = static_cast<int>(r);
+  try {
+    return Choose(deck.run.device, deck.run.transport, ranks).device;
+  } catch (const UserError& error) {
+    return fmt::format("a refusal ({})", error.what());
+  }
+}
+
+/// What every rank found, on rank 0; what came of it, everywhere.
+DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
+  const std::vector<std::string> texts = world.Gather(Encode(mine));
+  const std::string words = OnRankZero(world, [&] {
+    std::vector<GpusOfRank> ranks;
+    for (const std::string& text : texts) ranks.push_back(Decode(text));
+    const DeviceChoice choice =
+        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
+    return choice.device + " " + choice.transport;
+  });
+  const size_t space = words.find(' ');
+  return {words.substr(0, space), words.substr(space + 1)};
+}
+
+}  // namespace
+
+const Gpu& GpuOf(const GpusOfRank& rank) { return rank.gpus[static_cast<size_t>(rank.node_rank) % rank.gpus.size()]; }
+
+DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks,
+                    Sharing sharing) {
+  const std::string missing = Missing(ranks);
+  if (device == "cpu" || (device == "auto" && !missing.empty())) {
+    if (transport == "nccl")
+      throw UserError(ExitStatus::kDeck, fmt::format("run.transport = \"nccl\" is for GPUs, and run.device is cpu{}",
+                                                     missing.empty() ? "" : fmt::format(": {}", missing)));
+    return {"cpu", "mpi"};
+  }
+  if (!missing.empty()) throw UserError(ExitStatus::kFault, missing);
+  const std::string shared = sharing == Sharing::kAlways ? "" : Shared(ranks);
+  if (device == "auto" && !shared.empty() && transport != "nccl") return {"cpu", "mpi"};
+  if (transport == "nccl" && !shared.empty())
+    throw UserError(
+        ExitStatus::kDeck,
+        fmt::format("run.transport: {}: nccl needs a GPU for every rank; \"mpi\" lets ranks share one", shared));
+  if (transport != "auto") return {"cuda", transport};
+  return {"cuda", shared.empty() ? "nccl" : "mpi"};
+}
+
+std::string ForetellDevice(const Deck& deck) {
+  const GpusOfRank here = Look(deck, nullptr);
+  const size_t count = here.gpus.size();
+  if (count == 0)
+    return deck.run.transport == "nccl" ? "comes to " + Outcome(deck, here, 1)
+                                        : fmt::format("comes to cpu on this host: {}", here.missing);
+  return fmt::format("comes to {} on this host, which has {} GPU{} ({}), for {}, and to {} for more",
+                     Outcome(deck, here, count), count, count == 1 ? "" : "s", here.gpus[0].name,
+                     count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
+}
+
+PlannedDevice PlanDevice(const Deck& deck) {
+  if (deck.run.device != "auto") return {deck.run.device, fmt::format("run.device = \"{}\"", deck.run.device)};
+  if (deck.run.transport == "nccl") return {"cuda", "run.device = \"auto\" with run.transport = \"nccl\""};
+  const GpusOfRank here = Look(deck, nullptr);
+  if (here.gpus.empty()) return {"cpu", fmt::format("run.device = \"auto\" on this host; {}", here.missing)};
+  return {"cuda",
+          fmt::format("run.device = \"auto\" on this host, which has {} x {}", here.gpus.size(), here.gpus[0].name)};
+}
+
+std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads) {
+  GpusOfRank mine{"", 0, {}, "run.device = \"cpu\" asks for none"};
+  if (deck.run.device != "cpu") mine = Look(deck, mpi);
+  const DeviceChoice choice = Agree(deck, world, mine);
+  deck.run.device = choice.device;
+  deck.run.transport = choice.transport;
+  std::unique_ptr<Device> device;
+  Together(world, [&] {
+    if (choice.device == "cuda")
+      device =
+          LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi,
+                                              deck.run.deterministic, deck.run.product_plans});
+    else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
+      throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
+    else
+      device = MakeCpuDevice(threads);
+  });
+  return device;
+}
+
+void AnnounceDevices(const Device& device, World& world) {
+  const std::vector<std::string> devices = world.Gather(device.Describe());
+  if (std::set(devices.begin(), devices.end()).size() <= 1 && device.Kind() == DeviceKind::kCpu) {
+    if (!devices.empty()) spdlog::info("device: {}", devices.front());
+    return;
+  }
+  for (size_t rank = 0; rank < devices.size(); ++rank) spdlog::info("rank {}: {}", rank, devices[rank]);
+}
+
+}  // namespace espalier

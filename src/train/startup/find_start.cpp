@@ -1,0 +1,185 @@
+#include "train/startup/find_start.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/train/saved_deck.hpp"
+#include "espalier/util/error.hpp"
+#include "train/startup/same_start.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// True if the checkpoints of the deck's own run are meant.
+bool MeansOwn(const RunOptions& options) { return options.restart.empty() || options.restart == "latest"; }
+
+/// What rank 0 finds for all.
+struct Found {
+  int64_t step = 0;  ///< of the first checkpoint
+  int64_t refused = 0;
+  std::vector<std::string> checkpoints;
+  std::string branch;                 ///< as Start::branch
+  std::vector<std::string> warnings;  ///< not for the other ranks
+};
+
+std::string Print(const Found& found) {
+  return fmt::format("{} {} {}\n{}{}{}\n", found.step, found.refused, found.checkpoints.size(),
+                     fmt::join(found.checkpoints, "\n"), found.checkpoints.empty() ? "" : "\n", found.branch);
+}
+
+Found ReadFound(const std::string& text) {
+  Found found;
+  size_t count = 0;
+  std::istringstream stream(text);
+  stream >> found.step >> found.refused >> count >> std::ws;
+  for (std::string path; found.checkpoints.size() < count && std::getline(stream, path);)
+    found.checkpoints.push_back(path);
+  std::getline(stream, found.branch);
+  return found;
+}
+
+class Finder {
+ public:
+  Finder(const RunOptions& options, World& world) : options_(options), world_(world) {}
+
+  Start Find() {
+    Together(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
+    AgreeOnDeck(world_, options_, start_.loaded);
+    Together(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
+    if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
+    start_.data = OpenRunData(start_.loaded, world_);
+    const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
+    if (!there.empty()) Take();
+    Adopt(OnRankZero(world_, [&] { return Print(Warned(Search())); }));
+    if (there.empty() && !start_.beyond) Take();
+    return std::move(start_);
+  }
+
+ private:
+  const std::string& Dir() const { return start_.deck().run.dir; }
+
+  /// Rank 0 holds the lock for all.
+  void Take() {
+    Together(world_, [&] {
+      if (world_.Rank() != 0) return;
+      start_.lock = RunLock(Dir());
+      if (!start_.lock.left_by().empty())
+        spdlog::info("{}: taken over from a run that was ended ({})", Dir(), start_.lock.left_by());
+      SettleCheckpoints(Dir() + "/checkpoints");
+    });
+  }
+
+  void Adopt(const std::string& text) {
+    Found found = ReadFound(text);
+    start_.refused = found.refused;
+    start_.checkpoints = std::move(found.checkpoints);
+    start_.branch = std::move(found.branch);
+    if (!start_.checkpoints.empty() && found.step > start_.deck().run.steps) start_.beyond = found.step;
+  }
+
+  /// Rank 0, before anything is touched. Whoever holds the directory may be changing it: what cannot be read now is
+  /// judged once it is ours.
+  std::string Look() const {
+    try {
+      return Print(Search());
+    } catch (const RefusedForGood&) {
+      throw;
+    } catch (const UserError&) {
+      return Print({});
+    }
+  }
+
+  Found Warned(Found found) const {
+    for (const std::string& warning : found.warnings) spdlog::warn("{}", warning);
+    return found;
+  }
+
+  Found Search() const {
+    Found found;
+    found.checkpoints = MeansOwn(options_) ? Own() : Named(found);
+    while (!found.checkpoints.empty()) try {
+        const std::string& dir = found.checkpoints.front();
+        const Metadata saved = ReadMetadata(dir);
+        RequireSameModel(dir, Differences(SavedDeck(dir, saved.deck), start_.loaded));
+        found.step = saved.step;
+        break;
+      } catch (const RefusedForGood&) {
+        throw;
+      } catch (const UserError& error) {
+        if (found.refused++ >= start_.deck().checkpoint.fallback || found.checkpoints.size() == 1) throw;
+        found.warnings.push_back(fmt::format("not restarted from {}: {}", found.checkpoints.front(), error.what()));
+        found.checkpoints.erase(found.checkpoints.begin());
+      }
+    return found;
+  }
+
+  std::vector<std::string> Own() const {
+    const std::string folder = CheckpointFolder(start_.deck());
+    const bool asked = !options_.restart.empty() || start_.deck().checkpoint.restart == "required";
+    if (!asked && start_.deck().checkpoint.restart == "never") return {};
+    std::vector<std::string> found = FindCheckpoints(folder);
+    if (const auto broken = LatestWithoutManifest(folder)) found.insert(found.begin(), *broken);
+    if (found.empty() && asked)
+      throw UserError(ExitStatus::kData, fmt::format("{}: there is no checkpoint to restart from", folder));
+    return found;
+  }
+
+  /// The checkpoint that the command line names. If an earlier start in this directory began there, the run goes on
+  /// from its latest: exit status 75 says that the same command continues the run.
+  std::vector<std::string> Named(Found& found) const {
+    const std::string folder = CheckpointFolder(start_.deck());
+    const std::string named = Resolve(options_.restart, folder);
+    std::error_code error;
+    if (!fs::exists(fs::path(options_.restart) / "MANIFEST") &&
+        fs::equivalent(fs::path(named).parent_path(), folder, error))
+      return Own();
+    found.branch = ReadManifest(named).id;
+    std::vector<std::string> own = OfBranch(folder, found.branch);
+    if (!own.empty())
+      found.warnings.push_back(
+          fmt::format("goes on from {}, which an earlier start made from {}; to begin there again, give this "
+                      "run another run.dir",
+                      own.front(), named));
+    own.push_back(named);
+    return own;
+  }
+
+  /// The latest and those that it came from, as far as they began at `branch`; none if the latest did not.
+  static std::vector<std::string> OfBranch(const std::string& folder, const std::string& branch) {
+    std::vector<std::string> found, unreadable;
+    try {
+      for (const std::string& dir : FindCheckpoints(folder)) try {
+          const Manifest manifest = ReadManifest(dir);
+          if (!manifest.metadata.lineage || manifest.metadata.lineage->branch != branch || manifest.id == branch) break;
+          found.insert(found.end(), unreadable.begin(), unreadable.end());
+          found.push_back(dir);
+          unreadable.clear();
+        } catch (const UserError&) {
+          unreadable.push_back(dir);
+        }
+    } catch (const UserError&) {
+      // Which is the latest cannot be told: none of them is one to go on from.
+    }
+    return found;
+  }
+
+  const RunOptions& options_;
+  World& world_;
+  Start start_;
+};
+
+}  // namespace
+
+std::string CheckpointFolder(const Deck& deck) { return (fs::path(deck.run.dir) / "checkpoints").string(); }
+
+Start FindStart(const RunOptions& options, World& world) { return Finder(options, world).Find(); }
+
+}  // namespace espalier

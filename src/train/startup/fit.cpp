@@ -1,0 +1,162 @@
+#include "train/startup/fit.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "espalier/comm/memory_demand.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/program/plan.hpp"
+#include "espalier/util/agreed_error.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/host_name.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kMostMilliseconds = 5000;  // that a refusal may take to look for a way out
+constexpr size_t kMostSettings = 3;
+constexpr int kMostTimesTheRanks = 64;
+// What a rank takes of the host's memory later, beside its arena: threads, libraries' buffers, batches.
+constexpr int64_t kBesideArena = int64_t{32} << 20;
+
+/// A change of a deck, and of the number of ranks.
+struct Change {
+  std::string text;
+  std::function<void(Deck&)> apply;
+  int times_the_ranks = 1;
+};
+
+/// Those that leave the model and the batch as they are, from the least to the most that they cost.
+std::vector<Change> Changes(const Deck& deck) {
+  std::vector<Change> changes;
+  for (int64_t micro = deck.batch.micro - 1; micro >= 1; --micro)
+    if (deck.batch.micro % micro == 0)
+      changes.push_back({fmt::format("batch.micro = {}", micro), [micro](Deck& d) { d.batch.micro = micro; }});
+  if (deck.parallel.dp_shard > 1 && deck.parallel.zero < 3)
+    changes.push_back({"parallel.zero = 3", [](Deck& d) { d.parallel.zero = 3; }});
+  if (deck.parallel.dp_shard > 1 && deck.parallel.zero >= 2 && deck.parallel.reduce == "step")
+    changes.push_back({"parallel.reduce = \"microbatch\"", [](Deck& d) { d.parallel.reduce = "microbatch"; }});
+  if (deck.recompute.mode == "none")
+    changes.push_back({"recompute.mode = \"selective\"", [](Deck& d) { d.recompute.mode = "selective"; }});
+  if (deck.recompute.mode != "full")
+    changes.push_back({"recompute.mode = \"full\"", [](Deck& d) { d.recompute.mode = "full"; }});
+  return changes;
+}
+
+/// All changes at once.
+Change Everything(const std::vector<Change>& changes) {
+  const auto apply = [changes](Deck& d) {
+    for (const Change& change : changes) change.apply(d);
+  };
+  std::vector<std::string> texts;
+  for (const Change& change : changes) {
+    const std::string key = change.text.substr(0, change.text.find(' '));
+    std::erase_if(texts, [&](const std::string& text) { return text.starts_with(key + " "); });
+    texts.push_back(change.text);
+  }
+  return {fmt::format("{}", fmt::join(texts, " with ")), apply};
+}
+
+/// More ranks of dp_shard, with all other changes.
+std::vector<Change> MoreRanks(const Deck& deck, int ranks, const Change& everything) {
+  std::vector<Change> changes;
+  for (int times = 2; times <= kMostTimesTheRanks; times *= 2) {
+    const int64_t shards = deck.parallel.dp_shard * times;
+    const std::string with = everything.text.empty() ? "" : " with " + everything.text;
+    changes.push_back({fmt::format("{} ranks, parallel.dp_shard = {}{}", ranks * times, shards, with),
+                       [shards, apply = everything.apply](Deck& d) {
+                         d.parallel.dp_shard = shards;
+                         if (apply) apply(d);
+                       },
+                       times});
+  }
+  return changes;
+}
+
+bool Divides(const Deck& deck) {
+  return deck.batch.global % (deck.batch.micro * deck.parallel.dp_replicate * deck.parallel.dp_shard) == 0;
+}
+
+class Search {
+ public:
+  Search(const Deck& deck, int ranks, int rank, int64_t budget)
+      : deck_(deck), ranks_(ranks), rank_(rank), budget_(budget) {}
+
+  std::vector<std::string> Run() {
+    const std::vector<Change> single = Changes(deck_);
+    for (const Change& change : single) Try(change);
+    const Change everything = Everything(single);
+    if (found_.empty() && single.size() > 1) Try(everything);
+    if (!found_.empty()) return found_;
+    for (const Change& change : MoreRanks(deck_, ranks_, everything))
+      if (found_.empty()) Try(change);
+    return found_;
+  }
+
+ private:
+  /// One setting of a key is enough, the nearest that fits.
+  void Try(const Change& change) {
+    if (found_.size() >= kMostSettings || MillisecondsSince(began_) > kMostMilliseconds) return;
+    const std::string key = change.text.substr(0, change.text.find(' ') + 1);
+    if (std::ranges::any_of(found_, [&](const std::string& text) { return text.starts_with(key); })) return;
+    Deck deck = deck_;
+    change.apply(deck);
+    if (!Divides(deck)) return;
+    try {
+      const int64_t bytes = ArenaBytes(deck, ranks_ * change.times_the_ranks, rank_);
+      if (bytes <= budget_) found_.push_back(fmt::format("{} ({} per rank)", change.text, Gigabytes(bytes)));
+    } catch (const UserError&) {  // this deck cannot be changed so
+    }
+  }
+
+  const Deck& deck_;
+  int ranks_, rank_;
+  int64_t budget_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::vector<std::string> found_;
+};
+
+std::string Advice(const std::vector<std::string>& settings) {
+  if (settings.empty())
+    return "no change of batch.micro, recompute.mode or parallel.dp_shard that was tried fits: espalier plan shows "
+           "what takes it";
+  return fmt::format("nearest settings that fit: {}", fmt::join(settings, "; or "));
+}
+
+}  // namespace
+
+int64_t ArenaBytes(const Deck& deck, int ranks, int rank) {
+  const Compilation training = Compile(deck, ranks, Purpose::kTrain);
+  const Coordinate coordinate = training.mesh.CoordinateOf(rank);
+  const Program train = MakeProgram(training, coordinate);
+  int64_t bytes = train.arena_bytes;
+  for (Purpose purpose : {Purpose::kProof, Purpose::kEvaluate})
+    if (purpose == Purpose::kProof || Evaluates(deck))
+      bytes = std::max(bytes, MakeProgram(Compile(deck, ranks, purpose), coordinate, StateBytes(train)).arena_bytes);
+  return bytes;
+}
+
+std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, int64_t budget) {
+  return Search(deck, ranks, rank, budget).Run();
+}
+
+void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes) {
+  const int64_t beside = device.Kind() == DeviceKind::kCpu ? kBesideArena : 0;
+  const MemoryShortage shortage = FindShortage(world, {HostName(), arena_bytes + beside, device.ArenaLimits()});
+  if (shortage.ranks == 0) return;
+  const std::string text = OnRankZero(world, [&] {
+    const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
+    const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes)) - beside;
+    return fmt::format("{}; {}{}", shortage.Text("its arena (parameters, gradients, optimizer state, activations)"),
+                       Advice(SettingsThatFit(deck, world.Size(), shortage.rank, budget)),
+                       shortage.ranks > 1 ? "; or fewer ranks on this node" : "");
+  });
+  throw AgreedError(ExitStatus::kDoesNotFit, text);
+}
+
+}  // namespace espalier

@@ -1,0 +1,150 @@
+#include "train/startup/same_start.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "espalier/deck/print.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/util/build_info.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/host_name.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of the environment, which launchers may not pass on to other hosts: what changes numbers or the order of messages.
+constexpr const char* kVariables[] = {"ESPALIER_BF16", "ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE",
+                                      "ESPALIER_NCCL_SELF"};
+
+/// What ranks compare: "name\tvalue" by line.
+struct Item {
+  std::string name, value;
+  bool operator==(const Item&) const = default;
+};
+
+std::string Print(const std::vector<Item>& items) {
+  std::string text;
+  for (const Item& item : items) text += fmt::format("{}\t{}\n", item.name, item.value);
+  return text;
+}
+
+std::vector<Item> Parse(const std::string& text) {
+  std::vector<Item> items;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    const size_t tab = line.find('\t');
+    items.push_back({line.substr(0, tab), line.substr(tab + 1)});
+  }
+  return items;
+}
+
+std::string Me(const World& world) { return fmt::format("rank {} on {}", world.Rank(), HostName()); }
+
+std::vector<Item> StartOf(const RunOptions& options, const LoadedDeck& loaded) {
+  std::vector<Item> items = {{"build", fmt::format("{} ({}) by {}, {}", kVersion, kGitHash, kCompiler, kBuildType)},
+                             {"--restart", options.restart.empty() ? "(not given)" : options.restart}};
+  for (const char* name : kVariables) {
+    const char* value = std::getenv(name);
+    items.push_back({name, value == nullptr ? "(not set)" : TomlString(value)});
+  }
+  for (const DeckKey& key : DeckSchema()) items.push_back({key.FullName(), ToToml(Get(loaded.deck, key))});
+  return items;
+}
+
+/// One message for each item that is not rank 0's. Another build may know other keys: then only the builds are told.
+std::vector<std::string> Differences(const World& world, const std::vector<Item>& mine, const std::vector<Item>& first,
+                                     const LoadedDeck& loaded) {
+  std::vector<std::string> messages;
+  for (size_t i = 0; i < std::min(mine.size(), first.size()); ++i) {
+    if (mine[i] == first[i]) continue;
+    const auto origin = loaded.origins.find(mine[i].name);
+    const std::string place = origin == loaded.origins.end() ? "" : fmt::format(" ({})", origin->second);
+    messages.push_back(fmt::format("{}: {} = {}{}, but rank 0 has {}: every rank must be started alike", Me(world),
+                                   mine[i].name, mine[i].value, place, first[i].value));
+    if (mine[i].name == "build") break;
+  }
+  return messages;
+}
+
+std::vector<Item> FilesOf(const TokenSource& source) {
+  std::vector<Item> items;
+  for (const DataFile& file : source.files())
+    items.push_back({TomlString(file.path), fmt::format("{} bytes {:016x}", file.bytes, file.sample)});
+  return items;
+}
+
+std::string BytesOf(const Item& file) { return file.value.substr(0, file.value.rfind(' ')); }
+
+/// The first file that is not rank 0's, in words.
+std::string FileDifference(const World& world, const std::vector<Item>& mine, const std::vector<Item>& first) {
+  const auto [here, there] = std::ranges::mismatch(mine, first);
+  if (there == first.end() || (here != mine.end() && here->name < there->name))
+    return fmt::format("{} sees {}, which rank 0 does not see", Me(world), here->name);
+  if (here == mine.end() || there->name < here->name)
+    return fmt::format("{} does not see {}, which rank 0 sees", Me(world), there->name);
+  const std::string bytes = BytesOf(*here), bytes_there = BytesOf(*there);
+  if (bytes != bytes_there)
+    return fmt::format("{}: {} has {}, {} on rank 0", Me(world), here->name, bytes, bytes_there);
+  return fmt::format("{}: {} has other contents than on rank 0, in the same {}", Me(world), here->name, bytes);
+}
+
+/// File systems over a network may show a new folder some seconds later.
+bool Appears(const std::string& folder) {
+  constexpr int kPatience = 50;
+  for (int i = 0; i < kPatience; ++i) {
+    std::error_code error;
+    if (fs::is_directory(folder, error)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+}  // namespace
+
+void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded) {
+  const std::vector<Item> mine = StartOf(options, loaded);
+  const std::string text = Print(mine), first = world.Broadcast(text);
+  Together(world, [&] {
+    if (text != first) throw UserError(ExitStatus::kDeck, Differences(world, mine, Parse(first), loaded));
+  });
+}
+
+// The list of files may be long, so its checksum goes first.
+void AgreeOnData(World& world, const std::string& key, const TokenSource& source) {
+  const std::vector<Item> mine = FilesOf(source);
+  const std::string text = Print(mine);
+  const std::string mark = fmt::format("{} {} {:08x}", source.tokens(), text.size(), Crc32c(text.data(), text.size()));
+  const bool same = world.Broadcast(mark) == mark;
+  if (world.Max(same ? 0 : 1) == 0) return;
+  const std::string first = world.Broadcast(text);
+  Together(world, [&] {
+    if (text != first)
+      throw UserError(ExitStatus::kData,
+                      fmt::format("{}: {}: every rank must read the same files (a stale copy on a node, or files "
+                                  "that are still written?)",
+                                  key, FileDifference(world, mine, Parse(first))));
+  });
+}
+
+void MakeSharedFolder(World& world, const std::string& folder) {
+  OnRankZero(world, [&] { return fs::create_directories(folder) ? "new" : "there"; });
+  Together(world, [&] {
+    if (!Appears(folder))
+      throw UserError(ExitStatus::kDeck,
+                      fmt::format("{} does not see {}, which rank 0 sees: run.dir must be on a file system "
+                                  "that all ranks share",
+                                  Me(world), folder));
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,25 @@
+// Before anything is written or computed: every rank was started with the same build and deck, and sees the same data.
+#pragma once
+
+#include <string>
+
+#include "espalier/comm/world.hpp"
+#include "espalier/data/token_source.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/train/trainer.hpp"
+
+namespace espalier {
+
+/// Throws UserError (kDeck) everywhere naming the first rank whose build, --restart, environment (variables that change
+/// how a run computes) or deck is not rank 0's, and every key that differs with both values. Collective.
+void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded);
+
+/// Throws UserError (kData) everywhere naming the first rank whose files of `key` are not rank 0's, and the first file
+/// that differs. Collective.
+void AgreeOnData(World& world, const std::string& key, const TokenSource& source);
+
+/// Rank 0 makes a folder that every rank must see: those that do not see it within 5 s are on another file system.
+/// Throws UserError (kDeck) everywhere naming the first of them. Collective.
+void MakeSharedFolder(World& world, const std::string& folder);
+
+}  // namespace espalier

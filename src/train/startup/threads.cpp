@@ -1,0 +1,171 @@
+#include "espalier/train/threads.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "espalier/train/stop_signals.hpp"
+#include "espalier/util/host_name.hpp"
+
+namespace espalier {
+namespace {
+
+std::vector<int> Affinity() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return {0};
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+/// The first number of OMP_NUM_THREADS, which may list one for each level; 0 if there is none.
+int AskedByEnvironment() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, CPU_SETSIZE);
+}
+
+std::string Encode(const CoresOfRank& rank) {
+  return nlohmann::json{rank.node, rank.cores, rank.node_cores, rank.asked}.dump();
+}
+CoresOfRank Decode(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  return {json[0], json[1], json[2], json[3]};
+}
+
+using Users = std::map<std::pair<std::string, int>, int>;  ///< ranks by node and core
+
+Users UsersOf(std::span<const CoresOfRank> ranks) {
+  Users users;
+  for (const CoresOfRank& rank : ranks)
+    for (int core : rank.cores) ++users[{rank.node, core}];
+  return users;
+}
+
+int ShareOf(const CoresOfRank& rank, const Users& users) {
+  double share = 0;
+  for (int core : rank.cores) share += 1.0 / users.at({rank.node, core});
+  return std::max(1, static_cast<int>(share + 1e-6));
+}
+
+/// A node with more threads than cores that its ranks may use, in words; empty if there is none.
+std::string Crowded(int threads, std::span<const CoresOfRank> ranks, const Users& users) {
+  std::map<std::string, std::pair<int, int>> nodes;  // ranks and cores
+  for (const CoresOfRank& rank : ranks) ++nodes[rank.node].first;
+  for (const auto& [place, count] : users) ++nodes[place.first].second;
+  for (const auto& [node, size] : nodes)
+    if (threads > 1 && size.first * threads > size.second)
+      return fmt::format(
+          "{} rank{} of a node with {} threads each share {} cores: steps will be slow; fewer ranks, or a smaller "
+          "run.threads",
+          size.first, size.first == 1 ? "" : "s", threads, size.second);
+  return "";
+}
+
+/// A rank that its launcher left one core of a node with more cores than ranks.
+std::string Bound(int threads, std::span<const CoresOfRank> ranks) {
+  std::map<std::string, int> ranks_of;
+  for (const CoresOfRank& rank : ranks) ++ranks_of[rank.node];
+  for (const CoresOfRank& rank : ranks)
+    if (threads == 1 && rank.cores.size() == 1 && rank.node_cores >= 2 * ranks_of[rank.node])
+      return fmt::format(
+          "each rank computes with 1 thread: its launcher lets it use 1 of the node's {} cores (mpirun --bind-to none, "
+          "or "
+          "--map-by slot:PE=K; srun --cpus-per-task=K)",
+          rank.node_cores);
+  return "";
+}
+
+/// Processes that the launcher started on this node; 1 if it does not say.
+int LocalProcesses() {
+  // Slurm writes "4(x2),3": the first number is a good guess.
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"})
+    if (const char* text = std::getenv(name)) return std::max(1, std::atoi(text));
+  return 1;
+}
+
+bool WillBeCrowded(const Deck& deck) {
+  const int cores = static_cast<int>(Affinity().size());
+  const int64_t threads = deck.run.threads > 0 ? deck.run.threads : AskedByEnvironment();
+  // Cores that are not all of the node's are taken to be this rank's own.
+  const int ranks = cores < static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) ? 1 : LocalProcesses();
+  return threads > 1 && threads * ranks > cores;
+}
+
+std::vector<std::string> ArgumentsOfThis() {
+  std::ifstream file("/proc/self/cmdline");
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return arguments;
+}
+
+/// No signal is lost on the way: those that come wait until the new image catches them. Returns if it cannot be done.
+void StartAnew() {
+  std::vector<std::string> arguments = ArgumentsOfThis();
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  std::error_code error;
+  const std::string executable = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  HoldStopSignals();
+  if (StopSignal() == 0) ::execv(executable.c_str(), pointers.data());
+  CatchStopSignals();
+}
+
+}  // namespace
+
+CoresOfRank CoresOfThis() {
+  return {NodeKey(), Affinity(), static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)), AskedByEnvironment()};
+}
+
+Threads ChooseThreads(int64_t run_threads, std::span<const CoresOfRank> ranks) {
+  const Users users = UsersOf(ranks);
+  Threads threads;
+  if (run_threads > 0) {
+    threads.count = static_cast<int>(run_threads);
+  } else {
+    threads.count = CPU_SETSIZE;
+    bool asked = false;
+    for (const CoresOfRank& rank : ranks) {
+      threads.count = std::min(threads.count, rank.asked > 0 ? rank.asked : ShareOf(rank, users));
+      asked |= rank.asked > 0;
+    }
+    if (asked)
+      threads.notice = fmt::format("each rank computes with {} thread{} (OMP_NUM_THREADS)", threads.count,
+                                   threads.count == 1 ? "" : "s");
+  }
+  if (const std::string crowded = Crowded(threads.count, ranks, users); !crowded.empty()) threads.notice = crowded;
+  if (threads.notice.empty() && run_threads == 0) threads.notice = Bound(threads.count, ranks);
+  return threads;
+}
+
+Threads AgreeOnThreads(const Deck& deck, World& world) {
+  std::vector<CoresOfRank> ranks;
+  for (const std::string& text : world.Gather(Encode(CoresOfThis()))) ranks.push_back(Decode(text));
+  Threads threads;
+  if (world.Rank() == 0) threads = ChooseThreads(deck.run.threads, ranks);
+  threads.count = static_cast<int>(world.Max(world.Rank() == 0 ? threads.count : 0));
+  return threads;
+}
+
+int ThreadCount(const Deck& deck) {
+  const CoresOfRank alone = CoresOfThis();
+  return ChooseThreads(deck.run.threads, {&alone, 1}).count;
+}
+
+void WaitPassivelyIfCrowded(const Deck& deck) {
+  for (const char* policy : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+    if (std::getenv(policy) != nullptr) return;
+  if (!WillBeCrowded(deck)) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  StartAnew();
+}
+
+}  // namespace espalier

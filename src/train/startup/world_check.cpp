@@ -1,0 +1,45 @@
+#include "train/startup/world_check.hpp"
+
+#include <fmt/format.h>
+
+#include "espalier/program/plan.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+const FaultStages kFaultStages = {"world-check"};
+
+WorldProof Check(const Deck& deck, int ranks) {
+  const auto start = std::chrono::steady_clock::now();
+  FaultPoint("world-check");
+  std::string why_not;
+  for (Purpose purpose : PurposesOf(deck))
+    if (why_not.empty()) why_not = ProveWorld(Compile(deck, ranks, purpose));
+  return {MillisecondsSince(start), why_not};
+}
+
+}  // namespace
+
+WorldCheck::WorldCheck(const Deck& deck, World& world) : world_(world) {
+  if (world.Rank() == 0) proof_ = std::async(std::launch::async, Check, deck, world.Size());
+}
+
+WorldProof WorldCheck::Await() {
+  WorldProof proof;
+  Together(world_, [&] {
+    if (proof_.valid()) try {
+        proof = proof_.get();
+      } catch (const std::exception& error) {
+        throw UserError(
+            ExitStatus::kFault,
+            fmt::format("the programs of the ranks do not fit together, so nothing was trained: {}", error.what()));
+      }
+  });
+  return proof;
+}
+
+}  // namespace espalier

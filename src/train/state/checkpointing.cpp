@@ -1,0 +1,216 @@
+#include "train/state/checkpointing.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+
+#include "espalier/deck/print.hpp"
+#include "espalier/train/saved_deck.hpp"
+#include "espalier/util/build_info.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/fault.hpp"
+#include "train/state/proof.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+const FaultStages kFaultStages = {"proof"};
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
+
+std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
+  if (!deck.checkpoint.asynchronous) return nullptr;
+  return mpi == nullptr ? std::make_unique<SelfWorld>() : mpi->Duplicate();
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen& data, const Programs& programs,
+                             World& world, MpiWorld* mpi, Reporter& reporter)
+    : deck_(deck),
+      asked_(std::move(asked)),
+      data_(data),
+      programs_(programs),
+      world_(world),
+      reporter_(reporter),
+      conditions_(ConditionsOf(deck, programs, world)),
+      now_(fs::path(deck.run.dir) / "checkpoint_now") {
+  const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep,
+                               [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
+  saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world,
+                 WritersOf(deck, mpi));
+  if (world.Rank() == 0 && !saver_->refusal().empty())
+    spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
+}
+
+int64_t Checkpointing::Restore(Start& start) {
+  lock_ = &start.lock;
+  const int64_t step = Restore(start.checkpoints, start.refused, start.branch);
+  if (world_.Rank() == 0) SayAbandoned();
+  return step;
+}
+
+void Checkpointing::SayAbandoned() const {
+  const std::string folder = CheckpointFolder(deck_);
+  std::vector<std::string> abandoned = FindAbandoned(folder, saver_->parent());
+  if (abandoned.empty()) return;
+  for (std::string& path : abandoned) path = fs::path(path).filename().string();
+  spdlog::warn(
+      "{}: this run does not continue {} there (another branch): they stay until a checkpoint of the same step "
+      "replaces them, and do not "
+      "count for checkpoint.keep; to delete them: cd {} && rm -r {}",
+      folder, abandoned.size() == 1 ? "1 checkpoint" : fmt::format("{} checkpoints", abandoned.size()), folder,
+      fmt::join(abandoned, " "));
+}
+
+int64_t Checkpointing::RollBack() {
+  Finish();
+  std::istringstream found(OnRankZero(
+      world_, [&] { return fmt::format("{}", fmt::join(FindLine(CheckpointFolder(deck_), saver_->parent()), "\n")); }));
+  std::vector<std::string> checkpoints;
+  for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
+  if (checkpoints.empty() && !loaded_.empty() && saver_->parent() == loaded_id_)
+    checkpoints = {loaded_};  // of another run
+  return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);
+}
+
+int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused,
+                               const std::string& branch) {
+  for (const std::string& dir : checkpoints) try {
+      Compare(dir);
+      const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
+      Prove(dir, saved);
+      if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
+      CompareData(saved);
+      passed_over_ = saved.samples - saved.step * deck_.batch.global;
+      loaded_ = dir;
+      loaded_id_ = OnRankZero(world_, [&] { return ReadManifest(dir).id; });
+      branch_ = branch.empty() && saved.lineage ? saved.lineage->branch : branch;
+      saver_->Follow({loaded_id_, branch_});
+      return saved.step;
+    } catch (const RefusedForGood&) {
+      throw;
+    } catch (const AgreedError& error) {
+      if (refused++ >= deck_.checkpoint.fallback || &dir == &checkpoints.back()) throw;
+      if (world_.Rank() == 0) spdlog::warn("not restarted from {}: {}", dir, error.what());
+    }
+  return 0;
+}
+
+void Checkpointing::Compare(const std::string& dir) {
+  const std::string saved = OnRankZero(world_, [&] { return ReadMetadata(dir).deck; });
+  differences_ = Differences(SavedDeck(dir, saved), asked_);
+  RequireSameModel(dir, differences_);
+}
+
+void Checkpointing::CompareData(const Metadata& saved) {
+  if (!saved.data || *saved.data == data_) return;
+  differences_.push_back(
+      {"data", Describe(*saved.data), Describe(data_), asked_.origins.at("data.paths"), false, false});
+}
+
+void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
+  const bool root = world_.Rank() == 0;
+  if (!saved.proof) {
+    if (root)
+      spdlog::warn("{}: no proof of its weights (it was saved by version {}): only checksums were compared", dir,
+                   saved.version);
+    return;
+  }
+  if (std::ranges::any_of(differences_, &DeckDifference::computes)) {
+    if (root)
+      spdlog::warn(
+          "{}: keys of the model differ, so the proof of its weights says nothing: only checksums were compared", dir);
+    return;
+  }
+  const Proof now = MakeProof(deck_, programs_, conditions_);
+  const std::string mistake = OnRankZero(world_, [&] { return ProofMistake(*saved.proof, now); });
+  if (!mistake.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, mistake));
+}
+
+bool Checkpointing::Due(int64_t step) const {
+  return deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0;
+}
+
+bool Checkpointing::ClockWants() const {
+  return deck_.checkpoint.every_s > 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
+}
+
+bool Checkpointing::Wanted() const { return world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
+
+double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Moment moment) {
+  const Clock::time_point start = Clock::now();
+  const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
+  if (!lost.empty()) throw AgreedError(ExitStatus::kFault, lost);
+  if (world_.Rank() == 0) now_.Begun(step);
+  FaultPoint("proof");
+  const Proof proof = MakeProof(deck_, programs_, conditions_);
+  const double proof_ms = MillisecondsSince(start);
+  last_save_ = Clock::now();
+  if (!std::isfinite(proof.loss)) {
+    Report();
+    Report({step,
+            false,
+            {},
+            {fmt::format("the weights after step {} give the loss {}: they are not worth keeping", step, proof.loss)}});
+    return MillisecondsSince(start);
+  }
+  proof_ms_.push_back(proof_ms);
+  if (moment == Moment::kAfterSkip && world_.Rank() == 0)
+    spdlog::warn(
+        "the step before this checkpoint was left out, so its weights may be wrecked: no older checkpoint is removed");
+  const int64_t keep = moment == Moment::kAtTheEnd    ? deck_.checkpoint.keep
+                       : moment == Moment::kAfterSkip ? kEverything
+                                                      : std::max(deck_.checkpoint.keep, int64_t{2});
+  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck),
+                proof, data_},
+               keep);
+  return MillisecondsSince(start);
+}
+
+void Checkpointing::SaveUnlessThere(int64_t step, const std::vector<double>& losses) {
+  const std::string there = OnRankZero(world_, [&] {
+    const std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
+    return std::string(!line.empty() && fs::path(line.front()).filename() == StepName(step) ? "there" : "");
+  });
+  if (there.empty()) Save(step, losses, Moment::kAtTheEnd);
+}
+
+void Checkpointing::Report() {
+  for (const SaveOutcome& outcome : saver_->Ended()) {
+    Report(outcome);
+    proof_ms_.pop_front();
+  }
+}
+
+void Checkpointing::Report(const SaveOutcome& outcome) {
+  last_failed_ = !outcome.committed;
+  if (last_failed_) {
+    reporter_.CheckpointFailed(outcome.step, outcome.reasons);
+    return;
+  }
+  reporter_.Checkpoint({outcome.step, outcome.result.dir, outcome.result.bytes, outcome.result.blocked_ms,
+                        outcome.result.committed_ms, proof_ms_.front()});
+  slowest_ms_ = std::max(slowest_ms_, proof_ms_.front() + outcome.result.blocked_ms + outcome.result.committed_ms);
+  if (world_.Rank() == 0) now_.Committed(outcome.step);
+  for (const std::string& warning : outcome.result.warnings)
+    if (said_.insert(warning).second) spdlog::warn("{}", warning);
+}
+
+bool Checkpointing::Finish() {
+  saver_->Wait();
+  Report();
+  return !last_failed_;
+}
+
+}  // namespace espalier

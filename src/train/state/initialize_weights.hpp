@@ -1,0 +1,12 @@
+// The weights that a run without a checkpoint starts from.
+#pragma once
+
+#include "espalier/executor/executor.hpp"
+#include "espalier/program/compile.hpp"
+
+namespace espalier {
+
+/// Fills this rank's weights as the model says (doc/numerics.md); moments start at zero.
+void InitializeWeights(const Compilation& compilation, const Executor& executor);
+
+}  // namespace espalier

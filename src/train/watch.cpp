@@ -1,0 +1,95 @@
+#include "train/watch.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "espalier/train/stop_signals.hpp"
+#include "train/together.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Storage may be slow, but 100 MB a second for all ranks together is little.
+double SlowLimit(const Deck& deck, const Programs& programs) {
+  if (deck.run.watchdog_slow_s > 0) return deck.run.watchdog_slow_s;
+  constexpr double kLeast = 600, kBytesPerSecond = 1e8;
+  double bytes = 0;
+  for (const StateTensor& tensor : programs.tensors())
+    bytes += static_cast<double>(Volume(tensor.type.shape)) * SizeOf(Dtype::kF32);
+  return std::max(kLeast, 10 * deck.run.watchdog_s) + bytes / kBytesPerSecond;
+}
+
+std::string end_is_late;  // what EndLate says
+
+/// A signal handler.
+void EndLate(int) {
+  const ssize_t ignored = write(STDERR_FILENO, end_is_late.data(), end_is_late.size());
+  static_cast<void>(ignored);
+  _exit(static_cast<int>(ExitStatus::kFault));
+}
+
+/// After the watch only MPI's end is left, which waits for all ranks: not for ever.
+void LimitTheEnd(int rank, double seconds) {
+  end_is_late = fmt::format(
+      "espalier: rank {}: MPI has not ended for {:g} s: another rank or the network does not answer\n", rank, seconds);
+  std::signal(SIGALRM, EndLate);
+  alarm(static_cast<unsigned>(std::ceil(seconds)));
+}
+
+}  // namespace
+
+Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi)
+    : folder_(HeartbeatFolder(deck.run.dir)) {
+  if (deck.run.watchdog_s == 0) return;
+  Together(world, [&] {
+    if (world.Rank() == 0) PrepareHeartbeatFolder(folder_);
+  });
+  slow_limit_s_ = SlowLimit(deck, programs);
+  Together(world, [&] { file_.emplace(folder_, world.Rank()); });
+  programs.train().executor->Mirror(file_->record().training);
+  programs.proof().executor->Mirror(file_->record().forward);
+  if (programs.evaluate() != nullptr) programs.evaluate()->executor->Mirror(file_->record().forward);
+  const bool elsewhere = mpi != nullptr && mpi->NodeRanks() < world.Size();
+  world.Barrier();
+  const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
+  const auto refresh = [&training = *programs.train().executor] { training.ShowProgress(); };
+  const auto asked = [] { return StopSignal() == SIGTERM; };
+  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
+               programs.compilation(), [mpi] {
+                 if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
+                 _exit(static_cast<int>(ExitStatus::kFault));
+               });
+}
+
+Watch::~Watch() {
+  if (!file_) return;
+  dog_.reset();
+  LimitTheEnd(file_->record().rank, slow_limit_s_);
+  file_.reset();
+  std::error_code others_are_there;
+  fs::remove(folder_, others_are_there);
+}
+
+void Watch::InStep(int64_t step) {
+  if (file_) file_->record().step.store(step, std::memory_order_relaxed);
+  if (!first_) Set(Activity::kStep);
+}
+
+void Watch::EndStep() {
+  first_ = false;
+  Set(Activity::kBetween);
+}
+
+void Watch::Set(Activity activity) {
+  activity_ = activity;
+  if (file_) file_->record().activity.store(activity, std::memory_order_relaxed);
+}
+
+}  // namespace espalier

@@ -5,14 +5,10 @@
 #include <algorithm>
 
 namespace espalier {
-namespace {
 
-/// A misspelling differs from the word in at most two places, or in a third of the letters of a long word.
 bool IsNear(int distance, std::string_view name) {
   return distance <= std::max(2, static_cast<int>(name.size()) / 3) && distance < static_cast<int>(name.size());
 }
-
-}  // namespace
 
 int EditDistance(std::string_view a, std::string_view b) {
   const size_t columns = b.size() + 1;

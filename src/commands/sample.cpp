@@ -17,6 +17,7 @@
 #include "espalier/program/compile.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/train/threads.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/philox.hpp"

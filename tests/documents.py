@@ -48,11 +48,12 @@ def sources():
                      if p.suffix in (".cpp", ".hpp", ".cu", ".cuh"))
 
 
-def names_exist(span, words, deck):
+def name_exists(span, source, words, deck):
     """None if the span is no name that this knows."""
-    if re.fullmatch(r"[A-Z][a-z]\w*([.]|::)\w+", span):  # Suite.Test, or Class::Member
-        first, second = re.split(r"[.]|::", span)
-        return {first, second} <= words
+    if test := re.fullmatch(r"([A-Z]\w*)[.]([A-Z]\w*)", span):
+        return bool(re.search(rf"\bTEST(_F|_P)?\({test[1]}, {test[2]}\)", source))
+    if re.fullmatch(r"[A-Z]\w*::\w+", span):  # a class or enum and its member
+        return set(span.split("::")) <= words
     if re.fullmatch(r"[A-Z][a-z]+[A-Z]\w*", span):  # CamelCase
         return span in words
     if re.fullmatch(r"ESPALIER_\w+", span.partition("=")[0]):
@@ -109,12 +110,13 @@ def p90(lengths):
 
 def check():
     faults = []
-    words, deck = set(re.findall(r"\w+", sources())), keys_of_the_deck()
+    source, deck = sources(), keys_of_the_deck()
+    words = set(re.findall(r"\w+", source))
     for page in CHECKED:
         for span in spans(page.read_text()):
             if is_path(span) and not path_exists(span):
                 faults.append(f"{page.relative_to(ROOT)}: there is no {span}")
-            elif not is_path(span) and names_exist(span, words, deck) is False:
+            elif not is_path(span) and name_exists(span, source, words, deck) is False:
                 faults.append(f"{page.relative_to(ROOT)}: nothing is called {span}")
         lengths = words_of_sentences(page)
         if statistics.median(lengths) > MOST_MEDIAN or p90(lengths) > MOST_P90:

@@ -1,6 +1,6 @@
-// Faults on purpose, to show what the program does under them (doc/reliability.md). The environment variable
-// ESPALIER_FAULT names a stage, what happens there and at which visit: "stage[:action[:n]]". Without it a fault point
-// costs one branch.
+// Faults on purpose, to show what the program does under them (doc/dev/fault-injection.md). The environment variable
+// ESPALIER_FAULT names a stage, what happens there and at which visit: "stage[:action[:n]]". Without it a fault
+// point costs one branch.
 #pragma once
 
 #include <atomic>

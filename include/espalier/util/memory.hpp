@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace espalier {
@@ -12,6 +13,8 @@ struct MemoryLimit {
   std::string id;         ///< processes that name the same one share it; "": of this process alone
   std::string what;       ///< "free memory of the node", "control group /job_7 (limit 1.5 GB)"
   int64_t available = 0;  ///< bytes that new buffers can take without swapping or being ended
+
+  auto Fields() { return std::tie(id, what, available); }
 };
 
 /// All that limit this process: free memory of the node, control groups (version 1 and 2) up to the root, RLIMIT_AS and

@@ -1,5 +1,5 @@
-// Copies and reductions on the device against those on the host, bit by bit: many in one launch, any type, odd sizes and
-// places.
+// Copies and reductions on the device against those on the host, bit by bit: many in one launch, any type, odd sizes
+// and places.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -92,10 +92,10 @@ TEST(Boxes, JoinsAreTheHostsJoins) {
       const Shape extents = DrawExtents();
       const int64_t bytes = Volume(extents) * SizeOf(dtype);
       Reduction reduction{dtype,
-                dtype != Dtype::kI32 && Draw(0, 1) == 0 ? Reduce::kSum : Reduce::kMax,
-                {},
-                static_cast<size_t>(Draw(0, members - 1)),
-                {}};
+                          dtype != Dtype::kI32 && Draw(0, 1) == 0 ? Reduce::kSum : Reduce::kMax,
+                          {},
+                          static_cast<size_t>(Draw(0, members - 1)),
+                          {}};
       for (int64_t m = 0; m < members; ++m) {
         reduction.sources.push_back(at);
         at += (bytes + 63) / 64 * 64 + (Draw(0, 3) == 0 ? SizeOf(dtype) : 0);

@@ -78,7 +78,7 @@ void PrintTo(const Outcome& o, std::ostream* out) {
 Outcome OutcomeOf(const Member& member) {
   if (!member.lowered()) return {};
   const Phase& phase = member.lowered()->phases.at(0);
-  EXPECT_TRUE(phase.sends.empty() && phase.receives.empty() && phase.joins.empty());
+  EXPECT_TRUE(phase.sends.empty() && phase.receives.empty() && phase.reductions.empty());
   return {true, phase.collective->kind, phase.packs.empty() && phase.unpacks.empty(), phase.collective->bytes};
 }
 

@@ -10,13 +10,13 @@
 #include <limits>
 #include <sstream>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/state/proof.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {

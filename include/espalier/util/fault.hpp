@@ -1,5 +1,5 @@
 // Fault injection, to test how the program reacts (doc/dev/fault-injection.md). The environment variable ESPALIER_FAULT
-// names a stage, what happens there and at which visit: "stage[:action[:n]]". Without it a fault point costs one branch.
+// names a stage, an action and a visit: "stage[:action[:n]]". Without it a fault point costs one branch.
 #pragma once
 
 #include <atomic>

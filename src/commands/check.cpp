@@ -29,8 +29,8 @@ int CheckCommand(const CheckOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
-             deck.batch.global * deck.model.seq_len, deck.run.steps, RanksText(deck));
-  if (deck.run.device == "auto") fmt::print("# run.device = \"auto\" {}\n", ForetellDevice(deck));
+             TokensPerStep(deck), deck.run.steps, RanksText(deck));
+  if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", ForetellDevice(deck));
   for (const std::string& line : SettingsWithoutEffect(loaded)) fmt::print("# {}\n", line);
   fmt::print("\n{}", EffectiveDeck(loaded));
   return static_cast<int>(ExitStatus::kDone);

@@ -51,7 +51,7 @@ std::string RangesText(const std::vector<int>& numbers) {
 
 /// What a checkpoint copies on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& c) {
-  return c.deck.checkpoint.asynchronous || c.deck.run.device == "cuda"
+  return c.deck.checkpoint.asynchronous || c.deck.run.device == RunDevice::kCuda
              ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh))
              : 0;
 }
@@ -77,7 +77,7 @@ void PrintFitOfGpus(int64_t bytes) {
 }
 
 void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
-  if (c.deck.run.device == "cuda") return PrintFitOfGpus(peak_bytes);
+  if (c.deck.run.device == RunDevice::kCuda) return PrintFitOfGpus(peak_bytes);
   const int64_t available = AvailableMemory();
   if (available == std::numeric_limits<int64_t>::max()) return;  // the system does not say
   fmt::print("fits        this host has {} available: enough for {} such ranks\n", HumanBytes(available),
@@ -86,7 +86,7 @@ void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
 
 void PrintSchedule(const Schedule& schedule) {
   fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}",
-             schedule.name, Draw(schedule));
+             Name(schedule.kind), Draw(schedule));
 }
 
 /// GiB where the largest rank has one, else MiB.
@@ -107,15 +107,16 @@ void PrintMemory(const WorldPlan& plan) {
 void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
-  const int64_t tokens = c.deck.batch.global * c.deck.model.seq_len;
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
-  fmt::print("planned for {} ({})\n", device.device, device.reason);
-  fmt::print("model       {}: {} parameters ({}), {} in computation\n", c.deck.model.family, c.parameter_count,
-             InWords(c.parameter_count), c.deck.precision.compute);
+  fmt::print("planned for {} ({})\n", DeckName(device.device), device.reason);
+  fmt::print("model       {}: {} parameters ({}), {} in computation\n", DeckName(c.deck.model.family),
+             c.parameter_count, InWords(c.parameter_count), DeckName(c.deck.precision.compute));
   const ModelFlops flops = FlopsPerToken(c.deck);
   fmt::print("flops       {:.4g} GFLOP per token, causal; {:.4g} with full attention; {:.4g} TFLOP per step and rank\n",
-             flops.causal / kGiga, flops.full / kGiga, flops.causal * static_cast<double>(tokens) / ranks / 1e12);
-  fmt::print("step        {} tokens: {} sequences in {} microbatches\n", tokens, c.deck.batch.global, c.microbatches);
+             flops.causal / kGiga, flops.full / kGiga,
+             flops.causal * static_cast<double>(c.batch.tokens) / ranks / 1e12);
+  fmt::print("step        {} tokens: {} sequences in {} microbatches\n", c.batch.tokens, c.batch.sequences,
+             c.batch.microbatches);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
     size_t most = 0;
     for (const auto& [rank, program] : plan.programs) most = std::max(most, program.instructions.size());
@@ -161,12 +162,12 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
   json["ranks"] = c.mesh.Ranks();
-  json["device"] = c.deck.run.device;
+  json["device"] = DeckName(c.deck.run.device);
   for (const auto& [axis, degree] : c.mesh.DeckDegrees()) json["mesh"][std::string(axis)] = degree;
   json["parameters"] = c.parameter_count;
   const ModelFlops flops = FlopsPerToken(c.deck);
   json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};
-  json["tokens_per_step"] = c.deck.batch.global * c.deck.model.seq_len;
+  json["tokens_per_step"] = c.batch.tokens;
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMostRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;

@@ -127,11 +127,11 @@ std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {
 /// of 256 at least.
 std::vector<int32_t> ReadPrompt(const SampleOptions& options, const Deck& deck) {
   if (options.ids) return ReadIds(*options.ids, deck.model.vocab);
-  if (deck.data.format != "text")
+  if (deck.data.format != DataFormat::kText)
     Refuse(fmt::format(
         "sample: this model was trained on token ids (data.format = \"{}\"), and this version has no tokenizer: "
         "give --ids, such as --ids \"1 2 3\"{}",
-        deck.data.format, options.prompt ? ", instead of --prompt" : ""));
+        DeckName(deck.data.format), options.prompt ? ", instead of --prompt" : ""));
   const std::string text = options.prompt && !options.prompt->empty() ? *options.prompt : "\n";
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
   return {bytes, bytes + text.size()};

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 8> kOfWeights = {"family",   "layers",  "
 
 bool IsFixed(const DeckKey& key, const Deck& saved) {
   if (key.section != "model") return false;
-  if (key.name == "seq_len") return saved.model.family == "gpt2";  // learned positions
+  if (key.name == "seq_len") return saved.model.family == Family::kGpt2;  // learned positions
   return std::ranges::find(kOfWeights, key.name) != kOfWeights.end();
 }
 

@@ -29,9 +29,11 @@ std::string NoShardedParameters(const Deck& d) {
 }
 
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
-std::string OnCpus(const Deck& d) { return When(d.run.device == "cpu", "it is for GPUs, and the run is on CPUs"); }
+std::string OnCpus(const Deck& d) {
+  return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
+}
 std::string ConstantRate(const Deck& d) {
-  return When(d.lr.decay == "constant", "lr.decay = \"constant\" does not decay");
+  return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
 }
 std::string NoValidation(const Deck& d) {
   return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
@@ -41,7 +43,8 @@ const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
-      {"model.rope_theta", [](const Deck& d) { return When(d.model.family == "gpt2", "gpt2 learns its positions"); }},
+      {"model.rope_theta",
+       [](const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 learns its positions"); }},
       {"parallel.zero", NothingSharded},
       {"parallel.sequence_parallel", NoTensorParallelism},
       {"parallel.loss_parallel", NoTensorParallelism},
@@ -61,12 +64,14 @@ const std::vector<Effect>& Effects() {
       {"data.validation", NoValidation},
       {"data.validate_sequences", NoValidation},
       {"checkpoint.fallback",
-       [](const Deck& d) { return When(d.checkpoint.restart == "never", "checkpoint.restart = \"never\""); }},
+       [](const Deck& d) { return When(d.checkpoint.restart == Restart::kNever, "checkpoint.restart = \"never\""); }},
       {"guard.max_skips",
-       [](const Deck& d) { return When(d.guard.on_nonfinite != "skip", "guard.on_nonfinite is not \"skip\""); }},
+       [](const Deck& d) {
+         return When(d.guard.on_nonfinite != OnNonfinite::kSkip, "guard.on_nonfinite is not \"skip\"");
+       }},
       {"guard.max_rollbacks",
        [](const Deck& d) {
-         return When(d.guard.on_nonfinite != "rollback", "guard.on_nonfinite is not \"rollback\"");
+         return When(d.guard.on_nonfinite != OnNonfinite::kRollback, "guard.on_nonfinite is not \"rollback\"");
        }},
   };
   return effects;

@@ -10,9 +10,9 @@ double LearningRate(const Deck& deck, int64_t step) {
   const double highest = deck.optimizer.lr, lowest_ratio = deck.lr.min_ratio;
   const auto t = static_cast<double>(step), warmup = static_cast<double>(deck.lr.warmup_steps);
   if (t <= warmup) return highest * t / warmup;
-  if (deck.lr.decay == "constant") return highest;
+  if (deck.lr.decay == Decay::kConstant) return highest;
   const double progress = std::min(1.0, (t - warmup) / static_cast<double>(deck.lr.decay_steps));
-  if (deck.lr.decay == "linear") return highest * (1 - (1 - lowest_ratio) * progress);
+  if (deck.lr.decay == Decay::kLinear) return highest * (1 - (1 - lowest_ratio) * progress);
   return highest * (lowest_ratio + (1 - lowest_ratio) * (1 + std::cos(std::numbers::pi * progress)) / 2);
 }
 

@@ -37,11 +37,11 @@ bool IsChoice(const std::string& text, const Allowed& a) {
 
 /// The value in the key's own type (an integer where a number is wanted, an empty list of either kind).
 std::optional<DeckValue> Convert(const DeckValue& value, const DeckKey& key) {
-  if (value.index() == key.field.index()) return value;
+  if (value.index() == key.ValueIndex()) return value;
   const auto* integer = std::get_if<int64_t>(&value);
-  if (integer && DeckValue(0.0).index() == key.field.index()) return static_cast<double>(*integer);
+  if (integer && DeckValue(0.0).index() == key.ValueIndex()) return static_cast<double>(*integer);
   const auto* list = std::get_if<std::vector<int64_t>>(&value);
-  if (list && list->empty() && DeckValue(std::vector<std::string>{}).index() == key.field.index())
+  if (list && list->empty() && DeckValue(std::vector<std::string>{}).index() == key.ValueIndex())
     return std::vector<std::string>{};
   return std::nullopt;
 }

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "espalier/deck/time_limit.hpp"
-#include "espalier/schedule/schedule.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -16,7 +15,7 @@ namespace {
 /// Rotary positions turn elements of a head in pairs.
 std::string HeadsDivideDim(const Deck& deck) {
   const auto& m = deck.model;
-  const bool pairs = m.family == "llama";
+  const bool pairs = m.family == Family::kLlama;
   const auto suits = [&](int64_t heads) { return m.dim % heads == 0 && (!pairs || m.dim / heads % 2 == 0); };
   if (suits(m.heads)) return "";
   std::vector<int64_t> good = Divisors(m.dim);
@@ -47,13 +46,13 @@ std::string KvHeadsDivideHeads(const Deck& deck) {
 
 std::string Gpt2HasNoGroups(const Deck& deck) {
   const auto& m = deck.model;
-  if (m.family != "gpt2" || m.kv_heads == m.heads) return "";
+  if (m.family != Family::kGpt2 || m.kv_heads == m.heads) return "";
   return fmt::format("has no grouped heads: model.kv_heads must be model.heads = {}, not {} (leave it out)", m.heads,
                      m.kv_heads);
 }
 
 std::string TextNeedsBytes(const Deck& deck) {
-  if (deck.data.format != "text" || deck.model.vocab >= 256) return "";
+  if (deck.data.format != DataFormat::kText || deck.model.vocab >= 256) return "";
   return "must be at least 256 for data.format = \"text\": tokens are bytes";
 }
 
@@ -65,14 +64,14 @@ std::string OpenUnit(const Deck& deck) {
                      others > 1 ? fmt::format(" / {}", others) : "");
 }
 
-/// Sequences that all data-parallel ranks take at once, with 1 for an open dp_shard.
-int64_t MicrobatchUnit(const Deck& deck) {
-  return Product({deck.batch.micro, deck.parallel.dp_replicate, std::max<int64_t>(1, deck.parallel.dp_shard)});
+/// The batch of a step, with 1 for an open dp_shard.
+BatchShape KnownBatch(const Deck& deck) {
+  return DivideBatch(deck.batch, Product({deck.parallel.dp_replicate, std::max(1, deck.parallel.dp_shard)}));
 }
 
 std::string MicrobatchesComeOutWhole(const Deck& deck) {
   const auto& p = deck.parallel;
-  const int64_t unit = MicrobatchUnit(deck);
+  const int64_t unit = KnownBatch(deck).rows;
   if (deck.batch.global % unit == 0) return "";
   if (p.dp_shard == -1)
     return fmt::format(
@@ -110,7 +109,7 @@ std::string ContextParallelCutsSequence(const Deck& deck) {
 std::string AllToAllHasHeads(const Deck& deck) {
   const auto& p = deck.parallel;
   const auto& m = deck.model;
-  if (p.cp == 1 || p.context != "all_to_all") return "";
+  if (p.cp == 1 || p.context != ContextMode::kAllToAll) return "";
   const int64_t unit = Product({p.cp, p.tp}), common = std::gcd(m.heads, m.kv_heads);
   if (common % unit == 0) return "";
   std::vector<int64_t> good = Divisors(common);
@@ -125,28 +124,29 @@ std::string AllToAllHasHeads(const Deck& deck) {
 }
 
 std::string ChunksSuitTheSchedule(const Deck& deck) {
-  return WhyNotChunks(deck.pipeline.schedule, deck.pipeline.chunks);
+  return TraitsOf(deck.pipeline.schedule).ChunkCountError(deck.pipeline.chunks);
 }
 
 /// While dp_shard is open there may be fewer microbatches than this counts, never more.
 std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
   const auto& p = deck.parallel;
-  const int64_t unit = MicrobatchUnit(deck), microbatches = deck.batch.global / unit,
-                least = LeastMicrobatches(deck.pipeline.schedule, p.pp);
-  if (deck.batch.global % unit != 0 || microbatches >= least) return "";
+  const ScheduleTraits& schedule = TraitsOf(deck.pipeline.schedule);
+  const BatchShape batch = KnownBatch(deck);
+  const int64_t least = schedule.MinMicrobatches(p.pp);
+  if (batch.sequences % batch.rows != 0 || batch.microbatches >= least) return "";
   if (p.dp_shard == -1)
     return fmt::format(
         "makes at most {} microbatches of batch.micro * dp_replicate = {} sequences, but pipeline.schedule = \"{}\" "
         "with parallel.pp = {} needs at least {} (allowed: multiples of {} from {} times that)",
-        microbatches, unit, deck.pipeline.schedule, p.pp, least, OpenUnit(deck), least);
+        batch.microbatches, batch.rows, Name(schedule.kind), p.pp, least, OpenUnit(deck), least);
   return fmt::format(
       "makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
       "(allowed: multiples of {} from {})",
-      microbatches, unit, deck.pipeline.schedule, p.pp, least, unit, Product({least, unit}));
+      batch.microbatches, batch.rows, Name(schedule.kind), p.pp, least, batch.rows, Product({least, batch.rows}));
 }
 
 std::string EveryChunkHasALayer(const Deck& deck) {
-  const int64_t chunks = deck.parallel.pp * deck.pipeline.chunks;
+  const int chunks = deck.parallel.pp * deck.pipeline.chunks;
   if (chunks <= deck.model.layers) return "";
   return fmt::format(
       "needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {} (allowed: {} layers "

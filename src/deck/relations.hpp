@@ -18,6 +18,9 @@ struct Relation {
 /// Those that need no files. A rank count may be missing too: dp_shard = -1 then counts as 1.
 const std::vector<Relation>& DeckRelations();
 
+/// The batch on so many data-parallel ranks; `tokens` is left out (0).
+BatchShape DivideBatch(const Deck::Batch& batch, int64_t data_parallel);
+
 /// The smallest fp32 of full precision.
 inline constexpr double kLeastFloat = std::numeric_limits<float>::min();
 

@@ -39,8 +39,8 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   if (const std::string fault = DegreesFault(deck.parallel, ranks); !fault.empty())
     messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
   else
-    deck.parallel.dp_shard =
-        ranks / Product({deck.parallel.pp, deck.parallel.dp_replicate, deck.parallel.cp, deck.parallel.tp});
+    deck.parallel.dp_shard = static_cast<int>(
+        ranks / Product({deck.parallel.pp, deck.parallel.dp_replicate, deck.parallel.cp, deck.parallel.tp}));
   for (const Relation& relation : MeshRelations()) {
     const std::string_view key = relation.keys[0];
     const std::string broken = relation.broken(deck);
@@ -50,9 +50,8 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   if (!messages.empty()) throw UserError(ExitStatus::kDeck, std::move(messages));
   const Deck::Parallel& p = deck.parallel;
   // Ranks beyond the kv heads share them.
-  const int64_t tp = std::min(p.tp, deck.model.kv_heads);
-  return Mesh({static_cast<int>(p.pp), static_cast<int>(p.dp_replicate), static_cast<int>(p.dp_shard),
-               static_cast<int>(p.cp), static_cast<int>(tp), static_cast<int>(p.tp / tp)});
+  const int tp = static_cast<int>(std::min<int64_t>(p.tp, deck.model.kv_heads));
+  return Mesh({p.pp, p.dp_replicate, p.dp_shard, p.cp, tp, p.tp / tp});
 }
 
 }  // namespace
@@ -68,11 +67,20 @@ Mesh ResolveMesh(const LoadedDeck& loaded, int ranks) {
 int SmallestRanks(const Deck& deck) {
   const auto& p = deck.parallel;
   return static_cast<int>(
-      std::min<int64_t>(INT_MAX, Product({p.pp, p.dp_replicate, std::max<int64_t>(1, p.dp_shard), p.cp, p.tp})));
+      std::min<int64_t>(INT_MAX, Product({p.pp, p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp})));
 }
 
-int64_t MicrobatchCount(const Deck& deck, const Mesh& mesh) {
-  return deck.batch.global / (deck.batch.micro * mesh.Degree(Axis::kDpReplicate) * mesh.Degree(Axis::kDpShard));
+BatchShape DivideBatch(const Deck::Batch& batch, int64_t data_parallel) {
+  const int64_t rows = Product({batch.micro, data_parallel});
+  return {batch.global, batch.micro, rows, batch.global / rows, 0};
+}
+
+int64_t TokensPerStep(const Deck& deck) { return deck.batch.global * deck.model.seq_len; }
+
+BatchShape BatchOf(const Deck& deck, const Mesh& mesh) {
+  BatchShape batch = DivideBatch(deck.batch, mesh.GroupSize({Axis::kDpReplicate, Axis::kDpShard}));
+  batch.tokens = TokensPerStep(deck);
+  return batch;
 }
 
 }  // namespace espalier

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
-#include "espalier/schedule/schedule.hpp"
+#include "espalier/util/error.hpp"
 #include "relations.hpp"
 
 namespace espalier {
@@ -28,10 +29,28 @@ Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
 Allowed Paths() { return {.paths = true}; }
 
-Allowed OneOf(std::vector<std::string_view> choices) { return {.choices = std::move(choices)}; }
+/// The names of a closed choice.
+template <typename T>
+Allowed OneOf() {
+  return {.choices = ChoiceNames<T>()};
+}
+
+template <typename T>
+void SetChoice(T& field, std::string_view name) {
+  const std::optional<T> value = ParseChoice<T>(name);
+  CHECK(value, "'{}' is no choice of the key", name);
+  field = *value;
+}
 
 #define FIELD(member) \
   [](Deck & deck) -> auto& { return deck.member; }
+
+/// The field of a closed choice.
+#define CHOICE(member)                                                          \
+  ChoiceField {                                                                 \
+    [](const Deck& deck) { return DeckName(deck.member); },                     \
+        [](Deck& deck, std::string_view name) { SetChoice(deck.member, name); } \
+  }
 
 const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckValue {
                            // "...toml" leaves no name.
@@ -43,7 +62,7 @@ const Derived kDecaySteps = {
       return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps);
     }};
 const Derived kChunks = {"1; interleaved, zbv, dualpipev: 2", {"pipeline.schedule"}, [](const Deck& d) -> DeckValue {
-                           return int64_t{DefaultChunks(d.pipeline.schedule)};
+                           return int64_t{TraitsOf(d.pipeline.schedule).min_chunks};
                          }};
 const Derived kValidateSequences = {
     "batch.global", {"batch.global"}, [](const Deck& d) -> DeckValue { return d.batch.global; }};
@@ -60,9 +79,9 @@ std::vector<DeckKey> Rows() {
      "Optimizer steps of the whole run, restarts included."},
     {"run", "dir", FIELD(run.dir), kRunDir, Any(),
      "Folder of metrics and checkpoints; relative to the working directory."},
-    {"run", "device", FIELD(run.device), "auto", OneOf({"auto", "cpu", "cuda"}),
+    {"run", "device", CHOICE(run.device), "auto", OneOf<RunDevice>(),
      "Where kernels run; auto is cuda on a node with a GPU for each of its ranks, else cpu."},
-    {"run", "transport", FIELD(run.transport), "auto", OneOf({"auto", "mpi", "nccl"}),
+    {"run", "transport", CHOICE(run.transport), "auto", OneOf<Transport>(),
      "What carries messages between ranks; auto is nccl between GPUs if every rank has its own, else mpi. Over mpi GPUs' messages pass through the host."},
     {"run", "threads", FIELD(run.threads), 0, Between(0, 4096),
      "Threads per rank; 0: OMP_NUM_THREADS, or else a rank's share of the cores that it may use (a core of k ranks counts 1/k)."},
@@ -86,7 +105,7 @@ std::vector<DeckKey> Rows() {
     {"run", "peak_tflops", FIELD(run.peak_tflops), 0.0, From(0),
      "Peak of one rank's device in TFLOP/s, which mfu is counted against; 0: a GPU's by its name, a processor's measured at the start."},
 
-    {"model", "family", FIELD(model.family), "llama", OneOf({"llama", "gpt2"}),
+    {"model", "family", CHOICE(model.family), "llama", OneOf<Family>(),
      "Architecture, as Hugging Face defines it."},
     {"model", "layers", FIELD(model.layers), Required{}, Between(1, kMostLayers),
      "Transformer layers."},
@@ -123,19 +142,18 @@ std::vector<DeckKey> Rows() {
      "Tensor-parallel ranks; must divide heads, and divide kv_heads or be a multiple of it."},
     {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
      "What dp_shard shards: 1 optimizer state; 2 gradients too; 3 parameters too."},
-    {"parallel", "reduce", FIELD(parallel.reduce), "step", OneOf({"step", "microbatch"}),
+    {"parallel", "reduce", CHOICE(parallel.reduce), "step", OneOf<ReduceFrequency>(),
      "When gradients are reduced: once per step, after the last microbatch, or after each microbatch; with zero >= 2 they "
      "are then kept sharded."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
      "tp ranks share out the sequence between their products, in unequal pieces where tp does not divide seq_len."},
     {"parallel", "loss_parallel", FIELD(parallel.loss_parallel), true, Any(),
      "tp ranks share out the logits; no rank holds all of them."},
-    {"parallel", "context", FIELD(parallel.context), "ring", OneOf({"ring", "all_gather", "all_to_all"}),
+    {"parallel", "context", CHOICE(parallel.context), "ring", OneOf<ContextMode>(),
      "How queries meet the keys of other cp ranks: keys travel in a ring, each hop under the attention of the one before; or are "
      "gathered; or whole sequences of fewer heads are formed (then cp * tp must divide heads and kv_heads). No effect while cp = 1."},
 
-    {"pipeline", "schedule", FIELD(pipeline.schedule), "1f1b",
-     OneOf({"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"}),
+    {"pipeline", "schedule", CHOICE(pipeline.schedule), "1f1b", OneOf<ScheduleKind>(),
      "Order of forward and backward microbatches on the stages."},
     {"pipeline", "chunks", FIELD(pipeline.chunks), kChunks, Between(1, 1024),
      "Pieces of the model per stage: at least 2 for interleaved, 2 for zbv and dualpipev, else 1."},
@@ -148,14 +166,14 @@ std::vector<DeckKey> Rows() {
      "Sequences per microbatch and data-parallel rank; "
      "global / (micro * dp_replicate * dp_shard) microbatches must come out whole."},
 
-    {"precision", "compute", FIELD(precision.compute), "bf16", OneOf({"bf16", "fp32"}),
+    {"precision", "compute", CHOICE(precision.compute), "bf16", OneOf<Dtype>(),
      "Type of activations and of the weights in products; master weights, gradients, their sums and the optimizer's "
      "state are fp32."},
 
-    {"recompute", "mode", FIELD(recompute.mode), "none", OneOf({"none", "selective", "full"}),
+    {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activations computed again in backward instead of kept: selective: norms, activations, what attention reads; full: "
      "all of a layer but its input."},
-    {"recompute", "regather", FIELD(recompute.regather), "auto", OneOf({"auto", "always", "never"}),
+    {"recompute", "regather", CHOICE(recompute.regather), "auto", OneOf<Regather>(),
      "Gather sharded parameters again for backward; auto keeps them if pp > 1."},
 
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
@@ -163,7 +181,7 @@ std::vector<DeckKey> Rows() {
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
      "Layers whose parameters are gathered ahead of their use; 0: at their use."},
 
-    {"optimizer", "name", FIELD(optimizer.name), "adamw", OneOf({"adamw"}),
+    {"optimizer", "name", CHOICE(optimizer.name), "adamw", OneOf<OptimizerName>(),
      "Optimizer, as PyTorch defines it."},
     {"optimizer", "lr", FIELD(optimizer.lr), Required{}, Float(),
      "Highest learning rate."},
@@ -182,14 +200,14 @@ std::vector<DeckKey> Rows() {
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),
      "Steps of linear warm-up to optimizer.lr."},
-    {"lr", "decay", FIELD(lr.decay), "cosine", OneOf({"cosine", "linear", "constant"}),
+    {"lr", "decay", CHOICE(lr.decay), "cosine", OneOf<Decay>(),
      "Shape of the decay after warm-up."},
     {"lr", "decay_steps", FIELD(lr.decay_steps), kDecaySteps, Count(),
      "Steps from the end of warm-up to the lowest rate."},
     {"lr", "min_ratio", FIELD(lr.min_ratio), 0.1, Between(0, 1),
      "Lowest rate as a part of optimizer.lr."},
 
-    {"data", "format", FIELD(data.format), "text", OneOf({"text", "tokens"}),
+    {"data", "format", CHOICE(data.format), "text", OneOf<DataFormat>(),
      "text: bytes are tokens; tokens: flat uint16 or uint32 ids after a small header."},
     {"data", "paths", FIELD(data.paths), Required{}, Paths(),
      "Training files or globs (** too); relative to the deck that names them, on the command line to the working "
@@ -213,12 +231,12 @@ std::vector<DeckKey> Rows() {
      "Newest checkpoints of the run's line that stay on disk; 2 at least while steps follow."},
     {"checkpoint", "asynchronous", FIELD(checkpoint.asynchronous), true, Any(),
      "Write a copy of the state while training goes on; where there is no room for the copy, training waits."},
-    {"checkpoint", "restart", FIELD(checkpoint.restart), "auto", OneOf({"auto", "never", "required"}),
+    {"checkpoint", "restart", CHOICE(checkpoint.restart), "auto", OneOf<Restart>(),
      "Continue from the latest checkpoint of run.dir: auto, if there is one."},
     {"checkpoint", "fallback", FIELD(checkpoint.fallback), 1, CountOrZero(),
      "Damaged checkpoints to step back over at a restart."},
 
-    {"guard", "on_nonfinite", FIELD(guard.on_nonfinite), "stop", OneOf({"stop", "skip", "rollback"}),
+    {"guard", "on_nonfinite", CHOICE(guard.on_nonfinite), "stop", OneOf<OnNonfinite>(),
      "After a step whose loss or gradient is not finite, which changes no weight: stop; leave it at that and go on; or load the last "
      "checkpoint and go on behind the batch."},
     {"guard", "max_skips", FIELD(guard.max_skips), 10, Count(),
@@ -233,6 +251,7 @@ std::vector<DeckKey> Rows() {
 }
 
 #undef FIELD
+#undef CHOICE
 
 }  // namespace
 

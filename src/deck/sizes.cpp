@@ -29,8 +29,7 @@ std::string Lower(std::vector<Factor> factors) {
 double Microbatches(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard < 1) return 1;
-  return std::max(1.0,
-                  double(deck.batch.global) / (double(deck.batch.micro) * double(p.dp_replicate) * double(p.dp_shard)));
+  return std::max(1.0, double(deck.batch.global) / (double(deck.batch.micro) * p.dp_replicate * p.dp_shard));
 }
 
 /// At least the number of parameters.
@@ -97,7 +96,7 @@ std::string TokensAreCountable(const Deck& deck) {
 /// of its own.
 std::string ProgramsAreShort(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
-  const int64_t hops = p.context == "ring" ? p.cp : 1;
+  const int64_t hops = p.context == ContextMode::kRing ? p.cp : 1;
   const double passes = double(deck.model.layers) * Microbatches(deck) * double(hops);
   if (passes <= kMostPasses) return "";
   return fmt::format(
@@ -118,7 +117,7 @@ std::string StagesAreFew(const Deck& deck) {
 /// Every layer's collectives are planned with each of their members.
 std::string GroupsAreSmall(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
-  const int64_t members = Product({p.dp_replicate, std::max<int64_t>(1, p.dp_shard), p.cp, p.tp});
+  const int64_t members = Product({p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});
   const double pairs = double(deck.model.layers) * double(members);
   if (pairs <= kMostPeers) return "";
   return fmt::format("model.layers * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}",
@@ -132,7 +131,7 @@ std::string GroupsAreSmall(const Deck& deck) {
 
 std::string RanksAreFew(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
-  const int64_t ranks = Product({p.pp, p.dp_replicate, std::max<int64_t>(1, p.dp_shard), p.cp, p.tp});
+  const int64_t ranks = Product({p.pp, p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});
   if (ranks <= kMostRanks) return "";
   return fmt::format("the degrees make {} ranks; the limit is {} {}", ranks, kMostRanks,
                      Lower({{"parallel.pp", p.pp},

@@ -41,24 +41,42 @@ std::string Quoted(const std::vector<std::string_view>& choices) {
 }  // namespace
 
 DeckValue Get(const Deck& deck, const DeckKey& key) {
-  // A field accessor only names a member; it is not written here.
-  return std::visit([&](auto field) -> DeckValue { return field(const_cast<Deck&>(deck)); }, key.field);
+  const auto read = [&](auto field) -> DeckValue {
+    if constexpr (std::is_same_v<decltype(field), ChoiceField>)
+      return std::string(field.get(deck));
+    else if constexpr (std::is_same_v<decltype(field), int& (*)(Deck&)>)
+      return int64_t{field(const_cast<Deck&>(deck))};
+    else
+      return field(const_cast<Deck&>(deck));  // the accessor only names a member; nothing is written
+  };
+  return std::visit(read, key.field);
 }
 
 void Set(Deck& deck, const DeckKey& key, const DeckValue& value) {
-  CHECK(value.index() == key.field.index(), "{} is set to a value of another type", key.FullName());
-  std::visit(
-      [&](auto field) {
-        using T = std::remove_reference_t<decltype(field(deck))>;
-        field(deck) = std::get<T>(value);
-      },
-      key.field);
+  CHECK(value.index() == key.ValueIndex(), "{} is set to a value of another type", key.FullName());
+  const auto write = [&](auto field) {
+    if constexpr (std::is_same_v<decltype(field), ChoiceField>) {
+      field.set(deck, std::get<std::string>(value));
+    } else if constexpr (std::is_same_v<decltype(field), int& (*)(Deck&)>) {
+      field(deck) = static_cast<int>(std::get<int64_t>(value));
+    } else {
+      using T = std::remove_reference_t<decltype(field(deck))>;
+      field(deck) = std::get<T>(value);
+    }
+  };
+  std::visit(write, key.field);
+}
+
+size_t DeckKey::ValueIndex() const {
+  if (std::holds_alternative<ChoiceField>(field)) return DeckValue(std::string()).index();
+  if (std::holds_alternative<int& (*)(Deck&)>(field)) return DeckValue(int64_t{0}).index();
+  return field.index();
 }
 
 std::string_view TypeName(const DeckKey& key) {
   constexpr std::array<std::string_view, std::variant_size_v<DeckValue>> kNames = {
       "true or false", "an integer", "a number", "a string", "a list of integers", "a list of strings"};
-  return kNames[key.field.index()];
+  return kNames[key.ValueIndex()];
 }
 
 std::string AllowedText(const DeckKey& key) {

@@ -1,7 +1,6 @@
 #include "espalier/device_memory/workspace.hpp"
 
 #include <algorithm>
-#include <map>
 
 #include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/device_memory/partial_sums.hpp"
@@ -28,14 +27,10 @@ int64_t Matmul(const LocalOp& op) {
   return elements == 0 ? 0 : std::min(kMax, kOwn + 8 * 4 * elements);
 }
 
-int64_t IntegerOr(const LocalOp& op, const char* attribute, double otherwise) {
-  return static_cast<int64_t>(op.op.attributes.NumberOr(attribute, otherwise));
-}
-
 /// The rows of queries and keys that `rank` of cp holds.
 AttentionRows RowsOfRank(const LocalOp& op, int64_t rank) {
-  const int64_t cp = IntegerOr(op, "cp", 1), length = IntegerOr(op, "length", 0), hop = IntegerOr(op, "hop", 0),
-                queries = op.inputs[0][1], keys = op.inputs[1][1];
+  const int64_t cp = op.op.attributes.IntegerOr("cp", 1), length = op.op.attributes.IntegerOr("length", 0),
+                hop = op.op.attributes.IntegerOr("hop", 0), queries = op.inputs[0][1], keys = op.inputs[1][1];
   const auto start = [&](int64_t rows, int64_t of) { return cp == 1 || rows == length ? 0 : of * rows; };
   return {cp,
           length,
@@ -43,12 +38,12 @@ AttentionRows RowsOfRank(const LocalOp& op, int64_t rank) {
           queries,
           start(keys, (rank + cp - hop) % cp),
           keys,
-          IntegerOr(op, "causal", 1) != 0};
+          op.op.attributes.IntegerOr("causal", 1) != 0};
 }
 
 AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
   const Shape &q = op.inputs[0], &k = op.inputs[1];
-  const auto e = static_cast<int64_t>(op.op.attributes.Number("head_dim"));
+  const auto e = op.op.attributes.Integer("head_dim");
   const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
   return {{q[0], q[1], k[1], q[2] / e, k[2] / e, e}, AttentionBlocksOf(RowsOfRank(op, rank)), op.dtype, results};
 }
@@ -58,7 +53,7 @@ AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
 template <int64_t (*kBytes)(const AttentionInBlocks&)>
 int64_t Attention(const LocalOp& op) {
   int64_t most = 0;
-  for (int64_t rank = 0; rank < IntegerOr(op, "cp", 1); ++rank) {
+  for (int64_t rank = 0; rank < op.op.attributes.IntegerOr("cp", 1); ++rank) {
     const AttentionInBlocks call = AttentionOfRank(op, rank);
     if (FusedAttentionTakes(call)) most = std::max(most, kBytes(call));
   }
@@ -67,20 +62,29 @@ int64_t Attention(const LocalOp& op) {
 
 }  // namespace
 
-WorkspaceFormula CudaWorkspaceFormula(std::string_view kind) {
-  static const std::map<std::string_view, WorkspaceFormula> table = {
-      {"attention", Attention<AttentionBytes>},
-      {"attention_grad", Attention<AttentionGradBytes>},
-      {"bias_grad", TokenSums<1>},
-      {"clip", Clip},
-      {"layer_norm_weight_grad", TokenSums<2>},
-      {"matmul", Matmul},
-      {"rms_norm_weight_grad", TokenSums<1>},
-      {"sum_squares", SumSquares},
-      {"token_loss", TokenLoss},
-  };
-  const auto it = table.find(kind);
-  return it == table.end() ? nullptr : it->second;
+WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAttention:
+      return Attention<AttentionBytes>;
+    case OpKind::kAttentionGrad:
+      return Attention<AttentionGradBytes>;
+    case OpKind::kBiasGrad:
+      return TokenSums<1>;
+    case OpKind::kClip:
+      return Clip;
+    case OpKind::kLayerNormWeightGrad:
+      return TokenSums<2>;
+    case OpKind::kMatmul:
+      return Matmul;
+    case OpKind::kRmsNormWeightGrad:
+      return TokenSums<1>;
+    case OpKind::kSumSquares:
+      return SumSquares;
+    case OpKind::kTokenLoss:
+      return TokenLoss;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace espalier

@@ -4,8 +4,8 @@
 
 namespace espalier {
 
-/// Proves that a program's lanes, each in order, reach their ends on this rank if every message arrives. Throws
-/// InvariantError naming an instruction that never starts and what it waits for.
+/// Proves that all lanes of a program, each in order, reach their ends on this rank if every message arrives. Throws
+/// InvariantError naming an instruction that never starts, and what it waits for.
 void CheckWaits(const Program& program);
 
 }  // namespace espalier

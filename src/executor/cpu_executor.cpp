@@ -84,7 +84,7 @@ void CpuExecutor::RunCalls() {
     if (fault == InstructionFault::kNan) Spoil(call.outputs);
     const double ms = MillisecondsSince(begin);
     times_.compute_ms += ms;
-    if (timed_) instruction_ms_[static_cast<size_t>(call.index)] = ms;
+    if (timed_) instruction_ms_[call.index] = ms;
     arena_.Use(call.end);
     lanes_.Raise(Lane::kCompute);
   }

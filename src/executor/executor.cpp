@@ -28,8 +28,8 @@ Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& 
     Resolve(buffer.place);
     persistent_end_ = std::max(persistent_end_, buffer.place.offset + buffer.place.bytes);
   }
-  std::array<int, kLaneCount> counts{};
-  for (int i = 0; i < static_cast<int>(program.instructions.size()); ++i) {
+  ByLane<int> counts{};
+  for (int i = 0; i < std::ssize(program.instructions); ++i) {
     const Instruction& instruction = InstructionAt(i);
     const bool communicates = IsCommunication(OpOf(i).kind);
     CHECK(communicates == (instruction.lane != Lane::kCompute), "{} runs on lane {}", Describe(i),
@@ -39,25 +39,23 @@ Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& 
       continue;
     }
     exchanges_.push_back(ResolveComm(i));
-    ++counts[static_cast<size_t>(instruction.lane)];
+    ++counts[instruction.lane];
     persistent_end_ = std::max(persistent_end_, EndOf(instruction));
   }
-  for (size_t lane = 0; lane < kLaneCount; ++lane)
-    if (counts[lane] > 0) ends_.push_back({static_cast<Lane>(lane), counts[lane]});
+  for (Lane lane : kLanes)
+    if (counts[lane] > 0) ends_.push_back({lane, counts[lane]});
 }
 
-const Op& Executor::OpOf(int instruction) const {
-  return program_.graph->ops[static_cast<size_t>(InstructionAt(instruction).op)];
-}
+const Op& Executor::OpOf(int instruction) const { return program_.graph->op(InstructionAt(instruction).op); }
 
 Tensor Executor::Resolve(const Operand& operand) const {
-  const Type& type = program_.graph->values[static_cast<size_t>(operand.value)].type;
+  const Type& type = program_.graph->value(operand.value).type;
   const Box box = LocalBox(type, program_.mesh, coordinate_);
   Tensor tensor{nullptr, type.dtype, ExtentsOf(box), {}};
   for (const Range& range : box) tensor.start.push_back(range.begin);
   const int64_t bytes = Volume(tensor.shape) * SizeOf(type.dtype);
-  CHECK(bytes <= operand.bytes, "{} has {} bytes, {} are planned",
-        program_.graph->values[static_cast<size_t>(operand.value)].name, bytes, operand.bytes);
+  CHECK(bytes <= operand.bytes, "{} has {} bytes, {} are planned", program_.graph->value(operand.value).name, bytes,
+        operand.bytes);
   tensor.data = arena_.At(operand.offset, operand.bytes);
   return tensor;
 }
@@ -71,7 +69,7 @@ std::vector<Tensor> Executor::Resolve(const std::vector<Operand>& operands) cons
 Executor::Call Executor::ResolveCall(int index, KernelFinder find_kernel) const {
   const Instruction& i = InstructionAt(index);
   const Op& op = OpOf(index);
-  const Kernel kernel = find_kernel(op.kind);
+  const Kernel kernel = find_kernel(Name(op.kind));
   CHECK(kernel != nullptr, "no kernel for {}", Describe(index));
   std::byte* workspace = i.workspace.bytes > 0 ? arena_.At(i.workspace.offset, i.workspace.bytes) : nullptr;
   Call call{index, kernel, &op.attributes, Resolve(i.inputs), Resolve(i.outputs), workspace, {}, EndOf(i)};
@@ -96,7 +94,7 @@ Tensor Executor::At(std::string_view name, int microbatch) const { return Resolv
 std::vector<NamedTensor> Executor::All(ValueKind kind) const {
   std::vector<NamedTensor> all;
   for (const PersistentBuffer& buffer : program_.persistent) {
-    const Value& value = program_.graph->values[static_cast<size_t>(buffer.value)];
+    const Value& value = program_.graph->value(buffer.value);
     if (value.kind == kind) all.push_back({value.name, buffer.microbatch, Resolve(buffer.place), &value.type});
   }
   return all;
@@ -123,20 +121,20 @@ float Executor::GetScalar(std::string_view name, int microbatch) const {
   return value;
 }
 
-/// Communication that failed has told its own `abort`; this thread only fell over it then.
+/// If communication failed first, it has already reported through its own abort handler; do not report twice.
 void Executor::Fail(const std::string& message) {
-  const bool ours = !lanes_.Failed();
+  const bool first = !lanes_.Failed();
   std::exception_ptr thrown = std::make_exception_ptr(InvariantError(message));
   lanes_.Fail();
   try {
-    if (ours && abort_) abort_(message);
+    if (first && abort_) abort_(message);
   } catch (...) {
     thrown = std::current_exception();
   }
   try {
     Abandon();
   } catch (...) {
-    if (!ours) thrown = std::current_exception();
+    if (!first) thrown = std::current_exception();
   }
   std::rethrow_exception(thrown);
 }

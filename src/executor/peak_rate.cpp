@@ -40,13 +40,13 @@ bool HasWords(std::string_view name, std::string_view words) {
   return false;
 }
 
-/// Side of the squares that are multiplied: more for more threads, so that each has enough to do.
+/// Side of the square matrices: larger for more threads, so that each has enough work.
 int64_t SideFor(int threads) {
   const auto side = static_cast<int64_t>(512 * std::sqrt(static_cast<double>(threads)));
   return std::clamp<int64_t>(side / 64 * 64, 512, 4096);
 }
 
-/// Seconds of the fastest of the products that fit into some 25 ms, but of two at least; the first one prepares.
+/// Seconds of the fastest of the matmuls that fit into about 25 ms, at least two; the first one warms up.
 double FastestProduct(const KernelCall& call) {
   constexpr double kMilliseconds = 25;
   const Kernel matmul = FindCpuKernel("matmul");
@@ -65,7 +65,7 @@ double FastestProduct(const KernelCall& call) {
 
 PeakRate GpuPeak(std::string_view name, Dtype compute) {
   const auto* found = std::ranges::find_if(kGpus, [&](const GpuRates& gpu) { return HasWords(name, gpu.name); });
-  // A part of a GPU has only a part of its rate.
+  // A MIG slice has only a fraction of the rate.
   if (found == std::end(kGpus) || HasWords(name, "MIG")) return {0, fmt::format("no peak is known of \"{}\"", name)};
   const double tera = compute == Dtype::kBf16 ? found->bf16 : found->fp32;
   return {tera * kTera, fmt::format("data sheet of {}: {} TFLOP/s in {}", found->name, tera, Name(compute))};

@@ -1,20 +1,20 @@
 #include "espalier/graph/graph.hpp"
 
 #include <algorithm>
-#include <array>
 
+#include "espalier/util/enum_array.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 
 std::string_view Name(Role role) {
-  constexpr std::array<std::string_view, 7> kNames = {"P", "F", "B", "W", "S", "U", "?"};
-  return kNames[static_cast<size_t>(role)];
+  constexpr EnumArray<Role, std::string_view, 7> kNames = {"P", "F", "B", "W", "S", "U", "?"};
+  return kNames[role];
 }
 
 std::string_view Name(ValueKind kind) {
-  constexpr std::array<std::string_view, 4> kNames = {"activation", "input", "state", "accumulator"};
-  return kNames[static_cast<size_t>(kind)];
+  constexpr EnumArray<ValueKind, std::string_view, 4> kNames = {"activation", "input", "state", "accumulator"};
+  return kNames[kind];
 }
 
 int Graph::AddValue(Value value) {

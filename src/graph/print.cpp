@@ -1,4 +1,4 @@
-// The graph as text and back. Line oriented; a reader needs no more than this file's two halves side by side.
+// The graph as text and back, line by line. The two halves of this file mirror each other.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,20 +23,20 @@ std::string AttributesText(const Attributes& attributes) {
 
 std::vector<std::string> Names(const Graph& graph, const std::vector<int>& ids) {
   std::vector<std::string> names;
-  for (int id : ids) names.push_back(graph.values[id].name);
+  for (int id : ids) names.push_back(graph.value(id).name);
   return names;
 }
 
 std::string OpText(const Graph& graph, const Op& op) {
   std::vector<std::string> types;
-  for (int id : op.outputs) types.push_back(ToString(graph.values[id].type) + LayoutText(graph.values[id]));
+  for (int id : op.outputs) types.push_back(ToString(graph.value(id).type) + LayoutText(graph.value(id)));
   return fmt::format("{}{}{}({}){} @ {} layer {} chunk {}{}{}{}\n", fmt::join(Names(graph, op.outputs), ", "),
                      op.outputs.empty() ? "" : " = ", op.kind, fmt::join(Names(graph, op.inputs), ", "),
                      AttributesText(op.attributes), Name(op.role), op.layer, ChunkText(op.chunk),
                      op.cheap ? " cheap" : "", types.empty() ? "" : " : ", fmt::join(types, ", "));
 }
 
-/// Reads one line; every mistake names the line.
+/// Reads one line; every error names the line.
 class LineReader {
  public:
   LineReader(Graph& graph, std::string_view line, int number)
@@ -60,7 +60,7 @@ class LineReader {
   void Expect(std::string_view token) {
     if (!Take(token)) Fail(fmt::format("expected '{}' at '{}'", token, rest_));
   }
-  /// Up to the next blank, comma, bracket or brace.
+  /// Reads up to the next blank, comma, bracket or brace.
   std::string Word() { return Until(" ,(){}"); }
   std::string Until(std::string_view ends) {
     const size_t n = std::min(rest_.find_first_of(ends), rest_.size());
@@ -110,7 +110,7 @@ class LineReader {
     v.layout = TakeLayoutList();
     graph_.AddValue(std::move(v));
   }
-  /// A layout holds commas: in a value line it runs to the end; among an op's types to the next blank or comma-blank.
+  /// A layout contains commas: it ends at the next ", " or at the end of the line.
   std::string TakeLayoutList() {
     if (!Take(" layout ")) return "";
     const size_t n = std::min(rest_.find(", "), rest_.size());
@@ -147,7 +147,10 @@ class LineReader {
       while (Take(", "));
       Expect(" = ");
     }
-    op.kind = Word();
+    const std::string name = Word();
+    const std::optional<OpKind> kind = FindOpKind(name);
+    if (!kind) Fail(fmt::format("there is no op {}", name));
+    op.kind = *kind;
     Expect("(");
     while (!Take(")")) {
       op.inputs.push_back(Known(Word()));
@@ -181,7 +184,7 @@ class LineReader {
     const Type type = ReadType();
     const std::string layout = TakeLayoutList();
     if (const int id = graph_.FindOrNone(name); id >= 0) {
-      if (graph_.values[id].type != type) Fail(fmt::format("{} was declared with another type", name));
+      if (graph_.value(id).type != type) Fail(fmt::format("{} was declared with another type", name));
       return id;
     }
     return graph_.AddValue({name, type, ValueKind::kActivation, op.frequency(), op.chunk, -1, layout});
@@ -201,7 +204,7 @@ std::string Print(const Graph& graph) {
       text += fmt::format("value {} : {} {} {} chunk {}{}\n", v.name, ToString(v.type), Name(v.kind),
                           v.frequency == Frequency::kStep ? "step" : "microbatch", ChunkText(v.chunk), LayoutText(v));
   for (const Op& op : graph.ops) text += OpText(graph, op);
-  for (int id : graph.results) text += "result " + graph.values[id].name + "\n";
+  for (int id : graph.results) text += "result " + graph.value(id).name + "\n";
   return text;
 }
 

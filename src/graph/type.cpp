@@ -36,7 +36,7 @@ std::string AxisList(const std::vector<Axis>& axes) {
   return text;
 }
 
-/// Reads a type left to right; every mistake names the whole text.
+/// Reads a type left to right; every error names the whole text.
 class TypeReader {
  public:
   explicit TypeReader(std::string_view text) : text_(text), rest_(text) {}
@@ -111,7 +111,7 @@ std::string ToString(const Type& type) {
 
 Type ParseType(std::string_view text) { return TypeReader(text).Read(); }
 
-Range PieceOf(Range whole, int n, int i) {
+Range ShardOf(Range whole, int n, int i) {
   const int64_t extent = whole.Extent();
   const int64_t c = (extent + n - 1) / n;
   return {whole.begin + std::min(extent, i * c), whole.begin + std::min(extent, (i + 1) * c)};
@@ -141,7 +141,7 @@ Box LocalBox(const Type& type, const Mesh& mesh, const Coordinate& coordinate) {
   Box box;
   for (size_t d = 0; d < type.shape.size(); ++d) {
     Range range{0, type.shape[d]};
-    for (Axis a : type.placements.dims[d]) range = PieceOf(range, mesh.Degree(a), coordinate[static_cast<size_t>(a)]);
+    for (Axis a : type.placements.dims[d]) range = ShardOf(range, mesh.Degree(a), coordinate[a]);
     box.push_back(range);
   }
   return box;

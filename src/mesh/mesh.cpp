@@ -51,7 +51,7 @@ int Mesh::GroupSize(AxisSet axes) const {
 
 int Mesh::IndexInGroup(AxisSet axes, const Coordinate& c) const {
   int index = 0;
-  for (Axis a : axes.List()) index = index * Degree(a) + c[static_cast<size_t>(a)];
+  for (Axis a : axes.List()) index = index * Degree(a) + c[a];
   return index;
 }
 
@@ -59,7 +59,7 @@ Coordinate Mesh::GroupMember(AxisSet axes, const Coordinate& coordinate, int ind
   Coordinate c = coordinate;
   const std::vector<Axis> list = axes.List();
   for (auto a = list.rbegin(); a != list.rend(); ++a) {
-    c[static_cast<size_t>(*a)] = index % Degree(*a);
+    c[*a] = index % Degree(*a);
     index /= Degree(*a);
   }
   CHECK(index == 0, "group member index out of range");

@@ -33,26 +33,24 @@ int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std:
   const int master = model_.graph.AddValue({"parameters/" + name, MakeType(Dtype::kF32, std::move(shape)),
                                             ValueKind::kState, Frequency::kStep, Chunk(), -1, std::move(layout)});
   if (compute_ == Dtype::kF32) return master;
-  return Prepare("cast", {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
+  return Prepare(OpKind::kCast, {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
 }
 
-int Builder::Emit(std::string_view kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
+int Builder::Emit(OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
                   std::string layout) {
   return EmitIn(Role::kF, kind, std::move(inputs), std::move(names), std::move(attributes), std::move(layout));
 }
 
-int Builder::Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes) {
+int Builder::Prepare(OpKind kind, std::vector<int> inputs, const std::string& name, Attributes attributes) {
   return EmitIn(Role::kP, kind, std::move(inputs), {name}, std::move(attributes), "");
 }
 
-int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, std::vector<std::string> names,
+int Builder::EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector<std::string> names,
                     Attributes attributes, std::string layout) {
-  // What depends on step inputs alone is made on every stage.
-  const bool everywhere = std::all_of(inputs.begin(), inputs.end(), [&](int i) {
-    return model_.graph.values[static_cast<size_t>(i)].chunk == kAllChunks;
-  });
-  Op op{
-      std::string(kind), std::move(inputs), {}, std::move(attributes), role, layer_, everywhere ? kAllChunks : Chunk()};
+  // Ops that depend on step inputs alone run on every stage.
+  const bool everywhere =
+      std::all_of(inputs.begin(), inputs.end(), [&](int i) { return model_.graph.value(i).chunk == kAllChunks; });
+  Op op{kind, std::move(inputs), {}, std::move(attributes), role, layer_, everywhere ? kAllChunks : Chunk()};
   const std::vector<Type> types = Define(kind).infer(ContextOf(model_.graph, op));
   CHECK(types.size() == names.size(), "{} makes {} values, {} are named", kind, types.size(), names.size());
   for (size_t i = 0; i < types.size(); ++i)
@@ -66,25 +64,25 @@ int Builder::EmitIn(Role role, std::string_view kind, std::vector<int> inputs, s
 void Builder::Loss(int logits, Purpose purpose) {
   std::vector<int>& results = model_.graph.results;
   if (purpose == Purpose::kSample) return results.push_back(logits);
-  const Shape& shape = model_.graph.values[static_cast<size_t>(logits)].type.shape;
+  const Shape& shape = model_.graph.value(logits).type.shape;
   const int targets = MicrobatchInput("targets", {shape[0], shape[1]}, "batch,seq");
-  const int max = Emit("logits_max", {logits}, {"logits_max"});
-  const int sum = Emit("logits_sum", {logits, max, targets}, {"logits_sum", "logits_target"});
-  const int loss = Emit("token_loss", {max, sum, OutputsOf(sum)[1], targets}, {"loss", "count"});
+  const int max = Emit(OpKind::kLogitsMax, {logits}, {"logits_max"});
+  const int sum = Emit(OpKind::kLogitsSum, {logits, max, targets}, {"logits_sum", "logits_target"});
+  const int loss = Emit(OpKind::kTokenLoss, {max, sum, OutputsOf(sum)[1], targets}, {"loss", "count"});
   results = OutputsOf(loss);
 }
 
 int Builder::Cheap(int value) {
-  const int producer = model_.graph.values[static_cast<size_t>(value)].producer;
+  const int producer = model_.graph.value(value).producer;
   CHECK(producer >= 0, "no op makes this value");
-  model_.graph.ops[static_cast<size_t>(producer)].cheap = true;
+  model_.graph.op(producer).cheap = true;
   return value;
 }
 
 const std::vector<int>& Builder::OutputsOf(int value) const {
-  const int producer = model_.graph.values[static_cast<size_t>(value)].producer;
+  const int producer = model_.graph.value(value).producer;
   CHECK(producer >= 0, "no op makes this value");
-  return model_.graph.ops[static_cast<size_t>(producer)].outputs;
+  return model_.graph.op(producer).outputs;
 }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// What model files are written with: values by id, ops by name, logical dims for what the layout must respect.
+// The interface that model families use: values by id, ops by kind, logical dims where the layout matters.
 #pragma once
 
 #include <string>
@@ -13,40 +13,40 @@ class Builder {
  public:
   Builder(const Split& split, Dtype compute) : split_(split), compute_(compute) {}
 
-  /// All that follows belongs to this layer, and to its chunk.
+  /// Everything after this call belongs to this layer and its chunk.
   void Layer(int layer) { layer_ = layer; }
 
-  /// An input that is filled from outside: once per microbatch, or once per step on every stage.
+  /// An input of the program: once per microbatch, or once per step on every stage.
   int MicrobatchInput(const std::string& name, Shape shape, std::string layout);
   int StepInput(const std::string& name, Shape shape, std::string layout);
 
-  /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, made once a step.
+  /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, computed once per step.
   int Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init);
-  /// The same for one that is stored as a part of a larger tensor; `word` tells it from the other parts.
+  /// The same for a part of a larger stored tensor; `word` distinguishes it from the other parts.
   int Parameter(const std::string& word, const StoredPart& stored, Shape shape, std::string layout, ParameterInit init);
 
   /// Emits a forward op, names its outputs and returns the first, which gets the layout.
-  int Emit(std::string_view kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
+  int Emit(OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
            std::string layout = "");
   /// The same in role P: it needs step values only.
-  int Prepare(std::string_view kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
-  /// How every family ends: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and
+  int Prepare(OpKind kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
+  /// The end of every family: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and
   /// their count.
   void Loss(int logits, Purpose purpose);
-  /// Marks the op that makes `value` as cheap and returns `value`. Selective recompute makes cheap values again in
-  /// backward. Cheap is what takes much memory for its work: norms, activations, and what attention reads (q, k and v
-  /// with their positions); never attention itself, nor the products before an activation or back to the residual
-  /// stream.
+  /// Marks the producer of `value` as cheap and returns `value`. Selective recompute computes cheap values again in
+  /// backward. Cheap are ops whose outputs need much memory for little work: norms, activations, and the inputs of
+  /// attention (q, k and v with their positions); never attention itself, nor the matmuls before an activation or to
+  /// the residual stream.
   int Cheap(int value);
   Model Finish() { return std::move(model_); }
 
  private:
-  /// All outputs of the op that makes `value`.
+  /// All outputs of the producer of `value`.
   const std::vector<int>& OutputsOf(int value) const;
   int AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init);
-  int EmitIn(Role role, std::string_view kind, std::vector<int> inputs, std::vector<std::string> names,
-             Attributes attributes, std::string layout);
-  int Chunk() const { return split_.chunk_of_layer[static_cast<size_t>(layer_)]; }
+  int EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
+             std::string layout);
+  int Chunk() const { return split_.chunk_of_layer[layer_]; }
 
   const Split& split_;
   Dtype compute_;

@@ -8,15 +8,15 @@
 namespace espalier {
 namespace {
 
-/// Layers per chunk with the smallest largest load, earlier chunks larger among equals.
+/// Layers per chunk that minimise the largest load; of equal splits the one with more layers in earlier chunks.
 std::vector<int64_t> Balance(const Deck::Model& m, int chunks) {
   const ForwardFlops flops = ForwardFlopsPerToken(m);
-  const double layer = flops.products + flops.attention;
-  std::vector<int64_t> layers(static_cast<size_t>(chunks), 1);
-  std::vector<double> load(static_cast<size_t>(chunks), layer);
+  const double layer = flops.matmuls + flops.attention;
+  std::vector<int64_t> layers(chunks, 1);
+  std::vector<double> load(chunks, layer);
   load.back() += flops.head;
   for (int64_t l = chunks; l < m.layers; ++l) {
-    const size_t least = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    const auto least = std::min_element(load.begin(), load.end()) - load.begin();
     ++layers[least];
     load[least] += layer;
   }
@@ -28,12 +28,11 @@ std::vector<int64_t> Balance(const Deck::Model& m, int chunks) {
 Split SplitLayers(const Deck& deck, int chunks) {
   std::vector<int64_t> layers = deck.pipeline.split;
   if (layers.empty()) layers = Balance(deck.model, chunks);
-  CHECK(static_cast<int>(layers.size()) == chunks, "split into {} chunks, expected {}", layers.size(), chunks);
+  CHECK(std::ssize(layers) == chunks, "split into {} chunks, expected {}", layers.size(), chunks);
   CHECK(std::accumulate(layers.begin(), layers.end(), int64_t{0}) == deck.model.layers,
         "split does not sum to the layers");
   Split split{{0}, chunks};
-  for (int c = 0; c < chunks; ++c)
-    split.chunk_of_layer.insert(split.chunk_of_layer.end(), static_cast<size_t>(layers[static_cast<size_t>(c)]), c);
+  for (int c = 0; c < chunks; ++c) split.chunk_of_layer.insert(split.chunk_of_layer.end(), layers[c], c);
   split.chunk_of_layer.push_back(chunks - 1);
   return split;
 }

@@ -1,17 +1,17 @@
-// Ops that move pieces between ranks, or cut one out of a whole. `reshard` is all that passes above `lower` see; the
-// others are what it lowers to. Their outputs' placements are stated, not inferred: that is what they are for. Not so
-// `ring_shift`, which leaves placements as they are: what a member holds under them is then another member's piece.
+// Ops that move data between ranks, or take a shard of a local tensor. Passes before lower_reshards use only `reshard`;
+// the others are what it is lowered to. The placements of their outputs are stated, not inferred. `ring_shift` is
+// different: it keeps the placements, but each member then holds the shard of another member.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
 namespace espalier {
 namespace {
 
-Letters EachLetters(const OpContext& c) {
-  Letters letters;
-  for (const Type& type : c.inputs) letters.inputs.push_back(LettersOfRank(type.shape.size()));
-  letters.outputs = letters.inputs;
-  return letters;
+Einsum EachEinsum(const OpContext& c) {
+  Einsum einsum;
+  for (const Type& type : c.inputs) einsum.inputs.push_back(DimsOfRank(type.shape.size()));
+  einsum.outputs = einsum.inputs;
+  return einsum;
 }
 std::vector<Type> EachType(const OpContext& c) {
   std::vector<Type> types;
@@ -19,52 +19,44 @@ std::vector<Type> EachType(const OpContext& c) {
   return types;
 }
 
-Letters SendLetters(const OpContext& c) {
-  Letters letters = EachLetters(c);
-  letters.outputs.clear();
-  return letters;
+Einsum SendEinsum(const OpContext& c) {
+  Einsum einsum = EachEinsum(c);
+  einsum.outputs.clear();
+  return einsum;
 }
 std::vector<Type> Nothing(const OpContext&) { return {}; }
 
-/// Every piece goes to the next member of a group as it is.
-Letters PassedOn(const OpContext& c) {
-  Letters letters = EachLetters(c);
-  letters.shardable = LettersOfRank(8);
-  return letters;
+/// Every shard moves unchanged to the next member of a group.
+Einsum ShiftEinsum(const OpContext& c) {
+  Einsum einsum = EachEinsum(c);
+  einsum.shardable = DimsOfRank(8);
+  return einsum;
 }
 
-OpDefinition Moving(std::string_view kind, std::string_view summary) {
-  return {.kind = kind, .summary = summary, .letters = EachLetters, .infer = EachType};
+OpDefinition Moving(OpKind kind, std::string_view summary) {
+  return {.kind = kind, .summary = summary, .einsum = EachEinsum, .infer = EachType};
 }
 
 }  // namespace
 
 std::vector<OpDefinition> CommunicationOps() {
   return {
-      Moving("reshard", "the same values under other placements"),
-      Moving("slice", "a replicated value cut to this rank's piece; no communication"),
-      Moving("pad", "a piece as a partial value: nothing to add outside of it; no communication"),
-      Moving("all_gather", "pieces of a group joined on every member"),
-      Moving("reduce_scatter", "partial values joined, each member keeping its piece"),
-      Moving("all_reduce", "partial values joined on every member"),
-      Moving("all_to_all", "a group turns pieces of one dim into pieces of another"),
-      {.kind = "ring_shift",
-       .summary = "each member's pieces passed on to the next member of its group",
-       .letters = PassedOn,
+      Moving(OpKind::kReshard, "the same values under other placements"),
+      Moving(OpKind::kSlice, "this rank's shard of a replicated value; no communication"),
+      Moving(OpKind::kPad, "a shard as a partial value: nothing to add outside it; no communication"),
+      Moving(OpKind::kAllGather, "the shards of a group, concatenated on every member"),
+      Moving(OpKind::kReduceScatter, "partial values reduced, each member keeping its shard"),
+      Moving(OpKind::kAllReduce, "partial values reduced on every member"),
+      Moving(OpKind::kAllToAll, "shards of one dim become shards of another within a group"),
+      {.kind = OpKind::kRingShift,
+       .summary = "each member's shards, passed on to the next member of its group",
+       .einsum = ShiftEinsum,
        .infer = EachType,
        .jointly_linear = true},
-      Moving("gather_stages", "scalars of every stage, known to all stages"),
-      {.kind = "send", .summary = "values for another stage", .letters = SendLetters, .infer = Nothing},
-      {.kind = "recv", .summary = "values from another stage", .letters = SendLetters, .infer = Nothing},
+      Moving(OpKind::kGatherStages, "scalars of every stage, known to all stages"),
+      {.kind = OpKind::kSend, .summary = "values for another stage", .einsum = SendEinsum, .infer = Nothing},
+      {.kind = OpKind::kRecv, .summary = "values from another stage", .einsum = SendEinsum, .infer = Nothing},
   };
-}
-
-bool IsReshard(std::string_view kind) {
-  constexpr std::string_view kKinds[] = {"reshard",    "slice",      "pad",           "all_gather", "reduce_scatter",
-                                         "all_reduce", "all_to_all", "gather_stages", "send",       "recv"};
-  for (std::string_view k : kKinds)
-    if (k == kind) return true;
-  return false;
 }
 
 }  // namespace espalier

@@ -1,7 +1,7 @@
-// Softmax cross-entropy in three steps, so that a sharded vocabulary needs three small reductions and never a gathered
-// logit:
-//   max_v x            (joined by max)
-//   sum_v exp(x - max), x_target   (joined by sum)
+// Softmax cross-entropy in three steps, so that a sharded vocabulary needs three small reductions and never gathers
+// logits:
+//   max_v x                        (reduced by max)
+//   sum_v exp(x - max), x_target   (reduced by sum)
 //   loss = sum over tokens of log(sum) + max - x_target
 // Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not
 // counted.
@@ -13,49 +13,49 @@ namespace {
 
 Type RowType(const OpContext& c) { return MakeType(Dtype::kF32, {c.Extents(0)[0], c.Extents(0)[1]}); }
 
-Letters MaxLetters(const OpContext&) { return {{"bsv"}, {"bs"}, "bsv", Reduce::kMax}; }
+Einsum MaxEinsum(const OpContext&) { return {{"bsv"}, {"bs"}, "bsv", Reduce::kMax}; }
 std::vector<Type> MaxInfer(const OpContext& c) { return {RowType(c)}; }
 
-Letters SumLetters(const OpContext&) { return {{"bsv", "bs", "bs"}, {"bs", "bs"}, "bsv"}; }
+Einsum SumEinsum(const OpContext&) { return {{"bsv", "bs", "bs"}, {"bs", "bs"}, "bsv"}; }
 std::vector<Type> SumInfer(const OpContext& c) { return {RowType(c), RowType(c)}; }
 void SumGradient(GradientBuilder& g) {
   CHECK(g.Adjoint(0) == GradientBuilder::kSeed, "logits_sum: its sums may feed token_loss only");
-  g.Emit("cross_entropy_grad", {g.Input(0), g.Input(1), g.Output(0), g.Input(2)}, {}, {0});
+  g.Emit(OpKind::kCrossEntropyGrad, {g.Input(0), g.Input(1), g.Output(0), g.Input(2)}, {}, {0});
 }
 
-Letters LossLetters(const OpContext&) { return {{"bs", "bs", "bs", "bs"}, {"", ""}, "bs"}; }
+Einsum LossEinsum(const OpContext&) { return {{"bs", "bs", "bs", "bs"}, {"", ""}, "bs"}; }
 std::vector<Type> LossInfer(const OpContext&) { return {MakeType(Dtype::kF32, {}), MakeType(Dtype::kF32, {})}; }
 void LossGradient(GradientBuilder& g) {
   if (g.Adjoint(0) == GradientBuilder::kSeed) g.Pass(1, GradientBuilder::kSeed);
 }
 
-Letters GradLetters(const OpContext&) { return {{"bsv", "bs", "bs", "bs"}, {"bsv"}, "bsv"}; }
+Einsum GradEinsum(const OpContext&) { return {{"bsv", "bs", "bs", "bs"}, {"bsv"}, "bsv"}; }
 std::vector<Type> GradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
 }  // namespace
 
 OpDefinition LogitsMax() {
-  return {.kind = "logits_max", .summary = "largest logit of each token", .letters = MaxLetters, .infer = MaxInfer};
+  return {.kind = OpKind::kLogitsMax, .summary = "largest logit of each token", .einsum = MaxEinsum, .infer = MaxInfer};
 }
 OpDefinition LogitsSum() {
-  return {.kind = "logits_sum",
+  return {.kind = OpKind::kLogitsSum,
           .summary = "sum of exponentials and the target's logit of each token",
-          .letters = SumLetters,
+          .einsum = SumEinsum,
           .infer = SumInfer,
           .gradient = SumGradient};
 }
 OpDefinition TokenLoss() {
-  return {.kind = "token_loss",
+  return {.kind = OpKind::kTokenLoss,
           .summary = "sum of token losses, and number of tokens counted",
-          .letters = LossLetters,
+          .einsum = LossEinsum,
           .infer = LossInfer,
           .gradient = LossGradient,
           .accumulates = true};
 }
 OpDefinition CrossEntropyGrad() {
-  return {.kind = "cross_entropy_grad",
+  return {.kind = OpKind::kCrossEntropyGrad,
           .summary = "adjoint of the summed loss in the logits",
-          .letters = GradLetters,
+          .einsum = GradEinsum,
           .infer = GradInfer,
           .in_place = {{0, 0}}};
 }

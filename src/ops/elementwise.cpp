@@ -5,20 +5,22 @@
 namespace espalier {
 namespace {
 
-Letters SameLetters(const OpContext& c) {
-  const std::string letters = LettersOfRank(c.Extents(0).size());
-  const size_t outputs = c.op.kind == "swiglu_grad" ? 2 : 1;
-  return {std::vector(c.inputs.size(), letters), std::vector(outputs, letters), letters};
+Einsum SameEinsum(const OpContext& c) {
+  const std::string dims = DimsOfRank(c.Extents(0).size());
+  const size_t outputs = c.op.kind == OpKind::kSwigluGrad ? 2 : 1;
+  return {std::vector(c.inputs.size(), dims), std::vector(outputs, dims), dims};
 }
 std::vector<Type> SameType(const OpContext& c) {
-  const size_t outputs = c.op.kind == "swiglu_grad" ? 2 : 1;
+  const size_t outputs = c.op.kind == OpKind::kSwigluGrad ? 2 : 1;
   return std::vector(outputs, MakeType(c.ElementType(0), c.Extents(0)));
 }
 
 void AddGradient(GradientBuilder& g) {
   for (int i = 0; i < 2; ++i) g.Pass(i, g.Adjoint(0));
 }
-void SwigluGradient(GradientBuilder& g) { g.Emit("swiglu_grad", {g.Input(0), g.Input(1), g.Adjoint(0)}, {}, {0, 1}); }
+void SwigluGradient(GradientBuilder& g) {
+  g.Emit(OpKind::kSwigluGrad, {g.Input(0), g.Input(1), g.Adjoint(0)}, {}, {0, 1});
+}
 
 std::vector<Type> CastInfer(const OpContext& c) {
   const std::string& to = c.op.attributes.Text("to");
@@ -29,39 +31,39 @@ std::vector<Type> CastInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Add() {
-  return {.kind = "add",
+  return {.kind = OpKind::kAdd,
           .summary = "sum of its inputs, in their order",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = SameType,
           .gradient = AddGradient,
           .in_place = {{0, 0}},
           .jointly_linear = true};
 }
 OpDefinition Swiglu() {
-  return {.kind = "swiglu",
+  return {.kind = OpKind::kSwiglu,
           .summary = "silu(gate) times up",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = SameType,
           .gradient = SwigluGradient};
 }
 OpDefinition SwigluGrad() {
-  return {.kind = "swiglu_grad",
+  return {.kind = OpKind::kSwigluGrad,
           .summary = "adjoint of swiglu in gate and up",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = SameType,
           .in_place = {{0, 2}}};
 }
 OpDefinition Accumulate() {
-  return {.kind = "accumulate",
+  return {.kind = OpKind::kAccumulate,
           .summary = "adds a microbatch's values to an accumulator",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = SameType,
           .accumulates = true};
 }
 OpDefinition Cast() {
-  return {.kind = "cast",
+  return {.kind = OpKind::kCast,
           .summary = "another element type",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = CastInfer,
           .linear_inputs = 1};
 }

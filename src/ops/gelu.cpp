@@ -6,28 +6,28 @@
 namespace espalier {
 namespace {
 
-Letters SameLetters(const OpContext& c) {
-  const std::string letters = LettersOfRank(c.Extents(0).size());
-  return {std::vector(c.inputs.size(), letters), {letters}, letters};
+Einsum SameEinsum(const OpContext& c) {
+  const std::string dims = DimsOfRank(c.Extents(0).size());
+  return {std::vector(c.inputs.size(), dims), {dims}, dims};
 }
 std::vector<Type> SameType(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
-void Gradient(GradientBuilder& g) { g.Emit("gelu_grad", {g.Input(0), g.Adjoint(0)}, {}, {0}); }
+void Gradient(GradientBuilder& g) { g.Emit(OpKind::kGeluGrad, {g.Input(0), g.Adjoint(0)}, {}, {0}); }
 
 }  // namespace
 
 OpDefinition Gelu() {
-  return {.kind = "gelu",
+  return {.kind = OpKind::kGelu,
           .summary = "Gaussian error linear unit, tanh form",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = SameType,
           .gradient = Gradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition GeluGrad() {
-  return {.kind = "gelu_grad",
+  return {.kind = OpKind::kGeluGrad,
           .summary = "adjoint of gelu",
-          .letters = SameLetters,
+          .einsum = SameEinsum,
           .infer = SameType,
           .in_place = {{0, 1}}};
 }

@@ -1,13 +1,13 @@
 // LayerNorm (Ba et al. 2016, eq. 4): y = w (x - mean) / sqrt(var + eps) + b over the last dim, fp32 inside. Input and
-// weight gradients are ops of their own, so that schedules may run them apart; dw and db read the same rows and are
-// made together. An addend is as rms_norm's.
+// weight gradients are separate ops, so that schedules can separate them; dw and db read the same rows and are computed
+// together. An addend works as in rms_norm.cpp.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
 namespace espalier {
 namespace {
 
-Letters ForwardLetters(const OpContext& c) {
+Einsum ForwardEinsum(const OpContext& c) {
   if (c.inputs.size() == 4) return {{"bsd", "d", "d", "bsd"}, {"bsd", "bs", "bs", "bsd"}, "bs"};
   return {{"bsd", "d", "d"}, {"bsd", "bs", "bs"}, "bs"};
 }
@@ -17,17 +17,17 @@ std::vector<Type> ForwardInfer(const OpContext& c) {
 }
 void Gradient(GradientBuilder& g) {
   const int x = g.Input(0), w = g.Input(1), mean = g.Output(1), rstd = g.Output(2), dy = g.Adjoint(0);
-  g.Emit("layer_norm_grad", {x, w, mean, rstd, dy}, {}, {0});
-  g.Emit("layer_norm_weight_grad", {x, mean, rstd, dy}, {}, {1, 2});
+  g.Emit(OpKind::kLayerNormGrad, {x, w, mean, rstd, dy}, {}, {0});
+  g.Emit(OpKind::kLayerNormWeightGrad, {x, mean, rstd, dy}, {}, {1, 2});
 }
 
-Letters InputGradLetters(const OpContext& c) {
+Einsum InputGradEinsum(const OpContext& c) {
   if (c.inputs.size() == 6) return {{"bsd", "d", "bs", "bs", "bsd", "bsd"}, {"bsd"}, "bs"};
   return {{"bsd", "d", "bs", "bs", "bsd"}, {"bsd"}, "bs"};
 }
 std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
-Letters WeightGradLetters(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}, {"d", "d"}, "bs"}; }
+Einsum WeightGradEinsum(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}, {"d", "d"}, "bs"}; }
 std::vector<Type> WeightGradInfer(const OpContext& c) {
   return std::vector(2, MakeType(Dtype::kF32, {c.Extents(0)[2]}));
 }
@@ -35,24 +35,24 @@ std::vector<Type> WeightGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition LayerNorm() {
-  return {.kind = "layer_norm",
+  return {.kind = OpKind::kLayerNorm,
           .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
-          .letters = ForwardLetters,
+          .einsum = ForwardEinsum,
           .infer = ForwardInfer,
           .gradient = Gradient,
           .in_place = {{3, 3}, {3, 0}}};
 }
 OpDefinition LayerNormGrad() {
-  return {.kind = "layer_norm_grad",
+  return {.kind = OpKind::kLayerNormGrad,
           .summary = "adjoint of layer_norm in its input",
-          .letters = InputGradLetters,
+          .einsum = InputGradEinsum,
           .infer = InputGradInfer,
           .in_place = {{0, 5}}};
 }
 OpDefinition LayerNormWeightGrad() {
-  return {.kind = "layer_norm_weight_grad",
+  return {.kind = OpKind::kLayerNormWeightGrad,
           .summary = "adjoint of layer_norm in its weight and bias",
-          .letters = WeightGradLetters,
+          .einsum = WeightGradEinsum,
           .infer = WeightGradInfer};
 }
 

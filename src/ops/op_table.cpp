@@ -1,8 +1,9 @@
-// The table of all ops, and what follows for any of them from its letters.
+// The table of all ops, and what is inferred for any of them from its einsum dims.
 #include <algorithm>
 #include <map>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/util/enum_array.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
 
@@ -48,36 +49,37 @@ std::vector<OpDefinition> MakeTable() {
   return table;
 }
 
-using LetterAxes = std::map<char, std::vector<Axis>>;
+using DimAxes = std::map<char, std::vector<Axis>>;
 
-bool IsCapital(char letter) { return letter >= 'A' && letter <= 'Z'; }
-char Small(char letter) { return IsCapital(letter) ? static_cast<char>(letter - 'A' + 'a') : letter; }
+bool IsUpperCase(char dim) { return dim >= 'A' && dim <= 'Z'; }
+char LowerCase(char dim) { return IsUpperCase(dim) ? static_cast<char>(dim - 'A' + 'a') : dim; }
 
-/// `axes`, after CHECKing that the letter may be sharded if there are any.
-const std::vector<Axis>& Shardable(const Op& op, const Letters& letters, char letter, const std::vector<Axis>& axes) {
-  CHECK(axes.empty() || letters.shardable.find(Small(letter)) != std::string::npos, "{}: letter {} may not be sharded",
-        op.kind, letter);
+/// `axes`; CHECKs that the dim may be sharded if there are any.
+const std::vector<Axis>& Shardable(const Op& op, const Einsum& einsum, char dim, const std::vector<Axis>& axes) {
+  CHECK(axes.empty() || einsum.shardable.find(LowerCase(dim)) != std::string::npos, "{}: dim {} may not be sharded",
+        op.kind, dim);
   return axes;
 }
 
-/// The axes of small letters. Tensors with a capital letter stand behind one with the small one.
-LetterAxes CollectAxes(const OpContext& c, const Letters& letters) {
-  LetterAxes axes;
+/// The axes of lower-case dims. An upper-case dim comes after a tensor that has the lower-case one.
+DimAxes CollectAxes(const OpContext& c, const Einsum& einsum) {
+  DimAxes axes;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
-    CHECK(letters.inputs[i].size() == c.inputs[i].shape.size(), "{}: input {} has {} dims, expected '{}'", c.op.kind, i,
-          c.inputs[i].shape.size(), letters.inputs[i]);
-    for (size_t d = 0; d < letters.inputs[i].size(); ++d) {
-      const char letter = letters.inputs[i][d];
+    CHECK(einsum.inputs[i].size() == c.inputs[i].shape.size(), "{}: input {} has {} dims, expected '{}'", c.op.kind, i,
+          c.inputs[i].shape.size(), einsum.inputs[i]);
+    for (size_t d = 0; d < einsum.inputs[i].size(); ++d) {
+      const char dim = einsum.inputs[i][d];
       const std::vector<Axis>& here = c.inputs[i].placements.dims[d];
-      if (!IsCapital(letter)) axes.emplace(letter, here);
-      CHECK(AxesOfLetter(axes, letter) == here, "{}: inputs disagree on the axes of letter {}", c.op.kind, letter);
-      Shardable(c.op, letters, letter, here);
+      if (!IsUpperCase(dim)) axes.emplace(dim, here);
+      CHECK(AxesOfDim(axes, dim) == here, "{}: inputs disagree on the axes of dim {}", c.op.kind, dim);
+      Shardable(c.op, einsum, dim, here);
     }
   }
   return axes;
 }
 
-/// Addition passes partial values on, and what is linear in one input those of kv_replicate; nothing else accepts them.
+/// Axes on which the outputs are partial because inputs are: jointly linear ops accept any, ops that are linear in one
+/// input accept kv_replicate, all others accept none.
 AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   AxisSet partial;
   size_t carriers = 0, last = 0;
@@ -97,7 +99,7 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   return partial;
 }
 
-/// The part of an op over many tensors that is about the i-th of them.
+/// A multi-tensor op restricted to its i-th tensor.
 Op OfTensor(const Op& op, const OpDefinition::PerTensor& each, size_t i) {
   Op one = op;
   one.inputs.assign(op.inputs.begin(), op.inputs.begin() + each.shared);
@@ -106,7 +108,7 @@ Op OfTensor(const Op& op, const OpDefinition::PerTensor& each, size_t i) {
   return one;
 }
 
-/// How many tensors an op has; 1 unless its definition knows of many.
+/// Number of tensors of a multi-tensor op; 1 for any other.
 size_t TensorsOf(const Op& op, const OpDefinition::PerTensor& each) {
   if (each.inputs == 0) return 1;
   const size_t tensors = op.outputs.size() / each.outputs;
@@ -122,34 +124,33 @@ const std::vector<OpDefinition>& AllOps() {
   return table;
 }
 
-const OpDefinition& Define(std::string_view kind) {
-  static const std::map<std::string_view, const OpDefinition*> index = [] {
-    std::map<std::string_view, const OpDefinition*> map;
-    for (const OpDefinition& op : AllOps()) map[op.kind] = &op;
-    return map;
+const OpDefinition& Define(OpKind kind) {
+  static const auto index = [] {
+    EnumArray<OpKind, const OpDefinition*, kOpNames.size()> definitions{};
+    for (const OpDefinition& op : AllOps()) definitions[op.kind] = &op;
+    return definitions;
   }();
-  const auto it = index.find(kind);
-  CHECK(it != index.end(), "there is no op {}", kind);
-  return *it->second;
+  CHECK(index[kind] != nullptr, "op kind '{}' has no definition", kind);
+  return *index[kind];
 }
 
-std::vector<Axis> AxesOfLetter(const std::map<char, std::vector<Axis>>& axes, char letter) {
-  const auto it = axes.find(Small(letter));
+std::vector<Axis> AxesOfDim(const std::map<char, std::vector<Axis>>& axes, char dim) {
+  const auto it = axes.find(LowerCase(dim));
   std::vector<Axis> list = it == axes.end() ? std::vector<Axis>{} : it->second;
-  if (IsCapital(letter)) std::erase(list, Axis::kKvReplicate);
+  if (IsUpperCase(dim)) std::erase(list, Axis::kKvReplicate);
   return list;
 }
 
-std::string LettersOfRank(size_t rank) { return std::string("abcdefgh").substr(0, rank); }
+std::string DimsOfRank(size_t rank) { return std::string("abcdefgh").substr(0, rank); }
 
 OpContext ContextOf(const Graph& graph, const Op& op) {
   OpContext context{op, {}};
-  for (int input : op.inputs) context.inputs.push_back(graph.values[input].type);
+  for (int input : op.inputs) context.inputs.push_back(graph.value(input).type);
   return context;
 }
 
 LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
-  const auto type = [&](int value) -> const Type& { return graph.values[static_cast<size_t>(value)].type; };
+  const auto type = [&](int value) -> const Type& { return graph.value(value).type; };
   LocalOp local{op, {}, {}, type(op.inputs.at(0)).dtype};
   for (int value : op.inputs) local.inputs.push_back(LocalShape(type(value), mesh, coordinate));
   for (int value : op.outputs) local.outputs.push_back(LocalShape(type(value), mesh, coordinate));
@@ -166,28 +167,29 @@ std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vect
     return types;
   }
   const OpContext context = ContextOf(graph, op);
-  const Letters letters = definition.letters(context);
-  CHECK(letters.inputs.size() == op.inputs.size(), "{}: {} inputs, expected {}", op.kind, op.inputs.size(),
-        letters.inputs.size());
-  CHECK(letters.outputs.size() == op.outputs.size(), "{}: {} outputs, expected {}", op.kind, op.outputs.size(),
-        letters.outputs.size());
-  const LetterAxes axes = CollectAxes(context, letters);
+  const Einsum einsum = definition.einsum(context);
+  CHECK(einsum.inputs.size() == op.inputs.size(), "{}: {} inputs, expected {}", op.kind, op.inputs.size(),
+        einsum.inputs.size());
+  CHECK(einsum.outputs.size() == op.outputs.size(), "{}: {} outputs, expected {}", op.kind, op.outputs.size(),
+        einsum.outputs.size());
+  const DimAxes axes = CollectAxes(context, einsum);
   const AxisSet carried = PartialInputs(context, definition);
   std::vector<Type> types = definition.infer(context);
   for (size_t o = 0; o < types.size(); ++o) {
-    const std::string& dims = letters.outputs[o];
+    const std::string& dims = einsum.outputs[o];
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (axes.count(Small(dims[d])) > 0)
-        types[o].placements.dims[d] = AxesOfLetter(axes, dims[d]);
+      if (axes.count(LowerCase(dims[d])) > 0)
+        types[o].placements.dims[d] = AxesOfDim(axes, dims[d]);
       else if (o < free.size())
-        types[o].placements.dims[d] = Shardable(op, letters, dims[d], free[o].dims[d]);
+        types[o].placements.dims[d] = Shardable(op, einsum, dims[d], free[o].dims[d]);
     }
-    AxisSet& partial = letters.join == Reduce::kMax ? types[o].placements.partial_max : types[o].placements.partial_sum;
+    AxisSet& partial =
+        einsum.reduce == Reduce::kMax ? types[o].placements.partial_max : types[o].placements.partial_sum;
     partial = carried;
-    for (const auto& [letter, contracted] : axes)
-      if (dims.find(letter) == std::string::npos)
+    for (const auto& [dim, contracted] : axes)
+      if (dims.find(dim) == std::string::npos)
         for (Axis a : contracted) partial.Add(a);
-    // An axis that shards an output-only letter holds different rows, not a part of a sum.
+    // An axis that shards an output-only dim holds different rows, not a part of a sum.
     partial = partial - types[o].placements.Sharded();
   }
   return types;

@@ -1,6 +1,5 @@
-// What happens once a step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm
-// 2, constants as in torch.optim.AdamW and clip_grad_norm_). Step-dependent numbers are values, so that no kernel takes
-// one as an argument.
+// Once per step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2, constants
+// as in torch.optim.AdamW and clip_grad_norm_). Numbers that depend on the step are values, not kernel arguments.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -9,20 +8,20 @@ namespace {
 
 Type Scalar() { return MakeType(Dtype::kF32, {}); }
 
-Letters SquaresLetters(const OpContext& c) {
-  const std::string letters = LettersOfRank(c.Extents(0).size());
-  return {{letters}, {""}, letters};
+Einsum SquaresEinsum(const OpContext& c) {
+  const std::string dims = DimsOfRank(c.Extents(0).size());
+  return {{dims}, {""}, dims};
 }
 std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
 
-Letters ClipLetters(const OpContext& c) {
+Einsum ClipEinsum(const OpContext& c) {
   return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""};
 }
 std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar()); }
 
-/// Of one tensor.
-Letters AdamwLetters(const OpContext& c) {
-  const std::string l = LettersOfRank(c.Extents(4).size());
+/// For one tensor.
+Einsum AdamwEinsum(const OpContext& c) {
+  const std::string l = DimsOfRank(c.Extents(4).size());
   return {{"", "", "", "", l, l, l, l}, {l, l, l}, l};
 }
 std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeType(Dtype::kF32, c.Extents(4))); }
@@ -30,23 +29,23 @@ std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeTyp
 }  // namespace
 
 OpDefinition SumSquares() {
-  return {.kind = "sum_squares",
+  return {.kind = OpKind::kSumSquares,
           .summary = "sum of squares of all elements",
-          .letters = SquaresLetters,
+          .einsum = SquaresEinsum,
           .infer = SquaresInfer};
 }
 OpDefinition Clip() {
   return {
-      .kind = "clip",
+      .kind = OpKind::kClip,
       .summary =
           "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
-      .letters = ClipLetters,
+      .einsum = ClipEinsum,
       .infer = ClipInfer};
 }
 OpDefinition Adamw() {
-  return {.kind = "adamw",
+  return {.kind = OpKind::kAdamw,
           .summary = "AdamW update of weights and moments, in place",
-          .letters = AdamwLetters,
+          .einsum = AdamwEinsum,
           .infer = AdamwInfer,
           .per_tensor = {.shared = 4, .inputs = 4, .outputs = 3}};
 }

@@ -8,9 +8,9 @@
 namespace espalier {
 namespace {
 
-/// Placements of a reshard are stated by its outputs; those of any other op follow from its letters.
+/// The placements of a reshard are stated by its outputs; those of any other op follow from its einsum dims.
 void CheckTypes(const Graph& graph, const Op& op) {
-  if (op.kind == "send" || op.kind == "recv") return;
+  if (IsBetweenStages(op.kind)) return;
   if (IsReshard(op.kind)) {
     CHECK(op.inputs.size() == op.outputs.size(), "as many outputs as inputs");
     for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -21,7 +21,7 @@ void CheckTypes(const Graph& graph, const Op& op) {
     return;
   }
   std::vector<Placements> free;
-  for (int output : op.outputs) free.push_back(graph.values[output].type.placements);
+  for (int output : op.outputs) free.push_back(graph.value(output).type.placements);
   const std::vector<Type> types = InferOutputs(graph, op, free);
   for (size_t o = 0; o < types.size(); ++o)
     CHECK(types[o] == graph.values[op.outputs[o]].type, "output {} is {}, its rule says {}",
@@ -48,7 +48,7 @@ void CheckInput(const Op& op, const Value& v) {
 class Verifier {
  public:
   explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.values.size(), false) {
-    for (size_t i = 0; i < graph.values.size(); ++i) defined_[i] = graph.values[i].kind != ValueKind::kActivation;
+    for (size_t i = 0; i < graph.values.size(); ++i) defined_[i] = graph.value(i).kind != ValueKind::kActivation;
   }
 
   void Check(const Op& op) {
@@ -59,12 +59,12 @@ class Verifier {
     CHECK(op.chunk != kAllChunks || op.frequency() == Frequency::kStep, "a microbatch op needs a chunk");
     for (int input : op.inputs) {
       CHECK(input >= 0 && input < static_cast<int>(graph_.values.size()), "input id {} does not exist", input);
-      CHECK(defined_[input], "{} is used before it is defined", graph_.values[input].name);
-      CheckInput(op, graph_.values[input]);
+      CHECK(defined_[input], "{} is used before it is defined", graph_.value(input).name);
+      CheckInput(op, graph_.value(input));
     }
     for (int output : op.outputs) {
       CHECK(output >= 0 && output < static_cast<int>(graph_.values.size()), "output id {} does not exist", output);
-      const Value& v = graph_.values[output];
+      const Value& v = graph_.value(output);
       CHECK(v.kind != ValueKind::kActivation || !defined_[output], "{} is defined twice", v.name);
       CheckOutput(op, v);
       defined_[output] = true;
@@ -73,7 +73,7 @@ class Verifier {
   }
 
   void CheckResults() const {
-    for (int id : graph_.results) CHECK(defined_[id], "result {} is never defined", graph_.values[id].name);
+    for (int id : graph_.results) CHECK(defined_[id], "result {} is never defined", graph_.value(id).name);
   }
 
  private:

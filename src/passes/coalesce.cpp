@@ -1,8 +1,8 @@
-// One message instead of many: collectives of one kind, group, role, layer, chunk and element type become one op with
-// many tensors; activations apart from parameters, which travel on other lanes. It stands where the first of them stood
-// if all inputs are there by then, else where the last stood if no result was read before. Activations are joined only
-// where they stand side by side: a message that comes early would keep what it brings in memory. Gradients of a layer
-// are joined as parameters are.
+// One message instead of many: collectives with the same kind, group, role, layer, chunk and element type become one
+// multi-tensor op. Activations and parameters stay apart, because they use different lanes. The merged op is placed
+// where the first of them was if all inputs are ready there, else where the last was if no result is read earlier.
+// Activations are merged only if the ops are adjacent: an early message would keep its results in memory. Gradients of
+// a layer are merged like parameters.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -13,34 +13,27 @@
 namespace espalier {
 namespace {
 
-using Key = std::tuple<std::string, double, Role, int, int, Dtype, bool, Frequency>;
-
-bool IsCollective(const Op& op) {
-  return op.kind == "all_gather" || op.kind == "reduce_scatter" || op.kind == "all_reduce" || op.kind == "all_to_all";
-}
+using Key = std::tuple<OpKind, AxisSet, Role, int, int, Dtype, bool, Frequency>;
 
 class Coalescer {
  public:
   explicit Coalescer(Graph& graph) : graph_(graph), made_(graph.values.size(), -1), read_(graph.values.size(), kNever) {
     for (size_t i = 0; i < graph.ops.size(); ++i) {
       for (int o : graph.ops[i].outputs)
-        if (graph.values[static_cast<size_t>(o)].kind != ValueKind::kState)
-          made_[static_cast<size_t>(o)] = static_cast<int>(i);
-      for (int v : graph.ops[i].inputs)
-        read_[static_cast<size_t>(v)] = std::min(read_[static_cast<size_t>(v)], static_cast<int>(i));
+        if (graph.value(o).kind != ValueKind::kState) made_[o] = static_cast<int>(i);
+      for (int v : graph.ops[i].inputs) read_[v] = std::min(read_[v], static_cast<int>(i));
     }
   }
 
   void Run() {
-    // Batches in the order of their first op; an op joins the open batch of its key if the batch can still stand
-    // somewhere.
+    // One open batch per key. An op is added to it if the batch still has a legal position.
     std::map<Key, std::vector<int>> open;
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Op& op = graph_.ops[i];
-      if (!IsCollective(op)) continue;
+      if (!IsCollective(op.kind)) continue;
       std::vector<int>& batch = open[KeyOf(op)];
       batch.push_back(static_cast<int>(i));
-      if (batch.size() > 1 && (PositionOf(batch) < 0 || !MayJoin(batch))) {
+      if (batch.size() > 1 && (PositionOf(batch) < 0 || !MayMerge(batch))) {
         batch.pop_back();
         Close(batch);
         batch = {static_cast<int>(i)};
@@ -54,26 +47,22 @@ class Coalescer {
   static constexpr int kNever = 1 << 30;
 
   Key KeyOf(const Op& op) const {
-    const Value& value = graph_.values[static_cast<size_t>(op.inputs[0])];
-    const bool maximum =
-        !(value.type.placements.partial_max & AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))))
-             .Empty();
-    return {op.kind,        op.attributes.Number("axes"), op.role, op.layer, op.chunk, value.type.dtype, maximum,
-            value.frequency};
+    const Value& value = graph_.value(op.inputs[0]);
+    const bool maximum = !(value.type.placements.partial_max & op.Axes()).Empty();
+    return {op.kind, op.Axes(), op.role, op.layer, op.chunk, value.type.dtype, maximum, value.frequency};
   }
 
-  bool MayJoin(const std::vector<int>& batch) const {
+  bool MayMerge(const std::vector<int>& batch) const {
     const Op& last = graph_.ops[batch.back()];
-    const bool gradient = last.role == Role::kW && last.kind != "all_gather";
-    const bool activation =
-        graph_.values[static_cast<size_t>(last.inputs[0])].frequency == Frequency::kMicrobatch && !gradient;
+    const bool gradient = last.role == Role::kW && last.kind != OpKind::kAllGather;
+    const bool activation = graph_.value(last.inputs[0]).frequency == Frequency::kMicrobatch && !gradient;
     return !activation || batch[batch.size() - 2] + 1 == batch.back();
   }
 
   int PositionOf(const std::vector<int>& batch) const {
     const int first = batch.front(), last = batch.back();
-    const auto ready = [&](int op) { return made_[static_cast<size_t>(graph_.ops[op].inputs[0])] < first; };
-    const auto unread = [&](int op) { return read_[static_cast<size_t>(graph_.ops[op].outputs[0])] > last; };
+    const auto ready = [&](int op) { return made_[graph_.ops[op].inputs[0]] < first; };
+    const auto unread = [&](int op) { return read_[graph_.ops[op].outputs[0]] > last; };
     if (std::all_of(batch.begin(), batch.end(), ready)) return first;
     if (std::all_of(batch.begin(), batch.end(), unread)) return last;
     return -1;
@@ -81,22 +70,22 @@ class Coalescer {
 
   void Close(const std::vector<int>& batch) {
     if (batch.size() < 2) return;
-    Op joint = graph_.ops[batch[0]];
+    Op merged = graph_.ops[batch[0]];
     for (size_t k = 1; k < batch.size(); ++k) {
-      joint.inputs.push_back(graph_.ops[batch[k]].inputs[0]);
-      joint.outputs.push_back(graph_.ops[batch[k]].outputs[0]);
+      merged.inputs.push_back(graph_.ops[batch[k]].inputs[0]);
+      merged.outputs.push_back(graph_.ops[batch[k]].outputs[0]);
     }
-    for (int op : batch) joined_[op] = {};
-    joined_[PositionOf(batch)] = std::move(joint);
+    for (int op : batch) merged_[op] = {};
+    merged_[PositionOf(batch)] = std::move(merged);
   }
 
   void Rebuild() {
     std::vector<Op> ops;
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
-      const auto it = joined_.find(static_cast<int>(i));
-      if (it == joined_.end())
+      const auto it = merged_.find(static_cast<int>(i));
+      if (it == merged_.end())
         ops.push_back(std::move(graph_.ops[i]));
-      else if (!it->second.kind.empty())
+      else if (it->second.kind != OpKind::kNone)
         ops.push_back(std::move(it->second));
     }
     graph_.ops = std::move(ops);
@@ -104,9 +93,9 @@ class Coalescer {
   }
 
   Graph& graph_;
-  std::vector<int> made_,
-      read_;  // by value: position of the op that makes it (states are there before), of the first that reads it
-  std::map<int, Op> joined_;  // by position: the joint op, or nothing
+  std::vector<int> made_;     // by value: position of its producer, -1 if it is ready from the start (states too)
+  std::vector<int> read_;     // by value: position of its first reader
+  std::map<int, Op> merged_;  // by position: the merged op, or kNone where an op was removed
 };
 
 }  // namespace

@@ -1,13 +1,12 @@
-// Attention over sequences that cp cuts: the only op whose tokens meet. The sequence lies in zigzag order
-// (mesh/zigzag.hpp), so its queries' work is even over the ranks; attributes tell the kernels which positions their
-// rows hold. How the keys come to the queries is the deck's choice (parallel.context):
-//   all_gather  every rank gathers keys and values, backward gathers them again and scatters their gradients' sums. The
-//   engine that
-//               places values does it all: queries may be cut, keys may not.
-//   all_to_all  parts of sequences with all heads turn into whole sequences with some of them, and back (DeepSpeed
-//   Ulysses, Jacobs
-//               et al. 2023). What was turned is kept for backward: it is no larger than what it came from.
-//   ring        keys and values travel (context_ring.cpp).
+// Attention over sequences that are sharded on cp: the only op in which tokens interact. The sequence is in zigzag
+// order (mesh/zigzag.hpp), so all ranks have equally much work; attributes tell the kernels which positions their rows
+// have. parallel.context selects how queries meet the keys of other ranks:
+//   all_gather  Every rank gathers keys and values. Backward gathers them again and reduce-scatters their gradients.
+//               The partitioner does all of it: queries may be sharded on the sequence, keys may not.
+//   all_to_all  An all-to-all turns shards of sequences with all heads into whole sequences with some of the heads, and
+//               back (DeepSpeed Ulysses, Jacobs et al. 2023). Its results are kept for backward: they are no larger
+//               than its inputs.
+//   ring        Keys and values move around a ring of ranks (context_ring.cpp).
 #include <map>
 
 #include "espalier/passes/pipeline.hpp"
@@ -16,42 +15,59 @@
 namespace espalier {
 namespace {
 
-constexpr const char* kCut = "batch,seq,heads";
-constexpr const char* kCutKeys = "batch,seq,kv_heads";
-constexpr const char* kTurned = "batch,whole_seq,turned_heads";
+constexpr const char* kSharded = "batch,seq,heads";
+constexpr const char* kShardedKeys = "batch,seq,kv_heads";
+constexpr const char* kWholeSequences = "batch,whole_seq,turned_heads";
 
-void WriteGather(AttentionWriter& w) { w.EmitInto("attention", w.op().inputs, w.op().outputs, w.zigzag()); }
+void WriteGather(AttentionWriter& w) { w.EmitInto(OpKind::kAttention, w.op().inputs, w.op().outputs, w.zigzag()); }
 
 void WriteGatherGrad(AttentionWriter& w) {
-  w.EmitInto("attention_grad", w.op().inputs, w.op().outputs, w.zigzag());
-  for (size_t i : {1, 2}) w.ValueOf(w.op().outputs[i]).layout = kCutKeys;
+  w.EmitInto(OpKind::kAttentionGrad, w.op().inputs, w.op().outputs, w.zigzag());
+  for (size_t i : {1, 2}) w.ValueOf(w.op().outputs[i]).layout = kShardedKeys;
 }
 
-/// A value -> the same as whole sequences of some heads.
-using Turned = std::map<int, int>;
+/// A value -> the same value as whole sequences of some heads.
+using WholeSequences = std::map<int, int>;
 
-void WriteTurn(AttentionWriter& w, Turned& turned) {
+void WriteAllToAll(AttentionWriter& w, WholeSequences& whole) {
   std::vector<int> inputs;
-  for (int input : w.op().inputs) inputs.push_back(turned[input] = w.Reshard(input, kTurned, "turned"));
+  for (int input : w.op().inputs) inputs.push_back(whole[input] = w.Reshard(input, kWholeSequences, "turned"));
   const int o = w.op().outputs[0], lse = w.op().outputs[1];
-  turned[o] = w.Like(o, "turned");
-  w.EmitInto("attention", inputs, {turned[o], lse}, w.zigzag());
-  w.EmitInto("reshard", {turned[o]}, {o});
-  w.ValueOf(o).layout = kCut;
+  whole[o] = w.Like(o, "turned");
+  w.EmitInto(OpKind::kAttention, inputs, {whole[o], lse}, w.zigzag());
+  w.EmitInto(OpKind::kReshard, {whole[o]}, {o});
+  w.ValueOf(o).layout = kSharded;
 }
 
-void WriteTurnGrad(AttentionWriter& w, const Turned& turned) {
+void WriteAllToAllGrad(AttentionWriter& w, const WholeSequences& whole) {
   const std::vector<int>& in = w.op().inputs;
-  const std::vector<int> inputs = {turned.at(in[0]),
-                                   turned.at(in[1]),
-                                   turned.at(in[2]),
-                                   turned.at(in[3]),
-                                   in[4],
-                                   w.Reshard(in[5], kTurned, "turned")};
-  const std::vector<int> gradients = w.Emit("attention_grad", inputs, w.op().outputs, "turned", w.zigzag());
+  const std::vector<int> inputs = {whole.at(in[0]), whole.at(in[1]), whole.at(in[2]),
+                                   whole.at(in[3]), in[4],           w.Reshard(in[5], kWholeSequences, "turned")};
+  const std::vector<int> gradients = w.Emit(OpKind::kAttentionGrad, inputs, w.op().outputs, "turned", w.zigzag());
   for (size_t i = 0; i < gradients.size(); ++i) {
-    w.EmitInto("reshard", {gradients[i]}, {w.op().outputs[i]});
-    w.ValueOf(w.op().outputs[i]).layout = kCut;
+    w.EmitInto(OpKind::kReshard, {gradients[i]}, {w.op().outputs[i]});
+    w.ValueOf(w.op().outputs[i]).layout = kSharded;
+  }
+}
+
+void Write(AttentionWriter& w, ContextMode mode, WholeSequences& whole) {
+  switch (mode) {
+    case ContextMode::kRing:
+      return WriteRing(w);
+    case ContextMode::kAllGather:
+      return WriteGather(w);
+    case ContextMode::kAllToAll:
+      return WriteAllToAll(w, whole);
+  }
+}
+void WriteGrad(AttentionWriter& w, ContextMode mode, const WholeSequences& whole) {
+  switch (mode) {
+    case ContextMode::kRing:
+      return WriteRingGrad(w);
+    case ContextMode::kAllGather:
+      return WriteGatherGrad(w);
+    case ContextMode::kAllToAll:
+      return WriteAllToAllGrad(w, whole);
   }
 }
 
@@ -60,22 +76,19 @@ void WriteTurnGrad(AttentionWriter& w, const Turned& turned) {
 void ContextParallel(Graph& graph, const PassContext& context) {
   const int cp = context.mesh.Degree(Axis::kCp);
   if (cp == 1) return;
-  const std::string& way = context.deck.parallel.context;
   std::vector<Op> ops;
-  Turned turned;
+  WholeSequences whole;
   for (const Op& op : graph.ops) {
-    const bool forward = op.kind == "attention";
-    if (!forward && op.kind != "attention_grad") {
+    const bool forward = op.kind == OpKind::kAttention;
+    if (!forward && op.kind != OpKind::kAttentionGrad) {
       ops.push_back(op);
       continue;
     }
     AttentionWriter writer(graph, ops, op, cp);
-    if (way == "all_gather")
-      forward ? WriteGather(writer) : WriteGatherGrad(writer);
-    else if (way == "all_to_all")
-      forward ? WriteTurn(writer, turned) : WriteTurnGrad(writer, turned);
+    if (forward)
+      Write(writer, context.deck.parallel.context, whole);
     else
-      forward ? WriteRing(writer) : WriteRingGrad(writer);
+      WriteGrad(writer, context.deck.parallel.context, whole);
   }
   graph.ops = std::move(ops);
   graph.Renumber();

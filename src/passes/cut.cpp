@@ -1,7 +1,8 @@
-// Values that cross stages: a send where they are made and a recv, a value of its own, where they are needed. A send or
-// recv belongs to the role that makes the value, so both sides meet in graph order. States go first of all, in role P;
-// accumulators, which are whole only after the last microbatch, go in front of the step op that reads them. Scalars
-// that every stage needs (loss, count, squares) are exchanged by one gather_stages in front of the op that reads them.
+// Values that cross stages: a send after their producer and a recv, which makes a copy, on the stage that needs them.
+// Send and recv have the role of the producer, so both sides meet in graph order. States are sent first of all, in role
+// P. Accumulators are complete only after the last microbatch; they are sent before the step op that reads them.
+// Scalars that every stage needs (loss, count, squares) are exchanged by one gather_stages before the op that reads
+// them.
 #include <map>
 #include <set>
 
@@ -31,7 +32,7 @@ class Cutter {
   }
 
  private:
-  /// A value that another stage needs, with role and layer of its send.
+  /// A value that another stage needs, with the role and layer of its send.
   struct Crossing {
     int value, to_chunk;
     Role role;
@@ -39,25 +40,24 @@ class Cutter {
   };
 
   bool Crosses(int value, int chunk) const {
-    const int from = graph_.values[static_cast<size_t>(value)].chunk;
-    return from != kAllChunks && chunk != kAllChunks &&
-           stage_[static_cast<size_t>(from)] != stage_[static_cast<size_t>(chunk)];
+    const int from = graph_.value(value).chunk;
+    return from != kAllChunks && chunk != kAllChunks && stage_[from] != stage_[chunk];
   }
 
   void FindCrossings(const std::vector<Op>& ops) {
     before_.resize(ops.size());
     after_.resize(ops.size());
-    std::map<int, size_t> maker;
+    std::map<int, size_t> producer;
     std::set<std::pair<int, int>> seen;
     for (size_t i = 0; i < ops.size(); ++i)
       for (int o : ops[i].outputs)
-        if (graph_.values[static_cast<size_t>(o)].kind == ValueKind::kActivation) maker[o] = i;
+        if (graph_.value(o).kind == ValueKind::kActivation) producer[o] = i;
     for (size_t i = 0; i < ops.size(); ++i)
       for (int v : ops[i].inputs) {
         if (!Crosses(v, ops[i].chunk) || !seen.emplace(v, ops[i].chunk).second) continue;
-        const ValueKind kind = graph_.values[static_cast<size_t>(v)].kind;
+        const ValueKind kind = graph_.value(v).kind;
         if (kind == ValueKind::kActivation)
-          after_[maker.at(v)].push_back({v, ops[i].chunk, ops[maker.at(v)].role, ops[maker.at(v)].layer});
+          after_[producer.at(v)].push_back({v, ops[i].chunk, ops[producer.at(v)].role, ops[producer.at(v)].layer});
         else if (kind == ValueKind::kAccumulator)
           before_[i].push_back({v, ops[i].chunk, ops[i].role, ops[i].layer});
         else
@@ -67,33 +67,37 @@ class Cutter {
 
   void Send(const Crossing& crossing) {
     const auto [value, to_chunk, role, layer] = crossing;
-    Value there = graph_.values[static_cast<size_t>(value)];
-    CHECK(there.type.placements.Partial().Empty(), "{} crosses stages while partial", there.name);
-    const int from_chunk = there.chunk;
-    Op send{"send", {value}, {},        {{{"to", double(stage_[static_cast<size_t>(to_chunk)])}}, {}},
-            role,   layer,   from_chunk};
-    there.name = graph_.Unique(there.name + ".at" + std::to_string(to_chunk));
-    there.kind = ValueKind::kActivation;
-    there.chunk = to_chunk;
-    there.frequency = FrequencyOf(role);
-    const int id = graph_.AddValue(std::move(there));
-    Op recv{"recv", {}, {id}, {{{"from", double(stage_[static_cast<size_t>(from_chunk)])}}, {}}, role, layer, to_chunk};
-    arrived_[{value, to_chunk}] = id;
+    Value copy = graph_.value(value);
+    CHECK(copy.type.placements.Partial().Empty(), "{} crosses stages while partial", copy.name);
+    const int from_chunk = copy.chunk;
+    Op send{OpKind::kSend, {value}, {}, {{{"to", double(stage_[to_chunk])}}, {}}, role, layer, from_chunk};
+    copy.name = graph_.Unique(copy.name + ".at" + std::to_string(to_chunk));
+    copy.kind = ValueKind::kActivation;
+    copy.chunk = to_chunk;
+    copy.frequency = FrequencyOf(role);
+    const int id = graph_.AddValue(std::move(copy));
+    Op recv{OpKind::kRecv, {}, {id}, {{{"from", double(stage_[from_chunk])}}, {}}, role, layer, to_chunk};
+    copies_[{value, to_chunk}] = id;
     graph_.ops.push_back(std::move(send));
     graph_.ops.push_back(std::move(recv));
   }
 
   int At(int value, int chunk) const {
-    const auto it = arrived_.find({value, chunk});
-    return it == arrived_.end() ? value : it->second;
+    const auto it = copies_.find({value, chunk});
+    return it == copies_.end() ? value : it->second;
   }
 
   void GatherScalars(Op& op) {
     if (StageCount() == 1) return;
-    Op gather{"gather_stages", {},       {},        {{{"axes", double(AxisSet{Axis::kPp}.bits())}}, {}},
-              Role::kS,        op.layer, kAllChunks};
+    Op gather{OpKind::kGatherStages,
+              {},
+              {},
+              {{{"axes", double(AxisSet{Axis::kPp}.bits())}}, {}},
+              Role::kS,
+              op.layer,
+              kAllChunks};
     for (int& input : op.inputs) {
-      const Value& v = graph_.values[static_cast<size_t>(input)];
+      const Value& v = graph_.value(input);
       if (v.chunk == kAllChunks) continue;
       CHECK(v.type.shape.empty() && v.type.dtype == Dtype::kF32, "{}: only f32 scalars go to all stages", v.name);
       Value everywhere = v;
@@ -116,7 +120,7 @@ class Cutter {
   Graph& graph_;
   const std::vector<int>& stage_;
   std::vector<std::vector<Crossing>> before_, after_;  // by op
-  std::map<std::pair<int, int>, int> arrived_;         // (value, chunk) -> its copy there
+  std::map<std::pair<int, int>, int> copies_;          // (value, chunk) -> its copy there
 };
 
 }  // namespace

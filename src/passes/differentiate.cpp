@@ -30,8 +30,8 @@ class Differentiator final : public GradientBuilder {
     }
   }
 
-  int Input(int i) const override { return forward_.inputs[static_cast<size_t>(i)]; }
-  int Output(int i) const override { return forward_.outputs[static_cast<size_t>(i)]; }
+  int Input(int i) const override { return forward_.inputs[i]; }
+  int Output(int i) const override { return forward_.outputs[i]; }
   const Attributes& ForwardAttributes() const override { return forward_.attributes; }
 
   /// The sum of what the uses of an output have sent back, in model order.
@@ -42,12 +42,11 @@ class Differentiator final : public GradientBuilder {
     return const_cast<Differentiator*>(this)->Sum(value);
   }
 
-  void Emit(std::string_view kind, std::vector<int> inputs, Attributes attributes,
-            std::vector<int> adjoint_of) override {
+  void Emit(OpKind kind, std::vector<int> inputs, Attributes attributes, std::vector<int> adjoint_of) override {
     if (std::none_of(adjoint_of.begin(), adjoint_of.end(), [&](int i) { return Depends(Input(i)); })) return;
     const bool weight = weights_.count(Input(adjoint_of[0])) > 0;
-    Op op{std::string(kind), std::move(inputs), {}, std::move(attributes), weight ? Role::kW : Role::kB,
-          forward_.layer,    forward_.chunk};
+    Op op{kind,           std::move(inputs), {}, std::move(attributes), weight ? Role::kW : Role::kB,
+          forward_.layer, forward_.chunk};
     const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, op));
     for (size_t o = 0; o < types.size(); ++o) op.outputs.push_back(NewAdjoint(Input(adjoint_of[o]), types[o], op));
     const std::vector<int> outputs = op.outputs;
@@ -58,7 +57,7 @@ class Differentiator final : public GradientBuilder {
   void Pass(int i, int adjoint) override { Receive(Input(i), adjoint); }
 
  private:
-  bool Depends(int value) const { return depends_[static_cast<size_t>(value)]; }
+  bool Depends(int value) const { return depends_[value]; }
   bool HasAdjoint() const {
     return std::any_of(forward_.outputs.begin(), forward_.outputs.end(), [&](int o) { return adjoints_.count(o) > 0; });
   }
@@ -66,28 +65,27 @@ class Differentiator final : public GradientBuilder {
   /// A weight is a state "parameters/<name>" or what role P makes of it; its gradient is named after it.
   void MarkWeights() {
     for (size_t i = 0; i < graph_.values.size(); ++i)
-      if (graph_.values[i].kind == ValueKind::kState && graph_.values[i].name.starts_with(kStatePrefix))
-        weights_[static_cast<int>(i)] = graph_.values[i].name.substr(kStatePrefix.size());
+      if (graph_.value(i).kind == ValueKind::kState && graph_.value(i).name.starts_with(kStatePrefix))
+        weights_[static_cast<int>(i)] = graph_.value(i).name.substr(kStatePrefix.size());
     for (const Op& op : graph_.ops)
       if (op.role == Role::kP && weights_.count(op.inputs[0]) > 0) weights_[op.outputs[0]] = weights_[op.inputs[0]];
   }
   void MarkDependence() {
     depends_.assign(graph_.values.size(), false);
-    for (const auto& [weight, name] : weights_) depends_[static_cast<size_t>(weight)] = true;
+    for (const auto& [weight, name] : weights_) depends_[weight] = true;
     for (const Op& op : graph_.ops) {
       if (op.role != Role::kF) continue;
       const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](int i) { return Depends(i); });
-      for (int o : op.outputs) depends_[static_cast<size_t>(o)] = any;
+      for (int o : op.outputs) depends_[o] = any;
     }
   }
 
   int NewAdjoint(int of, Type type, const Op& op) {
     const auto weight = weights_.find(of);
-    const std::string name =
-        weight == weights_.end() ? graph_.values[of].name + ".grad" : "gradients/" + weight->second;
+    const std::string name = weight == weights_.end() ? graph_.value(of).name + ".grad" : "gradients/" + weight->second;
     Value value{graph_.Unique(name), std::move(type), ValueKind::kActivation, Frequency::kMicrobatch, op.chunk, -1, ""};
     if (weight != weights_.end())
-      value.layout = graph_.values[graph_.Find(std::string(kStatePrefix) + weight->second)].layout;
+      value.layout = graph_.value(graph_.Find(std::string(kStatePrefix) + weight->second)).layout;
     return graph_.AddValue(std::move(value));
   }
 
@@ -104,7 +102,7 @@ class Differentiator final : public GradientBuilder {
     if (parts.size() > 1) {
       // Where the earliest use sent its part back: a sum is made before it crosses stages.
       const Value& earliest = graph_.values[parts[0]];
-      Op op{"add", parts, {}, {}, Role::kB, graph_.ops[earliest.producer].layer, earliest.chunk};
+      Op op{OpKind::kAdd, parts, {}, {}, Role::kB, graph_.ops[earliest.producer].layer, earliest.chunk};
       op.outputs = {NewAdjoint(value, graph_.values[parts[0]].type, op)};
       parts = op.outputs;
       graph_.AddOp(std::move(op));

@@ -1,18 +1,18 @@
-// An addition joins the op beside it, as one more operand of an op that is there already, so that what lies between the
-// two is not written and read once more:
+// An addition is fused into an adjacent op as one more operand, so that the intermediate result is not written and read
+// again:
 //
 //   h = add(x, y)                     n, rstd, h = rms_norm(x, w, y)            the residual stream and the next norm
 //   n, rstd = rms_norm(h, w)      ->
 //
 //   d = rms_norm_grad(x, w, rstd, dy)
-//   s = add(d, r)                     ->  s = rms_norm_grad(x, w, rstd, dy, r)       and their adjoints
+//   s = add(d, r)                     ->  s = rms_norm_grad(x, w, rstd, dy, r)       and their gradients
 //
 //   z = matmul(x, w)
-//   y = add_bias(z, b)                ->  y = matmul(x, w, b)                        a product and its bias
+//   y = add_bias(z, b)                ->  y = matmul(x, w, b)                        a matmul and its bias
 //
-// A fused norm rounds where its parts round, so no bit changes; a product with a bias is rounded once. The fused op
-// stands where the later part stood: nothing may read the result of the earlier one before that. Parts of other chunks
-// or roles stay apart, and so do sums of more than two, whose order would change.
+// A fused norm rounds where its parts round, so no bit changes; a matmul with a bias is rounded once. The fused op is
+// placed where the later part was: nothing may read the result of the earlier part before that. Ops of different chunks
+// or roles are not fused, nor are sums of more than two, whose order would change.
 #include <algorithm>
 #include <map>
 
@@ -21,20 +21,20 @@
 namespace espalier {
 namespace {
 
-/// Inputs of an op that an addition may join, without the one it brings.
-using Arity = std::map<std::string, size_t, std::less<>>;
-const Arity kNorms = {{"rms_norm", 2}, {"layer_norm", 3}};
-const Arity kNormGrads = {{"rms_norm_grad", 4}, {"layer_norm_grad", 5}};
-const Arity kProducts = {{"matmul", 2}};
+/// Number of inputs of an op that an addition may be fused into, before fusion.
+using Arity = std::map<OpKind, size_t>;
+const Arity kNorms = {{OpKind::kRmsNorm, 2}, {OpKind::kLayerNorm, 3}};
+const Arity kNormGrads = {{OpKind::kRmsNormGrad, 4}, {OpKind::kLayerNormGrad, 5}};
+const Arity kMatmuls = {{OpKind::kMatmul, 2}};
 
 class Fuser {
  public:
-  explicit Fuser(Graph& graph) : graph_(graph), maker_(graph.values.size(), -1), readers_(graph.values.size()) {
+  explicit Fuser(Graph& graph) : graph_(graph), producer_(graph.values.size(), -1), readers_(graph.values.size()) {
     for (size_t i = 0; i < graph.ops.size(); ++i) {
-      for (int o : graph.ops[i].outputs) maker_[static_cast<size_t>(o)] = static_cast<int>(i);
-      for (int v : graph.ops[i].inputs) readers_[static_cast<size_t>(v)].push_back(static_cast<int>(i));
+      for (int o : graph.ops[i].outputs) producer_[o] = static_cast<int>(i);
+      for (int v : graph.ops[i].inputs) readers_[v].push_back(static_cast<int>(i));
     }
-    for (int v : graph.results) readers_[static_cast<size_t>(v)].push_back(static_cast<int>(graph.ops.size()));
+    for (int v : graph.results) readers_[v].push_back(static_cast<int>(graph.ops.size()));
   }
 
   void Run() {
@@ -42,9 +42,9 @@ class Fuser {
       const int at = static_cast<int>(i);
       if (IsPlain(graph_.ops[i], kNorms)) SumIntoNorm(at);
       if (IsSum(graph_.ops[i])) NormGradIntoSum(at);
-      if (graph_.ops[i].kind == "add_bias") IntoAddition(at, 0, kProducts);
+      if (graph_.ops[i].kind == OpKind::kAddBias) IntoAddition(at, 0, kMatmuls);
     }
-    std::erase_if(graph_.ops, [](const Op& op) { return op.kind.empty(); });
+    std::erase_if(graph_.ops, [](const Op& op) { return op.kind == OpKind::kNone; });
     graph_.Renumber();
   }
 
@@ -53,22 +53,22 @@ class Fuser {
     const auto it = kinds.find(op.kind);
     return it != kinds.end() && op.inputs.size() == it->second;
   }
-  static bool IsSum(const Op& op) { return op.kind == "add" && op.inputs.size() == 2; }
-  const Type& TypeOf(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
+  static bool IsSum(const Op& op) { return op.kind == OpKind::kAdd && op.inputs.size() == 2; }
+  const Type& TypeOf(int value) const { return graph_.value(value).type; }
   bool HaveOneType(const Op& sum) const {
     return TypeOf(sum.inputs[0]) == TypeOf(sum.outputs[0]) && TypeOf(sum.inputs[1]) == TypeOf(sum.outputs[0]);
   }
 
-  /// The op that makes a value, if it may join `op`: beside it, and nothing reads the value before it does.
+  /// The producer of a value, if it may be fused with `op`: same role and chunk, and no op reads the value before `op`.
   Op* Neighbour(int value, int op) {
-    const int maker = maker_[static_cast<size_t>(value)];
-    if (maker < 0 || readers_[static_cast<size_t>(value)].front() != op) return nullptr;
-    Op &earlier = graph_.ops[static_cast<size_t>(maker)], &later = graph_.ops[static_cast<size_t>(op)];
+    const int producer = producer_[value];
+    if (producer < 0 || readers_[value].front() != op) return nullptr;
+    Op &earlier = graph_.op(producer), &later = graph_.op(op);
     return earlier.role == later.role && earlier.chunk == later.chunk ? &earlier : nullptr;
   }
 
   void SumIntoNorm(int at) {
-    Op& norm = graph_.ops[static_cast<size_t>(at)];
+    Op& norm = graph_.op(at);
     Op* sum = Neighbour(norm.inputs[0], at);
     if (sum == nullptr || !IsSum(*sum) || !HaveOneType(*sum)) return;
     norm.inputs[0] = sum->inputs[0];
@@ -78,28 +78,26 @@ class Fuser {
   }
 
   void NormGradIntoSum(int at) {
-    if (HaveOneType(graph_.ops[static_cast<size_t>(at)]) && !IntoAddition(at, 0, kNormGrads))
-      IntoAddition(at, 1, kNormGrads);
+    if (HaveOneType(graph_.op(at)) && !IntoAddition(at, 0, kNormGrads)) IntoAddition(at, 1, kNormGrads);
   }
 
-  /// What makes term `term` of an addition of two takes the other term, and the addition's place, if nothing else reads
-  /// the first.
+  /// Fuses an addition of two into the producer of its term `term`, if no other op reads that term. The fused op is
+  /// placed where the addition was.
   bool IntoAddition(int at, size_t term, const Arity& kinds) {
-    Op& addition = graph_.ops[static_cast<size_t>(at)];
-    Op* maker = Neighbour(addition.inputs[term], at);
-    if (maker == nullptr || !IsPlain(*maker, kinds) || readers_[static_cast<size_t>(addition.inputs[term])].size() > 1)
-      return false;
-    maker->inputs.push_back(addition.inputs[1 - term]);
-    maker->outputs = addition.outputs;
-    addition = std::move(*maker);
-    *maker = {};
+    Op& addition = graph_.op(at);
+    Op* producer = Neighbour(addition.inputs[term], at);
+    if (producer == nullptr || !IsPlain(*producer, kinds) || readers_[addition.inputs[term]].size() > 1) return false;
+    producer->inputs.push_back(addition.inputs[1 - term]);
+    producer->outputs = addition.outputs;
+    addition = std::move(*producer);
+    *producer = {};
     return true;
   }
 
   Graph& graph_;
-  std::vector<int> maker_;  // by value: the op that makes it; -1: none
-  std::vector<std::vector<int>>
-      readers_;  // by value: the ops that read it, in order; one past the last if it is a result
+  std::vector<int> producer_;  // by value: its producer; -1: none
+  // By value: the ops that read it, in order; a result is read by one op past the last.
+  std::vector<std::vector<int>> readers_;
 };
 
 }  // namespace

@@ -1,12 +1,13 @@
-// Each reshard becomes the collectives that bring it about, one op per step; one that changes nothing disappears.
+// Lowers each reshard to the collectives and local ops of its route, one op per step; a reshard that changes nothing is
+// removed.
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
 namespace {
 
-class Lowering {
+class ReshardLowering {
  public:
-  Lowering(Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), now_(graph.values.size()) {
+  ReshardLowering(Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), now_(graph.values.size()) {
     for (size_t i = 0; i < now_.size(); ++i) now_[i] = static_cast<int>(i);
   }
 
@@ -14,22 +15,21 @@ class Lowering {
     std::vector<Op> ops = std::move(graph_.ops);
     graph_.ops.clear();
     for (Op& op : ops) {
-      for (int& input : op.inputs) input = now_[static_cast<size_t>(input)];
-      if (op.kind == "reshard")
+      for (int& input : op.inputs) input = now_[input];
+      if (op.kind == OpKind::kReshard)
         Lower(op);
       else
         graph_.ops.push_back(std::move(op));
     }
-    for (int& id : graph_.results) id = now_[static_cast<size_t>(id)];
+    for (int& id : graph_.results) id = now_[id];
     graph_.Renumber();
   }
 
  private:
   void Lower(const Op& reshard) {
     const int to = reshard.outputs[0];
-    const Type from = graph_.values[static_cast<size_t>(reshard.inputs[0])].type;
-    const std::vector<ReshardStep> steps =
-        PlanReshard(from, graph_.values[static_cast<size_t>(to)].type.placements, mesh_);
+    const Type from = graph_.value(reshard.inputs[0]).type;
+    const std::vector<ReshardStep> steps = PlanReshard(from, graph_.value(to).type.placements, mesh_);
     int at = reshard.inputs[0];
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
@@ -39,17 +39,17 @@ class Lowering {
       op.inputs = {at};
       op.outputs = {next};
       op.attributes.numbers["axes"] = steps[i].axes.bits();
-      if (op.kind == "pad" && !(steps[i].placements.partial_max & steps[i].axes).Empty())
+      if (op.kind == OpKind::kPad && !(steps[i].placements.partial_max & steps[i].axes).Empty())
         op.attributes.numbers["max"] = 1;
       graph_.ops.push_back(std::move(op));
       at = next;
     }
-    if (steps.empty()) now_[static_cast<size_t>(to)] = at;
+    if (steps.empty()) now_[to] = at;
   }
 
   int Intermediate(int of, const ReshardStep& step) {
-    Value value = graph_.values[static_cast<size_t>(of)];
-    value.name = graph_.Unique(value.name + "." + step.kind);
+    Value value = graph_.value(of);
+    value.name = graph_.Unique(fmt::format("{}.{}", value.name, step.kind));
     value.layout.clear();
     value.type.placements = step.placements;
     const int id = graph_.AddValue(std::move(value));
@@ -59,11 +59,11 @@ class Lowering {
 
   Graph& graph_;
   const Mesh& mesh_;
-  std::vector<int> now_;  // what a value has become
+  std::vector<int> now_;  // by value: the value that replaces it
 };
 
 }  // namespace
 
-void LowerReshards(Graph& graph, const Mesh& mesh) { Lowering(graph, mesh).Run(); }
+void LowerReshards(Graph& graph, const Mesh& mesh) { ReshardLowering(graph, mesh).Run(); }
 
 }  // namespace espalier

@@ -1,9 +1,10 @@
-// A step's gradient is the sum over its microbatches. With reduce = "step" the op that makes a weight gradient adds it
-// to an fp32 accumulator right away (the first microbatch overwrites), so nothing of a microbatch outlives it and
-// synchronisation comes once, after the last. With "microbatch" it makes that microbatch's gradient alone; after the
-// last of a layer all of them are joined, in one message, and added to accumulators that are sharded as the optimizer's
-// state is (zero >= 2) or whole (zero = 1). Adding comes one layer later, so that the message travels under that layer.
-// Loss and token count are summed in the first way always.
+// Gradient accumulation: a step's gradient is the sum over its microbatches. With parallel.reduce = "step" the op that
+// computes a weight gradient adds it to an fp32 accumulator (the first microbatch overwrites it). Nothing of a
+// microbatch outlives it, and gradients are reduced over ranks once, after the last microbatch. With "microbatch" the
+// op computes the gradient of that microbatch alone. After the last op of a layer, one message reduces all gradients of
+// the layer, and they are added to accumulators: sharded like the optimizer state (zero >= 2) or whole (zero = 1). They
+// are added one layer later, so that the message overlaps with that layer. Loss and token count always accumulate as
+// with "step".
 #include <map>
 
 #include "espalier/ops/op.hpp"
@@ -41,52 +42,52 @@ class LayerReducer {
   }
 
  private:
-  /// A weight gradient on its way: of one microbatch and still partial, joined, and the sum over microbatches.
+  /// The values of a weight gradient: of one microbatch and partial, reduced, and the sum over microbatches.
   struct Gradient {
-    int raw, joined, sum;
+    int raw, reduced, sum;
     int layer, chunk;
   };
 
   void Collect(Op& op) {
     for (int& output : op.outputs) {
       const int sum = output;
-      Value raw = graph_.values[static_cast<size_t>(sum)];
+      Value raw = graph_.value(sum);
       const std::string name = raw.name;
       raw.name += ".microbatch";
-      Value joined = raw;
-      joined.name = name + ".joined";
-      if (sharded_) joined.layout += ";state";
-      graph_.values[static_cast<size_t>(sum)].layout = joined.layout;
-      Accumulate(graph_.values[static_cast<size_t>(sum)]);
+      Value reduced = raw;
+      reduced.name = name + ".joined";
+      if (sharded_) reduced.layout += ";state";
+      graph_.value(sum).layout = reduced.layout;
+      Accumulate(graph_.value(sum));
       output = graph_.AddValue(std::move(raw));
-      made_.push_back({output, graph_.AddValue(std::move(joined)), sum, op.layer, op.chunk});
+      made_.push_back({output, graph_.AddValue(std::move(reduced)), sum, op.layer, op.chunk});
     }
   }
   void CloseLayer() {
     Add();
     for (const Gradient& g : made_)
-      graph_.ops.push_back({"reshard", {g.raw}, {g.joined}, {}, Role::kW, g.layer, g.chunk});
-    joined_ = std::move(made_);
+      graph_.ops.push_back({OpKind::kReshard, {g.raw}, {g.reduced}, {}, Role::kW, g.layer, g.chunk});
+    reduced_ = std::move(made_);
     made_.clear();
   }
   void Add() {
-    for (const Gradient& g : joined_)
-      graph_.ops.push_back({"accumulate", {g.joined}, {g.sum}, {}, Role::kW, g.layer, g.chunk});
-    joined_.clear();
+    for (const Gradient& g : reduced_)
+      graph_.ops.push_back({OpKind::kAccumulate, {g.reduced}, {g.sum}, {}, Role::kW, g.layer, g.chunk});
+    reduced_.clear();
   }
 
   Graph& graph_;
   const bool sharded_;
-  std::vector<Gradient> made_, joined_;  // of the layer at hand, and of the one before
+  std::vector<Gradient> made_, reduced_;  // of the current layer, and of the one before
 };
 
 }  // namespace
 
 void MergeGradients(Graph& graph, const Deck& deck) {
-  const bool each_microbatch = deck.parallel.reduce == "microbatch";
+  const bool each_microbatch = deck.parallel.reduce == ReduceFrequency::kMicrobatch;
   for (const Op& op : graph.ops) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
-    for (int output : op.outputs) Accumulate(graph.values[static_cast<size_t>(output)]);
+    for (int output : op.outputs) Accumulate(graph.value(output));
   }
   if (each_microbatch) LayerReducer(graph, deck.parallel.zero >= 2).Run();
   graph.Renumber();

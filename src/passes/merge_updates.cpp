@@ -1,6 +1,6 @@
-// One AdamW for all tensors of a chunk instead of one for each: on a GPU every launch has its price, and most tensors
-// are small. Those that decay come first. The joint op stands where the last of them stood, since all wait for the norm
-// of all gradients anyway.
+// One AdamW for all tensors of a chunk instead of one per tensor: on a GPU every launch has a cost, and most tensors
+// are small. Tensors with weight decay come first. The merged op is placed where the last update was; no update is
+// delayed by that, since all of them wait for the norm of all gradients.
 #include <algorithm>
 #include <map>
 
@@ -13,19 +13,19 @@ namespace {
 
 bool Decays(const Op& op) { return op.attributes.Number("decaying") > 0; }
 
-void Append(Op& joint, const Op& op) {
+void Append(Op& merged, const Op& op) {
   const auto tensor = op.inputs.begin() + static_cast<ptrdiff_t>(Define(op.kind).per_tensor.shared);
-  CHECK(std::equal(op.inputs.begin(), tensor, joint.inputs.begin()), "updates of one step with different scalars");
-  joint.inputs.insert(joint.inputs.end(), tensor, op.inputs.end());
-  joint.outputs.insert(joint.outputs.end(), op.outputs.begin(), op.outputs.end());
+  CHECK(std::equal(op.inputs.begin(), tensor, merged.inputs.begin()), "updates of one step with different scalars");
+  merged.inputs.insert(merged.inputs.end(), tensor, op.inputs.end());
+  merged.outputs.insert(merged.outputs.end(), op.outputs.begin(), op.outputs.end());
 }
 
-Op Joined(std::vector<Op> updates) {
+Op Merged(std::vector<Op> updates) {
   std::stable_partition(updates.begin(), updates.end(), Decays);
-  Op joint = updates[0];
-  for (size_t i = 1; i < updates.size(); ++i) Append(joint, updates[i]);
-  joint.attributes.numbers["decaying"] = static_cast<double>(std::count_if(updates.begin(), updates.end(), Decays));
-  return joint;
+  Op merged = updates[0];
+  for (size_t i = 1; i < updates.size(); ++i) Append(merged, updates[i]);
+  merged.attributes.numbers["decaying"] = static_cast<double>(std::count_if(updates.begin(), updates.end(), Decays));
+  return merged;
 }
 
 }  // namespace
@@ -35,17 +35,17 @@ void MergeUpdates(Graph& graph) {
   std::map<int, size_t> last;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
-    if (op.kind != "adamw") continue;
+    if (op.kind != OpKind::kAdamw) continue;
     updates[op.chunk].push_back(op);
     last[op.chunk] = i;
   }
   std::vector<Op> ops;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     Op& op = graph.ops[i];
-    if (op.kind != "adamw")
+    if (op.kind != OpKind::kAdamw)
       ops.push_back(std::move(op));
     else if (last.at(op.chunk) == i)
-      ops.push_back(Joined(std::move(updates.at(op.chunk))));
+      ops.push_back(Merged(std::move(updates.at(op.chunk))));
   }
   graph.ops = std::move(ops);
   graph.Renumber();

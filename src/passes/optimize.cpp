@@ -1,6 +1,6 @@
-// The end of a step, in the order of the model: gradients of every parameter (the uses of a tied weight added),
-// squares, one norm over all, the factor clip / tokens, AdamW. All step-dependent numbers are values: lr and step come
-// from outside.
+// The end of a step, in model order: the reduced gradient of every parameter (the uses of a tied weight are added),
+// squares, one norm over all, the factor clip / tokens, AdamW. All numbers that depend on the step are values; learning
+// rate and step number are inputs.
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -16,7 +16,7 @@ class Optimizer {
     for (const Op& op : graph.ops) {
       head_layer_ = std::max(head_layer_, op.layer);
       for (int o : op.outputs)
-        if (int& layer = layer_of_[static_cast<size_t>(o)]; layer < 0) layer = op.layer;
+        if (int& layer = layer_of_[o]; layer < 0) layer = op.layer;
     }
   }
 
@@ -26,7 +26,7 @@ class Optimizer {
       return;
     }
     for (size_t i = 0, n = graph_.values.size(); i < n; ++i)
-      if (graph_.values[i].kind == ValueKind::kState && graph_.values[i].name.starts_with(kPrefix))
+      if (graph_.value(i).kind == ValueKind::kState && graph_.value(i).name.starts_with(kPrefix))
         parameters_.push_back(static_cast<int>(i));
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
     for (int p : parameters_) gradients.push_back(Gradient(p));
@@ -37,17 +37,17 @@ class Optimizer {
   }
 
  private:
-  std::string NameOf(int parameter) const { return graph_.values[parameter].name.substr(kPrefix.size()); }
+  std::string NameOf(int parameter) const { return graph_.value(parameter).name.substr(kPrefix.size()); }
 
-  /// Layer of a parameter: that of the op that makes its (first use's) gradient.
+  /// The layer of a gradient's producer; the head's if it has none.
   int LayerOf(int gradient) const {
-    const int layer = static_cast<size_t>(gradient) < layer_of_.size() ? layer_of_[static_cast<size_t>(gradient)] : -1;
+    const int layer = static_cast<size_t>(gradient) < layer_of_.size() ? layer_of_[gradient] : -1;
     return layer < 0 ? head_layer_ : layer;
   }
 
-  int Emit(std::string_view kind, std::vector<int> inputs, Role role, int layer, int chunk, const std::string& name,
+  int Emit(OpKind kind, std::vector<int> inputs, Role role, int layer, int chunk, const std::string& name,
            const std::string& layout) {
-    Op op{std::string(kind), std::move(inputs), {}, {}, role, layer, chunk};
+    Op op{kind, std::move(inputs), {}, {}, role, layer, chunk};
     const Type type = Define(kind).infer(ContextOf(graph_, op))[0];
     op.outputs = {graph_.AddValue({name, type, ValueKind::kActivation, Frequency::kStep, chunk, -1, layout})};
     const int output = op.outputs[0];
@@ -55,7 +55,7 @@ class Optimizer {
     return output;
   }
 
-  /// The gradient where the optimizer state lies; the uses of a tied weight are brought together and added.
+  /// The gradient with the placements of the optimizer state; those of the uses of a tied weight are added.
   int Gradient(int p) {
     const std::string name = "gradients/" + NameOf(p);
     std::vector<int> uses = {graph_.Find(name)};
@@ -64,23 +64,24 @@ class Optimizer {
     std::vector<int> in_model_order(uses.rbegin(), uses.rend());
     for (int& use : in_model_order) use = Synchronised(p, use);
     if (in_model_order.size() == 1) return in_model_order[0];
-    return Emit("add", in_model_order, Role::kS, LayerOf(uses.back()), graph_.values[p].chunk, name + ".sum",
+    return Emit(OpKind::kAdd, in_model_order, Role::kS, LayerOf(uses.back()), graph_.value(p).chunk, name + ".sum",
                 StateLayout(p));
   }
-  /// Joined over all axes on which it is partial, and cut as the state is.
+  /// Reduced over all axes on which it is partial, and sharded like the optimizer state.
   int Synchronised(int p, int use) {
-    return Emit("reshard", {use}, Role::kS, LayerOf(use), graph_.values[use].chunk,
-                graph_.values[use].name + ".reduced", StateLayout(p));
+    return Emit(OpKind::kReshard, {use}, Role::kS, LayerOf(use), graph_.value(use).chunk,
+                graph_.value(use).name + ".reduced", StateLayout(p));
   }
-  std::string StateLayout(int p) const { return graph_.values[p].layout + ";state"; }
+  std::string StateLayout(int p) const { return graph_.value(p).layout + ";state"; }
 
   int Squares(int p, int gradient) {
-    return Emit("sum_squares", {gradient}, Role::kS, head_layer_, graph_.values[gradient].chunk, "squares/" + NameOf(p),
-                "");
+    return Emit(OpKind::kSumSquares, {gradient}, Role::kS, head_layer_, graph_.value(gradient).chunk,
+                "squares/" + NameOf(p), "");
   }
 
   std::vector<int> Clip(const std::vector<int>& inputs) {
-    Op op{"clip", inputs, {}, {{{"clip_norm", deck_.optimizer.clip_norm}}, {}}, Role::kU, head_layer_, kAllChunks};
+    Op op{OpKind::kClip, inputs,      {},        {{{"clip_norm", deck_.optimizer.clip_norm}}, {}},
+          Role::kU,      head_layer_, kAllChunks};
     for (const char* name : {"mean_loss", "norm", "scale", "apply", "first"})
       op.outputs.push_back(graph_.AddValue(
           {name, MakeType(Dtype::kF32, {}), ValueKind::kActivation, Frequency::kStep, kAllChunks, -1, ""}));
@@ -94,21 +95,21 @@ class Optimizer {
     return graph_.AddValue({name, MakeType(Dtype::kF32, {}), ValueKind::kInput, Frequency::kStep, kAllChunks, -1, ""});
   }
   int Moment(int p, const char* moment) {
-    const Value& master = graph_.values[p];
+    const Value& master = graph_.value(p);
     return graph_.AddValue({"optimizer/" + std::string(moment) + "/" + NameOf(p), master.type, ValueKind::kState,
                             Frequency::kStep, master.chunk, -1, master.layout});
   }
   void Update(int p, int gradient, int scale, int apply) {
     const Deck::Optimizer& o = deck_.optimizer;
-    const bool decays = graph_.values[p].type.shape.size() > 1 || o.decay_norms;
+    const bool decays = graph_.value(p).type.shape.size() > 1 || o.decay_norms;
     const int m = Moment(p, "exp_avg"), v = Moment(p, "exp_avg_sq");
-    Op op{"adamw",
+    Op op{OpKind::kAdamw,
           {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient},
           {p, m, v},
           {},
           Role::kU,
           head_layer_,
-          graph_.values[p].chunk};
+          graph_.value(p).chunk};
     op.attributes.numbers = {{"beta1", o.beta1},
                              {"beta2", o.beta2},
                              {"eps", o.eps},
@@ -120,7 +121,7 @@ class Optimizer {
   Graph& graph_;
   const Deck& deck_;
   std::vector<int> parameters_;
-  std::vector<int> layer_of_;  // by value of the graph as it came: layer of the op that makes it, -1: none
+  std::vector<int> layer_of_;  // by value of the input graph: layer of its producer, -1: none
   int head_layer_ = 0;
 };
 

@@ -12,33 +12,35 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
     if (observe) observe(name, graph);
   };
   Verify(graph, "model");
-  // Backward ops, input gradients (B) apart from weight gradients (W).
+  // First: all later passes treat forward and backward ops alike.
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
-  // Gradients, loss and count become sums over the microbatches of a step.
+  // Before partition, which places the accumulators.
   if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph, context.deck); });
-  // Norm, clipping, AdamW; for evaluation the mean loss alone.
+  // Before partition, which places norm and update; reducing gradients is then a reshard like any other. For evaluation
+  // the pass adds only the mean loss.
   if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
-  // Attention over sequences that cp cuts: where keys travel, how queries see them.
+  // Before partition, which places the new ops; after differentiate, since it rewrites attention and its gradient.
   run("context_parallel", [&] { ContextParallel(graph, context); });
-  // Placements for every value; reshards where they differ.
+  // Before all passes that need placements.
   run("partition", [&] { Partition(graph, context); });
-  // Compute activations again instead of keeping them.
-  run("recompute", [&] { Recompute(graph, context.deck); });
-  // Gather sharded parameters again instead of keeping them.
+  // After partition: the reshards of recomputed values are cloned, too, while each is still one op.
+  run("recompute", [&] { Recompute(graph, context); });
+  // After recompute, whose clones read parameters, too.
   run("rematerialize", [&] { Rematerialize(graph, context); });
-  // Reshards become collectives.
+  // After the passes that clone reshards or look for them.
   run("lower_reshards", [&] { LowerReshards(graph, context.mesh); });
-  // Collectives of one layer share a message.
+  // After lower_reshards, which makes the collectives.
   run("coalesce", [&] { Coalesce(graph); });
-  // The tensors of a chunk are updated at once.
+  // After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
-  // Parameters are gathered ahead of their use.
+  // After coalesce: it moves whole messages.
   run("prefetch", [&] { Prefetch(graph, context.deck); });
-  // Backward tp communication under weight-gradient products.
+  // After coalesce: it moves matmuls under whole messages.
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
-  // Additions join the norms and products beside them.
+  // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });
-  // Values that cross stages become send and recv.
+  // Last: a send follows the op that makes its value, so a sum whose norm is on the next stage must not be fused with
+  // it.
   run("cut", [&] { Cut(graph, context.stage_of_chunk); });
 }
 

@@ -1,6 +1,6 @@
-// Parameters are gathered `overlap.prefetch` layers before they are used, so that their messages travel under the
-// products of those layers: a gather moves in front of the first op of an earlier layer of its chunk and role. Nearer
-// layers stay in front of farther ones.
+// Parameters are gathered `overlap.prefetch` layers before they are used, so that their messages overlap with the
+// matmuls of those layers: a gather moves before the first op of an earlier layer of its chunk and role. Gathers of
+// nearer layers stay before those of farther ones.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,7 +13,7 @@ namespace {
 
 class Prefetcher {
  public:
-  Prefetcher(Graph& graph, int64_t ahead) : graph_(graph), ahead_(static_cast<size_t>(ahead)) {}
+  Prefetcher(Graph& graph, size_t ahead) : graph_(graph), ahead_(ahead) {}
 
   void Run() {
     std::vector<Op> ops = std::move(graph_.ops);
@@ -21,22 +21,22 @@ class Prefetcher {
     std::vector<bool> moves(ops.size());
     for (size_t i = 0; i < ops.size(); ++i) moves[i] = IsParameterGather(ops[i]);
     FindLayers(ops);
-    std::map<size_t, std::vector<Op>> in_front;  // by op: what moves there
+    std::map<size_t, std::vector<Op>> moved_to;  // by op: what moves there
     for (size_t i = 0; i < ops.size(); ++i)
-      if (moves[i]) in_front[TargetOf(ops[i])].push_back(ops[i]);
+      if (moves[i]) moved_to[TargetOf(ops[i])].push_back(ops[i]);
     for (size_t i = 0; i < ops.size(); ++i) {
-      for (Op& op : in_front[i]) graph_.ops.push_back(std::move(op));
+      for (Op& op : moved_to[i]) graph_.ops.push_back(std::move(op));
       if (!moves[i]) graph_.ops.push_back(std::move(ops[i]));
     }
     graph_.Renumber();
   }
 
  private:
-  /// A step of a gather whose inputs are there before the microbatch begins.
+  /// A step of a gather whose inputs are ready before the microbatch begins.
   bool IsParameterGather(const Op& op) {
     if (!IsReshard(op.kind) || op.frequency() == Frequency::kStep) return false;
     const bool ready = std::all_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
-      return graph_.values[static_cast<size_t>(v)].frequency == Frequency::kStep || gathered_.count(v) > 0;
+      return graph_.value(v).frequency == Frequency::kStep || gathered_.count(v) > 0;
     });
     if (ready) gathered_.insert(op.outputs.begin(), op.outputs.end());
     return ready;
@@ -68,7 +68,7 @@ class Prefetcher {
   Graph& graph_;
   const size_t ahead_;
   std::set<int> gathered_;
-  std::map<Segment, std::vector<Start>> starts_;  // layers in the order in which a segment comes to them
+  std::map<Segment, std::vector<Start>> starts_;  // layers in program order
 };
 
 }  // namespace

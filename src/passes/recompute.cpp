@@ -1,30 +1,30 @@
-// Activations that backward computes again instead of keeping them (Chen et al. 2016; Korthikanti et al. 2022, section
-// 5). Redone are F ops that the model marks as cheap (selective), or all of a transformer layer but what leaves it, so
-// that only the layer's input is kept (full; the embedding stays, of the head only its cheap norm is redone), and the
-// reshards of what is redone. A redone op is cloned into role B, in front of the first backward op that reads one of
-// its values; what nobody reads in backward is not cloned, and a reshard of a clone serves all of B and W that ask for
-// the same (but not a W that the schedule puts off). A clone runs the same kernel on the same bits.
+// Activation checkpointing: backward computes activations again instead of keeping them (Chen et al. 2016; Korthikanti
+// et al. 2022, section 5). Recomputed are the F ops that the model marks as cheap (selective), or all ops of a
+// transformer layer except those whose results leave it, so that only the input of the layer is kept (full; the
+// embedding is kept, of the head only its cheap norm is recomputed), and the reshards of recomputed values. A
+// recomputed op is cloned into role B, before the first backward op that reads one of its values. Ops that backward
+// does not read are not cloned. A reshard of a clone serves all of B and W (but not a deferred W). A clone runs the
+// same kernel on the same bits.
 #include <algorithm>
 #include <map>
 #include <tuple>
 
 #include "espalier/passes/pipeline.hpp"
-#include "espalier/schedule/schedule.hpp"
 
 namespace espalier {
 namespace {
 
 class Recomputer {
  public:
-  Recomputer(Graph& graph, const Deck& deck)
-      : graph_(graph), ops_(std::move(graph.ops)), redone_(ops_.size()), puts_w_off_(PutsWOff(deck.pipeline.schedule)) {
-    const bool whole_layers = deck.recompute.mode == "full";
+  Recomputer(Graph& graph, const PassContext& context)
+      : graph_(graph), ops_(std::move(graph.ops)), recomputed_(ops_.size()), defers_w_(context.schedule.DefersW()) {
+    const bool whole_layers = context.deck.recompute.mode == RecomputeMode::kFull;
     graph_.ops.clear();
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
     const std::vector<bool> leaves = LeavesLayer();
     for (size_t i = 0; i < ops_.size(); ++i)
-      redone_[i] = ops_[i].role == Role::kF &&
-                   (ops_[i].cheap || ReshardsRedone(ops_[i]) || (whole_layers && InLayer(ops_[i]) && !leaves[i]));
+      recomputed_[i] = ops_[i].role == Role::kF && (ops_[i].cheap || ReshardsRecomputed(ops_[i]) ||
+                                                    (whole_layers && InLayer(ops_[i]) && !leaves[i]));
   }
 
   void Run() {
@@ -39,19 +39,18 @@ class Recomputer {
 
  private:
   bool InLayer(const Op& op) const { return op.layer > 0 && op.layer < head_layer_; }
-  int MakerOf(int value) const { return graph_.values[static_cast<size_t>(value)].producer; }
-  bool ReshardsRedone(const Op& op) const {
-    const int maker = op.kind == "reshard" ? MakerOf(op.inputs[0]) : -1;
-    return maker >= 0 && redone_[static_cast<size_t>(maker)];
+  int ProducerOf(int value) const { return graph_.value(value).producer; }
+  bool ReshardsRecomputed(const Op& op) const {
+    const int producer = op.kind == OpKind::kReshard ? ProducerOf(op.inputs[0]) : -1;
+    return producer >= 0 && recomputed_[producer];
   }
 
-  /// By op: a result, or read in forward by another layer.
+  /// By op: it makes a result, or a value that another layer reads in forward.
   std::vector<bool> LeavesLayer() const {
     std::vector<bool> leaves(ops_.size());
     const auto mark = [&](int value, int reader_layer) {
-      const int maker = MakerOf(value);
-      if (maker >= 0 && ops_[static_cast<size_t>(maker)].layer != reader_layer)
-        leaves[static_cast<size_t>(maker)] = true;
+      const int producer = ProducerOf(value);
+      if (producer >= 0 && ops_[producer].layer != reader_layer) leaves[producer] = true;
     };
     for (const Op& op : ops_)
       if (op.role == Role::kF)
@@ -68,12 +67,12 @@ class Recomputer {
       Push(std::move(op));
   }
 
-  /// The value that stands for this one in backward: its clone, if it is redone.
+  /// The value that backward reads instead of this one: its clone, if it is recomputed.
   int Again(int value) {
     if (const auto it = again_.find(value); it != again_.end()) return it->second;
-    const int maker = MakerOf(value);
-    if (maker < 0 || !redone_[static_cast<size_t>(maker)]) return value;
-    Op clone = ops_[static_cast<size_t>(maker)];
+    const int producer = ProducerOf(value);
+    if (producer < 0 || !recomputed_[producer]) return value;
+    Op clone = ops_[producer];
     clone.role = Role::kB;
     clone.cheap = false;
     for (int& input : clone.inputs) input = Again(input);
@@ -83,34 +82,34 @@ class Recomputer {
     return again_.at(value);
   }
   int Copy(int value) {
-    Value copy = graph_.values[static_cast<size_t>(value)];
+    Value copy = graph_.value(value);
     copy.name = graph_.Unique(copy.name + ".again");
     copy.producer = -1;
     return graph_.AddValue(std::move(copy));
   }
 
-  /// What a reshard in role B makes of a source.
+  /// Source, type and chunk of a reshard in role B.
   using Resharded = std::tuple<int, std::string, int>;
   Resharded KeyOf(const Op& reshard) const {
     return {reshard.inputs[0], ToString(TypeOf(reshard.outputs[0])), reshard.chunk};
   }
-  const Type& TypeOf(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
-  /// Where W is put off, it gathers for itself: what is gathered would live too long.
+  const Type& TypeOf(int value) const { return graph_.value(value).type; }
+  /// A deferred W gathers for itself: otherwise the gathered value would be live for too long.
   int ServedBy(const Op& op) const {
-    if (op.kind != "reshard") return -1;
-    if (op.role == Role::kW && puts_w_off_ && TypeOf(op.inputs[0]).placements.Partial().Empty()) return -1;
+    if (op.kind != OpKind::kReshard) return -1;
+    if (op.role == Role::kW && defers_w_ && TypeOf(op.inputs[0]).placements.Partial().Empty()) return -1;
     const auto it = resharded_.find(KeyOf(op));
     return it == resharded_.end() ? -1 : it->second;
   }
   void Push(Op op) {
-    if (op.kind == "reshard" && op.role == Role::kB) resharded_[KeyOf(op)] = op.outputs[0];
+    if (op.kind == OpKind::kReshard && op.role == Role::kB) resharded_[KeyOf(op)] = op.outputs[0];
     graph_.ops.push_back(std::move(op));
   }
 
   Graph& graph_;
   const std::vector<Op> ops_;
-  std::vector<bool> redone_;
-  const bool puts_w_off_;
+  std::vector<bool> recomputed_;
+  const bool defers_w_;
   int head_layer_ = 0;
   std::map<int, int> again_;  // value -> its clone, or the reshard that serves instead
   std::map<Resharded, int> resharded_;
@@ -118,8 +117,8 @@ class Recomputer {
 
 }  // namespace
 
-void Recompute(Graph& graph, const Deck& deck) {
-  if (deck.recompute.mode != "none") Recomputer(graph, deck).Run();
+void Recompute(Graph& graph, const PassContext& context) {
+  if (context.deck.recompute.mode != RecomputeMode::kNone) Recomputer(graph, context).Run();
 }
 
 }  // namespace espalier

@@ -1,7 +1,7 @@
-// Gathered parameters are kept for the step, or gathered again by forward and by backward of every layer: memory
-// against traffic. `auto` keeps them under pipelines, where each microbatch would gather anew. Only zero = 3 may gather
-// again. What W reads is gathered in B, for both: they stand side by side, and where a schedule parts them, a second
-// message would cost more than the memory.
+// Gathered parameters are kept for the whole step, or gathered again by forward and by backward of every layer: memory
+// against traffic. `auto` keeps them under pipelines, where every microbatch would gather again. Only zero = 3 can
+// gather again. The parameters that W reads are gathered in B, for both: usually they are adjacent, and where a
+// schedule defers W, a second message would cost more than the memory.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -12,9 +12,9 @@ namespace espalier {
 namespace {
 
 bool GathersAgain(const PassContext& context) {
-  const std::string& regather = context.deck.recompute.regather;
+  const Regather regather = context.deck.recompute.regather;
   return context.deck.parallel.zero == 3 &&
-         (regather == "always" || (regather == "auto" && context.mesh.Degree(Axis::kPp) == 1));
+         (regather == Regather::kAlways || (regather == Regather::kAuto && context.mesh.Degree(Axis::kPp) == 1));
 }
 
 class Regatherer {
@@ -37,14 +37,14 @@ class Regatherer {
 
  private:
   /// A reshard in role P, whose result only microbatch ops read.
-  static bool IsKept(const Op& op) { return op.kind == "reshard" && op.role == Role::kP; }
+  static bool IsKept(const Op& op) { return op.kind == OpKind::kReshard && op.role == Role::kP; }
 
   /// One gather for a layer's forward, one for its backward.
   int Again(const Op& kept, const Op& reader) {
     const Role role = reader.role == Role::kF ? Role::kF : Role::kB;
     const auto [it, fresh] = again_.try_emplace({kept.outputs[0], role, reader.layer}, -1);
     if (!fresh) return it->second;
-    Value copy = graph_.values[static_cast<size_t>(kept.outputs[0])];
+    Value copy = graph_.value(kept.outputs[0]);
     copy.name = graph_.Unique(copy.name + "." + std::string(Name(role)));
     copy.frequency = Frequency::kMicrobatch;
     copy.chunk = reader.chunk;
@@ -59,14 +59,14 @@ class Regatherer {
   }
 
   Graph& graph_;
-  std::map<int, Op> kept_;                           // by what it makes
+  std::map<int, Op> kept_;                           // by output
   std::map<std::tuple<int, Role, int>, int> again_;  // (kept value, F or B, layer) -> its copy
 };
 
 }  // namespace
 
 void Rematerialize(Graph& graph, const PassContext& context) {
-  // Role P runs first, so it stands first: then the gathers of a layer may share a message wherever they are.
+  // Role P runs first, so it comes first: then the gathers of a layer can share a message wherever they were.
   std::stable_partition(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.role == Role::kP; });
   graph.Renumber();
   if (GathersAgain(context)) Regatherer(graph).Run();

@@ -1,6 +1,6 @@
-// The whole world's programs at once, without running any: order of collectives per communicator, order of messages per
-// pair, a replay in which a send ends only when its receive has begun, and, for GPUs, one in which every call waits for
-// its peers'.
+// Checks the programs of all ranks without running any: the order of collectives per communicator, the order of
+// messages per pair, a replay in which a send ends only when its receive has begun, and, for GPUs, a replay in which
+// every call waits for the calls of its peers.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,17 +13,13 @@
 namespace espalier {
 namespace {
 
-const Op& OpOf(const Program& program, const Instruction& instruction) {
-  return program.graph->ops[static_cast<size_t>(instruction.op)];
-}
-
-AxisSet GroupOf(const Op& op) { return AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))); }
+const Op& OpOf(const Program& program, const Instruction& instruction) { return program.graph->op(instruction.op); }
 
 std::string Describe(const Program& program, const Instruction& instruction) {
   const Op& op = OpOf(program, instruction);
   std::string tensors;
   for (int v : op.inputs.empty() ? op.outputs : op.inputs)
-    tensors += (tensors.empty() ? "" : ", ") + program.graph->values[static_cast<size_t>(v)].name;
+    tensors += (tensors.empty() ? "" : ", ") + program.graph->value(v).name;
   return fmt::format("{}({}) of microbatch {}", op.kind, tensors, instruction.microbatch);
 }
 
@@ -37,7 +33,7 @@ std::vector<Event> CollectiveTrace(const Program& program, Lane lane, AxisSet ax
   std::vector<Event> trace;
   for (const Instruction& i : program.instructions) {
     const Op& op = OpOf(program, i);
-    if (i.lane == lane && op.kind != "send" && op.kind != "recv" && GroupOf(op) == axes)
+    if (i.lane == lane && op.kind != OpKind::kSend && op.kind != OpKind::kRecv && op.Axes() == axes)
       trace.push_back({i.op, i.microbatch, &i});
   }
   return trace;
@@ -60,7 +56,7 @@ class WorldChecker {
     for (int rank = 0; rank < mesh_.Ranks(); ++rank)
       for (const auto& [lane, axes] : GroupsOf(program_of_(rank))) CheckGroup(rank, lane, axes);
     for (int rank = 0; rank < mesh_.Ranks(); ++rank)
-      if (mesh_.CoordinateOf(rank)[0] == 0) CheckPipeline(rank);
+      if (mesh_.CoordinateOf(rank)[Axis::kPp] == 0) CheckPipeline(rank);
   }
 
  private:
@@ -72,12 +68,12 @@ class WorldChecker {
     if (fresh)
       for (const Instruction& i : program.instructions)
         if (i.lane != Lane::kCompute && i.lane != Lane::kPpSend && i.lane != Lane::kPpRecv)
-          it->second.emplace(i.lane, GroupOf(OpOf(program, i)));
+          it->second.emplace(i.lane, OpOf(program, i).Axes());
     return it->second;
   }
 
-  /// Every member's collectives are those of the first one. A group is looked at from its first member, and from one
-  /// whose first member has another program, which may know nothing of the group.
+  /// Every member has the collectives of the first one. The first member compares itself with all others; every member
+  /// also compares itself with the first, whose program may not have the group at all.
   void CheckGroup(int rank, Lane lane, AxisSet axes) {
     const Coordinate coordinate = mesh_.CoordinateOf(rank);
     const int first = mesh_.RankOf(mesh_.GroupMember(axes, coordinate, 0));
@@ -117,8 +113,8 @@ class WorldChecker {
             "message {} from rank {} to rank {} is {}, but the receiver expects {}", i, from, to,
             Describe(a, *sends[i].instruction), Describe(b, *receives[i].instruction));
       for (size_t t = 0; t < send.inputs.size(); ++t)
-        CHECK(LocalShape(a.graph->values[static_cast<size_t>(send.inputs[t])].type, mesh_, mesh_.CoordinateOf(from)) ==
-                  LocalShape(b.graph->values[static_cast<size_t>(recv.outputs[t])].type, mesh_, mesh_.CoordinateOf(to)),
+        CHECK(LocalShape(a.graph->value(send.inputs[t]).type, mesh_, mesh_.CoordinateOf(from)) ==
+                  LocalShape(b.graph->value(recv.outputs[t]).type, mesh_, mesh_.CoordinateOf(to)),
               "message {} from rank {} to rank {} has another shape there", i, from, to);
     }
     CHECK(sends.size() == receives.size(), "rank {} sends {} messages to rank {}, which expects {}", from, sends.size(),
@@ -127,27 +123,24 @@ class WorldChecker {
 
   /// Messages between the stages of a pipeline, pair by pair.
   void ComparePairs(const std::vector<int>& ranks) const {
-    std::map<std::pair<int, int>, std::pair<std::vector<Event>, std::vector<Event>>>
-        pairs;  // stages -> sends, receives
+    // (sending stage, receiving stage) -> sends, receives
+    std::map<std::pair<int, int>, std::pair<std::vector<Event>, std::vector<Event>>> pairs;
     for (int rank : ranks) {
       const Program& program = program_of_(rank);
       for (const Instruction& i : program.instructions) {
         const Op& op = OpOf(program, i);
         if (i.lane == Lane::kPpSend)
-          pairs[{program.stage, static_cast<int>(op.attributes.Number("to"))}].first.push_back(
-              {i.op, i.microbatch, &i});
+          pairs[{program.stage, op.Peer()}].first.push_back({i.op, i.microbatch, &i});
         else if (i.lane == Lane::kPpRecv)
-          pairs[{static_cast<int>(op.attributes.Number("from")), program.stage}].second.push_back(
-              {i.op, i.microbatch, &i});
+          pairs[{op.Peer(), program.stage}].second.push_back({i.op, i.microbatch, &i});
       }
     }
     for (const auto& [stages, traces] : pairs)
-      ComparePair(ranks[static_cast<size_t>(stages.first)], ranks[static_cast<size_t>(stages.second)], traces.first,
-                  traces.second);
+      ComparePair(ranks[stages.first], ranks[stages.second], traces.first, traces.second);
   }
 
-  /// The pipeline that holds `first`: one rank a stage. Collectives of other axes are local in its replays: their
-  /// members run the same list.
+  /// The pipeline of `first`: one rank per stage. Collectives over other axes count as local in its replays, because
+  /// their members run the same list.
   void CheckPipeline(int first) {
     const std::vector<int> ranks = mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first));
     std::vector<const Program*> programs;
@@ -160,71 +153,67 @@ class WorldChecker {
     ReplayIssue(programs);
   }
 
-  /// Every lane in order; gather_stages waits for all stages.
+  /// Replays every lane in order; gather_stages waits for all stages.
   static void Replay(const std::vector<const Program*>& programs) {
-    std::vector<StageState> stages;
+    std::vector<LaneState> stages;
     for (const Program* p : programs) stages.emplace_back(*p);
     for (bool moved = true; moved;) {
       moved = false;
-      for (StageState& stage : stages)
-        for (size_t lane = 0; lane < kLaneCount; ++lane)
+      for (LaneState& stage : stages)
+        for (Lane lane : kLanes)
           while (Advance(stages, stage, lane)) moved = true;
     }
-    for (const StageState& stage : stages)
-      for (size_t lane = 0; lane < kLaneCount; ++lane)
-        CHECK(stage.done[lane] == static_cast<int>(stage.lanes[lane].size()),
-              "deadlock: stage {} lane {} never gets past {}", stage.program->stage, Name(static_cast<Lane>(lane)),
-              Describe(*stage.program, *stage.lanes[lane][static_cast<size_t>(stage.done[lane])]));
+    for (const LaneState& stage : stages)
+      for (Lane lane : kLanes)
+        CHECK(stage.done[lane] == std::ssize(stage.lanes[lane]), "deadlock: stage {} lane {} never gets past {}",
+              stage.program->stage, Name(lane), Describe(*stage.program, *stage.lanes[lane][stage.done[lane]]));
   }
 
-  struct StageState {
-    explicit StageState(const Program& p) : program(&p) {
-      for (const Instruction& i : p.instructions) lanes[static_cast<size_t>(i.lane)].push_back(&i);
+  struct LaneState {
+    explicit LaneState(const Program& p) : program(&p) {
+      for (const Instruction& i : p.instructions) lanes[i.lane].push_back(&i);
     }
     const Instruction* Head(Lane lane) const {
-      const auto l = static_cast<size_t>(lane);
-      return done[l] < static_cast<int>(lanes[l].size()) ? lanes[l][static_cast<size_t>(done[l])] : nullptr;
+      return done[lane] < std::ssize(lanes[lane]) ? lanes[lane][done[lane]] : nullptr;
     }
     bool Ready(Lane lane) const {
       const Instruction* head = Head(lane);
-      return head != nullptr && std::all_of(head->waits.begin(), head->waits.end(), [&](const Wait& w) {
-               return done[static_cast<size_t>(w.lane)] >= w.count;
-             });
+      return head != nullptr && std::all_of(head->waits.begin(), head->waits.end(),
+                                            [&](const Wait& w) { return done[w.lane] >= w.count; });
     }
     const Program* program;
-    std::array<std::vector<const Instruction*>, kLaneCount> lanes;
-    std::array<int, kLaneCount> done{};
+    ByLane<std::vector<const Instruction*>> lanes;
+    ByLane<int> done{};
   };
 
-  static bool Advance(std::vector<StageState>& stages, StageState& stage, size_t l) {
-    const auto lane = static_cast<Lane>(l);
+  static bool Advance(std::vector<LaneState>& stages, LaneState& stage, Lane lane) {
     if (!stage.Ready(lane)) return false;
     const Op& op = OpOf(*stage.program, *stage.Head(lane));
-    if (lane == Lane::kPpRecv) return false;  // ends together with its send
-    if (lane == Lane::kPpSend) return Meet(stages, stage, static_cast<size_t>(op.attributes.Number("to")));
-    if (op.kind == "gather_stages") return GatherStages(stages, stage, lane);
-    ++stage.done[l];
+    if (lane == Lane::kPpRecv) return false;  // completes together with its send
+    if (lane == Lane::kPpSend) return Meet(stages, stage, op.Peer());
+    if (op.kind == OpKind::kGatherStages) return GatherStages(stages, stage, lane);
+    ++stage.done[lane];
     return true;
   }
-  static bool Meet(std::vector<StageState>& stages, StageState& sender, size_t to) {
-    StageState& receiver = stages[to];
+  static bool Meet(std::vector<LaneState>& stages, LaneState& sender, int to) {
+    LaneState& receiver = stages[to];
     if (!receiver.Ready(Lane::kPpRecv)) return false;
     const Op& recv = OpOf(*receiver.program, *receiver.Head(Lane::kPpRecv));
-    if (static_cast<int>(recv.attributes.Number("from")) != sender.program->stage) return false;
-    ++sender.done[static_cast<size_t>(Lane::kPpSend)];
-    ++receiver.done[static_cast<size_t>(Lane::kPpRecv)];
+    if (recv.Peer() != sender.program->stage) return false;
+    ++sender.done[Lane::kPpSend];
+    ++receiver.done[Lane::kPpRecv];
     return true;
   }
-  static bool GatherStages(std::vector<StageState>& stages, const StageState& stage, Lane lane) {
+  static bool GatherStages(std::vector<LaneState>& stages, const LaneState& stage, Lane lane) {
     const int op = stage.Head(lane)->op;
-    for (const StageState& other : stages)
+    for (const LaneState& other : stages)
       if (!other.Ready(lane) || other.Head(lane)->op != op) return false;
-    for (StageState& other : stages) ++other.done[static_cast<size_t>(lane)];
+    for (LaneState& other : stages) ++other.done[lane];
     return true;
   }
 
-  /// All ranks of a stage issue the same communication in the same order, whatever its lane: so one of them stands for
-  /// all below.
+  /// All ranks of a stage issue the same communication in the same order over all lanes, so the replay below needs only
+  /// one rank per stage.
   void CompareIssue(const Program& program) {
     const Program& first = *first_of_stage_.try_emplace(program.stage, &program).first->second;
     const std::vector<Event> expected = IssueTrace(first), trace = IssueTrace(program);
@@ -233,9 +222,9 @@ class WorldChecker {
           "ranks of stage {} issue their communication in different orders", program.stage);
   }
 
-  /// One thread a rank issues all communication in program order, and every call may wait until its peers have issued
-  /// theirs (a communicator's first call connects it; a full GPU starts nothing new). If this reaches the end, the
-  /// orders of all ranks merge into one, and kernels that start in that order cannot wait for each other.
+  /// On each rank one thread issues all communication in program order, and every call may wait until its peers have
+  /// issued theirs (the first call on a communicator connects it; a full GPU starts no new kernel). If the replay
+  /// reaches the end, the orders of all ranks merge into one, and kernels that start in that order cannot deadlock.
   static void ReplayIssue(const std::vector<const Program*>& programs) {
     std::vector<IssueState> stages;
     for (const Program* p : programs) stages.push_back({p, IssueTrace(*p)});
@@ -266,12 +255,12 @@ class WorldChecker {
     if (stage.Done()) return false;
     const auto [id, microbatch, instruction] = stage.Head();
     const Op& op = OpOf(*stage.program, *instruction);
-    if (op.kind == "recv") return false;  // ends together with its send
-    if (op.kind == "send") {
-      IssueState& receiver = stages[static_cast<size_t>(op.attributes.Number("to"))];
+    if (op.kind == OpKind::kRecv) return false;  // completes together with its send
+    if (op.kind == OpKind::kSend) {
+      IssueState& receiver = stages[op.Peer()];
       if (!receiver.IsAt(id + 1, microbatch)) return false;
       ++receiver.next;
-    } else if (op.kind == "gather_stages") {
+    } else if (op.kind == OpKind::kGatherStages) {
       for (const IssueState& other : stages)
         if (!other.IsAt(id, microbatch)) return false;
       for (IssueState& other : stages)
@@ -296,7 +285,7 @@ void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>&
 }
 
 std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& coordinate) {
-  std::map<std::tuple<Lane, AxisSet, std::string, Role>, MessageCount> rows;
+  std::map<std::tuple<Lane, AxisSet, std::string_view, Role>, MessageCount> rows;
   std::map<int, int64_t> bytes_of_op;
   std::map<std::string, int64_t> bytes_of_transfer;
   const auto wire_bytes = [&](const Op& op) {
@@ -309,30 +298,30 @@ std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& c
     const Op& op = OpOf(program, i);
     auto [it, fresh] = bytes_of_op.try_emplace(i.op, 0);
     if (fresh)
-      it->second = op.kind == "gather_stages"
-                       ? static_cast<int64_t>(i.inputs.size()) * 4 * (program.mesh.GroupSize(GroupOf(op)) - 1)
-                       : wire_bytes(op);
-    MessageCount& count = rows[{i.lane, op.kind == "send" ? AxisSet{Axis::kPp} : GroupOf(op), op.kind, op.role}];
+      it->second = op.kind == OpKind::kGatherStages ? std::ssize(i.inputs) * 4 * (program.mesh.GroupSize(op.Axes()) - 1)
+                                                    : wire_bytes(op);
+    MessageCount& count =
+        rows[{i.lane, op.kind == OpKind::kSend ? AxisSet{Axis::kPp} : op.Axes(), Name(op.kind), op.role}];
     ++count.count;
     count.bytes += it->second;
   }
   std::vector<MessageRow> list;
   for (const auto& [key, count] : rows) {
     const auto& [lane, group, kind, role] = key;
-    list.push_back({lane, group, kind, role, count});
+    list.push_back({lane, group, OpKindOf(kind), role, count});
   }
   return list;
 }
 
 std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate) {
-  std::array<MessageCount, kLaneCount> counts{};
+  ByLane<MessageCount> counts{};
   for (const MessageRow& row : ListMessages(program, coordinate)) {
-    counts[static_cast<size_t>(row.lane)].count += row.total.count;
-    counts[static_cast<size_t>(row.lane)].bytes += row.total.bytes;
+    counts[row.lane].count += row.total.count;
+    counts[row.lane].bytes += row.total.bytes;
   }
   std::vector<std::pair<std::string, MessageCount>> named;
-  for (size_t l = 0; l < kLaneCount; ++l)
-    if (counts[l].count > 0) named.emplace_back(Name(static_cast<Lane>(l)), counts[l]);
+  for (Lane lane : kLanes)
+    if (counts[lane].count > 0) named.emplace_back(Name(lane), counts[lane]);
   return named;
 }
 

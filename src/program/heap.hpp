@@ -17,7 +17,7 @@ class Heap {
 
   /// Offset of free memory of this size; past the top if no hole is large enough.
   int64_t Take(int64_t bytes) {
-    CHECK(bytes >= 0 && bytes <= kMostBytes && top_ <= kMostBytes, "{} bytes of memory above {}", bytes, top_);
+    CHECK(bytes >= 0 && bytes <= kMaxBytes && top_ <= kMaxBytes, "{} bytes of memory above {}", bytes, top_);
     bytes = Aligned(bytes);
     if (bytes == 0) return 0;
     const auto best = by_size_.lower_bound({bytes, 0});

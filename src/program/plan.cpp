@@ -11,10 +11,10 @@ namespace {
 
 /// By stage: layers 1..L of the graph as transformer layers from 0.
 std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
-  std::vector<std::vector<int>> stages(static_cast<size_t>(c.schedule.stages));
+  std::vector<std::vector<int>> stages(c.schedule.stages);
   for (const Op& op : c.graph->ops)
     if (op.role == Role::kF && !IsReshard(op.kind) && op.layer >= 1 && op.layer <= c.deck.model.layers)
-      stages[static_cast<size_t>(c.StageOf(op.chunk))].push_back(op.layer - 1);
+      stages[c.StageOf(op.chunk)].push_back(op.layer - 1);
   for (std::vector<int>& layers : stages) {
     std::sort(layers.begin(), layers.end());
     layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
@@ -22,21 +22,21 @@ std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
   return stages;
 }
 
-/// Sizes that do not cut evenly make ranks differ, and every different program is compiled and kept: in words, how many
-/// there are, if they are too many for one process.
+/// Sizes that do not divide evenly make ranks differ, and every different program is compiled and kept. Returns an
+/// error message if there are too many for one process.
 std::string TooManyPrograms(const Compilation& c, const std::vector<int>& representative) {
-  constexpr double kMostPasses = (1 << 18) + (1 << 16);  // some 10 million instructions
+  constexpr double kMaxPasses = (1 << 18) + (1 << 16);  // some 10 million instructions
   const std::set<int> different(representative.begin(), representative.end());
-  const double of_one = double(c.deck.model.layers) * (0.25 + double(c.microbatches) / double(c.schedule.stages));
-  if (double(different.size()) * of_one <= kMostPasses) return "";
+  const double of_one = double(c.deck.model.layers) * (0.25 + double(c.batch.microbatches) / double(c.schedule.stages));
+  if (double(different.size()) * of_one <= kMaxPasses) return "";
   return fmt::format(
       "{} ranks have {} different programs, each of about {:.0f} passes of a microbatch through a layer; "
       "one process compiles at most {:.0f} (choose sizes that the degrees divide, fewer microbatches, or "
       "fewer ranks)",
-      c.mesh.Ranks(), different.size(), of_one, kMostPasses);
+      c.mesh.Ranks(), different.size(), of_one, kMaxPasses);
 }
 
-/// Peak of a forward program of a rank whose training program is given.
+/// The peak of the forward program of a rank, given its training program.
 int64_t ForwardPeak(const Compilation& forward, const Program& training, const Coordinate& coordinate) {
   return MakeProgram(forward, coordinate, StateBytes(training)).arena_bytes;
 }
@@ -57,8 +57,7 @@ std::string ProveWorld(const Compilation& c) {
   std::map<int, Program> programs;
   for (int rank : representative)
     if (!programs.contains(rank)) programs.emplace(rank, MakeProgram(c, c.mesh.CoordinateOf(rank)));
-  CheckWorld(c.mesh,
-             [&](int rank) -> const Program& { return programs.at(representative[static_cast<size_t>(rank)]); });
+  CheckWorld(c.mesh, [&](int rank) -> const Program& { return programs.at(representative[rank]); });
   return "";
 }
 
@@ -81,7 +80,7 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
     const Program& program = plan.programs.emplace(rank, MakeProgram(c, coordinate)).first->second;
     peak[rank] = program.arena_bytes;
     for (const Compilation& other : forward) peak[rank] = std::max(peak[rank], ForwardPeak(other, program, coordinate));
-    StagePlan& stage = plan.stages[static_cast<size_t>(program.stage)];
+    StagePlan& stage = plan.stages[program.stage];
     if (peak[rank] > stage.peak_bytes) {
       stage.peak_bytes = peak[rank];
       stage.bytes = program.peak_by_class;
@@ -91,9 +90,7 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   }
   for (int rank : plan.representative) plan.rank_peak_bytes.push_back(peak.at(rank));
   plan.peak_bytes = *std::max_element(plan.rank_peak_bytes.begin(), plan.rank_peak_bytes.end());
-  CheckWorld(c.mesh, [&](int rank) -> const Program& {
-    return plan.programs.at(plan.representative[static_cast<size_t>(rank)]);
-  });
+  CheckWorld(c.mesh, [&](int rank) -> const Program& { return plan.programs.at(plan.representative[rank]); });
   return plan;
 }
 

@@ -8,16 +8,15 @@ namespace {
 std::string OperandsText(const Graph& graph, const std::vector<Operand>& operands) {
   std::string text;
   for (const Operand& o : operands)
-    text += fmt::format("{}{}@{}+{}", text.empty() ? "" : ", ", graph.values[static_cast<size_t>(o.value)].name,
-                        o.offset, o.bytes);
+    text += fmt::format("{}{}@{}+{}", text.empty() ? "" : ", ", graph.value(o.value).name, o.offset, o.bytes);
   return text;
 }
 
 }  // namespace
 
 std::string Describe(const Program& program, int instruction) {
-  const Instruction& i = program.instructions[static_cast<size_t>(instruction)];
-  const Op& op = program.graph->ops[static_cast<size_t>(i.op)];
+  const Instruction& i = program.instructions[instruction];
+  const Op& op = program.graph->op(i.op);
   const std::string microbatch = i.microbatch < 0 ? "" : fmt::format(", microbatch {}", i.microbatch);
   return fmt::format("instruction {} ({}, role {}{}, layer {})", instruction, op.kind, Name(op.role), microbatch,
                      op.layer);
@@ -27,12 +26,12 @@ std::string Print(const Program& program) {
   std::string text =
       fmt::format("stage {} microbatches {} arena {}\n", program.stage, program.microbatches, program.arena_bytes);
   for (const PersistentBuffer& b : program.persistent)
-    text += fmt::format("persistent {}{} @{}+{} {}\n", program.graph->values[static_cast<size_t>(b.value)].name,
+    text += fmt::format("persistent {}{} @{}+{} {}\n", program.graph->value(b.value).name,
                         b.microbatch < 0 ? "" : fmt::format(" m{}", b.microbatch), b.place.offset, b.place.bytes,
                         Name(b.memory_class));
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+    const Op& op = program.graph->op(instruction.op);
     text += fmt::format("{:5} {:8} {}{}{} ({}) -> ({})", i, Name(instruction.lane), Name(op.role),
                         instruction.microbatch < 0 ? " " : fmt::format("{} ", instruction.microbatch), op.kind,
                         OperandsText(*program.graph, instruction.inputs),

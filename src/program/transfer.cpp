@@ -1,5 +1,5 @@
-// What each member of a communication op sends and receives, from the types alone: piece S of a member meets piece D of
-// another.
+// What each member of a communication op sends and receives, from the types alone: the source box of one member
+// intersected with the target box of another.
 #include <algorithm>
 
 #include "espalier/program/compile.hpp"
@@ -9,20 +9,18 @@
 namespace espalier {
 namespace {
 
-AxisSet GroupAxes(const Op& op) { return AxisSet::FromBits(static_cast<int>(op.attributes.Number("axes"))); }
-
-const Type& TypeOf(const Graph& graph, int value) { return graph.values[static_cast<size_t>(value)].type; }
+const Type& TypeOf(const Graph& graph, int value) { return graph.value(value).type; }
 
 int64_t BoxBytes(const Graph& graph, const Op& op, const Transfer& t) {
-  return Volume(ExtentsOf(t.box)) * SizeOf(TypeOf(graph, op.inputs[static_cast<size_t>(t.tensor)]).dtype);
+  return Volume(ExtentsOf(t.box)) * SizeOf(TypeOf(graph, op.inputs[t.tensor]).dtype);
 }
 
-/// Bytes to (or from) each peer but oneself.
+/// Bytes to (or from) each peer; 0 for this member itself.
 std::vector<int64_t> BytesByPeer(const Graph& graph, const Op& op, const std::vector<Transfer>& transfers, int peers,
                                  int self) {
-  std::vector<int64_t> bytes(static_cast<size_t>(peers), 0);
+  std::vector<int64_t> bytes(peers, 0);
   for (const Transfer& t : transfers)
-    if (t.peer != self) bytes[static_cast<size_t>(t.peer)] += BoxBytes(graph, op, t);
+    if (t.peer != self) bytes[t.peer] += BoxBytes(graph, op, t);
   return bytes;
 }
 
@@ -39,7 +37,7 @@ int64_t LocalElements(const Graph& graph, const std::vector<int>& values, const 
   return elements;
 }
 
-/// Whole pieces to the next member, from the one before. A message names pieces by where they lie on this member.
+/// Whole shards to the next member, from the previous one. Boxes are those of this member's own shard.
 void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate, TransferPlan& plan) {
   const int n = mesh.GroupSize(plan.axes), self = mesh.IndexInGroup(plan.axes, coordinate);
   const int next = (self + 1) % n, before = (self + n - 1) % n;
@@ -47,7 +45,7 @@ void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordin
     const Type& type = TypeOf(graph, op.inputs[t]);
     const Box box = LocalBox(type, mesh, coordinate);
     CHECK(ExtentsOf(box) == LocalShape(type, mesh, mesh.GroupMember(plan.axes, coordinate, before)),
-          "ring_shift of {}, which is cut unevenly", ToString(type));
+          "ring_shift of {}, which is sharded unevenly", ToString(type));
     if (IsEmpty(box)) continue;
     plan.sends.push_back({static_cast<int>(t), next, box});
     plan.receives.push_back({static_cast<int>(t), before, box});
@@ -57,30 +55,24 @@ void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordin
 }  // namespace
 
 std::string_view Name(Lane lane) {
-  constexpr std::array<std::string_view, kLaneCount> kNames = {"compute", "tp",      "cp",  "dp",
-                                                               "pp-send", "pp-recv", "copy"};
-  return kNames[static_cast<size_t>(lane)];
+  constexpr ByLane<std::string_view> kNames = {"compute", "tp", "cp", "dp", "pp-send", "pp-recv", "copy"};
+  return kNames[lane];
 }
 
 std::string_view Name(MemoryClass memory_class) {
-  constexpr std::array<std::string_view, kMemoryClassCount> kNames = {"parameters",  "gradients",     "optimizer",
-                                                                      "activations", "communication", "workspace"};
-  return kNames[static_cast<size_t>(memory_class)];
-}
-
-bool IsCommunication(std::string_view kind) {
-  return kind == "all_gather" || kind == "reduce_scatter" || kind == "all_reduce" || kind == "all_to_all" ||
-         kind == "ring_shift" || kind == "send" || kind == "recv" || kind == "gather_stages";
+  constexpr ByMemoryClass<std::string_view> kNames = {"parameters",  "gradients",     "optimizer",
+                                                      "activations", "communication", "workspace"};
+  return kNames[memory_class];
 }
 
 TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   TransferPlan plan;
-  plan.axes = GroupAxes(op);
-  if (op.kind == "ring_shift") {
+  plan.axes = op.Axes();
+  if (op.kind == OpKind::kRingShift) {
     PlanShift(graph, op, mesh, coordinate, plan);
     return plan;
   }
-  plan.reduce = op.kind == "reduce_scatter" || op.kind == "all_reduce";
+  plan.reduce = op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce;
   if (plan.reduce && !(TypeOf(graph, op.inputs[0]).placements.partial_max & plan.axes).Empty()) plan.how = Reduce::kMax;
   for (int peer = 0; peer < mesh.GroupSize(plan.axes); ++peer) {
     const Coordinate there = mesh.GroupMember(plan.axes, coordinate, peer);
@@ -97,7 +89,7 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
 }
 
 std::string TransferText(const Graph& graph, const Op& op) {
-  std::string text = op.kind;
+  std::string text(Name(op.kind));
   for (const auto& [name, number] : op.attributes.numbers) text += fmt::format(" {}={}", name, number);
   for (int v : op.inputs) text += " " + ToString(TypeOf(graph, v));
   text += " to";
@@ -106,13 +98,13 @@ std::string TransferText(const Graph& graph, const Op& op) {
 }
 
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
-  if (op.kind == "send") return LocalBytes(graph, op.inputs, mesh, coordinate);
-  if (op.kind == "recv") return 0;
-  const AxisSet axes = GroupAxes(op);
+  if (op.kind == OpKind::kSend) return LocalBytes(graph, op.inputs, mesh, coordinate);
+  if (op.kind == OpKind::kRecv) return 0;
+  const AxisSet axes = op.Axes();
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
-  if (op.kind == "all_reduce") {
+  if (op.kind == OpKind::kAllReduce) {
     const int64_t elements = LocalElements(graph, op.outputs, mesh, coordinate);
-    const int64_t mine = PieceOf({0, elements}, n, self).Extent();
+    const int64_t mine = ShardOf({0, elements}, n, self).Extent();
     return (elements - mine + mine * (n - 1)) * SizeOf(TypeOf(graph, op.inputs[0]).dtype);
   }
   const TransferPlan plan = PlanTransfer(graph, op, mesh, coordinate);
@@ -122,19 +114,21 @@ int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
 }
 
 int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
-  // Point-to-point: one message that holds all tensors, packed unless there is one only.
-  if (op.kind == "send") return op.inputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.inputs, mesh, coordinate));
-  if (op.kind == "recv") return op.outputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.outputs, mesh, coordinate));
-  const AxisSet axes = GroupAxes(op);
+  // Point-to-point: one message with all tensors, packed if there are several.
+  if (op.kind == OpKind::kSend)
+    return op.inputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.inputs, mesh, coordinate));
+  if (op.kind == OpKind::kRecv)
+    return op.outputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.outputs, mesh, coordinate));
+  const AxisSet axes = op.Axes();
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
-  // Scalars: all of them from every stage, and one's own.
-  if (op.kind == "gather_stages") return (n + 1) * Aligned(static_cast<int64_t>(op.outputs.size()) * 4);
-  if (op.kind == "all_reduce") {
-    // The flat tensors (packed, then the joined pieces), and one piece from each member.
+  // Scalars: those of every stage, and those that this stage sends.
+  if (op.kind == OpKind::kGatherStages) return (n + 1) * Aligned(std::ssize(op.outputs) * 4);
+  if (op.kind == OpKind::kAllReduce) {
+    // The flat tensors (packed, later the reduced shards), and one shard from each member.
     const int64_t elements = LocalElements(graph, op.outputs, mesh, coordinate);
     const int64_t size = SizeOf(TypeOf(graph, op.inputs[0]).dtype);
-    const int64_t piece = PieceOf({0, elements}, n, 0).Extent();
-    return Aligned(elements * size) + n * Aligned(piece * size);
+    const int64_t shard = ShardOf({0, elements}, n, 0).Extent();
+    return Aligned(elements * size) + n * Aligned(shard * size);
   }
   const TransferPlan plan = PlanTransfer(graph, op, mesh, coordinate);
   int64_t bytes = 0;

@@ -6,8 +6,8 @@
 
 namespace espalier {
 
-/// What WireBytes and CommWorkspaceBytes follow from: ops with equal texts have equal bytes on every rank. The layers
-/// of a model have the same few, and a plan of the transfer takes time for every member of the group.
+/// A cache key for WireBytes and CommWorkspaceBytes: ops with equal texts have equal bytes on every rank. All layers of
+/// a model have the same few texts, and planning a transfer takes time proportional to the group.
 std::string TransferText(const Graph& graph, const Op& op);
 
 }  // namespace espalier

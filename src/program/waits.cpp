@@ -1,5 +1,5 @@
-// Order between lanes, from memory alone: whoever reads bytes waits for their last writer, whoever writes them for
-// their last writer and readers. Order inside a lane is program order and needs no wait.
+// Order between lanes, from memory alone: a reader of bytes waits for their last writer, a writer for their last writer
+// and readers. Order within a lane is program order and needs no wait.
 #include <algorithm>
 #include <map>
 
@@ -9,17 +9,17 @@
 namespace espalier {
 namespace {
 
-/// Position of an access: how many instructions of its lane must be finished for it to be over.
+/// An access: it is complete when the first `count` instructions of its lane are.
 struct Access {
   Lane lane = Lane::kCompute;
   int count = 0;  // 0: none
 };
 
-/// What last touched a range of bytes.
+/// The last accesses to a range of bytes.
 struct Segment {
   int64_t end = 0;
   Access writer;
-  std::array<int, kLaneCount> readers{};
+  ByLane<int> readers{};
 };
 
 class Hazards {
@@ -42,7 +42,7 @@ class Hazards {
     }
   }
 
-  /// After a write the whole range has one history again.
+  /// After a write the whole range has one segment again.
   void Overwrite(int64_t begin, int64_t end, Access writer) {
     if (!HasBytes(begin, end)) return;
     segments_.erase(segments_.lower_bound(begin), segments_.lower_bound(end));
@@ -51,7 +51,7 @@ class Hazards {
 
  private:
   static bool HasBytes(int64_t begin, int64_t end) {
-    CHECK(0 <= begin && begin <= end && end <= 2 * kMostBytes, "an operand from byte {} to byte {}", begin, end);
+    CHECK(0 <= begin && begin <= end && end <= 2 * kMaxBytes, "an operand from byte {} to byte {}", begin, end);
     return begin < end;
   }
   void Cut(int64_t at) {
@@ -67,17 +67,17 @@ class Hazards {
   std::map<int64_t, Segment> segments_;
 };
 
-class Planner {
+class WaitPlanner {
  public:
-  explicit Planner(Program& program) : program_(program) {}
+  explicit WaitPlanner(Program& program) : program_(program) {}
 
   void Run() {
     for (Instruction& instruction : program_.instructions) {
       needed_.fill(0);
-      const auto lane = static_cast<size_t>(instruction.lane);
+      const Lane lane = instruction.lane;
       for (const Operand& input : instruction.inputs)
         hazards_.ForEach(input.offset, input.offset + input.bytes, [&](Segment& s) { Need(s.writer); });
-      // Accumulating reads what it writes; a write waits for both kinds of access anyway.
+      // An accumulation also reads its outputs; a write waits for readers and writers anyway.
       for (const Operand& output : instruction.outputs) NeedAll(output);
       NeedAll(instruction.workspace);
       Emit(instruction, lane);
@@ -92,32 +92,32 @@ class Planner {
   }
 
  private:
-  void Need(const Access& access) { Need(static_cast<size_t>(access.lane), access.count); }
-  void Need(size_t lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
+  void Need(const Access& access) { Need(access.lane, access.count); }
+  void Need(Lane lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
   void NeedAll(const Operand& operand) {
     hazards_.ForEach(operand.offset, operand.offset + operand.bytes, [&](Segment& s) {
       Need(s.writer);
-      for (size_t l = 0; l < kLaneCount; ++l) Need(l, s.readers[l]);
+      for (Lane lane : kLanes) Need(lane, s.readers[lane]);
     });
   }
 
-  /// Leaves out what this lane has waited for already.
-  void Emit(Instruction& instruction, size_t lane) {
-    for (size_t other = 0; other < kLaneCount; ++other) {
+  /// Skips waits that an earlier instruction of this lane implies.
+  void Emit(Instruction& instruction, Lane lane) {
+    for (Lane other : kLanes) {
       if (other == lane || needed_[other] <= known_[lane][other]) continue;
       known_[lane][other] = needed_[other];
-      instruction.waits.push_back({static_cast<Lane>(other), needed_[other]});
+      instruction.waits.push_back({other, needed_[other]});
     }
   }
 
   Program& program_;
   Hazards hazards_;
-  std::array<int, kLaneCount> needed_{}, issued_{};
-  std::array<std::array<int, kLaneCount>, kLaneCount> known_{};
+  ByLane<int> needed_{}, issued_{};
+  ByLane<ByLane<int>> known_{};
 };
 
 }  // namespace
 
-void PlanWaits(Program& program) { Planner(program).Run(); }
+void PlanWaits(Program& program) { WaitPlanner(program).Run(); }
 
 }  // namespace espalier

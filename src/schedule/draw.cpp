@@ -22,7 +22,7 @@ std::vector<Block> BlocksOf(const Schedule& schedule, const Replay& replay, size
   return blocks;
 }
 
-// The columns of one unit of time in which every label and a gap behind it fit. What takes no time is not drawn.
+// Columns per unit of time, so that every label fits with a gap after it. Jobs of no duration are not drawn.
 int ColumnsPerUnit(const std::vector<std::vector<Block>>& rows) {
   double columns = 1;
   for (const auto& row : rows) {
@@ -34,7 +34,7 @@ int ColumnsPerUnit(const std::vector<std::vector<Block>>& rows) {
   return static_cast<int>(std::ceil(columns));
 }
 
-// The columns of the whole timeline that a picture shows side by side.
+// A contiguous range of columns of the whole timeline that is shown.
 struct Window {
   size_t from, to;
 };
@@ -65,11 +65,11 @@ std::string Row(const std::vector<Block>& blocks, int columns_per_unit, size_t l
 
 constexpr std::string_view kCut = " ... ";
 
-// What fits into `room` columns: all, or the beginning and as much again from the middle, where a pipeline is in its
-// steady state.
-std::vector<Window> WindowsOf(size_t length, size_t room) {
-  if (length <= room) return {{0, length}};
-  const size_t each = (room - 2 * kCut.size()) / 2;
+// The windows that fit into `columns` columns: everything, or the beginning and as much from the middle, where the
+// pipeline is in its steady state.
+std::vector<Window> WindowsOf(size_t length, size_t columns) {
+  if (length <= columns) return {{0, length}};
+  const size_t each = (columns - 2 * kCut.size()) / 2;
   const size_t middle = std::max(each + 1, (length - each) / 2);
   return {{0, each}, {middle, middle + each}};
 }

@@ -1,11 +1,12 @@
 // Interleaved 1F1B (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-// Megatron-LM", arXiv 2104.04473): v chunks a stage, chunk c on stage c % p. Microbatches go through the chunks in
-// blocks of n, at least p of them, so that the first of a block is back at a stage when the last has left it. It idles
-// (p - 1)(F + B + W) / v and sends v times as much. Labels are microbatch.chunk.
+// Megatron-LM", arXiv 2104.04473): v chunks per stage, chunk c on stage c % p. Microbatches pass through the chunks in
+// blocks of n >= p, so that the first of a block is back at a stage when the last has left it. The bubble is (p - 1)(F
+// + B + W) / v; the stages send v times as much. Labels are microbatch.chunk; each stage takes two lines here.
 //
 //   stage 0 | F0.0 F1.0 F0.2 F1.2 F2.0 .... BW0.2==== F3.0 BW1.2==== F2.2 BW0.0==== F3.2 BW1.0==== .... BW2.2==== ....
-//   BW3.2==== BW2.0==== BW3.0==== stage 1 | .... F0.1 F1.1 F0.3 BW0.3==== F1.3 BW1.3==== F2.1 BW0.1==== F3.1 BW1.1====
-//   F2.3 BW2.3==== F3.3 BW3.3==== BW2.1==== BW3.1==== .........
+//             BW3.2==== BW2.0==== BW3.0====
+//   stage 1 | .... F0.1 F1.1 F0.3 BW0.3==== F1.3 BW1.3==== F2.1 BW0.1==== F3.1 BW1.1==== F2.3 BW2.3==== F3.3 BW3.3====
+//             BW2.1==== BW3.1==== .........
 #include <algorithm>
 
 #include "schedule/jobs.hpp"
@@ -13,14 +14,14 @@
 namespace espalier {
 namespace {
 
-/// Smallest block that leaves no rest, or a rest that still fills the pipeline.
+/// The smallest block size that divides the microbatches, or whose last block still fills the pipeline.
 int BlockOf(int stages, int microbatches) {
   int block = stages;
   while (microbatches % block != 0 && microbatches % block < stages) ++block;
   return block;
 }
 
-/// A stage's forwards as (its how-manieth chunk, microbatch).
+/// The forwards of a stage as (index among its chunks, microbatch).
 std::vector<std::pair<int, int>> ForwardOrder(int block, int chunks, int microbatches) {
   std::vector<std::pair<int, int>> order;
   for (int begin = 0; begin < microbatches; begin += block)
@@ -32,19 +33,20 @@ std::vector<std::pair<int, int>> ForwardOrder(int block, int chunks, int microba
 }  // namespace
 
 Schedule Interleaved(int stages, int chunks_per_stage, int microbatches) {
-  Schedule schedule = NoJobs("interleaved", stages, microbatches, Looped(stages, chunks_per_stage));
+  Schedule schedule = NoJobs(ScheduleKind::kInterleaved, stages, microbatches, Looped(stages, chunks_per_stage));
   const int block = BlockOf(stages, microbatches), all = chunks_per_stage * microbatches;
   const auto order = ForwardOrder(block, chunks_per_stage, microbatches);
   for (int stage = 0; stage < stages; ++stage) {
-    auto& jobs = schedule.jobs[static_cast<size_t>(stage)];
+    auto& jobs = schedule.jobs[stage];
     const int warmup = std::min(all, 2 * (stages - 1 - stage) + (chunks_per_stage - 1) * block);
+    // Warm-up: `warmup` forwards. Steady state: one forward, one backward. Drain: `warmup` backwards.
     for (int k = 0; k < all + warmup; ++k) {
       if (k < all) {
-        const auto [chunk, microbatch] = order[static_cast<size_t>(k)];
+        const auto [chunk, microbatch] = order[k];
         jobs.push_back(ForwardJob(chunk * stages + stage, microbatch));
       }
       if (k < warmup) continue;
-      const auto [chunk, microbatch] = order[static_cast<size_t>(k - warmup)];
+      const auto [chunk, microbatch] = order[k - warmup];
       jobs.push_back(BackwardJob((chunks_per_stage - 1 - chunk) * stages + stage, microbatch));
     }
   }

@@ -1,4 +1,4 @@
-// The bricks that the schedules are built of.
+// What the schedules are built from.
 #pragma once
 
 #include <initializer_list>
@@ -12,16 +12,15 @@
 
 namespace espalier {
 
-/// Chunk c on stage c % stages: neighbours in the model are neighbours in the pipeline, and after the last stage comes
-/// the first.
+/// Chunk c on stage c % stages: neighbouring chunks are on neighbouring stages, and the first stage follows the last.
 inline std::vector<int> Looped(int stages, int chunks_per_stage) {
   std::vector<int> stage_of_chunk;
   for (int chunk = 0; chunk < stages * chunks_per_stage; ++chunk) stage_of_chunk.push_back(chunk % stages);
   return stage_of_chunk;
 }
 
-/// Two chunks a stage, down the stages and up again: the first and the last chunk share a stage, and so do those at the
-/// turn.
+/// Two chunks per stage, down the stages and up again: the first and the last chunk share a stage, and so do the two in
+/// the middle.
 inline std::vector<int> VShaped(int stages) {
   std::vector<int> stage_of_chunk;
   for (int chunk = 0; chunk < 2 * stages; ++chunk)
@@ -30,29 +29,29 @@ inline std::vector<int> VShaped(int stages) {
 }
 
 /// A schedule without jobs.
-inline Schedule NoJobs(std::string_view name, int stages, int microbatches, std::vector<int> stage_of_chunk) {
-  CHECK(stages >= 1 && microbatches >= 1, "schedule {} of {} stages and {} microbatches", name, stages, microbatches);
-  return {std::string(name), stages, microbatches, std::move(stage_of_chunk),
-          std::vector<std::vector<Job>>(static_cast<size_t>(stages))};
+inline Schedule NoJobs(ScheduleKind kind, int stages, int microbatches, std::vector<int> stage_of_chunk) {
+  CHECK(stages >= 1 && microbatches >= 1, "schedule {} of {} stages and {} microbatches", Name(kind), stages,
+        microbatches);
+  return {kind, stages, microbatches, std::move(stage_of_chunk), std::vector<std::vector<Job>>(stages)};
 }
 
 /// F of one microbatch.
 inline Job ForwardJob(int chunk, int microbatch) { return {{{chunk, Role::kF, microbatch}}}; }
 
-/// B and W of one microbatch, woven layer by layer.
+/// B and W of one microbatch, interleaved layer by layer.
 inline Job BackwardJob(int chunk, int microbatch) {
   return {{{chunk, Role::kB, microbatch}, {chunk, Role::kW, microbatch}}};
 }
 
-/// Writes the jobs of one stage. Each role of a chunk goes on with its next microbatch; past the last one nothing is
-/// written.
+/// Writes the jobs of one stage. Each call takes the next microbatch of the chunk and role; after the last one it
+/// writes nothing.
 class JobWriter {
  public:
   using Step = std::pair<int, Role>;  // chunk, role
 
-  JobWriter(Schedule& schedule, int stage) : schedule_(schedule), jobs_(schedule.jobs[static_cast<size_t>(stage)]) {}
+  JobWriter(Schedule& schedule, int stage) : schedule_(schedule), jobs_(schedule.jobs[stage]) {}
 
-  /// One job of these parts, in this order.
+  /// Adds one job with these parts, in this order.
   void Add(std::initializer_list<Step> steps) {
     Job job;
     for (const Step& step : steps)
@@ -65,7 +64,7 @@ class JobWriter {
   void W(int chunk) { Add({{chunk, Role::kW}}); }
   void BW(int chunk) { Add({{chunk, Role::kB}, {chunk, Role::kW}}); }
 
-  /// Microbatches asked for so far.
+  /// Number of microbatches requested so far.
   int Count(int chunk, Role role) { return next_[{chunk, role}]; }
 
  private:
@@ -74,7 +73,7 @@ class JobWriter {
   std::map<Step, int> next_;
 };
 
-/// "BW0" or, with several chunks, "BW0.1"; parts of different microbatches or chunks are joined by '&'.
+/// "BW0" or, with several chunks, "BW0.1"; parts of different microbatches or chunks are separated by '&'.
 std::string LabelOf(const Schedule& schedule, const Job& job);
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
 // 1F1B (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", arXiv 2006.09503, PipeDream-Flush): stage
-// r fills with p - 1 - r forwards, then alternates one forward and one backward, then drains. It idles as long as
-// GPipe, (p - 1)(F + B + W), but keeps the activations of only min(m, p - r) microbatches.
+// r warms up with p - 1 - r forwards, then alternates one forward and one backward, then drains. The bubble is GPipe's,
+// (p - 1)(F + B + W), but stage r keeps the activations of only min(m, p - r) microbatches.
 //
 //   stage 0 | F0 F1 F2 F3 ................. BW0== F4 BW1== F5 BW2== F6 BW3== F7 BW4== .. BW5== .. BW6== .. BW7==
 //   stage 1 | .. F0 F1 F2 ........... BW0== F3 BW1== F4 BW2== F5 BW3== F6 BW4== F7 BW5== .. BW6== .. BW7== .....
@@ -14,15 +14,18 @@
 namespace espalier {
 
 Schedule OneFOneB(int stages, int microbatches) {
-  Schedule schedule = NoJobs("1f1b", stages, microbatches, Looped(stages, 1));
+  Schedule schedule = NoJobs(ScheduleKind::k1F1B, stages, microbatches, Looped(stages, 1));
   for (int stage = 0; stage < stages; ++stage) {
-    auto& jobs = schedule.jobs[static_cast<size_t>(stage)];
+    auto& jobs = schedule.jobs[stage];
     const int warmup = std::min(microbatches, stages - 1 - stage);
+    // Warm-up.
     for (int i = 0; i < warmup; ++i) jobs.push_back(ForwardJob(stage, i));
+    // Steady state: one forward, one backward.
     for (int i = warmup; i < microbatches; ++i) {
       jobs.push_back(ForwardJob(stage, i));
       jobs.push_back(BackwardJob(stage, i - warmup));
     }
+    // Drain.
     for (int i = microbatches - warmup; i < microbatches; ++i) jobs.push_back(BackwardJob(stage, i));
   }
   return schedule;

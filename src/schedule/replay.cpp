@@ -12,14 +12,14 @@ constexpr double kNotYet = -1;
 
 double CostOf(Role role, RoleCosts costs) { return role == Role::kF ? costs.f : role == Role::kB ? costs.b : costs.w; }
 
-// A message is named by the part that makes its content.
+// A message is identified by the part that produces its content.
 struct Message {
   JobPart content;
   int to = 0;
   double ready = 0;
 };
 
-struct StageState {
+struct StageClock {
   size_t next_job = 0;
   double free_at = 0;
   double busy = 0;
@@ -30,10 +30,10 @@ struct StageState {
   double receive_lane_free_at = 0;
 };
 
-class Player {
+class Replayer {
  public:
-  Player(const Schedule& schedule, RoleCosts costs, const Receives* receives)
-      : schedule_(schedule), costs_(costs), receives_(receives), states_(static_cast<size_t>(schedule.stages)) {
+  Replayer(const Schedule& schedule, RoleCosts costs, const Receives* receives)
+      : schedule_(schedule), costs_(costs), receives_(receives), states_(schedule.stages) {
     const size_t parts = 3 * static_cast<size_t>(schedule.Chunks()) * static_cast<size_t>(schedule.microbatches);
     done_.assign(parts, kNotYet);
     arrived_.assign(parts, kNotYet);
@@ -45,7 +45,7 @@ class Player {
       moved = false;
       for (size_t stage = 0; stage < states_.size(); ++stage) {
         while (RunNextJob(stage)) moved = true;
-        while (PassNextMessage(stage)) moved = true;
+        while (DeliverNextMessage(stage)) moved = true;
       }
     }
     ReplayOutcome outcome;
@@ -53,13 +53,13 @@ class Player {
       if (std::string why = WhyStuck(stage); !why.empty()) outcome.stuck.push_back(std::move(why));
       replay_.makespan = std::max(replay_.makespan, states_[stage].free_at);
     }
-    for (const StageState& state : states_) replay_.idle.push_back(replay_.makespan - state.busy);
+    for (const StageClock& state : states_) replay_.idle.push_back(replay_.makespan - state.busy);
     outcome.replay = std::move(replay_);
     return outcome;
   }
 
  private:
-  int StageOf(int chunk) const { return schedule_.stage_of_chunk[static_cast<size_t>(chunk)]; }
+  int StageOf(int chunk) const { return schedule_.stage_of_chunk[chunk]; }
 
   size_t Index(const JobPart& part) const {
     const size_t role = part.role == Role::kF ? 0 : part.role == Role::kB ? 1 : 2;
@@ -68,14 +68,14 @@ class Player {
            static_cast<size_t>(part.microbatch);
   }
 
-  // The part of the neighbouring chunk that `part` needs: F from the chunk before, B from the chunk behind.
+  // The part of the neighbouring chunk that `part` needs: F needs the chunk before, B the chunk after.
   std::optional<JobPart> NeighbourOf(const JobPart& part) const {
     const int chunk = part.role == Role::kF ? part.chunk - 1 : part.chunk + 1;
     if (part.role == Role::kW || chunk < 0 || chunk >= schedule_.Chunks()) return std::nullopt;
     return JobPart{chunk, part.role, part.microbatch};
   }
 
-  // The chunk that consumes what `part` makes, or -1.
+  // The chunk that consumes the output of `part`, or -1.
   int ConsumerOf(const JobPart& part) const {
     if (part.role == Role::kW) return -1;
     const int chunk = part.role == Role::kF ? part.chunk + 1 : part.chunk - 1;
@@ -87,7 +87,7 @@ class Player {
     return neighbour && StageOf(neighbour->chunk) != StageOf(part.chunk) ? neighbour : std::nullopt;
   }
 
-  // What must have run before on the same stage.
+  // Parts that must run before on the same stage.
   std::vector<JobPart> LocalNeeds(const JobPart& part) const {
     std::vector<JobPart> needs;
     if (part.role == Role::kB) needs.push_back({part.chunk, Role::kF, part.microbatch});
@@ -97,23 +97,23 @@ class Player {
     return needs;
   }
 
-  // What a stage receives next, or null.
+  // The next receive of a stage, or null.
   const JobPart* NextReceive(int stage) const {
-    const std::vector<Receive>& list = (*receives_)[static_cast<size_t>(stage)];
-    const size_t next = states_[static_cast<size_t>(stage)].received;
+    const std::vector<Receive>& list = (*receives_)[stage];
+    const size_t next = states_[stage].received;
     return next < list.size() ? &list[next].content : nullptr;
   }
 
   std::string Label(const JobPart& part) const { return LabelOf(schedule_, {{part}}); }
 
-  // What a job still waits for; empty if it can start. A part may need an earlier part of its own job.
+  // Why a job cannot start yet; empty if it can. A part may need an earlier part of its own job.
   std::string Missing(const Job& job) const {
     for (size_t i = 0; i < job.parts.size(); ++i) {
       const JobPart& part = job.parts[i];
       const auto earlier_end = job.parts.begin() + static_cast<std::ptrdiff_t>(i);
       for (const JobPart& need : LocalNeeds(part)) {
         if (done_[Index(need)] == kNotYet && std::find(job.parts.begin(), earlier_end, need) == earlier_end) {
-          return fmt::format("{} of its own stage, which stands later in its list", Label(need));
+          return fmt::format("{} of its own stage, which comes later in its list", Label(need));
         }
       }
       const std::optional<JobPart> receive = ReceiveOf(part);
@@ -125,7 +125,7 @@ class Player {
   }
 
   bool RunNextJob(size_t stage) {
-    StageState& state = states_[stage];
+    StageClock& state = states_[stage];
     if (state.next_job == schedule_.jobs[stage].size()) return false;
     const Job& job = schedule_.jobs[stage][state.next_job];
     if (!Missing(job).empty()) return false;
@@ -147,7 +147,7 @@ class Player {
     return true;
   }
 
-  void PostSend(StageState& state, const JobPart& part) {
+  void PostSend(StageClock& state, const JobPart& part) {
     const int consumer = ConsumerOf(part);
     if (consumer < 0 || StageOf(consumer) == StageOf(part.chunk)) return;
     if (receives_ == nullptr) {
@@ -157,11 +157,11 @@ class Player {
     }
   }
 
-  bool PassNextMessage(size_t stage) {
-    StageState& from = states_[stage];
+  bool DeliverNextMessage(size_t stage) {
+    StageClock& from = states_[stage];
     if (from.sent == from.sends.size()) return false;
     const Message& message = from.sends[from.sent];
-    StageState& to = states_[static_cast<size_t>(message.to)];
+    StageClock& to = states_[message.to];
     const JobPart* expected = NextReceive(message.to);
     if (expected == nullptr || *expected != message.content) return false;
 
@@ -173,7 +173,7 @@ class Player {
   }
 
   std::string WhyStuck(size_t stage) const {
-    const StageState& state = states_[stage];
+    const StageClock& state = states_[stage];
     std::string text;
     if (state.next_job < schedule_.jobs[stage].size()) {
       const Job& job = schedule_.jobs[stage][state.next_job];
@@ -193,7 +193,7 @@ class Player {
   const Schedule& schedule_;
   RoleCosts costs_;
   const Receives* receives_;  // null: sends are buffered
-  std::vector<StageState> states_;
+  std::vector<StageClock> states_;
   std::vector<double> done_;     // by part: when it ended
   std::vector<double> arrived_;  // by part: when its message reached the consuming stage
   Replay replay_;
@@ -202,7 +202,7 @@ class Player {
 }  // namespace
 
 ReplayOutcome PlayJobs(const Schedule& schedule, RoleCosts costs, const Receives* receives) {
-  return Player(schedule, costs, receives).Play();
+  return Replayer(schedule, costs, receives).Play();
 }
 
 }  // namespace espalier

@@ -9,7 +9,7 @@ namespace {
 
 template <typename... Values>
 [[noreturn]] void Refuse(const Schedule& schedule, fmt::format_string<Values...> format, Values&&... values) {
-  throw InvariantError(fmt::format("schedule {} ({} stages, {} microbatches): {}", schedule.name, schedule.stages,
+  throw InvariantError(fmt::format("schedule {} ({} stages, {} microbatches): {}", Name(schedule.kind), schedule.stages,
                                    schedule.microbatches, fmt::format(format, std::forward<Values>(values)...)));
 }
 
@@ -18,7 +18,7 @@ void CheckShape(const Schedule& schedule) {
     Refuse(schedule, "there are {} job lists", schedule.jobs.size());
   }
   for (int chunk = 0; chunk < schedule.Chunks(); ++chunk) {
-    const int stage = schedule.stage_of_chunk[static_cast<size_t>(chunk)];
+    const int stage = schedule.stage_of_chunk[chunk];
     if (stage < 0 || stage >= schedule.stages) Refuse(schedule, "chunk {} is on stage {}", chunk, stage);
   }
 }
@@ -37,7 +37,7 @@ void CheckPart(const Schedule& schedule, int stage, size_t index, const Job& job
   if (part.microbatch < 0 || part.microbatch >= schedule.microbatches) {
     Refuse(schedule, "{}: there is no microbatch {}", where, part.microbatch);
   }
-  const int home = schedule.stage_of_chunk[static_cast<size_t>(part.chunk)];
+  const int home = schedule.stage_of_chunk[part.chunk];
   if (home != stage) Refuse(schedule, "{}: chunk {} is on stage {}", where, part.chunk, home);
   int& next = progress[{part.chunk, part.role}];
   if (part.microbatch < next) {
@@ -58,8 +58,8 @@ void CheckComplete(const Schedule& schedule, const Progress& progress) {
       const auto found = progress.find({chunk, role});
       const int done = found == progress.end() ? 0 : found->second;
       if (done < schedule.microbatches) {
-        Refuse(schedule, "stage {}: {} of chunk {}, microbatch {} is missing",
-               schedule.stage_of_chunk[static_cast<size_t>(chunk)], Name(role), chunk, done);
+        Refuse(schedule, "stage {}: {} of chunk {}, microbatch {} is missing", schedule.stage_of_chunk[chunk],
+               Name(role), chunk, done);
       }
     }
   }
@@ -87,7 +87,7 @@ void CheckJobs(const Schedule& schedule) {
   CheckShape(schedule);
   Progress progress;
   for (int stage = 0; stage < schedule.stages; ++stage) {
-    const auto& jobs = schedule.jobs[static_cast<size_t>(stage)];
+    const auto& jobs = schedule.jobs[stage];
     for (size_t i = 0; i < jobs.size(); ++i) {
       if (jobs[i].parts.empty()) Refuse(schedule, "stage {}, job {} has no parts", stage, i);
       for (const JobPart& part : jobs[i].parts) CheckPart(schedule, stage, i, jobs[i], part, progress);

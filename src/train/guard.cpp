@@ -52,8 +52,9 @@ Guard::Verdict Guard::Judge(float loss, float norm) {
     skips_ = 0;
     return Verdict::kFinite;
   }
-  if (deck_.guard.on_nonfinite == "skip") return ++skips_ > deck_.guard.max_skips ? Verdict::kStop : Verdict::kSkip;
-  if (deck_.guard.on_nonfinite == "rollback")
+  if (deck_.guard.on_nonfinite == OnNonfinite::kSkip)
+    return ++skips_ > deck_.guard.max_skips ? Verdict::kStop : Verdict::kSkip;
+  if (deck_.guard.on_nonfinite == OnNonfinite::kRollback)
     return ++rollbacks_ > deck_.guard.max_rollbacks ? Verdict::kStop : Verdict::kRollBack;
   return Verdict::kStop;
 }

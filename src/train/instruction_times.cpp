@@ -39,7 +39,7 @@ bool Write(const std::string& path, const std::string& text) {
 }  // namespace
 
 InstructionTimes::InstructionTimes(const Deck& deck, const Programs& programs, int rank)
-    : programs_(programs), device_(deck.run.device), rank_(rank), last_(deck.run.steps) {
+    : programs_(programs), device_(DeckName(deck.run.device)), rank_(rank), last_(deck.run.steps) {
   const auto file = FromEnvironment("ESPALIER_INSTRUCTION_TIMES");
   if (!file) return;
   path_ = fmt::format("{}.{}", *file, rank);
@@ -65,7 +65,7 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
-    Sum& sum = sums[{Name(instruction.lane), Name(op.role), op.kind}];
+    Sum& sum = sums[{Name(instruction.lane), Name(op.role), Name(op.kind)}];
     ++sum.count;
     sum.ms += programs_.train().executor->instruction_ms()[i];
     sum.flops += FlopsOf(instruction);

@@ -14,7 +14,7 @@ namespace {
 PeakRate PeakOfRank(const Deck& deck, const Device& device) {
   if (deck.run.peak_tflops > 0)
     return {deck.run.peak_tflops * 1e12, fmt::format("run.peak_tflops = {}", deck.run.peak_tflops)};
-  return device.Peak(deck.precision.compute == "bf16" ? Dtype::kBf16 : Dtype::kF32);
+  return device.Peak(deck.precision.compute);
 }
 
 /// The device of a rank: a processor is shared out among ranks, so that each has its own part.

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/fit.hpp"
+#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -34,11 +34,11 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
 }
 
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
-  OnAllRanks(world, [&] { Compile(deck, world); });
+  Together(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
   CheckFit(deck, world, device_, bytes);
-  OnAllRanks(world, [&] { arena_ = device_.MakeArena(bytes); });
+  Together(world, [&] { arena_ = device_.MakeArena(bytes); });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(training_);
   local_ = LocalTensors(tensors_, *train_.executor, coordinate_);
@@ -83,7 +83,7 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
 BatchLayout Programs::LayoutOfBatch() const {
   const Graph& graph = *training_.graph;
   const Box box = LocalBox(graph.values[static_cast<size_t>(graph.Find("ids"))].type, training_.mesh, coordinate_);
-  BatchLayout layout{training_.microbatches, training_.deck.batch.global / training_.microbatches, box[0], {}};
+  BatchLayout layout{training_.batch.microbatches, training_.batch.rows, box[0], {}};
   for (int64_t i = box[1].begin; i < box[1].end; ++i)
     layout.positions.push_back(ZigzagPosition(i, training_.deck.model.seq_len, training_.mesh.Degree(Axis::kCp)));
   return layout;

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
@@ -40,6 +39,7 @@
 #include "train/state/initialize_weights.hpp"
 #include "train/stopping/ending.hpp"
 #include "train/stopping/step_flags.hpp"
+#include "train/together.hpp"
 #include "train/watch.hpp"
 
 namespace espalier {
@@ -104,7 +104,7 @@ class Training {
       for (const std::string& line : SettingsWithoutEffect(start_.loaded)) spdlog::warn("{}", line);
     world_check_.emplace(deck(), world_);
     programs_.emplace(deck(), world_, mpi_, *device_);
-    OnAllRanks(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
+    Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
     if (start_.data.validation) evaluation_.emplace(deck(), *programs_, world_, std::move(start_.data.validation));
@@ -121,7 +121,7 @@ class Training {
     peak_ = PeakOfRun(deck(), *device_, world_);
     options.peak_flops = peak_.flops;
     options.peak_source = peak_.source;
-    OnAllRanks(world_, [&] {
+    Together(world_, [&] {
       report_.emplace(options);
       if (Root()) KeepDeck();
     });
@@ -136,11 +136,11 @@ class Training {
     start.version = fmt::format("{} ({})", kVersion, kGitHash);
     start.deck = deck().name;
     start.ranks = world_.Size();
-    start.device = deck().run.device;
+    start.device = DeckName(deck().run.device);
     start.threads = threads_.count;
     start.mesh = programs_->compilation().mesh;
     start.parameters = programs_->compilation().parameter_count;
-    start.tokens_per_step = TokensPerStep();
+    start.tokens_per_step = TokensPerStep(deck());
     start.first_step = step_ + 1;
     start.data = start_.data.Record(deck());
     start.world_check_ms = proof.why_not.empty() ? proof.ms : std::nan("");
@@ -174,7 +174,7 @@ class Training {
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
     ending_.emplace(deck(), world_, options_.began);
     Announce(world_check_->Await());
-    OnAllRanks(world_, [&] {
+    Together(world_, [&] {
       if (Root() && !Last()) RemoveFile(Done());
     });
     BeginLoading();
@@ -255,7 +255,7 @@ class Training {
   }
   /// Throws the same on every rank if one could not read the next step's batch.
   void RequireBatch() {
-    OnAllRanks(world_, [&] {
+    Together(world_, [&] {
       if (const std::exception_ptr error = loader_->Await()) std::rethrow_exception(error);
     });
   }
@@ -326,9 +326,9 @@ class Training {
     record.loss = PlainNan(programs_->train().executor->GetScalar("mean_loss"));
     record.grad_norm = PlainNan(programs_->train().executor->GetScalar("norm"));
     record.lr = step.lr;
-    record.tokens = step.step * TokensPerStep();
+    record.tokens = step.step * TokensPerStep(deck());
     record.step_ms = last_step_ms_;
-    record.tokens_per_s = static_cast<double>(TokensPerStep()) / (last_step_ms_ / 1e3);
+    record.tokens_per_s = static_cast<double>(TokensPerStep(deck())) / (last_step_ms_ / 1e3);
     record.peak_bytes = programs_->arena().HighWater();
     record.compute_ms = times.compute_ms;
     record.exposed_comm_ms = times.exposed_comm_ms;
@@ -364,7 +364,7 @@ class Training {
         "{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
         last.empty() ? "there is no checkpoint to go on from"
                      : "the last good checkpoint is " + last + ": started again, the run goes on from it",
-        deck().guard.on_nonfinite == "stop" ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
+        deck().guard.on_nonfinite == OnNonfinite::kStop ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
   }
   /// To the last checkpoint, and on behind the samples consumed so far; false if there is none.
   bool RollBack(const std::string& reason) {
@@ -380,7 +380,6 @@ class Training {
     RequireBatch();
     return true;
   }
-  int64_t TokensPerStep() const { return deck().batch.global * deck().model.seq_len; }
 
   std::string StateAtTheEnd(bool saved) const {
     if (step_ == first_) return fmt::format("the run ends at step {}, where it began", step_);
@@ -408,7 +407,7 @@ class Training {
     if (failed_) throw AgreedError(status, fmt::format("{}; {}", failed_->what(), StateAtTheEnd(saved)));
     if (!saved)
       throw AgreedError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
-    OnAllRanks(world_, [&] {
+    Together(world_, [&] {
       if (Root() && status == ExitStatus::kDone) WriteWhole(Done(), fmt::format("step {}\n", step_));
     });
     report_->Say(HowToGoOn());
@@ -419,7 +418,7 @@ class Training {
     const std::string dir = deck().run.dir;
     if (stopped_) return fmt::format("stopped after step {} of {}: start it again to go on", step_, deck().run.steps);
     return fmt::format("all {} steps are done; for more: run.steps=N{}", deck().run.steps,
-                       deck().data.format == "text" ? "; for a text: espalier sample " + dir : "");
+                       deck().data.format == DataFormat::kText ? "; for a text: espalier sample " + dir : "");
   }
 
   const RunOptions& options_;

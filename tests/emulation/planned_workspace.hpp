@@ -11,7 +11,7 @@ namespace espalier::testing {
 
 /// Bytes by the formula of the memory plan.
 inline int64_t PlannedWorkspace(std::string_view op, const KernelCall& call) {
-  const WorkspaceFormula formula = CudaWorkspaceFormula(op);
+  const WorkspaceFormula formula = CudaWorkspaceFormula(OpKindOf(op));
   if (formula == nullptr) return 0;
   const auto shapes = [](std::span<const Tensor> tensors) {
     std::vector<Shape> all;
@@ -19,7 +19,7 @@ inline int64_t PlannedWorkspace(std::string_view op, const KernelCall& call) {
     return all;
   };
   Op definition;
-  definition.kind = op;
+  definition.kind = OpKindOf(op);
   definition.attributes = *call.attributes;
   return formula({definition, shapes(call.inputs), shapes(call.outputs), call.inputs[0].dtype});
 }

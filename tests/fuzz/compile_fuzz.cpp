@@ -37,7 +37,7 @@ Input ReadInput(const std::string& text) {
 /// Passes of microbatches through layers over the whole world, with the hops of a ring: small enough to compile
 /// thousands of times.
 bool IsSmall(const Deck& deck, const Mesh& mesh) {
-  const double work = double(deck.model.layers) * double(MicrobatchCount(deck, mesh)) * double(deck.parallel.cp);
+  const double work = double(deck.model.layers) * double(BatchOf(deck, mesh).microbatches) * double(deck.parallel.cp);
   return mesh.Ranks() <= kMostRanks && work <= kMostWork && deck.model.layers * mesh.Degree(Axis::kPp) <= kMostWork &&
          work * mesh.Ranks() <= 4 * kMostWork;
 }

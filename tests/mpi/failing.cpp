@@ -21,8 +21,8 @@ Program SumProgram(const std::string& type, bool with_kernel) {
   const int x = builder.AddValue("x", type + "+sum{tp}"), y = builder.AddValue("y", type);
   builder.Place(x);
   builder.Place(y);
-  if (with_kernel) builder.Run({"broken", {}, {x}, {}, Role::kB, 7, 0}, Lane::kCompute);
-  builder.Run(GroupOp("all_reduce", {x}, {y}, {Axis::kTp}), Lane::kTp);
+  if (with_kernel) builder.Run({OpKind::kGelu, {}, {x}, {}, Role::kB, 7, 0}, Lane::kCompute);
+  builder.Run(GroupOp(OpKind::kAllReduce, {x}, {y}, {Axis::kTp}), Lane::kTp);
   return builder.Take();
 }
 

@@ -37,7 +37,7 @@ void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs&
   }
   for (int v : from) builder.Place(v);
   for (int v : to) builder.Place(v);
-  builder.Run(GroupOp(kind, from, to, axes), LaneOf(axes));
+  builder.Run(GroupOp(OpKindOf(kind), from, to, axes), LaneOf(axes));
   Runner runner(builder.Take(), nullptr, options);
   for (int step = 0; step < 2; ++step) {
     for (size_t t = 0; t < from.size(); ++t) {
@@ -122,7 +122,7 @@ void CheckShift(const Mesh& mesh, AxisSet axes, const std::vector<std::string>& 
   }
   for (int v : from) builder.Place(v);
   for (int v : to) builder.Place(v);
-  builder.Run(GroupOp("ring_shift", from, to, axes), LaneOf(axes));
+  builder.Run(GroupOp(OpKind::kRingShift, from, to, axes), LaneOf(axes));
   Runner runner(builder.Take());
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, builder.coordinate());
   const Coordinate before = mesh.GroupMember(axes, builder.coordinate(), (self + n - 1) % n);
@@ -181,7 +181,7 @@ TEST(Group, OneRankNeedsNoMessages) {
   const int x = builder.AddValue("x", "f32[5]"), y = builder.AddValue("y", "f32[5]");
   builder.Place(x);
   builder.Place(y);
-  builder.Run(GroupOp("all_gather", {x}, {y}, AxisSet{Axis::kTp}), Lane::kTp);
+  builder.Run(GroupOp(OpKind::kAllGather, {x}, {y}, AxisSet{Axis::kTp}), Lane::kTp);
   Runner runner(builder.Take());
   EXPECT_TRUE(ChannelsOf(runner.program()).empty());
   Fill(runner.At(x), runner.TypeOf(x), 0, 0, 0);

@@ -132,7 +132,7 @@ Program ProgramBuilder::Take() {
   return program_;
 }
 
-Op GroupOp(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes) {
+Op GroupOp(OpKind kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes) {
   Op op{kind, std::move(inputs), std::move(outputs), {}, Role::kF, 1, 0};
   op.attributes.numbers["axes"] = axes.bits();
   return op;
@@ -152,7 +152,7 @@ std::vector<Mesh> Meshes() {
   const int n = TheWorld().Size();
   std::vector<Mesh> meshes;
   for (size_t a = 0; a < kAxisCount; ++a) {
-    std::array<int, kAxisCount> degrees = {1, 1, 1, 1, 1};
+    Coordinate degrees = {1, 1, 1, 1, 1};
     degrees[a] = n;
     meshes.emplace_back(degrees);
     for (size_t b = a + 1; n % 2 == 0 && n > 2 && b < kAxisCount; ++b) {

@@ -55,7 +55,7 @@ class ProgramBuilder {
 };
 
 /// An op of one kind over a group.
-Op GroupOp(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
+Op GroupOp(OpKind kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
 
 /// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. Options are those of MPI.
 std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,

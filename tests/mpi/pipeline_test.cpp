@@ -6,12 +6,12 @@ namespace espalier::test {
 namespace {
 
 Op SendOp(std::vector<int> values, int to) {
-  Op op{"send", std::move(values), {}, {}, Role::kF, 1, 0};
+  Op op{OpKind::kSend, std::move(values), {}, {}, Role::kF, 1, 0};
   op.attributes.numbers["to"] = to;
   return op;
 }
 Op RecvOp(std::vector<int> values, int from) {
-  Op op{"recv", {}, std::move(values), {}, Role::kF, 1, 0};
+  Op op{OpKind::kRecv, {}, std::move(values), {}, Role::kF, 1, 0};
   op.attributes.numbers["from"] = from;
   return op;
 }
@@ -101,7 +101,7 @@ void CheckGatherStages(const Mesh& mesh, const std::vector<int>& chunk_of) {
     out.push_back(builder.AddValue(fmt::format("out{}", i), "f32[]"));
     builder.Place(out.back());
   }
-  builder.Run(GroupOp("gather_stages", in, out, {Axis::kPp}), Lane::kDp);
+  builder.Run(GroupOp(OpKind::kGatherStages, in, out, {Axis::kPp}), Lane::kDp);
   Runner runner(builder.Take());
   for (int step = 0; step < 2; ++step) {
     for (size_t i = 0; i < in.size(); ++i)

@@ -25,9 +25,10 @@ void CheckKernel(const KernelCall& call) {
   wrong_elements += CountWrong(call.inputs[0], to_types[static_cast<size_t>(track)], track, Attribute(call, "members"),
                                Reduce::kSum, step_now);
 }
+/// The ops of the tracks run kernels of this test: rope_table fills a value, clip verifies one.
 Kernel FindKernel(std::string_view op) {
-  if (op == "fill") return FillKernel;
-  if (op == "verify") return CheckKernel;
+  if (op == "rope_table") return FillKernel;
+  if (op == "clip") return CheckKernel;
   return nullptr;
 }
 
@@ -90,14 +91,14 @@ class SoakBuilder {
   void Begin(int t) {
     const Track& track = tracks_[static_cast<size_t>(t)];
     const int from = from_[static_cast<size_t>(t)], to = to_[static_cast<size_t>(t)];
-    Op fill{"fill", {}, {from}, {}, Role::kF, 1, 0};
+    Op fill{OpKind::kRopeTable, {}, {from}, {}, Role::kF, 1, 0};
     fill.attributes.numbers = {
         {"track", t},
         {"member", mesh_.IndexInGroup(track.kind == "all_gather" ? AxisSet{} : track.axes, builder_.coordinate())}};
     builder_.Run(fill, Lane::kCompute);
     if (track.kind == "ring") {
       const int stages = mesh_.Degree(Axis::kPp);
-      Op recv{"recv", {}, {to}, {}, Role::kF, 1, 0}, send{"send", {from}, {}, {}, Role::kF, 1, 0};
+      Op recv{OpKind::kRecv, {}, {to}, {}, Role::kF, 1, 0}, send{OpKind::kSend, {from}, {}, {}, Role::kF, 1, 0};
       recv.attributes.numbers["from"] = (builder_.stage() + stages - 1) % stages;
       send.attributes.numbers["to"] = (builder_.stage() + 1) % stages;
       builder_.Run(recv, Lane::kPpRecv);
@@ -107,13 +108,13 @@ class SoakBuilder {
     const Lane lane = (track.axes - kTensorAxes).Empty() ? Lane::kTp
                       : track.axes == AxisSet{Axis::kCp} ? Lane::kCp
                                                          : Lane::kDp;
-    builder_.Run(GroupOp(track.kind, {from}, {to}, track.axes), lane);
+    builder_.Run(GroupOp(OpKindOf(track.kind), {from}, {to}, track.axes), lane);
   }
 
   void End(int t) {
     const Track& track = tracks_[static_cast<size_t>(t)];
     const bool sums = track.kind == "reduce_scatter" || track.kind == "all_reduce";
-    Op verify{"verify", {to_[static_cast<size_t>(t)]}, {}, {}, Role::kF, 1, 0};
+    Op verify{OpKind::kClip, {to_[static_cast<size_t>(t)]}, {}, {}, Role::kF, 1, 0};
     verify.attributes.numbers = {{"track", t}, {"members", sums ? mesh_.GroupSize(track.axes) : 1}};
     builder_.Run(verify, Lane::kCompute);
   }

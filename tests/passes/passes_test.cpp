@@ -31,9 +31,9 @@ Deck PlainDeck() {
   Deck deck{};
   deck.parallel.zero = 3;
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
-  deck.parallel.reduce = "step";
-  deck.recompute = {"none", "auto"};
-  deck.optimizer = {"adamw", 1e-3, 0.9, 0.95, 1e-8, 0.1, false, 1.0};
+  deck.parallel.reduce = ReduceFrequency::kStep;
+  deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
+  deck.optimizer = {OptimizerName::kAdamw, 1e-3, 0.9, 0.95, 1e-8, 0.1, false, 1.0};
   return deck;
 }
 
@@ -43,26 +43,26 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "zero") return void(c.deck.parallel.zero = std::stoi(value));
   if (key == "sequence_parallel") return void(c.deck.parallel.sequence_parallel = value == "true");
   if (key == "loss_parallel") return void(c.deck.parallel.loss_parallel = value == "true");
-  if (key == "context") return void(c.deck.parallel.context = value);
-  if (key == "reduce") return void(c.deck.parallel.reduce = value);
-  if (key == "recompute") return void(c.deck.recompute.mode = value);
+  if (key == "context") return void(c.deck.parallel.context = ParseChoice<ContextMode>(value).value());
+  if (key == "reduce") return void(c.deck.parallel.reduce = ParseChoice<ReduceFrequency>(value).value());
+  if (key == "recompute") return void(c.deck.recompute.mode = ParseChoice<RecomputeMode>(value).value());
   if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
-  if (key == "regather") return void(c.deck.recompute.regather = value);
+  if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   FAIL() << "unknown setting " << setting;
 }
 
 void ReadMesh(std::istream& words, Case& c) {
-  std::array<int, kAxisCount> degrees;
+  Coordinate degrees;
   degrees.fill(1);
   std::string name;
   for (int degree; words >> name >> degree;) {
     for (Axis a : kAxes)
-      if (Name(a) == name) degrees[static_cast<size_t>(a)] = degree;
+      if (Name(a) == name) degrees[a] = degree;
   }
   c.mesh = Mesh(degrees);
   c.stage_of_chunk.clear();
-  for (int s = 0; s < degrees[0]; ++s) c.stage_of_chunk.push_back(s);
+  for (int s = 0; s < degrees[Axis::kPp]; ++s) c.stage_of_chunk.push_back(s);
 }
 
 Case ReadCase(const std::filesystem::path& path) {
@@ -92,14 +92,14 @@ Case ReadCase(const std::filesystem::path& path) {
 }
 
 void Apply(Graph& graph, const Case& c) {
-  const PassContext context{c.deck, c.mesh, c.stage_of_chunk};
+  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule)};
   if (c.pass == "verify") return;
   if (c.pass == "differentiate") return Differentiate(graph);
   if (c.pass == "merge_gradients") return MergeGradients(graph, c.deck);
   if (c.pass == "optimize") return Optimize(graph, c.deck, Purpose::kTrain);
   if (c.pass == "context_parallel") return ContextParallel(graph, context);
   if (c.pass == "partition") return Partition(graph, context);
-  if (c.pass == "recompute") return Recompute(graph, c.deck);
+  if (c.pass == "recompute") return Recompute(graph, context);
   if (c.pass == "prefetch") return Prefetch(graph, c.deck);
   if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
   if (c.pass == "fuse") return Fuse(graph);

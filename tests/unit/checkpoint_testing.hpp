@@ -85,7 +85,7 @@ inline std::vector<std::string> OnRanks(int ranks, const std::function<void(Worl
 }
 
 /// Degrees of pp, dp_replicate, dp_shard, cp, tp.
-using Degrees = std::array<int, kAxisCount>;
+using Degrees = Coordinate;
 
 /// Tensors of every kind of placement; sizes that no degree divides; parts of one stored tensor; one of more than 1
 /// MiB; layer l on stage l % pp.

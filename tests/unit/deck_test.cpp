@@ -114,8 +114,10 @@ TEST(Schema, EveryKeyHasAFieldOfItsOwn) {
     Deck deck = base;
     const DeckValue values[] = {
         false, int64_t{987654}, 0.123456, "other", std::vector<int64_t>{9, 8}, Strings{"x", "y"}};
-    DeckValue value = values[changed.field.index()];
-    if (value == Get(base, changed)) value = true;
+    const std::vector<std::string_view>& choices = changed.allowed.choices;
+    if (choices.size() == 1) continue;
+    DeckValue value = choices.empty() ? values[changed.ValueIndex()] : std::string(choices.back());
+    if (value == Get(base, changed)) value = choices.empty() ? DeckValue(true) : std::string(choices.front());
     Set(deck, changed, value);
     for (const DeckKey& key : DeckSchema())
       EXPECT_EQ(Get(deck, key) == Get(base, key), &key != &changed) << changed.FullName() << " and " << key.FullName();
@@ -132,18 +134,18 @@ TEST(Schema, DefaultsOfTheContract) {
   EXPECT_FALSE(d.model.tie_embeddings);
   EXPECT_EQ(d.parallel.dp_shard, -1);
   EXPECT_EQ(d.parallel.zero, 3);
-  EXPECT_EQ(d.pipeline.schedule, "1f1b");
-  EXPECT_EQ(d.precision.compute, "bf16");
+  EXPECT_EQ(d.pipeline.schedule, ScheduleKind::k1F1B);
+  EXPECT_EQ(d.precision.compute, Dtype::kBf16);
   EXPECT_EQ(d.optimizer.beta2, 0.95);
   EXPECT_EQ(d.optimizer.weight_decay, 0.1);
   EXPECT_EQ(d.lr.min_ratio, 0.1);
   EXPECT_EQ(d.checkpoint.keep, 3);
-  EXPECT_EQ(d.checkpoint.restart, "auto");
+  EXPECT_EQ(d.checkpoint.restart, Restart::kAuto);
   EXPECT_TRUE(d.checkpoint.asynchronous);
   EXPECT_TRUE(d.overlap.tensor);
   EXPECT_EQ(d.overlap.prefetch, 1);
-  EXPECT_EQ(d.recompute.mode, "none");
-  EXPECT_EQ(d.parallel.reduce, "step");
+  EXPECT_EQ(d.recompute.mode, RecomputeMode::kNone);
+  EXPECT_EQ(d.parallel.reduce, ReduceFrequency::kStep);
 }
 
 TEST(Schema, DerivedDefaultsFollowTheirKeys) {
@@ -383,14 +385,14 @@ TEST(Sizes, H3RealModelsPass) {
                          "batch.micro=1",       "parallel.pp=16",     "parallel.tp=8"};
   EXPECT_EQ(ResolveMesh(Small(large), 16384).Degree(Axis::kDpShard), 128);
   // The same on one pipeline, with every microbatch a pass of its own.
-  EXPECT_EQ(MicrobatchCount(Small(large), ResolveMesh(Small(large), 256)), 1024);
+  EXPECT_EQ(BatchOf(Small(large), ResolveMesh(Small(large), 256)).microbatches, 1024);
 }
 
 TEST(Sizes, H3TheRanksDecideHowManyPassesThereAre) {
   const Deck deck = Small({"batch.global=786432", "batch.micro=1"});
   EXPECT_THAT(MistakesOf([&] { ResolveMesh(deck, 1); }),
               ElementsAre(HasSubstr("786432 microbatches through 5 layers")));
-  EXPECT_EQ(MicrobatchCount(deck, ResolveMesh(deck, 64)), 12288);
+  EXPECT_EQ(BatchOf(deck, ResolveMesh(deck, 64)).microbatches, 12288);
 }
 
 TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
@@ -720,7 +722,7 @@ TEST_F(DeckFiles, IncludesComeFirstInTheirOrder) {
   const LoadedDeck loaded = LoadDeck(path, {"run.seed=5"});
   EXPECT_EQ(loaded.deck.name, "top");
   EXPECT_EQ(loaded.deck.lr.warmup_steps, 4);
-  EXPECT_EQ(loaded.deck.lr.decay, "constant");
+  EXPECT_EQ(loaded.deck.lr.decay, Decay::kConstant);
   EXPECT_EQ(loaded.deck.model.layers, 5);
   EXPECT_THAT(loaded.deck.data.paths, ElementsAre((folder_ / "sub/b.txt").string(), (folder_ / "c/*.txt").string()));
   EXPECT_EQ(loaded.origins.at("lr.warmup_steps"), (folder_ / "sub/more.toml").string() + ":2");
@@ -885,7 +887,7 @@ TEST(ResolveMesh, FillsInWhatIsLeft) {
   EXPECT_EQ(SmallestRanks(deck), 20);
   const Mesh mesh = ResolveMesh(deck, 60);
   EXPECT_EQ(mesh.ToString(), "pp 5 x dp_replicate 2 x dp_shard 3 x cp 1 x tp 2");
-  EXPECT_EQ(MicrobatchCount(deck, mesh), 2);
+  EXPECT_EQ(BatchOf(deck, mesh).microbatches, 2);
   EXPECT_EQ(ResolveMesh(Small(), 1).Ranks(), 1);
   EXPECT_EQ(SmallestRanks(Small({"parallel.dp_shard=4"})), 4);
 }
@@ -919,7 +921,7 @@ TEST(ResolveMesh, WholeSequencesNeedHeads) {
               ElementsAre("parallel.cp = 4: for parallel.context = \"all_to_all\", cp * tp = 4 * 2 = 8 must divide "
                           "model.heads = 12 and "
                           "model.kv_heads = 4 (allowed: 1, 2; or parallel.context = \"ring\" or \"all_gather\")"));
-  deck.parallel.context = "ring";
+  deck.parallel.context = ContextMode::kRing;
   EXPECT_EQ(ResolveMesh(deck, 8).Ranks(), 8);
 }
 
@@ -1001,7 +1003,7 @@ TEST(Inputs, TheLargeDecksOnAThousandRanks) {
   const Deck deck = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/70b.toml").deck;
   const Mesh mesh = ResolveMesh(deck, 1024);
   EXPECT_EQ(mesh.ToString(), "pp 8 x dp_replicate 1 x dp_shard 16 x cp 1 x tp 8");
-  EXPECT_EQ(MicrobatchCount(deck, mesh), 32);
+  EXPECT_EQ(BatchOf(deck, mesh).microbatches, 32);
 }
 
 }  // namespace

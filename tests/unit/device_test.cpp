@@ -1,4 +1,5 @@
 // What run.device and run.transport come to, from what the ranks found.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,8 +26,9 @@ GpusOfRank Rank(const std::string& host, int node_rank, int gpus) {
 
 std::string Outcome(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks) {
   try {
-    const DeviceChoice choice = Choose(device, transport, ranks);
-    return choice.device + " " + choice.transport;
+    const DeviceChoice choice =
+        Choose(ParseChoice<RunDevice>(device).value(), ParseChoice<Transport>(transport).value(), ranks);
+    return fmt::format("{} {}", DeckName(choice.device), DeckName(choice.transport));
   } catch (const UserError& error) {
     return std::to_string(static_cast<int>(error.status())) + ": " + error.what();
   }

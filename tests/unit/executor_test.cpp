@@ -38,7 +38,7 @@ class Builder {
 
   Instruction& Run(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, int microbatch = -1,
                    Lane lane = Lane::kCompute, std::vector<Wait> waits = {}) {
-    Op op{kind, inputs, outputs, {}, Role::kF, 3, 0};
+    Op op{OpKindOf(kind), inputs, outputs, {}, Role::kF, 3, 0};
     op.attributes.numbers["axes"] = AxisSet{Axis::kTp}.bits();
     Instruction i;
     i.op = graph_.AddOp(op);
@@ -100,12 +100,13 @@ void UseWorkspace(const KernelCall& call) {
 void Break(const KernelCall& call) { CHECK(call.inputs.empty(), "input is broken"); }
 void Nothing(const KernelCall&) {}
 
+/// The ops of these programs run kernels of this test, under names of the op table.
 Kernel FindFake(std::string_view op) {
-  if (op == "double") return Double;
-  if (op == "indices") return WriteIndices;
-  if (op == "scratch") return UseWorkspace;
-  if (op == "break") return Break;
-  if (op == "nothing") return Nothing;
+  if (op == "gelu") return Double;
+  if (op == "rope_table") return WriteIndices;
+  if (op == "clip") return UseWorkspace;
+  if (op == "cast") return Break;
+  if (op == "add") return Nothing;
   return nullptr;
 }
 
@@ -276,8 +277,8 @@ TEST(Executor, RunsInstructionsInOrderOnTheirMicrobatches) {
   const int x = b.Add("x", "f32[3]", ValueKind::kInput, 0);
   b.Add("x", "f32[3]", ValueKind::kInput, 1);
   const int sum = b.Add("sum", "f32[3]", ValueKind::kAccumulator);
-  b.Run("double", {x}, {sum}, 0);
-  b.Run("double", {x}, {sum}, 1).accumulate = true;
+  b.Run("gelu", {x}, {sum}, 0);
+  b.Run("gelu", {x}, {sum}, 1).accumulate = true;
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   CpuExecutor executor(program, {}, arena, nullptr, FindFake);
@@ -301,7 +302,7 @@ TEST(Executor, PiecesKnowWhereTheyLie) {
   const Mesh mesh({1, 1, 2, 1, 3});
   const Coordinate coordinate = {0, 0, 1, 0, 2};
   Builder b(mesh, coordinate);
-  b.Run("indices", {}, {b.Add("y", "f32[5{dp_shard},7{tp}]", ValueKind::kState)});
+  b.Run("rope_table", {}, {b.Add("y", "f32[5{dp_shard},7{tp}]", ValueKind::kState)});
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   CpuExecutor executor(program, coordinate, arena, nullptr, FindFake);
@@ -316,7 +317,7 @@ TEST(Executor, PiecesKnowWhereTheyLie) {
 TEST(Executor, GivesWorkspaceAndAttributes) {
   Builder b;
   const int y = b.Add("y", "f32[]");
-  b.Run("scratch", {}, {y}).workspace = b.Workspace(12);
+  b.Run("clip", {}, {y}).workspace = b.Workspace(12);
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   CpuExecutor executor(program, {}, arena, nullptr, FindFake);
@@ -330,7 +331,7 @@ TEST(Executor, HighWaterIsWhatThePlanSays) {
   Builder b;
   const int x = b.Add("x", "f32[33]");
   const int y = b.Add("y", "f32[33]");
-  b.Run("double", {x}, {y}).workspace = b.Workspace(1000);
+  b.Run("gelu", {x}, {y}).workspace = b.Workspace(1000);
   const Program program = b.Take();
   HostArena arena(program.arena_bytes + 4096);
   CpuExecutor executor(program, {}, arena, nullptr, FindFake);
@@ -340,7 +341,7 @@ TEST(Executor, HighWaterIsWhatThePlanSays) {
   EXPECT_EQ(arena.HighWater(), 3 * 64 + 3 * 64 + 1024);
 }
 
-/// x -> double -> a -(tp)-> b -> double -> c -(dp)-> d -> double -> e
+/// x -> gelu -> a -(tp)-> b -> gelu -> c -(dp)-> d -> gelu -> e
 Program Chain(int links) {
   Builder b(Mesh({1, 1, 2, 1, 2}));
   int last = b.Add("v0", "f32[2]", ValueKind::kInput);
@@ -351,7 +352,7 @@ Program Chain(int links) {
     const int next = b.Add("v" + std::to_string(i), "f32[2]");
     std::vector<Wait> waits;
     if (i > 1) waits.push_back({before, counts[static_cast<size_t>(before)]});
-    b.Run(lane == Lane::kCompute ? "double" : "all_reduce", {last}, {next}, -1, lane, waits);
+    b.Run(lane == Lane::kCompute ? "gelu" : "all_reduce", {last}, {next}, -1, lane, waits);
     ++counts[static_cast<size_t>(lane)];
     last = next;
   }
@@ -393,22 +394,22 @@ TEST(Executor, RefusesLanesThatWaitForEachOther) {
   Builder b(Mesh({1, 1, 1, 1, 2}));
   const int x = b.Add("x", "f32[2]"), y = b.Add("y", "f32[2]"), z = b.Add("z", "f32[2]");
   b.Run("all_reduce", {x}, {y}, -1, Lane::kTp, {{Lane::kCompute, 1}});
-  b.Run("double", {y}, {z}, -1, Lane::kCompute, {{Lane::kTp, 1}});
+  b.Run("gelu", {y}, {z}, -1, Lane::kCompute, {{Lane::kTp, 1}});
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   EXPECT_THAT(MessageOf([&] { CpuExecutor(program, {}, arena, &communication, FindFake); }),
-              HasSubstr("deadlock: double on lane compute waits for 1 instructions of lane tp"));
+              HasSubstr("deadlock: gelu on lane compute waits for 1 instructions of lane tp"));
 }
 
 TEST(Executor, RefusesWhatItCannotRun) {
   Builder b(Mesh({1, 1, 1, 1, 2}));
   const int x = b.Add("x", "f32[2]");
-  b.Run("unheard_of", {x}, {x});
+  b.Run("embedding", {x}, {x});
   const Program unknown = b.Take();
   HostArena arena(unknown.arena_bytes), small(63);
   EXPECT_THAT(MessageOf([&] { CpuExecutor(unknown, {}, arena, nullptr, FindFake); }),
-              HasSubstr("no kernel for instruction 0 (unheard_of, role F, layer 3)"));
+              HasSubstr("no kernel for instruction 0 (embedding, role F, layer 3)"));
   EXPECT_THAT(MessageOf([&] { CpuExecutor(unknown, {}, small, nullptr, FindFake); }), HasSubstr("in an arena of 63"));
   const Program lonely = Chain(2);
   HostArena enough(lonely.arena_bytes);
@@ -419,7 +420,7 @@ TEST(Executor, RefusesWhatItCannotRun) {
 TEST(Executor, RefusesABufferThatIsTooSmall) {
   Builder b;
   const int x = b.Add("x", "f32[4]");
-  b.Run("nothing", {x}, {}).inputs[0].bytes = 15;
+  b.Run("add", {x}, {}).inputs[0].bytes = 15;
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   EXPECT_THAT(MessageOf([&] { CpuExecutor(program, {}, arena, nullptr, FindFake); }),
@@ -429,8 +430,8 @@ TEST(Executor, RefusesABufferThatIsTooSmall) {
 TEST(Executor, AKernelThatFailsEndsTheJobWithItsPlace) {
   Builder b;
   const int x = b.Add("x", "f32[2]");
-  b.Run("nothing", {}, {});
-  b.Run("break", {x}, {}, 2);
+  b.Run("add", {}, {});
+  b.Run("cast", {x}, {}, 2);
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   std::vector<std::string> told;
@@ -438,21 +439,21 @@ TEST(Executor, AKernelThatFailsEndsTheJobWithItsPlace) {
                        [&](const std::string& message) { told.push_back(message); });
   EXPECT_THROW(executor.RunStep(), InvariantError);
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0], HasSubstr("instruction 1 (break, role F, microbatch 2, layer 3): "));
+  EXPECT_THAT(told[0], HasSubstr("instruction 1 (cast, role F, microbatch 2, layer 3): "));
   EXPECT_THAT(told[0], HasSubstr("input is broken"));
 }
 
 TEST(Executor, AKernelThatFailsFreesTheCommunication) {
   Builder b(Mesh({1, 1, 1, 1, 2}));
   const int x = b.Add("x", "f32[2]"), y = b.Add("y", "f32[2]");
-  b.Run("break", {x}, {y});
+  b.Run("cast", {x}, {y});
   b.Run("all_reduce", {y}, {x}, -1, Lane::kTp, {{Lane::kCompute, 1}});
   const Program program = b.Take();
   HostArena arena(program.arena_bytes);
   FakeCommunication communication;
   CpuExecutor executor(program, {}, arena, &communication, FindFake,
                        [](const std::string& message) { throw std::runtime_error("ended: " + message); });
-  EXPECT_THAT(MessageOf([&] { executor.RunStep(); }), HasSubstr("ended: instruction 0 (break"));
+  EXPECT_THAT(MessageOf([&] { executor.RunStep(); }), HasSubstr("ended: instruction 0 (cast"));
 }
 
 TEST(Executor, CommunicationThatFailsEndsTheStep) {

@@ -21,7 +21,7 @@ TEST(Type, TextRoundTrip) {
 TEST(Type, PiecesAreCeilSizedAndMayBeEmpty) {
   const auto pieces = [](int64_t extent, int n) {
     std::vector<int64_t> sizes;
-    for (int i = 0; i < n; ++i) sizes.push_back(PieceOf({0, extent}, n, i).Extent());
+    for (int i = 0; i < n; ++i) sizes.push_back(ShardOf({0, extent}, n, i).Extent());
     return sizes;
   };
   EXPECT_EQ(pieces(5, 4), (std::vector<int64_t>{2, 2, 1, 0}));
@@ -82,9 +82,9 @@ TEST(Verify, NamesThePassAndTheOp) {
   Graph no_layer = graph;
   no_layer.ops[0].layer = kUnset;
   EXPECT_THAT(error_of(no_layer), testing::HasSubstr("no layer is set"));
-  Graph unknown = graph;
-  unknown.ops[0].kind = "subtract";
-  EXPECT_THAT(error_of(unknown), testing::HasSubstr("there is no op subtract"));
+  Graph removed = graph;
+  removed.ops[0].kind = OpKind::kNone;
+  EXPECT_THAT(error_of(removed), testing::HasSubstr("op kind '' has no definition"));
 }
 
 }  // namespace

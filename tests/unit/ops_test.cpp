@@ -43,7 +43,7 @@ std::string Text(const std::vector<Type>& types) {
 Op ParseOp(std::string_view text) {
   const std::vector<std::string> words = Words(text);
   Op op;
-  op.kind = words[0];
+  op.kind = OpKindOf(words[0]);
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
     const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
@@ -130,7 +130,7 @@ TEST(Ops, StatedPlacementsKeepTypesAndShapes) {
     const std::vector<Type> outputs = Types(rule.asked);
     OneOp one(rule.op, Types(rule.inputs), outputs.size(), outputs);
     one.graph.AddOp(one.op);
-    EXPECT_TRUE(IsReshard(one.op.kind)) << one.op.kind;
+    EXPECT_TRUE(IsReshard(one.op.kind)) << Name(one.op.kind);
     ExpectResult(ResultOf([&] { return Verify(one.graph, "test"), std::string("allowed"); }), rule.outputs, Name(rule));
   }
 }
@@ -147,8 +147,9 @@ TEST(Ops, EveryOpHasRules) {
   const std::set<std::string> ruled = KindsOf(kRules), stated = KindsOf(kStated), gradients = KindsOf(kGradients),
                               costs = KindsOf(kFlops);
   for (const OpDefinition& definition : AllOps()) {
-    const std::string kind(definition.kind);
-    EXPECT_EQ(IsReshard(kind) ? stated.count(kind) : ruled.count(kind), 1u) << kind << " has no row in ops_rules.hpp";
+    const std::string kind(Name(definition.kind));
+    EXPECT_EQ(IsReshard(definition.kind) ? stated.count(kind) : ruled.count(kind), 1u)
+        << kind << " has no row in ops_rules.hpp";
     EXPECT_EQ(definition.gradient != nullptr, gradients.count(kind) > 0) << kind << ": its gradient and its row";
     EXPECT_EQ(definition.flops != nullptr, costs.count(kind) > 0) << kind << ": its flops and its row";
     EXPECT_FALSE(definition.summary.empty()) << kind;
@@ -175,7 +176,7 @@ TEST(Ops, AnOutputFitsTheMemoryOfTheInputThatItMayTake) {
   for (const Rule& rule : kRules) {
     if (IsRefused(rule)) continue;
     const std::vector<Type> inputs = Types(rule.inputs), outputs = Types(rule.outputs);
-    for (const InPlace& pair : Define(KindOf(rule.op)).in_place) {
+    for (const InPlace& pair : Define(OpKindOf(KindOf(rule.op))).in_place) {
       const auto o = static_cast<size_t>(pair.output), i = static_cast<size_t>(pair.input);
       if (o >= outputs.size() || i >= inputs.size()) continue;
       EXPECT_EQ(outputs[o].shape, inputs[i].shape) << Name(rule);
@@ -189,7 +190,7 @@ TEST(Ops, AnOutputFitsTheMemoryOfTheInputThatItMayTake) {
 
 /// 2 along the axes that a rule names, except kv_replicate: 3, since two kv heads are shared by three heads each.
 Mesh MeshOf(std::string_view text) {
-  std::array<int, kAxisCount> degrees;
+  Coordinate degrees;
   for (size_t a = 0; a < kAxisCount; ++a)
     degrees[a] = text.find(Name(kAxes[a])) == std::string_view::npos ? 1 : kAxes[a] == Axis::kKvReplicate ? 3 : 2;
   return Mesh(degrees);
@@ -237,7 +238,7 @@ std::vector<OwnedTensor> Run(const Op& op, const std::vector<OwnedTensor>& input
   std::vector<OwnedTensor*> out;
   for (const OwnedTensor& x : inputs) in.push_back(&x);
   for (OwnedTensor& y : outputs) out.push_back(&y);
-  testing::Run(FindReferenceKernel(op.kind), in, out, op.attributes);
+  testing::Run(FindReferenceKernel(Name(op.kind)), in, out, op.attributes);
   return outputs;
 }
 
@@ -275,7 +276,7 @@ std::string DifferenceOf(const std::vector<std::vector<OwnedTensor>>& made, size
 /// The keys of a hop of a ring are another rank's, so its ops are no parts of one op; tests/unit/kernels_test.cpp
 /// compares whole rings.
 bool HasWhole(const Op& op) {
-  return FindReferenceKernel(op.kind) != nullptr && !op.attributes.numbers.contains("hop");
+  return FindReferenceKernel(Name(op.kind)) != nullptr && !op.attributes.numbers.contains("hop");
 }
 
 /// Runs a rule's op on whole inputs, and on each rank's parts of them; empty if what the ranks make is, as `outputs`
@@ -286,7 +287,7 @@ std::string Difference(const Rule& rule, std::string_view outputs) {
   Op op = ParseOp(rule.op);
   for (size_t o = 0; o < types.size(); ++o)
     if (op.attributes.texts.count("to") == 0) types[o] = InFp32({types[o]})[0];
-  if (op.kind == "adamw")
+  if (op.kind == OpKind::kAdamw)
     op.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}};
   testing::Random random;
   std::vector<OwnedTensor> whole;
@@ -326,7 +327,7 @@ TEST(Ops, AWrongRuleIsSeen) {
 TEST(Ops, OnlyCommunicationHasNoReferenceKernel) {
   std::vector<std::string> without;
   for (const OpDefinition& definition : AllOps())
-    if (FindReferenceKernel(definition.kind) == nullptr) without.emplace_back(definition.kind);
+    if (FindReferenceKernel(Name(definition.kind)) == nullptr) without.emplace_back(Name(definition.kind));
   EXPECT_THAT(without, ::testing::UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce",
                                                        "all_to_all", "ring_shift", "gather_stages", "send", "recv"));
 }
@@ -349,8 +350,7 @@ class Recorder final : public GradientBuilder {
   int Output(int i) const override { return kOutput + i; }
   const Attributes& ForwardAttributes() const override { return attributes_; }
   int Adjoint(int output) const override { return seed_ ? kSeed : kAdjoint + output; }
-  void Emit(std::string_view kind, std::vector<int> inputs, Attributes attributes,
-            std::vector<int> adjoint_of) override {
+  void Emit(OpKind kind, std::vector<int> inputs, Attributes attributes, std::vector<int> adjoint_of) override {
     std::string outputs, arguments;
     for (int i : adjoint_of) outputs += (outputs.empty() ? "dx" : ", dx") + std::to_string(i);
     for (int id : inputs) arguments += (arguments.empty() ? "" : ", ") + NameOf(id);
@@ -358,7 +358,7 @@ class Recorder final : public GradientBuilder {
     for (const auto& [name, number] : attributes.numbers) line += fmt::format(" {}={}", name, number);
     for (const auto& [name, text] : attributes.texts) line += fmt::format(" {}={}", name, text);
     Write(line);
-    emitted.push_back({{std::string(kind), std::move(inputs), {}, std::move(attributes)}, std::move(adjoint_of)});
+    emitted.push_back({{kind, std::move(inputs), {}, std::move(attributes)}, std::move(adjoint_of)});
   }
   void Pass(int i, int adjoint) override { Write(fmt::format("dx{} = {}", i, NameOf(adjoint))); }
 
@@ -411,7 +411,7 @@ TEST(Ops, AnAdjointHasTheShapeOfWhatItBelongsTo) {
       ASSERT_EQ(adjoints.size(), emitted.adjoint_of.size()) << gradient.op;
       for (size_t o = 0; o < adjoints.size(); ++o)
         EXPECT_EQ(adjoints[o].shape, inputs[static_cast<size_t>(emitted.adjoint_of[o])].shape)
-            << gradient.op << ", " << emitted.op.kind;
+            << gradient.op << ", " << Name(emitted.op.kind);
     }
   }
 }
@@ -456,9 +456,9 @@ TEST(Ops, PartitionerMovesInputsThatDisagree) {
     }
     one.graph.AddOp(one.op);
     const Deck deck = PlainDeck();
-    Partition(one.graph, {deck, MeshOf(rule.inputs), {0}});
+    Partition(one.graph, {deck, MeshOf(rule.inputs), {0}, TraitsOf(ScheduleKind::k1F1B)});
     Verify(one.graph, "partition");
-    const Op& placed = *std::ranges::find_if(one.graph.ops, [](const Op& op) { return op.kind != "reshard"; });
+    const Op& placed = *std::ranges::find_if(one.graph.ops, [](const Op& op) { return op.kind != OpKind::kReshard; });
     const auto types = [&](const std::vector<int>& ids) {
       std::vector<Type> list;
       for (int id : ids) list.push_back(one.graph.values[static_cast<size_t>(id)].type);

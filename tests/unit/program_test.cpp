@@ -73,7 +73,8 @@ std::string WhatCheckSays(const Mesh& mesh, const std::vector<Program>& programs
 
 size_t FindInstruction(const Program& program, std::string_view kind, int nth = 0) {
   for (size_t i = 0; i < program.instructions.size(); ++i)
-    if (program.graph->ops[static_cast<size_t>(program.instructions[i].op)].kind == kind && nth-- == 0) return i;
+    if (program.graph->ops[static_cast<size_t>(program.instructions[i].op)].kind == OpKindOf(kind) && nth-- == 0)
+      return i;
   ADD_FAILURE() << "no " << kind;
   return 0;
 }
@@ -338,7 +339,7 @@ std::vector<Window> Windows(const Program& program, Lane lane) {
       };
       if (next.microbatch == issue.microbatch && std::any_of(next.inputs.begin(), next.inputs.end(), reads)) break;
       if (next.lane != Lane::kCompute) continue;
-      if (op_of(next).kind == "matmul") ++window.products[op_of(next).role == Role::kW];
+      if (op_of(next).kind == OpKind::kMatmul) ++window.products[op_of(next).role == Role::kW];
       window.waits |= std::any_of(next.waits.begin(), next.waits.end(),
                                   [&](const Wait& w) { return w.lane == lane && w.count >= ordinal; });
     }
@@ -361,7 +362,7 @@ TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
         // Layers with `ahead` transformer layers before them in forward or in backward.
         const bool forward = w.collective->role == Role::kF;
         const int layer = w.collective->layer;
-        if (w.collective->kind != "all_gather" || (forward ? layer <= ahead : layer > 4 - ahead)) continue;
+        if (w.collective->kind != OpKind::kAllGather || (forward ? layer <= ahead : layer > 4 - ahead)) continue;
         ++gathers;
         EXPECT_FALSE(w.waits) << "layer " << layer << ", " << ahead << " ahead";
         EXPECT_GE(w.products[0], 7 * ahead) << "layer " << layer << ", " << ahead << " ahead";
@@ -378,7 +379,7 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
           {"parallel.tp=2", fmt::format("overlap.tensor={}", overlap), std::string("recompute.mode=") + mode}, 2);
       int covered = 0, scatters = 0;
       for (const Window& w : Windows(program, Lane::kTp)) {
-        if (w.collective->role != Role::kB || w.collective->kind != "reduce_scatter") continue;
+        if (w.collective->role != Role::kB || w.collective->kind != OpKind::kReduceScatter) continue;
         ++scatters;
         if (w.products[1] > 0 && !w.waits) ++covered;
       }
@@ -390,8 +391,9 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
 
 /// Ops of a role that read so many values.
 int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t inputs) {
-  return std::count_if(graph.ops.begin(), graph.ops.end(),
-                       [&](const Op& op) { return op.kind == kind && op.role == role && op.inputs.size() == inputs; });
+  return std::count_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) {
+    return op.kind == OpKindOf(kind) && op.role == role && op.inputs.size() == inputs;
+  });
 }
 
 // Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on
@@ -448,7 +450,7 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
     for (const Instruction& i : program->instructions) {
       const Op& op = program->graph->ops[static_cast<size_t>(i.op)];
       if (i.microbatch != 3 || op.role != Role::kW) continue;
-      if (i.lane == Lane::kCompute && op.kind != "accumulate") {
+      if (i.lane == Lane::kCompute && op.kind != OpKind::kAccumulate) {
         for (const Operand& o : i.outputs) made[op.layer] += o.bytes, now += o.bytes;
         most = std::max(most, now);
       } else if (i.lane == Lane::kDp) {
@@ -473,7 +475,7 @@ TEST(Program, MessagesOfATensorParallelLayer) {
                                   2, Purpose::kTrain);
     std::map<std::string, int> kinds;
     for (const Instruction& i : MakeProgram(c, {}).instructions)
-      if (i.lane == Lane::kTp && i.microbatch >= 0) ++kinds[c.graph->ops[static_cast<size_t>(i.op)].kind];
+      if (i.lane == Lane::kTp && i.microbatch >= 0) ++kinds[std::string(Name(c.graph->op(i.op).kind))];
     return kinds;
   };
   std::map<std::string, int> two = messages(2), five = messages(5);
@@ -533,7 +535,7 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
     for (size_t p = 0; p < program.instructions.size(); ++p) {
       const Instruction& shift = program.instructions[p];
       if (shift.lane == Lane::kCp) ++issued;
-      if (c.graph->ops[static_cast<size_t>(shift.op)].kind != "ring_shift") continue;
+      if (c.graph->ops[static_cast<size_t>(shift.op)].kind != OpKind::kRingShift) continue;
       const auto reads = [&](const Instruction& i) {
         return i.microbatch == shift.microbatch &&
                std::any_of(i.inputs.begin(), i.inputs.end(),
@@ -546,7 +548,7 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
         if (reads(kernel)) break;
         for (const Wait& wait : kernel.waits)
           EXPECT_FALSE(wait.lane == Lane::kCp && wait.count >= issued) << "instruction " << i << " waits for hop " << p;
-        block = block || c.graph->ops[static_cast<size_t>(kernel.op)].kind.starts_with("attention");
+        block = block || Name(c.graph->op(kernel.op).kind).starts_with("attention");
       }
       covered += block;
     }
@@ -607,7 +609,7 @@ TEST(WorldChecker, AcceptsEverySchedule) {
   for (const PipelineCase& pipeline : kPipelines)
     for (int p : {2, 3, 4, 8})
       for (int m : {1, 2, p - 1, p, p + 1, 2 * p, 2 * p + 1, 3 * p + 2}) {
-        if (m < LeastMicrobatches(pipeline.schedule, p)) continue;
+        if (m < TraitsOf(*ParseChoice<ScheduleKind>(pipeline.schedule)).MinMicrobatches(p)) continue;
         for (Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate}) {
           const std::string tied = m % 2 == 0 ? "model.tie_embeddings=true" : "model.tie_embeddings=false";
           const Compilation c =
@@ -638,7 +640,7 @@ TEST(IssueOrder, EveryScheduleIssuesAllCommunicationInOneOrder) {
   for (const PipelineCase& pipeline : kPipelines)
     for (int p : {2, 3, 4, 8})
       for (int m : {1, p - 1, p, 2 * p + 1, 3 * p + 2}) {
-        if (m < LeastMicrobatches(pipeline.schedule, p)) continue;
+        if (m < TraitsOf(*ParseChoice<ScheduleKind>(pipeline.schedule)).MinMicrobatches(p)) continue;
         for (Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate, Purpose::kProof}) {
           const std::string tied = m % 2 == 0 ? "model.tie_embeddings=true" : "model.tie_embeddings=false";
           const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, p, m, {tied, "run.device=cuda"})), p, purpose);

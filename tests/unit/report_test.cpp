@@ -28,9 +28,9 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Deck Llama(int64_t layers, int64_t dim, int64_t heads, int64_t kv_heads, int64_t ffn_dim) {
+Deck Llama(int layers, int64_t dim, int64_t heads, int64_t kv_heads, int64_t ffn_dim) {
   Deck deck{};
-  deck.model = {"llama", layers, dim, heads, kv_heads, ffn_dim, 128256, 8192, 1e-5, 500000, false, 0.02};
+  deck.model = {Family::kLlama, layers, dim, heads, kv_heads, ffn_dim, 128256, 8192, 1e-5, 500000, false, 0.02};
   return deck;
 }
 
@@ -45,10 +45,10 @@ TEST(Flops, KnownModels) {
   expect(Llama(80, 8192, 64, 8, 28672), 4.492225e11, 4.814348e11);
   expect(Llama(126, 16384, 128, 8, 53248), 2.523956e12, 2.625425e12);
   Deck gpt3{};
-  gpt3.model = {"gpt2", 96, 12288, 96, 96, 4 * 12288, 51200, 2048, 1e-5, 0, true, 0.02};
+  gpt3.model = {Family::kGpt2, 96, 12288, 96, 96, 4 * 12288, 51200, 2048, 1e-5, 0, true, 0.02};
   expect(gpt3, 1.061947e12, 1.076443e12);
   Deck gpt2{};
-  gpt2.model = {"gpt2", 12, 768, 12, 12, 3072, 50257, 1024, 1e-5, 0, true, 0.02};
+  gpt2.model = {Family::kGpt2, 12, 768, 12, 12, 3072, 50257, 1024, 1e-5, 0, true, 0.02};
   expect(gpt2, 7.978153e8, 8.544384e8);
 }
 

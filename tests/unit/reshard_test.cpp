@@ -143,7 +143,7 @@ Piece Local(const ReshardStep& step, const Piece& mine, Box box) {
     bool inside = true;
     for (size_t d = 0; d < index.size(); ++d)
       inside = inside && index[d] >= mine.box[d].begin && index[d] < mine.box[d].end;
-    EXPECT_TRUE(inside || step.kind == "pad");
+    EXPECT_TRUE(inside || step.kind == OpKind::kPad);
     out.data.push_back(inside ? mine.data[static_cast<size_t>(Offset(mine.box, index))] : maximum ? kLowest : 0);
   });
   return out;
@@ -343,7 +343,7 @@ class Edges {
     return -1;
   }
   int64_t Wire(const char* kind, AxisSet axes, const Placements& a, const Placements& b) const {
-    const Step step = MakeStep({kind, axes, b}, TypeOf(shape_, a), TypeOf(shape_, b));
+    const Step step = MakeStep({OpKindOf(kind), axes, b}, TypeOf(shape_, a), TypeOf(shape_, b));
     int64_t most = 0;
     for (int rank = 0; rank < mesh_.Ranks(); ++rank)
       most = std::max(most, WireBytes(step.graph, step.op(), mesh_, mesh_.CoordinateOf(rank)));
@@ -432,7 +432,7 @@ TEST(Reshard, JoinsAxesInOneCollective) {
   const auto kinds = [&](const std::string& from, const std::string& to) {
     std::vector<std::string> list;
     for (const ReshardStep& s : PlanReshard(ParseType(from), ParseType(to).placements, mesh))
-      list.push_back(s.kind + " " + Name(s.axes));
+      list.push_back(fmt::format("{} {}", s.kind, Name(s.axes)));
     return list;
   };
   using testing::ElementsAre;
@@ -505,9 +505,9 @@ TEST(Reshard, LowersToOpsThatVerify) {
     LowerReshards(graph, mesh);
     Verify(graph, "lower_reshards");
     for (const Op& op : graph.ops) {
-      EXPECT_NE(op.kind, "reshard");
-      EXPECT_TRUE(IsCommunication(op.kind) || FindReferenceKernel(op.kind) != nullptr) << op.kind;
-      if (op.kind == "pad") {
+      EXPECT_NE(op.kind, OpKind::kReshard);
+      EXPECT_TRUE(IsCommunication(op.kind) || FindReferenceKernel(Name(op.kind)) != nullptr) << Name(op.kind);
+      if (op.kind == OpKind::kPad) {
         EXPECT_EQ(op.attributes.NumberOr("max", 0), std::string(to).find("max") != std::string::npos);
       }
     }

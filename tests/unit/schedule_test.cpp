@@ -42,7 +42,7 @@ Job ParseJob(const std::string& text, int stage) {
 }
 
 Schedule ByHand(int microbatches, std::vector<int> stage_of_chunk, const std::vector<std::string>& lists) {
-  Schedule schedule{"by hand", static_cast<int>(lists.size()), microbatches, std::move(stage_of_chunk), {}};
+  Schedule schedule{ScheduleKind::k1F1B, static_cast<int>(lists.size()), microbatches, std::move(stage_of_chunk), {}};
   for (size_t stage = 0; stage < lists.size(); ++stage) {
     schedule.jobs.emplace_back();
     std::istringstream words(lists[stage]);
@@ -187,47 +187,51 @@ TEST(JobLists, ForwardOnlyWithChunks) {
 }
 
 TEST(MakeSchedule, KnowsTheDecksNames) {
-  EXPECT_EQ(MakeSchedule("gpipe", 4, 1, 8).jobs, GPipe(4, 8).jobs);
-  EXPECT_EQ(MakeSchedule("1f1b", 4, 1, 8).jobs, OneFOneB(4, 8).jobs);
-  EXPECT_EQ(MakeSchedule("interleaved", 4, 3, 8).jobs, Interleaved(4, 3, 8).jobs);
-  EXPECT_EQ(MakeSchedule("zb-h1", 4, 1, 8).jobs, ZeroBubbleH1(4, 8).jobs);
-  EXPECT_EQ(MakeSchedule("zbv", 4, 2, 8).jobs, ZeroBubbleV(4, 8).jobs);
-  EXPECT_EQ(MakeSchedule("dualpipev", 4, 2, 8).jobs, DualPipeV(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule(TraitsOf(ScheduleKind::kGPipe), 4, 1, 8).jobs, GPipe(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule(TraitsOf(ScheduleKind::k1F1B), 4, 1, 8).jobs, OneFOneB(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule(TraitsOf(ScheduleKind::kInterleaved), 4, 3, 8).jobs, Interleaved(4, 3, 8).jobs);
+  EXPECT_EQ(MakeSchedule(TraitsOf(ScheduleKind::kZeroBubbleH1), 4, 1, 8).jobs, ZeroBubbleH1(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule(TraitsOf(ScheduleKind::kZeroBubbleV), 4, 2, 8).jobs, ZeroBubbleV(4, 8).jobs);
+  EXPECT_EQ(MakeSchedule(TraitsOf(ScheduleKind::kDualPipeV), 4, 2, 8).jobs, DualPipeV(4, 8).jobs);
 }
 
-// Name, chunks per stage.
-const std::vector<std::pair<std::string, int>> kNamed = {{"1f1b", 1},        {"gpipe", 1},       {"interleaved", 2},
-                                                         {"interleaved", 3}, {"interleaved", 4}, {"zb-h1", 1},
-                                                         {"zbv", 2},         {"dualpipev", 2}};
+// Schedule, chunks per stage.
+const std::vector<std::pair<ScheduleKind, int>> kNamed = {
+    {ScheduleKind::k1F1B, 1},        {ScheduleKind::kGPipe, 1},       {ScheduleKind::kInterleaved, 2},
+    {ScheduleKind::kInterleaved, 3}, {ScheduleKind::kInterleaved, 4}, {ScheduleKind::kZeroBubbleH1, 1},
+    {ScheduleKind::kZeroBubbleV, 2}, {ScheduleKind::kDualPipeV, 2}};
 
 TEST(MakeSchedule, PlacesChunksAsTheScheduleDoes) {
-  for (const auto& [name, chunks] : kNamed)
+  for (const auto& [kind, chunks] : kNamed)
     for (int p : {1, 2, 5})
-      EXPECT_EQ(PlaceChunks(name, p, chunks), MakeSchedule(name, p, chunks, 2 * p).stage_of_chunk) << name;
+      EXPECT_EQ(TraitsOf(kind).PlaceChunks(p, chunks), MakeSchedule(TraitsOf(kind), p, chunks, 2 * p).stage_of_chunk)
+          << Name(kind);
 }
 
 TEST(MakeSchedule, SaysWhichNumbersWouldDo) {
-  EXPECT_EQ(WhyNotChunks("1f1b", 1), "");
-  EXPECT_EQ(WhyNotChunks("1f1b", 2), "must be 1 for pipeline.schedule = \"1f1b\"");
-  EXPECT_EQ(WhyNotChunks("zbv", 3), "must be 2 for pipeline.schedule = \"zbv\"");
-  EXPECT_EQ(WhyNotChunks("interleaved", 1), "must be at least 2 for pipeline.schedule = \"interleaved\"");
-  EXPECT_EQ(WhyNotChunks("interleaved", 7), "");
-  for (const auto& [name, chunks] : kNamed) EXPECT_EQ(WhyNotChunks(name, DefaultChunks(name)), "");
-  EXPECT_EQ(LeastMicrobatches("zbv", 4), 1);
-  EXPECT_EQ(LeastMicrobatches("interleaved", 4), 4);
-  EXPECT_EQ(LeastMicrobatches("dualpipev", 4), 8);
-  EXPECT_THROW(MakeSchedule("zigzag", 4, 1, 8), InvariantError);
-  EXPECT_THROW(MakeSchedule("1f1b", 4, 2, 8), InvariantError);
-  EXPECT_THROW(MakeSchedule("dualpipev", 4, 2, 7), InvariantError);
+  EXPECT_EQ(TraitsOf(ScheduleKind::k1F1B).ChunkCountError(1), "");
+  EXPECT_EQ(TraitsOf(ScheduleKind::k1F1B).ChunkCountError(2), "must be 1 for pipeline.schedule = \"1f1b\"");
+  EXPECT_EQ(TraitsOf(ScheduleKind::kZeroBubbleV).ChunkCountError(3), "must be 2 for pipeline.schedule = \"zbv\"");
+  EXPECT_EQ(TraitsOf(ScheduleKind::kInterleaved).ChunkCountError(1),
+            "must be at least 2 for pipeline.schedule = \"interleaved\"");
+  EXPECT_EQ(TraitsOf(ScheduleKind::kInterleaved).ChunkCountError(7), "");
+  for (const auto& [kind, chunks] : kNamed) EXPECT_EQ(TraitsOf(kind).ChunkCountError(TraitsOf(kind).min_chunks), "");
+  EXPECT_EQ(TraitsOf(ScheduleKind::kZeroBubbleV).MinMicrobatches(4), 1);
+  EXPECT_EQ(TraitsOf(ScheduleKind::kInterleaved).MinMicrobatches(4), 4);
+  EXPECT_EQ(TraitsOf(ScheduleKind::kDualPipeV).MinMicrobatches(4), 8);
+  EXPECT_THROW(TraitsOf(ScheduleKind::kForwardOnly), InvariantError);
+  EXPECT_THROW(MakeSchedule(TraitsOf(ScheduleKind::k1F1B), 4, 2, 8), InvariantError);
+  EXPECT_THROW(MakeSchedule(TraitsOf(ScheduleKind::kDualPipeV), 4, 2, 7), InvariantError);
 }
 
 // Every schedule with every number of microbatches that it allows: each part once and in order, no deadlock.
 TEST(MakeSchedule, IsSoundForAnyNumbers) {
-  for (const auto& [name, chunks] : kNamed)
+  for (const auto& [kind, chunks] : kNamed)
     for (int p : {1, 2, 3, 4, 5, 8})
-      for (int m = static_cast<int>(LeastMicrobatches(name, p)); m <= 5 * p + 3; ++m)
+      for (int m = static_cast<int>(TraitsOf(kind).MinMicrobatches(p)); m <= 5 * p + 3; ++m)
         for (const RoleCosts& costs : {RoleCosts{1, 1, 1}, RoleCosts{1, 1.5, 0.5}, RoleCosts{3, 1, 2}})
-          ASSERT_NO_THROW(Validate(MakeSchedule(name, p, chunks, m), costs)) << name << " p " << p << " m " << m;
+          ASSERT_NO_THROW(Validate(MakeSchedule(TraitsOf(kind), p, chunks, m), costs))
+              << Name(kind) << " p " << p << " m " << m;
 }
 
 // Stages, microbatches, and costs that no symmetry hides.
@@ -238,11 +242,12 @@ TEST_P(ClosedForm, IdleTimeAndPeakActivations) {
   const double all = costs.f + costs.b + costs.w;
   for (const Schedule& schedule : {GPipe(p, m), OneFOneB(p, m)}) {
     const Replay replay = Validate(schedule, costs);
-    EXPECT_DOUBLE_EQ(replay.makespan, (m + p - 1) * all) << schedule.name;
+    EXPECT_DOUBLE_EQ(replay.makespan, (m + p - 1) * all) << Name(schedule.kind);
     for (int r = 0; r < p; ++r) {
       const auto stage = static_cast<size_t>(r);
-      EXPECT_NEAR(replay.idle[stage], (p - 1) * all, 1e-9) << schedule.name << " stage " << r;
-      EXPECT_EQ(replay.peak_activations[stage], schedule.name == "gpipe" ? m : std::min(m, p - r)) << schedule.name;
+      EXPECT_NEAR(replay.idle[stage], (p - 1) * all, 1e-9) << Name(schedule.kind) << " stage " << r;
+      EXPECT_EQ(replay.peak_activations[stage], schedule.kind == ScheduleKind::kGPipe ? m : std::min(m, p - r))
+          << Name(schedule.kind);
     }
   }
 }
@@ -267,8 +272,8 @@ class PublishedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleC
   void Idles(const Schedule& schedule, double least, double most) const {
     const Replay replay = Validate(schedule, std::get<2>(GetParam()));
     for (double idle : replay.idle) {
-      EXPECT_LE(idle, most + 1e-9) << schedule.name;
-      EXPECT_GE(idle, least - 1e-9) << schedule.name;
+      EXPECT_LE(idle, most + 1e-9) << Name(schedule.kind);
+      EXPECT_GE(idle, least - 1e-9) << Name(schedule.kind);
     }
   }
   void Idles(const Schedule& schedule, double time) const { Idles(schedule, time, time); }
@@ -350,13 +355,16 @@ TEST(Draw, TheTimeline) {
             "stage 1 | .. F0 F1 BW0== BW1== .....\n");
 }
 
-// The picture above each schedule is what the drawer draws.
+// The picture above each schedule is what the drawer draws. Long rows go on in an indented line.
 TEST(Draw, WhatTheSourcesShow) {
   const auto shows = [](const std::string& file, const Schedule& schedule) {
     std::ifstream source(std::string(SOURCE_ROOT "/src/schedule/") + file);
     std::string picture;
     for (std::string line; std::getline(source, line);)
-      if (line.starts_with("//   stage ")) picture += line.substr(5) + '\n';
+      if (line.starts_with("//   stage "))
+        picture += line.substr(5) + '\n';
+      else if (line.starts_with("//             "))
+        picture.replace(picture.size() - 1, 1, line.substr(14) + '\n');
     EXPECT_EQ(picture, Draw(schedule)) << file;
   };
   shows("gpipe.cpp", GPipe(4, 4));
@@ -421,7 +429,7 @@ TEST(Refuses, WhatDoesNotExist) {
 TEST(Refuses, ADeadlockWithinAStage) {
   EXPECT_THAT(Refusal(ByHand(1, {0}, {"BW0 F0"})),
               AllOf(HasSubstr("deadlock by dependency"),
-                    HasSubstr("stage 0 waits in job 0 (BW0) for F0 of its own stage, which stands later")));
+                    HasSubstr("stage 0 waits in job 0 (BW0) for F0 of its own stage, which comes later")));
   EXPECT_THAT(Refusal(ByHand(1, {0}, {"F0 W0 B0"})), HasSubstr("waits in job 1 (W0) for B0 of its own stage"));
   EXPECT_THAT(Refusal(ByHand(1, {0}, {"F0 WB0"})), HasSubstr("waits in job 1 (WB0) for B0 of its own stage"));
 }
@@ -475,17 +483,17 @@ TEST(OrderReceives, InOrderStandBetweenTheStagesOwnSends) {
 }
 
 TEST(OrderReceives, InOrderIsNeverTooLate) {
-  for (const auto& [name, chunks] : kNamed)
+  for (const auto& [kind, chunks] : kNamed)
     for (int m : {8, 13}) {
-      const Schedule schedule = MakeSchedule(name, 4, chunks, m);
+      const Schedule schedule = MakeSchedule(TraitsOf(kind), 4, chunks, m);
       ASSERT_NO_THROW(Validate(schedule, {}, OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder)))
-          << name;
+          << Name(kind);
     }
 }
 
 TEST(OrderReceives, ASendersMessagesComeInItsOrder) {
-  for (const auto& [name, chunks] : kNamed) {
-    const Schedule schedule = MakeSchedule(name, 4, chunks, 9);
+  for (const auto& [kind, chunks] : kNamed) {
+    const Schedule schedule = MakeSchedule(TraitsOf(kind), 4, chunks, 9);
     for (const std::vector<Receive>& list : OrderReceives(schedule, NeighbourLinks(schedule))) {
       std::map<int, size_t> last;  // by sender: the job that made its message before
       for (const Receive& receive : list) {
@@ -497,7 +505,7 @@ TEST(OrderReceives, ASendersMessagesComeInItsOrder) {
                                                                               receive.content) != job.parts.end();
                                                            }) -
                                               jobs.begin());
-        EXPECT_GE(made, last[from]) << name;
+        EXPECT_GE(made, last[from]) << Name(kind);
         last[from] = made;
       }
     }

@@ -29,7 +29,7 @@ std::string Text(const Rows& rows) {
 Rows Counted(const Compilation& c, const Coordinate& coordinate) {
   Rows rows;
   for (const MessageRow& row : ListMessages(MakeProgram(c, coordinate), coordinate)) {
-    auto& [count, bytes] = rows[{Name(row.group), row.kind, std::string(Name(row.role))}];
+    auto& [count, bytes] = rows[{Name(row.group), std::string(Name(row.kind)), std::string(Name(row.role))}];
     count += row.total.count;
     bytes += row.total.bytes;
   }
@@ -45,7 +45,7 @@ class ClosedForm {
         at_(coordinate),
         stage_(coordinate[0]),
         stages_(mesh_.Degree(Axis::kPp)),
-        micro_(c.microbatches) {
+        micro_(c.batch.microbatches) {
     for (const Op& op : c.graph->ops)
       if (op.role == Role::kF && !IsReshard(op.kind) && op.chunk >= 0 && c.StageOf(op.chunk) == stage_ &&
           op.layer >= 1 && op.layer <= d_.model.layers)
@@ -83,7 +83,7 @@ class ClosedForm {
     const auto& m = d_.model;
     tp_ = mesh_.GroupSize(kTensorAxes);
     dim_ = m.dim;
-    compute_ = d_.precision.compute == "bf16" ? 2 : 4;
+    compute_ = SizeOf(d_.precision.compute);
     tokens_ = d_.batch.micro * m.seq_len / mesh_.Degree(Axis::kCp);
     const AxisSet tensor = mesh_.Real(kTensorAxes), kv = mesh_.Real({Axis::kTp}),
                   shared = mesh_.Real({Axis::kKvReplicate});
@@ -139,7 +139,7 @@ class ClosedForm {
   void Reduce(AxisSet group, Role role, int64_t messages, int64_t elements, int64_t size) {
     group = mesh_.Real(group);
     const int n = mesh_.GroupSize(group);
-    const int64_t mine = PieceOf({0, elements}, n, mesh_.IndexInGroup(group, at_)).Extent();
+    const int64_t mine = ShardOf({0, elements}, n, mesh_.IndexInGroup(group, at_)).Extent();
     Add(group, "all_reduce", role, messages, (elements - mine + (n - 1) * mine) * size);
   }
 
@@ -175,17 +175,17 @@ class ClosedForm {
   void Context() {
     const int64_t cp = mesh_.Degree(Axis::kCp), times = micro_ * static_cast<int64_t>(layers_.size());
     const int64_t keys = tokens_ * 2 * grouped_.elements / dim_, queries = tokens_ * dim_ / tp_;
-    const std::string& way = d_.parallel.context;
-    if (way == "ring") {
+    const ContextMode mode = d_.parallel.context;
+    if (mode == ContextMode::kRing) {
       Add({Axis::kCp}, "ring_shift", Role::kF, times * (cp - 1), keys * compute_);
       Add({Axis::kCp}, "ring_shift", Role::kB, times * (cp - 1), keys * compute_);
       Add({Axis::kCp}, "ring_shift", Role::kB, times * (cp - 1), keys * 4);
     }
-    if (way == "all_gather") {
+    if (mode == ContextMode::kAllGather) {
       for (Role role : {Role::kF, Role::kB}) Gather({Axis::kCp}, role, times, keys * cp, compute_);
       Scatter({Axis::kCp}, Role::kB, times, keys * cp, compute_);
     }
-    if (way == "all_to_all")
+    if (mode == ContextMode::kAllToAll)
       for (Role role : {Role::kF, Role::kB})
         for (int64_t elements : {queries + keys, queries})
           Add({Axis::kCp}, "all_to_all", role, times, elements / cp * (cp - 1) * compute_);
@@ -193,8 +193,9 @@ class ClosedForm {
 
   // Sharded parameters: gathered once a step, or once a microbatch in F and again in B; one message a layer.
   void Gathers(const Parameters& p) {
-    const std::string& regather = d_.recompute.regather;
-    const bool again = d_.parallel.zero == 3 && (regather == "always" || (regather == "auto" && stages_ == 1));
+    const Regather regather = d_.recompute.regather;
+    const bool again =
+        d_.parallel.zero == 3 && (regather == Regather::kAlways || (regather == Regather::kAuto && stages_ == 1));
     if (!again) return Gather(kShards, Role::kP, 1, p.forward, compute_);
     Gather(kShards, Role::kF, micro_, p.forward, compute_);
     Gather(kShards, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);

@@ -1,4 +1,5 @@
-// The progress of a rank, in memory that other threads may read at any time, and other processes through a mapped file.
+// How far a rank has come, in words that other threads and, through a mapped file, other processes may read at any
+// time.
 #pragma once
 
 #include <array>
@@ -9,11 +10,11 @@
 
 namespace espalier {
 
-/// Finished instructions by lane in the current step, as in LaneCounts. Relaxed: the numbers are not consistent with
-/// one another.
+/// Finished instructions by lane in the step under way; what LaneCounts says of it. Relaxed: each number is true by
+/// itself.
 struct Progress {
-  std::atomic<int32_t> runs{0};  ///< steps started
-  std::array<std::atomic<int32_t>, kLaneCount> done{};
+  std::atomic<int32_t> runs{0};  ///< steps begun
+  ByLane<std::atomic<int32_t>> done{};
   std::atomic<int32_t> alive{0};  ///< changes while a device computes what `done` counts as issued
 };
 static_assert(std::atomic<int32_t>::is_always_lock_free && sizeof(Progress) == 4 * (2 + kLaneCount));

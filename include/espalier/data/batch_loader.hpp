@@ -15,18 +15,18 @@
 
 namespace espalier {
 
-/// The part of a global batch that this rank holds.
+/// Which part of a global batch this rank holds.
 struct BatchLayout {
   int64_t microbatches = 1;
-  int64_t microbatch_rows = 1;     ///< sequences per microbatch, over all data-parallel ranks
+  int64_t microbatch_rows = 1;     ///< sequences of one microbatch, all data-parallel ranks together
   Range rows;                      ///< of each microbatch, held here; may be empty
-  std::vector<int64_t> positions;  ///< of each sequence, held here, in memory order
+  std::vector<int64_t> positions;  ///< of each sequence, held here, in their order in memory
 
   /// Sequences per step.
   int64_t Global() const { return microbatches * microbatch_rows; }
 };
 
-/// Positions 0 .. seq_len - 1: those of every rank if the sequence is not sharded.
+/// Positions 0 .. seq_len - 1: every rank's when the sequence is not split.
 std::vector<int64_t> AllPositions(int64_t seq_len);
 
 /// ids and targets are i32[rows, positions], row-major; the target of position p is token p + 1.
@@ -40,38 +40,37 @@ struct Batch {
   std::vector<Microbatch> microbatches;
 };
 
-/// The order in which a run reads its samples.
+/// How a run walks through its samples.
 struct SampleOrder {
   int64_t seed = 0;
   Order order = Order::kShuffled;
-  int64_t first = 0;  ///< position of step 0's first sample; not 0 if samples were skipped
+  int64_t first = 0;  ///< position of step 0's first sample: other than 0 where samples were passed over
 };
 
 /// Fills `batch` with step `step` (from 0): row r of microbatch j is the sample at position
 /// order.first + step * Global() + j * microbatch_rows + r of the run's order. Throws what the source throws.
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch);
 
-/// Batch `index` of a pass over a validation source: LoadBatch in sequential order. Positions after the last sample
-/// start again at the first.
+/// Batch `index` of a pass through a validation source: LoadBatch in sequential order. Positions beyond its last sample
+/// begin again at the first.
 Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t index);
 
-/// Reads batches on its own thread, one ahead.
+/// Reads batches on a thread of its own, one ahead.
 class BatchLoader {
  public:
-  /// Starts to read batch `first_step` (from 0). `source` must not be used elsewhere meanwhile.
+  /// Starts to read batch `first_step` (from 0). Nobody else may read `source` meanwhile.
   BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step);
-  /// Waits for the read in progress.
+  /// Returns as soon as the read in hand is done.
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  /// Waits until the batch of the next step is read; returns the error, or null. Next() then does not wait, and throws
-  /// the same error.
+  /// Waits until the next step's batch is read; returns why it could not be, or null. Next() will not wait, and throws
+  /// the same.
   std::exception_ptr Await();
-  /// The batch of the next step, valid until the next call. Rethrows an error of the source, at every call from then
-  /// on.
+  /// The next step's batch, valid until the next call. Rethrows what the source threw for it, and goes on throwing it.
   const Batch& Next();
-  /// Milliseconds spent waiting for the last batch, in Await and Next.
+  /// Milliseconds that the last batch was waited for, by Await and Next.
   double wait_ms() const { return wait_ms_; }
   const TokenSource& source() const { return *source_; }
 
@@ -81,17 +80,17 @@ class BatchLoader {
   std::shared_ptr<TokenSource> source_;
   const SampleOrder order_;
   const BatchLayout layout_;
-  Batch loading_;  ///< owned by the thread until ready_
-  Batch current_;  ///< owned by the caller
+  Batch loading_;  ///< the thread's until ready_
+  Batch current_;  ///< the caller's
   double wait_ms_ = 0;
-  double awaited_ms_ = 0;  ///< so far, for the next batch
+  double awaited_ms_ = 0;  ///< so far, for the next one
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool ready_ = false;  ///< loading_ is complete, or error_ is set
+  bool ready_ = false;  ///< loading_ is whole, or error_ is set
   bool stop_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  ///< last, since it uses the members above
+  std::thread thread_;  ///< last: it uses all of the above
 };
 
 }  // namespace espalier

@@ -1,12 +1,13 @@
 // The typed deck: one field per key of the schema table (src/deck/schema.cpp), named as the key. Defaults live in
-// the table. A Deck that exists is valid: every relation that needs no files and no rank count has been checked.
+// the table. A Deck that exists is valid: every relation that needs no files and no rank count has been checked. Closed
+// choices are enums (choices.hpp), degrees and small counts are ints.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "espalier/deck/choices.hpp"
 #include "espalier/mesh/mesh.hpp"
 
 namespace espalier {
@@ -16,8 +17,10 @@ struct Deck {
 
   struct Run {
     int64_t seed, steps;
-    std::string dir, device, transport;
-    int64_t threads;
+    std::string dir;
+    RunDevice device;
+    Transport transport;
+    int threads;
     bool deterministic;
     std::string product_plans;  ///< empty: none
     std::string time_limit;
@@ -27,51 +30,53 @@ struct Deck {
     double peak_tflops;      ///< of one rank's device; 0: known by its name, or measured
   } run;
   struct Model {
-    std::string family;
-    int64_t layers, dim, heads, kv_heads, ffn_dim, vocab, seq_len;
+    Family family;
+    int layers;
+    int64_t dim, heads, kv_heads, ffn_dim, vocab, seq_len;
     double norm_eps, rope_theta;
     bool tie_embeddings;
     double init_std;
   } model;
   struct Parallel {
-    int64_t pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: what is left
-    int64_t zero;
-    std::string reduce;
+    int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: whatever ranks are left
+    int zero;
+    ReduceFrequency reduce;
     bool sequence_parallel, loss_parallel;
-    std::string context;
+    ContextMode context;
   } parallel;
   struct Pipeline {
-    std::string schedule;
-    int64_t chunks;
+    ScheduleKind schedule;
+    int chunks;  ///< per stage
     std::vector<int64_t> split;
   } pipeline;
   struct Batch {
     int64_t global, micro;
   } batch;
   struct Precision {
-    std::string compute;
+    Dtype compute;
   } precision;
   struct Recompute {
-    std::string mode, regather;
+    RecomputeMode mode;
+    Regather regather;
   } recompute;
   struct Overlap {
     bool tensor;
-    int64_t prefetch;
+    int prefetch;
   } overlap;
   struct Optimizer {
-    std::string name;
+    OptimizerName name;
     double lr, beta1, beta2, eps, weight_decay;
     bool decay_norms;
     double clip_norm;
   } optimizer;
   struct Lr {
     int64_t warmup_steps;
-    std::string decay;
+    Decay decay;
     int64_t decay_steps;
     double min_ratio;
   } lr;
   struct Data {
-    std::string format;
+    DataFormat format;
     std::vector<std::string> paths, validation;
     bool shuffle;
     int64_t validate_every_steps, validate_sequences;
@@ -82,11 +87,11 @@ struct Deck {
     bool at_start;
     int64_t keep;
     bool asynchronous;
-    std::string restart;
+    Restart restart;
     int64_t fallback;
   } checkpoint;
   struct Guard {
-    std::string on_nonfinite;
+    OnNonfinite on_nonfinite;
     int64_t max_skips, max_rollbacks;
   } guard;
   struct Report {
@@ -98,8 +103,19 @@ struct Deck {
 /// relation between degrees, ranks, model and batch, with the numbers.
 Mesh ResolveMesh(const Deck& deck, int ranks);
 
-/// batch.global / (batch.micro * dp_replicate * dp_shard); checked whole by ResolveMesh.
-int64_t MicrobatchCount(const Deck& deck, const Mesh& mesh);
+/// How the sequences of a step are divided.
+struct BatchShape {
+  int64_t sequences = 0;  ///< per step, over all ranks: batch.global
+  int64_t micro = 0;      ///< per microbatch and data-parallel rank: batch.micro
+  int64_t rows = 0;       ///< per microbatch, over all data-parallel ranks; sequences is a multiple of it
+  int64_t microbatches = 0;
+  int64_t tokens = 0;  ///< per step, over all ranks
+};
+
+int64_t TokensPerStep(const Deck& deck);
+
+/// The batch of a deck on a mesh.
+BatchShape BatchOf(const Deck& deck, const Mesh& mesh);
 
 /// Learning rate of step t = 1, 2, ... (linear warm-up, then cosine, linear or constant; doc/numerics.md).
 double LearningRate(const Deck& deck, int64_t step);

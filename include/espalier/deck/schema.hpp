@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -14,12 +13,20 @@
 
 namespace espalier {
 
-/// What a key can hold, in the order of DeckField.
+/// What a key can hold. Choices are strings here: their names.
 using DeckValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
 
-/// The field of a Deck that a key fills, in the order of DeckValue.
-using DeckField = std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*)(Deck&), std::string& (*)(Deck&),
-                               std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&)>;
+/// A field that is an enum, as the name of its value.
+struct ChoiceField {
+  std::string_view (*get)(const Deck&);
+  void (*set)(Deck&, std::string_view name);  ///< CHECKs that the enum has the name
+};
+
+/// The field of a Deck that a key fills; the first six in the order of DeckValue. An int holds integers with bounds
+/// that fit.
+using DeckField =
+    std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*)(Deck&), std::string& (*)(Deck&),
+                 std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&), int& (*)(Deck&), ChoiceField>;
 
 /// A key that every deck must set.
 struct Required {};
@@ -50,6 +57,8 @@ struct DeckKey {
   Allowed allowed;
   std::string_view sentence;  ///< what it means, with its unit
 
+  /// Index in DeckValue of what the key holds.
+  size_t ValueIndex() const;
   std::string FullName() const { return std::string(section) + "." + std::string(name); }
 };
 

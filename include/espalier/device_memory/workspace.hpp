@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "espalier/ops/op.hpp"
 
@@ -14,6 +13,6 @@ using WorkspaceFormula = int64_t (*)(const LocalOp&);
 
 /// The formula for the cuda kernel of an op kind, or nullptr if that kernel needs no workspace. (cpu kernels keep their
 /// scratch in the caches of the cores, outside the arena.)
-WorkspaceFormula CudaWorkspaceFormula(std::string_view kind);
+WorkspaceFormula CudaWorkspaceFormula(OpKind kind);
 
 }  // namespace espalier

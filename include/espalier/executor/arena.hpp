@@ -1,4 +1,4 @@
-// The one allocation of a rank: every buffer of a program lies in it, at the offset that was planned.
+// The single allocation of a rank: every buffer of a program is in it, at its planned offset.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// Zeroed memory of a device, taken once.
+/// Zeroed memory of a device, allocated once.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -14,19 +14,19 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  /// The host may use its pointers.
+  /// True if the host may dereference its pointers.
   virtual bool OnHost() const = 0;
-  /// CHECKs that [offset, offset + bytes) is inside.
+  /// CHECKs that [offset, offset + bytes) is in the arena.
   std::byte* At(int64_t offset, int64_t bytes) const;
 
-  /// Copies from this memory to the host's and back; outside a step. Only through them may the host look at an arena,
-  /// unless it made a HostArena itself. The regions lie inside, and the copy is done on return.
+  /// Copies between this memory and the host's, outside a step. The host may access an arena only through them, unless
+  /// it is a HostArena. The region must be in the arena; the copy is complete on return.
   virtual void Read(const void* from, void* to, int64_t bytes) const = 0;
   virtual void Write(void* to, const void* from, int64_t bytes) = 0;
 
-  /// Bytes below the highest end of a buffer that was really used; buffers take whole lines of 64 bytes.
+  /// The highest end of a buffer that was used, rounded up to 64 bytes.
   int64_t HighWater() const { return high_water_; }
-  /// A buffer that ends at `end` was used.
+  /// Notes that a buffer that ends at `end` was used.
   void Use(int64_t end);
 
  protected:
@@ -38,10 +38,10 @@ class Arena {
   int64_t high_water_ = 0;
 };
 
-/// Page-aligned, on huge pages where the system gives them, and already touched: nothing is faulted in while steps run.
+/// Page-aligned, on huge pages where the system has them, and already touched, so that steps cause no page faults.
 class HostArena final : public Arena {
  public:
-  /// Throws UserError (kDoesNotFit) if the system has no `bytes` to give.
+  /// Throws UserError (kDoesNotFit) if the system cannot allocate `bytes`.
   explicit HostArena(int64_t bytes);
   ~HostArena() override;
 

@@ -1,5 +1,5 @@
-// A program on the processor: compute instructions run in the calling thread, one after the other; communication
-// instructions are handed over at the start of the step and run beside them; waits order the two.
+// A program on the CPU: compute instructions run in the calling thread, one after the other. Communication instructions
+// are handed over at the start of the step and run concurrently; waits order the two.
 #pragma once
 
 #include <chrono>
@@ -24,14 +24,14 @@ class CpuExecutor final : public Executor {
   void RunCalls();
   void AwaitLanes(std::span<const Wait> waits);
   void Abandon() override;
-  /// A clock around every exchange, for steps that are timed.
+  /// Measures every exchange of a timed step.
   void AddClocks();
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
-  StepTimes times_;     ///< of the last step
-  bool timed_ = false;  ///< the step that is begun next, or under way, keeps a clock on every instruction
-  std::vector<std::chrono::steady_clock::time_point> began_;  ///< by instruction, of exchanges, in a step that is timed
+  StepTimes times_;                                           ///< of the last step
+  bool timed_ = false;                                        ///< the next or current step measures every instruction
+  std::vector<std::chrono::steady_clock::time_point> began_;  ///< by instruction: start of an exchange in a timed step
 };
 
 }  // namespace espalier

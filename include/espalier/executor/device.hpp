@@ -1,4 +1,4 @@
-// What a rank computes on, and all that depends on it: memory, communication, executors. A run has one.
+// The only interface to the hardware of a rank: memory, communication, executors. A run has one device per rank.
 #pragma once
 
 #include <memory>
@@ -16,22 +16,22 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind Kind() const = 0;
-  /// For people: "NVIDIA H200, 0000:1b:00.0".
+  /// For messages: "NVIDIA H200, 0000:1b:00.0".
   virtual std::string Describe() const = 0;
-  /// All of this rank that may change the last bits of a result: processor or GPU, libraries, threads.
+  /// Everything on this rank that may change the last bits of a result: processor or GPU, libraries, threads.
   virtual std::string Conditions() const = 0;
-  /// What this rank takes of the device's memory beside its arena: high-water mark on the processor, where the staging
-  /// buffer lies too; what is used now on a GPU (context, modules, NCCL).
+  /// Device memory of this rank outside its arena. On a CPU: the high-water mark, staging buffer not counted. On a GPU:
+  /// what is in use now (context, modules, NCCL).
   virtual int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const = 0;
-  /// The most that it computes in products of this type. A processor measures it, with the other ranks of its node if
-  /// they ask at the same time: some 30 ms.
+  /// Peak rate of matmuls of this type. A CPU measures it in about 30 ms, together with the other ranks of its node if
+  /// these call it at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;
 
-  /// What limits the arena: memory of this node, or of the GPU.
+  /// The limits of the arena: memory of this node, or of the GPU.
   virtual std::vector<MemoryLimit> ArenaLimits() const = 0;
-  /// The rank's one arena. Throws UserError (kDoesNotFit) if there is no room for it.
+  /// The arena of this rank. Throws UserError (kDoesNotFit) if it does not fit.
   virtual std::unique_ptr<Arena> MakeArena(int64_t bytes) = 0;
-  /// Memory of the host that this device copies to and from at full speed. Throws as MakeArena.
+  /// Host memory that this device copies to and from at full speed. Throws like MakeArena.
   virtual std::unique_ptr<Arena> MakeStaging(int64_t bytes) = 0;
 
   /// Makes the communicators of `channels`, once, before the first executor that communicates. Collective, with the
@@ -43,7 +43,7 @@ class Device {
                                                  Executor::Abort abort) = 0;
 };
 
-/// The processor, with `threads` threads for kernels. Messages travel over MPI.
+/// The CPU, with `threads` threads for kernels. Messages use MPI.
 std::unique_ptr<Device> MakeCpuDevice(int threads);
 
 }  // namespace espalier

@@ -1,5 +1,6 @@
-// Runs any program; decides nothing. What all devices share: tensors and kernels resolved in an arena, values by name,
-// the instruction under way. How instructions are issued is the device's: CpuExecutor here, the cuda one in its module.
+// Runs any program; decides nothing. This is what all devices share: tensors and kernels resolved in an arena, values
+// by name, the current instruction. Derived classes issue the instructions: CpuExecutor here, the GPU ones in their
+// module.
 #pragma once
 
 #include <atomic>
@@ -17,11 +18,11 @@
 
 namespace espalier {
 
-/// Where the time of a step went, on this rank.
+/// The time of a step by activity, on this rank.
 struct StepTimes {
   double step_ms = 0;
   double compute_ms = 0;       ///< in kernels
-  double exposed_comm_ms = 0;  ///< compute lane waiting for communication lanes
+  double exposed_comm_ms = 0;  ///< the compute lane waits for communication lanes
   double idle_ms = 0;          ///< the rest
 };
 
@@ -36,58 +37,60 @@ struct NamedTensor {
 class Executor {
  public:
   using KernelFinder = Kernel (*)(std::string_view op);
-  /// Gets what failed and where; it should end the job. If it returns, the failure is thrown from the step.
+  /// Receives the error message; it should end the job. If it returns, the step throws the error.
   using Abort = std::function<void(const std::string& message)>;
 
   virtual ~Executor() = default;
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// From now on `progress`, which must outlive it, says how far the step under way has come.
+  /// From now on `progress`, which must outlive the executor, shows how far the current step is.
   void Mirror(Progress& progress) { lanes_.Mirror(progress); }
-  /// Brings that up to date where the device alone knows how far it is; any thread may ask, at any time.
+  /// Updates it where only the device knows how far it is. Any thread may call this at any time.
   virtual void ShowProgress() {}
 
-  /// Sets an input for the next Begin(), on a stage that has it: `bytes` must be those of this rank's piece. Programs
-  /// share the memory above the states, so every step needs all inputs again. A step under way is not disturbed.
+  /// Sets an input for the next Begin(), on a stage that has it; `bytes` must be the size of this rank's shard.
+  /// Programs share the memory above the states, so every step needs all inputs again. The current step is not
+  /// affected.
   void SetInput(std::string_view name, int microbatch, const void* data, int64_t bytes);
-  /// As SetInput, of an fp32 scalar such as a learning rate.
+  /// The same for an fp32 scalar, such as the learning rate.
   void SetScalar(std::string_view name, float value, int microbatch = -1);
 
-  /// Starts a step with the inputs as they are set. At most 1 + StepsAhead() may be under way.
+  /// Starts a step with the inputs that were set. At most 1 + StepsAhead() steps may be in flight.
   virtual void Begin() = 0;
-  /// Awaits the oldest step under way. A failure in any thread goes to `abort`; it never hangs.
+  /// Waits for the oldest step in flight. An error in any thread goes to `abort`; End() never hangs.
   virtual StepTimes End() = 0;
-  /// How many steps may be begun before the oldest is awaited: 0 where Begin() does the work itself.
+  /// How many more steps may begin before the oldest is awaited; 0 if Begin() itself runs the step.
   virtual int StepsAhead() const { return 0; }
   StepTimes RunStep() {
     Begin();
     return End();
   }
 
-  /// The step that is begun next keeps a clock on every instruction; a device that replays steps issues this one.
+  /// The next step measures every instruction. A device that replays a captured graph issues this step anew.
   virtual void TimeNextStep() = 0;
-  /// Of the step that was timed, once it was awaited, by index in Program::instructions: milliseconds from when what
-  /// the instruction waits for is there until it is finished. A message's hold the wait for its peer.
+  /// Of the last timed step, after End(), by index in Program::instructions: the time from ready (all waits met) to
+  /// done, in ms. For messages this includes waiting for the peer.
   const std::vector<double>& instruction_ms() const { return instruction_ms_; }
 
-  /// An fp32 scalar. A result (loss, norm) is that of the step last awaited; for any other no step may be under way.
+  /// An fp32 scalar. A result (loss, norm) is that of the last step that ended; for any other value no step may be in
+  /// flight.
   virtual float GetScalar(std::string_view name, int microbatch = -1) const;
 
-  /// A state, accumulator, input or result of this rank; CHECKs that it lives here. Its memory is the arena's: to be
-  /// looked at through Arena::Read while no step is under way.
+  /// A state, accumulator, input or result; CHECKs that it is on this rank. It is memory of the arena: read it through
+  /// Arena::Read while no step is in flight.
   Tensor At(std::string_view name, int microbatch = -1) const;
-  /// All of a kind, in the order of the program.
+  /// All persistent values of a kind, in program order.
   std::vector<NamedTensor> All(ValueKind kind) const;
   Arena& arena() const { return arena_; }
 
-  /// Index of the instruction that the compute lane is at, -1 outside a step; any thread may ask.
+  /// Index of the instruction that the compute lane is running, -1 outside a step. Any thread may call this.
   int CurrentInstruction() const { return current_.load(std::memory_order_relaxed); }
   /// "instruction 12 (matmul, role F, microbatch 2, layer 5)".
   std::string Describe(int instruction) const;
 
  protected:
-  /// A kernel with everything it is called with.
+  /// A kernel with its arguments.
   struct Call {
     int index;  ///< in Program::instructions
     Kernel kernel;
@@ -95,24 +98,25 @@ class Executor {
     std::vector<Tensor> inputs, outputs;
     std::byte* workspace;
     std::vector<Wait> waits;  ///< on other lanes
-    int64_t end;              ///< of its highest buffer
+    int64_t end;              ///< end of its highest buffer, in bytes
   };
 
   /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that
-  /// all buffers are inside the arena and that the lanes' waits can all be met. `program` and `arena` must outlive it.
+  /// all buffers are inside the arena and that the waits of the lanes cannot deadlock. `program` and `arena` must
+  /// outlive it.
   Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel, Abort abort);
 
-  /// An input arrives from outside, for the next step.
+  /// Stores an input for the next step.
   virtual void Fill(const Operand& place, const void* data, int64_t bytes) = 0;
 
-  /// Ends what is under way in other threads; the step has failed.
+  /// Stops the other threads of a step that failed.
   virtual void Abandon() = 0;
-  /// Tells `abort` why the step failed, and throws it.
+  /// Reports an error to `abort`, then throws it.
   [[noreturn]] void Fail(const std::string& message);
 
   const Op& OpOf(int instruction) const;
   const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
-  /// The call as a kernel gets it.
+  /// The arguments of a call as its kernel takes them.
   KernelCall ArgumentsOf(const Call& call, void* stream = nullptr) const;
 
   const Program& program_;
@@ -121,9 +125,9 @@ class Executor {
   Abort abort_;
   std::vector<Call> calls_;                 ///< of the compute lane, in program order
   std::vector<CommInstruction> exchanges_;  ///< of all other lanes, in program order
-  std::vector<Wait> ends_;                  ///< every communication lane's last instruction
-  int64_t persistent_end_ =
-      0;  ///< of the highest buffer that no call names: persistent ones and those of communication
+  std::vector<Wait> ends_;                  ///< the last instruction of every communication lane
+  /// End of the highest buffer that no call has: persistent buffers and those of communication.
+  int64_t persistent_end_ = 0;
   LaneCounts lanes_;
   std::atomic<int> current_{-1};
   std::vector<double> instruction_ms_;  ///< empty: no step was timed
@@ -135,9 +139,8 @@ class Executor {
   CommInstruction ResolveComm(int index) const;
 };
 
-/// Calls f(first global element, first local element, count) for every run of elements that lie side by side both in
-/// the local tensor and in the whole one of extents `whole` (row-major): how a piece is filled from, or written to, a
-/// whole tensor.
+/// Calls f(first global element, first local element, count) for every run of elements that are contiguous both in the
+/// shard and in the whole tensor of extents `whole` (row-major): to fill a shard from a whole tensor, or the reverse.
 template <typename F>
 void ForEachGlobalRun(const Tensor& tensor, const Shape& whole, F f) {
   const int64_t count = Volume(tensor.shape);

@@ -1,4 +1,4 @@
-// The most that a device computes in products: what a run's rate is counted against (model-flops utilisation, MFU).
+// The peak matmul rate of a device: the denominator of model-flops utilisation (MFU).
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@ namespace espalier {
 
 struct PeakRate {
   double flops = 0;    ///< operations per second; 0: not known
-  std::string source;  ///< where the figure is from, or why it is not known
+  std::string source;  ///< origin of the number, or why it is unknown
 };
 
-/// A GPU's by its name: dense products as its data sheet states them. bf16 is the rate of the tensor cores; fp32 is
-/// that of the other cores, since fp32 products never use TF32 here.
+/// Of a GPU, by its name: dense rates of its data sheet. bf16 is the rate of the tensor cores; fp32 is that of the
+/// other cores, since fp32 matmuls never use TF32 here.
 PeakRate GpuPeak(std::string_view name, Dtype compute);
 
-/// This rank's share of the processor: the best of some large products with `threads` threads by the kernels that
-/// train. It takes some 30 ms.
+/// Of this rank's share of the CPU: the best of a few large matmuls with `threads` threads, by the kernels that train.
+/// Takes about 30 ms.
 PeakRate MeasureCpuPeak(Dtype compute, int threads);
 
 }  // namespace espalier

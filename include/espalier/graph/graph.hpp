@@ -7,17 +7,18 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/graph/op_kind.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/util/attributes.hpp"
 
 namespace espalier {
 
-/// What an op is for. F forward, B input gradient, W weight gradient (microbatch roles); P prepare (needs only step
-/// values and state), S synchronise gradients, U update (step roles).
+/// The purpose of an op. Per microbatch: F forward, B input gradient, W weight gradient. Per step: P prepare (needs
+/// only step values and states), S synchronise gradients, U update.
 enum class Role : uint8_t { kP, kF, kB, kW, kS, kU, kUnset };
 std::string_view Name(Role role);  ///< "P" "F" "B" "W" "S" "U"; "?" if unset
 
-/// Once per step, or once per microbatch. The value of a microbatch op exists once per microbatch in flight.
+/// How often an op runs. A microbatch op has one output per microbatch in flight.
 enum class Frequency : uint8_t { kStep, kMicrobatch };
 
 /// P, S and U run once per step; F, B and W once per microbatch.
@@ -26,59 +27,69 @@ constexpr Frequency FrequencyOf(Role role) {
 }
 
 enum class ValueKind : uint8_t {
-  kActivation,   ///< made by an op, dead after its last use
+  kActivation,   ///< produced by an op, dead after its last use
   kInput,        ///< filled from outside before the step: token ids and targets (microbatch), lr and step (step)
-  kState,        ///< persistent and checkpointed: master weights, exp_avg, exp_avg_sq; only U writes it
+  kState,        ///< persistent and checkpointed: master weights, exp_avg, exp_avg_sq; only role U writes it
   kAccumulator,  ///< fp32, summed over the microbatches of a step by ops that accumulate
 };
 std::string_view Name(ValueKind kind);
 
-/// Chunk of values and ops that exist on every stage (step values).
+/// The chunk of step values and ops that exist on every stage.
 inline constexpr int kAllChunks = -1;
-/// An op that nobody has placed yet; the verifier refuses it.
+/// An op whose layer or chunk is not set yet; the verifier refuses it.
 inline constexpr int kUnset = -2;
 
 struct Value {
-  std::string name;  ///< unique; parameters carry Hugging Face's names
+  std::string name;  ///< unique; parameters have Hugging Face's names
   Type type;
   ValueKind kind = ValueKind::kActivation;
   Frequency frequency = Frequency::kMicrobatch;
-  int chunk = kAllChunks;  ///< where it lives
+  int chunk = kAllChunks;  ///< the pipeline chunk that owns it
   int producer = -1;       ///< op id, or -1 for inputs, states and accumulators
-  /// Where the model wants it: one logical dim name per dim, such as "batch,stream,embed"
-  /// (src/passes/placement/layout.cpp says which axes each name stands for); empty: the rules decide.
+  /// The layout that the model asks for: one logical name per dim, such as "batch,stream,embed"
+  /// (src/passes/placement/layout.cpp maps names to axes). Empty: the partitioner decides.
   std::string layout;
 };
 
 struct Op {
-  std::string kind;  ///< key of the op table (src/ops/op_table.cpp)
+  OpKind kind = OpKind::kNone;
   std::vector<int> inputs;
   std::vector<int> outputs;
   Attributes attributes;
   Role role = Role::kUnset;
   int layer = kUnset;  ///< 0 embedding, 1..L, L+1 head; orders reports and buckets
   int chunk = kUnset;  ///< pipeline chunk that runs it; kAllChunks: every stage
-  bool cheap = false;  ///< selective recompute makes its outputs again in backward instead of keeping them
+  bool cheap = false;  ///< selective recompute computes its outputs again in backward instead of keeping them
   Frequency frequency() const { return FrequencyOf(role); }
+  /// The group of a collective, ring_shift or gather_stages.
+  AxisSet Axes() const { return AxisSet::FromBits(static_cast<int>(attributes.Number("axes"))); }
+  /// The stage that a send goes to, or that a recv comes from.
+  int Peer() const { return static_cast<int>(attributes.Number(kind == OpKind::kSend ? "to" : "from")); }
 };
 
 class Graph {
  public:
   std::vector<Value> values;
   std::vector<Op> ops;  ///< in execution order
-  /// Results that outlive the program: value ids that are read from outside (loss, norm, logits, ...).
+  /// Ids of the values that are read after the program has run (loss, norm, logits, ...).
   std::vector<int> results;
 
+  Value& value(int id) { return values[static_cast<size_t>(id)]; }
+  const Value& value(int id) const { return values[static_cast<size_t>(id)]; }
+  Op& op(int id) { return ops[static_cast<size_t>(id)]; }
+  const Op& op(int id) const { return ops[static_cast<size_t>(id)]; }
+
+  /// Adds a value and returns its id. CHECKs that its name is new.
   int AddValue(Value value);
-  /// Sets the producer of the op's outputs (states and accumulators keep theirs).
+  /// Appends an op and returns its id. Sets the producer of its outputs (states and accumulators keep theirs).
   int AddOp(Op op);
-  /// Id of a value by name; CHECKs that it exists.
+  /// The id of a value by name; CHECKs that it exists.
   int Find(std::string_view name) const;
   /// As Find, but -1 if there is none.
   int FindOrNone(std::string_view name) const;
   /// A name not yet taken: `base`, or `base.2`, `base.3`, ...
   std::string Unique(const std::string& base) const;
-  /// Sets every value's producer again from the ops' outputs, after ops were inserted or reordered.
+  /// Recomputes every value's producer, after ops were inserted or reordered.
   void Renumber();
 
  private:
@@ -92,9 +103,9 @@ class Graph {
 ///   y = matmul(x, w) {spec="bsk,nk->bsn"} @ F layer 1 chunk 0 : bf16[4,128,64] layout batch,stream,embed
 ///   result y
 ///
-/// A cheap op says so after its chunk: `y = swiglu(g, u) @ F layer 1 chunk 0 cheap : type`.
-/// Several outputs: `a, b = op(...) ... : type, type`. An op that writes a declared value (state or accumulator) names
-/// it on the left; its type is printed again.
+/// A cheap op is marked after its chunk: `y = swiglu(g, u) @ F layer 1 chunk 0 cheap : type`.
+/// Several outputs: `a, b = op(...) ... : type, type`. An op that writes a declared value (state or accumulator) has it
+/// on the left; its type is printed again.
 std::string Print(const Graph& graph);
 /// Throws InvariantError with line number and text.
 Graph ParseGraph(std::string_view text);

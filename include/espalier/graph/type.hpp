@@ -1,5 +1,5 @@
-// What is known of a value before any memory exists: element type, global shape, and for each mesh axis whether
-// the value is replicated, sharded on a dim, or a partial result still to be reduced.
+// The type of a value: element type, global shape, and for each mesh axis whether the value is replicated, sharded on a
+// dim, or partial (still to be reduced).
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace espalier {
 
-/// How partial results are joined.
+/// How partial results are reduced.
 enum class Reduce : uint8_t { kSum, kMax };
 
-/// Per tensor dim the axes that shard it, major first; and the axes on which the value is still partial. An axis
-/// named nowhere replicates. Axes of degree 1 are never named.
+/// Per tensor dim the axes that shard it, major first; and the axes on which the value is still partial. It is
+/// replicated on every other axis. Axes of degree 1 are never named.
 struct Placements {
   std::vector<std::vector<Axis>> dims;
   AxisSet partial_sum;
@@ -50,19 +50,19 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Piece i of `extent` elements over n ranks: [min(extent, i c), min(extent, (i+1) c)), c = ceil(extent / n).
-/// Empty pieces are legal.
-Range PieceOf(Range whole, int n, int i);
+/// Shard i of n of a range with `extent` elements: [min(extent, i c), min(extent, (i+1) c)), c = ceil(extent / n).
+/// Shards may be empty.
+Range ShardOf(Range whole, int n, int i);
 
-/// One range per dim: the part of a global tensor that a rank holds.
+/// One range per dim: a region of a tensor, such as the shard that a rank holds.
 using Box = std::vector<Range>;
 
 Shape ExtentsOf(const Box& box);
-/// Common part; extents are 0 where there is none.
+/// The intersection; extents are 0 where there is none.
 Box Intersect(const Box& a, const Box& b);
 bool IsEmpty(const Box& box);
 
-/// What the rank at `coordinate` holds. Axes on one dim nest, major first, each cutting the piece before it.
+/// The shard of the rank at `coordinate`. Axes on one dim nest, major first: each shards what the one before it left.
 Box LocalBox(const Type& type, const Mesh& mesh, const Coordinate& coordinate);
 Shape LocalShape(const Type& type, const Mesh& mesh, const Coordinate& coordinate);
 

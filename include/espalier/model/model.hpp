@@ -10,21 +10,21 @@
 
 namespace espalier {
 
-/// What the graph is built for. Evaluation, proof and sampling are the forward half of training; a proof is the
-/// evaluation of one microbatch, sampling ends at the logits.
+/// What a graph is built for. Evaluation, proof and sampling are the forward half of training: a proof (that a
+/// checkpoint was loaded correctly) evaluates one microbatch, sampling ends at the logits.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample };
 
-/// Where the layers go: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
+/// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
 struct Split {
   std::vector<int> chunk_of_layer;
   int chunks = 1;
 };
 
-/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by the flops of a token with the head counted
-/// as the layers it weighs; embedding in the first chunk, head in the last; every chunk gets at least one layer.
+/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by flops per token, those of the head
+/// included. The embedding is in the first chunk, the head in the last; every chunk has at least one layer.
 Split SplitLayers(const Deck& deck, int chunks);
 
-/// How a weight starts.
+/// How a weight is initialised.
 struct ParameterInit {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal } kind = Kind::kNormal;
   double std = 0;
@@ -32,14 +32,14 @@ struct ParameterInit {
 
 struct Model {
   Graph graph;  ///< forward; states "parameters/<name>" in model order
-  std::vector<std::string>
-      parameters;  ///< Hugging Face's names, in model order; a part's with its own word: "...weight[q]"
+  /// Hugging Face's names, in model order; a part of a stored tensor has its own suffix: "...weight[q]".
+  std::vector<std::string> parameters;
   std::vector<ParameterInit> inits;  ///< by parameter
-  std::vector<StoredPart> stored;    ///< by parameter: what checkpoints and initial weights know it as
+  std::vector<StoredPart> stored;    ///< by parameter: the tensor that checkpoints and initial weights know
 };
 
-/// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together).
-/// Results: "loss", "count" (train, evaluate) or "logits" (sample).
+/// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together:
+/// BatchShape::rows). Results: "loss", "count" (train, evaluate) or "logits" (sample).
 Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
 
 /// Number of parameters; tied tensors count once.

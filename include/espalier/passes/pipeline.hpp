@@ -17,57 +17,59 @@ struct PassContext {
   const Deck& deck;
   Mesh mesh;
   std::vector<int> stage_of_chunk;
+  const ScheduleTraits& schedule;
 };
 
 /// Adds the backward ops of the loss: input gradients in role B, weight gradients in role W. Weight gradients are named
 /// "gradients/<parameter>" (further uses of a tied weight "gradients/<parameter>.2", ...).
 void Differentiate(Graph& graph);
 
-/// Turns weight gradients, loss and count into accumulators over the microbatches of a step (parallel.reduce says
-/// whether gradients are joined over ranks before or after).
+/// Gradient accumulation: turns weight gradients, loss and count into accumulators over the microbatches of a step.
+/// Gradients are reduced over ranks before or after that (parallel.reduce).
 void MergeGradients(Graph& graph, const Deck& deck);
 
 /// Adds norm, clipping and AdamW (roles S and U) with their states; results "mean_loss", "norm". For evaluation only
 /// the mean loss.
 void Optimize(Graph& graph, const Deck& deck, Purpose purpose);
 
-/// Rewrites attention over sequences that cp cuts (parallel.context); nothing where cp is 1.
+/// Rewrites attention over sequences that are sharded on cp (parallel.context). Does nothing where cp is 1.
 void ContextParallel(Graph& graph, const PassContext& context);
 
-/// Gives every value its placements and inserts `reshard` where what an op needs differs from what there is.
+/// Gives every value its placements, and inserts a reshard where an op needs other placements than its input has.
 void Partition(Graph& graph, const PassContext& context);
 
-/// Clones forward ops into role B where backward would have to keep what they make (recompute.mode).
-void Recompute(Graph& graph, const Deck& deck);
+/// Activation checkpointing: clones forward ops into role B instead of keeping their outputs (recompute.mode).
+void Recompute(Graph& graph, const PassContext& context);
 
-/// Puts role P first, and gathers sharded parameters again for backward instead of keeping them (recompute.regather).
+/// Moves role P to the front, and gathers sharded parameters again for backward instead of keeping them
+/// (recompute.regather).
 void Rematerialize(Graph& graph, const PassContext& context);
 
 /// Lowers each `reshard` to collectives and slices, by least traffic.
 void LowerReshards(Graph& graph, const Mesh& mesh);
 
-/// Joins collectives of one kind, group, role and layer into one message.
+/// Merges collectives of one kind, group, role and layer into one op with one message per peer.
 void Coalesce(Graph& graph);
 
-/// Joins the AdamW updates of a chunk into one op over many tensors.
+/// Merges the AdamW updates of a chunk into one multi-tensor op.
 void MergeUpdates(Graph& graph);
 
 /// Moves gathers of parameters overlap.prefetch layers ahead, within their chunk and role.
 void Prefetch(Graph& graph, const Deck& deck);
 
-/// Puts weight-gradient products between tp collectives of backward and their consumers (overlap.tensor).
+/// Moves weight-gradient matmuls between tp collectives of backward and their consumers (overlap.tensor).
 void OverlapTensor(Graph& graph, const PassContext& context);
 
-/// Additions join the norms, gradients of norms and products that stand beside them. Only products with biases change a
-/// bit, in bf16.
+/// Fuses additions into adjacent norms, gradients of norms and matmuls. Results stay bitwise the same, except those of
+/// bf16 matmuls with a bias.
 void Fuse(Graph& graph);
 
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);
 
-/// One step of a change of placements: a collective, or a local slice or pad, with the placements after it.
+/// One step of a reshard: a collective, or a local slice or pad, with the placements after it.
 struct ReshardStep {
-  std::string kind;
+  OpKind kind = OpKind::kNone;
   AxisSet axes;
   Placements placements;
 };

@@ -1,4 +1,4 @@
-// Human-readable numbers.
+// Numbers for people.
 #pragma once
 
 #include <cstdint>

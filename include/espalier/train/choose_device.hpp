@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "espalier/deck/deck.hpp"
@@ -17,8 +16,6 @@ struct GpusOfRank {
   int node_rank = 0;      ///< among the ranks of its host
   std::vector<Gpu> gpus;  ///< visible ones
   std::string missing;    ///< why there are none
-
-  auto Fields() { return std::tie(host, node_rank, gpus, missing); }
 };
 
 /// A rank's GPU: one for each rank of a node where they suffice, else in turn. Where the launcher shows every rank but
@@ -27,10 +24,8 @@ const Gpu& GpuOf(const GpusOfRank& rank);
 
 /// The settings that a run goes by.
 struct DeviceChoice {
-  std::string device;     ///< "cpu" or "cuda"
-  std::string transport;  ///< "mpi" or "nccl"
-
-  auto Fields() { return std::tie(device, transport); }
+  RunDevice device;     ///< kCpu or kCuda
+  Transport transport;  ///< kMpi or kNccl
 };
 
 /// When ranks may share a GPU.
@@ -39,7 +34,7 @@ enum class Sharing : uint8_t { kOverMpi, kAlways };
 /// What run.device and run.transport come to with these ranks: "auto" is cuda only if every rank has a GPU of its own.
 /// Throws UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over
 /// nccl.
-DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks,
+DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<GpusOfRank>& ranks,
                     Sharing sharing = Sharing::kOverMpi);
 
 /// What run.device = "auto" would come to on this host, and why: a sentence. It never fails.
@@ -48,7 +43,8 @@ std::string ForetellDevice(const Deck& deck);
 /// The device that run.device = "auto" is planned for: cuda if this host shows a GPU, or the deck asks for nccl; and
 /// why.
 struct PlannedDevice {
-  std::string device, reason;
+  RunDevice device;
+  std::string reason;
 };
 PlannedDevice PlanDevice(const Deck& deck);
 

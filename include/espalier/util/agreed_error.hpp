@@ -1,4 +1,4 @@
-// An error that all ranks of a job throw together.
+// The error that ends all ranks of a job together.
 #pragma once
 
 #include "espalier/util/error.hpp"

@@ -1,6 +1,7 @@
 // Named constants of an op: numbers and texts, in the order of their names so that printing is deterministic.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -19,6 +20,12 @@ struct Attributes {
     auto it = numbers.find(name);
     CHECK(it != numbers.end(), "op attribute {} is missing", name);
     return it->second;
+  }
+  /// A number that is a whole one, such as an extent or a count.
+  int64_t Integer(std::string_view name) const { return static_cast<int64_t>(Number(name)); }
+  int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
+    const auto it = numbers.find(name);
+    return it == numbers.end() ? otherwise : static_cast<int64_t>(it->second);
   }
   double NumberOr(std::string_view name, double otherwise) const {
     auto it = numbers.find(name);

@@ -1,4 +1,4 @@
-// Untrusted text on a terminal.
+// Text of strangers on a terminal.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// The text with '?' for each control character except newline and tab: a terminal would execute them.
+/// The text with '?' for each control character but newline and tab: a terminal would take them for commands.
 std::string PrintableLines(std::string_view text);
 
 }  // namespace espalier

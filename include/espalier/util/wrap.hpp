@@ -1,4 +1,4 @@
-// Breaks text into lines of bounded width.
+// Text in lines of bounded width, for people.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace espalier {
 
 /// Breaks one line at blanks so that none has more than `width` bytes; all but the first begin with `indent` blanks. A
-/// word that is too long for a line has its own line.
+/// word that is too long for a line has one of its own.
 std::string Wrap(std::string_view line, size_t width, size_t indent);
 
 }  // namespace espalier

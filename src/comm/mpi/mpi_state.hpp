@@ -1,4 +1,4 @@
-// State that the MPI part of this module shares.
+// What the MPI side of this room shares.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@
 namespace espalier {
 
 struct MpiState {
-  /// Held around every MPI call, never while waiting. One per process, like the library.
+  /// Held around every MPI call, never while waiting. One for the process, as the library is.
   inline static std::mutex mutex;
   int rank = 0;
   int size = 1;
@@ -20,7 +20,7 @@ struct MpiState {
   bool shares_cores = false;
 };
 
-/// Owns a communicator. Its errors return, for MPI_CALL.
+/// A communicator that is freed with its owner. Its errors return, for MPI_CALL.
 class MpiComm {
  public:
   MpiComm() = default;
@@ -39,7 +39,7 @@ class MpiComm {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Polls until all requests are done; holds the lock during each poll only.
+/// Polls, with the lock held for each poll only, until all requests are done.
 void AwaitAll(MpiState& state, std::span<MPI_Request> requests);
 
 }  // namespace espalier

@@ -13,24 +13,24 @@
 namespace espalier::cuda {
 namespace {
 
-/// A phase whose copies and reductions are launches. Boxes that stay on this rank are copied by the launch that packs.
+/// A phase whose copies and joins are launches. Own pieces are copied together with what is packed.
 struct StreamPhase {
   const Table<CopyJob>* before = nullptr;
   std::vector<Message> sends, receives;
-  std::optional<LibraryCollective> collective;
+  std::optional<Collective> collective;
   const Table<CopyJob>* after = nullptr;
-  const Table<ReduceJob>* reductions = nullptr;
+  const Table<JoinJob>* joins = nullptr;
 };
 
-struct StreamInstruction {
+struct Task {
   std::string label;
-  ncclComm_t comm = nullptr;  ///< null if there are no messages
+  ncclComm_t comm = nullptr;  ///< null if nothing travels
   std::vector<StreamPhase> phases;
 };
 
 class PreparedNccl final : public PreparedComm {
  public:
-  std::vector<StreamInstruction> instructions;
+  std::vector<Task> tasks;
   Tables tables;
 };
 
@@ -38,11 +38,11 @@ const Op& OpOf(const Program& program, const Instruction& instruction) {
   return program.graph->ops[static_cast<size_t>(instruction.op)];
 }
 
-/// The stages of sender and receiver; only of sends and receives.
+/// Sender's and receiver's stage; only of sends and receives.
 std::optional<Communicators::Pair> PairOf(const Program& program, const Instruction& instruction) {
   const Op& op = OpOf(program, instruction);
-  if (op.kind == "send") return Communicators::Pair{program.stage, static_cast<int>(op.attributes.Number("to"))};
-  if (op.kind == "recv") return Communicators::Pair{static_cast<int>(op.attributes.Number("from")), program.stage};
+  if (op.kind == OpKind::kSend) return Communicators::Pair{program.stage, op.Peer()};
+  if (op.kind == OpKind::kRecv) return Communicators::Pair{op.Peer(), program.stage};
   return std::nullopt;
 }
 
@@ -54,15 +54,15 @@ std::vector<Communicators::Pair> PairsOf(const Program& program, const std::vect
 }
 
 Exchange Lower(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction,
-               LibraryCollectives library_collectives) {
-  if (library_collectives == LibraryCollectives::kWhereTheyFit)
-    if (std::optional<Exchange> collective = LowerToLibraryCollective(program, coordinate, instruction))
+               Native native) {
+  if (native == Native::kWhereItFits)
+    if (std::optional<Exchange> collective = LowerNative(program, coordinate, instruction))
       return std::move(*collective);
   return LowerInstruction(program, coordinate, instruction);
 }
 
-/// Replaces every peer by this rank, which receives what it sends. Where sends or receives outnumber the other, the
-/// message uses the same memory on both sides.
+/// As if all peers were this rank: what it sends it receives; where there is nothing of the one kind, the other's own
+/// memory stands for it.
 void SendToSelf(StreamPhase& phase) {
   std::vector<Message>&sends = phase.sends, &receives = phase.receives;
   for (size_t i = sends.size(); i < receives.size(); ++i) sends.push_back(receives[i]);
@@ -82,17 +82,17 @@ void IssueMessages(const StreamPhase& phase, ncclComm_t comm, cudaStream_t strea
   NCCL_CALL(ncclGroupEnd());
 }
 
-void IssueCollective(const LibraryCollective& c, ncclComm_t comm, cudaStream_t stream) {
+void IssueCollective(const Collective& c, ncclComm_t comm, cudaStream_t stream) {
   const auto count = static_cast<size_t>(c.bytes / SizeOf(c.dtype));
   const ncclDataType_t type = c.dtype == Dtype::kBf16 ? ncclBfloat16 : ncclFloat32;
   switch (c.kind) {
-    case LibraryCollective::Kind::kAllGather:
+    case Collective::Kind::kAllGather:
       NCCL_CALL(ncclAllGather(c.from, c.to, static_cast<size_t>(c.bytes), ncclInt8, comm, stream));
       break;
-    case LibraryCollective::Kind::kReduceScatter:
+    case Collective::Kind::kReduceScatter:
       NCCL_CALL(ncclReduceScatter(c.from, c.to, count, type, ncclSum, comm, stream));
       break;
-    case LibraryCollective::Kind::kAllReduce:
+    case Collective::Kind::kAllReduce:
       NCCL_CALL(ncclAllReduce(c.from, c.to, count, type, ncclSum, comm, stream));
       break;
   }
@@ -105,19 +105,14 @@ void IssuePhase(const StreamPhase& phase, ncclComm_t comm, cudaStream_t stream) 
   else if (!phase.sends.empty() || !phase.receives.empty())
     IssueMessages(phase, comm, stream);
   LaunchCopies(phase.after->d_jobs, static_cast<int>(phase.after->jobs.size()), phase.after->tiles, stream);
-  LaunchReductions(phase.reductions->d_jobs, static_cast<int>(phase.reductions->jobs.size()), phase.reductions->tiles,
-                   stream);
+  LaunchJoins(phase.joins->d_jobs, static_cast<int>(phase.joins->jobs.size()), phase.joins->tiles, stream);
 }
 
-/// Prepares the instructions of one program.
+/// Makes tasks of one program's instructions.
 class Preparer {
  public:
-  Preparer(const Program& program, const Coordinate& coordinate, const Communicators& communicators,
-           LibraryCollectives library_collectives)
-      : program_(program),
-        coordinate_(coordinate),
-        communicators_(communicators),
-        library_collectives_(library_collectives) {}
+  Preparer(const Program& program, const Coordinate& coordinate, const Communicators& communicators, Native native)
+      : program_(program), coordinate_(coordinate), communicators_(communicators), native_(native) {}
 
   std::unique_ptr<PreparedNccl> Run(std::vector<CommInstruction>& instructions) {
     for (CommInstruction& instruction : instructions) Add(instruction);
@@ -127,15 +122,15 @@ class Preparer {
 
  private:
   void Add(CommInstruction& instruction) {
-    const Exchange exchange = Lower(program_, coordinate_, instruction, library_collectives_);
+    const Exchange exchange = Lower(program_, coordinate_, instruction, native_);
     const auto pair = PairOf(program_, *instruction.instruction);
-    StreamInstruction& prepared = prepared_->instructions.emplace_back();
-    prepared.label = std::move(instruction.label);
+    Task& task = prepared_->tasks.emplace_back();
+    task.label = std::move(instruction.label);
     if (!exchange.channel.axes.Empty())
-      prepared.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
+      task.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
     for (const Phase& phase : exchange.phases) {
-      StreamPhase& next = prepared.phases.emplace_back(OnStream(phase));
-      if (pair) SetPairPeers(next);
+      StreamPhase& next = task.phases.emplace_back(OnStream(phase));
+      if (pair) MeetInPair(next);
       if (communicators_.alone()) SendToSelf(next);
     }
   }
@@ -147,11 +142,10 @@ class Preparer {
             phase.receives,
             phase.collective,
             &tables.Copies({&phase.unpacks}),
-            &tables.Reductions(phase.reductions)};
+            &tables.Joins(phase.joins)};
   }
 
-  /// In a communicator of two stages member 0 sends and member 1 receives.
-  static void SetPairPeers(StreamPhase& phase) {
+  static void MeetInPair(StreamPhase& phase) {
     for (Message& message : phase.sends) message.peer = 1;
     for (Message& message : phase.receives) message.peer = 0;
   }
@@ -159,34 +153,32 @@ class Preparer {
   const Program& program_;
   const Coordinate& coordinate_;
   const Communicators& communicators_;
-  LibraryCollectives library_collectives_;
+  Native native_;
   std::unique_ptr<PreparedNccl> prepared_ = std::make_unique<PreparedNccl>();
 };
 
-LibraryCollectives LibraryCollectivesFromEnvironment() {
-  return FromEnvironment("ESPALIER_NCCL_NATIVE") == "0" ? LibraryCollectives::kNever
-                                                        : LibraryCollectives::kWhereTheyFit;
+Native NativeFromEnvironment() {
+  return FromEnvironment("ESPALIER_NCCL_NATIVE") == "0" ? Native::kNever : Native::kWhereItFits;
 }
 
 }  // namespace
 
 NcclCommunication::NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
-                                     bool force_one_rank_groups, LibraryCollectives library_collectives)
-    : communicators_(world, mesh, channels, force_one_rank_groups), library_collectives_(library_collectives) {}
+                                     bool force_one_rank_groups, Native native)
+    : communicators_(world, mesh, channels, force_one_rank_groups), native_(native) {}
 
 std::unique_ptr<PreparedComm> NcclCommunication::Prepare(const Program& program, const Coordinate& coordinate,
                                                          std::vector<CommInstruction> instructions) {
   communicators_.MakePairs(PairsOf(program, instructions));
-  return Preparer(program, coordinate, communicators_, library_collectives_).Run(instructions);
+  return Preparer(program, coordinate, communicators_, native_).Run(instructions);
 }
 
 void NcclCommunication::Issue(PreparedComm& prepared, size_t k, void* stream) {
-  const StreamInstruction& instruction = dynamic_cast<PreparedNccl&>(prepared).instructions.at(k);
+  const Task& task = dynamic_cast<PreparedNccl&>(prepared).tasks.at(k);
   try {
-    for (const StreamPhase& phase : instruction.phases)
-      IssuePhase(phase, instruction.comm, static_cast<cudaStream_t>(stream));
+    for (const StreamPhase& phase : task.phases) IssuePhase(phase, task.comm, static_cast<cudaStream_t>(stream));
   } catch (const std::exception& error) {
-    throw std::runtime_error(instruction.label + ": " + error.what());
+    throw std::runtime_error(task.label + ": " + error.what());
   }
 }
 
@@ -198,7 +190,7 @@ std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const M
                                                            const std::vector<Channel>& channels,
                                                            bool force_one_rank_groups) {
   return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, force_one_rank_groups,
-                                                   cuda::LibraryCollectivesFromEnvironment());
+                                                   cuda::NativeFromEnvironment());
 }
 
 }  // namespace espalier

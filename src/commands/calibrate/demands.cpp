@@ -24,7 +24,7 @@ std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& 
   std::vector<ProductDemand> demands;
   for (const Instruction& instruction : program.instructions) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
-    if (op.kind != "matmul") continue;
+    if (op.kind != OpKind::kMatmul) continue;
     const std::vector<Tensor> inputs = TensorsOf(instruction.inputs, program, coordinate),
                               outputs = TensorsOf(instruction.outputs, program, coordinate);
     const KernelCall call{

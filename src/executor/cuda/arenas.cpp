@@ -8,7 +8,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Nothing of CUDA is taken by 0 bytes.
+/// CUDA does not allocate 0 bytes.
 size_t AtLeastOne(int64_t bytes) { return static_cast<size_t>(std::max(bytes, int64_t{1})); }
 
 }  // namespace

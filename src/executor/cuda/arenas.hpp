@@ -1,4 +1,4 @@
-// Memory of a GPU, and memory of the host that it copies to and from at full speed.
+// Memory of a GPU, and host memory that it copies to and from at full speed.
 #pragma once
 
 #include "espalier/executor/arena.hpp"
@@ -8,7 +8,7 @@ namespace espalier::cuda {
 
 class DeviceArena final : public Arena {
  public:
-  /// Copies follow what was issued on `stream`, which must outlive it. Throws UserError (kDoesNotFit).
+  /// Copies run after everything issued on `stream`, which must outlive the arena. Throws UserError (kDoesNotFit).
   DeviceArena(int64_t bytes, cudaStream_t stream);
   ~DeviceArena() override;
 

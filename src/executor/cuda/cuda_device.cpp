@@ -15,7 +15,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Measured products choose other algorithms, and so other bits.
+/// Measured matmul plans select other algorithms, which give other bits.
 std::string ProductPlansInUse() {
   const ProductPlans& plans = GetCudaKernelOptions().product_plans;
   const std::string text = ToText(plans);
@@ -23,7 +23,7 @@ std::string ProductPlansInUse() {
                              : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
 
-/// Where switches add up (NVLink SHARP), sums come in another order from call to call. What the user has set stays.
+/// Where switches reduce (NVLink SHARP), the order of sums differs from call to call. A setting of the user is kept.
 void LetNoSwitchAdd() { setenv("NCCL_NVLS_ENABLE", "0", 0); }
 
 }  // namespace
@@ -38,14 +38,14 @@ std::string CudaDevice::Conditions() const {
                      options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", ProductPlansInUse());
 }
 
-/// Of all processes on the GPU, as the driver counts; a rank of nccl has it for itself.
+/// Of all processes on the GPU, as the driver reports it; with nccl a rank has the GPU for itself.
 int64_t CudaDevice::OutsideBytes(int64_t arena_bytes, int64_t) const {
   size_t free = 0, total = 0;
   CUDA_CALL(cudaMemGetInfo(&free, &total));
   return static_cast<int64_t>(total - free) - arena_bytes;
 }
 
-/// Ranks that share a GPU share what is free on it.
+/// Ranks that share a GPU share its free memory.
 std::vector<MemoryLimit> CudaDevice::ArenaLimits() const {
   size_t free = 0, total = 0;
   CUDA_CALL(cudaMemGetInfo(&free, &total));

@@ -32,22 +32,22 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
       nan_(sizeof(float)) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CopyToDevice(nan_.data(), &nan, sizeof nan);
-  for (const Call& call : calls_) PrepareCudaKernel(OpOf(call.index).kind, ArgumentsOf(call));
+  for (const Call& call : calls_) PrepareCudaKernel(Name(OpOf(call.index).kind), ArgumentsOf(call));
 }
 
 void CudaExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
-  CHECK(begun_ - ended_ < kSlots, "inputs of a step beside {} under way", begun_ - ended_);
+  CHECK(begun_ - ended_ < kSlots, "inputs of a step while {} are in flight", begun_ - ended_);
   slots_.Set(begun_ % kSlots, place, data, bytes);
 }
 
 void CudaExecutor::TimeNextStep() {
-  CHECK(timed_ < ended_, "a step that is timed is under way");
+  CHECK(timed_ < ended_, "a timed step is in flight");
   clock_.emplace(program_.instructions.size());
   timed_ = begun_;
 }
 
 void CudaExecutor::Begin() {
-  CHECK(begun_ - ended_ < kSlots, "{} steps are under way", begun_ - ended_);
+  CHECK(begun_ - ended_ < kSlots, "{} steps are in flight", begun_ - ended_);
   Marks& marks = MarksOf(begun_);
   marks.used = 0;
   marks.follows = begun_ > ended_;
@@ -69,7 +69,7 @@ void CudaExecutor::Begin() {
 }
 
 StepTimes CudaExecutor::End() {
-  CHECK(ended_ < begun_, "no step is under way");
+  CHECK(ended_ < begun_, "no step is in flight");
   StepTimes times;
   try {
     AwaitDone(MarksOf(ended_));
@@ -83,15 +83,15 @@ StepTimes CudaExecutor::End() {
   return times;
 }
 
-/// Polls: what fails elsewhere must end the wait.
+/// Polls, so that an error elsewhere ends the wait.
 void CudaExecutor::AwaitDone(Marks& marks) {
   constexpr auto kNap = std::chrono::microseconds(20);
   while (true) {
     const cudaError_t state = cudaEventQuery(marks.done.Get());
     Look();
     if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) FailCuda(__FILE__, __LINE__, "a step under way", state);
-    cudaGetLastError();  // "not ready" would be taken for the error of the next launch
+    if (state != cudaErrorNotReady) FailCuda(__FILE__, __LINE__, "a step in flight", state);
+    cudaGetLastError();  // otherwise the next launch would report "not ready" as its error
     std::this_thread::sleep_for(kNap);
   }
 }

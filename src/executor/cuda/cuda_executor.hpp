@@ -1,5 +1,5 @@
-// A program on a GPU, as far as it is alike however messages travel: inputs and results in slots, steps begun and
-// awaited, kernels.
+// A program on a GPU: what does not depend on the transport of messages. Inputs and results in slots, begin and end of
+// steps, kernels.
 #pragma once
 
 #include <array>
@@ -27,35 +27,35 @@ class CudaExecutor : public Executor {
  protected:
   CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort);
 
-  /// Called before anything of a step is issued; its predecessor may be under way.
+  /// Called before a step is issued; the previous step may be in flight.
   virtual void BeforeStep() {}
-  /// Issues all instructions, behind `began` and before anything else on the compute stream.
+  /// Issues all instructions, after `began` and before anything else on the compute stream.
   virtual void IssueStep(cudaEvent_t began) = 0;
-  /// Called while a step is awaited: shows how far the device is, throws what has gone wrong elsewhere.
+  /// Called while a step is awaited: updates the progress, throws errors of other threads.
   virtual void Look() {}
 
   void IssueKernel(const Call& call);
-  /// Issued before and after what the compute lane waits for, so that the times of the step tell it apart.
+  /// Issued before and after a wait of the compute lane, so that the step times show it.
   void MarkWait();
-  /// Waits until the device has finished all that was begun. It is still to be ended.
+  /// Waits until the device has finished all steps that have begun. End() must still be called for them.
   void AwaitBegun();
   int begun() const { return begun_; }
-  /// The clock of the step that is being issued; null if it is not timed.
+  /// The clock of the current step; null if it is not timed.
   const InstructionClock* Clock() const { return timed_ == begun_ ? &*clock_ : nullptr; }
 
   Streams& streams_;
   LaneEvents events_;
 
  private:
-  /// Three, since the times of a step are read when its successor was begun, with those of its predecessor.
+  /// Three: the times of a step are read after the next step has begun, together with those of the previous one.
   static constexpr int kMarks = 3;
   struct Marks {
     Event began{Timing::kOn}, ended{Timing::kOn}, done{Timing::kOff};
-    std::vector<Event> waits;  ///< pairs
-    size_t used = 0;           ///< of them
-    bool follows = false;      ///< begun while its predecessor was under way
+    std::vector<Event> waits;  ///< pairs: before and after a wait
+    size_t used = 0;           ///< number of events in use
+    bool follows = false;      ///< begun while the previous step was in flight
   };
-  Marks& MarksOf(int step) { return marks_[static_cast<size_t>(step % kMarks)]; }
+  Marks& MarksOf(int step) { return marks_[step % kMarks]; }
 
   void Fill(const Operand& place, const void* data, int64_t bytes) final;
   void AwaitDone(Marks& marks);
@@ -65,9 +65,9 @@ class CudaExecutor : public Executor {
   StepSlots slots_;
   std::array<Marks, kMarks> marks_;
   DeviceMemory nan_;
-  std::atomic<int> begun_ = 0;  ///< steps; ShowProgress() of other threads reads it
+  std::atomic<int> begun_ = 0;  ///< number of steps; other threads read it in ShowProgress()
   int ended_ = 0;
-  int timed_ = -1;  ///< the one that keeps a clock on every instruction
+  int timed_ = -1;  ///< the step that measures every instruction
   std::optional<InstructionClock> clock_;
 };
 

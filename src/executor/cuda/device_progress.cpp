@@ -29,8 +29,7 @@ int DeviceProgress::Done(Lane lane) const {
 }
 
 void DeviceProgress::Show(Progress& progress, int run) const {
-  for (size_t lane = 0; lane < kLaneCount; ++lane)
-    progress.done[lane].store(Done(static_cast<Lane>(lane)), std::memory_order_relaxed);
+  for (Lane lane : kLanes) progress.done[lane].store(Done(lane), std::memory_order_relaxed);
   progress.runs.store(run, std::memory_order_relaxed);
 }
 

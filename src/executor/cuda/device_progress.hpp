@@ -1,5 +1,5 @@
-// How far the device is, in words of pinned memory that it writes itself, in stream order, inside graphs too: what the
-// host has issued says nothing of a GPU that waits for a peer.
+// How far the device is, in words of pinned memory that the device writes in stream order, also inside graphs. The
+// host's own count of issued instructions says nothing about a GPU that waits for a peer.
 #pragma once
 
 #include <array>
@@ -11,20 +11,21 @@ namespace espalier::cuda {
 
 class DeviceProgress {
  public:
-  /// A word costs a copy, so compute tells after every so many instructions that it lives: a step may take minutes.
+  /// Every update costs a copy, so the compute lane gives a sign of life only after so many instructions; a step may
+  /// take minutes.
   static constexpr int kSignOfLife = 64;
 
-  /// `most`: the longest lane's instructions.
+  /// `most`: number of instructions of the longest lane.
   explicit DeviceProgress(int most);
 
-  /// Issued at the beginning of a step: nothing is finished.
+  /// Issued at the beginning of a step: resets all lanes to 0.
   void Begin(cudaStream_t stream) const;
   /// Issued on the lane's stream: its first `count` instructions are finished.
   void Finished(Lane lane, int count, cudaStream_t stream) const;
 
   /// Finished instructions of a lane, by its word.
   int Done(Lane lane) const;
-  /// Shows others what the words say now, as the `run`-th step.
+  /// Copies the current words to `progress`, as those of step `run`.
   void Show(Progress& progress, int run) const;
 
  private:
@@ -32,7 +33,7 @@ class DeviceProgress {
   void Copy(std::byte* words, size_t first, size_t count, cudaStream_t stream) const;
 
   PinnedMemory words_;
-  DeviceMemory numbers_;  ///< to copy from: a 0 for every lane but one, then 0, 1, ...
+  DeviceMemory numbers_;  ///< source of the copies: kLaneCount - 1 zeros, then 0, 1, ...
 };
 
 }  // namespace espalier::cuda

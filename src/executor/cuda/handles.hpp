@@ -1,4 +1,4 @@
-// Owners of what the CUDA runtime hands out.
+// RAII owners of CUDA runtime objects.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Memory of the host that copies on streams may use, zeroed.
+/// Pinned host memory, zeroed.
 class PinnedMemory {
  public:
   explicit PinnedMemory(size_t bytes);
@@ -53,7 +53,7 @@ class PinnedMemory {
   void* data_ = nullptr;
 };
 
-/// Memory of the device beside the arena: constants of some bytes.
+/// Device memory outside the arena: small constants.
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t bytes) { CUDA_CALL(cudaMalloc(&data_, bytes)); }
@@ -66,12 +66,12 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-/// The streams of a process: one a lane, shared by all of its programs, which therefore follow one another. Lane
-/// kCopy's carries what is staged.
+/// The streams of a process: one per lane, shared by all of its programs, which therefore run one after the other. Lane
+/// kCopy carries staged messages.
 struct Streams {
-  std::array<Stream, kLaneCount> lanes;
+  ByLane<Stream> lanes;
 
-  cudaStream_t Of(Lane lane) const { return lanes[static_cast<size_t>(lane)].Get(); }
+  cudaStream_t Of(Lane lane) const { return lanes[lane].Get(); }
   cudaStream_t Compute() const { return Of(Lane::kCompute); }
 };
 

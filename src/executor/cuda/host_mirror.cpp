@@ -33,7 +33,7 @@ HostMirror::~HostMirror() {
   munmap(base_, static_cast<size_t>(bytes_ + kPage));
 }
 
-/// Addresses alone; pages are there when they are touched.
+/// Reserves addresses only; pages are allocated when they are touched.
 void HostMirror::Reserve() {
   void* memory = mmap(nullptr, static_cast<size_t>(bytes_ + kPage), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

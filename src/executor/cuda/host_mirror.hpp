@@ -1,4 +1,5 @@
-// The arena once more on the host, for communication over MPI: the same offsets, backed only where messages touch it.
+// A mirror of the arena on the host, for communication over MPI: same offsets, backed by memory only where messages
+// are.
 #pragma once
 
 #include <vector>
@@ -17,9 +18,9 @@ class HostMirror {
   HostMirror(const HostMirror&) = delete;
   HostMirror& operator=(const HostMirror&) = delete;
 
-  /// The place of a pointer into the arena.
+  /// The mirrored address of a pointer into the arena.
   void* Of(const void* device) const;
-  /// The instruction with its tensors and workspace here.
+  /// The instruction with tensors and workspace in the mirror.
   CommInstruction Of(const CommInstruction& instruction) const;
 
  private:

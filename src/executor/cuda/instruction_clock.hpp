@@ -1,4 +1,4 @@
-// How long every instruction of one step takes: an event with timing on its stream before it and one behind it.
+// The time of every instruction of one step: a timing event on its stream before it and one after it.
 #pragma once
 
 #include <vector>
@@ -13,16 +13,16 @@ class InstructionClock {
     for (size_t i = 0; i < instructions; ++i) pairs_.emplace_back();
   }
 
-  /// Issued on the stream of instruction `index`: behind what it waits for, and behind itself.
+  /// Issued on the stream of instruction `index`: after its waits, and after itself.
   void Begins(int index, cudaStream_t stream) const { CUDA_CALL(cudaEventRecord(Of(index).before.Get(), stream)); }
-  void Ends(int index, cudaStream_t stream) const { CUDA_CALL(cudaEventRecord(Of(index).behind.Get(), stream)); }
+  void Ends(int index, cudaStream_t stream) const { CUDA_CALL(cudaEventRecord(Of(index).after.Get(), stream)); }
 
   /// Milliseconds by instruction, once the step is over.
   std::vector<double> Read() const {
     std::vector<double> all;
     for (const Pair& pair : pairs_) {
       float ms = 0;
-      CUDA_CALL(cudaEventElapsedTime(&ms, pair.before.Get(), pair.behind.Get()));
+      CUDA_CALL(cudaEventElapsedTime(&ms, pair.before.Get(), pair.after.Get()));
       all.push_back(ms);
     }
     return all;
@@ -30,9 +30,9 @@ class InstructionClock {
 
  private:
   struct Pair {
-    Event before{Timing::kOn}, behind{Timing::kOn};
+    Event before{Timing::kOn}, after{Timing::kOn};
   };
-  const Pair& Of(int index) const { return pairs_[static_cast<size_t>(index)]; }
+  const Pair& Of(int index) const { return pairs_[index]; }
 
   std::vector<Pair> pairs_;
 };

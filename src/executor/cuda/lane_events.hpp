@@ -1,4 +1,4 @@
-// How far a lane is, as other lanes wait for it: an event after every instruction that some other lane names in a wait.
+// Waits between lanes: an event after every instruction that another lane waits for.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ class LaneEvents {
     if (const auto event = events_.find({lane, count}); event != events_.end())
       CUDA_CALL(cudaEventRecord(event->second.Get(), stream));
   }
-  /// Makes `stream` wait; the awaited instruction was issued.
+  /// Makes `stream` wait; the awaited instruction must have been issued.
   void Await(const Wait& wait, cudaStream_t stream) const {
     CUDA_CALL(cudaStreamWaitEvent(stream, events_.at({wait.lane, wait.count}).Get(), 0));
   }

@@ -9,7 +9,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// The driver's refusals are the user's to mend.
+/// Errors of the driver are user errors.
 void Require(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
   cudaGetLastError();

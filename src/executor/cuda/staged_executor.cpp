@@ -28,7 +28,7 @@ StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordin
 
 void StagedExecutor::IssueStep(cudaEvent_t began) {
   lanes_.Reset();
-  // The step before may still run; what it writes is not to be copied before.
+  // The previous step may still run; its outputs must not be copied before they are written.
   CUDA_CALL(cudaStreamWaitEvent(streams_.Of(Lane::kCopy), began, 0));
   if (comm_ != nullptr) communication_.Start(*comm_, lanes_);
   progress_.Begin(streams_.Compute());

@@ -1,5 +1,4 @@
-// A program on a GPU whose messages travel over MPI, through memory of the host: so that ranks may share a GPU, and
-// where there is no NCCL between them.
+// A program on a GPU whose messages use MPI, staged through host memory: for ranks that share a GPU, or without NCCL.
 #pragma once
 
 #include <memory>
@@ -11,19 +10,19 @@
 
 namespace espalier::cuda {
 
-/// The communication thread works on a mirror of the arena: before an instruction's messages start its inputs are
-/// copied there, after they have arrived its outputs are copied back, and only then is its lane raised. Both block that
-/// thread until the device has done them. That cannot be a deadlock: the issuing thread awaits lanes on the host before
-/// it issues what needs them, so nothing that the compute stream holds waits for communication, and it runs empty
-/// whatever that thread does. A lane's wait for n instructions of the compute lane is met once these are issued; the
-/// copy's stream then waits for their event.
+/// The communication thread works on a mirror of the arena. It copies the inputs of an instruction there before its
+/// messages start, copies the outputs back after they have arrived, and only then advances the lane. Both copies block
+/// this thread until the device has done them. That cannot deadlock: the issuing thread waits for lanes on the host
+/// before it issues the instructions that need them, so nothing on the compute stream waits for communication, and the
+/// stream always drains. A lane's wait for n instructions of the compute lane is met once these are issued; the copy
+/// stream then waits for their event.
 class StagedExecutor final : public CudaExecutor {
  public:
-  /// `device`: what cudaSetDevice knows this rank's GPU by. All arguments must outlive it.
+  /// `device`: the index of this rank's GPU for cudaSetDevice. All arguments must outlive the executor.
   StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
                  Communication& communication, int device, Abort abort);
 
-  /// Counts say what is issued to the compute lane: beside them, that the device lives.
+  /// The count of the compute lane is that of issued instructions; this adds a sign of life of the device.
   void ShowProgress() override;
 
  private:
@@ -31,7 +30,7 @@ class StagedExecutor final : public CudaExecutor {
   void Abandon() override { communication_.Finish(); }
 
   void AwaitLanes(std::span<const Wait> waits);
-  /// Of the communication thread: inputs to the mirror, outputs from it.
+  /// On the communication thread: copy inputs to the mirror, and outputs from it.
   void Fetch(const CommInstruction& instruction);
   void Deliver(const CommInstruction& instruction);
 

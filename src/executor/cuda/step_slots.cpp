@@ -12,7 +12,7 @@ StepSlots::StepSlots(const Program& program, const Arena& arena, int slots) : ar
   const std::vector<int>& results = program.graph->results;
   for (const PersistentBuffer& buffer : program.persistent) {
     if (buffer.place.bytes == 0) continue;
-    if (program.graph->values[static_cast<size_t>(buffer.value)].kind == ValueKind::kInput) {
+    if (program.graph->value(buffer.value).kind == ValueKind::kInput) {
       Add(inputs_, buffer.place);
       all_.push_back(buffer.place.offset);
     }
@@ -23,7 +23,7 @@ StepSlots::StepSlots(const Program& program, const Arena& arena, int slots) : ar
   memory_ = std::make_unique<PinnedMemory>(static_cast<size_t>(slots * slot_bytes_));
 }
 
-/// Buffers are placed one after the other, so few copies carry them all.
+/// Merges adjacent buffers, so that few copies carry them all.
 void StepSlots::Add(std::vector<Range>& ranges, const Operand& place) {
   if (!ranges.empty() && Aligned(ranges.back().offset + ranges.back().bytes) == place.offset &&
       Aligned(ranges.back().at + ranges.back().bytes) == slot_bytes_)

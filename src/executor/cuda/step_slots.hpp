@@ -1,5 +1,5 @@
-// What a step gets from the host and gives to it, in pinned memory: one slot for every step that may be under way, so
-// that the host fills the next while the device works.
+// Inputs and results of steps in pinned memory: one slot per step in flight, so that the host fills the next while the
+// device works.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class StepSlots {
  public:
   StepSlots(const Program& program, const Arena& arena, int slots);
 
-  /// An input of the step that is begun next, in `slot`. CHECKs that it is one.
+  /// Sets an input of the next step, in `slot`. CHECKs that the value is an input.
   void Set(int slot, const Operand& place, const void* data, int64_t bytes);
   /// Copies the slot's inputs into the arena; CHECKs that all were set since the last call.
   void CopyInputs(int slot, cudaStream_t stream);
@@ -24,12 +24,12 @@ class StepSlots {
 
   /// True if the buffer at `offset` holds a result and some were kept.
   bool IsResult(int64_t offset) const;
-  /// The step of `slot` is over: its results are what Result() gives from now on, until the next are kept.
+  /// The step of `slot` has ended: Result() returns its results from now on, until the next call.
   void Keep(int slot);
   const std::byte* Result(int64_t offset) const;
 
  private:
-  /// Bytes that lie side by side, in the arena and in a slot.
+  /// Bytes that are contiguous in the arena and in a slot.
   struct Range {
     int64_t offset, bytes, at;
   };
@@ -42,7 +42,7 @@ class StepSlots {
   std::vector<int64_t> unset_, all_;  ///< offsets of inputs, sorted
   int64_t slot_bytes_ = 0;
   std::unique_ptr<PinnedMemory> memory_;
-  std::vector<std::byte> kept_;  ///< a copy of a slot; empty: none was kept
+  std::vector<std::byte> kept_;  ///< a copy of a slot; empty: none yet
 };
 
 }  // namespace espalier::cuda

@@ -14,8 +14,8 @@ namespace {
 bool GraphsWanted() { return FromEnvironment("ESPALIER_CUDA_GRAPH") != "0"; }
 
 int LongestLane(const Program& program) {
-  std::array<int, kLaneCount> counts{};
-  for (const Instruction& instruction : program.instructions) ++counts[static_cast<size_t>(instruction.lane)];
+  ByLane<int> counts{};
+  for (const Instruction& instruction : program.instructions) ++counts[instruction.lane];
   return *std::ranges::max_element(counts);
 }
 
@@ -29,7 +29,7 @@ StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordin
       graphs_(GraphsWanted()) {
   CHECK(exchanges_.empty() || communication != nullptr,
         "the program communicates, but there is nothing to communicate with");
-  // Also where this rank has nothing to say: it is collective.
+  // Collective, so also if this rank communicates nothing.
   if (communication != nullptr) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
 
@@ -37,8 +37,8 @@ StreamExecutor::~StreamExecutor() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
 }
 
-/// NCCL takes no call on a communicator while a graph that holds it is under way, whatever the streams' order: only
-/// with NCCL_GRAPH_MIXING_SUPPORT, which is off.
+/// While a graph with a communicator runs, NCCL accepts no other call on that communicator, whatever the order of
+/// streams (except with NCCL_GRAPH_MIXING_SUPPORT, which is off).
 void StreamExecutor::BeforeStep() {
   if (!ends_.empty() && graph_ != nullptr && !MayCapture()) AwaitBegun();
 }
@@ -49,8 +49,8 @@ void StreamExecutor::IssueStep(cudaEvent_t) {
   CUDA_CALL(cudaGraphLaunch(graph_, streams_.Compute()));
 }
 
-/// Libraries may still make themselves ready in the first step; a fault on purpose needs the instructions one by one,
-/// and so does a clock on each.
+/// Libraries may still initialise in the first step. Injected faults and instruction clocks need the instructions one
+/// by one.
 bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed() && Clock() == nullptr; }
 
 void StreamExecutor::Capture() {
@@ -64,7 +64,7 @@ void StreamExecutor::Capture() {
 
 void StreamExecutor::Issue(bool captured) {
   Fork();
-  std::array<int, kLaneCount> issued{};
+  ByLane<int> issued{};
   size_t call = 0, exchange = 0;
   for (const Instruction& i : program_.instructions) {
     const cudaStream_t stream = streams_.Of(i.lane);
@@ -76,7 +76,7 @@ void StreamExecutor::Issue(bool captured) {
       IssueKernel(calls_[call++]);
     else
       IssueExchange(exchange++, static_cast<int>(&i - program_.instructions.data()), stream);
-    Finished(i.lane, ++issued[static_cast<size_t>(i.lane)], stream);
+    Finished(i.lane, ++issued[i.lane], stream);
   }
   Join();
 }
@@ -89,13 +89,13 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
   events_.Issued(lane, count, stream);
-  // Of compute what others wait for, too.
+  // On the compute lane, record only what another lane waits for.
   if (lane != Lane::kCompute || events_.Has(lane, count) || count % DeviceProgress::kSignOfLife == 0)
     progress_.Finished(lane, count, stream);
 }
 
-/// All lanes begin behind whatever the compute stream did before: counts start anew with every step, so waits say
-/// nothing of the last.
+/// All lanes begin after everything that the compute stream did before: counts restart with every step, so waits do not
+/// order a step after the previous one.
 void StreamExecutor::Fork() {
   const cudaStream_t compute = streams_.Compute();
   progress_.Begin(compute);

@@ -1,6 +1,6 @@
-// A program on a GPU, alone or with others that NCCL joins. Lanes are streams and waits are events; the calling thread
-// walks the program once and issues everything, kernels and communication, and nothing in a step waits on the host.
-// From the second step on the whole step is a graph, captured then; ESPALIER_CUDA_GRAPH=0 issues every step anew.
+// A program on a GPU, alone or with NCCL. Lanes are streams and waits are events. The calling thread walks the program
+// once and issues kernels and communication; nothing in a step waits on the host. From the second step on, the whole
+// step is a captured CUDA graph; ESPALIER_CUDA_GRAPH=0 issues every step anew.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace espalier::cuda {
 
 class StreamExecutor final : public CudaExecutor {
  public:
-  /// `communication` may be null if nothing communicates. All of them must outlive it.
+  /// `communication` may be null if nothing communicates. All arguments must outlive the executor.
   StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
                  StreamCommunication* communication, Abort abort);
   ~StreamExecutor() override;
@@ -28,7 +28,7 @@ class StreamExecutor final : public CudaExecutor {
 
   bool MayCapture() const;
   void Capture();
-  /// Issues the step; while it is captured, without marks.
+  /// Issues the step; without wait marks while it is captured.
   void Issue(bool captured);
   /// The `exchange`-th communication instruction, `index` in the program.
   void IssueExchange(size_t exchange, int index, cudaStream_t stream);

@@ -4,7 +4,7 @@
 
 namespace espalier::cuda {
 
-/// "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9": of the libraries that are loaded.
+/// "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9": versions of the loaded libraries.
 std::string Versions();
 
 }  // namespace espalier::cuda

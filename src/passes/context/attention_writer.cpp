@@ -10,13 +10,11 @@ AttentionWriter::AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& o
   zigzag_.numbers["length"] = double(ValueOf(op.inputs[0]).type.shape[1]);
 }
 
-void AttentionWriter::EmitInto(std::string_view kind, std::vector<int> inputs, std::vector<int> outputs,
-                               Attributes attributes) {
-  ops_.push_back({std::string(kind), std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer,
-                  op_.chunk});
+void AttentionWriter::EmitInto(OpKind kind, std::vector<int> inputs, std::vector<int> outputs, Attributes attributes) {
+  ops_.push_back({kind, std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer, op_.chunk});
 }
 
-std::vector<int> AttentionWriter::Emit(std::string_view kind, std::vector<int> inputs, const std::vector<int>& like,
+std::vector<int> AttentionWriter::Emit(OpKind kind, std::vector<int> inputs, const std::vector<int>& like,
                                        const std::string& suffix, Attributes attributes) {
   EmitInto(kind, std::move(inputs), {}, std::move(attributes));
   const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, ops_.back()));
@@ -33,7 +31,7 @@ int AttentionWriter::Like(int id, const std::string& suffix) {
 }
 
 int AttentionWriter::Reshard(int value, const std::string& layout, const std::string& suffix) {
-  const int there = Emit("reshard", {value}, {value}, suffix)[0];
+  const int there = Emit(OpKind::kReshard, {value}, {value}, suffix)[0];
   ValueOf(there).layout = layout;
   return there;
 }

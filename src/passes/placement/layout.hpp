@@ -1,4 +1,4 @@
-// Logical dim names -> mesh axes: the one table that makes data, sequence, tensor and loss parallelism and ZeRO.
+// Logical dim names -> mesh axes: the only table that defines data, sequence, tensor and loss parallelism and ZeRO.
 #pragma once
 
 #include "espalier/deck/deck.hpp"
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// Placements that a layout such as "batch,stream,embed" stands for, on the axes of `mesh` with a degree above 1.
+/// The placements of a layout such as "batch,stream,embed", on the axes of `mesh` with a degree above 1.
 /// States, and layouts ending in ";state", are sharded further on dim 0 over dp_shard and cp (ZeRO). Axes on one dim,
 /// major first: batch dp_replicate, dp_shard; sequence cp, tp; parameters tp, dp_shard, cp. Where tp is named,
 /// kv_replicate follows it, except in kv_heads.

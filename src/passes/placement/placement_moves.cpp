@@ -36,12 +36,12 @@ class Moves {
       : now_(now),
         moving_(moving),
         mesh_(mesh),
-        piece_(PartsOf(moving, mesh) / mesh.GroupSize(now.Sharded() & moving)) {}
+        shard_(PartsOf(moving, mesh) / mesh.GroupSize(now.Sharded() & moving)) {}
 
   std::vector<Move> All() {
     Shard(MoveKind::kSlice, moving_ - now_.Sharded() - now_.Partial(), nullptr);
-    Join(&Placements::partial_sum);
-    if (now_.partial_sum.Empty()) Join(&Placements::partial_max);
+    ReduceAxes(&Placements::partial_sum);
+    if (now_.partial_sum.Empty()) ReduceAxes(&Placements::partial_max);
     for (size_t d = 0; d < now_.dims.size(); ++d) Unshard(d);
     return std::move(moves_);
   }
@@ -53,7 +53,7 @@ class Moves {
     moves_.push_back({kind, axes, std::move(placements), sent});
   }
 
-  /// Axes that replicate or are partial come to shard some dim.
+  /// Replicated or partial axes shard some dim.
   void Shard(MoveKind kind, AxisSet free, Partial partial) {
     Axes chosen;
     ForEachOrder(free, chosen, [&](const Axes& axes) {
@@ -67,7 +67,7 @@ class Moves {
     });
   }
 
-  void Join(Partial partial) {
+  void ReduceAxes(Partial partial) {
     const AxisSet free = now_.*partial & moving_;
     ForEachSubset(free, [&](AxisSet axes) {
       Placements next = now_;
@@ -84,8 +84,8 @@ class Moves {
       const Axes tail(here.end() - static_cast<std::ptrdiff_t>(k), here.end());
       Placements without = now_;
       without.dims[d].resize(here.size() - k);
-      Turn(d, tail, without);
-      Add(MoveKind::kAllGather, SetOf(tail), without, piece_ * (mesh_.GroupSize(SetOf(tail)) - 1));
+      Transpose(d, tail, without);
+      Add(MoveKind::kAllGather, SetOf(tail), without, shard_ * (mesh_.GroupSize(SetOf(tail)) - 1));
       for (Partial partial : {&Placements::partial_sum, &Placements::partial_max}) {
         Placements next = without;
         next.*partial = next.*partial | SetOf(tail);
@@ -94,46 +94,46 @@ class Moves {
     }
   }
 
-  void Turn(size_t from, const Axes& tail, const Placements& without) {
+  void Transpose(size_t from, const Axes& tail, const Placements& without) {
     for (size_t d = 0; d < now_.dims.size(); ++d) {
       if (d == from) continue;
       Placements next = without;
       next.dims[d].insert(next.dims[d].end(), tail.begin(), tail.end());
       Add(MoveKind::kAllToAll, SetOf(tail), std::move(next), Exchanged(SetOf(tail)));
     }
-    // Another order on the same dim: some rank sends all that it has.
+    // Another order on the same dim: some rank sends its whole shard.
     Axes order = tail;
     std::sort(order.begin(), order.end());
     do {
       if (order.front() == tail.front()) continue;  // a shorter tail does that
       Placements next = without;
       next.dims[from].insert(next.dims[from].end(), order.begin(), order.end());
-      Add(MoveKind::kAllToAll, SetOf(tail), std::move(next), piece_);
+      Add(MoveKind::kAllToAll, SetOf(tail), std::move(next), shard_);
     } while (std::next_permutation(order.begin(), order.end()));
   }
 
-  /// All of the local piece but a rank's own part of it.
+  /// The local shard without the part that the rank keeps.
   int64_t Exchanged(AxisSet axes) const {
     const int64_t n = mesh_.GroupSize(axes);
-    return piece_ / n * (n - 1);
+    return shard_ / n * (n - 1);
   }
 
   const Placements& now_;
   AxisSet moving_;
   const Mesh& mesh_;
-  int64_t piece_;  // what a rank has, in parts
+  int64_t shard_;  // size of a rank's shard, in units
   std::vector<Move> moves_;
 };
 
 }  // namespace
 
-std::string_view Name(MoveKind kind) {
-  constexpr std::array<std::string_view, 6> kNames = {"slice",      "all_reduce", "reduce_scatter",
-                                                      "all_to_all", "all_gather", "pad"};
-  return kNames[static_cast<size_t>(kind)];
+OpKind OpOf(MoveKind kind) {
+  constexpr EnumArray<MoveKind, OpKind, 6> kOps = {OpKind::kSlice,    OpKind::kAllReduce, OpKind::kReduceScatter,
+                                                   OpKind::kAllToAll, OpKind::kAllGather, OpKind::kPad};
+  return kOps[kind];
 }
 
-/// Pieces are cut by the axes of a group and, on the way, by all moving ones.
+/// Shards are divided by the axes of a group and, on the route, by all moving axes.
 int64_t PartsOf(AxisSet moving, const Mesh& mesh) {
   const int64_t n = mesh.GroupSize(moving);
   return n * n;

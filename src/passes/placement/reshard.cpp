@@ -1,7 +1,7 @@
-// From one set of placements to another in the fewest bytes: the shortest path over placements (Dijkstra 1959), whose
-// edges are the collectives and local cuts there are. Among equals the fewest messages, then the fewest ops, then a
-// fixed order of kinds: the same on every machine. Axes on which both ends agree are left alone, so that no traffic
-// goes over links of other parallelisms.
+// From one set of placements to another with the fewest bytes: a shortest path over placements (Dijkstra 1959), whose
+// edges are the collectives and local ops of placement_moves.hpp. Of equals the route with the fewest messages, then
+// the fewest ops, then a fixed order of kinds: the same on every machine. Axes on which source and target agree are
+// never moved, so that no traffic goes over the links of other parallelisms.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-/// Placements as text that orders and compares fast.
+/// Placements as a compact key.
 std::string KeyOf(const Placements& p) {
   std::string key;
   for (const std::vector<Axis>& dim : p.dims) {
@@ -25,11 +25,11 @@ std::string KeyOf(const Placements& p) {
   return key + static_cast<char>(p.partial_sum.bits()) + static_cast<char>(p.partial_max.bits());
 }
 
-/// For people; the extents are not known here.
+/// For messages; the extents are not known here.
 std::string Text(const Placements& p) { return ToString({Dtype::kF32, Shape(p.dims.size(), 0), p}); }
 
-/// The axes that must change their part: all but those that replicate in both, are partial in both, or shard the same
-/// dim in the same place. A maximum can be joined only once no sum is open.
+/// The axes that must change: all but those that are replicated in both, are partial in both, or shard the same dim at
+/// the same position. A partial maximum can be reduced only after all partial sums.
 AxisSet MovingAxes(const Placements& from, const Placements& to, const Mesh& mesh) {
   AxisSet fixed;
   if ((from.partial_max - to.partial_max).Empty()) fixed = fixed | (from.partial_sum & to.partial_sum);
@@ -61,7 +61,7 @@ Cost operator+(Cost cost, const Move& move) {
 
 struct Route {
   std::vector<ReshardStep> steps;
-  int64_t sent = 0;  ///< in parts of what ranks along `moving` have in common
+  int64_t sent = 0;  ///< in units (PartsOf)
   AxisSet moving;
 };
 
@@ -100,7 +100,7 @@ class Search {
       open_.erase({it->second.cost, key});
     }
     ReshardStep step;
-    if (move != nullptr) step = {std::string(Name(move->kind)), move->axes, placements};
+    if (move != nullptr) step = {OpOf(move->kind), move->axes, placements};
     it->second = {placements, cost, before, std::move(step)};
     open_.emplace(cost, std::move(key));
   }
@@ -109,7 +109,7 @@ class Search {
     Route route;
     route.sent = places_.at(key).cost.sent;
     route.moving = moving_;
-    for (const Place* p = &places_.at(key); !p->step.kind.empty(); p = &places_.at(p->before))
+    for (const Place* p = &places_.at(key); p->step.kind != OpKind::kNone; p = &places_.at(p->before))
       route.steps.push_back(p->step);
     std::reverse(route.steps.begin(), route.steps.end());
     return route;
@@ -123,7 +123,7 @@ class Search {
   std::set<std::pair<Cost, std::string>> open_;
 };
 
-/// The route depends on placements and degrees alone, and deep models ask for the same few again and again.
+/// Routes are cached: they depend on placements and degrees alone, and deep models need the same few.
 const Route& FindRoute(const Placements& from, const Placements& to, const Mesh& mesh) {
   static std::mutex mutex;
   static std::map<std::string, Route> known;

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
-#include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
+#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 /// GPUs of this rank. A module or driver that is missing is no mistake yet.
 GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
   GpusOfRank mine{HostName(), mpi == nullptr ? 0 : mpi->NodeRank(), {}, {}};
-  if (deck.run.device == "auto" && !MayHaveGpus())
+  if (deck.run.device == RunDevice::kAuto && !MayHaveGpus())
     return mine.missing = "cuda: there is no driver (libcuda.so.1)", mine;
   try {
     mine.gpus = LoadCudaModule().Gpus();
@@ -29,6 +29,19 @@ GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
     mine.missing = error.what();
   }
   return mine;
+}
+
+std::string Encode(const GpusOfRank& rank) {
+  nlohmann::json json = {
+      {"host", rank.host}, {"node_rank", rank.node_rank}, {"missing", rank.missing}, {"gpus", nlohmann::json::array()}};
+  for (const Gpu& gpu : rank.gpus) json["gpus"].push_back({gpu.index, gpu.name, gpu.bus_id, gpu.bytes});
+  return json.dump();
+}
+GpusOfRank Decode(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  GpusOfRank rank{json["host"], json["node_rank"], {}, json["missing"]};
+  for (const nlohmann::json& gpu : json["gpus"]) rank.gpus.push_back({gpu[0], gpu[1], gpu[2], gpu[3]});
+  return rank;
 }
 
 /// Two ranks with one GPU, in words; empty if there are none.
@@ -57,7 +70,7 @@ std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
   std::vector<GpusOfRank> ranks(count, host);
   for (size_t r = 0; r < count; ++r) ranks[r].node_rank = static_cast<int>(r);
   try {
-    return Choose(deck.run.device, deck.run.transport, ranks).device;
+    return std::string(DeckName(Choose(deck.run.device, deck.run.transport, ranks).device));
   } catch (const UserError& error) {
     return fmt::format("a refusal ({})", error.what());
   }
@@ -65,71 +78,77 @@ std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
 
 /// What every rank found, on rank 0; what came of it, everywhere.
 DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
-  const std::vector<std::string> packed = world.Gather(Pack(mine));
-  return Unpack<DeviceChoice>(OnRankZero(world, [&] {
+  const std::vector<std::string> texts = world.Gather(Encode(mine));
+  const std::string words = OnRankZero(world, [&] {
     std::vector<GpusOfRank> ranks;
-    for (const std::string& one : packed) ranks.push_back(Unpack<GpusOfRank>(one));
-    return Pack(
-        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi));
-  }));
+    for (const std::string& text : texts) ranks.push_back(Decode(text));
+    const DeviceChoice choice =
+        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
+    return fmt::format("{} {}", DeckName(choice.device), DeckName(choice.transport));
+  });
+  const size_t space = words.find(' ');
+  return {ParseChoice<RunDevice>(words.substr(0, space)).value(),
+          ParseChoice<Transport>(words.substr(space + 1)).value()};
 }
 
 }  // namespace
 
 const Gpu& GpuOf(const GpusOfRank& rank) { return rank.gpus[static_cast<size_t>(rank.node_rank) % rank.gpus.size()]; }
 
-DeviceChoice Choose(const std::string& device, const std::string& transport, const std::vector<GpusOfRank>& ranks,
-                    Sharing sharing) {
+DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<GpusOfRank>& ranks, Sharing sharing) {
   const std::string missing = Missing(ranks);
-  if (device == "cpu" || (device == "auto" && !missing.empty())) {
-    if (transport == "nccl")
+  if (device == RunDevice::kCpu || (device == RunDevice::kAuto && !missing.empty())) {
+    if (transport == Transport::kNccl)
       throw UserError(ExitStatus::kDeck, fmt::format("run.transport = \"nccl\" is for GPUs, and run.device is cpu{}",
                                                      missing.empty() ? "" : fmt::format(": {}", missing)));
-    return {"cpu", "mpi"};
+    return {RunDevice::kCpu, Transport::kMpi};
   }
   if (!missing.empty()) throw UserError(ExitStatus::kFault, missing);
   const std::string shared = sharing == Sharing::kAlways ? "" : Shared(ranks);
-  if (device == "auto" && !shared.empty() && transport != "nccl") return {"cpu", "mpi"};
-  if (transport == "nccl" && !shared.empty())
+  if (device == RunDevice::kAuto && !shared.empty() && transport != Transport::kNccl)
+    return {RunDevice::kCpu, Transport::kMpi};
+  if (transport == Transport::kNccl && !shared.empty())
     throw UserError(
         ExitStatus::kDeck,
         fmt::format("run.transport: {}: nccl needs a GPU for every rank; \"mpi\" lets ranks share one", shared));
-  if (transport != "auto") return {"cuda", transport};
-  return {"cuda", shared.empty() ? "nccl" : "mpi"};
+  if (transport != Transport::kAuto) return {RunDevice::kCuda, transport};
+  return {RunDevice::kCuda, shared.empty() ? Transport::kNccl : Transport::kMpi};
 }
 
 std::string ForetellDevice(const Deck& deck) {
   const GpusOfRank here = Look(deck, nullptr);
   const size_t count = here.gpus.size();
   if (count == 0)
-    return deck.run.transport == "nccl" ? "comes to " + Outcome(deck, here, 1)
-                                        : fmt::format("comes to cpu on this host: {}", here.missing);
+    return deck.run.transport == Transport::kNccl ? "comes to " + Outcome(deck, here, 1)
+                                                  : fmt::format("comes to cpu on this host: {}", here.missing);
   return fmt::format("comes to {} on this host, which has {} GPU{} ({}), for {}, and to {} for more",
                      Outcome(deck, here, count), count, count == 1 ? "" : "s", here.gpus[0].name,
                      count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
 }
 
 PlannedDevice PlanDevice(const Deck& deck) {
-  if (deck.run.device != "auto") return {deck.run.device, fmt::format("run.device = \"{}\"", deck.run.device)};
-  if (deck.run.transport == "nccl") return {"cuda", "run.device = \"auto\" with run.transport = \"nccl\""};
+  if (deck.run.device != RunDevice::kAuto)
+    return {deck.run.device, fmt::format("run.device = \"{}\"", DeckName(deck.run.device))};
+  if (deck.run.transport == Transport::kNccl)
+    return {RunDevice::kCuda, "run.device = \"auto\" with run.transport = \"nccl\""};
   const GpusOfRank here = Look(deck, nullptr);
-  if (here.gpus.empty()) return {"cpu", fmt::format("run.device = \"auto\" on this host; {}", here.missing)};
-  return {"cuda",
+  if (here.gpus.empty()) return {RunDevice::kCpu, fmt::format("run.device = \"auto\" on this host; {}", here.missing)};
+  return {RunDevice::kCuda,
           fmt::format("run.device = \"auto\" on this host, which has {} x {}", here.gpus.size(), here.gpus[0].name)};
 }
 
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads) {
   GpusOfRank mine{"", 0, {}, "run.device = \"cpu\" asks for none"};
-  if (deck.run.device != "cpu") mine = Look(deck, mpi);
+  if (deck.run.device != RunDevice::kCpu) mine = Look(deck, mpi);
   const DeviceChoice choice = Agree(deck, world, mine);
   deck.run.device = choice.device;
   deck.run.transport = choice.transport;
   std::unique_ptr<Device> device;
-  OnAllRanks(world, [&] {
-    if (choice.device == "cuda")
-      device =
-          LoadCudaModule().Open(GpuOf(mine), {choice.transport == "nccl" ? GpuTransport::kNccl : GpuTransport::kMpi,
-                                              deck.run.deterministic, deck.run.product_plans});
+  Together(world, [&] {
+    if (choice.device == RunDevice::kCuda)
+      device = LoadCudaModule().Open(GpuOf(mine),
+                                     {choice.transport == Transport::kNccl ? GpuTransport::kNccl : GpuTransport::kMpi,
+                                      deck.run.deterministic, deck.run.product_plans});
     else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
       throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
     else

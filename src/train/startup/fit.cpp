@@ -7,13 +7,13 @@
 #include <chrono>
 #include <functional>
 
-#include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
+#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -39,12 +39,14 @@ std::vector<Change> Changes(const Deck& deck) {
       changes.push_back({fmt::format("batch.micro = {}", micro), [micro](Deck& d) { d.batch.micro = micro; }});
   if (deck.parallel.dp_shard > 1 && deck.parallel.zero < 3)
     changes.push_back({"parallel.zero = 3", [](Deck& d) { d.parallel.zero = 3; }});
-  if (deck.parallel.dp_shard > 1 && deck.parallel.zero >= 2 && deck.parallel.reduce == "step")
-    changes.push_back({"parallel.reduce = \"microbatch\"", [](Deck& d) { d.parallel.reduce = "microbatch"; }});
-  if (deck.recompute.mode == "none")
-    changes.push_back({"recompute.mode = \"selective\"", [](Deck& d) { d.recompute.mode = "selective"; }});
-  if (deck.recompute.mode != "full")
-    changes.push_back({"recompute.mode = \"full\"", [](Deck& d) { d.recompute.mode = "full"; }});
+  if (deck.parallel.dp_shard > 1 && deck.parallel.zero >= 2 && deck.parallel.reduce == ReduceFrequency::kStep)
+    changes.push_back(
+        {"parallel.reduce = \"microbatch\"", [](Deck& d) { d.parallel.reduce = ReduceFrequency::kMicrobatch; }});
+  if (deck.recompute.mode == RecomputeMode::kNone)
+    changes.push_back(
+        {"recompute.mode = \"selective\"", [](Deck& d) { d.recompute.mode = RecomputeMode::kSelective; }});
+  if (deck.recompute.mode != RecomputeMode::kFull)
+    changes.push_back({"recompute.mode = \"full\"", [](Deck& d) { d.recompute.mode = RecomputeMode::kFull; }});
   return changes;
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "espalier/comm/agreement.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/stop_signals.hpp"
@@ -10,6 +9,7 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/startup/same_start.hpp"
+#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -41,9 +41,9 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
                                   const std::vector<std::string>& paths) {
   const Deck& deck = loaded.deck;
   std::unique_ptr<TokenSource> source;
-  OnAllRanks(world, [&] {
+  Together(world, [&] {
     try {
-      source = OpenTokenSource(deck.data.format, paths, deck.model.seq_len, deck.model.vocab, ObeySignals());
+      source = OpenTokenSource(DeckName(deck.data.format), paths, deck.model.seq_len, deck.model.vocab, ObeySignals());
     } catch (const UserError& error) {
       throw At(loaded, key, error);
     }

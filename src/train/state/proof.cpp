@@ -53,7 +53,7 @@ Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions)
   LoadBatch(tokens, {0, Order::kSequential}, layout, 0, batch);
   programs.proof().Fill(batch, layout.positions);
   programs.proof().executor->RunStep();
-  return {programs.proof().executor->GetScalar("mean_loss"), deck.precision.compute, conditions};
+  return {programs.proof().executor->GetScalar("mean_loss"), std::string(DeckName(deck.precision.compute)), conditions};
 }
 
 std::string ProofMistake(const Proof& saved, const Proof& now) {

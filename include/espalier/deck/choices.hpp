@@ -1,0 +1,116 @@
+// The closed choices of a deck: one enum per key, each with the table of names that the schema, the parser, the
+// effective deck and messages share. (pipeline.schedule has its own: espalier/schedule/traits.hpp.)
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "espalier/schedule/traits.hpp"
+#include "espalier/util/types.hpp"
+
+namespace espalier {
+
+enum class RunDevice : uint8_t { kAuto, kCpu, kCuda };
+enum class Transport : uint8_t { kAuto, kMpi, kNccl };
+enum class Family : uint8_t { kLlama, kGpt2 };
+enum class ReduceFrequency : uint8_t { kStep, kMicrobatch };
+enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
+enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
+enum class Regather : uint8_t { kAuto, kAlways, kNever };
+enum class OptimizerName : uint8_t { kAdamw };
+enum class Decay : uint8_t { kCosine, kLinear, kConstant };
+enum class DataFormat : uint8_t { kText, kTokens };
+enum class Restart : uint8_t { kAuto, kNever, kRequired };
+enum class OnNonfinite : uint8_t { kStop, kSkip, kRollback };
+
+/// A value of a choice, and its name in decks.
+template <typename T>
+struct Choice {
+  T value;
+  std::string_view name;
+};
+
+/// The values that a key of type T may have, in the order in which help lists them.
+template <typename T>
+inline constexpr std::array<Choice<T>, 0> kChoices{};
+template <>
+inline constexpr auto kChoices<RunDevice> = std::to_array<Choice<RunDevice>>({{RunDevice::kAuto, "auto"},
+                                                                              {RunDevice::kCpu, "cpu"},
+                                                                              {RunDevice::kCuda, "cuda"}});
+template <>
+inline constexpr auto kChoices<Transport> = std::to_array<Choice<Transport>>({{Transport::kAuto, "auto"},
+                                                                              {Transport::kMpi, "mpi"},
+                                                                              {Transport::kNccl, "nccl"}});
+template <>
+inline constexpr auto kChoices<Family> = std::to_array<Choice<Family>>({{Family::kLlama, "llama"},
+                                                                        {Family::kGpt2, "gpt2"}});
+template <>
+inline constexpr auto kChoices<ReduceFrequency> = std::to_array<Choice<ReduceFrequency>>(
+    {{ReduceFrequency::kStep, "step"}, {ReduceFrequency::kMicrobatch, "microbatch"}});
+template <>
+inline constexpr auto kChoices<ContextMode> = std::to_array<Choice<ContextMode>>(
+    {{ContextMode::kRing, "ring"}, {ContextMode::kAllGather, "all_gather"}, {ContextMode::kAllToAll, "all_to_all"}});
+template <>
+inline constexpr auto kChoices<ScheduleKind> =
+    std::to_array<Choice<ScheduleKind>>({{ScheduleKind::k1F1B, Name(ScheduleKind::k1F1B)},
+                                         {ScheduleKind::kGPipe, Name(ScheduleKind::kGPipe)},
+                                         {ScheduleKind::kInterleaved, Name(ScheduleKind::kInterleaved)},
+                                         {ScheduleKind::kZeroBubbleH1, Name(ScheduleKind::kZeroBubbleH1)},
+                                         {ScheduleKind::kZeroBubbleV, Name(ScheduleKind::kZeroBubbleV)},
+                                         {ScheduleKind::kDualPipeV, Name(ScheduleKind::kDualPipeV)}});
+/// precision.compute.
+template <>
+inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});
+template <>
+inline constexpr auto kChoices<RecomputeMode> = std::to_array<Choice<RecomputeMode>>(
+    {{RecomputeMode::kNone, "none"}, {RecomputeMode::kSelective, "selective"}, {RecomputeMode::kFull, "full"}});
+template <>
+inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Regather::kAuto, "auto"},
+                                                                            {Regather::kAlways, "always"},
+                                                                            {Regather::kNever, "never"}});
+template <>
+inline constexpr auto kChoices<OptimizerName> = std::to_array<Choice<OptimizerName>>({{OptimizerName::kAdamw,
+                                                                                       "adamw"}});
+template <>
+inline constexpr auto kChoices<Decay> = std::to_array<Choice<Decay>>({{Decay::kCosine, "cosine"},
+                                                                      {Decay::kLinear, "linear"},
+                                                                      {Decay::kConstant, "constant"}});
+template <>
+inline constexpr auto kChoices<DataFormat> = std::to_array<Choice<DataFormat>>({{DataFormat::kText, "text"},
+                                                                                {DataFormat::kTokens, "tokens"}});
+template <>
+inline constexpr auto kChoices<Restart> = std::to_array<Choice<Restart>>({{Restart::kAuto, "auto"},
+                                                                          {Restart::kNever, "never"},
+                                                                          {Restart::kRequired, "required"}});
+template <>
+inline constexpr auto kChoices<OnNonfinite> = std::to_array<Choice<OnNonfinite>>(
+    {{OnNonfinite::kStop, "stop"}, {OnNonfinite::kSkip, "skip"}, {OnNonfinite::kRollback, "rollback"}});
+
+/// The name of a choice in decks; "" for a value that no deck can have.
+template <typename T>
+constexpr std::string_view DeckName(T value) {
+  for (const Choice<T>& choice : kChoices<T>)
+    if (choice.value == value) return choice.name;
+  return "";
+}
+
+/// The choice with this name, if there is one.
+template <typename T>
+constexpr std::optional<T> ParseChoice(std::string_view name) {
+  for (const Choice<T>& choice : kChoices<T>)
+    if (choice.name == name) return choice.value;
+  return std::nullopt;
+}
+
+template <typename T>
+std::vector<std::string_view> ChoiceNames() {
+  std::vector<std::string_view> names;
+  for (const Choice<T>& choice : kChoices<T>) names.push_back(choice.name);
+  return names;
+}
+
+}  // namespace espalier

@@ -1,0 +1,39 @@
+// What all families share: embedding, layers and head in this order, the initial distributions of the weights, and the
+// head itself. A family derives from it and writes its own embedding, layer and norm.
+#pragma once
+
+#include "builder.hpp"
+
+namespace espalier {
+
+class TransformerWriter {
+ public:
+  TransformerWriter(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
+  virtual ~TransformerWriter() = default;
+
+  Model Build();
+
+ protected:
+  static constexpr const char* kStream = "batch,stream,embed";  ///< layout of the residual stream
+
+  /// Token ids to the residual stream; sets embedding_.
+  virtual int Embed() = 0;
+  /// Layer `l` (1..L): residual stream to residual stream.
+  virtual int Layer(int x, int l) = 0;
+  /// The norm before the head.
+  virtual int FinalNorm(int x) = 0;
+
+  const Deck::Model& m_;
+  const int64_t batch_;  ///< sequences of a microbatch
+  Builder b_;
+  const ParameterInit normal_;  ///< of most weights
+  const ParameterInit output_;  ///< of the two matmuls per layer that write to the residual stream
+  int embedding_ = -1;
+
+ private:
+  void Head(int x);
+
+  const Purpose purpose_;
+};
+
+}  // namespace espalier

@@ -1,19 +1,26 @@
-# Sourced by the scripts that build and run: the packages, the release build and what Open MPI wants to know.
+# Sourced by the scripts that build and run: packages, the release build, settings of Open MPI.
 # shellcheck shell=bash
 
+# A clone, with its build in build/; or PREFIX/share/espalier, where `meson install` puts these scripts.
 espalier_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 espalier_build=$espalier_root/build
+if [[ -f $espalier_root/meson.build ]]; then
+  espalier=$espalier_build/espalier
+else
+  espalier=$(cd "$espalier_root/../../bin" 2>/dev/null && pwd)/espalier
+  if [[ ! -x $espalier ]]; then espalier=$(command -v espalier) || espalier=espalier; fi
+fi
 
 # Open MPI refuses root unless it is told twice.
 if [[ $EUID -eq 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 
-# mpirun and its daemons on other hosts ask whether the other side is still there, after 30 s without a word and 4 times
-# within 20 s: if the network between them is down they end, which they would otherwise do after minutes.
+# TCP keepalive between mpirun and its daemons on other hosts: first probe after 30 s of silence, 4 probes within 20 s.
+# If the network fails they exit then, instead of minutes later.
 export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-30}
 export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5}
 export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
 
-# Runs a command silently; if it fails, shows what it wrote.
+# Runs a command silently; if it fails, prints its output.
 Quietly() {
   local log status=0
   log=$(mktemp)
@@ -23,8 +30,8 @@ Quietly() {
   return "$status"
 }
 
-# What the module for GPUs needs besides the toolkit, where there is one. A build that was set up without it has left
-# the module out.
+# Fetches what the CUDA module needs besides the toolkit, if there is a toolkit. A build directory that was set up
+# without it has no CUDA module and is configured again.
 CudaHeaders() {
   command -v nvcc >/dev/null || return 0
   local version=$espalier_root/build-deps/cudnn_frontend/version before=
@@ -36,26 +43,30 @@ CudaHeaders() {
 }
 
 # Build [TARGET ...]: installs the packages and brings the release in build/ up to date. The target espalier alone
-# needs nothing for GPUs.
+# needs nothing for GPUs. An installation has nothing to build.
 Build() {
+  if [[ ! -f $espalier_root/meson.build ]]; then return; fi
   "$espalier_root/jobscripts/install_packages.sh" || return
   if [[ $* != espalier ]]; then CudaHeaders || return; fi
   if [[ ! -f $espalier_build/build.ninja ]]; then
     echo "setting up $espalier_build"
     Quietly meson setup --buildtype=release "$espalier_build" "$espalier_root" || return
   fi
-  # Without work this takes a moment and says so; with work it shows its progress.
+  # Quick if nothing is to be done; otherwise ninja shows its progress.
   ninja -C "$espalier_build" -j "${JOBS:-$(nproc)}" "$@" </dev/null
 }
 
-# RunDir ESPALIER DECK [key=value ...]: the folder of the run, from the effective deck: dir = "..." of section [run].
+# RunDir ESPALIER DECK [key=value ...]: prints the folder of the run: dir = "..." of [run] in the effective deck.
 RunDir() {
   "$1" check "${@:2}" |
-    awk '/^\[/ { section = $1 } section == "[run]" && $1 == "dir" { split($0, part, "\""); found = part[2] } END { print found }'
+    awk '/^\[/ { section = $1 }
+      section == "[run]" && $1 == "dir" { split($0, part, "\""); found = part[2] }
+      END { print found }'
 }
 
-# EndIfAlone LAUNCHER [SECONDS]: ends a launcher that stays behind when everything it started has died: Open MPI's (with PMIx 4.2) locks itself
-# out at its end if a rank dies while it connects. For the background; returns when the launcher has ended.
+# EndIfAlone LAUNCHER [SECONDS]: kills a launcher that still runs although all its children have died. Open MPI (with
+# PMIx 4.2) deadlocks at its end if a rank dies while it connects. Runs in the background; returns when the launcher has
+# ended.
 EndIfAlone() {
   local launcher=$1 seconds=${2:-20} alone=0 begun=
   while kill -0 "$launcher" 2>/dev/null; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches the header-only C++ front end of cuDNN, which toolkits do not hold, into build-deps/. Quick when it is there.
+# Fetches cuDNN's header-only C++ front end, which no toolkit contains, into build-deps/. Quick if it is there already.
 set -euo pipefail
 
 version=1.32.0
@@ -11,7 +11,8 @@ if [[ -f $target/version && $(<"$target/version") == "$version" ]]; then exit 0;
 echo "fetching cuDNN's front end $version (headers for the module for GPUs) from PyPI into $target"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$scratch" "nvidia-cudnn-frontend==$version" </dev/null
+python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$scratch" \
+  "nvidia-cudnn-frontend==$version" </dev/null
 python3 -m zipfile -e "$scratch"/*.whl "$scratch/wheel"
 rm -rf "$target"
 mkdir -p "$target"

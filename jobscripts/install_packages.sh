@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Sees that what packages.txt lists is there, and installs what is missing where it can: on Debian, as root. Quick, and
-# needs no root, when nothing is missing. Elsewhere (modules, Spack, other distributions) it says what is missing; what
-# only the tests need is no error.
+# Checks that everything in packages.txt is there, and installs what is missing where it can: on Debian as root. It needs
+# no root if nothing is missing. Elsewhere (modules, Spack, other distributions) it prints what is missing; it is no
+# error if only the tests need that.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# There [KIND NAME ...]: whether what a line of packages.txt asks for is there without its package.
+# There [KIND NAME ...]: whether the check of a line of packages.txt succeeds, with or without the package.
 There() {
   case ${1:-} in
     '') return 1 ;;
@@ -26,7 +26,7 @@ There() {
   esac
 }
 
-# Of all packages in one call: dpkg-query fails if it does not know one of them; what it knows it prints all the same.
+# One call for all packages: dpkg-query fails if one is unknown, but still prints the others.
 mapfile -t packages < <(sed -e 's/#.*//' -e '/^\[/d' -e 's/[[:space:]].*//' -e '/^$/d' "$root/packages.txt")
 installed=" $({ dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true; } |
   sed -n 's/^installed //p' | tr '\n' ' ')"
@@ -41,7 +41,7 @@ while read -ra words; do
   if [[ $installed == *" $package "* ]] || There "${words[@]:1}"; then continue; fi
   missing+=("$package")
   line="  ${words[*]:1} (Debian: $package)"
-  # A line without a check is something one can do without.
+  # A line without a check is optional.
   if [[ ${#words[@]} -eq 1 ]]; then continue; fi
   if [[ -n $tests ]]; then for_tests+=("$line"); else needed+=("$line"); fi
 done <"$root/packages.txt"

@@ -3,10 +3,10 @@
 #
 #   jobscripts/workstation.sh [DECK] [key=value ...]
 #
-# Installs what is missing, builds a release into build/, runs DECK (inputs/llama/tiny.toml) under mpirun and samples
-# from its last checkpoint. The environment may set RANKS (8), JOBS (compilers side by side: the cores) and PROMPT. The
-# exit status is that of the first command that failed; 75 means stopped early with a checkpoint: start it again. INT
-# (Ctrl-C) and TERM stop it so; a second one ends it without.
+# Runs DECK (default: inputs/llama/tiny.toml) under mpirun and samples from its last checkpoint. In a clone it first
+# installs missing packages and builds a release in build/. The environment may set RANKS (default 8), JOBS (parallel
+# compilers; default: the cores) and PROMPT. The exit status is that of the first command that failed; 75 means stopped
+# early with a checkpoint: start it again. INT (Ctrl-C) and TERM stop the run with a checkpoint; a second one kills it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -30,12 +30,12 @@ ranks=${RANKS:-8}
 
 Build espalier
 
-# Ranks may be more than cores, and each has threads of its own: so none is bound, and waiting ones yield.
+# There may be more ranks than cores, and each rank has threads: no rank is bound, and waiting ranks yield.
 mpirun_options=(-n "$ranks" --oversubscribe --bind-to none)
 if ((ranks > $(nproc))); then mpirun_options+=(--mca mpi_yield_when_idle 1); fi
-# Of TERM and INT mpirun kills the ranks, USR1 it passes on, and they save. It has a session of its own, so that the
-# terminal's INT reaches this script alone.
-setsid mpirun "${mpirun_options[@]}" "$espalier_build/espalier" "$deck" "$@" </dev/null &
+# mpirun kills the ranks on TERM and INT, and forwards USR1, on which they save and stop. It gets a session of its own,
+# so that the terminal's INT reaches only this script.
+setsid mpirun "${mpirun_options[@]}" "$espalier" "$deck" "$@" </dev/null &
 launcher=$!
 EndIfAlone "$launcher" &
 asked=0
@@ -44,7 +44,7 @@ Stop() {
   kill "$( ((asked == 1)) && echo -USR1 || echo -TERM)" "$launcher" 2>/dev/null || true
 }
 trap Stop INT TERM
-# A signal interrupts `wait`, whose status then is not the launcher's.
+# A signal interrupts `wait`, which then does not return the launcher's status.
 while
   before=$asked
   status=0
@@ -54,8 +54,8 @@ do :; done
 trap - INT TERM
 if ((status != 0)); then exit "$status"; fi
 
-run_dir=$(RunDir "$espalier_build/espalier" "$deck" "$@")
+run_dir=$(RunDir "$espalier" "$deck" "$@")
 echo
 echo "a text from $run_dir/checkpoints/latest"
-"$espalier_build/espalier" sample "$run_dir/checkpoints/latest" --prompt "${PROMPT:-The }" --tokens 300 \
+"$espalier" sample "$run_dir/checkpoints/latest" --prompt "${PROMPT:-The }" --tokens 300 \
   --temperature 0.7

@@ -73,7 +73,8 @@ int InfoCommand() {
   fmt::print("cpu        built in (oneDNN {})\n", kOneDnnVersion);
   fmt::print("cuda       {}\n", CudaText());
   fmt::print("mpi        built in ({})\n", kMpiVersion);
-  fmt::print("hdf5       built in ({}, serial)\n", kHdf5Version);
+  fmt::print("hdf5       built in ({})\n", kHdf5Version);
+  fmt::print("libraries  {}\n", kLibraries);
   for (const std::string& variable : DescribeEnvironment()) fmt::print("set        {}\n", variable);
   return static_cast<int>(ExitStatus::kDone);
 }

@@ -8,6 +8,7 @@
 
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
+#include "executor/cuda_module_folder.hpp"
 
 namespace espalier {
 namespace {
@@ -26,13 +27,13 @@ fs::path FindModule() {
   }
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& path : {folder / kName, folder / ".." / "lib" / kName})
+  const fs::path installed = (folder / CUDA_MODULE_FOLDER).lexically_normal();
+  for (const fs::path& path : {folder / kName, installed / kName})
     if (fs::exists(path)) return path;
   Refuse(
-      fmt::format("this build has no {0}: it is neither in {1} nor in {1}/../lib (nvcc, cuBLASLt, cuDNN and NCCL are "
-                  "needed to build it: "
-                  "meson setup -Dcuda=enabled says what is missing)",
-                  kName, folder.string()));
+      fmt::format("this build has no {}: it is neither in {} nor in {} (nvcc, cuBLASLt, cuDNN and NCCL are needed to "
+                  "build it: meson setup -Dcuda=enabled says what is missing)",
+                  kName, folder.string(), installed.string()));
 }
 
 CudaModule& Load() {

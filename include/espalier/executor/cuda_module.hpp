@@ -56,8 +56,9 @@ bool NcclToItself();
 /// is named.
 bool MayHaveGpus();
 
-/// Loads `espalier_cuda.so` from the folder of this executable or ../lib beside it, or the file that the environment
-/// variable ESPALIER_CUDA_MODULE names. It stays loaded. Throws UserError (kFault) saying what is missing.
+/// Loads `espalier_cuda.so` from the folder of this executable (a build) or from where `meson install` puts it
+/// (lib/espalier of the same prefix), or the file that the environment variable ESPALIER_CUDA_MODULE names. It stays
+/// loaded. Throws UserError (kFault) saying what is missing.
 CudaModule& LoadCudaModule();
 
 }  // namespace espalier

@@ -50,8 +50,19 @@ def b7_packages_without_dpkg(checks, scratch):
     checks.that("fmt" not in text.split("apt-get")[0], "B7: nothing else is")
 
 
+def path_without(names, scratch):
+    """A PATH with everything but some programs."""
+    folder = os.path.join(scratch, "path")
+    os.makedirs(folder)
+    for source in filter(os.path.isdir, os.environ["PATH"].split(":")):
+        for name in os.listdir(source):
+            if name not in names and not os.path.lexists(os.path.join(folder, name)):
+                os.symlink(os.path.join(source, name), os.path.join(folder, name))
+    return folder
+
+
 def b7_hdf5_under_its_own_name(checks, scratch):
-    """pkg-config knows hdf5, as HDF5 itself installs it, and not Debian's hdf5-serial."""
+    """pkg-config knows hdf5, as HDF5 itself installs it, and not Debian's hdf5-serial; or knows none, but h5cc does."""
     if call(["pkg-config", "--exists", "hdf5-serial"])[0] != 0:
         print("skipped: pkg-config knows no hdf5-serial to hide")
         return
@@ -62,12 +73,14 @@ def b7_hdf5_under_its_own_name(checks, scratch):
         for name in os.listdir(folder):
             if name.endswith(".pc") and not name.startswith("hdf5"):
                 shutil.copyfile(os.path.join(folder, name), os.path.join(hidden, name))
-    def setup(name):
+    def setup(name, **environment):
         return call(["meson", "setup", "-Dcuda=disabled", "-Dtests=disabled", os.path.join(scratch, name), ROOT],
-                    {"PKG_CONFIG_LIBDIR": hidden})
+                    {"PKG_CONFIG_LIBDIR": hidden, **environment})
 
     if not os.path.exists("/usr/include/hdf5.h"):
-        status, text = setup("without")
+        if shutil.which("h5cc"):
+            checks.that(setup("wrapper")[0] == 0, "B7: HDF5 is found by its compiler wrapper")
+        status, text = setup("without", PATH=path_without(["h5cc", "h5pcc"], scratch))
         told = all(word in text for word in ["HDF5 1.10 or later is missing", "PKG_CONFIG_PATH", "libhdf5-dev"])
         checks.that(status != 0 and told, "B7: without HDF5 the error says what to do")
     shutil.copyfile(next(p for f in folders if os.path.exists(p := os.path.join(f, "hdf5-serial.pc"))),

@@ -10,6 +10,8 @@
 #include <optional>
 
 #include "commands/commands.hpp"
+#include "commands/completion.hpp"
+#include "commands/manual_page.hpp"
 #include "commands/usage.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/util/error.hpp"
@@ -143,10 +145,24 @@ void AddCalibrate(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return CalibrateCommand(*options); }); });
 }
 
+int Print(const std::string& text) {
+  fmt::print("{}", text);
+  return static_cast<int>(ExitStatus::kDone);
+}
+
 void AddOthers(CLI::App& app, Job& job) {
   app.add_subcommand("info", "version, compiler, backends")->callback([&job] { job = OnFirstRank(InfoCommand); });
   app.add_subcommand("doc-deck", "print doc/deck.md")->group("")->callback([&job] {
     job = OnFirstRank(DocDeckCommand);
+  });
+  app.add_subcommand("doc-man", "print the manual page")->group("")->callback([&app, &job] {
+    job = OnFirstRank([text = ManualPage(app)] { return Print(text); });
+  });
+  auto shell = std::make_shared<std::string>();
+  CLI::App* completion = app.add_subcommand("doc-completion", "print the completion for a shell")->group("");
+  completion->add_option("SHELL", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  completion->callback([shell, &app, &job] {
+    job = OnFirstRank([text = *shell == "bash" ? BashCompletion(app) : ZshCompletion(app)] { return Print(text); });
   });
 }
 

@@ -25,8 +25,9 @@ SHORT = [*ONE_RANK, "run.steps=2", "run.device=cpu", "batch.global=2"]
 
 def call(command, **options):
     environment = ENVIRONMENT | options.pop("env", {})
-    return subprocess.run([str(word) for word in command], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=300, check=False, **options)
+    words = [str(word) for word in command]
+    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=300,
+                          text=True, errors="replace", check=False, **options)
 
 
 class Install(unittest.TestCase):
@@ -128,6 +129,57 @@ class Install(unittest.TestCase):
         self.assertIn(f"prepend-path PATH {bindir}", said)
         self.assertIn(f"setenv ESPALIER_ROOT {share}", said)
 
+    def test_the_manual_page(self):
+        page = self.root / self.folders["mandir"] / "man1/espalier.1"
+        text = page.read_text(encoding="ascii")
+        for word in (".SH SYNOPSIS", ".SS plan", ".SS [pipeline]", "ESPALIER_CUDA_MODULE", "batch.micro"):
+            self.assertIn(word, text)
+        if not shutil.which("groff"):
+            self.skipTest("no groff")
+        self.answer("groff", "-man", "-Tascii", "-ww", "-z", page)
+        shown = re.sub(r".\x08", "", self.answer("groff", "-man", "-Tascii", "-P-c", page))
+        self.assertIn("--temperature X", shown)
+        self.assertIn("NAME\n       espalier - ", shown)
+
+    def completions(self, line):
+        script = self.root / self.folders["datadir"] / "bash-completion/completions/espalier"
+        program = f'source {script}; COMP_LINE=$1 COMP_POINT=${{#1}}; _espalier; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        return self.answer("bash", "-c", program, "bash", line).split()
+
+    def test_completion_in_bash(self):
+        deck = self.tiny.relative_to(self.scratch)
+        self.assertEqual(self.completions("espalier pl"), ["plan"])
+        self.assertIn("calibrate", self.completions("espalier "))
+        self.assertEqual(self.completions("espalier plan --pro"), ["--program"])
+        self.assertEqual(self.completions("espalier sample x --see"), ["--seed"])
+        self.assertEqual(self.completions(f"espalier {deck.parent}/ti"), [str(deck)])
+        self.assertEqual(self.completions(f"espalier {deck} batch.mi"), ["batch.micro="])
+        self.assertEqual(self.completions(f"espalier plan {deck} --ranks 8 pipeline.sp"), ["pipeline.split="])
+        self.assertEqual(self.completions(f"espalier run -r latest {deck} data.sh"), ["data.shuffle="])
+        self.assertIn("zb-h1", self.completions(f"espalier {deck} pipeline.schedule="))
+        self.assertEqual(self.completions(f"espalier {deck} data.shuffle=t"), ["true"])
+        self.assertEqual(self.completions(f"espalier plan {deck} --ranks "), [])
+        self.assertEqual(self.completions("espalier run -r lat"), ["latest"])
+        self.assertEqual(self.completions("espalier help pipeline.ch"), ["pipeline.chunks"])
+
+    def test_completion_offers_only_what_exists(self):
+        for command in self.completions("espalier "):
+            if not os.path.exists(self.scratch / command):
+                self.answer(self.espalier, "help", *[command] * (command != "help"))
+        for command in ("run", "plan", "inspect", "sample", "calibrate"):
+            listed = self.answer(self.espalier, command, "--help")
+            for option in self.completions(f"espalier {command} -"):
+                self.assertIn(option, listed)
+        for key in self.completions("espalier check x.toml "):
+            self.answer(self.espalier, "help", key.rstrip("="))
+
+    def test_completion_in_zsh(self):
+        script = self.root / self.folders["datadir"] / "zsh/site-functions/_espalier"
+        self.assertTrue(script.read_text().startswith("#compdef espalier\n"))
+        if not shutil.which("zsh"):
+            self.skipTest("no zsh")
+        self.answer("zsh", "-n", script)
+
 
 class FakeSpec(dict):
     """As much of Spack's spec as the package asks for."""
@@ -147,7 +199,7 @@ class Recipes(unittest.TestCase):
         file = ROOT / "packaging/spack/packages/espalier/package.py"
         directives = ("version", "variant", "depends_on", "conflicts", "license", "resource")
         module = {name: lambda *_, **__: None for name in directives} | {"when": lambda _: contextlib.nullcontext()}
-        module |= {"MesonPackage": type("MesonPackage", (), {}), "CudaPackage": type("CudaPackage", (), {}), "__file__": str(file)}
+        module |= {name: type(name, (), {}) for name in ("MesonPackage", "CudaPackage")} | {"__file__": str(file)}
         text = re.sub(r"from spack.*import .*", "pass", file.read_text())
         exec(compile(text, file, "exec"), module)
         package = module["Espalier"]()
@@ -167,7 +219,8 @@ class Recipes(unittest.TestCase):
             source = values["wrap-file"]
             self.assertRegex(source["source_hash"], "^[0-9a-f]{64}$")
             if "patch_directory" in source:
-                self.assertTrue((ROOT / "subprojects/packagefiles" / source["patch_directory"] / "meson.build").exists())
+                folder = ROOT / "subprojects/packagefiles" / source["patch_directory"]
+                self.assertTrue((folder / "meson.build").exists())
 
 
 if __name__ == "__main__":

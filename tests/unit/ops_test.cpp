@@ -316,7 +316,9 @@ std::string Difference(const Rule& rule, std::string_view outputs) {
 
 TEST(Ops, PartsOfAllRanksMakeTheWhole) {
   for (const Rule& rule : kRules)
-    if (!IsRefused(rule) && HasWhole(ParseOp(rule.op))) EXPECT_EQ(Difference(rule, rule.outputs), "") << Name(rule);
+    if (!IsRefused(rule) && HasWhole(ParseOp(rule.op))) {
+      EXPECT_EQ(Difference(rule, rule.outputs), "") << Name(rule);
+    }
 }
 
 TEST(Ops, AWrongRuleIsSeen) {

@@ -94,9 +94,9 @@ def products(shape):
     m = shape.values["model"]
     numbers = [m["layers"], m["dim"], shape.kv_dim(), m["ffn_dim"], m["vocab"], shape.tokens()]
     if shape.o.device == "cuda":
-        program = [os.path.join(shape.o.build, "bench", "gpu", "gpu_products")]
+        program = [os.path.join(shape.o.build, "bench", "gpu", "gpu_gemms")]
     else:
-        program = [os.path.join(shape.o.build, "tests", "products_bench"), "bf16", str(shape.o.threads or os.cpu_count())]
+        program = [os.path.join(shape.o.build, "tests", "gemms_bench"), "bf16", str(shape.o.threads or os.cpu_count())]
     return json.loads(command(program[0], [*program[1:], *map(str, numbers)]))["tflops"]
 
 

@@ -1,4 +1,4 @@
-// espalier calibrate: times every product of some decks on this machine's GPU and writes the quickest algorithm of
+// espalier calibrate: times every GEMM of some decks on this machine's GPU and writes the quickest algorithm of
 // each, for run.product_plans.
 #include <fmt/format.h>
 
@@ -14,25 +14,24 @@
 namespace espalier {
 namespace {
 
-/// Products of every rank of a deck, as it is planned for GPUs.
-std::vector<ProductDemand> DemandsOf(const std::string& deck, const CalibrateOptions& options) {
+/// GEMMs of every rank of a deck, as it is planned for GPUs.
+std::vector<GemmDemand> DemandsOf(const std::string& deck, const CalibrateOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   overrides.push_back("run.device=cuda");
   const LoadedDeck loaded = LoadDeck(deck, overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
-  std::vector<ProductDemand> demands;
+  std::vector<GemmDemand> demands;
   for (const auto& [rank, program] : plan.programs)
-    for (const ProductDemand& demand : ProductsOf(program, plan.training.mesh.CoordinateOf(rank)))
-      demands.push_back(demand);
+    for (const GemmDemand& demand : GemmsOf(program, plan.training.mesh.CoordinateOf(rank))) demands.push_back(demand);
   return demands;
 }
 
-void PrintMeasured(const ProductPlan& plan) {
-  const ProductShape& s = plan.product.shape;
+void PrintMeasured(const GemmPlan& plan) {
+  const GemmShape& s = plan.gemm.shape;
   const double operations = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
-  fmt::print("{:<60} {:>10.1f} us {:>8.1f} TFLOP/s, {:.3f} of the first choice's time\n", ToString(plan.product),
+  fmt::print("{:<60} {:>10.1f} us {:>8.1f} TFLOP/s, {:.3f} of the first choice's time\n", ToString(plan.gemm),
              plan.microseconds, operations / plan.microseconds / 1e6, plan.microseconds / plan.first_microseconds);
 }
 
@@ -45,13 +44,13 @@ void WriteText(const std::string& path, const std::string& text) {
 }  // namespace
 
 int CalibrateCommand(const CalibrateOptions& options) {
-  std::vector<ProductDemand> demands;
+  std::vector<GemmDemand> demands;
   for (const std::string& deck : options.decks)
-    for (const ProductDemand& demand : DemandsOf(deck, options)) demands.push_back(demand);
+    for (const GemmDemand& demand : DemandsOf(deck, options)) demands.push_back(demand);
   demands = Distinct(std::move(demands));
-  const ProductPlans plans = LoadCudaModule().MeasureProducts(demands, PrintMeasured);
+  const GemmPlans plans = LoadCudaModule().MeasureGemms(demands, PrintMeasured);
   WriteText(options.file, ToText(plans));
-  fmt::print("{} products on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.file);
+  fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.file);
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -47,7 +47,7 @@ int64_t SideFor(int threads) {
 }
 
 /// Seconds of the fastest of the matmuls that fit into about 25 ms, at least two; the first one warms up.
-double FastestProduct(const KernelCall& call) {
+double FastestGemm(const KernelCall& call) {
   constexpr double kMilliseconds = 25;
   const Kernel matmul = FindCpuKernel("matmul");
   matmul(call);
@@ -81,9 +81,9 @@ PeakRate MeasureCpuPeak(Dtype compute, int threads) {
       b{a.As<float>() + side * side, compute, {side, side}, {0, 0}}, c = a;
   c.data = b.As<float>() + side * side;
   const Tensor inputs[] = {a, b}, outputs[] = {c};
-  const double seconds = FastestProduct({.inputs = inputs, .outputs = outputs, .attributes = &attributes});
+  const double seconds = FastestGemm({.inputs = inputs, .outputs = outputs, .attributes = &attributes});
   const double flops = 2 * std::pow(static_cast<double>(side), 3) / seconds;
-  return {flops, fmt::format("measured at the start: {0} x {0} products in {1} by {2} thread{3} reach {4:.4g} TFLOP/s",
+  return {flops, fmt::format("measured at the start: {0} x {0} GEMMs in {1} by {2} thread{3} reach {4:.4g} TFLOP/s",
                              side, Name(compute), threads, threads == 1 ? "" : "s", flops / kTera)};
 }
 

@@ -59,18 +59,18 @@ struct Rotated {
   V x0, x1;
 };
 
-/// A pair turned by the angle of cosine c and sine s.
+/// A pair rotated by the angle of cosine c and sine s.
 template <typename V>
 ESPALIER_HOST_DEVICE inline Rotated<V> RotatedOf(V x0, V x1, V c, V s) {
   return {x0 * c - x1 * s, x1 * c + x0 * s};
 }
 
-/// What a counted token loses: log(sum) + max - target.
+/// The loss of a counted token: log(sum) + max - target.
 ESPALIER_HOST_DEVICE inline double TokenLossOf(float largest, float sum, float target) {
   return std::log(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(target));
 }
 
-/// What the parts of a merged softmax weigh, and the log of its denominator.
+/// The weights of the two parts of a merged softmax, and the log of its denominator.
 struct MergeWeights {
   float a, b, lse;
 };
@@ -81,7 +81,7 @@ ESPALIER_HOST_DEVICE inline MergeWeights MergeWeightsOf(float lse_a, float lse_b
   return {a / (a + b), b / (a + b), largest + std::log(a + b)};
 }
 
-/// Results of `clip`, of the sums of losses, of tokens and of squared gradients.
+/// The results of `clip`, from the sums of losses, of tokens and of squared gradients.
 struct Clipped {
   double mean, norm, scale, apply;
 };
@@ -92,7 +92,7 @@ ESPALIER_HOST_DEVICE inline Clipped ClippedOf(double loss, double count, double 
   return {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
 }
 
-/// What an AdamW update needs of the step, in fp32.
+/// The factors of one step's AdamW update, in fp32.
 struct AdamwFactors {
   float scale, decay, lerp1, beta2, lerp2, rate, root, eps;
 };

@@ -1,6 +1,6 @@
-// Ops that move data between ranks, or take a shard of a local tensor. Passes before lower_reshards use only `reshard`;
-// the others are what it is lowered to. The placements of their outputs are stated, not inferred. `ring_shift` is
-// different: it keeps the placements, but each member then holds the shard of another member.
+// Ops that move data between ranks (slice.cpp has those that need no message). Passes before lower_reshards use only
+// `reshard`; the others are what it is lowered to. The placements of their outputs are stated, not inferred.
+// `ring_shift` is different: it keeps the placements, but each member then holds the shard of another member.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -33,17 +33,15 @@ Einsum ShiftEinsum(const OpContext& c) {
   return einsum;
 }
 
+}  // namespace
+
 OpDefinition Moving(OpKind kind, std::string_view summary) {
   return {.kind = kind, .summary = summary, .einsum = EachEinsum, .infer = EachType};
 }
 
-}  // namespace
-
 std::vector<OpDefinition> CommunicationOps() {
   return {
       Moving(OpKind::kReshard, "the same values under other placements"),
-      Moving(OpKind::kSlice, "this rank's shard of a replicated value; no communication"),
-      Moving(OpKind::kPad, "a shard as a partial value: nothing to add outside it; no communication"),
       Moving(OpKind::kAllGather, "the shards of a group, concatenated on every member"),
       Moving(OpKind::kReduceScatter, "partial values reduced, each member keeping its shard"),
       Moving(OpKind::kAllReduce, "partial values reduced on every member"),

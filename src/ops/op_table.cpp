@@ -44,6 +44,8 @@ std::vector<OpDefinition> MakeTable() {
       Gelu(),
       GeluGrad(),
       Accumulate(),
+      Slice(),
+      Pad(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);
   return table;

@@ -37,6 +37,10 @@ OpDefinition SumSquares();
 OpDefinition Clip();
 OpDefinition Adamw();
 OpDefinition Accumulate();
+OpDefinition Slice();
+OpDefinition Pad();
 std::vector<OpDefinition> CommunicationOps();
+/// An op whose outputs are its inputs under other placements, which are stated, not inferred.
+OpDefinition Moving(OpKind kind, std::string_view summary);
 
 }  // namespace espalier

@@ -42,7 +42,7 @@ struct Call {
 
 using Maker = std::function<Call(Random&, const Model&, Dtype)>;
 
-Call MakeProduct(Random& r, Dtype t, int64_t rows, int64_t n, int64_t k, const char* spec) {
+Call MakeGemm(Random& r, Dtype t, int64_t rows, int64_t n, int64_t k, const char* spec) {
   const OwnedTensor x = r.Real(t, {1, rows, k}), w = r.Real(t, {n, k}), dy = r.Real(t, {1, rows, n});
   Call c{{}, {}, {{}, {{"spec", spec}}}, 2.0 * double(rows) * double(n) * double(k)};
   const std::string_view s = spec;
@@ -121,7 +121,7 @@ std::vector<Bench> Products() {
   for (const auto& [shape, n, k] : shapes) {
     for (const auto& [spec, result] : specs) {
       list.push_back({"matmul", std::string("matmul ") + shape + " " + result,
-                      [=](Random& r, const Model& m, Dtype t) { return MakeProduct(r, t, m.seq, m.*n, m.*k, spec); }});
+                      [=](Random& r, const Model& m, Dtype t) { return MakeGemm(r, t, m.seq, m.*n, m.*k, spec); }});
     }
   }
   return list;
@@ -258,7 +258,7 @@ void Register(const std::vector<Bench>& list, const std::vector<Dtype>& dtypes) 
 int main(int argc, char** argv) {
   using espalier::Dtype;
   benchmark::Initialize(&argc, argv);
-  benchmark::AddCustomContext("bf16 products", std::string(espalier::CpuBf16Method()));
+  benchmark::AddCustomContext("bf16 GEMMs", std::string(espalier::CpuBf16Method()));
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
   espalier::Register(espalier::Products(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},

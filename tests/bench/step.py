@@ -14,7 +14,7 @@ FLOPS_PER_TOKEN = 6 * (LAYERS * (4 * DIM * DIM + 3 * DIM * FFN) + DIM * VOCAB) +
 def products(build, precision):
     name = {"fp32": "f32", "bf16": "bf16"}[precision]
     numbers = [THREADS, LAYERS, DIM, DIM, FFN, VOCAB, SEQ]
-    text = subprocess.run([os.path.join(build, "tests", "products_bench"), name, *map(str, numbers)], check=True,
+    text = subprocess.run([os.path.join(build, "tests", "gemms_bench"), name, *map(str, numbers)], check=True,
                           capture_output=True, text=True).stdout
     return json.loads(text)["tflops"]
 

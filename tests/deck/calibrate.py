@@ -31,7 +31,7 @@ class Calibrate(unittest.TestCase):
         self.assertEqual((plans["gpu"], plans["library"]), ("emulated", "plain loop"))
         shapes = [json.dumps({k: v for k, v in product.items() if not k.endswith("microseconds")}) for product in plans["products"]]
         self.assertEqual(len(shapes), len(set(shapes)))
-        self.assertIn(f"{len(shapes)} products on emulated with plain loop", printed)
+        self.assertIn(f"{len(shapes)} GEMMs on emulated with plain loop", printed)
         self.assertEqual({product["epilogue"] for product in plans["products"]}, {"none", "accumulate"})
 
     def test_overrides_and_ranks_change_the_products(self):
@@ -60,7 +60,7 @@ class Calibrate(unittest.TestCase):
     def test_a_file_that_is_none_is_refused(self):
         self.refused(f"{self.plans}: cannot be read")
         self.plans.write_text("{}")
-        self.refused(f"{self.plans}: not a file of product plans")
+        self.refused(f"{self.plans}: not a file of GEMM plans")
 
     def refused(self, message):
         done = launch(1, ["run", DECK, "-d", str(self.folder / "run"), *ON_GPU, *SHORT, f"run.product_plans={self.plans}"])

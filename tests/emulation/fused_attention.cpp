@@ -1,7 +1,7 @@
-// Attention as a plain loop, in the place of src/kernels/cuda/fused_attention.cpp: bf16 there and back, fp32 inside, in
-// the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it, `say` prints
-// on stderr what is prepared.
-#include "kernels/cuda/fused_attention.hpp"
+// Attention as a plain loop, in place of src/kernels/cuda/attention/fused_attention.cpp: bf16 there and back, fp32
+// inside, in the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it,
+// `say` prints on stderr what is prepared.
+#include "kernels/cuda/attention/fused_attention.hpp"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 #include "emulate.hpp"
 #include "espalier/util/error.hpp"
 #include "fused_attention_calls.hpp"
-#include "kernels/cuda/prepare.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
 
 namespace espalier {
 namespace {

@@ -1,7 +1,8 @@
 // The kernels under test are the cuda backend's, emulated.
 #include <vector>
 
-#include "kernels/cuda/kernels.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
 #include "planned_workspace.hpp"
 #include "unit/tested_kernels.hpp"
 

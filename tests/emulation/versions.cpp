@@ -2,6 +2,6 @@
 
 namespace espalier::cuda {
 
-std::string Versions() { return "CUDA, products and NCCL emulated on the host, no cuDNN"; }
+std::string Versions() { return "CUDA, GEMMs and NCCL emulated on the host, no cuDNN"; }
 
 }  // namespace espalier::cuda

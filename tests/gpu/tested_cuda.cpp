@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "emulation/planned_workspace.hpp"
-#include "kernels/cuda/kernels.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
 #include "unit/tested_kernels.hpp"
 
 namespace espalier::testing {

@@ -64,7 +64,7 @@ TEST(Peak, MissionCAProcessorIsMeasured) {
     const PeakRate peak = MeasureCpuPeak(compute, 1);
     EXPECT_GT(peak.flops, 0);
     EXPECT_THAT(peak.source,
-                HasSubstr(std::string("512 x 512 products in ") + std::string(Name(compute)) + " by 1 thread reach "));
+                HasSubstr(std::string("512 x 512 GEMMs in ") + std::string(Name(compute)) + " by 1 thread reach "));
   }
 }
 

@@ -1,4 +1,4 @@
-// What is the host's alone: the cpu's widened products and vector functions, and the reference's gradients against
+// What is the host's alone: the cpu's widened GEMMs and vector functions, and the reference's gradients against
 // finite differences of its forwards.
 #include <gtest/gtest.h>
 
@@ -6,15 +6,15 @@
 
 #include "espalier/kernels/shapes.hpp"
 #include "kernel_cases.hpp"
-#include "kernels/cpu/vector.hpp"
-#include "kernels/cpu/widened_product.hpp"
+#include "kernels/cpu/gemm/widened_gemm.hpp"
+#include "kernels/cpu/runtime/vector.hpp"
 
 namespace espalier {
 namespace {
 
 using namespace testing;
 
-// Widened products, whatever this processor would choose.
+// Widened GEMMs, whatever this processor would choose.
 TEST(KernelsWiden, ProductsAgreeWithTheReference) {
   Random random;
   for (const Sizes s : {Sizes{1, 1, 1},
@@ -35,7 +35,8 @@ TEST(KernelsWiden, ProductsAgreeWithTheReference) {
       const Tensor in[] = {a.View(), b.View()}, out[] = {c.View()};
       const KernelCall call{
           .inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
-      cpu::WidenedProduct(ProductOf(call).shape, a.View().As<Bf16>(), b.View().As<Bf16>(), c.View(), accumulate);
+      cpu::WidenedGemm(GemmOf(call).shape, a.View().As<Bf16>(), b.View().As<Bf16>(), {c.View().data, c.View().dtype},
+                       accumulate);
       ExpectNear(c, reference.Reference()[0], SumBound(k, 1), std::string("widened ") + spec);
     };
     check(x, w, OwnedTensor(kBf16, {1, s.rows, s.n}), "bsk,nk->bsn", false, s.k);

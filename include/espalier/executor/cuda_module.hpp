@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "espalier/executor/device.hpp"
-#include "espalier/kernels/product_plans.hpp"
+#include "espalier/kernels/gemm_plans.hpp"
 
 namespace espalier {
 
@@ -42,10 +42,10 @@ class CudaModule {
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
   virtual std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) = 0;
-  /// Times products on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of
+  /// Times GEMMs on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of
   /// them one by one.
-  virtual ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
-                                       const std::function<void(const ProductPlan&)>& measured) = 0;
+  virtual GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
+                                 const std::function<void(const GemmPlan&)>& measured) = 0;
 };
 
 /// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so

@@ -1,15 +1,15 @@
 // The numeric leaves. One kernel per op and backend; `reference` is plain code with fp64 inside, the oracle of the
-// others. Kernels know nothing of graphs, ranks or MPI: a tensor says where in the whole tensor it lies, no more.
+// others. Kernels know nothing of graphs, ranks or MPI: a tensor states its place in the whole tensor, no more.
 //
 // Inputs -> outputs, T being f32 or bf16, the same for all T of a call; {attributes}; + outputs may accumulate; = the
-// first output may lie on any input of its shape. Any extent may be 0.
+// first output may be any input of its shape. Any extent may be 0.
 //   embedding             ids i32[b,s], table T[v,d] -> T[b,s,d]; 0 for ids outside the table's rows
 //   embedding_grad +      ids, dy T[b,s,d] -> f32[v,d]
 //   rms_norm {eps}        x T[b,s,d], w T[d] -> y T[b,s,d], rstd f32[b,s]
-//                         x, w, addend T[b,s,d] -> y, rstd, sum T[b,s,d]: of the sum x + addend, which may lie on
+//                         x, w, addend T[b,s,d] -> y, rstd, sum T[b,s,d]: of the sum x + addend, which may be
 //                         either
 //   rms_norm_grad         x, w, rstd, dy -> dx
-//                         x, w, rstd, dy, addend -> dx + addend, which may lie on the addend
+//                         x, w, rstd, dy, addend -> dx + addend, which may be the addend
 //   rms_norm_weight_grad + x, rstd, dy -> dw f32[d]
 //   layer_norm {eps}      x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]; with an addend as rms_norm
 //   layer_norm_grad       x, w, mean, rstd, dy -> dx; with an addend as rms_norm_grad
@@ -26,13 +26,13 @@
 //   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
-//             {cp, length, hop} rows lie in zigzag order, k and v come from `hop` members away; o and gradients may be
+//             {cp, length, hop} rows are in zigzag order, k and v come from `hop` members away; o and gradients may be
 //             f32
 //   attention_grad {same} q, k, v, o, lse, do -> dq, dk, dv
 //   attention_merge =     oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]
 //   add =                 two or more of one type and shape -> their sum, in order
 //   swiglu =              g, u -> silu(g) u
-//   swiglu_grad =         g, u, dy -> dg, du; du may lie on an input, too
+//   swiglu_grad =         g, u, dy -> dg, du; du may be an input, too
 //   logits_max            x T[b,s,v] -> f32[b,s]
 //   logits_sum            x, max, targets i32[b,s] -> sum of exp(x - max), target's logit (0 if not here) f32[b,s]
 //   token_loss +          max, sum, target, targets -> sum of losses, tokens counted f32[]; targets < 0 do not count
@@ -60,7 +60,7 @@
 
 namespace espalier {
 
-/// A dense row-major local piece in memory.
+/// A dense row-major shard in memory.
 struct Tensor {
   void* data = nullptr;
   Dtype dtype = Dtype::kF32;
@@ -91,7 +91,7 @@ using Kernel = void (*)(const KernelCall&);
 Kernel FindReferenceKernel(std::string_view op);
 Kernel FindCpuKernel(std::string_view op);
 
-/// How bf16 products are computed on this processor, chosen once: "amx", "avx512_bf16" or "widen to fp32". The
+/// How bf16 GEMMs are computed on this processor, chosen once: "amx", "avx512_bf16" or "widen to fp32". The
 /// environment variable ESPALIER_BF16=widen forces the last.
 std::string_view CpuBf16Method();
 

@@ -20,8 +20,8 @@ std::vector<Tensor> TensorsOf(const std::vector<Operand>& operands, const Progra
 
 }  // namespace
 
-std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& coordinate) {
-  std::vector<ProductDemand> demands;
+std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordinate) {
+  std::vector<GemmDemand> demands;
   for (const Instruction& instruction : program.instructions) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
     if (op.kind != OpKind::kMatmul) continue;
@@ -29,14 +29,13 @@ std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& 
                               outputs = TensorsOf(instruction.outputs, program, coordinate);
     const KernelCall call{
         .inputs = inputs, .outputs = outputs, .attributes = &op.attributes, .accumulate = instruction.accumulate};
-    const Product product = ProductOf(call);
-    if (product.shape.m * product.shape.n * product.shape.k > 0)
-      demands.push_back({product, instruction.workspace.bytes});
+    const Gemm gemm = GemmOf(call);
+    if (gemm.shape.m * gemm.shape.n * gemm.shape.k > 0) demands.push_back({gemm, instruction.workspace.bytes});
   }
   return Distinct(std::move(demands));
 }
 
-std::vector<ProductDemand> Distinct(std::vector<ProductDemand> demands) {
+std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands) {
   std::ranges::sort(demands);
   demands.erase(std::unique(demands.begin(), demands.end()), demands.end());
   return demands;

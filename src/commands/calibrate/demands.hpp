@@ -1,17 +1,17 @@
-// Which products a deck's programs consist of.
+// Which GEMMs a deck's programs consist of.
 #pragma once
 
 #include <vector>
 
-#include "espalier/kernels/product_plans.hpp"
+#include "espalier/kernels/gemm_plans.hpp"
 #include "espalier/program/instruction.hpp"
 
 namespace espalier {
 
-/// Every product that the rank at `coordinate` computes in a step, once, in order; empty ones left out.
-std::vector<ProductDemand> ProductsOf(const Program& program, const Coordinate& coordinate);
+/// Every GEMM that the rank at `coordinate` computes in a step, once, in order; empty ones left out.
+std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordinate);
 
 /// Each of them once, in order.
-std::vector<ProductDemand> Distinct(std::vector<ProductDemand> demands);
+std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands);
 
 }  // namespace espalier

@@ -15,9 +15,9 @@
 namespace espalier::cuda {
 namespace {
 
-/// Measured matmul plans select other algorithms, which give other bits.
-std::string ProductPlansInUse() {
-  const ProductPlans& plans = GetCudaKernelOptions().product_plans;
+/// Measured GEMM plans select other algorithms, which give other bits.
+std::string GemmPlansInUse() {
+  const GemmPlans& plans = GetCudaKernelOptions().gemm_plans;
   const std::string text = ToText(plans);
   return plans.plans.empty() ? "no product plans"
                              : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
@@ -35,7 +35,7 @@ std::string CudaDevice::Conditions() const {
   CUDA_CALL(cudaDriverGetVersion(&driver));
   return fmt::format("{} driver {} {} {} {} {}", gpu_.name, driver, Versions(),
                      options_.deterministic ? "deterministic" : "fast",
-                     options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", ProductPlansInUse());
+                     options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", GemmPlansInUse());
 }
 
 /// Of all processes on the GPU, as the driver reports it; with nccl a rank has the GPU for itself.

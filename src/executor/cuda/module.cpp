@@ -50,9 +50,9 @@ class Module final : public CudaModule {
     return std::make_unique<CudaDevice>(gpu, options);
   }
 
-  ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
-                               const std::function<void(const ProductPlan&)>& measured) override {
-    return cuda::MeasureProducts(demands, measured);
+  GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
+                         const std::function<void(const GemmPlan&)>& measured) override {
+    return cuda::MeasureGemms(demands, measured);
   }
 };
 

@@ -2,9 +2,8 @@
 // by keys in memory. A query's bits depend neither on the number of threads nor on the other queries.
 #include <limits>
 
-#include "../arithmetic.hpp"
-#include "attention_blocks.hpp"
-#include "scratch.hpp"
+#include "kernels/cpu/attention/blocks.hpp"
+#include "kernels/cpu/runtime/scratch.hpp"
 
 namespace espalier::cpu {
 namespace {
@@ -21,14 +20,14 @@ struct RunningSoftmax {
 template <typename T, int kPack>
 class ForwardTask {
  public:
-  ForwardTask(const KernelCall& call, const AttentionShape& a, const Blocks& blocks, int64_t batch, int64_t head)
-      : call_(call),
-        a_(a),
+  ForwardTask(const AttentionArgs& args, const Blocks& blocks, int64_t batch, int64_t head)
+      : args_(args),
+        shape_(args.shape),
         blocks_(blocks),
         batch_(batch),
         head_(head),
-        layout_(a.head_dim),
-        scale_(1.0f / std::sqrt(static_cast<float>(a.head_dim))) {}
+        layout_(shape_.head_dim),
+        scale_(1.0f / std::sqrt(static_cast<float>(shape_.head_dim))) {}
 
   /// Blocks of queries [begin, end).
   void Run(int64_t begin, int64_t end) {
@@ -48,18 +47,18 @@ class ForwardTask {
   }
 
  private:
-  /// Behind the last block of keys that one of the blocks of queries [begin, end) sees.
+  /// One past the last block of keys that one of the blocks of queries [begin, end) sees.
   int64_t SeenKeyBlocks(int64_t begin, int64_t end) {
     int64_t last = 0;
     for (int64_t block = begin; block < end; ++block)
       last = std::max(last, blocks_.queries[block].position + blocks_.queries[block].count - 1);
-    const auto seen = [&](const Block& keys) { return !a_.causal || keys.position <= last; };
+    const auto seen = [&](const Block& keys) { return !shape_.causal || keys.position <= last; };
     return std::find_if(blocks_.keys.rbegin(), blocks_.keys.rend(), seen).base() - blocks_.keys.begin();
   }
 
   void PackKeys(int64_t blocks) {
-    const auto k = RowsOfHead<T>(call_.inputs[1], batch_, a_.KvHeadOf(head_), a_.head_dim);
-    const auto v = RowsOfHead<T>(call_.inputs[2], batch_, a_.KvHeadOf(head_), a_.head_dim);
+    const HeadPlace place = KeyHead(shape_, batch_, shape_.KvHeadOf(head_));
+    const auto k = RowsOfHead<T>(args_.k, place, shape_.head_dim), v = RowsOfHead<T>(args_.v, place, shape_.head_dim);
     for (int64_t b = 0; b < blocks; ++b) {
       PackRows(k, blocks_.keys[b], layout_, keys_ + b * layout_.BlockWords());
       float* to = values_ + b * layout_.BlockWords();
@@ -70,12 +69,12 @@ class ForwardTask {
   }
 
   void RunBlock(const Block& block, int64_t key_blocks) {
-    PackRows(RowsOfHead<T>(call_.inputs[0], batch_, head_, a_.head_dim), block, layout_, rows_);
+    PackRows(RowsOfHead<T>(args_.q, QueryHead(shape_, batch_, head_), shape_.head_dim), block, layout_, rows_);
     PackTransposed(rows_, layout_, queries_);
     std::fill_n(sums_, kBlock * layout_.width, 0.0f);
     for (RunningSoftmax& s : softmax_) s = {};
     for (int64_t j = 0; j < key_blocks; ++j) {
-      visible_ = Between(block, blocks_.keys[j], a_.causal);
+      visible_ = Between(block, blocks_.keys[j], shape_.causal);
       if (visible_.KeysOf(block.count - 1) > 0) AddKeys(j);
     }
     Finish(block);
@@ -87,32 +86,33 @@ class ForwardTask {
     const float* k = keys_ + block * layout_.BlockWords();
     for (int64_t r = 0; r < keys; r += kTileRows) {
       const int64_t skip = std::clamp<int64_t>(r - visible_.offset, 0, kBlock) / kLanes * kLanes;
-      RowTile<kPack, Order::kRowMajor>(layout_.Words(), k + r * layout_.Words(), layout_.Words(), queries_ + skip,
-                                       kBlock, kBlock - skip, scores_ + r * kBlock + skip, kBlock, false);
+      RowTile<kPack, Order::kRowMajor>(layout_.Words(), {k + r * layout_.Words(), layout_.Words()},
+                                       {queries_ + skip, kBlock}, kBlock - skip, {scores_ + r * kBlock + skip, kBlock},
+                                       false);
     }
-    for (int64_t lane = 0; lane < kBlock; lane += kLanes) Soften(lane);
+    for (int64_t lane = 0; lane < kBlock; lane += kLanes) Softmax(lane);
     const float* v = values_ + block * layout_.BlockWords();
     for (int64_t r = 0; r < kBlock; r += kTileRows) {
       const int64_t seen = std::min(visible_.KeysOf(r + kTileRows - 1), keys);
       if (seen == 0) continue;
-      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, probabilities_ + r, kBlock, v, layout_.width,
-                                          layout_.width, sums_ + r * layout_.width, layout_.width, true);
+      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, {probabilities_ + r, kBlock}, {v, layout_.width},
+                                          layout_.width, {sums_ + r * layout_.width, layout_.width}, true);
     }
   }
 
-  /// Turns a block of 16 queries' scores into probabilities and rescales what was summed before.
-  void Soften(int64_t lane) {
+  /// Converts 16 queries' scores into probabilities, relative to the largest so far, and rescales the earlier sums.
+  void Softmax(int64_t lane) {
     RunningSoftmax& running = softmax_[lane / kLanes];
     const int64_t keys = visible_.KeysOf(lane + kLanes - 1);
     const int64_t all = visible_.KeysOf(lane);  // seen by all sixteen
     const F16 largest = Largest(lane, all, keys, running.largest);
-    const F16 shrink = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
+    const F16 rescale = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
     const int64_t plain = all / kPack * kPack;
     F16 sum = Exponentiate<false>(lane, 0, plain, largest);
     sum += Exponentiate<true>(lane, plain, keys, largest);
     running.largest = largest;
-    running.sum = running.sum * shrink + sum;
-    Rescale(lane, shrink);
+    running.sum = running.sum * rescale + sum;
+    Rescale(lane, rescale);
   }
 
   F16 Largest(int64_t lane, int64_t all, int64_t keys, F16 largest) const {
@@ -167,7 +167,7 @@ class ForwardTask {
   }
 
   void Finish(const Block& block) {
-    float* lse = call_.outputs[1].As<float>() + (batch_ * a_.heads + head_) * a_.queries + block.row;
+    float* lse = args_.lse + (batch_ * shape_.heads + head_) * shape_.queries + block.row;
     for (int64_t q = 0; q < block.count; ++q) {
       const RunningSoftmax& s = softmax_[q / kLanes];
       const float sum = s.sum[q % kLanes];
@@ -176,14 +176,14 @@ class ForwardTask {
     }
   }
   void StoreQuery(int64_t query, const float* sums, float factor) {
-    ForElementType(call_.outputs[0].dtype, [&]<typename O>(O) {
-      O* o = call_.outputs[0].As<O>() + ((batch_ * a_.queries + query) * a_.heads + head_) * a_.head_dim;
-      ForLanes(0, a_.head_dim, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c) * factor, lanes); });
+    ForElementType(args_.o.dtype, [&]<typename O>(O) {
+      O* o = args_.o.As<O>() + ((batch_ * shape_.queries + query) * shape_.heads + head_) * shape_.head_dim;
+      ForLanes(0, shape_.head_dim, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c) * factor, lanes); });
     });
   }
 
-  const KernelCall& call_;
-  const AttentionShape& a_;
+  const AttentionArgs& args_;
+  const AttentionShape& shape_;
   const Blocks& blocks_;
   int64_t batch_, head_;
   BlockLayout<kPack> layout_;
@@ -195,18 +195,16 @@ class ForwardTask {
 
 }  // namespace
 
-// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T or f32[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
-void Attention(const KernelCall& call) {
-  const AttentionShape a = AttentionOf(call);
-  const Blocks all = BlocksOf(a);
-  const int64_t blocks = std::ssize(all.queries), heads = a.batch * a.heads;
+void Attention(const AttentionArgs& a) {
+  const Blocks all = BlocksOf(a.shape);
+  const int64_t blocks = std::ssize(all.queries), heads = a.shape.batch * a.shape.heads;
   const int64_t parts = PartsOf(blocks, heads);
   if (heads * blocks == 0) return;
-  ForAttentionType(call.inputs[0].dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
+  ForAttentionType(a.q.dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
     ParallelTasks(heads * parts, [&](int64_t task) {
       // Later queries see more keys: the longest parts come first.
       const int64_t part = parts - 1 - task / heads, head = task % heads;
-      ForwardTask<T, kPack> forward(call, a, all, head / a.heads, head % a.heads);
+      ForwardTask<T, kPack> forward(a, all, head / a.shape.heads, head % a.shape.heads);
       if (blocks * part / parts < blocks * (part + 1) / parts) {
         forward.Run(blocks * part / parts, blocks * (part + 1) / parts);
       }
@@ -214,25 +212,19 @@ void Attention(const KernelCall& call) {
   });
 }
 
-// oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]: two parts of one softmax, each over keys of
-// its own.
-void AttentionMerge(const KernelCall& call) {
-  const AttentionShape a = MergedAttentionOf(call);
-  const float *oa = call.inputs[0].As<float>(), *ob = call.inputs[2].As<float>();
-  const float *lse_a = call.inputs[1].As<float>(), *lse_b = call.inputs[3].As<float>();
-  ForElementType(call.outputs[0].dtype, [&]<typename T>(T) {
-    ParallelRanges(a.batch * a.queries, RowGrain(a.heads * a.head_dim), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        for (int64_t head = 0; head < a.heads; ++head) {
-          const int64_t query = (row / a.queries * a.heads + head) * a.queries + row % a.queries;
-          const int64_t at = (row * a.heads + head) * a.head_dim;
-          const MergeWeights weights = MergeWeightsOf(lse_a[query], lse_b[query]);
-          call.outputs[1].As<float>()[query] = weights.lse;
-          T* o = call.outputs[0].As<T>() + at;
-          ForLanes(0, a.head_dim, [&](int64_t c, auto lanes) {
-            Store(o + c, Load(oa + at + c, lanes) * weights.a + Load(ob + at + c, lanes) * weights.b, lanes);
-          });
-        }
+void AttentionMerge(const AttentionMergeArgs& a) {
+  const float *o_a = a.o_a, *o_b = a.o_b;
+  ForElementType(a.o.dtype, [&]<typename T>(T) {
+    ForRows(a.batch * a.queries, a.heads * a.head_dim, [&](int64_t row) {
+      for (int64_t head = 0; head < a.heads; ++head) {
+        const int64_t query = (row / a.queries * a.heads + head) * a.queries + row % a.queries;
+        const int64_t at = (row * a.heads + head) * a.head_dim;
+        const MergeWeights weights = MergeWeightsOf(a.lse_a[query], a.lse_b[query]);
+        a.lse[query] = weights.lse;
+        T* o = a.o.As<T>() + at;
+        ForLanes(0, a.head_dim, [&](int64_t c, auto lanes) {
+          Store(o + c, Load(o_a + at + c, lanes) * weights.a + Load(o_b + at + c, lanes) * weights.b, lanes);
+        });
       }
     });
   });

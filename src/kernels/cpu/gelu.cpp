@@ -1,7 +1,7 @@
 // GELU, tanh form (Hendrycks and Gimpel 2016). With 2 u the exponent, (1 + tanh(u)) / 2 is sigmoid(2 u); t = exp(-|2
 // u|) gives it and its slope t / (1 + t)^2 without cancellation. All lanes of an element's inputs are read before its
 // output is written.
-#include "kernels.hpp"
+#include "kernels/cpu/runtime/kernels.hpp"
 
 namespace espalier::cpu {
 namespace {
@@ -26,24 +26,24 @@ Gate GateOf(F16 x) {
 
 }  // namespace
 
-// x -> x sigmoid(2 u)
-void Gelu(const KernelCall& call) {
-  ForElementType(call.outputs[0].dtype, [&]<typename T>(T) {
-    const T* in = call.inputs[0].As<T>();
-    T* y = call.outputs[0].As<T>();
-    ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
+// x sigmoid(2 u)
+void Gelu(const GeluArgs& a) {
+  ForElementType(a.y.dtype, [&]<typename T>(T) {
+    const T* in = a.x.As<T>();
+    T* y = a.y.As<T>();
+    ForElements(a.n, [=](int64_t i, auto lanes) {
       const F16 x = Load(in + i, lanes);
       Store(y + i, x * GateOf(x).sigmoid, lanes);
     });
   });
 }
 
-// x, dy -> dx = dy (sigmoid(2 u) + x d sigmoid(2 u) / dx)
-void GeluGrad(const KernelCall& call) {
-  ForElementType(call.outputs[0].dtype, [&]<typename T>(T) {
-    const T *in = call.inputs[0].As<T>(), *dy = call.inputs[1].As<T>();
-    T* dx = call.outputs[0].As<T>();
-    ForElements(Volume(call.outputs[0].shape), [=](int64_t i, auto lanes) {
+// dx = dy (sigmoid(2 u) + x d sigmoid(2 u) / dx)
+void GeluGrad(const GeluGradArgs& a) {
+  ForElementType(a.dx.dtype, [&]<typename T>(T) {
+    const T *in = a.x.As<T>(), *dy = a.dy.As<T>();
+    T* dx = a.dx.As<T>();
+    ForElements(a.n, [=](int64_t i, auto lanes) {
       const F16 x = Load(in + i, lanes);
       const Gate gate = GateOf(x);
       Store(dx + i, Load(dy + i, lanes) * (gate.sigmoid + x * gate.slope), lanes);

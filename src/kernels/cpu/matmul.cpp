@@ -1,21 +1,22 @@
-// Products of activations and weights by oneDNN. Its matmul reads all three letterings in place at full speed, so
-// nothing is reordered. A primitive is made once per shape and kept.
+// GEMMs of activations and weights by oneDNN. Its matmul reads all einsum layouts in place at full speed, so nothing is
+// reordered. A primitive is made once per shape and kept.
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
 #include <cstdlib>
+#include <cstring>
 #include <dnnl.hpp>
 #include <map>
 #include <mutex>
 
-#include "bf16_method.hpp"
 #include "espalier/util/environment.hpp"
-#include "kernels.hpp"
-#include "one_dnn_product.hpp"
-#include "scratch.hpp"
-#include "widened_product.hpp"
+#include "kernels/cpu/gemm/bf16_method.hpp"
+#include "kernels/cpu/gemm/one_dnn_gemm.hpp"
+#include "kernels/cpu/gemm/widened_gemm.hpp"
+#include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/cpu/runtime/scratch.hpp"
 
 namespace espalier {
 namespace cpu {
@@ -30,30 +31,30 @@ dnnl::memory::data_type TypeOf(Dtype dtype) {
   return dtype == Dtype::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-/// Where a product's operands lie.
+/// Memory and types of a GEMM's operands.
 struct Operands {
   void *a, *b, *c;
   Dtype input, output;
   bool accumulate;
-  void* bias = nullptr;  ///< of the input's type, unless there is none
+  void* bias = nullptr;  ///< of the input's type; nullptr: none
 };
 
-/// All that a primitive is specialised for. oneDNN splits work by the number of threads it is made under.
+/// Everything that a primitive is specialised for. oneDNN splits work by the number of threads it is made under.
 struct Key {
-  ProductShape shape;
+  GemmShape shape;
   Dtype input, output;
   bool accumulate, bias;
   int threads;
   auto operator<=>(const Key&) const = default;
 };
 
-struct Product {
+struct Primitive {
   dnnl::memory::desc a, b, bias, c, scratch;
-  dnnl::matmul primitive;
+  dnnl::matmul matmul;
 };
 
-Product MakeProduct(const Key& key) {
-  const ProductShape& s = key.shape;
+Primitive MakePrimitive(const Key& key) {
+  const GemmShape& s = key.shape;
   const dnnl::memory::desc a({s.m, s.k}, TypeOf(key.input), dnnl::memory::dims{s.a_row, s.a_column});
   const dnnl::memory::desc b({s.k, s.n}, TypeOf(key.input), dnnl::memory::dims{s.b_row, s.b_column});
   const dnnl::memory::desc c({s.m, s.n}, TypeOf(key.output), dnnl::memory::dims{s.c_row, 1});
@@ -71,38 +72,38 @@ Product MakeProduct(const Key& key) {
 }
 
 /// The primitive for a call; made at its first use.
-const Product& FindProduct(const Key& key) {
+const Primitive& FindPrimitive(const Key& key) {
   static std::mutex mutex;
-  static std::map<Key, Product> products;
+  static std::map<Key, Primitive> primitives;
   const std::lock_guard lock(mutex);
-  auto it = products.find(key);
-  if (it == products.end()) it = products.emplace(key, MakeProduct(key)).first;
+  auto it = primitives.find(key);
+  if (it == primitives.end()) it = primitives.emplace(key, MakePrimitive(key)).first;
   return it->second;
 }
 
-void Multiply(const ProductShape& s, const Operands& x) {
+void Multiply(const GemmShape& s, const Operands& x) {
   if (omp_get_max_threads() != Threads()) omp_set_num_threads(Threads());
-  const Product& product = FindProduct({s, x.input, x.output, x.accumulate, x.bias != nullptr, Threads()});
-  std::byte* scratch = Scratch(static_cast<int64_t>(product.scratch.get_size()), ScratchUse::kOneDnn);
+  const Primitive& primitive = FindPrimitive({s, x.input, x.output, x.accumulate, x.bias != nullptr, Threads()});
+  std::byte* scratch = Scratch(static_cast<int64_t>(primitive.scratch.get_size()), ScratchUse::kOneDnn);
   thread_local dnnl::stream stream(Engine());
   std::unordered_map<int, dnnl::memory> arguments = {
-      {DNNL_ARG_SRC, dnnl::memory(product.a, Engine(), x.a)},
-      {DNNL_ARG_WEIGHTS, dnnl::memory(product.b, Engine(), x.b)},
-      {DNNL_ARG_DST, dnnl::memory(product.c, Engine(), x.c)},
-      {DNNL_ARG_SCRATCHPAD, dnnl::memory(product.scratch, Engine(), scratch)}};
-  if (x.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(product.bias, Engine(), x.bias));
-  product.primitive.execute(stream, arguments);
+      {DNNL_ARG_SRC, dnnl::memory(primitive.a, Engine(), x.a)},
+      {DNNL_ARG_WEIGHTS, dnnl::memory(primitive.b, Engine(), x.b)},
+      {DNNL_ARG_DST, dnnl::memory(primitive.c, Engine(), x.c)},
+      {DNNL_ARG_SCRATCHPAD, dnnl::memory(primitive.scratch, Engine(), scratch)}};
+  if (x.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(primitive.bias, Engine(), x.bias));
+  primitive.matmul.execute(stream, arguments);
   stream.wait();
 }
 
-/// Adds up a product in slices of the contracted dim. Beyond kDeep elements oneDNN loses a fifth of its rate (the
+/// Adds up a GEMM in slices of the contracted dim. Beyond kMaxDepth elements oneDNN loses a fifth of its rate (the
 /// head's dx contracts the vocabulary), below it nothing.
-constexpr int64_t kDeep = 16384, kSlice = 8192;
+constexpr int64_t kMaxDepth = 16384, kSlice = 8192;
 
-void MultiplyInSlices(const ProductShape& s, const Operands& x) {
+void MultiplyInSlices(const GemmShape& s, const Operands& x) {
   const int64_t slices = (s.k + kSlice - 1) / kSlice, depth = ((s.k + slices - 1) / slices + 63) / 64 * 64;
   for (int64_t p = 0; p < s.k; p += depth) {
-    ProductShape slice = s;
+    GemmShape slice = s;
     slice.k = std::min(depth, s.k - p);
     Operands at = x;
     at.a = static_cast<std::byte*>(x.a) + p * s.a_column * SizeOf(x.input);
@@ -114,11 +115,11 @@ void MultiplyInSlices(const ProductShape& s, const Operands& x) {
 }
 
 /// As MultiplyInSlices with c in bf16: blocks of rows are summed in fp32 scratch and rounded once.
-void MultiplyInSlicesAndRound(const ProductShape& s, const Operands& x) {
+void MultiplyInSlicesAndRound(const GemmShape& s, const Operands& x) {
   constexpr int64_t kRows = 2048;
   float* sums = ScratchOf<float>(std::min(kRows, s.m) * s.n);
   for (int64_t row = 0; row < s.m; row += kRows) {
-    ProductShape block = s;
+    GemmShape block = s;
     block.m = std::min(kRows, s.m - row);
     MultiplyInSlices(block, {static_cast<std::byte*>(x.a) + row * s.a_row * SizeOf(x.input), x.b, sums, x.input,
                              Dtype::kF32, false, x.bias});
@@ -129,11 +130,11 @@ void MultiplyInSlicesAndRound(const ProductShape& s, const Operands& x) {
   }
 }
 
-/// A sum of nothing and a bias.
-void BiasAlone(const KernelCall& call) {
-  if (call.inputs.size() < 3) return;
-  const Tensor inputs[] = {call.outputs[0], call.inputs[2]};
-  AddBias({.inputs = inputs, .outputs = call.outputs});
+/// A GEMM whose contracted dim is empty: 0, or what c holds, or the bias.
+void MatmulOfDepth0(const MatmulArgs& a) {
+  const GemmShape& s = a.gemm.shape;
+  if (!a.gemm.accumulate) std::memset(a.c.data, 0, static_cast<size_t>(s.m * s.n * SizeOf(a.c.dtype)));
+  if (a.bias) AddBias({.x = a.c, .bias = a.bias, .y = a.c, .rows = s.m, .width = s.n});
 }
 
 bool WidenIsForced() { return FromEnvironment("ESPALIER_BF16") == "widen"; }
@@ -150,7 +151,7 @@ bool AmxIsGranted() {
 
 }  // namespace
 
-void MultiplyF32(const ProductShape& shape, float* a, float* b, float* c, bool accumulate) {
+void MultiplyF32(const GemmShape& shape, float* a, float* b, float* c, bool accumulate) {
   Multiply(shape, {a, b, c, Dtype::kF32, Dtype::kF32, accumulate});
 }
 
@@ -165,21 +166,17 @@ bool UsesAmx() {
   return uses;
 }
 
-// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32. With a bias: plus it, rounded once
-void Matmul(const KernelCall& call) {
-  const ProductShape s = ProductOf(call).shape;
-  const Tensor &a = call.inputs[0], &b = call.inputs[1], &c = call.outputs[0];
+// bf16 GEMMs accumulate in fp32. A bias is added before the sums are rounded.
+void Matmul(const MatmulArgs& a) {
+  const GemmShape& s = a.gemm.shape;
+  const bool accumulate = a.gemm.accumulate;
   if (s.m * s.n == 0) return;
-  if (s.k == 0) {
-    if (!call.accumulate) std::memset(c.data, 0, static_cast<size_t>(s.m * s.n * SizeOf(c.dtype)));
-    return BiasAlone(call);
-  }
-  if (a.dtype == Dtype::kBf16 && WidensBf16()) {
-    return WidenedProduct(s, a.As<Bf16>(), b.As<Bf16>(), c, call.accumulate, DataOrNull<Bf16>(call.inputs, 2));
-  }
-  const Operands operands{a.data, b.data, c.data, a.dtype, c.dtype, call.accumulate, DataOrNull<void>(call.inputs, 2)};
-  if (s.k <= kDeep) return Multiply(s, operands);
-  if (c.dtype == Dtype::kF32) return MultiplyInSlices(s, operands);
+  if (s.k == 0) return MatmulOfDepth0(a);
+  if (a.a.dtype == Dtype::kBf16 && WidensBf16())
+    return WidenedGemm(s, a.a.As<Bf16>(), a.b.As<Bf16>(), a.c, accumulate, a.bias.As<Bf16>());
+  const Operands operands{a.a.data, a.b.data, a.c.data, a.a.dtype, a.c.dtype, accumulate, a.bias.data};
+  if (s.k <= kMaxDepth) return Multiply(s, operands);
+  if (a.c.dtype == Dtype::kF32) return MultiplyInSlices(s, operands);
   MultiplyInSlicesAndRound(s, operands);
 }
 

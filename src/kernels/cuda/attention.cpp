@@ -1,76 +1,54 @@
-// Which attention a call gets: cuDNN's where it has one, else our own.
-#include "attention.hpp"
-
-#include "attention_in_blocks.hpp"
-#include "fused_attention.hpp"
-#include "kernels.hpp"
+// Which attention a call gets: cuDNN's where it has a kernel, else the plain one.
+#include "attention/attention_in_blocks.hpp"
+#include "attention/fused_attention.hpp"
+#include "attention/plain_attention.hpp"
+#include "espalier/util/error.hpp"
+#include "kernels/read_arguments.hpp"
+#include "runtime/kernels.hpp"
+#include "runtime/prepare.hpp"
 
 namespace espalier::cuda {
 namespace {
 
-Piece PieceOf(const SequencePiece& piece) { return {piece.start, piece.length, piece.cp}; }
-
-AttentionExtents ExtentsOf(const AttentionShape& a) {
-  return {a.batch,
-          a.queries,
-          a.keys,
-          a.heads,
-          a.kv_heads,
-          a.head_dim,
-          a.causal,
-          PieceOf(a.query_piece),
-          PieceOf(a.key_piece)};
-}
-
-AttentionInBlocks BlocksOf(const KernelCall& call, const AttentionShape& a) {
+AttentionInBlocks BlocksOf(const AttentionShape& s, Dtype inputs, Dtype results) {
   const AttentionRows rows{
-      a.query_piece.cp, a.query_piece.length, a.query_piece.start, a.queries, a.key_piece.start, a.keys, a.causal};
-  return {{a.batch, a.queries, a.keys, a.heads, a.kv_heads, a.head_dim},
-          AttentionBlocksOf(rows),
-          call.inputs[0].dtype,
-          call.outputs[0].dtype};
+      s.query_shard.cp, s.query_shard.length, s.query_shard.start, s.queries, s.key_shard.start, s.keys, s.causal};
+  return {{s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim}, AttentionBlocksOf(rows), inputs, results};
 }
+AttentionInBlocks BlocksOf(const AttentionArgs& a) { return BlocksOf(a.shape, a.q.dtype, a.o.dtype); }
+AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a.shape, a.q.dtype, a.dq.dtype); }
 
-using PrepareBlocks = bool (*)(const AttentionInBlocks&, const KernelCall&);
+using Prepare = bool (*)(const AttentionInBlocks&, int64_t workspace_bytes);
 
-/// CuDNN serves the call. If not, our kernels must.
-bool UseFused(const KernelCall& call, const AttentionInBlocks& blocks, PrepareBlocks prepare) {
-  if (FusedAttentionTakes(blocks, FusedAttentionMajor()) && prepare(blocks, call)) return true;
-  if (const int64_t e = blocks.whole.head_dim; e > kWidestHead)
+/// True if cuDNN serves the call. If not, our kernels must.
+bool UseFused(const AttentionInBlocks& blocks, int64_t workspace_bytes, Prepare prepare) {
+  if (FusedAttentionTakes(blocks, FusedAttentionMajor()) && prepare(blocks, workspace_bytes)) return true;
+  if (const int64_t e = blocks.whole.head_dim; e > kMaxHeadDim)
     throw UserError(ExitStatus::kDeck, fmt::format("model.heads: heads of {} elements; on GPUs attention takes at most "
                                                    "{}: use more heads, or run.device = \"cpu\"",
-                                                   e, kWidestHead));
+                                                   e, kMaxHeadDim));
   return false;
 }
 
-bool IsBf16(const Tensor& x) { return x.dtype == Dtype::kBf16; }
-
 }  // namespace
 
-void PrepareAttention(const KernelCall& call) { UseFused(call, BlocksOf(call, AttentionOf(call)), PrepareInBlocks); }
+void PrepareAttention(const KernelCall& call) {
+  UseFused(BlocksOf(ReadArguments<AttentionArgs>(call)), call.workspace_bytes, PrepareInBlocks);
+}
 void PrepareAttentionGrad(const KernelCall& call) {
-  UseFused(call, BlocksOf(call, AttentionOf(call)), PrepareGradInBlocks);
+  UseFused(BlocksOf(ReadArguments<AttentionGradArgs>(call)), call.workspace_bytes, PrepareGradInBlocks);
 }
 
-// q T[b,s,n], k T[b,t,m], v T[b,t,m] -> o T or f32[b,s,n], lse f32[b,h,s]. A query that sees no key: o = 0, lse = -inf.
-void Attention(const KernelCall& call) {
-  const AttentionShape a = AttentionOf(call);
-  const AttentionInBlocks blocks = BlocksOf(call, a);
-  if (UseFused(call, blocks, PrepareInBlocks)) return AttentionByBlocks(blocks, call);
-  const std::span<const Tensor> in = call.inputs, out = call.outputs;
-  LaunchAttention(ExtentsOf(a), {in[0].data, in[1].data, in[2].data, nullptr, nullptr, nullptr, IsBf16(in[0])},
-                  {out[0].data, out[1].As<float>(), IsBf16(out[0])}, StreamOf(call));
+void Attention(const AttentionArgs& a, const LaunchContext& context) {
+  const AttentionInBlocks blocks = BlocksOf(a);
+  if (UseFused(blocks, context.workspace_bytes, PrepareInBlocks)) return AttentionByBlocks(blocks, a, context);
+  LaunchAttention(a, context.stream);
 }
 
-// q, k, v, o, lse, dO -> dq, dk, dv
-void AttentionGrad(const KernelCall& call) {
-  const AttentionShape a = AttentionOf(call);
-  const AttentionInBlocks blocks = BlocksOf(call, a);
-  if (UseFused(call, blocks, PrepareGradInBlocks)) return AttentionGradByBlocks(blocks, call);
-  const std::span<const Tensor> in = call.inputs, out = call.outputs;
-  LaunchAttentionGrad(ExtentsOf(a),
-                      {in[0].data, in[1].data, in[2].data, in[3].data, in[4].As<float>(), in[5].data, IsBf16(in[0])},
-                      {out[0].data, out[1].data, out[2].data, IsBf16(out[0])}, StreamOf(call));
+void AttentionGrad(const AttentionGradArgs& a, const LaunchContext& context) {
+  const AttentionInBlocks blocks = BlocksOf(a);
+  if (UseFused(blocks, context.workspace_bytes, PrepareGradInBlocks)) return AttentionGradByBlocks(blocks, a, context);
+  LaunchAttentionGrad(a, context.stream);
 }
 
 }  // namespace espalier::cuda

@@ -1,12 +1,20 @@
-#include "elementwise.hpp"
-#include "kernels/arithmetic.hpp"
-#include "pack.cuh"
+// Outputs may be inputs: an element's inputs are read before its outputs are written.
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
 
 namespace espalier::cuda {
 namespace {
 
+constexpr int kMaxTerms = 64;
+
+/// The terms of a sum.
+struct Terms {
+  const void* pointers[kMaxTerms];
+  int count;
+};
+
 template <typename T, int N>
-__global__ void Add(Terms terms, T* y, int64_t n) {
+__global__ void AddKernel(Terms terms, T* y, int64_t n) {
   ForElements<N>(n, [&](int64_t i, auto lanes) {
     auto sum = Load(static_cast<const T*>(terms.pointers[0]) + i, lanes);
     for (int t = 1; t < terms.count; ++t) {
@@ -18,26 +26,30 @@ __global__ void Add(Terms terms, T* y, int64_t n) {
 }
 
 template <int N>
-__global__ void Accumulate(const float* x, float* y, int64_t n, bool add) {
-  ForElements<N>(n, [&](int64_t i, auto lanes) {
-    const auto term = Load(x + i, lanes);
-    if (!add) return Store(y + i, term);
-    const auto sum = Load(y + i, lanes);
-    Store(y + i, Each(lanes, [&](int k) { return sum[k] + term[k]; }));
+__global__ void AccumulateKernel(AccumulateArgs a) {
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
+    const auto term = Load(a.x + i, lanes);
+    if (!a.accumulate) return Store(a.y + i, term);
+    const auto sum = Load(a.y + i, lanes);
+    Store(a.y + i, Each(lanes, [&](int k) { return sum[k] + term[k]; }));
   });
 }
 
 template <typename T, int N>
-__global__ void Swiglu(const T* gate, const T* up, T* y, int64_t n) {
-  ForElements<N>(n, [&](int64_t i, auto lanes) {
+__global__ void SwigluKernel(SwigluArgs a) {
+  const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
+  T* y = a.y.As<T>();
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto g = Load(gate + i, lanes), u = Load(up + i, lanes);
     Store(y + i, Each(lanes, [&](int k) { return SwigluOf(g[k], u[k], SigmoidOf(g[k])); }));
   });
 }
 
 template <typename T, int N>
-__global__ void SwigluGrad(const T* gate, const T* up, const T* adjoint, T* dgate, T* dup, int64_t n) {
-  ForElements<N>(n, [&](int64_t i, auto lanes) {
+__global__ void SwigluGradKernel(SwigluGradArgs a) {
+  const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
+  T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
     const auto s = Each(lanes, [&](int k) { return SigmoidOf(g[k]); });
     Store(dgate + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).gate; }));
@@ -46,64 +58,65 @@ __global__ void SwigluGrad(const T* gate, const T* up, const T* adjoint, T* dgat
 }
 
 template <typename From, typename To, int N>
-__global__ void Cast(const From* x, To* y, int64_t n) {
+__global__ void CastKernel(const From* x, To* y, int64_t n) {
   ForElements<N>(n, [&](int64_t i, auto lanes) { Store(y + i, Load(x + i, lanes)); });
 }
 
-bool LieAtPacks(const Terms& terms) {
+bool AreAligned(const Terms& terms) {
   for (int t = 0; t < terms.count; ++t)
-    if (!cuda::LieAtPacks(terms.pointers[t])) return false;
+    if (!cuda::AreAligned(terms.pointers[t])) return false;
   return true;
 }
 
 }  // namespace
 
-void LaunchAdd(Dtype dtype, const Terms& terms, void* y, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(LieAtPacks(terms) && cuda::LieAtPacks(y), [&](auto lanes) {
-      Launch(Add<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, terms, static_cast<T*>(y), n);
+void Add(const AddArgs& a, const LaunchContext& context) {
+  Require(a.terms.size() <= kMaxTerms, "add: more than 64 terms");
+  if (a.n == 0) return;
+  Terms terms{};
+  for (const void* term : a.terms) terms.pointers[terms.count++] = term;
+  ForElementType(a.y.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(AreAligned(terms) && cuda::AreAligned(a.y.data), [&](auto lanes) {
+      Launch(AddKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, terms,
+             a.y.As<T>(), a.n);
     });
   });
 }
 
-void LaunchAccumulate(const float* x, float* y, int64_t n, bool add, cudaStream_t stream) {
-  if (n == 0) return;
-  ForLanes<kPack<float>>(cuda::LieAtPacks(x, y), [&](auto lanes) {
-    Launch(Accumulate<lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, x, y, n, add);
+void Accumulate(const AccumulateArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForLanes<kPack<float>>(cuda::AreAligned(a.x, a.y), [&](auto lanes) {
+    Launch(AccumulateKernel<lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
   });
 }
 
-void LaunchSwiglu(Dtype dtype, const void* gate, const void* up, void* y, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(cuda::LieAtPacks(gate, up, y), [&](auto lanes) {
-      Launch(Swiglu<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream, static_cast<const T*>(gate),
-             static_cast<const T*>(up), static_cast<T*>(y), n);
+void Swiglu(const SwigluArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForElementType(a.y.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(cuda::AreAligned(a.gate.data, a.up.data, a.y.data), [&](auto lanes) {
+      Launch(SwigluKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
     });
   });
 }
 
-void LaunchSwigluGrad(Dtype dtype, const void* gate, const void* up, const void* dy, void* dgate, void* dup, int64_t n,
-                      cudaStream_t stream) {
-  if (n == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(cuda::LieAtPacks(gate, up, dy, dgate, dup), [&](auto lanes) {
-      Launch(SwigluGrad<T, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream,
-             static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<const T*>(dy), static_cast<T*>(dgate),
-             static_cast<T*>(dup), n);
+void SwigluGrad(const SwigluGradArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  const bool aligned = cuda::AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data);
+  ForElementType(a.dgate.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(aligned, [&](auto lanes) {
+      Launch(SwigluGradKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
     });
   });
 }
 
-void LaunchCast(Dtype from, Dtype to, const void* x, void* y, int64_t n, cudaStream_t stream) {
-  if (n == 0) return;
-  ForElementType(from, [&]<typename From>(From) {
-    ForElementType(to, [&]<typename To>(To) {
-      constexpr int kLanes = kPack < From >> kPack<To> ? kPack<From> : kPack<To>;
-      ForLanes<kLanes>(cuda::LieAtPacks(x, y), [&](auto lanes) {
-        Launch(Cast<From, To, lanes.value>, ElementBlocks(n, lanes), dim3(kThreads), 0, stream,
-               static_cast<const From*>(x), static_cast<To*>(y), n);
+void Cast(const CastArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForElementType(a.x.dtype, [&]<typename From>(From) {
+    ForElementType(a.y.dtype, [&]<typename To>(To) {
+      constexpr int kFromPack = kPack<From>, kToPack = kPack<To>;
+      ForLanes<(kFromPack > kToPack ? kFromPack : kToPack)>(cuda::AreAligned(a.x.data, a.y.data), [&](auto lanes) {
+        Launch(CastKernel<From, To, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream,
+               static_cast<const From*>(a.x.data), a.y.As<To>(), a.n);
       });
     });
   });

@@ -1,60 +1,65 @@
-// A block takes a row: it is read three times, the second and third time from the first-level cache.
-#include "addend.cuh"
-#include "column_sums.cuh"
-#include "layer_norm.hpp"
-#include "reduce.cuh"
+// One block per row, which is read three times, the second and third time from the first-level cache.
+#include "kernels/cuda/runtime/addend.cuh"
+#include "kernels/cuda/runtime/column_sums.cuh"
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/reduce.cuh"
 
 namespace espalier::cuda {
 namespace {
 
 template <typename T, int N>
-__global__ void LayerNorm(Summands<T> in, const T* weight, const T* bias, float eps, int64_t rows, int64_t width, T* y,
-                          float* mean, float* rstd) {
-  ForRows(rows, [&](int64_t r) {
+__global__ void LayerNormKernel(LayerNormArgs a) {
+  const RowsWithAddend<T> in{a.x.As<T>(), a.addend.As<T>(), a.sum.As<T>()};
+  const T *weight = a.weight.As<T>(), *bias = a.bias.As<T>();
+  T* y = a.y.As<T>();
+  const int64_t width = a.width;
+  ForRows(a.rows, [&](int64_t r) {
     const T* row = in.Loaded() + r * width;
     float sum = 0, squares = 0;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = in.Load(r * width + c, lanes);
       for (int k = 0; k < N; ++k) sum += v[k];
     });
-    const float middle = BlockSum(sum) / static_cast<float>(width);
+    const float mean = BlockSum(sum) / static_cast<float>(width);
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
-      for (int k = 0; k < N; ++k) squares += (v[k] - middle) * (v[k] - middle);
+      for (int k = 0; k < N; ++k) squares += (v[k] - mean) * (v[k] - mean);
     });
-    const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(width) + eps);
+    const float scale = 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(width) + static_cast<float>(a.eps));
     if (threadIdx.x == 0) {
-      mean[r] = middle;
-      rstd[r] = scale;
+      a.mean[r] = mean;
+      a.rstd[r] = scale;
     }
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), b = Load(bias + c, lanes);
-      Store(y + r * width + c, Each(lanes, [&](int k) { return w[k] * ((v[k] - middle) * scale) + b[k]; }));
+      Store(y + r * width + c, Each(lanes, [&](int k) { return w[k] * ((v[k] - mean) * scale) + b[k]; }));
     });
   });
 }
 
-// dx = rstd (w dy - mean(w dy) - xhat mean(w dy xhat)), plus the addend
 template <typename T, int N>
-__global__ void LayerNormGrad(const T* x, const T* weight, const float* mean, const float* rstd, const T* adjoint,
-                              const T* addend, int64_t rows, int64_t width, T* dx) {
-  ForRows(rows, [&](int64_t r) {
+__global__ void LayerNormGradKernel(LayerNormGradArgs a) {
+  const T *x = a.x.As<T>(), *weight = a.weight.As<T>(), *adjoint = a.dy.As<T>(), *addend = a.addend.As<T>();
+  T* dx = a.dx.As<T>();
+  const int64_t width = a.width;
+  ForRows(a.rows, [&](int64_t r) {
     const T *row = x + r * width, *dy = adjoint + r * width;
-    const float middle = mean[r], scale = rstd[r];
+    const float mean = a.mean[r], scale = a.rstd[r];
     float plain = 0, projected = 0;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), g = Load(dy + c, lanes);
       for (int k = 0; k < N; ++k) {
         plain += w[k] * g[k];
-        projected += w[k] * g[k] * (v[k] - middle);
+        projected += w[k] * g[k] * (v[k] - mean);
       }
     });
     const float shift = BlockSum(plain) / static_cast<float>(width);
     const float factor = BlockSum(projected) / static_cast<float>(width) * scale * scale;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), g = Load(dy + c, lanes);
-      StoreWith(addend, dx, r * width + c,
-                Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - middle) * factor); }), lanes);
+      StoreWithAddend(addend, dx, r * width + c,
+                      Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - mean) * factor); }),
+                      lanes);
     });
   });
 }
@@ -77,38 +82,33 @@ struct WeightTerms {
 
 }  // namespace
 
-void LaunchLayerNorm(Dtype dtype, const void* x, const void* w, const void* bias, const void* addend, float eps,
-                     int64_t rows, int64_t width, void* y, float* mean, float* rstd, void* sum, cudaStream_t stream) {
-  if (rows == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, bias, addend, y, sum), [&](auto lanes) {
-      const Summands<T> in{static_cast<const T*>(x), static_cast<const T*>(addend), static_cast<T*>(sum)};
-      Launch(LayerNorm<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream, in,
-             static_cast<const T*>(w), static_cast<const T*>(bias), eps, rows, width, static_cast<T*>(y), mean, rstd);
+void LayerNorm(const LayerNormArgs& a, const LaunchContext& context) {
+  if (a.rows == 0) return;
+  const bool aligned = AreAligned(a.x.data, a.weight.data, a.bias.data, a.addend.data, a.y.data, a.sum.data);
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
+      Launch(LayerNormKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
     });
   });
 }
 
-void LaunchLayerNormGrad(Dtype dtype, const void* x, const void* w, const float* mean, const float* rstd,
-                         const void* dy, const void* addend, int64_t rows, int64_t width, void* dx,
-                         cudaStream_t stream) {
-  if (rows == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, w, dy, addend, dx), [&](auto lanes) {
-      Launch(LayerNormGrad<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream,
-             static_cast<const T*>(x), static_cast<const T*>(w), mean, rstd, static_cast<const T*>(dy),
-             static_cast<const T*>(addend), rows, width, static_cast<T*>(dx));
+void LayerNormGrad(const LayerNormGradArgs& a, const LaunchContext& context) {
+  if (a.rows == 0) return;
+  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
+      Launch(LayerNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
     });
   });
 }
 
-void LaunchLayerNormWeightGrad(Dtype dtype, const void* x, const float* mean, const float* rstd, const void* dy,
-                               int64_t rows, int64_t width, float* dw, float* dbias, bool add, float* workspace,
-                               cudaStream_t stream) {
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, dy), [&](auto lanes) {
-      const WeightTerms<T> terms{static_cast<const T*>(x), mean, rstd, static_cast<const T*>(dy), width};
-      LaunchColumnSums<2, lanes.value>(terms, rows, width, {{dw, dbias}, add, workspace}, stream);
+void LayerNormWeightGrad(const LayerNormWeightGradArgs& a, const LaunchContext& context) {
+  auto* workspace = context.Workspace<float>(ColumnSumBytes(2, a.rows, a.width));
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.dy.data), [&](auto lanes) {
+      const WeightTerms<T> terms{a.x.As<T>(), a.mean, a.rstd, a.dy.As<T>(), a.width};
+      LaunchColumnSums<2, lanes.value>(terms, a.rows, a.width, {{a.dweight, a.dbias}, a.accumulate, workspace},
+                                       context.stream);
     });
   });
 }

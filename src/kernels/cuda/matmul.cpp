@@ -1,38 +1,35 @@
+// GEMMs of activations and weights, by gemm/gemm.hpp.
 #include "matmul.hpp"
 
-#include "kernels.hpp"
-#include "products.hpp"
+#include "gemm/gemm.hpp"
+#include "kernels/read_arguments.hpp"
+#include "runtime/kernels.hpp"
+#include "runtime/prepare.hpp"
 
 namespace espalier::cuda {
 namespace {
 
-bool IsEmpty(const ProductShape& s) { return s.m * s.n * s.k == 0; }
+bool IsEmpty(const GemmShape& s) { return s.m * s.n * s.k == 0; }
 
-/// A sum of nothing, and a bias.
-void Clear(const KernelCall& call) {
-  const Tensor& c = call.outputs[0];
-  if (!call.accumulate) LaunchClear(c.data, Volume(c.shape) * SizeOf(c.dtype), StreamOf(call));
-  if (call.inputs.size() < 3) return;
-  const Tensor inputs[] = {c, call.inputs[2]};
-  AddBias({.inputs = inputs, .outputs = call.outputs, .stream = call.stream});
+/// An empty GEMM: 0, or what c holds, or the bias.
+void MatmulOfDepth0(const MatmulArgs& a, const LaunchContext& context) {
+  const GemmShape& s = a.gemm.shape;
+  if (!a.gemm.accumulate) LaunchClear(a.c.data, s.m * s.n * SizeOf(a.c.dtype), context.stream);
+  if (a.bias) AddBias({.x = a.c, .bias = a.bias, .y = a.c, .rows = s.m, .width = s.n}, context);
 }
 
 }  // namespace
 
 void PrepareMatmul(const KernelCall& call) {
-  const Product product = ProductOf(call);
-  if (!IsEmpty(product.shape)) PrepareProduct(product, call.workspace_bytes);
+  const Gemm gemm = ReadArguments<MatmulArgs>(call).gemm;
+  if (!IsEmpty(gemm.shape)) PrepareGemm(gemm, call.workspace_bytes);
 }
 
-// a, b -> c, lettered by `spec`; bf16 products accumulate in fp32, fp32 ones multiply in fp32. With a bias: plus it,
-// rounded once
-void Matmul(const KernelCall& call) {
-  const Product product = ProductOf(call);
-  if (IsEmpty(product.shape)) return Clear(call);
-  Multiply(product,
-           {call.inputs[0].data, call.inputs[1].data, DataOrNull<void>(call.inputs, 2), call.outputs[0].data,
-            call.workspace, call.workspace_bytes},
-           StreamOf(call));
+// bf16 GEMMs accumulate in fp32, fp32 ones multiply in fp32. A bias is added before the sums are rounded.
+void Matmul(const MatmulArgs& a, const LaunchContext& context) {
+  if (IsEmpty(a.gemm.shape)) return MatmulOfDepth0(a, context);
+  Multiply(a.gemm, {a.a.data, a.b.data, a.bias.data, a.c.data, context.workspace, context.workspace_bytes},
+           context.stream);
 }
 
 }  // namespace espalier::cuda

@@ -1,31 +1,43 @@
+// Once per step. Numbers that change from step to step are read on the device, so that a captured graph serves all.
+#include <algorithm>
+
 #include "espalier/device_memory/partial_sums.hpp"
-#include "optimizer.hpp"
-#include "pack.cuh"
-#include "reduce.cuh"
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/reduce.cuh"
 
 namespace espalier::cuda {
 namespace {
 
 template <int N>
-__global__ void SumSquaresOfParts(const float* g, int64_t n, double* parts) {
+__global__ void SumSquaresPartials(const float* g, int64_t n, double* partials) {
   double sum = 0;
   ForElements<N>(n, [&](int64_t i, auto lanes) {
     const auto x = Load(g + i, lanes);
     for (int k = 0; k < lanes.value; ++k) sum += static_cast<double>(x[k]) * static_cast<double>(x[k]);
   });
   sum = BlockSum(sum);
-  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// One block of at least as many threads as there are parts.
-__global__ void __launch_bounds__(1024) AddSquares(const double* parts, int64_t count, float* out) {
-  const double sum = BlockSum(threadIdx.x < count ? parts[threadIdx.x] : 0.0);
+/// One block of at least as many threads as there are partial sums.
+__global__ void __launch_bounds__(1024) AddSquares(const double* partials, int64_t count, float* out) {
+  const double sum = BlockSum(threadIdx.x < count ? partials[threadIdx.x] : 0.0);
   if (threadIdx.x == 0) *out = static_cast<float>(sum);
 }
 
-/// One block of a thread a scalar: all are read at once, and added one by one.
+constexpr int kMaxScalars = 256;
+
+/// Some of the scalars that `clip` adds, from index `first` on.
+struct Scalars {
+  const float* pointers[kMaxScalars];
+  int count, first;
+};
+
+/// Adds the scalars to the result of the launches before, in order; from zero if they are the first. One block with a
+/// thread per scalar: all are read at once and added one by one.
 __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
-  __shared__ float values[kMostScalars];
+  __shared__ float values[kMaxScalars];
   if (static_cast<int>(threadIdx.x) < scalars.count) values[threadIdx.x] = *scalars.pointers[threadIdx.x];
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -37,14 +49,31 @@ __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   *squares = found;
 }
 
-__global__ void Clip(ClipArrays a, const ClipSquares* squares, double clip_norm) {
+/// Operands of `clip` but the squares; all f32[].
+struct ClipScalars {
+  const float *loss, *count;
+  float *mean_loss, *norm, *scale, *apply, *first;
+};
+
+__global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double clip_norm) {
   const Clipped c = ClippedOf(static_cast<double>(*a.loss), static_cast<double>(*a.count), squares->sum, clip_norm);
-  *a.mean = static_cast<float>(c.mean);
+  *a.mean_loss = static_cast<float>(c.mean);
   *a.norm = static_cast<float>(c.norm);
   *a.scale = static_cast<float>(c.scale);
   *a.apply = static_cast<float>(c.apply);
   *a.first = static_cast<float>(squares->first_not_finite);
 }
+
+/// The argument of one AdamW launch, which may have 32,764 bytes since CUDA 12.1.
+struct AdamwTable {
+  static constexpr int kMaxTensors = 736;
+  AdamwTensor tensors[kMaxTensors];
+  int32_t first_tile[kMaxTensors + 1];  ///< of each tensor, counted over all; after the last, the number of tiles
+  int32_t count, decaying;              ///< tensors, and how many of them, from the first, decay
+  AdamwConstants constants;
+  const float *lr, *step, *scale, *apply;  ///< f32[]
+};
+static_assert(sizeof(AdamwTable) <= 32764);
 
 struct Root {
   __device__ float operator()(float x) const { return sqrtf(x); }
@@ -78,7 +107,7 @@ __device__ void UpdateRange(const AdamwTensor& a, int64_t begin, int64_t end, co
   if constexpr (N > 1) UpdateRange<1>(a, packs_end, end, f);
 }
 
-/// The last tensor whose tiles begin at `tile` or before; one without elements has none.
+/// The last tensor whose tiles begin at `tile` or before; an empty tensor has no tiles.
 __device__ int TensorOf(const AdamwTable& table, int tile) {
   int low = 0, high = table.count;
   while (high - low > 1) {
@@ -88,12 +117,12 @@ __device__ int TensorOf(const AdamwTable& table, int tile) {
   return low;
 }
 
-__device__ bool LiesAtPacks(const AdamwTensor& a) {
+__device__ bool IsAligned(const AdamwTensor& a) {
   const auto address = [](const float* p) { return reinterpret_cast<uintptr_t>(p); };
   return (address(a.master) | address(a.exp_avg) | address(a.exp_avg_sq) | address(a.gradient)) % 16 == 0;
 }
 
-__global__ void Adamw(const __grid_constant__ AdamwTable table) {
+__global__ void AdamwKernel(const __grid_constant__ AdamwTable table) {
   __shared__ AdamwFactors factors[2];  // of tensors that decay, and of those that do not
   if (*table.apply == 0) return;       // all threads, or none
   if (threadIdx.x < 2) {
@@ -110,38 +139,58 @@ __global__ void Adamw(const __grid_constant__ AdamwTable table) {
     const AdamwFactors f = factors[t < table.decaying ? 0 : 1];
     const int64_t begin = (tile - table.first_tile[t]) * kTile,
                   end = begin + kTile < tensor.n ? begin + kTile : tensor.n;
-    if (LiesAtPacks(tensor))
+    if (IsAligned(tensor))
       UpdateRange<kPack<float>>(tensor, begin, end, f);
     else
       UpdateRange<1>(tensor, begin, end, f);
   }
 }
 
+/// Some tensors of a call, from `first` on.
+void LaunchAdamw(const AdamwArgs& a, int first, int count, cudaStream_t stream) {
+  AdamwTable table;
+  table.count = count;
+  table.decaying = std::clamp(static_cast<int>(a.decaying) - first, 0, count);
+  table.constants = a.constants;
+  table.lr = a.lr, table.step = a.step, table.scale = a.scale, table.apply = a.apply;
+  table.first_tile[0] = 0;
+  for (int t = 0; t < count; ++t) {
+    table.tensors[t] = a.tensors[static_cast<size_t>(first + t)];
+    table.first_tile[t + 1] = table.first_tile[t] + static_cast<int32_t>((table.tensors[t].n + kTile - 1) / kTile);
+  }
+  const int tiles = table.first_tile[count];
+  if (tiles > 0) Launch(AdamwKernel, dim3(Clamped(tiles, 8192)), dim3(kThreads), 0, stream, table);
+}
+
 }  // namespace
 
-void LaunchSumSquares(const float* g, int64_t n, float* out, double* workspace, cudaStream_t stream) {
-  const int64_t parts = SumSquaresParts(n);
-  ForLanes<kPack<float>>(LieAtPacks(g), [&](auto lanes) {
-    Launch(SumSquaresOfParts<lanes.value>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, stream, g, n,
-           workspace);
+void SumSquares(const SumSquaresArgs& a, const LaunchContext& context) {
+  const int64_t parts = SumSquaresParts(a.n);
+  auto* partials = context.Workspace<double>(SumSquaresBytes(a.n));
+  ForLanes<kPack<float>>(AreAligned(a.gradient), [&](auto lanes) {
+    Launch(SumSquaresPartials<lanes.value>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream,
+           a.gradient, a.n, partials);
   });
-  Launch(AddSquares, dim3(1), RowThreads(parts, 1, 1024), 0, stream, workspace, parts, out);
+  Launch(AddSquares, dim3(1), RowThreads(parts, 1, 1024), 0, context.stream, partials, parts, a.sum);
 }
 
-void LaunchAddScalars(const Scalars& scalars, ClipSquares* squares, cudaStream_t stream) {
-  Launch(AddScalars, dim3(1), dim3(kMostScalars), 0, stream, scalars, squares);
+void Clip(const ClipArgs& a, const LaunchContext& context) {
+  auto* squares = context.Workspace<ClipSquares>(kClipBytes);
+  size_t i = 0;
+  do {
+    Scalars scalars{};
+    scalars.first = static_cast<int>(i);
+    for (; i < a.squares.size() && scalars.count < kMaxScalars; ++i) scalars.pointers[scalars.count++] = a.squares[i];
+    Launch(AddScalars, dim3(1), dim3(kMaxScalars), 0, context.stream, scalars, squares);
+  } while (i < a.squares.size());
+  const ClipScalars scalars{a.loss, a.count, a.mean_loss, a.norm, a.scale, a.apply, a.first};
+  Launch(ClipKernel, dim3(1), dim3(1), 0, context.stream, scalars, squares, a.clip_norm);
 }
 
-void LaunchClip(const ClipArrays& arrays, const ClipSquares* squares, double clip_norm, cudaStream_t stream) {
-  Launch(Clip, dim3(1), dim3(1), 0, stream, arrays, squares, clip_norm);
-}
-
-void LaunchAdamw(AdamwTable& table, cudaStream_t stream) {
-  table.first_tile[0] = 0;
-  for (int t = 0; t < table.count; ++t)
-    table.first_tile[t + 1] = table.first_tile[t] + static_cast<int32_t>((table.tensors[t].n + kTile - 1) / kTile);
-  const int tiles = table.first_tile[table.count];
-  if (tiles > 0) Launch(Adamw, dim3(Clamped(tiles, 8192)), dim3(kThreads), 0, stream, table);
+void Adamw(const AdamwArgs& a, const LaunchContext& context) {
+  const int tensors = static_cast<int>(a.tensors.size());
+  for (int first = 0; first < tensors; first += AdamwTable::kMaxTensors)
+    LaunchAdamw(a, first, std::min(tensors - first, AdamwTable::kMaxTensors), context.stream);
 }
 
 }  // namespace espalier::cuda

@@ -1,34 +1,48 @@
-#include "pack.cuh"
-#include "position_embedding.hpp"
+#include "kernels/cuda/runtime/add_rows.hpp"
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
 
 namespace espalier::cuda {
 namespace {
 
+// A position that the table lacks ends the job.
 template <typename T, int N>
-__global__ void PositionEmbedding(const T* x, const int32_t* positions, int64_t length, const T* table,
-                                  int64_t table_rows, int64_t rows, int64_t width, T* y) {
-  ForRows(rows, [&](int64_t r) {
-    const int64_t position = positions[r % length];
-    DEVICE_CHECK(position >= 0 && position < table_rows);
-    ForColumns<N>(width, [&](int64_t c, auto lanes) {
-      const auto v = Load(x + r * width + c, lanes), p = Load(table + position * width + c, lanes);
-      Store(y + r * width + c, Each(lanes, [&](int k) { return v[k] + p[k]; }));
+__global__ void PositionEmbeddingKernel(PositionEmbeddingArgs a) {
+  const T *x = a.x.As<T>(), *table = a.table.As<T>();
+  T* y = a.y.As<T>();
+  ForRows(a.rows, [&](int64_t r) {
+    const int64_t position = a.positions[r % a.length];
+    DEVICE_CHECK(position >= 0 && position < a.table_rows);
+    ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
+      const auto v = Load(x + r * a.width + c, lanes), p = Load(table + position * a.width + c, lanes);
+      Store(y + r * a.width + c, Each(lanes, [&](int k) { return v[k] + p[k]; }));
     });
   });
 }
 
 }  // namespace
 
-void LaunchPositionEmbedding(Dtype dtype, const void* x, const int32_t* positions, int64_t length, const void* table,
-                             int64_t table_rows, int64_t rows, int64_t width, void* y, cudaStream_t stream) {
-  if (rows * width == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && LieAtPacks(x, table, y), [&](auto lanes) {
-      Launch(PositionEmbedding<T, lanes.value>, RowBlocks(rows), RowThreads(width, lanes), 0, stream,
-             static_cast<const T*>(x), positions, length, static_cast<const T*>(table), table_rows, rows, width,
-             static_cast<T*>(y));
+void PositionEmbedding(const PositionEmbeddingArgs& a, const LaunchContext& context) {
+  if (a.rows * a.width == 0) return;
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.table.data, a.y.data), [&](auto lanes) {
+      Launch(PositionEmbeddingKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+             a);
     });
   });
+}
+
+void PositionEmbeddingGrad(const PositionEmbeddingGradArgs& a, const LaunchContext& context) {
+  LaunchAddRows({.ids = a.positions,
+                 .dy = a.dy,
+                 .table = a.dtable,
+                 .batch = a.batch,
+                 .tokens = a.length,
+                 .first_id = 0,
+                 .rows = a.table_rows,
+                 .width = a.width,
+                 .accumulate = a.accumulate},
+                context.stream);
 }
 
 }  // namespace espalier::cuda

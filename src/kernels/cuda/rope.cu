@@ -1,16 +1,18 @@
-#include "kernels/arithmetic.hpp"
-#include "pack.cuh"
-#include "rope.hpp"
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
 
 namespace espalier::cuda {
 namespace {
 
 template <typename T, int N>
-__global__ void Rope(const T* x, const float* table, float sign, int64_t rows, int64_t positions, int64_t width,
-                     int64_t half, T* y) {
+__global__ void RopeKernel(RopeArgs a) {
   constexpr Lanes<N> lanes;
-  ForRows(rows, [&](int64_t r) {
-    const float *cosines = table + r % positions * 2 * half, *sines = cosines + half;
+  const T* x = a.x.As<T>();
+  T* y = a.y.As<T>();
+  const float sign = a.sine_sign;
+  const int64_t half = a.head_dim / 2, width = a.width;
+  ForRows(a.rows, [&](int64_t r) {
+    const float *cosines = a.table + r % a.length * 2 * half, *sines = cosines + half;
     for (int64_t pair = int64_t{threadIdx.x} * N; pair < width / 2; pair += int64_t{blockDim.x} * N) {
       const int64_t i = pair % half, at = r * width + (pair - i) * 2 + i;
       const auto c = Load(cosines + i, lanes), s = Load(sines + i, lanes), x0 = Load(x + at, lanes),
@@ -21,35 +23,31 @@ __global__ void Rope(const T* x, const float* table, float sign, int64_t rows, i
   });
 }
 
-// Rounded from fp64, once a step.
-__global__ void RopeTable(const int32_t* positions, int64_t count, double theta, int64_t head_dim, float* table) {
-  const int64_t half = head_dim / 2;
-  ForElements<1>(count * half, [&](int64_t n, auto) {
+// Rounded from fp64, once per step.
+__global__ void RopeTableKernel(RopeTableArgs a) {
+  const int64_t half = a.head_dim / 2;
+  ForElements<1>(a.length * half, [&](int64_t n, auto) {
     const int64_t s = n / half, i = n % half;
-    const double angle = static_cast<float>(positions[s]) * RopeFrequency(theta, head_dim, i);
-    table[s * head_dim + i] = static_cast<float>(cos(angle));
-    table[s * head_dim + half + i] = static_cast<float>(sin(angle));
+    const double angle = static_cast<float>(a.positions[s]) * RopeFrequency(a.theta, a.head_dim, i);
+    a.table[s * a.head_dim + i] = static_cast<float>(cos(angle));
+    a.table[s * a.head_dim + half + i] = static_cast<float>(sin(angle));
   });
 }
 
 }  // namespace
 
-void LaunchRope(Dtype dtype, const void* x, const float* table, float sign, int64_t rows, int64_t positions,
-                int64_t width, int64_t half, void* y, cudaStream_t stream) {
-  if (rows * width == 0) return;
-  ForElementType(dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(half % kPack<T> == 0 && LieAtPacks(x, table, y), [&](auto lanes) {
-      Launch(Rope<T, lanes.value>, RowBlocks(rows), RowThreads(width / 2, lanes), 0, stream, static_cast<const T*>(x),
-             table, sign, rows, positions, width, half, static_cast<T*>(y));
+void Rope(const RopeArgs& a, const LaunchContext& context) {
+  if (a.rows * a.width == 0) return;
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.head_dim / 2 % kPack<T> == 0 && AreAligned(a.x.data, a.table, a.y.data), [&](auto lanes) {
+      Launch(RopeKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width / 2, lanes), 0, context.stream, a);
     });
   });
 }
 
-void LaunchRopeTable(const int32_t* positions, int64_t count, double theta, int64_t head_dim, float* table,
-                     cudaStream_t stream) {
-  const int64_t n = count * (head_dim / 2);
-  if (n == 0) return;
-  Launch(RopeTable, ElementBlocks(n, 1), dim3(kThreads), 0, stream, positions, count, theta, head_dim, table);
+void RopeTable(const RopeTableArgs& a, const LaunchContext& context) {
+  const int64_t n = a.length * (a.head_dim / 2);
+  if (n > 0) Launch(RopeTableKernel, ElementBlocks(n, 1), dim3(kThreads), 0, context.stream, a);
 }
 
 }  // namespace espalier::cuda

@@ -1,69 +1,39 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, slices, pads, sums over microbatches.
-#include <cstring>
-
-#include "../fill.hpp"
-#include "access.hpp"
+// Addition, the SwiGLU gate, casts, sums over microbatches.
+#include "kernels/reference/runtime/access.hpp"
 
 namespace espalier::reference {
 
-// x_0, x_1, ... -> their sum, in order
-void Add(const KernelCall& call) {
-  const int64_t n = Volume(call.outputs[0].shape);
-  for (int64_t i = 0; i < n; ++i) {
+void Add(const AddArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) {
     double sum = 0;
-    for (const Tensor& x : call.inputs) sum += Get(x, i);
-    Set(call.outputs[0], i, sum);
+    for (const void* term : a.terms) sum += Get({const_cast<void*>(term), a.y.dtype}, i);
+    Set(a.y, i, sum);
   }
 }
 
-// g, u -> silu(g) u
-void Swiglu(const KernelCall& call) {
-  const int64_t n = Volume(call.outputs[0].shape);
-  for (int64_t i = 0; i < n; ++i) {
-    const double g = Get(call.inputs[0], i);
-    Set(call.outputs[0], i, g / (1 + std::exp(-g)) * Get(call.inputs[1], i));
+void Swiglu(const SwigluArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) {
+    const double g = Get(a.gate, i);
+    Set(a.y, i, g / (1 + std::exp(-g)) * Get(a.up, i));
   }
 }
 
-// g, u, dy -> dg, du; with s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s. Outputs may alias inputs.
-void SwigluGrad(const KernelCall& call) {
-  const int64_t n = Volume(call.outputs[0].shape);
-  for (int64_t i = 0; i < n; ++i) {
-    const double g = Get(call.inputs[0], i), u = Get(call.inputs[1], i), dy = Get(call.inputs[2], i);
+// With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s.
+void SwigluGrad(const SwigluGradArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) {
+    const double g = Get(a.gate, i), u = Get(a.up, i), dy = Get(a.dy, i);
     const double s = 1 / (1 + std::exp(-g));
-    Set(call.outputs[0], i, dy * u * s * (1 + g * (1 - s)));
-    Set(call.outputs[1], i, dy * g * s);
+    Set(a.dgate, i, dy * u * s * (1 + g * (1 - s)));
+    Set(a.dup, i, dy * g * s);
   }
 }
 
-// x -> y, or y + x
-void Accumulate(const KernelCall& call) {
-  const int64_t n = Volume(call.outputs[0].shape);
-  for (int64_t i = 0; i < n; ++i) Put(call, 0, i, Get(call.inputs[0], i));
+void Accumulate(const AccumulateArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) Put(a.y, i, a.x[i], a.accumulate);
 }
 
-// x -> the same numbers in another type
-void Cast(const KernelCall& call) {
-  const int64_t n = Volume(call.outputs[0].shape);
-  for (int64_t i = 0; i < n; ++i) Set(call.outputs[0], i, Get(call.inputs[0], i));
-}
-
-// x -> the box of x that y names by its start and extents
-void Slice(const KernelCall& call) {
-  const Tensor &x = call.inputs[0], &y = call.outputs[0];
-  const int64_t size = SizeOf(x.dtype);
-  ForRunsOfSlice(x, y, [&](int64_t source, int64_t target, int64_t count) {
-    std::memcpy(y.As<char>() + target * size, x.As<char>() + source * size, static_cast<size_t>(count * size));
-  });
-}
-
-void Pad(const KernelCall& call) {
-  const Tensor &x = call.inputs[0], &y = call.outputs[0];
-  const int64_t size = SizeOf(x.dtype);
-  call.attributes->NumberOr("max", 0) != 0 ? FillLowest(y) : FillZero(y);
-  ForRunsOfSlice(y, x, [&](int64_t target, int64_t source, int64_t count) {
-    std::memcpy(y.As<char>() + target * size, x.As<char>() + source * size, static_cast<size_t>(count * size));
-  });
+void Cast(const CastArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) Set(a.y, i, Get(a.x, i));
 }
 
 }  // namespace espalier::reference

@@ -17,8 +17,8 @@ namespace espalier::cuda {
       ::espalier::cuda::FailCuda(__FILE__, __LINE__, #expression, cuda_code_);               \
   } while (false)
 
-/// Copies to the device, outside a step. On return it is there for all streams: the copy alone may return while the
-/// bytes are on their way, and streams that were made nonblocking do not wait for it.
+/// Copies to the device, outside a step. On return all streams see the bytes. (The copy alone may return earlier, and
+/// nonblocking streams do not wait for it.)
 void CopyToDevice(void* to, const void* from, size_t bytes);
 
 }  // namespace espalier::cuda

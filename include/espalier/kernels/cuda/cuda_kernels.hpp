@@ -1,4 +1,4 @@
-// The public face of the cuda kernels, for the executor on GPUs: all of it is in the CUDA module.
+// The public interface of the cuda kernels, for the executor on GPUs. It is implemented in the CUDA module.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "espalier/kernels/gemm_plans.hpp"
 #include "espalier/kernels/kernel_table.hpp"
-#include "espalier/kernels/product_plans.hpp"
 
 namespace espalier {
 
@@ -16,8 +16,8 @@ Kernel FindCudaKernel(std::string_view op);
 
 /// What a run decides for all kernels of the process.
 struct CudaKernelOptions {
-  bool deterministic = true;   ///< same call, same bits
-  ProductPlans product_plans;  ///< empty: none
+  bool deterministic = true;  ///< same call, same bits
+  GemmPlans gemm_plans;       ///< empty: none
 };
 
 /// run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot be
@@ -33,10 +33,9 @@ void PrepareCudaKernel(std::string_view op, const KernelCall& call);
 
 namespace espalier::cuda {
 
-/// Times the library's best candidates for each product on the current device, in turn, on random operands, and keeps
+/// Times the library's best candidates for each GEMM on the current device, in turn, on random operands, and keeps
 /// the fastest; its first choice unless another is faster by one percent. All are deterministic. `measured` is told
 /// of each.
-ProductPlans MeasureProducts(std::span<const ProductDemand> demands,
-                             const std::function<void(const ProductPlan&)>& measured);
+GemmPlans MeasureGemms(std::span<const GemmDemand> demands, const std::function<void(const GemmPlan&)>& measured);
 
 }  // namespace espalier::cuda

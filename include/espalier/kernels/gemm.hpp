@@ -1,0 +1,33 @@
+// A GEMM of two matrices: all that an algorithm for it may be chosen by.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "espalier/util/types.hpp"
+
+namespace espalier {
+
+/// A GEMM c[m,n] = sum over k of a b, as a matmul spec reads its operands. Strides in elements: a(i, p) is at
+/// i * a_row + p * a_column, b(p, j) at p * b_row + j * b_column; c is row-major.
+struct GemmShape {
+  int64_t m, n, k;
+  int64_t a_row, a_column, b_row, b_column;
+  int64_t c_row;  ///< c's rows are dense
+  auto operator<=>(const GemmShape&) const = default;
+};
+
+/// `input` is the type of both operands; sums are fp32.
+struct Gemm {
+  GemmShape shape;
+  Dtype input, output;
+  bool accumulate = false;  ///< c += a b
+  bool bias = false;        ///< a vector of the output's type is added to every row before sums are rounded
+  auto operator<=>(const Gemm&) const = default;
+};
+
+/// "4096 x 11008 x 4096, bf16 -> f32, a transposed, accumulating".
+std::string ToString(const Gemm& gemm);
+
+}  // namespace espalier

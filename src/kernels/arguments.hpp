@@ -1,0 +1,321 @@
+// The arguments of every kernel, by name: one struct per op, shared by the backends. read_arguments.hpp fills them from
+// a KernelCall and checks types and extents, so kernels read no operand numbers and check nothing twice.
+//
+// Comments give shapes and types: T is f32 or bf16, the same for all T of a struct. An Array without data is an operand
+// that the call leaves out. This header is included by nvcc, so it includes nothing of fmt.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "espalier/kernels/gemm.hpp"
+#include "espalier/util/types.hpp"
+#include "kernels/arithmetic.hpp"
+#include "kernels/attention_shape.hpp"
+#include "kernels/host_device.hpp"
+
+namespace espalier {
+
+/// A dense row-major tensor of floating-point numbers, in memory of the host or of a GPU.
+struct Array {
+  void* data = nullptr;
+  Dtype dtype = Dtype::kF32;
+
+  template <typename T>
+  ESPALIER_HOST_DEVICE T* As() const {
+    return static_cast<T*>(data);
+  }
+  ESPALIER_HOST_DEVICE explicit operator bool() const { return data != nullptr; }
+};
+
+/// y[t] = the row of the table for ids[t]; 0 for ids outside of it. A table shard holds rows of ids from `first_id` on.
+struct EmbeddingArgs {
+  const int32_t* ids;  ///< i32[tokens]
+  Array table;         ///< T[rows,width]
+  Array y;             ///< T[tokens,width]
+  int64_t tokens, rows, width, first_id;
+};
+
+/// The adjoint: rows of dy added up by id, in the order of tokens.
+struct EmbeddingGradArgs {
+  const int32_t* ids;  ///< i32[tokens]
+  Array dy;            ///< T[tokens,width]
+  float* dtable;       ///< f32[rows,width]
+  int64_t tokens, rows, width, first_id;
+  bool accumulate;
+};
+
+/// y = x plus, in each row, the row of the table for its position. y may be x.
+struct PositionEmbeddingArgs {
+  Array x;                   ///< T[rows,width], rows of `length` per sequence
+  const int32_t* positions;  ///< i32[length]
+  Array table;               ///< T[table_rows,width]
+  Array y;                   ///< T[rows,width]
+  int64_t rows, length, table_rows, width;
+};
+
+/// The adjoint: rows of dy, summed over the batch, added up by position.
+struct PositionEmbeddingGradArgs {
+  const int32_t* positions;  ///< i32[length]
+  Array dy;                  ///< T[batch,length,width]
+  float* dtable;             ///< f32[table_rows,width]
+  int64_t batch, length, table_rows, width;
+  bool accumulate;
+};
+
+/// RMSNorm (Zhang and Sennrich 2019, eq. 4) of x, or with an addend of sum = x + addend, which may be x or the addend.
+struct RmsNormArgs {
+  Array x, weight, addend;  ///< T[rows,width], T[width], T[rows,width] or none
+  Array y;                  ///< T[rows,width]
+  float* rstd;              ///< f32[rows]
+  Array sum;                ///< T[rows,width], with an addend only
+  int64_t rows, width;
+  double eps;
+};
+
+/// dx = rstd (weight dy - xhat mean(weight dy xhat)), plus the addend if there is one; dx may be the addend.
+struct RmsNormGradArgs {
+  Array x, weight;    ///< T[rows,width], T[width]
+  const float* rstd;  ///< f32[rows]
+  Array dy, addend;   ///< T[rows,width], the addend or none
+  Array dx;           ///< T[rows,width]
+  int64_t rows, width;
+};
+
+/// dweight = the sum over rows of dy xhat.
+struct RmsNormWeightGradArgs {
+  Array x;            ///< T[rows,width]
+  const float* rstd;  ///< f32[rows]
+  Array dy;           ///< T[rows,width]
+  float* dweight;     ///< f32[width]
+  int64_t rows, width;
+  bool accumulate;
+};
+
+/// LayerNorm (Ba et al. 2016, eq. 4) of x, or with an addend of sum = x + addend, which may be x or the addend.
+struct LayerNormArgs {
+  Array x, weight, bias, addend;  ///< T[rows,width], T[width], T[width], T[rows,width] or none
+  Array y;                        ///< T[rows,width]
+  float *mean, *rstd;             ///< f32[rows]
+  Array sum;                      ///< T[rows,width], with an addend only
+  int64_t rows, width;
+  double eps;
+};
+
+/// dx = rstd (weight dy - mean(weight dy) - xhat mean(weight dy xhat)), plus the addend if there is one; dx may be it.
+struct LayerNormGradArgs {
+  Array x, weight;           ///< T[rows,width], T[width]
+  const float *mean, *rstd;  ///< f32[rows]
+  Array dy, addend;          ///< T[rows,width], the addend or none
+  Array dx;                  ///< T[rows,width]
+  int64_t rows, width;
+};
+
+/// dweight and dbias = the sums over rows of dy xhat and of dy.
+struct LayerNormWeightGradArgs {
+  Array x;                   ///< T[rows,width]
+  const float *mean, *rstd;  ///< f32[rows]
+  Array dy;                  ///< T[rows,width]
+  float *dweight, *dbias;    ///< f32[width]
+  int64_t rows, width;
+  bool accumulate;
+};
+
+/// y = x + bias in every row. y may be x.
+struct AddBiasArgs {
+  Array x, bias;  ///< T[rows,width], T[width]
+  Array y;        ///< T[rows,width]
+  int64_t rows, width;
+};
+
+/// dbias = the sum over rows of dy.
+struct BiasGradArgs {
+  Array dy;      ///< T[rows,width]
+  float* dbias;  ///< f32[width]
+  int64_t rows, width;
+  bool accumulate;
+};
+
+/// y = x / 2 (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). y may be x.
+struct GeluArgs {
+  Array x, y;  ///< T[n]
+  int64_t n;
+};
+
+/// dx = dy d gelu(x) / dx. dx may be x or dy.
+struct GeluGradArgs {
+  Array x, dy, dx;  ///< T[n]
+  int64_t n;
+};
+
+/// c = a b, plus a bias or plus what c holds; strides and types are the GEMM's.
+struct MatmulArgs {
+  Gemm gemm;
+  Array a, b, bias, c;  ///< bias T[n] or none
+};
+
+/// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama. y may be x.
+struct RopeArgs {
+  Array x;             ///< T[rows,width]: heads of head_dim; row r has position index r mod `length`
+  const float* table;  ///< f32[length,head_dim]: cosines, then sines
+  Array y;             ///< T[rows,width]
+  int64_t rows, width, length, head_dim;
+  float sine_sign;  ///< -1: the inverse rotation
+};
+
+/// Cosines, then sines, of every position's angles.
+struct RopeTableArgs {
+  const int32_t* positions;  ///< i32[length]
+  float* table;              ///< f32[length,head_dim]
+  int64_t length, head_dim;
+  double theta;
+};
+
+/// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf.
+struct AttentionArgs {
+  AttentionShape shape;
+  Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]
+  Array o;        ///< T or f32, as q
+  float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
+};
+
+/// The adjoint. If k and v are only some of the keys of a softmax, o and lse are the results of the whole softmax.
+struct AttentionGradArgs {
+  AttentionShape shape;
+  Array q, k, v, o;  ///< T, as above
+  const float* lse;  ///< f32[batch,heads,queries]
+  Array d_o;         ///< T, as o
+  Array dq, dk, dv;  ///< T or f32, as q, k and v
+};
+
+/// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +
+/// e^lse_b).
+struct AttentionMergeArgs {
+  const float *o_a, *lse_a, *o_b, *lse_b;  ///< f32[batch,queries,heads head_dim], f32[batch,heads,queries]
+  Array o;                                 ///< T; may be o_a
+  float* lse;
+  int64_t batch, queries, heads, head_dim;
+};
+
+/// y = the sum of the terms, in order. y may be any of them.
+struct AddArgs {
+  std::vector<const void*> terms;  ///< T[n] each
+  Array y;                         ///< T[n]
+  int64_t n;
+};
+
+/// y = x, or y + x.
+struct AccumulateArgs {
+  const float* x;  ///< f32[n]
+  float* y;        ///< f32[n]
+  int64_t n;
+  bool accumulate;
+};
+
+/// y = silu(gate) up (Shazeer 2020, eq. 6). y may be gate or up.
+struct SwigluArgs {
+  Array gate, up, y;  ///< T[n]
+  int64_t n;
+};
+
+/// The adjoint; dgate and dup may each be any of the inputs.
+struct SwigluGradArgs {
+  Array gate, up, dy;  ///< T[n]
+  Array dgate, dup;    ///< T[n]
+  int64_t n;
+};
+
+/// y = x in another element type.
+struct CastArgs {
+  Array x, y;  ///< [n]
+  int64_t n;
+};
+
+/// Logits of a shard of the vocabulary: column c is vocabulary index first + c.
+struct LogitsShard {
+  Array x;  ///< T[rows,width]
+  int64_t rows, width, first;
+};
+
+/// max = the largest logit of each row; -inf where width is 0.
+struct LogitsMaxArgs {
+  LogitsShard logits;
+  float* max;  ///< f32[rows]
+};
+
+/// sum = the sum of exp(x - max) in each row; target = the target's logit, 0 if it is not in this shard.
+struct LogitsSumArgs {
+  LogitsShard logits;
+  const float* max;        ///< f32[rows]
+  const int32_t* targets;  ///< i32[rows]
+  float *sum, *target;     ///< f32[rows]
+};
+
+/// loss = the sum of log(sum) + max - target over rows whose target is not negative; count = their number.
+struct TokenLossArgs {
+  const float *max, *sum, *target;  ///< f32[rows]
+  const int32_t* targets;           ///< i32[rows]
+  float *loss, *count;              ///< f32[]
+  int64_t rows;
+  bool accumulate;
+};
+
+/// dlogits = exp(x - max) / sum - [column is the target]; 0 in rows without a target. dlogits may be the logits.
+struct CrossEntropyGradArgs {
+  LogitsShard logits;
+  const float *max, *sum;  ///< f32[rows]
+  const int32_t* targets;  ///< i32[rows]
+  Array dlogits;           ///< T[rows,width]
+};
+
+/// sum = the sum of gradient^2.
+struct SumSquaresArgs {
+  const float* gradient;  ///< f32[n]
+  float* sum;             ///< f32[]
+  int64_t n;
+};
+
+/// From the sums over all microbatches to what the update needs; all are f32[].
+struct ClipArgs {
+  const float *loss, *count;
+  std::vector<const float*> squares;  ///< of each gradient
+  float *mean_loss, *norm, *scale, *apply;
+  float* first;      ///< which of the squares is the first that is not finite, from 0; -1: none
+  double clip_norm;  ///< 0: no clipping
+};
+
+/// A parameter's optimizer state, which is updated in place, and its gradient: f32[n] each.
+struct AdamwTensor {
+  float *master, *exp_avg, *exp_avg_sq;
+  const float* gradient;
+  int64_t n;
+};
+
+/// AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as in torch.optim.AdamW); all scalars f32[].
+struct AdamwArgs {
+  const float *lr, *step, *scale, *apply;  ///< apply 0: nothing is written
+  std::vector<AdamwTensor> tensors;
+  int64_t decaying;  ///< so many tensors, from the first, have weight decay
+  AdamwConstants constants;
+};
+
+inline constexpr int kMaxDims = 8;
+
+/// A target box that takes what a source box holds at the same global indices, extents outermost first, dims >= 1.
+/// Elements of the target outside of the source become `fill`.
+struct BoxArgs {
+  int dims;
+  int64_t target[kMaxDims], source[kMaxDims];  ///< extents
+  int64_t shift[kMaxDims];                     ///< source index = target index + shift
+  const void* x;                               ///< the source
+  void* y;                                     ///< the target
+  int64_t element_bytes;                       ///< 2 or 4
+  uint32_t fill;                               ///< of elements of 2 bytes: twice the same
+};
+
+/// The target lies inside the source.
+struct SliceArgs : BoxArgs {};
+/// The source lies inside the target.
+struct PadArgs : BoxArgs {};
+
+}  // namespace espalier

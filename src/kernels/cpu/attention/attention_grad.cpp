@@ -1,0 +1,289 @@
+// The adjoint of attention in blocks (Dao 2023, algorithm 2): probabilities are computed again from scores and lse.
+// With many heads a task owns a kv head and computes all three gradients in one pass; with fewer kv heads than threads,
+// tasks own parts of a head's keys (dk, dv) or queries (dq), and the scores are computed twice. Each element's sum has
+// the same order either way, so its bits do not depend on the number of threads.
+#include <span>
+#include <utility>
+
+#include "blocks.hpp"
+#include "kernels/cpu/runtime/scratch.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+/// What a task computes: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
+/// kv head. dq of its queries counts all keys, dk and dv of its keys all queries and heads, where the task wants them.
+struct Share {
+  int64_t batch, first_head, last_head;
+  int64_t key_begin, key_end, query_begin, query_end;  ///< blocks
+  bool want_queries, want_keys;
+};
+
+template <typename T, int kPack>
+class BackwardTask {
+ public:
+  BackwardTask(const AttentionGradArgs& args, const Blocks& blocks, const Share& share)
+      : args_(args),
+        shape_(args.shape),
+        blocks_(blocks),
+        s_(share),
+        layout_(shape_.head_dim),
+        scale_(1.0f / std::sqrt(static_cast<float>(shape_.head_dim))) {}
+
+  void Run() {
+    const AmxTiles tiles;
+    DivideScratch();
+    PackKeys();
+    for (int64_t head = s_.first_head; head < s_.last_head; ++head) {
+      PackQueries(head);
+      for (int64_t j = s_.key_begin; j < s_.key_end; ++j) {
+        for (int64_t i = s_.query_begin; i < s_.query_end; ++i) {
+          visible_ = Between(blocks_.queries[i], blocks_.keys[j], shape_.causal);
+          if (visible_.KeysOf(kBlock - 1) > 0) AddPair(i, j);
+        }
+      }
+      if (s_.want_queries) {
+        const std::span queries = std::span(blocks_.queries).subspan(s_.query_begin, s_.query_end - s_.query_begin);
+        StoreRows(dq_, scale_, queries, args_.dq, QueryHead(shape_, s_.batch, head));
+      }
+    }
+    if (!s_.want_keys) return;
+    const HeadPlace place = KeyHead(shape_, s_.batch, shape_.KvHeadOf(s_.first_head));
+    const std::span keys = std::span(blocks_.keys).subspan(s_.key_begin, s_.key_end - s_.key_begin);
+    StoreRows(dk_, scale_, keys, args_.dk, place);
+    StoreRows(dv_, 1.0f, keys, args_.dv, place);
+  }
+
+ private:
+  /// Gives every buffer its place in the thread's scratch memory.
+  void DivideScratch() {
+    const int64_t keys = s_.key_end - s_.key_begin, queries = s_.query_end - s_.query_begin;
+    const int64_t words = layout_.BlockWords(), floats = kBlock * layout_.width, square = kBlock * kBlock;
+    const int64_t copies = kPack == 1 ? 1 : 2;
+    const int64_t wanted_keys = s_.want_keys ? keys : 0, wanted_queries = s_.want_queries ? queries : 0;
+    float* memory = ScratchOf<float>(keys * words * (copies + 1) + queries * words * 4 + queries * kBlock * 2 + words +
+                                     floats * (2 * wanted_keys + wanted_queries) + 5 * square);
+    const auto take = [&](int64_t count) { return std::exchange(memory, memory + count); };
+    keys_ = take(keys * words);
+    paired_keys_ = kPack == 1 ? keys_ : take(keys * words);
+    values_ = take(keys * words);
+    for (float** p : {&transposed_queries_, &paired_queries_, &transposed_dy_, &paired_dy_}) *p = take(queries * words);
+    lse_ = take(queries * kBlock);
+    mean_ = take(queries * kBlock);
+    rows_ = take(words);
+    dk_ = take(floats * wanted_keys);
+    dv_ = take(floats * wanted_keys);
+    dq_ = take(floats * wanted_queries);
+    scores_ = take(square);
+    value_dots_ = take(square);
+    probabilities_ = kPack == 1 ? scores_ : take(square);
+    adjoints_ = kPack == 1 ? value_dots_ : take(square);
+    paired_adjoints_ = kPack == 1 ? adjoints_ : take(square);
+    std::fill_n(dk_, floats * 2 * wanted_keys, 0.0f);
+  }
+
+  void PackKeys() {
+    const int64_t words = layout_.BlockWords();
+    const HeadPlace place = KeyHead(shape_, s_.batch, shape_.KvHeadOf(s_.first_head));
+    const auto k = RowsOfHead<T>(args_.k, place, shape_.head_dim), v = RowsOfHead<T>(args_.v, place, shape_.head_dim);
+    for (int64_t b = s_.key_begin; b < s_.key_end; ++b) {
+      const int64_t at = (b - s_.key_begin) * words;
+      PackRows(k, blocks_.keys[b], layout_, keys_ + at);
+      PackPaired(keys_ + at, layout_, paired_keys_ + at);
+      PackRows(v, blocks_.keys[b], layout_, values_ + at);
+    }
+  }
+
+  void PackQueries(int64_t head) {
+    const int64_t blocks = s_.query_end - s_.query_begin;
+    const HeadPlace place = QueryHead(shape_, s_.batch, head);
+    const auto q = RowsOfHead<T>(args_.q, place, shape_.head_dim), o = RowsOfHead<T>(args_.o, place, shape_.head_dim);
+    const auto dy = RowsOfHead<T>(args_.d_o, place, shape_.head_dim);
+    for (int64_t b = 0; b < blocks; ++b) {
+      PackBoth(q, b, transposed_queries_, paired_queries_);
+      PackBoth(dy, b, transposed_dy_, paired_dy_);
+    }
+    const float* lse = args_.lse + (s_.batch * shape_.heads + head) * shape_.queries;
+    std::fill_n(lse_, blocks * kBlock, 0.0f);
+    std::fill_n(mean_, blocks * kBlock, 0.0f);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const Block& block = blocks_.queries[s_.query_begin + b];
+      for (int64_t r = 0; r < block.count; ++r) {
+        const int64_t query = block.row + r;
+        lse_[b * kBlock + r] = lse[query];
+        mean_[b * kBlock + r] = Dot(o.data + query * o.stride, dy.data + query * dy.stride);
+      }
+    }
+    if (s_.want_queries) std::fill_n(dq_, blocks * kBlock * layout_.width, 0.0f);
+  }
+
+  void PackBoth(const HeadRows<T>& x, int64_t b, float* transposed, float* paired) {
+    const int64_t at = b * layout_.BlockWords();
+    float* rows = kPack == 1 ? paired + at : rows_;
+    PackRows(x, blocks_.queries[s_.query_begin + b], layout_, rows);
+    PackTransposed(rows, layout_, transposed + at);
+    PackPaired(rows, layout_, paired + at);
+  }
+
+  float Dot(const T* x, const T* y) const {
+    F16 sum{};
+    ForLanes(0, shape_.head_dim, [&](int64_t c, auto lanes) { sum += Load(x + c, lanes) * Load(y + c, lanes); });
+    return Sum(sum);
+  }
+
+  /// Block i of queries against block j of keys. One GEMM after the other, so that each finds its right operand in the
+  /// first-level cache.
+  void AddPair(int64_t i, int64_t j) {
+    const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
+    const int64_t keys = visible_.KeysOf(kBlock - 1);
+    MultiplyTransposed(keys, keys_ + k_at, transposed_queries_ + q_at, scores_);
+    MultiplyTransposed(keys, values_ + k_at, transposed_dy_ + q_at, value_dots_);
+    for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate(i, r);
+    if (s_.want_keys) {
+      const int64_t at = (j - s_.key_begin) * kBlock * layout_.width;
+      AddKeys(keys, probabilities_, paired_dy_ + q_at, dv_ + at);
+      AddKeys(keys, adjoints_, paired_queries_ + q_at, dk_ + at);
+    }
+    if (s_.want_queries) AddQueries(i, keys, paired_keys_ + k_at);
+  }
+
+  /// Queries of a block that tile `r` of the keys skips, in whole vectors of words: none of them sees it.
+  int64_t Skipped(int64_t r) const {
+    constexpr int64_t kElements = kLanes * kPack;
+    return std::clamp<int64_t>(r / kTileRows * kTileRows - visible_.offset, 0, kBlock) / kElements * kElements;
+  }
+
+  /// y[key][query] = sum over e of rows[key] columns[query].
+  void MultiplyTransposed(int64_t keys, const float* rows, const float* columns, float* y) {
+    const int64_t words = layout_.Words();
+    for (int64_t r = 0; r < keys; r += kTileRows) {
+      const int64_t skip = Skipped(r);
+      RowTile<kPack, Order::kRowMajor>(words, {rows + r * words, words}, {columns + skip, kBlock}, kBlock - skip,
+                                       {y + r * kBlock + skip, kBlock}, false);
+    }
+  }
+
+  /// sums[key] += sum over queries of factors[key][query] rows[query].
+  void AddKeys(int64_t keys, const float* factors, const float* rows, float* sums) {
+    const int64_t width = layout_.width, stride = kBlock / kPack;
+    for (int64_t r = 0; r < keys; r += kTileRows) {
+      const int64_t first = Skipped(r) / kPack;
+      RowTile<kPack, Order::kRowMajor>(stride - first, {factors + r * stride + first, stride},
+                                       {rows + first * width, width}, width, {sums + r * width, width}, true);
+    }
+  }
+
+  /// Keys r ... r + kPack - 1 of a block, queries of block i: probabilities and their adjoints, in place of scores and
+  /// value dots if they have the same size.
+  void Differentiate(int64_t i, int64_t r) {
+    const Visibility visible = visible_;
+    const F16 scale = Broadcast(scale_);
+    const float *scores = scores_ + r * kBlock, *value_dots = value_dots_ + r * kBlock;
+    const float* lse = lse_ + (i - s_.query_begin) * kBlock;
+    const float* mean = mean_ + (i - s_.query_begin) * kBlock;
+    float *probabilities = probabilities_, *adjoints = adjoints_, *paired = paired_adjoints_;
+    for (int64_t lane = Skipped(r); lane < kBlock; lane += kLanes) {
+      F16 p[kPack], ds[kPack];
+#pragma GCC unroll 2
+      for (int64_t w = 0; w < kPack; ++w) {
+        p[w] = Exp(Load(scores + w * kBlock + lane) * scale - Load(lse + lane));
+        p[w] = visible.Select(lane, r + w, p[w], F16{});
+        ds[w] = p[w] * (Load(value_dots + w * kBlock + lane) - Load(mean + lane));
+        ds[w] = visible.Select(lane, r + w, ds[w], F16{});
+        StoreRow(probabilities, r + w, lane, p[w]);
+        StoreRow(adjoints, r + w, lane, ds[w]);
+      }
+      if constexpr (kPack == 2) Store(paired + r / 2 * kBlock + lane, Interleave(Narrow(ds[0]), Narrow(ds[1])));
+    }
+  }
+
+  /// Row `key` of a block whose contracted dim are the queries.
+  static void StoreRow(float* block, int64_t key, int64_t lane, F16 x) {
+    if constexpr (kPack == 1) {
+      Store(block + key * kBlock + lane, x);
+    } else {
+      Store(reinterpret_cast<Bf16*>(block) + key * kBlock + lane, x);
+    }
+  }
+
+  void AddQueries(int64_t i, int64_t keys, const float* paired_keys) {
+    for (int64_t r = 0; r < kBlock; r += kTileRows) {
+      // Whole pairs and tiles of rows were computed, with zeros where a key is hidden.
+      const int64_t seen = std::min(visible_.KeysOf(r + kTileRows - 1), keys);
+      if (seen == 0) continue;
+      float* sums = dq_ + ((i - s_.query_begin) * kBlock + r) * layout_.width;
+      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, {paired_adjoints_ + r, kBlock},
+                                          {paired_keys, layout_.width}, layout_.width, {sums, layout_.width}, true);
+    }
+  }
+
+  /// Writes one head's gradient, from `factor` times the sums of its blocks.
+  void StoreRows(const float* sums, float factor, std::span<const Block> blocks, const Array& y,
+                 const HeadPlace& place) {
+    ForElementType(y.dtype, [&]<typename O>(O) {
+      O* to = y.As<O>() + place.first;
+      for (size_t b = 0; b < blocks.size(); ++b) {
+        for (int64_t r = 0; r < blocks[b].count; ++r) {
+          const float* row = sums + (static_cast<int64_t>(b) * kBlock + r) * layout_.width;
+          ForLanes(0, shape_.head_dim, [&](int64_t c, auto lanes) {
+            Store(to + (blocks[b].row + r) * place.stride + c, Load(row + c) * factor, lanes);
+          });
+        }
+      }
+    });
+  }
+
+  const AttentionGradArgs& args_;
+  const AttentionShape& shape_;
+  const Blocks& blocks_;
+  Share s_;
+  BlockLayout<kPack> layout_;
+  Visibility visible_{};  ///< between the blocks at hand
+  float scale_;
+  float *keys_, *paired_keys_, *values_, *transposed_queries_, *paired_queries_, *transposed_dy_, *paired_dy_;
+  float *lse_, *mean_, *rows_, *dk_, *dv_, *dq_;
+  float *probabilities_, *adjoints_, *paired_adjoints_, *scores_, *value_dots_;
+};
+
+/// The tasks of a call, longest first.
+std::vector<Share> SharesOf(const AttentionShape& a, const Blocks& blocks) {
+  const int64_t keys = std::ssize(blocks.keys), queries = std::ssize(blocks.queries);
+  const int64_t group = a.heads / a.kv_heads, kv_heads = a.batch * a.kv_heads, heads = a.batch * a.heads;
+  std::vector<Share> shares;
+  if (kv_heads >= Threads()) {
+    for (int64_t g = 0; g < kv_heads; ++g) {
+      const int64_t first = g % a.kv_heads * group;
+      shares.push_back({g / a.kv_heads, first, first + group, 0, keys, 0, queries, true, true});
+    }
+    return shares;
+  }
+  const int64_t key_parts = PartsOf(keys, kv_heads), query_parts = PartsOf(queries, heads);
+  for (int64_t part = 0; part < key_parts; ++part) {  // early keys are seen by more queries
+    for (int64_t g = 0; g < kv_heads; ++g) {
+      const int64_t first = g % a.kv_heads * group;
+      shares.push_back({g / a.kv_heads, first, first + group, keys * part / key_parts, keys * (part + 1) / key_parts, 0,
+                        queries, false, true});
+    }
+  }
+  for (int64_t part = query_parts; part-- > 0;) {
+    for (int64_t h = 0; h < heads; ++h) {
+      shares.push_back({h / a.heads, h % a.heads, h % a.heads + 1, 0, keys, queries * part / query_parts,
+                        queries * (part + 1) / query_parts, true, false});
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
+void AttentionGrad(const AttentionGradArgs& a) {
+  if (a.shape.batch * a.shape.heads == 0) return;
+  const Blocks blocks = BlocksOf(a.shape);
+  const std::vector<Share> shares = SharesOf(a.shape, blocks);
+  ForAttentionType(a.q.dtype, [&]<typename T, int kPack>(T, std::integral_constant<int, kPack>) {
+    ParallelTasks(static_cast<int64_t>(shares.size()),
+                  [&](int64_t i) { BackwardTask<T, kPack>(a, blocks, shares[static_cast<size_t>(i)]).Run(); });
+  });
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,186 @@
+// Packed copies of heads, shared by attention and its adjoint. A head's rows are cut into blocks of 64, padded with
+// zeros; head_dim is padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector
+// are queries: maxima and sums over keys need no work across lanes.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/gemm/bf16_method.hpp"
+#include "kernels/cpu/gemm/block_gemm.hpp"
+#include "kernels/cpu/runtime/kernels.hpp"
+
+namespace espalier::cpu {
+
+/// Rows of a block of queries or keys.
+inline constexpr int64_t kBlock = 64;
+
+inline constexpr int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// At most 64 rows of a shard whose positions are adjacent: `count` rows from `row` on, the first at `position`.
+struct Block {
+  int64_t row, count, position;
+};
+
+/// A shard cut into blocks; a new one starts where positions jump.
+inline std::vector<Block> BlocksOf(const SequenceShard& shard, int64_t rows) {
+  std::vector<Block> blocks;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t position = shard.PositionOf(row);
+    const bool goes_on =
+        !blocks.empty() && blocks.back().count < kBlock && position == blocks.back().position + blocks.back().count;
+    if (goes_on)
+      ++blocks.back().count;
+    else
+      blocks.push_back({row, 1, position});
+  }
+  return blocks;
+}
+
+/// Queries and keys of a call.
+struct Blocks {
+  std::vector<Block> queries, keys;
+};
+
+inline Blocks BlocksOf(const AttentionShape& a) {
+  return {BlocksOf(a.query_shard, a.queries), BlocksOf(a.key_shard, a.keys)};
+}
+
+/// Where one head of one sequence is inside [batch,rows,heads e], in elements.
+struct HeadPlace {
+  int64_t first, stride, rows;
+};
+inline HeadPlace QueryHead(const AttentionShape& s, int64_t batch, int64_t head) {
+  return {(batch * s.queries * s.heads + head) * s.head_dim, s.heads * s.head_dim, s.queries};
+}
+inline HeadPlace KeyHead(const AttentionShape& s, int64_t batch, int64_t kv_head) {
+  return {(batch * s.keys * s.kv_heads + kv_head) * s.head_dim, s.kv_heads * s.head_dim, s.keys};
+}
+
+/// Rows of one head.
+template <typename T>
+struct HeadRows {
+  const T* data;
+  int64_t stride;  ///< elements between rows
+  int64_t count;
+  int64_t e;
+};
+
+template <typename T>
+HeadRows<T> RowsOfHead(const Array& x, const HeadPlace& place, int64_t e) {
+  return {x.As<T>() + place.first, place.stride, place.rows, e};
+}
+
+/// Extents of packed blocks: words of kPack elements along the contracted dim.
+template <int kPack>
+struct BlockLayout {
+  int64_t width;  ///< head_dim, padded to whole vectors of words
+
+  explicit BlockLayout(int64_t head_dim) : width(RoundUp(head_dim, kLanes * kPack)) {}
+  int64_t Words() const { return width / kPack; }
+  int64_t BlockWords() const { return kBlock * Words(); }
+};
+
+/// 16 or 32 elements as a vector of words, converted to what kPack wants.
+template <int kPack, typename T>
+F16 LoadWords(const T* x) {
+  if constexpr (kPack == 1) return Load(x);
+  return Load(reinterpret_cast<const float*>(x));
+}
+
+/// A block of a head's rows, contracted along e: row r, word w at to[r * Words() + w].
+template <int kPack, typename T>
+void PackRows(const HeadRows<T>& x, const Block& block, BlockLayout<kPack> layout, float* to) {
+  constexpr int64_t kElements = kLanes * kPack;
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are far apart: no processor prefetches them
+  for (int64_t r = 0; r < kBlock; ++r) {
+    const int64_t row = block.row + r, valid = r < block.count ? x.e : 0;
+    const T* from = x.data + row * x.stride;
+    if (row + kAhead < x.count) {
+      for (int64_t c = 0; c < x.e; c += kLine) __builtin_prefetch(from + kAhead * x.stride + c);
+    }
+    for (int64_t c = 0; c < layout.width; c += kElements) {
+      if (c + kElements <= valid) {
+        Store(to + r * layout.Words() + c / kPack, LoadWords<kPack>(from + c));
+        continue;
+      }
+      T tail[kElements] = {};
+      for (int64_t i = c; i < valid; ++i) tail[i - c] = from[i];
+      Store(to + r * layout.Words() + c / kPack, LoadWords<kPack>(tail));
+    }
+  }
+}
+
+/// The transpose of PackRows' block: row r, word w at to[w * 64 + r].
+template <int kPack>
+void PackTransposed(const float* rows, BlockLayout<kPack> layout, float* to) {
+  const int64_t words = layout.Words();
+  for (int64_t r = 0; r < kBlock; r += kLanes) {
+    for (int64_t w = 0; w < words; w += kLanes) {
+      F16 x[kLanes];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) x[i] = Load(rows + (r + i) * words + w);
+      Transpose(x);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) Store(to + (w + i) * kBlock + r, x[i]);
+    }
+  }
+}
+
+/// Two vectors of bf16 as sixteen words (low, high).
+inline F16 Interleave(H16 low, H16 high) {
+  return std::bit_cast<F16>(__builtin_convertvector(low, U16) | (__builtin_convertvector(high, U16) << 16));
+}
+
+/// PackRows' block contracted along its rows: rows kPack w ..., column c at to[w * width + c]. With kPack = 1 that is
+/// what PackRows made.
+template <int kPack>
+const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to) {
+  if constexpr (kPack == 1) return rows;
+  for (int64_t w = 0; w < kBlock / 2; ++w) {
+    const auto* low = reinterpret_cast<const Bf16*>(rows + 2 * w * layout.Words());
+    for (int64_t c = 0; c < layout.width; c += kLanes) {
+      H16 pair[2];
+      std::memcpy(&pair[0], low + c, sizeof(H16));
+      std::memcpy(&pair[1], low + layout.width + c, sizeof(H16));
+      Store(to + w * layout.width + c, Interleave(pair[0], pair[1]));
+    }
+  }
+  return to;
+}
+
+/// Which queries of a block see which keys of another, both counted from the start of their block.
+struct Visibility {
+  int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset
+  /// Keys [0, n) are seen by query i or by an earlier one.
+  int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
+  /// `x` where the sixteen queries from i on see key j, `otherwise` elsewhere.
+  F16 Select(int64_t i, int64_t j, F16 x, F16 otherwise) const {
+    if (j >= keys) return otherwise;
+    const int64_t first = std::clamp<int64_t>(j - offset - i, 0, kLanes);  // lanes before it see nothing
+    return first == 0 ? x : (kLaneIndex >= static_cast<int32_t>(first) ? x : otherwise);
+  }
+};
+
+inline Visibility Between(const Block& queries, const Block& keys, bool causal) {
+  return {keys.count, causal ? queries.position - keys.position : keys.count};
+}
+
+/// Calls f(T{}, kPack as a constant) as the element type and the processor want it.
+template <typename F>
+void ForAttentionType(Dtype dtype, F f) {
+  if (dtype == Dtype::kF32) return f(float{}, std::integral_constant<int, 1>{});
+  CHECK(dtype == Dtype::kBf16, "attention of {}", Name(dtype));
+#ifdef __AVX512BF16__
+  if (HasBf16Dot()) return f(Bf16{}, std::integral_constant<int, 2>{});
+#endif
+  f(Bf16{}, std::integral_constant<int, 1>{});
+}
+
+/// How many parts to cut `blocks` blocks into when `outer` units of work are shared by all threads: one if there are
+/// plenty of units, else enough for four tasks a thread.
+inline int64_t PartsOf(int64_t blocks, int64_t outer) {
+  const int64_t wanted = (4 * Threads() + outer - 1) / std::max<int64_t>(outer, 1);
+  return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(blocks, 1));
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,99 @@
+// Softmax cross-entropy in the steps that a sharded vocabulary needs. Rows of the vocabulary are long: each is read
+// once.
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/runtime/kernels.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+template <typename T>
+float LargestOf(const T* x, int64_t width) {
+  F16 largest[4] = {Broadcast(-kInfinity), Broadcast(-kInfinity), Broadcast(-kInfinity), Broadcast(-kInfinity)};
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= width; c += 4 * kLanes) {
+    for (int i = 0; i < 4; ++i) largest[i] = Max(Load(x + c + i * kLanes), largest[i]);
+  }
+  ForLanes(c, width, [&](int64_t i, auto lanes) {
+    const F16 v = Load(x + i, lanes);
+    largest[0] = Max(kLaneIndex < static_cast<int32_t>(lanes) ? v : Broadcast(-kInfinity), largest[0]);
+  });
+  return MaxOf(Max(Max(largest[0], largest[1]), Max(largest[2], largest[3])));
+}
+
+/// Blocks of the row are summed in fp32, the blocks in fp64.
+template <typename T>
+float SumOfExp(const T* x, float max, int64_t width) {
+  constexpr int64_t kBlock = 64 * kLanes;
+  D8 sum{};
+  for (int64_t first = 0; first < width; first += kBlock) {
+    F16 block{};
+    ForLanes(first, std::min(width, first + kBlock),
+             [&](int64_t c, auto lanes) { block += KeepFirst(Exp(Load(x + c, lanes) - max), lanes); });
+    sum = AddWide(sum, block);
+  }
+  return static_cast<float>(Sum(sum));
+}
+
+template <typename T>
+float TargetLogit(const T* x, int64_t target, int64_t width) {
+  return target >= 0 && target < width ? static_cast<float>(Load(x + target, 1)[0]) : 0.0f;
+}
+
+template <typename T>
+void GradRow(const CrossEntropyGradArgs& a, int64_t r) {
+  const int64_t width = a.logits.width;
+  const T* x = a.logits.x.As<T>() + r * width;
+  T* dx = a.dlogits.As<T>() + r * width;
+  if (a.targets[r] < 0) return void(std::memset(static_cast<void*>(dx), 0, static_cast<size_t>(width) * sizeof(T)));
+  const int64_t target = a.targets[r] - a.logits.first;
+  const float max = a.max[r], inverse = 1.0f / a.sum[r];
+  const float at_target = TargetLogit(x, target, width);  // dlogits may be the logits
+  ForLanes(0, width, [&](int64_t c, auto lanes) { Store(dx + c, Exp(Load(x + c, lanes) - max) * inverse, lanes); });
+  if (target < 0 || target >= width) return;
+  Store(dx + target, Exp(Broadcast(at_target) - max) * inverse - 1.0f, 1);
+}
+
+}  // namespace
+
+void LogitsMax(const LogitsMaxArgs& a) {
+  const auto& [x, rows, width, first] = a.logits;
+  ForElementType(x.dtype, [&]<typename T>(T) {
+    ForRows(rows, width, [&](int64_t r) { a.max[r] = LargestOf(x.As<T>() + r * width, width); });
+  });
+}
+
+void LogitsSum(const LogitsSumArgs& a) {
+  const auto& [x, rows, width, first] = a.logits;
+  ForElementType(x.dtype, [&]<typename T>(T) {
+    ForRows(rows, width, [&](int64_t r) {
+      const T* row = x.As<T>() + r * width;
+      a.sum[r] = SumOfExp(row, a.max[r], width);
+      a.target[r] = TargetLogit(row, a.targets[r] - first, width);
+    });
+  });
+}
+
+void TokenLoss(const TokenLossArgs& a) {
+  double loss = 0, count = 0;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    if (a.targets[r] < 0) continue;
+    loss += TokenLossOf(a.max[r], a.sum[r], a.target[r]);
+    count += 1;
+  }
+  const auto put = [&](float* y, double x) {
+    *y = static_cast<float>((a.accumulate ? static_cast<double>(*y) : 0.0) + x);
+  };
+  put(a.loss, loss);
+  put(a.count, count);
+}
+
+void CrossEntropyGrad(const CrossEntropyGradArgs& a) {
+  ForElementType(a.logits.x.dtype,
+                 [&]<typename T>(T) { ForRows(a.logits.rows, a.logits.width, [&](int64_t r) { GradRow<T>(a, r); }); });
+}
+
+}  // namespace espalier::cpu

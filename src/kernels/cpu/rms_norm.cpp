@@ -1,0 +1,75 @@
+// RMSNorm as Hugging Face's LlamaRMSNorm (Zhang and Sennrich 2019, eq. 4): fp32 inside, xhat = x rstd is rounded to the
+// compute type before the weight multiplies it. A row stays in the first-level cache between its two passes.
+#include "kernels/cpu/runtime/addend.hpp"
+#include "kernels/cpu/runtime/column_sums.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+template <typename T>
+void ForwardRow(const RmsNormArgs& a, int64_t row) {
+  const int64_t width = a.width;
+  const auto in = RowsWithAddend<T>{a.x.As<T>(), a.addend.As<T>(), a.sum.As<T>()}.Row(row * width);
+  const T* w = a.weight.As<T>();
+  T* y = a.y.As<T>() + row * width;
+  float* rstd = a.rstd + row;
+  F16 squares{};
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    const F16 v = in.Load(c, lanes);
+    squares += v * v;
+  });
+  const T* x = in.Loaded();
+  *rstd = 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + static_cast<float>(a.eps));
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    Store(y + c, Load(w + c, lanes) * Rounded<T>(Load(x + c, lanes) * *rstd), lanes);
+  });
+}
+
+// dx = rstd (w dy - xhat mean(w dy xhat)), plus the addend
+template <typename T>
+void BackwardRow(const RmsNormGradArgs& a, int64_t row) {
+  const int64_t width = a.width;
+  const T *x = a.x.As<T>() + row * width, *w = a.weight.As<T>(), *dy = a.dy.As<T>() + row * width;
+  const T* addend = a.addend ? a.addend.As<T>() + row * width : nullptr;
+  T* dx = a.dx.As<T>() + row * width;
+  const float rstd = a.rstd[row];
+  F16 sum{};
+  ForLanes(0, width,
+           [&](int64_t c, auto lanes) { sum += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes); });
+  const float factor = Sum(sum) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x
+  ForLanes(0, width, [&](int64_t c, auto lanes) {
+    StoreWithAddend(addend, dx, c, rstd * (Load(w + c, lanes) * Load(dy + c, lanes) - Load(x + c, lanes) * factor),
+                    lanes);
+  });
+}
+
+/// Sixteen columns of dweight.
+template <typename T, typename Lanes>
+F16 WeightColumns(const RmsNormWeightGradArgs& a, int64_t c, Lanes lanes) {
+  const T *x = a.x.As<T>(), *dy = a.dy.As<T>();
+  const float* rstd = a.rstd;
+  const int64_t width = a.width;
+  return SumOverRows(a.rows, [=](int64_t r) {
+    return Load(dy + r * width + c, lanes) * Rounded<T>(Load(x + r * width + c, lanes) * rstd[r]);
+  });
+}
+
+}  // namespace
+
+void RmsNorm(const RmsNormArgs& a) {
+  ForElementType(a.x.dtype, [&]<typename T>(T) { ForRows(a.rows, a.width, [&](int64_t r) { ForwardRow<T>(a, r); }); });
+}
+
+void RmsNormGrad(const RmsNormGradArgs& a) {
+  ForElementType(a.x.dtype, [&]<typename T>(T) { ForRows(a.rows, a.width, [&](int64_t r) { BackwardRow<T>(a, r); }); });
+}
+
+void RmsNormWeightGrad(const RmsNormWeightGradArgs& a) {
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForColumns(a.rows, a.width, [&](int64_t c, auto lanes) {
+      PutColumns(a.dweight + c, WeightColumns<T>(a, c, lanes), a.accumulate, lanes);
+    });
+  });
+}
+
+}  // namespace espalier::cpu

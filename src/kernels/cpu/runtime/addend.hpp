@@ -1,0 +1,38 @@
+// The optional addend of norms and of their gradients. Every result is rounded to its type where an op of its own would
+// round it.
+#pragma once
+
+#include "vector.hpp"
+
+namespace espalier::cpu {
+
+/// Rows of x, or with an addend the sums of both, which Load also writes to `sum`. No addend: nullptr.
+template <typename T>
+struct RowsWithAddend {
+  const T *x, *addend;
+  T* sum;
+
+  RowsWithAddend Row(int64_t first) const {
+    return addend == nullptr ? RowsWithAddend{x + first, nullptr, nullptr}
+                             : RowsWithAddend{x + first, addend + first, sum + first};
+  }
+  /// The rounded sum.
+  template <typename Lanes>
+  F16 Load(int64_t c, Lanes lanes) const {
+    const F16 v = cpu::Load(x + c, lanes);
+    if (addend == nullptr) return v;
+    const F16 rounded = Rounded<T>(v + cpu::Load(addend + c, lanes));
+    Store(sum + c, rounded, lanes);
+    return rounded;
+  }
+  /// Memory with what Load has returned.
+  const T* Loaded() const { return addend == nullptr ? x : sum; }
+};
+
+/// Stores v, or v + addend, v being rounded first.
+template <typename T, typename Lanes>
+void StoreWithAddend(const T* addend, T* y, int64_t c, F16 v, Lanes lanes) {
+  Store(y + c, addend == nullptr ? v : Opaque(Rounded<T>(v)) + Load(addend + c, lanes), lanes);
+}
+
+}  // namespace espalier::cpu

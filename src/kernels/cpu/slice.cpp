@@ -1,0 +1,10 @@
+// Boxes cut out of a tensor, and put into a larger one.
+#include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/host_slice.hpp"
+
+namespace espalier::cpu {
+
+void Slice(const SliceArgs& a) { SliceOnHost(a); }
+void Pad(const PadArgs& a) { PadOnHost(a); }
+
+}  // namespace espalier::cpu

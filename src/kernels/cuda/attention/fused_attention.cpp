@@ -1,0 +1,269 @@
+// cuDNN's fused attention, driven by its front end's graphs. This file alone includes the front end: it takes most of a
+// minute to compile.
+#include "fused_attention.hpp"
+
+#include <cudnn_frontend.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "espalier/kernels/cuda/cuda_call.hpp"
+#include "espalier/util/error.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using TensorAttributes = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+/// Names of a graph's tensors.
+enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
+
+enum class Direction { kForward, kBackward };
+
+/// The call that a graph serves: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
+/// of longer sequences.
+struct Key {
+  AttentionSizes whole;
+  AttentionPart part;
+  int64_t query_rows, key_rows;
+  bool causal;
+  Direction direction;
+  bool deterministic;
+
+  auto Fields() const {
+    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch,
+                      part.kv_heads, query_rows, key_rows, causal, direction, deterministic);
+  }
+  bool operator<(const Key& other) const { return Fields() < other.Fields(); }
+  int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
+};
+
+Key KeyOf(const FusedCall& call, Direction direction) {
+  const bool deterministic = GetCudaKernelOptions().deterministic;
+  const bool cut = deterministic && direction == Direction::kBackward;
+  return {call.sizes,      cut ? PartOfBackward(call.sizes) : AttentionPart{call.sizes.batch, call.sizes.kv_heads},
+          call.query_rows, call.key_rows,
+          call.causal,     direction,
+          deterministic};
+}
+
+void CheckStatus(cudnnStatus_t status, const char* what) {
+  if (status != CUDNN_STATUS_SUCCESS)
+    throw std::runtime_error(fmt::format("{} failed: {}", what, cudnnGetErrorString(status)));
+}
+
+/// Only the thread that issues kernels uses it.
+cudnnHandle_t Handle() {
+  static const cudnnHandle_t handle = [] {
+    cudnnHandle_t made = nullptr;
+    CheckStatus(cudnnCreate(&made), "cudnnCreate");
+    return made;
+  }();
+  return handle;
+}
+
+/// The library has no kernel for a graph.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void CheckGraph(fe::error_t error, const char* step) {
+  if (!error.is_good()) throw Refused(fmt::format("{}: {}", step, error.get_message()));
+}
+
+/// Makes the graph of a key.
+class Builder {
+ public:
+  explicit Builder(const Key& key) : key_(key), graph_(std::make_shared<fe::graph::Graph>()) {
+    graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+
+  std::shared_ptr<fe::graph::Graph> Build() {
+    if (key_.whole.keys % 128 != 0 && cudnnGetVersion() < 91600)
+      throw Refused(
+          "below 9.16 it pads keys to a multiple of 128, by a copy from the host that no captured step may hold");
+    if (key_.direction == Direction::kForward)
+      AddForward();
+    else
+      AddBackward();
+    CheckGraph(graph_->validate(), "validate");
+    CheckGraph(graph_->build_operation_graph(Handle()), "build_operation_graph");
+    CheckGraph(graph_->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans");
+    CheckGraph(graph_->check_support(Handle()), "check_support");
+    CheckGraph(graph_->build_plans(Handle()), "build_plans");
+    return graph_;
+  }
+
+ private:
+  using Dims = std::vector<int64_t>;
+
+  /// [b,h,s,e] of a part of tensors that hold the rows of all heads side by side.
+  Dims QueryDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.head_dim}; }
+  Dims KeyDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.head_dim}; }
+  /// Sequences of so many rows, one after the other.
+  Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads); }
+  Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.kv_heads); }
+  Dims StridesOf(int64_t rows, int64_t heads) const {
+    return {rows * heads * key_.whole.head_dim, key_.whole.head_dim, heads * key_.whole.head_dim, 1};
+  }
+  Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
+  /// Dense: where heads are cut, there is one sequence.
+  Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
+
+  TensorAttributes Input(Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
+    return graph_->tensor(fe::graph::Tensor_attributes()
+                              .set_uid(id)
+                              .set_dim(std::move(dims))
+                              .set_stride(std::move(strides))
+                              .set_data_type(type));
+  }
+  TensorAttributes Queries(Id id) { return Input(id, QueryDims(), QueryStrides(key_.query_rows)); }
+  TensorAttributes Keys(Id id) { return Input(id, KeyDims(), KeyStrides(key_.key_rows)); }
+  static void Output(const TensorAttributes& x, Id id, Dims dims, Dims strides,
+                     fe::DataType_t type = fe::DataType_t::BFLOAT16) {
+    x->set_output(true).set_uid(id).set_dim(std::move(dims)).set_stride(std::move(strides)).set_data_type(type);
+  }
+
+  template <typename Options>
+  void SetMask(Options& options) const {
+    options.set_attn_scale(1.0f / std::sqrt(static_cast<float>(key_.whole.head_dim)));
+    if (!key_.causal) return;
+    options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
+    options.set_diagonal_band_right_bound(0);
+  }
+
+  void AddForward() {
+    fe::graph::SDPA_attributes options;
+    options.set_generate_stats(true);
+    SetMask(options);
+    auto [o, lse] = graph_->sdpa(Queries(kQ), Keys(kK), Keys(kV), options);
+    Output(o, kO, QueryDims(), QueryStrides(key_.whole.queries));
+    Output(lse, kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
+  }
+
+  void AddBackward() {
+    fe::graph::SDPA_backward_attributes options;
+    options.set_deterministic_algorithm(key_.deterministic);
+    SetMask(options);
+    const TensorAttributes lse = Input(kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
+    auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Keys(kV), Queries(kO), Queries(kDo), lse, options);
+    Output(dq, kDq, QueryDims(), QueryStrides(key_.whole.queries));
+    Output(dk, kDk, KeyDims(), KeyStrides(key_.whole.keys));
+    Output(dv, kDv, KeyDims(), KeyStrides(key_.whole.keys));
+  }
+
+  Key key_;
+  std::shared_ptr<fe::graph::Graph> graph_;
+};
+
+std::string ToString(const Key& key) {
+  const AttentionSizes& w = key.whole;
+  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}",
+                     key.direction == Direction::kForward ? "attention" : "attention_grad", w.batch, w.queries, w.heads,
+                     w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal");
+}
+
+std::shared_ptr<fe::graph::Graph> BuildOrSay(const Key& key) {
+  try {
+    return Builder(key).Build();
+  } catch (const Refused& refused) {
+    fmt::print(stderr, "cuDNN has no kernel for {}: the plain one takes it ({})\n", ToString(key), refused.what());
+    return nullptr;
+  }
+}
+
+/// nullptr: refused. Graphs are never destroyed: when a process ends, the libraries that cuDNN loaded after this was
+/// first called have ended before.
+fe::graph::Graph* FindGraph(const Key& key) {
+  static std::mutex mutex;
+  static auto& graphs = *new std::map<Key, std::shared_ptr<fe::graph::Graph>>;
+  const std::lock_guard lock(mutex);
+  auto it = graphs.find(key);
+  if (it == graphs.end()) it = graphs.emplace(key, BuildOrSay(key)).first;
+  return it->second.get();
+}
+
+bool Prepare(const Key& key, int64_t workspace_bytes) {
+  const fe::graph::Graph* graph = FindGraph(key);
+  if (graph == nullptr) return false;
+  const int64_t needed = graph->get_workspace_size(), usable = UsableBytes(workspace_bytes);
+  if (needed > usable)
+    throw UserError(ExitStatus::kDoesNotFit, fmt::format("cuDNN {} wants {} bytes of workspace for {}, {} are planned: "
+                                                         "use another cuDNN, or precision.compute = \"fp32\"",
+                                                         cudnnGetVersion(), needed, ToString(key), usable));
+  return true;
+}
+
+std::byte* Advanced(void* data, int64_t elements, int64_t element_bytes) {
+  return static_cast<std::byte*>(data) + elements * element_bytes;
+}
+
+/// The memory of the part that begins at sequence `batch` and kv head `kv_head`.
+FusedMemory PartOf(const FusedMemory& m, const Key& key, int64_t batch, int64_t kv_head) {
+  const AttentionSizes& w = key.whole;
+  const int64_t head = kv_head * (w.heads / w.kv_heads);
+  const auto query = [&](int64_t rows) { return (batch * rows * w.heads + head) * w.head_dim; };
+  const auto row = [&](int64_t rows) { return (batch * rows * w.kv_heads + kv_head) * w.head_dim; };
+  const auto at = [](void* data, int64_t elements) { return data == nullptr ? nullptr : Advanced(data, elements, 2); };
+  FusedMemory part = m;
+  for (void** x : {&part.q, &part.d_o}) *x = at(*x, query(key.query_rows));
+  for (void** x : {&part.k, &part.v}) *x = at(*x, row(key.key_rows));
+  part.o = at(m.o, query(key.direction == Direction::kForward ? w.queries : key.query_rows));
+  part.dq = at(m.dq, query(w.queries));
+  for (void** x : {&part.dk, &part.dv}) *x = at(*x, row(w.keys));
+  part.lse = Advanced(m.lse, (batch * w.heads + head) * w.queries, 4);
+  return part;
+}
+
+void Execute(const Key& key, const FusedMemory& m, cudaStream_t stream) {
+  std::unordered_map<int64_t, void*> tensors = {{kQ, m.q}, {kK, m.k}, {kV, m.v}, {kO, m.o}, {kLse, m.lse}};
+  if (key.direction == Direction::kBackward) tensors.insert({{kDo, m.d_o}, {kDq, m.dq}, {kDk, m.dk}, {kDv, m.dv}});
+  CheckStatus(cudnnSetStream(Handle(), stream), "cudnnSetStream");
+  fe::error_t error = FindGraph(key)->execute(Handle(), tensors, AlignedWorkspace(m.workspace, m.workspace_bytes).data);
+  if (!error.is_good())
+    throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
+}
+
+/// Part by part, one after the other in the same workspace.
+void ExecuteParts(const Key& key, const FusedMemory& memory, cudaStream_t stream) {
+  for (int64_t batch = 0; batch < key.whole.batch; batch += key.part.batch)
+    for (int64_t kv_head = 0; kv_head < key.whole.kv_heads; kv_head += key.part.kv_heads)
+      Execute(key, PartOf(memory, key, batch, kv_head), stream);
+}
+
+}  // namespace
+
+int FusedAttentionMajor() {
+  static const int major = [] {
+    int device = 0, value = 0;
+    CUDA_CALL(cudaGetDevice(&device));
+    CUDA_CALL(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device));
+    return value;
+  }();
+  return major;
+}
+
+bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
+  return Prepare(KeyOf(call, Direction::kForward), workspace_bytes);
+}
+bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
+  return Prepare(KeyOf(call, Direction::kBackward), workspace_bytes);
+}
+
+void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
+  ExecuteParts(KeyOf(call, Direction::kForward), memory, stream);
+}
+void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
+  ExecuteParts(KeyOf(call, Direction::kBackward), memory, stream);
+}
+
+}  // namespace espalier::cuda

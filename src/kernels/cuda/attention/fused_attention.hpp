@@ -1,0 +1,42 @@
+// cuDNN's attention. Its front end is included by fused_attention.cpp alone; the emulation has a plain loop in its
+// place.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "espalier/device_memory/fused_attention.hpp"
+
+namespace espalier::cuda {
+
+/// Compute capability of the current device, its first number; 0 where there is no cuDNN.
+int FusedAttentionMajor();
+
+/// Extents of a call; the rows per sequence of the tensors that its operands are slices of; and its mask: causal, or
+/// none.
+struct FusedCall {
+  AttentionSizes sizes;
+  int64_t query_rows, key_rows;
+  bool causal;
+};
+
+/// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; sequences are `query_rows`
+/// or `key_rows` rows apart. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32 [b,h,s]. Backward expects o and
+/// lse of the whole softmax, even if it is given only some of the keys: gradients are then the contribution of these
+/// keys.
+struct FusedMemory {
+  void *q, *k, *v, *o, *lse;
+  void *d_o, *dq, *dk, *dv;  ///< backward only
+  void* workspace;
+  int64_t workspace_bytes;
+};
+
+/// Chooses and compiles. False if the library has no kernel after all, which it says on stderr. Throws UserError
+/// (kDoesNotFit) if the one it has wants more memory.
+bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes);
+bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes);
+
+/// What was prepared.
+void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream);
+void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream);
+
+}  // namespace espalier::cuda

@@ -1,0 +1,251 @@
+// Tiles of 64 by 64 scores, shared by attention and its adjoint. A block of 256 threads is arranged as 16 by 16: thread
+// (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim is
+// staged 32 elements at a time: shared memory does not grow with it.
+#pragma once
+
+#include "espalier/kernels/cuda/launch.cuh"
+#include "plain_attention.hpp"
+
+namespace espalier::cuda {
+
+constexpr int kTile = 64, kThreads = 256, kSide = 16, kOwn = kTile / kSide;
+constexpr int kDepth = 32, kOwnColumns = kDepth / kSide;
+constexpr int kPitch = kDepth + 1, kWeightPitch = kTile + 1;  // odd: a column's elements are in different banks
+constexpr size_t kSharedFloats = 2 * kTile * kPitch + kTile * kWeightPitch + 2 * kTile;
+constexpr size_t kSharedBytes = kSharedFloats * sizeof(float);
+
+__device__ inline float AsFloat(float x) { return x; }
+__device__ inline float AsFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+__device__ inline void Put(const Array& to, int64_t i, float x) {
+  if (to.dtype == Dtype::kBf16)
+    to.As<__nv_bfloat16>()[i] = __float2bfloat16(x);
+  else
+    to.As<float>()[i] = x;
+}
+
+/// A block's shared memory.
+struct Shared {
+  float *a, *b;       ///< staged rows
+  float* weights;     ///< a tile of probabilities, or of their adjoints
+  float *lse, *mean;  ///< of 64 queries
+
+  __device__ explicit Shared(float* memory)
+      : a(memory),
+        b(a + kTile * kPitch),
+        weights(b + kTile * kPitch),
+        lse(weights + kTile * kWeightPitch),
+        mean(lse + kTile) {}
+};
+
+/// Place of the calling thread in its block.
+struct Place {
+  int y = static_cast<int>(threadIdx.x) / kSide, x = static_cast<int>(threadIdx.x) % kSide;
+
+  __device__ int Row(int i) const { return y + kSide * i; }
+  __device__ int Column(int j) const { return x + kSide * j; }
+};
+
+__device__ inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/// Up to 64 rows of one head in a [b,rows,heads e] tensor; rows from `count` on read as 0.
+template <typename T>
+struct TileRows {
+  const T* first;
+  int64_t stride, count, head_dim;
+
+  __device__ float At(int64_t row, int64_t column) const {
+    return row < count && column < head_dim ? AsFloat(first[row * stride + column]) : 0.0f;
+  }
+};
+
+/// Where the tile of rows [row, row + 64) of one head begins, in elements.
+__device__ inline int64_t QueryOffset(const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
+  return ((batch * s.queries + row) * s.heads + head) * s.head_dim;
+}
+__device__ inline int64_t KeyOffset(const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
+  return ((batch * s.keys + row) * s.kv_heads + kv_head) * s.head_dim;
+}
+
+template <typename T>
+__device__ TileRows<T> QueryRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
+  return {x.As<T>() + QueryOffset(s, batch, head, row), s.heads * s.head_dim, Min(s.queries - row, kTile), s.head_dim};
+}
+template <typename T>
+__device__ TileRows<T> KeyRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
+  return {x.As<T>() + KeyOffset(s, batch, kv_head, row), s.kv_heads * s.head_dim, Min(s.keys - row, kTile), s.head_dim};
+}
+
+/// The 64 queries of one head that a block takes: those of the last queries first, which see most keys.
+struct QueryTile {
+  const AttentionShape& shape;
+  int64_t batch, head, kv_head, query;
+
+  __device__ explicit QueryTile(const AttentionShape& s) : shape(s) {
+    const int64_t block = blockIdx.x, heads = s.batch * s.heads;
+    head = block % s.heads;
+    batch = block % heads / s.heads;
+    kv_head = head * s.kv_heads / s.heads;
+    query = ((s.queries + kTile - 1) / kTile - 1 - block / heads) * kTile;
+  }
+  template <typename T>
+  __device__ TileRows<T> Queries(const Array& x) const {
+    return QueryRows<T>(x, shape, batch, head, query);
+  }
+  template <typename T>
+  __device__ TileRows<T> Keys(const Array& x, int64_t key) const {
+    return KeyRows<T>(x, shape, batch, kv_head, key);
+  }
+  __device__ int64_t Offset() const { return QueryOffset(shape, batch, head, query); }
+  /// Of a row of the tile, in [b,h,s].
+  __device__ int64_t LseOffset(int row) const { return (batch * shape.heads + head) * shape.queries + query + row; }
+};
+
+__device__ inline float ScaleOf(const AttentionShape& s) { return 1.0f / sqrtf(static_cast<float>(s.head_dim)); }
+
+/// Lowest position of rows [begin, end). Positions increase except where a chunk of the zigzag order begins.
+__device__ inline int64_t LowestPosition(const SequenceShard& shard, int64_t begin, int64_t end) {
+  int64_t lowest = shard.PositionOf(begin);
+  if (shard.cp == 1) return lowest;
+  const int64_t chunk = shard.length / (2 * shard.cp);
+  for (int64_t row = ((shard.start + begin) / chunk + 1) * chunk - shard.start; row < end; row += chunk)
+    lowest = Min(lowest, shard.PositionOf(row));
+  return lowest;
+}
+__device__ inline int64_t HighestPosition(const SequenceShard& shard, int64_t begin, int64_t end) {
+  int64_t highest = shard.PositionOf(end - 1);
+  if (shard.cp == 1) return highest;
+  const int64_t chunk = shard.length / (2 * shard.cp);
+  for (int64_t row = ((shard.start + begin) / chunk + 1) * chunk - shard.start; row < end; row += chunk)
+    highest = -Min(-highest, -shard.PositionOf(row - 1));
+  return highest;
+}
+
+/// No query of the tile at row `query` sees a key of the tile at row `key`.
+__device__ inline bool IsHidden(const AttentionShape& a, int64_t query, int64_t key) {
+  if (!a.causal) return false;
+  return LowestPosition(a.key_shard, key, Min(key + kTile, a.keys)) >
+         HighestPosition(a.query_shard, query, Min(query + kTile, a.queries));
+}
+
+/// A query sees the keys at its position and before. Rows beyond the last query see nothing, rows beyond the last key
+/// are seen by none. Without a mask all queries come last.
+__device__ inline int64_t QueryPosition(const AttentionShape& a, int64_t row) {
+  if (row >= a.queries) return -1;
+  return a.causal ? a.query_shard.PositionOf(row) : INT64_MAX - 1;
+}
+__device__ inline int64_t KeyPosition(const AttentionShape& a, int64_t row) {
+  if (row >= a.keys) return INT64_MAX;
+  return a.causal ? a.key_shard.PositionOf(row) : 0;
+}
+
+/// Positions of the thread's 4 rows, or 4 columns, of a tile.
+struct OwnPositions {
+  int64_t at[kOwn];
+
+  __device__ OwnPositions(int64_t (*position)(const AttentionShape&, int64_t), const AttentionShape& a, int64_t first) {
+    for (int i = 0; i < kOwn; ++i) at[i] = position(a, first + kSide * i);
+  }
+};
+
+/// Columns [column, column + 32) of 64 rows.
+template <typename T>
+__device__ void Stage(const TileRows<T>& rows, int64_t column, float* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kDepth; i += kThreads)
+    to[i / kDepth * kPitch + i % kDepth] = rows.At(i / kDepth, column + i % kDepth);
+}
+
+/// dots[i][j] = the thread's row i of `a` times its column j as a row of `b`. Begins with a barrier.
+template <typename T>
+__device__ void RowDots(const TileRows<T>& a, const TileRows<T>& b, const Shared& s, float (&dots)[kOwn][kOwn]) {
+  const Place at;
+  for (auto& row : dots)
+    for (float& x : row) x = 0;
+  for (int64_t column = 0; column < a.head_dim; column += kDepth) {
+    __syncthreads();
+    Stage(a, column, s.a);
+    Stage(b, column, s.b);
+    __syncthreads();
+#pragma unroll 4
+    for (int d = 0; d < kDepth; ++d) {
+      float left[kOwn], right[kOwn];
+      for (int i = 0; i < kOwn; ++i) left[i] = s.a[at.Row(i) * kPitch + d];
+      for (int j = 0; j < kOwn; ++j) right[j] = s.b[at.Column(j) * kPitch + d];
+      for (int i = 0; i < kOwn; ++i)
+        for (int j = 0; j < kOwn; ++j) dots[i][j] += left[i] * right[j];
+    }
+  }
+}
+
+/// What a thread sums of its 4 rows of a result: columns x and x + 16 of every 32.
+template <int kChunks>
+struct Sums {
+  float at[kChunks][kOwn][kOwnColumns] = {};
+
+  /// Adds the tile of weights in shared memory times 64 rows. Begins with a barrier if head_dim > 0.
+  template <typename T>
+  __device__ void AddWeighted(const TileRows<T>& rows, const Shared& s) {
+    const Place place;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (chunk * kDepth >= rows.head_dim) break;
+      __syncthreads();
+      Stage(rows, chunk * kDepth, s.b);
+      __syncthreads();
+#pragma unroll 4
+      for (int k = 0; k < kTile; ++k) {
+        float weight[kOwn], x[kOwnColumns];
+        for (int i = 0; i < kOwn; ++i) weight[i] = s.weights[place.Row(i) * kWeightPitch + k];
+        for (int j = 0; j < kOwnColumns; ++j) x[j] = s.b[k * kPitch + place.Column(j)];
+        for (int i = 0; i < kOwn; ++i)
+          for (int j = 0; j < kOwnColumns; ++j) at[chunk][i][j] += weight[i] * x[j];
+      }
+    }
+  }
+
+  __device__ void ScaleRow(int i, float factor) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk)
+      for (int j = 0; j < kOwnColumns; ++j) at[chunk][i][j] *= factor;
+  }
+
+  /// Stores the rows that exist; `rows` has the layout of the result's tile, which begins at element `first`.
+  template <typename T>
+  __device__ void Store(const Array& to, int64_t first, const TileRows<T>& rows) const {
+    const Place place;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk)
+      for (int i = 0; i < kOwn; ++i)
+        for (int j = 0; j < kOwnColumns; ++j) {
+          const int64_t column = chunk * kDepth + place.Column(j);
+          if (place.Row(i) < rows.count && column < rows.head_dim)
+            Put(to, first + place.Row(i) * rows.stride + column, at[chunk][i][j]);
+        }
+  }
+};
+
+/// Sum and maximum over the 16 threads of a row.
+__device__ inline float RowSum(float x) {
+  for (int lanes = kSide / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
+  return x;
+}
+__device__ inline float RowMaximum(float x) {
+  for (int lanes = kSide / 2; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+  return x;
+}
+
+/// Calls f(T{}, Sums<kChunks>{}) for the element type of the inputs and as many chunks of 32 as a head needs.
+template <typename F>
+void ForKind(Dtype dtype, int64_t head_dim, F f) {
+  const auto with = [&](auto element) {
+    if (head_dim <= 64) return f(element, Sums<2>{});
+    if (head_dim <= 128) return f(element, Sums<4>{});
+    f(element, Sums<8>{});
+  };
+  if (dtype == Dtype::kBf16) return with(__nv_bfloat16{});
+  with(float{});
+}
+
+inline int64_t TilesOf(int64_t rows) { return (rows + kTile - 1) / kTile; }
+
+}  // namespace espalier::cuda

@@ -1,0 +1,144 @@
+// One block per row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte
+// boundary, packs, and single elements after the last pack.
+#include "espalier/device_memory/partial_sums.hpp"
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/reduce.cuh"
+
+namespace espalier::cuda {
+namespace {
+
+/// The largest number of threads of which two blocks fit on a multiprocessor.
+constexpr int kRowThreads = 1024;
+
+/// Calls f(c, lanes) for all columns of a row at `row` that is also written at `other`.
+template <typename T, typename F>
+__device__ void ForRow(const T* row, const T* other, int64_t width, F f) {
+  constexpr int N = kPack<T>;
+  const auto at = reinterpret_cast<uintptr_t>(row) % 16, other_at = reinterpret_cast<uintptr_t>(other) % 16;
+  const int64_t single = (16 - at) % 16 / sizeof(T), head = at != other_at || width < single ? width : single,
+                packs = (width - head) / N;
+  for (int64_t c = threadIdx.x; c < head; c += blockDim.x) f(c, Lanes<1>{});
+  for (int64_t p = threadIdx.x; p < packs; p += blockDim.x) f(head + p * N, Lanes<N>{});
+  const int64_t last = head + packs * N + threadIdx.x;
+  if (last < width) f(last, Lanes<1>{});
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads, 2) LogitsMaxKernel(LogitsMaxArgs a) {
+  const T* x = a.logits.x.As<T>();
+  const int64_t width = a.logits.width;
+  ForRows(a.logits.rows, [&](int64_t r) {
+    const T* row = x + r * width;
+    float max = -INFINITY;
+    ForRow(row, row, width, [&](int64_t c, auto lanes) {
+      const auto v = Load(row + c, lanes);
+      for (int k = 0; k < lanes.value; ++k) max = Larger{}(v[k], max);
+    });
+    max = BlockReduce(max, -INFINITY, Larger{});
+    if (threadIdx.x == 0) a.max[r] = max;
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs a) {
+  const T* x = a.logits.x.As<T>();
+  const int64_t width = a.logits.width;
+  ForRows(a.logits.rows, [&](int64_t r) {
+    const T* row = x + r * width;
+    const float max = a.max[r];
+    float sum = 0;
+    ForRow(row, row, width, [&](int64_t c, auto lanes) {
+      const auto v = Load(row + c, lanes);
+      for (int k = 0; k < lanes.value; ++k) sum += expf(v[k] - max);
+    });
+    sum = BlockSum(sum);
+    if (threadIdx.x != 0) return;
+    const int64_t target = a.targets[r] - a.logits.first;
+    a.sum[r] = sum;
+    a.target[r] = target >= 0 && target < width ? Widen(row[target]) : 0.0f;
+  });
+}
+
+/// Partial sums: all losses, then all counts.
+__global__ void TokenLossPartials(TokenLossArgs a, double* partials) {
+  const int64_t part = blockIdx.x, parts = gridDim.x;
+  double loss = 0, count = 0;
+  for (int64_t r = a.rows * part / parts + threadIdx.x; r < a.rows * (part + 1) / parts; r += blockDim.x) {
+    if (a.targets[r] < 0) continue;
+    loss += TokenLossOf(a.max[r], a.sum[r], a.target[r]);
+    count += 1;
+  }
+  loss = BlockSum(loss);
+  count = BlockSum(count);
+  if (threadIdx.x != 0) return;
+  partials[part] = loss;
+  partials[parts + part] = count;
+}
+
+/// One block of at least as many threads as there are partial sums of each.
+__global__ void AddTokenLosses(TokenLossArgs a, const double* partials, int64_t parts) {
+  const bool mine = threadIdx.x < parts;
+  const double losses = BlockSum(mine ? partials[threadIdx.x] : 0.0),
+               tokens = BlockSum(mine ? partials[parts + threadIdx.x] : 0.0);
+  if (threadIdx.x != 0) return;
+  *a.loss = static_cast<float>((a.accumulate ? static_cast<double>(*a.loss) : 0.0) + losses);
+  *a.count = static_cast<float>((a.accumulate ? static_cast<double>(*a.count) : 0.0) + tokens);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEntropyGradArgs a) {
+  const T* x = a.logits.x.As<T>();
+  T* dx = a.dlogits.As<T>();
+  const int64_t width = a.logits.width, first = a.logits.first;
+  ForRows(a.logits.rows, [&](int64_t r) {
+    const T* row = x + r * width;
+    T* to = dx + r * width;
+    const int64_t target = a.targets[r];
+    const float max = a.max[r], inverse = 1.0f / a.sum[r];
+    ForRow(row, static_cast<const T*>(to), width, [&](int64_t c, auto lanes) {
+      const auto v = Load(row + c, lanes);
+      Store(to + c, Each(lanes, [&](int k) {
+              const float p = expf(v[k] - max) * inverse;
+              return target < 0 ? 0.0f : first + c + k == target ? p - 1.0f : p;
+            }));
+    });
+  });
+}
+
+template <typename T>
+dim3 ThreadsOf(const LogitsShard& logits) {
+  return RowThreads(logits.width, kPack<T>, kRowThreads);
+}
+
+}  // namespace
+
+void LogitsMax(const LogitsMaxArgs& a, const LaunchContext& context) {
+  if (a.logits.rows == 0) return;
+  ForElementType(a.logits.x.dtype, [&]<typename T>(T) {
+    Launch(LogitsMaxKernel<T>, RowBlocks(a.logits.rows), ThreadsOf<T>(a.logits), 0, context.stream, a);
+  });
+}
+
+void LogitsSum(const LogitsSumArgs& a, const LaunchContext& context) {
+  if (a.logits.rows == 0) return;
+  ForElementType(a.logits.x.dtype, [&]<typename T>(T) {
+    Launch(LogitsSumKernel<T>, RowBlocks(a.logits.rows), ThreadsOf<T>(a.logits), 0, context.stream, a);
+  });
+}
+
+void TokenLoss(const TokenLossArgs& a, const LaunchContext& context) {
+  const int64_t parts = TokenLossParts(a.rows);
+  auto* partials = context.Workspace<double>(TokenLossBytes(a.rows));
+  Launch(TokenLossPartials, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream, a, partials);
+  Launch(AddTokenLosses, dim3(1), dim3(128), 0, context.stream, a, partials, parts);
+}
+
+void CrossEntropyGrad(const CrossEntropyGradArgs& a, const LaunchContext& context) {
+  if (a.logits.rows * a.logits.width == 0) return;
+  ForElementType(a.logits.x.dtype, [&]<typename T>(T) {
+    Launch(CrossEntropyGradKernel<T>, RowBlocks(a.logits.rows), ThreadsOf<T>(a.logits), 0, context.stream, a);
+  });
+}
+
+}  // namespace espalier::cuda

@@ -1,0 +1,116 @@
+#include "cublas_lt.hpp"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "column_major.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  CUBLAS_CALL(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(x.rows),
+                                         static_cast<uint64_t>(x.columns), x.leading));
+  return layout;
+}
+
+cublasOperation_t OperationOn(const ColumnMajor& x) { return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+void SetBias(cublasLtMatmulDesc_t operation, const void* bias) {
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+}
+
+/// fp32 GEMMs multiply in fp32, never TF32: precision is the deck's, not the backend's.
+cublasLtMatmulDesc_t OperationOf(const Gemm& p) {
+  cublasLtMatmulDesc_t operation = nullptr;
+  CUBLAS_CALL(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t first = OperationOn(FirstOperand(p.shape)), second = OperationOn(SecondOperand(p.shape));
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+  const cublasLtEpilogue_t epilogue = p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+  if (p.bias)
+    SetBias(operation,
+            reinterpret_cast<const void*>(kBufferAlignment));  // its alignment affects the choice of algorithms
+  return operation;
+}
+
+template <typename T>
+void Prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  CUBLAS_CALL(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+}
+
+/// What every algorithm keeps to. Slices of the contracted dim are added up in order from fp32 copies; in place, the
+/// order would be that in which blocks come, and in the output's type sums would be rounded to bf16 in between.
+void SetLimits(cublasLtMatmulPreference_t preference, int64_t workspace_bytes) {
+  Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(UsableBytes(workspace_bytes)));
+  const uint32_t all = CUBLASLT_REDUCTION_SCHEME_MASK, ordered = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, GetCudaKernelOptions().deterministic ? ordered : all);
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    Prefer(preference, attribute, static_cast<uint32_t>(kBufferAlignment));
+}
+
+}  // namespace
+
+void FailCublas(const char* file, int line, const char* expression, cublasStatus_t status) {
+  throw std::runtime_error(fmt::format("{}:{}: {} failed: {}", file, line, expression, cublasLtGetStatusName(status)));
+}
+
+cublasLtHandle_t CublasHandle() {
+  static const cublasLtHandle_t handle = [] {
+    cublasLtHandle_t made = nullptr;
+    CUBLAS_CALL(cublasLtCreate(&made));
+    return made;
+  }();
+  return handle;
+}
+
+CublasGemm::CublasGemm(const Gemm& p)
+    : beta_(p.accumulate ? 1.0f : 0.0f),
+      operation_(OperationOf(p)),
+      first_(LayoutOf(p.input, FirstOperand(p.shape))),
+      second_(LayoutOf(p.input, SecondOperand(p.shape))),
+      result_(LayoutOf(p.output, ResultOf(p.shape))) {}
+
+std::vector<cublasLtMatmulHeuristicResult_t> CublasGemm::Candidates(int max_count, int64_t workspace_bytes) const {
+  cublasLtMatmulPreference_t made = nullptr;
+  CUBLAS_CALL(cublasLtMatmulPreferenceCreate(&made));
+  const Owned<cublasLtMatmulPreferenceOpaque_t, cublasLtMatmulPreferenceDestroy> preference(made);
+  SetLimits(preference.get(), workspace_bytes);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(max_count));
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(CublasHandle(), operation_.get(), first_.get(), second_.get(), result_.get(),
+                                     result_.get(), preference.get(), max_count, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+    count = 0;
+  else
+    CUBLAS_CALL(status);
+  found.resize(static_cast<size_t>(count));
+  std::erase_if(found, [](const auto& x) { return x.state != CUBLAS_STATUS_SUCCESS; });
+  return found;
+}
+
+int64_t CublasGemm::WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(CublasHandle(), operation_.get(), first_.get(), second_.get(),
+                                                        result_.get(), result_.get(), &algorithm, &result);
+  return status == CUBLAS_STATUS_SUCCESS ? static_cast<int64_t>(result.workspaceSize) : -1;
+}
+
+void CublasGemm::Run(const cublasLtMatmulAlgo_t& algorithm, const GemmOperands& x, cudaStream_t stream) const {
+  const float one = 1.0f;
+  if (x.bias != nullptr) SetBias(operation_.get(), x.bias);
+  const Workspace workspace = AlignedWorkspace(x.workspace, x.workspace_bytes);
+  CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, x.b, first_.get(), x.a, second_.get(), &beta_, x.c,
+                             result_.get(), x.c, result_.get(), &algorithm, workspace.data,
+                             static_cast<size_t>(workspace.bytes), stream));
+}
+
+}  // namespace espalier::cuda

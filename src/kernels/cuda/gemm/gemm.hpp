@@ -1,0 +1,35 @@
+// GEMMs on the device. gemm.cpp calls cuBLASLt; the emulation (tests/emulation) implements this header by a plain
+// loop.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "espalier/kernels/gemm.hpp"
+
+namespace espalier::cuda {
+
+/// What the algorithms are made for: "NVIDIA H200", "cuBLASLt 13.1.0".
+struct GemmPlatform {
+  std::string gpu, library;
+};
+GemmPlatform GetGemmPlatform();
+
+/// Device memory of a GEMM; `workspace` is free for the length of the call.
+struct GemmOperands {
+  const void *a, *b;
+  const void* bias;  ///< nullptr: none
+  void* c;
+  void* workspace;
+  int64_t workspace_bytes;
+};
+
+/// Chooses the algorithm: that of the plan file, else the library's first that stays within the workspace. Throws
+/// UserError (kDoesNotFit) if there is none. A GEMM that was not prepared is at its first call.
+void PrepareGemm(const Gemm& gemm, int64_t workspace_bytes);
+
+/// Issues c = a b, c = a b + bias, or c += a b. No extent is 0.
+void Multiply(const Gemm& gemm, const GemmOperands& memory, cudaStream_t stream);
+
+}  // namespace espalier::cuda

@@ -1,0 +1,148 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "cublas_lt.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
+#include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/util/error.hpp"
+#include "gemm.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+constexpr int kCandidates = 16, kRounds = 5, kMostRepetitions = 200;
+constexpr double kRoundMicroseconds = 5000, kWorthChanging = 0.99;
+
+struct FreeDevice {
+  void operator()(void* data) const { cudaFree(data); }
+};
+using DeviceMemory = std::unique_ptr<void, FreeDevice>;
+
+DeviceMemory Allocate(int64_t bytes) {
+  void* data = nullptr;
+  CUDA_CALL(cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))));
+  return DeviceMemory(data);
+}
+
+/// A mebibyte of numbers between -1 and 1, again and again: a GPU draws less power, and runs quicker, on zeros.
+void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> values(-1, 1);
+  std::vector<std::byte> block(kBlock);
+  for (int64_t i = 0; i < kBlock / SizeOf(dtype); ++i) {
+    if (dtype == Dtype::kF32)
+      reinterpret_cast<float*>(block.data())[i] = values(random);
+    else
+      reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
+  }
+  for (int64_t at = 0; at < bytes; at += kBlock)
+    CopyToDevice(static_cast<std::byte*>(data) + at, block.data(), static_cast<size_t>(std::min(kBlock, bytes - at)));
+}
+
+/// Operands of one GEMM in memory of their own.
+struct Operands {
+  explicit Operands(const GemmDemand& demand)
+      : a(Allocate(Bytes(demand.gemm, demand.gemm.shape.m * demand.gemm.shape.k))),
+        b(Allocate(Bytes(demand.gemm, demand.gemm.shape.k * demand.gemm.shape.n))),
+        bias(demand.gemm.bias ? Allocate(demand.gemm.shape.n * SizeOf(demand.gemm.output)) : nullptr),
+        c(Allocate(demand.gemm.shape.m * demand.gemm.shape.n * 4)),
+        workspace(Allocate(demand.workspace_bytes)),
+        workspace_bytes(demand.workspace_bytes) {
+    FillWithNumbers(a.get(), Bytes(demand.gemm, demand.gemm.shape.m * demand.gemm.shape.k), demand.gemm.input);
+    FillWithNumbers(b.get(), Bytes(demand.gemm, demand.gemm.shape.k * demand.gemm.shape.n), demand.gemm.input);
+    if (bias) FillWithNumbers(bias.get(), demand.gemm.shape.n * SizeOf(demand.gemm.output), demand.gemm.output);
+    CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(demand.gemm.shape.m * demand.gemm.shape.n * 4)));
+  }
+  static int64_t Bytes(const Gemm& gemm, int64_t elements) { return elements * SizeOf(gemm.input); }
+
+  GemmOperands Memory() const { return {a.get(), b.get(), bias.get(), c.get(), workspace.get(), workspace_bytes}; }
+
+  DeviceMemory a, b, bias, c, workspace;
+  int64_t workspace_bytes;
+};
+
+/// Two events on a stream.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    CUDA_CALL(cudaEventCreate(&begin_));
+    CUDA_CALL(cudaEventCreate(&end_));
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  /// Of one run, in a row of `repetitions`.
+  template <typename F>
+  double Microseconds(int repetitions, F run) {
+    CUDA_CALL(cudaEventRecord(begin_));
+    for (int i = 0; i < repetitions; ++i) run();
+    CUDA_CALL(cudaEventRecord(end_));
+    CUDA_CALL(cudaEventSynchronize(end_));
+    float milliseconds = 0;
+    CUDA_CALL(cudaEventElapsedTime(&milliseconds, begin_, end_));
+    return 1000.0 * static_cast<double>(milliseconds) / repetitions;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+double Median(std::vector<double> x) {
+  std::ranges::sort(x);
+  return x[x.size() / 2];
+}
+
+/// Median time of every candidate.
+std::vector<double> TimesOf(const CublasGemm& gemm, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
+                            const Operands& x) {
+  Stopwatch watch;
+  std::vector<std::vector<double>> times(candidates.size());
+  const auto time = [&](size_t i, int repetitions) {
+    return watch.Microseconds(repetitions, [&] { gemm.Run(candidates[i].algo, x.Memory(), nullptr); });
+  };
+  for (size_t i = 0; i < candidates.size(); ++i) time(i, 2);
+  const int repetitions =
+      static_cast<int>(std::clamp(kRoundMicroseconds / std::max(time(0, 2), 1.0), 1.0, double{kMostRepetitions}));
+  for (int round = 0; round < kRounds; ++round)
+    for (size_t i = 0; i < candidates.size(); ++i) times[i].push_back(time(i, repetitions));
+  std::vector<double> medians;
+  for (std::vector<double>& of_one : times) medians.push_back(Median(std::move(of_one)));
+  return medians;
+}
+
+GemmPlan Measure(const GemmDemand& demand) {
+  const CublasGemm gemm(demand.gemm);
+  const auto candidates = gemm.Candidates(kCandidates, demand.workspace_bytes);
+  if (candidates.empty())
+    throw UserError(ExitStatus::kDoesNotFit, fmt::format("GEMM {}: no algorithm within {} bytes", ToString(demand.gemm),
+                                                         demand.workspace_bytes));
+  const std::vector<double> times = TimesOf(gemm, candidates, Operands(demand));
+  const auto quickest = std::ranges::min_element(times);
+  const size_t chosen = *quickest < kWorthChanging * times[0] ? static_cast<size_t>(quickest - times.begin()) : 0;
+  return {demand.gemm, ToHex(std::as_bytes(std::span(&candidates[chosen].algo, 1))),
+          static_cast<int64_t>(candidates[chosen].workspaceSize), times[chosen], times[0]};
+}
+
+}  // namespace
+
+GemmPlans MeasureGemms(std::span<const GemmDemand> demands, const std::function<void(const GemmPlan&)>& measured) {
+  ConfigureCudaKernels(true, "");
+  const GemmPlatform platform = GetGemmPlatform();
+  GemmPlans plans{platform.gpu, platform.library, {}};
+  for (const GemmDemand& demand : demands) {
+    plans.plans.push_back(Measure(demand));
+    measured(plans.plans.back());
+  }
+  return plans;
+}
+
+}  // namespace espalier::cuda

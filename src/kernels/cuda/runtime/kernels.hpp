@@ -1,0 +1,15 @@
+// The cuda backend's kernels: each issues what it needs on the context's stream and returns at once. All pointers are
+// the device's. Included by nvcc.
+#pragma once
+
+#include "kernels/arguments.hpp"
+#include "kernels/kernel_list.hpp"
+#include "launch_context.hpp"
+
+namespace espalier::cuda {
+
+#define ESPALIER_DECLARE(name, function) void function(const function##Args& args, const LaunchContext& context);
+ESPALIER_KERNELS(ESPALIER_DECLARE)
+#undef ESPALIER_DECLARE
+
+}  // namespace espalier::cuda

@@ -1,0 +1,133 @@
+#include "espalier/kernels/gemm_plans.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+[[noreturn]] void Refuse(const std::string& source, const std::string& what) {
+  throw UserError(
+      ExitStatus::kData,
+      fmt::format("{}: {}; make it anew by `espalier calibrate`, or set run.product_plans = \"\"", source, what));
+}
+
+Dtype DtypeOf(const Json& json) {
+  const std::string name = json.get<std::string>();
+  if (name == Name(Dtype::kF32)) return Dtype::kF32;
+  if (name == Name(Dtype::kBf16)) return Dtype::kBf16;
+  throw std::invalid_argument(fmt::format("type {} is neither f32 nor bf16", name));
+}
+
+Json ToJson(const GemmPlan& plan) {
+  const auto& [shape, input, output, accumulate, bias] = plan.gemm;
+  return {{"m", shape.m},
+          {"n", shape.n},
+          {"k", shape.k},
+          {"a_strides", {shape.a_row, shape.a_column}},
+          {"b_strides", {shape.b_row, shape.b_column}},
+          {"c_stride", shape.c_row},
+          {"input", Name(input)},
+          {"output", Name(output)},
+          {"epilogue", accumulate ? "accumulate"
+                       : bias     ? "bias"
+                                  : "none"},
+          {"algorithm", plan.algorithm},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"microseconds", plan.microseconds},
+          {"first_microseconds", plan.first_microseconds}};
+}
+
+GemmPlan PlanOf(const Json& json) {
+  GemmPlan plan;
+  const Json &a = json.at("a_strides"), &b = json.at("b_strides");
+  plan.gemm.shape = {json.at("m"), json.at("n"), json.at("k"), a.at(0), a.at(1), b.at(0), b.at(1), json.at("c_stride")};
+  plan.gemm.input = DtypeOf(json.at("input"));
+  plan.gemm.output = DtypeOf(json.at("output"));
+  const std::string epilogue = json.at("epilogue");
+  if (epilogue != "none" && epilogue != "accumulate" && epilogue != "bias")
+    throw std::invalid_argument(fmt::format("epilogue {} is none of none, accumulate and bias", epilogue));
+  plan.gemm.accumulate = epilogue == "accumulate";
+  plan.gemm.bias = epilogue == "bias";
+  plan.algorithm = json.at("algorithm");
+  if (plan.algorithm.size() % 2 != 0 || plan.algorithm.find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw std::invalid_argument(fmt::format("algorithm {} is no hexadecimal number of bytes", plan.algorithm));
+  plan.workspace_bytes = json.at("workspace_bytes");
+  plan.microseconds = json.at("microseconds");
+  plan.first_microseconds = json.at("first_microseconds");
+  return plan;
+}
+
+}  // namespace
+
+std::string ToString(const Gemm& p) {
+  const GemmShape& s = p.shape;
+  return fmt::format("{} x {} x {}, {} -> {}{}{}{}{}", s.m, s.n, s.k, Name(p.input), Name(p.output),
+                     s.a_column == 1 ? "" : ", a transposed", s.b_column == 1 ? "" : ", b transposed",
+                     p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
+}
+
+const GemmPlan* GemmPlans::Find(const Gemm& gemm) const {
+  const auto it = std::ranges::find(plans, gemm, &GemmPlan::gemm);
+  return it == plans.end() ? nullptr : &*it;
+}
+
+std::string ToText(const GemmPlans& plans) {
+  Json json = {
+      {"espalier_product_plans", kFormat}, {"gpu", plans.gpu}, {"library", plans.library}, {"products", Json::array()}};
+  for (const GemmPlan& plan : plans.plans) json["products"].push_back(ToJson(plan));
+  return json.dump(1) + "\n";
+}
+
+GemmPlans ParseGemmPlans(std::string_view text, const std::string& source) {
+  try {
+    const Json json = Json::parse(text);
+    if (const int format = json.at("espalier_product_plans"); format != kFormat)
+      throw std::invalid_argument(fmt::format("format {} is not {}", format, kFormat));
+    GemmPlans plans{json.at("gpu"), json.at("library"), {}};
+    for (const Json& entry : json.at("products")) plans.plans.push_back(PlanOf(entry));
+    return plans;
+  } catch (const Json::exception& error) {
+    Refuse(source, fmt::format("not a file of GEMM plans ({})", error.what()));
+  } catch (const std::invalid_argument& error) {
+    Refuse(source, error.what());
+  }
+}
+
+GemmPlans ReadGemmPlans(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) Refuse(path, "cannot be read");
+  return ParseGemmPlans(text.str(), path);
+}
+
+void CheckMadeFor(const GemmPlans& plans, std::string_view gpu, std::string_view library, const std::string& source) {
+  if (plans.gpu != gpu) Refuse(source, fmt::format("made on {}, this is {}", plans.gpu, gpu));
+  if (plans.library != library) Refuse(source, fmt::format("made with {}, this is {}", plans.library, library));
+}
+
+std::string ToHex(std::span<const std::byte> bytes) {
+  std::string digits;
+  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return digits;
+}
+
+std::vector<std::byte> FromHex(std::string_view digits) {
+  CHECK(digits.size() % 2 == 0, "{} hexadecimal digits are no whole bytes", digits.size());
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < digits.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16)));
+  return bytes;
+}
+
+}  // namespace espalier

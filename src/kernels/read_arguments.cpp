@@ -1,0 +1,461 @@
+#include "kernels/read_arguments.hpp"
+
+#include "espalier/kernels/shapes.hpp"
+
+namespace espalier {
+namespace {
+
+/// A call's operands by number, each with the type that its op wants.
+class Reader {
+ public:
+  explicit Reader(const KernelCall& call) : call_(call) {}
+
+  const Tensor& In(size_t i) const { return At(call_.inputs, i); }
+  const Tensor& Out(size_t i) const { return At(call_.outputs, i); }
+  Array InFloats(size_t i) const { return Floats(In(i)); }
+  Array OutFloats(size_t i) const { return Floats(Out(i)); }
+  /// Operands that a call may leave out.
+  Array InFloatsOrNone(size_t i) const { return i < call_.inputs.size() ? InFloats(i) : Array{}; }
+  Array OutFloatsOrNone(size_t i) const { return i < call_.outputs.size() ? OutFloats(i) : Array{}; }
+  const float* InF32(size_t i) const { return F32(In(i)); }
+  float* OutF32(size_t i) const { return F32(Out(i)); }
+  const int32_t* InI32(size_t i) const {
+    CHECK(In(i).dtype == Dtype::kI32, "input {}: {} where i32 was expected", i, Name(In(i).dtype));
+    return In(i).As<int32_t>();
+  }
+
+  double Number(std::string_view name) const { return call_.attributes->Number(name); }
+  double NumberOr(std::string_view name, double otherwise) const { return call_.attributes->NumberOr(name, otherwise); }
+  int64_t Integer(std::string_view name) const { return static_cast<int64_t>(Number(name)); }
+  int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
+    return static_cast<int64_t>(NumberOr(name, static_cast<double>(otherwise)));
+  }
+
+ private:
+  static const Tensor& At(std::span<const Tensor> tensors, size_t i) {
+    CHECK(i < tensors.size(), "operand {} of {}", i, tensors.size());
+    return tensors[i];
+  }
+  static Array Floats(const Tensor& x) {
+    CHECK(x.dtype != Dtype::kI32, "a floating-point tensor was expected");
+    return {x.data, x.dtype};
+  }
+  static float* F32(const Tensor& x) {
+    CHECK(x.dtype == Dtype::kF32, "{} where f32 was expected", Name(x.dtype));
+    return x.As<float>();
+  }
+
+  const KernelCall& call_;
+};
+
+LogitsShard LogitsOf(const Reader& r) {
+  const Tensor& x = r.In(0);
+  return {r.InFloats(0), RowsOf(x), ColumnsOf(x), StartOf(x, x.shape.size() - 1)};
+}
+
+/// The shard of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; in a ring, `hop`
+/// says from how many members away the keys have come.
+SequenceShard SequenceOf(const Reader& r, const Tensor& x, int64_t hop) {
+  SequenceShard shard{StartOf(x, 1), 0, r.IntegerOr("cp", 1)};
+  if (shard.cp == 1) return shard;
+  shard.length = r.Integer("length");
+  const int64_t rows = shard.length / shard.cp;
+  if (hop > 0) shard.start = (shard.start / rows + shard.cp - hop) % shard.cp * rows;
+  return shard;
+}
+
+/// q is input 0, k input 1.
+AttentionShape AttentionOf(const Reader& r) {
+  const Tensor &q = r.In(0), &k = r.In(1);
+  const int64_t e = r.Integer("head_dim");
+  CHECK(q.shape.size() == 3 && k.shape.size() == 3 && q.shape[2] % e == 0 && k.shape[2] % e == 0,
+        "attention: {} and {} do not hold heads of {}", ToString(q.shape), ToString(k.shape), e);
+  const AttentionShape a{q.shape[0],
+                         q.shape[1],
+                         k.shape[1],
+                         q.shape[2] / e,
+                         k.shape[2] / e,
+                         e,
+                         r.NumberOr("causal", 1) != 0,
+                         SequenceOf(r, q, 0),
+                         SequenceOf(r, k, r.IntegerOr("hop", 0))};
+  CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
+        a.kv_heads);
+  return a;
+}
+
+/// CHECKs that the box of `inner` lies inside that of `outer`.
+void CheckInside(const Tensor& inner, const Tensor& outer) {
+  if (Volume(inner.shape) == 0) return;
+  for (size_t d = 0; d < inner.shape.size(); ++d) {
+    const int64_t begin = StartOf(inner, d) - StartOf(outer, d);
+    CHECK(begin >= 0 && begin + inner.shape[d] <= outer.shape[d], "{} at {} lies outside {} at {}",
+          ToString(inner.shape), ToString(inner.start), ToString(outer.shape), ToString(outer.start));
+  }
+}
+
+BoxArgs BoxOf(const Reader& r) {
+  const Tensor &x = r.In(0), &y = r.Out(0);
+  const size_t dims = x.shape.size();
+  CHECK(y.shape.size() == dims && dims <= kMaxDims, "a box {} of {}", ToString(y.shape), ToString(x.shape));
+  BoxArgs box{.dims = std::max(1, static_cast<int>(dims)),
+              .target = {1},
+              .source = {1},
+              .shift = {0},
+              .x = x.data,
+              .y = y.data,
+              .element_bytes = SizeOf(y.dtype),
+              .fill = 0};
+  for (size_t d = 0; d < dims; ++d) {
+    box.target[d] = y.shape[d];
+    box.source[d] = x.shape[d];
+    box.shift[d] = StartOf(y, d) - StartOf(x, d);
+  }
+  return box;
+}
+
+/// Minus infinity, twice in bf16; for integers the smallest one.
+uint32_t LowestOf(Dtype dtype) {
+  return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u;
+}
+
+}  // namespace
+
+template <>
+EmbeddingArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& table = r.In(1);
+  return {r.InI32(0),     r.InFloats(1),  r.OutFloats(0),   Volume(r.In(0).shape),
+          table.shape[0], table.shape[1], StartOf(table, 0)};
+}
+
+template <>
+EmbeddingGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& table = r.Out(0);
+  return {r.InI32(0),     r.InFloats(1),  r.OutF32(0),       Volume(r.In(0).shape),
+          table.shape[0], table.shape[1], StartOf(table, 0), call.accumulate};
+}
+
+template <>
+PositionEmbeddingArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &x = r.In(0), &positions = r.In(1), &table = r.In(2);
+  return {r.InFloats(0), r.InI32(1),         r.InFloats(2),  r.OutFloats(0),
+          RowsOf(x),     positions.shape[0], table.shape[0], ColumnsOf(x)};
+}
+
+template <>
+PositionEmbeddingGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &dy = r.In(1), &table = r.Out(0);
+  return {r.InI32(0),  r.InFloats(1),  r.OutF32(0),    dy.shape[0],
+          dy.shape[1], table.shape[0], table.shape[1], call.accumulate};
+}
+
+template <>
+RmsNormArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {.x = r.InFloats(0),
+          .weight = r.InFloats(1),
+          .addend = r.InFloatsOrNone(2),
+          .y = r.OutFloats(0),
+          .rstd = r.OutF32(1),
+          .sum = r.OutFloatsOrNone(2),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x),
+          .eps = r.Number("eps")};
+}
+
+template <>
+RmsNormGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {.x = r.InFloats(0),
+          .weight = r.InFloats(1),
+          .rstd = r.InF32(2),
+          .dy = r.InFloats(3),
+          .addend = r.InFloatsOrNone(4),
+          .dx = r.OutFloats(0),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x)};
+}
+
+template <>
+RmsNormWeightGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {.x = r.InFloats(0),
+          .rstd = r.InF32(1),
+          .dy = r.InFloats(2),
+          .dweight = r.OutF32(0),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x),
+          .accumulate = call.accumulate};
+}
+
+template <>
+LayerNormArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {.x = r.InFloats(0),
+          .weight = r.InFloats(1),
+          .bias = r.InFloats(2),
+          .addend = r.InFloatsOrNone(3),
+          .y = r.OutFloats(0),
+          .mean = r.OutF32(1),
+          .rstd = r.OutF32(2),
+          .sum = r.OutFloatsOrNone(3),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x),
+          .eps = r.Number("eps")};
+}
+
+template <>
+LayerNormGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {.x = r.InFloats(0),
+          .weight = r.InFloats(1),
+          .mean = r.InF32(2),
+          .rstd = r.InF32(3),
+          .dy = r.InFloats(4),
+          .addend = r.InFloatsOrNone(5),
+          .dx = r.OutFloats(0),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x)};
+}
+
+template <>
+LayerNormWeightGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {.x = r.InFloats(0),
+          .mean = r.InF32(1),
+          .rstd = r.InF32(2),
+          .dy = r.InFloats(3),
+          .dweight = r.OutF32(0),
+          .dbias = r.OutF32(1),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x),
+          .accumulate = call.accumulate};
+}
+
+template <>
+AddBiasArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), RowsOf(r.In(0)), ColumnsOf(r.In(0))};
+}
+
+template <>
+BiasGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.OutF32(0), RowsOf(r.In(0)), ColumnsOf(r.In(0)), call.accumulate};
+}
+
+template <>
+GeluArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.OutFloats(0), Volume(r.Out(0).shape)};
+}
+
+template <>
+GeluGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.Out(0).shape)};
+}
+
+template <>
+MatmulArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {GemmOf(call), r.InFloats(0), r.InFloats(1), r.InFloatsOrNone(2), r.OutFloats(0)};
+}
+
+template <>
+RopeArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  const int64_t e = r.Integer("head_dim");
+  CHECK(e % 2 == 0 && ColumnsOf(x) % e == 0, "rope: {} does not hold heads of {}", ToString(x.shape), e);
+  return {.x = r.InFloats(0),
+          .table = r.InF32(1),
+          .y = r.OutFloats(0),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x),
+          .length = x.shape[1],
+          .head_dim = e,
+          .sine_sign = r.NumberOr("inverse", 0) != 0 ? -1.0f : 1.0f};
+}
+
+template <>
+RopeTableArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InI32(0), r.OutF32(0), Volume(r.In(0).shape), r.Integer("head_dim"), r.Number("theta")};
+}
+
+template <>
+AttentionArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {AttentionOf(r), r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutF32(1)};
+}
+
+template <>
+AttentionGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {.shape = AttentionOf(r),
+          .q = r.InFloats(0),
+          .k = r.InFloats(1),
+          .v = r.InFloats(2),
+          .o = r.InFloats(3),
+          .lse = r.InF32(4),
+          .d_o = r.InFloats(5),
+          .dq = r.OutFloats(0),
+          .dk = r.OutFloats(1),
+          .dv = r.OutFloats(2)};
+}
+
+template <>
+AttentionMergeArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &o = r.In(0), &lse = r.In(1);
+  CHECK(o.shape.size() == 3 && lse.shape.size() == 3 && lse.shape[2] == o.shape[1] &&
+            (lse.shape[1] == 0) == (o.shape[2] == 0),
+        "attention_merge: {} and {} do not belong together", ToString(o.shape), ToString(lse.shape));
+  const int64_t heads = lse.shape[1];
+  return {.o_a = r.InF32(0),
+          .lse_a = r.InF32(1),
+          .o_b = r.InF32(2),
+          .lse_b = r.InF32(3),
+          .o = r.OutFloats(0),
+          .lse = r.OutF32(1),
+          .batch = o.shape[0],
+          .queries = o.shape[1],
+          .heads = heads,
+          .head_dim = heads == 0 ? 0 : o.shape[2] / heads};
+}
+
+template <>
+AddArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  AddArgs args{.terms = {}, .y = r.OutFloats(0), .n = Volume(r.Out(0).shape)};
+  for (const Tensor& x : call.inputs) {
+    CHECK(x.dtype == args.y.dtype, "add: types differ");
+    args.terms.push_back(x.data);
+  }
+  return args;
+}
+
+template <>
+AccumulateArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0), r.OutF32(0), Volume(r.Out(0).shape), call.accumulate};
+}
+
+template <>
+SwigluArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.Out(0).shape)};
+}
+
+template <>
+SwigluGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutFloats(1), Volume(r.Out(0).shape)};
+}
+
+template <>
+CastArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.OutFloats(0), Volume(r.Out(0).shape)};
+}
+
+template <>
+LogitsMaxArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {LogitsOf(r), r.OutF32(0)};
+}
+
+template <>
+LogitsSumArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {LogitsOf(r), r.InF32(1), r.InI32(2), r.OutF32(0), r.OutF32(1)};
+}
+
+template <>
+TokenLossArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {.max = r.InF32(0),
+          .sum = r.InF32(1),
+          .target = r.InF32(2),
+          .targets = r.InI32(3),
+          .loss = r.OutF32(0),
+          .count = r.OutF32(1),
+          .rows = Volume(r.In(0).shape),
+          .accumulate = call.accumulate};
+}
+
+template <>
+CrossEntropyGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0)};
+}
+
+template <>
+SumSquaresArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
+}
+
+template <>
+ClipArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  ClipArgs args{.loss = r.InF32(0),
+                .count = r.InF32(1),
+                .squares = {},
+                .mean_loss = r.OutF32(0),
+                .norm = r.OutF32(1),
+                .scale = r.OutF32(2),
+                .apply = r.OutF32(3),
+                .first = r.OutF32(4),
+                .clip_norm = r.Number("clip_norm")};
+  for (size_t i = 2; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
+  return args;
+}
+
+/// Inputs lr, step, scale, apply, then master, exp_avg, exp_avg_sq and gradient of each tensor; outputs are the first
+/// three of each, in place.
+template <>
+AdamwArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  AdamwArgs args{.lr = r.InF32(0),
+                 .step = r.InF32(1),
+                 .scale = r.InF32(2),
+                 .apply = r.InF32(3),
+                 .tensors = {},
+                 .decaying = r.Integer("decaying"),
+                 .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay")}};
+  for (size_t t = 0; 3 * t < call.outputs.size(); ++t)
+    args.tensors.push_back({r.OutF32(3 * t), r.OutF32(3 * t + 1), r.OutF32(3 * t + 2), r.InF32(4 + 4 * t + 3),
+                            Volume(r.Out(3 * t).shape)});
+  return args;
+}
+
+template <>
+SliceArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const SliceArgs args{BoxOf(r)};
+  CheckInside(r.Out(0), r.In(0));
+  return args;
+}
+
+template <>
+PadArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  PadArgs args{BoxOf(r)};
+  CheckInside(r.In(0), r.Out(0));
+  if (r.NumberOr("max", 0) != 0) args.fill = LowestOf(r.Out(0).dtype);
+  return args;
+}
+
+}  // namespace espalier

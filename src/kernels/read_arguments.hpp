@@ -1,0 +1,20 @@
+// From a call, whose operands are numbered, to the arguments of its kernel, which have names.
+#pragma once
+
+#include "espalier/kernels/kernel_table.hpp"
+#include "kernels/arguments.hpp"
+#include "kernels/kernel_list.hpp"
+
+namespace espalier {
+
+/// The arguments of one op's kernel. CHECKs that operands have the types that the op wants, and extents that fit.
+template <typename Args>
+Args ReadArguments(const KernelCall& call);
+
+#define ESPALIER_DECLARE(name, function) \
+  template <>                            \
+  function##Args ReadArguments(const KernelCall& call);
+ESPALIER_KERNELS(ESPALIER_DECLARE)
+#undef ESPALIER_DECLARE
+
+}  // namespace espalier

@@ -1,0 +1,50 @@
+// Softmax cross-entropy in the steps that a sharded vocabulary needs.
+#include <limits>
+
+#include "kernels/reference/runtime/access.hpp"
+
+namespace espalier::reference {
+
+void LogitsMax(const LogitsMaxArgs& a) {
+  const auto& [x, rows, width, first] = a.logits;
+  for (int64_t r = 0; r < rows; ++r) {
+    double max = -std::numeric_limits<double>::infinity();
+    for (int64_t c = 0; c < width; ++c) max = std::max(max, Get(x, r * width + c));
+    Set(a.max, r, max);
+  }
+}
+
+void LogitsSum(const LogitsSumArgs& a) {
+  const auto& [x, rows, width, first] = a.logits;
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t c = 0; c < width; ++c) sum += std::exp(Get(x, r * width + c) - a.max[r]);
+    const int64_t target = a.targets[r] - first;
+    Set(a.sum, r, sum);
+    Set(a.target, r, target >= 0 && target < width ? Get(x, r * width + target) : 0.0);
+  }
+}
+
+void TokenLoss(const TokenLossArgs& a) {
+  double loss = 0, count = 0;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    if (a.targets[r] < 0) continue;
+    loss += std::log(static_cast<double>(a.sum[r])) + static_cast<double>(a.max[r]) - static_cast<double>(a.target[r]);
+    count += 1;
+  }
+  Put(a.loss, 0, loss, a.accumulate);
+  Put(a.count, 0, count, a.accumulate);
+}
+
+void CrossEntropyGrad(const CrossEntropyGradArgs& a) {
+  const auto& [x, rows, width, first] = a.logits;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t target = a.targets[r];
+    for (int64_t c = 0; c < width; ++c) {
+      const double p = std::exp(Get(x, r * width + c) - a.max[r]) / a.sum[r];
+      Set(a.dlogits, r * width + c, target < 0 ? 0.0 : p - (first + c == target ? 1 : 0));
+    }
+  }
+}
+
+}  // namespace espalier::reference

@@ -1,0 +1,10 @@
+// Boxes cut out of a tensor, and put into a larger one.
+#include "kernels/host_slice.hpp"
+#include "kernels/reference/runtime/access.hpp"
+
+namespace espalier::reference {
+
+void Slice(const SliceArgs& a) { SliceOnHost(a); }
+void Pad(const PadArgs& a) { PadOnHost(a); }
+
+}  // namespace espalier::reference

@@ -1,0 +1,200 @@
+// The file of measured GEMMs, and which GEMMs a deck asks for.
+#include "espalier/kernels/gemm_plans.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "commands/calibrate/demands.hpp"
+#include "espalier/kernels/shapes.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/util/error.hpp"
+#include "kernels/cuda/gemm/column_major.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+GemmPlans SomePlans() {
+  const Gemm forward{{4096, 11008, 2048, 2048, 1, 1, 2048, 11008}, Dtype::kBf16, Dtype::kBf16, false};
+  const Gemm gradient{{11008, 2048, 4096, 1, 11008, 2048, 1, 2048}, Dtype::kBf16, Dtype::kF32, true};
+  Gemm biased = forward;
+  biased.bias = true;
+  return {"NVIDIA H200",
+          "cuBLASLt 13.1.0",
+          {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}, {biased, "b1", 64, 255, 255}}};
+}
+
+/// What is said of a text that is refused.
+std::string Refusal(const std::string& text) {
+  try {
+    ParseGemmPlans(text, "plans.json");
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kData);
+    return error.messages().at(0);
+  }
+  ADD_FAILURE() << text << " is read";
+  return "";
+}
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(GemmPlans, AreReadAsTheyAreWritten) {
+  const GemmPlans written = SomePlans(), read = ParseGemmPlans(ToText(written), "plans.json");
+  EXPECT_EQ(read.gpu, written.gpu);
+  EXPECT_EQ(read.library, written.library);
+  ASSERT_EQ(read.plans.size(), written.plans.size());
+  for (size_t i = 0; i < read.plans.size(); ++i) {
+    EXPECT_EQ(read.plans[i].gemm, written.plans[i].gemm);
+    EXPECT_EQ(read.plans[i].algorithm, written.plans[i].algorithm);
+    EXPECT_EQ(read.plans[i].workspace_bytes, written.plans[i].workspace_bytes);
+    EXPECT_EQ(read.plans[i].microseconds, written.plans[i].microseconds);
+    EXPECT_EQ(read.plans[i].first_microseconds, written.plans[i].first_microseconds);
+  }
+}
+
+TEST(GemmPlans, OtherMeasurementsInTheFileArePassedOver) {
+  const std::string text = Replaced(ToText(SomePlans()), "{", "{\"costs\": [1, 2],");
+  EXPECT_EQ(ParseGemmPlans(text, "plans.json").plans.size(), 3u);
+}
+
+TEST(GemmPlans, AreFoundByAllOfTheProduct) {
+  const GemmPlans plans = SomePlans();
+  Gemm gemm = plans.plans[1].gemm;
+  EXPECT_EQ(plans.Find(gemm), &plans.plans[1]);
+  gemm.accumulate = false;
+  EXPECT_EQ(plans.Find(gemm), nullptr);
+  gemm = plans.plans[0].gemm;
+  gemm.bias = true;
+  EXPECT_EQ(plans.Find(gemm), &plans.plans[2]);
+  gemm.bias = false;
+  gemm.shape.b_row = 11008, gemm.shape.b_column = 1;
+  EXPECT_EQ(plans.Find(gemm), nullptr);
+}
+
+TEST(GemmPlans, WhatIsWrongWithTheFileIsSaid) {
+  const std::string text = ToText(SomePlans());
+  EXPECT_THAT(Refusal("no json"),
+              AllOf(HasSubstr("plans.json: not a file of GEMM plans"), HasSubstr("espalier calibrate")));
+  EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_product_plans"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")),
+              HasSubstr("format 2 is not 1"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")), HasSubstr("type f16 is neither f32 nor bf16"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")),
+              HasSubstr("epilogue gelu is none of none, accumulate and bias"));
+  EXPECT_THAT(Refusal(Replaced(text, "00ff", "00f")), HasSubstr("algorithm 00f is no hexadecimal number of bytes"));
+  EXPECT_THAT(Refusal(Replaced(text, "00ff", "00fg")), HasSubstr("algorithm 00fg"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"m\": 4096", "\"m\": \"many\"")), HasSubstr("not a file of GEMM plans"));
+  EXPECT_THROW(ReadGemmPlans("/no/such/file.json"), UserError);
+}
+
+TEST(GemmPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {
+  const GemmPlans plans = SomePlans();
+  CheckMadeFor(plans, "NVIDIA H200", "cuBLASLt 13.1.0", "plans.json");
+  const auto refusal = [&](const char* gpu, const char* library) -> std::string {
+    try {
+      CheckMadeFor(plans, gpu, library, "plans.json");
+    } catch (const UserError& error) {
+      return error.messages().at(0);
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal("NVIDIA H100 80GB HBM3", "cuBLASLt 13.1.0"),
+              HasSubstr("plans.json: made on NVIDIA H200, this is NVIDIA H100 80GB HBM3"));
+  EXPECT_THAT(refusal("NVIDIA H200", "cuBLASLt 13.2.0"),
+              HasSubstr("made with cuBLASLt 13.1.0, this is cuBLASLt 13.2.0"));
+}
+
+TEST(GemmPlans, BytesAsDigits) {
+  const std::vector<std::byte> bytes = {std::byte{0}, std::byte{0x0f}, std::byte{0xa5}, std::byte{0xff}};
+  EXPECT_EQ(ToHex(bytes), "000fa5ff");
+  EXPECT_EQ(FromHex("000fa5ff"), bytes);
+}
+
+std::vector<GemmDemand> ProductsOfDeck(const std::string& layout, std::vector<std::string> more) {
+  std::vector<std::string> overrides = Layout(layout);
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
+  std::vector<GemmDemand> all;
+  for (int rank = 0; rank < c.mesh.Ranks(); ++rank) {
+    const Coordinate coordinate = c.mesh.CoordinateOf(rank);
+    for (const GemmDemand& demand : GemmsOf(MakeProgram(c, coordinate), coordinate)) all.push_back(demand);
+  }
+  return Distinct(all);
+}
+
+TEST(GemmDemands, AreEveryGemmOfADeckOnce) {
+  const auto demands = ProductsOfDeck("111", {"run.device=cuda"});
+  std::set<Gemm> gemms;
+  int transposed = 0, accumulating = 0;
+  for (const GemmDemand& demand : demands) {
+    EXPECT_TRUE(gemms.insert(demand.gemm).second) << ToString(demand.gemm);
+    EXPECT_GT(demand.workspace_bytes, 0) << ToString(demand.gemm);
+    EXPECT_EQ(demand.gemm.output, demand.gemm.shape.a_column == 1 ? demand.gemm.input : Dtype::kF32);
+    transposed += demand.gemm.shape.a_column != 1;
+    accumulating += demand.gemm.accumulate;
+  }
+  EXPECT_GT(transposed, accumulating) << "the first microbatch overwrites";
+  EXPECT_GT(accumulating, 0);
+}
+
+TEST(GemmDemands, AreLocalShards) {
+  int64_t widest = 0, narrow = 0;
+  for (const GemmDemand& demand : ProductsOfDeck("111", {"run.device=cuda"}))
+    widest = std::max(widest, demand.gemm.shape.n);
+  for (const GemmDemand& demand : ProductsOfDeck("112", {"run.device=cuda"}))
+    narrow = std::max(narrow, demand.gemm.shape.n);
+  EXPECT_EQ(widest, 2 * narrow);
+}
+
+TEST(GemmDemands, NeedNoWorkspaceOnProcessors) {
+  for (const GemmDemand& demand : ProductsOfDeck("111", {"run.device=cpu"})) EXPECT_EQ(demand.workspace_bytes, 0);
+}
+
+/// Where a column-major library finds element (i, j) of an operand after its transposition.
+int64_t OffsetIn(const cuda::ColumnMajor& x, int64_t i, int64_t j) {
+  return x.transposed ? j + i * x.leading : i + j * x.leading;
+}
+
+void ExpectSameElements(const GemmShape& s) {
+  const cuda::ColumnMajor b = cuda::FirstOperand(s), a = cuda::SecondOperand(s), c = cuda::ResultOf(s);
+  for (const cuda::ColumnMajor& x : {a, b, c})
+    ASSERT_GE(x.leading, x.rows) << "a column is longer than the way to the next";
+  for (int64_t p = 0; p < s.k; ++p) {
+    for (int64_t j = 0; j < s.n; ++j) ASSERT_EQ(OffsetIn(b, j, p), p * s.b_row + j * s.b_column);
+    for (int64_t i = 0; i < s.m; ++i) ASSERT_EQ(OffsetIn(a, p, i), i * s.a_row + p * s.a_column);
+  }
+  for (int64_t i = 0; i < s.m; ++i)
+    for (int64_t j = 0; j < s.n; ++j) ASSERT_EQ(OffsetIn(c, j, i), i * s.c_row + j);
+}
+
+TEST(ColumnMajor, NamesTheSameElementsForAllLetterings) {
+  const auto expect = [](const char* spec, Shape a, Shape b, Shape c) {
+    const std::vector<Tensor> in = {{nullptr, Dtype::kF32, a, {}}, {nullptr, Dtype::kF32, b, {}}},
+                              out = {{nullptr, Dtype::kF32, c, {}}};
+    const Attributes attributes{{}, {{"spec", spec}}};
+    SCOPED_TRACE(std::string(spec) + " " + ToString(a) + ToString(b));
+    ExpectSameElements(GemmOf({.inputs = in, .outputs = out, .attributes = &attributes}).shape);
+  };
+  for (int64_t s : {1, 2, 5})
+    for (int64_t n : {1, 3, 4})
+      for (int64_t k : {1, 2, 7}) {
+        expect("bsk,nk->bsn", {1, s, k}, {n, k}, {1, s, n});
+        expect("bsn,nk->bsk", {1, s, n}, {n, k}, {1, s, k});
+        expect("bsn,bsk->nk", {1, s, n}, {1, s, k}, {n, k});
+        expect("bsk,kn->bsn", {1, s, k}, {k, n}, {1, s, n});
+        expect("bsn,kn->bsk", {1, s, n}, {k, n}, {1, s, k});
+        expect("bsk,bsn->kn", {1, s, k}, {1, s, n}, {k, n});
+      }
+}
+
+}  // namespace
+}  // namespace espalier

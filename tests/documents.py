@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What the documents of developers name exists, and they stay short.
+"""What the documents name exists, and they stay readable.
 
-    documents.py              check doc/architecture.md, doc/how-to-add.md, doc/decisions, and all links
+    documents.py              check links, paths, columns and sentences of every page, and names in those for developers
     documents.py sentences    print the lengths of sentences of every page
 
-In text in code font (`like/this.cpp`) it checks paths of the tree, names of the source, keys of the deck and names of
-unit tests. NAME in a path is the name of something new, so only the folder must exist.
+In text in code font (`like/this.cpp`) it checks paths of the tree; in doc/architecture.md, doc/how-to-add.md and
+doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name of something
+new, so only the folder must exist.
 """
 import collections, pathlib, re, statistics, sys
 
@@ -14,6 +15,9 @@ PAGE = ROOT / "doc" / "architecture.md"
 CHECKED = [PAGE, ROOT / "doc" / "how-to-add.md", *sorted((ROOT / "doc" / "decisions").glob("*.md"))]
 MOST_LINES = MOST_COLUMNS = 120
 MOST_MEDIAN, MOST_P90 = 18, 30  # words of a sentence
+
+GENERATED = ROOT / "doc" / "deck.md"  # its text is in src/deck
+HISTORY = ROOT / "CHANGELOG.md"       # names what is gone
 
 TOP = {p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith("build")}
 PLACEHOLDER = re.compile("NAME|PASS")
@@ -48,11 +52,12 @@ def sources():
                      if p.suffix in (".cpp", ".hpp", ".cu", ".cuh"))
 
 
-def names_exist(span, words, deck):
+def name_exists(span, source, words, deck):
     """None if the span is no name that this knows."""
-    if re.fullmatch(r"[A-Z][a-z]\w*([.]|::)\w+", span):  # Suite.Test, or Class::Member
-        first, second = re.split(r"[.]|::", span)
-        return {first, second} <= words
+    if test := re.fullmatch(r"([A-Z]\w*)[.]([A-Z]\w*)", span):
+        return bool(re.search(rf"\bTEST(_F|_P)?\({test[1]}, {test[2]}\)", source))
+    if re.fullmatch(r"[A-Z]\w*::\w+", span):  # a class or enum and its member
+        return set(span.split("::")) <= words
     if re.fullmatch(r"[A-Z][a-z]+[A-Z]\w*", span):  # CamelCase
         return span in words
     if re.fullmatch(r"ESPALIER_\w+", span.partition("=")[0]):
@@ -107,21 +112,33 @@ def p90(lengths):
     return lengths[int(0.9 * len(lengths))]
 
 
+def faults_of(page):
+    """What any page must be: its links and paths exist, its lines and sentences are short."""
+    text = page.read_text()
+    yield from broken_links(page)
+    if page != HISTORY:
+        yield from (f"there is no {span}" for span in spans(text) if is_path(span) and not path_exists(span))
+    if page == GENERATED:
+        return
+    for line in without_code(text).split("\n"):
+        if len(line) > MOST_COLUMNS and not line.startswith("|"):
+            yield f"a line of {len(line)} columns: {line[:40]}..."
+    lengths = words_of_sentences(page)
+    if lengths and (statistics.median(lengths) > MOST_MEDIAN or p90(lengths) > MOST_P90):
+        yield (f"sentences of {statistics.median(lengths)} words (median) and {p90(lengths)} (90th percentile); at most "
+               f"{MOST_MEDIAN} and {MOST_P90}")
+
+
 def check():
     faults = []
-    words, deck = set(re.findall(r"\w+", sources())), keys_of_the_deck()
+    source, deck = sources(), keys_of_the_deck()
+    words = set(re.findall(r"\w+", source))
     for page in CHECKED:
         for span in spans(page.read_text()):
-            if is_path(span) and not path_exists(span):
-                faults.append(f"{page.relative_to(ROOT)}: there is no {span}")
-            elif not is_path(span) and names_exist(span, words, deck) is False:
+            if not is_path(span) and name_exists(span, source, words, deck) is False:
                 faults.append(f"{page.relative_to(ROOT)}: nothing is called {span}")
-        lengths = words_of_sentences(page)
-        if statistics.median(lengths) > MOST_MEDIAN or p90(lengths) > MOST_P90:
-            faults.append(f"{page.relative_to(ROOT)}: sentences of {statistics.median(lengths)} words (median) and "
-                          f"{p90(lengths)} (90th percentile); at most {MOST_MEDIAN} and {MOST_P90}")
     for page in pages():
-        faults += [f"{page.relative_to(ROOT)}: {fault}" for fault in broken_links(page)]
+        faults += [f"{page.relative_to(ROOT)}: {fault}" for fault in faults_of(page)]
     lines = PAGE.read_text().splitlines()
     if len(lines) > MOST_LINES or max(map(len, lines)) > MOST_COLUMNS:
         faults.append(f"doc/architecture.md: {len(lines)} lines of up to {max(map(len, lines))} columns")

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "espalier/comm/communicator.hpp"
+#include "espalier/comm/pack.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -14,20 +15,6 @@ Channel PointToPoint(const Mesh& mesh, int from, int to) {
 std::vector<Channel> Distinct(std::vector<Channel> channels) {
   std::sort(channels.begin(), channels.end());
   channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
-  return channels;
-}
-
-/// Three characters a channel.
-std::string Encode(const std::vector<Channel>& channels) {
-  std::string text;
-  for (const Channel& c : channels)
-    text += {static_cast<char>(c.axes.bits()), static_cast<char>(c.lane), static_cast<char>(c.route)};
-  return text;
-}
-std::vector<Channel> Decode(const std::string& text) {
-  std::vector<Channel> channels;
-  for (size_t i = 0; i + 2 < text.size(); i += 3)
-    channels.push_back({AxisSet::FromBits(text[i]), static_cast<Lane>(text[i + 1]), static_cast<Route>(text[i + 2])});
   return channels;
 }
 
@@ -55,11 +42,11 @@ std::vector<Channel> ChannelsOf(const Program& program) {
 
 std::vector<Channel> AgreeOnChannels(World& world, const std::vector<Channel>& mine) {
   std::vector<Channel> all;
-  for (const std::string& text : world.Gather(Encode(mine))) {
-    const std::vector<Channel> channels = Decode(text);
+  for (const std::string& packed : world.Gather(Pack(mine))) {
+    const auto channels = Unpack<std::vector<Channel>>(packed);
     all.insert(all.end(), channels.begin(), channels.end());
   }
-  return Decode(world.Broadcast(Encode(Distinct(std::move(all)))));
+  return Unpack<std::vector<Channel>>(world.Broadcast(Pack(Distinct(std::move(all)))));
 }
 
 }  // namespace espalier

@@ -18,7 +18,8 @@ bool LaneCounts::Met(std::span<const Wait> waits) const {
   return std::all_of(waits.begin(), waits.end(), [this](const Wait& wait) { return Met(wait); });
 }
 
-// Sequentially consistent on both sides: either the raiser sees the sleeper's mark, or the sleeper sees the new count.
+// Sequentially consistent on both sides: either this thread sees the sleeper's wake_at, or the sleeper sees the new
+// count.
 void LaneCounts::Raise(Lane lane) {
   State& state = At(lane);
   const int count = state.count.fetch_add(1) + 1;
@@ -32,16 +33,16 @@ void LaneCounts::Raise(Lane lane) {
 }
 
 bool LaneCounts::Spin(const Wait& wait) const {
-  constexpr int kLooks = 100;
-  for (int i = 0; i < kLooks; ++i) {
+  constexpr int kPolls = 100;
+  for (int i = 0; i < kPolls; ++i) {
     if (Met(wait)) return true;
     RelaxCore();
   }
   return false;
 }
 
-/// Sleeps until the wait is met, or `until` says so, or the step has failed, or `limit` is over; true if not for the
-/// last.
+/// Sleeps until the wait is met, `until` returns true, the step has failed, or `limit` is over; false in the last
+/// case.
 template <typename Until>
 bool LaneCounts::Sleep(State& state, const Wait& wait, std::chrono::microseconds limit, Until until) {
   std::unique_lock lock(state.mutex);
@@ -57,7 +58,7 @@ bool LaneCounts::AwaitFor(const Wait& wait, std::chrono::microseconds limit) {
   CHECK(!Failed(), "the step has failed in another thread");
   if (Spin(wait)) return true;
   if (wait.lane == Lane::kCompute) return Sleep(At(wait.lane), wait, limit, [] { return false; });
-  // Rouses the dozing communication thread: now someone waits for it.
+  // Wakes the communication thread, which dozes while nobody waits for it.
   struct Mark {
     std::atomic<int>& awaited;
     explicit Mark(std::atomic<int>& a) : awaited(a) { ++awaited; }

@@ -4,35 +4,14 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
+
+#include "espalier/comm/pack.hpp"
 
 namespace espalier {
 namespace {
 
-std::string Encode(const MemoryDemand& demand) {
-  nlohmann::json json = {{"host", demand.host}, {"bytes", demand.bytes}, {"limits", nlohmann::json::array()}};
-  for (const MemoryLimit& limit : demand.limits) json["limits"].push_back({limit.id, limit.what, limit.available});
-  return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-}
-
-MemoryDemand DecodeDemand(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  MemoryDemand demand{json["host"], json["bytes"], {}};
-  for (const nlohmann::json& limit : json["limits"]) demand.limits.push_back({limit[0], limit[1], limit[2]});
-  return demand;
-}
-
-std::string Encode(const MemoryShortage& s) {
-  return nlohmann::json{s.rank, s.bytes, s.ranks, s.together, s.available, s.host, s.limit}.dump();
-}
-
-MemoryShortage DecodeShortage(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  return {json[0], json[1], json[2], json[3], json[4], json[5], json[6]};
-}
-
-/// Counts the demand of a rank under one of its limits. Ranks see a shared limit at slightly different moments: the
-/// least counts.
+/// Adds the demand of a rank to one of its limits. Ranks read a shared limit at slightly different moments: the
+/// smallest value counts.
 void Add(MemoryShortage& sum, int rank, const MemoryDemand& demand, const MemoryLimit& limit) {
   sum.available = sum.ranks == 0 ? limit.available : std::min(sum.available, limit.available);
   if (sum.ranks == 0 || demand.bytes > sum.bytes) {
@@ -45,7 +24,7 @@ void Add(MemoryShortage& sum, int rank, const MemoryDemand& demand, const Memory
   sum.together += demand.bytes;
 }
 
-double PartAvailable(const MemoryShortage& sum) {
+double FractionAvailable(const MemoryShortage& sum) {
   return static_cast<double>(sum.available) / static_cast<double>(sum.together);
 }
 
@@ -68,14 +47,15 @@ MemoryShortage FindShortage(std::span<const MemoryDemand> ranks) {
     }
   MemoryShortage worst;
   for (const auto& [id, sum] : sums)
-    if (sum.together > sum.available && (worst.ranks == 0 || PartAvailable(sum) < PartAvailable(worst))) worst = sum;
+    if (sum.together > sum.available && (worst.ranks == 0 || FractionAvailable(sum) < FractionAvailable(worst)))
+      worst = sum;
   return worst;
 }
 
 MemoryShortage FindShortage(World& world, const MemoryDemand& mine) {
   std::vector<MemoryDemand> ranks;
-  for (const std::string& text : world.Gather(Encode(mine))) ranks.push_back(DecodeDemand(text));
-  return DecodeShortage(world.Broadcast(Encode(FindShortage(ranks))));
+  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<MemoryDemand>(packed));
+  return Unpack<MemoryShortage>(world.Broadcast(Pack(FindShortage(ranks))));
 }
 
 }  // namespace espalier

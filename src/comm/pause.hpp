@@ -1,4 +1,4 @@
-// How to wait for something that only polling shows, with more threads than cores.
+// Waiting for something that must be polled, with more threads than cores.
 #pragma once
 
 #include <sched.h>
@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-/// Tells the core that this is a waiting loop.
+/// Tells the core that this is a spin loop.
 inline void RelaxCore() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -19,30 +19,31 @@ inline void RelaxCore() {
 #endif
 }
 
-/// The time between two polls: first none, then the core is offered to others, then naps that grow with the time
-/// already waited, so that they add at most an eighth to it and cost little of a core that others need.
+/// The time between two polls: first none, then a yield, then sleeps that grow with the time already waited. They add
+/// at most an eighth to it, and leave most of the core to other threads.
 class Pause {
  public:
-  /// `shared_core`: other threads want this core, so nap soon.
+  /// `shared_core`: other threads need this core, so sleep soon.
   explicit Pause(bool shared_core)
-      : looks_(shared_core ? 4 : 2000), longest_nap_(std::chrono::microseconds(shared_core ? 200 : 20)) {}
+      : polls_before_sleep_(shared_core ? 4 : 2000),
+        longest_sleep_(std::chrono::microseconds(shared_core ? 200 : 20)) {}
 
-  /// Something moved: poll eagerly again.
+  /// There was progress: poll eagerly again.
   void Reset() { polls_ = 0; }
 
-  /// When somebody's core stands still until what is polled for has come.
+  /// Waits while another thread's core is idle until the poll succeeds.
   void Rest() {
     Count();
-    if (polls_ <= looks_) {
+    if (polls_ <= polls_before_sleep_) {
       sched_yield();
       return;
     }
-    const auto nap = std::min<std::chrono::nanoseconds>(Waited() / 8, longest_nap_);
-    const timespec time{0, nap.count()};
+    const auto sleep = std::min<std::chrono::nanoseconds>(Waited() / 8, longest_sleep_);
+    const timespec time{0, sleep.count()};
     nanosleep(&time, nullptr);
   }
 
-  /// How long to sleep, up to `longest`, when nobody here waits for it yet.
+  /// How long to sleep, up to `longest`, while no thread of this rank waits for the poll.
   std::chrono::microseconds Doze(std::chrono::microseconds longest) {
     using std::chrono::microseconds;
     Count();
@@ -57,8 +58,8 @@ class Pause {
   }
   std::chrono::nanoseconds Waited() const { return Clock::now() - since_; }
 
-  int looks_;
-  std::chrono::nanoseconds longest_nap_;
+  int polls_before_sleep_;
+  std::chrono::nanoseconds longest_sleep_;
   int polls_ = 0;
   Clock::time_point since_;
 };

@@ -12,7 +12,7 @@ void FillNormal(float* out, int64_t seed, std::string_view name, const Shape& sh
   }
   if (IsEmpty(box)) return;
   const uint64_t key = StreamKey(seed, name);
-  // Dims from `split` on are whole, so one run covers the box's part of dim split - 1 and all dims behind it.
+  // Dims from `split` on are whole, so one run covers the box's part of dim split - 1 and all dims after it.
   size_t split = shape.size();
   int64_t inner = 1;
   while (split > 0 && box[split - 1].Extent() == shape[split - 1]) inner *= shape[--split];

@@ -6,8 +6,8 @@
 
 namespace espalier {
 
-/// A regular file, open for reading. Read rather than mapped: a file that is cut while it is in use gives an error with
-/// its place instead of a signal.
+/// A regular file, open for reading. Not memory-mapped: a file that is truncated while it is in use then gives an error
+/// with its position instead of a signal.
 class InputFile {
  public:
   /// Throws UserError (kData) with path and reason.

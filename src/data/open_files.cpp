@@ -8,10 +8,10 @@ namespace espalier {
 namespace {
 
 size_t MostOpen() {
-  constexpr rlim_t kMost = 64, kShare = 8;
+  constexpr rlim_t kMax = 64, kShare = 8;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMost;
-  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / kShare, 1, kMost));
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMax;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / kShare, 1, kMax));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// Keeps the files that were read last open, and closes the one unused for longest when there are too many.
+/// Keeps the most recently used files open, and closes the least recently used one when there are too many.
 class OpenFiles {
  public:
   /// An eighth of the descriptors that the process may have, at least 1 and at most 64.
@@ -21,7 +21,7 @@ class OpenFiles {
 
  private:
   const size_t most_;
-  std::list<InputFile> files_;  ///< the last used first
+  std::list<InputFile> files_;  ///< most recently used first
 };
 
 }  // namespace espalier

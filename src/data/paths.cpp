@@ -1,4 +1,4 @@
-// Files and globs to a list of files, as Python's glob does it: doc/data.md.
+// Expands paths and globs to a list of files, like Python's glob (doc/data.md).
 #include <fnmatch.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ std::string Join(const std::string& folder, const std::string& name) {
   return folder + '/' + name;
 }
 
-/// Names in a folder, sorted; none if it cannot be listed, as the shell and Python have it.
+/// Names in a folder, sorted; none if it cannot be listed, as in the shell and Python.
 std::vector<std::string> List(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -86,8 +86,8 @@ class Expansion {
     }
   }
 
-  /// Comes to each folder once. Links are followed after the folders that need none, so that a folder with several
-  /// paths is found by the one without links, on every rank.
+  /// Visits each folder once. Links are followed last, so that a folder with several paths is found by the path without
+  /// links, on every rank.
   void DescendAll(const std::string& root, size_t depth) {
     std::deque<std::string> folders = {root}, links;
     while (!folders.empty()) {
@@ -123,28 +123,28 @@ class Expansion {
   const BeforeFile& before_file_;
   std::vector<std::string> names_;
   std::vector<std::string> files_;
-  std::set<std::tuple<size_t, dev_t, ino_t>> visited_;  ///< folders by the depth of the "**" that came there
+  std::set<std::tuple<size_t, dev_t, ino_t>> visited_;  ///< folders, by the depth of the "**" that visited them
 };
 
 }  // namespace
 
 std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, const BeforeFile& before_file) {
-  std::vector<std::string> files, mistakes;
+  std::vector<std::string> files, errors;
   for (const std::string& path : paths) {
     if (!IsGlob(path)) {
       if (access(path.c_str(), R_OK) == 0) {
         files.push_back(path);
       } else {
-        mistakes.push_back(fmt::format("{}: cannot read: {}", path, std::strerror(errno)));
+        errors.push_back(fmt::format("{}: cannot read: {}", path, std::strerror(errno)));
       }
       continue;
     }
     std::vector<std::string> found = Expansion(path, before_file).TakeFiles();
-    if (found.empty()) mistakes.push_back(fmt::format("{}: no file matches", path));
+    if (found.empty()) errors.push_back(fmt::format("{}: no file matches", path));
     files.insert(files.end(), found.begin(), found.end());
   }
-  if (paths.empty()) mistakes.emplace_back("no data: the list of paths is empty");
-  if (!mistakes.empty()) throw UserError(ExitStatus::kData, mistakes);
+  if (paths.empty()) errors.emplace_back("no data: the list of paths is empty");
+  if (!errors.empty()) throw UserError(ExitStatus::kData, errors);
   std::sort(files.begin(), files.end());
   files.erase(std::unique(files.begin(), files.end()), files.end());
   return files;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kBlocks = 64;
 constexpr int64_t kBlockBytes = int64_t{1} << 16;
-constexpr int64_t kEndsBytes = int64_t{1} << 22;  // both ends of all files together
+constexpr int64_t kEndsBytes = int64_t{1} << 22;  // of both ends, over all files
 constexpr int64_t kLeastEndBytes = 256;
 
 uint64_t Fold(uint64_t hash, uint64_t value) { return Mix64(hash ^ Mix64(value)); }
@@ -61,7 +61,7 @@ class Sampler {
   OpenFiles& open_;
   const std::function<void()>& before_file_;
   int64_t end_bytes_ = 0, total_ = 0;
-  size_t at_ = 0;      ///< the file that blocks have come to
+  size_t at_ = 0;      ///< the file of the current block
   int64_t first_ = 0;  ///< bytes of all files before it
   std::vector<char> buffer_;
 };

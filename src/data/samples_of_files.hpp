@@ -1,4 +1,4 @@
-// What tells two sets of data files apart without reading them whole: a hash of a bounded part of every file.
+// Distinguishes sets of data files without reading them whole: a hash of a bounded part of every file.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace espalier {
 
 /// Fills DataFile::sample of all `files` in order: both ends of each file, and 64 blocks of 64 KiB spread evenly over
 /// all of them together, so that up to 4 MiB are read whole. Reads at most 8 MiB and 512 bytes for each file.
-/// `before_file` may throw to end the work. Throws UserError (kData) if a file cannot be read.
+/// `before_file` may throw to stop. Throws UserError (kData) if a file cannot be read.
 void SampleFiles(std::vector<DataFile>& files, OpenFiles& open, const std::function<void()>& before_file);
 
 }  // namespace espalier

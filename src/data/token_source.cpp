@@ -11,8 +11,8 @@
 namespace espalier {
 namespace {
 
-/// Tokens [begin, begin + count) of the source, in one file. Tokens between pieces are zero.
-struct Piece {
+/// Tokens [begin, begin + count) of the source, in one file. Tokens between segments are zero.
+struct Segment {
   std::string path;
   int64_t begin = 0;
   int64_t count = 0;
@@ -21,37 +21,38 @@ struct Piece {
   int64_t limit = 0;   ///< ids are below it
 };
 
-constexpr int64_t kMostTokens = int64_t{1} << 58;
+constexpr int64_t kMaxTokens = int64_t{1} << 58;
 
 template <typename T>
 void Widen(const std::vector<char>& bytes, std::span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     T id;
     std::memcpy(&id, bytes.data() + i * sizeof(T), sizeof(T));
-    // Ids beyond int32 turn negative, and out of range they stay.
+    // Ids beyond int32 become negative, and so stay out of range.
     out[i] = static_cast<int32_t>(id);
   }
 }
 
-/// Reads out.size() tokens of `piece` from its token `first` on; `scratch` is any buffer. Throws on an id out of range.
-void ReadPiece(const InputFile& file, const Piece& piece, int64_t first, std::span<int32_t> out,
+/// Reads out.size() tokens of `segment`, starting at its token `first`; `scratch` is any buffer. Throws on an id out of
+/// range.
+void ReadPiece(const InputFile& file, const Segment& segment, int64_t first, std::span<int32_t> out,
                std::vector<char>& scratch) {
-  scratch.resize(out.size() * static_cast<size_t>(piece.width));
-  file.ReadAt(piece.offset + first * piece.width, scratch.data(), static_cast<int64_t>(scratch.size()));
-  if (piece.width == 1) Widen<uint8_t>(scratch, out);
-  if (piece.width == 2) Widen<uint16_t>(scratch, out);
-  if (piece.width == 4) Widen<uint32_t>(scratch, out);
-  const auto bad = std::find_if(out.begin(), out.end(), [&](int32_t id) { return id < 0 || id >= piece.limit; });
+  scratch.resize(out.size() * static_cast<size_t>(segment.width));
+  file.ReadAt(segment.offset + first * segment.width, scratch.data(), static_cast<int64_t>(scratch.size()));
+  if (segment.width == 1) Widen<uint8_t>(scratch, out);
+  if (segment.width == 2) Widen<uint16_t>(scratch, out);
+  if (segment.width == 4) Widen<uint32_t>(scratch, out);
+  const auto bad = std::find_if(out.begin(), out.end(), [&](int32_t id) { return id < 0 || id >= segment.limit; });
   if (bad == out.end()) return;
   const int64_t index = first + (bad - out.begin());
   throw UserError(ExitStatus::kData,
-                  fmt::format("{}: token {} (byte {}) is {}; allowed: 0 to {}", piece.path, index,
-                              piece.offset + index * piece.width, static_cast<uint32_t>(*bad), piece.limit - 1));
+                  fmt::format("{}: token {} (byte {}) is {}; allowed: 0 to {}", segment.path, index,
+                              segment.offset + index * segment.width, static_cast<uint32_t>(*bad), segment.limit - 1));
 }
 
-Piece OpenText(const InputFile& file) { return {file.path(), 0, file.bytes(), 0, 1, 256}; }
+Segment OpenText(const InputFile& file) { return {file.path(), 0, file.bytes(), 0, 1, 256}; }
 
-Piece OpenTokens(const InputFile& file, int64_t vocab) {
+Segment OpenTokens(const InputFile& file, int64_t vocab) {
   const TokenFile header = ReadTokenHeader(file);
   if (header.vocab > vocab)
     throw UserError(
@@ -64,9 +65,9 @@ Piece OpenTokens(const InputFile& file, int64_t vocab) {
 
 class FileTokenSource final : public TokenSource {
  public:
-  FileTokenSource(std::vector<Piece> pieces, std::vector<DataFile> files, OpenFiles open, int64_t tokens,
+  FileTokenSource(std::vector<Segment> segments, std::vector<DataFile> files, OpenFiles open, int64_t tokens,
                   int64_t seq_len)
-      : pieces_(std::move(pieces)),
+      : segments_(std::move(segments)),
         files_(std::move(files)),
         tokens_(tokens),
         seq_len_(seq_len),
@@ -82,18 +83,18 @@ class FileTokenSource final : public TokenSource {
     CHECK(static_cast<int64_t>(out.size()) == seq_len_ + 1, "room for {} tokens of {}", out.size(), seq_len_ + 1);
     const int64_t begin = sample * seq_len_, end = begin + seq_len_ + 1;
     std::fill(out.begin(), out.end(), 0);
-    auto piece = std::partition_point(pieces_.begin(), pieces_.end(),
-                                      [&](const Piece& p) { return p.begin + p.count <= begin; });
-    for (; piece != pieces_.end() && piece->begin < end; ++piece) {
-      const int64_t from = std::max(begin, piece->begin), to = std::min(end, piece->begin + piece->count);
+    auto segment = std::partition_point(segments_.begin(), segments_.end(),
+                                        [&](const Segment& p) { return p.begin + p.count <= begin; });
+    for (; segment != segments_.end() && segment->begin < end; ++segment) {
+      const int64_t from = std::max(begin, segment->begin), to = std::min(end, segment->begin + segment->count);
       if (from >= to) continue;
       const auto part = out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
-      ReadPiece(open_.Get(piece->path), *piece, from - piece->begin, part, scratch_);
+      ReadPiece(open_.Get(segment->path), *segment, from - segment->begin, part, scratch_);
     }
   }
 
  private:
-  std::vector<Piece> pieces_;
+  std::vector<Segment> segments_;
   std::vector<DataFile> files_;
   int64_t tokens_, seq_len_;
   OpenFiles open_;
@@ -112,36 +113,36 @@ void CheckFormat(std::string_view format, int64_t vocab) {
 }
 
 /// Keeps the first messages and counts the rest: a corpus may have a hundred thousand files.
-void Add(std::vector<std::string>& mistakes, int64_t& more, const UserError& error) {
-  constexpr size_t kMostTold = 20;
+void Add(std::vector<std::string>& errors, int64_t& more, const UserError& error) {
+  constexpr size_t kMaxMessages = 20;
   for (const std::string& message : error.messages()) {
-    if (mistakes.size() < kMostTold) {
-      mistakes.push_back(message);
+    if (errors.size() < kMaxMessages) {
+      errors.push_back(message);
     } else {
       ++more;
     }
   }
 }
 
-/// `files` get their sizes.
-std::vector<Piece> OpenAll(bool text, std::vector<DataFile>& files, int64_t vocab, OpenFiles& open,
-                           const BeforeFile& before_file) {
-  std::vector<Piece> pieces;
-  std::vector<std::string> mistakes;
+/// Fills the sizes of `files`.
+std::vector<Segment> OpenAll(bool text, std::vector<DataFile>& files, int64_t vocab, OpenFiles& open,
+                             const BeforeFile& before_file) {
+  std::vector<Segment> segments;
+  std::vector<std::string> errors;
   int64_t more = 0;
   for (DataFile& file : files) {
     if (before_file) before_file();
     try {
       const InputFile& input = open.Get(file.path);
       file.bytes = input.bytes();
-      pieces.push_back(text ? OpenText(input) : OpenTokens(input, vocab));
+      segments.push_back(text ? OpenText(input) : OpenTokens(input, vocab));
     } catch (const UserError& error) {
-      Add(mistakes, more, error);
+      Add(errors, more, error);
     }
   }
-  if (more > 0) mistakes.push_back(fmt::format("... and {} more", more));
-  if (!mistakes.empty()) throw UserError(ExitStatus::kData, mistakes);
-  return pieces;
+  if (more > 0) errors.push_back(fmt::format("... and {} more", more));
+  if (!errors.empty()) throw UserError(ExitStatus::kData, errors);
+  return segments;
 }
 
 }  // namespace
@@ -159,16 +160,16 @@ std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std:
   std::vector<DataFile> files;
   for (std::string& path : ExpandPaths(paths, before_file)) files.push_back({std::move(path), 0, 0});
   OpenFiles open;
-  std::vector<Piece> pieces = OpenAll(text, files, vocab, open, before_file);
+  std::vector<Segment> segments = OpenAll(text, files, vocab, open, before_file);
   int64_t tokens = 0;
-  for (Piece& piece : pieces) {
-    // Texts are parted by one zero byte.
-    if (text && &piece != &pieces.front()) ++tokens;
-    if (piece.count > kMostTokens - tokens) {
-      throw UserError(ExitStatus::kData, fmt::format("{}: more than 2^58 tokens up to here", piece.path));
+  for (Segment& segment : segments) {
+    // One zero byte separates texts.
+    if (text && &segment != &segments.front()) ++tokens;
+    if (segment.count > kMaxTokens - tokens) {
+      throw UserError(ExitStatus::kData, fmt::format("{}: more than 2^58 tokens up to here", segment.path));
     }
-    piece.begin = tokens;
-    tokens += piece.count;
+    segment.begin = tokens;
+    tokens += segment.count;
   }
   if (tokens < seq_len + 1) {
     throw UserError(
@@ -177,7 +178,7 @@ std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std:
                     files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", tokens, seq_len + 1));
   }
   SampleFiles(files, open, before_file);
-  return std::make_unique<FileTokenSource>(std::move(pieces), std::move(files), std::move(open), tokens, seq_len);
+  return std::make_unique<FileTokenSource>(std::move(segments), std::move(files), std::move(open), tokens, seq_len);
 }
 
 }  // namespace espalier

@@ -5,48 +5,48 @@
 namespace espalier {
 namespace {
 
-/// What cuDNN's kernels keep for themselves: descriptors, counters, lengths of padded sequences.
+/// Memory of cuDNN's kernels themselves: descriptors, counters, lengths of padded sequences.
 constexpr int64_t kOwnBytes = int64_t{1} << 20;
 
 constexpr int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 int64_t HeadsInGroup(const AttentionSizes& x) { return x.kv_heads == 0 ? 0 : x.heads / x.kv_heads; }
 
-/// bf16 scores of one head of keys, in cuDNN's tiles.
+/// Bytes of the bf16 scores of one head of keys, in cuDNN's tiles.
 int64_t ScoreBytes(const AttentionSizes& x) {
   return HeadsInGroup(x) * RoundUp(x.queries, 64) * RoundUp(x.keys, 128) * 2;
 }
 
-/// Sums of one head of keys: fp32 dq and dO . o; with grouped heads dk and dv of every head of queries.
+/// Bytes of the sums of one head of keys: fp32 dq and dO . o; with grouped heads also dk and dv of every query head.
 int64_t SumBytes(const AttentionSizes& x) {
   const int64_t group = HeadsInGroup(x), whole_heads = group > 1 ? 2 * x.keys * x.head_dim : 0;
   return group * 4 * (x.queries * x.head_dim + x.queries + whole_heads);
 }
 
-int64_t LargestDivisor(int64_t n, int64_t most) {
+int64_t LargestDivisor(int64_t n, int64_t limit) {
   int64_t largest = 1;
   for (int64_t d = 1; d * d <= n; ++d)
     if (n % d == 0)
       for (int64_t divisor : {d, n / d})
-        if (divisor <= most) largest = std::max(largest, divisor);
+        if (divisor <= limit) largest = std::max(largest, divisor);
   return largest;
 }
 
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kScratchAlignment); }
 
-int64_t MostRows(const AttentionInBlocks& call, int64_t AttentionBlock::*rows) {
+int64_t MaxRows(const AttentionInBlocks& call, int64_t AttentionBlock::*rows) {
   int64_t most = 0;
   for (const AttentionBlock& block : call.blocks) most = std::max(most, block.*rows);
   return most;
 }
 
-/// fp32 sums of `heads` heads, over all rows of a sequence, in which bf16 results are made.
+/// Bytes of fp32 sums of `heads` heads over all rows of a sequence, from which bf16 results are rounded.
 int64_t SumsOf(const AttentionInBlocks& call, int64_t heads) {
   return call.results == Dtype::kF32 ? 0 : Aligned(call.whole.batch * heads * call.whole.head_dim * 4);
 }
 
-/// For the largest block, wherever its workspace begins.
-int64_t MostOfLibrary(const AttentionInBlocks& call, int64_t (*bytes)(const AttentionSizes&)) {
+/// Bytes for the largest block, for any alignment of its workspace.
+int64_t MaxLibraryBytes(const AttentionInBlocks& call, int64_t (*bytes)(const AttentionSizes&)) {
   int64_t most = 0;
   for (const AttentionBlock& block : call.blocks) most = std::max(most, bytes(call.SizesOf(block)));
   return most + 2 * kScratchAlignment;
@@ -71,7 +71,7 @@ bool FusedAttentionTakes(const AttentionInBlocks& call, int major) {
 }
 
 AttentionPart PartOfBackward(const AttentionSizes& x) {
-  const int64_t units = kMostScoreBytes / std::max<int64_t>(ScoreBytes(x), 1);
+  const int64_t units = kMaxScoreBytes / std::max<int64_t>(ScoreBytes(x), 1);
   if (units >= x.kv_heads) return {LargestDivisor(x.batch, units / std::max<int64_t>(x.kv_heads, 1)), x.kv_heads};
   return {1, LargestDivisor(x.kv_heads, units)};
 }
@@ -81,14 +81,13 @@ int64_t FusedAttentionBytes(const AttentionSizes& x) { return kOwnBytes + x.batc
 int64_t FusedAttentionGradBytes(const AttentionSizes& x) {
   const AttentionPart part = PartOfBackward(x);
   const int64_t in_parts = part.batch * part.kv_heads * (ScoreBytes(x) + SumBytes(x));
-  const int64_t at_once =
-      x.batch * x.kv_heads * SumBytes(x);  // not deterministic: nothing is cut, no scores are stored
+  const int64_t at_once = x.batch * x.kv_heads * SumBytes(x);  // not deterministic: one call, no scores are stored
   return kOwnBytes + std::max(in_parts, at_once);
 }
 
 ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {
   if (call.IsOneCall()) return {};
-  const int64_t rows = call.whole.batch * MostRows(call, &AttentionBlock::queries), heads = call.whole.heads,
+  const int64_t rows = call.whole.batch * MaxRows(call, &AttentionBlock::queries), heads = call.whole.heads,
                 e = call.whole.head_dim;
   return {Aligned(rows * heads * e * 2), Aligned(rows * heads * 4), SumsOf(call, call.whole.queries * heads)};
 }
@@ -96,18 +95,18 @@ ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {
 BackwardScratch BackwardScratchOf(const AttentionInBlocks& call) {
   if (call.IsOneCall()) return {};
   const AttentionSizes& x = call.whole;
-  const int64_t queries = x.batch * MostRows(call, &AttentionBlock::queries),
-                keys = x.batch * MostRows(call, &AttentionBlock::keys);
+  const int64_t queries = x.batch * MaxRows(call, &AttentionBlock::queries),
+                keys = x.batch * MaxRows(call, &AttentionBlock::keys);
   const int64_t key_part = Aligned(keys * x.kv_heads * x.head_dim * 2), key_sums = SumsOf(call, x.keys * x.kv_heads);
   return {Aligned(queries * x.heads * x.head_dim * 2), key_part, key_part, Aligned(queries * x.heads * 4),
           SumsOf(call, x.queries * x.heads),           key_sums, key_sums};
 }
 
 int64_t AttentionBytes(const AttentionInBlocks& call) {
-  return ForwardScratchOf(call).Bytes() + MostOfLibrary(call, FusedAttentionBytes);
+  return ForwardScratchOf(call).Bytes() + MaxLibraryBytes(call, FusedAttentionBytes);
 }
 int64_t AttentionGradBytes(const AttentionInBlocks& call) {
-  return BackwardScratchOf(call).Bytes() + MostOfLibrary(call, FusedAttentionGradBytes);
+  return BackwardScratchOf(call).Bytes() + MaxLibraryBytes(call, FusedAttentionGradBytes);
 }
 
 }  // namespace espalier

@@ -16,11 +16,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPatienceMs = 500;  // for a reader that is only slow
+constexpr int kPatienceMs = 500;  // for a slow reader
 constexpr int kTickMs = 10;
 
-/// A second description of a terminal or pipe: flags of the first are shared with other processes. -1 for anything
-/// else.
+/// Opens a terminal or pipe again, since the flags of the first descriptor are shared with other processes. -1 for
+/// anything else.
 int OpenWithoutBlocking(std::FILE* file) {
   struct stat status {};
   if (file == nullptr || fstat(fileno(file), &status) != 0) return -1;
@@ -41,11 +41,11 @@ std::string Console::Print(const std::string& line) {
   if (file_ == nullptr) return "";
   errno = 0;
   if (descriptor_ < 0) return WriteToFile(line) ? (lost_ = false, "") : Lose();
-  if (!pending_.empty() && !WritePending(0)) return ++left_out_, Lose();
-  if (left_out_ > 0) pending_ = fmt::format("... {} lines left out: nobody read them\n", left_out_);
+  if (!pending_.empty() && !WritePending(0)) return ++dropped_, Lose();
+  if (dropped_ > 0) pending_ = fmt::format("... {} lines left out: nobody read them\n", dropped_);
   pending_ += line;
   if (!WritePending(kPatienceMs)) return Lose();
-  left_out_ = 0;
+  dropped_ = 0;
   lost_ = false;
   return "";
 }

@@ -33,7 +33,7 @@ class JsonLine {
   }
 
  private:
-  /// Bytes that are no UTF-8 are replaced: a path may hold any.
+  /// Bytes that are not UTF-8 are replaced: a path may contain any.
   static std::string Quote(std::string_view text) {
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }

@@ -21,7 +21,7 @@
 namespace espalier {
 namespace {
 
-// Nine significant digits tell any two fp32 apart; `{}` is the shortest text that reads back as the same double.
+// Nine significant digits identify any fp32; `{}` is the shortest text that reads back as the same double.
 constexpr std::string_view kNineDigits = "{:.9g}";
 constexpr std::string_view kShortest = "{}";
 constexpr std::string_view kMilliseconds = "{:.3f}";
@@ -30,7 +30,7 @@ constexpr std::string_view kFraction = "{:.4g}";
 
 constexpr size_t kPaceSteps = 20;
 
-/// Where the last whole line of the first `end` bytes ends, read backwards in blocks.
+/// The end of the last complete line in the first `end` bytes, searched backwards in blocks.
 off_t EndOfLines(int file, off_t end) {
   std::array<char, 1 << 16> block;
   while (end > 0) {
@@ -43,7 +43,7 @@ off_t EndOfLines(int file, off_t end) {
   return 0;
 }
 
-/// Cuts off what follows the last line end.
+/// Truncates the file after its last newline.
 void RemoveTornLine(int file, const std::string& path) {
   struct stat status {};
   if (fstat(file, &status) != 0) return;
@@ -54,7 +54,7 @@ void RemoveTornLine(int file, const std::string& path) {
   spdlog::warn("{}: the last line is torn and stays: {}", path, std::strerror(errno));
 }
 
-/// A file of the run's own: what a link names belongs to somebody else, and a pipe would hold the run up.
+/// A regular file, not a link, which may name a file of others, nor a pipe, which could block the run.
 bool IsPlainFile(int file) {
   struct stat status {};
   return fstat(file, &status) == 0 && S_ISREG(status.st_mode);
@@ -287,7 +287,7 @@ void Reporter::PrintStep(const StepRecord& record) {
 }
 
 double Reporter::SecondsLeft(int64_t step) const {
-  // The first step warms up caches; it sets the pace only as long as it is the only one.
+  // The first step is slower; it counts only while it is the only one.
   const auto first = recent_ms_.begin() + (recent_ms_.size() > 1 && recent_ms_.size() < kPaceSteps ? 1 : 0);
   const double mean = std::accumulate(first, recent_ms_.end(), 0.0) / static_cast<double>(recent_ms_.end() - first);
   return static_cast<double>(options_.steps - step) * mean * 1e-3;

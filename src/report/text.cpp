@@ -15,7 +15,7 @@ std::string ThreeDigits(double x) { return fmt::format("{:.{}f}", x, x < 9.995 ?
 template <size_t N>
 std::string Scaled(double x, double base, const std::array<std::string_view, N>& units) {
   size_t unit = 0;
-  // A value that would round up to the next unit is written in it.
+  // A value that rounds up to the next unit is written in that unit.
   while (unit + 1 < N && x >= base - 0.5) {
     x /= base;
     ++unit;

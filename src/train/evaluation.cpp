@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/together.hpp"
+#include "espalier/comm/agreement.hpp"
 
 namespace espalier {
 
@@ -18,7 +18,7 @@ double Evaluation::Loss() const {
   double loss = 0, counted = 0;
   for (int64_t k = 0; k * layout.Global() < wanted_; ++k) {
     Batch batch;
-    Together(world_, [&] { batch = ValidationBatch(*source_, layout, k); });
+    OnAllRanks(world_, [&] { batch = ValidationBatch(*source_, layout, k); });
     const int64_t rows = std::min(layout.Global(), wanted_ - k * layout.Global());
     for (size_t m = 0; m < batch.microbatches.size(); ++m)
       MaskRows(batch.microbatches[m], static_cast<int64_t>(m), rows);

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/fit.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -34,11 +34,11 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
 }
 
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
-  Together(world, [&] { Compile(deck, world); });
+  OnAllRanks(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
   CheckFit(deck, world, device_, bytes);
-  Together(world, [&] { arena_ = device_.MakeArena(bytes); });
+  OnAllRanks(world, [&] { arena_ = device_.MakeArena(bytes); });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(training_);
   local_ = LocalTensors(tensors_, *train_.executor, coordinate_);

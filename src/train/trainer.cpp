@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/report.hpp"
@@ -39,7 +40,6 @@
 #include "train/state/initialize_weights.hpp"
 #include "train/stopping/ending.hpp"
 #include "train/stopping/step_flags.hpp"
-#include "train/together.hpp"
 #include "train/watch.hpp"
 
 namespace espalier {
@@ -104,7 +104,7 @@ class Training {
       for (const std::string& line : SettingsWithoutEffect(start_.loaded)) spdlog::warn("{}", line);
     world_check_.emplace(deck(), world_);
     programs_.emplace(deck(), world_, mpi_, *device_);
-    Together(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
+    OnAllRanks(world_, [&] { instruction_times_.emplace(deck(), *programs_, world_.Rank()); });
     guard_.emplace(deck());
     watch_.emplace(deck(), *programs_, world_, mpi_);
     if (start_.data.validation) evaluation_.emplace(deck(), *programs_, world_, std::move(start_.data.validation));
@@ -121,7 +121,7 @@ class Training {
     peak_ = PeakOfRun(deck(), *device_, world_);
     options.peak_flops = peak_.flops;
     options.peak_source = peak_.source;
-    Together(world_, [&] {
+    OnAllRanks(world_, [&] {
       report_.emplace(options);
       if (Root()) KeepDeck();
     });
@@ -174,7 +174,7 @@ class Training {
     if (start_.checkpoints.empty()) InitializeWeights(programs_->compilation(), *programs_->train().executor);
     ending_.emplace(deck(), world_, options_.began);
     Announce(world_check_->Await());
-    Together(world_, [&] {
+    OnAllRanks(world_, [&] {
       if (Root() && !Last()) RemoveFile(Done());
     });
     BeginLoading();
@@ -255,7 +255,7 @@ class Training {
   }
   /// Throws the same on every rank if one could not read the next step's batch.
   void RequireBatch() {
-    Together(world_, [&] {
+    OnAllRanks(world_, [&] {
       if (const std::exception_ptr error = loader_->Await()) std::rethrow_exception(error);
     });
   }
@@ -407,7 +407,7 @@ class Training {
     if (failed_) throw AgreedError(status, fmt::format("{}; {}", failed_->what(), StateAtTheEnd(saved)));
     if (!saved)
       throw AgreedError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(deck())));
-    Together(world_, [&] {
+    OnAllRanks(world_, [&] {
       if (Root() && status == ExitStatus::kDone) WriteWhole(Done(), fmt::format("step {}\n", step_));
     });
     report_->Say(HowToGoOn());

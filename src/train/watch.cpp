@@ -8,8 +8,8 @@
 #include <csignal>
 #include <filesystem>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/train/stop_signals.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -48,11 +48,11 @@ void LimitTheEnd(int rank, double seconds) {
 Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi)
     : folder_(HeartbeatFolder(deck.run.dir)) {
   if (deck.run.watchdog_s == 0) return;
-  Together(world, [&] {
+  OnAllRanks(world, [&] {
     if (world.Rank() == 0) PrepareHeartbeatFolder(folder_);
   });
   slow_limit_s_ = SlowLimit(deck, programs);
-  Together(world, [&] { file_.emplace(folder_, world.Rank()); });
+  OnAllRanks(world, [&] { file_.emplace(folder_, world.Rank()); });
   programs.train().executor->Mirror(file_->record().training);
   programs.proof().executor->Mirror(file_->record().forward);
   if (programs.evaluate() != nullptr) programs.evaluate()->executor->Mirror(file_->record().forward);

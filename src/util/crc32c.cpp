@@ -11,7 +11,7 @@ namespace espalier {
 namespace {
 
 // Polynomials over GF(2) are bit-reflected: bit 31 is x^0, bit 0 is x^31. Multiplying a checksum by x^(8 n) appends n
-// zero bytes, so checksums of parts join by one product (Adler, zlib's crc32_combine).
+// zero bytes, so one multiplication combines the checksums of two parts (Adler, zlib's crc32_combine).
 constexpr uint32_t kPolynomial = 0x82f63b78u;
 constexpr uint32_t kOne = 1u << 31;
 
@@ -45,7 +45,7 @@ constexpr std::array<uint32_t, 256> MakeTable() {
 
 #if defined(__x86_64__)
 
-// One product joins two blocks; at this size it costs a few per cent and three blocks stay in the first two caches.
+// One multiplication combines two blocks; at this size it costs a few per cent, and three blocks fit in the L2 cache.
 constexpr size_t kBlock = 16384;
 constexpr uint32_t kBlockShift = ZeroBytes(kBlock);
 

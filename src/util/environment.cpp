@@ -21,7 +21,7 @@ const std::vector<EnvironmentVariable>& List() {
       {"ESPALIER_CUDA_GRAPH", "0: steps on GPUs are issued anew, not replayed as a graph", {"0", "1"}},
       {"ESPALIER_CUDA_MODULE",
        "file of the module for GPUs; it is loaded as a library and so must be trusted as the program is"},
-      {"ESPALIER_FAULT", "makes a fault on purpose (doc/reliability.md)"},
+      {"ESPALIER_FAULT", "makes a fault on purpose (doc/dev/fault-injection.md)"},
       {"ESPALIER_FAULT_HOLD", "the file by which a fault of the action hold waits"},
       {"ESPALIER_INSTRUCTION_TIMES",
        "the last step's time by instruction is written to this file and the rank's number"},

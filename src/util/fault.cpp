@@ -25,7 +25,7 @@
 namespace espalier {
 namespace {
 
-/// Sorted by name: the order in which files register is the linker's.
+/// Sorted by name, since the linker decides the order in which files register.
 std::set<std::string_view>& Stages() {
   static std::set<std::string_view> stages;
   return stages;
@@ -50,7 +50,7 @@ void CheckOneOf(const List& list, const std::string& text, std::string_view word
                                                    what, fmt::join(list, ", ")));
 }
 
-/// Cuts the next word off; "" if there is none left.
+/// Removes and returns the next word; "" if none is left.
 std::string NextWord(std::string_view& rest) {
   const std::string word(rest.substr(0, rest.find(':')));
   rest.remove_prefix(std::min(rest.size(), word.size() + 1));
@@ -85,11 +85,11 @@ Fault ParseFault(const std::string& text) {
   while (true) ::pause();
 }
 
-/// Makes the file that ESPALIER_FAULT_HOLD names, and goes on when somebody has removed it.
+/// Creates the file that ESPALIER_FAULT_HOLD names, and waits until it is removed.
 void Hold() {
   const auto path = FromEnvironment("ESPALIER_FAULT_HOLD");
   if (!path || !std::ofstream(*path))
-    throw UserError(ExitStatus::kDeck, "ESPALIER_FAULT_HOLD must name a file that can be made");
+    throw UserError(ExitStatus::kDeck, "ESPALIER_FAULT_HOLD must name a file that can be created");
   while (std::filesystem::exists(*path)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 

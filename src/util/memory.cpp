@@ -27,7 +27,7 @@ std::optional<int64_t> NumberOf(const std::string& path, const std::string& key)
   return std::nullopt;
 }
 
-/// The number that is all of a file; none for "max".
+/// The number in a file that contains nothing else; nullopt for "max".
 std::optional<int64_t> NumberIn(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
@@ -36,7 +36,7 @@ std::optional<int64_t> NumberIn(const std::string& path) {
 
 int64_t KilobytesOf(const std::string& path, const std::string& key) { return NumberOf(path, key).value_or(0) * 1024; }
 
-/// How a version of control groups calls what is looked at.
+/// The names that a version of control groups uses.
 struct GroupVersion {
   const char* mount;
   const char* limit;
@@ -63,7 +63,7 @@ std::optional<MemoryLimit> LimitOfGroup(const std::string& folder, const std::st
                      std::max<int64_t>(0, *limit - *used + std::min(cache, *used))};
 }
 
-/// The groups from `path` up to the root; within a container the path may not be there, but its root is.
+/// The groups from `path` up to the root; in a container the path may not exist, but the root does.
 void AddGroups(const std::string& root, std::string path, const GroupVersion& version,
                std::vector<MemoryLimit>& limits) {
   if (path == "/") path.clear();
@@ -88,7 +88,7 @@ void AddResources(std::vector<MemoryLimit>& limits) {
     AddResource("ulimit -d", limit, KilobytesOf("/proc/self/status", "VmData:"), limits);
 }
 
-/// Where vm.overcommit_memory is 2, a mapping counts before it is touched.
+/// If vm.overcommit_memory is 2, a mapping counts before it is touched.
 void AddCommitLimit(std::vector<MemoryLimit>& limits) {
   if (NumberIn("/proc/sys/vm/overcommit_memory") != 2) return;
   const int64_t left = KilobytesOf("/proc/meminfo", "CommitLimit:") - KilobytesOf("/proc/meminfo", "Committed_AS:");

@@ -95,7 +95,7 @@ struct Pair {
   double first, second;
 };
 
-// Box-Muller: radius from `a`, angle 2 pi b / 2^32 from `b`. The quarter turn is split off in integers, so the
+// Box-Muller: radius from `a`, angle 2 pi b / 2^32 from `b`. Multiples of 90 degrees are split off in integers, so the
 // remaining angle is exact before its one multiplication.
 ESPALIER_INLINE Pair BoxMuller(uint32_t a, uint32_t b) {
   const double radius = std::sqrt(-2.0 * Log((Exact(a) + 0.5) * 0x1p-32));

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// The instructions of each lane, in order, by index in the program.
+/// The instructions of each lane, in order, as indices into the program.
 using Lanes = std::array<std::vector<int>, kLaneCount>;
 
 const Instruction& At(const Program& program, int index) { return program.instructions[static_cast<size_t>(index)]; }
@@ -26,33 +26,34 @@ Lanes LanesOf(const Program& program) {
   return lanes;
 }
 
-/// Where another rank is, seen from one that waits in an instruction for it.
-enum class Relation : uint8_t { kBefore, kThere, kPast };
+/// The position of a peer relative to an instruction in which a rank waits for it.
+enum class PeerPosition : uint8_t { kBefore, kArrived, kPast };
 
-/// A rank that waits in an instruction, or (instruction -1) between steps, and the ranks it meets there.
-struct Waiting {
+/// A rank that waits in an instruction, or (instruction -1) between steps, and the ranks that meet there.
+struct PendingWait {
   int rank = -1;
   int instruction = -1;
-  std::vector<int> group;          ///< itself too
+  std::vector<int> group;          ///< including itself
   std::vector<int> missing, past;  ///< ranks of the group
 
-  /// Everybody but those that are past is there: only they can be to blame.
+  /// All have arrived but those that are past it: only they can be to blame.
   bool PastAlone() const { return !past.empty() && missing.empty(); }
 };
 
 class Diagnoser {
  public:
-  Diagnoser(const std::vector<Standing>& standings, const std::function<const Program&(int)>& program_of)
-      : standings_(standings), program_of_(program_of) {}
+  Diagnoser(const std::vector<RankStatus>& statuses, const std::function<const Program&(int)>& program_of)
+      : statuses_(statuses), program_of_(program_of) {}
 
   Diagnosis Run() {
-    if (!FindStopped() && !FindAbsent() && !FindPast() && !FollowMissing() && !FindInKernel() && !FindStalled())
+    if (!FindStopped() && !FindAbsent() && !FindPast() && !FollowMissing() && !FindInKernel() &&
+        !FindLostBetweenHosts())
       BlameNobody();
     return std::move(diagnosis_);
   }
 
  private:
-  const Heartbeat& BeatOf(int rank) const { return standings_[static_cast<size_t>(rank)].heartbeat; }
+  const Heartbeat& BeatOf(int rank) const { return statuses_[static_cast<size_t>(rank)].heartbeat; }
   bool InStep(int rank) const {
     const Activity activity = BeatOf(rank).activity;
     return activity == Activity::kStep || (activity == Activity::kStart && BeatOf(rank).step > 0);
@@ -64,7 +65,7 @@ class Diagnoser {
     return at->second;
   }
 
-  /// The instruction whose turn it is on a lane; -1 behind the last.
+  /// The next instruction of a lane, or the running one; -1 after the last.
   int Head(int rank, Lane lane) {
     const std::vector<int>& list = LanesOfRank(rank)[static_cast<size_t>(lane)];
     const auto done = static_cast<size_t>(BeatOf(rank).done[static_cast<size_t>(lane)]);
@@ -76,7 +77,7 @@ class Diagnoser {
     return unmet;
   }
 
-  /// The instructions that are begun and hold up the compute lane, or the end of the step.
+  /// The instructions that have begun and on which the compute lane, or the end of the step, waits.
   std::set<int> Begun(int rank) {
     std::set<int> begun;
     std::set<Lane> seen;
@@ -106,8 +107,7 @@ class Diagnoser {
     return program.mesh.GroupRanks(op.Axes(), here);
   }
 
-  /// The peer's instruction that meets this one: a send and its recv stand side by side in the graph. -1 if it has
-  /// none.
+  /// The peer's instruction that matches this one; -1 if it has none. A send and its recv are adjacent in the graph.
   int Counterpart(int rank, int instruction, int peer) {
     const Instruction& i = At(program_of_(rank), instruction);
     const OpKind kind = OpAt(program_of_(rank), instruction).kind;
@@ -118,52 +118,53 @@ class Diagnoser {
     return at == theirs.end() ? -1 : static_cast<int>(at - theirs.begin());
   }
 
-  Relation RelationOf(int rank, int instruction, int peer) {
+  PeerPosition PositionOfPeer(int rank, int instruction, int peer) {
     const Heartbeat &mine = BeatOf(rank), &theirs = BeatOf(peer);
-    if (mine.step != theirs.step) return theirs.step > mine.step ? Relation::kPast : Relation::kBefore;
-    if (!InStep(peer)) return Relation::kPast;
+    if (mine.step != theirs.step) return theirs.step > mine.step ? PeerPosition::kPast : PeerPosition::kBefore;
+    if (!InStep(peer)) return PeerPosition::kPast;
     const int counterpart = Counterpart(rank, instruction, peer);
-    if (counterpart < 0) return Relation::kThere;
+    if (counterpart < 0) return PeerPosition::kArrived;
     const Lane lane = At(program_of_(peer), counterpart).lane;
     const std::vector<int>& list = LanesOfRank(peer)[static_cast<size_t>(lane)];
     const auto place = std::ranges::find(list, counterpart) - list.begin();
     const int done = theirs.done[static_cast<size_t>(lane)];
-    if (done > place) return Relation::kPast;
-    return done == place && Unmet(peer, counterpart).empty() ? Relation::kThere : Relation::kBefore;
+    if (done > place) return PeerPosition::kPast;
+    return done == place && Unmet(peer, counterpart).empty() ? PeerPosition::kArrived : PeerPosition::kBefore;
   }
 
-  /// What a rank waits for. A rank in a kernel waits for nobody.
-  std::vector<Waiting> WaitsOf(int rank) {
+  /// What a rank waits for. A rank in a kernel waits for no other rank.
+  std::vector<PendingWait> PendingWaitsOf(int rank) {
     if (!InStep(rank)) return BetweenSteps(rank);
-    std::vector<Waiting> waits;
+    std::vector<PendingWait> waits;
     for (int instruction : Begun(rank)) {
       if (At(program_of_(rank), instruction).lane == Lane::kCompute) continue;
-      Waiting waiting{rank, instruction, GroupOf(rank, instruction), {}, {}};
-      for (int peer : waiting.group) {
+      PendingWait wait{rank, instruction, GroupOf(rank, instruction), {}, {}};
+      for (int peer : wait.group) {
         if (peer == rank) continue;
-        const Relation relation = RelationOf(rank, instruction, peer);
-        if (relation == Relation::kBefore) waiting.missing.push_back(peer);
-        if (relation == Relation::kPast) waiting.past.push_back(peer);
+        const PeerPosition relation = PositionOfPeer(rank, instruction, peer);
+        if (relation == PeerPosition::kBefore) wait.missing.push_back(peer);
+        if (relation == PeerPosition::kPast) wait.past.push_back(peer);
       }
-      waits.push_back(std::move(waiting));
+      waits.push_back(std::move(wait));
     }
     return waits;
   }
-  /// Between steps all ranks meet: it waits for those that have not come so far.
-  std::vector<Waiting> BetweenSteps(int rank) const {
-    Waiting waiting{rank, -1, {}, {}, {}};
-    for (int peer = 0; peer < static_cast<int>(standings_.size()); ++peer) {
-      waiting.group.push_back(peer);
+  /// Between steps all ranks meet: the rank waits for those that have not reached the end of its step.
+  std::vector<PendingWait> BetweenSteps(int rank) const {
+    PendingWait wait{rank, -1, {}, {}, {}};
+    for (int peer = 0; peer < static_cast<int>(statuses_.size()); ++peer) {
+      wait.group.push_back(peer);
       const int64_t here = BeatOf(rank).step, there = BeatOf(peer).step;
-      if (there < here || (there == here && InStep(peer))) waiting.missing.push_back(peer);
-      if (Agrees(rank) && there == here && BeatOf(peer).activity == Activity::kBetween) waiting.missing.push_back(peer);
-      if (Agrees(rank) && WentOn(rank, peer)) waiting.past.push_back(peer);
+      if (there < here || (there == here && InStep(peer))) wait.missing.push_back(peer);
+      if (IsAgreeing(rank) && there == here && BeatOf(peer).activity == Activity::kBetween)
+        wait.missing.push_back(peer);
+      if (IsAgreeing(rank) && WentOn(rank, peer)) wait.past.push_back(peer);
     }
-    if (waiting.missing.empty() && !Agrees(rank)) return {};
-    return {waiting};
+    if (wait.missing.empty() && !IsAgreeing(rank)) return {};
+    return {wait};
   }
-  bool Agrees(int rank) const { return BeatOf(rank).activity == Activity::kAgreeing; }
-  /// The peer does what comes after an agreement that this rank is still in.
+  bool IsAgreeing(int rank) const { return BeatOf(rank).activity == Activity::kAgreeing; }
+  /// The peer has left an agreement in which this rank still waits.
   bool WentOn(int rank, int peer) const {
     const Heartbeat &mine = BeatOf(rank), &theirs = BeatOf(peer);
     if (theirs.step != mine.step) return theirs.step > mine.step;
@@ -175,52 +176,51 @@ class Diagnoser {
     for (const auto& [state, fault] :
          {std::pair(ProcessState::kStopped, Fault::kStopped), std::pair(ProcessState::kGone, Fault::kGone),
           std::pair(ProcessState::kSilent, Fault::kSilent)})
-      for (size_t rank = 0; rank < standings_.size(); ++rank)
-        if (standings_[rank].process == state)
-          return Blame(fault, static_cast<int>(rank), SomeoneWaitingFor(static_cast<int>(rank)));
+      for (size_t rank = 0; rank < statuses_.size(); ++rank)
+        if (statuses_[rank].process == state)
+          return Blame(fault, static_cast<int>(rank), WaitForRank(static_cast<int>(rank)));
     return false;
   }
   bool FindAbsent() {
-    for (size_t rank = 0; rank < standings_.size(); ++rank)
-      if (!standings_[rank].present)
-        return Blame(Fault::kAbsent, static_cast<int>(rank), SomeoneWaitingFor(static_cast<int>(rank)));
+    for (size_t rank = 0; rank < statuses_.size(); ++rank)
+      if (!statuses_[rank].present)
+        return Blame(Fault::kAbsent, static_cast<int>(rank), WaitForRank(static_cast<int>(rank)));
     return false;
   }
-  /// The first one whose wait for `culprit` is direct; else any that waits; else nobody.
-  Waiting SomeoneWaitingFor(int culprit) {
-    Waiting any;
-    for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank) {
+  /// The first wait that is directly for `culprit`, else any wait, else an empty one.
+  PendingWait WaitForRank(int culprit) {
+    PendingWait any;
+    for (int rank = 0; rank < static_cast<int>(statuses_.size()); ++rank) {
       if (rank == culprit) continue;
-      for (const Waiting& waiting : WaitsOf(rank)) {
-        if (std::ranges::count(waiting.missing, culprit) + std::ranges::count(waiting.past, culprit) > 0)
-          return waiting;
-        if (any.rank < 0) any = waiting;
+      for (const PendingWait& wait : PendingWaitsOf(rank)) {
+        if (std::ranges::count(wait.missing, culprit) + std::ranges::count(wait.past, culprit) > 0) return wait;
+        if (any.rank < 0) any = wait;
       }
     }
     return any;
   }
 
-  /// The earliest wait in which all are there but those that went past.
+  /// Blames a rank that went past the earliest wait in which all others have arrived.
   bool FindPast() {
-    Waiting first;
-    for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank)
-      for (const Waiting& waiting : WaitsOf(rank))
-        if (waiting.PastAlone() && (first.rank < 0 || BeatOf(rank).step < BeatOf(first.rank).step)) first = waiting;
+    PendingWait first;
+    for (int rank = 0; rank < static_cast<int>(statuses_.size()); ++rank)
+      for (const PendingWait& wait : PendingWaitsOf(rank))
+        if (wait.PastAlone() && (first.rank < 0 || BeatOf(rank).step < BeatOf(first.rank).step)) first = wait;
     if (first.rank < 0) return false;
     return BlameNetwork(first, OnOtherHosts(first.rank, first.past)) ||
            Blame(Fault::kWentPast, first.past.front(), first);
   }
 
-  /// From rank to rank, each waiting for the next, to one that waits for nobody.
+  /// Follows the waits from rank to rank, to one that waits for nobody.
   bool FollowMissing() {
-    for (int start = 0; start < static_cast<int>(standings_.size()); ++start) {
+    for (int start = 0; start < static_cast<int>(statuses_.size()); ++start) {
       std::set<int> seen;
-      Waiting last;
+      PendingWait last;
       for (int rank = start; seen.insert(rank).second;) {
-        const std::vector<Waiting> waits = WaitsOf(rank);
-        const auto next = std::ranges::find_if(waits, [](const Waiting& w) { return !w.missing.empty(); });
+        const std::vector<PendingWait> waits = PendingWaitsOf(rank);
+        const auto next = std::ranges::find_if(waits, [](const PendingWait& w) { return !w.missing.empty(); });
         if (next == waits.end()) {
-          for (const Waiting& arrived : waits)
+          for (const PendingWait& arrived : waits)
             if (arrived.past.empty() && BlameNetwork(arrived, OnOtherHosts(rank, arrived.group))) return true;
           if (last.rank >= 0) return Blame(Fault::kNotArrived, rank, last);
           break;
@@ -232,54 +232,54 @@ class Diagnoser {
     return false;
   }
 
-  /// The only one that stands in a kernel, while the others wait for messages that all have reached.
+  /// Blames the only rank that is in a kernel, while the others wait in instructions at which all have arrived.
   bool FindInKernel() {
     std::vector<int> in_kernel;
-    for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank)
-      if (InStep(rank) && StandsInKernel(rank)) in_kernel.push_back(rank);
-    return in_kernel.size() == 1 && Blame(Fault::kInKernel, in_kernel[0], SomeoneWaitingFor(in_kernel[0]));
+    for (int rank = 0; rank < static_cast<int>(statuses_.size()); ++rank)
+      if (InStep(rank) && IsInKernel(rank)) in_kernel.push_back(rank);
+    return in_kernel.size() == 1 && Blame(Fault::kInKernel, in_kernel[0], WaitForRank(in_kernel[0]));
   }
-  bool StandsInKernel(int rank) {
+  bool IsInKernel(int rank) {
     return std::ranges::any_of(Begun(rank), [&](int i) { return At(program_of_(rank), i).lane == Lane::kCompute; });
   }
 
-  /// All have arrived in some instruction whose group is on several hosts.
-  bool FindStalled() {
-    for (int rank = 0; rank < static_cast<int>(standings_.size()); ++rank)
-      for (const Waiting& waiting : WaitsOf(rank))
-        if (waiting.missing.empty() && BlameNetwork(waiting, OnOtherHosts(rank, waiting.group))) return true;
+  /// Blames the network for an instruction across hosts at which all have arrived.
+  bool FindLostBetweenHosts() {
+    for (int rank = 0; rank < static_cast<int>(statuses_.size()); ++rank)
+      for (const PendingWait& wait : PendingWaitsOf(rank))
+        if (wait.missing.empty() && BlameNetwork(wait, OnOtherHosts(rank, wait.group))) return true;
     return false;
   }
   std::vector<int> OnOtherHosts(int rank, std::vector<int> peers) const {
     std::erase_if(peers, [&](int peer) { return BeatOf(peer).host == BeatOf(rank).host; });
     return peers;
   }
-  /// What `senders`, all on other hosts, sent has not come to the one that waits; false if there are none.
-  bool BlameNetwork(const Waiting& waiting, const std::vector<int>& senders) {
+  /// Messages of `senders`, all on other hosts, have not reached the waiting rank; false if there are no senders.
+  bool BlameNetwork(const PendingWait& wait, const std::vector<int>& senders) {
     if (senders.empty()) return false;
     const std::string from = fmt::format("{} {}", senders.size() == 1 ? "rank" : "ranks", fmt::join(senders, ", "));
-    std::set<std::string> hosts = {BeatOf(waiting.rank).host};
+    std::set<std::string> hosts = {BeatOf(wait.rank).host};
     for (int sender : senders) hosts.insert(BeatOf(sender).host);
-    const bool sent = !waiting.past.empty();
-    diagnosis_ = {Fault::kLost, -1, waiting.rank, waiting.instruction, waiting.group, senders, WaitsText(waiting)};
+    const bool sent = !wait.past.empty();
+    diagnosis_ = {Fault::kLost, -1, wait.rank, wait.instruction, wait.group, senders, WaitText(wait)};
     diagnosis_.text +=
         sent ? fmt::format("; {} sent its part and went on", from) : fmt::format("; {} arrived there too", from);
     diagnosis_.text += fmt::format("\nthe network between hosts {} does not deliver messages{}", fmt::join(hosts, ", "),
                                    sent ? fmt::format(", or {} left the instruction out", from) : "");
-    for (int rank : {waiting.rank, senders.front()}) diagnosis_.text += fmt::format("\nrank {} {}", rank, Place(rank));
+    for (int rank : {wait.rank, senders.front()}) diagnosis_.text += fmt::format("\nrank {} {}", rank, Place(rank));
     return true;
   }
 
-  bool Blame(Fault fault, int culprit, const Waiting& waiting) {
-    diagnosis_ = {fault, culprit, waiting.rank, waiting.instruction, waiting.group, waiting.missing, ""};
-    for (int rank : waiting.past) diagnosis_.missing.push_back(rank);
+  bool Blame(Fault fault, int culprit, const PendingWait& wait) {
+    diagnosis_ = {fault, culprit, wait.rank, wait.instruction, wait.group, wait.missing, ""};
+    for (int rank : wait.past) diagnosis_.missing.push_back(rank);
     std::ranges::sort(diagnosis_.missing);
-    if (waiting.rank >= 0) diagnosis_.text = Sentence(waiting) + "\n";
-    diagnosis_.text += fmt::format("rank {} {}", culprit, Accusation(fault, culprit, waiting));
+    if (wait.rank >= 0) diagnosis_.text = WaitAndAbsent(wait) + "\n";
+    diagnosis_.text += fmt::format("rank {} {}", culprit, Accusation(fault, culprit, wait));
     if (fault != Fault::kAbsent) diagnosis_.text += fmt::format("\nrank {} {}", culprit, Place(culprit));
     return true;
   }
-  std::string Accusation(Fault fault, int culprit, const Waiting& waiting) const {
+  std::string Accusation(Fault fault, int culprit, const PendingWait& wait) const {
     switch (fault) {
       case Fault::kStopped:
         return "is stopped: its process was stopped by a signal or a debugger";
@@ -290,7 +290,7 @@ class Diagnoser {
       case Fault::kSilent:
         return "gives no sign of life: its process is stopped, or its host is down or cut off";
       case Fault::kWentPast:
-        return fmt::format("went past instruction {} of rank {} without it", waiting.instruction, waiting.rank);
+        return fmt::format("went past instruction {} of rank {} without it", wait.instruction, wait.rank);
       case Fault::kInKernel:
         return "alone stands in a kernel, for so long that its process may be stopped";
       default:
@@ -298,7 +298,7 @@ class Diagnoser {
     }
   }
   std::string AbsentText(int rank) const {
-    if (standings_[static_cast<size_t>(rank)].process != ProcessState::kRunning)
+    if (statuses_[static_cast<size_t>(rank)].process != ProcessState::kRunning)
       return "has no heartbeat any more: its process has ended, or the file was removed";
     return fmt::format("has no heartbeat any more: the file was removed, while its process ({}) runs",
                        BeatOf(rank).process);
@@ -306,19 +306,19 @@ class Diagnoser {
   void BlameNobody() {
     diagnosis_ = {};
     diagnosis_.text = "no rank can be blamed: all have arrived where they wait for each other";
-    for (int rank = 0; rank < static_cast<int>(std::min<size_t>(standings_.size(), 16)); ++rank)
+    for (int rank = 0; rank < static_cast<int>(std::min<size_t>(statuses_.size(), 16)); ++rank)
       diagnosis_.text += fmt::format("\nrank {} {}", rank, Place(rank));
   }
 
-  std::string Sentence(const Waiting& w) {
+  std::string WaitAndAbsent(const PendingWait& w) {
     std::vector<int> absent = w.missing;
     absent.insert(absent.end(), w.past.begin(), w.past.end());
     std::ranges::sort(absent);
-    return fmt::format("{}; not there: {}", WaitsText(w),
+    return fmt::format("{}; not there: {}", WaitText(w),
                        absent.empty() ? "nobody, all have arrived" : fmt::format("{}", fmt::join(absent, ", ")));
   }
   /// "rank 3 waits in instruction 31 (...) of step 5, group tp (ranks 2, 3)".
-  std::string WaitsText(const Waiting& w) {
+  std::string WaitText(const PendingWait& w) {
     if (w.instruction < 0)
       return fmt::format("rank {} waits after step {} for the other ranks", w.rank, BeatOf(w.rank).step);
     const Op& op = OpAt(program_of_(w.rank), w.instruction);
@@ -332,7 +332,7 @@ class Diagnoser {
   std::string Place(int rank) {
     const Heartbeat& beat = BeatOf(rank);
     const std::string where = fmt::format("(process {} on {})", beat.process, beat.host);
-    if (!standings_[static_cast<size_t>(rank)].present) return "has no heartbeat";
+    if (!statuses_[static_cast<size_t>(rank)].present) return "has no heartbeat";
     if (!InStep(rank)) return fmt::format("is {}, step {} {}", Name(beat.activity), beat.step, where);
     std::vector<std::string> at;
     for (int instruction : Begun(rank)) at.push_back(Describe(program_of_(rank), instruction));
@@ -340,7 +340,7 @@ class Diagnoser {
                        beat.step, where);
   }
 
-  const std::vector<Standing>& standings_;
+  const std::vector<RankStatus>& statuses_;
   const std::function<const Program&(int)>& program_of_;
   std::map<const Program*, Lanes> lanes_;
   Diagnosis diagnosis_;
@@ -348,8 +348,8 @@ class Diagnoser {
 
 }  // namespace
 
-Diagnosis Diagnose(const std::vector<Standing>& standings, const std::function<const Program&(int rank)>& program_of) {
-  return Diagnoser(standings, program_of).Run();
+Diagnosis Diagnose(const std::vector<RankStatus>& statuses, const std::function<const Program&(int rank)>& program_of) {
+  return Diagnoser(statuses, program_of).Run();
 }
 
 }  // namespace espalier

@@ -22,8 +22,8 @@ std::string PathOf(const std::string& folder, int rank) { return fmt::format("{}
   throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
-/// Opened anew, never an existing file or what a link names; real blocks, so that a full disk does not silence it
-/// later.
+/// Creates a new file, never opening an existing one or following a link. Blocks are allocated now, so that a full disk
+/// does not silence the heartbeat later.
 int MakeFile(const std::string& path, size_t bytes) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file < 0) Refuse(path);
@@ -44,7 +44,7 @@ bool IsOurs(const std::string& name) {
          std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// 0 where the system does not say.
+/// 0 if the system does not tell.
 uint64_t ProcessTable() {
   struct stat status {};
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;

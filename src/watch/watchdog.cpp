@@ -17,13 +17,14 @@
 namespace espalier {
 namespace {
 
-constexpr auto kLongestTick = std::chrono::milliseconds(500);
+constexpr auto kMaxTick = std::chrono::milliseconds(500);
 constexpr auto kHeadStart = std::chrono::seconds(3);
-constexpr auto kQuietBeforeLooking = std::chrono::seconds(1);
-constexpr auto kQuietBeforeLastWords = std::chrono::seconds(5);
-constexpr auto kLastWords = std::chrono::milliseconds(500);
+constexpr auto kQuietBeforeNeighbourCheck = std::chrono::seconds(1);
+constexpr auto kQuietBeforeExitReport = std::chrono::seconds(5);
+constexpr auto kTimeToReport = std::chrono::milliseconds(500);
 
-/// The letter behind the command's name, which may hold anything but ends with the last bracket.
+/// Reads the state letter in /proc/PID/stat. It follows the command's name, which may contain anything and ends at the
+/// last bracket.
 ProcessState StateOfProcess(int process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
@@ -39,8 +40,8 @@ std::chrono::steady_clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-bool Stuck(const Standing& standing) {
-  return standing.process == ProcessState::kStopped || standing.process == ProcessState::kGone;
+bool Stuck(const RankStatus& status) {
+  return status.process == ProcessState::kStopped || status.process == ProcessState::kGone;
 }
 
 }  // namespace
@@ -65,10 +66,10 @@ bool Watchdog::Sleep(Clock::duration tick) {
   return !changed_.wait_for(lock, tick, [this] { return ending_; });
 }
 
-/// Quiet time is counted in ticks: a job that was suspended as a whole has not been quiet meanwhile.
+/// Time without progress is counted in ticks, so that time in which the whole job was suspended does not count.
 void Watchdog::Run() {
   const auto limit = Seconds(options_.limit_s);
-  const auto tick = std::min<Clock::duration>(kLongestTick, limit / 10);
+  const auto tick = std::min<Clock::duration>(kMaxTick, limit / 10);
   Heartbeat last = Read(mine_.record());
   while (Sleep(tick)) {
     if (options_.refresh) options_.refresh();
@@ -76,20 +77,20 @@ void Watchdog::Run() {
     const Heartbeat now = Read(mine_.record());
     quiet_ = now.SamePlace(last) ? quiet_ + tick : Clock::duration{};
     last = now;
-    if (quiet_ >= kQuietBeforeLooking) LookForTheDead();
-    if (quiet_ >= kQuietBeforeLastWords) LastWords();
-    if (quiet_ < limit / 2) before_.clear(), judge_at_ = limit;
-    if (quiet_ >= limit / 2 && before_.empty()) before_ = Look();
-    if (quiet_ < judge_at_) continue;
-    Judge();
-    judge_at_ = quiet_ + limit / 2;
+    if (quiet_ >= kQuietBeforeNeighbourCheck) EndIfNeighbourDied();
+    if (quiet_ >= kQuietBeforeExitReport) ReportBeforeExit();
+    if (quiet_ < limit / 2) before_.clear(), check_at_ = limit;
+    if (quiet_ >= limit / 2 && before_.empty()) before_ = ReadStatuses();
+    if (quiet_ < check_at_) continue;
+    CheckForHang();
+    check_at_ = quiet_ + limit / 2;
   }
 }
 
 void Watchdog::Publish() {
   if (mine_.Publish() || warned_) return;
   warned_ = true;
-  spdlog::warn("rank {}: its heartbeat cannot be written: {}; should it hang, other ranks will not see where",
+  spdlog::warn("rank {}: its heartbeat cannot be written: {}; if this rank hangs, other ranks cannot see where",
                mine_.record().rank, std::strerror(errno));
 }
 
@@ -106,19 +107,19 @@ void Watchdog::FindNeighbours() {
       neighbours_.push_back(*beat);
 }
 
-/// A rank that ends in order takes its heartbeat away before its process goes.
+/// A rank that exits in an orderly way removes its heartbeat first.
 bool Watchdog::Died(const Heartbeat& neighbour) const {
   if (StateOfProcess(neighbour.process) != ProcessState::kGone) return false;
   const auto left = ReadHeartbeat(options_.folder, neighbour.rank);
   return left && left->process == neighbour.process;
 }
 
-void Watchdog::LookForTheDead() {
+void Watchdog::EndIfNeighbourDied() {
   const auto dead = std::ranges::find_if(neighbours_, [this](const Heartbeat& n) { return Died(n); });
   if (dead != neighbours_.end()) EndAfter(ReadHeartbeat(options_.folder, dead->rank).value_or(*dead));
 }
 
-bool Watchdog::Said() const {
+bool Watchdog::AlreadyReported() const {
   for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank)
     if (const auto beat = ReadHeartbeat(options_.folder, rank);
         beat && rank != mine_.record().rank && beat->activity == Activity::kEndingJob)
@@ -126,16 +127,16 @@ bool Watchdog::Said() const {
   return false;
 }
 
-/// The lowest rank of the host that can says why, unless it has been said: a launcher that ends a job kills one rank
-/// after the other. Where ranks of other hosts are to end too, the launcher is asked, for two seconds.
+/// The lowest live rank of the host reports why, unless another rank already has: a launcher that ends a job kills one
+/// rank after the other. If other hosts have ranks, the launcher is asked to end the job, with a limit of two seconds.
 void Watchdog::EndAfter(const Heartbeat& dead) {
   const int rank = mine_.record().rank;
-  const auto says = [&](const Heartbeat& n) {
+  const auto reports = [&](const Heartbeat& n) {
     return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n);
   };
-  const bool silent = std::ranges::any_of(neighbours_, says) || Said();
+  const bool silent = std::ranges::any_of(neighbours_, reports) || AlreadyReported();
   if (silent) {
-    std::this_thread::sleep_for(kLastWords);
+    std::this_thread::sleep_for(kTimeToReport);
   } else {
     PrintError("espalier: watchdog of rank {}: rank {} is gone: its process ({} on {}) has ended, {}, step {}\n", rank,
                dead.rank, dead.process, dead.host, Name(dead.activity), dead.step);
@@ -147,43 +148,43 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
   _exit(static_cast<int>(ExitStatus::kFault));
 }
 
-std::vector<Standing> Watchdog::Look() const {
-  std::vector<Standing> standings;
+std::vector<RankStatus> Watchdog::ReadStatuses() const {
+  std::vector<RankStatus> statuses;
   const Heartbeat mine = Read(mine_.record());
   for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank) {
     const auto beat = ReadHeartbeat(options_.folder, rank);
-    Standing standing;
-    standing.present = beat.has_value() || rank == mine.rank;
-    // Of a rank of this host without a heartbeat the process is known from the beginning.
+    RankStatus status;
+    status.present = beat.has_value() || rank == mine.rank;
+    // For a rank of this host without a heartbeat, the process is known from the start.
     const auto known = std::ranges::find(neighbours_, rank, &Heartbeat::rank);
     if (rank == mine.rank) {
-      standing.heartbeat = mine;
+      status.heartbeat = mine;
     } else if (beat) {
-      standing.heartbeat = *beat;
+      status.heartbeat = *beat;
     } else if (known != neighbours_.end()) {
-      standing.heartbeat = *known;
+      status.heartbeat = *known;
     }
-    if (standing.heartbeat.SharesProcesses(mine)) standing.process = StateOfProcess(standing.heartbeat.process);
-    standings.push_back(std::move(standing));
+    if (status.heartbeat.SharesProcesses(mine)) status.process = StateOfProcess(status.heartbeat.process);
+    statuses.push_back(std::move(status));
   }
-  return standings;
+  return statuses;
 }
 
-/// One rank of each host speaks; the launcher kills it a second after it has asked.
-void Watchdog::LastWords() {
-  if (told_ || !options_.other_hosts || !options_.asked || !options_.asked()) return;
-  told_ = true;
+/// One rank per host reports; the launcher kills it one second after asking it to end.
+void Watchdog::ReportBeforeExit() {
+  if (reported_before_exit_ || !options_.other_hosts || !options_.asked || !options_.asked()) return;
+  reported_before_exit_ = true;
   const int rank = mine_.record().rank;
   if (rank != options_.node_ranks.front()) return;
-  const Diagnosis diagnosis = Diagnose(Look(), [this](int r) -> const Program& { return ProgramOf(r); });
+  const Diagnosis diagnosis = Diagnose(ReadStatuses(), [this](int r) -> const Program& { return ProgramOf(r); });
   if (diagnosis.fault != Fault::kLost) return;
   fmt::print(stderr, "espalier: watchdog of rank {}: asked to end after {:.3g} s without progress\n{}\n", rank,
              std::chrono::duration<double>(quiet_).count(), diagnosis.text);
   std::fflush(stderr);
 }
 
-Standing Watchdog::Compare(Standing now, const Standing& before) const {
-  // A stop that is over, or has only begun, is none; nor is a file that was missing for a moment.
+RankStatus Watchdog::Compare(RankStatus now, const RankStatus& before) const {
+  // A stop counts only if it lasts for both readings, and so does a missing file.
   if (now.process == ProcessState::kStopped && before.process != ProcessState::kStopped)
     now.process = ProcessState::kRunning;
   if (!now.present && before.present) now.present = true, now.heartbeat = before.heartbeat;
@@ -194,35 +195,35 @@ Standing Watchdog::Compare(Standing now, const Standing& before) const {
   return now;
 }
 
-void Watchdog::Judge() {
-  const std::vector<Standing> there = Look();
-  std::vector<Standing> now;
+void Watchdog::CheckForHang() {
+  const std::vector<RankStatus> there = ReadStatuses();
+  std::vector<RankStatus> now;
   for (size_t rank = 0; rank < there.size(); ++rank) now.push_back(Compare(there[rank], before_[rank]));
   before_ = there;
   const bool stuck = std::any_of(now.begin(), now.end(), Stuck);
   if (!stuck && quiet_ < LimitOf(Read(mine_.record()).activity)) return;
   const Diagnosis diagnosis = Diagnose(now, [this](int rank) -> const Program& { return ProgramOf(rank); });
   const auto culprit = static_cast<size_t>(std::max(0, diagnosis.culprit));
-  // A rank that is merely slow is waited for.
+  // A rank that is only slow gets more time.
   if (diagnosis.fault == Fault::kNotArrived &&
       (now[culprit].moving || quiet_ < LimitOf(now[culprit].heartbeat.activity)))
     return;
   const bool arrived =
       diagnosis.fault == Fault::kInKernel || diagnosis.fault == Fault::kLost || diagnosis.fault == Fault::kNobody;
-  if (arrived && std::any_of(now.begin(), now.end(), [](const Standing& s) { return s.moving; })) return;
+  if (arrived && std::any_of(now.begin(), now.end(), [](const RankStatus& s) { return s.moving; })) return;
   EndJob(now, diagnosis);
 }
 
-/// The lowest rank that can speaks; the others leave it the time to. One that finds that it has been said ends the job
-/// without a word.
-void Watchdog::EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis) {
+/// The lowest rank that is able to reports; the others give it time. A rank that finds that the hang was reported ends
+/// the job silently.
+void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis) {
   const int rank = mine_.record().rank;
-  const auto speaker = std::find_if(standings.begin(), standings.end(),
-                                    [](const Standing& s) { return s.present && !s.moving && !Stuck(s); });
-  if (speaker - standings.begin() != rank && !Sleep(kHeadStart)) return;
-  if (!Read(mine_.record()).SamePlace(standings[static_cast<size_t>(rank)].heartbeat)) return;
-  alarm(5);  // should the launcher hang too, this process ends by SIGALRM, and the launcher ends the others
-  if (!Said()) {
+  const auto reporter = std::find_if(statuses.begin(), statuses.end(),
+                                     [](const RankStatus& s) { return s.present && !s.moving && !Stuck(s); });
+  if (reporter - statuses.begin() != rank && !Sleep(kHeadStart)) return;
+  if (!Read(mine_.record()).SamePlace(statuses[static_cast<size_t>(rank)].heartbeat)) return;
+  alarm(5);  // if the launcher hangs too, SIGALRM ends this process, and the launcher ends the others
+  if (!AlreadyReported()) {
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
     mine_.Publish();
     const double quiet_s = std::chrono::duration<double>(quiet_).count();

@@ -56,7 +56,7 @@ class Bench {
     for (size_t i = 0; i < tensors_.size(); ++i)
       local_.push_back(
           {&tensors_[i], state_.At(static_cast<int64_t>(i) * kMatrix / world.Size(), kMatrix / world.Size())});
-    saver_.emplace(Saver::Options{dir + "/beside", 1}, tensors_, local_, mesh_, world, std::move(writers));
+    saver_.emplace(AsyncSaver::Options{dir + "/beside", 1}, tensors_, local_, mesh_, world, std::move(writers));
     CHECK(saver_->Asynchronous(), "{}", saver_->refusal());
   }
 
@@ -151,7 +151,7 @@ class Bench {
   const std::vector<StateTensor> tensors_;
   HostArena state_, copy_, read_;
   std::vector<LocalTensor> local_;
-  std::optional<Saver> saver_;
+  std::optional<AsyncSaver> saver_;
   int64_t step_ = 1;
 };
 

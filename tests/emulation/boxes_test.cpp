@@ -1,12 +1,12 @@
-// Copies and joins on the device against those on the host, bit by bit: many in one launch, any type, odd sizes and
-// places.
+// Copies and reductions on the device against those on the host, bit by bit: many in one launch, any type, odd sizes
+// and places.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <random>
 
-#include "comm/nccl/tables.hpp"
+#include "comm/nccl/job_tables.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -18,7 +18,7 @@ int64_t Draw(int64_t least, int64_t most) { return std::uniform_int_distribution
 constexpr size_t kSpace = 24 << 20;
 
 /// Finite numbers in every type, of very different sizes, so that the order of additions shows.
-const std::vector<std::byte>& Numbers() {
+const std::vector<std::byte>& MessageNumbers() {
   static const std::vector<std::byte> numbers = [] {
     std::vector<std::byte> memory(kSpace);
     for (size_t i = 0; i + 2 <= kSpace; i += 2) {
@@ -57,19 +57,19 @@ Dtype DrawType() { return std::vector{Dtype::kF32, Dtype::kBf16, Dtype::kI32}[st
 TEST(Boxes, CopiesAreTheHostsCopies) {
   for (int round = 0; round < 8; ++round) {
     std::vector<std::byte> target(kSpace), expected(kSpace);
-    std::vector<BoxCopy> copies, host;
+    std::vector<StridedCopy> copies, host;
     std::byte* at = target.data();
     for (int i = 0; i < 30; ++i) {
       const Dtype dtype = DrawType();
       const Shape extents = DrawExtents();
       at += Draw(0, 3) == 0 ? SizeOf(dtype) : (64 - static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % 64));
       const View to = BoxIn(at, dtype, extents, Draw(0, 2));
-      auto* from = const_cast<std::byte*>(Numbers().data()) + 4 * Draw(0, 8);
+      auto* from = const_cast<std::byte*>(MessageNumbers().data()) + 4 * Draw(0, 8);
       copies.push_back(MakeCopy(to, BoxIn(from, dtype, extents, Draw(0, 4) * 2)));
       at = to.base + (to.extents[0] + 2) * to.strides[0];
       ASSERT_LT(at - target.data(), static_cast<int64_t>(kSpace) - (1 << 20));
     }
-    for (BoxCopy copy : copies) {
+    for (StridedCopy copy : copies) {
       copy.to = expected.data() + (copy.to - target.data());
       espalier::Run(copy);
     }
@@ -83,21 +83,21 @@ TEST(Boxes, CopiesAreTheHostsCopies) {
 
 TEST(Boxes, JoinsAreTheHostsJoins) {
   for (int round = 0; round < 20; ++round) {
-    std::vector<std::byte> memory = Numbers(), expected = memory;
-    std::vector<Join> joins;
+    std::vector<std::byte> memory = MessageNumbers(), expected = memory;
+    std::vector<Reduction> reductions;
     std::byte* at = memory.data();
     const int64_t members = Draw(2, 5);
     for (int i = 0; i < 4; ++i) {
       const Dtype dtype = DrawType();
       const Shape extents = DrawExtents();
       const int64_t bytes = Volume(extents) * SizeOf(dtype);
-      Join join{dtype,
-                dtype != Dtype::kI32 && Draw(0, 1) == 0 ? Reduce::kSum : Reduce::kMax,
-                {},
-                static_cast<size_t>(Draw(0, members - 1)),
-                {}};
+      Reduction reduction{dtype,
+                          dtype != Dtype::kI32 && Draw(0, 1) == 0 ? Reduce::kSum : Reduce::kMax,
+                          {},
+                          static_cast<size_t>(Draw(0, members - 1)),
+                          {}};
       for (int64_t m = 0; m < members; ++m) {
-        join.sources.push_back(at);
+        reduction.sources.push_back(at);
         at += (bytes + 63) / 64 * 64 + (Draw(0, 3) == 0 ? SizeOf(dtype) : 0);
       }
       const View own = BoxIn(at, dtype, extents, Draw(0, 1) * 8);
@@ -106,21 +106,21 @@ TEST(Boxes, JoinsAreTheHostsJoins) {
       // On its own piece, where that is dense, or elsewhere.
       const View to = own.IsDense() && Draw(0, 1) == 0 ? own : PackedAt(at, own);
       at += (bytes + 63) / 64 * 64;
-      join.own = MakeCopy(to, own);
-      joins.push_back(join);
+      reduction.own = MakeCopy(to, own);
+      reductions.push_back(reduction);
       ASSERT_LT(at - memory.data(), static_cast<int64_t>(kSpace));
     }
-    for (Join join : joins) {
+    for (Reduction reduction : reductions) {
       const auto moved = [&](const std::byte* p) { return expected.data() + (p - memory.data()); };
-      join.own.to = moved(join.own.to);
-      join.own.from = moved(join.own.from);
-      for (const std::byte*& source : join.sources) source = moved(source);
-      espalier::Run(join);
+      reduction.own.to = moved(reduction.own.to);
+      reduction.own.from = moved(reduction.own.from);
+      for (const std::byte*& source : reduction.sources) source = moved(source);
+      espalier::Run(reduction);
     }
     Tables tables;
-    const Table<JoinJob>& table = tables.Joins(joins);
+    const Table<ReduceJob>& table = tables.Reductions(reductions);
     tables.Upload();
-    LaunchJoins(table.d_jobs, static_cast<int>(table.jobs.size()), table.tiles, nullptr);
+    LaunchReductions(table.d_jobs, static_cast<int>(table.jobs.size()), table.tiles, nullptr);
     EXPECT_EQ(memory, expected) << "round " << round;
   }
 }
@@ -141,12 +141,12 @@ TEST(Boxes, UnitsAreAsWideAsPlacesAndStepsAllow) {
 
 TEST(Boxes, NothingIsLaunchedForNothing) {
   Tables tables;
-  const std::vector<BoxCopy> none;
+  const std::vector<StridedCopy> none;
   const Table<CopyJob>& copies = tables.Copies({&none});
-  const Table<JoinJob>& joins = tables.Joins({});
+  const Table<ReduceJob>& reductions = tables.Reductions({});
   tables.Upload();
   LaunchCopies(copies.d_jobs, 0, copies.tiles, nullptr);
-  LaunchJoins(joins.d_jobs, 0, joins.tiles, nullptr);
+  LaunchReductions(reductions.d_jobs, 0, reductions.tiles, nullptr);
 }
 
 }  // namespace

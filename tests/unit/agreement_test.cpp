@@ -1,8 +1,12 @@
-// Ranks that were not started alike are told apart by name before anything else happens.
+// How ranks agree: that all continue or all throw the same error, and that ranks which were not started alike are
+// named.
+#include "espalier/comm/agreement.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "checkpoint_testing.hpp"
+#include "espalier/comm/pack.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/startup/same_start.hpp"
@@ -76,6 +80,87 @@ TEST(Agreement, H6TheFirstFileThatDiffersIsNamed) {
   EXPECT_THAT(Data({files, changed}), Each(HasSubstr("\"/b\" has 6 bytes, 5 bytes on rank 0")));
   EXPECT_THAT(Data({files, {files[0], files[2]}}), Each(HasSubstr("does not see \"/b\", which rank 0 sees")));
   EXPECT_THAT(Data({{files[0], files[1]}, files}), Each(HasSubstr("sees \"/c\", which rank 0 does not see")));
+}
+
+TEST(OnAllRanks, TheFirstOfTheWorstFailuresIsThrownEverywhere) {
+  const auto errors = OnRanks(4, [](World& world) {
+    OnAllRanks(world, [&] {
+      if (world.Rank() == 1) throw UserError(ExitStatus::kDeck, "deck of rank 1");
+      if (world.Rank() > 1)
+        throw UserError(ExitStatus::kData, {"data of rank " + std::to_string(world.Rank()), "more"});
+    });
+  });
+  EXPECT_THAT(errors, Each(testing::StrEq("data of rank 2\nmore")));
+}
+
+TEST(OnAllRanks, WithAnyFailureEveryMessageIsThrownOnce) {
+  const auto errors = OnRanks(3, [](World& world) {
+    const auto work = [&] {
+      if (world.Rank() > 0) throw std::runtime_error("damaged\nrank " + std::to_string(world.Rank()));
+    };
+    try {
+      OnAllRanks(world, work, AnyFailureIs(ExitStatus::kData));
+    } catch (const AgreedError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kData);
+      throw;
+    }
+  });
+  EXPECT_THAT(errors, Each(testing::StrEq("damaged\nrank 1\nrank 2")));
+}
+
+TEST(OnAllRanks, WithoutFailuresAllContinue) {
+  EXPECT_THAT(OnRanks(3, [](World& world) { OnAllRanks(world, [] {}); }), Each(IsEmpty()));
+}
+
+TEST(OnRankZero, ItsResultOrItsErrorIsEverywhere) {
+  const auto results = OnRanks(3, [](World& world) {
+    const std::string text = OnRankZero(world, [] { return std::string("a\0b", 3); });
+    EXPECT_EQ(text, std::string("a\0b", 3));
+    OnRankZero(world, []() -> std::string { throw UserError(ExitStatus::kFault, "no room"); });
+  });
+  EXPECT_THAT(results, Each(testing::StrEq("no room")));
+}
+
+TEST(GatherAttempts, TheMessagesOfAllFailedRanksAreThrownOnRankZero) {
+  const auto errors = OnRanks(3, [](World& world) {
+    const auto attempts = GatherAttempts(
+        world,
+        [&] {
+          if (world.Rank() == 2) throw std::runtime_error("rank 2 failed");
+          return std::to_string(world.Rank());
+        },
+        ExitStatus::kFault);
+    if (world.Rank() == 0) ResultsOf(attempts, ExitStatus::kFault);
+  });
+  EXPECT_THAT(errors, testing::ElementsAre("rank 2 failed", "", ""));
+}
+
+TEST(Shorten, ListsAreShortenedOnce) {
+  const std::vector<std::string> many(50, "m");
+  const auto once = Shorten(many);
+  EXPECT_EQ(once.size(), kMaxMessages + 1);
+  EXPECT_EQ(once.back(), "... and 30 more");
+  EXPECT_EQ(Shorten(once), once);
+}
+
+struct Packed {
+  ExitStatus status = ExitStatus::kDone;
+  std::string text;
+  std::vector<std::pair<int, double>> pairs;
+
+  bool operator==(const Packed&) const = default;
+  auto Fields() { return std::tie(status, text, pairs); }
+};
+
+TEST(Pack, UnpackIsItsInverse) {
+  const std::vector<Packed> values = {{ExitStatus::kData, std::string("a\0b", 3), {{1, 0.5}, {-7, 1e300}}}, {}};
+  EXPECT_EQ(Unpack<std::vector<Packed>>(Pack(values)), values);
+}
+
+TEST(Pack, IncompleteBytesAreRefused) {
+  const std::string bytes = Pack(std::string("abc"));
+  EXPECT_THROW(Unpack<std::string>(bytes.substr(0, bytes.size() - 1)), InvariantError);
+  EXPECT_THROW(Unpack<std::string>(bytes + "x"), InvariantError);
 }
 
 TEST(WorldCheck, MissionEProvesTheWorldOnRankZero) {

@@ -113,7 +113,7 @@ TEST(Pieces, WritersShareTheBytes) {
 }
 
 TEST(Tiling, NamesWhatIsWrong) {
-  const auto mistake = [](const Shape& shape, const std::vector<Box>& boxes) { return TilingMistake(shape, boxes); };
+  const auto mistake = [](const Shape& shape, const std::vector<Box>& boxes) { return TilingError(shape, boxes); };
   EXPECT_EQ(mistake({4, 3}, {{{0, 4}, {0, 3}}}), "");
   EXPECT_EQ(mistake({4, 3}, {{{2, 4}, {0, 2}}, {{0, 2}, {0, 2}}, {{0, 2}, {2, 3}}, {{2, 4}, {2, 3}}}), "");
   EXPECT_EQ(mistake({4}, {}), "no pieces");
@@ -311,7 +311,7 @@ TEST(ManifestText, H7NamesParentAndBranch) {
   EXPECT_THAT(Refusal([&] { ParseManifest(changed("proof 2.5 bf16 17c94d01\n", ""), "M"); }),
               HasSubstr("the proof is missing"));
   for (const std::string& whole : {text, Print(SmallManifest())}) {
-    const ManifestHead head = ParseManifestHead(whole.substr(0, kMostHeadBytes), "M");
+    const ManifestHead head = ParseManifestHead(whole.substr(0, kMaxHeadBytes), "M");
     EXPECT_EQ(head.id, manifest.id);
     EXPECT_EQ(head.step, 12);
     EXPECT_EQ(head.lineage, ParseManifest(whole, "M").metadata.lineage);
@@ -403,8 +403,9 @@ TEST_F(CheckpointTest, StatesOnDevicesAreSavedAndLoadedThroughTheHost) {
                           state.Fill(7);
                           RemoteState remote(state, mesh, world.Rank());
                           remote.Upload();
-                          Saver saver({Dir(), 3}, tensors, remote.Local(), mesh, world,
-                                      asynchronous ? std::make_unique<ThreadWorld>(writers, world.Rank()) : nullptr);
+                          AsyncSaver saver(
+                              {Dir(), 3}, tensors, remote.Local(), mesh, world,
+                              asynchronous ? std::make_unique<ThreadWorld>(writers, world.Rank()) : nullptr);
                           saver.Save(TestMetadata(step));
                           saver.Wait();
                           if (!saver.Ended().at(0).committed) throw std::runtime_error("not committed");

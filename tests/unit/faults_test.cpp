@@ -509,16 +509,16 @@ class HeldWorld final : public World {
   std::latch& gate_;
 };
 
-/// Runs `work` on two ranks, each with its state and a Saver whose writers wait for `gate`.
+/// Runs `work` on two ranks, each with its state and a AsyncSaver whose writers wait for `gate`.
 std::vector<std::string> WithSavers(const std::string& dir, std::latch& gate,
-                                    const std::function<void(World&, RankState&, Saver&)>& work) {
+                                    const std::function<void(World&, RankState&, AsyncSaver&)>& work) {
   const Mesh mesh(kTwo);
   const std::vector<StateTensor> tensors = TestTensors(kTwo);
   Meeting writers(2);
   return OnRanks(2, [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
-    Saver saver({dir, 3}, tensors, state.Local(), mesh, world,
-                std::make_unique<HeldWorld>(writers, world.Rank(), gate));
+    AsyncSaver saver({dir, 3}, tensors, state.Local(), mesh, world,
+                     std::make_unique<HeldWorld>(writers, world.Rank(), gate));
     work(world, state, saver);
   });
 }
@@ -540,7 +540,7 @@ TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
   std::iota(state.begin(), state.end(), 1.0f);
   SelfWorld world;
   {
-    Saver saver({Dir(), 3}, tensors, places(state), mesh, world, std::make_unique<SelfWorld>());
+    AsyncSaver saver({Dir(), 3}, tensors, places(state), mesh, world, std::make_unique<SelfWorld>());
     saver.Save(TestMetadata(10));
     saver.Wait();
     EXPECT_TRUE(saver.Ended().at(0).committed);
@@ -551,7 +551,7 @@ TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
 
 TEST_F(Faults, TheStateMayChangeAsSoonAsItIsCopied) {
   std::latch gate(1);
-  const auto errors = WithSavers(Dir(), gate, [&](World& world, RankState& state, Saver& saver) {
+  const auto errors = WithSavers(Dir(), gate, [&](World& world, RankState& state, AsyncSaver& saver) {
     ASSERT_TRUE(saver.Asynchronous());
     EXPECT_EQ(saver.staging_bytes(), StagingBytes(TestTensors(kTwo), Mesh(kTwo))[static_cast<size_t>(world.Rank())]);
     state.Fill(1);
@@ -578,7 +578,7 @@ TEST_F(Faults, TheStateMayChangeAsSoonAsItIsCopied) {
 
 TEST_F(Faults, AFailedSaveIsAnOutcome) {
   std::latch gate(0);
-  const auto errors = WithSavers(Dir(), gate, [&](World& world, RankState& state, Saver& saver) {
+  const auto errors = WithSavers(Dir(), gate, [&](World& world, RankState& state, AsyncSaver& saver) {
     state.Fill(1);
     saver.Save(TestMetadata(10));
     saver.Wait();
@@ -601,7 +601,7 @@ TEST_F(Faults, AFailedSaveIsAnOutcome) {
 TEST_F(Faults, WithoutRoomForTheCopySavesAreSynchronous) {
   std::latch gate(0);
   ArmFault("staging:enospc");
-  const auto errors = WithSavers(Dir(), gate, [&](World&, RankState& state, Saver& saver) {
+  const auto errors = WithSavers(Dir(), gate, [&](World&, RankState& state, AsyncSaver& saver) {
     EXPECT_FALSE(saver.Asynchronous());
     EXPECT_THAT(saver.refusal(), HasSubstr("staging: No space left on device"));
     state.Fill(1);

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-using Kind = Collective::Kind;
+using Kind = LibraryCollective::Kind;
 
 /// One instruction over tp, of tensors from -> to.
 struct Case {
@@ -36,7 +36,7 @@ class Member {
     instruction_.workspace.bytes = CommWorkspaceBytes(*program_.graph, added, program_.mesh, coordinate_);
     CommInstruction comm{
         &instruction_, Tensors(added.inputs), Tensors(added.outputs), Take(instruction_.workspace.bytes), "", 0};
-    lowered_ = LowerNative(program_, coordinate_, comm);
+    lowered_ = LowerToLibraryCollective(program_, coordinate_, comm);
   }
 
   const std::optional<Exchange>& lowered() const { return lowered_; }
@@ -63,7 +63,7 @@ class Member {
 };
 
 struct Outcome {
-  bool native = false;
+  bool library = false;
   Kind kind = Kind::kAllGather;
   bool in_place = false;  ///< without packs and unpacks
   int64_t bytes = 0;
@@ -71,14 +71,14 @@ struct Outcome {
 };
 
 void PrintTo(const Outcome& o, std::ostream* out) {
-  *out << (o.native ? "native" : "exchange") << " kind " << static_cast<int>(o.kind)
+  *out << (o.library ? "library" : "exchange") << " kind " << static_cast<int>(o.kind)
        << (o.in_place ? " in place" : " staged") << " of " << o.bytes;
 }
 
 Outcome OutcomeOf(const Member& member) {
   if (!member.lowered()) return {};
   const Phase& phase = member.lowered()->phases.at(0);
-  EXPECT_TRUE(phase.sends.empty() && phase.receives.empty() && phase.joins.empty());
+  EXPECT_TRUE(phase.sends.empty() && phase.receives.empty() && phase.reductions.empty());
   return {true, phase.collective->kind, phase.packs.empty() && phase.unpacks.empty(), phase.collective->bytes};
 }
 
@@ -92,14 +92,14 @@ Outcome Lower(int members, const std::string& kind, const std::vector<std::pair<
 
 constexpr Outcome kExchange = {};
 
-TEST(Native, EqualContiguousPiecesStayInPlace) {
+TEST(LibraryCollective, EqualContiguousPiecesStayInPlace) {
   EXPECT_EQ(Lower(4, "all_gather", {{"f32[8{tp},5]", "f32[8,5]"}}), (Outcome{true, Kind::kAllGather, true, 40}));
   EXPECT_EQ(Lower(4, "reduce_scatter", {{"bf16[8,5]+sum{tp}", "bf16[8{tp},5]"}}),
             (Outcome{true, Kind::kReduceScatter, true, 20}));
   EXPECT_EQ(Lower(2, "all_reduce", {{"f32[3,5]+sum{tp}", "f32[3,5]"}}), (Outcome{true, Kind::kAllReduce, true, 60}));
 }
 
-TEST(Native, OthersArePackedIntoEqualSlots) {
+TEST(LibraryCollective, OthersArePackedIntoEqualSlots) {
   EXPECT_EQ(Lower(2, "all_gather", {{"f32[3,8{tp}]", "f32[3,8]"}}), (Outcome{true, Kind::kAllGather, false, 64}));
   EXPECT_EQ(Lower(4, "all_gather", {{"f32[8{tp}]", "f32[8]"}, {"bf16[4{tp},33]", "bf16[4,33]"}}),
             (Outcome{true, Kind::kAllGather, false, 128}));
@@ -109,7 +109,7 @@ TEST(Native, OthersArePackedIntoEqualSlots) {
             (Outcome{true, Kind::kAllReduce, false, 16}));
 }
 
-TEST(Native, UnevenPiecesArePaddedIfEveryWorkspaceSuffices) {
+TEST(LibraryCollective, UnevenPiecesArePaddedIfEveryWorkspaceSuffices) {
   EXPECT_EQ(Lower(4, "all_gather", {{"f32[103{tp},5]", "f32[103,5]"}}), (Outcome{true, Kind::kAllGather, false, 576}));
   EXPECT_EQ(Lower(4, "reduce_scatter", {{"f32[103,5]+sum{tp}", "f32[103{tp},5]"}}),
             (Outcome{true, Kind::kReduceScatter, false, 576}));
@@ -119,14 +119,14 @@ TEST(Native, UnevenPiecesArePaddedIfEveryWorkspaceSuffices) {
       << "the last member has nothing, and plans for three";
 }
 
-TEST(Native, OnlySumsOfFloats) {
+TEST(LibraryCollective, OnlySumsOfFloats) {
   EXPECT_EQ(Lower(2, "all_reduce", {{"f32[5]+max{tp}", "f32[5]"}}), kExchange);
   EXPECT_EQ(Lower(2, "all_reduce", {{"i32[5]+sum{tp}", "i32[5]"}}), kExchange);
   EXPECT_EQ(Lower(2, "reduce_scatter", {{"f32[4]+sum{tp}", "f32[4{tp}]"}, {"bf16[4]+sum{tp}", "bf16[4{tp}]"}}),
             kExchange);
 }
 
-TEST(Native, WhatHasNoCollective) {
+TEST(LibraryCollective, WhatHasNoCollective) {
   EXPECT_EQ(Lower(2, "all_to_all", {{"f32[4{tp},4]", "f32[4,4{tp}]"}}), kExchange);
   EXPECT_EQ(Lower(2, "ring_shift", {{"f32[4{tp},4]", "f32[4{tp},4]"}}), kExchange);
   EXPECT_EQ(Lower(1, "all_gather", {{"f32[4,4]", "f32[4,4]"}}), kExchange) << "a group of one rank";

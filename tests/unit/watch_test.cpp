@@ -34,12 +34,12 @@ class Simulation {
       auto& lanes = lanes_.emplace_back();
       for (size_t i = 0; i < programs_.back().instructions.size(); ++i)
         lanes[static_cast<size_t>(programs_.back().instructions[i].lane)].push_back(static_cast<int>(i));
-      Standing standing;
+      RankStatus standing;
       standing.process = ProcessState::kRunning;
       standing.heartbeat.rank = rank;
       standing.heartbeat.step = 1;
       standing.heartbeat.activity = Activity::kStep;
-      standings.push_back(standing);
+      statuses.push_back(standing);
     }
   }
 
@@ -78,16 +78,16 @@ class Simulation {
   }
 
   Diagnosis Diagnose() const {
-    return espalier::Diagnose(standings, [this](int rank) -> const Program& { return ProgramOf(rank); });
+    return espalier::Diagnose(statuses, [this](int rank) -> const Program& { return ProgramOf(rank); });
   }
 
-  std::vector<Standing> standings;
+  std::vector<RankStatus> statuses;
   int skipper = -1, skipped = -1;   ///< rank and its instruction
   int frozen = -1, frozen_at = -1;  ///< rank and the instruction that it never finishes
   int cut = -1;                     ///< from this instruction on no message passes between hosts
 
  private:
-  Heartbeat& BeatOf(int rank) { return standings[static_cast<size_t>(rank)].heartbeat; }
+  Heartbeat& BeatOf(int rank) { return statuses[static_cast<size_t>(rank)].heartbeat; }
   int HeadOf(int rank, size_t lane) {
     const std::vector<int>& list = lanes_[static_cast<size_t>(rank)][lane];
     const auto done = static_cast<size_t>(BeatOf(rank).done[lane]);
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Worlds,
 TEST_P(Worlds, FinishTwoStepsWithoutFault) {
   Simulation world = Make();
   world.Run();
-  for (const Standing& s : world.standings) EXPECT_EQ(s.heartbeat.step, 2);
+  for (const RankStatus& s : world.statuses) EXPECT_EQ(s.heartbeat.step, 2);
 }
 
 TEST_P(Worlds, AStoppedOrDeadProcessIsNamed) {
@@ -186,7 +186,7 @@ TEST_P(Worlds, AStoppedOrDeadProcessIsNamed) {
       world.frozen = rank;
       world.frozen_at = static_cast<int>(world.ProgramOf(rank).instructions.size()) / 2;
       world.Run();
-      world.standings[static_cast<size_t>(rank)].process = state;
+      world.statuses[static_cast<size_t>(rank)].process = state;
       const Diagnosis d = world.Diagnose();
       EXPECT_EQ(d.fault, fault) << d.text;
       EXPECT_EQ(d.culprit, rank) << d.text;
@@ -203,7 +203,7 @@ TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
     world.frozen = rank;
     world.frozen_at = static_cast<int>(kernel - list.begin());
     world.Run();
-    for (Standing& s : world.standings) s.process = ProcessState::kUnknown;
+    for (RankStatus& s : world.statuses) s.process = ProcessState::kUnknown;
     const Diagnosis d = world.Diagnose();
     // What waits in memory alone it may have reached before.
     EXPECT_TRUE(d.fault == Fault::kNotArrived || d.fault == Fault::kInKernel) << d.text;
@@ -246,8 +246,8 @@ TEST_P(Worlds, ARankThatNeverCameToTheStepIsFound) {
   const int late = GetParam().ranks - 1;
   world.frozen = late;
   world.frozen_at = 0;
-  world.standings.back().heartbeat.step = 0;
-  world.standings.back().heartbeat.activity = Activity::kBetween;
+  world.statuses.back().heartbeat.step = 0;
+  world.statuses.back().heartbeat.activity = Activity::kBetween;
   world.Run();
   const Diagnosis d = world.Diagnose();
   EXPECT_EQ(d.culprit, late) << d.text;
@@ -256,9 +256,9 @@ TEST_P(Worlds, ARankThatNeverCameToTheStepIsFound) {
 
 TEST(Diagnose, ARankThatDoesNotComeToTheBoundaryIsFound) {
   Simulation world({"parallel.dp_shard=2"}, 2);
-  for (Standing& s : world.standings) s.heartbeat.activity = Activity::kBetween;
-  world.standings[0].heartbeat.step = 5;
-  world.standings[1].heartbeat.step = 4;
+  for (RankStatus& s : world.statuses) s.heartbeat.activity = Activity::kBetween;
+  world.statuses[0].heartbeat.step = 5;
+  world.statuses[1].heartbeat.step = 4;
   const Diagnosis d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kNotArrived);
   EXPECT_EQ(d.culprit, 1);
@@ -267,7 +267,7 @@ TEST(Diagnose, ARankThatDoesNotComeToTheBoundaryIsFound) {
 
 TEST(Diagnose, WhereAllHaveArrivedNobodyIsBlamed) {
   Simulation world({"parallel.dp_shard=2"}, 2);
-  for (Standing& s : world.standings) s.heartbeat.activity = Activity::kBetween;
+  for (RankStatus& s : world.statuses) s.heartbeat.activity = Activity::kBetween;
   const Diagnosis d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kNobody);
   EXPECT_EQ(d.culprit, -1);
@@ -275,7 +275,7 @@ TEST(Diagnose, WhereAllHaveArrivedNobodyIsBlamed) {
 
 /// Even ranks are on host a, odd ones on b.
 void PutOnTwoHosts(Simulation& world) {
-  for (Standing& s : world.standings) {
+  for (RankStatus& s : world.statuses) {
     s.heartbeat.host = s.heartbeat.rank % 2 == 0 ? "a" : "b";
     s.process = ProcessState::kUnknown;
   }
@@ -321,18 +321,18 @@ TEST(Diagnose, H2NetworkWhereNothingPassesBetweenHostsTheyAreNamed) {
 TEST(Diagnose, H2NetworkAnAgreementThatIsLostIsNotTheWaitingRanksFault) {
   Simulation world({"parallel.dp_shard=2"}, 2);
   PutOnTwoHosts(world);
-  world.standings[0].heartbeat.step = 6;  // its step 6 waits for rank 1, which has not heard that step 5 is agreed
-  world.standings[1].heartbeat.step = 5;
-  world.standings[1].heartbeat.activity = Activity::kAgreeing;
+  world.statuses[0].heartbeat.step = 6;  // its step 6 waits for rank 1, which has not heard that step 5 is agreed
+  world.statuses[1].heartbeat.step = 5;
+  world.statuses[1].heartbeat.activity = Activity::kAgreeing;
   Diagnosis d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kLost) << d.text;
   EXPECT_EQ(d.waiting, 1);
   EXPECT_THAT(d.text, HasSubstr("rank 1 waits after step 5 for the other ranks; rank 0 sent its part and went on"));
-  for (Standing& s : world.standings) s.heartbeat.step = 5, s.heartbeat.activity = Activity::kAgreeing;
+  for (RankStatus& s : world.statuses) s.heartbeat.step = 5, s.heartbeat.activity = Activity::kAgreeing;
   d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kLost) << d.text;
   EXPECT_THAT(d.text, HasSubstr("between hosts a, b"));
-  world.standings[1].heartbeat.activity = Activity::kBetween;
+  world.statuses[1].heartbeat.activity = Activity::kBetween;
   d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kNotArrived) << d.text;
   EXPECT_EQ(d.culprit, 1) << d.text;
@@ -341,13 +341,13 @@ TEST(Diagnose, H2NetworkAnAgreementThatIsLostIsNotTheWaitingRanksFault) {
 TEST(Diagnose, H2ARankWithoutHeartbeatOrSignOfLifeIsNamed) {
   Simulation world({"parallel.dp_shard=2"}, 2);
   world.Run();
-  world.standings[1].process = ProcessState::kSilent;
+  world.statuses[1].process = ProcessState::kSilent;
   Diagnosis d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kSilent);
   EXPECT_EQ(d.culprit, 1);
   EXPECT_THAT(d.text, HasSubstr("rank 1 gives no sign of life"));
-  world.standings[1] = {};
-  world.standings[1].present = false;
+  world.statuses[1] = {};
+  world.statuses[1].present = false;
   d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kAbsent);
   EXPECT_EQ(d.culprit, 1);

@@ -1,5 +1,5 @@
-// Saving while training goes on: the state is copied into a staging buffer, and one thread a rank writes the copy. One
-// save at a time.
+// Saves while training continues: the state is copied into a staging buffer, and one thread per rank writes the copy.
+// One save at a time.
 #pragma once
 
 #include <atomic>
@@ -14,66 +14,66 @@
 
 namespace espalier {
 
-/// Bytes that each rank copies when it saves: the pieces that it writes, each on a 64-byte line.
+/// Bytes of the staging buffer of each rank: the pieces that it writes, each 64-byte aligned.
 std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
-/// How a save ended; the same on every rank but for the times.
+/// The outcome of a save; the same on every rank except for the times.
 struct SaveOutcome {
   int64_t step = 0;
   bool committed = false;
-  SaveResult result;                 ///< if it is committed; blocked_ms is filled in any case
-  std::vector<std::string> reasons;  ///< why not, else
+  SaveResult result;                 ///< valid if committed; blocked_ms always is
+  std::vector<std::string> reasons;  ///< why it is not committed
 };
 
-class Saver {
+class AsyncSaver {
  public:
   struct Options {
     std::string checkpoints_dir;
     int64_t keep = 1;
-    /// Takes the staging buffer; null: plain memory.
+    /// Allocates the staging buffer; not set: plain memory.
     std::function<std::unique_ptr<Arena>(int64_t bytes)> make_staging = {};
   };
 
-  /// Collective. `writers` is a world of its own for the writer threads, over the same ranks; without it saves are
-  /// synchronous. So they are, on every rank, if one has no room for its staging buffer; the buffer is touched here.
-  /// What lies on a device is staged in any case: UserError (kDoesNotFit) if there is no room then. `tensors`, `mesh`
-  /// and the memory of `local` must outlive it.
-  Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
-        const Mesh& mesh, World& world, std::unique_ptr<World> writers);
+  /// Collective. `writers` is a separate world for the writer threads, over the same ranks; without it saves are
+  /// synchronous. They also are, on every rank, if one rank has no room for its staging buffer, whose memory is touched
+  /// here. A state on a device is always staged: UserError (kDoesNotFit) if there is no room. `tensors`, `mesh` and the
+  /// memory of `local` must outlive it.
+  AsyncSaver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+             const Mesh& mesh, World& world, std::unique_ptr<World> writers);
   /// Waits for the save in flight.
-  ~Saver();
+  ~AsyncSaver();
 
   bool Asynchronous() const { return asynchronous_; }
-  /// Why saves are synchronous although `writers` was given; empty if they are not.
+  /// Why saves are synchronous although `writers` was given; otherwise empty.
   const std::string& refusal() const { return refusal_; }
   int64_t staging_bytes() const { return staging_ == nullptr ? 0 : staging_->bytes(); }
 
-  /// The checkpoint that the state was loaded from, and the one that the run was told to start from; empty: none. The
-  /// next save names both, and what comes after it names it.
+  /// Sets the checkpoint that the state was loaded from, and the one given to the run with -r; empty: none. The next
+  /// save records both; later saves record the save before them.
   void Follow(Lineage lineage) { lineage_ = std::move(lineage); }
-  /// Id of the checkpoint that was followed or committed last.
+  /// Id of the checkpoint that was loaded or committed last.
   const std::string& parent() const { return lineage_.parent; }
 
-  /// Saves the state as it is now; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the save before
-  /// it, copies, and returns while the copy is written; afterwards the state may change. Never throws what failed in
-  /// the save: that is its outcome if the ranks have agreed on it; else it ends the job.
+  /// Saves the current state; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the previous save,
+  /// copies, and returns while the copy is written; then the state may change. A failure of the save is not thrown: it
+  /// is the outcome if the ranks agreed on it, otherwise it ends the job.
   void Save(Metadata metadata, int64_t keep = 0);
-  /// A save of this rank is not yet finished.
+  /// True while a save of this rank is in flight.
   bool Busy() const { return busy_; }
-  /// Outcomes of the saves that have ended since the last call, in their order.
+  /// Outcomes of the saves that have ended since the last call, in order.
   std::vector<SaveOutcome> Ended();
-  /// Returns when nothing is in flight.
+  /// Waits until no save is in flight.
   void Wait();
 
  private:
-  /// A piece that this rank writes, and its place in the staging buffer.
+  /// A piece that this rank writes, and its offset in the staging buffer.
   struct Staged {
     LocalTensor tensor;
     int64_t bytes, offset;
   };
-  /// Pieces that lie side by side in both.
+  /// Pieces that are adjacent in memory and in the staging buffer.
   struct Run {
-    const LocalTensor* first;  ///< begins with it
+    const LocalTensor* first;  ///< the first piece
     int64_t bytes, offset;
   };
 
@@ -99,7 +99,7 @@ class Saver {
 
   std::atomic<bool> busy_ = false;
   double blocked_ms_ = 0;  ///< of the save in flight
-  SaveOutcome in_flight_;  ///< the writer's while busy_
+  SaveOutcome in_flight_;  ///< owned by the writer thread while busy_
   bool unread_ = false;    ///< in_flight_ has not been taken by Ended
   std::vector<SaveOutcome> ended_;
   std::thread writer_;

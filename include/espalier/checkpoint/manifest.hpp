@@ -1,5 +1,5 @@
-// MANIFEST: the table of contents of a checkpoint, as text. It names every file and every piece of every tensor with
-// place and checksum, and is all that the loader trusts. The format in words: doc/checkpoint.md.
+// MANIFEST: the table of contents of a checkpoint, as text. It lists every file and every piece of every tensor, with
+// offset and checksum. The loader trusts nothing else. The format: doc/checkpoint.md.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace espalier {
 
-/// What the saved weights do: the loss of one fixed microbatch, computed when they were saved. A load computes it
-/// again.
+/// The loss of one fixed microbatch with the saved weights, computed when they were saved. A load computes it again and
+/// compares.
 struct Proof {
   float loss = 0;           ///< finite
   std::string compute;      ///< precision.compute: "fp32" or "bf16"
-  uint32_t conditions = 0;  ///< stands for all that may change the last bits: program, processor, threads, layout
+  uint32_t conditions = 0;  ///< hash of everything that may change the last bits: program, processor, threads, layout
   bool operator==(const Proof&) const = default;
 };
 
-/// The training data of a run as they were when it started: equal values mean equal data, as far as doc/data.md says.
+/// The training data of a run at its start: equal values mean equal data (within the limits of doc/data.md).
 struct DataSeen {
   int64_t tokens = 0;
   uint64_t fingerprint = 0;
@@ -31,18 +31,18 @@ struct DataSeen {
 /// Where a checkpoint comes from. Retention and restarts follow it.
 struct Lineage {
   std::string parent;  ///< id of the checkpoint that the run loaded or saved before this one; empty: none
-  std::string branch;  ///< id of the checkpoint that the run was told to start from (-r DIR); empty: none
+  std::string branch;  ///< id of the checkpoint given with -r DIR; empty: none
   bool operator==(const Lineage&) const = default;
 };
 
-/// What a checkpoint says of the run beside its tensors.
+/// What a checkpoint records of the run besides its tensors.
 struct Metadata {
   int64_t step = 0;                     ///< steps done
-  int64_t samples = 0;                  ///< samples consumed: where the data go on, whatever the layout
+  int64_t samples = 0;                  ///< samples consumed: where the data continue, in any layout
   std::string version;                  ///< of the program that wrote it
   std::string git_hash;                 ///< of the program that wrote it
   std::vector<double> losses;           ///< of the last steps, oldest first; for people and checks
-  std::string deck;                     ///< effective deck, TOML; stored beside the MANIFEST as deck.toml
+  std::string deck;                     ///< effective deck, TOML; stored next to the MANIFEST as deck.toml
   std::optional<Proof> proof = {};      ///< none in checkpoints of version 0.1
   std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
@@ -55,7 +55,7 @@ struct ManifestFile {
   uint32_t crc = 0;  ///< CRC-32C of the whole file
 };
 
-/// A box of a tensor, dense, row-major and little-endian at one place of a shard.
+/// A piece of a tensor: a box, stored dense, row-major and little-endian at one offset of a shard.
 struct ManifestPiece {
   int file = 0;        ///< index into Manifest::files
   Box box;             ///< global indices; never empty
@@ -75,7 +75,7 @@ struct ManifestTensor {
 
 struct Manifest {
   std::string id;     ///< 32 hex digits, drawn for each save
-  Metadata metadata;  ///< without the deck, which is a file of its own
+  Metadata metadata;  ///< without the deck, which is a separate file
   int ranks = 1;
   std::string mesh;  ///< Mesh::ToString() of the run that saved
   std::vector<ManifestFile> files;
@@ -87,36 +87,36 @@ struct Manifest {
   int64_t Parameters() const;                                 ///< elements of "parameters/..."
 };
 
-/// The text; its last line holds the CRC-32C of all before. ParseManifest(Print(m)) prints the same text.
+/// The text; its last line has the CRC-32C of all lines before. ParseManifest(Print(m)) prints the same text.
 std::string Print(const Manifest& manifest);
 
-/// What the first lines of a MANIFEST say.
+/// The first lines of a MANIFEST.
 struct ManifestHead {
   std::string id;
   int64_t step = 0;
   std::optional<Lineage> lineage;
 };
 
-/// Reads the first lines alone, from at least kMostHeadBytes of the text or all of it, without its checksum. Throws as
+/// Parses only the first lines, from at least kMaxHeadBytes of the text or all of it, without its checksum. Throws like
 /// ParseManifest.
 ManifestHead ParseManifestHead(std::string_view text, std::string_view where);
-inline constexpr int64_t kMostHeadBytes = 256;
+inline constexpr int64_t kMaxHeadBytes = 256;
 
 /// True for 32 hex digits.
 bool IsCheckpointId(std::string_view text);
 
-/// True for the names that a checkpoint's files have: MANIFEST, deck.toml, master.h5, shard-NNNNN.h5.
+/// True for the names of files in a checkpoint: MANIFEST, deck.toml, master.h5, shard-NNNNN.h5.
 bool IsCheckpointFile(std::string_view name);
 
-/// Reads a MANIFEST strictly: checksum first, every number bounded, every name by its pattern, pieces tile their
-/// tensors and lie apart within their files. Throws UserError (kData): "WHERE:LINE: what".
+/// Parses a MANIFEST strictly: checksum first; every number has bounds, every name a pattern; pieces tile their tensors
+/// and do not overlap in their files. Throws UserError (kData): "WHERE:LINE: what".
 Manifest ParseManifest(std::string_view text, std::string_view where);
 
 /// "[0:128,64:96]".
 std::string ToString(const Box& box);
 
-/// Why `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is cut at
-/// the same places everywhere.
-std::string TilingMistake(const Shape& shape, const std::vector<Box>& pieces);
+/// Why `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is split at
+/// the same indices everywhere.
+std::string TilingError(const Shape& shape, const std::vector<Box>& pieces);
 
 }  // namespace espalier

@@ -1,27 +1,28 @@
-// One run at a time in a run's directory.
+// At most one run at a time in a run directory.
 #pragma once
 
 #include <string>
 
 namespace espalier {
 
-/// Holds the lock file `run.lock` of a directory (flock: the system lets go of it when the process ends, however it
-/// ends), with host, process, and start time inside for people.
+/// Holds the lock file `run.lock` of a directory (flock: the system releases it when the process ends in any way). The
+/// file has host, process and start time as text.
 class RunLock {
  public:
   RunLock() = default;
-  /// Makes the directory if it is missing. Throws UserError (kFault) naming who holds the lock. Where the file system
-  /// knows no locks it warns and goes on without.
+  /// Creates the directory if it is missing. Throws UserError (kFault) naming the holder of the lock. If the file
+  /// system does not support locks it warns and continues without.
   explicit RunLock(const std::string& dir);
   ~RunLock();
   RunLock(RunLock&& other) noexcept;
   RunLock& operator=(RunLock&& other) noexcept;
 
-  /// What the holder before left if it did not end by itself ("host a, process 12, since ..."); else empty.
-  /// Why the directory is no longer this run's: the file was removed and another run has made a new one; empty if it
-  /// is. A file that was only removed is made again.
+  /// Why this run has lost the directory: the file was removed and another run has created a new one; otherwise empty.
+  /// A file that was only removed is created again.
   std::string WhyLost();
 
+  /// The text of the previous holder if it did not exit in an orderly way ("host a, process 12, since ..."); else
+  /// empty.
   const std::string& left_by() const { return left_by_; }
 
  private:

@@ -1,6 +1,6 @@
-// The small interface behind which the transports stand (MPI between CPUs; NCCL between GPUs can stand there too): a
-// rank's communication instructions of one step are handed over at once, run on their lanes in order, each after its
-// waits, and raise their lane's count when they are finished.
+// The interface of transports that are driven by a thread of the host (MPI). A rank hands over all communication
+// instructions of a step at once. They run in order on each lane, each after its waits, and raise the count of their
+// lane when they are finished. Transports on streams (NCCL): stream_communication.hpp.
 #pragma once
 
 #include <functional>
@@ -15,11 +15,11 @@
 
 namespace espalier {
 
-/// What a communicator is for. Groups have one per lane; point-to-point has one per direction, so that a send up and a
-/// send down between the same two stages never meet.
+/// The purpose of a communicator. Groups have one per lane; messages between stages have one per direction, so that a
+/// send up and a send down between the same two stages are never confused.
 enum class Route : uint8_t { kGroup, kUp, kDown };
 
-/// One communicator of this rank's: its group over `axes`, none of degree 1.
+/// One communicator of this rank: its group over `axes`, none of degree 1.
 struct Channel {
   AxisSet axes;
   Lane lane = Lane::kTp;  ///< kPpSend for kUp and kDown: sender and receiver share the communicator
@@ -33,7 +33,7 @@ Channel ChannelOf(const Program& program, const Instruction& instruction);
 /// Every channel that a program needs, sorted, each once.
 std::vector<Channel> ChannelsOf(const Program& program);
 
-/// Every channel that some rank named: the same list on all ranks, since making a communicator is everyone's business.
+/// All channels that any rank names: the same list on all ranks, since all ranks take part in making a communicator.
 /// Collective.
 std::vector<Channel> AgreeOnChannels(World& world, const std::vector<Channel>& mine);
 
@@ -45,12 +45,12 @@ struct CommInstruction {
   std::byte* workspace = nullptr;
   std::string label;  ///< names it in messages: "instruction 12 (all_reduce, role S, layer 3)"
   int index = -1;     ///< in the program
-  /// Called by the thread that communicates, if set: when the instruction's turn has come, before anything of it is
-  /// read; and when all of it is written, before its lane is raised. What they throw fails the step.
+  /// Called by the communication thread, if set: `before` when the instruction begins, before its inputs are read;
+  /// `after` when its outputs are written, before its lane is raised. An exception fails the step.
   std::function<void()> before = {}, after = {};
 };
 
-/// A program's communication instructions, ready to run as often as wanted.
+/// The communication instructions of a program, ready to run in any number of steps.
 class PreparedComm {
  public:
   virtual ~PreparedComm() = default;
@@ -65,10 +65,10 @@ class Communication {
   virtual std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                                 std::vector<CommInstruction> instructions) = 0;
 
-  /// Starts a step: everything prepared begins to run, as `lanes` allows. Both must outlive Finish().
+  /// Starts a step: the prepared instructions run as `lanes` allows. Both must outlive Finish().
   virtual void Start(PreparedComm& prepared, LaneCounts& lanes) = 0;
 
-  /// Returns when the step's communication is finished. Throws what failed, if it is not.
+  /// Waits until the communication of the step is finished. Throws if it failed.
   virtual void Finish() = 0;
 };
 

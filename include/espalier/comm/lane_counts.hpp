@@ -1,5 +1,5 @@
-// How far each lane of one rank has come in this step: the only thing through which the compute thread and the
-// communication thread know of each other.
+// The number of finished instructions per lane of one rank in this step: the only state that the compute thread and the
+// communication thread share.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@
 
 namespace espalier {
 
-/// Finished instructions by lane. A lane is raised by one thread; any may wait for it. What was written before Raise()
-/// is seen after the wait that it meets.
+/// Finished instructions by lane. One thread raises a lane; any thread may wait for it. A thread whose wait is met sees
+/// everything that was written before that Raise().
 class LaneCounts {
  public:
-  /// From now on `progress`, which must outlive it, says the same to readers elsewhere.
+  /// Writes the counts to `progress` too, which must outlive this object, for readers elsewhere.
   void Mirror(Progress& progress) { progress_ = &progress; }
 
-  /// The one that is mirrored, or its own.
+  /// The mirror, or an own one.
   Progress& progress() const { return *progress_; }
 
   /// Starts a step. Nobody may be waiting.
@@ -31,22 +31,22 @@ class LaneCounts {
   bool Met(const Wait& wait) const { return Count(wait.lane) >= wait.count; }
   bool Met(std::span<const Wait> waits) const;
 
-  /// One more instruction of `lane` is finished.
+  /// Counts one more finished instruction of `lane`.
   void Raise(Lane lane);
 
-  /// Returns once `wait` is met: looks for some microseconds, then sleeps, since ranks may exceed cores. Throws
-  /// InvariantError once Fail() was called.
+  /// Returns once `wait` is met: polls for some microseconds, then sleeps, since there may be more ranks than cores.
+  /// Throws InvariantError once Fail() was called.
   void Await(const Wait& wait);
-  /// As Await, but gives up after `limit`; true if the wait is met.
+  /// Like Await, but gives up after `limit`; true if the wait is met.
   bool AwaitFor(const Wait& wait, std::chrono::microseconds limit);
 
-  /// True while a thread sleeps until a communication lane is raised: its core stands still.
+  /// True while a thread sleeps until a communication lane is raised, so that its core is idle.
   bool CommAwaited() const { return comm_awaited_.load() > 0; }
-  /// For the thread that raises the communication lanes: sleeps until the compute lane reaches `compute`, or somebody
+  /// For the thread that raises the communication lanes: sleeps until the compute lane reaches `compute`, a thread
   /// waits for communication, or `limit` is over.
   void Doze(int compute, std::chrono::microseconds limit);
 
-  /// The step cannot be finished: every wait, now and later, throws.
+  /// The step has failed: every wait, now and later, throws.
   void Fail();
   bool Failed() const { return failed_.load(std::memory_order_acquire); }
 
@@ -55,7 +55,7 @@ class LaneCounts {
 
   struct alignas(64) State {
     std::atomic<int> count{0};
-    /// The least count that a sleeper waits for: no one is woken for less.
+    /// The smallest count that a sleeper waits for: lower counts wake nobody.
     std::atomic<int> wake_at{kNobody};
     std::mutex mutex;
     std::condition_variable raised;
@@ -63,7 +63,7 @@ class LaneCounts {
 
   const State& At(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
   State& At(Lane lane) { return lanes_[static_cast<size_t>(lane)]; }
-  /// True if met soon, without sleeping.
+  /// Polls for a short time; true if the wait is met.
   bool Spin(const Wait& wait) const;
 
   template <typename Until>
@@ -71,7 +71,7 @@ class LaneCounts {
 
   std::array<State, kLaneCount> lanes_;
   Progress own_;
-  Progress* progress_ = &own_;  ///< a store an instruction is cheaper than to ask whether somebody reads
+  Progress* progress_ = &own_;  ///< always written: a store per instruction is cheaper than a test
   std::atomic<int> comm_awaited_{0};
   std::atomic<bool> failed_{false};
 };

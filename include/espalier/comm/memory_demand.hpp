@@ -1,9 +1,11 @@
-// Memory is looked at before it is taken: what is missing would end the process when it is touched, without a word.
+// Checks memory before it is allocated: otherwise the kernel kills the process without a message when it touches more
+// than there is.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "espalier/comm/world.hpp"
@@ -11,30 +13,34 @@
 
 namespace espalier {
 
-/// What a rank is about to take, and what limits it.
+/// The bytes that a rank is about to allocate, and the limits they count against.
 struct MemoryDemand {
   std::string host;
   int64_t bytes = 0;
   std::vector<MemoryLimit> limits;
+
+  auto Fields() { return std::tie(host, bytes, limits); }
 };
 
-/// Ranks that together want more than one limit allows.
+/// Ranks that together need more than one limit allows.
 struct MemoryShortage {
-  int rank = 0;           ///< the first of those that want most
-  int64_t bytes = 0;      ///< that it wants
-  int ranks = 0;          ///< that share the limit
-  int64_t together = 0;   ///< bytes that they want
+  int rank = 0;           ///< the first of those that need most
+  int64_t bytes = 0;      ///< that it needs
+  int ranks = 0;          ///< ranks that share the limit
+  int64_t together = 0;   ///< bytes that these ranks need
   int64_t available = 0;  ///< bytes under the limit
   std::string host, limit;
+
+  auto Fields() { return std::tie(rank, bytes, ranks, together, available, host, limit); }
 
   /// Empty if there is no shortage, else "rank 2 on HOST needs 3.1 GB for PURPOSE; ...".
   std::string Text(const std::string& purpose) const;
 };
 
-/// The worst shortage, that with the smallest part available; `ranks` is 0 if all fit.
+/// The worst shortage: the one with the smallest fraction available. `ranks` is 0 if all fit.
 MemoryShortage FindShortage(std::span<const MemoryDemand> ranks);
 
-/// The same of all ranks, on every rank. Collective.
+/// The worst shortage of all ranks, on every rank. Collective.
 MemoryShortage FindShortage(World& world, const MemoryDemand& mine);
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Communication over MPI. One thread per rank makes the MPI calls of a step: the head of every lane starts when its
-// waits are met, posts its messages, and is polled until they have arrived. The thread starts with the first program
-// that communicates.
+// Communication over MPI. One thread per rank makes the MPI calls of a step: the next instruction of every lane starts
+// when its waits are met, posts its messages, and is polled until they have arrived. The thread starts with the first
+// program that communicates.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@
 namespace espalier {
 
 struct MpiCommunicationOptions {
-  /// Longer messages travel in parts, since MPI counts in int.
+  /// Longer messages are split, since MPI counts in int.
   int64_t largest_part = int64_t{1} << 30;
-  /// Gets what failed, from the thread where it did; it should end the job. If it returns or throws, Finish() throws
-  /// instead. Default: MpiWorld::Fail.
+  /// Called with the error message by the thread that failed; should end the job. If it returns or throws, Finish()
+  /// throws. Default: MpiWorld::Fail.
   std::function<void(const std::string& message)> abort;
 };
 

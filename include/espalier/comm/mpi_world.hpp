@@ -1,4 +1,4 @@
-// The ranks of an MPI job. One object a process, made first and destroyed last: it starts and ends MPI.
+// The ranks of an MPI job. One object per process, made first and destroyed last: it initializes and finalizes MPI.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@ namespace espalier {
 
 struct MpiState;
 
-/// True if mpirun or srun started this process; otherwise it is a world of its own (SelfWorld) and needs no MPI.
+/// True if mpirun or srun started this process; otherwise the process is alone (SelfWorld) and needs no MPI.
 bool StartedByLauncher();
 
-/// Starts MPI with MPI_THREAD_SERIALIZED: several threads call MPI (the communication thread within steps, others
-/// outside), but every call holds one lock, so that no more is asked of the library, and none but the making of
-/// communicators blocks inside it. MPI's errors end the job.
+/// Initializes MPI with MPI_THREAD_SERIALIZED. Several threads call MPI (the communication thread in steps, others
+/// outside of them), but every call holds one lock, so no more thread support is needed. No call blocks while holding
+/// it, except those that make communicators. Errors of MPI end the job.
 class MpiWorld final : public World {
  public:
   MpiWorld();
-  /// Ends MPI; waits for all ranks. While an exception unwinds, ends the job instead, since the others would wait for
-  /// ever.
+  /// Finalizes MPI, which waits for all ranks. While an exception unwinds, ends the job instead, since the others would
+  /// wait forever.
   ~MpiWorld() override;
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -34,23 +34,23 @@ class MpiWorld final : public World {
   int64_t Max(int64_t value) override;
   uint64_t Or(uint64_t bits) override;
 
-  /// Another World over the same ranks, for another thread: calls on one never meet those on the other. Collective,
-  /// outside a step. It must not outlive this one.
+  /// Another World over the same ranks, for another thread: its calls are never confused with those on this one.
+  /// Collective, outside a step. It must not outlive this one.
   std::unique_ptr<World> Duplicate();
 
-  /// The ranks that share this node's memory in rising order, this one's position among them, and their number.
+  /// The ranks on this node in ascending order, the position of this rank among them, and their number.
   const std::vector<int>& NodeMembers() const;
   int NodeRank() const;
   int NodeRanks() const;
-  /// True if this node has more ranks than this process may use cores.
+  /// True if this node has more ranks than cores that this process may use.
   bool SharesCores() const;
 
   /// Ends all ranks now; mpirun exits with `status`. Any thread may call it.
   [[noreturn]] void Abort(int status);
-  /// What executors and communication call when a thread fails, too.
+  /// Executors and communication also call this when a thread fails.
   [[noreturn]] void Fail(const std::string& message, ExitStatus status = ExitStatus::kFault) override;
 
-  /// For this room only.
+  /// For this module only.
   MpiState& state() { return *state_; }
 
  private:

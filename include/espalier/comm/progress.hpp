@@ -1,5 +1,4 @@
-// How far a rank has come, in words that other threads and, through a mapped file, other processes may read at any
-// time.
+// The progress of a rank, in memory that other threads may read at any time, and other processes through a mapped file.
 #pragma once
 
 #include <array>
@@ -10,10 +9,10 @@
 
 namespace espalier {
 
-/// Finished instructions by lane in the step under way; what LaneCounts says of it. Relaxed: each number is true by
-/// itself.
+/// Finished instructions by lane in the current step, as in LaneCounts. Relaxed: the numbers are not consistent with
+/// one another.
 struct Progress {
-  std::atomic<int32_t> runs{0};  ///< steps begun
+  std::atomic<int32_t> runs{0};  ///< steps started
   ByLane<std::atomic<int32_t>> done{};
   std::atomic<int32_t> alive{0};  ///< changes while a device computes what `done` counts as issued
 };

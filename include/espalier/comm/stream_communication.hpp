@@ -1,5 +1,5 @@
-// Communication whose order is that of streams, between GPUs: the host only issues it. Beside it `Communication` is for
-// transports whose messages a thread of this host moves.
+// The interface of transports on streams, between GPUs (NCCL): the host only issues operations, and the streams order
+// them. Transports that a thread of the host drives: communicator.hpp.
 #pragma once
 
 #include <memory>
@@ -14,25 +14,25 @@ class StreamCommunication {
  public:
   virtual ~StreamCommunication() = default;
 
-  /// As Communication::Prepare; `instructions` in program order, their memory the device's. Outside a step, and
-  /// collective: all ranks prepare the same programs, one after the other.
+  /// Like Communication::Prepare; `instructions` in program order, in device memory. Outside a step, and collective:
+  /// all ranks prepare the same programs in the same order.
   virtual std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                                 std::vector<CommInstruction> instructions) = 0;
 
-  /// Issues the k-th of the prepared instructions on `stream` (a cudaStream_t, that of its lane) and returns at once.
-  /// Throws std::runtime_error with the instruction's label.
+  /// Issues the k-th prepared instruction on `stream` (a cudaStream_t, that of its lane) and returns at once. Throws
+  /// std::runtime_error with the label of the instruction.
   virtual void Issue(PreparedComm& prepared, size_t k, void* stream) = 0;
 
-  /// Throws what was reported of operations under way.
+  /// Throws if an operation in flight has reported an error.
   virtual void CheckErrors() = 0;
 
-  /// Ends what is under way, so that the process can exit. Nothing may be issued afterwards.
+  /// Aborts operations in flight, so that the process can exit. Nothing may be issued afterwards.
   virtual void Abort() = 0;
 };
 
-/// Makes the communicators of `channels` on this thread's device: collective, with the same list on all ranks
-/// (AgreeOnChannels). With `force_one_rank_groups` each is this rank alone, and every message goes to itself: so that
-/// all calls run on one device; values are then not those of the program. In the module for GPUs only.
+/// Makes the communicators of `channels` on this thread's device. Collective, with the same list on all ranks
+/// (AgreeOnChannels). With `force_one_rank_groups` every group is this rank alone, which sends every message to
+/// itself, so that all calls run on one device; the values are then wrong. In the CUDA module only.
 std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh,
                                                            const std::vector<Channel>& channels,
                                                            bool force_one_rank_groups);

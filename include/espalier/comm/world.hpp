@@ -1,6 +1,5 @@
-// The ranks of a job as a whole, for what happens outside the step: agreement, small gathers, ordered endings.
-// Blocking. Rooms that need no more than this (checkpoint, report) take a World&, so that their tests run in one
-// process.
+// The ranks of a job as a whole, for everything outside the step: agreement, small gathers, orderly exits. Blocking.
+// Modules that need no more than this (checkpoint, report) take a World&, so that their tests run in one process.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +18,16 @@ class World {
   virtual int Rank() const = 0;
   virtual int Size() const = 0;
   virtual void Barrier() = 0;
-  /// Every rank's bytes, by rank, on rank 0; empty elsewhere.
+  /// The bytes of all ranks, by rank, on rank 0; empty on others.
   virtual std::vector<std::string> Gather(const std::string& bytes) = 0;
-  /// Rank 0's bytes, everywhere.
+  /// The bytes of rank 0, on all ranks.
   virtual std::string Broadcast(const std::string& bytes) = 0;
-  /// Largest value of all ranks, everywhere.
+  /// The maximum over all ranks, on all ranks.
   virtual int64_t Max(int64_t value) = 0;
-  /// The bits that some rank set, everywhere.
+  /// The bitwise OR over all ranks, on all ranks.
   virtual uint64_t Or(uint64_t bits) = 0;
-  /// Ends all ranks with `status`, since this one cannot go on and the others would wait for it; prints "espalier: rank
-  /// R: message". Any thread may call it.
+  /// Ends all ranks with `status`, since this one cannot continue and the others would wait for it. Prints "espalier:
+  /// rank R: message". Any thread may call it.
   [[noreturn]] virtual void Fail(const std::string& message, ExitStatus status = ExitStatus::kFault) {
     std::fprintf(stderr, "espalier: rank %d: %s\n", Rank(), message.c_str());
     std::_Exit(static_cast<int>(status));

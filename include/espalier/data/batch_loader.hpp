@@ -15,18 +15,18 @@
 
 namespace espalier {
 
-/// Which part of a global batch this rank holds.
+/// The part of a global batch that this rank holds.
 struct BatchLayout {
   int64_t microbatches = 1;
-  int64_t microbatch_rows = 1;     ///< sequences of one microbatch, all data-parallel ranks together
+  int64_t microbatch_rows = 1;     ///< sequences per microbatch, over all data-parallel ranks
   Range rows;                      ///< of each microbatch, held here; may be empty
-  std::vector<int64_t> positions;  ///< of each sequence, held here, in their order in memory
+  std::vector<int64_t> positions;  ///< of each sequence, held here, in memory order
 
   /// Sequences per step.
   int64_t Global() const { return microbatches * microbatch_rows; }
 };
 
-/// Positions 0 .. seq_len - 1: every rank's when the sequence is not split.
+/// Positions 0 .. seq_len - 1: those of every rank if the sequence is not sharded.
 std::vector<int64_t> AllPositions(int64_t seq_len);
 
 /// ids and targets are i32[rows, positions], row-major; the target of position p is token p + 1.
@@ -40,37 +40,38 @@ struct Batch {
   std::vector<Microbatch> microbatches;
 };
 
-/// How a run walks through its samples.
+/// The order in which a run reads its samples.
 struct SampleOrder {
   int64_t seed = 0;
   Order order = Order::kShuffled;
-  int64_t first = 0;  ///< position of step 0's first sample: other than 0 where samples were passed over
+  int64_t first = 0;  ///< position of step 0's first sample; not 0 if samples were skipped
 };
 
 /// Fills `batch` with step `step` (from 0): row r of microbatch j is the sample at position
 /// order.first + step * Global() + j * microbatch_rows + r of the run's order. Throws what the source throws.
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch);
 
-/// Batch `index` of a pass through a validation source: LoadBatch in sequential order. Positions beyond its last sample
-/// begin again at the first.
+/// Batch `index` of a pass over a validation source: LoadBatch in sequential order. Positions after the last sample
+/// start again at the first.
 Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t index);
 
-/// Reads batches on a thread of its own, one ahead.
+/// Reads batches on its own thread, one ahead.
 class BatchLoader {
  public:
-  /// Starts to read batch `first_step` (from 0). Nobody else may read `source` meanwhile.
+  /// Starts to read batch `first_step` (from 0). `source` must not be used elsewhere meanwhile.
   BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step);
-  /// Returns as soon as the read in hand is done.
+  /// Waits for the read in progress.
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  /// Waits until the next step's batch is read; returns why it could not be, or null. Next() will not wait, and throws
-  /// the same.
+  /// Waits until the batch of the next step is read; returns the error, or null. Next() then does not wait, and throws
+  /// the same error.
   std::exception_ptr Await();
-  /// The next step's batch, valid until the next call. Rethrows what the source threw for it, and goes on throwing it.
+  /// The batch of the next step, valid until the next call. Rethrows an error of the source, at every call from then
+  /// on.
   const Batch& Next();
-  /// Milliseconds that the last batch was waited for, by Await and Next.
+  /// Milliseconds spent waiting for the last batch, in Await and Next.
   double wait_ms() const { return wait_ms_; }
   const TokenSource& source() const { return *source_; }
 
@@ -80,17 +81,17 @@ class BatchLoader {
   std::shared_ptr<TokenSource> source_;
   const SampleOrder order_;
   const BatchLayout layout_;
-  Batch loading_;  ///< the thread's until ready_
-  Batch current_;  ///< the caller's
+  Batch loading_;  ///< owned by the thread until ready_
+  Batch current_;  ///< owned by the caller
   double wait_ms_ = 0;
-  double awaited_ms_ = 0;  ///< so far, for the next one
+  double awaited_ms_ = 0;  ///< so far, for the next batch
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool ready_ = false;  ///< loading_ is whole, or error_ is set
+  bool ready_ = false;  ///< loading_ is complete, or error_ is set
   bool stop_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  ///< last: it uses all of the above
+  std::thread thread_;  ///< last, since it uses the members above
 };
 
 }  // namespace espalier

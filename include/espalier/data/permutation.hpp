@@ -1,4 +1,4 @@
-// The order of samples: a keyed permutation that needs no table, so that any rank computes any position by itself.
+// The order of samples: a keyed permutation without a table, so that every rank can compute every position.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace espalier {
 enum class Order : uint8_t { kSequential, kShuffled };
 
 /// A permutation of [0, n) chosen by (seed, epoch): a Feistel network of eight rounds over the smallest even number of
-/// bits that holds n, walked until it lands inside [0, n) (Black and Rogaway 2002; at most four walks on average).
+/// bits that holds n, repeated until the result is in [0, n) (Black and Rogaway 2002; at most four rounds on average).
 class Permutation {
  public:
   /// n >= 1.

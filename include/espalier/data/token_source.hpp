@@ -1,4 +1,4 @@
-// Where tokens come from: files, laid end to end, cut into samples. doc/data.md describes the formats.
+// The source of tokens: files, concatenated and split into samples. doc/data.md describes the formats.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace espalier {
 struct DataFile {
   std::string path;
   int64_t bytes = 0;
-  uint64_t sample = 0;  ///< hash of a bounded part of its bytes: doc/data.md says which
+  uint64_t sample = 0;  ///< hash of a bounded part of its bytes (doc/data.md)
 };
 
-/// A sequence of tokens cut into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
+/// A sequence of tokens, split into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -26,14 +26,14 @@ class TokenSource {
   virtual int64_t samples() const = 0;
   virtual int64_t tokens() const = 0;
   virtual int64_t seq_len() const = 0;
-  /// In their order; none where tokens do not come from files.
+  /// In order; empty if tokens do not come from files.
   virtual const std::vector<DataFile>& files() const;
   /// Writes the seq_len + 1 tokens of sample 0 <= sample < samples(). Throws UserError (kData) with file and place if a
   /// file can no longer be read, or a token id is out of range. One thread at a time.
   virtual void Read(int64_t sample, std::span<int32_t> out) = 0;
 };
 
-/// Called before every directory and file that opening data looks into; throws to end the work.
+/// Called before every directory and file that is read when data are opened; throws to stop.
 using BeforeFile = std::function<void()>;
 
 /// Opens files or globs (ExpandPaths) as one source. `format` is "text" (bytes, one zero byte between files) or
@@ -44,15 +44,15 @@ using BeforeFile = std::function<void()>;
 std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
                                              int64_t seq_len, int64_t vocab, const BeforeFile& before_file = {});
 
-/// Stands for the data of a source: its tokens, and size and sampled bytes of its files in their order. Paths do not
-/// count.
+/// A fingerprint of the data of a source: its number of tokens, and sizes and sampled bytes of its files in order, but
+/// not their paths.
 uint64_t DataFingerprint(const TokenSource& source);
 
-/// The files that paths and globs name, sorted by byte, each once. A path without `*?[` stands for itself. In a glob
+/// The files that paths and globs name, sorted by byte, each once. A path without `*?[` is taken literally. In a glob
 /// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need
-/// a pattern with one: as Python's glob.glob(p, recursive=True), directories left out, but `**` comes to each directory
-/// once, however many links lead there. Throws UserError (kData) naming every path that is not a readable file and
-/// every glob that matches none.
+/// a pattern with one. Like Python's glob.glob(p, recursive=True) without directories, except that `**` visits each
+/// directory once, however many links lead there. Throws UserError (kData) naming every path that is not a readable
+/// file and every glob that matches none.
 std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, const BeforeFile& before_file = {});
 
 /// Bytes of one token in a token file.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "espalier/executor/device.hpp"
@@ -18,6 +19,8 @@ struct Gpu {
   std::string name;    ///< "NVIDIA H200"
   std::string bus_id;  ///< "0000:1b:00.0"; the same GPU has the same one in every process of a node
   int64_t bytes = 0;   ///< of its memory
+
+  auto Fields() { return std::tie(index, name, bus_id, bytes); }
 };
 
 /// What carries messages between ranks that compute on GPUs.

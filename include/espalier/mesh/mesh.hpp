@@ -1,7 +1,7 @@
 // The lattice of ranks. Axes, outermost first: pp, dp_replicate, dp_shard, cp, tp. A rank is a coordinate; a
 // group is the ranks that differ only in the named axes. Rank numbers are row-major: tp varies fastest.
-// Where a deck has more tensor-parallel ranks than kv heads, its tp is two axes here: tp with a degree of kv_heads and,
-// innermost, kv_replicate, whose ranks share a kv head. Users see their product as tp.
+// If a deck has more tensor-parallel ranks than kv heads, its tp is two axes here: tp with a degree of kv_heads and,
+// innermost, kv_replicate, whose ranks share a kv head. Users see one tp, the product of both degrees.
 #pragma once
 
 #include <array>
@@ -58,13 +58,13 @@ std::string Name(AxisSet axes);
 /// Both axes of tensor parallelism.
 inline constexpr AxisSet kTensorAxes = {Axis::kTp, Axis::kKvReplicate};
 
-/// Where a rank stands on each axis.
+/// The position of a rank on each axis.
 using Coordinate = EnumArray<Axis, int, kAxisCount>;
 
 class Mesh {
  public:
   Mesh() { degrees_.fill(1); }
-  /// A degree that is left out (0) is 1.
+  /// A degree of 0 (not given) is 1.
   explicit Mesh(EnumArray<Axis, int, kAxisCount> degrees) : degrees_(degrees) {
     for (int& degree : degrees_)
       if (degree == 0) degree = 1;
@@ -80,12 +80,12 @@ class Mesh {
   int GroupSize(AxisSet axes) const;
   /// Position of a coordinate in its group: row-major over the named axes, outermost first.
   int IndexInGroup(AxisSet axes, const Coordinate& coordinate) const;
-  /// World ranks of the group that holds `coordinate`, by their index in the group.
+  /// The ranks of the group that contains `coordinate`, by their index in the group.
   std::vector<int> GroupRanks(AxisSet axes, const Coordinate& coordinate) const;
-  /// `coordinate` with the named axes set to those of the group's member `index`.
+  /// `coordinate` with the named axes set to those of member `index` of its group.
   Coordinate GroupMember(AxisSet axes, const Coordinate& coordinate, int index) const;
 
-  /// `axes` without those of degree 1: they cost nothing.
+  /// `axes` without those of degree 1, which cost nothing.
   AxisSet Real(AxisSet axes) const;
 
   /// The degrees that a deck names, outermost first; both tensor axes are its tp.

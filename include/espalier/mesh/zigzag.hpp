@@ -1,6 +1,6 @@
-// The order of a sequence under context parallelism. It is cut into 2 cp chunks, and rank r of cp holds chunks r and 2
-// cp - 1 - r, in this order: an early chunk, whose queries see few keys, beside a late one, so that causal work is even
-// over the ranks.
+// The order of a sequence under context parallelism. It is split into 2 cp chunks, and rank r of cp holds chunks r and
+// 2 cp - 1 - r, in this order: an early chunk, whose queries see few keys, and a late one, which balances causal
+// attention over the ranks.
 #pragma once
 
 #include <cstdint>

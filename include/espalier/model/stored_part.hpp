@@ -1,5 +1,5 @@
-// Tensors that the graph knows apart and checkpoints know as one: GPT-2's q, k and v, which Hugging Face stores side by
-// side in c_attn. tp shards each by its heads; names, shapes and initial bits of what is stored do not depend on that.
+// Tensors that are separate in the graph but stored as one: q, k and v of GPT-2, which Hugging Face stores in c_attn.
+// tp shards each by its heads; names, shapes and initial bits of the stored tensor do not depend on that.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct StoredPart {
   Shape shape;       ///< of the stored tensor
   Shape start;       ///< global index in it of the part's first element
 
-  /// A box of the part as indices of the stored tensor.
+  /// A box of the part in indices of the stored tensor.
   Box Place(Box box) const {
     for (size_t d = 0; d < box.size(); ++d) {
       box[d].begin += start[d];

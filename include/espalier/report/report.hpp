@@ -1,4 +1,4 @@
-// What a run says of itself: one line a step on the console, one JSON object a line in metrics.jsonl.
+// What a run reports: one line per step on the console, and one JSON object per line in metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace espalier {
 
-/// One step, in the words of metrics.jsonl. `step` 1 is the first; times are of this rank.
+/// One step, with the names of metrics.jsonl. `step` 1 is the first; times are of this rank.
 struct StepRecord {
   int64_t step = 0;
   float loss = 0;       ///< of the step's batch, before its update
@@ -30,17 +30,17 @@ struct StepRecord {
   double exposed_comm_ms = 0;
   double idle_ms = 0;
   double data_ms = 0;
-  double checkpoint_ms = 0;  ///< training waited for saves since the line before
+  double checkpoint_ms = 0;  ///< that training waited for saves since the previous line
 };
 
 /// The training data of a run.
 struct DataRecord {
   int64_t files = 0, tokens = 0, samples = 0;
-  double epochs = 0;  ///< how often all steps go through the samples
+  double epochs = 0;  ///< passes over the samples in all steps
   uint64_t fingerprint = 0;
 };
 
-/// What the "start" event says.
+/// The contents of the "start" event.
 struct StartRecord {
   std::string version;
   std::string deck;  ///< path or name
@@ -50,10 +50,10 @@ struct StartRecord {
   Mesh mesh;
   int64_t parameters = 0;
   int64_t tokens_per_step = 0;
-  int64_t first_step = 1;  ///< of this start: 1, or the one after the checkpoint
+  int64_t first_step = 1;  ///< of this start: 1, or the step after the checkpoint
   DataRecord data;
-  double world_check_ms = 0;  ///< of proving that the programs of all ranks fit together; not a number: not proven
-  double startup_ms = 0;      ///< from the beginning of the process to here
+  double world_check_ms = 0;  ///< to prove that the programs of all ranks fit together; NaN: not proven
+  double startup_ms = 0;      ///< from the start of the process
   std::string fault;          ///< what ESPALIER_FAULT will do, in words; "": nothing
 };
 
@@ -62,9 +62,9 @@ struct CheckpointRecord {
   int64_t step = 0;
   std::string dir;
   int64_t bytes = 0;        ///< of all its files
-  double blocked_ms = 0;    ///< the step waited: for the save before it, and for the copy (or the whole save)
-  double committed_ms = 0;  ///< from the beginning of the writing to the commit
-  double proof_ms = 0;      ///< the forward of the fixed microbatch before it
+  double blocked_ms = 0;    ///< that the step waited for the previous save and for the copy (or the whole save)
+  double committed_ms = 0;  ///< from the start of the write to the commit
+  double proof_ms = 0;      ///< for the forward of the fixed microbatch before it
 };
 
 struct ReportOptions {
@@ -72,56 +72,57 @@ struct ReportOptions {
   std::string metrics_path;     ///< appended to; "" for none
   std::FILE* console = stdout;  ///< nullptr for none
   int64_t steps = 0;            ///< of the whole run
-  int64_t every_steps = 1;      ///< >= 1; on the console: these, the first of this start and the last
+  int64_t every_steps = 1;      ///< >= 1; the console shows these, the first step of this start and the last
   ModelFlops flops_per_token;
   double peak_flops = 0;    ///< of all ranks together, per second; 0: not known, so mfu is null
-  std::string peak_source;  ///< where it is from, or why it is not known
+  std::string peak_source;  ///< its source, or why it is not known
 };
 
-/// Every line of metrics.jsonl is a whole JSON object, written at once. A number that is not finite is null, and "note"
-/// names it. On restart the file is appended to: a new "start" event, and lines of steps behind the restart point stay
-/// as history, so of lines with equal "step" the last one counts. The torn last line of a run that was killed is
-/// removed. Any thread may call any member.
+/// Every line of metrics.jsonl is a complete JSON object, written at once. A number that is not finite is null, and
+/// "note" names it. A restart appends a "start" event; lines of steps after the restart point stay as history, so of
+/// lines with equal "step" the last one counts. A torn last line of a killed run is removed. Any thread may call any
+/// member.
 class Console;
 
 class Reporter {
  public:
   /// Creates missing folders. Throws UserError (kFault) if the metrics file cannot be opened. If a later line cannot be
-  /// written it warns once, and the run goes on.
+  /// written it warns once, and the run continues.
   explicit Reporter(ReportOptions options);
   ~Reporter();
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
 
   void Start(const StartRecord& start);
-  /// A key of the deck that is not what the checkpoint was saved with: values as TOML, where the new one comes from.
+  /// A key of the deck that differs from the checkpoint: both values as TOML, and the origin of the new one.
   void Changed(const std::string& key, const std::string& before, const std::string& now, const std::string& origin);
   void Step(const StepRecord& record);
   void Validation(int64_t step, double loss);
   void Checkpoint(const CheckpointRecord& record);
   /// The checkpoint of `step` is not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
-  /// The run ends after `step`, before its last one, and why.
+  /// The run ends after `step`, before its last step, and why.
   void Stop(int64_t step, std::string_view reason);
-  /// The update of `step` was left out, and the run goes on.
+  /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
-  /// `step` is given up: the run goes on from the checkpoint of `to`.
+  /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
-  /// A line for people alone.
+  /// A line on the console only.
   void Say(const std::string& text);
-  /// `rank_peak_bytes`: each rank's high-water mark; `outside_bytes`: the largest memory of a rank beside its arenas.
+  /// `rank_peak_bytes`: the high-water mark of each rank; `outside_bytes`: the most memory of a rank outside its
+  /// arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 
  private:
   bool Silent() const { return options_.rank != 0; }
   void Write(const std::string& line);
-  /// Removes the first `bytes` of a line that could not be written whole.
+  /// Removes the first `bytes` of a line that could not be written completely.
   void TakeBack(size_t bytes);
-  /// If nobody reads the console (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
-  /// goes on.
+  /// If the console is not read (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
+  /// continues.
   void Print(const std::string& line);
   void PrintStep(const StepRecord& record);
-  /// Seconds to the last step, at the mean pace of the last steps.
+  /// Seconds to the last step, at the mean rate of the latest steps.
   double SecondsLeft(int64_t step) const;
 
   const ReportOptions options_;

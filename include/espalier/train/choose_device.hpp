@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "espalier/deck/deck.hpp"
@@ -16,6 +17,8 @@ struct GpusOfRank {
   int node_rank = 0;      ///< among the ranks of its host
   std::vector<Gpu> gpus;  ///< visible ones
   std::string missing;    ///< why there are none
+
+  auto Fields() { return std::tie(host, node_rank, gpus, missing); }
 };
 
 /// A rank's GPU: one for each rank of a node where they suffice, else in turn. Where the launcher shows every rank but
@@ -26,6 +29,8 @@ const Gpu& GpuOf(const GpusOfRank& rank);
 struct DeviceChoice {
   RunDevice device;     ///< kCpu or kCuda
   Transport transport;  ///< kMpi or kNccl
+
+  auto Fields() { return std::tie(device, transport); }
 };
 
 /// When ranks may share a GPU.

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "espalier/comm/world.hpp"
@@ -16,6 +17,8 @@ struct CoresOfRank {
   std::vector<int> cores;  ///< affinity, rising
   int node_cores = 1;      ///< that the node has
   int asked = 0;           ///< OMP_NUM_THREADS; 0: unset
+
+  auto Fields() { return std::tie(node, cores, node_cores, asked); }
 };
 
 /// Those of this process.

@@ -1,4 +1,4 @@
-// The error that ends all ranks of a job together.
+// An error that all ranks of a job throw together.
 #pragma once
 
 #include "espalier/util/error.hpp"

@@ -1,4 +1,4 @@
-// The environment variables of the program: one list of all of them, with what each may say.
+// The environment variables of the program: one list of all of them, with their allowed values.
 #pragma once
 
 #include <optional>
@@ -17,13 +17,13 @@ struct EnvironmentVariable {
 /// All of them.
 std::span<const EnvironmentVariable> EnvironmentVariables();
 
-/// What a variable of the list says; none if it is unset or empty.
+/// The value of a variable of the list; nullopt if it is unset or empty.
 std::optional<std::string> FromEnvironment(const std::string& name);
 
-/// Throws UserError (kDeck) with every variable of the list that has a value it may not have, and what it may.
+/// Throws UserError (kDeck) naming every variable of the list with a value that is not allowed, and those that are.
 void CheckEnvironment();
 
-/// "NAME = value (meaning)" of every variable of the list that is set, and of every other name that begins like them.
+/// "NAME = value (meaning)" for every variable of the list that is set, and for all others that begin with ESPALIER_.
 std::vector<std::string> DescribeEnvironment();
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Errors are of three kinds: the user's (UserError, collected and printed together), broken invariants
-// (CHECK -> InvariantError) and the environment's (MPI_CALL, HDF5_CALL in their own rooms).
+// Errors are of three kinds: errors of the user (UserError, collected and printed together), broken invariants
+// (CHECK -> InvariantError) and errors of the environment (MPI_CALL, HDF5_CALL in their modules).
 #pragma once
 
 #include <fmt/format.h>
@@ -13,14 +13,14 @@ namespace espalier {
 /// Exit status of the executable; the contract with scripts (doc/deck.md lists it for users).
 enum class ExitStatus : int {
   kDone = 0,        ///< every step of the deck is done
-  kFault = 1,       ///< anything not named below
+  kFault = 1,       ///< any error not named below
   kDeck = 2,        ///< the deck or the command line is wrong
   kData = 3,        ///< data or checkpoint refused
   kDoesNotFit = 4,  ///< the plan needs more memory than there is
-  kStopped = 75,    ///< stopped early with a committed checkpoint: run me again
+  kStopped = 75,    ///< stopped early with a committed checkpoint: run again
 };
 
-/// What the user can mend: every message found, with the status to exit with.
+/// Errors that the user can fix: every message found, with the exit status.
 class UserError : public std::runtime_error {
  public:
   UserError(ExitStatus status, std::vector<std::string> messages);
@@ -34,7 +34,7 @@ class UserError : public std::runtime_error {
   std::vector<std::string> messages_;
 };
 
-/// A broken invariant: a mistake of ours. Carries file and line.
+/// A broken invariant: an internal error. The message has file and line.
 class InvariantError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -1,6 +1,5 @@
-// Faults on purpose, to show what the program does under them (doc/reliability.md). The environment variable
-// ESPALIER_FAULT names a stage, what happens there and at which visit: "stage[:action[:n]]". Without it a fault point
-// costs one branch.
+// Fault injection, to test how the program reacts (doc/dev/fault-injection.md). The environment variable ESPALIER_FAULT
+// names a stage, an action and a visit: "stage[:action[:n]]". Without it a fault point costs one branch.
 #pragma once
 
 #include <atomic>
@@ -19,17 +18,17 @@ class FaultStages {
 };
 
 /// Arms one fault: "" for none, else "stage[:action[:n]]". The action is "kill" (SIGKILL to this process; the default),
-/// "stop" (this thread never goes on), "eio" or "enospc" (fails as the system would), "nomem" (memory is
-/// refused: std::bad_alloc); n >= 1 counts visits of the stage
-/// in this process, 1 if left out; each fault happens once. The stage "instruction-K" is instruction K of any program;
-/// its actions are also "skip" (it is not run, but counts as finished) and "nan" (kernels: the first element of the
-/// first output becomes a NaN). Throws UserError (kDeck) listing what is allowed.
+/// "stop" (this thread never continues), "hold" (it waits while the file ESPALIER_FAULT_HOLD exists), "eio" or "enospc"
+/// (fails like a system call), "nomem" (std::bad_alloc). n >= 1 counts visits of the stage in this process, 1 if
+/// omitted; each fault happens once. The stage "instruction-K" is instruction K of any program; its actions are also
+/// "skip" (it is not run, but counts as finished) and "nan" (kernels: the first element of the first output becomes a
+/// NaN). Throws UserError (kDeck) listing what is allowed.
 void ArmFault(const std::string& text);
 
-/// Arms what ESPALIER_FAULT says.
+/// Arms the fault of ESPALIER_FAULT.
 void ArmFaultFromEnvironment();
 
-/// What an instruction is to do wrong.
+/// The fault of an instruction.
 enum class InstructionFault : uint8_t { kNone, kSkip, kNan };
 
 namespace fault_detail {
@@ -38,7 +37,7 @@ void Visit(std::string_view stage, const std::string& where);
 InstructionFault VisitInstruction(int index);
 }  // namespace fault_detail
 
-/// A place where a fault can happen; `where` is the file or directory at work. Errors of the system are thrown as
+/// A place where a fault can happen; `where` is the file or directory in use. Injected system errors are thrown as
 /// UserError (kFault).
 inline void FaultPoint(std::string_view stage, const std::string& where = {}) {
   if (fault_detail::armed.load(std::memory_order_relaxed)) [[unlikely]]

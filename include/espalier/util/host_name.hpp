@@ -5,10 +5,10 @@
 
 namespace espalier {
 
-/// As the system tells it, cut after 63 characters.
+/// From the system, truncated to 63 characters.
 std::string HostName();
 
-/// Equal in processes that run on one node, those in containers too, and in no others: of this boot of its kernel.
+/// Equal in all processes on one node, including containers, and in no others: identifies the boot of its kernel.
 const std::string& NodeKey();
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Text for people that must not end the program when nobody reads it any more.
+// Console output that does not end the program when its reader is gone.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 namespace espalier {
 
-/// Prints to the standard error. Unlike fmt::print it throws nothing: what cannot be written (a closed pipe, a terminal
-/// that is gone) is lost.
+/// Prints to the standard error. Unlike fmt::print it does not throw: text that cannot be written (a closed pipe, a
+/// terminal that is gone) is lost.
 template <typename... Values>
 void PrintError(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);

@@ -1,4 +1,4 @@
-// Text of strangers on a terminal.
+// Untrusted text on a terminal.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// The text with '?' for each control character but newline and tab: a terminal would take them for commands.
+/// The text with '?' for each control character except newline and tab: a terminal would execute them.
 std::string PrintableLines(std::string_view text);
 
 }  // namespace espalier

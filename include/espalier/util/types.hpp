@@ -1,4 +1,4 @@
-// Element types, shapes and the bf16 format: the words that every room shares.
+// Element types, shapes and the bf16 format, which all modules share.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace espalier {
 /// Element type of a tensor. kI32 holds token ids and positions.
 enum class Dtype : uint8_t { kF32, kBf16, kI32 };
 
-/// What runs a program: the host's cores, or one GPU a rank. Workspaces and bits depend on it.
+/// What runs a program: the host's cores, or one GPU per rank. Workspaces and bits depend on it.
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 /// Bytes of one element.

@@ -1,4 +1,4 @@
-// Text in lines of bounded width, for people.
+// Breaks text into lines of bounded width.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace espalier {
 
 /// Breaks one line at blanks so that none has more than `width` bytes; all but the first begin with `indent` blanks. A
-/// word that is too long for a line has one of its own.
+/// word that is too long for a line has its own line.
 std::string Wrap(std::string_view line, size_t width, size_t indent);
 
 }  // namespace espalier

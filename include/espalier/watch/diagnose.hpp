@@ -1,4 +1,4 @@
-// Who keeps whom waiting, from where the ranks stand and what their programs say: a pure function.
+// Finds which rank keeps which waiting, from the positions of the ranks in their programs. A pure function.
 #pragma once
 
 #include <functional>
@@ -10,46 +10,46 @@
 
 namespace espalier {
 
-/// What the system says of a rank's process.
+/// The state of a rank's process, as the system reports it.
 enum class ProcessState : uint8_t {
   kUnknown,  ///< on another host
-  kSilent,   ///< there, and its heartbeat is not written any more
+  kSilent,   ///< on another host, and its heartbeat is no longer written
   kRunning,
   kStopped,  ///< by a signal or a debugger
   kGone,
 };
 
-/// Where a rank stands when no instruction finishes any more.
-struct Standing {
+/// The status of a rank when no instruction finishes any more.
+struct RankStatus {
   Heartbeat heartbeat;
   ProcessState process = ProcessState::kUnknown;
   bool present = true;  ///< has a heartbeat
-  bool moving = false;  ///< something has finished there lately
+  bool moving = false;  ///< something has finished there recently
 };
 
 enum class Fault : uint8_t {
-  kStopped,  ///< the culprit's process is stopped
-  kGone,     ///< the culprit's process is gone
-  kAbsent,   ///< the culprit's heartbeat is missing
-  kSilent,   ///< the culprit's host, or its way to the file system, does not answer
-  kLost,     ///< what was sent between hosts has not arrived: `missing` sent it, `waiting` waits; nobody is the culprit
-  kWentPast,    ///< the culprit is behind an instruction in which others wait for it
+  kStopped,     ///< the culprit's process is stopped
+  kGone,        ///< the culprit's process is gone
+  kAbsent,      ///< the culprit's heartbeat is missing
+  kSilent,      ///< the culprit's host, or its connection to the file system, does not answer
+  kLost,        ///< a message between hosts has not arrived: `missing` sent it, `waiting` waits; there is no culprit
+  kWentPast,    ///< the culprit has passed an instruction in which others wait for it
   kNotArrived,  ///< the culprit keeps others waiting, and waits for nobody itself
-  kInKernel,    ///< all have arrived, but the culprit alone stands in a kernel: messages that wait for it do not pass
-  kNobody,      ///< no rank can be blamed: all have arrived, or they wait in a circle
+  kInKernel,    ///< all have arrived, but only the culprit is in a kernel: messages that wait for it do not complete
+  kNobody,      ///< no rank is to blame: all have arrived, or they wait in a cycle
 };
 
 struct Diagnosis {
   Fault fault = Fault::kNobody;
   int culprit = -1;  ///< rank; -1 for kNobody and kLost
-  int waiting = -1;  ///< a rank that waits, and the instruction of its program in which it does; -1: between steps
+  int waiting = -1;  ///< a rank that waits, and the instruction of its program in which it waits; -1: between steps
   int instruction = -1;
   std::vector<int> group;    ///< ranks that meet in that instruction
-  std::vector<int> missing;  ///< of these, the ones that have not arrived; for kLost, those that have sent
-  std::string text;          ///< all of it in words, some lines
+  std::vector<int> missing;  ///< those of them that have not arrived; for kLost, those that have sent
+  std::string text;          ///< the diagnosis in words, a few lines
 };
 
-/// `standings` by rank. `program_of(rank)` is asked for the ranks that matter alone.
-Diagnosis Diagnose(const std::vector<Standing>& standings, const std::function<const Program&(int rank)>& program_of);
+/// `statuses` by rank. `program_of(rank)` is called only for the ranks that matter.
+Diagnosis Diagnose(const std::vector<RankStatus>& statuses, const std::function<const Program&(int rank)>& program_of);
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Ends a job that hangs and says who is to blame. A thread that sees that nothing has finished on this rank for some
-// time reads the heartbeats of all ranks; and it ends this rank when one of its host has died, whatever the launcher
-// does about it.
+// Ends a job that hangs and names the rank that is to blame. When nothing has finished on this rank for some time, the
+// watchdog's thread reads the heartbeats of all ranks. It also ends this rank when another rank on its node has died,
+// whatever the launcher does.
 #pragma once
 
 #include <condition_variable>
@@ -18,18 +18,18 @@ namespace espalier {
 class Watchdog {
  public:
   struct Options {
-    std::string folder;                ///< of the heartbeats
-    double limit_s = 0;                ///< > 0
-    double slow_limit_s = 0;           ///< >= limit_s; for what may take its time: the start, saves and loads, the end
-    std::vector<int> node_ranks;       ///< of this host
-    bool other_hosts = false;          ///< there are ranks on them
-    std::function<bool()> asked = {};  ///< this process has been asked to end; never, if not set
-    std::function<void()> refresh = {};  ///< brings the heartbeat up to date; called at every tick, if set
+    std::string folder;                  ///< of the heartbeats
+    double limit_s = 0;                  ///< > 0
+    double slow_limit_s = 0;             ///< >= limit_s; for slow activities: the start, saves and loads, the end
+    std::vector<int> node_ranks;         ///< of this host
+    bool other_hosts = false;            ///< other hosts have ranks, too
+    std::function<bool()> asked = {};    ///< this process was asked to end; not set: never
+    std::function<void()> refresh = {};  ///< updates the heartbeat; called at every tick, if set
   };
   /// Ends the job; it must not return.
   using End = std::function<void()>;
 
-  /// Watches the rank whose heartbeat is `mine`; all ranks' files must be there. All arguments must outlive it.
+  /// Watches the rank whose heartbeat is `mine`; the files of all ranks must exist. All arguments must outlive it.
   Watchdog(Options options, HeartbeatFile& mine, const Compilation& compilation, End end);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -39,36 +39,36 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
 
   void Run();
-  /// Waits for `tick`; false if the watch is over.
+  /// Waits for `tick`; false if this object is being destroyed.
   bool Sleep(Clock::duration tick);
   void Publish();
   void FindNeighbours();
-  /// How long a rank may be quiet in this activity.
+  /// How long a rank may make no progress in this activity.
   Clock::duration LimitOf(Activity activity) const;
   bool Died(const Heartbeat& neighbour) const;
-  void LookForTheDead();
-  /// True once another rank has said why it ends the job.
-  bool Said() const;
+  void EndIfNeighbourDied();
+  /// True once another rank has reported why it ends the job.
+  bool AlreadyReported() const;
   [[noreturn]] void EndAfter(const Heartbeat& dead);
-  std::vector<Standing> Look() const;
-  /// What has become of a rank between two looks.
-  Standing Compare(Standing now, const Standing& before) const;
-  /// Says what the network did when the launcher, which has lost a host, asks all ranks to end.
-  void LastWords();
-  void Judge();
-  void EndJob(const std::vector<Standing>& standings, const Diagnosis& diagnosis);
+  std::vector<RankStatus> ReadStatuses() const;
+  /// The status of a rank, given two readings half a limit apart.
+  RankStatus Compare(RankStatus now, const RankStatus& before) const;
+  /// Reports a network failure when the launcher, which has lost a host, asks all ranks to end.
+  void ReportBeforeExit();
+  void CheckForHang();
+  void EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis);
   const Program& ProgramOf(int rank);
 
   const Options options_;
   HeartbeatFile& mine_;
   const Compilation& compilation_;
   const End end_;
-  std::vector<Heartbeat> neighbours_;  ///< the other ranks of this host, as they began
-  std::vector<Standing> before_;       ///< half a limit before the next judgement
+  std::vector<Heartbeat> neighbours_;  ///< the other ranks of this host, as read at the start
+  std::vector<RankStatus> before_;     ///< read half a limit before the next check
   std::vector<int> representative_;
   std::map<int, Program> programs_;  ///< by representative
-  Clock::duration quiet_{}, judge_at_{};
-  bool warned_ = false, told_ = false;
+  Clock::duration quiet_{}, check_at_{};
+  bool warned_ = false, reported_before_exit_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

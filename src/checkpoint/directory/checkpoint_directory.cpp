@@ -25,13 +25,13 @@ const FaultStages kFaultStages = {"retention", "remove", "announce", "rename", "
 
 namespace fs = std::filesystem;
 
-// Every name of ours has a step of the same form as "step-00001200", an id of 32 hex digits, or both; other names are
-// not touched.
+// Each of our names has a step like that of "step-00001200", an id of 32 hex digits, or both. Other names are not
+// touched.
 constexpr std::string_view kStepPrefix = "step-", kTemporaryPrefix = "tmp-", kRemovalPrefix = "del-";
-// What is not ours but has a name that we need is moved to "kept-00001200-ID".
+// An entry of others with a name that we need is moved to "kept-00001200-ID".
 constexpr std::string_view kAsidePrefix = "kept-";
-// `latest` is renewed by renaming "latest-ID", written before the commit. If a run ends between the two renames, the id
-// tells that the directory named there is the one that was committed.
+// `latest` is renewed by renaming "latest-ID", which is written before the commit. If a run ends between the two
+// renames, the id shows that the directory named there was committed.
 constexpr std::string_view kPendingPrefix = "latest-";
 constexpr size_t kIdDigits = 32;
 
@@ -66,7 +66,7 @@ bool IsCommitted(const std::string& checkpoints_dir, std::string_view name) {
   return StepOf(name) && fs::is_regular_file(fs::path(checkpoints_dir) / name / kManifestName, error);
 }
 
-/// The one word in a `latest` file; empty if it cannot be read.
+/// The word in a `latest` file; empty if it cannot be read.
 std::string WordIn(const std::string& checkpoints_dir, const std::string& file) {
   try {
     std::string name = Directory(checkpoints_dir).ReadText(file, 100);
@@ -77,7 +77,7 @@ std::string WordIn(const std::string& checkpoints_dir, const std::string& file) 
   }
 }
 
-/// The directory's name in a `latest` file; empty if it names no committed checkpoint.
+/// The directory that a `latest` file names; empty if that is no committed checkpoint.
 std::string NamedBy(const std::string& checkpoints_dir, const std::string& file) {
   const std::string name = WordIn(checkpoints_dir, file);
   return IsCommitted(checkpoints_dir, name) ? name : "";
@@ -91,19 +91,19 @@ std::string AnnouncementOf(const std::string& checkpoints_dir) {
     try {
       if (!name.empty() && ReadManifest(checkpoints_dir + "/" + name).id == PendingId(file)) return file;
     } catch (const UserError&) {
-      // It is damaged; what `latest` names is better.
+      // It is damaged: use what `latest` names.
     }
   }
   return "";
 }
 
-/// What a commit announced whose run ended before `latest` was renewed; empty if there is none.
+/// The checkpoint of a commit whose run ended before `latest` was renewed; empty if there is none.
 std::string Announced(const std::string& checkpoints_dir) {
   const std::string file = AnnouncementOf(checkpoints_dir);
   return file.empty() ? "" : NamedBy(checkpoints_dir, file);
 }
 
-/// The directory's name of the latest; empty if nothing tells.
+/// The directory of the latest checkpoint; empty if it is not known.
 std::string LatestIn(const std::string& checkpoints_dir) {
   const std::string announced = Announced(checkpoints_dir);
   return announced.empty() ? NamedBy(checkpoints_dir, kLatestName) : announced;
@@ -115,25 +115,25 @@ std::string NameWith(std::string_view prefix, int64_t step, const std::string& i
 
 // --- lineage
 
-/// The checkpoints whose MANIFEST begins as one of ours of that step, largest step first.
+/// The checkpoints whose MANIFEST has a valid head with the step of their name, largest step first.
 std::vector<ManifestHead> HeadsIn(const std::string& checkpoints_dir) {
   std::vector<ManifestHead> heads;
   for (const std::string& name : Entries(checkpoints_dir)) {
     if (!IsCommitted(checkpoints_dir, name)) continue;
     try {
       const std::string dir = checkpoints_dir + "/" + name;
-      ManifestHead head = ParseManifestHead(Directory(dir).ReadStart(kManifestName, kMostHeadBytes), dir);
+      ManifestHead head = ParseManifestHead(Directory(dir).ReadStart(kManifestName, kMaxHeadBytes), dir);
       if (head.step == *StepOf(name)) heads.push_back(std::move(head));
     } catch (const UserError&) {
-      // Whose it was cannot be told.
+      // Not readable: it is in no lineage.
     }
   }
   std::ranges::sort(heads, std::greater<>(), &ManifestHead::step);
   return heads;
 }
 
-/// Those of format 1 know no parent: they are one line, by their steps. Steps fall from child to parent, so a chain
-/// ends.
+/// Checkpoints of format 1 have no parent entry: they form one line, by their steps. Steps decrease from child to
+/// parent, so a chain ends.
 const ManifestHead* ParentOf(const std::vector<ManifestHead>& heads, const ManifestHead& child) {
   const auto parent = std::ranges::find_if(heads, [&](const ManifestHead& head) {
     return head.step < child.step && (child.lineage ? head.id == child.lineage->parent : !head.lineage);
@@ -141,7 +141,7 @@ const ManifestHead* ParentOf(const std::vector<ManifestHead>& heads, const Manif
   return parent == heads.end() ? nullptr : &*parent;
 }
 
-/// A checkpoint and those that it came from, newest first; empty if the id is not there.
+/// A checkpoint and its ancestors, newest first; empty if the id does not exist.
 std::vector<ManifestHead> ChainOf(const std::vector<ManifestHead>& heads, std::string_view id) {
   std::vector<ManifestHead> chain;
   const auto tip = std::ranges::find(heads, id, &ManifestHead::id);
@@ -150,7 +150,7 @@ std::vector<ManifestHead> ChainOf(const std::vector<ManifestHead>& heads, std::s
   return chain;
 }
 
-/// Those that no other one came from.
+/// Checkpoints that are not the parent of another.
 std::vector<ManifestHead> TipsOf(const std::vector<ManifestHead>& heads) {
   std::set<std::string> parents;
   for (const ManifestHead& head : heads)
@@ -161,8 +161,8 @@ std::vector<ManifestHead> TipsOf(const std::vector<ManifestHead>& heads) {
   return tips;
 }
 
-/// The end of the one line among `heads`, which must be before `lost`; throws if there are several: nobody knows which
-/// was the run's.
+/// The last checkpoint of the only line among `heads`, before the step `lost`. Throws if there are several lines, since
+/// the right one is not known.
 std::string OnlyTip(const std::string& checkpoints_dir, std::vector<ManifestHead> heads, std::optional<int64_t> lost) {
   if (lost) std::erase_if(heads, [&](const ManifestHead& head) { return !head.lineage && head.step >= *lost; });
   const std::vector<ManifestHead> tips = TipsOf(heads);
@@ -203,7 +203,7 @@ std::string WhyNotOurs(const Directory& checkpoints, const std::string& name) {
   return "";
 }
 
-/// Runs what must not undo a commit; returns its failure as a warning.
+/// Runs work whose failure must not undo a commit; returns the failure as a warning.
 std::vector<std::string> Warn(const std::function<void()>& work) {
   try {
     work();
@@ -213,7 +213,7 @@ std::vector<std::string> Warn(const std::function<void()>& work) {
   return {};
 }
 
-/// Renames first: a half-removed checkpoint must not look like one.
+/// Renames first, since a partly removed checkpoint must not look like one.
 void Remove(const Directory& checkpoints, const std::string& name, const std::string& removal) {
   FaultPoint("retention", name);
   if (name != removal) checkpoints.Rename(name, removal);
@@ -221,7 +221,7 @@ void Remove(const Directory& checkpoints, const std::string& name, const std::st
   RemoveCheckpointFiles(checkpoints.path() + "/" + removal);
 }
 
-/// Where entries cannot be exchanged, the step is without a checkpoint between two renames.
+/// For file systems that cannot exchange entries: between the two renames the step has no checkpoint.
 void ReplaceInTwoSteps(const Directory& checkpoints, const std::string& name, const std::string& temporary,
                        const std::string& removal) {
   checkpoints.Rename(name, removal);
@@ -233,8 +233,8 @@ void ReplaceInTwoSteps(const Directory& checkpoints, const std::string& name, co
   }
 }
 
-/// "del-00001200-ID" (or "kept-") beside "tmp-00001200-ID" without "step-00001200": a run ended between the two renames
-/// of a replacement (ReplaceInTwoSteps), so what was there goes back to its name.
+/// If "del-00001200-ID" (or "kept-") and "tmp-00001200-ID" exist but "step-00001200" does not, a run ended between the
+/// two renames of ReplaceInTwoSteps. Restores the old checkpoint.
 void PutBack(const Directory& checkpoints, const std::string& removal) {
   for (std::string_view prefix : {kRemovalPrefix, kAsidePrefix}) {
     const std::string_view rest = StepAndId(removal, prefix);
@@ -247,7 +247,7 @@ void PutBack(const Directory& checkpoints, const std::string& removal) {
   }
 }
 
-/// "latest-ID" becomes `latest`. What is there and is no file makes way; returns a warning then.
+/// Renames "latest-ID" to `latest`. If `latest` is not a file it is moved aside, with a warning.
 std::vector<std::string> RenewLatest(const Directory& checkpoints, const std::string& pending) {
   std::vector<std::string> warnings;
   if (checkpoints.Has(kLatestName) && !checkpoints.HasFile(kLatestName)) {
@@ -280,7 +280,7 @@ std::optional<int64_t> StepOf(std::string_view name) {
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir) {
   std::string latest;
   std::vector<ManifestHead> heads;
-  do {  // again if the run has gone on in between
+  do {  // again if the run has committed in between
     latest = LatestIn(checkpoints_dir);
     heads = HeadsIn(checkpoints_dir);
   } while (latest != LatestIn(checkpoints_dir));
@@ -332,7 +332,7 @@ std::optional<std::string> FindLatest(const std::string& checkpoints_dir) {
 std::string Resolve(const std::string& restart, const std::string& checkpoints_dir) {
   std::error_code error;
   if (restart != "latest" && fs::is_regular_file(fs::path(restart) / kManifestName, error)) return restart;
-  // The file `latest` in a directory of checkpoints stands for what it names.
+  // The file `latest` in a directory of checkpoints means the checkpoint that it names.
   if (restart.ends_with("/latest") && fs::is_regular_file(restart, error))
     return Resolve("latest", fs::path(restart).parent_path().string());
   const std::vector<std::string> places =
@@ -367,7 +367,7 @@ std::vector<std::string> Settle(const Directory& checkpoints) {
     warnings = RenewLatest(checkpoints, announced);
   for (const std::string& name : names) {
     const bool directory = !StepAndId(name, kTemporaryPrefix).empty() || !StepAndId(name, kRemovalPrefix).empty();
-    // What cannot go now goes another time.
+    // If it cannot be removed now, the next call tries again.
     if (directory && checkpoints.HasDirectory(name))
       Append(warnings, Warn([&] { RemoveCheckpointFiles(checkpoints.path() + "/" + name); }));
     std::error_code ignored;
@@ -384,7 +384,7 @@ void SettleCheckpoints(const std::string& checkpoints_dir) {
 
 void RequireSpace(const std::string& dir, int64_t bytes) {
   struct statvfs status {};
-  if (::statvfs(dir.c_str(), &status) != 0) return;  // the file system does not say; writing will
+  if (::statvfs(dir.c_str(), &status) != 0) return;  // not known; writing will show
   const auto free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
   const int64_t need = bytes + bytes / 10;
   if (free < need)

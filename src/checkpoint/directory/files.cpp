@@ -22,7 +22,7 @@ namespace {
   throw UserError(ExitStatus::kData, fmt::format("{}: {}: {}", path, what, std::strerror(cause)));
 }
 
-/// Calls again what a signal interrupted.
+/// Repeats a call that a signal interrupted.
 template <typename Call>
 int Uninterrupted(Call call) {
   while (true) {
@@ -84,7 +84,7 @@ void File::Reserve(int64_t bytes) const {
 
 void File::BeginSync(int64_t offset, int64_t bytes) const {
   ::sync_file_range(descriptor_.value(), offset, bytes,
-                    SYNC_FILE_RANGE_WRITE);  // a hint: what it cannot do, Sync does or reports
+                    SYNC_FILE_RANGE_WRITE);  // a hint: Sync does the rest, and reports errors
 }
 
 void File::Sync() const {
@@ -99,7 +99,7 @@ Directory::Directory(std::string path) : path_(std::move(path)) {
 void Directory::Fail(const std::string& name, const char* what) const { FailAt(PathOf(name), what); }
 
 File Directory::OpenAs(const std::string& name, int flags) const {
-  // O_NONBLOCK: a pipe by that name must not hang us.
+  // O_NONBLOCK: a pipe with that name must not block.
   const auto open = [&] {
     return ::openat(descriptor_.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   };
@@ -116,19 +116,19 @@ File Directory::Open(const std::string& name) const { return OpenAs(name, O_RDON
 
 File Directory::OpenToWrite(const std::string& name) const { return OpenAs(name, O_RDWR); }
 
-std::string Directory::ReadText(const std::string& name, int64_t most) const {
+std::string Directory::ReadText(const std::string& name, int64_t max) const {
   const File file = Open(name);
   const int64_t bytes = file.Bytes();
-  if (bytes > most)
-    throw UserError(ExitStatus::kData, fmt::format("{}: {} bytes, at most {} are allowed", PathOf(name), bytes, most));
+  if (bytes > max)
+    throw UserError(ExitStatus::kData, fmt::format("{}: {} bytes, at most {} are allowed", PathOf(name), bytes, max));
   std::string text(static_cast<size_t>(bytes), '\0');
   file.Read(text.data(), bytes, 0);
   return text;
 }
 
-std::string Directory::ReadStart(const std::string& name, int64_t most) const {
+std::string Directory::ReadStart(const std::string& name, int64_t max) const {
   const File file = Open(name);
-  std::string text(static_cast<size_t>(std::min(file.Bytes(), most)), '\0');
+  std::string text(static_cast<size_t>(std::min(file.Bytes(), max)), '\0');
   file.Read(text.data(), std::ssize(text), 0);
   return text;
 }

@@ -1,4 +1,4 @@
-// Plain files under one open directory. Names are base names, symbolic links are not followed, and every failure is a
+// Plain files in one open directory. Names are base names, symbolic links are not followed, and every failure is a
 // UserError (kData) with path and cause.
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace espalier {
 
-/// What is read or written, and checked, at once: it stays in a core's own cache between the two, and is a multiple of
-/// what Crc32c is fastest on (48 KiB) and of a page.
+/// Bytes that are read or written at once and then checked: they stay in the core's cache in between. A multiple of the
+/// block size of Crc32c (48 KiB) and of a page.
 constexpr int64_t kChunkBytes = 480 << 10;
 
-/// An open file descriptor, closed at the end of its life.
+/// Owns a file descriptor.
 class Descriptor {
  public:
   explicit Descriptor(int value = -1) : value_(value) {}
@@ -35,17 +35,16 @@ class File {
 
   const std::string& path() const { return path_; }
   int64_t Bytes() const;
-  /// Exactly `bytes` from `offset`; fewer are an error.
+  /// Reads exactly `bytes` from `offset`; fewer are an error.
   void Read(void* data, int64_t bytes, int64_t offset) const;
-  /// Sets the disk to work on bytes that will be read soon, where the system can.
+  /// Starts reading bytes ahead, if the system can.
   void BeginRead(int64_t offset, int64_t bytes) const;
   void Write(const void* data, int64_t bytes, int64_t offset) const;
-  /// Takes room for the first `bytes` on the disk now, where the file system can, so that a full disk shows before the
-  /// work.
+  /// Allocates the first `bytes` on disk, if the file system can, so that a full disk is detected before the work.
   void Reserve(int64_t bytes) const;
-  /// Sets the disk to work on these bytes, where the system can; Sync has less to wait for then.
+  /// Starts writing these bytes to disk, if the system can, so that Sync waits less.
   void BeginSync(int64_t offset, int64_t bytes) const;
-  /// Returns when everything is on the disk.
+  /// Waits until everything is on disk.
   void Sync() const;
 
  private:
@@ -64,21 +63,21 @@ class Directory {
   File Open(const std::string& name) const;
   /// An existing regular file, for reading and writing.
   File OpenToWrite(const std::string& name) const;
-  /// The whole of a text file; refuses more than `most` bytes.
-  std::string ReadText(const std::string& name, int64_t most) const;
-  /// The first bytes of a file, at most `most`.
-  std::string ReadStart(const std::string& name, int64_t most) const;
-  /// Makes a new file, synced; an existing one is an error.
+  /// The whole text file; refuses more than `max` bytes.
+  std::string ReadText(const std::string& name, int64_t max) const;
+  /// The first bytes of a file, at most `max`.
+  std::string ReadStart(const std::string& name, int64_t max) const;
+  /// Creates a new file and syncs it; an existing one is an error.
   void WriteText(const std::string& name, const std::string& text) const;
   bool Has(const std::string& name) const;
-  /// Neither a directory nor a link nor anything else.
+  /// A regular file, no link.
   bool HasFile(const std::string& name) const;
-  /// A directory, and no link to one.
+  /// A directory, no link.
   bool HasDirectory(const std::string& name) const;
   void Rename(const std::string& from, const std::string& to) const;
-  /// Swaps two entries in one step; false if the file system cannot.
+  /// Exchanges two entries atomically; false if the file system cannot.
   bool Exchange(const std::string& a, const std::string& b) const;
-  /// On file systems that cannot bring a directory to the disk this warns, once.
+  /// Warns once if the file system cannot sync directories.
   void Sync() const;
 
  private:

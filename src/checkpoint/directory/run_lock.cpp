@@ -29,7 +29,7 @@ std::string Holder() {
   return fmt::format("host {}, process {}, since {} UTC", HostName(), ::getpid(), since.data());
 }
 
-/// The file's one line, without what a terminal would take for more than text.
+/// The one line of the file, without control characters.
 std::string ReadHolder(int file) {
   std::array<char, 400> bytes{};
   const ssize_t n = ::pread(file, bytes.data(), bytes.size(), 0);
@@ -42,7 +42,7 @@ std::string ReadHolder(int file) {
 
 std::string PathOf(const std::string& dir) { return dir + "/run.lock"; }
 
-/// The open file is still the one of that path. What cannot be looked at counts as still there.
+/// True if `path` still names the open file, or if that cannot be determined.
 bool IsAt(const std::string& path, int file) {
   struct stat open {
   }, there{};
@@ -51,7 +51,7 @@ bool IsAt(const std::string& path, int file) {
   return open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
-/// For people only: a lock without its text still locks.
+/// Only informative: a lock without its text still locks.
 void WriteHolder(int file, const std::string& text) {
   if (::ftruncate(file, 0) != 0 || ::pwrite(file, text.data(), text.size(), 0) < 0) return;
 }
@@ -75,7 +75,7 @@ bool RunLock::Take() {
       spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path,
                    std::strerror(cause));
     }
-    if (!IsAt(path, file)) {  // it was removed in between: that lock keeps nobody out
+    if (!IsAt(path, file)) {  // it was removed in between, so this lock protects nothing
       ::close(file);
       continue;
     }

@@ -9,8 +9,8 @@
 namespace espalier {
 namespace {
 
-/// Walks through a file, its extents in the order of their places: crc_of(index) gives the checksum of each,
-/// everything else is read. Returns that of the whole.
+/// Computes the checksum of a file from those of its extents, crc_of(index), and of the bytes around them, which are
+/// read.
 template <typename CrcOf>
 uint32_t Walk(const File& file, const std::vector<Extent>& extents, const CrcOf& crc_of) {
   std::vector<size_t> order(extents.size());

@@ -1,4 +1,4 @@
-// Checksums of a whole file and of parts of it in one pass.
+// Checksums of a file and of parts of it, in one pass.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-/// A run of bytes in a file.
+/// A range of bytes in a file.
 struct Extent {
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -18,13 +18,13 @@ struct Checksums {
   std::vector<uint32_t> extents;  ///< by extent, as they were given
 };
 
-/// Reads `file` once. Extents lie within it and apart.
+/// Reads `file` once. Extents are within the file and do not overlap.
 Checksums ChecksumFile(const File& file, const std::vector<Extent>& extents);
 
-/// CRC-32C of the whole file if `extents` had the checksums `crcs`: reads only what lies around them.
+/// CRC-32C of the whole file, given the checksums `crcs` of `extents`: reads only the bytes outside of them.
 uint32_t ChecksumAround(const File& file, const std::vector<Extent>& extents, const std::vector<uint32_t>& crcs);
 
-/// CRC-32C of one run of bytes.
+/// CRC-32C of one extent.
 uint32_t ChecksumExtent(const File& file, const Extent& extent);
 
 }  // namespace espalier

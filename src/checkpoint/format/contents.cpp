@@ -31,7 +31,7 @@ std::vector<std::string> FindStrangers(const std::string& dir, const Manifest& m
   return strangers;
 }
 
-std::string SizeMistake(const File& file, const ManifestFile& listed, const std::string& where) {
+std::string SizeError(const File& file, const ManifestFile& listed, const std::string& where) {
   const int64_t bytes = file.Bytes();
   return bytes == listed.bytes ? "" : fmt::format("{}: {} bytes, the MANIFEST says {}", where, bytes, listed.bytes);
 }

@@ -1,4 +1,4 @@
-// What lies in the files of a checkpoint, by its MANIFEST.
+// The contents of the files of a checkpoint, according to its MANIFEST.
 #pragma once
 
 #include <string>
@@ -10,20 +10,19 @@
 
 namespace espalier {
 
-/// The pieces that lie in one file.
+/// The pieces in one file.
 struct Content {
   std::vector<Extent> extents;
   std::vector<std::pair<const ManifestTensor*, const ManifestPiece*>> pieces;  ///< by extent
 };
 
-/// By file, as the MANIFEST lists them.
+/// By file, in the order of the MANIFEST.
 std::vector<Content> ContentsOf(const Manifest& manifest);
 
-/// One line for each entry of `dir` that claims to belong to a checkpoint (a shard, or any HDF5 file) and is not
-/// listed.
+/// One line for each entry of `dir` that looks like part of a checkpoint (a shard, or any HDF5 file) but is not listed.
 std::vector<std::string> FindStrangers(const std::string& dir, const Manifest& manifest);
 
-/// "WHERE: 10 bytes, the MANIFEST says 12" if the file has another size than is listed; else empty.
-std::string SizeMistake(const File& file, const ManifestFile& listed, const std::string& where);
+/// "WHERE: 10 bytes, the MANIFEST says 12" if the size of the file differs from the list; else empty.
+std::string SizeError(const File& file, const ManifestFile& listed, const std::string& where);
 
 }  // namespace espalier

@@ -31,9 +31,9 @@ void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t mem
 void InitializeStorage() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // A file that a full disk cut short must not be touched again when the process ends: the library would crash on it.
+    // HDF5 would crash at exit on a file that a full disk has truncated.
     H5dont_atexit();
-    // Network file systems often refuse locks; the directory is ours alone.
+    // Network file systems often refuse locks, and we own the directory.
     ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);
     H5open();
   });
@@ -43,7 +43,7 @@ std::unique_lock<std::mutex> LockHdf5() {
   static std::mutex mutex;
   std::unique_lock lock(mutex);
   InitializeStorage();
-  // Messages belong into our exceptions, not on the terminal. The setting is the thread's own.
+  // Messages go into our exceptions, not to the terminal. The setting is per thread.
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   return lock;
 }
@@ -63,7 +63,7 @@ Hdf5Handle CreateHdf5File(const std::string& path) {
   Hdf5Handle creation(HDF5_CALL(H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
   HDF5_CALL(H5Pset_obj_track_times(creation, false));
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation, access);
-  if (file < 0) FailHdf5(fmt::format("cannot make {}", path).c_str());
+  if (file < 0) FailHdf5(fmt::format("cannot create {}", path).c_str());
   return {file, H5Fclose};
 }
 

@@ -1,5 +1,5 @@
-// HDF5 behind handles that close themselves; every failure is an exception with HDF5's own words. HDF5 lays files out
-// and describes them for people; tensor bytes are written and read beside it (shard.hpp).
+// HDF5 with handles that close themselves. Every failure is an exception with the message of HDF5. HDF5 is used for the
+// layout of files and for attributes; tensor bytes are written and read directly (shard.hpp).
 #pragma once
 
 #include <hdf5.h>
@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-/// The one lock under which this process calls HDF5. Also prepares the library on the first use.
+/// The lock under which this process calls HDF5. Initializes the library on first use.
 std::unique_lock<std::mutex> LockHdf5();
 
 [[noreturn]] void FailHdf5(const char* expression);
@@ -25,7 +25,7 @@ T CheckHdf5(T result, const char* expression) {
 }
 #define HDF5_CALL(call) ::espalier::CheckHdf5(call, #call)
 
-/// An identifier and how to close it.
+/// Owns an HDF5 identifier.
 class Hdf5Handle {
  public:
   Hdf5Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
@@ -34,7 +34,7 @@ class Hdf5Handle {
     if (id_ >= 0) close_(id_);
   }
   operator hid_t() const { return id_; }
-  /// Closes now; a failure is an exception.
+  /// Closes now; throws on failure.
   void Close() { HDF5_CALL(close_(std::exchange(id_, -1))); }
 
  private:
@@ -42,23 +42,23 @@ class Hdf5Handle {
   herr_t (*close_)(hid_t);
 };
 
-/// A new file: format of HDF5 1.10 (checksummed metadata), objects of 1 MiB and more aligned to 1 MiB, no times.
+/// A new file: format of HDF5 1.10 (metadata with checksums), objects from 1 MiB on aligned to 1 MiB, no timestamps.
 Hdf5Handle CreateHdf5File(const std::string& path);
 
-/// Dataset creation list without times.
+/// Properties of a new dataset, without timestamps.
 Hdf5Handle DatasetProperties();
 
-/// Simple dataspace.
+/// A simple dataspace.
 Hdf5Handle Dataspace(const Shape& shape);
 
-/// Makes the groups above the dataset `name` ("a/b/c": a, a/b) where they do not exist.
+/// Creates the parent groups of the dataset `name` ("a/b/c": a, a/b) that do not exist.
 void MakeGroups(hid_t file, const std::string& name);
 
 void WriteAttribute(hid_t object, const char* name, const Shape& values);
 void WriteAttribute(hid_t object, const char* name, int64_t value);
 void WriteAttribute(hid_t object, const char* name, const std::string& text);
 
-/// Fixed-length string type; at least one character.
+/// A fixed-length string type of at least one character.
 Hdf5Handle TextType(const std::string& text);
 
 }  // namespace espalier

@@ -24,7 +24,7 @@ void CreateView(hid_t file, const Manifest& manifest, const ManifestTensor& tens
   const float nan = std::numeric_limits<float>::quiet_NaN();
   HDF5_CALL(H5Pset_fill_value(properties, H5T_NATIVE_FLOAT, &nan));
   const Hdf5Handle whole = Dataspace(tensor.shape);
-  std::map<int, int> count;  // pieces of the tensor so far, by file
+  std::map<int, int> count;  // by file: pieces of the tensor so far
   for (const ManifestPiece& piece : tensor.pieces) {
     SelectBox(whole, piece.box);
     const Hdf5Handle source = Dataspace(ExtentsOf(piece.box));

@@ -13,14 +13,14 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostSteps = 2147483647;        // as run.steps
-constexpr int64_t kMostCount = int64_t{1} << 53;  // samples
-constexpr int64_t kMostRanks = int64_t{1} << 24;
-constexpr int64_t kMostExtent = int64_t{1} << 40;  // of a dim
-constexpr int64_t kMostBytes = int64_t{1} << 58;   // of a tensor or file
-constexpr size_t kMostDims = 8;
-constexpr size_t kMostLosses = 1000;
-constexpr size_t kMostText = 255;
+constexpr int64_t kMaxSteps = 2147483647;        // as run.steps
+constexpr int64_t kMaxCount = int64_t{1} << 53;  // samples
+constexpr int64_t kMaxRanks = int64_t{1} << 24;
+constexpr int64_t kMaxExtent = int64_t{1} << 40;  // of a dim
+constexpr int64_t kMaxBytes = int64_t{1} << 58;   // of a tensor or file
+constexpr size_t kMaxDims = 8;
+constexpr size_t kMaxLosses = 1000;
+constexpr size_t kMaxText = 255;
 constexpr std::string_view kFormat = "espalier-checkpoint ";
 constexpr size_t kEndLine = std::string_view("end 00000000\n").size();
 
@@ -35,9 +35,9 @@ bool IsShardName(std::string_view name) {
   return std::all_of(digits.begin(), digits.end(), IsDigit);
 }
 
-/// Words between single slashes, none of them a way out ("..").
+/// Words between single slashes, none of them "..".
 bool IsTensorName(std::string_view name) {
-  if (name.empty() || name.size() > kMostText) return false;
+  if (name.empty() || name.size() > kMaxText) return false;
   while (true) {
     const std::string_view word = name.substr(0, name.find('/'));
     if (word.empty() || word == "." || word == ".." || !std::all_of(word.begin(), word.end(), IsWord)) return false;
@@ -94,7 +94,7 @@ class ManifestReader {
       Fail(fmt::format("format '{}' is not known here; this program reads formats 1 and 2", version));
   }
 
-  /// The first and last lines say whether the rest is worth reading.
+  /// Checks the first and last lines before the rest is parsed.
   void CheckFrame() const {
     CheckFormat();
     if (text_.size() < kEndLine || !text_.ends_with('\n') || !text_.substr(text_.size() - kEndLine).starts_with("end "))
@@ -114,19 +114,19 @@ class ManifestReader {
       lineage.branch = IdOrNoneLine("branch");
       manifest_.metadata.lineage = std::move(lineage);
     }
-    manifest_.metadata.step = NumberLine("step", 0, kMostSteps);
+    manifest_.metadata.step = NumberLine("step", 0, kMaxSteps);
   }
 
   void ReadHead() {
     ReadIdentity();
-    manifest_.metadata.samples = NumberLine("samples", 0, kMostCount);
-    manifest_.ranks = static_cast<int>(NumberLine("ranks", 1, kMostRanks));
+    manifest_.metadata.samples = NumberLine("samples", 0, kMaxCount);
+    manifest_.ranks = static_cast<int>(NumberLine("ranks", 1, kMaxRanks));
     manifest_.mesh = Line("mesh");
     manifest_.metadata.version = Line("version");
     manifest_.metadata.git_hash = Line("git");
     Key("losses");
     while (at_ < text_.size() && text_[at_] == ' ') manifest_.metadata.losses.push_back(Real());
-    if (manifest_.metadata.losses.size() > kMostLosses) Fail(fmt::format("more than {} losses", kMostLosses));
+    if (manifest_.metadata.losses.size() > kMaxLosses) Fail(fmt::format("more than {} losses", kMaxLosses));
     EndLine();
     if (NextIs("proof")) ReadProof();
     if (!manifest_.metadata.proof && AlwaysProves(manifest_.metadata.version))
@@ -137,7 +137,7 @@ class ManifestReader {
   void ReadData() {
     Key("data");
     DataSeen data;
-    data.tokens = Number(1, kMostBytes);
+    data.tokens = Number(1, kMaxBytes);
     data.fingerprint = HexDigits(16);
     EndLine();
     manifest_.metadata.data = data;
@@ -162,7 +162,7 @@ class ManifestReader {
     file.name = Field();
     if (file.name == "MANIFEST" || !IsCheckpointFile(file.name))
       Fail(fmt::format("'{}' is no file of a checkpoint", file.name));
-    file.bytes = Number(0, kMostBytes);
+    file.bytes = Number(0, kMaxBytes);
     file.crc = Hex();
     if (!file_index_.emplace(file.name, static_cast<int>(manifest_.files.size())).second)
       Fail(fmt::format("file {} appears twice", file.name));
@@ -184,10 +184,10 @@ class ManifestReader {
 
     std::vector<Box> boxes;
     for (const ManifestPiece& piece : tensor.pieces) boxes.push_back(piece.box);
-    const std::string mistake = TilingMistake(tensor.shape, boxes);
-    if (!mistake.empty()) {
+    const std::string error = TilingError(tensor.shape, boxes);
+    if (!error.empty()) {
       line_ = first_line;
-      Fail(fmt::format("{}: {}", tensor.name, mistake));
+      Fail(fmt::format("{}: {}", tensor.name, error));
     }
     manifest_.tensors.push_back(std::move(tensor));
   }
@@ -200,7 +200,7 @@ class ManifestReader {
     if (file == file_index_.end() || !IsShardName(name)) Fail(fmt::format("'{}' is no shard of this checkpoint", name));
     piece.file = file->second;
     piece.box = ReadBox(tensor.shape);
-    piece.offset = Number(0, kMostBytes);
+    piece.offset = Number(0, kMaxBytes);
     piece.crc = Hex();
     const int64_t file_bytes = manifest_.files[static_cast<size_t>(piece.file)].bytes;
     if (piece.offset + piece.Bytes() > file_bytes)
@@ -215,11 +215,11 @@ class ManifestReader {
     Shape shape;
     int64_t volume = 1;
     for (Expect('['); shape.empty() || text_[at_ - 1] == ',';) {
-      shape.push_back(Digits(1, kMostExtent));
-      if (volume > kMostBytes / SizeOf(Dtype::kF32) / shape.back()) Fail("tensor too large");
+      shape.push_back(Digits(1, kMaxExtent));
+      if (volume > kMaxBytes / SizeOf(Dtype::kF32) / shape.back()) Fail("tensor too large");
       volume *= shape.back();
       ExpectOneOf(",]");
-      if (shape.size() > kMostDims) Fail(fmt::format("more than {} dims", kMostDims));
+      if (shape.size() > kMaxDims) Fail(fmt::format("more than {} dims", kMaxDims));
     }
     return shape;
   }
@@ -285,7 +285,7 @@ class ManifestReader {
   std::string Until(std::string_view stops) {
     const size_t end = std::min(text_.find_first_of(stops, at_), text_.size());
     const std::string_view token = text_.substr(at_, end - at_);
-    if (token.empty() || token.size() > kMostText) Fail(fmt::format("expected 1 to {} characters", kMostText));
+    if (token.empty() || token.size() > kMaxText) Fail(fmt::format("expected 1 to {} characters", kMaxText));
     if (std::any_of(token.begin(), token.end(), [](char c) { return c < ' ' || c > '~'; }))
       Fail("unprintable character");
     at_ = end;

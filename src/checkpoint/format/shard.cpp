@@ -16,9 +16,9 @@ namespace {
 
 const FaultStages kFaultStages = {"shard-data", "shard-open", "shard-layout", "shard-fsync", "shard-check"};
 
-constexpr int64_t kWindow = 32 << 20;  // written before the disk is set to work on it
+constexpr int64_t kWindow = 32 << 20;  // bytes that are written before the disk starts to sync them
 
-/// A dataset with its room in the file but without its data. Returns the byte offset of that room.
+/// Creates a dataset with space in the file but without data. Returns the byte offset of the space.
 int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name) {
   MakeGroups(file, name);
   Hdf5Handle properties = DatasetProperties();
@@ -33,13 +33,13 @@ int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name
   WriteAttribute(dataset, "start", start);
   WriteAttribute(dataset, "global_shape", piece.shape);
   const haddr_t offset = H5Dget_offset(dataset);
-  CHECK(offset != HADDR_UNDEF, "{} got no room in its shard", name);
+  CHECK(offset != HADDR_UNDEF, "{} got no space in its shard", name);
   dataset.Close();
   return static_cast<int64_t>(offset);
 }
 
-/// Lays the file out. HDF5 is done with it before the first byte of a tensor is written: so its lock is short, errors
-/// of the disk are the system's own, and it never holds a half-written file.
+/// Creates the file and its layout. HDF5 closes the file before the first byte of a tensor is written. So its lock is
+/// held briefly, disk errors are those of the system, and HDF5 never has a partly written file open.
 std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<ShardPiece>& pieces) {
   const auto lock = LockHdf5();
   Hdf5Handle file = CreateHdf5File(path);
@@ -51,8 +51,8 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
   return offsets;
 }
 
-/// Writes a piece and reads it back, chunk by chunk while it is in the processor's cache. Returns its checksum, which
-/// is that of the memory.
+/// Writes a piece and reads it back, in chunks that stay in the processor's cache. Returns the checksum, computed from
+/// memory.
 uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, std::vector<char>& buffer) {
   const auto* data = static_cast<const char*>(piece.data);
   uint32_t crc = 0;
@@ -69,7 +69,8 @@ uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, st
   return crc;
 }
 
-/// The data of all pieces, in rising order of their places; their checksums. The disk works while the rest is written.
+/// Writes the data of all pieces in the order of their offsets, and returns their checksums. The disk syncs while the
+/// rest is written.
 std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& pieces,
                                const std::vector<int64_t>& offsets) {
   std::vector<char> buffer(static_cast<size_t>(kChunkBytes));

@@ -1,7 +1,8 @@
-// The HDF5 files of a checkpoint. Free of HDF5's own header.
+// The HDF5 files of a checkpoint, without the header of HDF5 itself.
 #pragma once
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "checkpoint/directory/files.hpp"
@@ -9,7 +10,7 @@
 
 namespace espalier {
 
-/// One piece to be written.
+/// One piece to write.
 struct ShardPiece {
   std::string tensor;
   Shape shape;  ///< of the whole tensor
@@ -19,30 +20,34 @@ struct ShardPiece {
   int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32); }
 };
 
-/// What became of a shard: its size and checksum, and by piece its place and checksum.
+/// A shard that was written: its size and checksum, and for each piece its offset and checksum.
 struct ShardReport {
   struct Place {
     int64_t offset = 0;
     uint32_t crc = 0;
+
+    auto Fields() { return std::tie(offset, crc); }
   };
   int64_t bytes = 0;
   uint32_t crc = 0;
   std::vector<Place> pieces;
+
+  auto Fields() { return std::tie(bytes, crc, pieces); }
 };
 
 /// "shard-00003.h5".
 std::string ShardName(int rank);
 
 /// Dataset of a tensor's n-th piece (from 0) in one shard: its name, then "name.2", "name.3", ... A shard has several
-/// where parts of a stored tensor are sharded apart.
+/// if the parts of a stored tensor are sharded separately.
 std::string DatasetName(const std::string& tensor, int n);
 
-/// Makes `dir`/`name` with one contiguous dataset per piece, brings it to the disk, and reads it back against the
-/// checksums taken from memory. Throws UserError.
+/// Creates `dir`/`name` with one contiguous dataset per piece, syncs it to disk, and reads it back and compares it with
+/// the checksums of memory. Throws UserError.
 ShardReport WriteShard(const Directory& dir, const std::string& name, const std::vector<ShardPiece>& pieces);
 
-/// Makes `dir`/master.h5: every tensor whole, as a virtual dataset over the shards (fill value NaN: a missing shard
-/// shows), and what `manifest` and `deck` say. Brings it to the disk.
+/// Creates `dir`/master.h5 and syncs it to disk: every tensor whole, as a virtual dataset over the shards (fill value
+/// NaN, so that a missing shard shows), and the contents of `manifest` and `deck` as attributes.
 void WriteMaster(const Directory& dir, const Manifest& manifest, const std::string& deck);
 
 }  // namespace espalier

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-/// Where dim `d` is cut: the begins of all pieces, sorted, each once.
+/// The indices at which dim `d` is split: the first index of every piece, sorted, each once.
 std::vector<int64_t> CutsOf(const std::vector<Box>& pieces, size_t d) {
   std::vector<int64_t> cuts;
   for (const Box& box : pieces) cuts.push_back(box[d].begin);
@@ -25,7 +25,7 @@ int64_t CellOf(const std::vector<int64_t>& cuts, int64_t extent, const Range& ra
 
 }  // namespace
 
-std::string TilingMistake(const Shape& shape, const std::vector<Box>& pieces) {
+std::string TilingError(const Shape& shape, const std::vector<Box>& pieces) {
   if (pieces.empty()) return "no pieces";
   for (const Box& box : pieces)
     if (box.size() != shape.size()) return fmt::format("piece {} in a tensor of {} dims", ToString(box), shape.size());

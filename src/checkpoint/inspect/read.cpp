@@ -11,9 +11,9 @@
 
 namespace espalier {
 namespace {
-constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
-/// A directory that is named after a step holds that step's checkpoint; under any other name it may hold any.
+/// A directory with the name of a step must contain the checkpoint of that step; any other name may contain any.
 void CheckName(const std::string& dir, int64_t step) {
   const std::string name = std::filesystem::path(dir + "/.").lexically_normal().parent_path().filename().string();
   const bool named = name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == name.npos;
@@ -26,7 +26,7 @@ void CheckName(const std::string& dir, int64_t step) {
 
 Manifest ReadManifest(const std::string& dir) {
   Manifest manifest =
-      ParseManifest(Directory(dir).ReadText(kManifestName, kMostManifestBytes), dir + "/" + kManifestName);
+      ParseManifest(Directory(dir).ReadText(kManifestName, kMaxManifestBytes), dir + "/" + kManifestName);
   CheckName(dir, manifest.metadata.step);
   return manifest;
 }

@@ -10,12 +10,12 @@
 namespace espalier {
 namespace {
 
-/// Reads one file; appends what is damaged and returns the bytes read.
+/// Reads one file; appends damage and returns the bytes read.
 int64_t VerifyFile(const Directory& dir, const ManifestFile& listed, const Content& content,
                    std::vector<std::string>& damage) {
   const File file = dir.Open(listed.name);
-  if (const std::string mistake = SizeMistake(file, listed, listed.name); !mistake.empty()) {
-    damage.push_back(mistake);
+  if (std::string error = SizeError(file, listed, listed.name); !error.empty()) {
+    damage.push_back(std::move(error));
     return 0;
   }
   const Checksums found = ChecksumFile(file, content.extents);

@@ -36,8 +36,8 @@ std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const
   return bytes;
 }
 
-Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
-             const Mesh& mesh, World& world, std::unique_ptr<World> writers)
+AsyncSaver::AsyncSaver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+                       const Mesh& mesh, World& world, std::unique_ptr<World> writers)
     : options_(std::move(options)), tensors_(tensors), mesh_(mesh), world_(world), writers_(std::move(writers)) {
   Plan(local);
   const bool on_device = world_.Or(OnHost() ? 0 : 1) != 0;
@@ -47,9 +47,9 @@ Saver::Saver(Options options, const std::vector<StateTensor>& tensors, const std
   asynchronous_ = writers_ != nullptr && staging_ != nullptr;
 }
 
-Saver::~Saver() { Wait(); }
+AsyncSaver::~AsyncSaver() { Wait(); }
 
-void Saver::Plan(const std::vector<LocalTensor>& local) {
+void AsyncSaver::Plan(const std::vector<LocalTensor>& local) {
   std::map<std::string_view, LocalTensor> own;
   for (const LocalTensor& tensor : local) own[tensor.tensor->name] = tensor;
   for (const Piece& piece : PlanPieces(tensors_, mesh_)) {
@@ -61,16 +61,17 @@ void Saver::Plan(const std::vector<LocalTensor>& local) {
   Place();
 }
 
-/// In the order of the memory, so that what lies side by side is copied at once: large copies go past the caches, and
-/// are much faster.
-void Saver::Place() {
+/// Sorts pieces by address, so that adjacent pieces are copied at once: large copies bypass the caches and are much
+/// faster.
+void AsyncSaver::Place() {
   std::ranges::sort(pieces_, std::less<>(), [](const Staged& piece) { return piece.tensor.data; });
   for (Staged& piece : pieces_) {
     piece.offset = bytes_;
-    const bool joins = !runs_.empty() && runs_.back().first->arena == piece.tensor.arena &&
-                       static_cast<const char*>(runs_.back().first->data) + runs_.back().bytes == piece.tensor.data &&
-                       runs_.back().offset + runs_.back().bytes == piece.offset;
-    if (joins)
+    const bool adjacent =
+        !runs_.empty() && runs_.back().first->arena == piece.tensor.arena &&
+        static_cast<const char*>(runs_.back().first->data) + runs_.back().bytes == piece.tensor.data &&
+        runs_.back().offset + runs_.back().bytes == piece.offset;
+    if (adjacent)
       runs_.back().bytes += piece.bytes;
     else
       runs_.push_back({&piece.tensor, piece.bytes, piece.offset});
@@ -78,12 +79,13 @@ void Saver::Place() {
   }
 }
 
-bool Saver::OnHost() const {
+bool AsyncSaver::OnHost() const {
   return std::ranges::all_of(pieces_, [](const Staged& piece) { return piece.tensor.OnHost(); });
 }
 
-/// Looked at on every rank before any takes it: memory that is not there would end the process when it is touched.
-void Saver::MakeRoom() {
+/// All ranks check the memory before any allocates it, since the kernel kills a process that touches more than there
+/// is.
+void AsyncSaver::MakeRoom() {
   std::string reason =
       FindShortage(world_, {HostName(), bytes_, MemoryLimits()}).Text("the staging buffer of checkpoints");
   if (reason.empty()) try {
@@ -99,7 +101,7 @@ void Saver::MakeRoom() {
   refusal_ = world_.Broadcast(refusal_);
 }
 
-std::vector<LocalTensor> Saver::Copy() const {
+std::vector<LocalTensor> AsyncSaver::Copy() const {
   for (const Run& run : runs_) {
     std::byte* copy = staging_->At(run.offset, run.bytes);
     if (run.first->arena != nullptr)
@@ -112,8 +114,8 @@ std::vector<LocalTensor> Saver::Copy() const {
   return copies;
 }
 
-SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world,
-                         int64_t keep) const {
+SaveOutcome AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world,
+                              int64_t keep) const {
   SaveOutcome outcome{metadata.step, false, {}, {}};
   try {
     outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);
@@ -121,14 +123,14 @@ SaveOutcome Saver::Write(const Metadata& metadata, const std::vector<LocalTensor
   } catch (const AgreedError& error) {
     outcome.reasons = error.messages();
   } catch (const std::exception& error) {
-    // Other ranks know nothing of it, and would wait for this one.
+    // The other ranks do not know of this failure, and would wait for this rank.
     if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, error.what()));
     outcome.reasons = {error.what()};
   }
   return outcome;
 }
 
-void Saver::Save(Metadata metadata, int64_t keep) {
+void AsyncSaver::Save(Metadata metadata, int64_t keep) {
   const Clock::time_point start = Clock::now();
   Wait();
   metadata.lineage = lineage_;
@@ -150,12 +152,12 @@ void Saver::Save(Metadata metadata, int64_t keep) {
   blocked_ms_ = MillisecondsSince(start);
 }
 
-std::vector<SaveOutcome> Saver::Ended() {
+std::vector<SaveOutcome> AsyncSaver::Ended() {
   if (!busy_) Wait();
   return std::exchange(ended_, {});
 }
 
-void Saver::Wait() {
+void AsyncSaver::Wait() {
   if (writer_.joinable()) writer_.join();
   if (!unread_) return;
   unread_ = false;

@@ -15,7 +15,7 @@ void Destination::Put(int64_t to, const char* from, int64_t bytes) {
     std::memcpy(Place(to), from, static_cast<size_t>(bytes));
     return;
   }
-  // A window spans the gaps too, so strided runs fill it sooner.
+  // A window includes the gaps, so strided runs fill it sooner.
   if (!runs_.empty() && to + bytes - runs_.front().to > kWindow) Flush();
   runs_.push_back({to, bytes, held_.size()});
   held_.insert(held_.end(), from, from + bytes);

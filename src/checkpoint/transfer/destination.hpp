@@ -1,4 +1,4 @@
-// Where loaded bytes go: a local tensor on the host, or on a device behind a window of bounded size.
+// The destination of loaded bytes: a local tensor on the host, or on a device through a window of bounded size.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace espalier {
 
-/// Takes runs of bytes for one tensor, at rising places. On a device they are gathered in a window of 4 MiB of the
-/// tensor, which is read before it is written back if the runs leave gaps.
+/// Takes runs of bytes of one tensor, in ascending order. For a device they are collected in a window of 4 MiB of the
+/// tensor, which is read before it is written back if there are gaps between the runs.
 class Destination {
  public:
   explicit Destination(const LocalTensor& tensor) : tensor_(tensor) {}
 
   /// Bytes [to, to + bytes) of the tensor.
   void Put(int64_t to, const char* from, int64_t bytes);
-  /// Writes what is still held back; the last call.
+  /// Writes the rest; the last call.
   void Flush();
 
  private:

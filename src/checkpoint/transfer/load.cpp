@@ -7,24 +7,24 @@
 
 #include "checkpoint/directory/checkpoint_directory.hpp"
 #include "checkpoint/format/contents.hpp"
-#include "checkpoint/transfer/agree.hpp"
 #include "checkpoint/transfer/destination.hpp"
 #include "checkpoint/transfer/runs.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/fault.hpp"
 
-// Every rank reads the pieces that meet its own boxes, each whole (so that its checksum can be checked), in chunks (so
-// that memory stays small), and keeps what it needs. Bytes around the pieces and whole files without pieces are checked
-// by one rank each, so that together the ranks have checked every byte of the checkpoint.
+// Every rank reads the pieces that overlap its own shards and keeps the part that it needs. It reads each piece whole,
+// to check its checksum, and in chunks, to need little memory. The bytes around the pieces, and files without pieces,
+// are checked by one rank each. Together the ranks check every byte of the checkpoint.
 namespace espalier {
 namespace {
 
 const FaultStages kFaultStages = {"load"};
 
-constexpr int64_t kAhead = 64 << 20;  // of the next piece, while this one is read and checked
+constexpr int64_t kAhead = 64 << 20;  // bytes of the next piece that are read ahead while this one is checked
 
-/// What differs between the tensors of the run and those of the checkpoint.
+/// The differences between the tensors of the run and those of the checkpoint.
 std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest,
                                      Coverage coverage) {
   std::vector<std::string> messages;
@@ -32,7 +32,8 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
   std::set<std::string_view> wanted;
   for (const ManifestTensor& tensor : manifest.tensors) stored[tensor.name] = &tensor;
   for (const StateTensor& tensor : tensors) {
-    if (!wanted.insert(tensor.StoredName()).second) continue;  // another part of one that was looked at
+    if (!wanted.insert(tensor.StoredName()).second)
+      continue;  // another part of a stored tensor that was compared before
     const auto found = stored.find(tensor.StoredName());
     if (found == stored.end())
       messages.push_back(fmt::format("{}: the deck asks for it, the checkpoint has none", tensor.StoredName()));
@@ -64,7 +65,7 @@ struct Need {
   const LocalTensor* own;
 };
 
-/// A tensor that nobody fills would start from whatever the memory held.
+/// A tensor that is not loaded would start from arbitrary memory.
 void CheckNoneForgotten(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
                         const Mesh& mesh, const Coordinate& coordinate) {
   std::set<std::string_view> passed;
@@ -72,10 +73,10 @@ void CheckNoneForgotten(const std::vector<StateTensor>& tensors, const std::vect
   for (const StateTensor& tensor : tensors)
     CHECK(passed.contains(tensor.name) || tensor.stage != coordinate[static_cast<size_t>(Axis::kPp)] ||
               IsEmpty(LocalBox(tensor.type, mesh, coordinate)),
-          "{} has no place in memory", tensor.name);
+          "{} has no memory to load it into", tensor.name);
 }
 
-/// In the order in which they lie in the files.
+/// Sorted by file and offset.
 std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTensor>& local, const Mesh& mesh,
                           const Coordinate& coordinate) {
   std::map<std::string_view, const ManifestTensor*> stored;
@@ -93,7 +94,7 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
   return needs;
 }
 
-/// The same piece straight into its place on the host.
+/// Reads a piece directly into host memory, where the local shard is the same box.
 uint32_t ReadInPlace(const File& file, const Need& need) {
   char* const data = static_cast<char*>(need.own->data);
   uint32_t crc = 0;
@@ -105,8 +106,8 @@ uint32_t ReadInPlace(const File& file, const Need& need) {
   return crc;
 }
 
-/// Copies what the chunk [at, at + bytes) of the piece holds of the runs; leaves `runs` at the first that goes on
-/// beyond it.
+/// Copies the part of the runs that is in the chunk [at, at + bytes) of the piece; leaves `runs` at the first run that
+/// extends beyond it.
 void CopyRuns(const char* chunk, int64_t at, int64_t bytes, Destination& out, Runs& runs) {
   for (; !runs.Done(); runs.Next()) {
     const int64_t begin = std::max(runs.From(), at);
@@ -131,30 +132,30 @@ uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buff
   return crc;
 }
 
-/// Reads the needs of one file; returns what is wrong.
+/// Reads what this rank needs from one file; returns the errors.
 std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& listed, std::span<const Need> needs,
                                   std::vector<char>& buffer) {
   const File file = dir.Open(listed.name);
   FaultPoint("load", file.path());
-  if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
-  std::vector<std::string> mistakes;
+  if (std::string error = SizeError(file, listed, file.path()); !error.empty()) return {std::move(error)};
+  std::vector<std::string> errors;
   for (size_t n = 0; n < needs.size(); ++n) {
     const Need& need = needs[n];
     if (n + 1 < needs.size()) file.BeginRead(needs[n + 1].piece->offset, std::min(kAhead, needs[n + 1].piece->Bytes()));
     const uint32_t crc =
         need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
     if (crc != need.piece->crc)
-      mistakes.push_back(
+      errors.push_back(
           fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",
                       file.path(), need.tensor->name, ToString(need.piece->box), crc, need.piece->crc));
   }
-  return mistakes;
+  return errors;
 }
 
-/// Checks what no piece covers in one file; returns what is wrong.
+/// Checks the bytes of one file outside of pieces; returns the errors.
 std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& listed, const Content& content) {
   const File file = dir.Open(listed.name);
-  if (std::string mistake = SizeMistake(file, listed, file.path()); !mistake.empty()) return {std::move(mistake)};
+  if (std::string error = SizeError(file, listed, file.path()); !error.empty()) return {std::move(error)};
   std::vector<uint32_t> crcs;
   for (const auto& [tensor, piece] : content.pieces) crcs.push_back(piece->crc);
   const uint32_t crc = ChecksumAround(file, content.extents, crcs);
@@ -166,37 +167,36 @@ std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& l
 
 /// Appends what `check` returns or throws.
 template <typename Check>
-void Collect(std::vector<std::string>& mistakes, const Check& check) {
+void Collect(std::vector<std::string>& errors, const Check& check) {
   try {
-    for (std::string& mistake : check()) mistakes.push_back(std::move(mistake));
+    for (std::string& found : check()) errors.push_back(std::move(found));
   } catch (const UserError& error) {
-    mistakes.insert(mistakes.end(), error.messages().begin(), error.messages().end());
+    errors.insert(errors.end(), error.messages().begin(), error.messages().end());
   }
 }
 
-/// Fills this rank's pieces; appends what is wrong.
+/// Loads the tensors of this rank; appends errors.
 void ReadOwn(const Directory& dir, const Manifest& manifest, const std::vector<Need>& needs,
-             std::vector<std::string>& mistakes) {
+             std::vector<std::string>& errors) {
   std::vector<char> buffer;
   for (size_t begin = 0, end = 0; begin < needs.size(); begin = end) {
     const int index = needs[begin].piece->file;
     while (end < needs.size() && needs[end].piece->file == index) ++end;
-    Collect(mistakes, [&] {
+    Collect(errors, [&] {
       return ReadFile(dir, manifest.files[static_cast<size_t>(index)], std::span(needs).subspan(begin, end - begin),
                       buffer);
     });
   }
 }
 
-/// This rank's share of everything but the pieces.
-void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world,
-                 std::vector<std::string>& mistakes) {
+/// Checks this rank's share of all bytes outside of pieces.
+void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world, std::vector<std::string>& errors) {
   const std::vector<Content> contents = ContentsOf(manifest);
   for (size_t f = static_cast<size_t>(world.Rank()); f < contents.size(); f += static_cast<size_t>(world.Size()))
-    Collect(mistakes, [&] { return CheckAround(dir, manifest.files[f], contents[f]); });
+    Collect(errors, [&] { return CheckAround(dir, manifest.files[f], contents[f]); });
   if (world.Rank() == 0)
     for (const std::string& stranger : FindStrangers(dir.path(), manifest))
-      mistakes.push_back(dir.path() + "/" + stranger);
+      errors.push_back(dir.path() + "/" + stranger);
 }
 
 }  // namespace
@@ -208,20 +208,24 @@ void RequireFit(const std::string& dir, const std::vector<StateTensor>& tensors,
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage) {
   CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
-  const std::string deck = FromRankZero(world, ExitStatus::kData, [&] { return ReadMetadata(dir).deck; });
-  const std::string text = FromRankZero(world, ExitStatus::kData, [&] { return Print(ReadManifest(dir)); });
+  const FailureRules rules = AnyFailureIs(ExitStatus::kData);
+  const std::string deck = OnRankZero(
+      world, [&] { return ReadMetadata(dir).deck; }, rules);
+  const std::string text = OnRankZero(
+      world, [&] { return Print(ReadManifest(dir)); }, rules);
   Manifest manifest = ParseManifest(text, dir + "/" + kManifestName);
-  // Every rank finds the same differences, so all of them throw here or none.
+  // Every rank finds the same differences, so all ranks throw here or none does.
   RefuseDifferences(dir, tensors, manifest, coverage);
-  OnEveryRank(world, ExitStatus::kData, [&] {
+  const auto read = [&] {
     const Coordinate coordinate = mesh.CoordinateOf(world.Rank());
     CheckNoneForgotten(tensors, local, mesh, coordinate);
     const Directory directory(dir);
-    std::vector<std::string> mistakes;
-    ReadOwn(directory, manifest, NeedsOf(manifest, local, mesh, coordinate), mistakes);
-    CheckOthers(directory, manifest, world, mistakes);
-    if (!mistakes.empty()) throw UserError(ExitStatus::kData, std::move(mistakes));
-  });
+    std::vector<std::string> errors;
+    ReadOwn(directory, manifest, NeedsOf(manifest, local, mesh, coordinate), errors);
+    CheckOthers(directory, manifest, world, errors);
+    if (!errors.empty()) throw UserError(ExitStatus::kData, std::move(errors));
+  };
+  OnAllRanks(world, read, rules);
   manifest.metadata.deck = deck;
   return manifest.metadata;
 }

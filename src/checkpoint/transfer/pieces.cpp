@@ -25,7 +25,7 @@ Coordinate OnStage(int stage) {
   return c;
 }
 
-/// Of the ranks that differ from `holder` only on axes that replicate, the one with the least to write.
+/// The rank with the fewest bytes to write, among those that hold copies of the shard of `holder`.
 int ChooseWriter(const Mesh& mesh, AxisSet replicas, const Coordinate& holder, const std::vector<int64_t>& bytes) {
   int best = mesh.RankOf(holder);
   for (int i = 1; i < mesh.GroupSize(replicas); ++i) {
@@ -35,7 +35,7 @@ int ChooseWriter(const Mesh& mesh, AxisSet replicas, const Coordinate& holder, c
   return best;
 }
 
-/// Every stored tensor has one shape and is filled exactly once.
+/// CHECKs that every stored tensor has one shape and is filled exactly once.
 void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piece>& pieces) {
   std::map<std::string_view, Shape> shapes;
   std::map<std::string_view, std::vector<Box>> boxes;
@@ -46,8 +46,8 @@ void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piec
   }
   for (const Piece& piece : pieces) boxes[tensors[static_cast<size_t>(piece.tensor)].StoredName()].push_back(piece.box);
   for (const auto& [name, shape] : shapes) {
-    const std::string mistake = TilingMistake(shape, boxes[name]);
-    CHECK(mistake.empty(), "{}: {}", name, mistake);
+    const std::string error = TilingError(shape, boxes[name]);
+    CHECK(error.empty(), "{}: {}", name, error);
   }
 }
 

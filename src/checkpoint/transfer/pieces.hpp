@@ -1,4 +1,4 @@
-// Which rank writes which piece: a pure function of tensors and mesh, so every rank knows the whole plan.
+// Which rank writes which piece of a tensor: a pure function of tensors and mesh, so every rank knows the whole plan.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,9 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-/// Every piece of every tensor once, in the order of tensors, then of the mesh. Of the ranks that hold equal copies the
-/// one with the fewest bytes so far writes (the lowest rank if equal). CHECKs that pieces tile each stored tensor, that
-/// names differ and that tensors are fp32 of 1 to 8 dims and not partial.
+/// Every piece of every tensor once, in the order of tensors, then of the mesh. Of the ranks with equal copies, the one
+/// with the fewest bytes so far writes (ties: the lowest rank). CHECKs that pieces tile each stored tensor, that names
+/// differ, and that tensors are fp32 with 1 to 8 dims and not partial.
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
 }  // namespace espalier

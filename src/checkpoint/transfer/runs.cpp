@@ -19,7 +19,7 @@ Runs::Runs(const Box& from, const Box& to) : from_strides_(StridesOf(from)), to_
     from_at_ += (common[d].begin - from[d].begin) * from_strides_[d];
     to_at_ += (common[d].begin - to[d].begin) * to_strides_[d];
   }
-  // The innermost dim is a run; it goes on into the next dim outward while it is whole in both pieces.
+  // The innermost dim is a run. It extends to the next outer dim while the dim is whole in both boxes.
   bytes_ = SizeOf(Dtype::kF32);
   while (!extents_.empty()) {
     const size_t d = extents_.size() - 1;

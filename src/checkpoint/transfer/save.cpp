@@ -3,19 +3,20 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
-#include <sstream>
+#include <tuple>
 
 #include "checkpoint/directory/checkpoint_directory.hpp"
 #include "checkpoint/format/checksum.hpp"
 #include "checkpoint/format/shard.hpp"
-#include "checkpoint/transfer/agree.hpp"
 #include "checkpoint/transfer/pieces.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/comm/agreement.hpp"
+#include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 
-// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and brought to the disk; the MANIFEST is
-// written last; one rename commits. Until then nothing that was committed before is touched.
+// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and synced to disk; the MANIFEST is written
+// last; one rename commits. Until then no earlier checkpoint is touched.
 namespace espalier {
 namespace {
 
@@ -23,10 +24,10 @@ const FaultStages kFaultStages = {"reported", "begin", "make-dir", "gather", "ma
 
 namespace fs = std::filesystem;
 
-class Saver {
+class CollectiveSave {
  public:
-  Saver(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
-        const std::vector<LocalTensor>& local, const Mesh& mesh, World& world)
+  CollectiveSave(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
+                 const std::vector<LocalTensor>& local, const Mesh& mesh, World& world)
       : checkpoints_dir_(checkpoints_dir),
         metadata_(metadata),
         tensors_(tensors),
@@ -50,15 +51,27 @@ class Saver {
   }
 
  private:
+  /// What a commit leaves to report.
+  struct Committed {
+    int64_t bytes = 0;  ///< of all files
+    std::vector<std::string> warnings;
+
+    auto Fields() { return std::tie(bytes, warnings); }
+  };
+
   SaveResult Steps(int64_t keep) {
     const auto start = std::chrono::steady_clock::now();
-    id_ = FromRankZero(world_, ExitStatus::kFault, [this] { return Begin(); });
-    const std::vector<std::string> reports = world_.Gather(Attempt([this] { return WriteOwn(); }));
+    const FailureRules rules = AnyFailureIs(ExitStatus::kFault);
+    id_ = OnRankZero(
+        world_, [this] { return Begin(); }, rules);
+    const auto reports = GatherAttempts(
+        world_, [this] { return Pack(WriteOwn()); }, ExitStatus::kFault);
     FaultPoint("reported", checkpoints_dir_);
-    std::istringstream outcome(FromRankZero(world_, ExitStatus::kFault, [&] { return Finish(reports); }));
-    SaveResult result{checkpoints_dir_ + "/" + StepName(metadata_.step), id_, 0, 0, MillisecondsSince(start), settled_};
-    outcome >> result.bytes >> std::ws;
-    for (std::string warning; std::getline(outcome, warning);) result.warnings.push_back(warning);
+    Committed committed = Unpack<Committed>(OnRankZero(
+        world_, [&] { return Pack(Finish(reports)); }, rules));
+    SaveResult result{
+        checkpoints_dir_ + "/" + StepName(metadata_.step), id_, committed.bytes, 0, MillisecondsSince(start), settled_};
+    for (std::string& warning : committed.warnings) result.warnings.push_back(std::move(warning));
     if (world_.Rank() == 0)
       for (std::string& warning : Prune(Directory(checkpoints_dir_), id_, keep))
         result.warnings.push_back(std::move(warning));
@@ -84,56 +97,59 @@ class Saver {
     return id;
   }
 
-  /// Every rank: writes its shard; returns "bytes crc" and "offset crc" of each of its pieces, or "" without pieces.
-  std::string WriteOwn() const {
+  /// Every rank: writes its shard. Without pieces there is no shard, and its report is empty.
+  ShardReport WriteOwn() const {
     std::vector<ShardPiece> own;
     for (const Piece& piece : pieces_)
       if (piece.writer == world_.Rank()) own.push_back(Fill(piece));
-    if (own.empty()) return "";
-    const ShardReport report = WriteShard(Directory(TemporaryPath()), ShardName(world_.Rank()), own);
-    std::string text = fmt::format("{} {}", report.bytes, report.crc);
-    for (const ShardReport::Place& place : report.pieces) text += fmt::format(" {} {}", place.offset, place.crc);
-    return text;
+    return own.empty() ? ShardReport{} : WriteShard(Directory(TemporaryPath()), ShardName(world_.Rank()), own);
   }
 
   ShardPiece Fill(const Piece& piece) const {
     const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     const auto data = local_.find(tensor.name);
-    CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but passed none", world_.Rank(),
+    CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but did not pass it", world_.Rank(),
           tensor.name);
     return {tensor.StoredName(), tensor.StoredShape(), piece.box, data->second};
   }
 
-  /// Rank 0: MANIFEST and commit; returns bytes, then a warning a line. Removes everything if a rank failed.
-  std::string Finish(const std::vector<std::string>& reports) const {
+  /// Rank 0: writes the MANIFEST and commits. Removes everything if a rank failed.
+  Committed Finish(const std::vector<std::string>& reports) const {
     try {
       FaultPoint("gather", TemporaryPath());
-      const Manifest manifest = Assemble(Results(reports, ExitStatus::kFault));
+      const Manifest manifest = Assemble(ResultsOf(reports, ExitStatus::kFault));
       const Directory temporary(TemporaryPath());
       const std::string text = Print(manifest);
-      ParseManifest(text, kManifestName);  // what we commit, we can read
+      ParseManifest(text, kManifestName);  // what is committed can be read
       FaultPoint("manifest", TemporaryPath());
       temporary.WriteText(kManifestName, text);
       FaultPoint("fsync-dir", TemporaryPath());
       temporary.Sync();
-      std::string outcome = fmt::format("{}\n", manifest.Bytes() + static_cast<int64_t>(text.size()));
-      for (const std::string& warning : Commit(Directory(checkpoints_dir_), metadata_.step, id_))
-        outcome += warning + "\n";
-      return outcome;
+      return {manifest.Bytes() + static_cast<int64_t>(text.size()),
+              Commit(Directory(checkpoints_dir_), metadata_.step, id_)};
     } catch (...) {
-      std::error_code ignored;
-      Attempt([&] { return RemoveCheckpointFiles(TemporaryPath()), ""; });
-      fs::remove(checkpoints_dir_ + "/latest-" + id_, ignored);
+      RemoveTemporary();
       throw;
     }
   }
 
-  /// Joins the ranks' reports, writes deck and master, and lists everything.
+  /// Removes what this save has written, as far as that is possible.
+  void RemoveTemporary() const {
+    try {
+      RemoveCheckpointFiles(TemporaryPath());
+    } catch (const std::exception&) {
+      // The next save removes the rest.
+    }
+    std::error_code ignored;
+    fs::remove(checkpoints_dir_ + "/latest-" + id_, ignored);
+  }
+
+  /// Merges the reports of all ranks, writes deck and master, and lists everything.
   Manifest Assemble(const std::vector<std::string>& reports) const {
     Manifest manifest{id_, metadata_, mesh_.Ranks(), mesh_.ToString(), {}, {}};
     for (std::string* text : {&manifest.metadata.version, &manifest.metadata.git_hash})
       if (text->empty()) *text = "unknown";
-    std::vector<size_t> stored;  // by tensor: its place in the manifest, shared by the parts of one
+    std::vector<size_t> stored;  // by tensor: its index in the manifest, which parts of one stored tensor share
     std::map<std::string_view, size_t> places;
     for (const StateTensor& tensor : tensors_) {
       const auto [place, fresh] = places.emplace(tensor.StoredName(), manifest.tensors.size());
@@ -153,23 +169,23 @@ class Saver {
     return manifest;
   }
 
-  void AddShards(const std::vector<std::string>& reports, const std::vector<size_t>& stored, Manifest& manifest) const {
-    std::vector<std::istringstream> by_rank;
-    std::vector<int> file_of_rank(reports.size(), -1);
-    for (size_t rank = 0; rank < reports.size(); ++rank) {
-      std::istringstream& report = by_rank.emplace_back(reports[rank]);
-      if (reports[rank].empty()) continue;
-      ManifestFile file{ShardName(static_cast<int>(rank)), 0, 0};
-      report >> file.bytes >> file.crc;
+  void AddShards(const std::vector<std::string>& packed, const std::vector<size_t>& stored, Manifest& manifest) const {
+    std::vector<ShardReport> reports;
+    std::vector<int> file_of_rank(packed.size(), -1);
+    std::vector<size_t> next(packed.size(), 0);  // by rank: its next piece
+    for (size_t rank = 0; rank < packed.size(); ++rank) {
+      const ShardReport& report = reports.emplace_back(Unpack<ShardReport>(packed[rank]));
+      if (report.pieces.empty()) continue;
       file_of_rank[rank] = static_cast<int>(manifest.files.size());
-      manifest.files.push_back(std::move(file));
+      manifest.files.push_back({ShardName(static_cast<int>(rank)), report.bytes, report.crc});
     }
     for (const Piece& piece : pieces_) {
       const auto writer = static_cast<size_t>(piece.writer);
-      ManifestPiece entry{file_of_rank[writer], piece.box, 0, 0};
-      CHECK(entry.file >= 0 && (by_rank[writer] >> entry.offset >> entry.crc), "rank {} did not report {}", writer,
+      CHECK(next[writer] < reports[writer].pieces.size(), "rank {} did not report {}", writer,
             tensors_[static_cast<size_t>(piece.tensor)].name);
-      manifest.tensors[stored[static_cast<size_t>(piece.tensor)]].pieces.push_back(std::move(entry));
+      const ShardReport::Place& place = reports[writer].pieces[next[writer]++];
+      manifest.tensors[stored[static_cast<size_t>(piece.tensor)]].pieces.push_back(
+          {file_of_rank[writer], piece.box, place.offset, place.crc});
     }
   }
 
@@ -181,14 +197,14 @@ class Saver {
   std::vector<Piece> pieces_;
   std::map<std::string, void*> local_;
   std::string id_;
-  std::vector<std::string> settled_;  ///< rank 0: what Settle warned of
+  std::vector<std::string> settled_;  ///< rank 0: the warnings of Settle
 };
 
 }  // namespace
 
 SaveResult Save(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,
                 const std::vector<LocalTensor>& local, const Mesh& mesh, World& world, int64_t keep) {
-  return Saver(checkpoints_dir, metadata, tensors, local, mesh, world).Run(keep);
+  return CollectiveSave(checkpoints_dir, metadata, tensors, local, mesh, world).Run(keep);
 }
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// How two partial elements become one, on every device alike: added, or the larger kept, in fp32, rounded once at the
-// end.
+// Combines two partial elements, in the same way on every device: their sum or their maximum, in fp32, rounded once at
+// the end.
 #pragma once
 
 #include "espalier/util/types.hpp"
@@ -21,8 +21,8 @@ struct Add {
   }
 };
 
-/// NaN in either wins, so that a broken number is not hidden.
-struct Largest {
+/// A NaN in either operand wins, so that it is not hidden.
+struct Max {
   constexpr float operator()(float a, float b) const { return a > b || a != a ? a : b; }
   constexpr int32_t operator()(int32_t a, int32_t b) const { return a > b ? a : b; }
 };

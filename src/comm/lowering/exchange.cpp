@@ -6,66 +6,67 @@
 namespace espalier {
 namespace {
 
-void AddSends(Phase& phase, std::vector<Parcel>& parcels, int self, Workspace& workspace) {
-  const Parcel* before = nullptr;
-  for (size_t peer = 0; peer < parcels.size(); ++peer) {
-    Parcel& parcel = parcels[peer];
-    if (static_cast<int>(peer) == self || parcel.empty()) continue;
-    Order(parcel);
-    Message message{static_cast<int>(peer), parcel[0].base, BytesOf(parcel)};
-    if (before != nullptr && *before == parcel) {  // one packed copy serves every peer that gets the same
+void AddSends(Phase& phase, std::vector<MessageBuffers>& messages, int self, WorkspaceAllocator& workspace) {
+  const MessageBuffers* previous = nullptr;
+  for (size_t peer = 0; peer < messages.size(); ++peer) {
+    MessageBuffers& buffers = messages[peer];
+    if (static_cast<int>(peer) == self || buffers.empty()) continue;
+    SortBySize(buffers);
+    Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
+    if (previous != nullptr && *previous == buffers) {  // peers that get the same share one packed copy
       message.data = phase.sends.back().data;
-    } else if (!InPlace(parcel)) {
+    } else if (!InPlace(buffers)) {
       message.data = workspace.Take(message.bytes);
-      const std::vector<View> packed = Packed(parcel, message.data);
-      for (size_t i = 0; i < parcel.size(); ++i) phase.packs.push_back(MakeCopy(packed[i], parcel[i]));
+      const std::vector<View> packed = Packed(buffers, message.data);
+      for (size_t i = 0; i < buffers.size(); ++i) phase.packs.push_back(MakeCopy(packed[i], buffers[i]));
     }
-    before = &parcel;
+    previous = &buffers;
     phase.sends.push_back(message);
   }
 }
 
-void AddReceives(Phase& phase, std::vector<Parcel>& parcels, int self, Workspace& workspace) {
-  for (size_t peer = 0; peer < parcels.size(); ++peer) {
-    Parcel& parcel = parcels[peer];
-    if (static_cast<int>(peer) == self || parcel.empty()) continue;
-    Order(parcel);
-    Message message{static_cast<int>(peer), parcel[0].base, BytesOf(parcel)};
-    if (!InPlace(parcel)) {
+void AddReceives(Phase& phase, std::vector<MessageBuffers>& messages, int self, WorkspaceAllocator& workspace) {
+  for (size_t peer = 0; peer < messages.size(); ++peer) {
+    MessageBuffers& buffers = messages[peer];
+    if (static_cast<int>(peer) == self || buffers.empty()) continue;
+    SortBySize(buffers);
+    Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
+    if (!InPlace(buffers)) {
       message.data = workspace.Take(message.bytes);
-      const std::vector<View> packed = Packed(parcel, message.data);
-      for (size_t i = 0; i < parcel.size(); ++i) phase.unpacks.push_back(MakeCopy(parcel[i], packed[i]));
+      const std::vector<View> packed = Packed(buffers, message.data);
+      for (size_t i = 0; i < buffers.size(); ++i) phase.unpacks.push_back(MakeCopy(buffers[i], packed[i]));
     }
     phase.receives.push_back(message);
   }
 }
 
-/// Every member's parcel for `outputs`, to be joined there. Each parcel holds one piece per output, of its extents; the
-/// own pieces lie in `own`.
-void AddJoins(Phase& phase, Parcel outputs, Parcel own, size_t members, int self, Reduce how, Workspace& workspace) {
+/// Receives every member's message and reduces them into `outputs`. Each message has one buffer per output, with its
+/// extents; `own` are this member's buffers.
+void AddReductions(Phase& phase, MessageBuffers outputs, MessageBuffers own, size_t members, int self, Reduce how,
+                   WorkspaceAllocator& workspace) {
   if (outputs.empty()) return;
-  Order(outputs);
-  Order(own);
-  CHECK(outputs.size() == own.size(), "{} pieces to join with {} own ones", outputs.size(), own.size());
-  std::vector<Join> joins;
+  SortBySize(outputs);
+  SortBySize(own);
+  CHECK(outputs.size() == own.size(), "{} buffers to reduce with {} own ones", outputs.size(), own.size());
+  std::vector<Reduction> reductions;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    CHECK(outputs[i].IsDense(), "a joined piece is a whole local tensor");
-    joins.push_back({outputs[i].dtype, how, MakeCopy(outputs[i], own[i]), static_cast<size_t>(self),
-                     std::vector<const std::byte*>(members)});
+    CHECK(outputs[i].IsDense(), "the output of a reduction is a whole local tensor");
+    reductions.push_back({outputs[i].dtype, how, MakeCopy(outputs[i], own[i]), static_cast<size_t>(self),
+                          std::vector<const std::byte*>(members)});
   }
   for (size_t peer = 0; peer < members; ++peer) {
     if (static_cast<int>(peer) == self) continue;
     const Message message{static_cast<int>(peer), workspace.Take(BytesOf(outputs)), BytesOf(outputs)};
     phase.receives.push_back(message);
     const std::vector<View> packed = Packed(outputs, message.data);
-    for (size_t i = 0; i < outputs.size(); ++i) joins[i].sources[peer] = packed[i].base;
+    for (size_t i = 0; i < outputs.size(); ++i) reductions[i].sources[peer] = packed[i].base;
   }
-  phase.joins = std::move(joins);
+  phase.reductions = std::move(reductions);
 }
 
-class Lowering {
+class ExchangeLowering {
  public:
-  Lowering(const Program& program, const Coordinate& coordinate, const CommInstruction& comm)
+  ExchangeLowering(const Program& program, const Coordinate& coordinate, const CommInstruction& comm)
       : program_(program),
         coordinate_(coordinate),
         comm_(comm),
@@ -91,65 +92,66 @@ class Lowering {
 
  private:
   void Send() {
-    std::vector<Parcel> parcels(static_cast<size_t>(members_));
-    parcels.at(static_cast<size_t>(op_.Peer())) = Whole(comm_.inputs);
-    AddSends(exchange_.phases.emplace_back(), parcels, self_, workspace_);
+    std::vector<MessageBuffers> messages(static_cast<size_t>(members_));
+    messages.at(op_.Peer()) = WholeTensors(comm_.inputs);
+    AddSends(exchange_.phases.emplace_back(), messages, self_, workspace_);
   }
 
   void Receive() {
-    std::vector<Parcel> parcels(static_cast<size_t>(members_));
-    parcels.at(static_cast<size_t>(op_.Peer())) = Whole(comm_.outputs);
-    AddReceives(exchange_.phases.emplace_back(), parcels, self_, workspace_);
+    std::vector<MessageBuffers> messages(static_cast<size_t>(members_));
+    messages.at(op_.Peer()) = WholeTensors(comm_.outputs);
+    AddReceives(exchange_.phases.emplace_back(), messages, self_, workspace_);
   }
 
   /// Every stage sends the scalars that live on it to all others.
   void GatherStages() {
-    std::vector<Parcel> receives(static_cast<size_t>(members_));
+    std::vector<MessageBuffers> receives(static_cast<size_t>(members_));
     for (size_t i = 0; i < op_.inputs.size(); ++i) {
       const Value& value = program_.graph->values[static_cast<size_t>(op_.inputs[i])];
       CHECK(value.chunk >= 0, "gather_stages of {}, which lives on all stages", value.name);
       const int stage = program_.stage_of_chunk.at(static_cast<size_t>(value.chunk));
       receives[static_cast<size_t>(members_ > 1 ? stage : 0)].push_back(WholeOf(comm_.outputs[i]));
     }
-    const Parcel mine = Whole(comm_.inputs);
-    std::vector<Parcel> sends(static_cast<size_t>(members_), mine);
-    ExchangePieces(sends, receives);
+    const MessageBuffers mine = WholeTensors(comm_.inputs);
+    std::vector<MessageBuffers> sends(static_cast<size_t>(members_), mine);
+    ExchangeBuffers(sends, receives);
   }
 
-  /// A piece goes where the target's placements want it.
+  /// Every box goes to the members whose placements need it.
   void Group() {
     const TransferPlan plan = PlanTransfer(*program_.graph, op_, program_.mesh, coordinate_);
     CHECK(program_.mesh.Real(plan.axes) == exchange_.channel.axes, "group of {}", op_.kind);
-    std::vector<Parcel> sends = ParcelsOf(plan.sends, comm_.inputs, members_);
-    std::vector<Parcel> receives = ParcelsOf(plan.receives, comm_.outputs, members_);
+    std::vector<MessageBuffers> sends = MessagesByMember(plan.sends, comm_.inputs, members_);
+    std::vector<MessageBuffers> receives = MessagesByMember(plan.receives, comm_.outputs, members_);
     if (plan.reduce)
-      JoinPieces(sends, receives, plan.how);
+      ExchangeAndReduce(sends, receives, plan.how);
     else
-      ExchangePieces(sends, receives);
+      ExchangeBuffers(sends, receives);
   }
 
-  void ExchangePieces(std::vector<Parcel>& sends, std::vector<Parcel>& receives) {
+  void ExchangeBuffers(std::vector<MessageBuffers>& sends, std::vector<MessageBuffers>& receives) {
     Phase& phase = exchange_.phases.emplace_back();
     AddSends(phase, sends, self_, workspace_);
     AddReceives(phase, receives, self_, workspace_);
-    const Parcel& from = sends[static_cast<size_t>(self_)];
-    const Parcel& to = receives[static_cast<size_t>(self_)];
-    CHECK(from.size() == to.size(), "{} own pieces become {}", from.size(), to.size());
+    const MessageBuffers& from = sends[static_cast<size_t>(self_)];
+    const MessageBuffers& to = receives[static_cast<size_t>(self_)];
+    CHECK(from.size() == to.size(), "{} own buffers become {}", from.size(), to.size());
     for (size_t i = 0; i < from.size(); ++i) phase.own.push_back(MakeCopy(to[i], from[i]));
   }
 
-  void JoinPieces(std::vector<Parcel>& sends, std::vector<Parcel>& receives, Reduce how) {
-    for (const Parcel& parcel : receives) CHECK(parcel == receives[0], "members send different pieces to be joined");
+  void ExchangeAndReduce(std::vector<MessageBuffers>& sends, std::vector<MessageBuffers>& receives, Reduce how) {
+    for (const MessageBuffers& message : receives)
+      CHECK(message == receives[0], "members send different buffers to be reduced");
     Phase& phase = exchange_.phases.emplace_back();
-    const Parcel own = sends[static_cast<size_t>(self_)];
+    const MessageBuffers own = sends[static_cast<size_t>(self_)];
     AddSends(phase, sends, self_, workspace_);
-    AddJoins(phase, receives[0], own, static_cast<size_t>(members_), self_, how, workspace_);
+    AddReductions(phase, receives[0], own, static_cast<size_t>(members_), self_, how, workspace_);
   }
 
-  /// All tensors as one flat one: several are packed into the workspace and joined there.
+  /// All tensors as one flat tensor: several are packed into the workspace and reduced there.
   void AllReduce() {
     const TransferPlan plan = PlanTransfer(*program_.graph, op_, program_.mesh, coordinate_);
-    Parcel inputs = Whole(comm_.inputs), outputs = Whole(comm_.outputs);
+    MessageBuffers inputs = WholeTensors(comm_.inputs), outputs = WholeTensors(comm_.outputs);
     if (inputs.empty()) return;
     for (const View& view : inputs)
       CHECK(view.dtype == inputs[0].dtype, "all_reduce of tensors of several element types");
@@ -168,39 +170,39 @@ class Lowering {
     }
   }
 
-  /// What `phase` leaves in the workspace goes to its place when all else is done.
-  void AfterArrival(Phase& phase, BoxCopy copy) {
-    if (phase.joins.empty()) {
+  /// Copies a result out of the workspace, after the reductions of `phase` if it has any.
+  void AfterArrival(Phase& phase, StridedCopy copy) {
+    if (phase.reductions.empty()) {
       phase.unpacks.push_back(std::move(copy));
       return;
     }
     exchange_.phases.emplace_back().unpacks.push_back(std::move(copy));
   }
 
-  /// Two members exchange everything. More exchange pieces, join each its own, and exchange the joined pieces: the same
-  /// sums with 2/n of the traffic. `from` may be `to`.
+  /// Two members exchange everything. More than two exchange shards, reduce one shard each, and exchange the results:
+  /// the same sums with 2/n of the traffic. `from` may be `to`.
   void ReduceFlat(const Tensor& from, const Tensor& to, Reduce how) {
-    const bool pieces = members_ > 2;
-    const auto piece = [&](const Tensor& tensor, int member) {
+    const bool sharded = members_ > 2;
+    const auto shard = [&](const Tensor& tensor, int member) {
       const Range whole{0, tensor.shape[0]};
-      return ViewOf(tensor, {pieces ? ShardOf(whole, members_, member) : whole});
+      return ViewOf(tensor, {sharded ? ShardOf(whole, members_, member) : whole});
     };
-    std::vector<Parcel> sends(static_cast<size_t>(members_)), joined(sends), receives(sends);
+    std::vector<MessageBuffers> sends(static_cast<size_t>(members_)), reduced(sends), receives(sends);
     for (int member = 0; member < members_; ++member) {
       const auto m = static_cast<size_t>(member);
-      if (piece(from, member).Bytes() > 0) {
-        sends[m] = {piece(from, member)};
-        receives[m] = {piece(to, member)};
+      if (shard(from, member).Bytes() > 0) {
+        sends[m] = {shard(from, member)};
+        receives[m] = {shard(to, member)};
       }
-      if (piece(to, self_).Bytes() > 0) joined[m] = {piece(to, self_)};
+      if (shard(to, self_).Bytes() > 0) reduced[m] = {shard(to, self_)};
     }
-    const Parcel own = sends[static_cast<size_t>(self_)];
+    const MessageBuffers own = sends[static_cast<size_t>(self_)];
     Phase& first = exchange_.phases.emplace_back();
     AddSends(first, sends, self_, workspace_);
-    AddJoins(first, joined[0], own, static_cast<size_t>(members_), self_, how, workspace_);
-    if (!pieces) return;
+    AddReductions(first, reduced[0], own, static_cast<size_t>(members_), self_, how, workspace_);
+    if (!sharded) return;
     Phase& second = exchange_.phases.emplace_back();
-    AddSends(second, joined, self_, workspace_);
+    AddSends(second, reduced, self_, workspace_);
     AddReceives(second, receives, self_, workspace_);
   }
 
@@ -208,7 +210,7 @@ class Lowering {
   const Coordinate& coordinate_;
   const CommInstruction& comm_;
   const Op& op_;
-  Workspace workspace_;
+  WorkspaceAllocator workspace_;
   Exchange exchange_;
   int members_ = 1;
   int self_ = 0;
@@ -217,7 +219,7 @@ class Lowering {
 }  // namespace
 
 Exchange LowerInstruction(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction) {
-  return Lowering(program, coordinate, instruction).Run();
+  return ExchangeLowering(program, coordinate, instruction).Run();
 }
 
 }  // namespace espalier

@@ -1,7 +1,7 @@
-// Where a communication library's own collective does what an instruction wants. The exchanges of exchange.hpp send
-// every piece straight to whoever wants it: the least traffic where all members reach each other directly (NVSwitch).
-// Between nodes of g GPUs they send the same piece g times over the same wire, which the library's rings and trees send
-// once: hence both.
+// Lowers an instruction to one collective of a communication library, where one does what the instruction wants. The
+// exchanges of exchange.hpp send every box directly to each member that needs it. That is the least traffic where all
+// members reach each other directly (NVSwitch). Between nodes with g GPUs each, an exchange sends the same box g times
+// over the same wire; the rings and trees of the library send it once. So we have both.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,11 @@
 
 namespace espalier {
 
-/// The instruction as one collective over the channel, or nothing where none fits: then it is an exchange. What is not
-/// one contiguous piece of equal size everywhere is packed, padded and trimmed in the workspace, if all members'
-/// planned ones suffice. Sums of f32 or bf16 only, in the library's order. All members come to the same answer.
-std::optional<Exchange> LowerNative(const Program& program, const Coordinate& coordinate,
-                                    const CommInstruction& instruction);
+/// The instruction as one collective over the channel, or nullopt where none fits: then it becomes an exchange. Shards
+/// that are not contiguous and of equal size on all members are packed, padded and trimmed in the workspace, if the
+/// planned workspaces of all members suffice. Only sums of f32 or bf16, added in the library's order. All members come
+/// to the same answer.
+std::optional<Exchange> LowerToLibraryCollective(const Program& program, const Coordinate& coordinate,
+                                                 const CommInstruction& instruction);
 
 }  // namespace espalier

@@ -1,17 +1,17 @@
-// What travels to or from one peer, and the workspace through which it does: what all lowerings share.
+// The buffers of one message, and the workspace in which messages are packed: shared by all lowerings.
 #pragma once
 
 #include <vector>
 
-#include "comm/lowering/box_copy.hpp"
+#include "comm/lowering/strided_copy.hpp"
 #include "espalier/program/instruction.hpp"
 
 namespace espalier {
 
-/// The workspace, handed out front to back.
-class Workspace {
+/// Hands out the planned workspace of an instruction, front to back.
+class WorkspaceAllocator {
  public:
-  Workspace(std::byte* base, int64_t bytes) : base_(base), bytes_(bytes) {}
+  WorkspaceAllocator(std::byte* base, int64_t bytes) : base_(base), bytes_(bytes) {}
 
   /// The next `bytes`, 64-byte aligned; CHECKs that they are planned.
   std::byte* Take(int64_t bytes);
@@ -22,20 +22,21 @@ class Workspace {
   int64_t used_ = 0;
 };
 
-/// The pieces that travel to or from one peer, in one message.
-using Parcel = std::vector<View>;
+/// What is sent to one peer, or received from it, in one message: boxes of one or more tensors.
+using MessageBuffers = std::vector<View>;
 
-int64_t BytesOf(const Parcel& parcel);
-/// Wide elements first, so that every element of a packed message is aligned.
-void Order(Parcel& parcel);
-/// Travels from or to its place.
-bool InPlace(const Parcel& parcel);
-/// The pieces of a parcel, one after the other from `base`.
-std::vector<View> Packed(const Parcel& parcel, std::byte* base);
+int64_t BytesOf(const MessageBuffers& message);
+/// Sorts by element size, largest first, so that every element of a packed message is aligned.
+void SortBySize(MessageBuffers& message);
+/// The message needs no packing: one dense buffer.
+bool InPlace(const MessageBuffers& message);
+/// The buffers of a message, packed one after another from `base`.
+std::vector<View> Packed(const MessageBuffers& message, std::byte* base);
 
-/// The pieces of each member, out of all transfers.
-std::vector<Parcel> ParcelsOf(const std::vector<Transfer>& transfers, const std::vector<Tensor>& tensors, int members);
-/// All tensors that are not empty.
-Parcel Whole(const std::vector<Tensor>& tensors);
+/// Sorts the transfers by peer: one message per member of the group, which may be empty.
+std::vector<MessageBuffers> MessagesByMember(const std::vector<Transfer>& transfers, const std::vector<Tensor>& tensors,
+                                             int members);
+/// One message of all tensors that are not empty.
+MessageBuffers WholeTensors(const std::vector<Tensor>& tensors);
 
 }  // namespace espalier

@@ -9,10 +9,10 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements of a block that stays in the first cache while the sources go by
+constexpr int64_t kBlock = 1024;  // elements: sums of this many stay in the L1 cache while all sources are added
 
 template <typename T, typename Combine>
-void JoinElements(T* to, std::span<const std::byte* const> sources, int64_t count, Combine combine) {
+void ReduceElements(T* to, std::span<const std::byte* const> sources, int64_t count, Combine combine) {
   using Sum = decltype(Widen(T{}));
   std::array<Sum, kBlock> sums;
   for (int64_t begin = 0; begin < count; begin += kBlock) {
@@ -29,35 +29,35 @@ void JoinElements(T* to, std::span<const std::byte* const> sources, int64_t coun
 }
 
 template <typename T>
-void JoinTyped(Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
+void ReduceTyped(Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
   T* typed = reinterpret_cast<T*>(to);
   if (how == Reduce::kSum)
-    JoinElements(typed, sources, count, Add{});
+    ReduceElements(typed, sources, count, Add{});
   else
-    JoinElements(typed, sources, count, Largest{});
+    ReduceElements(typed, sources, count, Max{});
 }
 
 }  // namespace
 
-void JoinRun(Dtype dtype, Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
-  CHECK(!sources.empty(), "nothing to join");
+void ReduceRun(Dtype dtype, Reduce how, std::byte* to, std::span<const std::byte* const> sources, int64_t count) {
+  CHECK(!sources.empty(), "nothing to reduce");
   switch (dtype) {
     case Dtype::kF32:
-      return JoinTyped<float>(how, to, sources, count);
+      return ReduceTyped<float>(how, to, sources, count);
     case Dtype::kBf16:
-      return JoinTyped<Bf16>(how, to, sources, count);
+      return ReduceTyped<Bf16>(how, to, sources, count);
     case Dtype::kI32:
-      return JoinTyped<int32_t>(how, to, sources, count);
+      return ReduceTyped<int32_t>(how, to, sources, count);
   }
 }
 
-void Run(const Join& join) {
-  std::vector<const std::byte*> sources(join.sources.size());
-  const int64_t count = join.own.run_bytes / SizeOf(join.dtype);
-  ForEachRun(join.own, [&](int64_t to, int64_t from) {
+void Run(const Reduction& reduction) {
+  std::vector<const std::byte*> sources(reduction.sources.size());
+  const int64_t count = reduction.own.run_bytes / SizeOf(reduction.dtype);
+  ForEachRun(reduction.own, [&](int64_t to, int64_t from) {
     for (size_t i = 0; i < sources.size(); ++i)
-      sources[i] = i == join.own_index ? join.own.from + from : join.sources[i] + to;
-    JoinRun(join.dtype, join.how, join.own.to + to, sources, count);
+      sources[i] = i == reduction.own_index ? reduction.own.from + from : reduction.sources[i] + to;
+    ReduceRun(reduction.dtype, reduction.how, reduction.own.to + to, sources, count);
   });
 }
 

@@ -23,8 +23,8 @@ bool IsOpenMpis(const std::string& name) {
   return false;
 }
 
-// $1: the launcher. A number that is given to another process meanwhile has another time of its start, the field 20
-// after the name. A daemon ends in order at its second TERM; mpirun would fall over it.
+// $1: the process id of the launcher. If the id is reused meanwhile, the start time differs (field 20 after the name).
+// A daemon exits cleanly at its second TERM; mpirun would crash.
 constexpr const char* kScript = R"sh(
 started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 begun=$(started "$1")
@@ -44,8 +44,8 @@ fi
 
 }  // namespace
 
-// Not by fork: a process of many GB may have no second one beside it. Streams and sockets are closed, since others read
-// them to their end.
+// Not with fork(): a process of many GB may not be duplicated. Streams and sockets are closed, since their readers wait
+// for the end of file.
 void EndLauncherLater() {
   const pid_t launcher = getppid();
   if (!IsOpenMpis(NameOf(launcher))) return;

@@ -19,9 +19,9 @@ const char* Hint(int error_class) {
     case MPI_ERR_TRUNCATE:
       return "a peer sent more than its program says: do all ranks run the same build and deck?";
     case MPI_ERR_RANK:
-      return "a peer outside the communicator: a mistake in the program, please report it";
+      return "a peer outside the communicator: an internal error, please report it";
     case MPI_ERR_NO_MEM:
-      return "the node is out of memory for messages: use fewer ranks a node";
+      return "the node is out of memory for messages: use fewer ranks per node";
     default:
       return "a rank or the network may have died: look for the first message in the log";
   }
@@ -40,7 +40,7 @@ void FailMpi(const char* expression, int code) {
   AbortMpi(1);
 }
 
-// Without the lock: the thread that holds it may be the one that has failed.
+// Without the lock: the thread that holds it may be the one that failed.
 void AbortMpi(int status) {
   constexpr unsigned kPatience = 5;  // seconds
   std::fflush(nullptr);

@@ -1,4 +1,4 @@
-// MPI's errors end the job: nothing is thrown across a collective, and no rank waits for one that has failed.
+// Errors of MPI end the job: no exception crosses a collective, and no rank waits for one that has failed.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1  // without the obsolete C++ classes
@@ -11,7 +11,7 @@ namespace espalier {
 /// Prints the expression, the rank, what this thread is working on and a hint, then ends all ranks with status 1.
 [[noreturn]] void FailMpi(const char* expression, int code);
 
-/// Ends all ranks with `status`, this one at the latest some seconds later, if the launcher does not answer.
+/// Ends all ranks with `status`; this one within a few seconds, even if the launcher does not answer.
 [[noreturn]] void AbortMpi(int status);
 
 /// MPI_CALL(MPI_Isend(...)).
@@ -22,7 +22,7 @@ namespace espalier {
       ::espalier::FailMpi(#expression, mpi_call_code); \
   } while (false)
 
-/// What this thread is working on, for messages; while the object lives.
+/// Names what this thread is working on, for error messages, during the lifetime of the object.
 class WorkScope {
  public:
   explicit WorkScope(const std::string& label) : before_(current_) { current_ = &label; }

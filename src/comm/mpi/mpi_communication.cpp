@@ -17,19 +17,19 @@
 namespace espalier {
 namespace {
 
-/// One instruction, lowered, on its communicator.
-struct Task {
+/// One instruction, lowered, with its communicator.
+struct MpiInstruction {
   const Instruction* instruction;
   std::string label;
   int index;
-  int number;  ///< of its like: see Numbers
+  int number;  ///< among instructions with the same channel, lane and peer (MessageNumbers)
   Exchange exchange;
   MPI_Comm comm;
   std::function<void()> before, after;
 };
 
-/// Numbers the instructions of a step that meet the same peers in the same way: both sides of a message count alike.
-class Numbers {
+/// Numbers the instructions of a step with the same channel, lane and peer: both sides of a message count alike.
+class MessageNumbers {
  public:
   int Next(const Program& program, const Instruction& instruction) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
@@ -43,16 +43,16 @@ class Numbers {
 
 class PreparedMpi final : public PreparedComm {
  public:
-  std::array<std::vector<Task>, kLaneCount> lanes;
+  std::array<std::vector<MpiInstruction>, kLaneCount> lanes;
   int steps = 0;  ///< begun so far
 };
 
-/// The requests of a phase.
+/// The MPI requests of a phase.
 class Requests {
  public:
   Requests(MpiState& state, int64_t largest_part) : state_(state), largest_part_(largest_part) {}
 
-  /// Receives first, so that what arrives finds its place.
+  /// Receives first, so that a message that arrives finds its buffer.
   void Post(const Phase& phase, int tag, MPI_Comm comm) {
     std::lock_guard lock(state_.mutex);
     for (const Message& m : phase.receives)
@@ -68,7 +68,7 @@ class Requests {
 
   bool Pending() const { return !requests_.empty(); }
 
-  /// True once all are done; there are none then.
+  /// True once all requests are done; they are forgotten then.
   bool Test() {
     if (requests_.empty()) return true;
     int done = 0;
@@ -119,57 +119,57 @@ class Requests {
 /// The instructions of one lane in one step, one after the other.
 class LaneQueue {
  public:
-  /// Messages carry the number of their instruction and something of the step in their tags: order alone pairs them,
-  /// since lanes run in order on both sides, but a message of another instruction must not be taken for the one
-  /// awaited.
-  LaneQueue(Lane lane, const std::vector<Task>& tasks, LaneCounts& counts, Requests requests, int step)
-      : lane_(lane), tasks_(tasks), counts_(counts), requests_(std::move(requests)), step_(step) {}
+  /// Tags contain the number of the instruction and the low bits of the step. Order alone pairs messages, since lanes
+  /// run in order on both sides; tags make sure that a message of another instruction is never taken for the expected
+  /// one.
+  LaneQueue(Lane lane, const std::vector<MpiInstruction>& instructions, LaneCounts& counts, Requests requests, int step)
+      : lane_(lane), instructions_(instructions), counts_(counts), requests_(std::move(requests)), step_(step) {}
 
-  bool Done() const { return head_ == tasks_.size(); }
+  bool Done() const { return head_ == instructions_.size(); }
   bool Pending() const { return requests_.Pending(); }
-  /// Peers may need this rank's progress: it has something to send now, or in a later phase.
+  /// Peers may wait for this rank: it has something to send now, or in a later phase.
   bool PeersWait() const {
     if (!Pending()) return false;
     const std::vector<Phase>& phases = Head().exchange.phases;
     return !phases[phase_].sends.empty() || phase_ + 1 < phases.size();
   }
-  /// The instruction whose turn it is.
-  const Task& Head() const { return tasks_[head_]; }
+  /// The next instruction to run, or the running one.
+  const MpiInstruction& Head() const { return instructions_[head_]; }
 
-  /// Does what can be done now; false if that is nothing.
+  /// Makes what progress is possible now; false if there is none.
   bool Advance() {
     if (Done()) return false;
-    const Task& task = Head();
-    if (!begun_ && !counts_.Met(task.instruction->waits)) return false;
-    const WorkScope scope(task.label);
-    if (!begun_ && FaultAtInstruction(task.index) == InstructionFault::kSkip) return Next(), true;
+    const MpiInstruction& instruction = Head();
+    if (!begun_ && !counts_.Met(instruction.instruction->waits)) return false;
+    const WorkScope scope(instruction.label);
+    if (!begun_ && FaultAtInstruction(instruction.index) == InstructionFault::kSkip) return Next(), true;
     if (begun_) {
       if (!requests_.Test()) return false;
-      Close(task.exchange.phases[phase_++]);
+      Close(instruction.exchange.phases[phase_++]);
     }
-    if (!begun_ && task.before) task.before();
+    if (!begun_ && instruction.before) instruction.before();
     begun_ = true;
-    if (phase_ < task.exchange.phases.size())
-      Open(task);
+    if (phase_ < instruction.exchange.phases.size())
+      Open(instruction);
     else
-      Complete(task);
+      Complete(instruction);
     return true;
   }
 
  private:
-  void Open(const Task& task) {
-    const Phase& phase = task.exchange.phases[phase_];
-    for (const BoxCopy& copy : phase.packs) Run(copy);
-    requests_.Post(phase, static_cast<int>((int64_t{task.number} * kStepsApart + step_ % kStepsApart) % kTags),
-                   task.comm);
-    for (const BoxCopy& copy : phase.own) Run(copy);
+  void Open(const MpiInstruction& instruction) {
+    const Phase& phase = instruction.exchange.phases[phase_];
+    for (const StridedCopy& copy : phase.packs) Run(copy);
+    requests_.Post(phase, static_cast<int>((int64_t{instruction.number} * kStepsApart + step_ % kStepsApart) % kTags),
+                   instruction.comm);
+    for (const StridedCopy& copy : phase.own) Run(copy);
   }
   static void Close(const Phase& phase) {
-    for (const BoxCopy& copy : phase.unpacks) Run(copy);
-    for (const Join& join : phase.joins) Run(join);
+    for (const StridedCopy& copy : phase.unpacks) Run(copy);
+    for (const Reduction& reduction : phase.reductions) Run(reduction);
   }
-  void Complete(const Task& task) {
-    if (task.after) task.after();
+  void Complete(const MpiInstruction& instruction) {
+    if (instruction.after) instruction.after();
     Next();
   }
   void Next() {
@@ -180,16 +180,16 @@ class LaneQueue {
   }
 
   static constexpr int kStepsApart = 4;
-  static constexpr int kTags = 32768;  // every MPI has as many
+  static constexpr int kTags = 32768;  // every MPI library has at least this many
 
   Lane lane_;
-  const std::vector<Task>& tasks_;
+  const std::vector<MpiInstruction>& instructions_;
   LaneCounts& counts_;
   Requests requests_;
   int step_;
   size_t head_ = 0;
   size_t phase_ = 0;
-  bool begun_ = false;  ///< the head's phase is open
+  bool begun_ = false;  ///< the messages of the head's phase are posted
 };
 
 std::string MessageOf(const std::exception_ptr& error) {
@@ -228,7 +228,7 @@ class MpiCommunication::Impl {
   std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                         std::vector<CommInstruction> instructions) {
     auto prepared = std::make_unique<PreparedMpi>();
-    Numbers numbers;
+    MessageNumbers numbers;
     for (CommInstruction& i : instructions) {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
@@ -268,7 +268,7 @@ class MpiCommunication::Impl {
     return MpiComm(comm);
   }
 
-  /// None for a group of one: nothing travels there.
+  /// MPI_COMM_NULL for a group of one, which has no messages.
   MPI_Comm CommOf(const Channel& channel) const {
     if (channel.axes.Empty()) return MPI_COMM_NULL;
     const auto comm = comms_.find(channel);
@@ -278,7 +278,7 @@ class MpiCommunication::Impl {
   }
 
   void Serve() {
-    // Naps of some microseconds need a timer that is as exact.
+    // Sleeps of a few microseconds need a timer of that resolution.
     prctl(PR_SET_TIMERSLACK, 1000UL);
     std::unique_lock lock(mutex_);
     while (true) {
@@ -293,7 +293,7 @@ class MpiCommunication::Impl {
     }
   }
 
-  /// Runs the step; what failed ends the job through `abort`, or else wakes and fails whoever waits for a lane.
+  /// Runs the step. A failure ends the job through `abort`; if that returns, every thread that waits for a lane throws.
   std::exception_ptr RunGuarded() {
     working_on_ = nullptr;
     try {
@@ -330,7 +330,8 @@ class MpiCommunication::Impl {
       if (turn == Turn::kMoved || awaited != counts_->CommAwaited()) pause.Reset();
       awaited = counts_->CommAwaited();
       if (turn == Turn::kPending && awaited) pause.Rest();
-      if (turn == Turn::kPending && !awaited) counts_->Doze(NeededOfCompute(queues), pause.Doze(LongestDoze(queues)));
+      if (turn == Turn::kPending && !awaited)
+        counts_->Doze(NeededComputeCount(queues), pause.Doze(LongestDoze(queues)));
       if (turn == Turn::kIdle) SleepUntilCompute(queues);
     }
   }
@@ -351,9 +352,10 @@ class MpiCommunication::Impl {
     return pending ? Turn::kPending : Turn::kIdle;
   }
 
-  /// How far the compute lane must come to set a head free: 0 if one is free by now, kNever if none waits for it. The
-  /// compute lane moves meanwhile, so it is looked at once; the communication lanes are this thread's own.
-  int NeededOfCompute(const std::vector<LaneQueue>& queues) {
+  /// The count of the compute lane at which some head can start: 0 if one can start now, kNever if none waits for the
+  /// compute lane. The compute lane advances meanwhile, so its count is read once; the other lanes belong to this
+  /// thread.
+  int NeededComputeCount(const std::vector<LaneQueue>& queues) {
     const int reached = counts_->Count(Lane::kCompute);
     int needed = kNever;
     for (const LaneQueue& queue : queues) {
@@ -371,20 +373,21 @@ class MpiCommunication::Impl {
     return needed;
   }
 
-  /// A receive posted early is polled rarely; where other ranks may stand still until this one moves, more often.
+  /// A receive that was posted early is polled rarely; more often if other ranks may be waiting for this one.
   static std::chrono::microseconds LongestDoze(const std::vector<LaneQueue>& queues) {
     const bool needed = std::any_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.PeersWait(); });
     return std::chrono::microseconds(needed ? 200 : 1000);
   }
 
-  /// No message is under way, so only the compute lane can set a head free.
+  /// No message is in flight, so only the compute lane can let a head start.
   void SleepUntilCompute(const std::vector<LaneQueue>& queues) {
-    const int needed = NeededOfCompute(queues);
+    const int needed = NeededComputeCount(queues);
     CHECK(needed != kNever, "deadlock: communication lanes wait for each other");
     if (!counts_->AwaitFor({Lane::kCompute, needed}, std::chrono::milliseconds(10))) Progress();
   }
 
-  /// The library moves only inside calls, and a peer may still need its answer to a message that is complete here.
+  /// MPI makes progress only inside calls, and a peer may still need this rank's reply to a message that is complete
+  /// here.
   void Progress() {
     std::lock_guard lock(world_.state().mutex);
     int flag = 0;
@@ -397,11 +400,11 @@ class MpiCommunication::Impl {
   std::map<Channel, MpiComm> comms_;
 
   std::thread thread_;
-  const Task* working_on_ = nullptr;  ///< of the thread: for its messages
+  const MpiInstruction* working_on_ = nullptr;  ///< written and read by the thread, for its messages
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  PreparedMpi* work_ = nullptr;  ///< the step to run; null when parked
+  PreparedMpi* work_ = nullptr;  ///< the step to run; null when idle
   LaneCounts* counts_ = nullptr;
   std::exception_ptr failure_;
   bool ending_ = false;

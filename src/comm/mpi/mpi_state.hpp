@@ -1,4 +1,4 @@
-// What the MPI side of this room shares.
+// State that the MPI part of this module shares.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@
 namespace espalier {
 
 struct MpiState {
-  /// Held around every MPI call, never while waiting. One for the process, as the library is.
+  /// Held around every MPI call, never while waiting. One per process, like the library.
   inline static std::mutex mutex;
   int rank = 0;
   int size = 1;
@@ -20,7 +20,7 @@ struct MpiState {
   bool shares_cores = false;
 };
 
-/// A communicator that is freed with its owner. Its errors return, for MPI_CALL.
+/// Owns a communicator. Its errors return, for MPI_CALL.
 class MpiComm {
  public:
   MpiComm() = default;
@@ -39,7 +39,7 @@ class MpiComm {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Polls, with the lock held for each poll only, until all requests are done.
+/// Polls until all requests are done; holds the lock during each poll only.
 void AwaitAll(MpiState& state, std::span<MPI_Request> requests);
 
 }  // namespace espalier

@@ -14,14 +14,14 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kLargestPart = int64_t{1} << 30;  // of a long message: MPI counts in int
+constexpr int64_t kLargestPart = int64_t{1} << 30;  // bytes of a message: MPI counts in int
 
 [[noreturn]] void FailWorld(const MpiState& state, const std::string& message, ExitStatus status) {
   PrintError("espalier: rank {}: {}\n", state.rank, message);
   AbortMpi(static_cast<int>(status));
 }
 
-/// Blocking calls over one communicator, made of nonblocking ones: a thread that waits here keeps nobody from MPI.
+/// Blocking calls over one communicator, built from nonblocking ones: a thread that waits here does not hold the lock.
 class CommWorld final : public World {
  public:
   CommWorld(MpiState& state, MpiComm comm) : state_(state), comm_(std::move(comm)) {}

@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 
+#include "espalier/comm/pack.hpp"
 #include "espalier/util/error.hpp"
 #include "nccl_call.hpp"
 
@@ -15,16 +16,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
-/// Thousands of ranks take a minute; a rank that never comes must not be waited for all night.
-constexpr auto kMostToConnect = std::chrono::minutes(5);
+/// Thousands of ranks take a minute; a missing rank must not be waited for all night.
+constexpr auto kConnectTimeout = std::chrono::minutes(5);
 
-/// All lanes' kernels stay on the GPU while they wait for peers, so they must fit beside each other and leave most of
-/// its (at least 108) multiprocessors to kernels that compute: 16 + 8 + 8 + 2 x 4. Compute waits for tp, which gets
-/// what NVLink needs; messages between stages are small, and a receive waits long.
+/// The kernels of all lanes stay on the GPU while they wait for peers. They must fit on it together, and leave most of
+/// its multiprocessors (at least 108) to compute kernels: 16 + 8 + 8 + 2 x 4. Compute waits for tp, so tp gets what
+/// NVLink needs. Messages between stages are small, and a receive waits long.
 int CtasOf(Lane lane) { return lane == Lane::kTp ? 16 : lane == Lane::kPpSend ? 4 : 8; }
 
-/// Calls on channels block until they are issued, which their order on the stream needs; a nonblocking communicator
-/// would start a thread for each. Resources are not shared with the parent: those that share run one at a time.
+/// Calls block until they are issued, which their order on the stream needs; a nonblocking communicator would start a
+/// thread for each. Resources are not shared with the parent: communicators that share them run one at a time.
 ncclConfig_t ConfigOf(Lane lane) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
@@ -33,9 +34,9 @@ ncclConfig_t ConfigOf(Lane lane) {
   return config;
 }
 
-/// Polls a communicator under construction, so that this ends if a peer never comes.
+/// Polls a communicator under construction, with a time limit in case a peer never comes.
 void AwaitMade(ncclComm_t comm) {
-  const steady_clock::time_point end = steady_clock::now() + kMostToConnect;
+  const steady_clock::time_point end = steady_clock::now() + kConnectTimeout;
   ncclResult_t state = ncclInProgress;
   while (true) {
     NCCL_CALL(ncclCommGetAsyncError(comm, &state));
@@ -44,36 +45,20 @@ void AwaitMade(ncclComm_t comm) {
     CHECK(steady_clock::now() < end,
           "a communicator was not made within {} minutes: do all ranks run, and does the network between them work "
           "(NCCL_DEBUG=INFO)?",
-          kMostToConnect.count());
+          kConnectTimeout.count());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-/// Before the first communicator; what the user has set stays.
+/// Before the first communicator. Variables that the user has set keep their values.
 void SetEnvironment() {
-  // Kernels of all communicators start in the order in which the host issues them, which CheckWorld proves to be one on
-  // all ranks.
+  // The kernels of all communicators start in the order in which the host issues them. CheckWorld proves that these
+  // orders are consistent on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  // A communicator is never used by a graph and outside of it at once; keeping these apart would cost every launch.
+  // A communicator is never used inside and outside of a graph at the same time; support for that costs every launch.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
-  // For a graph peers would map the arena, and let go of it when communicators end: after it is freed.
+  // Otherwise peers map the arena for a graph, and unmap it only when communicators end: after it is freed.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
-}
-
-std::string Encode(const std::vector<Communicators::Pair>& pairs) {
-  std::string text;
-  for (const auto& [from, to] : pairs) text += fmt::format("{} {} ", from, to);
-  return text;
-}
-
-std::vector<Communicators::Pair> Decode(const std::string& text) {
-  std::vector<Communicators::Pair> pairs;
-  const char* at = text.c_str();
-  for (char* end = nullptr;; at = end) {
-    const long from = std::strtol(at, &end, 10);
-    if (end == at) return pairs;
-    pairs.emplace_back(static_cast<int>(from), static_cast<int>(std::strtol(end, &end, 10)));
-  }
 }
 
 void Distinct(std::vector<Communicators::Pair>& pairs) {
@@ -97,23 +82,23 @@ Communicators::~Communicators() {
 }
 
 void Communicators::MakePairs(const std::vector<Pair>& mine) {
-  for (const Pair& stages : Agree(mine))
+  for (const Pair& stages : PairsOfAllRanks(mine))
     if (pairs_.count(stages) == 0) pairs_[stages] = alone_ ? MakeAlone(Lane::kPpSend) : MakePair(stages);
 }
 
-/// Every pair that some rank named.
-std::vector<Communicators::Pair> Communicators::Agree(const std::vector<Pair>& mine) {
+/// All pairs that any rank names, on every rank.
+std::vector<Communicators::Pair> Communicators::PairsOfAllRanks(const std::vector<Pair>& mine) {
   std::vector<Pair> all = mine;
   if (!alone_) {
     all.clear();
-    for (const std::string& text : world_.Gather(Encode(mine)))
-      for (const Pair& pair : Decode(text)) all.push_back(pair);
+    for (const std::string& packed : world_.Gather(Pack(mine)))
+      for (const Pair& pair : Unpack<std::vector<Pair>>(packed)) all.push_back(pair);
   }
   Distinct(all);
-  return alone_ ? all : Decode(world_.Broadcast(Encode(all)));
+  return alone_ ? all : Unpack<std::vector<Pair>>(world_.Broadcast(Pack(all)));
 }
 
-/// Peers are known by the unique id that rank 0 makes and the world hands out.
+/// Ranks find each other by the unique id that rank 0 makes and broadcasts.
 ncclComm_t Communicators::MakeWorld() {
   ncclUniqueId id{};
   if (world_.Rank() == 0) NCCL_CALL(ncclGetUniqueId(&id));
@@ -150,7 +135,7 @@ ncclComm_t Communicators::MakePair(Pair stages) {
   return Split(mine ? pipeline : NCCL_SPLIT_NOCOLOR, stage == stages.second, Lane::kPpSend);
 }
 
-/// Null for a rank without a color.
+/// Null for a rank without a color, which is not a member.
 ncclComm_t Communicators::Split(int color, int key, Lane lane) {
   ncclConfig_t config = ConfigOf(lane);
   ncclComm_t comm = nullptr;

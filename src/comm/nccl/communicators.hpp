@@ -1,5 +1,5 @@
-// NCCL's communicators: one for each group and lane, and one of two ranks for each ordered pair of stages, so that a
-// send meets its receive though they are issued on different lanes.
+// The communicators of NCCL: one for each group and lane, and one of two ranks for each ordered pair of stages, so that
+// a send meets its receive although they are issued on different lanes.
 #pragma once
 
 #include <nccl.h>
@@ -14,34 +14,34 @@ namespace espalier::cuda {
 
 class Communicators {
  public:
-  /// Sender and receiver.
+  /// The stages of sender and receiver.
   using Pair = std::pair<int, int>;
 
-  /// Collective, with the same channels on all ranks; those of pairs are made by MakePairs. `alone`: each is of this
-  /// rank only, and nothing is collective. `world` must outlive it.
+  /// Makes the communicators of groups. Collective, with the same channels on all ranks. `alone`: every communicator
+  /// has this rank only, and nothing is collective. `world` must outlive it.
   Communicators(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool alone);
-  /// Waits for what was issued; while an exception unwinds, aborts instead, since peers may never come.
+  /// Waits for operations that were issued; aborts instead while an exception unwinds, since peers may never come.
   ~Communicators();
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
 
-  /// Makes what this and other ranks want beyond what there is. Collective.
+  /// Makes the communicators of pairs that any rank names and that do not exist yet. Collective.
   void MakePairs(const std::vector<Pair>& mine);
 
-  /// CHECKs that it was made.
+  /// CHECKs that the communicator was made.
   ncclComm_t Of(const Channel& channel) const;
-  /// Its rank 0 sends, its rank 1 receives.
+  /// Member 0 sends, member 1 receives.
   ncclComm_t Of(Pair stages) const;
 
   bool alone() const { return alone_; }
 
-  /// Throws what NCCL reports of any of them.
+  /// Throws the first error that NCCL reports for any communicator.
   void CheckErrors() const;
-  /// Ends them all, newest first. Nothing may be issued afterwards.
+  /// Aborts all communicators, newest first. Nothing may be issued afterwards.
   void Abort();
 
  private:
-  std::vector<Pair> Agree(const std::vector<Pair>& mine);
+  std::vector<Pair> PairsOfAllRanks(const std::vector<Pair>& mine);
   ncclComm_t MakeWorld();
   ncclComm_t MakeAlone(Lane lane);
   ncclComm_t MakeGroup(const Channel& channel);
@@ -53,10 +53,10 @@ class Communicators {
   Mesh mesh_;
   bool alone_;
   int exceptions_at_start_;
-  ncclComm_t world_comm_ = nullptr;  ///< parent of the others; carries nothing itself
+  ncclComm_t world_comm_ = nullptr;  ///< the others are split from it; no messages of its own
   std::map<Channel, ncclComm_t> groups_;
   std::map<Pair, ncclComm_t> pairs_;
-  std::vector<ncclComm_t> made_;  ///< in this order
+  std::vector<ncclComm_t> made_;  ///< in the order in which they were made
 };
 
 }  // namespace espalier::cuda

@@ -15,7 +15,7 @@ const char* Hint(ncclResult_t code) {
     case ncclRemoteError:
       return "a rank or the network may have died: look for the first message in the log, and run with NCCL_DEBUG=WARN";
     case ncclInvalidUsage:
-      return "do two ranks share a GPU? NCCL wants one each (run.transport = \"mpi\" shares it)";
+      return "do two ranks share a GPU? NCCL needs one per rank (run.transport = \"mpi\" lets ranks share)";
     default:
       return "run with NCCL_DEBUG=WARN to see more";
   }

@@ -1,5 +1,5 @@
-// NCCL_CALL(expression): NCCL's errors are the environment's: they say expression, place and what to look at. Who
-// issues an instruction adds its label, who ends the job the rank.
+// NCCL_CALL(expression): errors of NCCL are errors of the environment. The message has the expression, the place and a
+// hint. The caller that issues an instruction adds its label; the one that ends the job adds the rank.
 #pragma once
 
 #include <nccl.h>
@@ -10,7 +10,7 @@ namespace espalier::cuda {
 [[noreturn]] void FailNccl(const char* file, int line, const char* expression, ncclResult_t code,
                            ncclComm_t comm = nullptr);
 
-/// Calls of communicators under construction return ncclInProgress; who makes them waits for their end.
+/// While a communicator is under construction, calls return ncclInProgress; the code that makes it waits for the end.
 #define NCCL_CALL(expression)                                                                                    \
   do {                                                                                                           \
     if (const ncclResult_t nccl_code_ = (expression); nccl_code_ != ncclSuccess && nccl_code_ != ncclInProgress) \

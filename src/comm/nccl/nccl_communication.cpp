@@ -13,24 +13,24 @@
 namespace espalier::cuda {
 namespace {
 
-/// A phase whose copies and joins are launches. Own pieces are copied together with what is packed.
+/// A phase whose copies and reductions are launches. Boxes that stay on this rank are copied by the launch that packs.
 struct StreamPhase {
   const Table<CopyJob>* before = nullptr;
   std::vector<Message> sends, receives;
-  std::optional<Collective> collective;
+  std::optional<LibraryCollective> collective;
   const Table<CopyJob>* after = nullptr;
-  const Table<JoinJob>* joins = nullptr;
+  const Table<ReduceJob>* reductions = nullptr;
 };
 
-struct Task {
+struct StreamInstruction {
   std::string label;
-  ncclComm_t comm = nullptr;  ///< null if nothing travels
+  ncclComm_t comm = nullptr;  ///< null if there are no messages
   std::vector<StreamPhase> phases;
 };
 
 class PreparedNccl final : public PreparedComm {
  public:
-  std::vector<Task> tasks;
+  std::vector<StreamInstruction> instructions;
   Tables tables;
 };
 
@@ -38,7 +38,7 @@ const Op& OpOf(const Program& program, const Instruction& instruction) {
   return program.graph->ops[static_cast<size_t>(instruction.op)];
 }
 
-/// Sender's and receiver's stage; only of sends and receives.
+/// The stages of sender and receiver; only of sends and receives.
 std::optional<Communicators::Pair> PairOf(const Program& program, const Instruction& instruction) {
   const Op& op = OpOf(program, instruction);
   if (op.kind == OpKind::kSend) return Communicators::Pair{program.stage, op.Peer()};
@@ -54,15 +54,15 @@ std::vector<Communicators::Pair> PairsOf(const Program& program, const std::vect
 }
 
 Exchange Lower(const Program& program, const Coordinate& coordinate, const CommInstruction& instruction,
-               Native native) {
-  if (native == Native::kWhereItFits)
-    if (std::optional<Exchange> collective = LowerNative(program, coordinate, instruction))
+               LibraryCollectives library_collectives) {
+  if (library_collectives == LibraryCollectives::kWhereTheyFit)
+    if (std::optional<Exchange> collective = LowerToLibraryCollective(program, coordinate, instruction))
       return std::move(*collective);
   return LowerInstruction(program, coordinate, instruction);
 }
 
-/// As if all peers were this rank: what it sends it receives; where there is nothing of the one kind, the other's own
-/// memory stands for it.
+/// Replaces every peer by this rank, which receives what it sends. Where sends or receives outnumber the other, the
+/// message uses the same memory on both sides.
 void SendToSelf(StreamPhase& phase) {
   std::vector<Message>&sends = phase.sends, &receives = phase.receives;
   for (size_t i = sends.size(); i < receives.size(); ++i) sends.push_back(receives[i]);
@@ -82,17 +82,17 @@ void IssueMessages(const StreamPhase& phase, ncclComm_t comm, cudaStream_t strea
   NCCL_CALL(ncclGroupEnd());
 }
 
-void IssueCollective(const Collective& c, ncclComm_t comm, cudaStream_t stream) {
+void IssueCollective(const LibraryCollective& c, ncclComm_t comm, cudaStream_t stream) {
   const auto count = static_cast<size_t>(c.bytes / SizeOf(c.dtype));
   const ncclDataType_t type = c.dtype == Dtype::kBf16 ? ncclBfloat16 : ncclFloat32;
   switch (c.kind) {
-    case Collective::Kind::kAllGather:
+    case LibraryCollective::Kind::kAllGather:
       NCCL_CALL(ncclAllGather(c.from, c.to, static_cast<size_t>(c.bytes), ncclInt8, comm, stream));
       break;
-    case Collective::Kind::kReduceScatter:
+    case LibraryCollective::Kind::kReduceScatter:
       NCCL_CALL(ncclReduceScatter(c.from, c.to, count, type, ncclSum, comm, stream));
       break;
-    case Collective::Kind::kAllReduce:
+    case LibraryCollective::Kind::kAllReduce:
       NCCL_CALL(ncclAllReduce(c.from, c.to, count, type, ncclSum, comm, stream));
       break;
   }
@@ -105,14 +105,19 @@ void IssuePhase(const StreamPhase& phase, ncclComm_t comm, cudaStream_t stream) 
   else if (!phase.sends.empty() || !phase.receives.empty())
     IssueMessages(phase, comm, stream);
   LaunchCopies(phase.after->d_jobs, static_cast<int>(phase.after->jobs.size()), phase.after->tiles, stream);
-  LaunchJoins(phase.joins->d_jobs, static_cast<int>(phase.joins->jobs.size()), phase.joins->tiles, stream);
+  LaunchReductions(phase.reductions->d_jobs, static_cast<int>(phase.reductions->jobs.size()), phase.reductions->tiles,
+                   stream);
 }
 
-/// Makes tasks of one program's instructions.
+/// Prepares the instructions of one program.
 class Preparer {
  public:
-  Preparer(const Program& program, const Coordinate& coordinate, const Communicators& communicators, Native native)
-      : program_(program), coordinate_(coordinate), communicators_(communicators), native_(native) {}
+  Preparer(const Program& program, const Coordinate& coordinate, const Communicators& communicators,
+           LibraryCollectives library_collectives)
+      : program_(program),
+        coordinate_(coordinate),
+        communicators_(communicators),
+        library_collectives_(library_collectives) {}
 
   std::unique_ptr<PreparedNccl> Run(std::vector<CommInstruction>& instructions) {
     for (CommInstruction& instruction : instructions) Add(instruction);
@@ -122,15 +127,15 @@ class Preparer {
 
  private:
   void Add(CommInstruction& instruction) {
-    const Exchange exchange = Lower(program_, coordinate_, instruction, native_);
+    const Exchange exchange = Lower(program_, coordinate_, instruction, library_collectives_);
     const auto pair = PairOf(program_, *instruction.instruction);
-    Task& task = prepared_->tasks.emplace_back();
-    task.label = std::move(instruction.label);
+    StreamInstruction& prepared = prepared_->instructions.emplace_back();
+    prepared.label = std::move(instruction.label);
     if (!exchange.channel.axes.Empty())
-      task.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
+      prepared.comm = pair ? communicators_.Of(*pair) : communicators_.Of(exchange.channel);
     for (const Phase& phase : exchange.phases) {
-      StreamPhase& next = task.phases.emplace_back(OnStream(phase));
-      if (pair) MeetInPair(next);
+      StreamPhase& next = prepared.phases.emplace_back(OnStream(phase));
+      if (pair) SetPairPeers(next);
       if (communicators_.alone()) SendToSelf(next);
     }
   }
@@ -142,10 +147,11 @@ class Preparer {
             phase.receives,
             phase.collective,
             &tables.Copies({&phase.unpacks}),
-            &tables.Joins(phase.joins)};
+            &tables.Reductions(phase.reductions)};
   }
 
-  static void MeetInPair(StreamPhase& phase) {
+  /// In a communicator of two stages member 0 sends and member 1 receives.
+  static void SetPairPeers(StreamPhase& phase) {
     for (Message& message : phase.sends) message.peer = 1;
     for (Message& message : phase.receives) message.peer = 0;
   }
@@ -153,32 +159,34 @@ class Preparer {
   const Program& program_;
   const Coordinate& coordinate_;
   const Communicators& communicators_;
-  Native native_;
+  LibraryCollectives library_collectives_;
   std::unique_ptr<PreparedNccl> prepared_ = std::make_unique<PreparedNccl>();
 };
 
-Native NativeFromEnvironment() {
-  return FromEnvironment("ESPALIER_NCCL_NATIVE") == "0" ? Native::kNever : Native::kWhereItFits;
+LibraryCollectives LibraryCollectivesFromEnvironment() {
+  return FromEnvironment("ESPALIER_NCCL_NATIVE") == "0" ? LibraryCollectives::kNever
+                                                        : LibraryCollectives::kWhereTheyFit;
 }
 
 }  // namespace
 
 NcclCommunication::NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
-                                     bool force_one_rank_groups, Native native)
-    : communicators_(world, mesh, channels, force_one_rank_groups), native_(native) {}
+                                     bool force_one_rank_groups, LibraryCollectives library_collectives)
+    : communicators_(world, mesh, channels, force_one_rank_groups), library_collectives_(library_collectives) {}
 
 std::unique_ptr<PreparedComm> NcclCommunication::Prepare(const Program& program, const Coordinate& coordinate,
                                                          std::vector<CommInstruction> instructions) {
   communicators_.MakePairs(PairsOf(program, instructions));
-  return Preparer(program, coordinate, communicators_, native_).Run(instructions);
+  return Preparer(program, coordinate, communicators_, library_collectives_).Run(instructions);
 }
 
 void NcclCommunication::Issue(PreparedComm& prepared, size_t k, void* stream) {
-  const Task& task = dynamic_cast<PreparedNccl&>(prepared).tasks.at(k);
+  const StreamInstruction& instruction = dynamic_cast<PreparedNccl&>(prepared).instructions.at(k);
   try {
-    for (const StreamPhase& phase : task.phases) IssuePhase(phase, task.comm, static_cast<cudaStream_t>(stream));
+    for (const StreamPhase& phase : instruction.phases)
+      IssuePhase(phase, instruction.comm, static_cast<cudaStream_t>(stream));
   } catch (const std::exception& error) {
-    throw std::runtime_error(task.label + ": " + error.what());
+    throw std::runtime_error(instruction.label + ": " + error.what());
   }
 }
 
@@ -190,7 +198,7 @@ std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const M
                                                            const std::vector<Channel>& channels,
                                                            bool force_one_rank_groups) {
   return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, force_one_rank_groups,
-                                                   cuda::NativeFromEnvironment());
+                                                   cuda::LibraryCollectivesFromEnvironment());
 }
 
 }  // namespace espalier

@@ -1,22 +1,22 @@
-// Communication over NCCL: an instruction becomes launches on its lane's stream: pieces are packed by a kernel, travel
-// as one group of sends and receives or as one collective of the library, and are unpacked or joined by a kernel.
+// Communication over NCCL. An instruction becomes launches on its lane's stream: a kernel packs the messages, they
+// travel as one group of sends and receives or as one collective of NCCL, and a kernel unpacks or reduces them.
 #pragma once
 
 #include "communicators.hpp"
 #include "espalier/comm/stream_communication.hpp"
-#include "tables.hpp"
+#include "job_tables.hpp"
 
 namespace espalier::cuda {
 
-/// Which instructions may become collectives of the library: ESPALIER_NCCL_NATIVE=0 makes all of them exchanges, whose
-/// sums are those of the MPI transport bit by bit.
-enum class Native : uint8_t { kWhereItFits, kNever };
+/// Which instructions become collectives of NCCL. With ESPALIER_NCCL_NATIVE=0 none does: all are exchanges, whose sums
+/// equal those of the MPI transport bit by bit.
+enum class LibraryCollectives : uint8_t { kWhereTheyFit, kNever };
 
 class NcclCommunication final : public StreamCommunication {
  public:
   /// As MakeNcclCommunication.
   NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool force_one_rank_groups,
-                    Native native);
+                    LibraryCollectives library_collectives);
 
   std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                         std::vector<CommInstruction> instructions) override;
@@ -26,7 +26,7 @@ class NcclCommunication final : public StreamCommunication {
 
  private:
   Communicators communicators_;
-  Native native_;
+  LibraryCollectives library_collectives_;
 };
 
 }  // namespace espalier::cuda

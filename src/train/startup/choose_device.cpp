@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "espalier/comm/agreement.hpp"
+#include "espalier/comm/pack.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -29,19 +29,6 @@ GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
     mine.missing = error.what();
   }
   return mine;
-}
-
-std::string Encode(const GpusOfRank& rank) {
-  nlohmann::json json = {
-      {"host", rank.host}, {"node_rank", rank.node_rank}, {"missing", rank.missing}, {"gpus", nlohmann::json::array()}};
-  for (const Gpu& gpu : rank.gpus) json["gpus"].push_back({gpu.index, gpu.name, gpu.bus_id, gpu.bytes});
-  return json.dump();
-}
-GpusOfRank Decode(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  GpusOfRank rank{json["host"], json["node_rank"], {}, json["missing"]};
-  for (const nlohmann::json& gpu : json["gpus"]) rank.gpus.push_back({gpu[0], gpu[1], gpu[2], gpu[3]});
-  return rank;
 }
 
 /// Two ranks with one GPU, in words; empty if there are none.
@@ -78,17 +65,13 @@ std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
 
 /// What every rank found, on rank 0; what came of it, everywhere.
 DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
-  const std::vector<std::string> texts = world.Gather(Encode(mine));
-  const std::string words = OnRankZero(world, [&] {
+  const std::vector<std::string> packed = world.Gather(Pack(mine));
+  return Unpack<DeviceChoice>(OnRankZero(world, [&] {
     std::vector<GpusOfRank> ranks;
-    for (const std::string& text : texts) ranks.push_back(Decode(text));
-    const DeviceChoice choice =
-        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
-    return fmt::format("{} {}", DeckName(choice.device), DeckName(choice.transport));
-  });
-  const size_t space = words.find(' ');
-  return {ParseChoice<RunDevice>(words.substr(0, space)).value(),
-          ParseChoice<Transport>(words.substr(space + 1)).value()};
+    for (const std::string& one : packed) ranks.push_back(Unpack<GpusOfRank>(one));
+    return Pack(
+        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi));
+  }));
 }
 
 }  // namespace
@@ -144,7 +127,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
   deck.run.device = choice.device;
   deck.run.transport = choice.transport;
   std::unique_ptr<Device> device;
-  Together(world, [&] {
+  OnAllRanks(world, [&] {
     if (choice.device == RunDevice::kCuda)
       device = LoadCudaModule().Open(GpuOf(mine),
                                      {choice.transport == Transport::kNccl ? GpuTransport::kNccl : GpuTransport::kMpi,

@@ -8,10 +8,10 @@
 #include <sstream>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/same_start.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -51,9 +51,9 @@ class Finder {
   Finder(const RunOptions& options, World& world) : options_(options), world_(world) {}
 
   Start Find() {
-    Together(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
+    OnAllRanks(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
     AgreeOnDeck(world_, options_, start_.loaded);
-    Together(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
+    OnAllRanks(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
     if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
     start_.data = OpenRunData(start_.loaded, world_);
     const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
@@ -68,7 +68,7 @@ class Finder {
 
   /// Rank 0 holds the lock for all.
   void Take() {
-    Together(world_, [&] {
+    OnAllRanks(world_, [&] {
       if (world_.Rank() != 0) return;
       start_.lock = RunLock(Dir());
       if (!start_.lock.left_by().empty())

@@ -7,13 +7,13 @@
 #include <chrono>
 #include <functional>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/stop_signals.hpp"
@@ -9,7 +10,6 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/startup/same_start.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -41,7 +41,7 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
                                   const std::vector<std::string>& paths) {
   const Deck& deck = loaded.deck;
   std::unique_ptr<TokenSource> source;
-  Together(world, [&] {
+  OnAllRanks(world, [&] {
     try {
       source = OpenTokenSource(DeckName(deck.data.format), paths, deck.model.seq_len, deck.model.vocab, ObeySignals());
     } catch (const UserError& error) {

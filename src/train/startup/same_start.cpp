@@ -9,13 +9,13 @@
 #include <sstream>
 #include <thread>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -114,7 +114,7 @@ bool Appears(const std::string& folder) {
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded) {
   const std::vector<Item> mine = StartOf(options, loaded);
   const std::string text = Print(mine), first = world.Broadcast(text);
-  Together(world, [&] {
+  OnAllRanks(world, [&] {
     if (text != first) throw UserError(ExitStatus::kDeck, Differences(world, mine, Parse(first), loaded));
   });
 }
@@ -127,7 +127,7 @@ void AgreeOnData(World& world, const std::string& key, const TokenSource& source
   const bool same = world.Broadcast(mark) == mark;
   if (world.Max(same ? 0 : 1) == 0) return;
   const std::string first = world.Broadcast(text);
-  Together(world, [&] {
+  OnAllRanks(world, [&] {
     if (text != first)
       throw UserError(ExitStatus::kData,
                       fmt::format("{}: {}: every rank must read the same files (a stale copy on a node, or files "
@@ -138,7 +138,7 @@ void AgreeOnData(World& world, const std::string& key, const TokenSource& source
 
 void MakeSharedFolder(World& world, const std::string& folder) {
   OnRankZero(world, [&] { return fs::create_directories(folder) ? "new" : "there"; });
-  Together(world, [&] {
+  OnAllRanks(world, [&] {
     if (!Appears(folder))
       throw UserError(ExitStatus::kDeck,
                       fmt::format("{} does not see {}, which rank 0 sees: run.dir must be on a file system "

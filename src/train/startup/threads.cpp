@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "espalier/comm/pack.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/host_name.hpp"
 
@@ -30,14 +30,6 @@ std::vector<int> Affinity() {
 int AskedByEnvironment() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, CPU_SETSIZE);
-}
-
-std::string Encode(const CoresOfRank& rank) {
-  return nlohmann::json{rank.node, rank.cores, rank.node_cores, rank.asked}.dump();
-}
-CoresOfRank Decode(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  return {json[0], json[1], json[2], json[3]};
 }
 
 using Users = std::map<std::pair<std::string, int>, int>;  ///< ranks by node and core
@@ -148,7 +140,7 @@ Threads ChooseThreads(int64_t run_threads, std::span<const CoresOfRank> ranks) {
 
 Threads AgreeOnThreads(const Deck& deck, World& world) {
   std::vector<CoresOfRank> ranks;
-  for (const std::string& text : world.Gather(Encode(CoresOfThis()))) ranks.push_back(Decode(text));
+  for (const std::string& packed : world.Gather(Pack(CoresOfThis()))) ranks.push_back(Unpack<CoresOfRank>(packed));
   Threads threads;
   if (world.Rank() == 0) threads = ChooseThreads(deck.run.threads, ranks);
   threads.count = static_cast<int>(world.Max(world.Rank() == 0 ? threads.count : 0));

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -30,7 +30,7 @@ WorldCheck::WorldCheck(const Deck& deck, World& world) : world_(world) {
 
 WorldProof WorldCheck::Await() {
   WorldProof proof;
-  Together(world_, [&] {
+  OnAllRanks(world_, [&] {
     if (proof_.valid()) try {
         proof = proof_.get();
       } catch (const std::exception& error) {

@@ -10,13 +10,13 @@
 #include <limits>
 #include <sstream>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/state/proof.hpp"
-#include "train/together.hpp"
 
 namespace espalier {
 namespace {
@@ -45,8 +45,8 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen&
       reporter_(reporter),
       conditions_(ConditionsOf(deck, programs, world)),
       now_(fs::path(deck.run.dir) / "checkpoint_now") {
-  const Saver::Options options{CheckpointFolder(deck), deck.checkpoint.keep,
-                               [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
+  const AsyncSaver::Options options{CheckpointFolder(deck), deck.checkpoint.keep,
+                                    [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world,
                  WritersOf(deck, mpi));
   if (world.Rank() == 0 && !saver_->refusal().empty())

@@ -83,7 +83,7 @@ class Checkpointing {
   World& world_;
   Reporter& reporter_;
   const uint32_t conditions_;  ///< of every proof of this run
-  std::optional<Saver> saver_;
+  std::optional<AsyncSaver> saver_;
   std::vector<DeckDifference> differences_;
   RunLock* lock_ = nullptr;         ///< rank 0's, of run.dir
   std::string branch_;              ///< id of the checkpoint that the run was told to start from

@@ -17,19 +17,20 @@ struct View {
   Shape strides;  ///< bytes, per dim
 
   int64_t Bytes() const { return Volume(extents) * SizeOf(dtype); }
-  /// One run of bytes.
+  /// One contiguous run of bytes.
   bool IsDense() const;
   bool operator==(const View&) const = default;
 };
 
-/// The part of a local tensor that lies in `box` (global indices); CHECKs that it is held.
+/// The part of a local tensor inside `box` (global indices); CHECKs that this rank holds it.
 View ViewOf(const Tensor& tensor, const Box& box);
 View WholeOf(const Tensor& tensor);
 /// The elements of `view`, dense and row-major at `base`.
 View PackedAt(std::byte* base, const View& view);
 
-/// Two boxes of equal extents as pairs of equal runs: the longest that are dense in both, and the dims around them.
-struct BoxCopy {
+/// A copy between two boxes of equal extents, as equal contiguous runs: the longest that are dense on both sides, and
+/// the dims around them.
+struct StridedCopy {
   struct Dim {
     int64_t extent, to_stride, from_stride;
   };
@@ -39,18 +40,18 @@ struct BoxCopy {
   std::vector<Dim> outer;  ///< innermost first
 };
 
-BoxCopy MakeCopy(const View& to, const View& from);
+StridedCopy MakeCopy(const View& to, const View& from);
 
-/// Calls f(bytes from `to`, bytes from `from`) for every run.
+/// Calls f(offset from `to`, offset from `from`), in bytes, for every run.
 template <typename F>
-void ForEachRun(const BoxCopy& copy, F f) {
+void ForEachRun(const StridedCopy& copy, F f) {
   std::vector<int64_t> index(copy.outer.size(), 0);
   int64_t to = 0, from = 0;
   while (true) {
     f(to, from);
     size_t d = 0;
     for (; d < index.size(); ++d) {
-      const BoxCopy::Dim& dim = copy.outer[d];
+      const StridedCopy::Dim& dim = copy.outer[d];
       to += dim.to_stride;
       from += dim.from_stride;
       if (++index[d] < dim.extent) break;
@@ -62,7 +63,7 @@ void ForEachRun(const BoxCopy& copy, F f) {
   }
 }
 
-inline void Run(const BoxCopy& copy) {
+inline void Run(const StridedCopy& copy) {
   ForEachRun(copy, [&](int64_t to, int64_t from) {
     std::memcpy(copy.to + to, copy.from + from, static_cast<size_t>(copy.run_bytes));
   });

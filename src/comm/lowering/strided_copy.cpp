@@ -1,4 +1,4 @@
-#include "comm/lowering/box_copy.hpp"
+#include "comm/lowering/strided_copy.hpp"
 
 #include "espalier/util/error.hpp"
 
@@ -38,13 +38,13 @@ View PackedAt(std::byte* base, const View& view) {
   return {base, view.dtype, view.extents, DenseStrides(view.extents, SizeOf(view.dtype))};
 }
 
-BoxCopy MakeCopy(const View& to, const View& from) {
+StridedCopy MakeCopy(const View& to, const View& from) {
   CHECK(to.extents == from.extents && to.dtype == from.dtype, "copy of {} to {}", ToString(from.extents),
         ToString(to.extents));
-  std::vector<BoxCopy::Dim> dims = {{SizeOf(to.dtype), 1, 1}};
+  std::vector<StridedCopy::Dim> dims = {{SizeOf(to.dtype), 1, 1}};
   for (size_t d = to.extents.size(); d-- > 0;) {
     if (to.extents[d] == 1) continue;
-    BoxCopy::Dim& inner = dims.back();
+    StridedCopy::Dim& inner = dims.back();
     if (inner.extent * inner.to_stride == to.strides[d] && inner.extent * inner.from_stride == from.strides[d])
       inner.extent *= to.extents[d];
     else

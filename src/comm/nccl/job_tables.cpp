@@ -1,4 +1,4 @@
-#include "tables.hpp"
+#include "job_tables.hpp"
 
 #include <limits>
 
@@ -8,12 +8,12 @@
 namespace espalier::cuda {
 namespace {
 
-/// All bits of what a width must divide.
+/// The bitwise OR of everything that a width must divide.
 uint64_t Bits(const std::byte* place) { return reinterpret_cast<uintptr_t>(place); }
 
-uint64_t BitsOf(const BoxCopy& copy) {
+uint64_t BitsOf(const StridedCopy& copy) {
   uint64_t bits = Bits(copy.to) | Bits(copy.from) | static_cast<uint64_t>(copy.run_bytes);
-  for (const BoxCopy::Dim& dim : copy.outer) bits |= static_cast<uint64_t>(dim.to_stride | dim.from_stride);
+  for (const StridedCopy::Dim& dim : copy.outer) bits |= static_cast<uint64_t>(dim.to_stride | dim.from_stride);
   return bits;
 }
 
@@ -24,7 +24,7 @@ void Add(Table<Job>& table, Job job) {
   table.jobs.push_back(job);
 }
 
-/// Places in one block of memory, first counted, then filled.
+/// Appends arrays to a host copy of one block of device memory, and says where each is on the device.
 class Filler {
  public:
   explicit Filler(std::vector<std::byte>& h_memory, std::byte* d_memory) : h_memory_(h_memory), d_memory_(d_memory) {}
@@ -49,17 +49,17 @@ size_t BytesOf(const std::vector<T>& values) {
 
 }  // namespace
 
-Units UnitsOf(const BoxCopy& copy, int64_t element, bool any_width, const std::vector<const std::byte*>& places) {
+Units UnitsOf(const StridedCopy& copy, int64_t element, bool any_width, const std::vector<const std::byte*>& places) {
   uint64_t bits = BitsOf(copy);
   for (const std::byte* place : places) bits |= Bits(place);
   int64_t width = 16;
   while (width > element && bits % static_cast<uint64_t>(width) != 0) width = any_width ? width / 2 : element;
-  CHECK(bits % static_cast<uint64_t>(width) == 0, "a copy of elements of {} bytes between them", element);
-  CHECK(copy.outer.size() <= kMostOuterDims, "a copy of {} dims", copy.outer.size());
+  CHECK(bits % static_cast<uint64_t>(width) == 0, "a copy of {}-byte elements is not aligned to them", element);
+  CHECK(copy.outer.size() <= kMaxOuterDims, "a copy of {} dims", copy.outer.size());
   Units units{copy.to, copy.from, copy.run_bytes / width, 0, copy.run_bytes / width};
   units.width = static_cast<int>(width);
   int64_t runs = 1;
-  for (const BoxCopy::Dim& dim : copy.outer) {
+  for (const StridedCopy::Dim& dim : copy.outer) {
     const auto d = static_cast<size_t>(units.dims++);
     units.to_strides[d] = dim.to_stride;
     units.from_strides[d] = dim.from_stride;
@@ -73,22 +73,22 @@ Units UnitsOf(const BoxCopy& copy, int64_t element, bool any_width, const std::v
 
 Tables::~Tables() { cudaFree(memory_); }
 
-Table<CopyJob>& Tables::Copies(const std::vector<const std::vector<BoxCopy>*>& lists) {
-  constexpr int64_t kLeastElement = 2;
+Table<CopyJob>& Tables::Copies(const std::vector<const std::vector<StridedCopy>*>& lists) {
+  constexpr int64_t kMinElement = 2;
   Table<CopyJob>& table = copies_.emplace_back();
-  for (const std::vector<BoxCopy>* list : lists)
-    for (const BoxCopy& copy : *list) Add(table, CopyJob{UnitsOf(copy, kLeastElement, true)});
+  for (const std::vector<StridedCopy>* list : lists)
+    for (const StridedCopy& copy : *list) Add(table, CopyJob{UnitsOf(copy, kMinElement, true)});
   return table;
 }
 
-Table<JoinJob>& Tables::Joins(const std::vector<Join>& joins) {
-  Table<JoinJob>& table = joins_.emplace_back();
-  for (const Join& join : joins) {
-    std::vector<const std::byte*>& sources = sources_.emplace_back(join.sources);
-    sources[join.own_index] = join.own.to;  // not looked at
-    const Units units = UnitsOf(join.own, SizeOf(join.dtype), false, sources);
-    Add(table, JoinJob{units, nullptr, static_cast<int>(sources.size()), static_cast<int>(join.own_index), join.dtype,
-                       join.how == Reduce::kMax});
+Table<ReduceJob>& Tables::Reductions(const std::vector<Reduction>& reductions) {
+  Table<ReduceJob>& table = reductions_.emplace_back();
+  for (const Reduction& reduction : reductions) {
+    std::vector<const std::byte*>& sources = sources_.emplace_back(reduction.sources);
+    sources[reduction.own_index] = reduction.own.to;  // not read
+    const Units units = UnitsOf(reduction.own, SizeOf(reduction.dtype), false, sources);
+    Add(table, ReduceJob{units, nullptr, static_cast<int>(sources.size()), static_cast<int>(reduction.own_index),
+                         reduction.dtype, reduction.how == Reduce::kMax});
   }
   return table;
 }
@@ -96,7 +96,7 @@ Table<JoinJob>& Tables::Joins(const std::vector<Join>& joins) {
 void Tables::Upload() {
   size_t bytes = 0;
   for (const auto& table : copies_) bytes += BytesOf(table.jobs);
-  for (const auto& table : joins_) bytes += BytesOf(table.jobs);
+  for (const auto& table : reductions_) bytes += BytesOf(table.jobs);
   for (const auto& sources : sources_) bytes += BytesOf(sources);
   if (bytes == 0) return;
   CUDA_CALL(cudaMalloc(&memory_, bytes));
@@ -105,8 +105,8 @@ void Tables::Upload() {
   Filler filler(h_memory, static_cast<std::byte*>(memory_));
   for (auto& table : copies_) table.d_jobs = filler.Put(table.jobs);
   auto sources = sources_.begin();
-  for (auto& table : joins_) {
-    for (JoinJob& job : table.jobs) job.sources = filler.Put(*sources++);
+  for (auto& table : reductions_) {
+    for (ReduceJob& job : table.jobs) job.sources = filler.Put(*sources++);
     table.d_jobs = filler.Put(table.jobs);
   }
   CopyToDevice(memory_, h_memory.data(), bytes);

@@ -1,13 +1,13 @@
-#include "boxes.hpp"
 #include "comm/lowering/combine.hpp"
+#include "copy_kernels.hpp"
 #include "espalier/kernels/cuda/launch.cuh"
 
 namespace espalier::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks =
-    1024;  // some waves of a large GPU; a lane's copies should leave room for kernels beside them
+/// A few waves of a large GPU: the copies of a lane leave room for kernels that run at the same time.
+constexpr int64_t kMaxBlocks = 1024;
 
 template <int kBytes>
 struct alignas(kBytes) Word {
@@ -19,7 +19,7 @@ struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// The job whose tile this is: the last that begins at or before it.
+/// The job that a tile belongs to: the last that begins at or before it.
 template <typename Job>
 __device__ const Job& FindJob(const Job* jobs, int count, int64_t tile) {
   int low = 0, high = count - 1;
@@ -37,7 +37,7 @@ struct Offsets {
   int64_t to, from;
 };
 
-/// Of a unit, in bytes. The host has seen to it that runs can be counted in 32 bits.
+/// Of a unit, in bytes. The host has checked that runs can be counted in 32 bits.
 __device__ Offsets OffsetsOf(const Units& units, int64_t unit) {
   if (units.dims == 0) return {unit * units.width, unit * units.width};
   const int64_t run = unit / units.run, within = (unit - run * units.run) * units.width;
@@ -98,7 +98,7 @@ __global__ void Copies(const CopyJob* jobs, int count, int64_t tiles) {
 
 /// One pass over all members' units, left to right. `to` may be one of the sources.
 template <typename T, int kCount, typename Combine>
-__device__ void JoinTile(const JoinJob& job, int64_t tile, Combine combine) {
+__device__ void ReduceTile(const ReduceJob& job, int64_t tile, Combine combine) {
   using Unit = Pack<T, kCount>;
   ForEachUnit(job.units, tile, [&](Offsets at) {
     decltype(Widen(T{})) sums[kCount];
@@ -108,46 +108,46 @@ __device__ void JoinTile(const JoinJob& job, int64_t tile, Combine combine) {
       for (int i = 0; i < kCount; ++i)
         sums[i] = m == 0 ? Widen(unit.values[i]) : combine(sums[i], Widen(unit.values[i]));
     }
-    Unit joined;
-    for (int i = 0; i < kCount; ++i) Narrow(sums[i], joined.values[i]);
-    Put(job.units.to + at.to, joined);
+    Unit result;
+    for (int i = 0; i < kCount; ++i) Narrow(sums[i], result.values[i]);
+    Put(job.units.to + at.to, result);
   });
 }
 
 template <typename T, int kCount>
-__device__ void JoinTileOf(const JoinJob& job, int64_t tile) {
-  if (job.largest)
-    JoinTile<T, kCount>(job, tile, Largest{});
+__device__ void ReduceTileOf(const ReduceJob& job, int64_t tile) {
+  if (job.max)
+    ReduceTile<T, kCount>(job, tile, Max{});
   else
-    JoinTile<T, kCount>(job, tile, Add{});
+    ReduceTile<T, kCount>(job, tile, Add{});
 }
 
 template <typename T>
-__device__ void JoinTileOf(const JoinJob& job, int64_t tile) {
+__device__ void ReduceTileOf(const ReduceJob& job, int64_t tile) {
   if (job.units.width == 16)
-    JoinTileOf<T, 16 / static_cast<int>(sizeof(T))>(job, tile);
+    ReduceTileOf<T, 16 / static_cast<int>(sizeof(T))>(job, tile);
   else
-    JoinTileOf<T, 1>(job, tile);
+    ReduceTileOf<T, 1>(job, tile);
 }
 
-__global__ void Joins(const JoinJob* jobs, int count, int64_t tiles) {
+__global__ void Reductions(const ReduceJob* jobs, int count, int64_t tiles) {
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const JoinJob& job = FindJob(jobs, count, tile);
+    const ReduceJob& job = FindJob(jobs, count, tile);
     switch (job.dtype) {
       case Dtype::kF32:
-        JoinTileOf<float>(job, tile);
+        ReduceTileOf<float>(job, tile);
         break;
       case Dtype::kBf16:
-        JoinTileOf<Bf16>(job, tile);
+        ReduceTileOf<Bf16>(job, tile);
         break;
       case Dtype::kI32:
-        JoinTileOf<int32_t>(job, tile);
+        ReduceTileOf<int32_t>(job, tile);
         break;
     }
   }
 }
 
-dim3 BlocksFor(int64_t tiles) { return dim3(static_cast<unsigned>(tiles < kMostBlocks ? tiles : kMostBlocks)); }
+dim3 BlocksFor(int64_t tiles) { return dim3(static_cast<unsigned>(tiles < kMaxBlocks ? tiles : kMaxBlocks)); }
 
 }  // namespace
 
@@ -155,8 +155,8 @@ void LaunchCopies(const CopyJob* jobs, int count, int64_t tiles, cudaStream_t st
   if (tiles > 0) Launch(Copies, BlocksFor(tiles), dim3(kThreads), 0, stream, jobs, count, tiles);
 }
 
-void LaunchJoins(const JoinJob* jobs, int count, int64_t tiles, cudaStream_t stream) {
-  if (tiles > 0) Launch(Joins, BlocksFor(tiles), dim3(kThreads), 0, stream, jobs, count, tiles);
+void LaunchReductions(const ReduceJob* jobs, int count, int64_t tiles, cudaStream_t stream) {
+  if (tiles > 0) Launch(Reductions, BlocksFor(tiles), dim3(kThreads), 0, stream, jobs, count, tiles);
 }
 
 }  // namespace espalier::cuda

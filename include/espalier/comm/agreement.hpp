@@ -1,0 +1,42 @@
+// Work that may fail on some ranks, followed by an agreement: either all ranks continue, or all throw the same
+// AgreedError. No rank waits for one that has left. All functions are collective.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/comm/world.hpp"
+#include "espalier/util/agreed_error.hpp"
+
+namespace espalier {
+
+/// Which exceptions count as failures that ranks agree on, and what the AgreedError says. Any other exception leaves at
+/// once and ends the job (World::Fail).
+struct FailureRules {
+  /// Empty: failures are UserErrors, with their status, and errors of the file system (kFault). The highest status
+  /// wins; the messages are those of the first rank that failed with it. Set: every exception is a failure and has this
+  /// status. The messages are those of all ranks, each once, shortened to kMaxMessages.
+  std::optional<ExitStatus> status = {};
+};
+
+/// For reading and writing checkpoints, where ranks fail for different reasons, each worth a message.
+inline FailureRules AnyFailureIs(ExitStatus status) { return {status}; }
+
+/// Every rank does `work`; if it fails on any rank, all ranks throw.
+void OnAllRanks(World& world, const std::function<void()>& work, const FailureRules& rules = {});
+
+/// Rank 0 does `work`; all ranks return its result, or throw if it failed.
+std::string OnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules = {});
+
+/// Every rank does `work`, and nobody throws yet: rank 0 gets how it went on each rank, the others nothing.
+std::vector<std::string> GatherAttempts(World& world, const std::function<std::string()>& work, ExitStatus status);
+/// The results of the attempts, by rank; throws AgreedError with the messages of all ranks that failed.
+std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, ExitStatus status);
+
+/// An AgreedError has at most this many messages under AnyFailureIs, and then how many more there are.
+inline constexpr size_t kMaxMessages = 20;
+std::vector<std::string> Shorten(std::vector<std::string> messages);
+
+}  // namespace espalier

@@ -19,7 +19,7 @@ MOST_MEDIAN, MOST_P90 = 18, 30  # words of a sentence
 GENERATED = ROOT / "doc" / "deck.md"  # its text is in src/deck
 HISTORY = ROOT / "CHANGELOG.md"       # names what is gone
 
-TOP = {p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith("build")}
+TOP = {p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith(("build", "runs"))}
 PLACEHOLDER = re.compile("NAME|PASS")
 
 

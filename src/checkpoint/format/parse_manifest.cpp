@@ -1,3 +1,4 @@
+// The parser of MANIFEST. It trusts no byte: every number has bounds, every name a pattern, and errors name the line.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is there.
 #include <fmt/format.h>
 
 #include <algorithm>

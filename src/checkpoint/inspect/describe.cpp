@@ -1,3 +1,4 @@
+// `espalier inspect`: a checkpoint as text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,3 +1,4 @@
+// Reads the MANIFEST and the deck of a checkpoint.
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -1,3 +1,5 @@
+// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and synced to disk; the MANIFEST is written
+// last; one rename commits. Until then no earlier checkpoint is touched.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -15,8 +17,6 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 
-// The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and synced to disk; the MANIFEST is written
-// last; one rename commits. Until then no earlier checkpoint is touched.
 namespace espalier {
 namespace {
 
@@ -24,6 +24,7 @@ const FaultStages kFaultStages = {"reported", "begin", "make-dir", "gather", "ma
 
 namespace fs = std::filesystem;
 
+/// One save: every rank writes its shard, and rank 0 commits.
 class CollectiveSave {
  public:
   CollectiveSave(const std::string& checkpoints_dir, const Metadata& metadata, const std::vector<StateTensor>& tensors,

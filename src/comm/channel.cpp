@@ -1,6 +1,7 @@
+// Which communicator each instruction uses.
 #include <algorithm>
 
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/error.hpp"
 

@@ -288,11 +288,11 @@ class Diagnoser {
       case Fault::kAbsent:
         return AbsentText(culprit);
       case Fault::kSilent:
-        return "gives no sign of life: its process is stopped, or its host is down or cut off";
+        return "gives no sign of life: its process is stopped, or its host is down or disconnected";
       case Fault::kWentPast:
         return fmt::format("went past instruction {} of rank {} without it", wait.instruction, wait.rank);
       case Fault::kInKernel:
-        return "alone stands in a kernel, for so long that its process may be stopped";
+        return "is the only rank in a kernel, for so long that its process may be stopped";
       default:
         return "has not arrived there, and waits for no other rank";
     }
@@ -305,7 +305,7 @@ class Diagnoser {
   }
   void BlameNobody() {
     diagnosis_ = {};
-    diagnosis_.text = "no rank can be blamed: all have arrived where they wait for each other";
+    diagnosis_.text = "no rank is to blame: all have arrived in the instructions in which they wait for each other";
     for (int rank = 0; rank < static_cast<int>(std::min<size_t>(statuses_.size(), 16)); ++rank)
       diagnosis_.text += fmt::format("\nrank {} {}", rank, Place(rank));
   }
@@ -328,7 +328,7 @@ class Diagnoser {
                        Describe(program_of_(w.rank), w.instruction), BeatOf(w.rank).step, group,
                        fmt::join(w.group, ", "));
   }
-  /// "stands at instruction 31 (...) of step 5 (process 12 on host a)".
+  /// "is at instruction 31 (...) of step 5 (process 12 on host a)".
   std::string Place(int rank) {
     const Heartbeat& beat = BeatOf(rank);
     const std::string where = fmt::format("(process {} on {})", beat.process, beat.host);
@@ -336,7 +336,7 @@ class Diagnoser {
     if (!InStep(rank)) return fmt::format("is {}, step {} {}", Name(beat.activity), beat.step, where);
     std::vector<std::string> at;
     for (int instruction : Begun(rank)) at.push_back(Describe(program_of_(rank), instruction));
-    return fmt::format("stands at {} of step {} {}", at.empty() ? "the end" : fmt::format("{}", fmt::join(at, " and ")),
+    return fmt::format("is at {} of step {} {}", at.empty() ? "the end" : fmt::format("{}", fmt::join(at, " and ")),
                        beat.step, where);
   }
 

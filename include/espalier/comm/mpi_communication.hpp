@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 #include "espalier/comm/mpi_world.hpp"
 
 namespace espalier {

@@ -1,11 +1,11 @@
 // The interface of transports on streams, between GPUs (NCCL): the host only issues operations, and the streams order
-// them. Transports that a thread of the host drives: communicator.hpp.
+// them. Transports that a thread of the host drives: communication.hpp.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 
 namespace espalier {
 

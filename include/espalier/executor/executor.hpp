@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 #include "espalier/executor/arena.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/program/instruction.hpp"

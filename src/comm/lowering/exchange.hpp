@@ -6,7 +6,7 @@
 
 #include "comm/lowering/reduce.hpp"
 #include "comm/lowering/strided_copy.hpp"
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 
 namespace espalier {
 

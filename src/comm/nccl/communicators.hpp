@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 
 namespace espalier::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "espalier/comm/communicator.hpp"
+#include "espalier/comm/communication.hpp"
 #include "espalier/executor/arena.hpp"
 #include "handles.hpp"
 

@@ -43,16 +43,18 @@ std::vector<AttentionBlock> BlocksOfShards(const Shards& q, const Shards& k) {
 
 }  // namespace
 
-std::vector<AttentionBlock> AttentionBlocksOf(const AttentionRows& x) {
+std::vector<AttentionBlock> AttentionBlocksOf(const AttentionShape& x) {
+  const int64_t query = x.query_shard.start, key = x.key_shard.start;
+  const int64_t cp = x.query_shard.cp, length = x.query_shard.length;
   if (x.queries == 0 || x.keys == 0) return {};
   if (!x.causal) return {{0, x.queries, 0, x.keys, false}};
-  if (x.cp == 1 && x.query == x.key && x.queries == x.keys) return {{0, x.queries, 0, x.keys, true}};
-  const int64_t shard = x.length / x.cp;
-  if (x.cp == 1 || shard == 0 || x.length % x.cp != 0 || shard % (2 * kBlockRows) != 0) return {};
-  for (int64_t rows : {x.query, x.queries, x.key, x.keys})
+  if (cp == 1 && query == key && x.queries == x.keys) return {{0, x.queries, 0, x.keys, true}};
+  const int64_t shard = length / cp;
+  if (cp == 1 || shard == 0 || length % cp != 0 || shard % (2 * kBlockRows) != 0) return {};
+  for (int64_t rows : {query, x.queries, key, x.keys})
     if (rows % shard != 0) return {};
-  return BlocksOfShards({x.query / shard, (x.query + x.queries) / shard, shard},
-                        {x.key / shard, (x.key + x.keys) / shard, shard});
+  return BlocksOfShards({query / shard, (query + x.queries) / shard, shard},
+                        {key / shard, (key + x.keys) / shard, shard});
 }
 
 }  // namespace espalier

@@ -10,15 +10,15 @@ constexpr int64_t kOwnBytes = int64_t{1} << 20;
 
 constexpr int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-int64_t HeadsInGroup(const AttentionSizes& x) { return x.kv_heads == 0 ? 0 : x.heads / x.kv_heads; }
+int64_t HeadsInGroup(const AttentionShape& x) { return x.kv_heads == 0 ? 0 : x.heads / x.kv_heads; }
 
 /// Bytes of the bf16 scores of one head of keys, in cuDNN's tiles.
-int64_t ScoreBytes(const AttentionSizes& x) {
+int64_t ScoreBytes(const AttentionShape& x) {
   return HeadsInGroup(x) * RoundUp(x.queries, 64) * RoundUp(x.keys, 128) * 2;
 }
 
 /// Bytes of the sums of one head of keys: fp32 dq and dO . o; with grouped heads also dk and dv of every query head.
-int64_t SumBytes(const AttentionSizes& x) {
+int64_t SumBytes(const AttentionShape& x) {
   const int64_t group = HeadsInGroup(x), whole_heads = group > 1 ? 2 * x.keys * x.head_dim : 0;
   return group * 4 * (x.queries * x.head_dim + x.queries + whole_heads);
 }
@@ -46,16 +46,16 @@ int64_t SumsOf(const AttentionInBlocks& call, int64_t heads) {
 }
 
 /// Bytes for the largest block, for any alignment of its workspace.
-int64_t MaxLibraryBytes(const AttentionInBlocks& call, int64_t (*bytes)(const AttentionSizes&)) {
+int64_t MaxLibraryBytes(const AttentionInBlocks& call, int64_t (*bytes)(const AttentionShape&)) {
   int64_t most = 0;
-  for (const AttentionBlock& block : call.blocks) most = std::max(most, bytes(call.SizesOf(block)));
+  for (const AttentionBlock& block : call.blocks) most = std::max(most, bytes(call.ShapeOf(block)));
   return most + 2 * kScratchAlignment;
 }
 
 }  // namespace
 
-AttentionSizes AttentionInBlocks::SizesOf(const AttentionBlock& block) const {
-  return {whole.batch, block.queries, block.keys, whole.heads, whole.kv_heads, whole.head_dim};
+AttentionShape AttentionInBlocks::ShapeOf(const AttentionBlock& block) const {
+  return {whole.batch, block.queries, block.keys, whole.heads, whole.kv_heads, whole.head_dim, block.causal};
 }
 
 bool AttentionInBlocks::IsOneCall() const {
@@ -64,21 +64,21 @@ bool AttentionInBlocks::IsOneCall() const {
 }
 
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major) {
-  const AttentionSizes& x = call.whole;
+  const AttentionShape& x = call.whole;
   const int64_t widest = major >= 9 ? 256 : 128;
   const bool there = !call.blocks.empty() && x.batch > 0 && x.heads > 0;
   return there && major >= 8 && call.inputs == Dtype::kBf16 && x.head_dim % 8 == 0 && x.head_dim <= widest;
 }
 
-AttentionPart PartOfBackward(const AttentionSizes& x) {
+AttentionPart PartOfBackward(const AttentionShape& x) {
   const int64_t units = kMaxScoreBytes / std::max<int64_t>(ScoreBytes(x), 1);
   if (units >= x.kv_heads) return {LargestDivisor(x.batch, units / std::max<int64_t>(x.kv_heads, 1)), x.kv_heads};
   return {1, LargestDivisor(x.kv_heads, units)};
 }
 
-int64_t FusedAttentionBytes(const AttentionSizes& x) { return kOwnBytes + x.batch * x.heads * x.queries * 4; }
+int64_t FusedAttentionBytes(const AttentionShape& x) { return kOwnBytes + x.batch * x.heads * x.queries * 4; }
 
-int64_t FusedAttentionGradBytes(const AttentionSizes& x) {
+int64_t FusedAttentionGradBytes(const AttentionShape& x) {
   const AttentionPart part = PartOfBackward(x);
   const int64_t in_parts = part.batch * part.kv_heads * (ScoreBytes(x) + SumBytes(x));
   const int64_t at_once = x.batch * x.kv_heads * SumBytes(x);  // not deterministic: one call, no scores are stored
@@ -94,7 +94,7 @@ ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {
 
 BackwardScratch BackwardScratchOf(const AttentionInBlocks& call) {
   if (call.IsOneCall()) return {};
-  const AttentionSizes& x = call.whole;
+  const AttentionShape& x = call.whole;
   const int64_t queries = x.batch * MaxRows(call, &AttentionBlock::queries),
                 keys = x.batch * MaxRows(call, &AttentionBlock::keys);
   const int64_t key_part = Aligned(keys * x.kv_heads * x.head_dim * 2), key_sums = SumsOf(call, x.keys * x.kv_heads);

@@ -27,25 +27,30 @@ int64_t Matmul(const LocalOp& op) {
   return elements == 0 ? 0 : std::min(kMax, kOwn + 8 * 4 * elements);
 }
 
-/// The rows of queries and keys that `rank` of cp holds.
-AttentionRows RowsOfRank(const LocalOp& op, int64_t rank) {
-  const int64_t cp = op.op.attributes.IntegerOr("cp", 1), length = op.op.attributes.IntegerOr("length", 0),
-                hop = op.op.attributes.IntegerOr("hop", 0), queries = op.inputs[0][1], keys = op.inputs[1][1];
-  const auto start = [&](int64_t rows, int64_t of) { return cp == 1 || rows == length ? 0 : of * rows; };
-  return {cp,
-          length,
-          start(queries, rank),
-          queries,
-          start(keys, (rank + cp - hop) % cp),
-          keys,
-          op.op.attributes.IntegerOr("causal", 1) != 0};
+/// The call of `rank` of cp.
+AttentionShape ShapeOfRank(const LocalOp& op, int64_t rank) {
+  const Attributes& a = op.op.attributes;
+  const int64_t cp = a.IntegerOr("cp", 1), length = a.IntegerOr("length", 0), hop = a.IntegerOr("hop", 0);
+  const Shape &q = op.inputs[0], &k = op.inputs[1];
+  const int64_t e = a.Integer("head_dim");
+  const auto shard = [&](int64_t rows, int64_t of) {
+    return SequenceShard{cp == 1 || rows == length ? 0 : of * rows, length, cp};
+  };
+  return {q[0],
+          q[1],
+          k[1],
+          q[2] / e,
+          k[2] / e,
+          e,
+          a.IntegerOr("causal", 1) != 0,
+          shard(q[1], rank),
+          shard(k[1], (rank + cp - hop) % cp)};
 }
 
 AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
-  const Shape &q = op.inputs[0], &k = op.inputs[1];
-  const auto e = op.op.attributes.Integer("head_dim");
+  const AttentionShape shape = ShapeOfRank(op, rank);
   const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
-  return {{q[0], q[1], k[1], q[2] / e, k[2] / e, e}, AttentionBlocksOf(RowsOfRank(op, rank)), op.dtype, results};
+  return {shape, AttentionBlocksOf(shape), op.dtype, results};
 }
 
 /// What cuDNN's attention needs, if it takes the call, on the rank that needs most, since all ranks run one program.

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "espalier/device_memory/attention_shape.hpp"
 #include "espalier/kernels/gemm.hpp"
 #include "espalier/util/types.hpp"
 #include "kernels/arithmetic.hpp"
-#include "kernels/attention_shape.hpp"
 #include "kernels/host_device.hpp"
 
 namespace espalier {

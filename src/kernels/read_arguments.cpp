@@ -26,9 +26,9 @@ class Reader {
 
   double Number(std::string_view name) const { return call_.attributes->Number(name); }
   double NumberOr(std::string_view name, double otherwise) const { return call_.attributes->NumberOr(name, otherwise); }
-  int64_t Integer(std::string_view name) const { return static_cast<int64_t>(Number(name)); }
+  int64_t Integer(std::string_view name) const { return call_.attributes->Integer(name); }
   int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
-    return static_cast<int64_t>(NumberOr(name, static_cast<double>(otherwise)));
+    return call_.attributes->IntegerOr(name, otherwise);
   }
 
  private:

@@ -84,18 +84,18 @@ struct Head {
   const FusedCall& call;
   int64_t batch, head;
 
-  const AttentionSizes& sizes() const { return call.sizes; }
-  Place Queries(int64_t rows) const { return {batch, rows, sizes().heads, head, sizes().head_dim}; }
+  const AttentionShape& shape() const { return call.shape; }
+  Place Queries(int64_t rows) const { return {batch, rows, shape().heads, head, shape().head_dim}; }
   Place Keys(int64_t rows) const {
-    return {batch, rows, sizes().kv_heads, head * sizes().kv_heads / sizes().heads, sizes().head_dim};
+    return {batch, rows, shape().kv_heads, head * shape().kv_heads / shape().heads, shape().head_dim};
   }
-  int64_t Visible(int64_t query) const { return call.causal ? query + 1 : sizes().keys; }
-  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(sizes().head_dim)); }
-  float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * sizes().heads + head) * sizes().queries; }
+  int64_t Visible(int64_t query) const { return call.shape.causal ? query + 1 : shape().keys; }
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape().head_dim)); }
+  float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * shape().heads + head) * shape().queries; }
 };
 
 void Forward(const Head& h, const FusedMemory& m) {
-  const AttentionSizes& s = h.sizes();
+  const AttentionShape& s = h.shape();
   const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), k = Load(m.k, h.Keys(h.call.key_rows), s.keys),
              v = Load(m.v, h.Keys(h.call.key_rows), s.keys);
   Rows o(s.queries, s.head_dim);
@@ -114,7 +114,7 @@ void Forward(const Head& h, const FusedMemory& m) {
 
 /// What one head of queries adds to dk and dv, and its dq.
 void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
-  const AttentionSizes& s = h.sizes();
+  const AttentionShape& s = h.shape();
   const Place queries = h.Queries(h.call.query_rows), keys = h.Keys(h.call.key_rows);
   const Rows q = Load(m.q, queries, s.queries), o = Load(m.o, queries, s.queries),
              d_o = Load(m.d_o, queries, s.queries);
@@ -134,7 +134,7 @@ void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
 }
 
 void BackwardOfKeys(const FusedCall& call, const FusedMemory& m, int64_t batch, int64_t kv_head) {
-  const AttentionSizes& s = call.sizes;
+  const AttentionShape& s = call.shape;
   const int64_t group = s.heads / s.kv_heads;
   Rows dk(s.keys, s.head_dim), dv = dk;
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) Backward({call, batch, head}, m, dk, dv);
@@ -158,13 +158,13 @@ void Scribble(const FusedMemory& m) {
 }
 
 bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t workspace_bytes) {
-  const AttentionSizes& s = call.sizes;
+  const AttentionShape& s = call.shape;
   const std::string text =
       fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}", what, s.batch, s.queries, s.heads,
-                  s.head_dim, s.keys, s.kv_heads, call.causal ? "causal" : "not causal");
+                  s.head_dim, s.keys, s.kv_heads, call.shape.causal ? "causal" : "not causal");
   CHECK(wanted <= UsableBytes(workspace_bytes), "{} may use {} bytes, {} are left", text, wanted,
         UsableBytes(workspace_bytes));
-  CHECK(!call.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
+  CHECK(!call.shape.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
   static std::set<std::string> said;
   if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);
   return true;
@@ -175,11 +175,11 @@ bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t wo
 int FusedAttentionMajor() { return IsEmulated("none") ? 0 : 9; }
 
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
-  return Prepare("attention", call, FusedAttentionBytes(call.sizes), workspace_bytes);
+  return Prepare("attention", call, FusedAttentionBytes(call.shape), workspace_bytes);
 }
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
-  if (call.sizes.queries == 1 && call.sizes.keys == 1) return false;  // it has none
-  return Prepare("attention_grad", call, FusedAttentionGradBytes(call.sizes), workspace_bytes);
+  if (call.shape.queries == 1 && call.shape.keys == 1) return false;  // it has none
+  return Prepare("attention_grad", call, FusedAttentionGradBytes(call.shape), workspace_bytes);
 }
 
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
@@ -187,8 +187,8 @@ void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream
   CheckAligned(memory);
   emulation::issue(stream, [=] {
     Scribble(memory);
-    for (int64_t batch = 0; batch < call.sizes.batch; ++batch)
-      for (int64_t head = 0; head < call.sizes.heads; ++head) Forward({call, batch, head}, memory);
+    for (int64_t batch = 0; batch < call.shape.batch; ++batch)
+      for (int64_t head = 0; head < call.shape.heads; ++head) Forward({call, batch, head}, memory);
   });
 }
 
@@ -197,8 +197,8 @@ void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaSt
   CheckAligned(memory);
   emulation::issue(stream, [=] {
     Scribble(memory);
-    for (int64_t batch = 0; batch < call.sizes.batch; ++batch)
-      for (int64_t kv_head = 0; kv_head < call.sizes.kv_heads; ++kv_head) BackwardOfKeys(call, memory, batch, kv_head);
+    for (int64_t batch = 0; batch < call.shape.batch; ++batch)
+      for (int64_t kv_head = 0; kv_head < call.shape.kv_heads; ++kv_head) BackwardOfKeys(call, memory, batch, kv_head);
   });
 }
 

@@ -6,24 +6,23 @@
 namespace espalier {
 namespace {
 
-constexpr AttentionSizes kLayer{4, 2048, 2048, 32, 8, 128};
+constexpr AttentionShape kLayer{4, 2048, 2048, 32, 8, 128};
 
 /// Causal attention of training in the order of positions; queries that are not the keys see all of them.
-AttentionInBlocks InBlocks(const AttentionSizes& x, Dtype dtype = Dtype::kBf16) {
-  return {x, AttentionBlocksOf({1, 0, 0, x.queries, 0, x.keys, x.queries == x.keys}), dtype, dtype};
+AttentionInBlocks InBlocks(AttentionShape x, Dtype dtype = Dtype::kBf16) {
+  x.causal = x.queries == x.keys;
+  return {x, AttentionBlocksOf(x), dtype, dtype};
 }
 
 /// Rank 1 of 4 in zigzag order; `hop` < 0: with all keys.
-AttentionInBlocks OnRing(int64_t part, int64_t hop) {
-  const int64_t keys = hop < 0 ? 4 * part : part, key = hop < 0 ? 0 : (5 - hop) % 4 * part;
-  return {{2, part, keys, 32, 8, 128},
-          AttentionBlocksOf({4, 4 * part, part, part, key, keys, true}),
-          Dtype::kBf16,
-          hop < 0 ? Dtype::kBf16 : Dtype::kF32};
+AttentionInBlocks OnRing(int64_t rows, int64_t hop) {
+  const int64_t keys = hop < 0 ? 4 * rows : rows, key = hop < 0 ? 0 : (5 - hop) % 4 * rows;
+  const AttentionShape x{2, rows, keys, 32, 8, 128, true, {rows, 4 * rows, 4}, {key, 4 * rows, 4}};
+  return {x, AttentionBlocksOf(x), Dtype::kBf16, hop < 0 ? Dtype::kBf16 : Dtype::kF32};
 }
 
 /// bf16 scores of a part, as cuDNN pads them.
-int64_t ScoreBytes(const AttentionSizes& x, AttentionPart part) {
+int64_t ScoreBytes(const AttentionShape& x, AttentionPart part) {
   return part.batch * part.kv_heads * (x.heads / x.kv_heads) * ((x.queries + 63) / 64 * 64) *
          ((x.keys + 127) / 128 * 128) * 2;
 }
@@ -41,7 +40,7 @@ TEST(FusedAttention, LeavesTheRestToThePlainKernel) {
   EXPECT_FALSE(FusedAttentionTakes(OnRing(128, 0))) << "short chunks";
   EXPECT_FALSE(FusedAttentionTakes(InBlocks({1, 64, 64, 4, 4, 34}))) << "odd heads";
   EXPECT_FALSE(FusedAttentionTakes(InBlocks(kLayer), 7));
-  for (const AttentionSizes& empty : {AttentionSizes{0, 64, 64, 4, 4, 64}, {1, 0, 0, 4, 4, 64}, {1, 64, 64, 0, 0, 64}})
+  for (const AttentionShape& empty : {AttentionShape{0, 64, 64, 4, 4, 64}, {1, 0, 0, 4, 4, 64}, {1, 64, 64, 0, 0, 64}})
     EXPECT_FALSE(FusedAttentionTakes(InBlocks(empty)));
 }
 
@@ -72,7 +71,7 @@ TEST(FusedAttention, PartsAreThoseOfTheLargestBlock) {
 }
 
 TEST(FusedAttention, IsCutIntoEqualPartsBelowTheBound) {
-  for (const AttentionSizes& x : {AttentionSizes{1, 64, 64, 4, 4, 64},
+  for (const AttentionShape& x : {AttentionShape{1, 64, 64, 4, 4, 64},
                                   kLayer,
                                   {1, 4096, 4096, 32, 8, 128},
                                   {3, 8192, 8192, 32, 8, 128},
@@ -101,7 +100,7 @@ TEST(FusedAttention, LongSequencesAreCutByHeads) {
 }
 
 TEST(FusedAttention, BoundsHoldTheSumsOfAllHeadsAtOnce) {
-  const AttentionSizes x{4, 8192, 8192, 32, 8, 128};
+  const AttentionShape x{4, 8192, 8192, 32, 8, 128};
   EXPECT_GE(FusedAttentionGradBytes(x), x.batch * x.heads * x.queries * x.head_dim * 4);
 }
 

@@ -5,16 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace espalier {
+#include "espalier/device_memory/attention_shape.hpp"
 
-/// The rows of a call, as indices into a sequence of `length` in memory: in zigzag order on `cp` ranks
-/// (mesh/zigzag.hpp) or, with cp = 1, in the order of positions; `length` is not used then.
-struct AttentionRows {
-  int64_t cp, length;
-  int64_t query, queries;  ///< the first row, and the number of rows
-  int64_t key, keys;
-  bool causal;
-};
+namespace espalier {
 
 /// The scores of queries [query, query + queries) and keys [key, key + keys), as rows of the call. All are visible or,
 /// with `causal`, there are as many keys as queries, and query i sees the first i + 1 keys.
@@ -30,6 +23,6 @@ inline constexpr int64_t kBlockRows = 128;
 /// Blocks that contain every visible score once, in the order in which their results are merged. Empty if there are no
 /// scores or no such blocks. In zigzag order the rows must be whole shards of ranks, in chunks of a multiple of
 /// kBlockRows; otherwise causal queries and keys must be the same rows. All ranks agree on whether the list is empty.
-std::vector<AttentionBlock> AttentionBlocksOf(const AttentionRows& rows);
+std::vector<AttentionBlock> AttentionBlocksOf(const AttentionShape& shape);
 
 }  // namespace espalier

@@ -9,18 +9,14 @@
 
 namespace espalier {
 
-/// Extents of attention on one rank: q [b,s,h e], k and v [b,t,g e].
-struct AttentionSizes {
-  int64_t batch, queries, keys, heads, kv_heads, head_dim;
-};
-
 /// An attention call as a list of blocks, one cuDNN call each.
 struct AttentionInBlocks {
-  AttentionSizes whole;
+  AttentionShape whole;
   std::vector<AttentionBlock> blocks;
   Dtype inputs, results;
 
-  AttentionSizes SizesOf(const AttentionBlock& block) const;
+  /// Of one block, whose rows are counted from its first.
+  AttentionShape ShapeOf(const AttentionBlock& block) const;
   /// True if there is only one block and cuDNN writes the final results. Otherwise the results of each block are
   /// partial, rounded to bf16, and are merged in fp32, in the order of blocks.
   bool IsOneCall() const;
@@ -36,14 +32,14 @@ bool FusedAttentionTakes(const AttentionInBlocks& call, int major = 9);
 struct AttentionPart {
   int64_t batch, kv_heads;
 };
-AttentionPart PartOfBackward(const AttentionSizes& extents);
+AttentionPart PartOfBackward(const AttentionShape& extents);
 
 /// Maximum bytes of the scores of one part, unless one head of keys needs more.
 inline constexpr int64_t kMaxScoreBytes = int64_t{256} << 20;
 
 /// Bytes that one call of cuDNN may use. If cuDNN needs more, the start fails (exit status 4).
-int64_t FusedAttentionBytes(const AttentionSizes& extents);
-int64_t FusedAttentionGradBytes(const AttentionSizes& extents);
+int64_t FusedAttentionBytes(const AttentionShape& extents);
+int64_t FusedAttentionGradBytes(const AttentionShape& extents);
 
 /// The buffers in the workspace of a call: bytes of each, aligned to kScratchAlignment; all 0 if it is one cuDNN call.
 inline constexpr int64_t kScratchAlignment = 256;

@@ -10,13 +10,12 @@
 namespace espalier::cuda {
 namespace {
 
-AttentionInBlocks BlocksOf(const AttentionShape& s, Dtype inputs, Dtype results) {
-  const AttentionRows rows{
-      s.query_shard.cp, s.query_shard.length, s.query_shard.start, s.queries, s.key_shard.start, s.keys, s.causal};
-  return {{s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim}, AttentionBlocksOf(rows), inputs, results};
+AttentionInBlocks BlocksOf(const AttentionArgs& a) {
+  return {a.shape, AttentionBlocksOf(a.shape), a.q.dtype, a.o.dtype};
 }
-AttentionInBlocks BlocksOf(const AttentionArgs& a) { return BlocksOf(a.shape, a.q.dtype, a.o.dtype); }
-AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a.shape, a.q.dtype, a.dq.dtype); }
+AttentionInBlocks BlocksOf(const AttentionGradArgs& a) {
+  return {a.shape, AttentionBlocksOf(a.shape), a.q.dtype, a.dq.dtype};
+}
 
 using Prepare = bool (*)(const AttentionInBlocks&, int64_t workspace_bytes);
 

@@ -11,7 +11,7 @@ namespace espalier::cuda {
 namespace {
 
 FusedCall CallOf(const AttentionInBlocks& a, const AttentionBlock& block) {
-  return {a.SizesOf(block), a.whole.queries, a.whole.keys, block.causal};
+  return {a.ShapeOf(block), a.whole.queries, a.whole.keys};
 }
 
 using PrepareFused = bool (*)(const FusedCall&, int64_t);

@@ -30,7 +30,7 @@ enum class Direction { kForward, kBackward };
 /// The call that a graph serves: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
 /// of longer sequences.
 struct Key {
-  AttentionSizes whole;
+  AttentionShape whole;
   AttentionPart part;
   int64_t query_rows, key_rows;
   bool causal;
@@ -48,9 +48,9 @@ struct Key {
 Key KeyOf(const FusedCall& call, Direction direction) {
   const bool deterministic = GetCudaKernelOptions().deterministic;
   const bool cut = deterministic && direction == Direction::kBackward;
-  return {call.sizes,      cut ? PartOfBackward(call.sizes) : AttentionPart{call.sizes.batch, call.sizes.kv_heads},
-          call.query_rows, call.key_rows,
-          call.causal,     direction,
+  return {call.shape,        cut ? PartOfBackward(call.shape) : AttentionPart{call.shape.batch, call.shape.kv_heads},
+          call.query_rows,   call.key_rows,
+          call.shape.causal, direction,
           deterministic};
 }
 
@@ -166,7 +166,7 @@ class Builder {
 };
 
 std::string ToString(const Key& key) {
-  const AttentionSizes& w = key.whole;
+  const AttentionShape& w = key.whole;
   return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}",
                      key.direction == Direction::kForward ? "attention" : "attention_grad", w.batch, w.queries, w.heads,
                      w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal");
@@ -209,7 +209,7 @@ std::byte* Advanced(void* data, int64_t elements, int64_t element_bytes) {
 
 /// The memory of the part that begins at sequence `batch` and kv head `kv_head`.
 FusedMemory PartOf(const FusedMemory& m, const Key& key, int64_t batch, int64_t kv_head) {
-  const AttentionSizes& w = key.whole;
+  const AttentionShape& w = key.whole;
   const int64_t head = kv_head * (w.heads / w.kv_heads);
   const auto query = [&](int64_t rows) { return (batch * rows * w.heads + head) * w.head_dim; };
   const auto row = [&](int64_t rows) { return (batch * rows * w.kv_heads + kv_head) * w.head_dim; };

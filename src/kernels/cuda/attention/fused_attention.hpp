@@ -11,12 +11,11 @@ namespace espalier::cuda {
 /// Compute capability of the current device, its first number; 0 where there is no cuDNN.
 int FusedAttentionMajor();
 
-/// Extents of a call; the rows per sequence of the tensors that its operands are slices of; and its mask: causal, or
-/// none.
+/// Extents of a call, whose mask is causal or none, and the rows per sequence of the tensors that its operands are
+/// slices of.
 struct FusedCall {
-  AttentionSizes sizes;
+  AttentionShape shape;
   int64_t query_rows, key_rows;
-  bool causal;
 };
 
 /// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; sequences are `query_rows`

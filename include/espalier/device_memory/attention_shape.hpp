@@ -1,4 +1,4 @@
-// The extents of attention on one rank, shared by all backends.
+// The extents of attention on one rank, shared by the memory plan and the kernels.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct SequenceShard {
 /// q [batch,queries,heads head_dim], k and v [batch,keys,kv_heads head_dim].
 struct AttentionShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
-  bool causal;
-  SequenceShard query_shard, key_shard;
+  bool causal = false;
+  SequenceShard query_shard{}, key_shard{};
 
   constexpr int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
   /// Key row j is visible to query row i.

@@ -1,6 +1,7 @@
 // Lowers each reshard to the collectives and local ops of its route, one op per step; a reshard that changes nothing is
 // removed.
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/passes/reshard.hpp"
 
 namespace espalier {
 namespace {

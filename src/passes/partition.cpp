@@ -15,6 +15,7 @@
 
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/passes/reshard.hpp"
 #include "espalier/util/error.hpp"
 #include "passes/placement/layout.hpp"
 

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "espalier/comm/pack.hpp"
 #include "espalier/util/host_name.hpp"
 
 namespace espalier {
@@ -39,12 +39,9 @@ PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks) {
 
 PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world) {
   const PeakRate mine = PeakOfRank(deck, device);
-  const nlohmann::json json = {NameOf(device, world.Rank()), mine.flops, mine.source};
   std::vector<RankPeak> ranks;
-  for (const std::string& text : world.Gather(json.dump())) {
-    const nlohmann::json rank = nlohmann::json::parse(text);
-    ranks.push_back({rank[0], {rank[1], rank[2]}});
-  }
+  for (const std::string& packed : world.Gather(Pack(RankPeak{NameOf(device, world.Rank()), mine})))
+    ranks.push_back(Unpack<RankPeak>(packed));
   return SumOfPeaks(ranks);
 }
 

@@ -1,6 +1,8 @@
 // What a run's rate is counted against.
 #pragma once
 
+#include <tuple>
+
 #include "espalier/comm/world.hpp"
 #include "espalier/deck/deck.hpp"
 #include "espalier/executor/device.hpp"
@@ -11,6 +13,8 @@ namespace espalier {
 struct RankPeak {
   std::string device;
   PeakRate rate;
+
+  auto Fields() { return std::tie(device, rate.flops, rate.source); }
 };
 
 /// All of them together, each device once; not known if one is not.

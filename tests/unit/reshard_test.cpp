@@ -12,6 +12,7 @@
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/passes/reshard.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 

@@ -67,18 +67,6 @@ void Fuse(Graph& graph);
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);
 
-/// One step of a reshard: a collective, or a local slice or pad, with the placements after it.
-struct ReshardStep {
-  OpKind kind = OpKind::kNone;
-  AxisSet axes;
-  Placements placements;
-};
-/// The steps with the least traffic from any placements to any others. (Scalars cannot be made partial.)
-std::vector<ReshardStep> PlanReshard(const Type& from, const Placements& to, const Mesh& mesh);
-
-/// Elements that a rank sends for a change of placements, where sizes divide evenly (the engine's measure of traffic).
-int64_t ReshardTraffic(const Type& from, const Placements& to, const Mesh& mesh);
-
 /// Runs every pass on a forward graph, in order, verifying after each. `observe` (may be empty) sees each pass's name
 /// and result.
 void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "espalier/passes/pipeline.hpp"
+#include "espalier/passes/reshard.hpp"
 #include "espalier/util/error.hpp"
 #include "passes/placement/placement_moves.hpp"
 

@@ -68,7 +68,9 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
                });
 }
 
-Watch::~Watch() {
+Watch::~Watch() { End(); }
+
+void Watch::End() {
   if (!file_) return;
   dog_.reset();
   LimitTheEnd(file_->record().rank, slow_limit_s_);

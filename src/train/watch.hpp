@@ -14,10 +14,13 @@ class Watch {
   /// Makes the heartbeats of all ranks and begins to watch; does nothing if run.watchdog_s is 0. Collective. All
   /// arguments must outlive it.
   Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi);
-  /// Ends the watch; from then on the process has as long as a save to end.
+  /// Calls End.
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
+
+  /// Ends the watch and removes the heartbeat. From then on the process has as long as a save may take to end.
+  void End();
 
   /// Training is at `step`, its beginning or its end; the first one of this start may take its time.
   void InStep(int64_t step);

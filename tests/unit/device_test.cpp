@@ -9,7 +9,7 @@
 #include "espalier/train/threads.hpp"
 #include "espalier/util/error.hpp"
 #include "test_decks.hpp"
-#include "train/peak.hpp"
+#include "train/reporting/peak.hpp"
 #include "train/startup/fit.hpp"
 
 namespace espalier {

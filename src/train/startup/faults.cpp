@@ -1,6 +1,7 @@
 #include "train/startup/faults.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <map>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "espalier/util/environment.hpp"
 
 namespace espalier {
+namespace {
 
 std::string FaultsOfAll(World& world) {
   const std::string mine = FromEnvironment("ESPALIER_FAULT").value_or("");
@@ -24,6 +26,15 @@ std::string FaultsOfAll(World& world) {
     text += fmt::format("{}{} on rank {}{}", text.empty() ? "" : ", ", fault, ranks.front(), more);
   }
   return world.Broadcast(text);
+}
+
+}  // namespace
+
+std::string AnnounceFaults(World& world) {
+  const std::string faults = FaultsOfAll(world);
+  if (world.Rank() == 0 && !faults.empty())
+    spdlog::warn("ESPALIER_FAULT is set: this run makes a fault on purpose: {}", faults);
+  return faults;
 }
 
 }  // namespace espalier

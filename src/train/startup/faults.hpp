@@ -1,4 +1,4 @@
-// Which faults on purpose a run is to meet, in words.
+// Faults that ESPALIER_FAULT asks for, for tests.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace espalier {
 
-/// "step:hold:5 on rank 1, ..." of ESPALIER_FAULT on all ranks, on every rank; empty if no rank has it. Collective.
-std::string FaultsOfAll(World& world);
+/// "step:hold:5 on rank 1, ...": ESPALIER_FAULT of all ranks, on every rank; empty if no rank has it. Rank 0 warns of
+/// it. Collective.
+std::string AnnounceFaults(World& world);
 
 }  // namespace espalier

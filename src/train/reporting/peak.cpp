@@ -1,4 +1,4 @@
-#include "train/peak.hpp"
+#include "train/reporting/peak.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-#include "train/instruction_times.hpp"
+#include "train/reporting/instruction_times.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-#include "train/stopping/ending.hpp"
+#include "train/stopping/stop_reasons.hpp"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 namespace espalier {
 namespace {
 
-double SecondsSince(Ending::Clock::time_point start) {
-  return std::chrono::duration<double>(Ending::Clock::now() - start).count();
+double SecondsSince(StopReasons::Clock::time_point start) {
+  return std::chrono::duration<double>(StopReasons::Clock::now() - start).count();
 }
 
 double EpochSeconds() {
@@ -33,31 +33,31 @@ std::string SlurmEnd() {
 
 }  // namespace
 
-Ending::Ending(const Deck& deck, World& world, Clock::time_point began) : world_(world), began_(began) {
+StopReasons::StopReasons(const Deck& deck, World& world, Clock::time_point began) : world_(world), began_(began) {
   if (world.Rank() == 0) limit_ = FindTimeLimit(deck, SlurmEnd(), EpochSeconds() - SecondsSince(began));
 }
 
-std::string Ending::Notice() const {
+std::string StopReasons::Notice() const {
   if (!limit_.Set()) return "";
   const TimeEnd& end = limit_.end();
   return fmt::format("stops by itself before {} ({}), {:.0f} s kept free beside a step and a save",
                      LocalTime(EpochSeconds() - SecondsSince(began_) + end.at_s), end.what, end.margin_s);
 }
 
-std::string Ending::Wish(double beside_ms, double save_ms) const {
+std::string StopReasons::StopReason(double beside_ms, double save_ms) const {
   if (const int signal = StopSignal(); signal != 0)
     return fmt::format("{} to rank {}", StopSignalName(signal), world_.Rank());
   if (limit_.Reached(SecondsSince(began_), beside_ms / 1e3, save_ms / 1e3)) return limit_.end().what;
   return "";
 }
 
-std::string Ending::Reasons(const std::string& mine) const {
-  constexpr int kShown = 4;  // a launcher may have passed a signal on to thousands
+std::string StopReasons::AllReasons(const std::string& own) const {
+  constexpr int kShown = 4;  // a launcher may forward a signal to thousands of ranks
   std::string text;
   int more = -kShown;
-  for (const std::string& wish : world_.Gather(mine)) {
-    if (wish.empty() || ++more > 0) continue;
-    text += (text.empty() ? "" : ", ") + wish;
+  for (const std::string& reason : world_.Gather(own)) {
+    if (reason.empty() || ++more > 0) continue;
+    text += (text.empty() ? "" : ", ") + reason;
   }
   return more > 0 ? fmt::format("{} and {} more", text, more) : text;
 }

@@ -1,0 +1,66 @@
+#include "train/finish.hpp"
+
+#include <fmt/format.h>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/util/fault.hpp"
+#include "train/run_files.hpp"
+
+namespace espalier {
+namespace {
+
+const FaultStages kFaultStages = {"end"};
+
+ExitStatus StatusOf(const Outcome& outcome, bool saved) {
+  if (outcome.error) return outcome.error->status();
+  if (!saved) return ExitStatus::kFault;
+  return outcome.stopped ? ExitStatus::kStopped : ExitStatus::kDone;
+}
+
+void ReportEnd(const Run& run, ExitStatus status) {
+  const Arena& arena = run.programs.arena();
+  std::vector<int64_t> peaks;
+  const int64_t outside = run.device.OutsideBytes(arena.bytes(), run.checkpoints.staging_bytes());
+  for (const std::string& peak : run.world.Gather(std::to_string(arena.HighWater()))) peaks.push_back(std::stoll(peak));
+  run.reporter.End(status, peaks, run.world.Max(outside));
+}
+
+std::string FinalState(const Run& run, const Outcome& outcome, bool saved) {
+  if (outcome.last_step == outcome.first_step)
+    return fmt::format("the run ends at step {}, where it began", outcome.last_step);
+  return fmt::format("the run ends after step {}, whose state is {}saved in {}", outcome.last_step, saved ? "" : "not ",
+                     CheckpointFolder(run.deck()));
+}
+
+std::string HowToContinue(const Deck& deck, const Outcome& outcome) {
+  if (outcome.stopped)
+    return fmt::format("stopped after step {} of {}: start it again to go on", outcome.last_step, deck.run.steps);
+  return fmt::format("all {} steps are done; for more: run.steps=N{}", deck.run.steps,
+                     deck.data.format == DataFormat::kText ? "; for a text: espalier sample " + deck.run.dir : "");
+}
+
+}  // namespace
+
+std::filesystem::path DoneFile(const Deck& deck) { return std::filesystem::path(deck.run.dir) / "done"; }
+
+ExitStatus Finish(const Run& run, const Outcome& outcome) {
+  run.watch.Set(Activity::kEnded);
+  const bool saved = run.checkpoints.Finish();
+  const ExitStatus status = StatusOf(outcome, saved);
+  ReportEnd(run, status);
+  run.world.Barrier();  // from here on, a heartbeat that is gone says that its rank has ended in order
+  run.watch.End();
+  FaultPoint("end");
+  if (outcome.error)
+    throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
+  if (!saved)
+    throw AgreedError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(run.deck())));
+  OnAllRanks(run.world, [&] {
+    if (run.IsRankZero() && status == ExitStatus::kDone)
+      WriteWhole(DoneFile(run.deck()), fmt::format("step {}\n", outcome.last_step));
+  });
+  run.reporter.Say(HowToContinue(run.deck(), outcome));
+  return status;
+}
+
+}  // namespace espalier

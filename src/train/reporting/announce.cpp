@@ -1,0 +1,60 @@
+#include "train/reporting/announce.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+
+#include "espalier/train/choose_device.hpp"
+#include "espalier/util/build_info.hpp"
+#include "espalier/util/clock.hpp"
+#include "train/reporting/peak.hpp"
+
+namespace espalier {
+namespace {
+
+StartRecord RecordOf(const Run& run, const WorldProof& proof, int64_t step) {
+  const Compilation& compilation = run.programs.compilation();
+  StartRecord start;
+  start.version = fmt::format("{} ({})", kVersion, kGitHash);
+  start.deck = run.deck().name;
+  start.ranks = run.world.Size();
+  start.device = DeckName(run.deck().run.device);
+  start.threads = run.threads.count;
+  start.mesh = compilation.mesh;
+  start.parameters = compilation.parameter_count;
+  start.tokens_per_step = TokensPerStep(run.deck());
+  start.first_step = step + 1;
+  start.data = run.start.data.Record(run.deck());
+  start.world_check_ms = proof.why_not.empty() ? proof.ms : std::nan("");
+  start.startup_ms = MillisecondsSince(run.options.began);
+  start.fault = run.faults;
+  return start;
+}
+
+void AnnounceWorld(const Run& run, const WorldProof& proof) {
+  if (proof.why_not.empty())
+    spdlog::info("world: the programs of {} ranks fit together (proven in {:.0f} ms beside the start)",
+                 run.world.Size(), proof.ms);
+  else
+    spdlog::warn("world: not proven that the programs of all ranks fit together: {}", proof.why_not);
+}
+
+}  // namespace
+
+void Announce(const Run& run, const WorldProof& proof, int64_t step) {
+  const bool root = run.IsRankZero();
+  run.reporter.Start(RecordOf(run, proof, step));
+  if (root) spdlog::info("data: {}", Describe(run.start.data, run.deck()));
+  if (root && run.world.Size() > 1) AnnounceWorld(run, proof);
+  for (const DeckDifference& difference : run.checkpoints.differences()) {
+    run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);
+    if (root) spdlog::info("{}", difference.Text());
+  }
+  AnnounceDevices(run.device, run.world);
+  if (root) AnnouncePeak(run.peak);
+  if (root && !run.threads.notice.empty()) spdlog::info("threads: {}", run.threads.notice);
+  if (const std::string notice = run.stop_reasons.Notice(); root && !notice.empty()) spdlog::info("{}", notice);
+}
+
+}  // namespace espalier

@@ -1,0 +1,83 @@
+#include "train/run.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/model/flops.hpp"
+#include "espalier/train/choose_device.hpp"
+#include "train/reporting/peak.hpp"
+#include "train/run_files.hpp"
+#include "train/state/initialize_weights.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+void WriteDeckOfRun(const Deck& deck, const std::string& given) {
+  const std::string left = WriteEffectiveDeck(deck.run.dir, EffectiveDeck(deck), given);
+  if (!left.empty())
+    spdlog::info("{}/deck.toml stays as it is: {}; the effective deck is in every checkpoint", deck.run.dir, left);
+}
+
+ReportOptions OptionsOfReport(const Deck& deck, const World& world, const PeakRate& peak) {
+  ReportOptions options;
+  options.rank = world.Rank();
+  options.metrics_path = (fs::path(deck.run.dir) / "metrics.jsonl").string();
+  options.steps = deck.run.steps;
+  options.every_steps = deck.report.every_steps;
+  options.flops_per_token = FlopsPerToken(deck);
+  options.peak_flops = peak.flops;
+  options.peak_source = peak.source;
+  return options;
+}
+
+}  // namespace
+
+Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, Parts& parts) {
+  const bool root = world.Rank() == 0;
+  const Deck& deck = start.deck();
+  const LoadedDeck requested_deck = start.loaded;
+
+  // Devices. The choice is written into the deck.
+  const Threads threads = AgreeOnThreads(deck, world);
+  Device& device = parts.Keep(ChooseDevice(start.loaded.deck, world, mpi, threads.count));
+  if (root)
+    for (const std::string& line : SettingsWithoutEffect(start.loaded)) spdlog::warn("{}", line);
+
+  // Programs and their memory, while rank 0 checks in the background that the programs of all ranks fit together.
+  auto& world_check = parts.Make<WorldCheck>(deck, world);
+  const auto& programs = parts.Make<Programs>(deck, world, mpi, device);
+  const InstructionTimes* instruction_times = nullptr;
+  OnAllRanks(world, [&] { instruction_times = &parts.Make<InstructionTimes>(deck, programs, world.Rank()); });
+  auto& watch = parts.Make<Watch>(deck, programs, world, mpi);
+  const Evaluation* evaluation = nullptr;
+  if (start.data.validation)
+    evaluation = &parts.Make<Evaluation>(deck, programs, world, std::move(start.data.validation));
+
+  // Report and checkpoints.
+  const PeakRate peak = PeakOfRun(deck, device, world);
+  Reporter* reporter = nullptr;
+  OnAllRanks(world, [&] {
+    reporter = &parts.Make<Reporter>(OptionsOfReport(deck, world, peak));
+    if (root) WriteDeckOfRun(deck, options.arguments.deck);
+  });
+  auto& checkpoints =
+      parts.Make<Checkpointing>(deck, requested_deck, start.data.Seen(), programs, world, mpi, *reporter);
+  auto& stop_reasons = parts.Make<StopReasons>(deck, world, options.began);
+
+  return {options,     world,       std::move(faults),  start,      threads, device,
+          world_check, programs,    *instruction_times, evaluation, watch,   peak,
+          *reporter,   checkpoints, stop_reasons};
+}
+
+int64_t Restore(const Run& run, Start& start) {
+  const int64_t step = run.checkpoints.Restore(start);
+  if (start.checkpoints.empty()) InitializeWeights(run.programs.compilation(), *run.programs.train().executor);
+  return step;
+}
+
+}  // namespace espalier

@@ -1,0 +1,62 @@
+// Setup: what a run consists of.
+#pragma once
+
+#include <string>
+
+#include "espalier/comm/mpi_world.hpp"
+#include "espalier/executor/device.hpp"
+#include "espalier/report/report.hpp"
+#include "espalier/train/threads.hpp"
+#include "espalier/train/trainer.hpp"
+#include "train/evaluation.hpp"
+#include "train/parts.hpp"
+#include "train/programs.hpp"
+#include "train/reporting/instruction_times.hpp"
+#include "train/startup/find_start.hpp"
+#include "train/startup/world_check.hpp"
+#include "train/state/checkpointing.hpp"
+#include "train/stopping/stop_reasons.hpp"
+#include "train/watch.hpp"
+
+namespace espalier {
+
+/// A run that is set up: its parts are complete, and none is replaced until the run has ended. What changes from step
+/// to step is in StepLoop.
+struct Run {
+  // The job.
+  const RunOptions& options;
+  World& world;
+  const std::string faults;  ///< made on purpose (ESPALIER_FAULT), in words; empty: none
+
+  // What to train.
+  const Start& start;
+
+  // What computes.
+  const Threads threads;
+  const Device& device;
+  WorldCheck& world_check;  ///< rank 0 checks in the background that the programs of all ranks fit together
+  const Programs& programs;
+  const InstructionTimes& instruction_times;
+  const Evaluation* const evaluation;  ///< null: the deck asks for no validation
+
+  // What watches, reports, saves and stops.
+  Watch& watch;
+  const PeakRate peak;  ///< on rank 0
+  Reporter& reporter;
+  Checkpointing& checkpoints;
+  StopReasons& stop_reasons;
+
+  /// The deck with the device that was chosen.
+  const Deck& deck() const { return start.deck(); }
+  bool IsRankZero() const { return world.Rank() == 0; }
+};
+
+/// Chooses threads and devices, compiles, takes the memory of every rank, and opens metrics.jsonl and the checkpoints.
+/// `parts` owns what is made. Writes the chosen device into the deck of `start`. Collective.
+Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, Parts& parts);
+
+/// The state to begin with: the first checkpoint of `start` that can be loaded, or initial weights. Returns its step.
+/// Collective.
+int64_t Restore(const Run& run, Start& start);
+
+}  // namespace espalier

@@ -1,0 +1,253 @@
+#include "train/step_loop.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/fault.hpp"
+#include "espalier/util/print.hpp"
+
+namespace espalier {
+namespace {
+
+const FaultStages kFaultStages = {"step"};
+
+constexpr size_t kLossesKept = 100;
+
+}  // namespace
+
+StepLoop::StepLoop(const Run& run, int64_t first_step)
+    : run_(run), first_step_(first_step), step_(first_step), loader_(NewLoader()), guard_(run.deck()) {}
+
+Outcome StepLoop::Train() {
+  if (deck().checkpoint.at_start) SaveUnlessThere();
+  if (!AllStepsDone() && AgreeOnFlags().stop) SaveUnlessThere();
+  if (step_ > 0 && !Stopped() && (AllStepsDone() || ValidatesAfter(step_)))
+    Validate();  // the start that trained this step may have ended before its validation
+  while (!AllStepsDone() && !Stopped()) {
+    while (MayBegin()) BeginStep();
+    StepRecord record = AwaitStep();
+    if (!PassesGuard(record)) continue;
+    run_.stop_reasons.StepTook(record.step_ms);
+    const StepFlags flags = AgreeOnFlags();
+    save_due_ = save_due_ || run_.checkpoints.Due(step_);
+    record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
+    // Before the save: a run that is killed right after the commit continues after this step.
+    run_.reporter.Step(record);
+    if (NoStepInFlight() && (AllStepsDone() || Stopped() || save_due_ || (flags.save && !flags.saving))) Save();
+    run_.checkpoints.Report();
+    if (AllStepsDone() || (!Stopped() && ValidatesAfter(step_))) Validate();
+  }
+  return {first_step_, step_, Stopped(), error_};
+}
+
+// Steps.
+
+/// Nothing has to happen between the step to begin and the one before it.
+bool StepLoop::MayBegin() {
+  if (NoStepInFlight()) return true;
+  const int64_t last = in_flight_.back().step;
+  return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
+         std::ssize(in_flight_) <= executor().StepsAhead() && !run_.checkpoints.Due(last) && !ValidatesAfter(last) &&
+         AllHaveNextBatch();
+}
+
+void StepLoop::BeginStep() {
+  FaultPoint("step");
+  const int64_t step = NextStep();
+  run_.programs.train().Fill(loader_->Next(), run_.programs.layout().positions);
+  // The wait for the batch counts as time of this step, although it was at the end of the step before.
+  const std::chrono::duration<double, std::milli> waited(loader_->wait_ms());
+  StepInFlight next{step, LearningRate(deck(), step), waited.count(),
+                    Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
+  executor().SetScalar("lr", static_cast<float>(next.lr));
+  executor().SetScalar("step", static_cast<float>(step));
+  run_.instruction_times.Before(step);
+  run_.watch.InStep(step);
+  executor().Begin();
+  in_flight_.push_back(next);
+}
+
+StepRecord StepLoop::AwaitStep() {
+  const StepInFlight oldest = in_flight_.front();
+  run_.watch.InStep(oldest.step);
+  const StepTimes times = executor().End();
+  run_.watch.EndStep();
+  run_.instruction_times.After(oldest.step, times);
+  in_flight_.pop_front();
+  if (!NoStepInFlight()) run_.watch.InStep(in_flight_.back().step);
+  ++step_;
+  last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
+  last_end_ = Clock::now();
+  return RecordOf(oldest, times);
+}
+
+/// After a step that the guard gives up: a rollback loads the weights again, an end never uses them.
+void StepLoop::DiscardStepsInFlight() {
+  for (; !NoStepInFlight(); in_flight_.pop_front()) executor().End();
+}
+
+StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) const {
+  StepRecord record;
+  record.step = step.step;
+  record.loss = PlainNan(executor().GetScalar("mean_loss"));
+  record.grad_norm = PlainNan(executor().GetScalar("norm"));
+  record.lr = step.lr;
+  record.tokens = step.step * TokensPerStep(deck());
+  record.step_ms = last_step_ms_;
+  record.tokens_per_s = static_cast<double>(TokensPerStep(deck())) / (last_step_ms_ / 1e3);
+  record.peak_bytes = run_.programs.arena().HighWater();
+  record.compute_ms = times.compute_ms;
+  record.exposed_comm_ms = times.exposed_comm_ms;
+  record.idle_ms = times.idle_ms;
+  record.data_ms = step.data_ms;
+  return record;
+}
+
+// Batches. A step begins only if every rank has its batch: data that cannot be read stop the run after a whole step,
+// whose state is saved.
+
+std::unique_ptr<BatchLoader> StepLoop::NewLoader() const {
+  const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential,
+                          run_.checkpoints.passed_over()};
+  return std::make_unique<BatchLoader>(run_.start.data.training, order, run_.programs.layout(), step_);
+}
+
+bool StepLoop::NextBatchIsUnread() { return NextStep() <= deck().run.steps && loader_->Await() != nullptr; }
+
+/// The ranks have agreed on it with their flags, except for the first step that is begun ahead.
+bool StepLoop::AllHaveNextBatch() {
+  if (read_to_ < NextStep() && run_.world.Or(NextBatchIsUnread() ? 1 : 0) == 0) read_to_ = NextStep();
+  return read_to_ >= NextStep();
+}
+
+/// Throws the same on every rank if one of them could not read the next step's batch.
+void StepLoop::RequireBatch() {
+  OnAllRanks(run_.world, [&] {
+    if (const std::exception_ptr error = loader_->Await()) std::rethrow_exception(error);
+  });
+}
+
+// Between steps.
+
+/// While a save is in flight, the flag `save` alone (from the clock or a person) is deferred: another save would only
+/// make training wait.
+StepFlags StepLoop::AgreeOnFlags() {
+  const bool unread = NextBatchIsUnread();
+  const double beside_ms =
+      (ValidatesAfter(step_) ? slowest_validation_ms_ : 0) + static_cast<double>(in_flight_.size()) * last_step_ms_;
+  const std::string reason = run_.stop_reasons.StopReason(beside_ms, run_.checkpoints.SlowestSaveMs());
+  const StepFlags own{
+      .save = run_.checkpoints.Wanted(), .stop = !reason.empty(), .saving = run_.checkpoints.Busy(), .unread = unread};
+  const Activity activity = NoStepInFlight() ? Activity::kAgreeing : Activity::kStep;
+  const StepFlags all = run_.watch.During(activity, [&] { return CombineFlags(run_.world, own); });
+  if (!all.unread) read_to_ = NextStep();
+  const bool stop = all.stop || all.unread, save = all.save && !all.saving;
+  if (NoStepInFlight())
+    phase_ = stop && !AllStepsDone() ? Phase::kStopped : Phase::kRunning;
+  else
+    phase_ = stop || save ? Phase::kDraining : Phase::kRunning;
+  if (Stopped() && all.unread) StopOnError([&] { RequireBatch(); });
+  if (Stopped()) run_.reporter.Stop(step_, error_ ? error_->what() : run_.stop_reasons.AllReasons(reason));
+  return all;
+}
+
+/// If all ranks throw in `work`, the run stops with that error, after its state is saved.
+template <typename Work>
+void StepLoop::StopOnError(Work work) {
+  try {
+    work();
+  } catch (const AgreedError& error) {
+    error_ = error;
+    if (!AllStepsDone()) phase_ = Phase::kStopped;
+  }
+}
+
+/// Finite weights may be wrecked all the same, and a skipped step is the first sign of it. So after a skipped step
+/// nothing is saved before the next finite one, unless the run ends.
+void StepLoop::Save() {
+  const bool end = AllStepsDone() || Stopped();
+  save_due_ = skipped_ && !end;
+  if (save_due_) return;
+  const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
+  save_wait_ms_ += run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, losses_, moment); });
+}
+
+void StepLoop::SaveUnlessThere() const { run_.checkpoints.SaveUnlessThere(step_, losses_); }
+
+bool StepLoop::ValidatesAfter(int64_t step) const {
+  return run_.evaluation != nullptr && step > 0 && step % deck().data.validate_every_steps == 0;
+}
+
+void StepLoop::Validate() {
+  if (run_.evaluation == nullptr) return;
+  const auto before = Clock::now();
+  StopOnError([&] {
+    run_.reporter.Validation(step_, run_.watch.During(Activity::kEvaluating, [&] { return run_.evaluation->Loss(); }));
+  });
+  slowest_validation_ms_ = std::max(slowest_validation_ms_, MillisecondsSince(before));
+  if (!error_) return;
+  run_.reporter.Stop(step_, error_->what());
+  run_.watch.Set(Activity::kSaving);
+  run_.checkpoints.Finish();
+  SaveUnlessThere();
+}
+
+// Steps that are not finite.
+
+/// False if the step was given up and rolled back. The update has read `apply`: a step that is not finite has changed
+/// no weight.
+bool StepLoop::PassesGuard(const StepRecord& record) {
+  const Guard::Verdict verdict = guard_.Judge(record.loss, record.grad_norm);
+  skipped_ = verdict == Guard::Verdict::kSkip;
+  if (verdict == Guard::Verdict::kFinite) {
+    losses_.push_back(record.loss);
+    if (losses_.size() > kLossesKept) losses_.erase(losses_.begin());
+    return true;
+  }
+  const std::string where =
+      NoStepInFlight() ? FirstNonFinite(run_.programs, run_.world) : FirstNonFiniteOfResults(run_.programs);
+  const std::string reason =
+      fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm, where);
+  if (verdict == Guard::Verdict::kSkip) {
+    run_.reporter.Skipped(record.step, reason);
+    return true;
+  }
+  run_.reporter.Step(record);
+  DiscardStepsInFlight();
+  if (verdict == Guard::Verdict::kRollBack && run_.watch.During(Activity::kSaving, [&] { return RollBack(reason); }))
+    return false;
+  run_.checkpoints.Finish();
+  throw AgreedError(
+      ExitStatus::kFault,
+      {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry()});
+}
+
+std::string StepLoop::WhatToTry() const {
+  const std::string last = OnRankZero(run_.world, [&] { return FindLatest(CheckpointFolder(deck())).value_or(""); });
+  return fmt::format("{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
+                     last.empty() ? "there is no checkpoint to go on from"
+                                  : "the last good checkpoint is " + last + ": started again, the run goes on from it",
+                     deck().guard.on_nonfinite == OnNonfinite::kStop ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
+}
+
+/// Loads the last checkpoint and continues from it with the samples after those consumed so far. False if there is no
+/// checkpoint.
+bool StepLoop::RollBack(const std::string& reason) {
+  const int64_t given_up = step_, consumed = given_up * deck().batch.global + run_.checkpoints.passed_over();
+  const int64_t to = run_.checkpoints.RollBack();
+  if (to < 0) return false;
+  step_ = to;
+  run_.checkpoints.PassOver(consumed - step_ * deck().batch.global);
+  run_.reporter.RolledBack(given_up, to, reason);
+  losses_.clear();
+  loader_.reset();  // before the new one: only one may read the source
+  loader_ = NewLoader();
+  RequireBatch();
+  return true;
+}
+
+}  // namespace espalier

@@ -1,0 +1,137 @@
+// The steps of a run: compute, judge, report, save, validate, until all are done or the run stops.
+//
+// Where the device can run steps ahead, the next step is begun before the loss of the last one is read. A step in
+// flight is one that was begun and not yet awaited. Saving, validating and stopping need the state after one step
+// exactly, so they wait until no step is in flight. After each awaited step all ranks agree on their flags (StepFlags),
+// and the flags decide the phase of the loop:
+//
+//      no flag asks for a pause                  a save, a stop, or an unreadable batch; steps in flight
+//            +------+                     +----------------------------------------+
+//            |      v                     |                                        v
+//            |  +---------+  -------------+                                  +----------+ ---+  steps in flight:
+//            +- | running |                                                  | draining |    |  await the next one
+//               +---------+  <---------------------------------------------- +----------+ <--+
+//                 |     |       no step in flight: save, then begin steps again    |
+//                 |     |                                                          |
+//                 |     |     a stop or an unreadable batch; no step in flight     |
+//                 |     +------------------------+   +-----------------------------+
+//                 |                              v   v
+//                 |                           +---------+
+//                 v                           | stopped |  the state after the last awaited step is saved
+//            all steps are done               +---------+
+//
+// draining begins no step. A step that the guard gives up leads back to the last checkpoint (rollback) without a change
+// of phase, or ends the run.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "espalier/data/batch_loader.hpp"
+#include "espalier/util/agreed_error.hpp"
+#include "train/guard.hpp"
+#include "train/run.hpp"
+#include "train/stopping/step_flags.hpp"
+
+namespace espalier {
+
+/// How the steps of a run ended.
+struct Outcome {
+  int64_t first_step = 0;            ///< the step that this start continued from
+  int64_t last_step = 0;             ///< the last one that was awaited
+  bool stopped = false;              ///< before run.steps
+  std::optional<AgreedError> error;  ///< what ended the run after its state was saved
+};
+
+/// Owns everything that changes from step to step. All public members are collective.
+class StepLoop {
+ public:
+  /// The state is that after `first_step`. Begins to read batches. `run` must outlive this.
+  StepLoop(const Run& run, int64_t first_step);
+
+  /// Runs steps until run.steps, a stop, or an error. A run that is to stop before its first step saves the state that
+  /// it began with, unless a checkpoint has it. Throws AgreedError if the run may not go on and its state is not worth
+  /// saving.
+  Outcome Train();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase : uint8_t { kRunning, kDraining, kStopped };  ///< see the drawing above
+
+  /// A step that was begun and not yet awaited.
+  struct StepInFlight {
+    int64_t step;
+    double lr, data_ms;
+    Clock::time_point began;
+  };
+
+  const Deck& deck() const { return run_.deck(); }
+  Executor& executor() const { return *run_.programs.train().executor; }
+
+  // Where the loop is.
+  bool AllStepsDone() const { return step_ >= deck().run.steps; }
+  bool Stopped() const { return phase_ == Phase::kStopped; }
+  /// The state is the one after `step_`.
+  bool NoStepInFlight() const { return in_flight_.empty(); }
+  int64_t NextStep() const { return (NoStepInFlight() ? step_ : in_flight_.back().step) + 1; }
+
+  // Steps.
+  bool MayBegin();
+  void BeginStep();
+  StepRecord AwaitStep();
+  void DiscardStepsInFlight();
+  StepRecord RecordOf(const StepInFlight& step, const StepTimes& times) const;
+
+  // Batches.
+  std::unique_ptr<BatchLoader> NewLoader() const;
+  bool NextBatchIsUnread();
+  bool AllHaveNextBatch();
+  void RequireBatch();
+
+  // Between steps.
+  StepFlags AgreeOnFlags();
+  template <typename Work>
+  void StopOnError(Work work);
+  void Save();
+  void SaveUnlessThere() const;
+  bool ValidatesAfter(int64_t step) const;
+  void Validate();
+
+  // Steps that are not finite.
+  bool PassesGuard(const StepRecord& record);
+  bool RollBack(const std::string& reason);
+  std::string WhatToTry() const;
+
+  const Run& run_;
+
+  // Progress.
+  const int64_t first_step_;  ///< the step that this start continues from
+  int64_t step_;              ///< the last one that was awaited
+  std::deque<StepInFlight> in_flight_;
+  Phase phase_ = Phase::kRunning;
+  std::optional<AgreedError> error_;  ///< ends the run once its state is saved
+
+  // Batches.
+  std::unique_ptr<BatchLoader> loader_;
+  int64_t read_to_ = 0;  ///< every rank has read the batches of the steps up to this one
+
+  // Judgement of steps.
+  Guard guard_;
+  bool skipped_ = false;        ///< the guard left out the update of the last step
+  std::vector<double> losses_;  ///< of the last steps that were finite, for the checkpoint
+
+  // Checkpoints.
+  bool save_due_ = false;    ///< by checkpoint.every_steps; a skipped step defers the save
+  double save_wait_ms_ = 0;  ///< that training waited for saves since the last step was reported
+
+  // Times.
+  Clock::time_point last_end_;  ///< of a step
+  double last_step_ms_ = 0;
+  double slowest_validation_ms_ = 0;
+};
+
+}  // namespace espalier

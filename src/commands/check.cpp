@@ -30,7 +30,7 @@ int CheckCommand(const CheckOptions& options) {
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), deck.run.steps, RanksText(deck));
-  if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", ForetellDevice(deck));
+  if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", PredictDevice(deck));
   for (const std::string& line : SettingsWithoutEffect(loaded)) fmt::print("# {}\n", line);
   fmt::print("\n{}", EffectiveDeck(loaded));
   return static_cast<int>(ExitStatus::kDone);

@@ -23,7 +23,7 @@ namespace {
 constexpr int kMaxRanks = 1 << 20;
 constexpr int64_t kMaxTokens = 1 << 30;
 
-/// Bounds of a number that are not part of the help.
+/// Bounds of a number, without a mention in the help.
 template <typename T>
 CLI::Validator Within(T min, T max) {
   CLI::Range range(min, max);
@@ -38,8 +38,8 @@ void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("key=value", arguments.overrides, "keys of the deck, such as run.steps=20");
 }
 
-/// A flag that stands for a key. Its place among the key=value arguments is not known, so the key may not be given
-/// beside it.
+/// Turns an option into its key of the deck. The order of options and key=value arguments is not known, so giving both
+/// is an error.
 void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides) {
   for (const std::string& text : overrides)
     if (text.starts_with(key + "="))

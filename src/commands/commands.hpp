@@ -50,11 +50,11 @@ int SampleCommand(const SampleOptions& options);
 
 struct CalibrateOptions {
   std::string file;                    ///< to write
-  std::vector<std::string> decks;      ///< whose products are measured
+  std::vector<std::string> decks;      ///< whose matmuls are measured
   std::vector<std::string> overrides;  ///< of every deck
   int ranks = 0;                       ///< 0: the fewest that a deck's degrees allow
 };
-/// Times products on this machine's GPU and writes a file for run.product_plans. Needs the module for GPUs.
+/// Times matmuls on this machine's GPU and writes a file for run.product_plans. Needs the CUDA module.
 int CalibrateCommand(const CalibrateOptions& options);
 
 /// Prints version, compiler, libraries and which backends are built in.

@@ -1,14 +1,14 @@
-// The standard streams and what the log looks like on them.
+// The standard streams and the colours of the log.
 #pragma once
 
 namespace espalier {
 
-/// Opens /dev/null in the place of standard streams that are closed: a file of the run must not get their numbers.
-/// Before anything is opened.
+/// Opens /dev/null for standard streams that are closed, so that no file of the run gets their numbers. Must come
+/// before anything is opened.
 void OpenStandardStreams();
 
-/// The log has colours only where a person sees them: on a terminal that no launcher has made (Open MPI gives every
-/// rank one), without NO_COLOR; or where CLICOLOR_FORCE asks for them.
+/// The log has colours on a terminal, unless NO_COLOR is set or a launcher made the terminal (Open MPI gives every rank
+/// one), and wherever CLICOLOR_FORCE is set.
 void ChooseColours();
 
 }  // namespace espalier

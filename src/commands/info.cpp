@@ -21,7 +21,7 @@ bool HasAmxBf16() {
 }
 #endif
 
-/// The processor features that decide how fast products are.
+/// The processor features that decide how fast matmuls are.
 std::string CpuFeatures() {
   std::string text;
 #if defined(__x86_64__)
@@ -50,7 +50,7 @@ std::string GpusText(const CudaModule& module) try {
   return std::string(kNextLine) + error.what();
 }
 
-/// What the module for GPUs finds here, a GPU a line, or why it is not there.
+/// What the CUDA module finds on this host, one GPU per line, or why it could not be loaded.
 std::string CudaText() try {
   const CudaModule& module = LoadCudaModule();
   return fmt::format("module loaded ({})", module.Versions()) + GpusText(module);

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostTries = 5;
+constexpr int kMaxTries = 5;
 
 std::string Verify(const std::string& dir) {
   const VerifyReport report = VerifyCheckpoint(dir);
@@ -24,7 +24,7 @@ std::string Verify(const std::string& dir) {
                      static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
 }
 
-/// The run removed or replaced it since its id was read.
+/// True if the run has removed or replaced the checkpoint since its id was read.
 bool IsGone(const std::string& dir, const std::string& id) {
   std::error_code error;
   if (!std::filesystem::exists(dir + "/MANIFEST", error)) return true;
@@ -49,8 +49,8 @@ int InspectCommand(const InspectOptions& options) {
     } catch (const UserError&) {
       if (!IsGone(dir, id)) throw;
     }
-    // Of a run, its next one is looked at.
-    if (dir == options.checkpoint || tries == kMostTries)
+    // `latest` of a run: look at its next checkpoint.
+    if (dir == options.checkpoint || tries == kMaxTries)
       throw UserError(ExitStatus::kData, fmt::format("{}: its run has removed it meanwhile", dir));
   }
 }

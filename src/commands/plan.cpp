@@ -1,4 +1,4 @@
-// espalier plan: everything that can be said before launch, for any number of ranks, in this one process.
+// espalier plan: what is known before launch, for any number of ranks, computed in one process.
 #include "espalier/program/plan.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostRanksListed = 1024;
+constexpr int kMaxRanksListed = 1024;
 constexpr double kGiga = 1e9, kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
 constexpr size_t kProgramWidth = 120, kOperandIndent = 18;
 
@@ -49,7 +49,7 @@ std::string RangesText(const std::vector<int>& numbers) {
   return text;
 }
 
-/// What a checkpoint copies on the rank that writes most; 0 if nothing is copied.
+/// Bytes that a checkpoint copies on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& c) {
   return c.deck.checkpoint.asynchronous || c.deck.run.device == RunDevice::kCuda
              ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh))
@@ -169,7 +169,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};
   json["tokens_per_step"] = c.batch.tokens;
   json["peak_bytes"] = plan.peak_bytes;
-  if (c.mesh.Ranks() <= kMostRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
+  if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;
   json["stages"] = nlohmann::ordered_json::array();
   for (const StagePlan& stage : plan.stages) {

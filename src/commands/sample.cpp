@@ -27,8 +27,8 @@ namespace {
 
 constexpr int64_t kBytes = 256;
 
-/// The deck of a checkpoint, cut down to one process and one sequence; the checkpoint holds every parameter of it, so
-/// that it is worth compiling and allocating for.
+/// The deck of a checkpoint, reduced to one process and one sequence. Throws before anything is compiled if the
+/// checkpoint lacks a parameter of the model.
 Deck SamplingDeck(const std::string& dir) {
   Deck deck = SavedDeck(dir, ReadMetadata(dir).deck,
                         {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1",
@@ -39,7 +39,7 @@ Deck SamplingDeck(const std::string& dir) {
   return deck;
 }
 
-/// The bytes themselves, if there are so many.
+/// Returns `bytes`; throws if this host has less free memory.
 int64_t Available(int64_t bytes) {
   SelfWorld world;
   const MemoryShortage shortage = FindShortage(world, {HostName(), bytes, MemoryLimits()});
@@ -123,8 +123,8 @@ std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {
   return ids;
 }
 
-/// What to continue; a line end if nothing is given. Of a text every byte is a token: a deck of text has a vocabulary
-/// of 256 at least.
+/// The tokens to continue; a newline if nothing is given. Every byte of a text is a token: the vocabulary of a text
+/// model has at least 256 entries.
 std::vector<int32_t> ReadPrompt(const SampleOptions& options, const Deck& deck) {
   if (options.ids) return ReadIds(*options.ids, deck.model.vocab);
   if (deck.data.format != DataFormat::kText)
@@ -137,7 +137,7 @@ std::vector<int32_t> ReadPrompt(const SampleOptions& options, const Deck& deck) 
   return {bytes, bytes + text.size()};
 }
 
-/// Of texts, bytes as they are and other tokens by their number; of ids, their numbers.
+/// For texts the byte itself, or the number of a token that is no byte; for ids the number.
 std::string TokenText(int32_t token, bool as_ids) {
   if (as_ids) return fmt::format(" {}", token);
   return token < kBytes ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);

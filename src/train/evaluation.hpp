@@ -10,7 +10,7 @@ namespace espalier {
 
 class Evaluation {
  public:
-  /// `programs` must evaluate, and outlive it.
+  /// `programs` must have an evaluation program, and outlive this.
   Evaluation(const Deck& deck, const Programs& programs, World& world, std::unique_ptr<TokenSource> source);
 
   /// Mean loss over the first validate_sequences samples (0: all); rows past the end are not counted. Collective;

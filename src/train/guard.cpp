@@ -17,20 +17,20 @@ size_t FirstWriter(const Graph& graph, std::string_view name) {
   return static_cast<size_t>(std::ranges::find_if(graph.ops, writes) - graph.ops.begin());
 }
 
-/// Elements that are not finite; read in parts, wherever they lie.
+/// Elements that are not finite. Reads the tensor in chunks, from host or device.
 int64_t CountNonFinite(const Arena& arena, const Tensor& tensor) {
-  constexpr int64_t kPart = int64_t{1} << 20;
-  std::vector<float> part;
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  std::vector<float> chunk;
   int64_t bad = 0;
-  for (int64_t at = 0, n = Volume(tensor.shape); at < n; at += kPart) {
-    part.resize(static_cast<size_t>(std::min(kPart, n - at)));
-    arena.Read(tensor.As<float>() + at, part.data(), std::ssize(part) * int64_t{sizeof(float)});
-    bad += std::ranges::count_if(part, [](float x) { return !std::isfinite(x); });
+  for (int64_t at = 0, n = Volume(tensor.shape); at < n; at += kChunk) {
+    chunk.resize(static_cast<size_t>(std::min(kChunk, n - at)));
+    arena.Read(tensor.As<float>() + at, chunk.data(), std::ssize(chunk) * int64_t{sizeof(float)});
+    bad += std::ranges::count_if(chunk, [](float x) { return !std::isfinite(x); });
   }
   return bad;
 }
 
-/// This rank's first one, "order rank words" with numbers of fixed width; empty if there is none.
+/// This rank's first one as "order rank words", with numbers of fixed width so that texts compare; empty if none.
 std::string OwnFirst(const Programs& programs, int rank) {
   std::string first;
   for (const NamedTensor& sum : programs.train().executor->All(ValueKind::kAccumulator)) {

@@ -1,5 +1,5 @@
-// What a run does after a step whose loss or gradient is not finite. The update has read `apply` and left the weights
-// alone.
+// What a run does after a step whose loss or gradient norm is not finite. The update op reads the flag `apply`, so such
+// a step has changed no weight.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ class Guard {
 
   explicit Guard(const Deck& deck) : deck_(deck) {}
 
-  /// All ranks see the same numbers, and judge alike.
+  /// All ranks see the same numbers and come to the same verdict.
   Verdict Judge(float loss, float norm);
-  /// What the deck allows no more of, " (the 4th rollback; guard.max_rollbacks = 3)"; empty if it asks to stop at once.
+  /// The limit of the deck that was exceeded: " (guard.max_rollbacks = 3 times it was rolled back)"; empty if none was.
   std::string Limit() const;
 
  private:
@@ -25,10 +25,10 @@ class Guard {
   int64_t rollbacks_ = 0;
 };
 
-/// The first of what a step sums up that is not finite, in the order of the graph, and the rank that holds it; read
-/// after the step, while its sums are still there. Collective.
+/// The first accumulator, in graph order, that is not finite, and the rank that holds it. Must be called after the
+/// step, before the next one begins. Collective.
 std::string FirstNonFinite(const Programs& programs, World& world);
-/// As much as the results of the step last awaited tell, when the next one is under way already: the first parameter.
+/// The same when the next step is already in flight, from the results of the last awaited step: only the parameter.
 std::string FirstNonFiniteOfResults(const Programs& programs);
 
 }  // namespace espalier

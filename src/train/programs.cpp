@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// Inputs live on the stages that read them; some models have no positions.
+/// Does nothing on stages without the input; some models have no positions.
 void FillInput(const Runnable& runnable, std::string_view name, int microbatch, const std::vector<int32_t>& numbers) {
   const int id = runnable.program.graph->Find(name);
   for (const PersistentBuffer& buffer : runnable.program.persistent)

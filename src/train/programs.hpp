@@ -1,4 +1,4 @@
-// The programs of a run on this rank, in one arena: they share the states.
+// The programs of a run on this rank. They share one arena and the states in it.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,14 @@ struct Runnable {
   Program program;
   std::unique_ptr<Executor> executor;
 
-  /// Fills every input. Programs share the memory above the states, so each step of one needs all of its inputs again.
+  /// Fills every input. Programs share the memory above the states, so every input must be filled before each step.
   void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
 };
 
 class Programs {
  public:
-  /// Compiles training, proof and, if the deck asks for it, evaluation; takes the memory of `device`, makes the
-  /// communicators. Collective. `mpi` is null for a world of one process; `device` must outlive it.
+  /// Compiles training, proof and, if the deck asks for it, evaluation; allocates memory on `device` and creates the
+  /// communicators. `mpi` is null for a world of one process; `device` must outlive this. Collective.
   Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
   const Compilation& compilation() const { return training_; }
@@ -39,7 +39,7 @@ class Programs {
   /// Null if the deck does not evaluate.
   const Runnable* evaluate() const { return evaluate_ ? &*evaluate_ : nullptr; }
 
-  /// Every state of every stage, and this rank's pieces of them.
+  /// Every state of every stage, and this rank's shards of them.
   const std::vector<StateTensor>& tensors() const { return tensors_; }
   const std::vector<LocalTensor>& local() const { return local_; }
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The first line of every deck.toml that a run wrote: only such a file is written over.
+/// The first line of every deck.toml that a run wrote. Only such a file is overwritten.
 constexpr std::string_view kOurs = "# effective deck of a run; written by espalier\n";
 
 [[noreturn]] void Fail(const fs::path& path, const char* what) {
@@ -33,7 +33,7 @@ bool WriteAll(int file, std::string_view text) {
   return ::fsync(file) == 0;
 }
 
-/// True if a regular file at `path`, which is not a link, begins with our line.
+/// True if `path` is a regular file, not a link, and begins with our line.
 bool IsOurs(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return false;

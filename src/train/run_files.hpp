@@ -1,4 +1,4 @@
-// What a run leaves in run.dir for people and scripts, beside metrics and checkpoints: `deck.toml` and `done`.
+// The files of run.dir that are neither metrics nor checkpoints: `deck.toml` and `done`.
 #pragma once
 
 #include <filesystem>
@@ -6,15 +6,16 @@
 
 namespace espalier {
 
-/// Makes `path` a file of this text by one rename: a reader finds the old file or the new one, and a link of that name
-/// is replaced, not followed. Throws UserError (kFault).
+/// Writes a file by one rename: a reader finds the old file or the new one, never a part. A link at `path` is replaced,
+/// not followed. Throws UserError (kFault).
 void WriteWhole(const std::filesystem::path& path, const std::string& text);
 
-/// Removes the file, if there is one; a link, not what it names. Throws UserError (kFault).
+/// Removes the file if it exists; of a link, the link itself. Throws UserError (kFault).
 void RemoveFile(const std::filesystem::path& path);
 
-/// Writes the effective deck to `dir`/deck.toml, unless what is there is somebody's own: no regular file, one without
-/// a run's first line, or `given`, the deck that this run was started with. Then it stays, and the reason is returned.
+/// Writes the effective deck to `dir`/deck.toml, unless that file belongs to the user: it is no regular file, lacks the
+/// first line that a run writes, or is `given`, the deck that this run was started with. In that case it stays as it
+/// is, and the reason is returned; otherwise "".
 std::string WriteEffectiveDeck(const std::filesystem::path& dir, const std::string& text,
                                const std::filesystem::path& given);
 

@@ -16,17 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Storage may be slow, but 100 MB a second for all ranks together is little.
+/// Assumes that storage writes at least 100 MB per second for all ranks together.
 double SlowLimit(const Deck& deck, const Programs& programs) {
   if (deck.run.watchdog_slow_s > 0) return deck.run.watchdog_slow_s;
-  constexpr double kLeast = 600, kBytesPerSecond = 1e8;
+  constexpr double kMin = 600, kBytesPerSecond = 1e8;
   double bytes = 0;
   for (const StateTensor& tensor : programs.tensors())
     bytes += static_cast<double>(Volume(tensor.type.shape)) * SizeOf(Dtype::kF32);
-  return std::max(kLeast, 10 * deck.run.watchdog_s) + bytes / kBytesPerSecond;
+  return std::max(kMin, 10 * deck.run.watchdog_s) + bytes / kBytesPerSecond;
 }
 
-std::string end_is_late;  // what EndLate says
+std::string end_is_late;  // the message of EndLate
 
 /// A signal handler.
 void EndLate(int) {
@@ -35,7 +35,7 @@ void EndLate(int) {
   _exit(static_cast<int>(ExitStatus::kFault));
 }
 
-/// After the watch only MPI's end is left, which waits for all ranks: not for ever.
+/// After the watch only MPI_Finalize is left, which waits for all ranks. An alarm limits that wait.
 void LimitTheEnd(int rank, double seconds) {
   end_is_late = fmt::format(
       "espalier: rank {}: MPI has not ended for {:g} s: another rank or the network does not answer\n", rank, seconds);

@@ -1,4 +1,4 @@
-// What a run tells the other ranks of itself while it runs, and who watches that it goes on.
+// This rank's heartbeat, which the other ranks read, and the watchdog that detects a hang.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@ namespace espalier {
 
 class Watch {
  public:
-  /// Makes the heartbeats of all ranks and begins to watch; does nothing if run.watchdog_s is 0. Collective. All
-  /// arguments must outlive it.
+  /// Creates the heartbeat and starts the watchdog; does nothing if run.watchdog_s is 0. All arguments must outlive it.
+  /// Collective.
   Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi);
   /// Calls End.
   ~Watch();
@@ -22,13 +22,13 @@ class Watch {
   /// Ends the watch and removes the heartbeat. From then on the process has as long as a save may take to end.
   void End();
 
-  /// Training is at `step`, its beginning or its end; the first one of this start may take its time.
+  /// Training begins or awaits `step`. The first step of a start keeps the activity kStart, whose limit is longer.
   void InStep(int64_t step);
-  /// A step is over.
+  /// A step was awaited.
   void EndStep();
 
   void Set(Activity activity);
-  /// Does `work` as `activity`, and is what it was before after it.
+  /// Runs `work` while the heartbeat shows `activity`, then restores the previous activity.
   template <typename Work>
   auto During(Activity activity, Work work) {
     const Activity before = activity_;

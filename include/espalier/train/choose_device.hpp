@@ -1,4 +1,4 @@
-// Which device every rank of a run computes on, and what carries their messages.
+// Which device each rank of a run computes on, and which transport carries their messages.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// What a rank found of GPUs.
+/// The GPUs that a rank found.
 struct GpusOfRank {
   std::string host;
   int node_rank = 0;      ///< among the ranks of its host
@@ -21,11 +21,11 @@ struct GpusOfRank {
   auto Fields() { return std::tie(host, node_rank, gpus, missing); }
 };
 
-/// A rank's GPU: one for each rank of a node where they suffice, else in turn. Where the launcher shows every rank but
-/// one, that one.
+/// The GPU of a rank: the ranks of a node take its GPUs in turn. If the launcher shows each rank only one GPU, that
+/// one.
 const Gpu& GpuOf(const GpusOfRank& rank);
 
-/// The settings that a run goes by.
+/// The settings after "auto" is resolved.
 struct DeviceChoice {
   RunDevice device;     ///< kCpu or kCuda
   Transport transport;  ///< kMpi or kNccl
@@ -36,28 +36,28 @@ struct DeviceChoice {
 /// When ranks may share a GPU.
 enum class Sharing : uint8_t { kOverMpi, kAlways };
 
-/// What run.device and run.transport come to with these ranks: "auto" is cuda only if every rank has a GPU of its own.
+/// Resolves run.device and run.transport for these ranks: "auto" is cuda only if every rank has a GPU of its own.
 /// Throws UserError: kFault if there are no GPUs where the deck asks for them, kDeck if ranks would share one over
 /// nccl.
 DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<GpusOfRank>& ranks,
                     Sharing sharing = Sharing::kOverMpi);
 
-/// What run.device = "auto" would come to on this host, and why: a sentence. It never fails.
-std::string ForetellDevice(const Deck& deck);
+/// A sentence: what run.device = "auto" would resolve to on this host, and why. Never fails.
+std::string PredictDevice(const Deck& deck);
 
-/// The device that run.device = "auto" is planned for: cuda if this host shows a GPU, or the deck asks for nccl; and
-/// why.
+/// The device that `plan` assumes for run.device = "auto", and why: cuda if this host has a GPU or the deck asks for
+/// nccl.
 struct PlannedDevice {
   RunDevice device;
   std::string reason;
 };
 PlannedDevice PlanDevice(const Deck& deck);
 
-/// Opens this rank's device, which computes with `threads` threads if it is a processor; writes into the deck what
-/// "auto" came to. Collective.
+/// Opens this rank's device (a CPU with `threads` threads, or a GPU) and writes the resolved settings into the deck.
+/// Collective.
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads);
 
-/// Rank 0 says what the ranks compute on. Collective.
+/// Rank 0 prints the devices of the ranks. Collective.
 void AnnounceDevices(const Device& device, World& world);
 
 }  // namespace espalier

@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-/// Names of weights begin with it; those of moments are "optimizer/<moment>/<parameter>".
+/// Prefix of the names of weights. Moments are named "optimizer/<moment>/<parameter>".
 inline constexpr std::string_view kParameterPrefix = "parameters/";
 
 /// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
@@ -22,7 +22,7 @@ std::vector<StateTensor> StateTensors(const Compilation& compilation);
 /// The parameters of a model as a checkpoint holds them, whole.
 std::vector<StateTensor> StateTensors(const Model& model);
 
-/// This rank's pieces of `tensors`.
+/// This rank's shards of `tensors`.
 std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,
                                       const Coordinate& coordinate);
 

@@ -1,4 +1,4 @@
-// How many threads each rank computes with: from the cores that it may use, and who else may.
+// How many threads each rank computes with.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// The cores that a rank may use, and what its environment asks for.
+/// The cores that a rank may use, and the number of threads that its environment asks for.
 struct CoresOfRank {
   std::string node;        ///< equal where ranks share cores
   std::vector<int> cores;  ///< affinity, rising
@@ -21,28 +21,28 @@ struct CoresOfRank {
   auto Fields() { return std::tie(node, cores, node_cores, asked); }
 };
 
-/// Those of this process.
+/// The cores of this process.
 CoresOfRank CoresOfThis();
 
 struct Threads {
-  int count = 1;       ///< of each rank: all have the same, since the slowest sets the pace
-  std::string notice;  ///< one line for people where the number may surprise; else empty
+  int count = 1;       ///< per rank, the same on all: the slowest rank sets the pace
+  std::string notice;  ///< a line for the user where the number may surprise; otherwise empty
 };
 
-/// run.threads, or else OMP_NUM_THREADS, or else each rank's share of the cores that it may use: a core that k ranks
+/// run.threads, otherwise OMP_NUM_THREADS, otherwise the rank's share of the cores that it may use: a core that k ranks
 /// may use counts 1/k.
 Threads ChooseThreads(int64_t run_threads, std::span<const CoresOfRank> ranks);
 
-/// The same of all ranks, on every rank. Collective.
+/// ChooseThreads from the cores of all ranks, with the same result on every rank. Collective.
 Threads AgreeOnThreads(const Deck& deck, World& world);
 
 /// Threads for kernels of a process that is alone: run.threads, OMP_NUM_THREADS, or the cores that it may use.
 int ThreadCount(const Deck& deck);
 
-/// Starts this executable anew, in this process, with OMP_WAIT_POLICY=passive, if the ranks of this node will have more
-/// threads than cores and the environment sets no policy: OpenMP's threads would wait for one another in loops, and
-/// take the cores from those that they wait for. The library reads its policy as it is loaded, so it cannot be set
-/// later. Returns if there is nothing to do. Before MPI.
+/// If the ranks of this node will have more threads than cores, and the environment sets no wait policy, executes this
+/// program again (exec) with OMP_WAIT_POLICY=passive. Otherwise OpenMP's threads would spin while they wait, and keep
+/// the cores from the threads that they wait for. OpenMP reads its policy when it is loaded, so it cannot be set later.
+/// Must be called before MPI starts. Returns if there is nothing to do.
 void WaitPassivelyIfCrowded(const Deck& deck);
 
 }  // namespace espalier

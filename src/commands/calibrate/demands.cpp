@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-/// Local pieces without memory.
+/// Local shards without memory.
 std::vector<Tensor> TensorsOf(const std::vector<Operand>& operands, const Program& program,
                               const Coordinate& coordinate) {
   std::vector<Tensor> tensors;

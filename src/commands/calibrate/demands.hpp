@@ -11,7 +11,7 @@ namespace espalier {
 /// Every GEMM that the rank at `coordinate` computes in a step, once, in order; empty ones left out.
 std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordinate);
 
-/// Each of them once, in order.
+/// Sorted, without duplicates.
 std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands);
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ struct Sum {
   int64_t bytes = 0;
 };
 
-/// What an instruction reads and writes, every operand once; a sum is read too.
+/// Bytes that an instruction reads and writes, every operand once; an output that it accumulates into counts twice.
 int64_t BytesOf(const Instruction& instruction) {
   int64_t bytes = 0;
   for (const Operand& input : instruction.inputs) bytes += input.bytes;
@@ -53,7 +53,7 @@ void InstructionTimes::Before(int64_t step) const {
   if (!path_.empty() && step == last_) programs_.train().executor->TimeNextStep();
 }
 
-/// The other ranks go on, so a table that cannot be written is no reason to stop.
+/// A table that cannot be written only gives a warning: the other ranks train on.
 void InstructionTimes::After(int64_t step, const StepTimes& times) const {
   if (!path_.empty() && step == last_ && !Write(path_, Table(step, times)))
     spdlog::warn("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written", path_);
@@ -87,7 +87,7 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
   return table.dump(1) + "\n";
 }
 
-/// Of a kernel that its op gives a cost, with this rank's shapes.
+/// With this rank's shapes; 0 for messages and for ops without a cost.
 double InstructionTimes::FlopsOf(const Instruction& instruction) const {
   const Program& program = programs_.train().program;
   const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];

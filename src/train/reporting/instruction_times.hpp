@@ -1,4 +1,4 @@
-// Where the time of a run's last step went, by kind of instruction: ESPALIER_INSTRUCTION_TIMES=FILE in the environment.
+// ESPALIER_INSTRUCTION_TIMES=FILE: where the time of a run's last step went, by kind of instruction.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace espalier {
 
-/// Does nothing unless the environment names a file: then the last step of run.steps keeps a clock on every
-/// instruction, and rank R writes FILE.R once that step is over: {step, rank, device, wall_s, instructions: [{lane,
+/// Does nothing unless the environment names a file. Then every instruction of the last step of run.steps is timed, and
+/// rank R writes FILE.R after that step: {step, rank, device, wall_s, instructions: [{lane,
 /// role, kind, count, seconds, flops, bytes}]}.
 class InstructionTimes {
  public:
   /// `programs` must outlive it. Throws UserError (kFault) if the file cannot be written.
   InstructionTimes(const Deck& deck, const Programs& programs, int rank);
 
-  /// Step `step` is begun next.
+  /// Must be called before `step` begins.
   void Before(int64_t step) const;
-  /// Step `step` was awaited.
+  /// Must be called after `step` was awaited.
   void After(int64_t step, const StepTimes& times) const;
 
  private:

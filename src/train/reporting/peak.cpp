@@ -17,7 +17,7 @@ PeakRate PeakOfRank(const Deck& deck, const Device& device) {
   return device.Peak(deck.precision.compute);
 }
 
-/// The device of a rank: a processor is shared out among ranks, so that each has its own part.
+/// Ranks share a processor by cores, so each CPU rank counts as a device of its own.
 std::string NameOf(const Device& device, int rank) {
   return device.Kind() == DeviceKind::kCuda ? HostName() + " " + device.Describe() : fmt::format("rank {}", rank);
 }

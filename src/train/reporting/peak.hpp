@@ -1,4 +1,4 @@
-// What a run's rate is counted against.
+// The peak rate that mfu is computed against.
 #pragma once
 
 #include <tuple>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// A rank's peak and the device that it is the peak of; ranks that share a GPU name the same one.
+/// A rank's device and its peak rate. Ranks that share a GPU have the same `device`.
 struct RankPeak {
   std::string device;
   PeakRate rate;
@@ -17,13 +17,13 @@ struct RankPeak {
   auto Fields() { return std::tie(device, rate.flops, rate.source); }
 };
 
-/// All of them together, each device once; not known if one is not.
+/// The sum over devices, each counted once; unknown if one of them is.
 PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks);
 
-/// Of all ranks: run.peak_tflops, or what their devices say; on rank 0. Collective.
+/// The peak of all ranks, on rank 0: from run.peak_tflops, otherwise from their devices. Collective.
 PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world);
 
-/// For people: what mfu is counted against, or why there is none. For rank 0.
+/// Says what mfu is computed against, or why there is no mfu. For rank 0.
 void AnnouncePeak(const PeakRate& peak);
 
 }  // namespace espalier

@@ -20,8 +20,8 @@ struct Launch {
   int processes = 0;
 };
 
-/// The processes that this one was started with. A batch script has SLURM_NTASKS too, of its job: a task of srun has
-/// the number of its step, or a number of its own.
+/// How many processes the launcher started with this one. SLURM_NTASKS is also set in a batch script, for the whole
+/// job; it counts only in a task of srun, which has a rank above 0.
 Launch LaunchOfThis() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (std::getenv(name) != nullptr) return {name, Number(name)};

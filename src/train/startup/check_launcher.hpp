@@ -1,10 +1,10 @@
-// What the launcher says of this job, before and beside MPI.
+// Does the launcher speak the protocol of this MPI library?
 #pragma once
 
 namespace espalier {
 
-/// Throws UserError (kDeck) if the launcher has started more processes than the `ranks` that MPI has found: it does not
-/// speak the MPI library's language, and each process would train alone.
+/// Throws AgreedError (kDeck) if the launcher started more processes than the `ranks` that MPI has found: launcher and
+/// MPI library do not understand each other, and every process would train alone.
 void CheckLauncher(int ranks);
 
 }  // namespace espalier

@@ -17,7 +17,7 @@
 namespace espalier {
 namespace {
 
-/// GPUs of this rank. A module or driver that is missing is no mistake yet.
+/// GPUs of this rank. A missing module or driver is not an error yet.
 GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
   GpusOfRank mine{HostName(), mpi == nullptr ? 0 : mpi->NodeRank(), {}, {}};
   if (deck.run.device == RunDevice::kAuto && !MayHaveGpus())
@@ -31,7 +31,7 @@ GpusOfRank Look(const Deck& deck, MpiWorld* mpi) {
   return mine;
 }
 
-/// Two ranks with one GPU, in words; empty if there are none.
+/// The first two ranks that would share a GPU, in words; empty if there are none.
 std::string Shared(const std::vector<GpusOfRank>& ranks) {
   std::map<std::pair<std::string, std::string>, size_t> users;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -63,7 +63,7 @@ std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
   }
 }
 
-/// What every rank found, on rank 0; what came of it, everywhere.
+/// Rank 0 decides from what every rank found; all ranks get the choice.
 DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
   const std::vector<std::string> packed = world.Gather(Pack(mine));
   return Unpack<DeviceChoice>(OnRankZero(world, [&] {
@@ -98,7 +98,7 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
   return {RunDevice::kCuda, shared.empty() ? Transport::kNccl : Transport::kMpi};
 }
 
-std::string ForetellDevice(const Deck& deck) {
+std::string PredictDevice(const Deck& deck) {
   const GpusOfRank here = Look(deck, nullptr);
   const size_t count = here.gpus.size();
   if (count == 0)

@@ -85,8 +85,8 @@ class Finder {
     if (!start_.checkpoints.empty() && found.step > start_.deck().run.steps) start_.beyond = found.step;
   }
 
-  /// Rank 0, before anything is touched. Whoever holds the directory may be changing it: what cannot be read now is
-  /// judged once it is ours.
+  /// On rank 0, before anything is written. Another run may hold the directory and be changing it, so what cannot be
+  /// read now is judged again once this run holds the lock.
   std::string Look() const {
     try {
       return Print(Search());
@@ -132,8 +132,8 @@ class Finder {
     return found;
   }
 
-  /// The checkpoint that the command line names. If an earlier start in this directory began there, the run goes on
-  /// from its latest: exit status 75 says that the same command continues the run.
+  /// The checkpoint that the command line names. If an earlier start in this directory began there, the run continues
+  /// from its latest checkpoint instead: after exit status 75 the same command must continue the run.
   std::vector<std::string> Named(Found& found) const {
     const std::string folder = CheckpointFolder(start_.deck());
     const std::string named = Resolve(options_.restart, folder);
@@ -152,7 +152,7 @@ class Finder {
     return own;
   }
 
-  /// The latest and those that it came from, as far as they began at `branch`; none if the latest did not.
+  /// The latest checkpoint and its predecessors, as far as they started from `branch`; none if the latest did not.
   static std::vector<std::string> OfBranch(const std::string& folder, const std::string& branch) {
     std::vector<std::string> found, unreadable;
     try {
@@ -166,7 +166,7 @@ class Finder {
           unreadable.push_back(dir);
         }
     } catch (const UserError&) {
-      // Which is the latest cannot be told: none of them is one to go on from.
+      // The latest cannot be determined, so the run continues from none of them.
     }
     return found;
   }

@@ -18,9 +18,9 @@ struct Start {
   RunData data;                          ///< unless there is nothing to do
   RunLock lock;                          ///< of run.dir, on rank 0
   std::vector<std::string> checkpoints;  ///< to try, best first; empty: fresh
-  int64_t refused = 0;                   ///< better ones whose MANIFEST or deck could not be read
-  std::optional<int64_t> beyond;         ///< the checkpoint's step if it is after run.steps: there is nothing to do
-  std::string branch;  ///< id of the checkpoint that the command line names; empty: none, or the run only goes on
+  int64_t refused = 0;                   ///< newer ones whose MANIFEST or deck could not be read
+  std::optional<int64_t> beyond;  ///< the checkpoint's step if it is after run.steps, so that nothing is left to do
+  std::string branch;  ///< id of the checkpoint that the command line names; empty: it names none, or one of this run
 
   const Deck& deck() const { return loaded.deck; }
 };
@@ -28,11 +28,10 @@ struct Start {
 /// `run.dir`/checkpoints.
 std::string CheckpointFolder(const Deck& deck);
 
-/// Reads the deck and compares it with those of all ranks, with their number and with the checkpoint that it asks to
-/// restart from: what cannot go on from there is refused, or found done (`beyond`), before anything is touched. So is
-/// what is wrong with the data, which are opened here. Then takes the directory,
-/// ends what a dead run left there, and finds the checkpoints to try, stepping back over unreadable ones as far as
-/// checkpoint.fallback allows. Collective.
+/// Reads the deck and compares it with the decks of all ranks, with the number of ranks, and with the checkpoint to
+/// restart from. Opens the data. A run that cannot continue is refused, or found to be done (`beyond`), before any file
+/// is written. Then locks the run directory, cleans up after a killed run, and finds the checkpoints to try, skipping
+/// unreadable ones as far as checkpoint.fallback allows. Collective.
 Start FindStart(const RunOptions& options, World& world);
 
 }  // namespace espalier

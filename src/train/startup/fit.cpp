@@ -18,11 +18,11 @@
 namespace espalier {
 namespace {
 
-constexpr double kMostMilliseconds = 5000;  // that a refusal may take to look for a way out
-constexpr size_t kMostSettings = 3;
-constexpr int kMostTimesTheRanks = 64;
-// What a rank takes of the host's memory later, beside its arena: threads, libraries' buffers, batches.
-constexpr int64_t kBesideArena = int64_t{32} << 20;
+constexpr double kMaxMilliseconds = 5000;  // for the search for settings that fit
+constexpr size_t kMaxSettings = 3;
+constexpr int kMaxTimesTheRanks = 64;
+// Host memory that a rank needs later in addition to its arena: threads, buffers of libraries, batches.
+constexpr int64_t kOutsideArena = int64_t{32} << 20;
 
 /// A change of a deck, and of the number of ranks.
 struct Change {
@@ -31,7 +31,7 @@ struct Change {
   int times_the_ranks = 1;
 };
 
-/// Those that leave the model and the batch as they are, from the least to the most that they cost.
+/// Changes that keep the model and the global batch, from the cheapest to the most expensive.
 std::vector<Change> Changes(const Deck& deck) {
   std::vector<Change> changes;
   for (int64_t micro = deck.batch.micro - 1; micro >= 1; --micro)
@@ -67,7 +67,7 @@ Change Everything(const std::vector<Change>& changes) {
 /// More ranks of dp_shard, with all other changes.
 std::vector<Change> MoreRanks(const Deck& deck, int ranks, const Change& everything) {
   std::vector<Change> changes;
-  for (int times = 2; times <= kMostTimesTheRanks; times *= 2) {
+  for (int times = 2; times <= kMaxTimesTheRanks; times *= 2) {
     const int64_t shards = deck.parallel.dp_shard * times;
     const std::string with = everything.text.empty() ? "" : " with " + everything.text;
     changes.push_back({fmt::format("{} ranks, parallel.dp_shard = {}{}", ranks * times, shards, with),
@@ -101,9 +101,9 @@ class Search {
   }
 
  private:
-  /// One setting of a key is enough, the nearest that fits.
+  /// Only the first setting of a key that fits is kept.
   void Try(const Change& change) {
-    if (found_.size() >= kMostSettings || MillisecondsSince(began_) > kMostMilliseconds) return;
+    if (found_.size() >= kMaxSettings || MillisecondsSince(began_) > kMaxMilliseconds) return;
     const std::string key = change.text.substr(0, change.text.find(' ') + 1);
     if (std::ranges::any_of(found_, [&](const std::string& text) { return text.starts_with(key); })) return;
     Deck deck = deck_;
@@ -148,12 +148,12 @@ std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, 
 }
 
 void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes) {
-  const int64_t beside = device.Kind() == DeviceKind::kCpu ? kBesideArena : 0;
-  const MemoryShortage shortage = FindShortage(world, {HostName(), arena_bytes + beside, device.ArenaLimits()});
+  const int64_t outside = device.Kind() == DeviceKind::kCpu ? kOutsideArena : 0;
+  const MemoryShortage shortage = FindShortage(world, {HostName(), arena_bytes + outside, device.ArenaLimits()});
   if (shortage.ranks == 0) return;
   const std::string text = OnRankZero(world, [&] {
     const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
-    const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes)) - beside;
+    const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes)) - outside;
     return fmt::format("{}; {}{}", shortage.Text("its arena (parameters, gradients, optimizer state, activations)"),
                        Advice(SettingsThatFit(deck, world.Size(), shortage.rank, budget)),
                        shortage.ranks > 1 ? "; or fewer ranks on this node" : "");

@@ -1,4 +1,4 @@
-// Whether the programs of a run fit into the memory of their nodes, and which settings would.
+// Do the programs of a run fit into the memory of their nodes, and if not, which settings would?
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace espalier {
 /// Bytes of a rank's arena: the largest of its programs.
 int64_t ArenaBytes(const Deck& deck, int ranks, int rank);
 
-/// "recompute.mode = \"full\" (1.2 GB per rank)", ...: changes of the deck under which the rank needs `budget` bytes at
-/// most, the nearest first; a few, and only what a few seconds of compiling find.
+/// Changes of the deck with which the rank needs at most `budget` bytes, the cheapest first: "recompute.mode = \"full\"
+/// (1.2 GB per rank)". At most a few, found within a few seconds of compiling.
 std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, int64_t budget);
 
-/// Throws UserError (kDoesNotFit), the same on every rank, if ranks want more for their arenas than what they share has
-/// free: which rank, on which node, how much, of what, and settings that fit. Nothing is taken before. Collective.
+/// Throws AgreedError (kDoesNotFit) if ranks need more memory for their arenas than their node has free: which rank, on
+/// which node, how much, and settings that fit. Must come before any arena is allocated. Collective.
 void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes);
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of the environment, which launchers may not pass on to other hosts: what changes numbers or the order of messages.
+/// Variables that change numbers or the order of messages. Launchers may not pass them on to other hosts.
 constexpr const char* kVariables[] = {"ESPALIER_BF16", "ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE",
                                       "ESPALIER_NCCL_SELF"};
 
@@ -61,7 +61,8 @@ std::vector<Item> StartOf(const RunOptions& options, const LoadedDeck& loaded) {
   return items;
 }
 
-/// One message for each item that is not rank 0's. Another build may know other keys: then only the builds are told.
+/// One message per item that differs from rank 0's. Another build may know other keys, so only the builds are named
+/// then.
 std::vector<std::string> Differences(const World& world, const std::vector<Item>& mine, const std::vector<Item>& first,
                                      const LoadedDeck& loaded) {
   std::vector<std::string> messages;

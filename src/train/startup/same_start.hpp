@@ -1,4 +1,4 @@
-// Before anything is written or computed: every rank was started with the same build and deck, and sees the same data.
+// Checks before anything is written: all ranks have the same build and deck, and see the same data and run directory.
 #pragma once
 
 #include <string>

@@ -98,7 +98,7 @@ std::vector<std::string> ArgumentsOfThis() {
   return arguments;
 }
 
-/// No signal is lost on the way: those that come wait until the new image catches them. Returns if it cannot be done.
+/// No signal is lost: signals stay blocked until the new image catches them. Returns only on failure.
 void StartAnew() {
   std::vector<std::string> arguments = ArgumentsOfThis();
   std::vector<char*> pointers;

@@ -1,4 +1,4 @@
-// Rank 0 proves that the programs of all ranks fit together, beside the rest of the start.
+// Rank 0 proves, in the background during the start, that the programs of all ranks fit together.
 #pragma once
 
 #include <future>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// What came of it.
+/// The result.
 struct WorldProof {
   double ms = 0;        ///< how long it took
   std::string why_not;  ///< why one process cannot prove this world; empty: proven
@@ -17,10 +17,10 @@ struct WorldProof {
 
 class WorldCheck {
  public:
-  /// Begins on rank 0, on a thread of its own.
+  /// Starts the check on rank 0, in a thread.
   WorldCheck(const Deck& deck, World& world);
-  /// Waits for the end of the check. Throws UserError (kFault) on every rank if the programs do not fit together.
-  /// Returns what came of it on rank 0, nothing elsewhere. Collective.
+  /// Waits for the check. Throws AgreedError (kFault) if the programs do not fit together. The result is that of rank
+  /// 0; other ranks get an empty one. Collective.
   WorldProof Await();
 
  private:

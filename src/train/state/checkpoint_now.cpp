@@ -17,23 +17,23 @@ std::optional<CheckpointNow::Time> CheckpointNow::Touched() const {
 
 bool CheckpointNow::Wanted() const {
   const auto touched = Touched();
-  return touched && touched != asked_;
+  return touched && touched != answered_;
 }
 
 void CheckpointNow::Begun(int64_t step) {
   const auto touched = Touched();
-  if (touched == asked_) return;
-  asked_ = touched;
+  if (touched == answered_) return;
+  answered_ = touched;
   step_ = step;
 }
 
 void CheckpointNow::Committed(int64_t step) {
-  if (!asked_ || step < step_ || Touched() != asked_) return;
+  if (!answered_ || step < step_ || Touched() != answered_) return;
   std::error_code error;
   fs::remove(file_, error);
   if (!error)
-    asked_.reset();
-  else if (!std::exchange(said_, true))
+    answered_.reset();
+  else if (!std::exchange(warned_, true))
     spdlog::warn("{} cannot be removed ({}): it asks for no further checkpoint until it is touched", file_.string(),
                  error.message());
 }

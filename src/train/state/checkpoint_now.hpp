@@ -1,5 +1,5 @@
-// The file `checkpoint_now` in the run directory: whoever makes it asks for a checkpoint; it is removed once that is
-// committed.
+// The file `checkpoint_now` in the run directory: creating it asks for a checkpoint, and the run removes it after the
+// commit.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,18 @@
 
 namespace espalier {
 
-/// Rank 0's. A save that fails leaves the file, and is not tried again for it before the file is touched: a full disk
-/// would make every step wait. Any later save that is committed answers it too. What cannot be removed asks once.
+/// For rank 0. After a failed save the file stays, but asks for no further save until it is touched: otherwise a full
+/// disk would delay every step. Any later save that is committed removes it too. A file that cannot be removed asks
+/// only once.
 class CheckpointNow {
  public:
   explicit CheckpointNow(std::filesystem::path file) : file_(std::move(file)) {}
 
-  /// The file is there, and no save was begun for it.
+  /// The file exists, and no save has begun for it.
   bool Wanted() const;
   /// A save of `step` begins.
   void Begun(int64_t step);
-  /// The save of `step` is committed: the file goes, unless it was touched since that save began.
+  /// The save of `step` is committed: removes the file, unless it was touched since that save began.
   void Committed(int64_t step);
 
  private:
@@ -26,9 +27,9 @@ class CheckpointNow {
   std::optional<Time> Touched() const;
 
   std::filesystem::path file_;
-  std::optional<Time> asked_;  ///< the file's time when the first save for it began
-  int64_t step_ = 0;           ///< of that save
-  bool said_ = false;          ///< that the file cannot be removed
+  std::optional<Time> answered_;  ///< the file's time when the first save for it began
+  int64_t step_ = 0;              ///< of that save
+  bool warned_ = false;           ///< that the file cannot be removed
 };
 
 }  // namespace espalier

@@ -35,10 +35,10 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen& data, const Programs& programs,
-                             World& world, MpiWorld* mpi, Reporter& reporter)
+Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const DataSeen& data,
+                             const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
     : deck_(deck),
-      asked_(std::move(asked)),
+      requested_deck_(std::move(requested_deck)),
       data_(data),
       programs_(programs),
       world_(world),
@@ -56,11 +56,11 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck asked, const DataSeen&
 int64_t Checkpointing::Restore(Start& start) {
   lock_ = &start.lock;
   const int64_t step = Restore(start.checkpoints, start.refused, start.branch);
-  if (world_.Rank() == 0) SayAbandoned();
+  if (world_.Rank() == 0) WarnOfAbandoned();
   return step;
 }
 
-void Checkpointing::SayAbandoned() const {
+void Checkpointing::WarnOfAbandoned() const {
   const std::string folder = CheckpointFolder(deck_);
   std::vector<std::string> abandoned = FindAbandoned(folder, saver_->parent());
   if (abandoned.empty()) return;
@@ -109,14 +109,14 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
 
 void Checkpointing::Compare(const std::string& dir) {
   const std::string saved = OnRankZero(world_, [&] { return ReadMetadata(dir).deck; });
-  differences_ = Differences(SavedDeck(dir, saved), asked_);
+  differences_ = Differences(SavedDeck(dir, saved), requested_deck_);
   RequireSameModel(dir, differences_);
 }
 
 void Checkpointing::CompareData(const Metadata& saved) {
   if (!saved.data || *saved.data == data_) return;
   differences_.push_back(
-      {"data", Describe(*saved.data), Describe(data_), asked_.origins.at("data.paths"), false, false});
+      {"data", Describe(*saved.data), Describe(data_), requested_deck_.origins.at("data.paths"), false, false});
 }
 
 void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
@@ -134,8 +134,8 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
     return;
   }
   const Proof now = MakeProof(deck_, programs_, conditions_);
-  const std::string mistake = OnRankZero(world_, [&] { return ProofMistake(*saved.proof, now); });
-  if (!mistake.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, mistake));
+  const std::string error = OnRankZero(world_, [&] { return ProofError(*saved.proof, now); });
+  if (!error.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, error));
 }
 
 bool Checkpointing::Due(int64_t step) const {
@@ -172,8 +172,8 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Mome
   const int64_t keep = moment == Moment::kAtTheEnd    ? deck_.checkpoint.keep
                        : moment == Moment::kAfterSkip ? kEverything
                                                       : std::max(deck_.checkpoint.keep, int64_t{2});
-  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses, EffectiveDeck(asked_.deck),
-                proof, data_},
+  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses,
+                EffectiveDeck(requested_deck_.deck), proof, data_},
                keep);
   return MillisecondsSince(start);
 }

@@ -56,7 +56,7 @@ Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions)
   return {programs.proof().executor->GetScalar("mean_loss"), std::string(DeckName(deck.precision.compute)), conditions};
 }
 
-std::string ProofMistake(const Proof& saved, const Proof& now) {
+std::string ProofError(const Proof& saved, const Proof& now) {
   const bool same = saved.conditions == now.conditions && saved.compute == now.compute;
   const double tolerance = same ? 0 : saved.compute == "fp32" && now.compute == "fp32" ? 1e-5 : 1e-2;
   const double difference = std::abs(double{saved.loss} - double{now.loss});

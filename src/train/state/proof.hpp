@@ -1,6 +1,6 @@
-// What proves that loaded weights are the saved ones: the loss of one fixed microbatch, computed at the save and again
-// at the load. Its tokens follow from vocabulary and sequence length alone; every sequence of it is the same one, so
-// that every rank's weights take part and the loss does not depend on how many there are.
+// The proof that loaded weights are the saved ones: the loss of one fixed microbatch, computed at the save and again
+// after the load. Its tokens depend only on vocabulary and sequence length. All its sequences are equal, so that every
+// rank's weights take part and the loss does not depend on the number of ranks.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace espalier {
 
-/// Stands for everything that may change the last bits of a loss, on any rank, and does not change within a run. On
-/// rank 0; 0 elsewhere. Collective.
+/// Checksum of everything that may change the last bits of a loss on any rank and is constant within a run. On rank 0;
+/// 0 elsewhere. Collective.
 uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world);
 
-/// The proof of the weights as they are now, made under `conditions`. Collective.
+/// The proof of the current weights, computed under `conditions`. Collective.
 Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions);
 
-/// Why `now`, made of a loaded checkpoint, does not bear out what was saved; empty if it does. Bitwise under equal
-/// conditions, else within 1e-5 of the loss, or 1e-2 if one of them was computed in bf16.
-std::string ProofMistake(const Proof& saved, const Proof& now);
+/// Why `now`, computed from a loaded checkpoint, contradicts the saved proof; empty if it agrees: bitwise under equal
+/// conditions, otherwise within 1e-5 of the loss, or 1e-2 if one of them was computed in bf16.
+std::string ProofError(const Proof& saved, const Proof& now);
 
 }  // namespace espalier

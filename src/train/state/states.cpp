@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-/// Where a state lies in a larger one, if its parameter does.
+/// The part of a stored tensor that a state is, if its parameter is part of a larger one.
 std::optional<StoredPart> PartOf(const Compilation& compilation, const Value& state) {
   StoredPart part = compilation.stored[ParameterIndex(compilation, state.name)];
   if (part.shape == state.type.shape) return std::nullopt;

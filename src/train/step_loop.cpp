@@ -228,10 +228,11 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
 
 std::string StepLoop::WhatToTry() const {
   const std::string last = OnRankZero(run_.world, [&] { return FindLatest(CheckpointFolder(deck())).value_or(""); });
-  return fmt::format("{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
-                     last.empty() ? "there is no checkpoint to go on from"
-                                  : "the last good checkpoint is " + last + ": started again, the run goes on from it",
-                     deck().guard.on_nonfinite == OnNonfinite::kStop ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
+  return fmt::format(
+      "{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
+      last.empty() ? "there is no checkpoint to go on from"
+                   : "the last good checkpoint is " + last + ": started again, the run goes on from it",
+      deck().guard.on_nonfinite == OnNonfinite::kStop ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
 }
 
 /// Loads the last checkpoint and continues from it with the samples after those consumed so far. False if there is no

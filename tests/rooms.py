@@ -92,7 +92,8 @@ def offences(root):
 def check_self():
     """Every kind of offence, seeded in a small tree, must be found with its file and line."""
     clean = {
-        "doc/architecture.md": f"{HEADING}\n\n| module | holds |\n|---|---|\n| `low` | a |\n| `high` | b |\n\n## More\n",
+        "doc/architecture.md":
+            f"{HEADING}\n\n| module | holds |\n|---|---|\n| `low` | a |\n| `high` | b |\n\n## More\n",
         "include/espalier/low/low.hpp": "#pragma once\n",
         "src/low/low.cpp": '#include "espalier/low/low.hpp"\n#include "private.hpp"\n',
         "src/low/private.hpp": "",

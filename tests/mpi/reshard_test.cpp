@@ -1,6 +1,7 @@
 // Whole reshards over MPI, local steps included: uneven sizes, empty pieces, sums, maxima, and values made partial and
 // joined again.
 #include "espalier/passes/reshard.hpp"
+
 #include "harness.hpp"
 
 namespace espalier::test {

@@ -1,6 +1,8 @@
 // Reshards between all placements of small meshes: their steps are carried out on all ranks at once and compared
 // element by element with what the whole tensor says, their traffic with the shortest paths that Floyd and Warshall
 // find over all placements.
+#include "espalier/passes/reshard.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +14,6 @@
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
-#include "espalier/passes/reshard.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 

@@ -2,13 +2,14 @@
 // edges are the collectives and local ops of placement_moves.hpp. Of equals the route with the fewest messages, then
 // the fewest ops, then a fixed order of kinds: the same on every machine. Axes on which source and target agree are
 // never moved, so that no traffic goes over the links of other parallelisms.
+#include "espalier/passes/reshard.hpp"
+
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
 #include <tuple>
 
-#include "espalier/passes/reshard.hpp"
 #include "espalier/util/error.hpp"
 #include "passes/placement/placement_moves.hpp"
 

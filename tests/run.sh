@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Builds a release into build/ and runs every test but the slow suite: tests/run.sh [meson test options].
+# Builds a release into build/ and runs tests: tests/run.sh [WORD] [meson test options]
+#   full        every test but the slow suite, as continuous integration does; without a word, too
+#   fast        less than two minutes on two quiet cores: the suites unit, passes, deck and short, but not long
+#   SUITE       unit, passes, deck, mpi, restart, gpu or slow
 # Prints the log of each test that fails, ends with meson's own count and fails if any test did, or if none ran.
 set -euo pipefail
 
@@ -7,12 +10,32 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobscripts/common.sh
 source "$here/../jobscripts/common.sh"
 
+words=(full fast unit passes deck mpi restart gpu slow)
+word=full
+if [[ $# -gt 0 && $1 != -* ]]; then
+  word=$1
+  shift
+fi
+case " ${words[*]} " in
+  *" $word "*) ;;
+  *)
+    echo "tests/run.sh: '$word' is unknown (allowed: ${words[*]}, and options of meson test)" >&2
+    exit 2
+    ;;
+esac
+selection=(--suite "$word")
+case $word in
+  full) selection=(--no-suite slow --no-suite short) ;;
+  fast) selection=(--suite unit --suite passes --suite deck --suite short --no-suite long) ;;
+esac
+
 Build all
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-meson test -C "$espalier_build" --no-rebuild --no-suite slow --print-errorlogs "$@" </dev/null 2>&1 | tee "$log" || status=$?
+meson test -C "$espalier_build" --no-rebuild "${selection[@]}" --print-errorlogs "$@" </dev/null 2>&1 |
+  tee "$log" || status=$?
 
 # Sum of the lines "LABEL: N" of the summary.
 Count() { awk -v labels="$1" '$0 ~ "^(" labels "): +[0-9]+ *$" { n += $NF } END { print n + 0 }' "$log"; }

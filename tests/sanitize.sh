@@ -2,7 +2,8 @@
 # The suite once under sanitizers: tests/sanitize.sh [PART...]
 #   unit      unit tests and passes under AddressSanitizer, UndefinedBehaviorSanitizer and LeakSanitizer
 #   mpi       the suites mpi and restart under the first two
-#   threads   what has threads of its own under ThreadSanitizer: executor and communication, the writer of checkpoints, the watchdog, the prefetch of batches
+#   threads   what has threads of its own under ThreadSanitizer: executor and communication, the writer of checkpoints,
+#             the watchdog, the prefetch of batches
 # Builds into build-asan/ and build-tsan/; takes hours on two cores.
 set -euo pipefail
 
@@ -33,7 +34,8 @@ Run() {
   shift
   home=$(mktemp -d)
   echo "run: $ranks ranks $*"
-  "$root/tests/mpi/mpirun.sh" "$ranks" "$build/espalier" run "$root/tests/decks/small.toml" -d "$home" run.steps=8 run.watchdog_s=30 \
+  "$root/tests/mpi/mpirun.sh" "$ranks" "$build/espalier" run "$root/tests/decks/small.toml" -d "$home" \
+    run.steps=8 run.watchdog_s=30 \
     checkpoint.every_steps=2 checkpoint.asynchronous=true "$@" || { rm -rf "$home"; return 1; }
   rm -rf "$home"
 }
@@ -45,7 +47,9 @@ Threads() {
   export OMP_NUM_THREADS=1
   local name
   for name in executor checkpoint data watch stop; do "$build/tests/${name}_test" --gtest_brief=1; done
-  for name in group pipeline world; do "$root/tests/mpi/mpirun.sh" 2 "$build/tests/mpi/mpi_${name}_test" --gtest_brief=1; done
+  for name in group pipeline world; do
+    "$root/tests/mpi/mpirun.sh" 2 "$build/tests/mpi/mpi_${name}_test" --gtest_brief=1
+  done
   Run 1
   Run 2 parallel.dp_shard=2 parallel.zero=3
   Run 2 parallel.tp=2

@@ -6,6 +6,8 @@ if ! command -v shellcheck >/dev/null; then
   echo "skipped: shellcheck is missing"
   exit 77
 fi
-mapfile -t scripts < <(find .ci bench jobscripts packaging tests -type f \( -name '*.sh' -o -name '*.sbatch' -o -path '.ci/run' \) | sort)
+mapfile -t scripts < <(
+  find .ci bench jobscripts packaging tests -type f \( -name '*.sh' -o -name '*.sbatch' -o -path '.ci/run' \) | sort
+)
 shellcheck -x "${scripts[@]}"
 echo "${#scripts[@]} scripts"

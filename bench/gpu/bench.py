@@ -1,12 +1,14 @@
-"""Training steps of Espalier and of PyTorch on one GPU, in turns within one run: bench/gpu/run.sh [option ...] [SHAPE ...]
+"""Training steps of Espalier and of PyTorch on one GPU, in turns within one run: bench/gpu/run.sh [option ...] [SHAPE
+...]
 
-SHAPE: 124m, 1.5b, 8b-4k, 8b-8k, or tiny to rehearse on a CPU (--device cpu). Model, samples, batch and optimizer are the same on
-both sides; the decks stand beside this file. The batch fills the memory: of the deck's layers as many as fit with a microbatch of
---least-tokens, then the largest microbatch whose planned peak fits.
+SHAPE: 124m, 1.5b, 8b-4k, 8b-8k, or tiny to rehearse on a CPU (--device cpu). Model, samples, batch and optimizer are
+the same on both sides; the decks stand beside this file. The batch fills the memory: of the deck's layers as many as
+fit with a microbatch of --least-tokens, then the largest microbatch whose planned peak fits.
 
-Each round runs every way to train for --steps steps, of which the first --warmup do not count, and the bare products of the model.
-Prints medians: tokens/s, the ratio to torch.compile, model flops utilisation against the datasheet, causal and full, and the step's
-rate over that of the bare products. One more short run of Espalier shows where a step's time goes by kind of instruction."""
+Each round runs every way to train for --steps steps, of which the first --warmup do not count, and the bare products of
+the model. Prints medians: tokens/s, the ratio to torch.compile, model flops utilisation against the datasheet, causal
+and full, and the step's rate over that of the bare products. One more short run of Espalier shows where a step's time
+goes by kind of instruction."""
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
 import sides, table
@@ -14,7 +16,10 @@ from shape import OUTSIDE_BYTES, Shape
 from sides import Failed
 
 # Dense bf16, in TFLOP/s, by NVIDIA's datasheets; a name stands for all that begin with it.
-DATASHEET = {"NVIDIA H200": 989.4, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 NVL": 835.5, "NVIDIA H100 PCIe": 756.5, "NVIDIA A100": 312.0}
+DATASHEET = {
+    "NVIDIA H200": 989.4, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 NVL": 835.5, "NVIDIA H100 PCIe": 756.5,
+    "NVIDIA A100": 312.0
+}
 TIMED_STEPS = 5       # of the run whose last step is timed instruction by instruction
 LEAST_SECONDS = 60    # that are left for it, whatever the rounds take
 PRODUCTS = "bare products"
@@ -49,8 +54,8 @@ def turn(shape, way, seconds):
 
 
 class Results:
-    """What the turns of a shape measured: milliseconds by way, what each way said last, why it failed, TFLOP/s of bare products, and a step of
-    Espalier instruction by instruction."""
+    """What the turns of a shape measured: milliseconds by way, what each way said last, why it failed, TFLOP/s of bare
+    products, and a step of Espalier instruction by instruction."""
 
     def __init__(self, ways):
         self.ms, self.said, self.failed, self.products, self.times = {way: [] for way in ways}, {}, {}, [], None
@@ -78,11 +83,13 @@ class Results:
 
     def time_instructions(self, shape, seconds):
         """In the last of a few steps, behind those in which libraries make themselves ready."""
-        self.times = sides.espalier_times(shape.o.espalier, shape.deck, [*shape.overrides(), *WAYS["espalier"]], TIMED_STEPS, seconds)
+        self.times = sides.espalier_times(shape.o.espalier, shape.deck, [*shape.overrides(), *WAYS["espalier"]],
+                                          TIMED_STEPS, seconds)
 
 
 def rounds(shape, o, ways, end):
-    """Rounds in turn, as many as were asked for or as there is time for before `end`, and a step instruction by instruction."""
+    """Rounds in turn, as many as were asked for or as there is time for before `end`, and a step instruction by
+    instruction."""
     results, begin = Results(ways), time.monotonic()
     end -= LEAST_SECONDS
     results.attempt("espalier-calibrated", shape.calibrate)
@@ -92,7 +99,8 @@ def rounds(shape, o, ways, end):
             print(f"  {n} of {o.rounds} rounds: no time for more within {o.seconds} s")
             break
         results.measure(shape, end)
-    results.attempt("espalier", lambda: results.time_instructions(shape, LEAST_SECONDS + max(0, end - time.monotonic())))
+    results.attempt("espalier",
+                    lambda: results.time_instructions(shape, LEAST_SECONDS + max(0, end - time.monotonic())))
     return results
 
 
@@ -100,19 +108,24 @@ def bench(name, o, ways, begin):
     """All of a shape, its planning included, within --seconds."""
     shape = Shape(name, o)
     m = shape.values["model"]
-    print(f"\n{shape.name} on {o.name}: {m['layers']} layers x {m['dim']}, vocabulary {m['vocab']}, {shape.plan['parameters']} parameters; a step is "
-          f"{shape.micro} sequences of {m['seq_len']} tokens; planned peak {shape.plan['peak_bytes'] / 2**30:.2f} GiB", flush=True)
+    print(
+        f"\n{shape.name} on {o.name}: {m['layers']} layers x {m['dim']}, vocabulary {m['vocab']}, "
+        f"{shape.plan['parameters']} parameters; a step is {shape.micro} sequences of {m['seq_len']} tokens; "
+        f"planned peak {shape.plan['peak_bytes'] / 2**30:.2f} GiB",
+        flush=True)
     return table.show(shape, rounds(shape, o, ways, begin + o.seconds), o.peak)
 
 
 def read_options():
-    parser = argparse.ArgumentParser(prog="bench/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="bench/gpu/run.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help="124m, 1.5b, 8b-4k, 8b-8k, tiny (all but tiny)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12, help="steps of a turn")
     parser.add_argument("--warmup", type=int, help="of them, how many do not count (a third)")
-    parser.add_argument("--seconds", type=float, default=540, help="for one shape, of the first what --spent says is gone")
+    parser.add_argument("--seconds", type=float, default=540,
+                        help="for one shape, of the first what --spent says is gone")
     parser.add_argument("--spent", type=float, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--ways", default=",".join(WAYS), help="which of " + ", ".join(WAYS))
     parser.add_argument("--least-tokens", type=int, help="of a microbatch (16384; on a CPU one sequence)")
@@ -154,7 +167,10 @@ def main():
     ways = chosen_ways(o)
     try:
         with tempfile.TemporaryDirectory() as o.folder:
-            measured = [bench(name, o, ways, time.monotonic() - (0 if i else o.spent)) for i, name in enumerate(o.shapes or SHAPES)]
+            measured = [
+                bench(name, o, ways,
+                      time.monotonic() - (0 if i else o.spent)) for i, name in enumerate(o.shapes or SHAPES)
+            ]
     except Failed as reason:
         sys.exit(str(reason))
     if o.json:

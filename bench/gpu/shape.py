@@ -11,7 +11,8 @@ MICRO = sorted({n for k in range(12) for n in (2**k, 3 * 2**k)})
 
 
 class Shape:
-    """`o` are the options of bench.py. What is chosen: layers, micro; `values` is the effective deck, `plan` what was planned for it."""
+    """`o` are the options of bench.py. What is chosen: layers, micro; `values` is the effective deck, `plan` what was
+    planned for it."""
 
     def __init__(self, name, o):
         self.name, self.o = name, o
@@ -28,8 +29,10 @@ class Shape:
 
     def overrides(self, layers=None, micro=None):
         layers, micro = layers or self.layers, micro or self.micro
-        return [f"run.device={self.o.device}", f"model.layers={layers}", f"batch.micro={micro}", f"batch.global={micro}",
-                f"run.threads={self.o.threads}", f'data.paths=["{self.tokens_file}"]']
+        return [
+            f"run.device={self.o.device}", f"model.layers={layers}", f"batch.micro={micro}", f"batch.global={micro}",
+            f"run.threads={self.o.threads}", f'data.paths=["{self.tokens_file}"]'
+        ]
 
     def effective(self, overrides):
         return tomllib.loads(sides.check(self.o.espalier, self.deck, overrides))
@@ -43,7 +46,8 @@ class Shape:
     def choose(self, least):
         layers = next((n for n in range(self.layers, 0, -1) if self.fits(n, least)), None)
         if layers is None:
-            sys.exit(f"{self.name}: not one layer fits into {self.o.memory} bytes; --least-tokens below {self.o.least_tokens} asks for less")
+            sys.exit(f"{self.name}: not one layer fits into {self.o.memory} bytes; --least-tokens below "
+                     f"{self.o.least_tokens} asks for less")
         self.layers, self.micro = layers, least
         for micro in (m for m in MICRO if m > least):
             if not self.fits(layers, micro):
@@ -56,7 +60,8 @@ class Shape:
     def product_flops(self):
         """Of a step's products with weights: forward and both adjoints."""
         m = self.values["model"]
-        weights = m["layers"] * (2 * m["dim"] * (m["dim"] + self.kv_dim()) + 3 * m["dim"] * m["ffn_dim"]) + m["vocab"] * m["dim"]
+        weights = m["layers"] * (2 * m["dim"] *
+                                 (m["dim"] + self.kv_dim()) + 3 * m["dim"] * m["ffn_dim"]) + m["vocab"] * m["dim"]
         return 6 * weights * self.tokens()
 
     def kv_dim(self):

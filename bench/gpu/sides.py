@@ -1,4 +1,5 @@
-"""One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library only."""
+"""One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library
+only."""
 import contextlib, json, os, signal, subprocess, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,7 +42,8 @@ def read_times(path):
 
 
 def run_until(done, folder, command, seconds, environment=None):
-    """Runs Espalier until done() holds, and kills it then, before it saves gigabytes. If it never holds, Failed gives the last words."""
+    """Runs Espalier until done() holds, and kills it then, before it saves gigabytes. If it never holds, Failed gives
+    the last words."""
     log = os.path.join(folder, "log")
     with open(log, "w") as output:
         run = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -70,14 +72,16 @@ def espalier_times(executable, deck, overrides, steps, seconds):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "times.json")
         command = [executable, "run", deck, "-d", folder, *overrides, f"run.steps={steps}"]
-        run_until(lambda: read_times(path + ".0"), folder, command, seconds, dict(os.environ, ESPALIER_INSTRUCTION_TIMES=path))
+        run_until(lambda: read_times(path + ".0"), folder, command, seconds,
+                  dict(os.environ, ESPALIER_INSTRUCTION_TIMES=path))
         return read_times(path + ".0")
 
 
 def pytorch(python, deck, device, steps, seconds, flags):
     command = [python, os.path.join(HERE, "torch_llama.py"), deck, "--device", device, "--steps", str(steps), *flags]
     try:
-        done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, timeout=max(1, seconds))
+        done = subprocess.run(command, env=python_environment(), capture_output=True, text=True,
+                              timeout=max(1, seconds))
     except subprocess.TimeoutExpired:
         raise Failed(f"not done after {seconds:.0f} s") from None
     if done.returncode != 0:
@@ -96,7 +100,10 @@ def products(shape):
     if shape.o.device == "cuda":
         program = [os.path.join(shape.o.build, "bench", "gpu", "gpu_gemms")]
     else:
-        program = [os.path.join(shape.o.build, "tests", "gemms_bench"), "bf16", str(shape.o.threads or os.cpu_count())]
+        program = [
+            os.path.join(shape.o.build, "tests", "gemms_bench"), "bf16",
+            str(shape.o.threads or os.cpu_count())
+        ]
     return json.loads(command(program[0], [*program[1:], *map(str, numbers)]))["tflops"]
 
 

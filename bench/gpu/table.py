@@ -9,9 +9,12 @@ def rows(shape, results, peak):
     found = []
     for way, rate in rates.items():
         causal, full = (1e-12 * flops[kind] * rate for kind in ("causal", "full"))
-        found.append({"way": way, "tokens_per_s": rate, "over_compile": rate / rates["compile"] if "compile" in rates else None,
-                      "mfu_causal": causal / peak if peak else None, "mfu_full": full / peak if peak else None, "of_products": causal / bare if bare else None,
-                      "ms": results.ms[way], "micro": results.said[way].get("micro", shape.micro)})
+        found.append({
+            "way": way, "tokens_per_s": rate, "over_compile": rate / rates["compile"] if "compile" in rates else None,
+            "mfu_causal": causal / peak if peak else None, "mfu_full": full / peak if peak else None,
+            "of_products": causal / bare if bare else None, "ms": results.ms[way],
+            "micro": results.said[way].get("micro", shape.micro)
+        })
     return bare, found
 
 
@@ -22,10 +25,12 @@ def text(value, form):
 def show(shape, results, peak):
     """Prints the table and returns all that is in it."""
     bare, found = rows(shape, results, peak)
-    print(f"{'':<22} {'tokens/s':>10} {'ms a step':>10} {'/ compile':>9} {'MFU causal':>10} {'MFU full':>8} {'/ products':>10} {'micro':>6}")
+    print(f"{'':<22} {'tokens/s':>10} {'ms a step':>10} {'/ compile':>9} {'MFU causal':>10} {'MFU full':>8} "
+          f"{'/ products':>10} {'micro':>6}")
     for r in found:
-        print(f"{r['way']:<22} {r['tokens_per_s']:>10.0f} {statistics.median(r['ms']):>10.1f} {text(r['over_compile'], '.2f'):>9} "
-              f"{text(r['mfu_causal'], '.1%'):>10} {text(r['mfu_full'], '.1%'):>8} {text(r['of_products'], '.2f'):>10} {r['micro']:>6}")
+        print(f"{r['way']:<22} {r['tokens_per_s']:>10.0f} {statistics.median(r['ms']):>10.1f} "
+              f"{text(r['over_compile'], '.2f'):>9} {text(r['mfu_causal'], '.1%'):>10} {text(r['mfu_full'], '.1%'):>8} "
+              f"{text(r['of_products'], '.2f'):>10} {r['micro']:>6}")
     for way, reason in results.failed.items():
         print(f"{way:<22} failed: {reason}")
     if bare:
@@ -33,22 +38,29 @@ def show(shape, results, peak):
     parts(shape, results, found, bare)
     kinds = by_kind(results.times) if results.times else []
     show_kinds(results.times, kinds)
-    return {"shape": shape.name, "layers": shape.layers, "micro": shape.micro, "tokens_per_step": shape.tokens(),
-            "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products, "rows": found, "failed": results.failed,
-            "instruction_kinds": kinds}
+    return {
+        "shape": shape.name, "layers": shape.layers, "micro": shape.micro, "tokens_per_step": shape.tokens(),
+        "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products, "rows": found,
+        "failed": results.failed, "instruction_kinds": kinds
+    }
 
 
 def parts(shape, results, found, bare):
     """Where Espalier's step went, as far as metrics.jsonl tells, and how long its products alone would take."""
     for way in (r["way"] for r in found if r["way"].startswith("espalier")):
         steps = results.said[way]["steps"]
-        ms = {key: statistics.median(s[key] for s in steps) for key in ("compute_ms", "exposed_comm_ms", "idle_ms", "data_ms")}
-        print(f"{way}, ms of a step: " + ", ".join(f"{key[:-3].replace('_', ' ')} {value:.1f}" for key, value in ms.items())
-              + (f"; its products alone at the bare rate: {shape.product_flops() / bare / 1e9:.1f}" if bare else ""))
+        ms = {
+            key: statistics.median(s[key] for s in steps)
+            for key in ("compute_ms", "exposed_comm_ms", "idle_ms", "data_ms")
+        }
+        print(f"{way}, ms of a step: " + ", ".join(f"{key[:-3].replace('_', ' ')} {value:.1f}"
+                                                   for key, value in ms.items()) +
+              (f"; its products alone at the bare rate: {shape.product_flops() / bare / 1e9:.1f}" if bare else ""))
 
 
 def by_kind(times):
-    """A row for every kind of instruction on the compute lane, the longest first, and one for what none of them took."""
+    """A row for every kind of instruction on the compute lane, the longest first, and one for what none of them
+    took."""
     rows = {}
     for row in (r for r in times["instructions"] if r["lane"] == "compute"):
         total = rows.setdefault(row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0, "flops": 0, "bytes": 0})
@@ -56,7 +68,10 @@ def by_kind(times):
             total[key] += row[key]
     found = sorted(rows.values(), key=lambda row: -row["seconds"])
     rest = times["wall_s"] - sum(row["seconds"] for row in found)
-    return [dict(row, share=row["seconds"] / times["wall_s"]) for row in [*found, {"kind": "(between them)", "count": 0, "seconds": rest, "flops": 0, "bytes": 0}]]
+    return [
+        dict(row, share=row["seconds"] / times["wall_s"])
+        for row in [*found, {"kind": "(between them)", "count": 0, "seconds": rest, "flops": 0, "bytes": 0}]
+    ]
 
 
 def rate(row):

@@ -3,7 +3,8 @@ import array, itertools, random, struct
 
 
 def write_random_tokens(path, count, vocab):
-    """Ids as frequent as words (Zipf's law): the embedding's gradient has rows of thousands of tokens, and rows of none."""
+    """Ids as frequent as words (Zipf's law): the embedding's gradient has rows of thousands of tokens, and rows of
+    none."""
     width = 2 if vocab <= 65536 else 4
     weights = list(itertools.accumulate(1 / rank for rank in range(1, vocab + 1)))
     ids = array.array({2: "H", 4: "I"}[width], random.Random(1).choices(range(vocab), cum_weights=weights, k=count))

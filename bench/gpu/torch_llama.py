@@ -1,10 +1,12 @@
-"""The same training in PyTorch: a Llama in plain torch.nn, AdamW and clipping, on the samples that an Espalier deck reads in order.
+"""The same training in PyTorch: a Llama in plain torch.nn, AdamW and clipping, on the samples that an Espalier deck
+reads in order.
 
     torch_llama.py DECK [--device cuda|cpu] [--steps N] [--compile] [--deterministic] [--weights CHECKPOINT]
 
-DECK is an effective deck (`espalier check`) with data.shuffle = false, on one rank. Parameters are fp32; in bf16 the products run
-under autocast, and the stream between them is bf16, as Espalier's. Where memory is short the microbatch is halved. Prints one JSON
-line: milliseconds, loss and gradient norm of every step, the microbatch, the most memory that was allocated."""
+DECK is an effective deck (`espalier check`) with data.shuffle = false, on one rank. Parameters are fp32; in bf16 the
+products run under autocast, and the stream between them is bf16, as Espalier's. Where memory is short the microbatch is
+halved. Prints one JSON line: milliseconds, loss and gradient norm of every step, the microbatch, the most memory that
+was allocated."""
 import argparse, array, glob, json, math, os, struct, sys, time, tomllib
 
 import torch
@@ -84,7 +86,7 @@ class Llama(nn.Module):
         if m["tie_embeddings"]:
             self.lm_head.weight = self.model.embed_tokens.weight
         half = m["dim"] // m["heads"] // 2
-        angles = torch.outer(torch.arange(m["seq_len"]).float(), m["rope_theta"] ** (-torch.arange(half).float() / half))
+        angles = torch.outer(torch.arange(m["seq_len"]).float(), m["rope_theta"]**(-torch.arange(half).float() / half))
         self.register_buffer("cos", angles.cos().to(compute), persistent=False)
         self.register_buffer("sin", angles.sin().to(compute), persistent=False)
         for p in self.parameters():
@@ -137,8 +139,10 @@ class Trainer:
         self.autocast = lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=compute == torch.bfloat16)
         self.tokens = read_tokens(deck["data"]).to(device)
         o, parameters = deck["optimizer"], list(self.model.parameters())
-        groups = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": o["weight_decay"]},
-                  {"params": [p for p in parameters if p.dim() < 2], "weight_decay": o["weight_decay"] if o["decay_norms"] else 0.0}]
+        groups = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": o["weight_decay"]}, {
+            "params": [p for p in parameters if p.dim() < 2],
+            "weight_decay": o["weight_decay"] if o["decay_norms"] else 0.0
+        }]
         self.optimizer = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"], fused=True)
 
     def samples(self, step):
@@ -167,7 +171,8 @@ class Trainer:
         return loss, norm
 
     def fit(self):
-        """Halves the microbatch until a forward and backward find room, beside the states that the optimizer will make."""
+        """Halves the microbatch until a forward and backward find room, beside the states that the optimizer will
+        make."""
         rows = self.samples(1)
         states = [torch.empty_like(p) for p in self.model.parameters() for _ in range(2)]
         while True:
@@ -207,8 +212,7 @@ class Clock:
 
 def load_weights(model, checkpoint):
     """Copies the parameters of an Espalier checkpoint; exits unless names and sizes are the model's."""
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "support"))
-    from checkpoints import tensors
+    from support.checkpoints import tensors
     found = {n.removeprefix("parameters/"): v for n, v in tensors(checkpoint).items() if n.startswith("parameters/")}
     wanted = dict(model.named_parameters())
     if {n: p.numel() for n, p in wanted.items()} != {n: len(v) for n, v in found.items()}:

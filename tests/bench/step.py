@@ -1,8 +1,9 @@
 """A whole training step against the bare products in it, in one run: python3 tests/bench/step.py BUILD [STEPS].
 
-The deck is inputs/llama/124m.toml with an untied head (12 layers, 768, 12 heads, ffn 2048, vocab 50304, seq 1024; one sequence a
-step, clipping on) on one rank and 2 threads. For fp32 and bf16 in turn: the step's matrix products as plain oneDNN primitives, then
-STEPS steps, twice. Prints medians: tokens/s, the step's rate by causal model flops, the products' rate, and the ratio."""
+The deck is inputs/llama/124m.toml with an untied head (12 layers, 768, 12 heads, ffn 2048, vocab 50304, seq 1024; one
+sequence a step, clipping on) on one rank and 2 threads. For fp32 and bf16 in turn: the step's matrix products as plain
+oneDNN primitives, then STEPS steps, twice. Prints medians: tokens/s, the step's rate by causal model flops, the
+products' rate, and the ratio."""
 import json, os, shutil, statistics, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -22,9 +23,11 @@ def products(build, precision):
 def steps(build, precision, count):
     folder = tempfile.mkdtemp()
     try:
-        subprocess.run([os.path.join(build, "espalier"), os.path.join(ROOT, "inputs", "llama", "124m.toml"), "-d", folder,
-                        "model.tie_embeddings=false", f"run.steps={count}", f"run.threads={THREADS}",
-                        f"precision.compute={precision}"], check=True, capture_output=True)
+        subprocess.run([
+            os.path.join(build, "espalier"),
+            os.path.join(ROOT, "inputs", "llama", "124m.toml"), "-d", folder, "model.tie_embeddings=false",
+            f"run.steps={count}", f"run.threads={THREADS}", f"precision.compute={precision}"
+        ], check=True, capture_output=True)
         with open(os.path.join(folder, "metrics.jsonl")) as file:
             lines = [json.loads(line) for line in file]
         return [line["compute_ms"] for line in lines if "loss" in line][1:]
@@ -42,8 +45,10 @@ def main():
     for precision in rates:
         ms, bare = statistics.median(times[precision]), statistics.median(rates[precision])
         rate = FLOPS_PER_TOKEN * SEQ / ms / 1e9
-        print(f"{precision}: {1e3 * SEQ / ms:.0f} tokens/s, {ms:.0f} ms a step ({min(times[precision]):.0f} to {max(times[precision]):.0f}), "
-              f"{rate:.3f} TFLOP/s; bare products {bare:.3f} TFLOP/s; ratio {rate / bare:.2f}")
+        print(
+            f"{precision}: {1e3 * SEQ / ms:.0f} tokens/s, {ms:.0f} ms a step "
+            f"({min(times[precision]):.0f} to {max(times[precision]):.0f}), "
+            f"{rate:.3f} TFLOP/s; bare products {bare:.3f} TFLOP/s; ratio {rate / bare:.2f}")
 
 
 main()

@@ -86,7 +86,7 @@ __global__ void ReadsWhatNobodyWrote(float* out) {
   out[0] = x[0];
 }
 
-TEST(Emulation, MistakesAreFound) {
+TEST(Emulation, ErrorsAreFound) {
   EXPECT_THAT([] { Start(HalfWaits, 1, 64, 0); },
               ThrowsMessage<InvariantError>(HasSubstr("waits for threads that have ended")));
   EXPECT_THAT([] { Start(LaneIsMissing, 1, 32, 0); },
@@ -133,7 +133,7 @@ TEST(Emulation, SharedMemoryBeyondWhatEveryKernelHasIsRefused) {
               ThrowsMessage<InvariantError>(HasSubstr("49156 bytes of dynamic shared memory")));
 }
 
-TEST(Emulation, GoesOnAfterAMistake) {
+TEST(Emulation, GoesOnAfterAnError) {
   EXPECT_THROW(Start(HalfWaits, 1, 64, 0), InvariantError);
   std::vector<int> out(1);
   Start(TreeSum, 1, 64, 256, out.data());

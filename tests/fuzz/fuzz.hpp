@@ -34,7 +34,7 @@ inline void Require(bool holds, const std::string& what) {
   std::abort();
 }
 
-/// True if `work` refuses its input as a user's mistake of the kind `status`; anything else that it throws ends the
+/// True if `work` refuses its input as a user's error of the kind `status`; anything else that it throws ends the
 /// process.
 template <typename Work>
 bool IsRefused(ExitStatus status, const Work& work) {

@@ -1,4 +1,4 @@
-// What the targets that end in a deck share: whatever the input, it is refused with its mistakes or gives a deck whose
+// What the targets that end in a deck share: whatever the input, it is refused with its errors or gives a deck whose
 // effective deck gives it again.
 #pragma once
 

@@ -2,8 +2,8 @@
 # Fuzzes everything that is read from disk or the command line, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #   tests/fuzz/run.sh [N [M]]     N mutated decks, overrides and MANIFESTs each, M shards, token files and
 #                                 decks that are compiled each
-# Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME-PROGRAM lists the parts that this
-# very program has done. What crashes is kept there as crash-NAME_fuzz-SEED.
+# Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME-PROGRAM
+# lists the parts that this very program has done. What crashes is kept there as crash-NAME_fuzz-SEED.
 set -euo pipefail
 
 texts=${1:-1000000} files=${2:-200000}
@@ -54,6 +54,8 @@ export -f Try
 for name in "${names[@]}"; do
   tr ' =' '\n ' <"$(List "$name")" | awk -v name="$name" '
     NF == 2 { sum[$1] += $2; if ($2 > most[$1]) most[$1] = $2 }
-    END { printf "%s: %d mutated (%d accepted) in %.0f s of processor, %.0f a second; slowest %.0f ms, at most %d bytes of heap\n",
-          name, sum["mutated"], sum["accepted"], sum["seconds"], sum["mutated"] / (sum["seconds"] + 1e-9), most["slowest_ms"], most["heap"] }'
+    END { rate = sum["mutated"] / (sum["seconds"] + 1e-9)
+          printf "%s: %d mutated (%d accepted) in %.0f s of processor, %.0f a second; ",
+            name, sum["mutated"], sum["accepted"], sum["seconds"], rate
+          printf "slowest %.0f ms, at most %d bytes of heap\n", most["slowest_ms"], most["heap"] }'
 done

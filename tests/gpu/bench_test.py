@@ -1,15 +1,17 @@
 """The benchmark for GPUs, rehearsed on the CPU: PyTorch's side trains as Espalier does, and every line but CUDA's runs.
 
 Needs PyTorch; exits 77 without it, after what needs none. ESPALIER names the executable."""
-import json, os, subprocess, sys, tempfile
+import json, os, runpy, subprocess, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, ROOT, difference, launch, train
+from support.runs import Checks, DECK, ROOT, difference, launch, train
 
 BENCH = os.path.join(ROOT, "bench", "gpu")
 STEPS = 4
 RTOL = 1e-5
-MODELS = {"grouped heads": [], "tied": ["model.tie_embeddings=true"], "equal heads, several samples at once": ["model.kv_heads=4", "batch.micro=4"]}
+MODELS = {
+    "grouped heads": [], "tied": ["model.tie_embeddings=true"],
+    "equal heads, several samples at once": ["model.kv_heads=4", "batch.micro=4"]
+}
 # What the training needs to be the same in both; the clip and the decay are on.
 KEYS = ["run.device=cpu", "data.shuffle=false", "checkpoint.at_start=true", f"run.steps={STEPS}", "lr.warmup_steps=2"]
 
@@ -27,7 +29,11 @@ def effective(folder, overrides):
 
 
 def torch_side(deck, checkpoint, *flags):
-    command = [sys.executable, os.path.join(BENCH, "torch_llama.py"), deck, "--device", "cpu", "--steps", str(STEPS), "--weights", checkpoint, *flags]
+    command = [
+        sys.executable,
+        os.path.join(BENCH, "torch_llama.py"), deck, "--device", "cpu", "--steps",
+        str(STEPS), "--weights", checkpoint, *flags
+    ]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
 
 
@@ -43,11 +49,11 @@ def same_training(folder, checks):
 
 
 def memory_runs_short(checks):
-    """Where a forward and backward find no room, the microbatch is halved until they do, and no gradient is left behind."""
-    sys.path.insert(0, BENCH)
+    """Where a forward and backward find no room, the microbatch is halved until they do, and no gradient is left
+    behind."""
     import tomllib
     import torch
-    from torch_llama import Trainer
+    Trainer = runpy.run_path(os.path.join(BENCH, "torch_llama.py"))["Trainer"]
     deck = tomllib.loads(launch(1, ["check", DECK, *KEYS, "batch.micro=8"]).stdout)
     trainer = Trainer(deck, "cpu", False)
     honest, tried = trainer.gradients, []
@@ -60,21 +66,30 @@ def memory_runs_short(checks):
     trainer.gradients = gradients
     trainer.fit()
     left = [p for p in trainer.model.parameters() if p.grad is not None]
-    checks.that(tried == [8, 4, 2] and trainer.micro == 2 and not left, f"microbatches tried for want of memory: {tried}")
+    checks.that(tried == [8, 4, 2] and trainer.micro == 2 and not left,
+                f"microbatches tried for want of memory: {tried}")
 
 
 def rehearsal(checks):
     """The whole command at a tiny size; its table must have a line for every way to train."""
     ways = ["espalier", "espalier-fast", "eager"]  # torch.compile takes minutes on a CPU
-    done = subprocess.run([os.path.join(BENCH, "run.sh"), "-b", os.path.dirname(os.environ["ESPALIER"]), "--device", "cpu", "--threads", "1",
-                           "--rounds", "2", "--steps", "3", "--ways", ",".join(ways), "--python", sys.executable, "tiny"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    done = subprocess.run([
+        os.path.join(BENCH, "run.sh"), "-b",
+        os.path.dirname(os.environ["ESPALIER"]), "--device", "cpu", "--threads", "1", "--rounds", "2", "--steps", "3",
+        "--ways", ",".join(ways), "--python", sys.executable, "tiny"
+    ], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     wanted = [way + " " for way in ways if way != "eager" or has_torch()]
     lines = done.stdout.splitlines()
     missing = [w for w in wanted if not any(line.startswith(w) and "tokens/s" not in line for line in lines)]
-    checks.that(done.returncode == 0 and not missing, f"bench/gpu/run.sh on the CPU, exit status {done.returncode}, lines missing: {missing}")
+    checks.that(done.returncode == 0 and not missing,
+                f"bench/gpu/run.sh on the CPU, exit status {done.returncode}, lines missing: {missing}")
     kinds = {line.split()[0]: line.split()[1:] for line in lines if "%" in line and not line.startswith("espalier")}
     timed = [kind for kind in ("matmul", "attention", "adamw", "cross_entropy_grad") if kind not in kinds]
-    checks.that(not timed and all(float(kinds[kind][-2]) > 0 and kinds[kind][-1] == unit for kind, unit in (("matmul", "TFLOP/s"), ("adamw", "GB/s"))), f"a step's time by kind of instruction, kinds missing: {timed}")
+    checks.that(
+        not timed and all(
+            float(kinds[kind][-2]) > 0 and kinds[kind][-1] == unit
+            for kind, unit in (("matmul", "TFLOP/s"), ("adamw", "GB/s"))),
+        f"a step's time by kind of instruction, kinds missing: {timed}")
     print(done.stdout)
 
 

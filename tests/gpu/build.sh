@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds Espalier with its CUDA module, the kernels' tests and the bare products in build-gpu/, from .gpu/ if it is there:
+# Builds Espalier with its CUDA module, the kernels' tests and the bare products in build-gpu/, from .gpu/ if it is
+# there:
 #
 #   tests/gpu/build.sh [meson option ...]
 #
-# The module is built for the machine's GPU, or for all that Espalier knows where there is none. A second call does only what
-# has changed. GPU_BUILD names another folder, JOBS the compilers side by side.
+# The module is built for the machine's GPU, or for all that Espalier knows where there is none. A second call does only
+# what has changed. GPU_BUILD names another folder, JOBS the compilers side by side.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -78,7 +79,8 @@ CudaLibraries() {
 # 9.0 has instructions of its own, which need the name with an a.
 Architectures() {
   local found
-  found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u | tr -d . | sed 's/^90$/90a/' | paste -sd,) || true
+  found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+    sort -u | tr -d . | sed 's/^90$/90a/' | paste -sd,) || true
   [[ $found =~ ^[0-9a,]+$ ]] && echo "-Dgpu_architectures=$found"
 }
 

@@ -2,16 +2,15 @@
 
     compare.py losses   the tiny deck in fp32 on the CPU and on the GPU: every loss and gradient norm to rtol 1e-4
     compare.py graph    steps replayed as a CUDA graph and steps issued one by one: bitwise equal
-    compare.py nccl     dp 2 x cp 2 x tp 2, every NCCL communicator one rank alone (values are not the program's): graph against no graph bitwise equal
+    compare.py nccl     dp 2 x cp 2 x tp 2, every NCCL communicator one rank alone (values are not the program's): graph
+                        against no graph bitwise equal
 
-More arguments are keys of every run's deck: on an emulated GPU a smaller model and fewer steps than these 20.
-"""
+More arguments are keys of every run's deck: on an emulated GPU a smaller model and fewer steps than these 20."""
 import os, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-import runs
-from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ROOT, difference, train
+from support import runs
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, ROOT, difference, train
 
 TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
 RTOL = 1e-4
@@ -36,7 +35,8 @@ def losses(folder, checks):
     fp32 = ["precision.compute=fp32"]
     cpu = run(folder, "cpu", [*fp32, "run.device=cpu", "run.transport=mpi"], deck=TINY)
     gpu = run(folder, "gpu", fp32, deck=TINY)
-    checks.that(gpu.starts[0]["device"].startswith(os.environ["ESPALIER_DEVICE"]), f"the run was on {gpu.starts[0]['device']}")
+    checks.that(gpu.starts[0]["device"].startswith(os.environ["ESPALIER_DEVICE"]),
+                f"the run was on {gpu.starts[0]['device']}")
     print(f"{'step':>4} {'loss, CPU':>12} {'loss, GPU':>12} {'norm, CPU':>12} {'norm, GPU':>12}")
     for step in sorted(cpu.steps):
         a, b = cpu.steps[step], gpu.steps[step]
@@ -50,7 +50,8 @@ def equal(checks, what, mine, theirs):
     """Every loss and norm to its last digit, and every bit of weights and moments after the last step."""
     curves = all(mine.curve(key) == theirs.curve(key) for key in ("loss", "grad_norm"))
     bits = same_bits(tensors(mine.checkpoint(max(mine.steps))), tensors(theirs.checkpoint(max(mine.steps))))
-    checks.that(curves and bits, f"{what}: curves {'equal' if curves else 'differ'}, state {'equal' if bits else 'differs'}")
+    checks.that(curves and bits,
+                f"{what}: curves {'equal' if curves else 'differ'}, state {'equal' if bits else 'differs'}")
 
 
 def graph(folder, checks):
@@ -62,10 +63,12 @@ def graph(folder, checks):
 
 
 def nccl(folder, checks):
-    keys = ["parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2", "optimizer.lr=1e-6"]  # no stages: one without the loss would have none
+    keys = ["parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2",
+            "optimizer.lr=1e-6"]  # no stages: one without the loss would have none
     # On a device without NCCL there is nothing but MPI to ask for.
     keys += ["run.transport=nccl"] if os.environ["ESPALIER_DEVICE"] == "cuda" else []
-    graph, eager = (run(folder, name, keys, environment=more, ranks=8) for name, more in (("graph", SELF), ("eager", SELF | EAGER)))
+    graph, eager = (run(folder, name, keys, environment=more, ranks=8)
+                    for name, more in (("graph", SELF), ("eager", SELF | EAGER)))
     equal(checks, "NCCL to itself, graph against no graph", graph, eager)
 
 

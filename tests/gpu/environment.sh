@@ -1,5 +1,5 @@
-# Sourced by the scripts for GPU machines: where the packages of .gpu/, the CUDA toolkit and the build lie. Without .gpu/
-# the machine's own packages are used, and only CUDA is looked for.
+# Sourced by the scripts for GPU machines: where the packages of .gpu/, the CUDA toolkit and the build lie. Without
+# .gpu/ the machine's own packages are used, and only CUDA is looked for.
 # shellcheck shell=bash
 
 gpu_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -29,10 +29,12 @@ UsePrefix() {
   Prepend PKG_CONFIG_PATH "$usr/share/pkgconfig"
   Prepend PKG_CONFIG_PATH "$folder/pkgconfig"
   export PKG_CONFIG_SYSROOT_DIR=$gpu_prefix
-  export PMIX_INSTALL_PREFIX=$folder/pmix2 PMIX_PKGLIBDIR=$folder/pmix2/lib/pmix PMIX_PKGDATADIR=$folder/pmix2/share/pmix
+  export PMIX_INSTALL_PREFIX=$folder/pmix2 PMIX_PKGLIBDIR=$folder/pmix2/lib/pmix
+  export PMIX_PKGDATADIR=$folder/pmix2/share/pmix
   export OPAL_PREFIX=$usr OPAL_LIBDIR=$folder OPAL_PKGLIBDIR=$folder/openmpi/lib/openmpi3 \
     OPAL_SYSCONFDIR=$gpu_prefix/etc/openmpi OPAL_PKGDATADIR=$usr/share/openmpi OPAL_DATADIR=$usr/share
-  export OMPI_MCA_plm=isolated OMPI_MCA_mca_base_component_show_load_errors=0 PMIX_MCA_mca_base_component_show_load_errors=0
+  export OMPI_MCA_plm=isolated OMPI_MCA_mca_base_component_show_load_errors=0
+  export PMIX_MCA_mca_base_component_show_load_errors=0
 }
 
 # What Python programs of the machine ran with before: their libraries must not become the prefix's.
@@ -41,7 +43,8 @@ if [[ -d $gpu_pack/include ]]; then Prepend CPATH "$gpu_pack/include"; fi
 if [[ -d $gpu_prefix ]]; then UsePrefix; fi
 if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then Prepend PATH /usr/local/cuda/bin; fi
 # A toolkit may be the compiler and the runtime alone.
-if command -v nvcc >/dev/null && [[ -d $gpu_pack/cublas && ! -e $(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/include/cublasLt.h ]]; then
+CublasOfToolkit() { ls "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/include/cublasLt.h" &>/dev/null; }
+if command -v nvcc >/dev/null && [[ -d $gpu_pack/cublas ]] && ! CublasOfToolkit; then
   Prepend CPATH "$gpu_pack/cublas"
 fi
 # Where build.sh found the libraries, one folder a line.

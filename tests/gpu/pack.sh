@@ -3,9 +3,10 @@
 #
 #   tests/gpu/pack.sh
 #
-# Run it on Debian 12 with the packages of packages.txt and the CUDA toolkit, then copy the tree with .gpu/ to the
-# other machine, where tests/gpu/run.sh and bench/gpu/run.sh unpack and build. That machine brings the CUDA toolkit, g++,
-# meson, ninja and python3; cuDNN and NCCL may be those of Python's packages there. All that travels must stay under 60 MiB.
+# Run it on Debian 12 with the packages of packages.txt and the CUDA toolkit, then copy the tree with .gpu/ to the other
+# machine, where tests/gpu/run.sh and bench/gpu/run.sh unpack and build. That machine brings the CUDA toolkit, g++,
+# meson, ninja and python3; cuDNN and NCCL may be those of Python's packages there. All that travels must stay under 60
+# MiB.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -15,15 +16,17 @@ most_bytes=$((60 << 20))
 "$root/jobscripts/install_packages.sh"
 
 # What the build reads; and what the programs load, for which dpkg is asked.
-development=(libopenmpi-dev libhdf5-dev libdnnl-dev libtomlplusplus-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
-  libgtest-dev libgmock-dev libboost-context1.74-dev libboost-context1.74.0 pkgconf pkgconf-bin libpkgconf3 openmpi-bin openmpi-common libopenmpi3)
-loaded=(/usr/bin/orterun /usr/bin/pkgconf libmpi_cxx.so.40 openmpi/lib/openmpi3/mca_pmix_ext3x.so libhdf5_serial.so.103 libdnnl.so.2
+development=(libopenmpi-dev libhdf5-dev libdnnl-dev libtomlplusplus-dev libfmt-dev libspdlog-dev libcli11-dev
+  nlohmann-json3-dev libgtest-dev libgmock-dev libboost-context1.74-dev libboost-context1.74.0 pkgconf pkgconf-bin
+  libpkgconf3 openmpi-bin openmpi-common libopenmpi3)
+loaded=(/usr/bin/orterun /usr/bin/pkgconf libmpi_cxx.so.40 openmpi/lib/openmpi3/mca_pmix_ext3x.so libhdf5_serial.so.103
+  libdnnl.so.2
   libtomlplusplus.so.3 libfmt.so.9 libspdlog.so.1.10)
 # These every machine with a compiler has, in a version that fits its own programs.
 everywhere='^(libc6|libgcc-s1|libstdc\+\+6|libgomp1|zlib1g)$'
 
-# Packages LIBRARY ...: the packages of the libraries and of all that they load. dpkg knows a file by the folder of its package,
-# which may be /lib for what lies in /usr/lib.
+# Packages LIBRARY ...: the packages of the libraries and of all that they load. dpkg knows a file by the folder of its
+# package, which may be /lib for what lies in /usr/lib.
 Packages() {
   local path=()
   for name in "$@"; do
@@ -33,7 +36,8 @@ Packages() {
   {
     printf '%s\n' "${path[@]}"
     ldd "${path[@]}" | awk '/=> \// { print $3 }'
-  } | sort -u | xargs realpath | sed 'p; s|^/usr||' | { xargs dpkg -S 2>/dev/null || true; } | sed 's/:.*//' | sort -u | grep -Ev "$everywhere"
+  } | sort -u | xargs realpath | sed 'p; s|^/usr||' | { xargs dpkg -S 2>/dev/null || true; } |
+    sed 's/:.*//' | sort -u | grep -Ev "$everywhere"
 }
 
 Debs() {
@@ -66,7 +70,8 @@ rm -rf "$pack"
 Debs
 CudaHeaders
 bytes=$(Bytes)
-echo ".gpu: $(find "$pack/debs" -name '*.deb' | wc -l) packages, $(du -sm "$pack" | cut -f1) MiB; with the tree $((bytes >> 20)) MiB"
+packages=$(find "$pack/debs" -name '*.deb' | wc -l)
+echo ".gpu: $packages packages, $(du -sm "$pack" | cut -f1) MiB; with the tree $((bytes >> 20)) MiB"
 if ((bytes > most_bytes)); then
   echo "too much: $((most_bytes >> 20)) MiB may travel" >&2
   exit 1

@@ -1,5 +1,6 @@
-"""What nvcc has made of the kernels' stores: packs of elements are written in one instruction, not element by element, which costs as many
-times the traffic and shows in no result. Reads the machine code of LIBRARY (or object files), so it needs no GPU; without cuobjdump: skipped."""
+"""What nvcc has made of the kernels' stores: packs of elements are written in one instruction, not element by element,
+which costs as many times the traffic and shows in no result. Reads the machine code of LIBRARY (or object files), so it
+needs no GPU; without cuobjdump: skipped."""
 import collections, re, shutil, subprocess, sys
 
 ARCHITECTURE = re.compile(r"code for (sm_\w+)")
@@ -13,7 +14,8 @@ def machine_code(path):
 
 
 def pieces(code):
-    """{(architecture, function): stores of less than 16 bytes that lie right behind another one of the same width and base}"""
+    """{(architecture, function): stores of less than 16 bytes that lie right behind another one of the same width and
+    base}"""
     found, architecture, function, places = collections.Counter(), "", "", set()
     for line in code.splitlines():
         if begin := ARCHITECTURE.search(line):

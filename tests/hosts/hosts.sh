@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Plays several hosts on this one: each is a network namespace with a name, an address and a cable to a common switch, so that mpirun
-# starts ranks on them as on a cluster, their messages go over TCP, and a cable can be pulled. All see the same files and processes.
+# Plays several hosts on this one: each is a network namespace with a name, an address and a cable to a common switch,
+# so that mpirun starts ranks on them as on a cluster, their messages go over TCP, and a cable can be pulled. All see
+# the same files and processes.
 #
 #   hosts.sh check                      exit 77 and why, if that cannot be done here (it takes root and iproute2)
 #   hosts.sh up COUNT | down            makes host1 to hostCOUNT; removes them, and every process that still runs there
@@ -79,7 +80,8 @@ Mpirun() {
   hosts=$(Spaces | sed "s/^$set_name-//; s/\$/:$ranks/" | paste -sd,)
   agent="env HOSTS=$set_name $self daemon"
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  On host1 mpirun -H "$hosts" -n $(($(Spaces | wc -l) * ranks)) --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+  On host1 mpirun -H "$hosts" -n $(($(Spaces | wc -l) * ranks)) --oversubscribe --bind-to none \
+    --mca mpi_yield_when_idle 1 \
     --mca btl_vader_single_copy_mechanism none --mca plm_rsh_agent "$agent" --mca btl_tcp_if_include "$network.0/24" \
     --mca oob_tcp_if_include "$network.0/24" "$@"
 }

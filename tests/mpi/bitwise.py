@@ -1,11 +1,11 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, and the threads that make initial weights.
-Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit.
-Reducing gradients after every microbatch regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
-import os, sys, tempfile
+"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, and the threads that
+make initial weights. Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights
+and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5. The
+planned peak of every rank is what it used, exactly."""
+import os, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, difference, planned_peaks, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, difference, planned_peaks, train
 
 STEPS = 4
 RTOL = 1e-5
@@ -26,31 +26,43 @@ def schedule(name):
     return f"pipeline.schedule={name}"
 
 
-# dp_shard and tp, what all runs of the group have, and what each run has besides; the first run is what the others are compared with.
+# dp_shard and tp, what all runs of the group have, and what each run has besides; the first run is what the others are
+# compared with.
 GROUPS = [
     (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE], [pp(4)]]),
-    (2, 1, [], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE], [pp(2)], [pp(2), ALWAYS, FULL],
-                [pp(3), ALWAYS, TWO_AHEAD]]),
-    (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE], [pp(2), schedule("zb-h1"), FULL, ALWAYS],
-                [pp(2), schedule("zbv"), SELECTIVE], [pp(2), schedule("dualpipev"), FULL]]),
+    (2, 1, [], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE], [pp(2)],
+                [pp(2), ALWAYS, FULL], [pp(3), ALWAYS, TWO_AHEAD]]),
+    (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
+                [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
+                [pp(2), schedule("dualpipev"), FULL]]),
     (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE]]),
-    (2, 2, [], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), FULL, ALWAYS], [pp(2), schedule("gpipe"), SELECTIVE]]),
+    (2, 2, [], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), FULL, ALWAYS],
+                [pp(2), schedule("gpipe"), SELECTIVE]]),
     (3, 1, ["batch.global=12"], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ALWAYS]]),
     (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)]]),
     (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE]]),
     (2, 1, ["model.tie_embeddings=true"], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [pp(2), ALWAYS]]),
     (1, 1, ["parallel.cp=2", "parallel.context=ring"], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)]]),
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
-    (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL], [SELECTIVE, ALONE]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL],
+                                                                                                   [SELECTIVE, ALONE]]),
     (1, 4, [], [[], [ALONE], [FULL]]),  # kv heads are shared
-    (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their products
+    (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
+                                                                                 [pp(2)]]),  # biases in their products
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ALWAYS]]),
 ]
 
 # dp_replicate, dp_shard, tp, further keys: compared with the same but for `reduce`.
 REDUCED = [
-    (1, 1, 1, []), (1, 2, 1, []), (1, 2, 1, ["parallel.zero=2"]), (1, 2, 1, ["parallel.zero=1"]), (2, 1, 1, []), (2, 2, 1, [FULL]),
-    (1, 3, 1, ["batch.global=12", "parallel.zero=2"]), (1, 1, 2, []), (1, 2, 2, [pp(2), "parallel.zero=2"]),
+    (1, 1, 1, []),
+    (1, 2, 1, []),
+    (1, 2, 1, ["parallel.zero=2"]),
+    (1, 2, 1, ["parallel.zero=1"]),
+    (2, 1, 1, []),
+    (2, 2, 1, [FULL]),
+    (1, 3, 1, ["batch.global=12", "parallel.zero=2"]),
+    (1, 1, 2, []),
+    (1, 2, 2, [pp(2), "parallel.zero=2"]),
     (1, 2, 1, [pp(2), "model.tie_embeddings=true"]),
 ]
 
@@ -86,7 +98,8 @@ def compare_group(runner, dp, tp, common, rows):
 
 def compare_reduced(runner, replicate, dp, tp, keys):
     name = f"dp {replicate} x {dp} tp {tp} {' '.join(keys)}"
-    step, each = (runner.run(f"{name} {reduce}", replicate, dp, tp, keys + [reduce]) for reduce in ("parallel.reduce=step", EACH))
+    step, each = (runner.run(f"{name} {reduce}", replicate, dp, tp, keys + [reduce])
+                  for reduce in ("parallel.reduce=step", EACH))
     worst = max(difference(each[i], step[i]) for i in (0, 1))
     runner.checks.that(worst <= RTOL, f"{name}: reduced each microbatch or once a step: {worst:.1e}")
 
@@ -95,7 +108,8 @@ def compare_initial(folder, checks):
     """Initial weights of tensors that several threads fill."""
     large = ["model.layers=1", "model.dim=256", "model.vocab=20000", "run.steps=1", "checkpoint.at_start=true"]
     one, three = (train(os.path.join(folder, f"{n}-threads"), 1, [*large, f"run.threads={n}"]) for n in (1, 3))
-    checks.that(same_bits(tensors(one.checkpoint(0)), tensors(three.checkpoint(0))), "initial weights by one thread or three, bitwise")
+    checks.that(same_bits(tensors(one.checkpoint(0)), tensors(three.checkpoint(0))),
+                "initial weights by one thread or three, bitwise")
 
 
 def main():

@@ -1,11 +1,14 @@
-"""Context parallelism beyond the table of layouts: validation, bf16, what must be bitwise, and a checkpoint that goes on without it."""
-import os, sys, tempfile
+"""Context parallelism beyond the table of layouts: validation, bf16, what must be bitwise, and a checkpoint that goes
+on without it."""
+import os, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, ROOT, difference, train
+from support.runs import Checks, ROOT, difference, train
 
 WAYS = ("ring", "all_gather", "all_to_all")
-VALIDATION = [f"data.validation=['{ROOT}/tests/oracle/text.txt']", "data.validate_every_steps=3", "data.validate_sequences=16"]
+VALIDATION = [
+    f"data.validation=['{ROOT}/tests/oracle/data/text.txt']", "data.validate_every_steps=3",
+    "data.validate_sequences=16"
+]
 
 
 def main():
@@ -24,15 +27,21 @@ def main():
             steps = sorted(serial.validation)
             worst = difference([validated.validation[s] for s in steps], [serial.validation[s] for s in steps])
             checks.that(len(steps) == 2 and worst <= 1e-5, f"{way}: validation loss differs by {worst:.1e}")
-            checks.that([validated.steps[s]["tokens"] for s in validated.steps] == [serial.steps[s]["tokens"] for s in serial.steps],
+            checks.that([validated.steps[s]["tokens"]
+                         for s in validated.steps] == [serial.steps[s]["tokens"] for s in serial.steps],
                         f"{way}: every token counts once")
-            narrow = run(f"{way}_bf16", 4, *cut, "parallel.tp=2" if way != "all_to_all" else "parallel.dp_shard=2", "precision.compute=bf16")
+            narrow = run(f"{way}_bf16", 4, *cut, "parallel.tp=2" if way != "all_to_all" else "parallel.dp_shard=2",
+                         "precision.compute=bf16")
             for curve in ("loss", "grad_norm"):
                 worst = difference(narrow.curve(curve), serial_bf16.curve(curve))
                 checks.that(worst <= 1e-2, f"{way}: {curve} in bf16 differs by {worst:.1e}")
-            twice = [run(f"{way}_{i}", 4, "parallel.cp=4", f"parallel.context={way}", "model.heads=8", "model.kv_heads=4") for i in range(2)]
+            twice = [
+                run(f"{way}_{i}", 4, "parallel.cp=4", f"parallel.context={way}", "model.heads=8", "model.kv_heads=4")
+                for i in range(2)
+            ]
             checks.that(same(*twice), f"{way}: the same deck twice agrees bitwise")
-            checks.that(same(run(f"{way}_pp", 4, *cut, "parallel.pp=2"), validated), f"{way}: pipeline degree is bitwise neutral")
+            checks.that(same(run(f"{way}_pp", 4, *cut, "parallel.pp=2"), validated),
+                        f"{way}: pipeline degree is bitwise neutral")
         steady = "lr.decay=constant"  # the same rates, however many steps the deck asks for
         whole = run("whole", 1, steady)
         run("half", 4, steady, "parallel.cp=2", "parallel.tp=2", "run.steps=3")

@@ -1,11 +1,11 @@
-"""Runs on emulated GPUs: the module for GPUs as it is, its kernels, streams, graphs and NCCL on the host. What a device computes is what the
-processor computes, in every layout that is tried here, over MPI and over NCCL, issued or as a graph; checkpoints pass between the two.
-Skipped where the emulated module is not built. Names of checks as arguments: only these."""
+"""Runs on emulated GPUs: the module for GPUs as it is, its kernels, streams, graphs and NCCL on the host. What a device
+computes is what the processor computes, in every layout that is tried here, over MPI and over NCCL, issued or as a
+graph; checkpoints pass between the two. Skipped where the emulated module is not built. Names of checks as arguments:
+only these."""
 import json, os, re, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, program, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, program, train
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
@@ -37,11 +37,14 @@ def check_one_rank(checks, home):
     graph = train(home("graph"), 1, [*BASE, CUDA])
     far = close(graph, cpu)
     checks.that(far <= RTOL, f"one rank: losses and norms of the processor to {far:.1e}")
-    checks.that(graph.end["rank_peak_bytes"] == planned_peaks(home(""), 1, [*BASE, CUDA]), "one rank: planned peak is what was used")
+    checks.that(graph.end["rank_peak_bytes"] == planned_peaks(home(""), 1, [*BASE, CUDA]),
+                "one rank: planned peak is what was used")
     environment(ESPALIER_CUDA_GRAPH="0")
     eager = train(home("eager"), 1, [*BASE, CUDA])
     environment(ESPALIER_CUDA_GRAPH=None)
-    checks.that(equal(graph, eager) and same_bits(tensors(graph.checkpoint(5)), tensors(eager.checkpoint(5))), "as a graph and issued: bitwise equal")
+    checks.that(
+        equal(graph, eager) and same_bits(tensors(graph.checkpoint(5)), tensors(eager.checkpoint(5))),
+        "as a graph and issued: bitwise equal")
     environment(ESPALIER_EMULATED_STREAMS="late")
     late = train(home("late"), 1, [*BASE, CUDA])
     environment(ESPALIER_EMULATED_STREAMS=None)
@@ -55,13 +58,15 @@ def check_checkpoints(checks, home):
     for device, other in ((CPU, CUDA), (CUDA, CPU)):
         saved = straight[device].checkpoint(3)
         on = train(home(f"from-{device[11:]}"), 1, [*BASE, *steps, other], flags=["-r", saved])
-        checks.that(same_bits(tensors(saved), tensors(on.checkpoint(3))), f"{device} -> {other}: loaded tensors bitwise")
+        checks.that(same_bits(tensors(saved), tensors(on.checkpoint(3))),
+                    f"{device} -> {other}: loaded tensors bitwise")
         far = difference(on.curve("loss"), straight[device].curve("loss", 4))
         checks.that(far <= RTOL, f"{device} -> {other}: losses to {far:.1e}")
     again = train(home("again"), 1, [*BASE, *steps, CUDA], flags=["-r", straight[CUDA].checkpoint(3)])
     checks.that(again.curve("loss") == straight[CUDA].curve("loss", 4), "cuda -> cuda: bitwise the unbroken run")
     sync = train(home("sync"), 1, [*BASE, *steps, CUDA, "checkpoint.asynchronous=false"])
-    checks.that(same_bits(tensors(sync.checkpoint(5)), tensors(straight[CUDA].checkpoint(5))), "saves that training waits for: bitwise equal")
+    checks.that(same_bits(tensors(sync.checkpoint(5)), tensors(straight[CUDA].checkpoint(5))),
+                "saves that training waits for: bitwise equal")
 
 
 def check_layouts(checks, home):
@@ -69,26 +74,32 @@ def check_layouts(checks, home):
     environment(ESPALIER_EMULATED_GPUS="8")
     for name, (ranks, degrees) in LAYOUTS.items():
         runs = {}
-        for way, transport, graph, streams in (("mpi", MPI, None, None), ("mpi late", MPI, None, "late"), ("nccl", NCCL, None, None), ("nccl issued", NCCL, "0", None)):
+        for way, transport, graph, streams in (("mpi", MPI, None, None), ("mpi late", MPI, None, "late"),
+                                               ("nccl", NCCL, None, None), ("nccl issued", NCCL, "0", None)):
             environment(ESPALIER_CUDA_GRAPH=graph, ESPALIER_EMULATED_STREAMS=streams)
             runs[way] = train(home(f"{name}-{way}".replace(" ", "-")), ranks, [*BASE, *degrees, CUDA, transport])
             far = close(runs[way], cpu)
             checks.that(far <= RTOL, f"{name} over {way}: losses and norms of one rank on the processor to {far:.1e}")
-            checks.that(runs[way].end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*BASE, *degrees, CUDA]), f"{name} over {way}: planned peak is what was used")
+            checks.that(runs[way].end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*BASE, *degrees, CUDA]),
+                        f"{name} over {way}: planned peak is what was used")
         checks.that(equal(runs["nccl"], runs["nccl issued"]), f"{name}: as a graph and issued: bitwise equal")
-        checks.that(equal(runs["mpi"], runs["mpi late"]), f"{name} over mpi: streams that run as late as they may: bitwise equal")
+        checks.that(equal(runs["mpi"], runs["mpi late"]),
+                    f"{name} over mpi: streams that run as late as they may: bitwise equal")
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None, ESPALIER_EMULATED_STREAMS=None)
 
 
 # bf16 with chunks of 128 tokens, which cuDNN's attention takes in blocks: emulated too.
-LONG = ["precision.compute=bf16", "model.layers=1", "model.dim=32", "model.heads=4", "model.kv_heads=2", "model.ffn_dim=48", "model.seq_len=512",
-        "batch.global=2", "run.steps=3", "optimizer.eps=1e-6"]
+LONG = [
+    "precision.compute=bf16", "model.layers=1", "model.dim=32", "model.heads=4", "model.kv_heads=2", "model.ffn_dim=48",
+    "model.seq_len=512", "batch.global=2", "run.steps=3", "optimizer.eps=1e-6"
+]
 # Heads and kv heads of a rank.
 HEADS = {"ring": (4, 2), "all_gather": (4, 2), "all_to_all": (2, 1)}
 
 
 def blocks_of_two(heads, kv_heads):
-    """What cuDNN is given on two ranks: a piece on itself; a second chunk and a later piece; a piece and the first chunk of an earlier one."""
+    """What cuDNN is given on two ranks: a piece on itself; a second chunk and a later piece; a piece and the first
+    chunk of an earlier one."""
     return {f"[1,{queries},{heads} x 8] queries, {keys} keys, {kv_heads} kv heads, {mask}"
             for queries, keys, mask in ((256, 256, "causal"), (128, 256, "not causal"), (256, 128, "not causal"))}
 
@@ -103,13 +114,20 @@ def check_attention(checks, home):
         done = launch(2, ["run", DECK, "-d", home(f"{way}-said"), *layout, "run.steps=1"])
         environment(ESPALIER_EMULATED_CUDNN=None)
         for op in ("attention", "attention_grad"):
-            said = {line.partition(f"emulated cuDNN: {op} of ")[2] for line in done.stdout.splitlines() if f"emulated cuDNN: {op} of " in line}
-            checks.that(done.returncode == 0 and said == blocks_of_two(*heads), f"{way}: {op} in blocks: {sorted(said)}")
+            said = {
+                line.partition(f"emulated cuDNN: {op} of ")[2] for line in done.stdout.splitlines()
+                if f"emulated cuDNN: {op} of " in line
+            }
+            checks.that(done.returncode == 0 and said == blocks_of_two(*heads),
+                        f"{way}: {op} in blocks: {sorted(said)}")
         run, again = (train(home(f"{way}-{name}"), 2, layout) for name in ("blocks", "again"))
         far = close(run, cpu)
         checks.that(far <= BF16_RTOL, f"{way} in bf16: losses and norms of one rank on the processor to {far:.1e}")
-        checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), 2, layout), f"{way} in bf16: planned peak is what was used")
-        checks.that(equal(run, again) and same_bits(tensors(run.checkpoint(3)), tensors(again.checkpoint(3))), f"{way} in bf16, twice: bitwise equal")
+        checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), 2, layout),
+                    f"{way} in bf16: planned peak is what was used")
+        checks.that(
+            equal(run, again) and same_bits(tensors(run.checkpoint(3)), tensors(again.checkpoint(3))),
+            f"{way} in bf16, twice: bitwise equal")
         environment(ESPALIER_EMULATED_CUDNN="none")
         far = close(run, train(home(f"{way}-plain"), 2, layout))
         environment(ESPALIER_EMULATED_CUDNN=None)
@@ -130,24 +148,31 @@ def check_guard(checks, home):
     at = next(m[1] for m in found if m)
     environment(ESPALIER_FAULT=f"instruction-{at}:nan:2")
     for way, kind in (("skip", "skipped"), ("rollback", "rollback"), ("stop", None)):
-        more = [*BASE, "checkpoint.every_steps=1" if way == "rollback" else "checkpoint.every_steps=0", f"guard.on_nonfinite={way}"]
+        more = [
+            *BASE, "checkpoint.every_steps=1" if way == "rollback" else "checkpoint.every_steps=0",
+            f"guard.on_nonfinite={way}"
+        ]
         code = 1 if way == "stop" else 0
         pair = [train(home(f"{way}-{device[11:]}"), 1, [*more, device], expect=code) for device in (CPU, CUDA)]
         if way == "stop":
             checks.that(pair[0].steps.keys() == pair[1].steps.keys() == {1, 2}, "stop: exit 1 after the step")
             continue
         found = events(pair[1].dir, kind)
-        checks.that([e["step"] for e in found] == [2] and name in found[0]["reason"], f"{way}: recorded with step and tensor: {found}")
+        checks.that([e["step"] for e in found] == [2] and name in found[0]["reason"],
+                    f"{way}: recorded with step and tensor: {found}")
         far = difference(pair[1].curve("loss"), pair[0].curve("loss"))
         checks.that(far <= RTOL, f"{way}: losses of the processor to {far:.1e}")
     environment(ESPALIER_FAULT=None)
 
 
 def check_watch(checks, home):
-    """A step that takes longer than the watchdog waits, in which nothing is sent for so long: the device says that it lives, in a graph too."""
+    """A step that takes longer than the watchdog waits, in which nothing is sent for so long: the device says that it
+    lives, in a graph too."""
     environment(ESPALIER_EMULATED_STREAMS="late")
-    for ranks, overrides in ((1, ["batch.global=96"]), (2, ["parallel.dp_replicate=2", "batch.global=192", "run.transport=mpi"])):
-        run = train(home(f"long-steps-{ranks}"), ranks, [*BASE, CUDA, "run.steps=3", "batch.micro=1", "run.watchdog_s=3", *overrides])
+    for ranks, overrides in ((1, ["batch.global=96"]),
+                             (2, ["parallel.dp_replicate=2", "batch.global=192", "run.transport=mpi"])):
+        run = train(home(f"long-steps-{ranks}"), ranks,
+                    [*BASE, CUDA, "run.steps=3", "batch.micro=1", "run.watchdog_s=3", *overrides])
         longest = max(step["step_ms"] for step in run.steps.values()) / 1e3
         checks.that(run.steps.keys() == {1, 2, 3}, f"{ranks} ranks, a step of {longest:.1f} s, watched every 3 s")
     environment(ESPALIER_EMULATED_STREAMS=None)
@@ -157,19 +182,26 @@ def check_choice(checks, home):
     """What "auto" comes to, and what is refused."""
     device = lambda run: run.starts[-1]["device"]
     checks.that(device(train(home("auto"), 1, [*BASE, "run.steps=1"])) == "cuda", "auto with a GPU: cuda")
-    checks.that(device(train(home("auto-2"), 2, [*BASE, "run.steps=1", "parallel.dp_shard=2"])) == "cpu", "auto with one GPU for two ranks: cpu")
+    checks.that(
+        device(train(home("auto-2"), 2, [*BASE, "run.steps=1", "parallel.dp_shard=2"])) == "cpu",
+        "auto with one GPU for two ranks: cpu")
     done = launch(2, ["run", DECK, "-d", home("shared"), *BASE, "parallel.dp_shard=2", CUDA, NCCL])
-    checks.that(done.returncode == 2 and "would share 0000:01:00.0" in done.stdout, "nccl with one GPU for two ranks: exit 2" + done.stdout)
+    checks.that(done.returncode == 2 and "would share 0000:01:00.0" in done.stdout,
+                "nccl with one GPU for two ranks: exit 2" + done.stdout)
     said = launch(1, ["check", DECK]).stdout
-    checks.that('"auto" comes to cuda on this host, which has 1 GPU (an emulated GPU), for one rank, and to cpu for more' in said, "check says what auto comes to" + said[:300])
+    checks.that(
+        '"auto" comes to cuda on this host, which has 1 GPU (an emulated GPU), for one rank, and to cpu for more'
+        in said, "check says what auto comes to" + said[:300])
     environment(ESPALIER_EMULATED_GPUS="0")
     said = launch(1, ["check", DECK]).stdout
-    checks.that('"auto" comes to cpu on this host: cuda: there is no GPU' in said, "check says why auto comes to cpu" + said[:300])
+    checks.that('"auto" comes to cpu on this host: cuda: there is no GPU' in said,
+                "check says why auto comes to cpu" + said[:300])
     done = launch(1, ["run", DECK, "-d", home("none"), *BASE, CUDA])
     checks.that(done.returncode == 1 and "there is no GPU" in done.stdout, "cuda without a GPU: exit 1" + done.stdout)
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_EMULATED_BYTES="100000")
     done = launch(1, ["run", DECK, "-d", home("small"), *BASE, CUDA])
-    checks.that(done.returncode == 4 and "0.1 MB is available (free memory of an emulated GPU" in done.stdout, "a GPU that is too small: exit 4" + done.stdout)
+    checks.that(done.returncode == 4 and "0.1 MB is available (free memory of an emulated GPU" in done.stdout,
+                "a GPU that is too small: exit 4" + done.stdout)
     environment(ESPALIER_EMULATED_BYTES=None)
     checks.that("an emulated GPU, 0000:01:00.0" in launch(1, ["info"]).stdout, "info lists the GPU")
 
@@ -181,7 +213,8 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_attention, check_guard, check_watch, check_choice):
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_attention, check_guard, check_watch,
+                      check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

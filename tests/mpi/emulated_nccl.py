@@ -1,11 +1,11 @@
-"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis. With every instruction an exchange they are bitwise those over
-MPI; with collectives of the library where they fit they agree to rtol 1e-5. Each call waits for its peers', so an order of issue that
-could make GPUs wait for each other hangs. Skipped where the emulated module is not built."""
+"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis. With every instruction an exchange they
+are bitwise those over MPI; with collectives of the library where they fit they agree to rtol 1e-5. Each call waits for
+its peers', so an order of issue that could make GPUs wait for each other hangs. Skipped where the emulated module is
+not built."""
 import os, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, ENVIRONMENT, difference, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, ENVIRONMENT, difference, train
 
 STEPS = 3
 BASE = ["run.device=cuda", f"run.steps={STEPS}", "batch.global=8", "optimizer.eps=1e-6"]
@@ -13,7 +13,10 @@ RTOL = 1e-5
 
 
 def pipeline(schedule, chunks, *more):
-    return ["parallel.pp=2", f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}", f"model.layers={max(2, 2 * chunks)}", *more]
+    return [
+        "parallel.pp=2", f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}",
+        f"model.layers={max(2, 2 * chunks)}", *more
+    ]
 
 
 LAYOUTS = [
@@ -40,7 +43,10 @@ def run(folder, name, ranks, overrides, **settings):
 
 def check(checks, folder, ranks, layout):
     mpi = run(folder, "mpi", ranks, [*layout, "run.transport=mpi"])
-    over = {way: run(folder, way, ranks, [*layout, "run.transport=nccl"], ESPALIER_NCCL_NATIVE=native) for way, native in (("exchanges", "0"), ("native", "1"))}
+    over = {
+        way: run(folder, way, ranks, [*layout, "run.transport=nccl"], ESPALIER_NCCL_NATIVE=native)
+        for way, native in (("exchanges", "0"), ("native", "1"))
+    }
     name = " ".join(layout)
     same = all(over["exchanges"].curve(key) == mpi.curve(key) for key in ("loss", "grad_norm"))
     bits = same_bits(tensors(over["exchanges"].checkpoint(STEPS)), tensors(mpi.checkpoint(STEPS)))
@@ -52,9 +58,11 @@ def check(checks, folder, ranks, layout):
 def check_order_of_sums(checks, folder):
     """Where switches would add up, in another order at every call, run.deterministic leaves them out."""
     three = ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "run.transport=nccl", "run.deterministic=true"]
-    first, again = (run(folder, name, 3, three, ESPALIER_NCCL_NATIVE="1", ESPALIER_EMULATED_NVLS="1") for name in ("first", "again"))
+    first, again = (run(folder, name, 3, three, ESPALIER_NCCL_NATIVE="1", ESPALIER_EMULATED_NVLS="1")
+                    for name in ("first", "again"))
     del ENVIRONMENT["ESPALIER_EMULATED_NVLS"]
-    checks.that(same_bits(tensors(first.checkpoint(STEPS)), tensors(again.checkpoint(STEPS))), "switches that add up: twice bitwise equal")
+    checks.that(same_bits(tensors(first.checkpoint(STEPS)), tensors(again.checkpoint(STEPS))),
+                "switches that add up: twice bitwise equal")
 
 
 def main():

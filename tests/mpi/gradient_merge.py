@@ -1,10 +1,10 @@
-"""Gradients merged over microbatches: 4 microbatches of 8 sequences are 1 of 32, on one rank and on two, reduced once a step or after each
-microbatch. Loss and norm agree to rtol 1e-6, and so does every merged gradient, clipped: after step 1 the first moment is (1 - beta1) times it."""
-import math, os, sys, tempfile
+"""Gradients merged over microbatches: 4 microbatches of 8 sequences are 1 of 32, on one rank and on two, reduced once a
+step or after each microbatch. Loss and norm agree to rtol 1e-6, and so does every merged gradient, clipped: after step
+1 the first moment is (1 - beta1) times it."""
+import math, os, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import distance, tensors
-from runs import Checks, difference, layout, train
+from support.checkpoints import distance, tensors
+from support.runs import Checks, difference, layout, train
 
 RTOL = 1e-6
 BETA1, CLIP = 0.9, 0.5
@@ -13,8 +13,15 @@ EACH = "parallel.reduce=microbatch"
 
 # layout, sequences of a microbatch per rank, further keys; 32 sequences a step in all of them
 RUNS = [
-    ("111", 8, []), ("111", 8, [EACH]), ("121", 16, []), ("121", 4, []), ("121", 4, [EACH]), ("121", 4, [EACH, "parallel.zero=2"]),
-    ("121", 4, [EACH, "parallel.zero=1"]), ("121", 4, ["recompute.mode=full"]), ("211", 8, []),
+    ("111", 8, []),
+    ("111", 8, [EACH]),
+    ("121", 16, []),
+    ("121", 4, []),
+    ("121", 4, [EACH]),
+    ("121", 4, [EACH, "parallel.zero=2"]),
+    ("121", 4, [EACH, "parallel.zero=1"]),
+    ("121", 4, ["recompute.mode=full"]),
+    ("211", 8, []),
 ]
 
 
@@ -34,7 +41,8 @@ def main():
         expected = moments(whole)
         checks.that(whole.curve("grad_norm")[0] > CLIP, "the gradient is clipped")
         total = math.sqrt(math.fsum(norm(m) ** 2 for m in expected.values()))
-        checks.that(abs(total / ((1 - BETA1) * CLIP) - 1) < 1e-5, f"the moments' norm is (1 - beta1) clip_norm: {total:.6f}")
+        checks.that(
+            abs(total / ((1 - BETA1) * CLIP) - 1) < 1e-5, f"the moments' norm is (1 - beta1) clip_norm: {total:.6f}")
         for number, (digits, micro, keys) in enumerate(RUNS):
             degrees, ranks = layout(digits)
             run = train(os.path.join(folder, f"run{number}"), ranks, STEP + degrees + keys + [f"batch.micro={micro}"])
@@ -44,7 +52,8 @@ def main():
                 checks.that(worst <= RTOL, f"{name}: {curve} differs by {worst:.1e}")
             merged = moments(run)
             worst = max(distance(merged[n], expected[n]) / norm(expected[n]) for n in expected)
-            checks.that(merged.keys() == expected.keys() and worst <= RTOL, f"{name}: merged gradients differ by {worst:.1e}")
+            checks.that(merged.keys() == expected.keys() and worst <= RTOL,
+                        f"{name}: merged gradients differ by {worst:.1e}")
     checks.finish()
 
 

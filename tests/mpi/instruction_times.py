@@ -1,14 +1,17 @@
-"""ESPALIER_INSTRUCTION_TIMES: the table of a step names every instruction of the program once, its times fit into the step, and the run is
-bitwise the one without. On the CPU, and on emulated GPUs where ESPALIER_CUDA_MODULE names the emulated module."""
-import collections, json, os, re, sys, tempfile
+"""ESPALIER_INSTRUCTION_TIMES: the table of a step names every instruction of the program once, its times fit into the
+step, and the run is bitwise the one without. On the CPU, and on emulated GPUs where ESPALIER_CUDA_MODULE names the
+emulated module."""
+import collections, json, os, re, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ENVIRONMENT, launch, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, ENVIRONMENT, launch, train
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=4"]
 LAYOUTS = {"one rank": (1, []), "pp 2 x dp_shard 2": (4, ["parallel.pp=2", "parallel.dp_shard=2"])}
-DEVICES = {"cpu": ["run.device=cpu"], "cuda over mpi": ["run.device=cuda", "run.transport=mpi"], "cuda over nccl": ["run.device=cuda", "run.transport=nccl"]}
+DEVICES = {
+    "cpu": ["run.device=cpu"], "cuda over mpi": ["run.device=cuda", "run.transport=mpi"],
+    "cuda over nccl": ["run.device=cuda", "run.transport=nccl"]
+}
 INSTRUCTION = re.compile(r" *\d+ (\S+) +([A-Z])\d* (\w+) \(")
 ROUNDING = 1e-6  # seconds an instruction: events are fp32 milliseconds
 
@@ -22,18 +25,21 @@ def planned(ranks, rank, overrides):
 def check_table(checks, name, table, program):
     rows = table["instructions"]
     counts = {(row["lane"], row["role"], row["kind"]): row["count"] for row in rows}
-    checks.that(program and counts == program, f"{name}: {sum(counts.values())} instructions of {len(counts)} kinds, as planned")
+    checks.that(program and counts == program,
+                f"{name}: {sum(counts.values())} instructions of {len(counts)} kinds, as planned")
     lanes = collections.defaultdict(float)
     for row in rows:
         lanes[row["lane"]] += row["seconds"] - ROUNDING * row["count"]
     checks.that(all(row["seconds"] >= 0 for row in rows) and max(lanes.values()) <= table["wall_s"],
                 f"{name}: no lane took longer than the step: {max(lanes.values()):.4f} of {table['wall_s']:.4f} s")
-    checks.that(all(row["flops"] > 0 for row in rows if row["kind"] == "matmul") and table["step"] == 4, f"{name}: products have their cost")
+    checks.that(
+        all(row["flops"] > 0 for row in rows if row["kind"] == "matmul") and table["step"] == 4,
+        f"{name}: products have their cost")
 
 
 def check_bytes(checks, name, tables):
-    """AdamW reads gradient, parameter and two moments and writes three of them, and every rank reads four numbers; all in fp32. Each parameter
-    is one rank's."""
+    """AdamW reads gradient, parameter and two moments and writes three of them, and every rank reads four numbers; all
+    in fp32. Each parameter is one rank's."""
     parameters = int(re.search(r"model .* (\d+) parameters", launch(1, ["plan", DECK, *BASE]).stdout)[1])
     updates = [row for table in tables for row in table["instructions"] if row["kind"] == "adamw"]
     found, wanted = (sum(row["bytes"] for row in updates), 28 * parameters + sum(16 * row["count"] for row in updates))
@@ -48,7 +54,8 @@ def check(checks, home, device, layout):
     timed = train(home(f"{name} timed"), ranks, overrides)
     del ENVIRONMENT["ESPALIER_INSTRUCTION_TIMES"]
     same = all(plain.curve(key) == timed.curve(key) for key in ("loss", "grad_norm"))
-    checks.that(same and same_bits(tensors(plain.checkpoint(4)), tensors(timed.checkpoint(4))), f"{name}: bitwise the run without")
+    checks.that(same and same_bits(tensors(plain.checkpoint(4)), tensors(timed.checkpoint(4))),
+                f"{name}: bitwise the run without")
     tables = []
     for rank in range(ranks):
         with open(f"{home(f'{name}.json')}.{rank}") as file:
@@ -68,7 +75,8 @@ def main():
                 check(checks, home, device, layout)
         ENVIRONMENT["ESPALIER_INSTRUCTION_TIMES"] = home("nowhere/times.json")
         done = launch(1, ["run", DECK, "-d", home("refused"), *BASE, *DEVICES["cpu"]])
-        checks.that(done.returncode == 1 and "name a file in a folder that is there" in done.stdout, "a folder that is not there: exit 1")
+        checks.that(done.returncode == 1 and "name a file in a folder that is there" in done.stdout,
+                    "a folder that is not there: exit 1")
     checks.finish()
 
 

@@ -1,6 +1,7 @@
 """The matrix of layouts: one table, and every row of it equals one rank.
 
-A row trains 5 steps (some 20) on distinct samples with clipping on and must agree with one rank that has the same model:
+A row trains 5 steps (some 20) on distinct samples with clipping on and must agree with one rank that has the same
+model:
   fp32   every loss and gradient norm to rtol 1e-5; every parameter after the last step to 1e-4 of how far it moved
   bf16   every loss and gradient norm to rtol 1e-2
 and the planned peak of every rank is what the executor used, exactly.
@@ -13,9 +14,8 @@ and the planned peak of every rank is what the executor used, exactly.
 """
 import os, shutil, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import distance, tensors
-from runs import Checks, DECK, ROOT, difference, planned_peaks, train
+from support.checkpoints import distance, tensors
+from support.runs import Checks, DECK, ROOT, difference, planned_peaks, train
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -120,7 +120,8 @@ def table():
     add(4, 1, 1, 1, 2, model=EIGHT_LAYERS, keys=schedule("zbv", 2))
     add(4, 1, 1, 1, 2, model=EIGHT_LAYERS + TIED, keys=schedule("dualpipev", 2))
     add(4, 1, 2, 1, 1, model=TIED, keys=schedule("zb-h1"))
-    add(3, 1, 1, 1, 1, model=["batch.global=6", "model.layers=7"], keys=[*schedule("interleaved", 2), "pipeline.split=[1,1,2,1,1,1]"])
+    add(3, 1, 1, 1, 1, model=["batch.global=6", "model.layers=7"],
+        keys=[*schedule("interleaved", 2), "pipeline.split=[1,1,2,1,1,1]"])
 
     # Sharded states: zero, when gradients are reduced, when parameters are gathered.
     for zero in (ZERO1, ZERO2, ZERO3):
@@ -216,7 +217,8 @@ class Serial:
     def of(self, row):
         key = (row.deck, *row.model)
         if key not in self.runs:
-            run = train(os.path.join(self.folder, f"serial{len(self.runs)}"), 1, [*row.model, "checkpoint.at_start=true"], deck=row.deck)
+            run = train(os.path.join(self.folder, f"serial{len(self.runs)}"), 1,
+                        [*row.model, "checkpoint.at_start=true"], deck=row.deck)
             steps = max(run.steps)
             self.runs[key] = run, parameters(run, 0), parameters(run, steps)
         return self.runs[key]

@@ -1,10 +1,9 @@
-"""The default deck in bf16 trains as in fp32: at a rate at which runs that round differently stay together, the mean losses of steps 181 to 200
-differ by less than 3 %. And evaluation: the validation loss, and the
-memory it takes, do not depend on the layout."""
-import os, statistics, sys, tempfile
+"""The default deck in bf16 trains as in fp32: at a rate at which runs that round differently stay together, the mean
+losses of steps 181 to 200 differ by less than 3 %. And evaluation: the validation loss, and the memory it takes, do not
+depend on the layout."""
+import os, statistics, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, ROOT, difference, layout, train
+from support.runs import Checks, ROOT, difference, layout, train
 
 TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
 
@@ -14,13 +13,17 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         loss = {}
         for compute in ("fp32", "bf16"):
-            run = train(os.path.join(folder, compute), 8, [f"precision.compute={compute}", "optimizer.lr=1e-3"], deck=TINY, timeout=600)
+            run = train(os.path.join(folder, compute), 8, [f"precision.compute={compute}", "optimizer.lr=1e-3"],
+                        deck=TINY, timeout=600)
             loss[compute] = statistics.mean(run.steps[step]["loss"] for step in range(181, 201))
         relative = abs(loss["bf16"] - loss["fp32"]) / loss["fp32"]
-        checks.that(relative < 0.03, f"steps 181 to 200: bf16 {loss['bf16']:.4f}, fp32 {loss['fp32']:.4f}: {100 * relative:.2f} %")
+        checks.that(relative < 0.03,
+                    f"steps 181 to 200: bf16 {loss['bf16']:.4f}, fp32 {loss['fp32']:.4f}: {100 * relative:.2f} %")
         checks.that(loss["fp32"] < 2.5, "the default deck learns")
-        text = os.path.join(ROOT, "tests", "oracle", "text.txt")
-        validate = [f'data.validation=["{text}"]', "data.validate_every_steps=3", "run.steps=6", "data.validate_sequences=32"]
+        text = os.path.join(ROOT, "tests", "oracle", "data", "text.txt")
+        validate = [
+            f'data.validation=["{text}"]', "data.validate_every_steps=3", "run.steps=6", "data.validate_sequences=32"
+        ]
         serial = train(os.path.join(folder, "serial"), 1, validate)
         checks.that(sorted(serial.validation) == [3, 6], "validation after steps 3 and 6")
         checks.that(serial.validation[6] < serial.validation[3], "the validation loss falls")

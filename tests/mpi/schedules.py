@@ -1,30 +1,62 @@
-"""Schedules, chunks and the pipeline degree only reorder: every row must agree with 1f1b on one stage to the bit, in losses, gradient
-norms, validation losses, and in all weights and moments after the last step. The planned peak of every rank is what was used."""
-import os, sys, tempfile
+"""Schedules, chunks and the pipeline degree only reorder: every row must agree with 1f1b on one stage to the bit, in
+losses, gradient norms, validation losses, and in all weights and moments after the last step. The planned peak of every
+rank is what was used."""
+import os, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, DECK, launch, layout, planned_peaks, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, launch, layout, planned_peaks, train
 
 STEPS = 4
-BASE = [f"run.steps={STEPS}", "lr.warmup_steps=1", "model.layers=8", "batch.global=12", f"data.validation=['{os.path.join(os.path.dirname(DECK), '..', 'oracle', 'text.txt')}']",
-        "data.validate_every_steps=4"]
+BASE = [
+    f"run.steps={STEPS}", "lr.warmup_steps=1", "model.layers=8", "batch.global=12",
+    f"data.validation=['{os.path.join(os.path.dirname(DECK), '..', 'oracle', 'data', 'text.txt')}']",
+    "data.validate_every_steps=4"
+]
 TIED, UNEVEN = "model.tie_embeddings=true", "model.layers=9"
 # pp dp tp, schedule, chunks, further overrides
 ROWS = [
-    ("211", "1f1b", 1, []), ("311", "1f1b", 1, []), ("411", "gpipe", 1, []),
-    ("111", "interleaved", 2, []), ("211", "interleaved", 2, []), ("211", "interleaved", 4, []), ("311", "interleaved", 2, []),
-    ("411", "interleaved", 2, []), ("411", "interleaved", 2, ["batch.global=9"]),
-    ("211", "zb-h1", 1, []), ("311", "zb-h1", 1, []), ("411", "zb-h1", 1, ["batch.global=3"]),
-    ("111", "zbv", 2, []), ("211", "zbv", 2, []), ("311", "zbv", 2, []), ("411", "zbv", 2, []), ("411", "zbv", 2, ["batch.global=2"]),
-    ("111", "dualpipev", 2, []), ("211", "dualpipev", 2, []), ("311", "dualpipev", 2, []), ("411", "dualpipev", 2, []),
-    ("211", "interleaved", 2, [TIED]), ("411", "zb-h1", 1, [TIED]), ("211", "zbv", 2, [TIED]), ("211", "dualpipev", 2, [TIED]),
-    ("211", "interleaved", 2, [UNEVEN, "pipeline.split=[3,1,4,1]"]), ("311", "zbv", 2, [UNEVEN]), ("211", "dualpipev", 2, [UNEVEN, "pipeline.split=[1,2,1,5]"]),
-    ("221", "interleaved", 2, []), ("221", "zbv", 2, ["recompute.regather=always"]), ("231", "zb-h1", 1, []), ("231", "dualpipev", 2, []),
-    ("212", "interleaved", 2, []), ("212", "zb-h1", 1, []), ("212", "zbv", 2, []), ("212", "dualpipev", 2, [TIED]),
-    ("211", "zb-h1", 1, ["parallel.cp=2"]), ("211", "dualpipev", 2, ["parallel.cp=2"]),
-    ("211", "interleaved", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]), ("311", "dualpipev", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]),
-    ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]), ("222", "dualpipev", 2, ["precision.compute=bf16"]),
+    ("211", "1f1b", 1, []),
+    ("311", "1f1b", 1, []),
+    ("411", "gpipe", 1, []),
+    ("111", "interleaved", 2, []),
+    ("211", "interleaved", 2, []),
+    ("211", "interleaved", 4, []),
+    ("311", "interleaved", 2, []),
+    ("411", "interleaved", 2, []),
+    ("411", "interleaved", 2, ["batch.global=9"]),
+    ("211", "zb-h1", 1, []),
+    ("311", "zb-h1", 1, []),
+    ("411", "zb-h1", 1, ["batch.global=3"]),
+    ("111", "zbv", 2, []),
+    ("211", "zbv", 2, []),
+    ("311", "zbv", 2, []),
+    ("411", "zbv", 2, []),
+    ("411", "zbv", 2, ["batch.global=2"]),
+    ("111", "dualpipev", 2, []),
+    ("211", "dualpipev", 2, []),
+    ("311", "dualpipev", 2, []),
+    ("411", "dualpipev", 2, []),
+    ("211", "interleaved", 2, [TIED]),
+    ("411", "zb-h1", 1, [TIED]),
+    ("211", "zbv", 2, [TIED]),
+    ("211", "dualpipev", 2, [TIED]),
+    ("211", "interleaved", 2, [UNEVEN, "pipeline.split=[3,1,4,1]"]),
+    ("311", "zbv", 2, [UNEVEN]),
+    ("211", "dualpipev", 2, [UNEVEN, "pipeline.split=[1,2,1,5]"]),
+    ("221", "interleaved", 2, []),
+    ("221", "zbv", 2, ["recompute.regather=always"]),
+    ("231", "zb-h1", 1, []),
+    ("231", "dualpipev", 2, []),
+    ("212", "interleaved", 2, []),
+    ("212", "zb-h1", 1, []),
+    ("212", "zbv", 2, []),
+    ("212", "dualpipev", 2, [TIED]),
+    ("211", "zb-h1", 1, ["parallel.cp=2"]),
+    ("211", "dualpipev", 2, ["parallel.cp=2"]),
+    ("211", "interleaved", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]),
+    ("311", "dualpipev", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]),
+    ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]),
+    ("222", "dualpipev", 2, ["precision.compute=bf16"]),
 ]
 
 
@@ -50,20 +82,32 @@ def main():
             name = f"{digits} {schedule} chunks {chunks} {' '.join(more)}"
             for curve in ("loss", "grad_norm"):
                 checks.that(run.curve(curve) == reference.curve(curve), f"{name}: {curve} bitwise")
-            checks.that(len(run.validation) == 1 and run.validation == reference.validation, f"{name}: validation loss bitwise")
-            checks.that(same_bits(tensors(run.checkpoint(STEPS)), tensors(reference.checkpoint(STEPS))), f"{name}: weights and moments bitwise")
-            checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, overrides), f"{name}: planned peak is what was used")
+            checks.that(
+                len(run.validation) == 1 and run.validation == reference.validation, f"{name}: validation loss bitwise")
+            checks.that(same_bits(tensors(run.checkpoint(STEPS)), tensors(reference.checkpoint(STEPS))),
+                        f"{name}: weights and moments bitwise")
+            checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, overrides),
+                        f"{name}: planned peak is what was used")
             if schedule in ("interleaved", "zbv") and not more and digits == "211":
-                text = [launch(1, ["sample", r.checkpoint(STEPS), "--prompt", "The ", "--tokens", "8"]) for r in (run, reference)]
-                checks.that(text[0].returncode == 0 and text[0].stdout == text[1].stdout, f"{name}: samples the same text")
+                text = [
+                    launch(1, ["sample", r.checkpoint(STEPS), "--prompt", "The ", "--tokens", "8"])
+                    for r in (run, reference)
+                ]
+                checks.that(text[0].returncode == 0 and text[0].stdout == text[1].stdout,
+                            f"{name}: samples the same text")
         # Two steps of one schedule, two of another, on other stages.
-        chunked = BASE + layout("211")[0] + ["pipeline.schedule=interleaved", "pipeline.chunks=2", "run.steps=2", "lr.decay_steps=3"]
+        chunked = BASE + layout("211")[0] + [
+            "pipeline.schedule=interleaved", "pipeline.chunks=2", "run.steps=2", "lr.decay_steps=3"
+        ]
         home = os.path.join(folder, "halves")
         train(home, 2, chunked)
         halves = train(home, 3, BASE + layout("311")[0] + ["checkpoint.restart=auto"])
         straight = references["11", ()]
-        checks.that(halves.curve("loss") == straight.curve("loss"), "interleaved on two stages, then 1f1b on three: losses bitwise")
-        checks.that(same_bits(tensors(halves.checkpoint(STEPS)), tensors(straight.checkpoint(STEPS))), "and the weights and moments")
+        checks.that(
+            halves.curve("loss") == straight.curve("loss"),
+            "interleaved on two stages, then 1f1b on three: losses bitwise")
+        checks.that(same_bits(tensors(halves.checkpoint(STEPS)), tensors(straight.checkpoint(STEPS))),
+                    "and the weights and moments")
     checks.finish()
 
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes {llama,gpt2}_adamw.txt: losses and gradient norms of the steps of {llama,gpt2}_adamw.toml, by Hugging Face's
-model and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements.txt.
-"""
+"""Writes data/{llama,gpt2}_adamw.txt: losses and gradient norms of the steps of {llama,gpt2}_adamw.toml, by Hugging
+Face's model and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements.txt."""
 import os
 
 import oracle
@@ -11,7 +10,7 @@ HEAD = """\
 # and clip_grad_norm_ in fp64; in fp32 PyTorch differs by at most {loss:.1e} (loss) and {grad_norm:.1e} (norm).
 # Element i of the initial weight NAME is 0.4 * ((((fnv1a64(NAME) + i * 0x9E3779B97F4A7C15) mod 2^64) >> 40) / 2^24 -
 # 0.5), plus 1 for the weights of norms, computed in fp64 and rounded to fp32. Sample k is bytes [27 k, 27 (k + 1)] of
-# text.txt; step t (from 1) trains on samples 4 (t - 1) ... 4 (t - 1) + 3.
+# data/text.txt; step t (from 1) trains on samples 4 (t - 1) ... 4 (t - 1) + 3.
 # A line a step: step, mean loss before the update, gradient norm before clipping, learning rate. Then the Euclidean
 # norm of every parameter after the last step.
 """
@@ -31,7 +30,7 @@ def write(name):
     truth, model = run(deck, double=True)
     fp32, _ = run(deck, double=False)
     off = {k: max(abs(a[k] / b[k] - 1) for a, b in zip(fp32, truth)) for k in ("loss", "grad_norm")}
-    path = os.path.join(here, f"{name}.txt")
+    path = os.path.join(here, "data", f"{name}.txt")
     with open(path, "w") as file:
         file.write(HEAD.format(steps=len(truth), name=name, model=type(model).__name__, **off))
         for s in truth:

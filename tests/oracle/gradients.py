@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes {llama,gpt2}_gradients_{untied,tied}.txt: loss and all gradients of a small model, by Hugging Face's in fp64.
+"""Writes data/{llama,gpt2}_gradients_{untied,tied}.txt: loss and all gradients of a small model, by Hugging Face's in
+fp64.
 
-The weights follow oracle.formula_weights, so that a test can make them again. Needs requirements.txt.
-"""
+The weights follow oracle.formula_weights, so that a test can make them again. Needs requirements.txt."""
 import os
 
 import torch
@@ -53,7 +53,7 @@ def check_fp32(family, tied, truth, loss):
 
 def write(family, tied):
     here = os.path.dirname(os.path.abspath(__file__))
-    path = os.path.join(here, f"{family}_gradients_{'tied' if tied else 'untied'}.txt")
+    path = os.path.join(here, "data", f"{family}_gradients_{'tied' if tied else 'untied'}.txt")
     model, loss = gradients(family, tied, double=True)
     check_fp32(family, tied, model, loss)
     rows = tokens()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes text.txt: 20 kB of plain English sentences by a small grammar and a fixed random sequence."""
+"""Writes data/text.txt: 20 kB of plain English sentences by a small grammar and a fixed random sequence."""
 import os
 import textwrap
 
@@ -62,7 +62,7 @@ def main():
     while sum(len(p) + 2 for p in paragraphs) < BYTES:
         sentences = [sentence(choice) for _ in range(3 + choice.below(5))]
         paragraphs.append(textwrap.fill(" ".join(sentences), 100))
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "text.txt")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "text.txt")
     with open(path, "w") as file:
         file.write("\n\n".join(paragraphs)[:BYTES - 1] + "\n")
 

@@ -68,7 +68,8 @@ def formula_weights(name, shape, scale=0.4):
     norm's weight (a vector that is no bias), computed in fp64 and rounded to fp32."""
     index = np.arange(int(np.prod(shape)), dtype=np.uint64)
     bits = (np.uint64(fnv1a64(name)) + index * np.uint64(GOLDEN)) >> np.uint64(40)
-    values = scale * (bits.astype(np.float64) / 2**24 - 0.5) + (1.0 if len(shape) == 1 and name.endswith(".weight") else 0.0)
+    values = scale * (bits.astype(np.float64) / 2**24 - 0.5) + (1.0 if len(shape) == 1 and name.endswith(".weight") else
+                                                                0.0)
     return values.astype(np.float32).reshape(shape)
 
 

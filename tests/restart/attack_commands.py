@@ -1,9 +1,8 @@
-"""The commands around training, on real runs: sampling of token models, what mfu is counted against, a run directory that
-cannot be made."""
-import os, re, struct, sys, tempfile
+"""The commands around training, on real runs: sampling of token models, what mfu is counted against, a run directory
+that cannot be made."""
+import os, re, struct, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, launch, train
+from support.runs import Checks, DECK, launch, train
 
 VOCABULARY, WINDOW, STEPS = 211, 12, 3
 BASE = ["parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=-1", "model.layers=2", f"model.seq_len={WINDOW}",
@@ -25,7 +24,8 @@ def said(checks, name, arguments, status, *texts):
 
 
 def b5_sample_of_a_token_model(checks, run):
-    """Text is not fed as ids; ids are continued, each below the vocabulary; a prompt longer than the window is announced."""
+    """Text is not fed as ids; ids are continued, each below the vocabulary; a prompt longer than the window is
+    announced."""
     sample = ["sample", f"{run}/checkpoints/latest"]
     for prompt in (["--prompt", "Hello"], []):
         said(checks, "b5, no tokenizer", [*sample, *prompt], 2, 'data.format = "tokens"', "--ids")
@@ -35,7 +35,8 @@ def b5_sample_of_a_token_model(checks, run):
     said(checks, "b5, both", [*sample, "--ids", "1", "--prompt", "a"], 2, "excludes")
     short = said(checks, "b5, ids", [*sample, "--ids", "5,17 210", "--tokens", "4"], 0)
     ids = re.fullmatch(r"5 17 210((?: \d+){4})\n", short)
-    checks.that(ids and all(int(id) < VOCABULARY for id in ids[1].split()), f"b5: four ids follow the prompt: {short!r}")
+    checks.that(ids and all(int(id) < VOCABULARY for id in ids[1].split()),
+                f"b5: four ids follow the prompt: {short!r}")
     long = " ".join(str(3 * i) for i in range(WINDOW + 5))
     said(checks, "b5, a long prompt", [*sample, "--ids", long, "--tokens", "2"], 0,
          f"the prompt has {WINDOW + 5} tokens; the model sees the last {WINDOW}")
@@ -44,7 +45,8 @@ def b5_sample_of_a_token_model(checks, run):
 def l_token_beyond_the_vocabulary(checks, run):
     sample = ["sample", f"{run}/checkpoints/latest"]
     said(checks, "l, a byte beyond the vocabulary", [*sample, "--prompt", "\u00ff"], 2, "no tokenizer")
-    said(checks, "l, an id beyond the vocabulary", [*sample, "--ids", "255"], 2, "255 is not a token id (allowed: 0 to 210)")
+    said(checks, "l, an id beyond the vocabulary", [*sample, "--ids", "255"], 2,
+         "255 is not a token id (allowed: 0 to 210)")
 
 
 def mission_c_mfu(checks, home, data):
@@ -58,16 +60,18 @@ def mission_c_mfu(checks, home, data):
         checks.that(source.startswith(origin), f"mission c, {name}: {source}")
         for line in metrics.steps.values():
             mfu, wanted = line["mfu"], start["flops_per_token"] * line["tokens_per_s"] / peak
-            checks.that(mfu > 0 and abs(mfu / wanted - 1) < 1e-3, f"mission c, {name}, step {line['step']}: {mfu}, wanted {wanted}")
+            checks.that(mfu > 0 and abs(mfu / wanted - 1) < 1e-3,
+                        f"mission c, {name}, step {line['step']}: {mfu}, wanted {wanted}")
 
 
 def c7_a_run_directory_that_cannot_be_made(checks, home, data):
     with open(os.path.join(home, "file"), "w"):
         pass
-    done = launch(2, ["run", os.environ["DECK"], "-d", os.path.join(home, "file", "run"), *BASE, *data])
+    done = launch(2, ["run", DECK, "-d", os.path.join(home, "file", "run"), *BASE, *data])
     said_once = done.stdout.count(f"run.dir = {home}/file/run: cannot be created: Not a directory") == 1
     header_once = len(re.findall(r"^espalier: ", done.stdout, re.M)) == 1
-    checks.that(done.returncode == 1 and said_once and header_once, f"c7: said once, exit {done.returncode}\n{done.stdout}")
+    checks.that(done.returncode == 1 and said_once and header_once,
+                f"c7: said once, exit {done.returncode}\n{done.stdout}")
 
 
 def main():

@@ -1,11 +1,11 @@
 """Data that are missing, huge, changed or not the same on every rank; ranks that were not started alike; links between
 folders without an end."""
 
-import os, re, resource, signal, struct, subprocess, sys, tempfile, time
+import os, re, resource, signal, struct, subprocess, tempfile, time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from disturbed import command, events
-from runs import Checks, DECK, ENVIRONMENT, Metrics, ROOT, executable, launch, train
+from support.disturbed import command, events
+from support.jobs import Job
+from support.runs import Checks, DECK, ENVIRONMENT, Metrics, ROOT, executable, launch, train
 
 PATIENCE = 120  # seconds for anything that should take a few
 SMALL = ["run.steps=4", "model.layers=1", "batch.global=4", "checkpoint.restart=auto", "run.watchdog_s=20"]
@@ -24,7 +24,7 @@ def arguments(where, *more):
     return ["run", DECK, "-d", where, *SMALL, *more]
 
 
-def job(line, environment=ENVIRONMENT):
+def ran(line, environment=ENVIRONMENT):
     try:
         return subprocess.run(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=PATIENCE, stdin=subprocess.DEVNULL)
@@ -51,7 +51,7 @@ def h6_ranks_with_different_decks(checks, home):
             ("number of steps", ["run.steps=12"], ["run.steps=6"], steps)):
         where = os.path.join(home, "h6 " + name)
         run = [executable(), *arguments(where, "parallel.dp_shard=2")]
-        done = job(contexts([*run, *mine], ["env", "ESPALIER_BF16=widen", *run, *theirs]))
+        done = ran(contexts([*run, *mine], ["env", "ESPALIER_BF16=widen", *run, *theirs]))
         checks.that(done.returncode == 2 and all(line in done.stdout for line in said) and "rank 1 on " in done.stdout,
                     f"H6: another {name} on rank 1 is refused by name (exit status {done.returncode})")
         checks.that(not os.path.exists(where), "H6: ... before anything is written")
@@ -67,7 +67,7 @@ def h6_other_data_under_the_same_name(checks, home):
     if subprocess.run([*private, "true"], capture_output=True).returncode != 0:
         print("skipped: a mount of its own for a rank (needs root)")
         return
-    done = job(contexts(run, [*private, *run]))
+    done = ran(contexts(run, [*private, *run]))
     said = re.search(
         r"data\.paths: rank 1 on \S+: \"\S+h6\.txt\" has other contents than on rank 0, in the same 6000 bytes",
         done.stdout)
@@ -87,7 +87,7 @@ def h6_another_file_system_for_the_run(checks, home):
     if subprocess.run([*private, "true"], capture_output=True).returncode != 0:
         print("skipped: a mount of its own for a rank (needs root)")
         return
-    done = job(contexts(run, [*private, *run]))
+    done = ran(contexts(run, [*private, *run]))
     checks.that(done.returncode == 2 and "run.dir must be on a file system that all ranks share" in done.stdout,
                 f"H6: a run directory of its own is found before training (exit status {done.returncode})")
 
@@ -97,7 +97,7 @@ def h6_another_working_directory(checks, home):
         os.makedirs(os.path.join(home, folder))
         text_file(os.path.join(home, folder, "d.txt"), 7)
     run = [executable(), *arguments(os.path.join(home, "h6-wdir"), "data.paths=['d.txt']", "parallel.dp_shard=2")]
-    done = job(contexts(["--wdir", os.path.join(home, "one"), *run], ["--wdir", os.path.join(home, "two"), *run]))
+    done = ran(contexts(["--wdir", os.path.join(home, "one"), *run], ["--wdir", os.path.join(home, "two"), *run]))
     checks.that(done.returncode == 2 and "data.paths = [" in done.stdout,
                 f"H6: relative paths from two folders are refused (exit status {done.returncode})")
 
@@ -145,34 +145,23 @@ def m12_links_between_folders(checks, home):
 
 
 def held(home, name, fault, *more):
-    """A run that is held at a stage; the process and the file that holds it."""
-    hold = os.path.join(home, name + ".hold")
-    environment = {**ENVIRONMENT, "ESPALIER_FAULT": fault, "ESPALIER_FAULT_HOLD": hold}
-    process = subprocess.Popen([executable(), *arguments(os.path.join(home, name), *more)], env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-    end = time.monotonic() + PATIENCE
-    while not os.path.exists(hold) and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-    return process, hold
+    """A run of one rank that is held at a stage."""
+    job = Job(os.path.join(home, name), 1, [*SMALL, *more], fault, patience=PATIENCE)
+    job.held()
+    return job
 
 
-def ended(process, hold):
+def released(job):
     """Lets it go on; exit status and text."""
-    if os.path.exists(hold):
-        os.remove(hold)
-    try:
-        text = process.communicate(timeout=PATIENCE)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text = process.communicate()[0]
-    return process.returncode, text
+    job.release()
+    return job.end(), job.text()
 
 
 def m12_a_stop_while_data_are_opened(checks, home):
-    process, hold = held(home, "stop", "open-data:hold")
-    process.send_signal(signal.SIGTERM)
-    time.sleep(1.5)  # an opening that takes less is finished
-    status, text = ended(process, hold)
+    with held(home, "stop", "open-data:hold") as job:
+        job.send(0, signal.SIGTERM)
+        time.sleep(1.5)  # an opening that takes less is finished
+        status, text = released(job)
     checks.that(status == 75 and "SIGTERM while the data were opened" in text,
                 f"M12: a stop is obeyed while data are opened (exit status {status})")
 
@@ -201,10 +190,10 @@ def mission_d_a_start_reads_little(checks, home):
     read = {}
     for name, count in (("2 MB", 10**6), ("900 MB", 45 * 10**7), ("6 GB", 3 * 10**9)):
         path = token_file(os.path.join(home, name + ".tokens"), 260, count)
-        process, hold = held(home, "read " + name, "step:hold", "data.format=tokens", f"data.paths=['{path}']")
-        with open(f"/proc/{process.pid}/io") as io:
-            read[name] = int(re.match(r"rchar: (\d+)", io.read())[1])
-        status, text = ended(process, hold)
+        with held(home, "read " + name, "step:hold", "data.format=tokens", f"data.paths=['{path}']") as job:
+            with open(f"/proc/{job.launcher.pid}/io") as io:
+                read[name] = int(re.match(r"rchar: (\d+)", io.read())[1])
+            status, text = released(job)
         checks.that(status == 0, f"mission D: {name} of tokens train")
         if status != 0:
             print(text)
@@ -242,21 +231,21 @@ def mission_e_run_proves_the_world(checks, home):
     where = os.path.join(home, "world")
     start = train(where, 2, [*SMALL, "run.steps=1", "parallel.pp=2", "model.layers=2"]).starts[0]
     checks.that(start["world_check_ms"] > 0, f"mission E: run checks the world: {start['world_check_ms']} ms")
-    done = job(*command(2, arguments(where + "-bad", "parallel.dp_shard=2"), "world-check:eio"))
+    done = ran(*command(2, arguments(where + "-bad", "parallel.dp_shard=2"), "world-check:eio"))
     checks.that(done.returncode == 1 and "the programs of the ranks do not fit together" in done.stdout,
                 f"mission E: a check that fails ends the job (exit status {done.returncode})")
-    process, hold = held(home, "world-held", "world-check:hold")
-    time.sleep(2)
-    checks.that(not events(where + "-held", "start"), "mission E: the first step waits for the check")
-    checks.that(ended(process, hold)[0] == 0 and len(Metrics(where + "-held").steps) == 4,
-                "mission E: ... and comes after it")
+    with held(home, "world-held", "world-check:hold") as job:
+        time.sleep(2)
+        checks.that(not events(where + "-held", "start"), "mission E: the first step waits for the check")
+        checks.that(released(job)[0] == 0 and len(Metrics(where + "-held").steps) == 4,
+                    "mission E: ... and comes after it")
 
 
 def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as home:
-        for check in (h6_ranks_with_different_decks, h6_other_data_under_the_same_name, h6_another_file_system_for_the_run,
-                      h6_another_working_directory,
+        for check in (h6_ranks_with_different_decks, h6_other_data_under_the_same_name,
+                      h6_another_file_system_for_the_run, h6_another_working_directory,
                       m3_data_that_changed_between_runs, m12_links_between_folders, m12_a_stop_while_data_are_opened,
                       b1_missing_data_before_memory, mission_d_a_start_reads_little,
                       mission_d_a_bad_id_is_told_when_it_is_read, c9_vocabularies_and_epochs,

@@ -1,31 +1,32 @@
-"""Every end saves, memory is looked at before it is taken, and the environment does nothing in silence. Runs are tiny; every function is
-named after the findings of a review that it shows to be mended."""
-import atexit, contextlib, json, os, pty, re, resource, signal, subprocess, sys, tempfile, time
+"""Every end saves, memory is looked at before it is taken, and the environment does nothing in silence. Runs are tiny;
+every function is named after the findings of a review that it shows to be mended."""
+import atexit, contextlib, json, os, pty, re, resource, signal, subprocess, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-import disturbed
-from disturbed import events, verified, visible
-from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, planned_peaks
+from support.disturbed import events, verified, visible
+from support.runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, launcher, planned_peaks
+from support.waiting import await_that
 
 PATIENCE = 240
 SMALL = ["model.layers=2", "batch.global=4", "checkpoint.restart=auto"]
 ENDLESS = [*SMALL, "run.steps=1000000", "checkpoint.every_steps=0"]
 started = []
-MPIRUN = ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-          "--mca", "btl_vader_single_copy_mechanism", "none"]
 # Few weights and many activations: with batch.micro = 64 a rank's arena has 425 MB.
 WIDE = ["model.layers=2", "model.seq_len=1024", "run.steps=1", "checkpoint.restart=auto"]
 
 
 def command(home, *overrides, ranks=1, inside=()):
-    return [*(MPIRUN if ranks > 1 else []), *inside, executable(), "run", DECK, "-d", home, *(["parallel.dp_shard=-1"] if ranks > 1 else []), *overrides]
+    return [
+        *launcher(ranks), *inside,
+        executable(), "run", DECK, "-d", home, *(["parallel.dp_shard=-1"] if ranks > 1 else []), *overrides
+    ]
 
 
 def start(home, *overrides, ranks=1, inside=(), environment=(), **more):
     """A run in the background that writes to home.log, unless told otherwise."""
     more = {"stdout": open(home + ".log", "w"), "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, **more}
-    started.append(subprocess.Popen([*command(home, *overrides, ranks=ranks, inside=inside)], env={**ENVIRONMENT, **dict(environment)},
-                                    start_new_session=True, **more))
+    started.append(
+        subprocess.Popen([*command(home, *overrides, ranks=ranks, inside=inside)],
+                         env={**ENVIRONMENT, **dict(environment)}, start_new_session=True, **more))
     return started[-1]
 
 
@@ -38,7 +39,7 @@ def end_all():
 
 
 def until(condition, what):
-    disturbed.await_that(condition, what, PATIENCE)
+    await_that(condition, what, PATIENCE)
 
 
 def steps(home):
@@ -62,7 +63,8 @@ def text(home):
 
 def ran(arguments, environment=(), **more):
     """Exit status and text of a command of its own."""
-    done = subprocess.run(arguments, env={**ENVIRONMENT, **dict(environment)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    done = subprocess.run(arguments, env={**ENVIRONMENT,
+                                          **dict(environment)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace", timeout=PATIENCE, **more)
     return done.returncode, done.stdout
 
@@ -75,7 +77,8 @@ def m6_hangup_and_processor_time_save(checks, home):
         run.send_signal(number)
         status = run.wait(PATIENCE)
         reason = (events(where, "stop") or [{"reason": "none"}])[-1]["reason"]
-        checks.that(status == 75 and whole(where) and reason == f"{number.name} to rank 0", f"{number.name}: {status}, {reason}")
+        checks.that(status == 75 and whole(where) and reason == f"{number.name} to rank 0",
+                    f"{number.name}: {status}, {reason}")
 
 
 def m6_a_limit_of_processor_time_saves(checks, home):
@@ -110,7 +113,8 @@ def m5_a_file_size_limit_costs_the_save(checks, home):
 
 def m6_a5_a_closed_pipe_does_not_end_the_run(checks, home):
     where = home("head")
-    status, _ = ran(["bash", "-c", 'set -o pipefail; "$@" | head -n 2', "bash", *command(where, *SMALL, "run.steps=40")])
+    status, _ = ran(
+        ["bash", "-c", 'set -o pipefail; "$@" | head -n 2', "bash", *command(where, *SMALL, "run.steps=40")])
     lost = events(where, "console_lost")
     checks.that(status == 0 and steps(where) == 40 and whole(where) and len(lost) == 1 and "pipe" in lost[0]["reason"],
                 f"espalier | head -n 2: {status}, {steps(where)} steps, {lost}")
@@ -133,13 +137,15 @@ def a5_a_console_that_nobody_reads_holds_nothing_up(checks, home):
     status = run.wait(PATIENCE)
     lost = events(where, "console_lost")
     os.close(reading)
-    checks.that(status == 0 and steps(where) == 1500 and whole(where) and [event["reason"] for event in lost] == ["nobody reads it"],
-                f"1500 lines that nobody reads: {status}, {steps(where)} steps, {lost}")
+    checks.that(
+        status == 0 and steps(where) == 1500 and whole(where) and
+        [event["reason"] for event in lost] == ["nobody reads it"],
+        f"1500 lines that nobody reads: {status}, {steps(where)} steps, {lost}")
 
 
 def a5_ctrl_c_on_mpirun_saves(checks, home):
-    # One second, as mpirun leaves by default, is enough for so small a run, but not on every machine that tests. Before its
-    # TERM mpirun reads no output for as long: the run leaves lines out.
+    # One second, as mpirun leaves by default, is enough for so small a run, but not on every machine that tests. Before
+    # its TERM mpirun reads no output for as long: the run leaves lines out.
     where = home("mpirun")
     run = start(where, *ENDLESS, ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
     trains(run, where, 3)
@@ -161,26 +167,31 @@ def l_closed_standard_streams(checks, home):
     where = home("closed")
     status, _ = ran(["bash", "-c", 'exec "$@" >&- 2>&- <&-', "bash", *command(where, *SMALL, "run.steps=5")])
     lines = open(os.path.join(where, "metrics.jsonl")).read().splitlines()
-    checks.that(status == 0 and all(json.loads(line) for line in lines) and steps(where) == 5, f"stdin, stdout and stderr closed: {status}\n{lines[:3]}")
+    checks.that(status == 0 and all(json.loads(line) for line in lines) and steps(where) == 5,
+                f"stdin, stdout and stderr closed: {status}\n{lines[:3]}")
 
 
 def a4_memory_is_refused_before_it_is_taken(checks, home):
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))
     wide = [*WIDE, "batch.global=256", "batch.micro=256"]
     status, said = ran(command(home("wide"), *wide), preexec_fn=limit)
-    named = re.search(r"rank 0 on \S+ needs 1\.7\d* GB for its arena.* ([\d.]+) ([GM])B is available \(ulimit -v \(limit 1\.61 GB\)\)", said)
+    named = re.search(
+        r"rank 0 on \S+ needs 1\.7\d* GB for its arena.* ([\d.]+) ([GM])B is available "
+        r"\(ulimit -v \(limit 1\.61 GB\)\)", said)
     found = re.search(r"nearest settings that fit: batch\.micro = (\d+)", said)
     checks.that(status == 4 and named and found, f"ulimit -v: {status}\n{said}")
     if named and found:
         needed = planned_peaks(home(""), 1, [*wide, f"batch.micro={found[1]}"])[0]
-        checks.that(needed <= float(named[1]) * (1e9 if named[2] == "G" else 1e6) * 1.01, f"... and what it names fits: {needed} bytes")
+        checks.that(needed <= float(named[1]) * (1e9 if named[2] == "G" else 1e6) * 1.01,
+                    f"... and what it names fits: {needed} bytes")
 
 
 @contextlib.contextmanager
 def memory_group(bytes_):
     """A control group of version 1 or 2 inside our own, with a limit; None where none can be made."""
     own = dict(line.strip().split(":", 2)[1:] for line in open("/proc/self/cgroup"))
-    kinds = [(f"/sys/fs/cgroup/memory{own.get('memory', '')}", "memory.limit_in_bytes"), (f"/sys/fs/cgroup{own.get('', '')}", "memory.max")]
+    kinds = [(f"/sys/fs/cgroup/memory{own.get('memory', '')}", "memory.limit_in_bytes"),
+             (f"/sys/fs/cgroup{own.get('', '')}", "memory.max")]
     for parent, file in kinds:
         group = os.path.join(parent, f"espalier-test-{os.getpid()}")
         try:
@@ -212,18 +223,22 @@ def a4_the_ranks_of_a_node_are_added_up(checks, home):
         status, said = ran([*inside, *command(home("one-fits"), *wide, "batch.global=64")])
         checks.that(status == 0, f"one rank fits into a control group of 630 MB: {status}\n{said}")
         status, said = ran([*inside, *command(home("two"), *wide, "batch.global=128", ranks=2)])
-        checks.that(status == 4 and "2 ranks together need" in said and "control group" in said and said.count("needs ") == 1,
-                    f"two do not, which is said once: {status}\n{said}")
+        checks.that(
+            status == 4 and "2 ranks together need" in said and "control group" in said and said.count("needs ") == 1,
+            f"two do not, which is said once: {status}\n{said}")
 
 
 def a6_several_worlds_of_one_rank(checks, home):
-    for environment in ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "2"},
-                        {"PMI_SIZE": "2", "PMI_RANK": "0"}):
+    for environment in ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4",
+                         "SLURM_PROCID": "0"}, {"SLURM_NTASKS": "4",
+                                                "SLURM_PROCID": "2"}, {"PMI_SIZE": "2", "PMI_RANK": "0"}):
         status, said = ran(command(home("alone"), *SMALL, "run.steps=1"), environment.items())
         first = environment.get("SLURM_PROCID", "0") == "0"
-        checks.that(status == 2 and (not first or "srun --mpi=pmix" in said) and not os.path.exists(home("alone")), f"{environment}: {status}\n{said}")
+        checks.that(status == 2 and (not first or "srun --mpi=pmix" in said) and not os.path.exists(home("alone")),
+                    f"{environment}: {status}\n{said}")
     # The script of a batch job has its job's variables.
-    status, said = ran(command(home("batch"), *SMALL, "run.steps=1"), {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}.items())
+    status, said = ran(command(home("batch"), *SMALL, "run.steps=1"), {"SLURM_NTASKS": "4",
+                                                                       "SLURM_PROCID": "0"}.items())
     checks.that(status == 0, f"one process in a batch script: {status}\n{said}")
 
 
@@ -231,12 +246,14 @@ def l_a_fault_is_announced(checks, home):
     where = home("fault")
     status, said = ran(command(where, *SMALL, "run.steps=2"), {"ESPALIER_FAULT": "instruction-40:skip:1000000"}.items())
     started = (events(where, "start") or [{}])[-1].get("fault", "")
-    checks.that(status == 0 and "makes a fault on purpose: instruction-40:skip:1000000 on rank 0" in said and "instruction-40" in started,
-                f"ESPALIER_FAULT: {status}, {started}\n{said}")
+    checks.that(
+        status == 0 and "makes a fault on purpose: instruction-40:skip:1000000 on rank 0" in said and
+        "instruction-40" in started, f"ESPALIER_FAULT: {status}, {started}\n{said}")
 
 
 def l_values_of_the_environment_are_checked(checks, home):
-    for name, value, allowed in (("ESPALIER_BF16", "bogus", "widen"), ("ESPALIER_NCCL_NATIVE", "no", "0, 1"), ("ESPALIER_CUDA_GRAPH", "off", "0, 1"),
+    for name, value, allowed in (("ESPALIER_BF16", "bogus", "widen"), ("ESPALIER_NCCL_NATIVE", "no",
+                                                                       "0, 1"), ("ESPALIER_CUDA_GRAPH", "off", "0, 1"),
                                  ("ESPALIER_FAULT", "steps:kill", "step"), ("ESPALIER_FAULT", "step:explode", "kill")):
         status, said = ran(command(home("bogus"), *SMALL, "run.steps=1"), {name: value}.items())
         checks.that(status == 2 and name in said and allowed in said, f"{name}={value}: {status}\n{said}")
@@ -246,7 +263,8 @@ def l_values_of_the_environment_are_checked(checks, home):
 
 def c2_colours_are_for_terminals(checks, home):
     done = launch(2, ["run", DECK, "-d", home("colours"), "parallel.dp_shard=-1", *SMALL, "run.steps=1"], PATIENCE)
-    checks.that(done.returncode == 0 and "\x1b" not in done.stdout, "none under mpirun, which gives ranks a terminal of its own making")
+    checks.that(done.returncode == 0 and "\x1b" not in done.stdout,
+                "none under mpirun, which gives ranks a terminal of its own making")
     for variables, coloured in (({"NO_COLOR": "1"}, False), ({"CLICOLOR_FORCE": "1"}, True)):
         main, side = pty.openpty()
         run = start(home(f"colours-{coloured}"), *SMALL, "run.steps=1", stdout=side, environment=variables.items())
@@ -266,18 +284,21 @@ def c12_threads_follow_environment_and_cores(checks, home):
     if len(os.sched_getaffinity(0)) >= 2:
         core = str(min(os.sched_getaffinity(0)))
         status, said = ran(["taskset", "-c", core, *command(home("bound"), *automatic)])
-        checks.that(status == 0 and "its launcher lets it use 1 of the node's" in said, f"bound to one core: {status}\n{said}")
+        checks.that(status == 0 and "its launcher lets it use 1 of the node's" in said,
+                    f"bound to one core: {status}\n{said}")
 
 
 def threads_that_share_cores_wait_passively(checks, home):
     where, cores = home("crowded"), len(os.sched_getaffinity(0))
-    for threads, environment, policy in ((cores + 1, {}, b"OMP_WAIT_POLICY=passive"), (1, {}, None), (cores + 1, {"OMP_WAIT_POLICY": "active"}, None)):
+    for threads, environment, policy in ((cores + 1, {}, b"OMP_WAIT_POLICY=passive"), (1, {}, None),
+                                         (cores + 1, {"OMP_WAIT_POLICY": "active"}, None)):
         run = start(where, *ENDLESS, f"run.threads={threads}", environment=environment.items())
         trains(run, where)
         variables = open(f"/proc/{run.pid}/environ", "rb").read().split(b"\0")
         run.send_signal(signal.SIGTERM)
         status = run.wait(PATIENCE)
-        checks.that(status == 75 and (b"OMP_WAIT_POLICY=passive" in variables) == (policy is not None), f"{threads} threads on {cores} cores, {environment}")
+        checks.that(status == 75 and (b"OMP_WAIT_POLICY=passive" in variables) == (policy is not None),
+                    f"{threads} threads on {cores} cores, {environment}")
 
 
 def main():
@@ -285,12 +306,14 @@ def main():
     atexit.register(end_all)
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
-        checks.each([m5_a_file_size_limit_costs_the_save, m6_hangup_and_processor_time_save, m6_a_limit_of_processor_time_saves, m6_nohup_stays,
-                     m6_a5_a_closed_pipe_does_not_end_the_run, a5_a_console_that_nobody_reads_holds_nothing_up, a5_ctrl_c_on_mpirun_saves,
-                     a5_errors_without_a_reader, l_closed_standard_streams,
-                     a4_memory_is_refused_before_it_is_taken, a4_the_ranks_of_a_node_are_added_up, a6_several_worlds_of_one_rank,
-                     l_a_fault_is_announced, l_values_of_the_environment_are_checked, c2_colours_are_for_terminals,
-                     c12_threads_follow_environment_and_cores, threads_that_share_cores_wait_passively], home)
+        checks.each([
+            m5_a_file_size_limit_costs_the_save, m6_hangup_and_processor_time_save, m6_a_limit_of_processor_time_saves,
+            m6_nohup_stays, m6_a5_a_closed_pipe_does_not_end_the_run, a5_a_console_that_nobody_reads_holds_nothing_up,
+            a5_ctrl_c_on_mpirun_saves, a5_errors_without_a_reader, l_closed_standard_streams,
+            a4_memory_is_refused_before_it_is_taken, a4_the_ranks_of_a_node_are_added_up, a6_several_worlds_of_one_rank,
+            l_a_fault_is_announced, l_values_of_the_environment_are_checked, c2_colours_are_for_terminals,
+            c12_threads_follow_environment_and_cores, threads_that_share_cores_wait_passively
+        ], home)
     checks.finish()
 
 

@@ -2,11 +2,10 @@
 and keeps what can be kept. Each check has the number of its finding."""
 import os, re, shutil, signal, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-import jobs
-from disturbed import events, same_run, verified, visible
-from jobs import Job, kill
-from runs import Checks, DECK, ROOT, launch, train
+from support import jobs
+from support.disturbed import events, same_run, verified, visible
+from support.jobs import Job, kill
+from support.runs import Checks, DECK, ROOT, launch, train
 
 jobs.PATIENCE = 150  # seconds until a job counts as hung, on a machine that may have no time
 SAMPLE = 24          # model.seq_len of the deck
@@ -17,7 +16,7 @@ ENDLESS = ["run.steps=1000000", "report.every_steps=1000", *BASE]
 
 def text_of(path, samples):
     """A text of so many samples, and one byte more for the last target."""
-    with open(os.path.join(ROOT, "tests", "oracle", "text.txt"), "rb") as source, open(path, "wb") as file:
+    with open(os.path.join(ROOT, "tests", "oracle", "data", "text.txt"), "rb") as source, open(path, "wb") as file:
         file.write(source.read(samples * SAMPLE + 1))
     return path
 

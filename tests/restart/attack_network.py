@@ -3,30 +3,14 @@ passes, and blames no rank; the job ends on both hosts, and nothing of it is lef
 the watchdog if it is told to ask. With the argument "full" also where it does not: then the ranks end by the
 watchdog, and what stays behind of the launcher is ended half a minute later. Two network namespaces are the hosts;
 skipped where they cannot be made."""
-import os, subprocess, sys, tempfile, time
+import os, subprocess, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, ROOT, executable
+from support.hosts import KEEPALIVE, TwoHosts
+from support.runs import Checks, DECK
+from support.waiting import wait_until
 
-HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
 PATIENCE = 120
-# How long Open MPI's launcher and its daemons go on without hearing from each other; jobscripts/common.sh sets more.
-KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
-             "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
-ENVIRONMENT = dict(os.environ, HOSTS=f"e{os.getpid() % 100000}")
 KEYS = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", "run.steps=1000000", "report.every_steps=1000"]
-
-
-def hosts(*arguments, check=True):
-    return subprocess.run([HOSTS, *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, check=check)
-
-
-def until(condition, seconds=PATIENCE):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 def steps(home):
@@ -34,29 +18,24 @@ def steps(home):
     return sum('"loss"' in line for line in open(path)) if os.path.exists(path) else 0
 
 
-def left():
-    return {host: found for host in ("host1", "host2") if (found := hosts("processes", host).stdout.split())}
-
-
-def h2_network_a_pulled_cable(checks, home, ranks, layout, environment, watchdog_s, expected):
+def h2_network_a_pulled_cable(checks, hosts, home, ranks, layout, environment, watchdog_s, expected):
     what = f"h2: a cable is pulled, {' '.join(layout)} on {2 * ranks} ranks, watchdog {watchdog_s} s"
     with open(home + ".log", "w+", errors="replace") as log:
-        line = [HOSTS, "mpirun", str(ranks), executable(), "run", DECK, "-d", home, *KEYS, *layout,
-                f"run.watchdog_s={watchdog_s}"]
-        run = subprocess.Popen(line, env={**ENVIRONMENT, **environment}, stdout=log, stderr=subprocess.STDOUT,
-                               stdin=subprocess.DEVNULL, start_new_session=True)
-        if not until(lambda: steps(home) >= 3 or run.poll() is not None) or run.poll() is not None:
+        run = hosts.start(ranks, ["run", DECK, "-d", home, *KEYS, *layout, f"run.watchdog_s={watchdog_s}"], log,
+                          environment)
+        wait_until(lambda: steps(home) >= 3 or run.poll() is not None, PATIENCE)
+        if steps(home) < 3 or run.poll() is not None:
             log.seek(0)
             return checks.that(False, f"{what}: it never came to step 3\n{log.read()}")
-        hosts("pull", "host2")
+        hosts.pull("host2")
         try:
             status = run.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             status = None
-        gone = until(lambda: not left())
+        gone = wait_until(lambda: not hosts.left(), PATIENCE)
         log.seek(0)
         text = log.read()
-    checks.that(status in expected and gone, f"{what}: the job ends, and nothing is left ({status}, {left()})")
+    checks.that(status in expected and gone, f"{what}: the job ends, and nothing is left ({status}, {hosts.left()})")
     network = "the network between hosts host1, host2 does not deliver messages"
     said = "watchdog of rank" in text and network in text and "waits" in text and "has not arrived there" not in text
     checks.that(said, f"{what}: the network is named, and who waits")
@@ -65,21 +44,20 @@ def h2_network_a_pulled_cable(checks, home, ranks, layout, environment, watchdog
 
 
 def main():
-    if hosts("check", check=False).returncode == 77:
-        print(hosts("check", check=False).stdout)
+    hosts = TwoHosts("e")
+    if why := hosts.why_not():
+        print(why)
         sys.exit(77)
     checks, pp, both = Checks(), ["parallel.pp=2"], ["parallel.pp=2", "parallel.tp=2"]
     noticed, ended = (1, 205), (-9,)  # exit status of mpirun: 205 is its own for a host that it has lost
     cases = [(1, pp, KEEPALIVE, 60, noticed)]
     if sys.argv[1:] == ["full"]:
-        cases += [(2, both, KEEPALIVE, 60, noticed), (1, ["parallel.dp_shard=2"], {}, 4, ended), (2, both, {}, 4, ended)]
+        cases += [(2, both, KEEPALIVE, 60, noticed), (1, ["parallel.dp_shard=2"], {}, 4, ended),
+                  (2, both, {}, 4, ended)]
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            try:
-                hosts("up", "2")
-                h2_network_a_pulled_cable(checks, os.path.join(folder, f"cable-{cases.index(case)}"), *case)
-            finally:
-                hosts("down")
+            with hosts:
+                h2_network_a_pulled_cable(checks, hosts, os.path.join(folder, f"cable-{cases.index(case)}"), *case)
     checks.finish()
 
 

@@ -1,9 +1,8 @@
 """What a newcomer meets before the first step: licence, packages, build, README, scripts. Every function is named after
 the finding that it shows to be mended."""
-import os, re, shlex, shutil, subprocess, sys, tempfile
+import os, re, shlex, shutil, subprocess, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, ENVIRONMENT, ROOT, executable
+from support.runs import Checks, ENVIRONMENT, ROOT, executable
 
 PATIENCE = 600
 # What the scripts themselves call, besides what packages.txt asks for.

@@ -1,14 +1,13 @@
 """What a restart does follows from deck and command line alone: the checkpoint's deck is compared, never taken over.
 Runs are tiny; every function is named after the findings of a review that it shows to be mended."""
-import hashlib, json, os, re, shutil, sys, tempfile
+import hashlib, json, os, re, shutil, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import reseal
-from runs import Checks, DECK, Metrics, ROOT, launch, train
+from support.checkpoints import reseal
+from support.runs import Checks, DECK, Metrics, ROOT, launch, train
 
 PATIENCE = 240
 SMALL = ["model.layers=2", "batch.global=4", "checkpoint.restart=auto"]
-TEXT = f"data.paths=['{ROOT}/tests/oracle/text.txt']"
+TEXT = f"data.paths=['{ROOT}/tests/oracle/data/text.txt']"
 
 
 def run(home, *overrides, ranks=1, flags=(), deck=DECK):
@@ -94,7 +93,8 @@ def h4_the_folder_is_never_the_checkpoints(checks, home):
         answer = run(None, TEXT, "run.steps=6", deck=deck, flags=["-r", checkpoint])
         same = (contents(victim), contents(source.dir)) == before
         expect(checks, same, f"-r {checkpoint} touches no other folder", answer)
-        own = os.path.exists(f"runs/{name}/checkpoints/step-00000006/MANIFEST") and sorted(Metrics(f"runs/{name}").steps)
+        own = os.path.exists(f"runs/{name}/checkpoints/step-00000006/MANIFEST") and sorted(
+            Metrics(f"runs/{name}").steps)
         expect(checks, answer[0] == 0 and own == [5, 6], "... and works in its own", answer)
     os.chdir(ROOT)
 
@@ -128,12 +128,14 @@ def m1_a3_every_difference_is_said(checks, home):
     answer = run(where, *again)
     lines = read(DECK).splitlines()
     line = lambda text: f"{DECK}:{lines.index(text) + 1}"
-    expected = {"run.seed": ("7", "11", "command line"), "run.steps": ("4", "6", "command line"),
-                "model.rope_theta": ("500000.0", "10000.0", "command line"), "batch.global": ("4", "2", "command line"),
-                "precision.compute": ('"bf16"', '"fp32"', line('compute = "fp32"')),
-                "optimizer.lr": ("0.005", "0.003", line("lr = 3e-3")), "data.shuffle": ("true", "false", "command line"),
-                "lr.decay_steps": ("1", "2", "from run.steps - lr.warmup_steps"),
-                "data.validate_sequences": ("4", "2", "from batch.global")}
+    expected = {
+        "run.seed": ("7", "11", "command line"), "run.steps": ("4", "6", "command line"),
+        "model.rope_theta": ("500000.0", "10000.0", "command line"), "batch.global": ("4", "2", "command line"),
+        "precision.compute": ('"bf16"', '"fp32"', line('compute = "fp32"')),
+        "optimizer.lr": ("0.005", "0.003", line("lr = 3e-3")), "data.shuffle": ("true", "false", "command line"),
+        "lr.decay_steps": ("1", "2", "from run.steps - lr.warmup_steps"),
+        "data.validate_sequences": ("4", "2", "from batch.global")
+    }
     expect(checks, answer[0] == 0 and changed(where) == expected, f"in metrics.jsonl: {changed(where)}", answer)
     said = [f"{key} = {new} ({origin}), {old} in the checkpoint" for key, (old, new, origin) in expected.items()]
     expect(checks, all(answer[1].count(text) == 1 for text in said), "... and in one line each", answer)
@@ -148,11 +150,14 @@ def a2_m2_a_trial_and_then_the_run(checks, home):
     checks.that(trial.curve("loss") == straight.curve("loss")[:4], "a trial of 4 steps is the first 4 of 12")
     whole = train(where, 1, [*SMALL, "run.steps=12"])
     for key in ("lr", "loss", "grad_norm"):
-        checks.that(whole.curve(key) == straight.curve(key), f"the trial and then the run: {key} bitwise as the run alone")
+        checks.that(
+            whole.curve(key) == straight.curve(key), f"the trial and then the run: {key} bitwise as the run alone")
     checks.that(len(set(whole.curve("lr"))) == 12, "the rate goes on falling")
-    checks.that(changed(where).get("run.time_limit") == ('"01:00:00"', '""', "default"), "a time limit is not taken over")
+    checks.that(
+        changed(where).get("run.time_limit") == ('"01:00:00"', '""', "default"), "a time limit is not taken over")
     answer = run(where, "run.steps=13", "model.heads=2", "model.kv_heads=2")
-    expect(checks, answer[0] == 3 and "model.heads = 2 (command line), 4 in the checkpoint" in answer[1], "heads", answer)
+    expect(checks, answer[0] == 3 and "model.heads = 2 (command line), 4 in the checkpoint" in answer[1], "heads",
+           answer)
 
 
 def a2_m2_any_layout_needs_only_its_own_keys(checks, home):
@@ -195,7 +200,8 @@ def b6_the_end_says_how_to_go_on(checks, home):
         said = f"all 4 steps are done; for more: run.steps=N; for a text: espalier sample {where}" in answer[1]
         expect(checks, answer[0] == 0 and said, f"what is done, the {time} time", answer)
     answer = run(where, "run.steps=9", "optimizer.lr=1e38", "optimizer.clip_norm=0")
-    said = f"the last good checkpoint is {where}/checkpoints/step-00000004" in answer[1] and "lower optimizer.lr" in answer[1]
+    said = f"the last good checkpoint is {where}/checkpoints/step-00000004" in answer[
+        1] and "lower optimizer.lr" in answer[1]
     expect(checks, answer[0] == 1 and said, "after NaN: the last checkpoint and what to try", answer)
     answer = run(home("stopped"), "run.steps=1000000", "report.every_steps=100000", flags=["-t", "00:00:02"])
     expect(checks, answer[0] == 75 and "start it again to go on" in answer[1], "after a stop", answer)
@@ -205,10 +211,12 @@ def c10_never_says_what_is_there(checks, home):
     where = home("never")
     train(where, 1, [*SMALL, "run.steps=4"])
     answer = run(where, "checkpoint.restart=never", "run.steps=3")
-    said = f"{where}/checkpoints: this run does not continue 1 checkpoint there" in answer[1] and "step-00000004" in answer[1]
+    said = f"{where}/checkpoints: this run does not continue 1 checkpoint there" in answer[
+        1] and "step-00000004" in answer[1]
     expect(checks, answer[0] == 0 and said, "never beside older checkpoints", answer)
     answer = run(home("never-fresh"), "checkpoint.restart=never", "run.steps=1")
-    expect(checks, answer[0] == 0 and "does not continue" not in answer[1], "... and nothing where there are none", answer)
+    expect(checks, answer[0] == 0 and "does not continue" not in answer[1], "... and nothing where there are none",
+           answer)
 
 
 def a2_the_place_in_a_checkpoints_deck(checks, home):
@@ -225,11 +233,13 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
-        checks.each([h1_a1_fewer_steps_than_the_checkpoint, h1_a_manifest_whose_step_cannot_be,
-                     h4_the_folder_is_never_the_checkpoints, h5_a_deck_and_links_of_the_users_stay,
-                     m1_a3_every_difference_is_said, a2_m2_a_trial_and_then_the_run,
-                     a2_m2_any_layout_needs_only_its_own_keys, b4_another_model_is_refused_by_its_keys,
-                     b6_the_end_says_how_to_go_on, c10_never_says_what_is_there, a2_the_place_in_a_checkpoints_deck], home)
+        checks.each([
+            h1_a1_fewer_steps_than_the_checkpoint, h1_a_manifest_whose_step_cannot_be,
+            h4_the_folder_is_never_the_checkpoints, h5_a_deck_and_links_of_the_users_stay,
+            m1_a3_every_difference_is_said, a2_m2_a_trial_and_then_the_run, a2_m2_any_layout_needs_only_its_own_keys,
+            b4_another_model_is_refused_by_its_keys, b6_the_end_says_how_to_go_on, c10_never_says_what_is_there,
+            a2_the_place_in_a_checkpoints_deck
+        ], home)
     checks.finish()
 
 

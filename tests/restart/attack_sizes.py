@@ -1,10 +1,9 @@
-"""What no input may do: wrap a size, compile without end, or take memory without bound. Every command runs with a limit of
-processor time and of memory. Standard library only."""
-import os, re, resource, shutil, subprocess, sys, tempfile
+"""What no input may do: wrap a size, compile without end, or take memory without bound. Every command runs with a limit
+of processor time and of memory. Standard library only."""
+import os, re, resource, shutil, subprocess, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import crc32c
-from runs import DECK, ENVIRONMENT, Checks, executable, train
+from support.checkpoints import crc32c
+from support.runs import DECK, ENVIRONMENT, Checks, executable, train
 
 MEMORY = 4 << 30   # bytes of address space of one command
 PROCESSOR = 20     # seconds of one command, on a busy machine; a refusal takes hundredths
@@ -78,7 +77,8 @@ def with_deck(checkpoint, changes):
 
 
 def m10_strangers_checkpoints(checks, folder):
-    """A checkpoint whose deck asks for more than its MANIFEST holds is refused before it is compiled or allocated for."""
+    """A checkpoint whose deck asks for more than its MANIFEST holds is refused before it is compiled or allocated
+    for."""
     own = train(os.path.join(folder, "own"), 1, ["run.steps=1", "model.layers=2", "batch.global=4"]).checkpoint(1)
     checks.that(ask("sample", own, "--tokens", "1")[0] == 0, "M10: the checkpoint itself is sampled from")
     cases = {"H3 dim, vocab, seq_len": {"dim": 1073741824, "vocab": 2147483647, "seq_len": 2147483647},

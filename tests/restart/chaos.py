@@ -1,18 +1,20 @@
 """Everything that may happen to a run, drawn at random; an oracle judges each draw.
-  chaos.py [--full] [--seed S] [--way NAME] [DRAWS [STATE]]     STATE: a file that remembers what was done, so that a stopped campaign goes on
-A draw takes a random deck (family, sizes, layout, schedule, precision, data), disturbs a run of it in one of the ways below, and then lets the
-run finish. The oracle: every exit status is one that the documents allow for what was done, no process is alive after the limit, and the finished
-run equals the undisturbed one (bitwise in the same layout, to rtol 1e-5 in another one), or the console and metrics.jsonl named what
-differed. --full draws from more decks and adds the slow ways. Needs ESPALIER."""
+  chaos.py [--full] [--seed S] [--way NAME] [DRAWS [STATE]]
+      STATE: a file that remembers what was done, so that a stopped campaign goes on
+A draw takes a random deck (family, sizes, layout, schedule, precision, data), disturbs a run of it in one of the ways
+below, and then lets the run finish. The oracle: every exit status is one that the documents allow for what was done, no
+process is alive after the limit, and the finished run equals the undisturbed one (bitwise in the same layout, to rtol
+1e-5 in another one), or the console and metrics.jsonl named what differed. --full draws from more decks and adds the
+slow ways. Needs ESPALIER."""
 import argparse, json, os, random, resource, shutil, signal, subprocess, sys, tempfile, time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from disturbed import events, same_run, verified, visible
-from jobs import Job, kill, read
-from random_decks import RandomDeck
-from runs import ENVIRONMENT, ROOT, Metrics, executable, launch
+from support.disturbed import events, same_run, verified, visible
+from support.hosts import KEEPALIVE, TwoHosts
+from support.jobs import Job, kill, read
+from support.random_decks import RandomDeck
+from support.runs import Metrics, executable, launch
+from support.waiting import wait_until
 
-HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
 WATCHDOG_S = 4
 LIMIT_S = 90         # seconds in which everything must have ended, on a machine that may be busy
 COMMAND_LIMIT_S = 20  # the same for a command that starts no ranks
@@ -39,7 +41,8 @@ class Draw:
 
     def start(self, *overrides, before="", deck=None, stdout=None):
         deck = deck or self.deck
-        return Job(self.home, deck.ranks, [f"run.watchdog_s={WATCHDOG_S}", *overrides], deck=deck.path, before=before, stdout=stdout, patience=LIMIT_S)
+        return Job(self.home, deck.ranks, [f"run.watchdog_s={WATCHDOG_S}", *overrides], deck=deck.path, before=before,
+                   stdout=stdout, patience=LIMIT_S)
 
     def ended(self, job, allowed, what):
         """Waits; the exit status must be one of `allowed` (None: any but a hang). Returns it."""
@@ -48,7 +51,8 @@ class Draw:
         text = job.text()
         for word in ("terminate called", "Sanitizer", "std::bad_alloc", "mistake of this program", "internal error"):
             require(word not in text or allowed is None, f"{what}: prints '{word}'", job)
-        require(allowed is None or status in allowed, f"{what}: exit status {status}, allowed {sorted(allowed or ())}", job)
+        require(allowed is None or status in allowed, f"{what}: exit status {status}, allowed {sorted(allowed or ())}",
+                job)
         for path in visible(self.home):
             foreign = any(name.startswith(path + "/") for name in self.theirs)
             require(foreign or verified(path), f"{what}: {path} is visible and not whole", job)
@@ -65,14 +69,12 @@ class Draw:
 
     def sleep_some(self, job):
         """A random part of the time that the undisturbed run takes; ends early if the job does."""
-        end = time.monotonic() + self.random.uniform(0.1, 1.1) * self.duration()
-        while time.monotonic() < end and job.launcher.poll() is None:
-            job.look()
-            time.sleep(0.02)
+        job.until(lambda: False, self.random.uniform(0.1, 1.1) * self.duration())
 
     def must_equal_reference(self, what):
         straight = self.chaos.reference(self.deck)[0]
-        require(same_run(self.home, straight, self.deck.steps), f"{what}: differs from the undisturbed run\n{self.deck.text}")
+        require(same_run(self.home, straight, self.deck.steps),
+                f"{what}: differs from the undisturbed run\n{self.deck.text}")
 
 
 # Each way to disturb a run: a function of a draw that raises Finding. Its docstring is what the report prints.
@@ -115,10 +117,12 @@ def suspended(draw):
         if not long:
             time.sleep(draw.random.uniform(0, 1))
             kill(victims, signal.SIGCONT)
-        # Before the watchdog watches, and alone on a node, a stopped process stays stopped: whoever stopped it continues it.
+        # Before the watchdog watches, and alone on a node, a stopped process stays stopped: whoever stopped it
+        # continues it.
         elif not job.until(lambda: job.launcher.poll() is not None, 4 * WATCHDOG_S + 10):
             kill(victims, signal.SIGCONT)
-        draw.ended(job, {DONE, FAULT, 128 + signal.SIGKILL} if long and victims else {DONE}, f"a rank stopped {'for ever' if long else 'for a while'}")
+        draw.ended(job, {DONE, FAULT, 128 + signal.SIGKILL} if long and victims else {DONE},
+                   f"a rank stopped {'for ever' if long else 'for a while'}")
     draw.finish(what="suspended")
     draw.must_equal_reference("suspended")
 
@@ -145,7 +149,8 @@ def limits(draw):
     where = f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && ' if one else ""
     with draw.start(before=f"{where}ulimit -{kind} {number}") as job:
         # A process that gets no memory while MPI or the C++ runtime start may end by itself.
-        draw.ended(job, None if kind in "vn" else {DONE, FAULT, DATA, MEMORY}, f"ulimit -{kind} {number}{f' on rank {rank}' if one else ''}")
+        draw.ended(job, None if kind in "vn" else {DONE, FAULT, DATA, MEMORY},
+                   f"ulimit -{kind} {number}{f' on rank {rank}' if one else ''}")
     draw.finish(what="limits")
     draw.must_equal_reference("limits")
 
@@ -154,7 +159,8 @@ def full_disk(draw):
     """a file system that fills, and is made larger afterwards"""
     os.makedirs(draw.home)
     size = draw.random.randint(16, 1500)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", draw.home], stderr=subprocess.DEVNULL).returncode != 0:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", draw.home],
+                      stderr=subprocess.DEVNULL).returncode != 0:
         os.rmdir(draw.home)
         return "skipped: no right to mount"
     try:
@@ -200,16 +206,21 @@ def other_keys(draw):
     with draw.start(f"run.steps={part}") as job:
         draw.ended(job, {DONE}, f"{part} steps")
     before = Metrics(draw.home)
-    changes = dict(draw.random.sample([("optimizer.lr", "0.00071"), ("run.seed", "99"), ("optimizer.beta1", "0.8"), ("optimizer.clip_norm", "0.5"),
-                                       ("optimizer.weight_decay", "0.03"), ("data.shuffle", "false"), ("checkpoint.keep", "9"), ("lr.min_ratio", "0.25"),
-                                       ("report.every_steps", "7"), ("lr.decay", "linear" if draw.deck.decay != "linear" else "cosine")], draw.random.randint(1, 4)))
+    changes = dict(
+        draw.random.sample([("optimizer.lr", "0.00071"), ("run.seed", "99"), ("optimizer.beta1", "0.8"),
+                            ("optimizer.clip_norm", "0.5"), ("optimizer.weight_decay", "0.03"),
+                            ("data.shuffle", "false"), ("checkpoint.keep", "9"), ("lr.min_ratio", "0.25"),
+                            ("report.every_steps", "7"),
+                            ("lr.decay", "linear" if draw.deck.decay != "linear" else "cosine")],
+                           draw.random.randint(1, 4)))
     with draw.start(*(f"{key}={value}" for key, value in changes.items())) as job:
         draw.ended(job, {DONE}, f"a restart with {changes}")
         text = job.text()
     after = Metrics(draw.home)
     for key in changes:
         require(key in text, f"{key} changed and the console does not say so", job)
-        require(key in read(os.path.join(draw.home, "metrics.jsonl")), f"{key} changed and metrics.jsonl does not say so", job)
+        require(key in read(os.path.join(draw.home, "metrics.jsonl")),
+                f"{key} changed and metrics.jsonl does not say so", job)
     require(after.curve("loss")[:part] == before.curve("loss"), "steps before the restart changed")
     require(len(after.curve("loss")) == draw.deck.steps, "steps are missing")
 
@@ -230,18 +241,27 @@ def other_layout(draw):
     first = mine.starts[-1]["first_step"]  # in the other layout
     for key in ("loss", "grad_norm"):
         pairs = list(zip(mine.curve(key), straight.curve(key)))
-        require(len(pairs) == draw.deck.steps and all(a == b for a, b in pairs[:first - 1]), f"{key} of the steps before {first} differs")
-        # Rounding grows with every step: 1e-5 is promised for 20 of them. Norms of models as small as these, at rates as high, amplify it more.
-        for steps, bound in ((pairs[first - 1:first + 19], 1e-5 if key == "loss" else 1e-4), (pairs[first + 19:], 2e-2)):
+        require(
+            len(pairs) == draw.deck.steps and all(a == b for a, b in pairs[:first - 1]),
+            f"{key} of the steps before {first} differs")
+        # Rounding grows with every step: 1e-5 is promised for 20 of them. Norms of models as small as these, at rates
+        # as high, amplify it more.
+        for steps, bound in ((pairs[first - 1:first + 19], 1e-5 if key == "loss" else 1e-4), (pairs[first + 19:],
+                                                                                              2e-2)):
             apart = max((abs(a - b) / abs(b) for a, b in steps), default=0)
-            require(apart <= bound, f"{key} differs by {apart:.1e} after {draw.deck.layout} -> {other.layout} at step {first}\n{draw.deck.text}\n{other.text}")
+            require(
+                apart <= bound,
+                f"{key} differs by {apart:.1e} after {draw.deck.layout} -> {other.layout} at step {first}\n"
+                f"{draw.deck.text}\n{other.text}")
 
 
 def model_keys(draw):
     """a restart with a model that does not fit the checkpoint"""
-    with draw.start(f"run.steps={draw.random.randint(1, draw.deck.steps - 1)}", f"lr.decay_steps={draw.deck.decay_steps}") as job:
+    with draw.start(f"run.steps={draw.random.randint(1, draw.deck.steps - 1)}",
+                    f"lr.decay_steps={draw.deck.decay_steps}") as job:
         draw.ended(job, {DONE}, "the first start")
-    key, value = draw.random.choice([("model.layers", draw.deck.layers + draw.deck.chunks), ("model.vocab", draw.deck.vocab + 3), ("model.ffn_dim", draw.deck.ffn_dim + 5)])
+    key, value = draw.random.choice([("model.layers", draw.deck.layers + draw.deck.chunks),
+                                     ("model.vocab", draw.deck.vocab + 3), ("model.ffn_dim", draw.deck.ffn_dim + 5)])
     newest = visible(draw.home)
     with draw.start(f"{key}={value}", "pipeline.split=[]") as job:
         draw.ended(job, {DATA}, f"{key} = {value}")
@@ -262,7 +282,8 @@ def changed_data(draw):
     with draw.start(deck=deck) as job:
         draw.ended(job, {DATA} if kind == "gone" else {DONE}, f"data {kind}")
         require("data" in job.text(), f"data {kind}, and the console does not say so", job)
-        require(kind == "gone" or "data" in read(os.path.join(draw.home, "metrics.jsonl")), "metrics.jsonl does not say so", job)
+        require(kind == "gone" or "data" in read(os.path.join(draw.home, "metrics.jsonl")),
+                "metrics.jsonl does not say so", job)
 
 
 def data_lost_in_mid_run(draw):
@@ -306,8 +327,10 @@ def damaged_checkpoint(draw):
 def foreign_files(draw):
     """files of the user's in the run directory and among the checkpoints survive"""
     theirs, folder = draw.theirs, os.path.join(draw.home, "checkpoints")
-    for name in draw.random.sample(["tmp-notes.txt", "latest-best/weights.bin", "del-later.txt", "step-00000001/results/eval.csv", "step-000000004/x", "../heartbeat/pulse.csv",
-                                    "../notes.md", "tmp-00000002-abc/y", "../checkpoint_now.md"], draw.random.randint(1, 5)):
+    for name in draw.random.sample([
+            "tmp-notes.txt", "latest-best/weights.bin", "del-later.txt", "step-00000001/results/eval.csv",
+            "step-000000004/x", "../heartbeat/pulse.csv", "../notes.md", "tmp-00000002-abc/y", "../checkpoint_now.md"
+    ], draw.random.randint(1, 5)):
         path = os.path.normpath(os.path.join(folder, name))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         theirs[path] = name * 3
@@ -324,68 +347,69 @@ def foreign_files(draw):
 def bad_input(draw):
     """random keys and values on the command line of check, plan and run: a documented status, at once"""
     keys = draw.chaos.all_keys()
-    values = ["-1", "0", "1", "2", "7", "1e30", "1e-50", "2147483647", "9223372036854775807", "1e999", "nan", "true", "[]", "[1,2]", "''", "'x'", "\"a\\u001b[31m\"", "1073741824",
-              "'../../..'", "/dev/zero", "auto", "ring", "cuda", "'é'"]
+    values = [
+        "-1", "0", "1", "2", "7", "1e30", "1e-50", "2147483647", "9223372036854775807", "1e999", "nan", "true", "[]",
+        "[1,2]", "''", "'x'", "\"a\\u001b[31m\"", "1073741824", "'../../..'", "/dev/zero", "auto", "ring", "cuda", "'é'"
+    ]
     for _ in range(10):
-        overrides = [f"{draw.random.choice(keys)}={draw.random.choice(values)}" for _ in range(draw.random.randint(1, 3))]
+        overrides = [
+            f"{draw.random.choice(keys)}={draw.random.choice(values)}" for _ in range(draw.random.randint(1, 3))
+        ]
         command = draw.random.choice(["check", "plan", "check", "plan", "run"])
         home = ["-d", draw.home, "run.steps=1"] if command == "run" else []
         begin = time.monotonic()
         try:
-            done = subprocess.run([executable(), command, draw.deck.path, *home, *(o for o in overrides if not o.startswith("run.dir"))], stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=COMMAND_LIMIT_S * (3 if command == "run" else 1), encoding="utf-8", errors="replace",
-                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)))
+            done = subprocess.run(
+                [executable(), command, draw.deck.path, *home, *(o for o in overrides if not o.startswith("run.dir"))],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                timeout=COMMAND_LIMIT_S * (3 if command == "run" else 1), encoding="utf-8", errors="replace",
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)))
         except subprocess.TimeoutExpired:
-            raise Finding(f"{command} {overrides}: not ended after {time.monotonic() - begin:.0f} s\n{draw.deck.text}") from None
+            raise Finding(
+                f"{command} {overrides}: not ended after {time.monotonic() - begin:.0f} s\n{draw.deck.text}") from None
         allowed = {DONE, DECK, DATA, MEMORY} | ({FAULT, STOPPED} if command == "run" else set())
-        require(done.returncode in allowed, f"{command} {overrides}: exit status {done.returncode}\n{done.stdout}\n{draw.deck.text}")
-        require("\x1b[31m" not in done.stdout and "bad_alloc" not in done.stdout, f"{command} {overrides}: prints\n{done.stdout}")
+        require(done.returncode in allowed,
+                f"{command} {overrides}: exit status {done.returncode}\n{done.stdout}\n{draw.deck.text}")
+        require("\x1b[31m" not in done.stdout and "bad_alloc" not in done.stdout,
+                f"{command} {overrides}: prints\n{done.stdout}")
         shutil.rmtree(draw.home, ignore_errors=True)
-
-
-# How long Open MPI's launcher goes on without hearing from a host; jobscripts/common.sh sets more.
-KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive_intvl": "2", "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
 
 
 def unplugged(draw):
     """the cable of one of two hosts is pulled, for good or for a moment"""
-    environment = dict(ENVIRONMENT, HOSTS=f"c{os.getpid() % 100000}", **KEEPALIVE)
-    hosts = lambda *words: subprocess.run([HOSTS, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    hosts = TwoHosts("c")
     while draw.deck.ranks % 2:  # as many ranks on each host
         draw.deck = draw.chaos.deck()
-    if hosts("check").returncode == 77:
+    if hosts.why_not():
         return "skipped: no right to make hosts"
     for_good = draw.random.random() < 0.5
     draw.duration()
-    hosts("up", "2")
-    try:
+    with hosts:
         with open(draw.home + ".log", "w+") as log:
-            run = subprocess.Popen([HOSTS, "mpirun", str(draw.deck.ranks // 2), executable(), "run", draw.deck.path, "-d", draw.home,
-                                    f"run.watchdog_s={WATCHDOG_S if for_good else 5 * WATCHDOG_S}"], env=environment, stdout=log, stderr=subprocess.STDOUT,
-                                   stdin=subprocess.DEVNULL, start_new_session=True)
+            watchdog = f"run.watchdog_s={WATCHDOG_S if for_good else 5 * WATCHDOG_S}"
+            run = hosts.start(draw.deck.ranks // 2, ["run", draw.deck.path, "-d", draw.home, watchdog], log, KEEPALIVE)
             time.sleep(draw.random.uniform(0.5, 1.5 + draw.duration()))
-            hosts("pull", "host2")
+            hosts.pull("host2")
             if not for_good:
                 time.sleep(draw.random.uniform(0, 1))
-                hosts("plug", "host2")
+                hosts.plug("host2")
             try:
                 status = run.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 status = "none"
             text = read(draw.home + ".log")
-        end = time.monotonic() + LIMIT_S
-        while (left := [host for host in ("host1", "host2") if hosts("processes", host).stdout.split()]) and time.monotonic() < end:
-            time.sleep(0.1)
-        require(status != "none" and not left, f"a cable pulled: exit status {status}, processes left on {left}\n{text}")
+        gone = wait_until(lambda: not hosts.left(), LIMIT_S, tick=0.1)
+        require(status != "none" and gone,
+                f"a cable pulled: exit status {status}, processes left: {hosts.left()}\n{text}")
         require(for_good or status == DONE, f"a cable pulled for a moment: exit status {status}\n{text}")
-    finally:
-        hosts("down")
     draw.finish(what="unplugged")
     draw.must_equal_reference("unplugged")
 
 
-FAST = [stop_signals, kills, suspended, closed_pipe, limits, full_disk, time_limits, other_steps, other_keys, other_layout, model_keys, changed_data, data_lost_in_mid_run,
-        damaged_checkpoint, foreign_files, bad_input]
+FAST = [
+    stop_signals, kills, suspended, closed_pipe, limits, full_disk, time_limits, other_steps, other_keys, other_layout,
+    model_keys, changed_data, data_lost_in_mid_run, damaged_checkpoint, foreign_files, bad_input
+]
 SLOW = [unplugged]
 
 

@@ -1,21 +1,25 @@
-"""A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run stops, skips the step or
-rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart."""
-import json, os, re, subprocess, sys, tempfile
+"""A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run
+stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart."""
+import json, os, re, subprocess, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ENVIRONMENT, Metrics, executable, program
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, ENVIRONMENT, Metrics, executable, program
 
 STEPS, BAD, PATIENCE = 8, 4, 240
 NAME = "gradients/model.layers.0.self_attn.o_proj.weight"
-BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=3", "checkpoint.keep=100", "checkpoint.restart=auto"]
+BASE = [
+    "model.layers=2", "batch.global=4", "checkpoint.every_steps=3", "checkpoint.keep=100", "checkpoint.restart=auto"
+]
 ONE, STAGES, SHARDS, TENSOR = (1, []), (2, ["parallel.pp=2"]), (2, ["parallel.dp_shard=2"]), (2, ["parallel.tp=2"])
 
 
 def instruction(layout, rank):
     """Where this rank first writes the gradient."""
     ranks, overrides = layout
-    found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line) for line in program(ranks, rank, [*BASE, *overrides])]
+    found = [
+        re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line)
+        for line in program(ranks, rank, [*BASE, *overrides])
+    ]
     return next(int(m[1]) for m in found if m)
 
 
@@ -27,8 +31,8 @@ def run(home, layout, more, rank=None, step=BAD):
         line = ["bash", "-c", f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" = {rank} ] && {fault}; exec "$@"', "bash", *line]
     launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
-    return subprocess.run(launcher + line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
-                          timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    return subprocess.run(launcher + line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          encoding="utf-8", errors="replace", timeout=PATIENCE, stdin=subprocess.DEVNULL)
 
 
 def events(home, event):
@@ -38,7 +42,8 @@ def events(home, event):
 
 def same(one, other):
     a, b = Metrics(one), Metrics(other)
-    return all(a.curve(key) == b.curve(key) for key in ("loss", "grad_norm")) and len(a.steps) == len(b.steps) == STEPS and \
+    curves = all(a.curve(key) == b.curve(key) for key in ("loss", "grad_norm"))
+    return curves and len(a.steps) == len(b.steps) == STEPS and \
         same_bits(tensors(a.checkpoint(STEPS)), tensors(b.checkpoint(STEPS)))
 
 
@@ -50,10 +55,14 @@ def check_stop(checks, home):
         done = run(where, layout, [f"run.steps={STEPS}"], rank)
         what = f"stop, {layout[0]} ranks {' '.join(layout[1])}"
         named = f"first not finite: {NAME} on rank {rank}: " in done.stdout and f"step {BAD}: " in done.stdout
-        checks.that(done.returncode == 1 and named, f"{what}: exit 1, tensor, rank and step are named" + ("" if named else "\n" + done.stdout))
+        checks.that(done.returncode == 1 and named,
+                    f"{what}: exit 1, tensor, rank and step are named" + ("" if named else "\n" + done.stdout))
         kept = sorted(os.listdir(os.path.join(where, "checkpoints")))
-        checks.that([n for n in kept if n.startswith("step-")] == ["step-00000003"], f"{what}: only the checkpoint before is there ({kept})")
-    checks.that(same_bits(tensors(Metrics(home(f"stop-1-{SHARDS[1][0]}")).checkpoint(3)), tensors(Metrics(straight).checkpoint(3))), "... and it is the unbroken run's")
+        checks.that([n for n in kept if n.startswith("step-")] == ["step-00000003"],
+                    f"{what}: only the checkpoint before is there ({kept})")
+    checks.that(
+        same_bits(tensors(Metrics(home(f"stop-1-{SHARDS[1][0]}")).checkpoint(3)),
+                  tensors(Metrics(straight).checkpoint(3))), "... and it is the unbroken run's")
 
 
 def check_going_on(checks, home, way):
@@ -61,16 +70,19 @@ def check_going_on(checks, home, way):
     first = home(f"{way}-one")
     done = run(first, ONE, [f"run.steps={STEPS}", *guard], 0)
     event = events(first, {"skip": "skipped", "rollback": "rollback"}[way])
-    checks.that(done.returncode == 0 and [e["step"] for e in event] == [BAD] and NAME in event[0]["reason"], f"{way}: recorded with step and tensor {event}")
+    checks.that(done.returncode == 0 and [e["step"] for e in event] == [BAD] and NAME in event[0]["reason"],
+                f"{way}: recorded with step and tensor {event}")
     if way == "rollback":
         checks.that(event[0]["to"] == 3, "rollback: to the checkpoint before")
         manifest = open(os.path.join(Metrics(first).checkpoint(STEPS), "MANIFEST")).read()
-        checks.that(f"samples {4 * (STEPS + 1)}" in manifest, "rollback: the samples passed over are counted in the MANIFEST")
+        checks.that(f"samples {4 * (STEPS + 1)}" in manifest,
+                    "rollback: the samples passed over are counted in the MANIFEST")
     stages = home(f"{way}-stages")
     done = run(stages, STAGES, [f"run.steps={STEPS}", *guard], 0)
     checks.that(done.returncode == 0 and same(first, stages), f"{way}: bitwise equal in two stages")
     broken = home(f"{way}-restart")
-    halves = ["run.steps=6", f"lr.decay_steps={STEPS - 4}", *guard], [f"run.steps={STEPS}", *guard]  # 4 of warm-up: equal rates
+    halves = ["run.steps=6", f"lr.decay_steps={STEPS - 4}", *guard], [f"run.steps={STEPS}",
+                                                                      *guard]  # 4 of warm-up: equal rates
     codes = [run(broken, ONE, halves[0], 0).returncode, run(broken, ONE, halves[1]).returncode]
     whole = home(f"{way}-whole")
     codes.append(run(whole, ONE, halves[1], 0).returncode)
@@ -82,8 +94,12 @@ def check_limits(checks, home):
     done = run(where, ONE, [f"run.steps={STEPS}", "guard.on_nonfinite=rollback", "checkpoint.every_steps=0"], 0)
     checks.that(done.returncode == 1 and NAME in done.stdout, "rollback without a checkpoint: exit 1")
     where = home("skips")
-    done = run(where, ONE, [f"run.steps={STEPS}", "guard.on_nonfinite=skip", "guard.max_skips=2", "optimizer.lr=1e38", "optimizer.clip_norm=0"])
-    checks.that(done.returncode == 1 and "guard.max_skips = 2" in done.stdout and len(events(where, "skipped")) == 2, "no more skips in a row than allowed")
+    done = run(where, ONE, [
+        f"run.steps={STEPS}", "guard.on_nonfinite=skip", "guard.max_skips=2", "optimizer.lr=1e38",
+        "optimizer.clip_norm=0"
+    ])
+    checks.that(done.returncode == 1 and "guard.max_skips = 2" in done.stdout and len(events(where, "skipped")) == 2,
+                "no more skips in a row than allowed")
 
 
 def main():

@@ -1,74 +1,32 @@
-"""Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names the right
-rank and instruction. The first argument is the number of rounds. ESPALIER_DEVICE=cuda sends the runs to a device, ESPALIER_TRANSPORT=nccl
-their messages over NCCL. Its messages carry no instruction, so that one that is left out is taken for the next of its communicator, emulated or
-not: there the last of the last step is left out, which no other can stand for."""
-import os, random, re, signal, subprocess, sys, tempfile, time
+"""Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names
+the right rank and instruction. The first argument is the number of rounds. ESPALIER_DEVICE=cuda sends the runs to a
+device, ESPALIER_TRANSPORT=nccl their messages over NCCL. Its messages carry no instruction, so that one that is left
+out is taken for the next of its communicator, emulated or not: there the last of the last step is left out, which no
+other can stand for."""
+import os, random, re, signal, sys, tempfile, time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, DECK, ENVIRONMENT, ON_DEVICE, TRANSPORT, executable, launch
+from support.jobs import Job, alive, kill
+from support.runs import Checks, DECK, ON_DEVICE, TRANSPORT, launch
+from support.waiting import wait_until
 
 PATIENCE = 120  # seconds for anything that should take some
 LIMIT = 3       # run.watchdog_s
 OVER_NCCL = bool(ON_DEVICE) and TRANSPORT == "nccl"
 BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.watchdog_s={LIMIT}", *ON_DEVICE]
-LAYOUTS = [(2, ["parallel.tp=2"]), (2, ["parallel.pp=2"]), (3, ["parallel.dp_shard=3", "batch.global=6"]), (2, ["parallel.cp=2"]),
-           (4, ["parallel.pp=2", "parallel.tp=2"]), (4, ["parallel.dp_replicate=2", "parallel.tp=2"]), (4, ["parallel.pp=2", "parallel.dp_shard=2"])]
+LAYOUTS = [(2, ["parallel.tp=2"]), (2, ["parallel.pp=2"]), (3, ["parallel.dp_shard=3", "batch.global=6"]),
+           (2, ["parallel.cp=2"]), (4, ["parallel.pp=2", "parallel.tp=2"]),
+           (4, ["parallel.dp_replicate=2", "parallel.tp=2"]), (4, ["parallel.pp=2", "parallel.dp_shard=2"])]
 # What `plan --program` prints of a communication instruction: index, lane, role and microbatch, op.
 LINE = re.compile(r" *(\d+) (tp|cp|dp|pp-send) +(\S+) (\w+) ")
 
 
-class Run:
-    """A job in a process group of its own, so that nothing of it is left."""
-
-    def __init__(self, home, ranks, overrides, fault=None, rank=None):
-        self.home, self.log = home, home + ".log"
-        program = [executable(), "run", DECK, "-d", home, *BASE, *overrides]
-        if fault:
-            program = ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
-        line = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-                "--mca", "btl_vader_single_copy_mechanism", "none", *program]
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen(line, env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # Ranks are in process groups of their own; mpirun takes them along where it still can.
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-
-    def steps(self):
-        path = os.path.join(self.home, "metrics.jsonl")
-        return sum(1 for line in open(path) if '"loss"' in line) if os.path.exists(path) else 0
-
-    def wait_for_step(self, step):
-        end = time.monotonic() + PATIENCE
-        while self.steps() < step and self.process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        return self.steps() >= step
-
-    def process_of(self, rank):
-        """As its heartbeat says: magic, rank, process."""
-        with open(os.path.join(self.home, "heartbeat", f"rank-{rank:05d}"), "rb") as file:
-            return int.from_bytes(file.read(16)[12:16], "little")
-
-    def end(self):
-        """Exit status and all that was printed."""
-        try:
-            status = self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            status = None
-        return status, open(self.log, errors="replace").read()
+def start(home, ranks, overrides, fault=None, rank=None):
+    return Job(home, ranks, [*BASE, *overrides], fault, rank, patience=PATIENCE)
 
 
 def collectives(ranks, overrides, rank):
-    """(index, op, role and microbatch) of this rank's communication, but for what it receives: nobody waits for that."""
+    """(index, op, role and microbatch) of this rank's communication, but for what it receives: nobody waits for
+    that."""
     done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *BASE, *overrides], PATIENCE)
     found = [LINE.match(line) for line in done.stdout.splitlines()]
     return [(int(m[1]), m[4], m[3]) for m in found if m]
@@ -78,19 +36,16 @@ def stopped(checks, home, draw, round):
     ranks, overrides = LAYOUTS[round % len(LAYOUTS)]
     rank, step = draw.randrange(ranks), draw.randint(2, 6)
     what = f"round {round}, {' '.join(overrides)}: rank {rank} stopped after step {step}"
-    with Run(home, ranks, ["run.steps=1000000", *overrides]) as run:
-        if not run.wait_for_step(step):
-            return checks.that(False, f"{what}: it never came there\n{run.end()[1]}")
+    with start(home, ranks, ["run.steps=1000000", *overrides]) as job:
+        if not job.until(lambda: job.steps() >= step):
+            return checks.that(False, f"{what}: it never came there\n{job.text()}")
         time.sleep(draw.random() * 0.05)
-        process = run.process_of(rank)
+        process = job.processes()[rank]
         os.kill(process, signal.SIGSTOP)
         try:
-            status, text = run.end()
+            status, text = job.end(), job.text()
         finally:
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill([process])
     checks.that(status == 1, f"{what}: exit status {status}")
     once = text.count("watchdog of rank") == 1 and f"rank {rank} is stopped" in text
     checks.that(once, f"{what}: named, once" + ("" if once else "\n" + text))
@@ -101,71 +56,72 @@ def skipped(checks, home, draw, round):
     rank, step = draw.randrange(ranks), draw.randint(2, 5)
     choices = collectives(ranks, overrides, rank)
     index, op, part = choices[-1] if round % 4 == 1 or OVER_NCCL else draw.choice(choices)
-    what = f"round {round}, {' '.join(overrides)}: rank {rank} leaves out instruction {index} ({op}, {part}{', its last' if index == choices[-1][0] else ''}) of step {step}"
-    with Run(home, ranks, [f"run.steps={step if OVER_NCCL else 1000000}", *overrides], f"instruction-{index}:skip:{step}", rank) as run:
-        status, text = run.end()
+    last = ", its last" if index == choices[-1][0] else ""
+    what = f"round {round}, {' '.join(overrides)}: rank {rank} leaves out instruction {index} ({op}, {part}{last}) " \
+           f"of step {step}"
+    with start(home, ranks, [f"run.steps={step if OVER_NCCL else 1000000}", *overrides],
+               f"instruction-{index}:skip:{step}", rank) as job:
+        status, text = job.end(), job.text()
     checks.that(status == 1, f"{what}: exit status {status}")
-    waits = re.search(r"rank \d+ waits in instruction \d+ \((\w+), role (\w)(?:, microbatch (\d+))?, .*of step (\d+),", text)
+    waits = re.search(r"rank \d+ waits in instruction \d+ \((\w+), role (\w)(?:, microbatch (\d+))?, .*of step (\d+),",
+                      text)
     past = re.search(r"rank (\d+) went past instruction \d+ of rank", text)
-    named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(op, op) and waits[2] + (waits[3] or "") == part and int(waits[4]) == step
+    named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(
+        op, op) and waits[2] + (waits[3] or "") == part and int(waits[4]) == step
     checks.that(named, f"{what}: rank, instruction, microbatch and step are named" + ("" if named else "\n" + text))
-
-
-def running(process):
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(") ")[2][:1] not in ("Z", "X")
-    except FileNotFoundError:
-        return False
 
 
 def await_end(processes):
     """The indices of those that are still there after all patience."""
-    end = time.monotonic() + PATIENCE
-    while any(map(running, processes)) and time.monotonic() < end:
-        time.sleep(0.02)
-    return [index for index, process in enumerate(processes) if running(process)]
+    wait_until(lambda: not any(map(alive, processes)), PATIENCE)
+    return [index for index, process in enumerate(processes) if alive(process)]
 
 
 def launcher_stopped(checks, home):
     """A rank dies while the launcher does nothing: the others end by themselves."""
     ranks, overrides = LAYOUTS[2]
-    with Run(home, ranks, ["run.steps=1000000", *overrides, "run.watchdog_s=3600"]) as run:
-        if not run.wait_for_step(2):
-            return checks.that(False, f"it never came to step 2\n{run.end()[1]}")
-        processes = [run.process_of(rank) for rank in range(ranks)]
-        run.process.send_signal(signal.SIGSTOP)
+    with start(home, ranks, ["run.steps=1000000", *overrides, "run.watchdog_s=3600"]) as job:
+        if not job.until(lambda: job.steps() >= 2):
+            return checks.that(False, f"it never came to step 2\n{job.text()}")
+        processes = [pid for _, pid in sorted(job.processes().items())]
+        job.launcher.send_signal(signal.SIGSTOP)
         os.kill(processes[1], signal.SIGKILL)
         left = await_end(processes)
-        run.process.send_signal(signal.SIGCONT)
-        status, text = run.end()
-    checks.that(not left and status not in (0, None), f"the launcher is stopped and rank 1 killed: every rank has ended; still there: {left}; exit status {status}")
+        job.launcher.send_signal(signal.SIGCONT)
+        status, text = job.end(), job.text()
+    checks.that(
+        not left and status not in (0, None),
+        f"the launcher is stopped and rank 1 killed: every rank has ended; still there: {left}; exit status {status}")
     said = re.findall(r"watchdog of rank \d+: .*", text)
-    checks.that(len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
+    checks.that(
+        len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
 
 
 def all_stopped(checks, home):
     """A rank and the launcher are stopped: the others end by themselves, and one of them says why."""
     ranks, overrides = LAYOUTS[2]
-    with Run(home, ranks, ["run.steps=1000000", *overrides]) as run:
-        if not run.wait_for_step(2):
-            return checks.that(False, f"it never came to step 2\n{run.end()[1]}")
-        processes = [run.process_of(rank) for rank in range(ranks)]
-        run.process.send_signal(signal.SIGSTOP)
+    with start(home, ranks, ["run.steps=1000000", *overrides]) as job:
+        if not job.until(lambda: job.steps() >= 2):
+            return checks.that(False, f"it never came to step 2\n{job.text()}")
+        processes = [pid for _, pid in sorted(job.processes().items())]
+        job.launcher.send_signal(signal.SIGSTOP)
         os.kill(processes[0], signal.SIGSTOP)
         left = await_end(processes[1:])
         os.kill(processes[0], signal.SIGKILL)
-        run.process.send_signal(signal.SIGCONT)
-        status, text = run.end()
-    checks.that(not left and status not in (0, None), f"rank 0 and the launcher are stopped: the others have ended; still there: {left}; exit status {status}")
+        job.launcher.send_signal(signal.SIGCONT)
+        status, text = job.end(), job.text()
+    checks.that(
+        not left and status not in (0, None),
+        f"rank 0 and the launcher are stopped: the others have ended; still there: {left}; exit status {status}")
     said = re.findall(r"watchdog of rank (\d+): .*", text)
     checks.that(said == ["1"] and "rank 0 is stopped" in text, f"... and the lowest one says why, once: {said}")
 
 
 def good_end(checks, home):
-    with Run(home, 2, ["run.steps=5", "parallel.tp=2"]) as run:
-        status, _ = run.end()
-    checks.that(status == 0 and not os.path.exists(os.path.join(home, "heartbeat")), f"a good end leaves no heartbeat ({status})")
+    with start(home, 2, ["run.steps=5", "parallel.tp=2"]) as job:
+        status = job.end()
+    checks.that(status == 0 and not os.path.exists(os.path.join(home, "heartbeat")),
+                f"a good end leaves no heartbeat ({status})")
 
 
 def main():

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# EndIfAlone of jobscripts/common.sh: a launcher that stays behind its children is ended, one that ends by itself keeps its exit status.
+# EndIfAlone of jobscripts/common.sh: a launcher that stays behind its children is ended, one that ends by itself keeps
+# its exit status.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobscripts/common.sh
 source "$here/../../jobscripts/common.sh"
 
-# Launcher CODE SECONDS: has a child for SECONDS, which it does not wait for, and then ends with CODE, or, without one, never.
+# Launcher CODE SECONDS: has a child for SECONDS, which it does not wait for, and then ends with CODE, or, without one,
+# never.
 Launcher() {
   python3 -c 'import subprocess, sys, time
 child = subprocess.Popen(["sleep", sys.argv[2]])

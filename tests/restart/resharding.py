@@ -1,10 +1,10 @@
-"""Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, and once around with a tied GPT-2. The loaded
-state, saved again before the first step, is bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
-import os, shutil, sys, tempfile
+"""Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, and once around with a tied
+GPT-2. The loaded state, saved again before the first step, is bitwise the saved one; the next step's loss agrees to
+rtol 1e-6."""
+import os, shutil, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from checkpoints import same_bits, tensors
-from runs import Checks, DECK, ROOT, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, ROOT, train
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero": 3, "reduce": "step", "context": "ring",
@@ -55,7 +55,8 @@ class Source:
 
     def __init__(self, layout, home, model, deck):
         self.layout, self.model, self.deck = layout, model, deck
-        run = train(home, ranks(layout), [*model, *overrides(layout), f"run.steps={LAST}", f"checkpoint.every_steps={SAVED}"], deck=deck)
+        run = train(home, ranks(layout),
+                    [*model, *overrides(layout), f"run.steps={LAST}", f"checkpoint.every_steps={SAVED}"], deck=deck)
         self.checkpoint, self.loss = run.checkpoint(SAVED), run.steps[LAST]["loss"]
         self.state = tensors(self.checkpoint)
 
@@ -63,7 +64,9 @@ class Source:
 def check(source, target, folder, checks):
     """Loads the source's checkpoint into another layout, saves it at once and takes one step."""
     home = os.path.join(folder, "target")
-    keys = [*source.model, *overrides(target), f"run.steps={LAST}", "checkpoint.at_start=true", "checkpoint.restart=auto"]
+    keys = [
+        *source.model, *overrides(target), f"run.steps={LAST}", "checkpoint.at_start=true", "checkpoint.restart=auto"
+    ]
     run = train(home, ranks(target), keys, deck=source.deck, flags=["-r", source.checkpoint])
     pair = f"{name(source.layout)} -> {name(target)}"
     checks.that(same_bits(source.state, tensors(run.checkpoint(SAVED))), f"{pair}: tensors bitwise")

@@ -1,18 +1,21 @@
-"""Sends runs a signal at random times, in their first second and inside saves, until as many as asked have come in time.
+"""Sends runs a signal at random times, in their first second and inside saves, until as many as asked have come in
+time.
   signals.py [SIGNALS [STATE]]     STATE: a file that remembers what was done, so that a stopped campaign goes on
-TERM, INT, USR1 or USR2 goes to a random rank, or USR1 or USR2 to the launcher, once every rank is in `main`. Each such start must end with exit
-status 75 and a whole checkpoint of the step that it stopped at, and go on bitwise as the run that nobody stopped. Needs ESPALIER."""
-import os, signal, sys, time
+TERM, INT, USR1 or USR2 goes to a random rank, or USR1 or USR2 to the launcher, once every rank is in `main`. Each such
+start must end with exit status 75 and a whole checkpoint of the step that it stopped at, and go on bitwise as the run
+that nobody stopped. Needs ESPALIER."""
+import signal, sys, time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from campaign import LAYOUTS, Campaign, run, times
-from disturbed import events, verified, visible
-from jobs import STOP_SIGNALS, kill
-from runs import Checks
+from support.campaign import Campaign, run, times
+from support.disturbed import events, verified, visible
+from support.jobs import STOP_SIGNALS, kill
+from support.runs import Checks
 
 # Where all ranks that come there are held while the signal is sent. Not in what follows the commit of a run's end.
-SAVE = ["copy", "begin", "make-dir", "shard-open", "shard-data", "shard-fsync", "shard-check", "gather", "master", "manifest", "announce", "rename", "commit", "latest",
-        "settled", "retention", "remove"]
+SAVE = [
+    "copy", "begin", "make-dir", "shard-open", "shard-data", "shard-fsync", "shard-check", "gather", "master",
+    "manifest", "announce", "rename", "commit", "latest", "settled", "retention", "remove"
+]
 START = ["staging", "load", "proof", "step"]
 LAST_VISIT = 4
 FIRST_SECOND = 1.0
@@ -20,7 +23,8 @@ FIRST_SECOND = 1.0
 
 class Signals(Campaign):
     def __init__(self, folder, state_path):
-        super().__init__(folder, state_path, "signals", {"inside_a_save": 0, "at_a_start": 0, "too_late": 0, "wrong": 0}, steps=400, every=40)
+        super().__init__(folder, state_path, "signals",
+                         {"inside_a_save": 0, "at_a_start": 0, "too_late": 0, "wrong": 0}, steps=400, every=40)
 
     def disturb(self, home, layout):
         moment = self.random.choice(["at random", "in the first second", "in a save", "at a start"])
@@ -32,7 +36,9 @@ class Signals(Campaign):
             if stage:
                 job.held()
             else:
-                time.sleep(self.random.uniform(0, FIRST_SECOND if moment == "in the first second" else self.undisturbed(layout)[1]))
+                time.sleep(
+                    self.random.uniform(
+                        0, FIRST_SECOND if moment == "in the first second" else self.undisturbed(layout)[1]))
             what = f"{self.send(job)} {f'at {stage}' if stage else moment}"
             job.release()
             status = self.ended(job, what)
@@ -64,8 +70,10 @@ class Signals(Campaign):
 
 def main():
     found, checks = run(Signals, default=10), Checks()
-    checks.that(found["wrong"] == 0, f"{found['signals']} signals, {found['inside_a_save']} inside a save, {found['at_a_start']} at a start: exit status 75 and "
-                                     "a whole checkpoint of the step, each time")
+    checks.that(
+        found["wrong"] == 0,
+        f"{found['signals']} signals, {found['inside_a_save']} inside a save, {found['at_a_start']} at a start: "
+        "exit status 75 and a whole checkpoint of the step, each time")
     checks.that(found["different"] == 0, f"{found['runs']} runs: each bitwise the one that nobody stopped")
     checks.that(found["hung"] == 0, f"every job ended: {times(found['ends'])} after the signal")
     checks.finish()

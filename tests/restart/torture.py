@@ -1,17 +1,20 @@
-"""Kills runs at random times and inside saves, until as many as asked have been killed, and says what was lost: nothing may be.
+"""Kills runs at random times and inside saves, until as many as asked have been killed, and says what was lost: nothing
+may be.
   torture.py [KILLS [STATE]]     STATE: a file that remembers what was done, so that a stopped campaign goes on
-After every kill: no committed checkpoint is lost, what is visible is whole (`inspect --verify`). At the end of every run: losses, norms and
-shards are bitwise those of the run that nobody killed. Needs ESPALIER."""
-import os, sys, time
+After every kill: no committed checkpoint is lost, what is visible is whole (`inspect --verify`). At the end of every
+run: losses, norms and shards are bitwise those of the run that nobody killed. Needs ESPALIER."""
+import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from campaign import LAYOUTS, Campaign, run, times
-from disturbed import events, verified, visible
-from jobs import kill
-from runs import Checks
+from support.campaign import LAYOUTS, Campaign, run, times
+from support.disturbed import events, verified, visible
+from support.jobs import kill
+from support.runs import Checks
 
-SAVE = ["copy", "begin", "make-dir", "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "gather", "deck", "master", "manifest", "fsync-dir",
-        "announce", "rename", "commit", "latest", "settled", "retention", "remove"]
+SAVE = [
+    "copy", "begin", "make-dir", "shard-open", "shard-layout", "shard-data", "shard-fsync", "shard-check", "gather",
+    "deck", "master", "manifest", "fsync-dir", "announce", "rename", "commit", "latest", "settled", "retention",
+    "remove"
+]
 ELSEWHERE = ["staging", "load", "proof", "step"]
 LAST_VISIT = 4
 
@@ -49,14 +52,15 @@ class Torture(Campaign):
         """Kills some of the job; returns what."""
         ranks, launcher = job.look(), [job.launcher.pid]
         one = self.random.sample(ranks, min(1, len(ranks)))
-        what, victims = self.random.choice([("rank", one), ("ranks", ranks[1:] or ranks), ("ranks", ranks), ("launcher", launcher),
-                                            ("launcher and rank", launcher + one)])
+        what, victims = self.random.choice([("rank", one), ("ranks", ranks[1:] or ranks), ("ranks", ranks),
+                                            ("launcher", launcher), ("launcher and rank", launcher + one)])
         job.ending_since = time.monotonic()
         kill(victims or launcher)
         return what if victims else "launcher"
 
     def judge(self, home):
-        """What a kill left: every reported checkpoint but those that retention removed, and nothing that is not whole."""
+        """What a kill left: every reported checkpoint but those that retention removed, and nothing that is not
+        whole."""
         found = visible(home)
         reported = max((event["step"] for event in events(home, "checkpoint")), default=0)
         self.state["lost"] += reported > max((int(path.rpartition("-")[2]) for path in found), default=0)
@@ -66,11 +70,15 @@ class Torture(Campaign):
 def main():
     found, checks = run(Torture, default=10), Checks()
     ends = found["ends"]
-    checks.that(found["lost"] == 0, f"{found['kills']} kills, {found['inside_a_save']} of them inside a save: no committed checkpoint lost")
+    checks.that(
+        found["lost"] == 0,
+        f"{found['kills']} kills, {found['inside_a_save']} of them inside a save: no committed checkpoint lost")
     checks.that(found["invalid"] == 0, "nothing visible is invalid")
     checks.that(found["different"] == 0, f"{found['runs']} runs: each bitwise the one that nobody killed")
-    checks.that(found["hung"] == 0, f"every job ended: {times(ends)}; the launcher killed: {times([end for end in ends if 'launcher' in end[2]])}; "
-                                     f"a launcher that stayed behind its last rank: {found['launcher_stayed']}")
+    checks.that(
+        found["hung"] == 0,
+        f"every job ended: {times(ends)}; the launcher killed: {times([end for end in ends if 'launcher' in end[2]])}; "
+        f"a launcher that stayed behind its last rank: {found['launcher_stayed']}")
     checks.finish()
 
 

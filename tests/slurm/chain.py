@@ -1,21 +1,24 @@
-"""A chain of jobs (jobscripts/slurm.sbatch) on a real Slurm of this host: a person's requeue, a preemption and limits of one minute, with srun and with
-mpirun, and as an array without requeue. Every step is made exactly once, with the losses of the unbroken run, bitwise. And which GPU a rank is
-given. Takes some fifteen minutes."""
-import json, os, shutil, subprocess, sys, tempfile, time
+"""A chain of jobs (jobscripts/slurm.sbatch) on a real Slurm of this host: a person's requeue, a preemption and limits
+of one minute, with srun and with mpirun, and as an array without requeue. Every step is made exactly once, with the
+losses of the unbroken run, bitwise. And which GPU a rank is given. Takes some fifteen minutes."""
+import json, os, shutil, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
-from runs import Checks, DECK, ENVIRONMENT, Metrics, layout, train
+from support.runs import Checks, DECK, ENVIRONMENT, Metrics, layout, train
+from support.waiting import wait_until
 
 PATIENCE = 120  # seconds for anything that should take some
 LONGEST = 1500  # seconds of a chain
-MODEL = [*layout("121")[0], "checkpoint.restart=auto", "lr.decay_steps=50", "checkpoint.every_steps=0", "report.every_steps=1000"]
+MODEL = [
+    *layout("121")[0], "checkpoint.restart=auto", "lr.decay_steps=50", "checkpoint.every_steps=0",
+    "report.every_steps=1000"
+]
 
 
 def ask(*command, environment=ENVIRONMENT):
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=PATIENCE,
-                          stdin=subprocess.DEVNULL, cwd=ROOT)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                          timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd=ROOT)
     return done.returncode, done.stdout.strip()
 
 
@@ -30,7 +33,8 @@ class Cluster:
         self.environment = dict(ENVIRONMENT, SLURM_CONF=os.path.join(self.dir, "slurm.conf"))
         # The daemons keep the pipe of what started them, so their output goes to a file.
         with open(os.path.join(self.dir, "start.log"), "w") as log:
-            status = subprocess.run([os.path.join(HERE, "start.sh"), self.dir], stdout=log, stderr=log, stdin=subprocess.DEVNULL).returncode
+            status = subprocess.run([os.path.join(HERE, "start.sh"), self.dir], stdout=log, stderr=log,
+                                    stdin=subprocess.DEVNULL).returncode
         if status != 0:
             print(open(os.path.join(self.dir, "start.log")).read(), "skipped: no Slurm could be started here", sep="\n")
             self.__exit__()
@@ -46,11 +50,8 @@ class Cluster:
 
 
 def await_that(condition, what, patience=PATIENCE):
-    end = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {patience} s in vain: {what}")
-        time.sleep(0.2)
+    if not wait_until(condition, patience, tick=0.2):
+        raise TimeoutError(f"waited {patience} s in vain: {what}")
 
 
 def makes_steps(home, starts):
@@ -64,8 +65,9 @@ def chain(cluster, launch, home, steps):
     """Runs the chain to its end; returns its output."""
     cluster.environment["LAUNCH"] = launch
     output = home + ".out"
-    status, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", "--signal=B:USR1@5", f"--output={output}", "jobscripts/slurm.sbatch", DECK,
-                              f"run.dir={home}", f"run.steps={steps}", *MODEL)
+    status, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", "--signal=B:USR1@5",
+                              f"--output={output}", "jobscripts/slurm.sbatch", DECK, f"run.dir={home}",
+                              f"run.steps={steps}", *MODEL)
     if status != 0:
         raise RuntimeError(job)
     try:
@@ -75,7 +77,9 @@ def chain(cluster, launch, home, steps):
         cluster.ask("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap=sleep 3")
         await_that(lambda: makes_steps(home, 3), "the preempted job makes steps")
         await_that(lambda: os.path.exists(os.path.join(home, "done")), "the chain ends", LONGEST)
-        await_that(lambda: not cluster.ask("squeue", "-h", "-j", job, "-o", "%T")[1].startswith(("RUNNING", "PENDING", "COMPLETING")), "the job is over")
+        await_that(
+            lambda: not cluster.ask("squeue", "-h", "-j", job, "-o", "%T")[1].startswith(
+                ("RUNNING", "PENDING", "COMPLETING")), "the job is over")
     finally:
         cluster.ask("scancel", job)
         print(open(output).read() if os.path.exists(output) else "no output")
@@ -88,18 +92,22 @@ def check_chain(checks, cluster, launch, home, straight):
     made = [line["step"] for line in lines(home) if "loss" in line]
     mine = Metrics(home)
     reasons = [line["reason"] for line in lines(home) if line.get("event") == "stop"]
-    checks.that(made == list(range(1, steps + 1)), f"{launch}: {steps} steps, each exactly once, in {len(mine.starts)} starts")
-    checks.that(all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")), f"{launch}: losses and norms of the unbroken run, bitwise")
+    checks.that(made == list(range(1, steps + 1)),
+                f"{launch}: {steps} steps, each exactly once, in {len(mine.starts)} starts")
+    checks.that(all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")),
+                f"{launch}: losses and norms of the unbroken run, bitwise")
     # Near a limit the run's own clock and Slurm's USR1, which comes up to a minute early, race.
     checks.that(len(mine.starts) >= 4, f"{launch}: a requeue, a preemption, a limit: {reasons}")
 
 
 def check_array(checks, cluster, home, straight):
-    """The chain where jobs may not be requeued: the elements of an array, one after another, until one of them is done."""
+    """The chain where jobs may not be requeued: the elements of an array, one after another, until one of them is
+    done."""
     cluster.environment["LAUNCH"] = "srun"
     steps, output = max(straight.steps), home + ".out"
-    status, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", "--no-requeue", "--array=1-20%1", "--signal=B:USR1@5", f"--output={output}",
-                              "jobscripts/slurm.sbatch", DECK, f"run.dir={home}", f"run.steps={steps}", *MODEL)
+    status, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", "--no-requeue", "--array=1-20%1",
+                              "--signal=B:USR1@5", f"--output={output}", "jobscripts/slurm.sbatch", DECK,
+                              f"run.dir={home}", f"run.steps={steps}", *MODEL)
     if status != 0:
         raise RuntimeError(job)
     try:
@@ -116,11 +124,13 @@ def check_array(checks, cluster, home, straight):
     working = said.count("the next element of the array goes on")
     checks.that(made == list(range(1, steps + 1)) and working >= 1 and "restart 1" not in said,
                 f"array without requeue: {steps} steps, each exactly once, in {working + 1} elements")
-    checks.that(all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")), "array: losses and norms of the unbroken run, bitwise")
+    checks.that(all(mine.curve(key) == straight.curve(key) for key in ("loss", "grad_norm")),
+                "array: losses and norms of the unbroken run, bitwise")
 
 
 def check_gpus(checks, cluster, launch, home):
-    """Each rank sees one of the job's two GPUs: that of its number on the node. They are none, so what is looked at is the environment."""
+    """Each rank sees one of the job's two GPUs: that of its number on the node. They are none, so what is looked at is
+    the environment."""
     os.makedirs(home)
     wrapper = os.path.join(home, "espalier")
     with open(wrapper, "w") as file:
@@ -131,10 +141,15 @@ exec "{ENVIRONMENT["ESPALIER"]}" "$@"
 """)
     os.chmod(wrapper, 0o755)
     environment = {**cluster.environment, "LAUNCH": launch, "ESPALIER": wrapper}
-    status, said = ask("sbatch", "--wait", "--ntasks=2", "--gres=gpu:2", "--time=5", f"--output={home}.out", "jobscripts/slurm.sbatch", DECK, f"run.dir={home}/run",
-                       "run.steps=5", *MODEL, environment=environment)
-    seen = [open(path).read().strip() if os.path.exists(path) else None for path in (f"{home}/gpu-of-{rank}" for rank in range(2))]
-    checks.that(status == 0 and seen == ["0", "1"], f"{launch}: ranks 0 and 1 see GPUs {seen} of two ({status}, {said})")
+    status, said = ask("sbatch", "--wait", "--ntasks=2", "--gres=gpu:2", "--time=5", f"--output={home}.out",
+                       "jobscripts/slurm.sbatch", DECK, f"run.dir={home}/run", "run.steps=5", *MODEL,
+                       environment=environment)
+    seen = [
+        open(path).read().strip() if os.path.exists(path) else None
+        for path in (f"{home}/gpu-of-{rank}" for rank in range(2))
+    ]
+    checks.that(status == 0 and seen == ["0", "1"],
+                f"{launch}: ranks 0 and 1 see GPUs {seen} of two ({status}, {said})")
     if status != 0:
         print(open(home + ".out").read() if os.path.exists(home + ".out") else "no output")
 
@@ -143,8 +158,9 @@ def check_guard(checks, cluster, home):
     """A job that is always out of time makes no step: the chain gives up by itself."""
     cluster.environment["LAUNCH"] = "srun"
     output = home + ".out"
-    _, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", f"--output={output}", "jobscripts/slurm.sbatch", DECK, f"run.dir={home}",
-                         "run.steps=1000000", "run.stop_margin_s=1000", *MODEL)
+    _, job = cluster.ask("sbatch", "--parsable", "--ntasks=2", "--time=1", f"--output={output}",
+                         "jobscripts/slurm.sbatch", DECK, f"run.dir={home}", "run.steps=1000000",
+                         "run.stop_margin_s=1000", *MODEL)
     says = lambda: os.path.exists(output) and "no step in 2 restarts: the chain ends" in open(output).read()
     try:
         await_that(says, "the chain ends")
@@ -163,7 +179,8 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:
         # Work for more than a limit, whatever the speed of this machine.
-        pace = train(os.path.join(folder, "pace"), 2, ["run.steps=1000000", *MODEL], flags=["-t", "00:00:15"], expect=75)
+        pace = train(os.path.join(folder, "pace"), 2, ["run.steps=1000000", *MODEL], flags=["-t", "00:00:15"],
+                     expect=75)
         steps = 5 * max(pace.steps)
         straight = train(os.path.join(folder, "straight"), 2, [f"run.steps={steps}", *MODEL], timeout=LONGEST)
         check_guard(checks, cluster, os.path.join(folder, "guard"))

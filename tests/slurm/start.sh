@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Starts a Slurm of this host alone, on loopback, in DIR, as root, without systemd and without cgroups: tests/slurm/start.sh DIR. Afterwards
-# SLURM_CONF=DIR/slurm.conf reaches it, and stop.sh ends it. Needs slurmctld, slurmd, their client and munge.
-# Partitions: main (its jobs can be preempted and requeued) and high.
+# Starts a Slurm of this host alone, on loopback, in DIR, as root, without systemd and without cgroups:
+# tests/slurm/start.sh DIR. Afterwards SLURM_CONF=DIR/slurm.conf reaches it, and stop.sh ends it. Needs slurmctld,
+# slurmd, their client and munge. Partitions: main (its jobs can be preempted and requeued) and high.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "${1:?usage: start.sh DIR}"
@@ -28,7 +28,8 @@ memory=$(awk '/^MemTotal/ { print int($2 / 1024 * 0.8) }' /proc/meminfo)
 conf=$(<"$here/slurm.conf.in")
 conf=${conf//@DIR@/$dir}
 conf=${conf//@CTLPORT@/$control_port}
-conf=${conf//@NODES@/NodeName=$host NodeAddr=127.0.0.1 Port=$node_port CPUs=8 RealMemory=$memory Gres=gpu:2 State=UNKNOWN}
+node="NodeName=$host NodeAddr=127.0.0.1 Port=$node_port CPUs=8 RealMemory=$memory Gres=gpu:2 State=UNKNOWN"
+conf=${conf//@NODES@/$node}
 printf '%s\n' "$conf" >"$dir/slurm.conf"
 for gpu in 0 1; do mknod "$dir/gpu$gpu" c 1 3; done
 printf 'Name=gpu File=%s/gpu[0-1]\n' "$dir" >"$dir/gres.conf"
@@ -38,7 +39,8 @@ echo 'CgroupPlugin=cgroup/v1' >"$dir/cgroup.conf"
 # A munge of this cluster's own: key, socket, log and seed.
 (umask 077 && head -c 128 /dev/urandom >"$dir/munge/munge.key")
 munged --key-file="$dir/munge/munge.key" --socket="$dir/munge/munge.sock" --pid-file="$dir/munge/munged.pid" \
-  --log-file="$dir/munge/munged.log" --seed-file="$dir/munge/munged.seed" --num-threads=2 --force 2>>"$dir/munge/munged.err"
+  --log-file="$dir/munge/munged.log" --seed-file="$dir/munge/munged.seed" --num-threads=2 \
+  --force 2>>"$dir/munge/munged.err"
 
 export SLURM_CONF=$dir/slurm.conf
 slurmctld -D -f "$SLURM_CONF" -c >"$dir/slurmctld.out" 2>&1 </dev/null &

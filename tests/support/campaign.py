@@ -1,10 +1,11 @@
-"""Campaigns: runs of several layouts that are disturbed again and again until they are left alone to finish, and must then be bitwise the run
-that nobody disturbed. What was found stands in a state file, so that a stopped campaign goes on. Standard library only."""
+"""Campaigns: runs of several layouts that are disturbed again and again until they are left alone to finish, and must
+then be bitwise the run that nobody disturbed. What was found stands in a state file, so that a stopped campaign goes
+on. Standard library only."""
 import json, os, random, shutil, signal, statistics, sys, tempfile, time
 
-from disturbed import same_run
-from jobs import Job
-from runs import Metrics
+from .disturbed import same_run
+from .jobs import Job
+from .runs import Metrics
 
 # Ranks and deck: sharded weights (zero 3), tensor parallel, a pipeline, and four ranks in two ways.
 LAYOUTS = {"dp_shard 2": (2, ["parallel.dp_shard=2"]),
@@ -91,7 +92,8 @@ class Campaign:
 
 
 def run(make, default):
-    """`make(folder, state_path)` makes the campaign; [COUNT [STATE]] are the arguments of the command. Returns its state."""
+    """`make(folder, state_path)` makes the campaign; [COUNT [STATE]] are the arguments of the command. Returns its
+    state."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # takes its job along
     most = int(sys.argv[1]) if len(sys.argv) > 1 else default
     state_path = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
@@ -105,5 +107,7 @@ def times(ends):
         return "none"
     ordered = sorted(seconds for seconds, _, _ in ends)
     slowest = max(ends)
-    return (f"median {statistics.median(ordered):.2f} s, p99 {ordered[int(0.99 * (len(ordered) - 1))]:.2f} s, slowest {slowest[0]:.2f} s "
-            f"({slowest[2]}, load {slowest[1]})")
+    p99 = ordered[int(0.99 * (len(ordered) - 1))]
+    return (
+        f"median {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, slowest {slowest[0]:.2f} s "
+        f"({slowest[2]}, load {slowest[1]})")

@@ -1,38 +1,30 @@
 """Runs that are to be disturbed: starts them with a fault, and reads what they left. Standard library only."""
-import json, os, sys, time
+import json, os
 
-from runs import ENVIRONMENT, Metrics, executable, launch
+from .runs import ENVIRONMENT, Metrics, executable, launch, launcher
 
 PATIENCE = 60  # seconds for anything that should take one
 
 
 def command(ranks, arguments, fault=None, rank=None, before=""):
-    """The command line and environment of a run with a fault on one rank, or on all. `before`: shell words that each rank runs first."""
+    """The command line and environment of a run with a fault on one rank, or on all. `before`: shell words that each
+    rank runs first."""
     environment = dict(ENVIRONMENT)
-    if fault and rank is None:
-        environment["ESPALIER_FAULT"] = fault
     program = [executable(), *arguments]
     if before:
         program = ["bash", "-c", f'{before}; exec "$@"', "bash", *program]
-    if fault and rank is not None:
-        program = ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
-    launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-                "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
-    return launcher + program, environment
-
-
-def await_that(condition, what, patience):
-    """Returns when the condition holds; ends the test after `patience` seconds in vain."""
-    end = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"waited {patience} s in vain: {what}")
-        time.sleep(0.02)
+    if fault and rank is None:
+        environment["ESPALIER_FAULT"] = fault
+    elif fault:
+        here = f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" = {rank} ]'
+        program = ["bash", "-c", f'{here} && export ESPALIER_FAULT={fault}; exec "$@"', "bash", *program]
+    return [*launcher(ranks), *program], environment
 
 
 def visible(home):
     folder = os.path.join(home, "checkpoints")
-    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("step-")] if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder))
+            if name.startswith("step-")] if os.path.isdir(folder) else []
 
 
 def verified(checkpoint):
@@ -46,7 +38,8 @@ def events(home, event):
 
 
 def same_run(home, straight, steps):
-    """The run reached `steps` by the same numbers, bitwise, as the unbroken one: losses, norms, validation and all shards."""
+    """The run reached `steps` by the same numbers, bitwise, as the unbroken one: losses, norms, validation and all
+    shards."""
     mine = Metrics(home)
     if any(mine.validation.get(step) != loss for step, loss in straight.validation.items()):
         return False  # a start of fewer steps validates after its last one too
@@ -58,4 +51,5 @@ def same_files(one, other):
     """Equal bytes of every file but the MANIFEST (its id is drawn) and what holds the run's own folder."""
     names = sorted(name for name in os.listdir(one) if name.startswith("shard-"))
     read = lambda folder, name: open(os.path.join(folder, name), "rb").read()
-    return names == sorted(n for n in os.listdir(other) if n.startswith("shard-")) and all(read(one, n) == read(other, n) for n in names)
+    return names == sorted(n for n in os.listdir(other) if n.startswith("shard-")) and all(
+        read(one, n) == read(other, n) for n in names)

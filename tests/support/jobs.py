@@ -1,13 +1,13 @@
-"""Jobs that are to be killed: started under mpirun in a session and a TMPDIR of their own, so that whatever they leave can be found and
-removed. Standard library only."""
-import contextlib, glob, os, re, shutil, signal, subprocess, time
+"""Jobs that are to be killed: started under mpirun in a session and a TMPDIR of their own, so that whatever they leave
+can be found and removed. Standard library only."""
+import contextlib, glob, os, re, shutil, signal, subprocess, sys, time
 
-from disturbed import command
-from runs import DECK, ENVIRONMENT, executable
+from .disturbed import command
+from .runs import DECK, executable
+from .waiting import TICK, await_that, wait_until
 
 PATIENCE = 600  # seconds for anything that should take a few, on a machine that may have no time at all
 STAYED = 20     # seconds that a launcher may stay behind when its last rank has ended
-TICK = 0.02     # seconds between two looks
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -35,16 +35,21 @@ def kill(victims, number=signal.SIGKILL):
 
 
 class Job:
-    """One start. `fault` is set on one rank, or on all; what it holds goes on with `release`. `before`: shell words that each rank runs first.
-    `stdout`: a descriptor that takes the output instead of the log."""
+    """One start in the background. `fault` is set on one rank, or on all; what it holds goes on with `release`.
+    `before`: shell words that each rank runs first. `stdout`: a descriptor that takes the output instead of the log.
+    `patience`: seconds that anything may take."""
 
-    def __init__(self, home, ranks, overrides, fault=None, rank=None, deck=DECK, before="", stdout=None, patience=PATIENCE):
-        self.home, self.size, self.hold, self.temporary, self.patience = home, ranks, home + ".hold", home + ".tmp", patience
+    def __init__(self, home, ranks, overrides, fault=None, rank=None, deck=DECK, flags=(), before="", stdout=None,
+                 patience=PATIENCE, environment=()):
+        self.home, self.size, self.patience = home, ranks, patience
+        self.hold, self.temporary = home + ".hold", home + ".tmp"
         os.makedirs(self.temporary)
-        line, environment = command(ranks, ["run", deck, "-d", home, *overrides], fault, rank, before)
+        line, variables = command(ranks, ["run", deck, "-d", home, *flags, *overrides], fault, rank, before)
+        variables.update(environment, TMPDIR=self.temporary, ESPALIER_FAULT_HOLD=self.hold)
         self.log = open(home + ".log", "w+", encoding="utf-8", errors="replace")
-        self.launcher = subprocess.Popen(line, env=dict(environment, TMPDIR=self.temporary, ESPALIER_FAULT_HOLD=self.hold), stdin=subprocess.DEVNULL,
-                                         stdout=self.log if stdout is None else stdout, stderr=subprocess.STDOUT, start_new_session=True)
+        self.launcher = subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL,
+                                         stdout=self.log if stdout is None else stdout, stderr=subprocess.STDOUT,
+                                         start_new_session=True)
         self.seen, self.namespace, self.ending_since, self.released = {self.launcher.pid}, None, None, False
 
     def __enter__(self):
@@ -63,11 +68,15 @@ class Job:
             os.remove(self.hold)
 
     def look(self):
-        """The processes that live now, but for the launcher; remembers them, and when the first death was seen, unless `ending_since` is set."""
+        """The processes that live now, but for the launcher; remembers them, and when the first death was seen, unless
+        `ending_since` is set."""
         if self.released:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self.hold)
-        living = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if stat(pid)[2] == self.launcher.pid and alive(pid)]
+        living = [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if stat(pid)[2] == self.launcher.pid and alive(pid)
+        ]
         self.seen.update(living)
         if self.ending_since is None and not all(map(alive, self.seen)):
             self.ending_since = time.monotonic()
@@ -76,39 +85,72 @@ class Job:
                 self.namespace = int(match[1])
         return sorted(pid for pid in living if pid != self.launcher.pid)
 
-    def in_main(self):
-        """Process ids by rank, of those whose `main` takes signals: the program runs and catches all four."""
+    def processes(self):
+        """Process ids by rank, of those in which the executable runs."""
         ranks = {}
         for pid in [*self.look(), self.launcher.pid]:
-            caught = re.search(r"^SigCgt:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
             rank = re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)\0", read(f"/proc/{pid}/environ"))
-            if self.size == 1:
-                rank = [0, 0]  # no launcher
             with contextlib.suppress(OSError):
-                if caught and rank and os.path.samefile(f"/proc/{pid}/exe", executable()) and \
-                        all(int(caught[1], 16) >> (number - 1) & 1 for number in STOP_SIGNALS):
-                    ranks[int(rank[1])] = pid
+                if (rank or self.size == 1) and os.path.samefile(f"/proc/{pid}/exe", executable()):
+                    ranks[int(rank[1]) if self.size > 1 else 0] = pid
         return ranks
 
+    def in_main(self):
+        """The same, of those whose `main` takes signals: the program runs and catches all four."""
+        def catches(pid):
+            caught = re.search(r"^SigCgt:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
+            return caught and all(int(caught[1], 16) >> (number - 1) & 1 for number in STOP_SIGNALS)
+        return {rank: pid for rank, pid in self.processes().items() if catches(pid)}
+
+    def running(self):
+        """Whether the launcher, or the only rank, runs."""
+        return self.launcher.poll() is None
+
     def until(self, condition, patience=None):
-        """Looks until the condition holds, the launcher has ended, or patience has; returns whether it holds."""
-        end = time.monotonic() + (patience or self.patience)
-        while not condition() and self.launcher.poll() is None and time.monotonic() < end:
-            self.look()
-            time.sleep(TICK)
+        """Waits until the condition holds, the launcher has ended, or patience has; returns whether it holds."""
+        wait_until(lambda: condition() or not self.running(), patience or self.patience)
+        self.look()
         return condition()
+
+    def must(self, condition, what):
+        """Waits until the condition holds; ends the test if the run ends before."""
+        if not self.until(condition):
+            sys.exit(f"{'waited in vain' if self.running() else 'ended before'}: {what}\n{self.text()}")
+
+    def steps(self):
+        """The steps that are reported."""
+        return read(os.path.join(self.home, "metrics.jsonl")).count('"loss"')
 
     def held(self):
         return self.until(lambda: os.path.exists(self.hold))
+
+    def must_be_held(self):
+        self.must(lambda: os.path.exists(self.hold), "a rank is held")
 
     def release(self):
         """Also the ranks that come there later."""
         self.released = True
         self.look()
 
+    def send(self, rank, number):
+        """Sends a rank a signal; returns when it has taken it."""
+        pid = self.processes()[rank]
+        kill([pid], number)
+
+        def pending():
+            masks = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
+            return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+        await_that(lambda: not pending(), "the signal is taken", self.patience)
+
+    def end(self):
+        """Exit status of the launcher, or of the only rank; minus the signal; None: it outlived the patience."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.launcher.wait(self.patience)
+
     def wait(self):
-        """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike, or else the first
-        death, and whether the launcher stayed behind its last rank. Open MPI's launcher may lock itself out when all ranks have died: it is ended then."""
+        """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike,
+        or else the first death, and whether the launcher stayed behind its last rank. Open MPI's launcher may lock
+        itself out when all ranks have died: it is ended then."""
         begin = last_rank = time.monotonic()
         while (ranks := self.look()) or self.launcher.poll() is None:
             now = time.monotonic()

@@ -1,10 +1,11 @@
 """Random decks of tiny models that train in about a second, with data of their own. Standard library only."""
-import array, copy, math, os, random, struct
+import array, copy, os, random, struct
 
-from runs import launch
+from .runs import launch
 
 SCHEDULES = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zb-h1": 1, "zbv": 2, "dualpipev": 2}  # with their chunks
-WORDS = "hedge gate frost plum orchard vine ladder spur lattice wall pear quince stake tier leader blossom a the of under beside".split()
+WORDS = ("hedge gate frost plum orchard vine ladder spur lattice wall pear quince stake tier leader blossom "
+         "a the of under beside").split()
 
 
 def write_text(path, seed, words):
@@ -19,7 +20,8 @@ def write_tokens(path, seed, count, vocab):
     chooser = random.Random(seed)
     with open(path, "wb") as file:
         file.write(struct.pack("<8sIIQQ", b"ESPTOK\0\1", 1, 2, vocab, count))
-        file.write(array.array("H", (min(vocab - 1, int(chooser.expovariate(8 / vocab))) for _ in range(count))).tobytes())
+        file.write(
+            array.array("H", (min(vocab - 1, int(chooser.expovariate(8 / vocab))) for _ in range(count))).tobytes())
 
 
 def divisors(number):
@@ -120,22 +122,28 @@ class RandomDeck:
 
     @property
     def layout(self):
-        return " x ".join(f"{axis} {degree}" for axis, degree in self.degrees.items() if degree > 1) + f" {self.schedule}, micro {self.micro}"
+        return " x ".join(f"{axis} {degree}" for axis, degree in self.degrees.items()
+                          if degree > 1) + f" {self.schedule}, micro {self.micro}"
 
     @property
     def text(self):
         flag = lambda value: "true" if value else "false"
-        validation = f"validation = ['{self.data}']\nvalidate_every_steps = 7\nvalidate_sequences = {self.samples}\n" if self.validates else ""
-        return (f"[run]\nsteps = {self.steps}\nseed = {self.seed}\nthreads = 1\n"
-                f"[model]\nfamily = '{self.family}'\nlayers = {self.layers}\ndim = {self.dim}\nheads = {self.heads}\nkv_heads = {self.kv_heads}\nffn_dim = {self.ffn_dim}\n"
-                f"vocab = {self.vocab}\nseq_len = {self.seq_len}\ntie_embeddings = {flag(self.tied)}\ninit_std = 0.07\n"
-                "[parallel]\n" + "".join(f"{axis} = {degree}\n" for axis, degree in self.degrees.items()) +
-                f"zero = {self.zero}\nreduce = '{self.reduce}'\ncontext = '{self.context}'\n"
-                f"[pipeline]\nschedule = '{self.schedule}'\n[batch]\nglobal = {self.samples}\nmicro = {self.micro}\n"
-                f"[precision]\ncompute = '{self.compute}'\n[recompute]\nmode = '{self.recompute}'\n"
-                f"[optimizer]\nlr = {self.lr}\n[lr]\nwarmup_steps = {self.warmup}\ndecay = '{self.decay}'\n"
-                f"[data]\nformat = '{self.format}'\npaths = ['{self.data}']\n{validation}"
-                f"[checkpoint]\nevery_steps = {self.every}\nkeep = {self.keep}\nasynchronous = {flag(self.asynchronous)}\n[report]\nevery_steps = 10\n")
+        validation = (f"validation = ['{self.data}']\nvalidate_every_steps = 7\n"
+                      f"validate_sequences = {self.samples}\n") if self.validates else ""
+        return (
+            f"[run]\nsteps = {self.steps}\nseed = {self.seed}\nthreads = 1\n"
+            f"[model]\nfamily = '{self.family}'\nlayers = {self.layers}\ndim = {self.dim}\n"
+            f"heads = {self.heads}\nkv_heads = {self.kv_heads}\nffn_dim = {self.ffn_dim}\n"
+            f"vocab = {self.vocab}\nseq_len = {self.seq_len}\ntie_embeddings = {flag(self.tied)}\ninit_std = 0.07\n"
+            "[parallel]\n" + "".join(f"{axis} = {degree}\n" for axis, degree in self.degrees.items()) +
+            f"zero = {self.zero}\nreduce = '{self.reduce}'\ncontext = '{self.context}'\n"
+            f"[pipeline]\nschedule = '{self.schedule}'\n[batch]\nglobal = {self.samples}\nmicro = {self.micro}\n"
+            f"[precision]\ncompute = '{self.compute}'\n[recompute]\nmode = '{self.recompute}'\n"
+            f"[optimizer]\nlr = {self.lr}\n[lr]\nwarmup_steps = {self.warmup}\ndecay = '{self.decay}'\n"
+            f"[data]\nformat = '{self.format}'\npaths = ['{self.data}']\n{validation}"
+            f"[checkpoint]\nevery_steps = {self.every}\nkeep = {self.keep}\nasynchronous = {flag(self.asynchronous)}\n"
+            "[report]\nevery_steps = 10\n"
+        )
 
     def _write(self):
         self.path = os.path.join(self.folder, f"deck{self.number}-{self.variants}.toml")

@@ -1,34 +1,42 @@
 """Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
 import json, os, re, subprocess, sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Seen through the links in the folders of tests, this file is in tests/support all the same.
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
-# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over MPI unless
-# ESPALIER_TRANSPORT=nccl says otherwise.
+# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over
+# MPI unless ESPALIER_TRANSPORT=nccl says otherwise.
 TRANSPORT = os.environ.get("ESPALIER_TRANSPORT", "mpi")
-ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRANSPORT}"] if os.environ.get("ESPALIER_DEVICE") else []
+ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRANSPORT}"
+             ] if os.environ.get("ESPALIER_DEVICE") else []
 
 
 def executable():
     return os.environ["ESPALIER"]
 
 
+def launcher(ranks):
+    """The words before a command that start it on so many ranks; one rank needs none."""
+    if ranks == 1:
+        return []
+    return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+            "--mca", "btl_vader_single_copy_mechanism", "none"]
+
+
 def launch(ranks, arguments, timeout=400):
-    """Runs the executable; one rank without a launcher. Returns the finished process with its text."""
-    command = [executable(), *arguments]
-    if ranks > 1:
-        command = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-                   "--mca", "btl_vader_single_copy_mechanism", "none", *command]
-    return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape",
-                          timeout=timeout, stdin=subprocess.DEVNULL)
+    """Runs the executable; returns the finished process with its text."""
+    return subprocess.run([*launcher(ranks), executable(), *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape", timeout=timeout,
+                          stdin=subprocess.DEVNULL)
 
 
 def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=400):
     """Trains and returns Metrics of the run; anything but the expected exit status ends the test."""
     done = launch(ranks, ["run", deck, "-d", run_dir, *flags, *ON_DEVICE, *overrides], timeout)
     if done.returncode != expect:
-        sys.exit(f"{ranks} ranks, {' '.join(overrides)}: exit status {done.returncode}, expected {expect}\n{done.stdout}")
+        sys.exit(
+            f"{ranks} ranks, {' '.join(overrides)}: exit status {done.returncode}, expected {expect}\n{done.stdout}")
     return Metrics(run_dir)
 
 

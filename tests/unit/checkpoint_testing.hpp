@@ -1,6 +1,7 @@
 // Ranks as threads of one process, states of a small model with odd sizes, and files, for the tests of checkpoints.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 
@@ -160,13 +162,12 @@ class RankState {
       ForEach(piece, [&](uint32_t& bits, int64_t element) { bits = TestBits(piece.tensor->name, element, salt); });
   }
 
-  int64_t Mistakes(uint64_t salt) {
-    int64_t mistakes = 0;
+  int64_t Errors(uint64_t salt) {
+    int64_t errors = 0;
     for (Piece& piece : pieces_)
-      ForEach(piece, [&](uint32_t& bits, int64_t element) {
-        mistakes += bits != TestBits(piece.tensor->name, element, salt);
-      });
-    return mistakes;
+      ForEach(piece,
+              [&](uint32_t& bits, int64_t element) { errors += bits != TestBits(piece.tensor->name, element, salt); });
+    return errors;
   }
 
  private:
@@ -269,6 +270,35 @@ inline void WriteBytes(const std::filesystem::path& path, const std::string& byt
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+/// The message of the UserError that `work` throws; "" if it throws none.
+inline std::string MessageOf(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// The same for what must be refused as bad data.
+inline std::string Refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kData);
+    return error.what();
+  }
+  return "not refused";
+}
+
+inline void FlipByte(const std::string& path, int64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(offset);
+  const char byte = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(offset);
+  file.put(byte);
+}
+
 /// What a directory holds, sorted.
 inline std::vector<std::string> Names(const std::string& dir) {
   std::vector<std::string> names;
@@ -276,6 +306,9 @@ inline std::vector<std::string> Names(const std::string& dir) {
   std::sort(names.begin(), names.end());
   return names;
 }
+
+/// The id of a save that has died.
+inline const std::string kDead = "0123456789abcdef0123456789abcdef";
 
 inline Metadata TestMetadata(int64_t step) {
   return {step, step * 8, "0.1.0", "0123abcd", {3.25, 3.1, 2.875}, "[run]\nsteps = 20\n"};
@@ -300,8 +333,8 @@ inline std::vector<std::string> LoadState(const std::string& dir, const Degrees&
   return OnRanks(mesh.Ranks(), [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
     Load(dir, tensors, state.Local(), mesh, world);
-    if (const int64_t mistakes = state.Mistakes(salt); mistakes > 0)
-      throw std::runtime_error(std::to_string(mistakes) + " elements differ");
+    if (const int64_t errors = state.Errors(salt); errors > 0)
+      throw std::runtime_error(std::to_string(errors) + " elements differ");
   });
 }
 

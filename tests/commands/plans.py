@@ -1,9 +1,8 @@
-"""The decks keep what their headers say: every `espalier plan` line in a comment of inputs/ compiles for its number of ranks, and what it
-plans fits a device of 80 GB."""
-import glob, json, os, re, sys, tempfile
+"""The decks keep what their headers say: every `espalier plan` line in a comment of inputs/ compiles for its number of
+ranks, and what it plans fits a device of 80 GB."""
+import glob, json, os, re, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from runs import Checks, ROOT, launch
+from support.runs import Checks, ROOT, launch
 
 LINE = re.compile(r"^#\s+espalier plan (\S+) --ranks (\d+)", re.M)
 DEVICE_BYTES = 80e9
@@ -19,7 +18,8 @@ def main():
             with tempfile.NamedTemporaryFile(suffix=".json") as out:
                 done = launch(1, ["plan", path, "--ranks", ranks, "--json", out.name])
                 plan = json.load(out) if done.returncode == 0 else {"ranks": 0, "peak_bytes": float("inf")}
-            checks.that(plan["ranks"] == int(ranks) and plan["peak_bytes"] < DEVICE_BYTES, f"{deck} on {ranks} ranks: {plan['peak_bytes']} bytes")
+            checks.that(plan["ranks"] == int(ranks) and plan["peak_bytes"] < DEVICE_BYTES,
+                        f"{deck} on {ranks} ranks: {plan['peak_bytes']} bytes")
     checks.finish()
 
 

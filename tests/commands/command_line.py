@@ -12,7 +12,7 @@ import unittest
 EXECUTABLE = os.environ["ESPALIER"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "inputs/llama/tiny.toml")
-SIX = str(ROOT / "tests/deck/six_mistakes.toml")
+SIX = str(ROOT / "tests/commands/six_errors.toml")
 
 
 def run(*arguments, **environment):
@@ -23,7 +23,7 @@ def run(*arguments, **environment):
                           env=clean | environment)
 
 
-class Mistakes(unittest.TestCase):
+class Errors(unittest.TestCase):
     def refused(self, *arguments, **environment):
         """Lines of standard error of a command that exits with status 2 and prints nothing else."""
         result = run(*arguments, **environment)
@@ -31,12 +31,13 @@ class Mistakes(unittest.TestCase):
         self.assertEqual(result.stdout, "")
         return result.stderr.splitlines()
 
-    def test_six_mistakes_print_six(self):
+    def test_six_errors_print_six(self):
         for command in ([], ["run"], ["check"], ["plan"]):
             lines = self.refused(*command, SIX)
             self.assertEqual(lines[0], "espalier: 6 errors")
             self.assertEqual(len(lines), 7)
-            self.assertIn(f"{SIX}:10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64)", lines)
+            self.assertIn(f"{SIX}:10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64)",
+                          lines)
 
     def test_other_ranks_leave_the_report_to_the_first(self):
         for variable in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"):
@@ -45,19 +46,19 @@ class Mistakes(unittest.TestCase):
 
     def test_wrong_arguments(self):
         cases = {
-            ("check",): "command line: DECK is required",
+            ("check", ): "command line: DECK is required",
             ("check", TINY, "--bad"): "command line: --bad: unknown option of check (allowed: --help)",
             ("check", TINY, "run.stepz=3"): "command line: run.stepz=3: unknown key (did you mean run.steps?)",
-            ("nosuch.toml",): "nosuch.toml: no such file",
+            ("nosuch.toml", ): "nosuch.toml: no such file",
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 1048576",
             ("--help", "modle"): None,
             ("calibrate", "plans.json"): "command line: --deck is required",
             ("calibrate", "plans.json", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
             ("run", TINY, "-t", "1 hour"):
-                'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, '
-                "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for "
-                "Slurm, or 90s, 30m, 1h, 2d; empty for no limit)",
+            'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, minutes:seconds, '
+            "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for "
+            "Slurm, or 90s, 30m, 1h, 2d; empty for no limit)",
             ("run", TINY, "-w", "-1"): None,
         }
         for arguments, message in cases.items():
@@ -68,30 +69,40 @@ class Mistakes(unittest.TestCase):
 
     def test_b3_options_that_do_not_exist_are_unknown(self):
         for option in ("--search", "--svg", "--cluster"):
-            self.assertEqual(self.refused("plan", TINY, option),
-                             ["espalier: error", f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program)"])
+            self.assertEqual(self.refused("plan", TINY, option), [
+                "espalier: error",
+                f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program)"
+            ])
         self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
         for command in ("export", "import"):
-            self.assertIn(f"command line: {command}: neither a command nor a deck that exists", self.refused(command, "a", "b")[1])
+            self.assertIn(f"command line: {command}: neither a command nor a deck that exists",
+                          self.refused(command, "a", "b")[1])
 
     def test_b3_json_is_refused_before_the_work(self):
         with tempfile.TemporaryDirectory() as folder:
-            for path, why in {f"{folder}/none/plan.json": f"the folder {folder}/none does not exist", folder: "is a folder"}.items():
+            for path, why in {
+                    f"{folder}/none/plan.json": f"the folder {folder}/none does not exist", folder: "is a folder"
+            }.items():
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
         commands = "(commands: run, check, plan, inspect, sample, calibrate, info)"
-        self.assertEqual(self.refused("plna", TINY),
-                         ["espalier: error", f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"])
-        self.assertEqual(self.refused("train")[1], f"command line: train: neither a command nor a deck that exists {commands}")
+        self.assertEqual(self.refused("plna", TINY), [
+            "espalier: error",
+            f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"
+        ])
+        self.assertEqual(
+            self.refused("train")[1], f"command line: train: neither a command nor a deck that exists {commands}")
 
 
 class WithoutAFolder(unittest.TestCase):
     def test_c7_the_run_directory_is_named_once(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "file").write_text("")
-            result = run(TINY, "parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=1", "batch.global=2", f"run.dir={folder}/file/run")
-        self.assertEqual((result.returncode, result.stderr), (1, f"espalier: error\nrun.dir = {folder}/file/run: cannot be created: Not a directory\n"))
+            result = run(TINY, "parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=1", "batch.global=2",
+                         f"run.dir={folder}/file/run")
+        self.assertEqual((result.returncode, result.stderr),
+                         (1, f"espalier: error\nrun.dir = {folder}/file/run: cannot be created: Not a directory\n"))
 
 
 class Calibrate(unittest.TestCase):
@@ -146,9 +157,12 @@ class Answers(unittest.TestCase):
         self.assertRegex(text, r"threads +=  *0 +# default\n")
 
     def test_check_says_what_auto_comes_to(self):
-        said = lambda *keys, **environment: re.findall(r'^# run.device = "auto" (.*)', self.answer("check", TINY, *keys, **environment), re.M)
+        said = lambda *keys, **environment: re.findall(r'^# run.device = "auto" (.*)',
+                                                       self.answer("check", TINY, *keys, **environment), re.M)
         gone = said(ESPALIER_CUDA_MODULE="/no/such/module.so")
-        self.assertEqual(gone, ["comes to cpu on this host: cuda: ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there"])
+        self.assertEqual(
+            gone,
+            ["comes to cpu on this host: cuda: ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there"])
         refused = said("run.transport=nccl", ESPALIER_CUDA_MODULE="/no/such/module.so")
         self.assertIn('comes to a refusal (run.transport = "nccl" is for GPUs', refused[0])
         self.assertEqual(said("run.device=cpu"), [])
@@ -173,15 +187,22 @@ class Answers(unittest.TestCase):
     def test_plan_counts_flops(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "plan.json")
-            text = self.answer("plan", str(ROOT / "inputs/gpt2/124m.toml"), "--ranks", "8", "batch.global=8", "--json", str(path))
+            text = self.answer("plan", str(ROOT / "inputs/gpt2/124m.toml"), "--ranks", "8", "batch.global=8", "--json",
+                               str(path))
             plan = json.loads(path.read_text(encoding="ascii"))
-        self.assertIn("flops       0.7978 GFLOP per token, causal; 0.8544 with full attention; 0.817 TFLOP per step and rank", text)
-        self.assertEqual((plan["parameters"], plan["flops_per_token"]), (124439808, {"causal": 797815296, "full": 854438400}))
+        self.assertIn(
+            "flops       0.7978 GFLOP per token, causal; 0.8544 with full attention; 0.817 TFLOP per step and rank",
+            text)
+        self.assertEqual((plan["parameters"], plan["flops_per_token"]),
+                         (124439808, {"causal": 797815296, "full": 854438400}))
 
     def test_b2_plan_says_its_device(self):
-        said = lambda *keys, **environment: re.findall(r"^planned for (.*)", self.answer("plan", TINY, *keys, **environment), re.M)
-        self.assertEqual(said(ESPALIER_CUDA_MODULE="/no/such/module.so"),
-                         ['cpu (run.device = "auto" on this host; cuda: ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there)'])
+        said = lambda *keys, **environment: re.findall(r"^planned for (.*)",
+                                                       self.answer("plan", TINY, *keys, **environment), re.M)
+        self.assertEqual(said(ESPALIER_CUDA_MODULE="/no/such/module.so"), [
+            'cpu (run.device = "auto" on this host; cuda: ESPALIER_CUDA_MODULE names /no/such/module.so, which is not '
+            "there)"
+        ])
         self.assertEqual(said("run.device=cpu"), ['cpu (run.device = "cpu")'])
         self.assertEqual(said("run.device=cuda"), ['cuda (run.device = "cuda")'])
 
@@ -191,7 +212,8 @@ class Answers(unittest.TestCase):
         self.assertIn("8030261248 parameters (8.03 billion)", text)
         self.assertRegex(text, r"largest     \d+\.\d GiB \(\d+ bytes\)\n")
         self.assertRegex(text, r"fits         16 GB: yes, (?s:.*)\n             80 GB: yes, \d+\.\d GB free\n")
-        self.assertRegex(self.answer("plan", TINY), r"fits        this host has .*B available: enough for \d+ such ranks\n")
+        self.assertRegex(self.answer("plan", TINY),
+                         r"fits        this host has .*B available: enough for \d+ such ranks\n")
 
     def test_b2_a_long_timeline_shows_the_steady_state(self):
         text = self.answer("plan", TINY, "batch.global=256", "run.device=cpu")
@@ -217,7 +239,8 @@ class Answers(unittest.TestCase):
 
     def test_info(self):
         text = self.answer("info")
-        for line in (r"espalier +\d+\.\d+\.\d+ \(", r"cuda +(module loaded|not available)", r"cpu +built in \(oneDNN \d+\.\d+", r"mpi +built in \("):
+        for line in (r"espalier +\d+\.\d+\.\d+ \(", r"cuda +(module loaded|not available)",
+                     r"cpu +built in \(oneDNN \d+\.\d+", r"mpi +built in \("):
             self.assertRegex(text, line)
         self.assertNotIn("cannot be loaded", text)
 

@@ -1,13 +1,11 @@
-"""espalier calibrate, and runs that go by its file: on the emulated module, which has one algorithm, so that nothing is timed."""
+"""espalier calibrate, and runs that go by its file: on the emulated module, which has one algorithm, so that nothing is
+timed."""
 
 import json
-import os
 import pathlib
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from support.runs import DECK, launch, train
 
 ON_GPU = ["run.device=cuda", "run.transport=mpi"]
@@ -29,7 +27,10 @@ class Calibrate(unittest.TestCase):
     def test_every_product_once(self):
         plans, printed = self.calibrate(*SHORT)
         self.assertEqual((plans["gpu"], plans["library"]), ("emulated", "plain loop"))
-        shapes = [json.dumps({k: v for k, v in product.items() if not k.endswith("microseconds")}) for product in plans["products"]]
+        shapes = [
+            json.dumps({k: v for k, v in product.items() if not k.endswith("microseconds")})
+            for product in plans["products"]
+        ]
         self.assertEqual(len(shapes), len(set(shapes)))
         self.assertIn(f"{len(shapes)} GEMMs on emulated with plain loop", printed)
         self.assertEqual({product["epilogue"] for product in plans["products"]}, {"none", "accumulate"})
@@ -63,7 +64,9 @@ class Calibrate(unittest.TestCase):
         self.refused(f"{self.plans}: not a file of GEMM plans")
 
     def refused(self, message):
-        done = launch(1, ["run", DECK, "-d", str(self.folder / "run"), *ON_GPU, *SHORT, f"run.product_plans={self.plans}"])
+        done = launch(1,
+                      ["run", DECK, "-d",
+                       str(self.folder / "run"), *ON_GPU, *SHORT, f"run.product_plans={self.plans}"])
         self.assertEqual(done.returncode, 3, done.stdout)
         self.assertIn(message, done.stdout)
 

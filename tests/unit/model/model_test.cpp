@@ -162,7 +162,7 @@ class PyTorch : public testing::TestWithParam<Variant> {};
 TEST_P(PyTorch, LossAndEveryGradient) {
   const Variant& v = GetParam();
   const OracleGradients oracle =
-      ReadGradients(fmt::format("{}{}_gradients_{}.txt", kOracle, v.family, v.tied ? "tied" : "untied"));
+      ReadGradients(fmt::format("{}data/{}_gradients_{}.txt", kOracle, v.family, v.tied ? "tied" : "untied"));
   OneRank run(OracleDeck(v), v.kernels);
   run.Fill("ids", 0, oracle.tokens);
   run.Fill("targets", 0, oracle.targets);
@@ -197,12 +197,11 @@ INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining, testing::Values("llama", "gpt2
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PyTorchTraining, FiftyAdamwSteps) {
-  const std::string base = fmt::format("{}{}_adamw", kOracle, GetParam());
-  const Deck deck = LoadDeck(base + ".toml").deck;
+  const Deck deck = LoadDeck(fmt::format("{}{}_adamw.toml", kOracle, GetParam())).deck;
   OneRank run(deck, FindCpuKernel);
   const BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len)};
   const auto source = OpenTokenSource("text", deck.data.paths, deck.model.seq_len, deck.model.vocab);
-  std::ifstream file(base + ".txt");
+  std::ifstream file(fmt::format("{}data/{}_adamw.txt", kOracle, GetParam()));
   int64_t steps = 0, norms = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);

@@ -202,7 +202,7 @@ TEST(Arena, HighWaterIsInWholeLines) {
   EXPECT_EQ(arena.HighWater(), 128);
 }
 
-TEST(Arena, TooLargeIsTheUsersMistake) {
+TEST(Arena, TooLargeIsTheUsersError) {
   try {
     HostArena arena(int64_t{1} << 60);
     FAIL() << "an exbibyte was given";

@@ -1,0 +1,51 @@
+"""Two hosts on this one, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard library
+only."""
+import os, subprocess
+
+from .runs import ENVIRONMENT, ROOT, executable
+
+HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
+# How long Open MPI's launcher and its daemons go on without hearing from each other; jobscripts/common.sh sets more.
+KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
+             "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
+
+
+class TwoHosts:
+    """host1 and host2, inside a `with`. `letter` tells apart the hosts of several tests."""
+
+    def __init__(self, letter):
+        self.environment = dict(ENVIRONMENT, HOSTS=f"{letter}{os.getpid() % 100000}")
+
+    def __enter__(self):
+        self._hosts("up", "2")
+        return self
+
+    def __exit__(self, *_):
+        self._hosts("down")
+
+    def why_not(self):
+        """Why hosts cannot be made here; "" if they can."""
+        done = self._hosts("check", check=False)
+        return done.stdout if done.returncode == 77 else ""
+
+    def start(self, ranks, arguments, log, environment=()):
+        """The executable with so many ranks on each host, in the background."""
+        return subprocess.Popen([HOSTS, "mpirun", str(ranks), executable(), *arguments],
+                                env={**self.environment, **dict(environment)}, stdout=log, stderr=subprocess.STDOUT,
+                                stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def pull(self, host):
+        """The cable of a host."""
+        self._hosts("pull", host)
+
+    def plug(self, host):
+        self._hosts("plug", host)
+
+    def left(self):
+        """The processes that run on the hosts, by host."""
+        found = {host: self._hosts("processes", host).stdout.split() for host in ("host1", "host2")}
+        return {host: processes for host, processes in found.items() if processes}
+
+    def _hosts(self, *words, check=True):
+        return subprocess.run([HOSTS, *words], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, check=check)

@@ -1,0 +1,129 @@
+// Batches: which rows and positions a rank holds, and reading ahead.
+#include "espalier/data/batch_loader.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "data_testing.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+BatchLayout Layout(int64_t microbatches, int64_t rows, Range mine, std::vector<int64_t> positions) {
+  return {microbatches, rows, mine, std::move(positions)};
+}
+
+TEST(LoadBatchTest, RowsOfStepsAndMicrobatches) {
+  CountingSource source(11, 3);
+  Batch batch;
+  LoadBatch(source, {0, Order::kSequential}, Layout(2, 3, {0, 3}, AllPositions(3)), 1, batch);
+  ASSERT_EQ(batch.microbatches.size(), 2u);
+  // Samples 6, 7, 8 and 9, 10, 0: the second epoch begins.
+  EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1018, 1019, 1020, 1021, 1022, 1023, 1024, 1025, 1026));
+  EXPECT_THAT(batch.microbatches[1].ids, ElementsAre(1027, 1028, 1029, 1030, 1031, 1032, 1000, 1001, 1002));
+  EXPECT_THAT(batch.microbatches[1].targets, ElementsAre(1028, 1029, 1030, 1031, 1032, 1033, 1001, 1002, 1003));
+}
+
+TEST(LoadBatchTest, ARankHoldsItsRowsAndPositions) {
+  CountingSource source(11, 4);
+  Batch batch;
+  LoadBatch(source, {0, Order::kSequential}, Layout(2, 3, {1, 3}, {3, 0}), 0, batch);
+  EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1007, 1004, 1011, 1008));
+  EXPECT_THAT(batch.microbatches[0].targets, ElementsAre(1008, 1005, 1012, 1009));
+  EXPECT_THAT(batch.microbatches[1].ids, ElementsAre(1019, 1016, 1023, 1020));
+  LoadBatch(source, {0, Order::kSequential}, Layout(2, 3, {3, 3}, AllPositions(4)), 0, batch);
+  EXPECT_TRUE(batch.microbatches[1].ids.empty());
+  EXPECT_THROW(LoadBatch(source, {}, Layout(2, 3, {1, 4}, AllPositions(4)), 0, batch), InvariantError);
+  EXPECT_THROW(LoadBatch(source, {}, Layout(2, 3, {1, 3}, {4}), 0, batch), InvariantError);
+}
+
+// Two layouts of the same global batch: 4 microbatches of 3 rows on one rank, 2 of 6 on three ranks.
+TEST(LoadBatchTest, EveryLayoutSeesTheSameSamples) {
+  CountingSource source(101, 5);
+  const auto ids_of = [&](int64_t microbatches, int64_t rows, int64_t ranks, int64_t step) {
+    std::vector<std::vector<int32_t>> found(static_cast<size_t>(microbatches));
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      Batch batch;
+      const int64_t mine = rows / ranks;
+      LoadBatch(source, {9, Order::kShuffled},
+                Layout(microbatches, rows, {rank * mine, (rank + 1) * mine}, AllPositions(5)), step, batch);
+      for (size_t j = 0; j < found.size(); ++j)
+        found[j].insert(found[j].end(), batch.microbatches[j].ids.begin(), batch.microbatches[j].ids.end());
+    }
+    std::vector<int32_t> ids;
+    for (const auto& microbatch : found) ids.insert(ids.end(), microbatch.begin(), microbatch.end());
+    return ids;
+  };
+  for (int64_t step : {0, 7, 8, 9}) {
+    EXPECT_EQ(ids_of(4, 3, 1, step), ids_of(2, 6, 3, step));
+    EXPECT_EQ(ids_of(4, 3, 1, step), ids_of(1, 12, 4, step));
+  }
+  EXPECT_NE(ids_of(4, 3, 1, 0), ids_of(4, 3, 1, 1));
+}
+
+TEST(LoadBatchTest, ValidationIsSequential) {
+  CountingSource source(7, 2);
+  const Batch batch = ValidationBatch(source, Layout(1, 4, {2, 4}, AllPositions(2)), 1);
+  // Positions 6 and 7: the last sample and, again, the first.
+  EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1012, 1013, 1000, 1001));
+}
+
+TEST(BatchLoaderTest, GivesEveryStepInOrderFromAnyStart) {
+  const BatchLayout layout = Layout(3, 2, {1, 2}, AllPositions(3));
+  BatchLoader loader(std::make_unique<CountingSource>(13, 3), {5, Order::kShuffled}, layout, 4);
+  CountingSource plain(13, 3);
+  for (int64_t step = 4; step < 40; ++step) {
+    Batch expected;
+    LoadBatch(plain, {5, Order::kShuffled}, layout, step, expected);
+    const Batch& batch = loader.Next();
+    ASSERT_EQ(batch.step, step);
+    for (size_t j = 0; j < 3; ++j) {
+      ASSERT_EQ(batch.microbatches[j].ids, expected.microbatches[j].ids);
+      ASSERT_EQ(batch.microbatches[j].targets, expected.microbatches[j].targets);
+    }
+  }
+}
+
+TEST(BatchLoaderTest, ABatchStaysWhileTheNextIsRead) {
+  auto source = std::make_unique<CountingSource>(50, 2);
+  CountingSource& reads = *source;
+  BatchLoader loader(std::move(source), {0, Order::kSequential}, Layout(1, 2, {0, 2}, AllPositions(2)), 0);
+  const Batch& batch = loader.Next();
+  // Two rows a batch: batch 1 is read while batch 0 is in use, and no more than that.
+  while (reads.reads_ < 4) std::this_thread::yield();
+  EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1000, 1001, 1002, 1003));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(reads.reads_, 4);
+  EXPECT_THAT(loader.Next().microbatches[0].ids, ElementsAre(1004, 1005, 1006, 1007));
+  EXPECT_GE(loader.wait_ms(), 0.0);
+}
+
+TEST(BatchLoaderTest, EndsWhileReadingAndWhileWaiting) {
+  for (int i = 0; i < 20; ++i) {
+    auto source = std::make_unique<CountingSource>(50, 2);
+    source->delay_ = std::chrono::microseconds(300 * (i % 3));
+    BatchLoader loader(std::move(source), {1, Order::kShuffled}, Layout(1, 3, {0, 3}, AllPositions(2)), 0);
+    for (int n = 0; n < i % 4; ++n) loader.Next();
+  }
+}
+
+TEST(BatchLoaderTest, ErrorsReachTheCallerAfterTheGoodBatches) {
+  auto source = std::make_unique<CountingSource>(50, 2);
+  source->fail_at_ = 5;
+  BatchLoader loader(std::move(source), {1, Order::kShuffled}, Layout(1, 2, {0, 2}, AllPositions(2)), 0);
+  EXPECT_EQ(loader.Next().step, 0);
+  EXPECT_EQ(loader.Next().step, 1);
+  EXPECT_THAT(Message([&] { loader.Next(); }), HasSubstr("token 3 is 9"));
+  EXPECT_THAT(Message([&] { loader.Next(); }), HasSubstr("token 3 is 9"));
+}
+
+}  // namespace
+}  // namespace espalier

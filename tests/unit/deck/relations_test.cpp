@@ -1,0 +1,147 @@
+// Relations between keys: what must divide what, limits of sizes, settings without effect.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "deck_testing.hpp"
+#include "espalier/deck/deck.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/deck/print.hpp"
+
+namespace espalier {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Strings = std::vector<std::string>;
+
+TEST(Sizes, H3WhatWouldWrapIsRefusedAsOneRelation) {
+  const Strings cases[] = {
+      {"model.dim=1073741824", "model.heads=8192"},
+      {"model.dim=536870912", "model.heads=8192"},
+      {"model.vocab=2147483647", "model.seq_len=2147483646"},
+      {"model.dim=16777216", "model.heads=8192", "model.seq_len=2147483646", "batch.micro=6"},
+      {"model.dim=1073741824", "model.heads=8192", "model.ffn_dim=1073741824"},
+      {"model.seq_len=2147483646", "batch.global=2147483646"},
+      {"model.seq_len=2147483647", "model.heads=24"},
+  };
+  for (const Strings& overrides : cases) {
+    const Strings errors = Errors(overrides);
+    ASSERT_THAT(errors, testing::Not(IsEmpty())) << testing::PrintToString(overrides);
+    EXPECT_THAT(errors[0], HasSubstr("all ranks together; the limit is 2^58 = 2.9e+17 (lower "))
+        << testing::PrintToString(overrides);
+  }
+  EXPECT_THAT(Errors({"model.dim=1073741824", "model.heads=8192"})[0],
+              testing::StartsWith("command line: model.dim = 1073741824: "));
+  EXPECT_THAT(Errors({"model.dim=1073741824", "model.heads=8192"})[0],
+              testing::EndsWith("(lower model.dim = 1073741824, model.vocab = 260, "
+                                "model.ffn_dim = 88, model.seq_len = 24, model.layers = 5)"));
+}
+
+TEST(Sizes, A7LayersPassesAndRanksHaveLimitsThatAreNamed) {
+  EXPECT_THAT(Errors({"model.layers=999999999"}),
+              ElementsAre("command line: model.layers=999999999: out of range (allowed: 1 to 4096)"));
+  EXPECT_THAT(
+      Errors({"parallel.dp_shard=1", "batch.global=2147483646", "batch.micro=1"}),
+      ElementsAre("command line: batch.global = 2147483646: a step takes 2147483646 microbatches through 5 layers: "
+                  "1.07e+10 passes, and "
+                  "the limit is 262144 (raise batch.micro or the data-parallel degrees, or lower batch.global)"));
+  EXPECT_THAT(Errors({"parallel.dp_shard=1", "parallel.cp=32768", "model.seq_len=65536"}),
+              ElementsAre(testing::AllOf(HasSubstr("through 5 layers in 32768 hops"),
+                                         HasSubstr("or take another parallel.context"))));
+  EXPECT_THAT(
+      Errors({"model.layers=4096", "parallel.pp=128", "parallel.dp_shard=1"}),
+      ElementsAre(
+          "command line: parallel.pp = 128: parallel.pp * model.layers = 128 * 4096 = 524288; the limit is 262144"));
+  EXPECT_THAT(Errors({"parallel.dp_replicate=65536", "parallel.dp_shard=64", "batch.global=12582912"}), Not(IsEmpty()));
+  EXPECT_THAT(Errors({"run.steps=2147483647", "batch.global=2147483646", "model.seq_len=4096"}), Not(IsEmpty()));
+}
+
+TEST(Sizes, H3RealModelsPass) {
+  // Llama 3.1 405B: 16 M tokens a step, 16,384 ranks.
+  const Strings large = {"model.layers=126",    "model.dim=16384",    "model.heads=128",    "model.kv_heads=8",
+                         "model.ffn_dim=53248", "model.vocab=128256", "model.seq_len=8192", "batch.global=2048",
+                         "batch.micro=1",       "parallel.pp=16",     "parallel.tp=8"};
+  EXPECT_EQ(ResolveMesh(Small(large), 16384).Degree(Axis::kDpShard), 128);
+  // The same on one pipeline, with every microbatch a pass of its own.
+  EXPECT_EQ(BatchOf(Small(large), ResolveMesh(Small(large), 256)).microbatches, 1024);
+}
+
+TEST(Sizes, H3TheRanksDecideHowManyPassesThereAre) {
+  const Deck deck = Small({"batch.global=786432", "batch.micro=1"});
+  EXPECT_THAT(ErrorsOf([&] { ResolveMesh(deck, 1); }), ElementsAre(HasSubstr("786432 microbatches through 5 layers")));
+  EXPECT_EQ(BatchOf(deck, ResolveMesh(deck, 64)).microbatches, 12288);
+}
+
+TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
+  const std::string at = "command line: ";
+  EXPECT_THAT(Errors({"pipeline.schedule=zbv", "pipeline.chunks=3"}),
+              ElementsAre(at + "pipeline.chunks = 3: must be 2 for pipeline.schedule = \"zbv\""));
+  EXPECT_THAT(Errors({"pipeline.schedule=interleaved", "pipeline.chunks=1"}),
+              ElementsAre(at + "pipeline.chunks = 1: must be at least 2 for pipeline.schedule = \"interleaved\""));
+  EXPECT_THAT(Errors({"pipeline.schedule=dualpipev", "parallel.pp=2", "batch.global=9"}),
+              ElementsAre(at + "batch.global = 9: makes at most 3 microbatches of batch.micro * dp_replicate = 3 "
+                               "sequences, but pipeline.schedule = "
+                               "\"dualpipev\" with parallel.pp = 2 needs at least 4 (allowed: multiples of batch.micro "
+                               "* ranks / (pp * cp * tp) "
+                               "= 3 * ranks / 2 from 4 times that)"));
+  EXPECT_THAT(
+      Errors({"pipeline.schedule=interleaved", "parallel.pp=2", "pipeline.split=[2, 3]"}),
+      ElementsAre(at + "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 2 * 2 = 4 entries, not 2"));
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"})
+    EXPECT_THAT(Errors({std::string("pipeline.schedule=") + schedule, "parallel.pp=2", "batch.global=12"}), IsEmpty());
+}
+
+TEST(Errors, OddHeadsAreForGpt2) {
+  EXPECT_THAT(Errors({"model.heads=16", "model.kv_heads=16", "model.family=gpt2"}), IsEmpty());
+  EXPECT_THAT(Errors({"model.heads=16", "model.kv_heads=16"}), SizeIs(1));
+  EXPECT_EQ(Errors({"model.dim=45", "model.heads=7", "model.kv_heads=7", "model.family=gpt2"}),
+            Strings{"command line: model.heads = 7: must divide model.dim = 45 (allowed: 1, 3, 5, 9, 15, 45)"});
+}
+
+TEST(Errors, SuggestionsForTheBatchAreAcceptedOnAnyRanks) {
+  // "multiples of batch.micro * ranks / (pp * cp * tp) = 3 * ranks / 2"
+  EXPECT_THAT(Errors({"batch.global=10", "parallel.tp=2"}),
+              ElementsAre(HasSubstr("(allowed: multiples of batch.micro * ranks / (pp * cp * tp) = 3 * ranks / 2)")));
+  for (int ranks : {2, 6, 10})
+    EXPECT_EQ(ResolveMesh(Small({fmt::format("batch.global={}", 3 * ranks / 2 * 5), "parallel.tp=2"}), ranks).Ranks(),
+              ranks);
+}
+
+TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
+  EXPECT_THAT(Idle({}), IsEmpty());
+  EXPECT_THAT(Idle({"guard.max_skips=10", "parallel.context=ring", "lr.min_ratio=0.1", "lr.decay=constant"}), IsEmpty())
+      << "defaults";
+  EXPECT_THAT(Idle({"recompute.regather=always", "parallel.zero=2"}),
+              ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every "
+                          "rank has whole parameters"));
+  EXPECT_THAT(Idle({"recompute.regather=always"}), IsEmpty()) << "dp_shard may come to more than 1";
+  EXPECT_THAT(Idle({"lr.decay=constant", "lr.min_ratio=0.2", "lr.decay_steps=3"}), SizeIs(2));
+  EXPECT_THAT(Idle({"lr.warmup_steps=100"}), ElementsAre("command line: lr.warmup_steps = 100 is long: all run.steps = "
+                                                         "20 steps are warm-up, so the rate never decays"));
+  for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather",
+                           "parallel.sequence_parallel=false", "data.validation=['v']", "data.validate_sequences=24"})
+    EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;
+  EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));
+  EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cuda"}), IsEmpty());
+  EXPECT_THAT(Idle({"model.rope_theta=7", "model.family=gpt2", "model.kv_heads=6"}), SizeIs(1));
+  // An effective deck sets every key: nothing is said of what is as it would be anyway.
+  EXPECT_THAT(SettingsWithoutEffect(ParseDeck(EffectiveDeck(Small()), "again")), IsEmpty());
+}
+
+TEST(Errors, RelationsNameThePlaceThatWasSet) {
+  EXPECT_THAT(Errors({"parallel.dp_shard=3"}),
+              ElementsAre("small:14: batch.global = 12: must be a multiple of batch.micro * dp_replicate * dp_shard = "
+                          "3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
+  EXPECT_THAT(Errors({"model.dim=50"}),
+              ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25)"));
+  EXPECT_THAT(
+      Errors({"data.validation=[\"v\"]", "data.validate_every_steps=5", "data.validate_sequences=13"}),
+      ElementsAre("command line: data.validate_sequences = 13: must be a multiple of batch.global = 12 (allowed: "
+                  "12, 24, 36, ...)"));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,134 @@
+// The mesh of a deck on a number of ranks, the learning rate, and the decks of inputs/.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "deck_testing.hpp"
+#include "espalier/deck/deck.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/deck/print.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+using Strings = std::vector<std::string>;
+
+Strings MeshErrors(const Strings& overrides, int ranks) {
+  const Deck deck = Small(overrides);
+  return ErrorsOf([&] { ResolveMesh(deck, ranks); });
+}
+
+TEST(ResolveMesh, FillsInWhatIsLeft) {
+  const Strings layout = {"parallel.pp=5", "parallel.dp_replicate=2", "parallel.tp=2", "batch.global=36"};
+  const Deck deck = Small(layout);
+  EXPECT_EQ(SmallestRanks(deck), 20);
+  const Mesh mesh = ResolveMesh(deck, 60);
+  EXPECT_EQ(mesh.ToString(), "pp 5 x dp_replicate 2 x dp_shard 3 x cp 1 x tp 2");
+  EXPECT_EQ(BatchOf(deck, mesh).microbatches, 2);
+  EXPECT_EQ(ResolveMesh(Small(), 1).Ranks(), 1);
+  EXPECT_EQ(SmallestRanks(Small({"parallel.dp_shard=4"})), 4);
+}
+
+TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
+  EXPECT_THAT(
+      MeshErrors({"parallel.pp=2", "parallel.tp=2"}, 6),
+      ElementsAre("parallel: pp 2 x dp_replicate 1 x cp 1 x tp 2 = 4 must divide the number of ranks, 6 (allowed: 4, "
+                  "8, 12, ...)"));
+  EXPECT_THAT(
+      MeshErrors({"parallel.dp_shard=2", "parallel.tp=2"}, 6),
+      ElementsAre("parallel: pp 1 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2 = 4, but the number of ranks is 6 "
+                  "(start 4, or set parallel.dp_shard = -1 to take what is left)"));
+  EXPECT_THAT(MeshErrors({}, 3), ElementsAre("batch.global = 12: must be a multiple of batch.micro * dp_replicate * "
+                                             "dp_shard = 3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
+  // What follows from an open dp_shard is not judged by a number of ranks that is wrong.
+  EXPECT_THAT(MeshErrors({"parallel.pp=2"}, 15), SizeIs(1));
+  Deck deck = Small();
+  deck.parallel.tp = 4;
+  EXPECT_THAT(ErrorsOf([&] { ResolveMesh(deck, 4); }),
+              ElementsAre("parallel.tp = 4: must divide model.heads = 6 (allowed: 1, 2, 6)"));
+}
+
+TEST(ResolveMesh, WholeSequencesNeedHeads) {
+  const Strings layout = {"parallel.context=all_to_all", "model.heads=12", "model.kv_heads=4", "parallel.cp=2",
+                          "parallel.tp=2"};
+  EXPECT_EQ(ResolveMesh(Small(layout), 4).Degree(Axis::kCp), 2);
+  Deck deck = Small(layout);
+  deck.parallel.cp = 4;
+  EXPECT_THAT(ErrorsOf([&] { ResolveMesh(deck, 8); }),
+              ElementsAre("parallel.cp = 4: for parallel.context = \"all_to_all\", cp * tp = 4 * 2 = 8 must divide "
+                          "model.heads = 12 and "
+                          "model.kv_heads = 4 (allowed: 1, 2; or parallel.context = \"ring\" or \"all_gather\")"));
+  deck.parallel.context = ContextMode::kRing;
+  EXPECT_EQ(ResolveMesh(deck, 8).Ranks(), 8);
+}
+
+TEST(ResolveMesh, OnlyHeadsMustBeCutEvenly) {
+  const Strings layout = {"model.heads=4", "model.kv_heads=4", "parallel.tp=4", "model.seq_len=25", "model.vocab=263"};
+  EXPECT_EQ(ResolveMesh(Small(layout), 4).Degree(Axis::kTp), 4);
+}
+
+TEST(ResolveMesh, NamesThePlaces) {
+  const LoadedDeck loaded = ParseDeck(kSmall, "small", {"parallel.dp_shard=2"});
+  EXPECT_THAT(ErrorsOf([&] { ResolveMesh(loaded, 5); }),
+              ElementsAre(testing::StartsWith("command line: parallel: pp 1 x")));
+}
+
+TEST(ResolveMesh, HugeDegreesDoNotOverflow) {
+  const Strings layout = {"parallel.dp_replicate=65536", "parallel.tp=1", "parallel.dp_shard=65536",
+                          "batch.global=2147483647", "batch.micro=2147483647"};
+  EXPECT_THAT(Errors(layout), testing::Contains(HasSubstr("= 2147483647 * 65536 * 65536 = 9223372032559808512")));
+}
+
+TEST(LearningRate, WarmsUpAndDecays) {
+  const Strings base = {"run.steps=14", "lr.warmup_steps=4", "optimizer.lr=0.5", "lr.min_ratio=0.2"};
+  const Deck cosine = Small(base);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 1), 0.125);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 4), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 6), 0.5 * (0.2 + 0.8 * (1 + std::cos(M_PI * 0.2)) / 2));
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 9), 0.3);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 14), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 1000), 0.1);
+  Strings linear = base;
+  linear.push_back("lr.decay=linear");
+  EXPECT_DOUBLE_EQ(LearningRate(Small(linear), 6), 0.5 * (1 - 0.8 * 0.2));
+  Strings constant = base;
+  constant.push_back("lr.decay=constant");
+  EXPECT_DOUBLE_EQ(LearningRate(Small(constant), 3), 0.375);
+  EXPECT_DOUBLE_EQ(LearningRate(Small(constant), 14), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(Small({"lr.warmup_steps=0", "optimizer.lr=0.5", "lr.decay=constant"}), 1), 0.5);
+}
+
+TEST(Inputs, EveryDeckIsValidOnItsSmallestMesh) {
+  int decks = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(SOURCE_ROOT) / "inputs")) {
+    if (entry.path().extension() != ".toml" || entry.path().parent_path().filename() == "clusters") continue;
+    ++decks;
+    const LoadedDeck loaded = LoadDeck(entry.path().string());
+    EXPECT_EQ(ResolveMesh(loaded, SmallestRanks(loaded.deck)).Ranks(), SmallestRanks(loaded.deck)) << entry.path();
+    ExpectEqualDecks(ParseDeck(EffectiveDeck(loaded.deck), loaded.deck.name).deck, loaded.deck);
+  }
+  EXPECT_GE(decks, 4);
+}
+
+TEST(Inputs, TheDefaultDeckIsTheOneOfTheReadme) {
+  const LoadedDeck loaded = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/tiny.toml");
+  EXPECT_EQ(ResolveMesh(loaded, 8).ToString(), "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2");
+  EXPECT_EQ(loaded.deck.model.vocab, 256);
+  EXPECT_EQ(loaded.deck.data.paths[0], (fs::path(SOURCE_ROOT) / "src/**/*.cpp").string());
+}
+
+TEST(Inputs, TheLargeDecksOnAThousandRanks) {
+  const Deck deck = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/70b.toml").deck;
+  const Mesh mesh = ResolveMesh(deck, 1024);
+  EXPECT_EQ(mesh.ToString(), "pp 8 x dp_replicate 1 x dp_shard 16 x cp 1 x tp 8");
+  EXPECT_EQ(BatchOf(deck, mesh).microbatches, 32);
+}
+
+}  // namespace
+}  // namespace espalier

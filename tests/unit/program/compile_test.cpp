@@ -1,0 +1,86 @@
+// Which ops a rank's program holds, and the plan of many ranks.
+#include "espalier/program/compile.hpp"
+
+#include <gtest/gtest.h>
+
+#include "espalier/program/plan.hpp"
+#include "program_testing.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+TEST(Program, OpsOfOtherStagesAreNotEmitted) {
+  const Compilation c = Compile(SmallDeck(Layout("411")), 4, Purpose::kTrain);
+  for (const Program& program : AllPrograms(c))
+    for (const Instruction& i : program.instructions) {
+      const int chunk = c.graph->ops[static_cast<size_t>(i.op)].chunk;
+      EXPECT_TRUE(chunk == kAllChunks || c.StageOf(chunk) == program.stage);
+    }
+}
+
+TEST(Program, SameDeckSameBytes) {
+  const auto text = [] {
+    return Print(MakeProgram(Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1}));
+  };
+  EXPECT_EQ(text(), text());
+}
+
+/// Ops of a role that read so many values.
+int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t inputs) {
+  return std::count_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) {
+    return op.kind == OpKindOf(kind) && op.role == role && op.inputs.size() == inputs;
+  });
+}
+
+// Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on
+// the stage behind. With full recompute the sum inside a layer is made again with its norm.
+TEST(Program, AdditionsToTheStreamJoinNorms) {
+  for (const bool gpt2 : {false, true})
+    for (const char* layout : {"111", "222", "411"})
+      for (const char* mode : {"none", "selective", "full"}) {
+        std::vector<std::string> overrides = Layout(layout);
+        overrides.push_back(fmt::format("recompute.mode={}", mode));
+        if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
+        const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
+        const std::string norm = gpt2 ? "layer_norm" : "rms_norm";
+        const size_t plain = gpt2 ? 3 : 2, plain_gradient = gpt2 ? 5 : 4;
+        const int crossings = layout[0] - '1';
+        SCOPED_TRACE(fmt::format("{} {} {}", norm, layout, mode));
+        EXPECT_EQ(CountOps(*c.graph, norm, Role::kF, plain + 1), 8 - crossings);
+        EXPECT_EQ(CountOps(*c.graph, "add", Role::kF, 2), crossings);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_grad", Role::kB, plain_gradient + 1), 8);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_grad", Role::kB, plain_gradient), 1);
+        EXPECT_EQ(CountOps(*c.graph, norm, Role::kB, plain + 1), std::string_view(mode) == "full" ? 4 : 0);
+      }
+}
+
+// A layer of GPT-2 has six biases; those of the two products that tp leaves partial come behind their reduction.
+TEST(Program, BiasesJoinProducts) {
+  for (int tp : {1, 2}) {
+    const Compilation c = Compile(
+        SmallDeck({"model.family=gpt2", "model.kv_heads=4", fmt::format("parallel.tp={}", tp)}), tp, Purpose::kTrain);
+    EXPECT_EQ(CountOps(*c.graph, "matmul", Role::kF, 3), tp == 1 ? 4 * 6 : 4 * 4);
+    EXPECT_EQ(CountOps(*c.graph, "add_bias", Role::kF, 2), tp == 1 ? 0 : 4 * 2);
+  }
+}
+
+TEST(Plan, SeventyBillionOnAThousandRanks) {
+  const WorldPlan plan = PlanWorld(LoadDeck(SOURCE_ROOT "/inputs/llama/70b.toml").deck, 1024);
+  EXPECT_EQ(plan.training.parameter_count, 70553706496);
+  EXPECT_EQ(plan.stages.size(), 8u);
+  std::vector<int> layers;
+  for (const StagePlan& stage : plan.stages) layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
+  EXPECT_EQ(layers.size(), 80u);
+  EXPECT_EQ(plan.rank_peak_bytes.size(), 1024u);
+  EXPECT_EQ(plan.programs.size(), 8u) << "ranks of a stage share a program";
+}
+
+TEST(Plan, UnevenShardsMakeClasses) {
+  // 260 rows over tp 1, dp_shard 3: pieces of 87, 87, 86.
+  const Compilation c = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
+  EXPECT_EQ(ClassRepresentatives(c), (std::vector<int>{0, 0, 2}));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,92 @@
+// Runs a program's lanes in random legal orders: a missing wait or an overlap in memory fails the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "espalier/program/compile.hpp"
+
+namespace espalier {
+
+/// Runs a program's lanes in a random order that its waits allow, on a memory that remembers who wrote each 4-byte word
+/// last (value and microbatch). A read of anything but the value asked for is a missing wait or an overlap.
+class LaneShuffle {
+ public:
+  LaneShuffle(const Program& program, unsigned seed)
+      : program_(program), random_(seed), words_(program.arena_bytes / 4 + 1, {-1, -1}) {
+    for (const Instruction& i : program.instructions) lanes_[static_cast<size_t>(i.lane)].push_back(&i);
+    for (const PersistentBuffer& b : program.persistent) Write(b.place, b.microbatch);
+  }
+
+  void Run() {
+    for (;;) {
+      std::vector<size_t> ready;
+      for (size_t l = 0; l < kLaneCount; ++l)
+        if (!active_[l] && done_[l] < lanes_[l].size() && Ready(*lanes_[l][done_[l]])) ready.push_back(l);
+      for (size_t l = 0; l < kLaneCount; ++l)
+        if (active_[l]) ready.push_back(l);
+      if (ready.empty()) break;
+      Step(ready[random_() % ready.size()]);
+    }
+    for (size_t l = 0; l < kLaneCount; ++l) ASSERT_EQ(done_[l], lanes_[l].size());
+  }
+
+ private:
+  /// An instruction takes two moves: it starts (its outputs hold nothing yet) and ends (inputs must still be whole).
+  void Step(size_t l) {
+    const Instruction& i = *lanes_[l][done_[l]];
+    if (!active_[l]) {
+      CheckInputs(i);
+      for (const Operand& o : i.outputs)
+        if (!InPlace(i, o)) Fill(o, {-2, -2});
+      Fill(i.workspace, {-3, static_cast<int>(l)});
+      active_[l] = true;
+      return;
+    }
+    for (const Operand& input : i.inputs)
+      if (!Overlaps(i, input)) Expect(input, i.microbatch);
+    for (const Operand& o : i.outputs) Write(o, i.microbatch);
+    active_[l] = false;
+    ++done_[l];
+  }
+  static bool InPlace(const Instruction& i, const Operand& output) {
+    for (const Operand& input : i.inputs)
+      if (input.offset == output.offset && input.bytes == output.bytes) return true;
+    return false;
+  }
+  static bool Overlaps(const Instruction& i, const Operand& input) {
+    for (const Operand& o : i.outputs)
+      if (o.offset == input.offset) return true;
+    return false;
+  }
+  bool Ready(const Instruction& i) const {
+    for (const Wait& w : i.waits)
+      if (done_[static_cast<size_t>(w.lane)] < static_cast<size_t>(w.count)) return false;
+    return true;
+  }
+  void CheckInputs(const Instruction& i) {
+    for (const Operand& input : i.inputs) Expect(input, i.microbatch);
+  }
+  std::pair<int, int> Tag(int value, int microbatch) const {
+    return {value, program_.graph->values[static_cast<size_t>(value)].frequency == Frequency::kStep ? -1 : microbatch};
+  }
+  void Fill(const Operand& o, std::pair<int, int> tag) {
+    for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w) words_[static_cast<size_t>(w)] = tag;
+  }
+  void Write(const Operand& o, int microbatch) { Fill(o, Tag(o.value, microbatch)); }
+  void Expect(const Operand& o, int microbatch) {
+    const auto tag = Tag(o.value, microbatch);
+    for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w)
+      ASSERT_EQ(words_[static_cast<size_t>(w)], tag) << program_.graph->values[static_cast<size_t>(o.value)].name;
+  }
+
+  const Program& program_;
+  std::mt19937 random_;
+  std::vector<std::pair<int, int>> words_;
+  std::array<std::vector<const Instruction*>, kLaneCount> lanes_;
+  std::array<size_t, kLaneCount> done_{};
+  std::array<bool, kLaneCount> active_{};
+};
+
+}  // namespace espalier

@@ -1,0 +1,133 @@
+// Memory: peaks, states and activations against closed forms.
+#include <gtest/gtest.h>
+
+#include "espalier/program/compile.hpp"
+#include "program_testing.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+TEST(Program, PeakIsTheHighestByteTouched) {
+  for (const Case& layout : AllCases()) {
+    const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+    for (const Program& program : AllPrograms(c)) {
+      int64_t top = 0;
+      const auto note = [&](const Operand& o) {
+        top = std::max(top, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment);
+      };
+      for (const PersistentBuffer& b : program.persistent) note(b.place);
+      for (const Instruction& i : program.instructions) {
+        for (const Operand& o : i.inputs) note(o);
+        for (const Operand& o : i.outputs) note(o);
+        note(i.workspace);
+      }
+      EXPECT_EQ(top, program.arena_bytes) << testing::PrintToString(layout);
+      int64_t live = 0;
+      for (int64_t bytes : program.peak_by_class) live += bytes;
+      EXPECT_LE(live, program.arena_bytes);
+      EXPECT_GT(live, program.arena_bytes * 7 / 10)
+          << testing::PrintToString(layout) << ": holes take more than they should";
+    }
+  }
+}
+
+TEST(Program, StateTakesTheBytesOfTheClosedForm) {
+  // Per parameter and rank: fp32 master and moments over tp and dp_shard, fp32 accumulators and compute weights over
+  // tp.
+  for (const char* compute : {"fp32", "bf16"}) {
+    const Compilation c =
+        Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", std::string("precision.compute=") + compute}), 4,
+                Purpose::kTrain);
+    const Program program = MakeProgram(c, {});
+    std::array<int64_t, kMemoryClassCount> bytes{};
+    for (const PersistentBuffer& b : program.persistent) bytes[static_cast<size_t>(b.memory_class)] += b.place.bytes;
+    int64_t matrices = 0, vectors = 0;
+    for (const Value& v : c.graph->values)
+      if (v.kind == ValueKind::kState && v.name.starts_with("parameters/"))
+        (v.type.shape.size() > 1 ? matrices : vectors) += Volume(v.type.shape);
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kParameters)], 4 * (matrices / 4 + vectors / 2)) << compute;
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kOptimizer)], 8 * (matrices / 4 + vectors / 2)) << compute;
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 2 + vectors) + 8)
+        << compute << ": with loss and count";
+  }
+}
+
+/// Activation bytes at the peak of one microbatch of one sequence.
+int64_t ActivationBytes(const std::string& mode, int layers, int tp) {
+  const Compilation c =
+      Compile(SmallDeck({"recompute.mode=" + mode, fmt::format("model.layers={}", layers),
+                         fmt::format("parallel.tp={}", tp), "batch.global=1", "model.dim=64", "model.ffn_dim=192",
+                         "model.heads=8", "model.kv_heads=2", "model.seq_len=64", "precision.compute=bf16"}),
+              tp, Purpose::kTrain);
+  return MakeProgram(c, {}).peak_by_class[static_cast<size_t>(MemoryClass::kActivations)];
+}
+
+TEST(Program, ALayerKeepsTheBytesOfTheClosedForm) {
+  // Korthikanti et al. 2022, for this layer in bf16 with fp32 statistics, per token and over tp: the stream before and
+  // between its halves, what attention and the feed-forward network read and make, the log of the softmax denominators;
+  // recomputed: norms with their statistics, q, k and v, swiglu (selective); all but the input (full).
+  constexpr int64_t kTokens = 64, h = 64, g = 16, f = 192, a = 8;
+  for (int tp : {1, 2}) {
+    const auto kept = [&](const char* mode) {
+      return (ActivationBytes(mode, 5, tp) - ActivationBytes(mode, 2, tp)) / 3;
+    };
+    EXPECT_EQ(kept("none"), kTokens * (12 * h + 4 * g + 6 * f + 4 * a + 8) / tp) << tp;
+    EXPECT_EQ(kept("selective"), kTokens * (6 * h + 4 * f + 4 * a) / tp) << tp;
+    EXPECT_EQ(kept("full"), kTokens * 2 * h / tp) << tp;
+    EXPECT_LT(ActivationBytes("selective", 5, tp), ActivationBytes("none", 5, tp));
+    EXPECT_LT(ActivationBytes("full", 5, tp), ActivationBytes("selective", 5, tp));
+  }
+}
+
+TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
+  const Deck deck = SmallDeck(Layout("212"));
+  const Coordinate coordinate = {1, 0, 0, 0, 1};
+  const Program training = MakeProgram(Compile(deck, 4, Purpose::kTrain), coordinate);
+  const Program evaluation = MakeProgram(Compile(deck, 4, Purpose::kEvaluate), coordinate, StateBytes(training));
+  for (const PersistentBuffer& b : evaluation.persistent) {
+    const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)];
+    if (v.kind == ValueKind::kState)
+      EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << v.name;
+    else
+      EXPECT_GE(b.place.offset, StateBytes(training)) << v.name;
+  }
+}
+
+TEST(Program, ASchedulePutsWOffAtLittleMemory) {
+  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W
+  // needs of the adjoints comes in place of what B needed, as long as W gathers again.
+  const auto activations = [](const PipelineCase& pipeline) {
+    std::vector<std::string> overrides =
+        PipelineDeck(pipeline, 4, 12, {"parallel.tp=2", "model.vocab=256", "precision.compute=bf16"});
+    overrides.push_back("model.layers=24");
+    const Compilation c = Compile(SmallDeck(overrides), 8, Purpose::kTrain);
+    int64_t most = 0;
+    for (const Program& program : AllPrograms(c))
+      most = std::max(most, program.peak_by_class[static_cast<size_t>(MemoryClass::kActivations)]);
+    return static_cast<double>(most);
+  };
+  const double one_f_one_b = activations({"1f1b", 1});
+  EXPECT_LT(activations({"zbv", 2}), 1.3 * one_f_one_b);
+  EXPECT_LT(activations({"zb-h1", 1}), 1.5 * one_f_one_b)
+      << "the last stage keeps the logits' adjoints of p - 1 microbatches";
+}
+
+TEST(Program, EvaluationWithChunksKeepsStatesWhereTrainingHasThem) {
+  for (const PipelineCase& pipeline : kPipelines) {
+    const Deck deck = SmallDeck(PipelineDeck(pipeline, 2, 8));
+    for (int stage : {0, 1}) {
+      const Program training = MakeProgram(Compile(deck, 2, Purpose::kTrain), {stage, 0, 0, 0, 0});
+      const Program evaluation =
+          MakeProgram(Compile(deck, 2, Purpose::kEvaluate), {stage, 0, 0, 0, 0}, StateBytes(training));
+      for (const PersistentBuffer& b : evaluation.persistent) {
+        const Value& v = evaluation.graph->values[static_cast<size_t>(b.value)];
+        if (v.kind != ValueKind::kState) continue;
+        EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << pipeline.schedule << " " << v.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier

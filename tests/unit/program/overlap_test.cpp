@@ -1,0 +1,158 @@
+// What runs on the compute lane while messages travel.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "espalier/program/compile.hpp"
+#include "program_testing.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+/// What the compute lane does between the issue of a collective and the first reader of its results.
+struct Window {
+  const Op* collective = nullptr;
+  int products[2] = {0, 0};  ///< F or B; W
+  bool waits = false;        ///< some instruction of the window waits for the collective
+};
+
+std::vector<Window> Windows(const Program& program, Lane lane) {
+  std::vector<Window> windows;
+  int ordinal = 0;
+  const auto op_of = [&](const Instruction& i) -> const Op& { return program.graph->ops[static_cast<size_t>(i.op)]; };
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& issue = program.instructions[i];
+    if (issue.lane != lane) continue;
+    ++ordinal;
+    Window window{&op_of(issue)};
+    for (size_t k = i + 1; k < program.instructions.size(); ++k) {
+      const Instruction& next = program.instructions[k];
+      const auto reads = [&](const Operand& o) {
+        return std::any_of(issue.outputs.begin(), issue.outputs.end(),
+                           [&](const Operand& made) { return made.value == o.value; });
+      };
+      if (next.microbatch == issue.microbatch && std::any_of(next.inputs.begin(), next.inputs.end(), reads)) break;
+      if (next.lane != Lane::kCompute) continue;
+      if (op_of(next).kind == OpKind::kMatmul) ++window.products[op_of(next).role == Role::kW];
+      window.waits |= std::any_of(next.waits.begin(), next.waits.end(),
+                                  [&](const Wait& w) { return w.lane == lane && w.count >= ordinal; });
+    }
+    windows.push_back(window);
+  }
+  return windows;
+}
+
+Program WithOverlap(const std::vector<std::string>& overrides, int ranks) {
+  return MakeProgram(Compile(SmallDeck(overrides), ranks, Purpose::kTrain), {});
+}
+
+TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
+  for (const char* mode : {"none", "full"})
+    for (int ahead : {0, 1, 2}) {
+      const Program program = WithOverlap(
+          {"parallel.dp_shard=2", fmt::format("overlap.prefetch={}", ahead), std::string("recompute.mode=") + mode}, 2);
+      int gathers = 0;
+      for (const Window& w : Windows(program, Lane::kDp)) {
+        // Layers with `ahead` transformer layers before them in forward or in backward.
+        const bool forward = w.collective->role == Role::kF;
+        const int layer = w.collective->layer;
+        if (w.collective->kind != OpKind::kAllGather || (forward ? layer <= ahead : layer > 4 - ahead)) continue;
+        ++gathers;
+        EXPECT_FALSE(w.waits) << "layer " << layer << ", " << ahead << " ahead";
+        EXPECT_GE(w.products[0], 7 * ahead) << "layer " << layer << ", " << ahead << " ahead";
+        EXPECT_TRUE(ahead > 0 || w.products[0] == 0) << "layer " << layer;
+      }
+      EXPECT_EQ(gathers, 4 * (5 - ahead + 4 - ahead)) << "of every microbatch";
+    }
+}
+
+TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
+  for (const char* mode : {"none", "full"})
+    for (bool overlap : {true, false}) {
+      const Program program = WithOverlap(
+          {"parallel.tp=2", fmt::format("overlap.tensor={}", overlap), std::string("recompute.mode=") + mode}, 2);
+      int covered = 0, scatters = 0;
+      for (const Window& w : Windows(program, Lane::kTp)) {
+        if (w.collective->role != Role::kB || w.collective->kind != OpKind::kReduceScatter) continue;
+        ++scatters;
+        if (w.products[1] > 0 && !w.waits) ++covered;
+      }
+      EXPECT_GE(scatters, 8 * (2 * 4 + 1)) << "two of every layer and one of the head, of every microbatch";
+      EXPECT_GE(covered, overlap ? 8 * (2 * 4 + 1) : 0) << mode;
+      EXPECT_TRUE(overlap || covered == 0) << mode;
+    }
+}
+
+TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
+  const std::vector<std::string> each = {"parallel.dp_shard=2", "parallel.reduce=microbatch"};
+  const auto with = [&](const char* zero) {
+    std::vector<std::string> overrides = each;
+    overrides.push_back(zero);
+    return WithOverlap(overrides, 2);
+  };
+  const auto accumulators = [](const Program& p) {
+    int64_t bytes = 0;
+    for (const PersistentBuffer& b : p.persistent)
+      bytes += b.memory_class == MemoryClass::kGradients ? b.place.bytes : 0;
+    return bytes;
+  };
+  const Program whole = with("parallel.zero=1"), sharded = with("parallel.zero=2");
+  EXPECT_EQ(accumulators(whole) - 8, 2 * (accumulators(sharded) - 8)) << "but for loss and count";
+  for (const Program* program : {&whole, &sharded}) {
+    std::map<int, int> messages;        // by layer
+    std::map<int, int64_t> made, live;  // bytes of one microbatch's gradients by layer, and what lives at once
+    int64_t now = 0, most = 0, largest = 0;
+    for (const Instruction& i : program->instructions) {
+      const Op& op = program->graph->ops[static_cast<size_t>(i.op)];
+      if (i.microbatch != 3 || op.role != Role::kW) continue;
+      if (i.lane == Lane::kCompute && op.kind != OpKind::kAccumulate) {
+        for (const Operand& o : i.outputs) made[op.layer] += o.bytes, now += o.bytes;
+        most = std::max(most, now);
+      } else if (i.lane == Lane::kDp) {
+        ++messages[op.layer];
+        for (const Operand& o : i.inputs) now -= o.bytes;
+      }
+    }
+    for (const auto& [layer, bytes] : made) largest = std::max(largest, bytes);
+    EXPECT_EQ(now, 0);
+    EXPECT_EQ(most, largest);
+    EXPECT_EQ(messages, (std::map<int, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}}));
+  }
+}
+
+/// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits
+/// for it.
+TEST(Program, HopsOfARingTravelUnderBlocks) {
+  for (int cp : {2, 4}) {
+    const Compilation c =
+        Compile(SmallDeck({fmt::format("parallel.cp={}", cp), "batch.global=2"}), cp, Purpose::kTrain);
+    const Program program = MakeProgram(c, {});
+    int issued = 0, covered = 0;  // on lane cp; hops under a block
+    for (size_t p = 0; p < program.instructions.size(); ++p) {
+      const Instruction& shift = program.instructions[p];
+      if (shift.lane == Lane::kCp) ++issued;
+      if (c.graph->ops[static_cast<size_t>(shift.op)].kind != OpKind::kRingShift) continue;
+      const auto reads = [&](const Instruction& i) {
+        return i.microbatch == shift.microbatch &&
+               std::any_of(i.inputs.begin(), i.inputs.end(),
+                           [&](const Operand& input) { return input.value == shift.outputs[0].value; });
+      };
+      bool block = false;
+      for (size_t i = p + 1; i < program.instructions.size(); ++i) {
+        const Instruction& kernel = program.instructions[i];
+        if (kernel.lane != Lane::kCompute) continue;
+        if (reads(kernel)) break;
+        for (const Wait& wait : kernel.waits)
+          EXPECT_FALSE(wait.lane == Lane::kCp && wait.count >= issued) << "instruction " << i << " waits for hop " << p;
+        block = block || Name(c.graph->op(kernel.op).kind).starts_with("attention");
+      }
+      covered += block;
+    }
+    // All but the last hop of the gradients: cp - 1 forward, 2 cp - 3 backward.
+    EXPECT_EQ(covered, 4 * 2 * (3 * cp - 4));
+  }
+}
+
+}  // namespace
+}  // namespace espalier

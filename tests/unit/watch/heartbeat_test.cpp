@@ -1,0 +1,154 @@
+// Heartbeat files, and ranks that end when another rank of their host has died.
+#include "espalier/watch/heartbeat.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "espalier/util/error.hpp"
+#include "espalier/watch/watchdog.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+class HeartbeatFiles : public testing::Test {
+ protected:
+  HeartbeatFiles() { std::filesystem::create_directories(folder_); }
+  ~HeartbeatFiles() override { std::filesystem::remove_all(folder_); }
+  const std::string folder_ = testing::TempDir() + "heartbeat." + std::to_string(getpid());
+};
+
+TEST_F(HeartbeatFiles, AreReadAsTheyAreWritten) {
+  {
+    HeartbeatFile file(folder_, 3);
+    file.record().step = 12;
+    file.record().activity = Activity::kSaving;
+    file.record().training.done[2] = 7;
+    EXPECT_EQ(ReadHeartbeat(folder_, 3)->step, 0) << "what is not published is not seen";
+    ASSERT_TRUE(file.Publish());
+    const auto read = ReadHeartbeat(folder_, 3);
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->rank, 3);
+    EXPECT_EQ(read->process, getpid());
+    EXPECT_FALSE(read->host.empty());
+    EXPECT_TRUE(read->SharesProcesses(Read(file.record())));
+    EXPECT_EQ(read->step, 12);
+    EXPECT_EQ(read->activity, Activity::kSaving);
+    EXPECT_EQ(read->done[2], 7);
+    EXPECT_FALSE(ReadHeartbeat(folder_, 2).has_value());
+  }
+  EXPECT_FALSE(ReadHeartbeat(folder_, 3).has_value()) << "it goes with its rank";
+}
+
+/// A rank without anything to do, in a process of its own that ends with this one; returns when its heartbeat is there.
+pid_t StartNeighbour(const std::string& folder, int rank) {
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    HeartbeatFile file(folder, rank);
+    pause();
+  }
+  while (!ReadHeartbeat(folder, rank)) usleep(1000);
+  return child;
+}
+
+/// What rank 0 does when a rank of its host dies.
+void LiveBesideADyingRank(const std::string& folder) {
+  const Compilation world = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
+  StartNeighbour(folder, 1);
+  const pid_t victim = StartNeighbour(folder, 2);
+  HeartbeatFile mine(folder, 0);
+  const Watchdog dog({folder, 60, 600, {0, 1, 2}, false}, mine, world, [] { _exit(99); });
+  kill(victim, SIGKILL);
+  waitpid(victim, nullptr, 0);
+  for (int patience = 0; patience < 60; ++patience) sleep(1);
+}
+
+TEST_F(HeartbeatFiles, ADeadRankOfTheHostEndsTheOthers) {
+  EXPECT_EXIT(LiveBesideADyingRank(folder_), testing::ExitedWithCode(1),
+              "rank 2 is gone: its process \\([0-9]+ on .*\\) has ended");
+  EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value()) << "who ends in order is not taken for dead";
+}
+
+/// What rank 0 does in a step in which it waits for a rank of its host whose heartbeat is removed or cut.
+void WaitForARankWithoutHeartbeat(const std::string& folder, const std::function<void(const std::string&)>& spoil) {
+  PrepareHeartbeatFolder(folder);
+  const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);
+  StartNeighbour(folder, 1);
+  HeartbeatFile mine(folder, 0);
+  mine.record().step = 3;
+  mine.record().activity = Activity::kStep;
+  const Watchdog dog({folder, 1, 600, {0, 1}, false}, mine, world, [] { _exit(99); });
+  spoil(folder + "/rank-00001");
+  for (int patience = 0; patience < 60; ++patience) sleep(1);
+}
+
+TEST_F(HeartbeatFiles, H2AMissingOneIsNoExcuse) {
+  const auto remove = [](const std::string& path) { std::filesystem::remove(path); };
+  EXPECT_EXIT(WaitForARankWithoutHeartbeat(folder_, remove), testing::ExitedWithCode(99),
+              "rank 1 has no heartbeat any more: the file was removed, while");
+  const auto cut = [](const std::string& path) { std::filesystem::resize_file(path, 7); };
+  EXPECT_EXIT(WaitForARankWithoutHeartbeat(folder_, cut), testing::ExitedWithCode(99),
+              "rank 1 has no heartbeat any more");
+}
+
+/// A rank of its host has started for ever.
+TEST_F(HeartbeatFiles, H2NothingIsExcusedForEver) {
+  const auto wait = [&] {
+    const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);
+    StartNeighbour(folder_, 1);
+    HeartbeatFile mine(folder_, 0);
+    mine.record().step = 1;
+    mine.record().activity = Activity::kAgreeing;
+    const Watchdog dog({folder_, 1, 2, {0, 1}, false}, mine, world, [] { _exit(99); });
+    for (int patience = 0; patience < 60; ++patience) sleep(1);
+  };
+  EXPECT_EXIT(wait(), testing::ExitedWithCode(99), "rank 1 is starting, step 0");
+}
+
+TEST_F(HeartbeatFiles, LATruncatedOneIsWrittenAgain) {
+  HeartbeatFile file(folder_, 1);
+  std::filesystem::resize_file(folder_ + "/rank-00001", 0);
+  file.record().step = 8;
+  EXPECT_FALSE(ReadHeartbeat(folder_, 1).has_value());
+  ASSERT_TRUE(file.Publish());
+  EXPECT_EQ(ReadHeartbeat(folder_, 1)->step, 8);
+}
+
+TEST_F(HeartbeatFiles, H5OnlyHeartbeatsAreRemoved) {
+  for (const char* name : {"rank-00000", "rank-123456", "rank-1", "rank-00001.csv", "notes"})
+    std::ofstream(folder_ + "/" + name) << name;
+  const std::string theirs = folder_ + ".theirs";
+  std::ofstream(theirs) << "theirs";
+  std::filesystem::create_symlink(theirs, folder_ + "/rank-00002");
+  PrepareHeartbeatFolder(folder_);
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) left.insert(entry.path().filename());
+  EXPECT_THAT(left, testing::ElementsAre("notes", "rank-00001.csv", "rank-1"));
+  EXPECT_EQ(std::filesystem::file_size(theirs), 6U) << "the link goes, not what it names";
+  std::filesystem::create_symlink(theirs, folder_ + "/rank-00003");
+  EXPECT_THROW(HeartbeatFile(folder_, 3), UserError);
+  std::filesystem::remove(theirs);
+  const std::string link = folder_ + ".link";
+  std::filesystem::create_directory_symlink(folder_, link);
+  EXPECT_THROW(PrepareHeartbeatFolder(link), UserError);
+  std::filesystem::remove(link);
+}
+
+TEST_F(HeartbeatFiles, OtherFilesAreNone) {
+  std::ofstream(folder_ + "/rank-00000") << "short";
+  std::ofstream(folder_ + "/rank-00001") << std::string(4096, 'x');
+  EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value());
+  EXPECT_FALSE(ReadHeartbeat(folder_, 1).has_value());
+}
+
+}  // namespace
+}  // namespace espalier

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostShown = 120;  // characters of a value
+constexpr size_t kMaxShown = 120;  // characters of a value
 
 /// Shapes and names of the weights follow from these, or, for the numbers of heads, what their rows mean.
 constexpr std::array<std::string_view, 8> kOfWeights = {"family",   "layers",  "dim",   "heads",
@@ -25,7 +25,7 @@ bool IsFixed(const DeckKey& key, const Deck& saved) {
 bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
 
 std::string Shorten(const std::string& value) {
-  return value.size() <= kMostShown ? value : value.substr(0, kMostShown - 3) + "...";
+  return value.size() <= kMaxShown ? value : value.substr(0, kMaxShown - 3) + "...";
 }
 
 }  // namespace

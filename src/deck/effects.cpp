@@ -1,4 +1,4 @@
-// Settings that change nothing beside the others: reported, since whoever wrote them expects something of them.
+// Settings without an effect together with the others. They are reported, since whoever set them expects an effect.
 #include <fmt/format.h>
 
 #include <algorithm>

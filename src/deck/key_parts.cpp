@@ -34,7 +34,7 @@ int LineOfLongKey(std::string_view toml) {
       at = std::min(toml.find('\n', at), toml.size());
       continue;
     }
-    if (c == '.' && ++parts > kMostKeyParts) return 1 + static_cast<int>(std::ranges::count(toml.substr(0, at), '\n'));
+    if (c == '.' && ++parts > kMaxKeyParts) return 1 + static_cast<int>(std::ranges::count(toml.substr(0, at), '\n'));
     if (c == '=' || c == ',' || c == '\n') parts = 1;
     ++at;
   }

@@ -5,13 +5,13 @@
 
 namespace espalier {
 
-/// More names than any key of a deck has.
-inline constexpr int kMostKeyParts = 8;
+/// No key of a deck has more names.
+inline constexpr int kMaxKeyParts = 8;
 inline constexpr std::string_view kLongKey = "a key of more than 8 names";
 
-/// The line of the first dotted key of more than kMostKeyParts names, from 1; 0: none. The library makes a table in a
+/// The line of the first dotted key of more than kMaxKeyParts names, from 1; 0: none. The library makes a table in a
 /// table for each name, and runs out of stack when it destroys many thousands of them. Right for every text up to its
-/// first mistake, where the library stops too.
+/// first error, where the library stops too.
 int LineOfLongKey(std::string_view toml);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Settings -> Deck: names, types, bounds, defaults and relations, every mistake collected.
+// Settings -> Deck: names, types, bounds, defaults and relations. All errors are collected.
 #include "espalier/deck/parse.hpp"
 
 #include <fmt/format.h>
@@ -105,8 +105,8 @@ DeckValue Normal(DeckValue value) {
 class Assembler {
  public:
   /// `whole`: the decks could be read to the end, so that what is not set is missing.
-  Assembler(std::string name, std::string label, bool whole, Mistakes mistakes)
-      : label_(std::move(label)), whole_(whole), mistakes_(std::move(mistakes)) {
+  Assembler(std::string name, std::string label, bool whole, Errors errors)
+      : label_(std::move(label)), whole_(whole), errors_(std::move(errors)) {
     deck_.name = std::move(name);
   }
 
@@ -130,9 +130,9 @@ class Assembler {
     for (const DeckKey& key : DeckSchema()) FillGivenOrDefault(key);
     for (const DeckKey& key : DeckSchema()) FillDerived(key);
     for (const Relation& relation : DeckRelations()) Check(relation);
-    if (mistakes_.empty()) CheckLength();
-    for (std::string& mistake : mistakes_) mistake = Printable(mistake);
-    if (!mistakes_.empty()) throw UserError(ExitStatus::kDeck, std::move(mistakes_));
+    if (errors_.empty()) CheckLength();
+    for (std::string& error : errors_) error = Printable(error);
+    if (!errors_.empty()) throw UserError(ExitStatus::kDeck, std::move(errors_));
     return {std::move(deck_), std::move(origins_), {}};
   }
 
@@ -145,14 +145,14 @@ class Assembler {
   /// Checkpoints hold the effective deck, in which every path is absolute.
   void CheckLength() {
     const auto bytes = static_cast<int64_t>(EffectiveDeck(deck_).size());
-    if (bytes > kMostDeckBytes)
-      mistakes_.push_back(fmt::format(
+    if (bytes > kMaxDeckBytes)
+      errors_.push_back(fmt::format(
           "{}: the effective deck has {} bytes, and the limit is {} (globs in data.paths are shorter than lists)",
-          label_, bytes, kMostDeckBytes));
+          label_, bytes, kMaxDeckBytes));
   }
 
   void Refuse(const std::string& place, const std::string& shown, const std::string& why) {
-    mistakes_.push_back(fmt::format("{}: {}: {}", place, shown, why));
+    errors_.push_back(fmt::format("{}: {}: {}", place, shown, why));
   }
 
   void RefuseValue(const std::string& full_name, const RawSetting& setting, const std::string& why) {
@@ -167,7 +167,7 @@ class Assembler {
       MeantSection(setting.name);
       return Refuse(setting.place, setting.shown, fmt::format("must be a section, [{}]", setting.name));
     }
-    if (++unknown_ > kMostGuesses)
+    if (++unknown_ > kMaxGuesses)
       return Refuse(setting.place, setting.shown, setting.section ? "unknown section" : "unknown key");
     if (setting.section) {
       const std::string nearest = Nearest(setting.name, sections);
@@ -249,24 +249,24 @@ class Assembler {
 
   /// Of more unknown names than that the rest is refused without a guess at what was meant: guesses take time, and a
   /// file with so many is no deck.
-  static constexpr int kMostGuesses = 100;
+  static constexpr int kMaxGuesses = 100;
 
   std::string label_;
   bool whole_;
   int unknown_ = 0;
-  Mistakes mistakes_;
+  Errors errors_;
   Deck deck_{};
   std::map<std::string, Given, std::less<>> given_;
-  std::set<std::string> bad_;    ///< keys whose value cannot be relied on: a mistake there is reported already
+  std::set<std::string> bad_;    ///< keys with a wrong value, whose error is reported already
   std::set<std::string> meant_;  ///< keys that a misspelt or broken setting probably meant: not reported as missing
   std::map<std::string, std::string, std::less<>> origins_;
 };
 
 LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck deck,
-                    const std::vector<std::string>& overrides, Mistakes mistakes) {
+                    const std::vector<std::string>& overrides, Errors errors) {
   for (const std::string& text : overrides)
-    if (std::optional<RawSetting> setting = ReadOverride(text, mistakes)) deck.settings.push_back(std::move(*setting));
-  Assembler assembler(name, label, deck.whole, std::move(mistakes));
+    if (std::optional<RawSetting> setting = ReadOverride(text, errors)) deck.settings.push_back(std::move(*setting));
+  Assembler assembler(name, label, deck.whole, std::move(errors));
   for (const RawSetting& setting : deck.settings) assembler.Apply(setting);
   return assembler.Finish();
 }
@@ -288,17 +288,17 @@ std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
 }  // namespace
 
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides) {
-  Mistakes mistakes;
-  RawDeck deck = ReadDeckFile(path, mistakes);
-  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(mistakes));
+  Errors errors;
+  RawDeck deck = ReadDeckFile(path, errors);
+  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(errors));
   loaded.repeated = Repeated(overrides);
   return loaded;
 }
 
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
-  Mistakes mistakes;
-  RawDeck deck = ReadDeckText(text, name, mistakes);
-  return Assemble(name, name, std::move(deck), overrides, std::move(mistakes));
+  Errors errors;
+  RawDeck deck = ReadDeckText(text, name, errors);
+  return Assemble(name, name, std::move(deck), overrides, std::move(errors));
 }
 
 }  // namespace espalier

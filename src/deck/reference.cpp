@@ -62,32 +62,39 @@ constexpr std::string_view kIntroduction = R"(# The deck
 
 *Made by `espalier doc-deck` from the schema table (`src/deck/schema.cpp`); do not edit it by hand.*
 
-A deck is a TOML file in UTF-8, of at most 1 MiB. Every key is listed below; unknown keys, wrong types and broken
-relations between keys are errors, and all mistakes are reported at once, each with its place and what is allowed.
+A deck is a TOML file in UTF-8, of at most 1 MiB. Every key is listed below. Unknown keys, wrong types and broken
+relations between keys are errors. All errors are reported at once, each with its place and what is allowed.
 
-- `include = ["base.toml"]` at the top takes over other decks, relative to this one; what comes later wins: included
+- `include = ["base.toml"]` at the top includes other decks, by paths relative to this one. Later values win: included
   decks in their order, then the deck itself, then `key=value` arguments.
 - `key=value` on the command line sets any key by its dotted name: `espalier inputs/llama/tiny.toml run.steps=20`. The
   value is TOML; a bare word is a string.
-- Deck and command line alone decide what a run does, on a restart too: defaults < deck < command line. What follows from
-  other keys (the defaults in words below) is derived anew. A checkpoint's deck is only compared: the keys that its weights
-  belong to must agree, every other difference is reported at the start.
-- An integer will do where a number is wanted; `3.0` will not do for an integer.
+- Deck and command line alone decide what a run does, also on a restart: defaults < deck < command line. Defaults that
+  follow from other keys (given in words below) are derived again. The deck of a checkpoint is only compared: the keys
+  that determine its weights must agree, and every other difference is reported at the start.
+- A number may be written as an integer, but an integer not as a number: `3.0` is refused.
 - `espalier check DECK` prints all values with their origin, `espalier --help SECTION` prints a table of this page.
 )";
 
 constexpr std::string_view kClosing = R"(
 ## Relations
 
-Checked when the deck is read: `model.heads` divides `model.dim` and, for llama, leaves an even head size;
-`model.kv_heads` divides `model.heads` and for gpt2 equals it; `model.vocab` is at least 256 for text; `batch.micro`
-divides `batch.global`; every pipeline chunk gets a layer, as many chunks as the schedule can run, and `pipeline.split` names `pp * chunks` chunks that
-add up to `model.layers`; validation needs files, and whole global batches.
+Checked when the deck is read:
 
-Checked against the number of ranks: the degrees multiply to it (`dp_shard = -1` takes what is left); `tp` divides
-`heads`, and it divides `kv_heads` or is a multiple of it (then ranks share kv heads); `batch.global` is a multiple of
-`micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at least `pp` of them for interleaved,
-`2 pp` for dualpipev.
+- `model.heads` divides `model.dim`; for llama the head size is even.
+- `model.kv_heads` divides `model.heads`, and equals it for gpt2.
+- `model.vocab` is at least 256 for text.
+- `batch.micro` divides `batch.global`.
+- The schedule can run `pipeline.chunks`, and every chunk gets a layer. `pipeline.split` names `pp * chunks` chunks that
+  add up to `model.layers`.
+- Validation needs files, and a whole number of global batches.
+
+Checked against the number of ranks:
+
+- The product of the degrees is the number of ranks; `dp_shard = -1` takes the remaining ranks.
+- `tp` divides `heads`, and divides `kv_heads` or is a multiple of it; then ranks share kv heads.
+- `batch.global` is a multiple of `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at
+  least `pp` for interleaved, `2 pp` for dualpipev.
 )";
 
 /// The bounds of sizes.cpp.
@@ -95,12 +102,12 @@ std::string Limits() {
   return fmt::format(R"(
 ## Limits
 
-What a deck implies is checked as one list of relations before anything is computed or allocated, so that no product
-wraps and every command ends. All limits are far above real use (405 billion parameters have 126 layers):
+The sizes that follow from a deck are checked before anything is computed or allocated, so that no integer overflows and
+every command ends. All limits are far above real use (405 billion parameters have 126 layers):
 
 | what | limit |
 |---|---|
-| bytes of all parameters, their state, and what of them travels in a step, all ranks together | 2^58 = {:.2g} |
+| bytes of all parameters, their state and their messages in a step, all ranks together | 2^58 = {:.2g} |
 | bytes of all activations of a step, all ranks together | the same |
 | tokens of a run | 2^62 |
 | `model.layers` | {} |
@@ -108,16 +115,16 @@ wraps and every command ends. All limits are far above real use (405 billion par
 | `model.layers` x `dp_replicate` x `dp_shard` x `cp` x `tp` | {} |
 | ranks | {} |
 
-Bytes are estimated from above. What holds but needs more memory than there is ends a run with exit status 4. `plan`
-compiles every different program of a world and says so if those are too many for one process.
+Bytes are upper estimates. A run within the limits that needs more memory than the nodes have ends with exit status 4.
+`plan` compiles every distinct program of all ranks, and says so if they are too many for one process.
 
 ## Settings without effect
 
-A setting that differs from its default and yet changes nothing beside the others (`recompute.regather` with `zero = 2`,
-`guard.max_skips` without `skip`, ...) is named once, with the reason, by `check` and at the start of a run. Of a key
-that the command line gives twice the last value counts, which is said too.
+A setting that differs from its default but has no effect together with the others (`recompute.regather` with
+`zero = 2`, `guard.max_skips` without `skip`, ...) is reported once, with the reason, by `check` and at the start of a run. If the
+command line gives a key twice, the last value counts, which is reported too.
 )",
-                     kMostStepBytes, kMostLayers, kMostPasses, kMostPeers, kMostRanks);
+                     kMaxStepBytes, kMaxLayers, kMaxPasses, kMaxPeers, kMaxRanks);
 }
 
 constexpr std::string_view kStatuses = R"(
@@ -126,10 +133,10 @@ constexpr std::string_view kStatuses = R"(
 | status | meaning |
 |---|---|
 | 0 | every step of the deck is done |
-| 75 | stopped early, a checkpoint is committed: run me again |
-| 2 | the deck or the command line is wrong: all mistakes are listed |
+| 75 | stopped early with a committed checkpoint: the same command continues the run |
+| 2 | the deck or the command line is wrong: all errors are listed |
 | 3 | data or checkpoint refused: what, where, why |
-| 4 | it does not fit: which rank, how many bytes, of what |
+| 4 | not enough memory: which rank, how many bytes, for what |
 | 1 | anything else: a folder that cannot be written, a full disk, a lost rank, numbers that are not finite, a fault |
 )";
 

@@ -82,8 +82,8 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
                      deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
 }
 
-/// tp cuts attention into whole heads; kv heads are cut or, if they are fewer, replicated. Feed-forward width,
-/// vocabulary and sequence may be cut into unequal pieces.
+/// tp shards attention by whole heads; kv heads are sharded or, if there are fewer than tp, replicated. Feed-forward
+/// width, vocabulary and sequence may have unequal shards.
 std::string TensorParallelDivides(const Deck& deck) {
   const auto& m = deck.model;
   const auto meets_kv_heads = [&](int64_t tp) { return m.kv_heads % tp == 0 || tp % m.kv_heads == 0; };
@@ -179,9 +179,8 @@ std::string RunHasFolder(const Deck& deck) {
 /// What is smaller than any fp32 is 0 in the update; 0 itself means off.
 std::string ClipNormIsAFloat(const Deck& deck) {
   const double norm = deck.optimizer.clip_norm;
-  return norm == 0 || norm >= kLeastFloat
-             ? ""
-             : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kLeastFloat);
+  return norm == 0 || norm >= kMinFloat ? ""
+                                        : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kMinFloat);
 }
 
 std::string TimeLimitIsATime(const Deck& deck) {

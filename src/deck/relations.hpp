@@ -1,4 +1,4 @@
-// Relations between keys as data: each names its keys and says what is wrong, with the numbers.
+// Relations between keys as data: the keys, and a function that says what is wrong, with numbers.
 #pragma once
 
 #include <limits>
@@ -11,30 +11,30 @@
 namespace espalier {
 
 struct Relation {
-  std::vector<std::string_view> keys;  ///< what it reads; the first is the one to blame
-  std::string (*broken)(const Deck&);  ///< empty if it holds; else what is wrong and what is allowed
+  std::vector<std::string_view> keys;  ///< the keys it reads; an error is reported at the first
+  std::string (*broken)(const Deck&);  ///< empty if the relation holds, else what is wrong and what is allowed
 };
 
-/// Those that need no files. A rank count may be missing too: dp_shard = -1 then counts as 1.
+/// The relations that can be checked without files and before the number of ranks is known; dp_shard = -1 counts as 1.
 const std::vector<Relation>& DeckRelations();
 
 /// The batch on so many data-parallel ranks; `tokens` is left out (0).
 BatchShape DivideBatch(const Deck::Batch& batch, int64_t data_parallel);
 
 /// The smallest fp32 of full precision.
-inline constexpr double kLeastFloat = std::numeric_limits<float>::min();
+inline constexpr double kMinFloat = std::numeric_limits<float>::min();
 
-/// How large a deck may be (sizes.cpp): part of both lists.
+/// Limits on the size of a deck (sizes.cpp); in both lists.
 const std::vector<Relation>& SizeRelations();
-inline constexpr double kMostStepBytes =
+inline constexpr double kMaxStepBytes =
     double(int64_t{1} << 58);  ///< of all tensors and messages of a step, over all ranks
-inline constexpr double kMostTokens = double(int64_t{1} << 62);  ///< of a run
-inline constexpr int64_t kMostLayers = 4096;
-inline constexpr int64_t kMostPasses = 1 << 18;  ///< of microbatches through layers (and hops of a ring) in a step
-inline constexpr int64_t kMostPeers = 1 << 22;   ///< of all layers' collectives
-inline constexpr int64_t kMostRanks = 1 << 20;
+inline constexpr double kMaxTokens = double(int64_t{1} << 62);  ///< of a run
+inline constexpr int64_t kMaxLayers = 4096;
+inline constexpr int64_t kMaxPasses = 1 << 18;  ///< of microbatches through layers (and hops of a ring) in a step
+inline constexpr int64_t kMaxPeers = 1 << 22;   ///< of all layers' collectives
+inline constexpr int64_t kMaxRanks = 1 << 20;
 
-/// Those of them that the degrees take part in: to be checked again when the rank count is known.
+/// The relations that involve the degrees; checked again when the number of ranks is known.
 const std::vector<Relation>& MeshRelations();
 
 }  // namespace espalier

@@ -168,15 +168,15 @@ bool IsSection(std::string_view name) {
 }
 
 /// Reports the first character that no text has; true if there is none.
-bool CheckText(std::string_view text, const std::string& label, Mistakes& mistakes) {
+bool CheckText(std::string_view text, const std::string& label, Errors& errors) {
   int line = 1;
   for (size_t i = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const char32_t c = DecodeUtf8(text, i);
     const bool control = (c < 0x20 && c != '\n' && c != '\t' && c != '\r') || c == 0x7f;
     if (c == kNotUtf8 || control) {
-      mistakes.push_back(fmt::format("{}:{}: byte 0x{:02x} {}: decks are UTF-8 text", label, line, byte,
-                                     control ? "is a control character" : "begins no UTF-8 character"));
+      errors.push_back(fmt::format("{}:{}: byte 0x{:02x} {}: decks are UTF-8 text", label, line, byte,
+                                   control ? "is a control character" : "begins no UTF-8 character"));
       return false;
     }
     line += c == '\n';
@@ -190,12 +190,12 @@ std::string_view WithoutMark(std::string_view text) {
   return text;
 }
 
-/// One text through the TOML library. The library stops at its first mistake; a line that is broken by itself (or sets
-/// a key twice) is reported, blanked and left behind, so that the mistakes after it are found too.
+/// Parses one text with the TOML library, which stops at its first error. A line that is broken by itself (or sets a
+/// key twice) is reported and blanked, and the text is parsed again, so that later errors are found too.
 class TextParser {
  public:
-  TextParser(std::string_view text, std::string label, Mistakes& mistakes)
-      : label_(std::move(label)), mistakes_(mistakes), form_(text) {
+  TextParser(std::string_view text, std::string label, Errors& errors)
+      : label_(std::move(label)), errors_(errors), form_(text) {
     std::istringstream stream{form_.ascii()};
     for (std::string line; std::getline(stream, line);) lines_.push_back(line);
   }
@@ -213,7 +213,7 @@ class TextParser {
     }
   }
 
-  /// Keys on lines that were left behind.
+  /// Keys on lines that were blanked.
   std::vector<RawSetting> Unread() { return std::move(unread_); }
 
   /// What the strings of the table stand for.
@@ -221,17 +221,17 @@ class TextParser {
 
  private:
   void Refuse(int line, std::string_view why) {
-    mistakes_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, form_.Back(why)));
+    errors_.push_back(fmt::format("{}:{}: not valid TOML: {}", label_, line, form_.Back(why)));
   }
 
   std::string Join() const { return fmt::format("{}\n", fmt::join(lines_, "\n")); }
 
-  /// Reports a mistake and blanks its line; false if the cause lies elsewhere or there were too many.
+  /// Reports an error and blanks its line; false if the cause is on another line or there were too many errors.
   bool StepOver(const toml::parse_error& error) {
-    constexpr size_t kMostMistakes = 20;
+    constexpr size_t kMaxErrors = 20;
     const auto line = static_cast<size_t>(error.source().begin.line);
     Refuse(static_cast<int>(line), error.description());
-    if (line == 0 || line > lines_.size() || unread_.size() >= kMostMistakes) return false;
+    if (line == 0 || line > lines_.size() || unread_.size() >= kMaxErrors) return false;
     std::string& text = lines_[line - 1];
     if (Trim(text).starts_with('[')) return false;  // what follows would land in the section before
     if (error.description().find("cannot redefine") == std::string_view::npos && IsToml(text)) return false;
@@ -264,7 +264,7 @@ class TextParser {
 
   std::vector<std::string> lines_;
   std::string label_;
-  Mistakes& mistakes_;
+  Errors& errors_;
   std::vector<RawSetting> unread_;
   AsciiForm form_;
 };
@@ -335,7 +335,7 @@ std::optional<std::string> ReadBytes(int file, size_t most) {
 /// Reads a deck and everything it includes, depth first.
 class FileReader {
  public:
-  explicit FileReader(Mistakes& mistakes) : mistakes_(mistakes) {}
+  explicit FileReader(Errors& errors) : errors_(errors) {}
 
   RawDeck Read(const std::string& path) {
     Visit(path, "");
@@ -353,8 +353,8 @@ class FileReader {
       return Refuse(at, path, fmt::format("more than {} includes, or deeper than {}", kMaxIncludes, kMaxIncludeDepth));
     const std::optional<std::string> text = ReadFile(path, at);
     if (!text) return;
-    if (!CheckText(*text, path, mistakes_)) return void(deck_.whole = false);
-    TextParser parser(WithoutMark(*text), path, mistakes_);
+    if (!CheckText(*text, path, errors_)) return void(deck_.whole = false);
+    TextParser parser(WithoutMark(*text), path, errors_);
     const std::optional<toml::table> deck = parser.Parse();
     if (!deck) return void(deck_.whole = false);
     open_.push_back(real);
@@ -368,7 +368,7 @@ class FileReader {
 
   void Refuse(const std::string& at, const std::string& path, const std::string& why) {
     deck_.whole = false;
-    mistakes_.push_back(fmt::format("{}{}: {}", at, path, why));
+    errors_.push_back(fmt::format("{}{}: {}", at, path, why));
   }
 
   std::optional<std::string> ReadFile(const std::string& path, const std::string& at) {
@@ -379,9 +379,9 @@ class FileReader {
     if (S_ISDIR(status.st_mode)) return Refuse(at, path, "is a folder, not a deck"), std::nullopt;
     if (!S_ISREG(status.st_mode))
       return Refuse(at, path, "is not a file: every rank reads the deck for itself"), std::nullopt;
-    std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(kMostDeckBytes) + 1);
+    std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(kMaxDeckBytes) + 1);
     if (!text) return Refuse(at, path, "cannot be read"), std::nullopt;
-    if (text->size() > static_cast<size_t>(kMostDeckBytes))
+    if (text->size() > static_cast<size_t>(kMaxDeckBytes))
       return Refuse(at, path, "is larger than 1 MiB: not a deck"), std::nullopt;
     return text;
   }
@@ -398,8 +398,8 @@ class FileReader {
     if (!node->is_array() || !value ||
         (!node->as_array()->empty() && !std::holds_alternative<std::vector<std::string>>(*value))) {
       deck_.whole = false;
-      mistakes_.push_back(fmt::format("{}: include = {}: must be a list of strings, such as [\"base.toml\"]", place,
-                                      Show(*node, form)));
+      errors_.push_back(fmt::format("{}: include = {}: must be a list of strings, such as [\"base.toml\"]", place,
+                                    Show(*node, form)));
       return {};
     }
     std::vector<Include> includes;
@@ -409,7 +409,7 @@ class FileReader {
     return includes;
   }
 
-  Mistakes& mistakes_;
+  Errors& errors_;
   std::vector<fs::path> open_;  ///< from the deck down to the file being read
   int files_ = 0;
   RawDeck deck_;
@@ -433,27 +433,27 @@ std::optional<DeckValue> OverrideValue(const std::string& text, std::string& err
 
 }  // namespace
 
-RawDeck ReadDeckFile(const std::string& path, Mistakes& mistakes) { return FileReader(mistakes).Read(path); }
+RawDeck ReadDeckFile(const std::string& path, Errors& errors) { return FileReader(errors).Read(path); }
 
-RawDeck ReadDeckText(std::string_view text, const std::string& label, Mistakes& mistakes) {
-  if (text.size() > static_cast<size_t>(kMostDeckBytes)) {
-    mistakes.push_back(fmt::format("{}: {} bytes, more than 1 MiB: not a deck", label, text.size()));
+RawDeck ReadDeckText(std::string_view text, const std::string& label, Errors& errors) {
+  if (text.size() > static_cast<size_t>(kMaxDeckBytes)) {
+    errors.push_back(fmt::format("{}: {} bytes, more than 1 MiB: not a deck", label, text.size()));
     return {{}, false};
   }
-  if (!CheckText(text, label, mistakes)) return {{}, false};
-  TextParser parser(WithoutMark(text), label, mistakes);
+  if (!CheckText(text, label, errors)) return {{}, false};
+  TextParser parser(WithoutMark(text), label, errors);
   const std::optional<toml::table> table = parser.Parse();
   if (!table) return {{}, false};
   if (const toml::node* include = table->get("include"))
-    mistakes.push_back(Place(label, *include) + ": include: only a deck in a file can include others");
+    errors.push_back(Place(label, *include) + ": include: only a deck in a file can include others");
   RawDeck deck{Collector(label, "", parser.form()).Collect(*table)};
   std::ranges::move(parser.Unread(), std::back_inserter(deck.settings));
   return deck;
 }
 
-std::optional<RawSetting> ReadOverride(const std::string& text, Mistakes& mistakes) {
+std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors) {
   auto refuse = [&](const std::string& shown, const std::string& why) {
-    mistakes.push_back(fmt::format("command line: {}: {}", shown, why));
+    errors.push_back(fmt::format("command line: {}: {}", shown, why));
     return std::nullopt;
   };
   if (!IsPlainText(text)) return refuse("an argument", "is not UTF-8 without control characters");

@@ -1,5 +1,5 @@
-// Settings as written: the values of decks, includes and the command line before anything is known of their meaning.
-// The only place that knows the TOML library.
+// Settings as written in decks, includes and the command line, before names and types are checked. Only its source
+// includes the TOML library.
 #pragma once
 
 #include <filesystem>
@@ -13,30 +13,30 @@
 namespace espalier {
 
 struct RawSetting {
-  std::string name;                ///< "model.heads"; the name alone for what stands outside any section
+  std::string name;                ///< "model.heads"; only the name outside of any section
   std::optional<DeckValue> value;  ///< nothing if no key can hold it: a table, a date, a mixed list
   std::string shown;               ///< for messages: "model.heads = 7", or the override as typed
   std::string place;               ///< "tiny.toml:12", "command line"
   std::filesystem::path folder;    ///< where relative paths start
-  bool section = false;            ///< a table that has the name of no section
-  bool reported = false;           ///< the line is not TOML: a mistake that is listed already
+  bool section = false;            ///< a table whose name is not a section
+  bool reported = false;           ///< the line is not TOML: an error that is listed already
 };
 
-/// What a file or text holds.
+/// The settings of a file or text.
 struct RawDeck {
-  std::vector<RawSetting> settings;  ///< rising precedence: those of includes first, each file's in the order of lines
-  bool whole = true;                 ///< false: part of it could not be read, so keys may be missing for that reason
+  std::vector<RawSetting> settings;  ///< rising precedence: includes first, each file in the order of its lines
+  bool whole = true;                 ///< false: a part could not be read, so missing keys are no errors
 };
 
-using Mistakes = std::vector<std::string>;
+using Errors = std::vector<std::string>;
 
 /// A deck file with its includes.
-RawDeck ReadDeckFile(const std::string& path, Mistakes& mistakes);
+RawDeck ReadDeckFile(const std::string& path, Errors& errors);
 
 /// A text without includes; `label` names it in places ("label:12").
-RawDeck ReadDeckText(std::string_view text, const std::string& label, Mistakes& mistakes);
+RawDeck ReadDeckText(std::string_view text, const std::string& label, Errors& errors);
 
 /// One "key=value" of the command line; nothing if it cannot be read.
-std::optional<RawSetting> ReadOverride(const std::string& text, Mistakes& mistakes);
+std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors);
 
 }  // namespace espalier

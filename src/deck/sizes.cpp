@@ -1,6 +1,7 @@
-// How much a deck asks for, before anything is computed from it. Every product of extents, bytes, ops, instructions and
-// ranks that the program forms later is at most one of the bounds here: what passes neither wraps an int64 nor compiles
-// without end. Numbers are doubles, which cannot wrap. The limits are far above real use; doc/deck.md states them.
+// Limits on the size of a deck, checked before anything is computed from it. Every count of elements, bytes, ops,
+// instructions and ranks that the program computes later is at most one of these bounds, so no int64 overflows and
+// every compilation ends. The checks use doubles, which do not wrap. The limits are far above real use; doc/deck.md
+// states them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,11 +54,11 @@ double ActivationBytes(const Deck& deck) {
 
 std::string ParametersFit(const Deck& deck) {
   const double bytes = ParameterBytes(deck);
-  if (bytes <= kMostStepBytes) return "";
+  if (bytes <= kMaxStepBytes) return "";
   const Deck::Model& m = deck.model;
   return fmt::format(
       "{:.2g} parameters take up to {:.2g} bytes in a step, all ranks together; the limit is 2^58 = {:.2g} {}",
-      Parameters(m), bytes, kMostStepBytes,
+      Parameters(m), bytes, kMaxStepBytes,
       Lower({{"model.dim", m.dim},
              {"model.ffn_dim", m.ffn_dim},
              {"model.vocab", m.vocab},
@@ -68,11 +69,11 @@ std::string ParametersFit(const Deck& deck) {
 
 std::string ActivationsFit(const Deck& deck) {
   const double bytes = ActivationBytes(deck);
-  if (bytes <= kMostStepBytes) return "";
+  if (bytes <= kMaxStepBytes) return "";
   const Deck::Model& m = deck.model;
   return fmt::format(
       "the activations of a step take up to {:.2g} bytes, all ranks together; the limit is 2^58 = {:.2g} {}", bytes,
-      kMostStepBytes,
+      kMaxStepBytes,
       Lower({{"model.seq_len", m.seq_len},
              {"batch.global", deck.batch.global},
              {"batch.micro", deck.batch.micro},
@@ -85,9 +86,9 @@ std::string ActivationsFit(const Deck& deck) {
 
 std::string TokensAreCountable(const Deck& deck) {
   const double tokens = double(deck.run.steps) * double(deck.batch.global) * double(deck.model.seq_len);
-  if (tokens <= kMostTokens) return "";
+  if (tokens <= kMaxTokens) return "";
   return fmt::format(
-      "makes {:.2g} tokens in all; the limit is 2^62 = {:.2g} {}", tokens, kMostTokens,
+      "makes {:.2g} tokens in all; the limit is 2^62 = {:.2g} {}", tokens, kMaxTokens,
       Lower(
           {{"run.steps", deck.run.steps}, {"batch.global", deck.batch.global}, {"model.seq_len", deck.model.seq_len}}));
 }
@@ -98,20 +99,20 @@ std::string ProgramsAreShort(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t hops = p.context == ContextMode::kRing ? p.cp : 1;
   const double passes = double(deck.model.layers) * Microbatches(deck) * double(hops);
-  if (passes <= kMostPasses) return "";
+  if (passes <= kMaxPasses) return "";
   return fmt::format(
       "a step takes {:.0f} microbatches through {} layers{}: {:.3g} passes, and the limit is {} (raise batch.micro or "
       "the data-parallel degrees, or lower batch.global{})",
-      Microbatches(deck), deck.model.layers, hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMostPasses,
+      Microbatches(deck), deck.model.layers, hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMaxPasses,
       hops > 1 ? ", or take another parallel.context" : "");
 }
 
 /// Every stage looks through the whole model's ops for its own.
 std::string StagesAreFew(const Deck& deck) {
   const double passes = double(deck.model.layers) * double(deck.parallel.pp);
-  if (passes <= kMostPasses) return "";
+  if (passes <= kMaxPasses) return "";
   return fmt::format("parallel.pp * model.layers = {} * {} = {:.0f}; the limit is {}", deck.parallel.pp,
-                     deck.model.layers, passes, kMostPasses);
+                     deck.model.layers, passes, kMaxPasses);
 }
 
 /// Every layer's collectives are planned with each of their members.
@@ -119,9 +120,9 @@ std::string GroupsAreSmall(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t members = Product({p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});
   const double pairs = double(deck.model.layers) * double(members);
-  if (pairs <= kMostPeers) return "";
+  if (pairs <= kMaxPeers) return "";
   return fmt::format("model.layers * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}",
-                     deck.model.layers, members, pairs, kMostPeers,
+                     deck.model.layers, members, pairs, kMaxPeers,
                      Lower({{"parallel.dp_replicate", p.dp_replicate},
                             {"parallel.dp_shard", p.dp_shard},
                             {"parallel.cp", p.cp},
@@ -132,8 +133,8 @@ std::string GroupsAreSmall(const Deck& deck) {
 std::string RanksAreFew(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t ranks = Product({p.pp, p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});
-  if (ranks <= kMostRanks) return "";
-  return fmt::format("the degrees make {} ranks; the limit is {} {}", ranks, kMostRanks,
+  if (ranks <= kMaxRanks) return "";
+  return fmt::format("the degrees make {} ranks; the limit is {} {}", ranks, kMaxRanks,
                      Lower({{"parallel.pp", p.pp},
                             {"parallel.dp_replicate", p.dp_replicate},
                             {"parallel.dp_shard", p.dp_shard},

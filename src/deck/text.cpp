@@ -126,7 +126,7 @@ std::string NearestKey(std::string_view written) {
   std::string nearest;
   int least = 0;
   for (const DeckKey& key : DeckSchema()) {
-    // A key under a wrong or no section is a likely mistake too: any section costs at most two.
+    // A wrong or missing section is a likely error too, so a section counts as at most two edits.
     const int in_name = EditDistance(name, key.name);
     const int distance = in_name + std::min(2, EditDistance(section, key.section));
     if (!IsNear(in_name, name) || distance > std::max(2, static_cast<int>(name.size()) / 3)) continue;
@@ -145,9 +145,9 @@ int64_t Product(std::initializer_list<int64_t> factors) {
 }
 
 std::string ListNumbers(const std::vector<int64_t>& numbers) {
-  constexpr size_t kMost = 10;
-  const auto end = numbers.begin() + static_cast<ptrdiff_t>(std::min(kMost, numbers.size()));
-  return fmt::format("{}{}", fmt::join(numbers.begin(), end, ", "), numbers.size() > kMost ? ", ..." : "");
+  constexpr size_t kMaxShown = 10;
+  const auto end = numbers.begin() + static_cast<ptrdiff_t>(std::min(kMaxShown, numbers.size()));
+  return fmt::format("{}{}", fmt::join(numbers.begin(), end, ", "), numbers.size() > kMaxShown ? ", ..." : "");
 }
 
 std::vector<int64_t> Divisors(int64_t n) {

@@ -11,7 +11,8 @@ namespace espalier {
 
 inline constexpr char32_t kNotUtf8 = 0xffffffff;
 
-/// The code point at `position`, which moves behind it; kNotUtf8 if the bytes are none (it moves one byte).
+/// Decodes the code point at `position` and moves `position` after it; kNotUtf8 (and one byte further) if there is
+/// none.
 char32_t DecodeUtf8(std::string_view text, size_t& position);
 
 /// True if the text is UTF-8 without control characters.
@@ -20,12 +21,11 @@ bool IsPlainText(std::string_view text);
 /// The text as a terminal may see it: '?' for control characters and for what is not UTF-8.
 std::string Printable(std::string_view text);
 
-/// The nearest full name of a key ("section.key") to what was written, a wrong or missing section and other frameworks'
-/// names
-/// ("hidden_size") included; else empty.
+/// The full name ("section.key") of the key that `written` probably means: a misspelling, a wrong or missing section,
+/// or another framework's name ("hidden_size"). Empty if there is none.
 std::string NearestKey(std::string_view written);
 
-/// What another framework's word for a value ("gpu", "bfloat16") is called here; empty if it is none.
+/// Our name for another framework's value ("gpu", "bfloat16"); empty if there is none.
 std::string OtherName(std::string_view value);
 
 /// Product that stays at the largest int64 instead of overflowing; factors >= 1.
@@ -37,7 +37,7 @@ std::string ListNumbers(const std::vector<int64_t>& numbers);
 /// Divisors of n >= 1, rising.
 std::vector<int64_t> Divisors(int64_t n);
 
-/// "6, 12, 18, ..."; n alone if there is no room for more in an int64.
+/// "6, 12, 18, ..."; only n if its multiples exceed an int64.
 std::string MultiplesText(int64_t n);
 
 }  // namespace espalier

@@ -1,5 +1,4 @@
-// A checkpoint's deck beside the deck of the run that continues from it: the latter decides, the former is only
-// compared.
+// Compares the deck of a checkpoint with the deck of the run that continues from it. The latter decides.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Text -> checked Deck. Every mistake of a deck, its includes and the command line is reported at once.
+// Text -> checked Deck. All errors of a deck, its includes and the command line are reported at once.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// A deck file and the key=value arguments beside it; flags that stand for keys are among them.
+/// A deck file and its key=value arguments, including options that set a key.
 struct DeckArguments {
   std::string deck;
   std::vector<std::string> overrides;
@@ -25,23 +25,23 @@ struct LoadedDeck {
   std::vector<std::string> repeated;  ///< a line for each override that a later one of its key replaces
 };
 
-/// No deck is larger: neither a file nor the effective deck that checkpoints hold.
-inline constexpr int64_t kMostDeckBytes = 1 << 20;
+/// The maximum size of a deck file, and of the effective deck in a checkpoint.
+inline constexpr int64_t kMaxDeckBytes = 1 << 20;
 
 /// Reads a deck file with its includes, then `overrides` ("key=value" each). Nothing else decides what a run does: the
 /// deck of a checkpoint is only compared (compare.hpp). Relative paths in data.* are made absolute: relative to the
-/// file that names them, on the command line to the working directory. Throws UserError (kDeck) with every mistake,
+/// file that names them, on the command line to the working directory. Throws UserError (kDeck) with all errors,
 /// each "place: key = value: what is wrong (what is allowed)".
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {});
 
 /// The same from text, without includes. `name` becomes the deck's name and its place in messages.
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
 
-/// As ResolveMesh of the deck; messages name the places.
+/// ResolveMesh of the deck, with places in the messages.
 Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);
 
-/// One line for each setting that differs from its default and yet changes nothing beside the others: place, value,
-/// reason; and for each override that another one replaces.
+/// One line (place, value, reason) for each setting that differs from its default but has no effect together with the
+/// others, and one for each override that a later one replaces.
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded);
 
 /// The fewest ranks that the degrees allow: their product, with 1 for dp_shard = -1.

@@ -35,7 +35,7 @@ Manifest ReadManifest(const std::string& dir) {
 Metadata ReadMetadata(const std::string& dir) {
   Manifest manifest = ReadManifest(dir);
   const ManifestFile& listed = *manifest.FindFile(kDeckName);
-  std::string deck = Directory(dir).ReadText(kDeckName, kMostDeckBytes);
+  std::string deck = Directory(dir).ReadText(kDeckName, kMaxDeckBytes);
   const uint32_t crc = Crc32c(deck.data(), deck.size());
   if (static_cast<int64_t>(deck.size()) != listed.bytes || crc != listed.crc)
     throw UserError(ExitStatus::kData,

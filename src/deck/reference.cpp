@@ -121,8 +121,8 @@ Bytes are upper estimates. A run within the limits that needs more memory than t
 ## Settings without effect
 
 A setting that differs from its default but has no effect together with the others (`recompute.regather` with
-`zero = 2`, `guard.max_skips` without `skip`, ...) is reported once, with the reason, by `check` and at the start of a run. If the
-command line gives a key twice, the last value counts, which is reported too.
+`zero = 2`, `guard.max_skips` without `skip`, ...) is reported once, with the reason, by `check` and at the start of a
+run. If the command line gives a key twice, the last value counts, which is reported too.
 )",
                      kMaxStepBytes, kMaxLayers, kMaxPasses, kMaxPeers, kMaxRanks);
 }

@@ -101,17 +101,6 @@ class FileTokenSource final : public TokenSource {
   std::vector<char> scratch_;
 };
 
-void CheckFormat(std::string_view format, int64_t vocab) {
-  if (format != "text" && format != "tokens") {
-    throw UserError(ExitStatus::kData,
-                    fmt::format("data.format \"{}\" cannot be read; available: \"text\", \"tokens\"", format));
-  }
-  if (format == "text" && vocab < 256) {
-    throw UserError(ExitStatus::kData,
-                    fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", vocab));
-  }
-}
-
 /// Keeps the first messages and counts the rest: a corpus may have a hundred thousand files.
 void Add(std::vector<std::string>& errors, int64_t& more, const UserError& error) {
   constexpr size_t kMaxMessages = 20;
@@ -152,11 +141,14 @@ const std::vector<DataFile>& TokenSource::files() const {
   return kNone;
 }
 
-std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
-                                             int64_t seq_len, int64_t vocab, const BeforeFile& before_file) {
+std::unique_ptr<TokenSource> OpenTokenSource(DataFormat format, const std::vector<std::string>& paths, int64_t seq_len,
+                                             int64_t vocab, const BeforeFile& before_file) {
   CHECK(seq_len >= 1, "samples of {} tokens", seq_len);
-  CheckFormat(format, vocab);
-  const bool text = format == "text";
+  const bool text = format == DataFormat::kText;
+  if (text && vocab < 256) {
+    throw UserError(ExitStatus::kData,
+                    fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", vocab));
+  }
   std::vector<DataFile> files;
   for (std::string& path : ExpandPaths(paths, before_file)) files.push_back({std::move(path), 0, 0});
   OpenFiles open;

@@ -29,16 +29,16 @@ void TryTokens(const std::string& bytes) {
   static const TemporaryDirectory home;
   static const std::string path = home.path() + "/tokens.bin";
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  for (const char* format : {"tokens", "text"}) {
+  for (DataFormat format : {DataFormat::kTokens, DataFormat::kText}) {
     std::unique_ptr<TokenSource> source;
     const bool refused = Within(Allowance(bytes.size()), [&] {
       return IsRefused(ExitStatus::kData, [&] { source = OpenTokenSource(format, {path}, kSeqLen, kVocab); });
     });
     if (refused) continue;
-    tally.accepted += format == std::string_view("tokens");
+    tally.accepted += format == DataFormat::kTokens;
     Within(Allowance(bytes.size()), [&] {
       const bool bad_id = IsRefused(ExitStatus::kData, [&] { ReadAll(*source); });
-      Require(!bad_id || format == std::string_view("tokens"), "opened, and refused later");
+      Require(!bad_id || format == DataFormat::kTokens, "opened, and refused later");
     });
   }
 }

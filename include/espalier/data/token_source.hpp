@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/deck/choices.hpp"
+
 namespace espalier {
 
 /// A file of a source, as it was when the source was opened.
@@ -36,13 +38,13 @@ class TokenSource {
 /// Called before every directory and file that is read when data are opened; throws to stop.
 using BeforeFile = std::function<void()>;
 
-/// Opens files or globs (ExpandPaths) as one source. `format` is "text" (bytes, one zero byte between files) or
-/// "tokens" (files written by WriteTokens, nothing between them). Files follow one another in byte order of their
+/// Opens files or globs (ExpandPaths) as one source: text (bytes are tokens, one zero byte between files) or tokens
+/// (files written by WriteTokens, nothing between them). Files follow one another in byte order of their
 /// paths. Reads a bounded part of every file (DataFile::sample); token ids are checked as samples are read. Throws
 /// UserError (kData) listing every path that cannot be read, every damaged header, every header whose vocabulary is
 /// larger than `vocab`, and too few tokens for one sample.
-std::unique_ptr<TokenSource> OpenTokenSource(std::string_view format, const std::vector<std::string>& paths,
-                                             int64_t seq_len, int64_t vocab, const BeforeFile& before_file = {});
+std::unique_ptr<TokenSource> OpenTokenSource(DataFormat format, const std::vector<std::string>& paths, int64_t seq_len,
+                                             int64_t vocab, const BeforeFile& before_file = {});
 
 /// A fingerprint of the data of a source: its number of tokens, and sizes and sampled bytes of its files in order, but
 /// not their paths.

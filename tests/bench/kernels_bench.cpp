@@ -1,19 +1,21 @@
 // Times each cpu kernel at the shapes of a GPT-2-small-sized Llama (1 sequence of 1024, dim 768, 12 heads of 64, ffn
-// 2048, vocab 50304), and its reference at a fraction of them; both as rates, so that they stand beside each other.
+// 2048, vocab 50304), and its reference at a fraction of them; both as rates, so that they can be compared.
 //   kernels_bench [--benchmark_filter=REGEX]     threads: OMP_NUM_THREADS
 #include <benchmark/benchmark.h>
 
 #include <functional>
 #include <memory>
 
-#include "kernels_testing.hpp"
+#include "kernels/row_kernels.hpp"
 
 namespace espalier {
 namespace {
 
 using testing::OwnedTensor;
 using testing::Random;
-using testing::Run;
+using testing::RowKernel;
+using testing::RowMaker;
+using testing::Width;
 
 /// Extents of the model; the reference's are smaller, being hundreds of times slower.
 struct Model {
@@ -88,29 +90,12 @@ Call MakeAdamw(Random& r, const Model& m, Dtype) {
   return c;
 }
 
-/// The rows' statistics stand for real ones: they do not change the work.
-Call MakeLogits(Random& r, const Model& m, Dtype t, int row_inputs, int row_outputs, bool targets, bool gradient) {
-  Call c{{r.Real(t, {1, m.seq, m.vocab})}, {}};
-  for (int i = 0; i < row_inputs; ++i) c.inputs.push_back(r.Real(Dtype::kF32, {1, m.seq}, 1, 1));
-  if (targets) c.inputs.push_back(r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1));
-  for (int i = 0; i < row_outputs; ++i) c.outputs.push_back(OwnedTensor(Dtype::kF32, {1, m.seq}));
-  if (gradient) c.outputs.push_back(c.inputs[0]);
-  return c;
-}
-
-Maker Rows(int inputs, int outputs, bool wide, Attributes attributes = {}) {
-  return [=](Random& r, const Model& m, Dtype t) {
-    const OwnedTensor x = r.Real(t, {1, m.seq, wide ? m.ffn : m.dim});
-    return Call{std::vector(static_cast<size_t>(inputs), x), std::vector(static_cast<size_t>(outputs), x), attributes};
-  };
-}
-
 struct Bench {
   std::string op, name;
   Maker make;
 };
 
-std::vector<Bench> Products() {
+std::vector<Bench> Gemms() {
   std::vector<Bench> list;
   const std::pair<const char*, const char*> specs[] = {
       {"bsk,nk->bsn", "y"}, {"bsn,nk->bsk", "dx"}, {"bsn,bsk->nk", "dW"}};
@@ -127,82 +112,36 @@ std::vector<Bench> Products() {
   return list;
 }
 
+int64_t WidthIn(const Model& m, Width width) {
+  switch (width) {
+    case Width::kModel:
+      return m.dim;
+    case Width::kFfn:
+      return m.ffn;
+    case Width::kVocab:
+      return m.vocab;
+    case Width::kHead:
+      return m.HeadDim();
+    case Width::kHalfHead:
+      return m.HeadDim() / 2;
+  }
+  return 0;
+}
+
+/// The table that the tests use, too. Values of statistics do not change the work.
 std::vector<Bench> RowWise() {
-  const Attributes head{{{"head_dim", 64}, {"inverse", 0}, {"eps", 1e-5}}, {}};
-  const auto norm = [=](bool weight_gradient, bool backward) -> Maker {
-    return [=](Random& r, const Model& m, Dtype t) {
-      const OwnedTensor x = r.Real(t, {1, m.seq, m.dim}), w = r.Real(t, {m.dim});
-      const OwnedTensor rstd = r.Real(Dtype::kF32, {1, m.seq}, 1, 2);
-      if (weight_gradient) return Call{{x, rstd, x}, {OwnedTensor(Dtype::kF32, {m.dim})}};
-      if (backward) return Call{{x, w, rstd, x}, {x}};
-      return Call{{x, w}, {x, rstd}, head};
-    };
-  };
-  const auto with_addend = [=](bool backward) -> Maker {
-    return [=](Random& r, const Model& m, Dtype t) {
-      Call c = norm(false, backward)(r, m, t);
-      c.inputs.push_back(r.Real(t, {1, m.seq, m.dim}));
-      if (!backward) c.outputs.push_back(c.outputs[0]);
-      return c;
-    };
-  };
-  const auto layer_norm = [=](const char* op) -> Bench {
-    const std::string name = op;
-    return {name, name, [=](Random& r, const Model& m, Dtype t) {
-              const OwnedTensor x = r.Real(t, {1, m.seq, m.dim}), w = r.Real(t, {m.dim}), dw(Dtype::kF32, {m.dim});
-              const OwnedTensor row = r.Real(Dtype::kF32, {1, m.seq}, 1, 2);
-              if (name == "layer_norm") return Call{{x, w, w}, {x, row, row}, head};
-              if (name == "layer_norm_grad") return Call{{x, w, row, row, x}, {x}};
-              return Call{{x, row, row, x}, {dw, dw}};
-            }};
-  };
-  const auto bias = [](bool backward) -> Maker {
-    return [=](Random& r, const Model& m, Dtype t) {
-      const OwnedTensor x = r.Real(t, {1, m.seq, m.ffn}), b = r.Real(t, {m.ffn});
-      return backward ? Call{{x}, {OwnedTensor(Dtype::kF32, {m.ffn})}} : Call{{x, b}, {x}};
-    };
-  };
-  return {
-      layer_norm("layer_norm"),
-      layer_norm("layer_norm_grad"),
-      layer_norm("layer_norm_weight_grad"),
-      {"add_bias", "add_bias", bias(false)},
-      {"bias_grad", "bias_grad", bias(true)},
-      {"gelu", "gelu", Rows(1, 1, true)},
-      {"gelu_grad", "gelu_grad", Rows(2, 1, true)},
-      {"rms_norm", "rms_norm", norm(false, false)},
-      {"rms_norm_grad", "rms_norm_grad", norm(false, true)},
-      {"rms_norm", "rms_norm with an addend", with_addend(false)},
-      {"rms_norm_grad", "rms_norm_grad with an addend", with_addend(true)},
-      {"rms_norm_weight_grad", "rms_norm_weight_grad", norm(true, true)},
-      {"rope", "rope",
-       [=](Random& r, const Model& m, Dtype t) {
-         const OwnedTensor x = r.Real(t, {1, m.seq, m.dim});
-         return Call{{x, r.Real(Dtype::kF32, {m.seq, 64})}, {x}, head};
-       }},
-      {"add", "add", Rows(2, 1, false)},
-      {"swiglu", "swiglu", Rows(2, 1, true)},
-      {"swiglu_grad", "swiglu_grad", Rows(3, 2, true)},
-      {"embedding", "embedding",
-       [](Random& r, const Model& m, Dtype t) {
-         return Call{{r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1), OwnedTensor(t, {m.vocab, m.dim})},
-                     {OwnedTensor(t, {1, m.seq, m.dim})},
-                     {},
-                     0,
-                     2.0 * double(m.seq * m.dim * SizeOf(t))};
-       }},
-      {"embedding_grad", "embedding_grad",
-       [](Random& r, const Model& m, Dtype t) {
-         return Call{{r.Integer({1, m.seq}, 0, static_cast<int>(m.vocab) - 1), r.Real(t, {1, m.seq, m.dim})},
-                     {OwnedTensor(Dtype::kF32, {m.vocab, m.dim})}};
-       }},
-      {"logits_max", "logits_max",
-       [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 0, 1, false, false); }},
-      {"logits_sum", "logits_sum",
-       [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 1, 2, true, false); }},
-      {"cross_entropy_grad", "cross_entropy_grad",
-       [](Random& r, const Model& m, Dtype t) { return MakeLogits(r, m, t, 2, 0, true, true); }},
-  };
+  std::vector<Bench> list;
+  for (const RowKernel& kernel : testing::RowKernels()) {
+    const std::string op = kernel.name.substr(0, kernel.name.find(' '));
+    list.push_back({op, kernel.name, [=](Random& r, const Model& m, Dtype t) {
+                      RowMaker maker{r, t, {1, m.seq}, WidthIn(m, kernel.width), m.heads, m.vocab};
+                      testing::Case c = kernel.make(maker);
+                      Call call{std::move(c.inputs), std::move(c.outputs), c.attributes};
+                      if (op == "embedding") call.bytes = 2.0 * double(m.seq * m.dim * SizeOf(t));
+                      return call;
+                    }});
+  }
+  return list;
 }
 
 std::vector<Bench> OncePerStep() {
@@ -260,7 +199,7 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   benchmark::AddCustomContext("bf16 GEMMs", std::string(espalier::CpuBf16Method()));
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
-  espalier::Register(espalier::Products(), both);
+  espalier::Register(espalier::Gemms(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},
                       {"attention", "attention hop", espalier::MakeHop},
                       {"attention_grad", "attention_grad", espalier::MakeAttentionGrad},

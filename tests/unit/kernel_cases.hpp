@@ -145,4 +145,21 @@ inline Case AttentionGradCase(Random& random, const Case& forward) {
   return c;
 }
 
+/// Tensors of so many elements; the first `decaying` decay.
+inline Case AdamwCase(const std::vector<int64_t>& tensors, int decaying, double apply = 1) {
+  Random random;
+  Case c{"adamw", {}, {}};
+  for (double x : {3e-2, 7.0, 0.25, apply}) c.inputs.push_back(random.Real(kF32, {}, x, x));
+  for (int64_t n : tensors) {
+    const std::vector<OwnedTensor> state = {random.Real(kF32, {n}), random.Real(kF32, {n}),
+                                            random.Real(kF32, {n}, 0, 1)};
+    c.inputs.insert(c.inputs.end(), state.begin(), state.end());
+    c.inputs.push_back(random.Real(kF32, {n}));
+    c.outputs.insert(c.outputs.end(), state.begin(), state.end());
+  }
+  c.attributes.numbers = {
+      {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", decaying}};
+  return c;
+}
+
 }  // namespace espalier::testing

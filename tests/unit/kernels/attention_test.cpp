@@ -1,0 +1,194 @@
+// Attention with any mask, in zigzag order, hop by hop on a ring; its adjoint and merge.
+#include <fmt/format.h>
+
+#include "fixture.hpp"
+
+namespace espalier::testing {
+namespace {
+
+const Heads kHeads[] = {
+    {1, 1, 1, 1, 1, 2},
+    {2, 17, 17, 3, 3, 6},
+    {1, 65, 65, 4, 2, 16},
+    {2, 127, 127, 6, 2, 34},
+    {1, 200, 200, 2, 1, 64},
+    {1, 130, 130, 8, 8, 128},
+    {1, 70, 70, 2, 1, 200},
+    {1, 65, 65, 2, 2, 256},
+    {1, 70, 70, 3, 3, 7},  // odd heads
+    {2, 33, 65, 4, 4, 1, 32, 0},
+    {1, 66, 66, 2, 2, 65},
+    {1, 66, 132, 2, 2, 33, 66, 0, 1, 2, 132},
+    {0, 5, 5, 2, 1, 16},  // nothing to do, no queries, no keys
+    {1, 0, 5, 2, 1, 16},
+    {1, 5, 0, 2, 1, 16, 0, 0, 0},
+    {1, 63, 130, 2, 2, 10, 67, 0},    // queries are the last of the keys
+    {1, 70, 133, 2, 1, 8, 40, 0},     // keys beyond the last query
+    {2, 33, 65, 2, 2, 16, 10, 31},    // the first queries see nothing
+    {1, 20, 30, 2, 2, 16, 0, 100},    // nobody sees anything
+    {1, 65, 129, 3, 1, 16, 0, 0, 0},  // not causal
+    // Zigzag order: the queries of one rank, or of all.
+    {1, 66, 132, 2, 1, 16, 0, 0, 1, 2, 132},
+    {2, 66, 132, 4, 2, 6, 66, 0, 1, 2, 132},
+    {1, 22, 66, 2, 2, 10, 22, 0, 1, 3, 66},
+    {1, 264, 264, 2, 1, 16, 0, 0, 1, 4, 264},
+    {1, 6, 12, 3, 3, 34, 6, 0, 0, 2, 12},
+    // Blocks of a ring: one's own, an earlier rank's, a later one's; chunks that fill blocks of the kernel and that do
+    // not.
+    {1, 140, 140, 2, 1, 16, 0, 0, 1, 2, 280, 0},
+    {1, 140, 140, 2, 2, 16, 140, 140, 1, 2, 280, 0},
+    {2, 66, 66, 2, 1, 10, 66, 66, 1, 3, 198, 1},
+    {1, 66, 66, 2, 1, 34, 66, 66, 1, 3, 198, 2},
+    {1, 256, 256, 1, 1, 16, 0, 0, 1, 2, 512, 1},
+    {1, 2, 2, 1, 1, 2, 4, 4, 1, 4, 8, 3},
+};
+
+TEST_P(Kernels, Attention) {
+  for (const Heads& h : kHeads) {
+    const Case c = AttentionCase(random_, T(), h);
+    // |v| <= 1 bounds o. Scores are sums of head_dim products up to 4; bf16 rounds probabilities.
+    const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim)));
+    Check(c, 4 * scores + SumBound(h.keys, 1) + (T() == kBf16 ? 1.0 / 256 : 0));
+  }
+}
+
+TEST_P(Kernels, AttentionGrad) {
+  for (const Heads& h : kHeads) {
+    const Case c = AttentionGradCase(random_, AttentionCase(random_, T(), h));
+    double largest = 1;
+    for (const OwnedTensor& x : c.Reference()) largest = std::max(largest, x.Largest());
+    const double relative = SumBound(h.head_dim + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
+                            (T() == kBf16 ? 1.0 / 64 : 0);
+    Check(c, largest * relative);
+  }
+}
+
+/// Parts of one softmax, the first rows of the one or the other, or of both, without keys.
+Case MergeCase(Random& random, Dtype type, const Heads& h) {
+  const Shape rows = {h.batch, h.queries, h.heads * h.head_dim}, sums = {h.batch, h.heads, h.queries};
+  Case c{"attention_merge",
+         {random.Real(kF32, rows), random.Real(kF32, sums, -9, 9), random.Real(kF32, rows),
+          random.Real(kF32, sums, -9, 9)},
+         {OwnedTensor(type, rows), OwnedTensor(kF32, sums)}};
+  for (int64_t i = 0; i < std::min<int64_t>(2, h.queries); ++i) c.inputs[1].Set(i, -kInfinity);
+  for (int64_t i = 1; i < std::min<int64_t>(3, h.queries); ++i) c.inputs[3].Set(i, -kInfinity);
+  return c;
+}
+
+TEST_P(Kernels, AttentionMerge) {
+  for (const Heads& h : kHeads) {
+    const Case c = MergeCase(random_, T(), h);
+    Check(c, SumBound(2, 9));
+    if (T() == kF32) CheckInPlace(c, 0, 0);
+  }
+}
+
+/// bf16 rounds by at most so much, relative: probabilities before their product with values and, where a library finds
+/// results block by block, each block's, before they are joined in fp32.
+constexpr double kBf16Rounding = 1.0 / 256;
+
+TEST(KernelsAttention, InZigzagOrder) {
+  Random random;
+  for (const Heads& h : ZigzagHeads()) {
+    const Case c = AttentionCase(random, kBf16, h);
+    const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
+    const std::string what = fmt::format("cp {}, queries {}, keys {}, hop {}", h.cp, h.query_start, h.keys, h.hop);
+    const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim))), sums = SumBound(h.keys, 1);
+    // Probabilities and the weights of parts are 1 together, and |v| <= 1.
+    ExpectNear(tested[0], reference[0], 2 * kBf16Rounding + 4 * scores + sums, "o, " + what);
+    ExpectNear(tested[1], reference[1], 4 * scores + sums, "lse, " + what);
+    EXPECT_TRUE(c.Tested()[0].SameBits(tested[0])) << what;
+    const Case grad = AttentionGradCase(random, c);
+    const std::vector<OwnedTensor> gradients = grad.Tested(), expected = grad.Reference(), again = grad.Tested();
+    for (size_t i = 0; i < 3; ++i) {
+      // A row has at most a part of each rank's keys or queries, each about as large as the largest sum.
+      const double parts = h.hop < 0 ? double(h.cp) : 1.0;
+      ExpectNear(gradients[i], expected[i],
+                 expected[i].Largest() * ((4 + parts) * kBf16Rounding + SumBound(h.keys * h.heads, 8)),
+                 fmt::format("gradient {}, {}", i, what));
+      EXPECT_TRUE(again[i].SameBits(gradients[i])) << what;
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+/// A sequence on `cp` ranks of a ring, each merging its blocks hop by hop, and adding up what it finds of gradients.
+class KernelsRing : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(KernelsRing, IsTheWhole) {
+  const Dtype type = GetParam();
+  const int64_t kPart = type == kF32 ? 44 : 256;
+  constexpr int64_t kCp = 3, kWidth = 2 * 16;
+  Random random;
+  const Heads whole{1, kCp * kPart, kCp * kPart, 2, 1, 16, 0, 0, 1, kCp, kCp * kPart};
+  const Case forward = AttentionCase(random, type, whole), backward = AttentionGradCase(random, forward);
+  const std::vector<OwnedTensor> expected = forward.Reference(), gradients = backward.Reference();
+  const double rounding = type == kBf16 ? kBf16Rounding : 0;
+  const auto bound = [&](const OwnedTensor& x) { return 1e-4 + (4 + kCp) * rounding * x.Largest(); };
+  // Keys of another rank lie where a rank's own lay.
+  const auto part = [&](const OwnedTensor& x, int64_t of, int64_t rank) {
+    OwnedTensor y(x.dtype(), {1, kPart, x.shape()[2]}, {0, rank * kPart, 0});
+    for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, x[of * y.Count() + i]);
+    return y;
+  };
+  const auto lse_part = [&](int64_t rank) {
+    OwnedTensor y(kF32, {1, 2, kPart});
+    for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, expected[1][i / kPart * kCp * kPart + rank * kPart + i % kPart]);
+    return y;
+  };
+  std::vector<OwnedTensor> dk(kCp, OwnedTensor(kF32, {1, kPart, 16})), dv = dk;
+  const auto add = [](OwnedTensor& sum, const OwnedTensor& x) {
+    for (int64_t i = 0; i < x.Count(); ++i) sum.Set(i, sum[i] + x[i]);
+  };
+  for (int64_t rank = 0; rank < kCp; ++rank) {
+    std::vector<OwnedTensor> merged;
+    OwnedTensor dq(kF32, {1, kPart, kWidth});
+    for (int64_t hop = 0; hop < kCp; ++hop) {
+      const int64_t from = (rank + kCp - hop) % kCp;
+      const OwnedTensor k = part(forward.inputs[1], from, rank), v = part(forward.inputs[2], from, rank);
+      Case block{"attention",
+                 {part(forward.inputs[0], rank, rank), k, v},
+                 {OwnedTensor(kF32, {1, kPart, kWidth}), lse_part(rank)},
+                 forward.attributes};
+      block.attributes.numbers["hop"] = double(hop);
+      const std::vector<OwnedTensor> found = block.Tested();
+      merged = hop == 0 ? found
+                        : Case{"attention_merge", {merged[0], merged[1], found[0], found[1]}, block.outputs}.Tested();
+      Case grad{"attention_grad", block.inputs, {dq, dk[from], dv[from]}, block.attributes};
+      grad.inputs.insert(grad.inputs.end(),
+                         {part(backward.inputs[3], rank, rank), lse_part(rank), part(backward.inputs[5], rank, rank)});
+      const std::vector<OwnedTensor> parts = grad.Tested();
+      add(dq, parts[0]);
+      add(dk[from], parts[1]);
+      add(dv[from], parts[2]);
+    }
+    ExpectNear(merged[0], part(expected[0], rank, rank), 1e-5 + 2 * rounding, "o");
+    ExpectNear(merged[1], lse_part(rank), 1e-5, "lse");
+    ExpectNear(dq, part(gradients[0], rank, rank), bound(gradients[0]), "dq");
+  }
+  for (int64_t rank = 0; rank < kCp; ++rank) {
+    ExpectNear(dk[rank], part(gradients[1], rank, rank), bound(gradients[1]), "dk");
+    ExpectNear(dv[rank], part(gradients[2], rank, rank), bound(gradients[2]), "dv");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, KernelsRing, ::testing::Values(kF32, kBf16),
+                         [](const auto& type) { return std::string(Name(type.param)); });
+
+TEST(KernelsAttention, LogSumExpIsExactWhateverTheTypeOfTheProducts) {
+  Random random;
+  const Case c = AttentionCase(random, kBf16, {1, 100, 100, 2, 2, 32});
+  ExpectNear(c.Tested()[1], c.Reference()[1], SumBound(132, 2), "lse");
+}
+
+TEST(KernelsAttention, NotANumberIsSeen) {
+  Random random;
+  Case c = AttentionCase(random, kF32, {1, 80, 80, 1, 1, 16});
+  c.inputs[1].Set(70 * 16, std::nan(""));
+  const OwnedTensor o = c.Tested()[0];
+  EXPECT_TRUE(std::isfinite(o[69 * 16]));
+  for (int64_t i = 70; i < 80; ++i) EXPECT_TRUE(std::isnan(o[i * 16])) << i;
+}
+
+}  // namespace
+}  // namespace espalier::testing

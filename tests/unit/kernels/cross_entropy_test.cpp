@@ -1,0 +1,58 @@
+// Softmax cross-entropy in the steps that a sharded vocabulary needs.
+#include "fixture.hpp"
+
+namespace espalier::testing {
+namespace {
+
+Case LogitsCase(Random& random, Dtype type, int64_t width, const char* op) {
+  Case c{op, {random.Real(type, {2, 9, width}, -8, 8, {0, 0, 5})}, {}};
+  Case largest{"logits_max", c.inputs, {OwnedTensor(kF32, {2, 9})}};
+  c.inputs.push_back(largest.Reference()[0]);
+  c.inputs.push_back(random.Integer({2, 9}, -1, static_cast<int>(width) + 9));
+  c.outputs = {OwnedTensor(kF32, {2, 9}), OwnedTensor(kF32, {2, 9})};
+  return c;
+}
+
+TEST_P(Kernels, CrossEntropy) {
+  for (int64_t width : {1, 17, 65, 127, 5003}) {
+    const Case sum = LogitsCase(random_, T(), width, "logits_sum");
+    Check({"logits_max", {sum.inputs[0]}, {Empty(kF32, {2, 9})}}, 0);
+    Check(sum, SumBound(64, 1) * sum.Reference()[0].Largest());
+    const std::vector<OwnedTensor> sums = sum.Reference();
+    const Case grad{
+        "cross_entropy_grad", {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]}, {Empty(T(), {2, 9, width})}};
+    Check(grad, SumBound(4, 1));
+    CheckInPlace(grad, 0, 0);
+    for (bool accumulate : {false, true}) {
+      Check({"token_loss", {sum.inputs[1], sums[0], sums[1], sum.inputs[2]}, {F32({}), F32({})}, {}, accumulate},
+            SumBound(0, 200));
+    }
+  }
+}
+
+TEST(KernelsCrossEntropy, ShardsOfTheVocabularyAddUp) {
+  Random random;
+  const OwnedTensor logits = random.Real(kF32, {1, 5, 20});
+  OwnedTensor targets(Dtype::kI32, {1, 5});
+  const int ids[] = {0, 6, 7, 19, -1};
+  for (int i = 0; i < 5; ++i) targets.Set(i, ids[i]);
+  const OwnedTensor largest = Case{"logits_max", {logits}, {OwnedTensor(kF32, {1, 5})}}.Tested()[0];
+  const Case whole{"logits_sum", {logits, largest, targets}, {OwnedTensor(kF32, {1, 5}), OwnedTensor(kF32, {1, 5})}};
+  std::vector<double> sum(5), target(5);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 7}, {7, 13}, {20, 0}}) {
+    Case cut{"slice", {logits}, {OwnedTensor(kF32, {1, 5, count}, {0, 0, first})}};
+    Case part = whole;
+    part.inputs[0] = cut.Tested()[0];
+    const std::vector<OwnedTensor> parts = part.Tested();
+    for (int i = 0; i < 5; ++i) sum[i] += parts[0][i], target[i] += parts[1][i];
+  }
+  const std::vector<OwnedTensor> expected = whole.Tested();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_NEAR(sum[i], expected[0][i], 1e-5);
+    EXPECT_EQ(target[i], expected[1][i]);
+  }
+  EXPECT_EQ(expected[1][3], logits[3 * 20 + 19]);
+}
+
+}  // namespace
+}  // namespace espalier::testing

@@ -1,0 +1,105 @@
+// Kernels that treat every element alone: sums, gates, casts and rotations.
+#include "fixture.hpp"
+
+namespace espalier::testing {
+namespace {
+
+TEST_P(Kernels, Rope) {
+  for (int64_t e : {2, 6, 34, 64}) {
+    Random random(3);
+    Case table{
+        "rope_table", {random.Integer({17}, 0, 5000)}, {Empty(kF32, {17, e})}, {{{"theta", 5e5}, {"head_dim", e}}, {}}};
+    Check(table, 0);
+    for (int inverse : {0, 1}) {
+      Case c{"rope", {Real({3, 17, 3 * e}), table.Reference()[0]}, {Empty(T(), {3, 17, 3 * e})}};
+      c.attributes.numbers = {{"head_dim", e}, {"inverse", inverse}};
+      Check(c, SumBound(2, 1));
+      CheckInPlace(c, 0, 0);
+    }
+  }
+}
+
+TEST(KernelsRope, InverseUndoesRotation) {
+  Random random;
+  const OwnedTensor x = random.Real(kF32, {2, 5, 12});
+  Case table{
+      "rope_table", {random.Integer({5}, 0, 99)}, {OwnedTensor(kF32, {5, 6})}, {{{"theta", 1e4}, {"head_dim", 6}}, {}}};
+  Case forward{
+      "rope", {x, table.Tested()[0]}, {OwnedTensor(kF32, {2, 5, 12})}, {{{"head_dim", 6}, {"inverse", 0}}, {}}};
+  Case back{"rope", {forward.Tested()[0], table.Tested()[0]}, forward.outputs, {{{"head_dim", 6}, {"inverse", 1}}, {}}};
+  ExpectNear(back.Tested()[0], x, SumBound(4, 1), "rope there and back");
+}
+
+TEST_P(Kernels, Add) {
+  for (const Shape& shape : {Shape{}, {3, 17}, {1, 2, 127}, {40000}}) {
+    for (size_t count : {2, 3, 5}) {
+      Case c{"add", {}, {Empty(T(), shape)}};
+      for (size_t i = 0; i < count; ++i) c.inputs.push_back(Real(shape));
+      Check(c, SumBound(5, 1));
+      CheckInPlace(c, 0, 0);
+    }
+  }
+}
+
+TEST_P(Kernels, Swiglu) {
+  for (int64_t n : {1, 17, 65, 40003}) {
+    const Case c{"swiglu", {Real({1, n}, -9, 9), Real({1, n})}, {Empty(T(), {1, n})}};
+    Check(c, SumBound(8, 9));
+    CheckInPlace(c, 0, 0);
+    const Case grad{"swiglu_grad", {c.inputs[0], c.inputs[1], Real({1, n})}, {Empty(T(), {1, n}), Empty(T(), {1, n})}};
+    Check(grad, SumBound(8, 9));
+    for (size_t input : {0, 1, 2}) CheckInPlace(grad, 0, input);
+    CheckInPlace(grad, 1, 2);
+  }
+}
+
+TEST_P(Kernels, SwigluOfExtremeGates) {
+  Case c{"swiglu", {Empty(T(), {4}), Real({4}, 1, 1)}, {Empty(T(), {4})}};
+  const double gates[] = {-1e30, -100, 100, 1e30};
+  for (int i = 0; i < 4; ++i) c.inputs[0].Set(i, gates[i]);
+  Check(c, 1e-37);
+}
+
+TEST_P(Kernels, Gelu) {
+  for (int64_t n : {1, 17, 65, 40003}) {
+    const Case c{"gelu", {Real({1, n}, -9, 9)}, {Empty(T(), {1, n})}};
+    Check(c, SumBound(8, 9));
+    CheckInPlace(c, 0, 0);
+    const Case grad{"gelu_grad", {c.inputs[0], Real({1, n})}, {Empty(T(), {1, n})}};
+    Check(grad, SumBound(8, 9));
+    for (size_t input : {0, 1}) CheckInPlace(grad, 0, input);
+  }
+}
+
+TEST_P(Kernels, GeluOfExtremes) {
+  Case c{"gelu", {Empty(T(), {6})}, {Empty(T(), {6})}};
+  const double extremes[] = {-1e30, -100, 0, 100, 1e30, std::nan("")};
+  for (int i = 0; i < 6; ++i) c.inputs[0].Set(i, extremes[i]);
+  const Case grad{"gelu_grad", {c.inputs[0], Real({6}, 1, 1)}, c.outputs};
+  const OwnedTensor y = c.Tested()[0], dx = grad.Tested()[0];
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(y[i], extremes[i] > 0 ? c.inputs[0][i] : 0) << extremes[i];
+    EXPECT_EQ(dx[i], extremes[i] > 0 ? 1 : extremes[i] < 0 ? 0 : 0.5) << extremes[i];
+  }
+  EXPECT_TRUE(std::isnan(y[5]) && std::isnan(dx[5]));
+}
+
+TEST_P(Kernels, Cast) {
+  for (Dtype to : {kF32, kBf16}) Check({"cast", {Real({3, 127}, -9, 9)}, {Empty(to, {3, 127})}}, 0);
+}
+
+TEST(KernelsCast, RoundsToNearestEvenAndKeepsWhatIsNotANumber) {
+  OwnedTensor x(kF32, {6});
+  const float values[] = {1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, kInfinity, std::nanf("")};
+  for (int i = 0; i < 6; ++i) x.Set(i, values[i]);
+  const OwnedTensor y = Case{"cast", {x}, {OwnedTensor(kBf16, {6})}}.Tested()[0];
+  EXPECT_EQ(y[0], 1.0);
+  EXPECT_EQ(y[1], 1.015625);
+  EXPECT_EQ(y[2], -1.0);
+  EXPECT_EQ(y[3], kInfinity);
+  EXPECT_EQ(y[4], kInfinity);
+  EXPECT_TRUE(std::isnan(y[5]));
+}
+
+}  // namespace
+}  // namespace espalier::testing

@@ -1,0 +1,100 @@
+// RMSNorm and LayerNorm, their gradients, and both with an addend.
+#include "fixture.hpp"
+
+namespace espalier::testing {
+namespace {
+
+TEST_P(Kernels, RmsNorm) {
+  for (int64_t d : {1, 3, 17, 65, 127, 768}) {
+    Case c{"rms_norm", {Real({2, 33, d}), Real({d}, 0.5, 2)}, {}, {{{"eps", 1e-5}}, {}}};
+    c.outputs = {Empty(T(), {2, 33, d}), Empty(kF32, {2, 33})};
+    // With bf16, xhat may round to either neighbour before the weight multiplies it.
+    Check(c, SumBound(d, 4));
+    const OwnedTensor rstd = c.Reference()[1];
+    Case input{"rms_norm_grad", {c.inputs[0], c.inputs[1], rstd, Real({2, 33, d})}, {Empty(T(), {2, 33, d})}};
+    Check(input, SumBound(d, rstd.Largest() * rstd.Largest() * 4));
+    Case weight{"rms_norm_weight_grad", {c.inputs[0], rstd, input.inputs[3]}, {F32({d})}};
+    const double rounding = T() == kBf16 ? 66 * rstd.Largest() / 256 * 0.05 : 0;  // single flips of xhat's rounding
+    Check(weight, SumBound(66, rstd.Largest()) + rounding);
+    weight.accumulate = true;
+    Check(weight, SumBound(66, rstd.Largest()) + rounding);
+  }
+}
+
+TEST_P(Kernels, LayerNorm) {
+  for (int64_t d : {1, 3, 17, 65, 127, 768}) {
+    Case c{"layer_norm", {Real({2, 33, d}, -1, 3), Real({d}, 0.5, 2), Real({d})}, {}, {{{"eps", 1e-5}}, {}}};
+    c.outputs = {Empty(T(), {2, 33, d}), Empty(kF32, {2, 33}), Empty(kF32, {2, 33})};
+    const std::vector<OwnedTensor> results = c.Reference();
+    const OwnedTensor &mean = results[1], &rstd = results[2];
+    Check(c, SumBound(d, 4 * std::max(1.0, rstd.Largest())));
+    Case input{"layer_norm_grad", {c.inputs[0], c.inputs[1], mean, rstd, Real({2, 33, d})}, {Empty(T(), {2, 33, d})}};
+    Check(input, SumBound(d, rstd.Largest() * rstd.Largest() * 8));
+    for (bool accumulate : {false, true}) {
+      Check(
+          {"layer_norm_weight_grad", {c.inputs[0], mean, rstd, input.inputs[4]}, {F32({d}), F32({d})}, {}, accumulate},
+          SumBound(66, 2 * rstd.Largest()));
+    }
+  }
+}
+
+/// An op with an addend, and the same by an addition of its own.
+struct WithAddend {
+  Case forward, gradient;
+  size_t addend;
+};
+
+/// A norm of rows of `d`, and its gradient from the statistics of forward.
+WithAddend NormWithAddend(Random& random, Dtype type, const std::string& kind, int64_t d) {
+  const OwnedTensor x = random.Real(type, {2, 33, d}, -1, 3), y(type, {2, 33, d}), row(kF32, {2, 33});
+  WithAddend norm{
+      {kind, {x, random.Real(type, {d}, 0.5, 2)}, {y, row}, {{{"eps", 1e-5}}, {}}}, {kind + "_grad", {}, {y}}, 2};
+  if (kind == "layer_norm") {
+    norm.forward.inputs.push_back(random.Real(type, {d}));
+    norm.forward.outputs.push_back(row);
+    norm.addend = 3;
+  }
+  norm.forward.inputs.push_back(random.Real(type, {2, 33, d}));
+  norm.forward.outputs.push_back(y);
+  const std::vector<OwnedTensor> results = norm.forward.Reference();
+  norm.gradient.inputs = {results.back(), norm.forward.inputs[1]};
+  norm.gradient.inputs.insert(norm.gradient.inputs.end(), results.begin() + 1, results.end() - 1);
+  norm.gradient.inputs.insert(norm.gradient.inputs.end(),
+                              {random.Real(type, {2, 33, d}), random.Real(type, {2, 33, d})});
+  return norm;
+}
+
+OwnedTensor Added(const OwnedTensor& a, const OwnedTensor& b) {
+  return Case{"add", {a, b}, {OwnedTensor(a.dtype(), a.shape())}}.Tested()[0];
+}
+
+// A sum that joins a norm, or the gradient of one, is as one by an op of its own, to the bit.
+TEST_P(Kernels, NormsWithAddend) {
+  for (const char* kind : {"rms_norm", "layer_norm"}) {
+    for (int64_t d : {1, 3, 17, 65, 127, 768}) {
+      const auto [forward, gradient, addend] = NormWithAddend(random_, T(), kind, d);
+      Case plain = forward;
+      plain.inputs[0] = Added(forward.inputs[0], forward.inputs[addend]);
+      plain.inputs.pop_back();
+      plain.outputs.pop_back();
+      std::vector<OwnedTensor> parts = plain.Tested();
+      parts.push_back(plain.inputs[0]);
+      const std::vector<OwnedTensor> fused = forward.Tested();
+      for (size_t o = 0; o < parts.size(); ++o)
+        EXPECT_TRUE(fused[o].SameBits(parts[o])) << kind << " of " << d << ", output " << o;
+      Check(forward, SumBound(d, 4 * std::max(1.0, parts[addend - 1].Largest())));
+      for (size_t input : {size_t{0}, addend}) CheckInPlace(forward, addend, input);
+
+      Case alone = gradient;
+      alone.inputs.pop_back();
+      const OwnedTensor dx = alone.Tested()[0];
+      EXPECT_TRUE(gradient.Tested()[0].SameBits(Added(dx, gradient.inputs.back()))) << kind << "_grad of " << d;
+      const double rstd = parts[addend - 1].Largest();
+      Check(gradient, SumBound(d, rstd * rstd * 8) + 2 * UnitOf(T()) * dx.Largest());
+      CheckInPlace(gradient, 0, gradient.inputs.size() - 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier::testing

@@ -1,0 +1,129 @@
+// What runs once per step: accumulation, norm and clipping, AdamW.
+#include "fixture.hpp"
+
+namespace espalier::testing {
+namespace {
+
+TEST(KernelsOptimizer, Accumulate) {
+  Random random;
+  for (const Shape& shape : {Shape{}, {3, 17}, {40000}})
+    for (bool accumulate : {false, true})
+      Check({"accumulate", {random.Real(kF32, shape)}, {random.Real(kF32, shape)}, {}, accumulate}, SumBound(2, 1));
+}
+
+TEST(KernelsOptimizer, SumSquares) {
+  Random random;
+  for (int64_t n : {1, 17, 65537, 200001}) {
+    Check({"sum_squares", {random.Real(kF32, {n})}, {OwnedTensor(kF32, {})}}, 0);
+  }
+}
+
+TEST(KernelsOptimizer, Clip) {
+  const auto scalar = [](double x) {
+    OwnedTensor t(kF32, {});
+    t.Set(0, x);
+    return t;
+  };
+  for (double clip_norm : {0.0, 0.5, 1e6}) {
+    for (double loss : {100.0, double(kInfinity), std::nan("")}) {
+      Case c{
+          "clip", {scalar(loss), scalar(33), scalar(2), scalar(700), scalar(3)}, {}, {{{"clip_norm", clip_norm}}, {}}};
+      c.outputs.assign(5, OwnedTensor(kF32, {}));
+      const std::vector<OwnedTensor> r = c.Tested();
+      EXPECT_EQ(r[4][0], -1);
+      EXPECT_FLOAT_EQ(r[1][0], std::sqrt(705.0) / 33);
+      EXPECT_FLOAT_EQ(r[2][0], (clip_norm == 0.5 ? 0.5 / (std::sqrt(705.0) / 33 + 1e-6) : 1) / 33);
+      EXPECT_EQ(r[3][0], std::isfinite(loss) ? 1 : 0);
+      if (std::isfinite(loss)) Check(c, 0);
+    }
+  }
+}
+
+TEST(KernelsOptimizer, ClipSaysWhoseSquaresAreFirstNotFinite) {
+  const std::vector<double> squares = {2, kInfinity, 3, std::nan("")};
+  Case c{"clip", {}, {}, {{{"clip_norm", 1.0}}, {}}};
+  for (double x : {100.0, 33.0, squares[0], squares[1], squares[2], squares[3]}) {
+    c.inputs.emplace_back(kF32, Shape{});
+    c.inputs.back().Set(0, x);
+  }
+  c.outputs.assign(5, OwnedTensor(kF32, {}));
+  for (const std::vector<OwnedTensor>& r : {c.Tested(), c.Reference()}) {
+    EXPECT_EQ(r[3][0], 0);
+    EXPECT_EQ(r[4][0], 1);
+  }
+}
+
+// More tensors than one launch takes.
+TEST(KernelsOptimizer, ClipOfManyTensors) {
+  Random random;
+  for (int first : {-1, 0, 255, 256, 699}) {
+    Case c{"clip",
+           {random.Real(kF32, {}, 3, 4), random.Real(kF32, {}, 7, 7)},
+           std::vector(5, OwnedTensor(kF32, {})),
+           {{{"clip_norm", 1.0}}, {}}};
+    for (int i = 0; i < 700; ++i) c.inputs.push_back(random.Real(kF32, {}, 0, 1));
+    if (first >= 0) c.inputs[static_cast<size_t>(2 + first)].Set(0, kInfinity);
+    if (first >= 0) c.inputs.back().Set(0, std::nan(""));
+    const std::vector<OwnedTensor> r = c.Tested();
+    EXPECT_EQ(r[4][0], first);
+    EXPECT_EQ(r[3][0], first < 0 ? 1 : 0);
+    EXPECT_FLOAT_EQ(r[2][0], c.Reference()[2][0]);
+    if (first < 0) Check(c, 0);
+  }
+}
+
+/// The same update of the t-th tensor alone.
+Case AdamwOfOne(const Case& c, size_t t) {
+  Case one = c;
+  one.inputs.assign(c.inputs.begin(), c.inputs.begin() + 4);
+  one.inputs.insert(one.inputs.end(), c.inputs.begin() + 4 + 4 * static_cast<long>(t),
+                    c.inputs.begin() + 8 + 4 * static_cast<long>(t));
+  one.outputs.assign(c.outputs.begin() + 3 * static_cast<long>(t), c.outputs.begin() + 3 + 3 * static_cast<long>(t));
+  one.attributes.numbers["decaying"] = static_cast<double>(t) < c.attributes.Number("decaying") ? 1 : 0;
+  return one;
+}
+
+TEST(KernelsOptimizer, Adamw) {
+  for (int64_t n : {1, 17, 127, 40001}) {
+    for (int decaying : {0, 1}) {
+      const Case c = AdamwCase({n}, decaying);
+      Check(c, SumBound(8, 1));
+      for (size_t i = 0; i < 3; ++i) CheckInPlace(c, i, 4 + i);
+    }
+  }
+}
+
+// Cut among threads and blocks wherever it may be, an element's bits are those of its tensor alone.
+TEST(KernelsOptimizer, AdamwOfManyTensors) {
+  const std::vector<int64_t> tensors = {1, 4097, 0, 17, 40001, 3, 4096, 16385, 127};
+  for (int decaying : {0, 4, 9}) {
+    Case c = AdamwCase(tensors, decaying);
+    c.inputs[4] = c.inputs[4].Shifted(1);  // tensors that do not lie at packs of 16 bytes
+    c.inputs[4 + 4 * 4 + 3] = c.inputs[4 + 4 * 4 + 3].Shifted(1);
+    c.outputs[3 * 7 + 1] = c.outputs[3 * 7 + 1].Shifted(2);
+    Check(c, SumBound(8, 1));
+    const std::vector<OwnedTensor> together = c.Tested();
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const std::vector<OwnedTensor> alone = AdamwOfOne(c, t).Tested();
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(together[3 * t + i].SameBits(alone[i])) << "tensor " << t << " output " << i;
+    }
+  }
+}
+
+// More tensors than one launch takes.
+TEST(KernelsOptimizer, AdamwOfHundredsOfTensors) {
+  std::vector<int64_t> tensors;
+  for (int64_t t = 0; t < 1500; ++t) tensors.push_back(t % 30 == 0 ? t % 7 : 0);  // most of them empty pieces
+  for (int decaying : {700, 1400}) Check(AdamwCase(tensors, decaying), SumBound(8, 1));
+}
+
+TEST(KernelsOptimizer, AdamwWritesNothingUnlessItApplies) {
+  const Case c = AdamwCase({65, 5000}, 1, 0);
+  for (const std::vector<OwnedTensor>& results : {c.Tested(), c.Reference()}) {
+    for (size_t o = 0; o < results.size(); ++o) EXPECT_TRUE(results[o].SameBits(c.outputs[o]));
+  }
+}
+
+}  // namespace
+}  // namespace espalier::testing

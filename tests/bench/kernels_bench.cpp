@@ -72,7 +72,7 @@ Call MakeAttentionGrad(Random& r, const Model& m, Dtype t) {
 }
 
 /// The same sizes as a block of a ring of two: the first rank's queries of its late chunk see all keys of the other
-/// rank, those of its early chunk none. As much is visible as where a sequence meets itself.
+/// rank, those of its early chunk none. As much is visible as in causal attention of one sequence.
 Call AsHop(Call call) {
   const auto length = double(2 * call.inputs[0].shape()[1]);
   call.attributes.numbers.insert({{"cp", 2}, {"length", length}, {"hop", 1}});

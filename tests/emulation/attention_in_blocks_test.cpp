@@ -12,7 +12,7 @@ int64_t CallsOf(const Case& c) {
   return emulation::FusedAttentionCalls() - before;
 }
 
-/// The adjoint of `forward`; o and lse are no results of it, which only numbers would tell.
+/// The adjoint of `forward`. o and lse are not the results of it, which only the numbers would show.
 Case GradOf(Random& random, const Case& forward) {
   const Dtype type = forward.inputs[0].dtype();
   Case c{"attention_grad", forward.inputs, {}, forward.attributes};
@@ -32,8 +32,8 @@ int64_t CallsOf(Dtype type, const Heads& h) {
   return calls;
 }
 
-/// One for a hop of a ring. Gathered keys: one's own, each earlier piece, all later ones. Whole sequences: all of one's
-/// own, and each border between pieces twice.
+/// One for a hop of a ring. Gathered keys: the rank's own shard, each earlier one, all later ones. Whole sequences:
+/// each shard's own, and each border between shards twice.
 int64_t ExpectedCalls(const Heads& h) {
   const int64_t rank = h.query_start / 256;
   if (h.hop >= 0) return 1;

@@ -2,10 +2,10 @@
 // ESPALIER_EMULATE is defined. Blocks run one after the other, a block's threads as fibers: one runs until it must wait
 // for others, at a barrier or in a shuffle. Blocks and threads run forwards or backwards in turn, so that what waits
 // for nobody but needs an order gives other results. What no kernel may do is an error (InvariantError): barriers that
-// not all threads reach, shuffles that a named lane does not join, launches beyond the device's limits, wide accesses
-// at odd addresses, writes around the dynamic shared memory. That memory holds NaN when a block begins. Not shown:
-// speed, registers, what hardware runs at the same time, static shared memory that nobody wrote. Headers of the toolkit
-// give the types; nothing of its libraries is linked.
+// not all threads reach, shuffles in which a named lane takes no part, launches beyond the device's limits, wide
+// accesses at odd addresses, writes around the dynamic shared memory. That memory holds NaN when a block begins. Not
+// shown: speed, registers, what hardware runs at the same time, static shared memory that nobody wrote. Headers of the
+// toolkit give the types; nothing of its libraries is linked.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -106,25 +106,25 @@ class Messages {
   std::vector<Received> own_receives_;
 };
 
-/// Every member's contribution to this one's piece, by rank: member p gets the bytes at from + p * step.
+/// Every member's contribution to this member's shard, by rank: member p gets the bytes at from + p * step.
 std::vector<std::vector<std::byte>> Exchange(ncclComm* comm, const void* from, size_t step, size_t bytes) {
-  std::vector<std::vector<std::byte>> pieces(static_cast<size_t>(comm->size), std::vector<std::byte>(bytes));
+  std::vector<std::vector<std::byte>> shards(static_cast<size_t>(comm->size), std::vector<std::byte>(bytes));
   Messages messages;
   for (int p = 0; p < comm->size; ++p) {
-    messages.Receive(comm, pieces[static_cast<size_t>(p)].data(), bytes, p);
+    messages.Receive(comm, shards[static_cast<size_t>(p)].data(), bytes, p);
     messages.Send(comm, static_cast<const std::byte*>(from) + static_cast<size_t>(p) * step, bytes, p);
   }
   messages.Finish();
-  return pieces;
+  return shards;
 }
 
 template <typename T>
-void Sum(const std::vector<std::vector<std::byte>>& pieces, size_t first, void* to, size_t count) {
+void Sum(const std::vector<std::vector<std::byte>>& shards, size_t first, void* to, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     T element;
     float sum = 0;
-    for (size_t p = 0; p < pieces.size(); ++p) {
-      std::memcpy(&element, pieces[(first + p) % pieces.size()].data() + i * sizeof(T), sizeof(T));
+    for (size_t p = 0; p < shards.size(); ++p) {
+      std::memcpy(&element, shards[(first + p) % shards.size()].data() + i * sizeof(T), sizeof(T));
       sum = p == 0 ? espalier::Widen(element) : sum + espalier::Widen(element);
     }
     espalier::Narrow(sum, element);
@@ -142,12 +142,12 @@ bool SwitchAdds() {
 }
 
 void Reduce(ncclComm* comm, const void* from, size_t step, void* to, size_t count, ncclDataType_t type) {
-  const auto pieces = Exchange(comm, from, step, count * SizeOf(type));
+  const auto shards = Exchange(comm, from, step, count * SizeOf(type));
   const size_t first = SwitchAdds() ? comm->sums++ : 0;
   if (type == ncclBfloat16)
-    Sum<espalier::Bf16>(pieces, first, to, count);
+    Sum<espalier::Bf16>(shards, first, to, count);
   else if (type == ncclFloat32)
-    Sum<float>(pieces, first, to, count);
+    Sum<float>(shards, first, to, count);
   else
     Refuse("a sum of a type that is not emulated");
 }
@@ -190,7 +190,7 @@ void CheckBesideGraphs(ncclComm* comm) {
     Refuse("a call on a communicator that a graph under way may hold");
 }
 
-/// Memory of so many bytes on either side, and where the one lies in the other if a call is in place.
+/// The memory of both sides, in bytes, and the offset of one in the other if a call is in place.
 void CheckInPlace(const void* from, size_t from_bytes, const void* to, size_t to_bytes, std::ptrdiff_t to_behind_from) {
   const auto *a = static_cast<const std::byte*>(from), *b = static_cast<const std::byte*>(to);
   if (a < b + to_bytes && b < a + from_bytes && b - a != to_behind_from)
@@ -309,9 +309,9 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
   const size_t bytes = count * SizeOf(type), all = bytes * static_cast<size_t>(comm->size);
   CheckInPlace(from, bytes, to, all, -static_cast<std::ptrdiff_t>(bytes) * comm->rank);
   return Issue(comm, stream, [=] {
-    const auto pieces = Exchange(comm, from, 0, bytes);
-    for (size_t p = 0; p < pieces.size(); ++p)
-      std::memcpy(static_cast<std::byte*>(to) + p * bytes, pieces[p].data(), bytes);
+    const auto shards = Exchange(comm, from, 0, bytes);
+    for (size_t p = 0; p < shards.size(); ++p)
+      std::memcpy(static_cast<std::byte*>(to) + p * bytes, shards[p].data(), bytes);
   });
 }
 

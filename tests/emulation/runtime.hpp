@@ -24,7 +24,7 @@ bool OnItsGpu();
 bool GraphsAlive();
 bool GraphUnderWay();
 
-/// Runs `work` behind all that was issued on `stream`, or notes it down if the stream is captured.
+/// Runs `work` after everything issued on `stream`, or records it if the stream is captured.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
 /// As that, but it runs only when something waits for it.
 void EnqueueLate(cudaStream_t stream, std::function<void()> work);

@@ -1,4 +1,4 @@
-// Calls of kernels with their inputs and outputs, and how the kernels under test are held against the reference.
+// Calls of kernels with their inputs and outputs, and how the kernels under test are compared with the reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ inline void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, d
   }
 }
 
-/// Error of an fp32 sum of `terms` products of size `scale`.
+/// Error of an fp32 sum of `terms` terms of size `scale`.
 inline double SumBound(int64_t terms, double scale) { return static_cast<double>(terms + 8) * scale / (1 << 24); }
 
 /// Inputs and freshly filled outputs of one call.
@@ -78,7 +78,7 @@ inline void Check(const Case& c, double absolute, bool on_any_threads = true) {
   SetTestedThreads(2);
 }
 
-/// Runs the tested kernel with output `output` lying on input `input`; its bits must be those of separate memory.
+/// Runs the tested kernel with output `output` in the memory of input `input`; its bits must not change.
 inline void CheckInPlace(const Case& c, size_t output, size_t input) {
   const std::vector<OwnedTensor> apart = c.Tested();
   std::vector<OwnedTensor> inputs = c.inputs, outputs = c.outputs;

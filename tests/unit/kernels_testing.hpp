@@ -12,7 +12,7 @@
 
 namespace espalier::testing {
 
-/// A tensor with its own memory, filled with zeros, and guards before and behind it.
+/// A tensor with its own memory, filled with zeros, and guards before and after it.
 class OwnedTensor {
  public:
   OwnedTensor(Dtype dtype, Shape shape, Shape start = {})
@@ -26,7 +26,7 @@ class OwnedTensor {
   }
 
   Tensor View() const { return {const_cast<std::byte*>(bytes_.data() + first_), dtype_, shape_, start_}; }
-  /// The same tensor, its first element so many elements behind a boundary of 16 bytes.
+  /// The same tensor, its first element so many elements after a boundary of 16 bytes.
   OwnedTensor Shifted(int64_t elements) const {
     OwnedTensor shifted = *this;
     shifted.first_ = kGuardBytes + elements * SizeOf(dtype_);
@@ -52,7 +52,7 @@ class OwnedTensor {
     }
   }
   bool SameBits(const OwnedTensor& o) const { return std::memcmp(View().data, o.View().data, DataBytes()) == 0; }
-  /// False if something was written before the first element or behind the last.
+  /// False if something was written before the first element or after the last.
   bool IsIntact() const {
     const auto is_guard = [](std::byte b) { return b == kGuard; };
     return std::all_of(bytes_.begin(), bytes_.begin() + first_, is_guard) &&

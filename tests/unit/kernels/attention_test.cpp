@@ -83,8 +83,8 @@ TEST_P(Kernels, AttentionMerge) {
   }
 }
 
-/// bf16 rounds by at most so much, relative: probabilities before their product with values and, where a library finds
-/// results block by block, each block's, before they are joined in fp32.
+/// The relative rounding error of bf16: probabilities are rounded before the matmul with the values and, where a
+/// library computes attention block by block, each block's results before they are combined in fp32.
 constexpr double kBf16Rounding = 1.0 / 256;
 
 TEST(KernelsAttention, InZigzagOrder) {
@@ -125,7 +125,7 @@ TEST_P(KernelsRing, IsTheWhole) {
   const std::vector<OwnedTensor> expected = forward.Reference(), gradients = backward.Reference();
   const double rounding = type == kBf16 ? kBf16Rounding : 0;
   const auto bound = [&](const OwnedTensor& x) { return 1e-4 + (4 + kCp) * rounding * x.Largest(); };
-  // Keys of another rank lie where a rank's own lay.
+  // Keys of another rank are in the place of the rank's own.
   const auto part = [&](const OwnedTensor& x, int64_t of, int64_t rank) {
     OwnedTensor y(x.dtype(), {1, kPart, x.shape()[2]}, {0, rank * kPart, 0});
     for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, x[of * y.Count() + i]);

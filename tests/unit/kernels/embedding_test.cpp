@@ -37,7 +37,7 @@ TEST_P(Kernels, EmbeddingGradOfFrequentTokens) {
 
 TEST_P(Kernels, PositionEmbedding) {
   for (int64_t d : {1, 17, 65, 127}) {
-    OwnedTensor positions(Dtype::kI32, {11});  // not in order, not from 0: a piece of a reordered sequence
+    OwnedTensor positions(Dtype::kI32, {11});  // not in order, not from 0: a shard of a reordered sequence
     for (int64_t s = 0; s < 11; ++s) positions.Set(s, static_cast<double>((s * 5 + 3) % 13));
     const Case c{"position_embedding", {Real({3, 11, d}), positions, Real({13, d})}, {Empty(T(), {3, 11, d})}};
     Check(c, SumBound(2, 1));

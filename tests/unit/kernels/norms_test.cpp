@@ -38,7 +38,7 @@ TEST_P(Kernels, LayerNorm) {
   }
 }
 
-/// An op with an addend, and the same by an addition of its own.
+/// A norm with an addend, and its gradient.
 struct WithAddend {
   Case forward, gradient;
   size_t addend;
@@ -68,7 +68,7 @@ OwnedTensor Added(const OwnedTensor& a, const OwnedTensor& b) {
   return Case{"add", {a, b}, {OwnedTensor(a.dtype(), a.shape())}}.Tested()[0];
 }
 
-// A sum that joins a norm, or the gradient of one, is as one by an op of its own, to the bit.
+// A sum that is fused into a norm, or into its gradient, has the bits of an op of its own.
 TEST_P(Kernels, NormsWithAddend) {
   for (const char* kind : {"rms_norm", "layer_norm"}) {
     for (int64_t d : {1, 3, 17, 65, 127, 768}) {

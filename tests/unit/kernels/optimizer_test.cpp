@@ -93,12 +93,12 @@ TEST(KernelsOptimizer, Adamw) {
   }
 }
 
-// Cut among threads and blocks wherever it may be, an element's bits are those of its tensor alone.
+// However tensors are split among threads and blocks, an element's bits are those of its tensor alone.
 TEST(KernelsOptimizer, AdamwOfManyTensors) {
   const std::vector<int64_t> tensors = {1, 4097, 0, 17, 40001, 3, 4096, 16385, 127};
   for (int decaying : {0, 4, 9}) {
     Case c = AdamwCase(tensors, decaying);
-    c.inputs[4] = c.inputs[4].Shifted(1);  // tensors that do not lie at packs of 16 bytes
+    c.inputs[4] = c.inputs[4].Shifted(1);  // tensors that are not aligned to 16 bytes
     c.inputs[4 + 4 * 4 + 3] = c.inputs[4 + 4 * 4 + 3].Shifted(1);
     c.outputs[3 * 7 + 1] = c.outputs[3 * 7 + 1].Shifted(2);
     Check(c, SumBound(8, 1));
@@ -114,7 +114,7 @@ TEST(KernelsOptimizer, AdamwOfManyTensors) {
 // More tensors than one launch takes.
 TEST(KernelsOptimizer, AdamwOfHundredsOfTensors) {
   std::vector<int64_t> tensors;
-  for (int64_t t = 0; t < 1500; ++t) tensors.push_back(t % 30 == 0 ? t % 7 : 0);  // most of them empty pieces
+  for (int64_t t = 0; t < 1500; ++t) tensors.push_back(t % 30 == 0 ? t % 7 : 0);  // most of them empty shards
   for (int decaying : {700, 1400}) Check(AdamwCase(tensors, decaying), SumBound(8, 1));
 }
 

@@ -32,7 +32,7 @@ TEST_P(Kernels, RowsOfAnyWidthAnywhere) {
   }
 }
 
-// An extent of 0 is a legal piece: nothing is read or written out of place, sums over nothing are 0.
+// Empty shards are legal: nothing is read or written out of bounds, empty sums are 0.
 TEST_P(Kernels, EmptyExtents) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
   const Attributes head{{{"head_dim", 4}, {"causal", 1}, {"inverse", 0}, {"eps", 1e-5}, {"theta", 1e4}}, {}};

@@ -76,7 +76,7 @@ __device__ TileRows<T> KeyRows(const Array& x, const AttentionShape& s, int64_t 
   return {x.As<T>() + KeyOffset(s, batch, kv_head, row), s.kv_heads * s.head_dim, Min(s.keys - row, kTile), s.head_dim};
 }
 
-/// The 64 queries of one head that a block takes: those of the last queries first, which see most keys.
+/// The 64 queries of one head that a block takes. The last queries, which see most keys, come first.
 struct QueryTile {
   const AttentionShape& shape;
   int64_t batch, head, kv_head, query;

@@ -28,7 +28,7 @@ DeviceMemory Allocate(int64_t bytes) {
   return DeviceMemory(data);
 }
 
-/// A mebibyte of numbers between -1 and 1, again and again: a GPU draws less power, and runs quicker, on zeros.
+/// A mebibyte of numbers between -1 and 1, repeated: on zeros a GPU draws less power and runs faster.
 void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
   constexpr int64_t kBlock = int64_t{1} << 20;
   std::mt19937 random(1);
@@ -126,8 +126,8 @@ GemmPlan Measure(const GemmDemand& demand) {
     throw UserError(ExitStatus::kDoesNotFit, fmt::format("GEMM {}: no algorithm within {} bytes", ToString(demand.gemm),
                                                          demand.workspace_bytes));
   const std::vector<double> times = TimesOf(gemm, candidates, Operands(demand));
-  const auto quickest = std::ranges::min_element(times);
-  const size_t chosen = *quickest < kWorthChanging * times[0] ? static_cast<size_t>(quickest - times.begin()) : 0;
+  const auto fastest = std::ranges::min_element(times);
+  const size_t chosen = *fastest < kWorthChanging * times[0] ? static_cast<size_t>(fastest - times.begin()) : 0;
   return {demand.gemm, ToHex(std::as_bytes(std::span(&candidates[chosen].algo, 1))),
           static_cast<int64_t>(candidates[chosen].workspaceSize), times[chosen], times[0]};
 }

@@ -273,7 +273,7 @@ std::string DifferenceOf(const std::vector<std::vector<OwnedTensor>>& made, size
   return difference;
 }
 
-/// The keys of a hop of a ring are another rank's, so its ops are no parts of one op; tests/unit/kernels_test.cpp
+/// The keys of a hop of a ring are another rank's, so its ops are no parts of one op; tests/unit/kernels
 /// compares whole rings.
 bool HasWhole(const Op& op) {
   return FindReferenceKernel(Name(op.kind)) != nullptr && !op.attributes.numbers.contains("hop");

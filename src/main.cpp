@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "commands/command_line.hpp"
-#include "commands/console.hpp"
-#include "commands/report_error.hpp"
+#include "commands/cli/command_line.hpp"
+#include "commands/cli/console.hpp"
+#include "commands/cli/report_error.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"

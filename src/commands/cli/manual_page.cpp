@@ -1,4 +1,4 @@
-#include "commands/manual_page.hpp"
+#include "commands/cli/manual_page.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "commands/usage.hpp"
+#include "commands/cli/usage.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/environment.hpp"

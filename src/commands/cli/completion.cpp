@@ -1,4 +1,4 @@
-#include "commands/completion.hpp"
+#include "commands/cli/completion.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "commands/usage.hpp"
+#include "commands/cli/usage.hpp"
 #include "espalier/deck/schema.hpp"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "commands/command_line.hpp"
+#include "commands/cli/command_line.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,10 +9,10 @@
 #include <limits>
 #include <optional>
 
+#include "commands/cli/completion.hpp"
+#include "commands/cli/manual_page.hpp"
+#include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
-#include "commands/completion.hpp"
-#include "commands/manual_page.hpp"
-#include "commands/usage.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/spelling.hpp"
@@ -132,7 +132,7 @@ void AddSample(CLI::App& app, Job& job) {
 
 void AddCalibrate(CLI::App& app, Job& job) {
   auto options = std::make_shared<CalibrateOptions>();
-  CLI::App* command = app.add_subcommand("calibrate", "measure the decks' products on this GPU, for run.product_plans");
+  CLI::App* command = app.add_subcommand("calibrate", "measure the decks' matmuls on this GPU, for run.product_plans");
   command->add_option("FILE", options->file, "plan file to write")->required();
   command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")
       ->type_name("DECK")

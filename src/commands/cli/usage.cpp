@@ -1,4 +1,4 @@
-#include "commands/usage.hpp"
+#include "commands/cli/usage.hpp"
 
 #include <fmt/format.h>
 

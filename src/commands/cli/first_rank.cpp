@@ -1,4 +1,4 @@
-#include "commands/first_rank.hpp"
+#include "commands/cli/first_rank.hpp"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "commands/report_error.hpp"
+#include "commands/cli/report_error.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "commands/first_rank.hpp"
+#include "commands/cli/first_rank.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/print.hpp"
 #include "espalier/util/printable_lines.hpp"

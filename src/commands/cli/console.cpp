@@ -1,4 +1,4 @@
-#include "commands/console.hpp"
+#include "commands/cli/console.hpp"
 
 #include <fcntl.h>
 #include <spdlog/sinks/stdout_color_sinks.h>

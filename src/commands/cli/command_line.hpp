@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "commands/first_rank.hpp"
+#include "commands/cli/first_rank.hpp"
 
 namespace CLI {
 class App;

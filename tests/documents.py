@@ -5,8 +5,8 @@
     documents.py sentences    print the lengths of sentences of every page
 
 In text in code font (`like/this.cpp`) it checks paths of the tree; in doc/architecture.md, doc/how-to-add.md and
-doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name of something
-new, so only the folder must exist.
+doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name of
+something new, so only the folder must exist.
 """
 import collections, pathlib, re, statistics, sys
 
@@ -46,14 +46,20 @@ def path_exists(span):
     return (ROOT / (span[:place.start()].rpartition("/")[0] if place else span)).exists()
 
 
+def source_files():
+    return [p for folder in ("src", "include", "tests") for p in sorted((ROOT / folder).rglob("*"))
+            if p.suffix in (".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh")]
+
+
 def sources():
     """The text of all files that may define a name."""
-    return "\n".join(p.read_text() for folder in ("src", "include", "tests") for p in sorted((ROOT / folder).rglob("*"))
-                     if p.suffix in (".cpp", ".hpp", ".cu", ".cuh"))
+    return "\n".join(p.read_text() for p in source_files() if p.suffix not in (".py", ".sh"))
 
 
 def name_exists(span, source, words, deck):
     """None if the span is no name that this knows."""
+    if re.fullmatch(r"\w+[.](cpp|hpp|cu|cuh|py|sh)", span) and not PLACEHOLDER.search(span):
+        return any(p.name == span for p in source_files())
     if test := re.fullmatch(r"([A-Z]\w*)[.]([A-Z]\w*)", span):
         return bool(re.search(rf"\bTEST(_F|_P)?\({test[1]}, {test[2]}\)", source))
     if re.fullmatch(r"[A-Z]\w*::\w+", span):  # a class or enum and its member
@@ -125,8 +131,8 @@ def faults_of(page):
             yield f"a line of {len(line)} columns: {line[:40]}..."
     lengths = words_of_sentences(page)
     if lengths and (statistics.median(lengths) > MOST_MEDIAN or p90(lengths) > MOST_P90):
-        yield (f"sentences of {statistics.median(lengths)} words (median) and {p90(lengths)} (90th percentile); at most "
-               f"{MOST_MEDIAN} and {MOST_P90}")
+        yield (f"sentences of {statistics.median(lengths)} words (median) and {p90(lengths)} (90th percentile); "
+               f"at most {MOST_MEDIAN} and {MOST_P90}")
 
 
 def check():

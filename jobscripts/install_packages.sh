@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks that everything in packages.txt is there, and installs what is missing where it can: on Debian as root. It needs
-# no root if nothing is missing. Elsewhere (modules, Spack, other distributions) it prints what is missing; it is no
-# error if only the tests need that.
+# Checks that everything in packages.txt is there, and installs what is missing where it can: on Debian as root. It
+# needs no root if nothing is missing. Elsewhere (modules, Spack, other distributions) it prints what is missing; it is
+# no error if only the tests need that.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -20,7 +20,8 @@ def has_library(folder):
 
 def from_wrapper(program):
     """The folders in what a wrapper would pass to the compiler, or those beside the wrapper."""
-    shown = subprocess.run([program, "-show"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    shown = subprocess.run([program, "-show"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                           check=False)
     words = shlex.split(shown.stdout)
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(program)))
     folders = [word[2:] for word in words if word.startswith(("-I", "-L"))] + [os.path.dirname(word) for word in words]
@@ -28,7 +29,7 @@ def from_wrapper(program):
 
 
 def below(prefix):
-    """Where an installation below `prefix` may have its headers and libraries; CMake's HDF5_DIR may be a folder in it."""
+    """Where an installation below `prefix` may have headers and libraries; CMake's HDF5_DIR may be a folder in it."""
     tops = [prefix, *(os.path.normpath(os.path.join(prefix, up)) for up in ("..", "../..", "../../.."))]
     return [os.path.join(top, name) for top in tops for name in ("include", "lib", "lib64")]
 

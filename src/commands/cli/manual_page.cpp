@@ -126,8 +126,8 @@ pipeline, data, context and tensor parallel ranks, alone as one rank. The same c
 latest checkpoint.)";
 
 constexpr std::string_view kDeck =
-    R"(A deck is a TOML file. Arguments of the form key=value set keys on the command line; the value is TOML, and a bare
-word is a string. The sections and keys of decks:)";
+    R"(A deck is a TOML file. Arguments of the form key=value set keys on the command line; the value is TOML, and a
+bare word is a string. The sections and keys of decks:)";
 
 struct Named {
   const char *name, *meaning;

@@ -15,7 +15,7 @@ except ImportError:
 
 
 class Espalier(MesonPackage, CudaPackage):
-    """Trains transformers over a lattice of MPI ranks, from an input deck that is compiled into one program per rank."""
+    """Trains transformers over a lattice of MPI ranks, from a deck that is compiled into one program per rank."""
 
     git = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..", "..", ".."))
 

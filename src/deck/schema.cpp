@@ -82,25 +82,32 @@ std::vector<DeckKey> Rows() {
     {"run", "device", CHOICE(run.device), "auto", OneOf<RunDevice>(),
      "Where kernels run; auto is cuda if every rank has a GPU of its own, else cpu."},
     {"run", "transport", CHOICE(run.transport), "auto", OneOf<Transport>(),
-     "What carries messages between ranks; auto is nccl if every rank has a GPU of its own, else mpi. Over mpi, messages of GPUs pass through the host."},
+     "What carries messages between ranks; auto is nccl if every rank has a GPU of its own, else mpi. Over mpi, "
+     "messages of GPUs pass through the host."},
     {"run", "threads", FIELD(run.threads), 0, Between(0, 4096),
-     "Threads per rank; 0: OMP_NUM_THREADS, else the rank's share of the cores that it may use (a core that k ranks may use counts 1/k)."},
+     "Threads per rank; 0: OMP_NUM_THREADS, else the rank's share of the cores that it may use (a core that k ranks "
+     "may use counts 1/k)."},
     {"run", "deterministic", FIELD(run.deterministic), true, Any(),
      "false lets CUDA kernels give up bitwise reproducibility for speed; CPU kernels are always deterministic."},
     {"run", "product_plans", FIELD(run.product_plans), "", Any(),
-     "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on GPUs; empty: the library's "
+     "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
+     "GPUs; empty: the library's "
      "first choice."},
     {"run", "time_limit", FIELD(run.time_limit), "", Any(),
      "Stop with a checkpoint before this much time has passed since the start, in any of Slurm's forms (minutes, "
-     "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds) or as 90s, 30m, "
+     "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds) or as 90s, "
+     "30m, "
      "1h, 2d; empty: no limit but Slurm's."},
     {"run", "stop_margin_s", FIELD(run.stop_margin_s), -1.0, From(-1),
-     "Seconds kept free before the time limit, in addition to a step and a save; -1: the smaller of 90 and 15 % of the limit."},
+     "Seconds kept free before the time limit, in addition to a step and a save; -1: the smaller of 90 and 15 % of "
+     "the limit."},
     {"run", "watchdog_s", FIELD(run.watchdog_s), 60.0, Between(0, kMaxWatchdog),
-     "The job is ended, and the rank and instruction that hang are named, after this many seconds without progress in a step, between steps or "
+     "The job is ended, and the rank and instruction that hang are named, after this many seconds without progress in "
+     "a step, between steps or "
      "in a validation; at least 1; 0: off."},
     {"run", "watchdog_slow_s", FIELD(run.watchdog_slow_s), 0.0, Between(0, kMaxWatchdog),
-     "The same for the start with its first step, for saving and loading, and for the end; at least run.watchdog_s; 0: the larger of 600 s and ten "
+     "The same for the start with its first step, for saving and loading, and for the end; at least run.watchdog_s; "
+     "0: the larger of 600 s and ten "
      "times run.watchdog_s, plus 1 s per 100 MB of state."},
     {"run", "peak_tflops", FIELD(run.peak_tflops), 0.0, From(0),
      "Peak rate of one rank's device in TFLOP/s, for mfu; 0: of a GPU by its name, of a CPU measured at the start."},
@@ -128,7 +135,8 @@ std::vector<DeckKey> Rows() {
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The output head shares the weights of the embedding."},
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
-     "Standard deviation of the initial weights; o_proj and down_proj (gpt2: c_proj) get it divided by sqrt(2 layers)."},
+     "Standard deviation of the initial weights; o_proj and down_proj (gpt2: c_proj) get it divided by sqrt(2 "
+     "layers)."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
      "Pipeline stages."},
@@ -137,21 +145,26 @@ std::vector<DeckKey> Rows() {
     {"parallel", "dp_shard", FIELD(parallel.dp_shard), -1, Between(-1, kMaxDegree),
      "Data-parallel ranks that shard the parameters; -1: all remaining ranks; 0 is not allowed."},
     {"parallel", "cp", FIELD(parallel.cp), 1, Between(1, kMaxDegree),
-     "Context-parallel ranks; each has two of the 2 cp chunks of every sequence, an early and a late one; 2 cp must divide seq_len."},
+     "Context-parallel ranks; each has two of the 2 cp chunks of every sequence, an early and a late one; 2 cp must "
+     "divide seq_len."},
     {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
      "Tensor-parallel ranks; must divide heads, and divide kv_heads or be a multiple of it."},
     {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
      "What dp_shard shards: 1 optimizer state; 2 gradients too; 3 parameters too."},
     {"parallel", "reduce", CHOICE(parallel.reduce), "step", OneOf<ReduceFrequency>(),
-     "When gradients are reduced: once per step, after gradient accumulation, or after each microbatch; the latter keeps them "
+     "When gradients are reduced: once per step, after gradient accumulation, or after each microbatch; the latter "
+     "keeps them "
      "sharded if zero >= 2."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
-     "Between their matmuls, tp ranks shard activations on the sequence, in unequal shards if tp does not divide seq_len."},
+     "Between their matmuls, tp ranks shard activations on the sequence, in unequal shards if tp does not divide "
+     "seq_len."},
     {"parallel", "loss_parallel", FIELD(parallel.loss_parallel), true, Any(),
      "tp ranks shard the logits on the vocabulary; no rank holds all of them."},
     {"parallel", "context", CHOICE(parallel.context), "ring", OneOf<ContextMode>(),
-     "How attention gets the keys of other cp ranks. ring: they travel from rank to rank, each hop overlapped with attention; all_gather: "
-     "all at once; all_to_all: each rank gets whole sequences of fewer heads (cp * tp must divide heads and kv_heads). No effect if cp = 1."},
+     "How attention gets the keys of other cp ranks. ring: they travel from rank to rank, each hop overlapped with "
+     "attention; all_gather: "
+     "all at once; all_to_all: each rank gets whole sequences of fewer heads (cp * tp must divide heads and "
+     "kv_heads). No effect if cp = 1."},
 
     {"pipeline", "schedule", CHOICE(pipeline.schedule), "1f1b", OneOf<ScheduleKind>(),
      "Order of forward and backward microbatches on the stages."},
@@ -164,14 +177,16 @@ std::vector<DeckKey> Rows() {
      "Sequences per step, over all ranks."},
     {"batch", "micro", FIELD(batch.micro), Required{}, Count(),
      "Sequences per microbatch and data-parallel rank; "
-     "micro * dp_replicate * dp_shard must divide global; the quotient is the number of microbatches (gradient accumulation)."},
+     "micro * dp_replicate * dp_shard must divide global; the quotient is the number of microbatches (gradient "
+     "accumulation)."},
 
     {"precision", "compute", CHOICE(precision.compute), "bf16", OneOf<Dtype>(),
      "Type of activations and of the weights in matmuls; master weights, gradients, their sums and the optimizer "
      "state are fp32."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
-     "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation functions and the "
+     "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "
+     "functions and the "
      "inputs of attention; full: everything in a layer except its input."},
     {"recompute", "regather", CHOICE(recompute.regather), "auto", OneOf<Regather>(),
      "Gather sharded parameters again for backward; auto: only if pp = 1."},
@@ -237,7 +252,8 @@ std::vector<DeckKey> Rows() {
      "How many damaged checkpoints a restart may skip."},
 
     {"guard", "on_nonfinite", CHOICE(guard.on_nonfinite), "stop", OneOf<OnNonfinite>(),
-     "After a step whose loss or gradient norm is not finite (its update is left out): stop; skip it and continue; or roll back to the last "
+     "After a step whose loss or gradient norm is not finite (its update is left out): stop; skip it and continue; or "
+     "roll back to the last "
      "checkpoint and continue after the batch."},
     {"guard", "max_skips", FIELD(guard.max_skips), 10, Count(),
      "Skipped steps in a row; one more stops the run."},

@@ -56,7 +56,7 @@ T Shuffle(uint32_t mask, T value, int source) {
   return value;
 }
 
-/// `lane`, or the caller's own where that lies outside its group of `width` lanes.
+/// `lane`, or the caller's own where that is outside its group of `width` lanes.
 inline int LaneInGroup(int lane, int width) { return lane >= 0 && lane / width == Lane() / width ? lane : Lane(); }
 
 }  // namespace espalier::emulation

@@ -9,7 +9,7 @@ namespace espalier::emulation {
 
 enum class Place : uint8_t { kPageable, kPinned, kDevice };
 
-/// Where [memory, memory + bytes) lies.
+/// Which memory [memory, memory + bytes) belongs to.
 Place PlaceOf(const void* memory, size_t bytes);
 
 /// True while this thread captures: what allocates, copies at once or waits is an error then.

@@ -1,5 +1,5 @@
 // MANIFESTs, twice each: as they are, when only those with the right checksum pass; and with the checksum made right,
-// so that what lies behind it is reached too. Those that pass are then used: verified, and loaded from.
+// so that the code after it is reached too. Those that pass are then used: verified, and loaded from.
 #include "small_checkpoint.hpp"
 
 namespace espalier::fuzz {

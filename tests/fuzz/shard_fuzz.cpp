@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kShard = "shard-00000.h5";
 constexpr size_t kGapBegin = 1 << 13, kGapEnd = (1 << 20) - (1 << 12);
 
-/// The file that an input stands for.
+/// The file that an input describes.
 std::string Unpack(const std::string& input) {
   if (input.size() <= kGapBegin) return input;
   return input.substr(0, kGapBegin) + std::string(kGapEnd - kGapBegin, '\0') + input.substr(kGapBegin);
@@ -36,7 +36,7 @@ std::string Fit(Manifest manifest, const std::string& bytes) {
   return Print(manifest);
 }
 
-/// Every tensor in memory is what lies at its pieces' places in the files.
+/// Every tensor in memory equals the bytes at the offsets of its pieces in the files.
 void RequireLoaded(Base& base, const std::string& bytes) {
   for (const LocalTensor& local : base.checkpoint.local()) {
     const StateTensor& tensor = *local.tensor;

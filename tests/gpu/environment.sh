@@ -8,7 +8,7 @@ gpu_build=${GPU_BUILD:-$gpu_root/build-gpu}
 gpu_prefix=$gpu_build/prefix
 gpu_libraries=$gpu_build/libraries
 
-# Prepend VARIABLE FOLDER: in front of a list of folders, unless it is there.
+# Prepend VARIABLE FOLDER: before a list of folders, unless it is there.
 Prepend() {
   case ":${!1:-}:" in
     *":$2:"*) ;;

@@ -26,7 +26,7 @@ loaded=(/usr/bin/orterun /usr/bin/pkgconf libmpi_cxx.so.40 openmpi/lib/openmpi3/
 everywhere='^(libc6|libgcc-s1|libstdc\+\+6|libgomp1|zlib1g)$'
 
 # Packages LIBRARY ...: the packages of the libraries and of all that they load. dpkg knows a file by the folder of its
-# package, which may be /lib for what lies in /usr/lib.
+# package, which may be /lib for a file in /usr/lib.
 Packages() {
   local path=()
   for name in "$@"; do

@@ -14,7 +14,7 @@ def machine_code(path):
 
 
 def pieces(code):
-    """{(architecture, function): stores of less than 16 bytes that lie right behind another one of the same width and
+    """{(architecture, function): stores of less than 16 bytes right after another one of the same width and
     base}"""
     found, architecture, function, places = collections.Counter(), "", "", set()
     for line in code.splitlines():
@@ -37,7 +37,7 @@ def main():
     print(f"{len(found)} functions store")
     taken_apart = {name: count for name, count in found.items() if count > 1}
     for (architecture, name), count in taken_apart.items():
-        print(f"FAIL  {architecture} {name}: {count} stores right behind another")
+        print(f"FAIL  {architecture} {name}: {count} stores right after another")
     sys.exit(1 if taken_apart or not found else 0)
 
 

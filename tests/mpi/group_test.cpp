@@ -17,7 +17,7 @@ std::string Join(AxisSet axes) {
   return text;
 }
 
-/// "A" in a type stands for the group's axes.
+/// "A" in a type means the axes of the group.
 std::string Substitute(std::string type, AxisSet axes) {
   for (size_t at; (at = type.find("{A}")) != std::string::npos;) type.replace(at, 3, "{" + Join(axes) + "}");
   return type;

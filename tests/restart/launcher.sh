@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# EndIfAlone of jobscripts/common.sh: a launcher that stays behind its children is ended, one that ends by itself keeps
+# EndIfAlone of jobscripts/common.sh: a launcher that outlives its children is ended, one that ends by itself keeps
 # its exit status.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,7 +29,7 @@ Expect() {
 }
 Launcher never 1
 Status 3
-Expect $? 137 "a launcher that stays behind"
+Expect $? 137 "a launcher that outlives its children"
 Launcher 75 1
 Status 120
 Expect $? 75 "a launcher that ends by itself"

@@ -78,7 +78,7 @@ def main():
     checks.that(
         found["hung"] == 0,
         f"every job ended: {times(ends)}; the launcher killed: {times([end for end in ends if 'launcher' in end[2]])}; "
-        f"a launcher that stayed behind its last rank: {found['launcher_stayed']}")
+        f"a launcher that outlived its last rank: {found['launcher_stayed']}")
     checks.finish()
 
 

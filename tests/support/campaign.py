@@ -1,5 +1,5 @@
 """Campaigns: runs of several layouts that are disturbed again and again until they are left alone to finish, and must
-then be bitwise the run that nobody disturbed. What was found stands in a state file, so that a stopped campaign goes
+then be bitwise the run that nobody disturbed. What was found is in a state file, so that a stopped campaign goes
 on. Standard library only."""
 import json, os, random, shutil, signal, statistics, sys, tempfile, time
 

@@ -7,7 +7,7 @@ from .runs import DECK, executable
 from .waiting import TICK, await_that, wait_until
 
 PATIENCE = 600  # seconds for anything that should take a few, on a machine that may have no time at all
-STAYED = 20     # seconds that a launcher may stay behind when its last rank has ended
+STAYED = 20     # seconds that a launcher may outlive its last rank
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -149,7 +149,7 @@ class Job:
 
     def wait(self):
         """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike,
-        or else the first death, and whether the launcher stayed behind its last rank. Open MPI's launcher may lock
+        or else the first death, and whether the launcher outlived its last rank. Open MPI's launcher may lock
         itself out when all ranks have died: it is ended then."""
         begin = last_rank = time.monotonic()
         while (ranks := self.look()) or self.launcher.poll() is None:

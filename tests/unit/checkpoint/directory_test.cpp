@@ -24,7 +24,7 @@ TEST_F(CheckpointTest, KeepsTheNewestAndCleansUp) {
   EXPECT_EQ(FindLatest(Dir()), Step(40));
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(40), Step(30)));
 
-  // Going back and on again: what lies ahead belongs to the abandoned way and is not counted.
+  // Going back and on again: later checkpoints belong to the abandoned branch and are not counted.
   SaveAt(kOne, 35, 35, 1);
   EXPECT_THAT(Names(Dir()), ElementsAre("latest", "mine", "step-00000035", "step-00000040"));
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35)));

@@ -75,7 +75,7 @@ class Campaign : public ::testing::Test {
   std::string PickFile() { return Pick(original_).first; }
   std::string PickShard() { return random_() % 2 == 0 ? "shard-00000.h5" : "shard-00001.h5"; }
 
-  /// Names the tensor too if the first byte that differs lies in a piece.
+  /// Names the tensor too if the first byte that differs is in a piece.
   Damage Replace(const std::string& what, const std::string& name, const std::string& bytes) {
     const std::string& before = original_.at(name);
     WriteBytes(Target() + "/" + name, bytes);

@@ -157,7 +157,7 @@ std::string Dotted(int names) {
 }
 
 TEST(Errors, LongKeysAreRefusedBeforeTheyNest) {
-  // Whatever the key hides behind; the last is in a string of many lines that another error makes a line of its own.
+  // Whatever precedes the key; the last is in a string of many lines that another error makes a line of its own.
   for (const std::string before : {"", "[", "x = {", "x = [{y = \"\"\"z\"\"\"\"\", ", "x = {y = '\\', z = \"\\\"\", ",
                                    "\"#.=\".", "x = 1 # \"\n"}) {
     const std::string text = before + Dotted(100000) + " = 1";

@@ -47,7 +47,7 @@ TEST(Errors, MissingKeysAreAllNamed) {
 
 struct OverrideCase {
   const char* text;
-  const char* message;  ///< behind "command line: "; empty: accepted
+  const char* message;  ///< after "command line: "; empty: accepted
 };
 
 /// In ASCII: test reports are XML, which cannot hold every byte.

@@ -85,7 +85,7 @@ void Double(const KernelCall& call) {
     to = (call.accumulate ? to : 0) + 2 * call.inputs[0].As<float>()[i];
   }
 }
-/// Writes where its output lies in the whole: row * 100 + column.
+/// Writes the position of each element in the whole tensor: row * 100 + column.
 void WriteIndices(const KernelCall& call) {
   const Tensor& out = call.outputs[0];
   for (int64_t r = 0; r < out.shape[0]; ++r)

@@ -1,5 +1,5 @@
-// What every op makes of its inputs, as text: one row per rule. Extents are odd and distinct, and each letter has its
-// own in all rows:
+// What every op makes of its inputs, as text: one row per rule. Extents are odd and distinct, and each dim has the
+// same extent in all rows:
 //   b 3   s 5   d and k 7   n 11   v (vocabulary) 13   p (table of positions) 17
 //   6 heads of queries and 2 of keys, of 5 elements each
 // (zigzag order wants rows in multiples of 2 cp: s 12).
@@ -11,7 +11,7 @@
 namespace espalier {
 
 /// `op` is a kind and its attributes. `outputs` is what its rule says of such inputs, or "error: <part of the
-/// message>". `asked` are outputs whose placements the consumer or the layout asks for: an op can grant them on letters
+/// message>". `asked` are outputs whose placements the consumer or the layout asks for: an op can grant them on dims
 /// that no input has.
 struct Rule {
   std::string_view op, inputs, outputs, asked = "";
@@ -117,7 +117,7 @@ inline const std::vector<Rule> kRules = {
     {"bias_grad", "bf16[3,5,11{tp}]", "f32[11{tp}]"},
     {"bias_grad", "f32[3{dp_shard},5{cp},11{tp,kv_replicate}]", "f32[11{tp,kv_replicate}]+sum{dp_shard,cp}"},
 
-    // Products: a contracted letter that is sharded leaves a partial sum. Weights lie as [out, in] (nk, Llama) or as
+    // Matmuls: a contracted dim that is sharded leaves a partial sum. Weights are [out, in] (nk, Llama) or
     // [in, out] (kn, GPT-2).
     {"matmul spec=bsk,nk->bsn", "bf16[3,5,7] bf16[11,7]", "bf16[3,5,11]"},
     {"matmul spec=bsk,nk->bsn", "bf16[3{tp},5,7] bf16[11,7]", "bf16[3{tp},5,11]"},
@@ -427,14 +427,14 @@ inline const std::vector<PartitionRule> kPartitions = {
      "bf16[3,5{cp},11]+sum{tp}"},
     {"embedding", "i32[3{dp_shard},5] w:bf16[13{tp,dp_shard},7]", "i32[3{dp_shard},5] bf16[13{tp},7]",
      "bf16[3{dp_shard},5,7]+sum{tp}"},
-    // A letter that may not be sharded is gathered, whoever has it.
+    // A dim that may not be sharded is gathered, whichever input has it.
     {"rms_norm eps=1e-5", "bf16[3,5{cp},7{tp}] w:bf16[7{tp}]", "bf16[3,5{cp},7] bf16[7]",
      "bf16[3,5{cp},7] f32[3,5{cp}]"},
     {"position_embedding positions=17", "bf16[3{dp_shard},5{tp},7] i32[5{tp}] w:bf16[17{dp_shard},7]",
      "bf16[3{dp_shard},5{tp},7] i32[5{tp}] bf16[17,7]", "bf16[3{dp_shard},5{tp},7]"},
     {"attention head_dim=5 causal=1", "bf16[3,5{cp},30{tp}] bf16[3,5{cp},10{tp}] bf16[3,5{cp},10{tp}]",
      "bf16[3,5,30{tp}] bf16[3,5,10{tp}] bf16[3,5,10{tp}]", "bf16[3,5,30{tp}] f32[3,6{tp},5]"},
-    // One that has the letter whole is cut: no communication.
+    // An input with the whole dim is sliced: no communication.
     {"rope head_dim=10 inverse=0", "bf16[3,5{cp},30] f32[5,10]", "bf16[3,5{cp},30] f32[5{cp},10]", "bf16[3,5{cp},30]"},
     // Partial values are completed, except for addition of what is partial alike, and of kv_replicate where the op is
     // linear.
@@ -447,7 +447,7 @@ inline const std::vector<PartitionRule> kPartitions = {
      "f32[3,5,30]+sum{kv_replicate}"},
     {"logits_sum", "bf16[3,5,13{tp}] f32[3,5]+max{tp} i32[3,5]", "bf16[3,5,13{tp}] f32[3,5] i32[3,5]",
      "f32[3,5]+sum{tp} f32[3,5]+sum{tp}"},
-    // Activations disagree: the letter with the least traffic, here that of the larger tensor.
+    // Activations disagree: the dim with the least traffic wins, here that of the larger tensor.
     {"swiglu", "bf16[3,5{tp},11] bf16[3,5,11{tp}]", "bf16[3,5{tp},11] bf16[3,5{tp},11]", "bf16[3,5{tp},11]"},
     {"matmul spec=bsn,bsk->nk", "bf16[3,5,11{dp_shard}] bf16[3,5{dp_shard},7]",
      "bf16[3,5{dp_shard},11] bf16[3,5{dp_shard},7]", "f32[11,7]+sum{dp_shard}"},

@@ -312,13 +312,13 @@ class Edges {
   static bool Starts(const std::vector<Axis>& with, const std::vector<Axis>& list) {
     return with.size() <= list.size() && std::equal(with.begin(), with.end(), list.begin());
   }
-  /// Every dim of `b` is that of `a`, or that and more behind it.
+  /// Every dim of `b` has the axes of that of `a`, or these and further ones after them.
   static bool Suffix(const Placements& a, const Placements& b) {
     for (size_t d = 0; d < a.dims.size(); ++d)
       if (!Starts(a.dims[d], b.dims[d])) return false;
     return true;
   }
-  /// The innermost axes of one dim, in their order, behind those of another; or in another order where they are.
+  /// The innermost axes of one dim, in their order, after those of another; or in another order where they are.
   int64_t Turn(const Placements& a, const Placements& b) const {
     std::vector<size_t> changed;
     for (size_t d = 0; d < a.dims.size(); ++d)

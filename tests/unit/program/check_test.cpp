@@ -115,7 +115,7 @@ TEST(IssueOrder, RanksOfAStageIssueAlike) {
       Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", "run.device=cuda"}), 4, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
-  // One rank issues a gather of parameters behind the first collective of tp.
+  // One rank issues a gather of parameters after the first collective of tp.
   std::vector<Instruction>& list = programs[2].instructions;
   const auto tp = std::find_if(list.begin(), list.end(), [](const Instruction& i) { return i.lane == Lane::kTp; });
   const auto dp = std::find_if(std::make_reverse_iterator(tp), list.rend(),

@@ -34,7 +34,7 @@ int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t in
 }
 
 // Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on
-// the stage behind. With full recompute the sum inside a layer is made again with its norm.
+// the next stage. With full recompute the sum inside a layer is computed again with its norm.
 TEST(Program, AdditionsToTheStreamJoinNorms) {
   for (const bool gpt2 : {false, true})
     for (const char* layout : {"111", "222", "411"})
@@ -55,7 +55,7 @@ TEST(Program, AdditionsToTheStreamJoinNorms) {
       }
 }
 
-// A layer of GPT-2 has six biases; those of the two products that tp leaves partial come behind their reduction.
+// A layer of GPT-2 has six biases; those of the two matmuls that tp leaves partial follow the reduction.
 TEST(Program, BiasesJoinProducts) {
   for (int tp : {1, 2}) {
     const Compilation c = Compile(

@@ -121,7 +121,7 @@ class Simulation {
     for (size_t p = 0; p < peers.size(); ++p) Finish(peers[p], theirs[p]);
     return true;
   }
-  /// The peer's instruction if it stands ready at it.
+  /// The peer's instruction if the peer is ready at it.
   int Counterpart(int rank, int i, int peer) {
     const OpKind kind = OpAt(rank, i).kind;
     const int op = InstructionAt(rank, i).op + (kind == OpKind::kSend ? 1 : kind == OpKind::kRecv ? -1 : 0);

@@ -8,16 +8,19 @@
 
 #include "checkpoint/directory/checkpoint_directory.hpp"
 #include "checkpoint_testing.hpp"
+#include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 
 namespace espalier {
 
 constexpr Degrees kOne = {1, 1, 1, 1, 1}, kTwo = {1, 1, 2, 1, 1}, kEight = {2, 2, 1, 1, 2};
 
-/// A number from the environment: how often a test repeats what it draws at random.
+/// A number from the environment, at least 1: how often a test repeats what it draws at random.
 inline int CountFrom(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::atoi(text);
+  const int count = text == nullptr ? otherwise : std::atoi(text);
+  CHECK(count >= 1, "{}={}: a number of at least 1 is expected", variable, text);
+  return count;
 }
 
 class CheckpointTest : public ::testing::Test {

@@ -149,7 +149,7 @@ std::string OptionsWithValue(const CLI::App& app) {
   return fmt::format("{}", fmt::join(patterns, " | "));
 }
 
-// %COMMANDS% and its like are replaced. A word is what stands between blanks: bash itself would cut it at "=".
+// %COMMANDS% and its like are replaced. A word is the text between blanks: bash itself would split it at "=".
 constexpr std::string_view kBash = R"(# Completion of espalier in bash. Made by `espalier doc-completion bash`.
 
 # Words that begin like the current one.
@@ -236,7 +236,7 @@ void Replace(std::string& text, std::string_view name, const std::string& by) {
   for (size_t at = 0; (at = text.find(mark, at)) != text.npos; at += by.size()) text.replace(at, mark.size(), by);
 }
 
-/// "it's [so]: yes" as a description in a specification of zsh, which stands in single quotes.
+/// "it's [so]: yes" as a description in a zsh specification, which is in single quotes.
 std::string ZshText(std::string_view text) {
   std::string quoted;
   for (const char c : text) {

@@ -1,0 +1,57 @@
+// What an instruction costs on a cluster: measured where its table has the kernel or the collective, interpolated
+// between measured neighbours, else by formula (src/costs/formulas). Pure and deterministic.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "espalier/costs/cluster.hpp"
+#include "espalier/program/instruction.hpp"
+#include "espalier/util/enum_array.hpp"
+
+namespace espalier {
+
+enum class CostSource : uint8_t { kMeasured, kInterpolated, kFormula };
+inline constexpr int kCostSourceCount = 3;
+template <typename T>
+using ByCostSource = EnumArray<CostSource, T, kCostSourceCount>;
+std::string_view Name(CostSource source);  ///< "measured", "interpolated", "formula"
+
+struct Cost {
+  double us = 0;
+  CostSource source = CostSource::kFormula;
+};
+
+/// The port of a rank that a transfer occupies. Transfers at the same port at the same time share its bandwidth.
+enum class Port : uint8_t { kNone, kNode, kNetwork };
+
+class Costs {
+ public:
+  explicit Costs(Cluster cluster) : cluster_(std::move(cluster)) {}
+  const Cluster& cluster() const { return cluster_; }
+
+  /// A kernel alone on its device, launch gap included.
+  Cost Kernel(const LocalOp& op, bool accumulate) const;
+  /// A collective or ring_shift of a group in which every member sends `wire_bytes` (WireBytes), when all have arrived
+  /// and nothing else uses their ports.
+  Cost Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place) const;
+  /// A message to one peer, under the same conditions.
+  Cost Message(int64_t bytes, bool same_node) const;
+
+ private:
+  Cluster cluster_;
+};
+
+/// The place of the group of `coordinate` over `axes`: ranks fill nodes in order, ranks_per_node each.
+GroupPlace PlaceOf(const Mesh& mesh, AxisSet axes, const Coordinate& coordinate, int ranks_per_node);
+
+/// The cost of an instruction of a program.
+struct InstructionCost {
+  double us = 0;
+  CostSource source = CostSource::kFormula;
+  Port port = Port::kNone;
+};
+/// Of every instruction of the rank at `coordinate`, by index. A recv costs what its send costs.
+std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program& program, const Coordinate& coordinate);
+
+}  // namespace espalier

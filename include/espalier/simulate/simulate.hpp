@@ -1,0 +1,74 @@
+// Clocks over the programs of all ranks: a discrete-event simulation of one step. Lanes run in program order, waits and
+// the meetings of groups and pairs order them, transfers share ports, kernels slow down while transfers run. It runs
+// the programs that the executor runs and decides nothing. Deterministic.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "espalier/costs/costs.hpp"
+#include "espalier/timeline/timeline.hpp"
+
+namespace espalier {
+
+/// A part of the machine that is slower than the rest: everything of that kind on these ranks takes `factor` times as
+/// long.
+struct Slow {
+  enum class What : uint8_t { kCompute, kLinks } what = What::kCompute;
+  int first_rank = 0, last_rank = 0;
+  double factor = 1;
+};
+
+struct SimulateOptions {
+  /// Ranks that must have the same times are simulated once (src/simulate/fold.cpp); false: every rank by itself. The
+  /// times are bitwise the same.
+  bool fold = true;
+  /// Kernels slow down and transfers share ports as the cluster file says. false: every instruction takes its own cost,
+  /// as on the waiting device (run.device = "sleep").
+  bool interference = true;
+  double jitter = 0;  ///< relative standard deviation of kernel times, drawn by (seed, rank, instruction); not folded
+  uint64_t seed = 1234;
+  std::vector<Slow> slow;
+  bool record = false;  ///< fill Simulation::timeline
+};
+
+/// The programs of all ranks.
+struct WorldPrograms {
+  const Mesh& mesh;
+  const std::vector<int>& representative;                         ///< by rank: the lowest rank with the same program
+  std::function<std::shared_ptr<const Program>(int)> program_of;  ///< of a representative
+};
+
+/// The step of one class of ranks that have the same times.
+struct RankTimes {
+  int rank = 0;   ///< the lowest one
+  int ranks = 1;  ///< their number
+  int stage = 0;
+  double end_us = 0;    ///< of its own last instruction
+  Breakdown breakdown;  ///< of the whole step
+  /// Time of all its instructions, kernels and transfers, by the origin of the cost.
+  ByCostSource<double> by_source_us{};
+};
+
+struct Simulation {
+  double step_us = 0;
+  std::vector<RankTimes> classes;  ///< by their lowest rank
+  std::vector<int> class_of_rank;  ///< index in `classes`
+  Timeline timeline;               ///< empty unless recorded; one track per class
+  int64_t events = 0;              ///< instructions that were simulated
+
+  /// The class whose own work ends last; the first of several.
+  const RankTimes& Slowest() const;
+};
+
+/// Simulates a step. CHECKs that the programs match (CheckWorld proves it before); a deadlock is an InvariantError that
+/// names ranks and instructions.
+Simulation Simulate(const WorldPrograms& world, const Costs& costs, const SimulateOptions& options = {});
+
+/// The same with given costs: `cost_of(rank)` has one entry per instruction of that rank's program. For tests with
+/// uniform costs; ranks of equal program must have equal costs.
+Simulation Simulate(const WorldPrograms& world, const std::function<std::vector<InstructionCost>(int rank)>& cost_of,
+                    const Cluster& cluster, const SimulateOptions& options = {});
+
+}  // namespace espalier

@@ -1,0 +1,79 @@
+// When every instruction of a step ran, on some or all ranks. The simulator predicts a timeline and a run measures one;
+// both are broken down, drawn and written by the same functions.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/program/instruction.hpp"
+
+namespace espalier {
+
+/// One instruction in one step. Times are in microseconds from the start of the step.
+struct Span {
+  int instruction = -1;  ///< in Program::instructions; the lane is there
+  double ready_us = 0;   ///< its waits are met and its lane is free
+  double begin_us = 0;   ///< a kernel starts; a transfer has met all its peers, so bytes begin to flow
+  double end_us = 0;
+};
+
+/// The step of one rank.
+struct Track {
+  int rank = 0;
+  int ranks = 1;  ///< how many ranks have the same times; `rank` is the lowest of them
+  std::shared_ptr<const Program> program;
+  std::vector<Span> spans;  ///< by the end of each instruction, then by its index
+};
+
+struct Timeline {
+  std::string title;          ///< "llama 8b on 16 x H100, predicted"
+  std::string origin;         ///< "predicted" or "measured"
+  double step_us = 0;         ///< the end of the last rank
+  std::vector<Track> tracks;  ///< by rank
+};
+
+/// The communication lanes as people name them: pp-send and pp-recv are both pp. Copies count as dp.
+enum class CommAxis : uint8_t { kTp, kCp, kDp, kPp };
+inline constexpr int kCommAxisCount = 4;
+template <typename T>
+using ByCommAxis = EnumArray<CommAxis, T, kCommAxisCount>;
+inline constexpr ByCommAxis<CommAxis> kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kDp, CommAxis::kPp};
+std::string_view Name(CommAxis axis);  ///< "tp", "cp", "dp" or "pp"
+/// CHECKs that `lane` is not the compute lane.
+CommAxis CommAxisOf(Lane lane);
+
+/// The step of a rank by activity: compute + exposed of all axes + idle is the whole step.
+struct Breakdown {
+  double compute_us = 0;
+  /// A lane of the axis transfers while the compute lane waits for it, directly or through the lanes that it waits for.
+  ByCommAxis<double> exposed_us{};
+  ByCommAxis<double> hidden_us{};  ///< all other time in which a lane of the axis transfers
+  double idle_us = 0;              ///< the rest: other stages or ranks are awaited
+};
+
+/// What the compute lane of a rank waits for at one moment.
+struct LaneHeads {
+  ByLane<const Instruction*> head{};  ///< the next or current instruction of each lane; null at its end
+  ByLane<int> done{};                 ///< finished instructions of each lane
+  ByLane<bool> transferring{};        ///< its head has begun; for the compute lane: a kernel runs
+};
+
+/// The axis whose transfer holds up the compute lane at this moment, or -1 if none does: of the lanes that its next
+/// instruction waits for, and those that their heads wait for, the first in lane order that transfers. At the end of
+/// the compute lane it waits for all lanes.
+int ExposedAxis(const LaneHeads& heads);
+
+/// The breakdown of one track, of a step that ends at `step_us`.
+Breakdown BreakDown(const Track& track, double step_us);
+
+/// A picture: one row per rank and lane group, one coloured bar per job, the warm-up, the steady state and the end in
+/// sight, with a legend and a time axis. Several timelines are drawn below one another on the same scale.
+std::string DrawSvg(const std::vector<Timeline>& timelines);
+
+/// JSON of Chrome's trace event format, for Perfetto: one process per rank, one thread per lane, an arrow from each
+/// send to its recv.
+std::string TraceJson(const Timeline& timeline);
+
+}  // namespace espalier

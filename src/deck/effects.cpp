@@ -32,6 +32,9 @@ std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1,
 std::string OnCpus(const Deck& d) {
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
 }
+std::string NeverSleeps(const Deck& d) {
+  return When(d.run.device != RunDevice::kSleep, "run.device is not \"sleep\"");
+}
 std::string ConstantRate(const Deck& d) {
   return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
 }
@@ -43,6 +46,8 @@ const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
+      {"run.cluster", NeverSleeps},
+      {"run.dilation", NeverSleeps},
       {"model.rope_theta",
        [](const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 learns its positions"); }},
       {"parallel.zero", NothingSharded},

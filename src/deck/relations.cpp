@@ -194,6 +194,11 @@ std::string StopMarginIsATime(const Deck& deck) {
   return margin >= 0 || margin == -1 ? "" : "must be a number of seconds, or -1 (allowed: -1, >= 0)";
 }
 
+std::string SleepsForACluster(const Deck& deck) {
+  if (deck.run.device != RunDevice::kSleep || !deck.run.cluster.empty()) return "";
+  return "needs run.cluster = FILE, which says how long to wait (inputs/clusters has some)";
+}
+
 std::string TrainsOnSomething(const Deck& deck) {
   return deck.data.paths.empty() ? "must name at least one file or glob" : "";
 }
@@ -240,6 +245,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},
       {{"run.dir"}, RunHasFolder},
+      {{"run.device", "run.cluster"}, SleepsForACluster},
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},

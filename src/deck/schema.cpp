@@ -80,7 +80,8 @@ std::vector<DeckKey> Rows() {
     {"run", "dir", FIELD(run.dir), kRunDir, Any(),
      "Folder of metrics and checkpoints; relative to the working directory."},
     {"run", "device", CHOICE(run.device), "auto", OneOf<RunDevice>(),
-     "Where kernels run; auto is cuda if every rank has a GPU of its own, else cpu."},
+     "Where kernels run; auto is cuda if every rank has a GPU of its own, else cpu. sleep waits in place of kernels and "
+     "links, for the times of run.cluster, to measure a schedule; it trains nothing."},
     {"run", "transport", CHOICE(run.transport), "auto", OneOf<Transport>(),
      "What carries messages between ranks; auto is nccl if every rank has a GPU of its own, else mpi. Over mpi, "
      "messages of GPUs pass through the host."},
@@ -111,6 +112,11 @@ std::vector<DeckKey> Rows() {
      "times run.watchdog_s, plus 1 s per 100 MB of state."},
     {"run", "peak_tflops", FIELD(run.peak_tflops), 0.0, From(0),
      "Peak rate of one rank's device in TFLOP/s, for mfu; 0: of a GPU by its name, of a CPU measured at the start."},
+    {"run", "cluster", FIELD(run.cluster), "", Any(),
+     "Cluster file, relative to the working directory, whose times run.device = \"sleep\" waits for."},
+    {"run", "dilation", FIELD(run.dilation), 1.0, Between(1e-6, 1e9),
+     "run.device = \"sleep\" waits so many times as long as run.cluster says, since clocks of a busy machine resolve "
+     "only milliseconds."},
 
     {"model", "family", CHOICE(model.family), "llama", OneOf<Family>(),
      "Architecture, as Hugging Face defines it."},
@@ -262,6 +268,12 @@ std::vector<DeckKey> Rows() {
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},
+    {"report", "trace", FIELD(report.trace), "", Any(),
+     "Steps whose instructions are timed and drawn, first:last, such as 10:12, in the folder trace of run.dir; empty: "
+     "none."},
+    {"report", "costs", FIELD(report.costs), "", Any(),
+     "Cluster file, relative to the working directory, to which the run adds the times of its instructions; empty: "
+     "none."},
   };
   // clang-format on
 }

@@ -14,7 +14,7 @@
 
 namespace espalier {
 
-enum class RunDevice : uint8_t { kAuto, kCpu, kCuda };
+enum class RunDevice : uint8_t { kAuto, kCpu, kCuda, kSleep };
 enum class Transport : uint8_t { kAuto, kMpi, kNccl };
 enum class Family : uint8_t { kLlama, kGpt2 };
 enum class ReduceFrequency : uint8_t { kStep, kMicrobatch };
@@ -38,9 +38,8 @@ struct Choice {
 template <typename T>
 inline constexpr std::array<Choice<T>, 0> kChoices{};
 template <>
-inline constexpr auto kChoices<RunDevice> = std::to_array<Choice<RunDevice>>({{RunDevice::kAuto, "auto"},
-                                                                              {RunDevice::kCpu, "cpu"},
-                                                                              {RunDevice::kCuda, "cuda"}});
+inline constexpr auto kChoices<RunDevice> = std::to_array<Choice<RunDevice>>(
+    {{RunDevice::kAuto, "auto"}, {RunDevice::kCpu, "cpu"}, {RunDevice::kCuda, "cuda"}, {RunDevice::kSleep, "sleep"}});
 template <>
 inline constexpr auto kChoices<Transport> = std::to_array<Choice<Transport>>({{Transport::kAuto, "auto"},
                                                                               {Transport::kMpi, "mpi"},

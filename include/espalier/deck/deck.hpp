@@ -28,6 +28,8 @@ struct Deck {
     double watchdog_s;       ///< 0: off
     double watchdog_slow_s;  ///< 0: by the size of the state
     double peak_tflops;      ///< of one rank's device; 0: known by its name, or measured
+    std::string cluster;     ///< cluster file of device = "sleep"; empty: none
+    double dilation;         ///< device = "sleep" waits so many times as long as the cluster file says
   } run;
   struct Model {
     Family family;
@@ -96,6 +98,8 @@ struct Deck {
   } guard;
   struct Report {
     int64_t every_steps;
+    std::string trace;  ///< "10:12": steps whose instructions are traced; empty: none
+    std::string costs;  ///< cluster file to which this run adds the times of its instructions; empty: none
   } report;
 };
 

@@ -196,13 +196,13 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         OverrideCase{"parallel.cp=0", "parallel.cp=0: out of range (allowed: 1 to 65536)"},
         OverrideCase{"run.device=gpu",
-                     "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\")"},
+                     "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\", \"sleep\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5", "data.format=hdf5: unknown (allowed: \"text\", \"tokens\")"},
         OverrideCase{"overlap.interleave=true",
                      "overlap.interleave=true: unknown key ([overlap] has tensor, prefetch)"},
-        OverrideCase{"report.tensorboard=true", "report.tensorboard=true: unknown key ([report] has every_steps)"},
-        OverrideCase{"report.trace=10:12", "report.trace=10:12: unknown key ([report] has every_steps)"},
+        OverrideCase{"report.tensorboard=true",
+                     "report.tensorboard=true: unknown key ([report] has every_steps, trace, costs)"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 

@@ -22,13 +22,35 @@ double At(const Curve& curve, double x);
 /// ones compute the whole square and pass it through memory, as Megatron-LM did before 2022.
 enum class AttentionKernels : uint8_t { kFused, kPlain };
 
-/// One link kind, as one rank sees it.
+/// One kind of link, as one rank sees it. A collective of n ranks in which each sends W bytes takes
+///   base_us + (n - 1) hop_us + W / (bytes_per_us share(W)),
+/// and an all_reduce has twice the hops. src/costs/formulas/collective.cpp has groups over several nodes.
 struct LinkModel {
-  double bytes_per_us = 0;       ///< of one rank, one way, sustained by collectives
+  double bytes_per_us = 0;       ///< of one rank, one way, sustained by collectives of many bytes
   double pair_bytes_per_us = 0;  ///< of one rank in a message to one peer
   double base_us = 0;            ///< of a collective, once
   double hop_us = 0;             ///< per step of a ring
   double message_us = 0;         ///< start of a message to one peer
+  /// Share of the rate that is reached, by the bytes that a rank sends. Empty: all of it.
+  Curve share;
+  /// Rate of an all_reduce by the number of ranks, where switches reduce. Empty, or 0 there: as other collectives.
+  Curve all_reduce_bytes_per_us;
+  /// Share of the rate that a tree all_reduce reaches, which has 2 log2(nodes) hops. 0: no trees.
+  double tree_share = 0;
+};
+
+/// An output tile of a matmul: one unit of the device computes one at a time.
+struct MatmulTile {
+  int64_t rows = 1, columns = 1;  ///< either way round
+  double share = 1;               ///< of the sustained rate that a full wave of such tiles reaches
+  auto operator<=>(const MatmulTile&) const = default;
+};
+
+/// Rates of fused attention in TFLOP/s, forward, by the number of keys. Causal ones count the visible half alone.
+struct AttentionRates {
+  int64_t head_dim = 0;
+  Curve causal, full;
+  bool operator==(const AttentionRates&) const = default;
 };
 
 struct Cluster {
@@ -42,14 +64,34 @@ struct Cluster {
     int64_t memory_bytes = 0;
     int64_t reserved_bytes = 0;               ///< of that: context and libraries
     double bf16_tflops = 0, fp32_tflops = 0;  ///< peak of matmuls
-    double memory_bytes_per_us = 0;
-    // The rest of the fields that the formulas of kernels need: see doc/clusters.md.
+    double memory_bytes_per_us = 0;           ///< peak
+
+    // Matmuls (src/costs/formulas/matmul.cpp).
+    double matmul_share = 1;        ///< of the peak: the most that a matmul of any size sustains
+    int units = 1;                  ///< that compute tiles side by side: multiprocessors of a GPU
+    std::vector<MatmulTile> tiles;  ///< the best one is used; empty: any shape fills the device
+    double matmul_depth = 0;        ///< a tile that contracts k elements reaches k / (k + matmul_depth) of its rate
+    double misaligned_share = 1;    ///< of the rate if rows of an operand are no multiple of 16 bytes
+
+    // Attention (src/costs/formulas/attention.cpp).
+    std::vector<AttentionRates> attention;  ///< by head_dim, ascending; empty: as a matmul
+    double attention_backward_share = 1;    ///< rate of backward, relative to forward
+
+    // Every kernel.
+    Curve memory_share;  ///< share of memory_bytes_per_us that is reached, by bytes read and written; empty: all of it
+    double kernel_us = 0;  ///< from the end of one kernel to the full rate of the next
+    double launch_us = 0;  ///< of the host per kernel: a kernel that is shorter takes this long
   } compute;
   LinkModel node, network;
 
   std::string stack;      ///< whose kernels are described: "espalier", "megatron-2021"
   double efficiency = 1;  ///< one scalar for a software stack: kernels take 1 / efficiency of their formula's time
   AttentionKernels attention = AttentionKernels::kFused;
+  /// Bytes per element in which gradients are reduced; 0: as the program says (4).
+  int gradient_bytes = 0;
+  /// A message whose content every rank of the sender's tp group holds is sent in parts, one by each, and gathered over
+  /// the links of a node (Narayanan et al. 2021, section 4.1).
+  bool split_messages = false;
 
   /// Kernels run slower by these fractions while a transfer of this kind is in progress.
   double node_slowdown = 0, network_slowdown = 0;

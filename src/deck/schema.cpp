@@ -80,8 +80,8 @@ std::vector<DeckKey> Rows() {
     {"run", "dir", FIELD(run.dir), kRunDir, Any(),
      "Folder of metrics and checkpoints; relative to the working directory."},
     {"run", "device", CHOICE(run.device), "auto", OneOf<RunDevice>(),
-     "Where kernels run; auto is cuda if every rank has a GPU of its own, else cpu. sleep waits in place of kernels and "
-     "links, for the times of run.cluster, to measure a schedule; it trains nothing."},
+     "Where kernels run; auto is cuda if every rank has a GPU of its own, else cpu. sleep waits in place of kernels "
+     "and links, for the times of run.cluster, to measure a schedule; it trains nothing."},
     {"run", "transport", CHOICE(run.transport), "auto", OneOf<Transport>(),
      "What carries messages between ranks; auto is nccl if every rank has a GPU of its own, else mpi. Over mpi, "
      "messages of GPUs pass through the host."},

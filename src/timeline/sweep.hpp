@@ -1,0 +1,48 @@
+// Walks through a step of one rank in time order.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "timeline/lanes.hpp"
+
+namespace espalier {
+
+/// What a rank does between two moments at which nothing changes.
+struct Interval {
+  double begin_us = 0, end_us = 0;
+  bool compute = false;     ///< a kernel runs
+  int exposed = -1;         ///< the CommAxis that holds up the compute lane, or -1
+  ByLane<bool> transfer{};  ///< lanes that transfer
+};
+
+/// Calls visit(Interval) for consecutive intervals from 0 to `step_us`; they are of positive length.
+template <typename Visit>
+void Sweep(const Track& track, double step_us, Visit visit) {
+  const ByLane<std::vector<Span>> lanes = SpansByLane(track);
+  LaneHeads heads;
+  for (Lane lane : kLanes) heads.head[lane] = lanes[lane].empty() ? nullptr : &InstructionOf(track, lanes[lane][0]);
+  for (double now = 0; now < step_us;) {
+    double next = step_us;
+    // Everything that happens at this moment, then the time of the next change. A lane may have instructions of no
+    // length.
+    for (Lane lane : kLanes)
+      for (int& done = heads.done[lane]; done < std::ssize(lanes[lane]);) {
+        const Span& span = lanes[lane][static_cast<size_t>(done)];
+        heads.transferring[lane] = span.begin_us <= now && now < span.end_us;
+        if (now < span.end_us) {
+          next = std::min(next, now < span.begin_us ? span.begin_us : span.end_us);
+          break;
+        }
+        ++done;
+        heads.head[lane] =
+            done < std::ssize(lanes[lane]) ? &InstructionOf(track, lanes[lane][static_cast<size_t>(done)]) : nullptr;
+      }
+    Interval interval{now, next, heads.transferring[Lane::kCompute], ExposedAxis(heads), heads.transferring};
+    interval.transfer[Lane::kCompute] = false;
+    visit(interval);
+    now = next;
+  }
+}
+
+}  // namespace espalier

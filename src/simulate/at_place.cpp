@@ -1,0 +1,14 @@
+#include "simulate/world.hpp"
+
+namespace espalier {
+
+Simulation Simulate(const WorldPrograms& programs, const Costs& costs, const SimulateOptions& options) {
+  const auto cost_of = [&](int rank) {
+    const int representative = programs.representative[static_cast<size_t>(rank)];
+    return CostInstructions(costs, *programs.program_of(representative), programs.mesh.CoordinateOf(rank));
+  };
+  const simulate::World world = simulate::MakeWorld(programs, costs.cluster().ranks_per_node, true, cost_of, options);
+  return simulate::Run(world, costs.cluster(), options);
+}
+
+}  // namespace espalier

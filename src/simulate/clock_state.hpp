@@ -1,0 +1,92 @@
+// Where a clock and a transfer are at the present moment.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "simulate/world.hpp"
+
+namespace espalier::simulate {
+
+inline constexpr int kCompute = static_cast<int>(Lane::kCompute), kPpSend = static_cast<int>(Lane::kPpSend),
+                     kPpRecv = static_cast<int>(Lane::kPpRecv);
+
+enum class LaneState : uint8_t {
+  kBlocked,  ///< waits for other lanes
+  kMeets,    ///< waits for the peers of its head
+  kRuns,
+  kEnded,
+};
+
+/// Set of lanes, one bit each.
+using LaneBits = uint8_t;
+constexpr LaneBits Bit(int lane) { return static_cast<LaneBits>(1u << lane); }
+constexpr int FirstOf(LaneBits lanes) { return std::countr_zero(lanes); }
+
+struct ClockState {
+  const LaneItems* items = nullptr;
+  const ItemCosts* costs = nullptr;
+  std::array<int, kLaneCount> done{};           ///< finished instructions
+  std::array<uint32_t, kLaneCount> transfer{};  ///< of lanes in `transferring`
+  std::array<LaneState, kLaneCount> state{};
+  std::array<LaneBits, kLaneCount> waiters{};  ///< by lane: lanes that are blocked by it
+  std::array<uint8_t, kLaneCount> sharers{};   ///< of lanes in `transferring`: transfers at its port, itself included
+  LaneBits transferring = 0;
+  bool touched = false;                          ///< something changed at this moment
+  std::array<std::array<uint8_t, 2>, 2> load{};  ///< transfers by port (node, network) and direction (out, in)
+
+  uint32_t version = 0;  ///< of the event at which the kernel ends
+  double rate = 0;       ///< of the kernel; 0: not set yet
+  double left_us = 0;    ///< of the kernel at rate 1, from `since_us`
+  double since_us = 0;
+
+  // The breakdown up to `accounted_us`, and what goes on since then.
+  double accounted_us = 0;
+  Breakdown total;
+  int8_t exposed = -1;  ///< CommAxis or -1
+  uint8_t axes = 0;     ///< bits of the CommAxes that transfer
+  bool computes = false;
+  double end_us = 0;  ///< of the last instruction so far
+
+  int HeadOf(int lane) const { return items->begin[static_cast<size_t>(lane)] + done[static_cast<size_t>(lane)]; }
+  const Item& Head(int lane) const { return items->items[static_cast<size_t>(HeadOf(lane))]; }
+};
+
+/// A collective of a group or a message of a pair: where clocks meet.
+struct Meeting {
+  double work_us = 0;  ///< the highest cost of its members
+  double slow = 1;     ///< the highest factor of its members
+  double left_us = 0;  ///< with the ports to itself, from `since_us`
+  double since_us = 0;
+  uint32_t version = 0;
+  uint32_t arrived = 0;  ///< members whose lanes are at it
+  int first = -1;        ///< the member that arrived first; of a pair: the receiver
+  int share = 0;         ///< it gets 1 / share of its ports; 0: not started
+  bool flying = false;
+  bool dirty = false;
+  std::array<uint32_t, kLaneCount> sharers{};  ///< by number of transfers at a port: members that have so many there
+};
+
+/// The lanes that the head of `lane` waits for now.
+inline LaneBits Awaited(const ClockState& clock, int lane) {
+  const Item& head = clock.Head(lane);
+  LaneBits lanes = 0;
+  for (uint32_t w = head.first_wait; w < head.first_wait + head.waits; ++w) {
+    const Wait& wait = clock.items->waits[w];
+    if (clock.done[static_cast<size_t>(wait.lane)] < wait.count) lanes |= Bit(static_cast<int>(wait.lane));
+  }
+  return lanes;
+}
+
+/// Adds the time up to `now_us` to the breakdown, then looks at what goes on from now: what ExposedAxis says of it.
+void Account(ClockState& clock, double now_us);
+
+/// What every lane waits for that is not at its end, for the message of a deadlock.
+std::string DescribeStuck(const World& world, const std::vector<ClockState>& clocks);
+
+/// "rank 3, lane tp, instruction 12 (all_gather, role F, microbatch 0, layer 1)".
+std::string DescribeHead(const World& world, const std::vector<ClockState>& clocks, int clock, int lane);
+
+}  // namespace espalier::simulate

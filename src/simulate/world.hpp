@@ -1,0 +1,63 @@
+// Everything that the clocks need to know and that does not change while they run. There is one clock for each class of
+// ranks that have the same times; the clocks of a class of one are those of the rank itself.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "espalier/simulate/simulate.hpp"
+#include "simulate/fold.hpp"
+
+namespace espalier::simulate {
+
+/// The costs of a program's items.
+struct ItemCosts {
+  std::vector<double> us;
+  std::vector<Port> port;
+  ByCostSource<double> by_source_us{};  ///< sums
+};
+
+/// One clock: the lowest rank of a class stands for all of them.
+struct ClockPlace {
+  int rank = 0;
+  int ranks = 1;
+  int program = 0;  ///< in World::programs.items
+  int costs = 0;    ///< in World::costs
+  double slow_compute = 1, slow_links = 1;
+};
+
+struct World {
+  Programs programs;
+  std::vector<ItemCosts> costs;
+  std::vector<ClockPlace> clocks;
+  std::vector<int> clock_of_rank;
+
+  /// By clock and family: its group, or -1.
+  std::vector<int> group_of;
+  /// By group: its lane, and its members (clocks) from members[first_member[group]] on.
+  std::vector<Lane> lane_of_group;
+  std::vector<int> first_member, members;
+  /// By clock and index of peer: the peer's clock, or -1.
+  std::vector<int> peer_of;
+  size_t most_peers = 0;
+
+  const LaneItems& ItemsOf(int clock) const {
+    return programs.items[static_cast<size_t>(clocks[static_cast<size_t>(clock)].program)];
+  }
+  int GroupOf(int clock, int family) const {
+    return group_of[static_cast<size_t>(clock) * programs.families.size() + static_cast<size_t>(family)];
+  }
+  int PeerOf(int clock, int index) const {
+    return peer_of[static_cast<size_t>(clock) * most_peers + static_cast<size_t>(index)];
+  }
+};
+
+/// Costs by place: `cost_of` is called for the lowest rank of every class of equal costs, one entry per instruction.
+/// With `by_place` false ranks of equal programs have equal costs wherever they are.
+World MakeWorld(const WorldPrograms& programs, int ranks_per_node, bool by_place,
+                const std::function<std::vector<InstructionCost>(int rank)>& cost_of, const SimulateOptions& options);
+
+/// Runs the clocks of a world.
+Simulation Run(const World& world, const Cluster& cluster, const SimulateOptions& options);
+
+}  // namespace espalier::simulate

@@ -11,10 +11,10 @@
 
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
+#include "espalier/deck/settings.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/spelling.hpp"
 #include "relations.hpp"
-#include "settings.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -23,20 +23,15 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string WithAllowed(const std::string& what, const DeckKey& key) {
-  const std::string allowed = AllowedText(key);
+  const std::string allowed = AllowedText(key.allowed);
   return allowed.empty() ? what : fmt::format("{} (allowed: {})", what, allowed);
 }
 
-bool InBounds(double x, const Allowed& a) {
-  return (a.above_min ? x > a.min : x >= a.min) && (a.below_max ? x < a.max : x <= a.max);
-}
-
-bool IsChoice(const std::string& text, const Allowed& a) {
-  return a.choices.empty() || std::ranges::find(a.choices, text) != a.choices.end();
-}
-
 /// The value in the key's own type (an integer where a number is wanted, an empty list of either kind).
-std::optional<DeckValue> Convert(const DeckValue& value, const DeckKey& key) {
+std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
+  const std::optional<DeckValue> readable = AsDeckValue(written);
+  if (!readable) return std::nullopt;
+  const DeckValue& value = *readable;
   if (value.index() == key.ValueIndex()) return value;
   const auto* integer = std::get_if<int64_t>(&value);
   if (integer && DeckValue(0.0).index() == key.ValueIndex()) return static_cast<double>(*integer);
@@ -46,47 +41,13 @@ std::optional<DeckValue> Convert(const DeckValue& value, const DeckKey& key) {
   return std::nullopt;
 }
 
-/// What is wrong with a value of the right type; empty: nothing.
-struct Fault {
-  const DeckKey& key;
-
-  std::string operator()(bool) const { return ""; }
-  std::string operator()(int64_t x) const { return (*this)(static_cast<double>(x)); }
-  std::string operator()(double x) const {
-    if (!std::isfinite(x)) return WithAllowed("must be finite", key);
-    if (InBounds(x, key.allowed)) return "";
-    return fmt::format("out of range (allowed: {})", AllowedText(key));
-  }
-  std::string operator()(const std::string& x) const {
-    if (!IsPlainText(x)) return "must be UTF-8 without control characters";
-    if (IsChoice(x, key.allowed)) return "";
-    std::vector<std::string> names(key.allowed.choices.begin(), key.allowed.choices.end());
-    const std::string other = OtherName(x);
-    const std::string meant = std::ranges::find(names, other) != names.end() ? other : Nearest(x, names);
-    return fmt::format("unknown{} (allowed: {})", DidYouMean(meant), AllowedText(key));
-  }
-  std::string operator()(const std::vector<int64_t>& x) const { return First(x); }
-  std::string operator()(const std::vector<std::string>& x) const {
-    if (key.allowed.paths && std::ranges::find(x, "") != x.end()) return "a path is empty";
-    return First(x);
-  }
-
- private:
-  template <typename List>
-  std::string First(const List& list) const {
-    for (const auto& x : list)
-      if (std::string fault = (*this)(x); !fault.empty()) return fault;
-    return "";
-  }
-};
-
 /// A key of version 0.3.0 that never had more than one value. Effective decks of that version name it, in checkpoints
 /// too; they are still read.
 bool IsFormer(const RawSetting& setting) {
   static const std::map<std::string_view, DeckValue> former = {
       {"overlap.interleave", false}, {"report.tensorboard", false}, {"report.trace", std::string()}};
   const auto found = former.find(setting.name);
-  return found != former.end() && setting.value == found->second;
+  return found != former.end() && setting.value && AsDeckValue(*setting.value) == found->second;
 }
 
 DeckValue MakeAbsolute(const DeckValue& value, const fs::path& folder) {
@@ -118,11 +79,11 @@ class Assembler {
     const std::string full_name = key->FullName();
     const std::optional<DeckValue> value = setting.value ? Convert(*setting.value, *key) : std::nullopt;
     if (!value) return RefuseValue(full_name, setting, WithAllowed(fmt::format("must be {}", TypeName(*key)), *key));
-    if (const std::string fault = std::visit(Fault{*key}, *value); !fault.empty())
+    if (const std::string fault = FaultOf(*value, key->allowed); !fault.empty())
       return RefuseValue(full_name, setting, fault);
     given_[full_name] = {key->allowed.paths ? MakeAbsolute(*value, setting.folder) : Normal(*value), setting.place};
     // The folder that a relative path belongs to may have a name that no deck can hold.
-    if (const std::string fault = std::visit(Fault{*key}, given_[full_name].value); !fault.empty())
+    if (const std::string fault = FaultOf(given_[full_name].value, key->allowed); !fault.empty())
       RefuseValue(full_name, setting, fault);
   }
 
@@ -222,7 +183,7 @@ class Assembler {
       return;
     }
     const DeckValue value = derived->compute(deck_);
-    if (const std::string fault = std::visit(Fault{key}, value); !fault.empty())
+    if (const std::string fault = FaultOf(value, key.allowed); !fault.empty())
       return Refuse(label_, fmt::format("{} (from {})", key.FullName(), derived->text), fault);
     Set(deck_, key, value);
     origins_[key.FullName()] = fmt::format("from {}", derived->text);
@@ -289,7 +250,7 @@ std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
 
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides) {
   Errors errors;
-  RawDeck deck = ReadDeckFile(path, errors);
+  RawDeck deck = ReadSettingsFile(path, DeckFormat(), errors);
   LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(errors));
   loaded.repeated = Repeated(overrides);
   return loaded;
@@ -297,7 +258,7 @@ LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& ove
 
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
   Errors errors;
-  RawDeck deck = ReadDeckText(text, name, errors);
+  RawDeck deck = ReadSettingsText(text, name, DeckFormat(), errors);
   return Assemble(name, name, std::move(deck), overrides, std::move(errors));
 }
 

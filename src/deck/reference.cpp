@@ -24,7 +24,7 @@ std::string DefaultText(const DeckKey& key) {
 }
 
 std::string KeyHelp(const DeckKey& key) {
-  const std::string fallback = DefaultText(key), allowed = AllowedText(key);
+  const std::string fallback = DefaultText(key), allowed = AllowedText(key.allowed);
   std::string text = fmt::format("  {} ({}", key.FullName(), TypeName(key));
   text += fallback.empty() ? ", required" : fmt::format(", default {}", fallback);
   if (!allowed.empty()) text += fmt::format("; allowed: {}", allowed);
@@ -53,7 +53,7 @@ std::vector<std::string> Topics() {
 std::string Code(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
 
 std::string TableRow(const DeckKey& key) {
-  const std::string fallback = DefaultText(key), allowed = Code(AllowedText(key));
+  const std::string fallback = DefaultText(key), allowed = Code(AllowedText(key.allowed));
   return fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, TypeName(key),
                      fallback.empty() ? "**required**" : Code(fallback), allowed, key.sentence);
 }

@@ -1,4 +1,4 @@
-#include "settings.hpp"
+#include "espalier/deck/settings.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ class AsciiForm {
     }
     return back.append(text.substr(at));
   }
-  std::optional<DeckValue> ValueBack(std::optional<DeckValue> value) const {
+  std::optional<RawValue> ValueBack(std::optional<RawValue> value) const {
     if (!value) return value;
     if (auto* text = std::get_if<std::string>(&*value)) *text = Back(*text);
     if (auto* texts = std::get_if<std::vector<std::string>>(&*value))
@@ -76,21 +76,38 @@ class AsciiForm {
   std::string lead_, ascii_;
 };
 
-/// A list of one element type; an empty list fits both kinds of list (DeckValue of integers stands for it).
-std::optional<DeckValue> ListValue(const toml::array& array) {
-  if (array.empty()) return DeckValue(std::vector<int64_t>{});
+bool AreNumbers(const toml::array& array) {
+  return std::ranges::all_of(array, [](const toml::node& x) { return x.is_number(); });
+}
+std::vector<double> Numbers(const toml::array& array) {
+  std::vector<double> numbers;
+  for (const toml::node& x : array) numbers.push_back(*x.value<double>());
+  return numbers;
+}
+
+/// A list of one element type, or of lists of numbers.
+std::optional<RawValue> ListValue(const toml::array& array) {
+  if (array.empty()) return RawValue(std::vector<int64_t>{});
   if (array.is_homogeneous<int64_t>()) {
     std::vector<int64_t> list;
     for (const toml::node& x : array) list.push_back(x.ref<int64_t>());
     return list;
   }
-  if (!array.is_homogeneous<std::string>()) return std::nullopt;
-  std::vector<std::string> list;
-  for (const toml::node& x : array) list.push_back(x.ref<std::string>());
-  return list;
+  if (array.is_homogeneous<std::string>()) {
+    std::vector<std::string> list;
+    for (const toml::node& x : array) list.push_back(x.ref<std::string>());
+    return list;
+  }
+  if (AreNumbers(array)) return Numbers(array);
+  std::vector<std::vector<double>> lists;
+  for (const toml::node& x : array) {
+    if (!x.is_array() || !AreNumbers(*x.as_array())) return std::nullopt;
+    lists.push_back(Numbers(*x.as_array()));
+  }
+  return lists;
 }
 
-std::optional<DeckValue> ToValue(const toml::node& node) {
+std::optional<RawValue> ToValue(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::boolean:
       return node.ref<bool>();
@@ -163,20 +180,20 @@ std::string Place(const std::string& label, const toml::node& node) {
   return fmt::format("{}:{}", Printable(label), static_cast<int>(node.source().begin.line));
 }
 
-bool IsSection(std::string_view name) {
-  return std::ranges::any_of(DeckSections(), [&](const DeckSection& s) { return s.name == name; });
+bool Has(const std::vector<std::string_view>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
 }
 
 /// Reports the first character that no text has; true if there is none.
-bool CheckText(std::string_view text, const std::string& label, Errors& errors) {
+bool CheckText(std::string_view text, const std::string& label, std::string_view what, Errors& errors) {
   int line = 1;
   for (size_t i = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const char32_t c = DecodeUtf8(text, i);
     const bool control = (c < 0x20 && c != '\n' && c != '\t' && c != '\r') || c == 0x7f;
     if (c == kNotUtf8 || control) {
-      errors.push_back(fmt::format("{}:{}: byte 0x{:02x} {}: decks are UTF-8 text", label, line, byte,
-                                   control ? "is a control character" : "begins no UTF-8 character"));
+      errors.push_back(fmt::format("{}:{}: byte 0x{:02x} {}: {}s are UTF-8 text", label, line, byte,
+                                   control ? "is a control character" : "begins no UTF-8 character", what));
       return false;
     }
     line += c == '\n';
@@ -257,7 +274,8 @@ class TextParser {
   std::string SectionAbove(size_t line) const {
     while (line-- > 0) {
       const std::string text = Trim(lines_[line]);
-      if (text.starts_with('[')) return text.substr(1, text.find(']') - 1) + ".";
+      const size_t name = text.find_first_not_of('[');
+      if (name != 0 && name != text.npos) return text.substr(name, text.find(']') - name) + ".";
     }
     return "";
   }
@@ -269,20 +287,21 @@ class TextParser {
   AsciiForm form_;
 };
 
-/// Collects the settings of one parsed deck in the order of its lines.
+/// Collects the settings of one parsed file in the order of its lines. `rows` counts its rows.
 class Collector {
  public:
-  Collector(std::string label, fs::path folder, const AsciiForm& form)
-      : label_(std::move(label)), folder_(std::move(folder)), form_(form) {}
+  Collector(const SettingsFormat& format, std::string label, fs::path folder, const AsciiForm& form, int& rows)
+      : format_(format), label_(std::move(label)), folder_(std::move(folder)), form_(form), rows_(rows) {}
 
-  std::vector<RawSetting> Collect(const toml::table& deck) {
-    for (const auto& [name, node] : deck) {
+  std::vector<RawSetting> Collect(const toml::table& file) {
+    for (const auto& [name, node] : file) {
       if (name.str() == "include") continue;
-      const toml::table* table = node.as_table();
-      if (table && IsSection(name.str()))
-        for (const auto& [key, value] : *table) Add(fmt::format("{}.{}", name.str(), key.str()), value);
+      if (const toml::table* table = node.as_table(); table && Has(format_.sections, name.str()))
+        AddAll(name.str(), *table, -1);
+      else if (node.is_array_of_tables() && Has(format_.rows, name.str()))
+        for (const toml::node& row : *node.as_array()) AddAll(name.str(), *row.as_table(), rows_++);
       else
-        Add(std::string(name.str()), node);
+        Add(std::string(name.str()), node, -1);
     }
     std::ranges::stable_sort(found_, {}, &Found::line);
     std::vector<RawSetting> settings;
@@ -296,17 +315,24 @@ class Collector {
     RawSetting setting;
   };
 
-  void Add(const std::string& written, const toml::node& node) {
+  void AddAll(std::string_view section, const toml::table& table, int row) {
+    for (const auto& [key, value] : table) Add(fmt::format("{}.{}", section, key.str()), value, row);
+  }
+
+  void Add(const std::string& written, const toml::node& node, int row) {
     const std::string name = form_.Back(written);
     RawSetting setting{name, form_.ValueBack(ToValue(node)), fmt::format("{} = {}", name, Show(node, form_)),
                        Place(label_, node), folder_};
     setting.section = node.is_table() && name.find('.') == name.npos;
+    setting.row = row;
     found_.push_back({node.source().begin.line, std::move(setting)});
   }
 
+  const SettingsFormat& format_;
   std::string label_;
   fs::path folder_;
   const AsciiForm& form_;
+  int& rows_;
   std::vector<Found> found_;
 };
 
@@ -332,10 +358,15 @@ std::optional<std::string> ReadBytes(int file, size_t most) {
   return text;
 }
 
-/// Reads a deck and everything it includes, depth first.
+/// "1 MiB: not a deck".
+std::string Limit(const SettingsFormat& format) {
+  return fmt::format("{} MiB: not a {}", format.max_bytes >> 20, format.what);
+}
+
+/// Reads a file and everything it includes, depth first.
 class FileReader {
  public:
-  explicit FileReader(Errors& errors) : errors_(errors) {}
+  FileReader(const SettingsFormat& format, Errors& errors) : format_(format), errors_(errors) {}
 
   RawDeck Read(const std::string& path) {
     Visit(path, "");
@@ -353,14 +384,14 @@ class FileReader {
       return Refuse(at, path, fmt::format("more than {} includes, or deeper than {}", kMaxIncludes, kMaxIncludeDepth));
     const std::optional<std::string> text = ReadFile(path, at);
     if (!text) return;
-    if (!CheckText(*text, path, errors_)) return void(deck_.whole = false);
+    if (!CheckText(*text, path, format_.what, errors_)) return void(deck_.whole = false);
     TextParser parser(WithoutMark(*text), path, errors_);
     const std::optional<toml::table> deck = parser.Parse();
     if (!deck) return void(deck_.whole = false);
     open_.push_back(real);
     for (const auto& [include, place] : Includes(*deck, path, parser.form())) Visit(include, place);
     open_.pop_back();
-    Append(Collector(path, fs::path(path).parent_path(), parser.form()).Collect(*deck));
+    Append(Collector(format_, path, fs::path(path).parent_path(), parser.form(), rows_).Collect(*deck));
     Append(parser.Unread());
   }
 
@@ -376,13 +407,15 @@ class FileReader {
     if (file.number < 0) return Refuse(at, path, errno == ENOENT ? "no such file" : "cannot be opened"), std::nullopt;
     struct stat status {};
     ::fstat(file.number, &status);
-    if (S_ISDIR(status.st_mode)) return Refuse(at, path, "is a folder, not a deck"), std::nullopt;
+    if (S_ISDIR(status.st_mode))
+      return Refuse(at, path, fmt::format("is a folder, not a {}", format_.what)), std::nullopt;
     if (!S_ISREG(status.st_mode))
-      return Refuse(at, path, "is not a file: every rank reads the deck for itself"), std::nullopt;
-    std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(kMaxDeckBytes) + 1);
+      return Refuse(at, path, fmt::format("is not a file: every rank reads the {} for itself", format_.what)),
+             std::nullopt;
+    std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(format_.max_bytes) + 1);
     if (!text) return Refuse(at, path, "cannot be read"), std::nullopt;
-    if (text->size() > static_cast<size_t>(kMaxDeckBytes))
-      return Refuse(at, path, "is larger than 1 MiB: not a deck"), std::nullopt;
+    if (text->size() > static_cast<size_t>(format_.max_bytes))
+      return Refuse(at, path, fmt::format("is larger than {}", Limit(format_))), std::nullopt;
     return text;
   }
 
@@ -394,7 +427,7 @@ class FileReader {
     const toml::node* node = deck.get("include");
     if (!node) return {};
     const std::string place = Place(path, *node);
-    const std::optional<DeckValue> value = ToValue(*node);
+    const std::optional<RawValue> value = ToValue(*node);
     if (!node->is_array() || !value ||
         (!node->as_array()->empty() && !std::holds_alternative<std::vector<std::string>>(*value))) {
       deck_.whole = false;
@@ -409,15 +442,17 @@ class FileReader {
     return includes;
   }
 
+  const SettingsFormat& format_;
   Errors& errors_;
-  std::vector<fs::path> open_;  ///< from the deck down to the file being read
+  std::vector<fs::path> open_;  ///< from the first file down to the one being read
   int files_ = 0;
+  int rows_ = 0;
   RawDeck deck_;
 };
 
 /// The value of an override: TOML, or a bare word as a string. Dates and times are bare words: no key holds one.
 /// Sets `error` for what starts like a quoted string or a list and is none.
-std::optional<DeckValue> OverrideValue(const std::string& text, std::string& error) {
+std::optional<RawValue> OverrideValue(const std::string& text, std::string& error) {
   if (LineOfLongKey(text) > 0) return error = kLongKey, std::nullopt;
   const AsciiForm form(text);
   try {
@@ -433,22 +468,45 @@ std::optional<DeckValue> OverrideValue(const std::string& text, std::string& err
 
 }  // namespace
 
-RawDeck ReadDeckFile(const std::string& path, Errors& errors) { return FileReader(errors).Read(path); }
+std::optional<DeckValue> AsDeckValue(const RawValue& value) {
+  return std::visit(
+      [](const auto& x) -> std::optional<DeckValue> {
+        if constexpr (std::is_constructible_v<DeckValue, std::in_place_type_t<std::remove_cvref_t<decltype(x)>>,
+                                              decltype(x)>)
+          return DeckValue(x);
+        else
+          return std::nullopt;
+      },
+      value);
+}
 
-RawDeck ReadDeckText(std::string_view text, const std::string& label, Errors& errors) {
-  if (text.size() > static_cast<size_t>(kMaxDeckBytes)) {
-    errors.push_back(fmt::format("{}: {} bytes, more than 1 MiB: not a deck", label, text.size()));
+SettingsFormat DeckFormat() {
+  SettingsFormat format{"deck", {}, {}, kMaxDeckBytes};
+  for (const DeckSection& section : DeckSections()) format.sections.push_back(section.name);
+  return format;
+}
+
+RawDeck ReadSettingsFile(const std::string& path, const SettingsFormat& format, Errors& errors) {
+  return FileReader(format, errors).Read(path);
+}
+
+RawDeck ReadSettingsText(std::string_view text, const std::string& label, const SettingsFormat& format,
+                         Errors& errors) {
+  if (text.size() > static_cast<size_t>(format.max_bytes)) {
+    errors.push_back(fmt::format("{}: {} bytes, more than {}", label, text.size(), Limit(format)));
     return {{}, false};
   }
-  if (!CheckText(text, label, errors)) return {{}, false};
+  if (!CheckText(text, label, format.what, errors)) return {{}, false};
   TextParser parser(WithoutMark(text), label, errors);
   const std::optional<toml::table> table = parser.Parse();
   if (!table) return {{}, false};
   if (const toml::node* include = table->get("include"))
-    errors.push_back(Place(label, *include) + ": include: only a deck in a file can include others");
-  RawDeck deck{Collector(label, "", parser.form()).Collect(*table)};
-  std::ranges::move(parser.Unread(), std::back_inserter(deck.settings));
-  return deck;
+    errors.push_back(
+        fmt::format("{}: include: only a {} in a file can include others", Place(label, *include), format.what));
+  int rows = 0;
+  RawDeck read{Collector(format, label, "", parser.form(), rows).Collect(*table)};
+  std::ranges::move(parser.Unread(), std::back_inserter(read.settings));
+  return read;
 }
 
 std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors) {

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/spelling.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -37,6 +39,48 @@ std::string Quoted(const std::vector<std::string_view>& choices) {
   for (std::string_view choice : choices) text += (text.empty() ? "" : ", ") + TomlString(choice);
   return text;
 }
+
+bool InBounds(double x, const Allowed& a) {
+  return (a.above_min ? x > a.min : x >= a.min) && (a.below_max ? x < a.max : x <= a.max);
+}
+
+bool IsChoice(const std::string& text, const Allowed& a) {
+  return a.choices.empty() || std::ranges::find(a.choices, text) != a.choices.end();
+}
+
+/// What is wrong with a value of the right type; empty: nothing.
+struct Fault {
+  const Allowed& allowed;
+
+  std::string operator()(bool) const { return ""; }
+  std::string operator()(int64_t x) const { return (*this)(static_cast<double>(x)); }
+  std::string operator()(double x) const {
+    const std::string text = AllowedText(allowed);
+    if (!std::isfinite(x)) return "must be finite" + (text.empty() ? "" : fmt::format(" (allowed: {})", text));
+    return InBounds(x, allowed) ? "" : fmt::format("out of range (allowed: {})", text);
+  }
+  std::string operator()(const std::string& x) const {
+    if (!IsPlainText(x)) return "must be UTF-8 without control characters";
+    if (IsChoice(x, allowed)) return "";
+    std::vector<std::string> names(allowed.choices.begin(), allowed.choices.end());
+    const std::string other = OtherName(x);
+    const std::string meant = std::ranges::find(names, other) != names.end() ? other : Nearest(x, names);
+    return fmt::format("unknown{} (allowed: {})", DidYouMean(meant), AllowedText(allowed));
+  }
+  std::string operator()(const std::vector<int64_t>& x) const { return First(x); }
+  std::string operator()(const std::vector<std::string>& x) const {
+    if (allowed.paths && std::ranges::find(x, "") != x.end()) return "a path is empty";
+    return First(x);
+  }
+
+ private:
+  template <typename List>
+  std::string First(const List& list) const {
+    for (const auto& x : list)
+      if (std::string fault = (*this)(x); !fault.empty()) return fault;
+    return "";
+  }
+};
 
 }  // namespace
 
@@ -73,16 +117,19 @@ size_t DeckKey::ValueIndex() const {
   return field.index();
 }
 
-std::string_view TypeName(const DeckKey& key) {
+std::string_view TypeName(size_t value_index) {
   constexpr std::array<std::string_view, std::variant_size_v<DeckValue>> kNames = {
       "true or false", "an integer", "a number", "a string", "a list of integers", "a list of strings"};
-  return kNames[key.ValueIndex()];
+  return kNames.at(value_index);
+}
+std::string_view TypeName(const DeckKey& key) { return TypeName(key.ValueIndex()); }
+
+std::string AllowedText(const Allowed& allowed) {
+  if (!allowed.choices.empty()) return Quoted(allowed.choices);
+  return RangeText(allowed);
 }
 
-std::string AllowedText(const DeckKey& key) {
-  if (!key.allowed.choices.empty()) return Quoted(key.allowed.choices);
-  return RangeText(key.allowed);
-}
+std::string FaultOf(const DeckValue& value, const Allowed& allowed) { return std::visit(Fault{allowed}, value); }
 
 std::string TomlString(std::string_view text) {
   std::string toml = "\"";

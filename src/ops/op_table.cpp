@@ -154,8 +154,14 @@ OpContext ContextOf(const Graph& graph, const Op& op) {
 LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   const auto type = [&](int value) -> const Type& { return graph.value(value).type; };
   LocalOp local{op, {}, {}, type(op.inputs.at(0)).dtype};
-  for (int value : op.inputs) local.inputs.push_back(LocalShape(type(value), mesh, coordinate));
-  for (int value : op.outputs) local.outputs.push_back(LocalShape(type(value), mesh, coordinate));
+  for (int value : op.inputs) {
+    local.inputs.push_back(LocalShape(type(value), mesh, coordinate));
+    local.input_dtypes.push_back(type(value).dtype);
+  }
+  for (int value : op.outputs) {
+    local.outputs.push_back(LocalShape(type(value), mesh, coordinate));
+    local.output_dtypes.push_back(type(value).dtype);
+  }
   return local;
 }
 

@@ -84,8 +84,14 @@ void Set(Deck& deck, const DeckKey& key, const DeckValue& value);
 /// "an integer", "a number", "true or false", "a string", "a list of integers" or "a list of strings".
 std::string_view TypeName(const DeckKey& key);
 
+/// The same by the index of a DeckValue.
+std::string_view TypeName(size_t value_index);
+
 /// Bounds or choices for people: ">= 1", "\"auto\", \"cpu\""; empty: anything.
-std::string AllowedText(const DeckKey& key);
+std::string AllowedText(const Allowed& allowed);
+
+/// What is wrong with a value, and what is allowed: "out of range (allowed: >= 1)"; empty: nothing.
+std::string FaultOf(const DeckValue& value, const Allowed& allowed);
 
 /// The value as TOML, in ASCII; numbers with as many digits as they need to read back the same.
 std::string ToToml(const DeckValue& value);

@@ -57,6 +57,7 @@ struct LocalOp {
   std::vector<Shape> inputs;
   std::vector<Shape> outputs;
   Dtype dtype = Dtype::kF32;  ///< of the first input
+  std::vector<Dtype> input_dtypes = {}, output_dtypes = {};
 };
 
 /// An output that may reuse the buffer of an input that is dead after the op.

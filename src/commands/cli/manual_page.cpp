@@ -98,7 +98,7 @@ std::string DeckKeyEntry(const DeckKey& key) {
   if (std::holds_alternative<Required>(key.fallback)) kind += ", required";
   if (const auto* value = std::get_if<DeckValue>(&key.fallback)) kind += ", default " + ToToml(*value);
   if (const auto* derived = std::get_if<Derived>(&key.fallback)) kind += ", default " + std::string(derived->text);
-  if (const std::string allowed = AllowedText(key); !allowed.empty()) kind += "; allowed: " + allowed;
+  if (const std::string allowed = AllowedText(key.allowed); !allowed.empty()) kind += "; allowed: " + allowed;
   return Entry(Bold(key.FullName()), Plain(std::string(key.sentence)) + "\n.br\n" + Plain("(" + kind + ")"));
 }
 

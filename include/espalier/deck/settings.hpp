@@ -1,0 +1,61 @@
+// Settings as written in decks, cluster files, their includes and the command line, before names and types are checked.
+// Only its source (src/deck/settings.cpp) includes the TOML library.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "espalier/deck/schema.hpp"
+
+namespace espalier {
+
+/// A value as written: those of keys of decks first, in the order of DeckValue. An empty list is one of integers.
+using RawValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>,
+                              std::vector<double>, std::vector<std::vector<double>>>;
+
+/// Nothing if no key of a deck can hold it.
+std::optional<DeckValue> AsDeckValue(const RawValue& value);
+
+struct RawSetting {
+  std::string name;               ///< "model.heads"; only the name outside of any section
+  std::optional<RawValue> value;  ///< nothing if no key can hold it: a table, a date, a mixed list
+  std::string shown;              ///< for messages: "model.heads = 7", or the override as typed
+  std::string place;              ///< "tiny.toml:12", "command line"
+  std::filesystem::path folder;   ///< where relative paths start
+  bool section = false;           ///< a table whose name is not a section
+  bool reported = false;          ///< the line is not TOML: an error that is listed already
+  int row = -1;                   ///< in a row: its number, counted over all files
+};
+
+/// A kind of file.
+struct SettingsFormat {
+  std::string_view what;                   ///< for messages: "deck"
+  std::vector<std::string_view> sections;  ///< tables of settings
+  std::vector<std::string_view> rows;      ///< arrays of tables, [[kernel]]: each row has settings of its own
+  int64_t max_bytes = 0;                   ///< of one file
+};
+/// Decks: the sections of the schema.
+SettingsFormat DeckFormat();
+
+/// The settings of a file or text.
+struct RawDeck {
+  std::vector<RawSetting> settings;  ///< rising precedence: includes first, each file in the order of its lines
+  bool whole = true;                 ///< false: a part could not be read, so missing keys are no errors
+};
+
+using Errors = std::vector<std::string>;
+
+/// A file with its includes.
+RawDeck ReadSettingsFile(const std::string& path, const SettingsFormat& format, Errors& errors);
+
+/// A text without includes; `label` names it in places ("label:12").
+RawDeck ReadSettingsText(std::string_view text, const std::string& label, const SettingsFormat& format, Errors& errors);
+
+/// One "key=value" of the command line; nothing if it cannot be read.
+std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors);
+
+}  // namespace espalier

@@ -1,0 +1,268 @@
+// Keys of kernels. The sizes of a kernel are the extents of its einsum dims; neighbouring dims that all of its tensors
+// have together are one, since kernels walk over their product: "bsk,nk->bsn" has m = b s, k and n.
+#include "kernel_key.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kAccumulate = "accumulate";
+/// Attributes that select a kernel or its work. Others, such as eps, change no time.
+constexpr std::string_view kTexts[] = {"spec", "to"};
+constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop"};
+
+bool Moves(OpKind kind) { return kind == OpKind::kSlice || kind == OpKind::kPad; }
+
+/// The dims of one tensor of an op, or of all its tensors if it is not a multi-tensor op.
+Einsum DimsOf(const Op& op, const std::vector<Shape>& inputs) {
+  const OpDefinition& definition = Define(op.kind);
+  const size_t one = definition.per_tensor.shared + definition.per_tensor.inputs;
+  OpContext context{op, {}};
+  for (size_t i = 0; i < (one > 0 ? one : inputs.size()); ++i)
+    context.inputs.push_back(MakeType(Dtype::kF32, inputs.at(i)));
+  return definition.einsum(context);
+}
+
+std::vector<std::string> AllDims(const Einsum& einsum) {
+  std::vector<std::string> dims = einsum.inputs;
+  dims.insert(dims.end(), einsum.outputs.begin(), einsum.outputs.end());
+  return dims;
+}
+
+bool Has(const std::string& dims, const std::string& group) { return dims.find(group) != dims.npos; }
+
+/// Every tensor that has one of the groups has both, one after the other.
+bool AreOne(const std::vector<std::string>& tensors, const std::string& a, const std::string& b) {
+  return std::ranges::all_of(
+      tensors, [&](const std::string& dims) { return (!Has(dims, a) && !Has(dims, b)) || Has(dims, a + b); });
+}
+
+/// The dims in the order in which they first occur; those that are one are in one group.
+std::vector<std::string> GroupsOf(const Einsum& einsum) {
+  const std::vector<std::string> tensors = AllDims(einsum);
+  std::vector<std::string> groups;
+  for (const std::string& dims : tensors)
+    for (char dim : dims)
+      if (std::ranges::find(groups, std::string(1, dim)) == groups.end()) groups.emplace_back(1, dim);
+  for (size_t i = 0; i + 1 < groups.size();) {
+    if (!AreOne(tensors, groups[i], groups[i + 1])) {
+      ++i;
+      continue;
+    }
+    groups[i] += groups[i + 1];
+    groups.erase(groups.begin() + static_cast<ptrdiff_t>(i) + 1);
+    i = 0;
+  }
+  return groups;
+}
+
+/// The extent of a dim in the first tensor that has it.
+int64_t ExtentOf(char dim, const Einsum& einsum, const LocalOp& op) {
+  const auto find = [&](const std::vector<std::string>& dims, const std::vector<Shape>& shapes) -> int64_t {
+    for (size_t i = 0; i < dims.size() && i < shapes.size(); ++i)
+      if (const size_t at = dims[i].find(dim); at != dims[i].npos) return shapes[i].at(at);
+    return -1;
+  };
+  const int64_t extent = find(einsum.inputs, op.inputs);
+  return extent >= 0 ? extent : find(einsum.outputs, op.outputs);
+}
+
+std::vector<int64_t> SizesOf(const LocalOp& op, const Einsum& einsum) {
+  if (Moves(op.op.kind)) return {Volume(op.inputs.at(0)), Volume(op.outputs.at(0))};
+  if (const OpDefinition::PerTensor per = Define(op.op.kind).per_tensor; per.inputs > 0) {
+    int64_t elements = 0, tensors = 0;
+    for (size_t i = per.shared; i < op.inputs.size(); i += per.inputs, ++tensors) elements += Volume(op.inputs[i]);
+    return {tensors, elements};
+  }
+  std::vector<int64_t> sizes;
+  for (const std::string& group : GroupsOf(einsum)) {
+    int64_t size = 1;
+    for (char dim : group) size *= ExtentOf(dim, einsum, op);
+    sizes.push_back(size);
+  }
+  if (sizes.empty()) sizes.push_back(std::ssize(op.inputs));  // scalars only
+  return sizes;
+}
+
+/// "f32,f32->f32": of one tensor of a multi-tensor op; of scalars only once.
+std::string DtypesOf(const LocalOp& op, const Einsum& einsum) {
+  const bool scalars = !Moves(op.op.kind) && Define(op.op.kind).per_tensor.inputs == 0 && GroupsOf(einsum).empty();
+  const auto names = [&](size_t count, const std::vector<Dtype>& dtypes) {
+    std::vector<std::string_view> list;
+    for (size_t i = 0; i < (scalars ? 1 : count); ++i) list.push_back(Name(i < dtypes.size() ? dtypes[i] : op.dtype));
+    return fmt::format("{}", fmt::join(list, ","));
+  };
+  return names(einsum.inputs.size(), op.input_dtypes) + "->" + names(einsum.outputs.size(), op.output_dtypes);
+}
+
+/// Features of a head: of attention an attribute, of attention_merge the ratio of its dims. 0: no heads.
+int64_t HeadDim(const LocalOp& op) {
+  if (op.op.kind != OpKind::kAttentionMerge) return op.op.attributes.IntegerOr("head_dim", 0);
+  const int64_t heads = op.inputs.at(1).at(1);
+  return heads > 0 ? op.inputs.at(0).at(2) / heads : 0;
+}
+
+std::string VariantOf(const LocalOp& op, bool accumulate, const Einsum& einsum) {
+  std::string text = DtypesOf(op, einsum);
+  for (std::string_view name : kTexts)
+    if (const auto found = op.op.attributes.texts.find(name); found != op.op.attributes.texts.end())
+      text += fmt::format(" {}={}", name, found->second);
+  if (const int64_t cp = op.op.attributes.IntegerOr("cp", 0); cp > 0) text += fmt::format(" cp={}", cp);
+  if (const int64_t head_dim = HeadDim(op); head_dim > 0) text += fmt::format(" head_dim={}", head_dim);
+  // All blocks of a ring but a rank's own have equal work.
+  if (const int64_t hop = op.op.attributes.IntegerOr("hop", -1); hop >= 0)
+    text += fmt::format(" hop={}", std::min<int64_t>(hop, 1));
+  return accumulate ? fmt::format("{} {}", text, kAccumulate) : text;
+}
+
+std::optional<std::vector<Dtype>> ParseDtypes(const std::string& text) {
+  std::vector<Dtype> dtypes;
+  std::istringstream stream(text);
+  for (std::string name; std::getline(stream, name, ',');) {
+    const auto is = [&](Dtype dtype) { return name == Name(dtype); };
+    const Dtype all[] = {Dtype::kF32, Dtype::kBf16, Dtype::kI32};
+    const auto found = std::ranges::find_if(all, is);
+    if (found == std::end(all)) return std::nullopt;
+    dtypes.push_back(*found);
+  }
+  return dtypes;
+}
+
+template <size_t kCount>
+bool IsOneOf(const std::string_view (&names)[kCount], std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+/// One word of a variant after the element types; false if it has no meaning.
+bool ReadWord(const std::string& word, RebuiltOp& rebuilt) {
+  if (word == kAccumulate) return rebuilt.accumulate = true;
+  const size_t equals = word.find('=');
+  if (equals == word.npos) return false;
+  const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
+  if (IsOneOf(kTexts, name)) return rebuilt.op.attributes.texts[name] = value, true;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (!IsOneOf(kNumbers, name) || error != std::errc{} || *end != '\0' || number < 0) return false;
+  rebuilt.op.attributes.numbers[name] = static_cast<double>(number);
+  return true;
+}
+
+/// Element types and attributes of a variant.
+bool ReadVariant(const std::string& variant, RebuiltOp& rebuilt) {
+  std::istringstream words(variant);
+  std::string word;
+  words >> word;
+  const size_t arrow = word.find("->");
+  if (arrow == word.npos) return false;
+  const auto inputs = ParseDtypes(word.substr(0, arrow)), outputs = ParseDtypes(word.substr(arrow + 2));
+  if (!inputs || !outputs || inputs->empty()) return false;
+  rebuilt.input_dtypes = *inputs;
+  rebuilt.output_dtypes = *outputs;
+  while (words >> word)
+    if (!ReadWord(word, rebuilt)) return false;
+  return true;
+}
+
+/// The spec of a matmul names three tensors of known dims.
+bool HasSpec(const RebuiltOp& rebuilt) {
+  if (rebuilt.op.kind != OpKind::kMatmul) return true;
+  const auto spec = rebuilt.op.attributes.texts.find("spec");
+  static constexpr std::string_view kSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk",
+                                                "bsk,kn->bsn", "bsn,kn->bsk", "bsk,bsn->kn"};
+  return spec != rebuilt.op.attributes.texts.end() && IsOneOf(kSpecs, spec->second);
+}
+
+/// The shape of a tensor; heads in the log of the softmax denominators ("bhs") have no features.
+Shape ShapeOf(const std::string& dims, const std::map<char, int64_t>& extents, int64_t head_dim) {
+  Shape shape;
+  for (char dim : dims) shape.push_back(dim == 'h' && dims == "bhs" ? extents.at(dim) / head_dim : extents.at(dim));
+  return shape;
+}
+
+void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
+  std::map<char, int64_t> extents;
+  const std::vector<std::string> groups = GroupsOf(einsum);
+  for (size_t i = 0; i < groups.size(); ++i)
+    for (char dim : groups[i]) extents[dim] = dim == groups[i].back() ? key.sizes[i] : 1;
+  const int64_t head_dim = std::max<int64_t>(1, rebuilt.op.attributes.IntegerOr("head_dim", 1));
+  for (const std::string& dims : einsum.inputs) rebuilt.inputs.push_back(ShapeOf(dims, extents, head_dim));
+  for (const std::string& dims : einsum.outputs) rebuilt.outputs.push_back(ShapeOf(dims, extents, head_dim));
+  // Zigzag order over the whole sequence: that of the keys, or of all ranks' keys in a ring.
+  if (const auto cp = rebuilt.op.attributes.numbers.find("cp"); cp != rebuilt.op.attributes.numbers.end()) {
+    const auto keys = static_cast<double>(rebuilt.inputs.at(1).at(1));
+    rebuilt.op.attributes.numbers["length"] = rebuilt.op.attributes.numbers.contains("hop") ? keys * cp->second : keys;
+  }
+}
+
+/// `tensors` of a multi-tensor op, the elements in the first; the others are empty.
+void SetTensors(const KernelKey& key, RebuiltOp& rebuilt) {
+  const OpDefinition::PerTensor per = Define(key.kind).per_tensor;
+  std::vector<Dtype> inputs = rebuilt.input_dtypes, outputs = rebuilt.output_dtypes;
+  rebuilt.inputs.assign(per.shared, {});
+  rebuilt.input_dtypes.resize(per.shared);
+  rebuilt.output_dtypes.clear();
+  for (int64_t tensor = 0; tensor < key.sizes[0]; ++tensor) {
+    const Shape shape = {tensor == 0 ? key.sizes[1] : 0};
+    rebuilt.inputs.insert(rebuilt.inputs.end(), per.inputs, shape);
+    rebuilt.outputs.insert(rebuilt.outputs.end(), per.outputs, shape);
+    rebuilt.input_dtypes.insert(rebuilt.input_dtypes.end(), inputs.begin() + static_cast<ptrdiff_t>(per.shared),
+                                inputs.end());
+    rebuilt.output_dtypes.insert(rebuilt.output_dtypes.end(), outputs.begin(), outputs.end());
+  }
+}
+
+/// Fills the shapes; false if the numbers of types or sizes do not fit the op.
+bool Fill(const KernelKey& key, RebuiltOp& rebuilt) {
+  constexpr int64_t kMostTensors = 1 << 20;
+  const OpDefinition::PerTensor per = Define(key.kind).per_tensor;
+  if (per.inputs > 0) {
+    if (rebuilt.input_dtypes.size() != per.shared + per.inputs || rebuilt.output_dtypes.size() != per.outputs ||
+        key.sizes.size() != 2 || key.sizes[0] > kMostTensors)
+      return false;
+    return SetTensors(key, rebuilt), true;
+  }
+  if (Moves(key.kind)) {
+    if (key.sizes.size() != 2 || rebuilt.input_dtypes.size() != 1 || rebuilt.output_dtypes.size() != 1) return false;
+    rebuilt.inputs = {{key.sizes[0]}};
+    rebuilt.outputs = {{key.sizes[1]}};
+    return true;
+  }
+  const Einsum einsum = DimsOf(rebuilt.op, std::vector<Shape>(rebuilt.input_dtypes.size(), Shape{1}));
+  if (GroupsOf(einsum).empty()) {
+    if (key.sizes.size() != 1 || key.sizes[0] < 1 || key.sizes[0] > kMostTensors) return false;
+    rebuilt.inputs.assign(static_cast<size_t>(key.sizes[0]), {});
+    rebuilt.input_dtypes.resize(static_cast<size_t>(key.sizes[0]), rebuilt.input_dtypes[0]);
+    rebuilt.outputs.assign(einsum.outputs.size(), {});
+    rebuilt.output_dtypes.resize(einsum.outputs.size(), rebuilt.output_dtypes.at(0));
+    return true;
+  }
+  if (einsum.inputs.size() != rebuilt.input_dtypes.size() || einsum.outputs.size() != rebuilt.output_dtypes.size() ||
+      key.sizes.size() != GroupsOf(einsum).size())
+    return false;
+  return SetShapes(key, einsum, rebuilt), true;
+}
+
+}  // namespace
+
+KernelKey KeyOf(const LocalOp& op, bool accumulate) {
+  const Einsum einsum = DimsOf(op.op, op.inputs);
+  return {op.op.kind, VariantOf(op, accumulate, einsum), SizesOf(op, einsum)};
+}
+
+std::optional<RebuiltOp> Rebuild(const KernelKey& key) {
+  if (key.kind == OpKind::kNone || IsCommunication(key.kind) || key.kind == OpKind::kReshard) return std::nullopt;
+  if (std::ranges::any_of(key.sizes, [](int64_t size) { return size < 0; })) return std::nullopt;
+  RebuiltOp rebuilt;
+  rebuilt.op.kind = key.kind;
+  if (!ReadVariant(key.variant, rebuilt) || !HasSpec(rebuilt) || !Fill(key, rebuilt)) return std::nullopt;
+  if (KeyOf(rebuilt.Local(), rebuilt.accumulate) != key) return std::nullopt;
+  return rebuilt;
+}
+
+}  // namespace espalier

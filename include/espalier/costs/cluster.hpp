@@ -76,6 +76,7 @@ struct Cluster {
     // Attention (src/costs/formulas/attention.cpp).
     std::vector<AttentionRates> attention;  ///< by head_dim, ascending; empty: as a matmul
     double attention_backward_share = 1;    ///< rate of backward, relative to forward
+    int attention_rows = 0;  ///< rows of queries that a unit computes; too few of them leave units idle; 0: none idle
 
     // Every kernel.
     Curve memory_share;  ///< share of memory_bytes_per_us that is reached, by bytes read and written; empty: all of it
@@ -87,6 +88,11 @@ struct Cluster {
   std::string stack;      ///< whose kernels are described: "espalier", "megatron-2021"
   double efficiency = 1;  ///< one scalar for a software stack: kernels take 1 / efficiency of their formula's time
   AttentionKernels attention = AttentionKernels::kFused;
+  /// Plain attention drops probabilities out: one more kernel over the scores, forward and backward.
+  bool attention_dropout = false;
+  /// A layer that is recomputed as a whole runs its last kernels again, too, whose results nothing reads. (Reentrant
+  /// checkpoints of PyTorch and Megatron-LM do; our programs do not.)
+  bool recompute_unread = false;
   /// Bytes per element in which gradients are reduced; 0: as the program says (4).
   int gradient_bytes = 0;
   /// A message whose content every rank of the sender's tp group holds is sent in parts, one by each, and gathered over

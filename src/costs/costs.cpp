@@ -1,0 +1,39 @@
+#include "espalier/costs/costs.hpp"
+
+#include "formulas/formulas.hpp"
+#include "instruction_costs.hpp"
+#include "interpolate.hpp"
+
+namespace espalier {
+
+Cost Costs::Kernel(const LocalOp& op, bool accumulate) const {
+  const auto formula = [this](const LocalOp& of, bool adds) { return KernelUs(cluster_, of, adds); };
+  if (const std::optional<Cost> measured = MeasuredKernel(cluster_.table, op, accumulate, formula)) return *measured;
+  return {formula(op, accumulate), CostSource::kFormula};
+}
+
+Cost Costs::Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place) const {
+  const auto formula = [&](int64_t bytes) { return CollectiveUs(cluster_, kind, double(bytes), place); };
+  if (const std::optional<Cost> measured = MeasuredTransfer(cluster_.table, kind, place, wire_bytes, formula))
+    return *measured;
+  return {formula(wire_bytes), CostSource::kFormula};
+}
+
+Cost Costs::Message(int64_t bytes, bool same_node) const {
+  const GroupPlace pair{.ranks = 2, .nodes = same_node ? 1 : 2, .ranks_per_node = same_node ? 2 : 1};
+  const auto formula = [&](int64_t size) { return MessageUs(cluster_, double(size), same_node); };
+  if (const std::optional<Cost> measured = MeasuredTransfer(cluster_.table, OpKind::kSend, pair, bytes, formula))
+    return *measured;
+  return {formula(bytes), CostSource::kFormula};
+}
+
+std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program& program,
+                                              const Coordinate& coordinate) {
+  InstructionCosts of_op(costs, program, coordinate);
+  std::vector<InstructionCost> result;
+  result.reserve(program.instructions.size());
+  for (const Instruction& instruction : program.instructions) result.push_back(of_op.Of(instruction));
+  return result;
+}
+
+}  // namespace espalier

@@ -1,0 +1,75 @@
+// Transfers. A collective over n ranks on N nodes, g of them on each, follows a ring that visits one node after the
+// other (NCCL): each rank sends W bytes over the node's links, or over the network when it is the last of its node, so
+// the g network ports of a node share what leaves it. NCCL has several rings that begin at different ranks.
+//
+//   us = base_us + hops + W / (min(g network rate, node rate) share(W))
+//   hops of an all_gather, reduce_scatter:  (n - N) node hops + (N - 1) network hops;  an all_reduce: twice as many
+//
+// An all_reduce may also follow a tree over the nodes: 2 (g - 1) node hops + 2 log2(N) network hops, at tree_share of
+// the rate. An all_to_all sends to each rank directly, so that what leaves a node uses the rank's own port.
+#include <algorithm>
+#include <cmath>
+
+#include "formulas.hpp"
+
+namespace espalier {
+namespace {
+
+double ShareOf(const LinkModel& link, double bytes) { return link.share.empty() ? 1 : At(link.share, bytes); }
+
+/// bytes / rate; a link without a rate carries nothing, which the reader of cluster files refuses.
+double BytesUs(double bytes, double bytes_per_us) { return bytes > 0 ? bytes / bytes_per_us : 0; }
+
+double NodeRate(const Cluster& c, OpKind kind, int ranks) {
+  if (kind == OpKind::kAllReduce && !c.node.all_reduce_bytes_per_us.empty())
+    if (const double rate = At(c.node.all_reduce_bytes_per_us, ranks); rate > 0) return rate;
+  return c.node.bytes_per_us;
+}
+
+double OnNodeUs(const Cluster& c, OpKind kind, double bytes, int ranks) {
+  const double hops = (ranks - 1) * (kind == OpKind::kAllReduce ? 2 : 1);
+  return c.node.base_us + hops * c.node.hop_us + BytesUs(bytes, NodeRate(c, kind, ranks) * ShareOf(c.node, bytes));
+}
+
+/// Rate of a ring over nodes, per rank: all ports of the group's ranks on a node carry it.
+double RingRate(const Cluster& c, const GroupPlace& p, double bytes) {
+  const double ports = p.ranks_per_node * c.network.bytes_per_us * ShareOf(c.network, bytes);
+  return p.ranks_per_node > 1 ? std::min(ports, c.node.bytes_per_us * ShareOf(c.node, bytes)) : ports;
+}
+
+double AcrossNodesUs(const Cluster& c, OpKind kind, double bytes, const GroupPlace& p) {
+  const int phases = kind == OpKind::kAllReduce ? 2 : 1;
+  const double bytes_us = BytesUs(bytes, RingRate(c, p, bytes));
+  const double ring_hops_us = (p.ranks - p.nodes) * c.node.hop_us + (p.nodes - 1) * c.network.hop_us;
+  const double ring_us = phases * ring_hops_us + bytes_us;
+  if (kind != OpKind::kAllReduce || c.network.tree_share <= 0) return c.network.base_us + ring_us;
+  const double tree_hops_us = (p.ranks_per_node - 1) * c.node.hop_us + std::ceil(std::log2(p.nodes)) * c.network.hop_us;
+  return c.network.base_us + std::min(ring_us, phases * tree_hops_us + bytes_us / c.network.tree_share);
+}
+
+double AllToAllUs(const Cluster& c, double bytes, const GroupPlace& p) {
+  const double leaving = bytes * (p.ranks - p.ranks_per_node) / (p.ranks - 1);
+  const double network_us = BytesUs(leaving, c.network.bytes_per_us * ShareOf(c.network, bytes));
+  const double node_us =
+      p.ranks_per_node > 1 ? BytesUs(bytes - leaving, c.node.bytes_per_us * ShareOf(c.node, bytes)) : 0;
+  const double hops_us = (p.ranks_per_node - 1) * c.node.hop_us + (p.ranks - p.ranks_per_node) * c.network.hop_us;
+  return c.network.base_us + hops_us + std::max(network_us, node_us);
+}
+
+}  // namespace
+
+double CollectiveUs(const Cluster& c, OpKind kind, double wire_bytes, const GroupPlace& place) {
+  if (place.ranks <= 1) return 0;
+  // Every member sends to the next at the same time; the slowest link is the one between nodes.
+  if (kind == OpKind::kRingShift) return MessageUs(c, wire_bytes, place.nodes == 1);
+  if (place.nodes == 1) return OnNodeUs(c, kind, wire_bytes, place.ranks);
+  if (kind == OpKind::kAllToAll) return AllToAllUs(c, wire_bytes, place);
+  return AcrossNodesUs(c, kind, wire_bytes, place);
+}
+
+double MessageUs(const Cluster& c, double bytes, bool same_node) {
+  const LinkModel& link = same_node ? c.node : c.network;
+  return link.message_us + BytesUs(bytes, link.pair_bytes_per_us);
+}
+
+}  // namespace espalier

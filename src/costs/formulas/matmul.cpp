@@ -1,0 +1,56 @@
+// A device of `units` multiprocessors computes the result of a matmul in tiles, one per unit at a time, in waves:
+//
+//   tiles = batch ceil(m / rows) ceil(n / columns) splits      waves = ceil(tiles / units)
+//   us    = waves 2 rows columns (k / splits + depth) / (peak / units * matmul_share * tile share)
+//
+// `depth` is the fill and drain of a tile, in contracted elements, and `splits` shares out the contraction when there
+// are too few tiles (split-K; partial results pass through memory). The best tile and split are used.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "formulas.hpp"
+
+namespace espalier {
+namespace {
+
+/// Multiply-adds per microsecond at which large matmuls run, times two.
+double Rate(const DeviceModel& d, Dtype dtype) {
+  return (dtype == Dtype::kBf16 ? d.bf16_tflops : d.fp32_tflops) * 1e6 * d.matmul_share;
+}
+
+double CeilOf(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }
+
+double WavesUs(const DeviceModel& d, const MatmulShape& s, const MatmulTile& tile, int64_t rows, int64_t columns,
+               int64_t splits) {
+  const double tiles = double(s.batch * splits) * CeilOf(s.m, rows) * CeilOf(s.n, columns);
+  const double flops = 2.0 * double(rows) * double(columns) * (CeilOf(s.k, splits) + d.matmul_depth);
+  const double us = std::ceil(tiles / d.units) * flops / (Rate(d, s.dtype) / d.units * tile.share);
+  const double partial_bytes = splits > 1 ? 8.0 * double(s.batch * splits * s.m * s.n) : 0;  // fp32, written and read
+  return us + MemoryUs(d, partial_bytes);
+}
+
+double MultiplyUs(const DeviceModel& d, const MatmulShape& s) {
+  if (d.tiles.empty()) {
+    const double flops = 2.0 * double(s.batch) * double(s.m) * double(s.n) * (double(s.k) + d.matmul_depth);
+    return flops / Rate(d, s.dtype);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (const MatmulTile& tile : d.tiles)
+    for (int64_t splits = 1; splits <= 8; splits *= 2)
+      best = std::min({best, WavesUs(d, s, tile, tile.rows, tile.columns, splits),
+                       WavesUs(d, s, tile, tile.columns, tile.rows, splits)});
+  return best;
+}
+
+}  // namespace
+
+double MatmulUs(const DeviceModel& d, const MatmulShape& s) {
+  if (s.batch * s.m * s.n * s.k == 0) return 0;
+  const double operands = double(SizeOf(s.dtype)) * double(s.k) * double(s.m + s.n);
+  const double bytes = double(s.batch) * (operands + s.result_bytes * double(s.m) * double(s.n));
+  const double us = std::max(MultiplyUs(d, s), MemoryUs(d, bytes));
+  return s.aligned ? us : us / d.misaligned_share;
+}
+
+}  // namespace espalier

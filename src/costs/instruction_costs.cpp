@@ -1,0 +1,125 @@
+#include "instruction_costs.hpp"
+
+#include "formulas/formulas.hpp"
+
+namespace espalier {
+namespace {
+
+/// Later of two origins: a sum is as uncertain as its least certain part.
+CostSource Least(CostSource a, CostSource b) { return std::max(a, b); }
+
+}  // namespace
+
+InstructionCosts::InstructionCosts(const Costs& costs, const Program& program, const Coordinate& coordinate)
+    : costs_(costs),
+      cluster_(costs.cluster()),
+      program_(program),
+      graph_(*program.graph),
+      coordinate_(coordinate),
+      by_op_(2 * graph_.ops.size()) {
+  if (cluster_.recompute_unread) FindUnread();
+}
+
+const InstructionCost& InstructionCosts::Of(const Instruction& instruction) {
+  std::optional<InstructionCost>& cost = by_op_[2 * instruction.op + (instruction.accumulate ? 1 : 0)];
+  if (!cost) cost = Price(instruction);
+  return *cost;
+}
+
+InstructionCost InstructionCosts::Price(const Instruction& instruction) const {
+  const Op& op = graph_.op(instruction.op);
+  if (IsBetweenStages(op.kind)) return Message(op);
+  if (IsCommunication(op.kind)) return GroupTransfer(instruction);
+  return Kernel(op, instruction.accumulate);
+}
+
+InstructionCost InstructionCosts::Kernel(const Op& op, bool accumulate) const {
+  const Cost cost = costs_.Kernel(LocalOpOf(graph_, op, program_.mesh, coordinate_), accumulate);
+  return {cost.us + ExtraUs(op), cost.source, Port::kNone};
+}
+
+InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) const {
+  const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.ranks_per_node);
+  const Cost cost = costs_.Collective(op.kind, wire_bytes, place);
+  return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
+}
+
+InstructionCost InstructionCosts::GroupTransfer(const Instruction& instruction) const {
+  const Op& op = graph_.op(instruction.op);
+  if (op.kind != OpKind::kGatherStages)
+    return Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_)));
+  // The scalars of this stage, to each other stage.
+  return Collective(op, std::ssize(instruction.inputs) * 4 * (program_.mesh.GroupSize(op.Axes()) - 1));
+}
+
+InstructionCost InstructionCosts::Message(const Op& op) const {
+  const std::vector<int>& values = op.kind == OpKind::kSend ? op.inputs : op.outputs;
+  Coordinate there = coordinate_;
+  there[Axis::kPp] = op.Peer();
+  const int nodes = cluster_.ranks_per_node;
+  const bool same_node = program_.mesh.RankOf(coordinate_) / nodes == program_.mesh.RankOf(there) / nodes;
+  const Port port = same_node ? Port::kNode : Port::kNetwork;
+  const int64_t bytes = ReducedBytes(op, LocalBytes(values));
+  const GroupPlace tensor = PlaceOf(program_.mesh, kTensorAxes, coordinate_, nodes);
+  if (!cluster_.split_messages || same_node || tensor.ranks == 1 || tensor.nodes > 1 || !SameOnTensorAxes(values)) {
+    const Cost cost = costs_.Message(bytes, same_node);
+    return {cost.us, cost.source, port};
+  }
+  const int64_t part = (bytes + tensor.ranks - 1) / tensor.ranks;
+  const Cost message = costs_.Message(part, same_node);
+  const Cost gather = costs_.Collective(OpKind::kAllGather, part * (tensor.ranks - 1), tensor);
+  return {message.us + gather.us, Least(message.source, gather.source), port};
+}
+
+int64_t InstructionCosts::LocalBytes(const std::vector<int>& values) const {
+  int64_t bytes = 0;
+  for (int v : values) {
+    const Type& type = graph_.value(v).type;
+    bytes += Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
+  }
+  return bytes;
+}
+
+int64_t InstructionCosts::ReducedBytes(const Op& op, int64_t bytes) const {
+  if (cluster_.gradient_bytes == 0 || (op.role != Role::kS && op.role != Role::kW)) return bytes;
+  const int value = op.kind == OpKind::kRecv ? op.outputs.at(0) : op.inputs.at(0);
+  return bytes * cluster_.gradient_bytes / SizeOf(graph_.value(value).type.dtype);
+}
+
+bool InstructionCosts::SameOnTensorAxes(const std::vector<int>& values) const {
+  for (int v : values) {
+    const Placements& placements = graph_.value(v).type.placements;
+    if (!((placements.Sharded() | placements.Partial()) & kTensorAxes).Empty()) return false;
+  }
+  return true;
+}
+
+double InstructionCosts::ExtraUs(const Op& op) const {
+  const auto unread = unread_us_.find(&op);
+  double us = unread == unread_us_.end() ? 0 : unread->second;
+  // Plain attention keeps its probabilities only from a forward pass in the same job.
+  if (op.kind == OpKind::kAttentionGrad && cluster_.attention == AttentionKernels::kPlain) {
+    const int forward = graph_.value(op.inputs.at(4)).producer;
+    if (forward < 0 || graph_.op(forward).role == Role::kF)
+      us += PlainAttentionAgainUs(cluster_, LocalOpOf(graph_, op, program_.mesh, coordinate_));
+  }
+  return us;
+}
+
+void InstructionCosts::FindUnread() {
+  std::map<int, const Op*> recomputed;  // by layer
+  for (const Op& op : graph_.ops)
+    if (op.kind == OpKind::kAttention && op.role == Role::kB) recomputed[op.layer] = &op;
+  for (const Op& op : graph_.ops) {
+    const auto attention = recomputed.find(op.layer);
+    if (op.role != Role::kF || attention == recomputed.end() || IsBetweenStages(op.kind)) continue;
+    if (program_.stage_of_chunk[op.chunk] != program_.stage) continue;
+    if (graph_.FindOrNone(graph_.value(op.outputs.at(0)).name + ".again") >= 0) continue;
+    const InstructionCost cost = IsCommunication(op.kind)
+                                     ? Collective(op, WireBytes(graph_, op, program_.mesh, coordinate_))
+                                     : Kernel(op, false);
+    unread_us_[attention->second] += cost.us;
+  }
+}
+
+}  // namespace espalier

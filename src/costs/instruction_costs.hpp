@@ -1,0 +1,43 @@
+// The cost of the instructions of one program: ops are priced once, since microbatches repeat them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "espalier/costs/costs.hpp"
+
+namespace espalier {
+
+class InstructionCosts {
+ public:
+  InstructionCosts(const Costs& costs, const Program& program, const Coordinate& coordinate);
+  const InstructionCost& Of(const Instruction& instruction);
+
+ private:
+  InstructionCost Price(const Instruction& instruction) const;
+  InstructionCost Kernel(const Op& op, bool accumulate) const;
+  InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
+  InstructionCost GroupTransfer(const Instruction& instruction) const;
+  InstructionCost Message(const Op& op) const;
+
+  int64_t LocalBytes(const std::vector<int>& values) const;
+  /// As the stack reduces gradients, which our programs do in fp32.
+  int64_t ReducedBytes(const Op& op, int64_t bytes) const;
+  /// Every rank of the tp group has all of each value.
+  bool SameOnTensorAxes(const std::vector<int>& values) const;
+
+  /// Time of kernels that the stack runs and the program does not, by the op that they are added to.
+  double ExtraUs(const Op& op) const;
+  void FindUnread();
+
+  const Costs& costs_;
+  const Cluster& cluster_;
+  const Program& program_;
+  const Graph& graph_;
+  Coordinate coordinate_;
+  std::vector<std::optional<InstructionCost>> by_op_;  // op, then whether it accumulates
+  std::map<const Op*, double> unread_us_;              // cluster.recompute_unread: by the recomputed attention
+};
+
+}  // namespace espalier

@@ -6,8 +6,7 @@ namespace {
 /// The mean of two measurements, by their samples.
 void Add(Measured& to, const Measured& newer) {
   const int64_t samples = to.samples + newer.samples;
-  if (samples > 0)
-    to.us += (newer.us - to.us) * (static_cast<double>(newer.samples) / static_cast<double>(samples));
+  if (samples > 0) to.us += (newer.us - to.us) * (static_cast<double>(newer.samples) / static_cast<double>(samples));
   to.samples = samples;
 }
 

@@ -8,7 +8,6 @@
 namespace espalier {
 namespace {
 
-
 /// Rows of a table that a key may be interpolated between, and how far away they are.
 struct Neighbour {
   const KernelKey* key = nullptr;
@@ -32,8 +31,7 @@ std::optional<double> DistanceOf(const std::vector<int64_t>& a, const std::vecto
 /// Every size is within the range of the rows' sizes, or beyond it by at most the factor.
 bool IsInRange(const KernelKey& key, const std::vector<Neighbour>& rows) {
   for (size_t i = 0; i < key.sizes.size(); ++i) {
-    const auto [least, most] =
-        std::ranges::minmax(rows, {}, [&](const Neighbour& row) { return row.key->sizes[i]; });
+    const auto [least, most] = std::ranges::minmax(rows, {}, [&](const Neighbour& row) { return row.key->sizes[i]; });
     const auto size = static_cast<double>(key.sizes[i]);
     if (size * kBeyondFactor < static_cast<double>(least.key->sizes[i]) ||
         size > kBeyondFactor * static_cast<double>(most.key->sizes[i]))

@@ -43,15 +43,17 @@ bool AreOne(const std::vector<std::string>& tensors, const std::string& a, const
       tensors, [&](const std::string& dims) { return (!Has(dims, a) && !Has(dims, b)) || Has(dims, a + b); });
 }
 
-/// The dims in the order in which they first occur; those that are one are in one group.
-std::vector<std::string> GroupsOf(const Einsum& einsum) {
+/// The dims in the order in which they first occur; those that are one are in one group. Attention treats each dim by
+/// itself.
+std::vector<std::string> GroupsOf(const Op& op, const Einsum& einsum) {
   const std::vector<std::string> tensors = AllDims(einsum);
   std::vector<std::string> groups;
   for (const std::string& dims : tensors)
     for (char dim : dims)
       if (std::ranges::find(groups, std::string(1, dim)) == groups.end()) groups.emplace_back(1, dim);
+  const bool apart = op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad;
   for (size_t i = 0; i + 1 < groups.size();) {
-    if (!AreOne(tensors, groups[i], groups[i + 1])) {
+    if (apart || !AreOne(tensors, groups[i], groups[i + 1])) {
       ++i;
       continue;
     }
@@ -81,7 +83,7 @@ std::vector<int64_t> SizesOf(const LocalOp& op, const Einsum& einsum) {
     return {tensors, elements};
   }
   std::vector<int64_t> sizes;
-  for (const std::string& group : GroupsOf(einsum)) {
+  for (const std::string& group : GroupsOf(op.op, einsum)) {
     int64_t size = 1;
     for (char dim : group) size *= ExtentOf(dim, einsum, op);
     sizes.push_back(size);
@@ -92,7 +94,8 @@ std::vector<int64_t> SizesOf(const LocalOp& op, const Einsum& einsum) {
 
 /// "f32,f32->f32": of one tensor of a multi-tensor op; of scalars only once.
 std::string DtypesOf(const LocalOp& op, const Einsum& einsum) {
-  const bool scalars = !Moves(op.op.kind) && Define(op.op.kind).per_tensor.inputs == 0 && GroupsOf(einsum).empty();
+  const bool scalars =
+      !Moves(op.op.kind) && Define(op.op.kind).per_tensor.inputs == 0 && GroupsOf(op.op, einsum).empty();
   const auto names = [&](size_t count, const std::vector<Dtype>& dtypes) {
     std::vector<std::string_view> list;
     for (size_t i = 0; i < (scalars ? 1 : count); ++i) list.push_back(Name(i < dtypes.size() ? dtypes[i] : op.dtype));
@@ -187,7 +190,7 @@ Shape ShapeOf(const std::string& dims, const std::map<char, int64_t>& extents, i
 
 void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
   std::map<char, int64_t> extents;
-  const std::vector<std::string> groups = GroupsOf(einsum);
+  const std::vector<std::string> groups = GroupsOf(rebuilt.op, einsum);
   for (size_t i = 0; i < groups.size(); ++i)
     for (char dim : groups[i]) extents[dim] = dim == groups[i].back() ? key.sizes[i] : 1;
   const int64_t head_dim = std::max<int64_t>(1, rebuilt.op.attributes.IntegerOr("head_dim", 1));
@@ -234,7 +237,7 @@ bool Fill(const KernelKey& key, RebuiltOp& rebuilt) {
     return true;
   }
   const Einsum einsum = DimsOf(rebuilt.op, std::vector<Shape>(rebuilt.input_dtypes.size(), Shape{1}));
-  if (GroupsOf(einsum).empty()) {
+  if (GroupsOf(rebuilt.op, einsum).empty()) {
     if (key.sizes.size() != 1 || key.sizes[0] < 1 || key.sizes[0] > kMostTensors) return false;
     rebuilt.inputs.assign(static_cast<size_t>(key.sizes[0]), {});
     rebuilt.input_dtypes.resize(static_cast<size_t>(key.sizes[0]), rebuilt.input_dtypes[0]);
@@ -243,7 +246,7 @@ bool Fill(const KernelKey& key, RebuiltOp& rebuilt) {
     return true;
   }
   if (einsum.inputs.size() != rebuilt.input_dtypes.size() || einsum.outputs.size() != rebuilt.output_dtypes.size() ||
-      key.sizes.size() != GroupsOf(einsum).size())
+      key.sizes.size() != GroupsOf(rebuilt.op, einsum).size())
     return false;
   return SetShapes(key, einsum, rebuilt), true;
 }

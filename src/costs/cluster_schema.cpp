@@ -1,0 +1,190 @@
+#include "cluster_schema.hpp"
+
+#include <algorithm>
+
+#include "cluster_values.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kMaxInt = 2147483647;
+
+Allowed Any() { return {}; }
+Allowed From(double min) { return {.min = min}; }
+Allowed Above(double min) { return {.min = min, .above_min = true}; }
+Allowed Count() { return {.min = 1, .max = kMaxInt}; }
+/// A part of a whole.
+Allowed Share() { return {.min = 0, .max = 1, .above_min = true}; }
+
+constexpr std::string_view kDevices[] = {"cpu", "cuda"};       // by DeviceKind
+constexpr std::string_view kAttention[] = {"fused", "plain"};  // by AttentionKernels
+
+template <typename T, size_t kCount>
+T Parse(const std::string_view (&names)[kCount], std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  CHECK(found != std::end(names), "'{}' is no choice of the key", name);
+  return static_cast<T>(found - std::begin(names));
+}
+
+#define FIELD(member) \
+  [](Cluster & cluster) -> auto& { return cluster.member; }
+
+const ClusterChoice kDevice = {[](const Cluster& c) { return kDevices[static_cast<size_t>(c.device)]; },
+                               [](Cluster& c, std::string_view name) { c.device = Parse<DeviceKind>(kDevices, name); }};
+const ClusterChoice kAttentionKernels = {
+    [](const Cluster& c) { return kAttention[static_cast<size_t>(c.attention)]; },
+    [](Cluster& c, std::string_view name) { c.attention = Parse<AttentionKernels>(kAttention, name); }};
+
+constexpr Presence kRequired = Presence::kRequired, kOptional = Presence::kOptional;
+
+std::vector<ClusterKey> Machine() {
+  // clang-format off
+  return {
+    {"cluster", "name", FIELD(name), kRequired, Any(),
+     "Name for people."},
+    {"cluster", "device", kDevice, kRequired, {.choices = {"cpu", "cuda"}},
+     "What the programs are compiled for."},
+    {"cluster", "ranks_per_node", FIELD(ranks_per_node), kRequired, Count(),
+     "Ranks of one node; ranks fill nodes in order."},
+    {"cluster", "jitter", FIELD(jitter), kOptional, From(0),
+     "Relative standard deviation of a kernel's time."},
+
+    {"device", "name", FIELD(compute.name), kRequired, Any(),
+     "Of the device of one rank."},
+    {"device", "memory_bytes", FIELD(compute.memory_bytes), kRequired, From(1),
+     "Memory of one rank."},
+    {"device", "reserved_bytes", FIELD(compute.reserved_bytes), kOptional, From(0),
+     "Of that: context and libraries."},
+    {"device", "bf16_tflops", FIELD(compute.bf16_tflops), kRequired, Above(0),
+     "Peak of matmuls in bf16, TFLOP/s."},
+    {"device", "fp32_tflops", FIELD(compute.fp32_tflops), kRequired, Above(0),
+     "Peak of matmuls in fp32, TFLOP/s."},
+    {"device", "memory_bytes_per_us", FIELD(compute.memory_bytes_per_us), kRequired, Above(0),
+     "Peak memory bandwidth, bytes per us (= MB/s)."},
+    {"device", "matmul_share", FIELD(compute.matmul_share), kOptional, Share(),
+     "Of the peak: the most that a matmul of any size sustains."},
+    {"device", "units", FIELD(compute.units), kOptional, Count(),
+     "What computes tiles side by side: multiprocessors of a GPU."},
+    {"device", "tiles", FIELD(compute.tiles), kOptional, Share(),
+     "[rows, columns, share of the sustained rate] of output tiles; empty: any shape fills the device."},
+    {"device", "matmul_depth", FIELD(compute.matmul_depth), kOptional, From(0),
+     "A tile that contracts k elements reaches k / (k + matmul_depth) of its rate."},
+    {"device", "misaligned_share", FIELD(compute.misaligned_share), kOptional, Share(),
+     "Of the rate if rows of an operand are no multiple of 16 bytes."},
+    {"device", "attention_backward_share", FIELD(compute.attention_backward_share), kOptional, Above(0),
+     "Rate of attention's backward, relative to forward."},
+    {"device", "memory_share", FIELD(compute.memory_share), kOptional, Share(),
+     "[bytes, share] of the memory bandwidth that a kernel reaches, by the bytes that it reads and writes."},
+    {"device", "kernel_us", FIELD(compute.kernel_us), kOptional, From(0),
+     "From the end of one kernel to the full rate of the next, us."},
+    {"device", "launch_us", FIELD(compute.launch_us), kOptional, From(0),
+     "Of the host per kernel, us: a shorter kernel takes this long."},
+  };
+  // clang-format on
+}
+
+#define LINK_KEYS(name, member)                                                                                  \
+  {name,                                                                                                         \
+   "bytes_per_us",                                                                                               \
+   FIELD(member.bytes_per_us),                                                                                   \
+   kOptional,                                                                                                    \
+   From(0),                                                                                                      \
+   "Rate of one rank, one way, that collectives of many bytes sustain, bytes per us (= MB/s)."},                 \
+      {name,                                                                                                     \
+       "pair_bytes_per_us",                                                                                      \
+       FIELD(member.pair_bytes_per_us),                                                                          \
+       kOptional,                                                                                                \
+       From(0),                                                                                                  \
+       "Rate of one rank in a message to one peer, bytes per us."},                                              \
+      {name, "base_us", FIELD(member.base_us), kOptional, From(0), "Of a collective, once, us."},                \
+      {name, "hop_us", FIELD(member.hop_us), kOptional, From(0), "Per step of a ring, us."},                     \
+      {name, "message_us", FIELD(member.message_us), kOptional, From(0), "Start of a message to one peer, us."}, \
+      {name,                                                                                                     \
+       "share",                                                                                                  \
+       FIELD(member.share),                                                                                      \
+       kOptional,                                                                                                \
+       Share(),                                                                                                  \
+       "[bytes, share] of the rate that is reached, by the bytes that a rank sends; empty: all of it."},         \
+      {name,                                                                                                     \
+       "all_reduce_bytes_per_us",                                                                                \
+       FIELD(member.all_reduce_bytes_per_us),                                                                    \
+       kOptional,                                                                                                \
+       From(0),                                                                                                  \
+       "[ranks, rate] of an all_reduce where switches reduce; empty, or 0 there: as other collectives."},        \
+  {                                                                                                              \
+    name, "tree_share", FIELD(member.tree_share), kOptional, {.min = 0, .max = 1},                               \
+        "Share of the rate that a tree all_reduce reaches; 0: no trees."                                         \
+  }
+
+std::vector<ClusterKey> LinksAndSoftware() {
+  // clang-format off
+  return {
+    LINK_KEYS("node", node),
+    LINK_KEYS("network", network),
+
+    {"software", "stack", FIELD(stack), kOptional, Any(),
+     "Whose kernels are described."},
+    {"software", "efficiency", FIELD(efficiency), kOptional, Above(0),
+     "Kernels take 1 / efficiency of their formula's time."},
+    {"software", "attention", kAttentionKernels, kOptional, {.choices = {"fused", "plain"}},
+     "Whether attention keeps scores on the chip, or passes the whole square through memory."},
+    {"software", "gradient_bytes", FIELD(gradient_bytes), kOptional, {.min = 0, .max = 8},
+     "Bytes per element in which gradients are reduced; 0: as the program says."},
+    {"software", "split_messages", FIELD(split_messages), kOptional, Any(),
+     "The ranks of a tp group send parts of a message that all of them hold."},
+
+    {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, From(0),
+     "Kernels take so much longer, relatively, while a transfer within the node is in progress."},
+    {"interference", "network_slowdown", FIELD(network_slowdown), kOptional, From(0),
+     "The same for a transfer between nodes."},
+  };
+  // clang-format on
+}
+
+#undef LINK_KEYS
+#undef FIELD
+
+}  // namespace
+
+const std::vector<ClusterKey>& ClusterSchema() {
+  static const std::vector<ClusterKey> rows = [] {
+    std::vector<ClusterKey> all = Machine();
+    std::ranges::move(LinksAndSoftware(), std::back_inserter(all));
+    return all;
+  }();
+  return rows;
+}
+
+SettingsFormat ClusterFormat() {
+  SettingsFormat format{"cluster file", {}, {"attention", "kernel", "collective"}, int64_t{16} << 20};
+  for (const ClusterKey& key : ClusterSchema())
+    if (format.sections.empty() || format.sections.back() != key.section) format.sections.push_back(key.section);
+  return format;
+}
+
+std::string SetKey(Cluster& cluster, const ClusterKey& key, const RawSetting& setting) {
+  const auto set = [&](auto field) -> std::string {
+    if constexpr (std::is_same_v<decltype(field), ClusterChoice>) {
+      std::string name;
+      std::string fault = Read(setting, key.allowed, name);
+      if (fault.empty()) field.set(cluster, name);
+      return fault;
+    } else {
+      return Read(setting, key.allowed, field(cluster));
+    }
+  };
+  return std::visit(set, key.field);
+}
+
+std::string KeyText(const Cluster& cluster, const ClusterKey& key) {
+  const auto text = [&](auto field) {
+    if constexpr (std::is_same_v<decltype(field), ClusterChoice>)
+      return Write(std::string(field.get(cluster)));
+    else
+      return Write(field(const_cast<Cluster&>(cluster)));  // the accessor only names a member; nothing is written
+  };
+  return std::visit(text, key.field);
+}
+
+}  // namespace espalier

@@ -1,0 +1,109 @@
+// Keys of kernels, and tables that grow.
+#include "espalier/costs/cost_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "costs/kernel_key.hpp"
+#include "espalier/program/plan.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+/// The op of one line of a graph on one rank.
+KernelKey KeyOfLine(const std::string& values, const std::string& line, bool accumulate = false) {
+  const Graph graph = ParseGraph(values + line);
+  return KeyOf(LocalOpOf(graph, graph.ops.back(), Mesh{}, {}), accumulate);
+}
+
+TEST(KernelKeys, AreTheDimsThatAKernelSees) {
+  const std::string x = "value x : f32[2,8,16] input microbatch chunk 0\n",
+                    w = "value w : f32[32,16] input microbatch chunk 0\n";
+  EXPECT_EQ(KeyOfLine(x + w, "y = matmul(x, w) {spec=\"bsk,nk->bsn\"} @ F layer 1 chunk 0 : f32[2,8,32]\n"),
+            (KernelKey{OpKind::kMatmul, "f32,f32->f32 spec=bsk,nk->bsn", {16, 16, 32}}));
+  EXPECT_EQ(KeyOfLine(x, "y = gelu(x) @ F layer 1 chunk 0 : f32[2,8,16]\n"),
+            (KernelKey{OpKind::kGelu, "f32->f32", {256}}));
+  EXPECT_EQ(KeyOfLine(x, "y = cast(x) {to=\"bf16\"} @ F layer 1 chunk 0 : bf16[2,8,16]\n"),
+            (KernelKey{OpKind::kCast, "f32->bf16 to=bf16", {256}}));
+  EXPECT_EQ(KeyOfLine(x, "y = bias_grad(x) @ W layer 1 chunk 0 : f32[16]\n", true),
+            (KernelKey{OpKind::kBiasGrad, "f32->f32 accumulate", {16, 16}}));
+  const std::string v =
+      "value k : f32[2,8,8] input microbatch chunk 0\nvalue v : f32[2,8,8] input microbatch chunk 0\n";
+  EXPECT_EQ(KeyOfLine(x + v, "y, l = attention(x, k, v) {head_dim=4} @ F layer 1 chunk 0 : f32[2,8,16], f32[2,4,8]\n"),
+            (KernelKey{OpKind::kAttention, "f32,f32,f32->f32,f32 head_dim=4", {2, 8, 16, 8, 8}}));
+}
+
+/// Keys of all kernels of all ranks of a deck.
+std::set<KernelKey> KeysOf(const std::vector<std::string>& overrides, int ranks) {
+  std::set<KernelKey> keys;
+  const WorldPlan plan = PlanWorld(SmallDeck(overrides), ranks);
+  for (const auto& [rank, program] : plan.programs)
+    for (const Instruction& i : program.instructions) {
+      const Op& op = program.graph->op(i.op);
+      if (IsCommunication(op.kind)) continue;
+      const LocalOp local = LocalOpOf(*program.graph, op, program.mesh, program.mesh.CoordinateOf(rank));
+      const KernelKey key = KeyOf(local, i.accumulate);
+      keys.insert(key);
+      const auto rebuilt = Rebuild(key);
+      EXPECT_TRUE(rebuilt) << Name(key.kind) << " " << key.variant;
+      if (!rebuilt) continue;
+      EXPECT_EQ(KeyOf(rebuilt->Local(), rebuilt->accumulate), key);
+      const auto flops = Define(key.kind).flops;
+      if (flops) {
+        EXPECT_DOUBLE_EQ(flops(rebuilt->Local()), flops(local)) << Name(key.kind) << " " << key.variant;
+      }
+    }
+  return keys;
+}
+
+// The op that a key stands for has the work of the op that had the key.
+TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
+  std::set<OpKind> kinds;
+  for (const char* precision : {"fp32", "bf16"})
+    for (const char* layout : {"111", "222", "411"})
+      for (const bool gpt2 : {false, true}) {
+        std::vector<std::string> overrides = Layout(layout);
+        overrides.push_back(std::string("precision.compute=") + precision);
+        if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
+        for (const KernelKey& key : KeysOf(overrides, RanksOf(layout))) kinds.insert(key.kind);
+      }
+  for (const char* context : {"ring", "all_gather", "all_to_all"}) {
+    std::vector<std::string> overrides = Layout("111");
+    overrides.insert(overrides.end(), {"parallel.cp=2", std::string("parallel.context=") + context});
+    for (const KernelKey& key : KeysOf(overrides, 2)) kinds.insert(key.kind);
+  }
+  EXPECT_TRUE(kinds.contains(OpKind::kAttentionMerge));
+  EXPECT_TRUE(kinds.contains(OpKind::kAdamw));
+  EXPECT_TRUE(kinds.contains(OpKind::kClip));
+  EXPECT_TRUE(kinds.contains(OpKind::kGeluGrad));
+}
+
+TEST(KernelKeys, UnknownVariantsHaveNoOp) {
+  const std::vector<int64_t> sizes = {1, 2, 3};
+  EXPECT_TRUE(Rebuild({OpKind::kMatmul, "f32,f32->f32 spec=bsk,nk->bsn", sizes}));
+  for (const char* variant :
+       {"", "f32", "f32,f32->f64 spec=bsk,nk->bsn", "f32,f32->f32", "f32,f32->f32 spec=ab,bc->ac",
+        "f32,f32->f32 spec=bsk,nk->bsn color=red", "f32,f32->f32 spec=bsk,nk->bsn cp=", "f32->f32 spec=bsk,nk->bsn"})
+    EXPECT_FALSE(Rebuild({OpKind::kMatmul, variant, sizes})) << variant;
+  EXPECT_FALSE(Rebuild({OpKind::kMatmul, "f32,f32->f32 spec=bsk,nk->bsn", {1, 2}}));
+  EXPECT_FALSE(Rebuild({OpKind::kMatmul, "f32,f32->f32 spec=bsk,nk->bsn", {1, 2, -3}}));
+  EXPECT_FALSE(Rebuild({OpKind::kAllGather, "f32->f32", {1}}));
+}
+
+TEST(CostTables, MergeWeighsBySamples) {
+  const KernelKey a{OpKind::kAdd, "f32,f32->f32", {8}}, b{OpKind::kAdd, "f32,f32->f32", {16}};
+  const CollectiveKey gather{OpKind::kAllGather, {2, 1, 2}};
+  CostTable table{{{a, {10, 3}}}, {{gather, {{1024, {5, 1}}}}}};
+  table.Merge({{{a, {20, 1}}, {b, {7, 2}}}, {{gather, {{1024, {7, 3}}, {2048, {9, 1}}}}}});
+  EXPECT_EQ(table.kernels.at(a).us, 12.5);  // (3 x 10 + 20) / 4
+  EXPECT_EQ(table.kernels.at(a).samples, 4);
+  EXPECT_EQ(table.kernels.at(b).us, 7);
+  EXPECT_EQ(table.collectives.at(gather).at(1024).us, 6.5);  // (5 + 3 x 7) / 4
+  EXPECT_EQ(table.collectives.at(gather).at(1024).samples, 4);
+  EXPECT_EQ(table.collectives.at(gather).at(2048).us, 9);
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,20 +1,17 @@
 #include "espalier/deck/settings.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 #include <toml++/toml.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <sstream>
 
 #include "espalier/deck/parse.hpp"
 #include "key_parts.hpp"
 #include "text.hpp"
+#include "text_file.hpp"
 
 namespace espalier {
 namespace {
@@ -184,23 +181,6 @@ bool Has(const std::vector<std::string_view>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Reports the first character that no text has; true if there is none.
-bool CheckText(std::string_view text, const std::string& label, std::string_view what, Errors& errors) {
-  int line = 1;
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const char32_t c = DecodeUtf8(text, i);
-    const bool control = (c < 0x20 && c != '\n' && c != '\t' && c != '\r') || c == 0x7f;
-    if (c == kNotUtf8 || control) {
-      errors.push_back(fmt::format("{}:{}: byte 0x{:02x} {}: {}s are UTF-8 text", label, line, byte,
-                                   control ? "is a control character" : "begins no UTF-8 character", what));
-      return false;
-    }
-    line += c == '\n';
-  }
-  return true;
-}
-
 /// Without the byte order mark that some editors put first.
 std::string_view WithoutMark(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
@@ -336,33 +316,6 @@ class Collector {
   std::vector<Found> found_;
 };
 
-struct FileDescriptor {
-  explicit FileDescriptor(int n) : number(n) {}
-  FileDescriptor(const FileDescriptor&) = delete;
-  ~FileDescriptor() {
-    if (number >= 0) ::close(number);
-  }
-  const int number;  ///< < 0: none
-};
-
-/// At most so many bytes; nothing if they cannot be read.
-std::optional<std::string> ReadBytes(int file, size_t most) {
-  std::string text(most, '\0');
-  size_t size = 0;
-  for (ssize_t got = 1; got != 0 && size < most;) {
-    got = ::read(file, &text[size], most - size);
-    if (got < 0 && errno != EINTR) return std::nullopt;
-    size += static_cast<size_t>(std::max<ssize_t>(got, 0));
-  }
-  text.resize(size);
-  return text;
-}
-
-/// "1 MiB: not a deck".
-std::string Limit(const SettingsFormat& format) {
-  return fmt::format("{} MiB: not a {}", format.max_bytes >> 20, format.what);
-}
-
 /// Reads a file and everything it includes, depth first.
 class FileReader {
  public:
@@ -382,8 +335,9 @@ class FileReader {
     if (std::ranges::find(open_, real) != open_.end()) return Refuse(at, path, "includes itself in a circle");
     if (open_.size() >= kMaxIncludeDepth || ++files_ > kMaxIncludes)
       return Refuse(at, path, fmt::format("more than {} includes, or deeper than {}", kMaxIncludes, kMaxIncludeDepth));
-    const std::optional<std::string> text = ReadFile(path, at);
-    if (!text) return;
+    std::string why;
+    const std::optional<std::string> text = ReadTextFile(path, format_, why);
+    if (!text) return Refuse(at, path, why);
     if (!CheckText(*text, path, format_.what, errors_)) return void(deck_.whole = false);
     TextParser parser(WithoutMark(*text), path, errors_);
     const std::optional<toml::table> deck = parser.Parse();
@@ -400,23 +354,6 @@ class FileReader {
   void Refuse(const std::string& at, const std::string& path, const std::string& why) {
     deck_.whole = false;
     errors_.push_back(fmt::format("{}{}: {}", at, path, why));
-  }
-
-  std::optional<std::string> ReadFile(const std::string& path, const std::string& at) {
-    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a FIFO would be waited for
-    if (file.number < 0) return Refuse(at, path, errno == ENOENT ? "no such file" : "cannot be opened"), std::nullopt;
-    struct stat status {};
-    ::fstat(file.number, &status);
-    if (S_ISDIR(status.st_mode))
-      return Refuse(at, path, fmt::format("is a folder, not a {}", format_.what)), std::nullopt;
-    if (!S_ISREG(status.st_mode))
-      return Refuse(at, path, fmt::format("is not a file: every rank reads the {} for itself", format_.what)),
-             std::nullopt;
-    std::optional<std::string> text = ReadBytes(file.number, static_cast<size_t>(format_.max_bytes) + 1);
-    if (!text) return Refuse(at, path, "cannot be read"), std::nullopt;
-    if (text->size() > static_cast<size_t>(format_.max_bytes))
-      return Refuse(at, path, fmt::format("is larger than {}", Limit(format_))), std::nullopt;
-    return text;
   }
 
   struct Include {
@@ -493,7 +430,7 @@ RawDeck ReadSettingsFile(const std::string& path, const SettingsFormat& format, 
 RawDeck ReadSettingsText(std::string_view text, const std::string& label, const SettingsFormat& format,
                          Errors& errors) {
   if (text.size() > static_cast<size_t>(format.max_bytes)) {
-    errors.push_back(fmt::format("{}: {} bytes, more than {}", label, text.size(), Limit(format)));
+    errors.push_back(fmt::format("{}: {} bytes, more than {}", label, text.size(), TextLimit(format)));
     return {{}, false};
   }
   if (!CheckText(text, label, format.what, errors)) return {{}, false};

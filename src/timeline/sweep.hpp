@@ -1,7 +1,7 @@
 // Walks through a step of one rank in time order.
 #pragma once
 
-#include <limits>
+#include <algorithm>
 #include <vector>
 
 #include "timeline/lanes.hpp"
@@ -11,10 +11,21 @@ namespace espalier {
 /// What a rank does between two moments at which nothing changes.
 struct Interval {
   double begin_us = 0, end_us = 0;
-  bool compute = false;     ///< a kernel runs
-  int exposed = -1;         ///< the CommAxis that holds up the compute lane, or -1
-  ByLane<bool> transfer{};  ///< lanes that transfer
+  int kernel = -1;   ///< the instruction that runs on the compute lane, or -1
+  int exposed = -1;  ///< the CommAxis that holds up the compute lane, or -1
+  ByCommAxis<bool> transfers{};
 };
+
+/// The axes of which a lane transfers.
+inline ByCommAxis<bool> TransfersOf(const LaneHeads& heads) {
+  ByCommAxis<bool> axes{};
+  for (Lane lane : kLanes)
+    if (lane != Lane::kCompute && heads.transferring[lane]) axes[CommAxisOf(lane)] = true;
+  return axes;
+}
+
+/// Adds `us` of what happens in this interval.
+void Count(Breakdown& total, const Interval& interval, double us);
 
 /// Calls visit(Interval) for consecutive intervals from 0 to `step_us`; they are of positive length.
 template <typename Visit>
@@ -38,9 +49,9 @@ void Sweep(const Track& track, double step_us, Visit visit) {
         heads.head[lane] =
             done < std::ssize(lanes[lane]) ? &InstructionOf(track, lanes[lane][static_cast<size_t>(done)]) : nullptr;
       }
-    Interval interval{now, next, heads.transferring[Lane::kCompute], ExposedAxis(heads), heads.transferring};
-    interval.transfer[Lane::kCompute] = false;
-    visit(interval);
+    const size_t kernels = static_cast<size_t>(heads.done[Lane::kCompute]);
+    const int kernel = heads.transferring[Lane::kCompute] ? lanes[Lane::kCompute][kernels].instruction : -1;
+    visit(Interval{now, next, kernel, ExposedAxis(heads), TransfersOf(heads)});
     now = next;
   }
 }

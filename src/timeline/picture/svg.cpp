@@ -1,0 +1,53 @@
+#include "timeline/picture/svg.hpp"
+
+#include <cmath>
+
+namespace espalier {
+
+std::string Pixels(double value) {
+  const int64_t tenths = std::llround(value * 10);
+  const std::string sign = tenths < 0 ? "-" : "";
+  const int64_t whole = std::abs(tenths) / 10, rest = std::abs(tenths) % 10;
+  return rest == 0 ? fmt::format("{}{}", sign, whole) : fmt::format("{}{}.{}", sign, whole, rest);
+}
+
+std::string Escaped(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '&')
+      escaped += "&amp;";
+    else if (c == '<')
+      escaped += "&lt;";
+    else if (c == '>')
+      escaped += "&gt;";
+    else if (c == '"')
+      escaped += "&quot;";
+    else
+      escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return escaped;
+}
+
+void Svg::Rect(const Rectangle& r, std::string_view css_class) {
+  body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"{}\"/>\n", Pixels(r.x), Pixels(r.y),
+                       Pixels(r.width), Pixels(r.height), css_class);
+}
+
+void Svg::Line(double x1, double y1, double x2, double y2, std::string_view css_class) {
+  body_ += fmt::format("<path d=\"M{} {}L{} {}\" class=\"{}\"/>\n", Pixels(x1), Pixels(y1), Pixels(x2), Pixels(y2),
+                       css_class);
+}
+
+void Svg::Text(double x, double y, std::string_view text, std::string_view css_class, Anchor anchor) {
+  static constexpr std::string_view kAnchors[] = {"", " text-anchor=\"middle\"", " text-anchor=\"end\""};
+  body_ += fmt::format("<text x=\"{}\" y=\"{}\" class=\"{}\"{}>{}</text>\n", Pixels(x), Pixels(y), css_class,
+                       kAnchors[static_cast<size_t>(anchor)], Escaped(text));
+}
+
+void Svg::Bars(double y, double height, const Lines& lines, std::string_view css_class) {
+  if (lines.Empty()) return;
+  body_ += fmt::format("<path transform=\"translate(0 {})\" stroke-width=\"{}\" class=\"{}\" d=\"{}\"/>\n",
+                       Pixels(y + height / 2), Pixels(height), css_class, lines.data());
+}
+
+}  // namespace espalier

@@ -1,0 +1,51 @@
+// Text of an SVG file, piece by piece.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+namespace espalier {
+
+/// A coordinate in pixels with one decimal at most: "12.3", "12", "-0.5".
+std::string Pixels(double value);
+
+/// With &, <, > and quotes as entities, and without characters that XML forbids.
+std::string Escaped(std::string_view text);
+
+struct Rectangle {
+  double x = 0, y = 0, width = 0, height = 0;
+};
+
+/// All bars of one class in a row: horizontal lines as thick as the bars are high.
+class Lines {
+ public:
+  void Add(double x, double width) { data_ += fmt::format("M{} 0h{}", Pixels(x), Pixels(width)); }
+  bool Empty() const { return data_.empty(); }
+  const std::string& data() const { return data_; }
+
+ private:
+  std::string data_;
+};
+
+/// How text is aligned to its x.
+enum class Anchor : uint8_t { kStart, kMiddle, kEnd };
+
+class Svg {
+ public:
+  void Rect(const Rectangle& r, std::string_view css_class);
+  void Line(double x1, double y1, double x2, double y2, std::string_view css_class);
+  /// `y` is the baseline.
+  void Text(double x, double y, std::string_view text, std::string_view css_class, Anchor anchor = Anchor::kStart);
+  /// Lines of thickness `height` in the middle of [y, y + height].
+  void Bars(double y, double height, const Lines& lines, std::string_view css_class);
+  void Raw(std::string_view text) { body_ += text; }
+
+  const std::string& body() const { return body_; }
+
+ private:
+  std::string body_;
+};
+
+}  // namespace espalier

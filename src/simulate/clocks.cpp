@@ -10,7 +10,6 @@ namespace espalier::simulate {
 Clocks::Clocks(const World& world, const Cluster& cluster, const SimulateOptions& options)
     : world_(world),
       options_(options),
-      jitter_key_(StreamKey(static_cast<int64_t>(options.seed), "simulate.jitter")),
       groups_(static_cast<uint32_t>(world.lane_of_group.size())),
       clocks_(world.clocks.size()),
       transfers_(groups_ + clocks_.size()) {
@@ -119,11 +118,11 @@ void Clocks::StartKernel(int clock) {
 
 double Clocks::JitterOf(int clock, int item) const {
   constexpr double kLeast = 0.1;
-  const auto rank = static_cast<uint64_t>(world_.clocks[static_cast<size_t>(clock)].rank);
+  const int64_t rank = world_.clocks[static_cast<size_t>(clock)].rank;
   const int instruction = clocks_[static_cast<size_t>(clock)].items->instruction[static_cast<size_t>(item)];
-  float normal = 0;
-  FillNormalRun(&normal, Mix64(jitter_key_ + rank), instruction, 1, 1);
-  return std::max(kLeast, 1 + options_.jitter * double{normal});
+  const double normal =
+      NormalAt(static_cast<int64_t>(options_.seed), "simulate.jitter", rank << 32 | static_cast<int64_t>(instruction));
+  return std::max(kLeast, 1 + options_.jitter * normal);
 }
 
 void Clocks::ArriveAtGroup(int clock, int lane) {

@@ -54,7 +54,6 @@ class Clocks {
   const World& world_;
   const SimulateOptions& options_;
   std::array<double, 4> kernel_rates_{};  ///< by busy ports: node 1, network 2
-  uint64_t jitter_key_;
   uint32_t groups_;
 
   double now_us_ = 0;

@@ -103,6 +103,9 @@ int PeerOf(const Lattice& lattice, const Programs& programs, int rank, size_t in
   return index < peers.size() ? lattice.AtStage(rank, peers[index]) : -1;
 }
 
+constexpr uint32_t kAnyProgram = ~0u;
+
+/// For the programs that use one of `families`.
 void SplitByPlace(const Lattice& lattice, const Programs& programs, AxisSet axes, uint32_t families, Colours& colours) {
   const std::vector<int> offsets = lattice.Offsets(axes), lowest = lattice.LowestOfGroup(axes);
   // The place follows from where on its node the lowest rank is.
@@ -112,7 +115,7 @@ void SplitByPlace(const Lattice& lattice, const Programs& programs, AxisSet axes
   for (int slot = 0; slot < slots; ++slot)
     number_of_slot.push_back(numbers.Of(PlaceFrom(slot, offsets, lattice.RanksPerNode())));
   colours.Split([&](int rank) {
-    if ((programs.Of(rank).families & families) == 0) return -1;
+    if (families != kAnyProgram && (programs.Of(rank).families & families) == 0) return -1;
     return number_of_slot[static_cast<size_t>(lowest[static_cast<size_t>(rank)] % lattice.RanksPerNode())];
   });
 }
@@ -144,6 +147,8 @@ Colours SplitByCosts(const Lattice& lattice, const Programs& programs) {
   Colours colours(lattice.Ranks());
   colours.Split([&](int rank) { return programs.of_rank[static_cast<size_t>(rank)]; });
   for (const auto& [axes, families] : AxesOf(programs)) SplitByPlace(lattice, programs, axes, families, colours);
+  // A message may be split among the ranks of a tensor group.
+  SplitByPlace(lattice, programs, kTensorAxes, kAnyProgram, colours);
   for (size_t i = 0; i < MostPeers(programs); ++i)
     colours.Split([&](int rank) {
       const int peer = PeerOf(lattice, programs, rank, i);

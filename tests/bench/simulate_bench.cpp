@@ -1,4 +1,4 @@
-// How long a simulation takes, folded and unfolded: simulate_bench DECK RANKS [key=value ...]
+// How long a simulation takes, folded and unfolded: simulate_bench DECK RANKS CLUSTER [key=value ...]
 // Costs are made up: a kernel takes 100 us, a transfer of tp 30 us at the node's port, any other 60 us at the
 // network's. The programs are made before. Prints one line per simulation: milliseconds, million instructions per
 // second, memory.
@@ -27,35 +27,16 @@ double PeakGigabytes() {
   return static_cast<double>(usage.ru_maxrss) * 1024e-9;
 }
 
-std::vector<InstructionCost> MadeUp(const Program& program) {
-  std::vector<InstructionCost> costs;
-  for (const Instruction& i : program.instructions) {
-    if (i.lane == Lane::kCompute)
-      costs.push_back({100, CostSource::kFormula, Port::kNone});
-    else if (i.lane == Lane::kTp)
-      costs.push_back({30, CostSource::kFormula, Port::kNode});
-    else
-      costs.push_back({60, CostSource::kFormula, Port::kNetwork});
-  }
-  return costs;
-}
-
-void Time(const char* name, const WorldPrograms& world, const std::map<int, std::shared_ptr<const Program>>& programs,
-          const SimulateOptions& options) {
-  Cluster cluster;
-  cluster.ranks_per_node = 8;
-  cluster.node_slowdown = 0.15;
-  cluster.network_slowdown = 0.02;
-  const auto cost_of = [&](int rank) { return MadeUp(*programs.at(world.representative[static_cast<size_t>(rank)])); };
+void Time(const char* name, const WorldPrograms& world, const Costs& costs, const SimulateOptions& options) {
   const Clock::time_point begin = Clock::now();
-  const Simulation s = Simulate(world, cost_of, cluster, options);
+  const Simulation s = Simulate(world, costs, options);
   const double ms = Milliseconds(begin);
   fmt::print(
       "{:24} {:10.1f} ms, {} instructions of {} classes, {:.2f} million per second, peak {:.2f} GB, step {} us\n", name,
       ms, s.events, s.classes.size(), static_cast<double>(s.events) / ms / 1000, PeakGigabytes(), s.step_us);
 }
 
-void Run(const std::string& deck, int ranks, const std::vector<std::string>& overrides) {
+void Run(const std::string& deck, int ranks, const std::string& cluster, const std::vector<std::string>& overrides) {
   Clock::time_point begin = Clock::now();
   const Compilation c = Compile(LoadDeck(deck, overrides).deck, ranks, Purpose::kTrain);
   const std::vector<int> representative = ClassRepresentatives(c);
@@ -64,26 +45,27 @@ void Run(const std::string& deck, int ranks, const std::vector<std::string>& ove
     if (!programs.contains(rank)) programs[rank] = std::make_shared<Program>(MakeProgram(c, c.mesh.CoordinateOf(rank)));
   fmt::print("{} programs made in {:.0f} ms\n", programs.size(), Milliseconds(begin));
   const WorldPrograms world{c.mesh, representative, [&](int rank) { return programs.at(rank); }};
+  const Costs costs(LoadCluster(cluster));
   SimulateOptions options;
-  Time("folded, first", world, programs, options);
-  Time("folded", world, programs, options);
+  Time("folded, first", world, costs, options);
+  Time("folded", world, costs, options);
   options.interference = false;
-  Time("folded, alone", world, programs, options);
+  Time("folded, alone", world, costs, options);
   options.fold = false;
-  Time("unfolded, alone", world, programs, options);
+  Time("unfolded, alone", world, costs, options);
   options.interference = true;
-  Time("unfolded", world, programs, options);
+  Time("unfolded", world, costs, options);
   options.jitter = 0.01;
-  Time("unfolded, jitter", world, programs, options);
+  Time("unfolded, jitter", world, costs, options);
 }
 
 }  // namespace
 }  // namespace espalier
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    fmt::print(stderr, "usage: simulate_bench DECK RANKS [key=value ...]\n");
+  if (argc < 4) {
+    fmt::print(stderr, "usage: simulate_bench DECK RANKS CLUSTER [key=value ...]\n");
     return 2;
   }
-  espalier::Run(argv[1], std::stoi(argv[2]), {argv + 3, argv + argc});
+  espalier::Run(argv[1], std::stoi(argv[2]), argv[3], {argv + 4, argv + argc});
 }

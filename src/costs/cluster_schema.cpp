@@ -139,6 +139,8 @@ std::vector<ClusterKey> LinksAndSoftware() {
      "Bytes per element in which gradients are reduced; 0: as the program says."},
     {"software", "split_messages", FIELD(split_messages), kOptional, Any(),
      "The ranks of a tp group send parts of a message that all of them hold."},
+    {"software", "blocking_messages", FIELD(blocking_messages), kOptional, Any(),
+     "A send to another stage delays the sender's next kernel by its own time."},
 
     {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, From(0),
      "Kernels take so much longer, relatively, while a transfer within the node is in progress."},

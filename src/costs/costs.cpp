@@ -1,5 +1,7 @@
 #include "espalier/costs/costs.hpp"
 
+#include <utility>
+
 #include "formulas/formulas.hpp"
 #include "instruction_costs.hpp"
 #include "interpolate.hpp"
@@ -32,7 +34,13 @@ std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program&
   InstructionCosts of_op(costs, program, coordinate);
   std::vector<InstructionCost> result;
   result.reserve(program.instructions.size());
-  for (const Instruction& instruction : program.instructions) result.push_back(of_op.Of(instruction));
+  double sending_us = 0;  // by sends since the last kernel
+  for (const Instruction& instruction : program.instructions) {
+    InstructionCost& cost = result.emplace_back(of_op.Of(instruction));
+    if (!costs.cluster().blocking_messages) continue;
+    if (instruction.lane == Lane::kPpSend) sending_us += cost.us;
+    if (instruction.lane == Lane::kCompute) cost.us += std::exchange(sending_us, 0);
+  }
   return result;
 }
 

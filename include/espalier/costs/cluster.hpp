@@ -98,6 +98,8 @@ struct Cluster {
   /// A message whose content every rank of the sender's tp group holds is sent in parts, one by each, and gathered over
   /// the links of a node (Narayanan et al. 2021, section 4.1).
   bool split_messages = false;
+  /// Stages compute nothing while they send (Megatron-LM before 2023): a send delays the sender's next kernel, too.
+  bool blocking_messages = false;
 
   /// Kernels run slower by these fractions while a transfer of this kind is in progress.
   double node_slowdown = 0, network_slowdown = 0;

@@ -27,18 +27,20 @@ class Pause {
   explicit Pause(bool shared_core)
       : polls_before_sleep_(shared_core ? 4 : 2000),
         longest_sleep_(std::chrono::microseconds(shared_core ? 200 : 20)) {}
+  /// Sleeps soon, and up to `longest_sleep`.
+  explicit Pause(std::chrono::nanoseconds longest_sleep) : polls_before_sleep_(4), longest_sleep_(longest_sleep) {}
 
   /// There was progress: poll eagerly again.
   void Reset() { polls_ = 0; }
 
-  /// Waits while another thread's core is idle until the poll succeeds.
-  void Rest() {
+  /// Waits while another thread's core is idle until the poll succeeds, for at most `limit`.
+  void Rest(std::chrono::nanoseconds limit = std::chrono::nanoseconds::max()) {
     Count();
     if (polls_ <= polls_before_sleep_) {
       sched_yield();
       return;
     }
-    const auto sleep = std::min<std::chrono::nanoseconds>(Waited() / 8, longest_sleep_);
+    const auto sleep = std::min({Waited() / 8, longest_sleep_, limit});
     const timespec time{0, sleep.count()};
     nanosleep(&time, nullptr);
   }

@@ -31,6 +31,10 @@ int CheckCommand(const CheckOptions& options) {
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), deck.run.steps, RanksText(deck));
   if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", PredictDevice(deck));
+  if (deck.run.device == RunDevice::kSleep) {
+    const PlannedDevice planned = PlanDevice(deck);
+    fmt::print("# {}: its programs are those of {}\n", planned.reason, DeckName(planned.device));
+  }
   for (const std::string& line : SettingsWithoutEffect(loaded)) fmt::print("# {}\n", line);
   fmt::print("\n{}", EffectiveDeck(loaded));
   return static_cast<int>(ExitStatus::kDone);

@@ -30,7 +30,11 @@ std::string NoShardedParameters(const Deck& d) {
 
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string OnCpus(const Deck& d) {
+  if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
+}
+std::string Sleeps(const Deck& d) {
+  return When(d.run.device == RunDevice::kSleep, "run.device = \"sleep\" computes nothing");
 }
 std::string NeverSleeps(const Deck& d) {
   return When(d.run.device != RunDevice::kSleep, "run.device is not \"sleep\"");
@@ -46,6 +50,13 @@ const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
+      {"run.threads", Sleeps},
+      {"run.transport",
+       [](const Deck& d) {
+         return When(d.run.device == RunDevice::kSleep && d.run.transport == Transport::kNccl,
+                     "run.device = \"sleep\" sends over mpi");
+       }},
+      {"report.costs", Sleeps},
       {"run.cluster", NeverSleeps},
       {"run.dilation", NeverSleeps},
       {"model.rope_theta",

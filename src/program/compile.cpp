@@ -24,12 +24,18 @@ int Compilation::StageOf(int chunk) const {
   return schedule.stage_of_chunk[chunk];
 }
 
-Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
+DeviceKind DeviceOf(const Deck& deck) {
+  CHECK(deck.run.device != RunDevice::kSleep, "programs of a device that waits are those of its cluster's device");
+  return deck.run.device == RunDevice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
                     const std::function<void(const std::string& pass, const Graph&)>& observe) {
   Compilation c;
   c.deck = deck;
   c.mesh = ResolveMesh(deck, ranks);
   c.purpose = purpose;
+  c.device = device;
   c.batch = BatchOfProgram(deck, c.mesh, purpose);
   const ScheduleTraits& traits = TraitsOf(deck.pipeline.schedule);
   const int stages = c.mesh.Degree(Axis::kPp), chunks = deck.pipeline.chunks,

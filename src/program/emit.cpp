@@ -27,7 +27,7 @@ class Emitter {
   Emitter(const Compilation& c, const Coordinate& coordinate) : c_(c), graph_(*c.graph), stage_(coordinate[Axis::kPp]) {
     program_.graph = c.graph;
     program_.mesh = c.mesh;
-    program_.device = c.deck.run.device == RunDevice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+    program_.device = c.device;
     program_.stage = stage_;
     program_.microbatches = static_cast<int>(c.batch.microbatches);
     program_.stage_of_chunk = c.schedule.stage_of_chunk;

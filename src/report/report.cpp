@@ -128,6 +128,7 @@ void Reporter::Start(const StartRecord& start) {
       .Text("peak_source", options_.peak_source)
       .Number("startup_ms", start.startup_ms, kMilliseconds);
   if (!start.fault.empty()) line.Text("fault", start.fault);
+  if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
   Write(line.Finish());
 }
 
@@ -150,10 +151,12 @@ void Reporter::Step(const StepRecord& record) {
   recent_ms_.push_back(record.step_ms);
   if (recent_ms_.size() > kPaceSteps) recent_ms_.pop_front();
   JsonLine line;
-  line.Integer("step", record.step)
-      .Number("loss", record.loss, kNineDigits)
-      .Number("grad_norm", record.grad_norm, kNineDigits)
-      .Number("lr", record.lr, kShortest)
+  line.Integer("step", record.step);
+  if (options_.sleeps)
+    line.Null("loss").Null("grad_norm");
+  else
+    line.Number("loss", record.loss, kNineDigits).Number("grad_norm", record.grad_norm, kNineDigits);
+  line.Number("lr", record.lr, kShortest)
       .Integer("tokens", record.tokens)
       .Number("step_ms", record.step_ms, kMilliseconds)
       .Number("tokens_per_s", record.tokens_per_s, kRate);
@@ -281,16 +284,20 @@ void Reporter::PrintStep(const StepRecord& record) {
                       "tokens/s", "ms", "time left"));
     header_printed_ = true;
   }
-  Print(fmt::format("{:>{}}  {:>9.5f}  {:>9.4f}  {:>9.3e}  {:>8}  {:>9.1f}  {:>9}\n",
-                    fmt::format("{}/{}", record.step, options_.steps), width, record.loss, record.grad_norm, record.lr,
-                    HumanCount(record.tokens_per_s), record.step_ms, HumanDuration(SecondsLeft(record.step))));
+  const auto value = [&](double number, int digits) {
+    return options_.sleeps ? std::string("-") : fmt::format("{:.{}f}", number, digits);
+  };
+  Print(fmt::format("{:>{}}  {:>9}  {:>9}  {:>9.3e}  {:>8}  {:>9.1f}  {:>9}\n",
+                    fmt::format("{}/{}", record.step, options_.steps), width, value(record.loss, 5),
+                    value(record.grad_norm, 4), record.lr, HumanCount(record.tokens_per_s), record.step_ms,
+                    HumanDuration(SecondsLeft(record.step))));
 }
 
 double Reporter::SecondsLeft(int64_t step) const {
   // The first step is slower; it counts only while it is the only one.
   const auto first = recent_ms_.begin() + (recent_ms_.size() > 1 && recent_ms_.size() < kPaceSteps ? 1 : 0);
   const double mean = std::accumulate(first, recent_ms_.end(), 0.0) / static_cast<double>(recent_ms_.end() - first);
-  return static_cast<double>(options_.steps - step) * mean * 1e-3;
+  return static_cast<double>(options_.steps - step) * mean * 1e-3 * options_.dilation;
 }
 
 }  // namespace espalier

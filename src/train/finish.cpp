@@ -28,11 +28,18 @@ void ReportEnd(const Run& run, ExitStatus status) {
 std::string FinalState(const Run& run, const Outcome& outcome, bool saved) {
   if (outcome.last_step == outcome.first_step)
     return fmt::format("the run ends at step {}, where it began", outcome.last_step);
+  if (!run.device.Computes()) return fmt::format("the run ends after step {}", outcome.last_step);
   return fmt::format("the run ends after step {}, whose state is {}saved in {}", outcome.last_step, saved ? "" : "not ",
                      CheckpointFolder(run.deck()));
 }
 
 std::string HowToContinue(const Deck& deck, const Outcome& outcome) {
+  if (deck.run.device == RunDevice::kSleep)
+    return outcome.stopped ? fmt::format(
+                                 "stopped after step {} of {}: a run that waits has no state, so that it begins "
+                                 "at step 1 when it is started again",
+                                 outcome.last_step, deck.run.steps)
+                           : fmt::format("all {} steps are done; nothing was trained", deck.run.steps);
   if (outcome.stopped)
     return fmt::format("stopped after step {} of {}: start it again to go on", outcome.last_step, deck.run.steps);
   return fmt::format("all {} steps are done; for more: run.steps=N{}", deck.run.steps,

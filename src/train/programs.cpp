@@ -52,7 +52,7 @@ std::vector<Runnable*> Programs::All() {
 }
 
 void Programs::Compile(const Deck& deck, World& world) {
-  training_ = espalier::Compile(deck, world.Size(), Purpose::kTrain);
+  training_ = espalier::Compile(deck, world.Size(), Purpose::kTrain, device_.Kind());
   coordinate_ = training_.mesh.CoordinateOf(world.Rank());
   train_.program = MakeProgram(training_, coordinate_);
   proof_ = CompileForward(deck, Purpose::kProof);
@@ -60,9 +60,9 @@ void Programs::Compile(const Deck& deck, World& world) {
 }
 
 Runnable Programs::CompileForward(const Deck& deck, Purpose purpose) const {
-  return {
-      MakeProgram(espalier::Compile(deck, training_.mesh.Ranks(), purpose), coordinate_, StateBytes(train_.program)),
-      nullptr};
+  return {MakeProgram(espalier::Compile(deck, training_.mesh.Ranks(), purpose, device_.Kind()), coordinate_,
+                      StateBytes(train_.program)),
+          nullptr};
 }
 
 void Programs::MakeExecutors(World& world, MpiWorld* mpi) {

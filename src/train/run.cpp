@@ -32,6 +32,8 @@ ReportOptions OptionsOfReport(const Deck& deck, const World& world, const PeakRa
   options.flops_per_token = FlopsPerToken(deck);
   options.peak_flops = peak.flops;
   options.peak_source = peak.source;
+  options.sleeps = deck.run.device == RunDevice::kSleep;
+  if (options.sleeps) options.dilation = deck.run.dilation;
   return options;
 }
 
@@ -43,13 +45,13 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
   const LoadedDeck requested_deck = start.loaded;
 
   // Devices. The choice is written into the deck.
-  const Threads threads = AgreeOnThreads(deck, world);
+  const Threads threads = deck.run.device == RunDevice::kSleep ? Threads{} : AgreeOnThreads(deck, world);
   Device& device = parts.Keep(ChooseDevice(start.loaded.deck, world, mpi, threads.count));
   if (root)
     for (const std::string& line : SettingsWithoutEffect(start.loaded)) spdlog::warn("{}", line);
 
   // Programs and their memory, while rank 0 checks in the background that the programs of all ranks fit together.
-  auto& world_check = parts.Make<WorldCheck>(deck, world);
+  auto& world_check = parts.Make<WorldCheck>(deck, device.Kind(), world);
   const auto& programs = parts.Make<Programs>(deck, world, mpi, device);
   const InstructionTimes* instruction_times = nullptr;
   OnAllRanks(world, [&] { instruction_times = &parts.Make<InstructionTimes>(deck, programs, world.Rank()); });
@@ -75,6 +77,7 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
 }
 
 int64_t Restore(const Run& run, Start& start) {
+  if (!run.device.Computes()) return 0;
   const int64_t step = run.checkpoints.Restore(start);
   if (start.checkpoints.empty()) InitializeWeights(run.programs.compilation(), *run.programs.train().executor);
   return step;

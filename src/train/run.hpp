@@ -49,6 +49,8 @@ struct Run {
   /// The deck with the device that was chosen.
   const Deck& deck() const { return start.deck(); }
   bool IsRankZero() const { return world.Rank() == 0; }
+  /// So many times as long as reported does a step take: run.dilation on a device that waits.
+  double Dilation() const { return device.Computes() ? 1 : deck().run.dilation; }
 };
 
 /// Chooses threads and devices, compiles, takes the memory of every rank, and opens metrics.jsonl and the checkpoints.

@@ -31,7 +31,7 @@ Outcome StepLoop::Train() {
     while (MayBegin()) BeginStep();
     StepRecord record = AwaitStep();
     if (!PassesGuard(record)) continue;
-    run_.stop_reasons.StepTook(record.step_ms);
+    run_.stop_reasons.StepTook(last_step_ms_);
     const StepFlags flags = AgreeOnFlags();
     save_due_ = save_due_ || run_.checkpoints.Due(step_);
     record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
@@ -58,9 +58,9 @@ bool StepLoop::MayBegin() {
 void StepLoop::BeginStep() {
   FaultPoint("step");
   const int64_t step = NextStep();
-  run_.programs.train().Fill(loader_->Next(), run_.programs.layout().positions);
+  if (loader_ != nullptr) run_.programs.train().Fill(loader_->Next(), run_.programs.layout().positions);
   // The wait for the batch counts as time of this step, although it was at the end of the step before.
-  const std::chrono::duration<double, std::milli> waited(loader_->wait_ms());
+  const std::chrono::duration<double, std::milli> waited(loader_ != nullptr ? loader_->wait_ms() : 0.0);
   StepInFlight next{step, LearningRate(deck(), step), waited.count(),
                     Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
   executor().SetScalar("lr", static_cast<float>(next.lr));
@@ -97,8 +97,8 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   record.grad_norm = PlainNan(executor().GetScalar("norm"));
   record.lr = step.lr;
   record.tokens = step.step * TokensPerStep(deck());
-  record.step_ms = last_step_ms_;
-  record.tokens_per_s = static_cast<double>(TokensPerStep(deck())) / (last_step_ms_ / 1e3);
+  record.step_ms = last_step_ms_ / run_.Dilation();
+  record.tokens_per_s = static_cast<double>(TokensPerStep(deck())) / (record.step_ms / 1e3);
   record.peak_bytes = run_.programs.arena().HighWater();
   record.compute_ms = times.compute_ms;
   record.exposed_comm_ms = times.exposed_comm_ms;
@@ -111,12 +111,15 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
 // whose state is saved.
 
 std::unique_ptr<BatchLoader> StepLoop::NewLoader() const {
+  if (run_.start.data.training == nullptr) return nullptr;
   const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential,
                           run_.checkpoints.passed_over()};
   return std::make_unique<BatchLoader>(run_.start.data.training, order, run_.programs.layout(), step_);
 }
 
-bool StepLoop::NextBatchIsUnread() { return NextStep() <= deck().run.steps && loader_->Await() != nullptr; }
+bool StepLoop::NextBatchIsUnread() {
+  return loader_ != nullptr && NextStep() <= deck().run.steps && loader_->Await() != nullptr;
+}
 
 /// The ranks have agreed on it with their flags, except for the first step that is begun ahead.
 bool StepLoop::AllHaveNextBatch() {
@@ -201,6 +204,7 @@ void StepLoop::Validate() {
 /// False if the step was given up and rolled back. The update has read `apply`: a step that is not finite has changed
 /// no weight.
 bool StepLoop::PassesGuard(const StepRecord& record) {
+  if (!run_.device.Computes()) return true;
   const Guard::Verdict verdict = guard_.Judge(record.loss, record.grad_norm);
   skipped_ = verdict == Guard::Verdict::kSkip;
   if (verdict == Guard::Verdict::kFinite) {

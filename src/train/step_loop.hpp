@@ -116,8 +116,8 @@ class StepLoop {
   std::optional<AgreedError> error_;  ///< ends the run once its state is saved
 
   // Batches.
-  std::unique_ptr<BatchLoader> loader_;
-  int64_t read_to_ = 0;  ///< every rank has read the batches of the steps up to this one
+  std::unique_ptr<BatchLoader> loader_;  ///< null on a device that only waits
+  int64_t read_to_ = 0;                  ///< every rank has read the batches of the steps up to this one
 
   // Judgement of steps.
   Guard guard_;

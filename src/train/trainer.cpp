@@ -45,7 +45,8 @@ ExitStatus Journey(const RunOptions& options, World& world, MpiWorld* mpi, Parts
   const std::string faults = AnnounceFaults(world);
   Start& start = parts.Make<Start>(FindStart(options, world));
   if (start.beyond) return NothingToDo(start, world);
-  MakeSharedFolder(world, CheckpointFolder(start.deck()));
+  const bool sleeps = start.deck().run.device == RunDevice::kSleep;
+  MakeSharedFolder(world, sleeps ? start.deck().run.dir : CheckpointFolder(start.deck()));
 
   // 2. Setup: devices, programs and their memory, watchdog, report.
   const Run& run = parts.Make<Run>(SetUp(options, faults, start, world, mpi, parts));

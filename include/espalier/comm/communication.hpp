@@ -3,8 +3,10 @@
 // lane when they are finished. Transports on streams (NCCL): stream_communication.hpp.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,22 @@ std::vector<Channel> ChannelsOf(const Program& program);
 /// Collective.
 std::vector<Channel> AgreeOnChannels(World& world, const std::vector<Channel>& mine);
 
+/// When a member arrived at an instruction, and how long the instruction then takes.
+struct Arrival {
+  std::chrono::steady_clock::time_point at;
+  std::chrono::nanoseconds takes{0};
+};
+
+/// How an instruction runs on a device that only waits: its members meet, and its lane is held for a time. Both are
+/// called by the communication thread. An exception fails the step.
+struct Meeting {
+  /// The instruction begins: this member arrives.
+  std::function<Arrival()> arrive;
+  /// All members have arrived, the last one at `last.at`; `last.takes` is the longest of their times. Returns when the
+  /// instruction ends.
+  std::function<std::chrono::steady_clock::time_point(const Arrival& last)> meet;
+};
+
 /// A communication instruction with its tensors in memory.
 struct CommInstruction {
   const Instruction* instruction = nullptr;
@@ -48,7 +66,13 @@ struct CommInstruction {
   /// Called by the communication thread, if set: `before` when the instruction begins, before its inputs are read;
   /// `after` when its outputs are written, before its lane is raised. An exception fails the step.
   std::function<void()> before = {}, after = {};
+  /// If set, no data are exchanged, and no memory of the tensors is touched: every member sends every other one a
+  /// message with its arrival and at most kMeetingBytes in place of what it would send.
+  std::optional<Meeting> meeting = {};
 };
+
+/// The most bytes that a message of a meeting has besides the arrival.
+inline constexpr int64_t kMeetingBytes = 1024;
 
 /// The communication instructions of a program, ready to run in any number of steps.
 class PreparedComm {

@@ -12,10 +12,15 @@
 
 namespace espalier {
 
+class Costs;
+
 class Device {
  public:
   virtual ~Device() = default;
+  /// Programs are compiled for it.
   virtual DeviceKind Kind() const = 0;
+  /// False on a device that only waits: values, losses and norms do not exist there.
+  virtual bool Computes() const { return true; }
   /// For messages: "NVIDIA H200, 0000:1b:00.0".
   virtual std::string Describe() const = 0;
   /// Everything on this rank that may change the last bits of a result: processor or GPU, libraries, threads.
@@ -45,5 +50,9 @@ class Device {
 
 /// The CPU, with `threads` threads for kernels. Messages use MPI.
 std::unique_ptr<Device> MakeCpuDevice(int threads);
+
+/// A device that waits in place of kernels and messages, `dilation` times as long as they take by `costs`. Messages of
+/// at most about 1 KiB travel over MPI, so that ranks wait for each other as on the cluster.
+std::unique_ptr<Device> MakeSleepDevice(Costs costs, double dilation);
 
 }  // namespace espalier

@@ -19,7 +19,8 @@ struct Compilation {
   Deck deck;
   Mesh mesh;
   Purpose purpose = Purpose::kTrain;
-  BatchShape batch;  ///< of one step of the program; one microbatch in a proof and in sampling
+  DeviceKind device = DeviceKind::kCpu;  ///< that the programs run on: workspaces and the order of messages differ
+  BatchShape batch;                      ///< of one step of the program; one microbatch in a proof and in sampling
   Schedule schedule;
   std::shared_ptr<const Graph> graph;   ///< after all passes
   std::vector<std::string> parameters;  ///< in model order
@@ -31,10 +32,19 @@ struct Compilation {
   int StageOf(int chunk) const;
 };
 
-/// Compiles for `ranks` ranks. `observe` sees the graph after every pass. Throws UserError (kDeck) if the degrees do
-/// not fit the ranks, the model or the batch.
-Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
+/// The device that a deck names: CPUs unless run.device is "cuda". CHECKs that it is not "sleep", whose programs are
+/// those of the cluster in run.cluster.
+DeviceKind DeviceOf(const Deck& deck);
+
+/// Compiles for `ranks` ranks of a device. `observe` sees the graph after every pass. Throws UserError (kDeck) if the
+/// degrees do not fit the ranks, the model or the batch.
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
                     const std::function<void(const std::string& pass, const Graph&)>& observe = {});
+/// The same for the device of the deck.
+inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
+                           const std::function<void(const std::string& pass, const Graph&)>& observe = {}) {
+  return Compile(deck, ranks, purpose, DeviceOf(deck), observe);
+}
 
 /// The program of the rank at `coordinate`: its instructions in the order of the schedule's jobs, with memory and waits
 /// planned. Persistent buffers come first in the arena, states before all others, in graph order, so all programs of a

@@ -55,6 +55,7 @@ struct StartRecord {
   double world_check_ms = 0;  ///< to prove that the programs of all ranks fit together; NaN: not proven
   double startup_ms = 0;      ///< from the start of the process
   std::string fault;          ///< what ESPALIER_FAULT will do, in words; "": nothing
+  std::string cluster;        ///< cluster file of a run that waits; "": the run trains
 };
 
 /// A committed checkpoint.
@@ -76,6 +77,8 @@ struct ReportOptions {
   ModelFlops flops_per_token;
   double peak_flops = 0;    ///< of all ranks together, per second; 0: not known, so mfu is null
   std::string peak_source;  ///< its source, or why it is not known
+  bool sleeps = false;      ///< nothing is trained: there are no losses and norms
+  double dilation = 1;      ///< a step takes so many times as long as its record says
 };
 
 /// Every line of metrics.jsonl is a complete JSON object, written at once. A number that is not finite is null, and

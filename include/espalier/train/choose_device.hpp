@@ -45,16 +45,16 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
 /// A sentence: what run.device = "auto" would resolve to on this host, and why. Never fails.
 std::string PredictDevice(const Deck& deck);
 
-/// The device that `plan` assumes for run.device = "auto", and why: cuda if this host has a GPU or the deck asks for
-/// nccl.
+/// The device that `plan` compiles for, kCpu or kCuda, and why. For run.device = "auto": cuda if this host has a GPU or
+/// the deck asks for nccl. For "sleep": the device of run.cluster; throws UserError (kDeck) if that cannot be read.
 struct PlannedDevice {
   RunDevice device;
   std::string reason;
 };
 PlannedDevice PlanDevice(const Deck& deck);
 
-/// Opens this rank's device (a CPU with `threads` threads, or a GPU) and writes the resolved settings into the deck.
-/// Collective.
+/// Opens this rank's device (a CPU with `threads` threads, a GPU, or one that waits) and writes the resolved settings
+/// into the deck. Collective.
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads);
 
 /// Rank 0 prints the devices of the ranks. Collective.

@@ -8,25 +8,12 @@
 #include <thread>
 #include <tuple>
 
-#include "comm/lowering/exchange.hpp"
-#include "comm/mpi/mpi_state.hpp"
+#include "comm/mpi/lane_queue.hpp"
 #include "comm/pause.hpp"
 #include "espalier/util/error.hpp"
-#include "espalier/util/fault.hpp"
 
 namespace espalier {
 namespace {
-
-/// One instruction, lowered, with its communicator.
-struct MpiInstruction {
-  const Instruction* instruction;
-  std::string label;
-  int index;
-  int number;  ///< among instructions with the same channel, lane and peer (MessageNumbers)
-  Exchange exchange;
-  MPI_Comm comm;
-  std::function<void()> before, after;
-};
 
 /// Numbers the instructions of a step with the same channel, lane and peer: both sides of a message count alike.
 class MessageNumbers {
@@ -44,152 +31,9 @@ class MessageNumbers {
 class PreparedMpi final : public PreparedComm {
  public:
   std::array<std::vector<MpiInstruction>, kLaneCount> lanes;
-  int steps = 0;  ///< begun so far
-};
-
-/// The MPI requests of a phase.
-class Requests {
- public:
-  Requests(MpiState& state, int64_t largest_part) : state_(state), largest_part_(largest_part) {}
-
-  /// Receives first, so that a message that arrives finds its buffer.
-  void Post(const Phase& phase, int tag, MPI_Comm comm) {
-    std::lock_guard lock(state_.mutex);
-    for (const Message& m : phase.receives)
-      ForEachPart(m, [&](std::byte* at, int bytes) {
-        expected_.push_back(bytes);
-        MPI_CALL(MPI_Irecv(at, bytes, MPI_BYTE, m.peer, tag, comm, Next()));
-      });
-    for (const Message& m : phase.sends)
-      ForEachPart(
-          m, [&](std::byte* at, int bytes) { MPI_CALL(MPI_Isend(at, bytes, MPI_BYTE, m.peer, tag, comm, Next())); });
-    statuses_.resize(requests_.size());
-  }
-
-  bool Pending() const { return !requests_.empty(); }
-
-  /// True once all requests are done; they are forgotten then.
-  bool Test() {
-    if (requests_.empty()) return true;
-    int done = 0;
-    {
-      std::lock_guard lock(state_.mutex);
-      const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
-      if (code != MPI_SUCCESS) Fail(code);
-    }
-    if (done == 0) return false;
-    CheckSizes();
-    requests_.clear();
-    expected_.clear();
-    return true;
-  }
-
- private:
-  MPI_Request* Next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
-
-  template <typename F>
-  void ForEachPart(const Message& message, F f) {
-    for (int64_t at = 0; at < message.bytes; at += largest_part_)
-      f(message.data + at, static_cast<int>(std::min(largest_part_, message.bytes - at)));
-  }
-
-  void Fail(int code) const {
-    for (const MPI_Status& status : statuses_)
-      if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
-        FailMpi("MPI_Testall", status.MPI_ERROR);
-    FailMpi("MPI_Testall", code);
-  }
-
-  void CheckSizes() {
-    for (size_t i = 0; i < expected_.size(); ++i) {
-      int bytes = 0;
-      MPI_CALL(MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes));
-      CHECK(bytes == expected_[i], "member {} sent {} bytes, {} are expected", statuses_[i].MPI_SOURCE, bytes,
-            expected_[i]);
-    }
-  }
-
-  MpiState& state_;
-  int64_t largest_part_;
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;
-  std::vector<int> expected_;  ///< bytes, by receive
-};
-
-/// The instructions of one lane in one step, one after the other.
-class LaneQueue {
- public:
-  /// Tags contain the number of the instruction and the low bits of the step. Order alone pairs messages, since lanes
-  /// run in order on both sides; tags make sure that a message of another instruction is never taken for the expected
-  /// one.
-  LaneQueue(Lane lane, const std::vector<MpiInstruction>& instructions, LaneCounts& counts, Requests requests, int step)
-      : lane_(lane), instructions_(instructions), counts_(counts), requests_(std::move(requests)), step_(step) {}
-
-  bool Done() const { return head_ == instructions_.size(); }
-  bool Pending() const { return requests_.Pending(); }
-  /// Peers may wait for this rank: it has something to send now, or in a later phase.
-  bool PeersWait() const {
-    if (!Pending()) return false;
-    const std::vector<Phase>& phases = Head().exchange.phases;
-    return !phases[phase_].sends.empty() || phase_ + 1 < phases.size();
-  }
-  /// The next instruction to run, or the running one.
-  const MpiInstruction& Head() const { return instructions_[head_]; }
-
-  /// Makes what progress is possible now; false if there is none.
-  bool Advance() {
-    if (Done()) return false;
-    const MpiInstruction& instruction = Head();
-    if (!begun_ && !counts_.Met(instruction.instruction->waits)) return false;
-    const WorkScope scope(instruction.label);
-    if (!begun_ && FaultAtInstruction(instruction.index) == InstructionFault::kSkip) return Next(), true;
-    if (begun_) {
-      if (!requests_.Test()) return false;
-      Close(instruction.exchange.phases[phase_++]);
-    }
-    if (!begun_ && instruction.before) instruction.before();
-    begun_ = true;
-    if (phase_ < instruction.exchange.phases.size())
-      Open(instruction);
-    else
-      Complete(instruction);
-    return true;
-  }
-
- private:
-  void Open(const MpiInstruction& instruction) {
-    const Phase& phase = instruction.exchange.phases[phase_];
-    for (const StridedCopy& copy : phase.packs) Run(copy);
-    requests_.Post(phase, static_cast<int>((int64_t{instruction.number} * kStepsApart + step_ % kStepsApart) % kTags),
-                   instruction.comm);
-    for (const StridedCopy& copy : phase.own) Run(copy);
-  }
-  static void Close(const Phase& phase) {
-    for (const StridedCopy& copy : phase.unpacks) Run(copy);
-    for (const Reduction& reduction : phase.reductions) Run(reduction);
-  }
-  void Complete(const MpiInstruction& instruction) {
-    if (instruction.after) instruction.after();
-    Next();
-  }
-  void Next() {
-    begun_ = false;
-    phase_ = 0;
-    ++head_;
-    counts_.Raise(lane_);
-  }
-
-  static constexpr int kStepsApart = 4;
-  static constexpr int kTags = 32768;  // every MPI library has at least this many
-
-  Lane lane_;
-  const std::vector<MpiInstruction>& instructions_;
-  LaneCounts& counts_;
-  Requests requests_;
-  int step_;
-  size_t head_ = 0;
-  size_t phase_ = 0;
-  bool begun_ = false;  ///< the messages of the head's phase are posted
+  std::array<std::vector<std::byte>, kLaneCount> meetings;  ///< memory of the messages of meetings
+  bool meets = false;                                       ///< instructions are meetings
+  int steps = 0;                                            ///< begun so far
 };
 
 std::string MessageOf(const std::exception_ptr& error) {
@@ -232,10 +76,19 @@ class MpiCommunication::Impl {
     for (CommInstruction& i : instructions) {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
-      prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back(
-          {i.instruction, std::move(i.label), i.index, numbers.Next(program, *i.instruction), std::move(exchange), comm,
-           i.before, i.after});
+      prepared->meets |= i.meeting.has_value();
+      prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back({i.instruction,
+                                                                           std::move(i.label),
+                                                                           i.index,
+                                                                           numbers.Next(program, *i.instruction),
+                                                                           std::move(exchange),
+                                                                           comm,
+                                                                           i.before,
+                                                                           i.after,
+                                                                           i.meeting,
+                                                                           {}});
     }
+    if (prepared->meets) PrepareMeetings(coordinate, *prepared);
     if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });
     return prepared;
   }
@@ -266,6 +119,32 @@ class MpiCommunication::Impl {
     MPI_Comm comm = MPI_COMM_NULL;
     MPI_CALL(MPI_Comm_split(MPI_COMM_WORLD, color, mesh_.IndexInGroup(axes, here), &comm));
     return MpiComm(comm);
+  }
+
+  /// Clocks of several nodes differ, so that the last arrival is the moment at which this rank sees it.
+  static auto ByOwnClock(decltype(Meeting::meet) meet) -> decltype(Meeting::meet) {
+    return [meet = std::move(meet)](Arrival last) {
+      last.at = std::chrono::steady_clock::now();
+      return meet(last);
+    };
+  }
+
+  /// Replaces the exchanges of meetings by their messages. Those of a lane share memory: one runs after the other.
+  void PrepareMeetings(const Coordinate& coordinate, PreparedMpi& prepared) const {
+    for (size_t l = 0; l < kLaneCount; ++l) {
+      int most = 1;
+      for (const MpiInstruction& i : prepared.lanes[l]) most = std::max(most, mesh_.GroupSize(i.exchange.channel.axes));
+      prepared.meetings[l].resize(static_cast<size_t>(MeetingMessages::BytesFor(most - 1)));
+      for (MpiInstruction& i : prepared.lanes[l]) {
+        if (!i.meeting) continue;
+        if (world_.NodeRanks() < world_.Size()) i.meeting->meet = ByOwnClock(std::move(i.meeting->meet));
+        const AxisSet axes = i.exchange.channel.axes;
+        i.meeting_messages.emplace(
+            MeetingPeersOf(i.exchange, mesh_.GroupSize(axes), mesh_.IndexInGroup(axes, coordinate)),
+            prepared.meetings[l]);
+        i.exchange.phases = {i.meeting_messages->ToPhase()};
+      }
+    }
   }
 
   /// MPI_COMM_NULL for a group of one, which has no messages.
@@ -321,7 +200,7 @@ class MpiCommunication::Impl {
         queues.emplace_back(static_cast<Lane>(l), work_->lanes[l], *counts_,
                             Requests(world_.state(), options_.largest_part), work_->steps);
     ++work_->steps;
-    Pause pause(world_.SharesCores());
+    Pause pause = work_->meets ? Pause(kLongestRestOfMeetings) : Pause(world_.SharesCores());
     bool awaited = false;
     while (true) {
       const Turn turn = AdvanceAll(queues);
@@ -329,12 +208,39 @@ class MpiCommunication::Impl {
       CHECK(!counts_->Failed(), "the step has failed in another thread");
       if (turn == Turn::kMoved || awaited != counts_->CommAwaited()) pause.Reset();
       awaited = counts_->CommAwaited();
-      if (turn == Turn::kPending && awaited) pause.Rest();
-      if (turn == Turn::kPending && !awaited)
-        counts_->Doze(NeededComputeCount(queues), pause.Doze(LongestDoze(queues)));
-      if (turn == Turn::kIdle) SleepUntilCompute(queues);
+      if (turn == Turn::kPending) AwaitMessages(queues, pause, awaited);
+      if (turn == Turn::kIdle) SleepUntilCompute(queues, kLongestSleep);
     }
   }
+
+  /// Sleeps until messages may have arrived, a held lane is free, or the compute lane lets another head start.
+  void AwaitMessages(const std::vector<LaneQueue>& queues, Pause& pause, bool awaited) {
+    const std::chrono::nanoseconds held = LeftOfHold(queues);
+    if (std::none_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.InFlight(); }))
+      SleepUntilCompute(queues, std::min<std::chrono::nanoseconds>(held, kLongestSleep));
+    else if (awaited)
+      pause.Rest(held);
+    else
+      counts_->Doze(NeededComputeCount(queues), std::min(pause.Doze(LongestDoze(queues)), RoundUp(held)));
+  }
+
+  /// The time until the first held lane is free; the largest time if none is held.
+  static std::chrono::nanoseconds LeftOfHold(const std::vector<LaneQueue>& queues) {
+    auto left = std::chrono::nanoseconds::max();
+    for (const LaneQueue& queue : queues)
+      if (queue.held_until())
+        left = std::min<std::chrono::nanoseconds>(left, *queue.held_until() - std::chrono::steady_clock::now());
+    return std::max(left, std::chrono::nanoseconds(0));
+  }
+  static std::chrono::microseconds RoundUp(std::chrono::nanoseconds time) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(
+               std::min<std::chrono::nanoseconds>(time, kLongestSleep)) +
+           std::chrono::microseconds(1);
+  }
+
+  static constexpr auto kLongestSleep = std::chrono::milliseconds(10);
+  /// Meetings know when the last member arrived, so that polls need not find out.
+  static constexpr auto kLongestRestOfMeetings = std::chrono::milliseconds(1);
 
   static constexpr int kNever = std::numeric_limits<int>::max();
   enum class Turn { kDone, kMoved, kPending, kIdle };
@@ -379,11 +285,12 @@ class MpiCommunication::Impl {
     return std::chrono::microseconds(needed ? 200 : 1000);
   }
 
-  /// No message is in flight, so only the compute lane can let a head start.
-  void SleepUntilCompute(const std::vector<LaneQueue>& queues) {
+  /// No message is in flight, so only the compute lane can let a head start, or the end of a held lane (`limit`).
+  void SleepUntilCompute(const std::vector<LaneQueue>& queues, std::chrono::nanoseconds limit) {
     const int needed = NeededComputeCount(queues);
-    CHECK(needed != kNever, "deadlock: communication lanes wait for each other");
-    if (!counts_->AwaitFor({Lane::kCompute, needed}, std::chrono::milliseconds(10))) Progress();
+    CHECK(needed != kNever || std::any_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.Pending(); }),
+          "deadlock: communication lanes wait for each other");
+    if (!counts_->AwaitFor({Lane::kCompute, needed}, RoundUp(limit))) Progress();
   }
 
   /// MPI makes progress only inside calls, and a peer may still need this rank's reply to a message that is complete

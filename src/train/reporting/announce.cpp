@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "espalier/program/plan.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
@@ -29,6 +30,7 @@ StartRecord RecordOf(const Run& run, const WorldProof& proof, int64_t step) {
   start.world_check_ms = proof.why_not.empty() ? proof.ms : std::nan("");
   start.startup_ms = MillisecondsSince(run.options.began);
   start.fault = run.faults;
+  if (!run.device.Computes()) start.cluster = run.deck().run.cluster;
   return start;
 }
 
@@ -40,12 +42,24 @@ void AnnounceWorld(const Run& run, const WorldProof& proof) {
     spdlog::warn("world: not proven that the programs of all ranks fit together: {}", proof.why_not);
 }
 
+void AnnounceSleep(const Deck& deck) {
+  spdlog::info(
+      "sleep: nothing is computed or trained: kernels and messages wait for their times on the cluster of {}, {:g} "
+      "times "
+      "as long (run.dilation); the times reported are those of the cluster; loss and gradient norm are null",
+      deck.run.cluster, deck.run.dilation);
+  spdlog::info(
+      "sleep: no data are read and no checkpoint is read or written; the guard on values that are not finite is off{}",
+      Evaluates(deck) ? ", and validation is left out" : "");
+}
+
 }  // namespace
 
 void Announce(const Run& run, const WorldProof& proof, int64_t step) {
   const bool root = run.IsRankZero();
   run.reporter.Start(RecordOf(run, proof, step));
-  if (root) spdlog::info("data: {}", Describe(run.start.data, run.deck()));
+  if (root && !run.device.Computes()) AnnounceSleep(run.deck());
+  if (root && run.device.Computes()) spdlog::info("data: {}", Describe(run.start.data, run.deck()));
   if (root && run.world.Size() > 1) AnnounceWorld(run, proof);
   for (const DeckDifference& difference : run.checkpoints.differences()) {
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);

@@ -17,9 +17,10 @@ PeakRate PeakOfRank(const Deck& deck, const Device& device) {
   return device.Peak(deck.precision.compute);
 }
 
-/// Ranks share a processor by cores, so each CPU rank counts as a device of its own.
+/// Ranks share a processor by cores, so each CPU rank counts as a device of its own, and so does each one that waits.
 std::string NameOf(const Device& device, int rank) {
-  return device.Kind() == DeviceKind::kCuda ? HostName() + " " + device.Describe() : fmt::format("rank {}", rank);
+  return device.Kind() == DeviceKind::kCuda && device.Computes() ? HostName() + " " + device.Describe()
+                                                                 : fmt::format("rank {}", rank);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
+#include "espalier/costs/costs.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
@@ -74,6 +75,22 @@ DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
   }));
 }
 
+/// The cluster that this run waits for: the same file on every rank.
+Cluster AgreeOnCluster(const std::string& path, World& world) {
+  Cluster cluster;
+  OnAllRanks(world, [&] { cluster = LoadCluster(path); });
+  const std::string text = ToText(cluster), first = world.Broadcast(text);
+  OnAllRanks(world, [&] {
+    if (text != first)
+      throw UserError(
+          ExitStatus::kDeck,
+          fmt::format("run.cluster = \"{}\": rank {} on {} reads other contents there than rank 0: every rank "
+                      "must read the same file",
+                      path, world.Rank(), HostName()));
+  });
+  return cluster;
+}
+
 }  // namespace
 
 const Gpu& GpuOf(const GpusOfRank& rank) { return rank.gpus[static_cast<size_t>(rank.node_rank) % rank.gpus.size()]; }
@@ -110,6 +127,11 @@ std::string PredictDevice(const Deck& deck) {
 }
 
 PlannedDevice PlanDevice(const Deck& deck) {
+  if (deck.run.device == RunDevice::kSleep) {
+    const Cluster cluster = LoadCluster(deck.run.cluster);
+    return {cluster.device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu,
+            fmt::format("run.device = \"sleep\", as {} ({})", cluster.name, cluster.path)};
+  }
   if (deck.run.device != RunDevice::kAuto)
     return {deck.run.device, fmt::format("run.device = \"{}\"", DeckName(deck.run.device))};
   if (deck.run.transport == Transport::kNccl)
@@ -121,6 +143,8 @@ PlannedDevice PlanDevice(const Deck& deck) {
 }
 
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads) {
+  if (deck.run.device == RunDevice::kSleep)
+    return MakeSleepDevice(Costs(AgreeOnCluster(deck.run.cluster, world)), deck.run.dilation);
   GpusOfRank mine{"", 0, {}, "run.device = \"cpu\" asks for none"};
   if (deck.run.device != RunDevice::kCpu) mine = Look(deck, mpi);
   const DeviceChoice choice = Agree(deck, world, mine);
@@ -142,7 +166,8 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
 
 void AnnounceDevices(const Device& device, World& world) {
   const std::vector<std::string> devices = world.Gather(device.Describe());
-  if (std::set(devices.begin(), devices.end()).size() <= 1 && device.Kind() == DeviceKind::kCpu) {
+  const bool alike = device.Kind() == DeviceKind::kCpu || !device.Computes();
+  if (std::set(devices.begin(), devices.end()).size() <= 1 && alike) {
     if (!devices.empty()) spdlog::info("device: {}", devices.front());
     return;
   }

@@ -54,6 +54,11 @@ class Finder {
     OnAllRanks(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
     AgreeOnDeck(world_, options_, start_.loaded);
     OnAllRanks(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
+    if (Sleeps()) {
+      OnAllRanks(world_, [&] { RequireNoState(); });
+      Take();
+      return std::move(start_);
+    }
     if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
     start_.data = OpenRunData(start_.loaded, world_);
     const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
@@ -65,6 +70,22 @@ class Finder {
 
  private:
   const std::string& Dir() const { return start_.deck().run.dir; }
+  bool Sleeps() const { return start_.deck().run.device == RunDevice::kSleep; }
+
+  /// A run that waits has no state to go on from, and must not be taken for a run that trains.
+  void RequireNoState() const {
+    if (!options_.restart.empty() || start_.deck().checkpoint.restart == Restart::kRequired)
+      throw UserError(ExitStatus::kDeck,
+                      fmt::format("{}: a run with run.device = \"sleep\" trains nothing, so it reads no checkpoint",
+                                  options_.restart.empty() ? "checkpoint.restart = \"required\""
+                                                           : "--restart " + options_.restart));
+    std::error_code error;
+    if (world_.Rank() == 0 && fs::exists(CheckpointFolder(start_.deck()), error))
+      throw UserError(ExitStatus::kDeck,
+                      fmt::format("run.dir = \"{}\" has the checkpoints of a run that trains: a run with run.device = "
+                                  "\"sleep\" needs a directory of its own (run.dir={}-sleep)",
+                                  Dir(), Dir()));
+  }
 
   /// Rank 0 holds the lock for all.
   void Take() {
@@ -73,7 +94,7 @@ class Finder {
       start_.lock = RunLock(Dir());
       if (!start_.lock.left_by().empty())
         spdlog::info("{}: taken over from a run that was ended ({})", Dir(), start_.lock.left_by());
-      SettleCheckpoints(Dir() + "/checkpoints");
+      if (!Sleeps()) SettleCheckpoints(Dir() + "/checkpoints");
     });
   }
 

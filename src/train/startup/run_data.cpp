@@ -66,6 +66,7 @@ RunData OpenRunData(const LoadedDeck& loaded, World& world) {
 }
 
 DataRecord RunData::Record(const Deck& deck) const {
+  if (training == nullptr) return {};
   const double consumed = static_cast<double>(deck.run.steps) * static_cast<double>(deck.batch.global);
   return {std::ssize(training->files()), training->tokens(), training->samples(),
           consumed / static_cast<double>(training->samples()), DataFingerprint(*training)};

@@ -13,11 +13,13 @@
 namespace espalier {
 
 struct RunData {
-  std::shared_ptr<TokenSource> training;
+  std::shared_ptr<TokenSource> training;    ///< null if the device only waits
   std::unique_ptr<TokenSource> validation;  ///< null if the deck does not evaluate
 
   /// The training data as checkpoints name them.
-  DataSeen Seen() const { return {training->tokens(), DataFingerprint(*training)}; }
+  DataSeen Seen() const {
+    return training == nullptr ? DataSeen{} : DataSeen{training->tokens(), DataFingerprint(*training)};
+  }
   /// And as metrics.jsonl does.
   DataRecord Record(const Deck& deck) const;
 };

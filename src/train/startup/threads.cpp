@@ -84,6 +84,7 @@ int LocalProcesses() {
 }
 
 bool WillBeCrowded(const Deck& deck) {
+  if (deck.run.device == RunDevice::kSleep) return false;  // no thread computes
   const int cores = static_cast<int>(Affinity().size());
   const int64_t threads = deck.run.threads > 0 ? deck.run.threads : AskedByEnvironment();
   // Cores that are not all of the node's are taken to be this rank's own.

@@ -13,19 +13,19 @@ namespace {
 
 const FaultStages kFaultStages = {"world-check"};
 
-WorldProof Check(const Deck& deck, int ranks) {
+WorldProof Check(const Deck& deck, int ranks, DeviceKind device) {
   const auto start = std::chrono::steady_clock::now();
   FaultPoint("world-check");
   std::string why_not;
   for (Purpose purpose : PurposesOf(deck))
-    if (why_not.empty()) why_not = ProveWorld(Compile(deck, ranks, purpose));
+    if (why_not.empty()) why_not = ProveWorld(Compile(deck, ranks, purpose, device));
   return {MillisecondsSince(start), why_not};
 }
 
 }  // namespace
 
-WorldCheck::WorldCheck(const Deck& deck, World& world) : world_(world) {
-  if (world.Rank() == 0) proof_ = std::async(std::launch::async, Check, deck, world.Size());
+WorldCheck::WorldCheck(const Deck& deck, DeviceKind device, World& world) : world_(world) {
+  if (world.Rank() == 0) proof_ = std::async(std::launch::async, Check, deck, world.Size(), device);
 }
 
 WorldProof WorldCheck::Await() {

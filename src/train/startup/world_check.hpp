@@ -17,8 +17,8 @@ struct WorldProof {
 
 class WorldCheck {
  public:
-  /// Starts the check on rank 0, in a thread.
-  WorldCheck(const Deck& deck, World& world);
+  /// Starts the check of the programs for `device` on rank 0, in a thread.
+  WorldCheck(const Deck& deck, DeviceKind device, World& world);
   /// Waits for the check. Throws AgreedError (kFault) if the programs do not fit together. The result is that of rank
   /// 0; other ranks get an empty one. Collective.
   WorldProof Await();

@@ -45,6 +45,7 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const 
       reporter_(reporter),
       conditions_(ConditionsOf(deck, programs, world)),
       now_(fs::path(deck.run.dir) / "checkpoint_now") {
+  if (!programs.device().Computes()) return;
   const AsyncSaver::Options options{CheckpointFolder(deck), deck.checkpoint.keep,
                                     [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world,
@@ -139,16 +140,17 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
 }
 
 bool Checkpointing::Due(int64_t step) const {
-  return deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0;
+  return saver_ && deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0;
 }
 
 bool Checkpointing::ClockWants() const {
   return deck_.checkpoint.every_s > 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
 }
 
-bool Checkpointing::Wanted() const { return world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
+bool Checkpointing::Wanted() const { return saver_ && world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
 double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Moment moment) {
+  if (!saver_) return 0;
   const Clock::time_point start = Clock::now();
   const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
   if (!lost.empty()) throw AgreedError(ExitStatus::kFault, lost);
@@ -179,6 +181,7 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Mome
 }
 
 void Checkpointing::SaveUnlessThere(int64_t step, const std::vector<double>& losses) {
+  if (!saver_) return;
   const std::string there = OnRankZero(world_, [&] {
     const std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
     return std::string(!line.empty() && fs::path(line.front()).filename() == StepName(step) ? "there" : "");
@@ -187,6 +190,7 @@ void Checkpointing::SaveUnlessThere(int64_t step, const std::vector<double>& los
 }
 
 void Checkpointing::Report() {
+  if (!saver_) return;
   for (const SaveOutcome& outcome : saver_->Ended()) {
     Report(outcome);
     proof_ms_.pop_front();
@@ -208,6 +212,7 @@ void Checkpointing::Report(const SaveOutcome& outcome) {
 }
 
 bool Checkpointing::Finish() {
+  if (!saver_) return true;
   saver_->Wait();
   Report();
   return !last_failed_;

@@ -25,6 +25,7 @@ enum class Moment : uint8_t {
   kAfterSkip,  ///< at the end, and the last step was left out by the guard: no older checkpoint is removed
 };
 
+/// On a device that only waits there is no state: nothing is saved or loaded, and nothing is ever due.
 class Checkpointing {
  public:
   /// Allocates the staging buffer. Checkpoints contain `requested_deck`, the deck before its device was chosen, so that
@@ -51,7 +52,7 @@ class Checkpointing {
   /// True on rank 0 if the clock (checkpoint.every_s) or the file `checkpoint_now` asks for a save. The ranks must
   /// agree on it.
   bool Wanted() const;
-  bool Busy() const { return saver_->Busy(); }
+  bool Busy() const { return saver_ && saver_->Busy(); }
 
   /// Saves the state after `step`; returns how long training waited, in milliseconds. Throws AgreedError (kFault) if
   /// another run has taken the directory. Collective.
@@ -66,7 +67,7 @@ class Checkpointing {
   /// The longest save so far, from the proof to the commit, in milliseconds; twice that while a save is in flight,
   /// since a further save waits for it. 0 before the first.
   double SlowestSaveMs() const { return slowest_ms_ * (Busy() ? 2 : 1); }
-  int64_t staging_bytes() const { return saver_->staging_bytes(); }
+  int64_t staging_bytes() const { return saver_ ? saver_->staging_bytes() : 0; }
 
  private:
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
@@ -83,8 +84,8 @@ class Checkpointing {
   const Programs& programs_;
   World& world_;
   Reporter& reporter_;
-  const uint32_t conditions_;  ///< for the proofs of this run
-  std::optional<AsyncSaver> saver_;
+  const uint32_t conditions_;        ///< for the proofs of this run
+  std::optional<AsyncSaver> saver_;  ///< empty: there is no state
   std::vector<DeckDifference> differences_;
   RunLock* lock_ = nullptr;         ///< rank 0's, of run.dir
   std::string branch_;              ///< id of the checkpoint that the command line named

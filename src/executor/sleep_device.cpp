@@ -1,0 +1,63 @@
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include "espalier/comm/mpi_communication.hpp"
+#include "espalier/costs/costs.hpp"
+#include "espalier/executor/device.hpp"
+#include "espalier/executor/sleep_executor.hpp"
+#include "espalier/util/memory.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kTera = 1e12;
+
+class SleepDevice final : public Device {
+ public:
+  SleepDevice(Costs costs, double dilation) : costs_(std::move(costs)), dilation_(dilation) {
+    prctl(PR_SET_TIMERSLACK, 1000UL);  // of this thread, which runs the compute lane
+  }
+
+  DeviceKind Kind() const override { return costs_.cluster().device; }
+  bool Computes() const override { return false; }
+  std::string Describe() const override {
+    const Cluster& cluster = costs_.cluster();
+    return fmt::format("sleep, as {} ({}), {:g} times as slow", cluster.name, cluster.compute.name, dilation_);
+  }
+  std::string Conditions() const override { return "nothing is computed"; }
+  int64_t OutsideBytes(int64_t, int64_t) const override { return PeakResidentMemory(); }
+
+  PeakRate Peak(Dtype compute) const override {
+    const Cluster& cluster = costs_.cluster();
+    const double tera = compute == Dtype::kBf16 ? cluster.compute.bf16_tflops : cluster.compute.fp32_tflops;
+    return {tera * kTera, fmt::format("{}: {} TFLOP/s in {}", cluster.path, tera, Name(compute))};
+  }
+
+  std::vector<MemoryLimit> ArenaLimits() const override { return {}; }
+  std::unique_ptr<Arena> MakeArena(int64_t bytes) override { return std::make_unique<ReservedArena>(bytes); }
+  std::unique_ptr<Arena> MakeStaging(int64_t bytes) override { return std::make_unique<ReservedArena>(bytes); }
+
+  void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override {
+    communication_ = std::make_unique<MpiCommunication>(world, mesh, channels);
+  }
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+                                         Executor::Abort abort) override {
+    std::vector<double> costs_us;
+    for (const InstructionCost& cost : CostInstructions(costs_, program, coordinate)) costs_us.push_back(cost.us);
+    return std::make_unique<SleepExecutor>(program, coordinate, arena, communication_.get(), costs_us, dilation_,
+                                           std::move(abort));
+  }
+
+ private:
+  const Costs costs_;
+  const double dilation_;
+  std::unique_ptr<MpiCommunication> communication_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeSleepDevice(Costs costs, double dilation) {
+  return std::make_unique<SleepDevice>(std::move(costs), dilation);
+}
+
+}  // namespace espalier

@@ -1,0 +1,180 @@
+#include "espalier/executor/sleep_executor.hpp"
+
+#include <sys/mman.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+#include "espalier/timeline/timeline.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/fault.hpp"
+#include "espalier/util/memory.hpp"
+
+namespace espalier {
+namespace {
+
+using std::chrono::nanoseconds;
+
+/// An instruction that starts up to so much later than it could have counts from when it could have: clocks and
+/// schedulers of a machine with more threads than cores are no more exact. What is later is a delay of the program.
+constexpr auto kTolerance = std::chrono::milliseconds(5);
+/// A thread that sleeps looks so often whether the step has failed, and shows that it is alive.
+constexpr auto kLongestNap = std::chrono::milliseconds(200);
+
+Kernel FindNoKernel(std::string_view) {
+  return [](const KernelCall&) {};
+}
+
+nanoseconds Dilated(double us, double dilation) {
+  constexpr double kMostNs = 1e18;  // some thirty years
+  return nanoseconds(static_cast<int64_t>(std::min(us * dilation * 1e3, kMostNs)));
+}
+
+/// Returns early on a signal.
+void SleepUntilOnce(std::chrono::steady_clock::time_point end) {
+  const int64_t ns = std::chrono::duration_cast<nanoseconds>(end.time_since_epoch()).count();
+  const timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  const int code = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr);
+  CHECK(code == 0 || code == EINTR, "clock_nanosleep returns {}", code);
+}
+
+}  // namespace
+
+ReservedArena::ReservedArena(int64_t bytes) : Arena(bytes), mapped_(static_cast<size_t>(std::max(bytes, int64_t{1}))) {
+  void* memory = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    throw UserError(
+        ExitStatus::kDoesNotFit,
+        fmt::format("the system gives no {} of addresses (is there a limit, ulimit -v?)", Gigabytes(bytes)));
+  base_ = static_cast<std::byte*>(memory);
+}
+
+ReservedArena::~ReservedArena() { munmap(base_, mapped_); }
+
+void ReservedArena::Read(const void*, void*, int64_t) const { CHECK(false, "a device that only waits holds no data"); }
+void ReservedArena::Write(void*, const void*, int64_t) { CHECK(false, "a device that only waits holds no data"); }
+
+SleepExecutor::SleepExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+                             Communication* communication, const std::vector<double>& costs_us, double dilation,
+                             Abort abort)
+    : Executor(program, coordinate, arena, FindNoKernel, std::move(abort)),
+      communication_(communication),
+      dilation_(dilation) {
+  CHECK(exchanges_.empty() || communication != nullptr,
+        "the program communicates, but there is nothing to communicate with");
+  CHECK(costs_us.size() == program.instructions.size(), "{} costs of {} instructions", costs_us.size(),
+        program.instructions.size());
+  for (int i = 0; i < std::ssize(program.instructions); ++i) {
+    std::vector<int>& lane = of_lane_[InstructionAt(i).lane];
+    place_.push_back(static_cast<int>(lane.size()));
+    lane.push_back(i);
+    takes_.push_back(Dilated(costs_us[static_cast<size_t>(i)], dilation));
+  }
+  moments_.resize(program.instructions.size());
+  MeetInsteadOfExchanging();
+  if (!exchanges_.empty()) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
+}
+
+void SleepExecutor::MeetInsteadOfExchanging() {
+  for (CommInstruction& exchange : exchanges_) {
+    const auto index = static_cast<size_t>(exchange.index);
+    if (ChannelOf(program_, *exchange.instruction).axes.Empty()) takes_[index] = nanoseconds(0);  // a group of one
+    exchange.meeting.emplace();
+    exchange.meeting->arrive = [this, index] {
+      moments_[index].ready = ReadyOf(static_cast<int>(index));
+      return Arrival{moments_[index].ready, takes_[index]};
+    };
+    exchange.meeting->meet = [this, index](const Arrival& last) {
+      const Clock::time_point now = Clock::now();
+      moments_[index].begin = std::clamp(last.at, now - kTolerance, now);
+      return moments_[index].end = moments_[index].begin + last.takes;
+    };
+  }
+}
+
+/// The end of the last instruction that it waits for: the one before it on its lane, and those of its waits. So what
+/// a thread oversleeps does not add up.
+SleepExecutor::Clock::time_point SleepExecutor::ReadyOf(int index) const {
+  const Instruction& instruction = InstructionAt(index);
+  const auto end_of = [&](Lane lane, int place) {
+    return moments_[static_cast<size_t>(of_lane_[lane].at(static_cast<size_t>(place)))].end;
+  };
+  Clock::time_point ready = began_;
+  if (const int place = place_[static_cast<size_t>(index)]; place > 0)
+    ready = std::max(ready, end_of(instruction.lane, place - 1));
+  for (const Wait& wait : instruction.waits)
+    if (wait.count > 0) ready = std::max(ready, end_of(wait.lane, wait.count - 1));
+  return std::max(ready, Clock::now() - kTolerance);
+}
+
+void SleepExecutor::Begin() {
+  began_ = Clock::now();
+  lanes_.Reset();
+  arena_.Use(persistent_end_);
+  if (comm_ != nullptr) communication_->Start(*comm_, lanes_);
+  try {
+    RunCalls();
+    for (const Wait& wait : ends_) lanes_.Await(wait);
+  } catch (const std::exception& error) {
+    Fail(Describe(CurrentInstruction()) + ": " + error.what());
+  }
+  if (comm_ != nullptr) communication_->Finish();
+  current_.store(-1, std::memory_order_relaxed);
+  Report(Clock::now());
+}
+
+void SleepExecutor::RunCalls() {
+  for (const Call& call : calls_) {
+    current_.store(call.index, std::memory_order_relaxed);
+    for (const Wait& wait : call.waits) lanes_.Await(wait);
+    Moments& moments = moments_[static_cast<size_t>(call.index)];
+    moments.ready = moments.begin = ReadyOf(call.index);
+    moments.end = moments.begin;
+    if (FaultAtInstruction(call.index) != InstructionFault::kSkip) {
+      moments.end += takes_[static_cast<size_t>(call.index)];
+      SleepUntil(moments.end);
+    }
+    arena_.Use(call.end);
+    lanes_.Raise(Lane::kCompute);
+  }
+}
+
+void SleepExecutor::SleepUntil(Clock::time_point end) {
+  for (Clock::time_point now = Clock::now(); now < end; now = Clock::now()) {
+    CHECK(!lanes_.Failed(), "the step has failed in another thread");
+    lanes_.progress().alive.fetch_add(1, std::memory_order_relaxed);
+    SleepUntilOnce(std::min<Clock::time_point>(end, now + kLongestNap));
+  }
+}
+
+double SleepExecutor::ClusterUs(Clock::duration time) const {
+  return std::chrono::duration<double, std::micro>(time).count() / dilation_;
+}
+
+/// The times of the step that has ended.
+void SleepExecutor::Report(Clock::time_point now) {
+  Track track;
+  track.program = {std::shared_ptr<const Program>(), &program_};
+  for (int i = 0; i < std::ssize(moments_); ++i) {
+    const Moments& m = moments_[static_cast<size_t>(i)];
+    track.spans.push_back({i, ClusterUs(m.ready - began_), ClusterUs(m.begin - began_), ClusterUs(m.end - began_)});
+  }
+  const double step_us = ClusterUs(now - began_);
+  const Breakdown breakdown = BreakDown(track, step_us);
+  times_ = {.step_ms = step_us * 1e-3, .compute_ms = breakdown.compute_us * 1e-3};
+  for (double us : breakdown.exposed_us) times_.exposed_comm_ms += us * 1e-3;
+  times_.idle_ms = breakdown.idle_us * 1e-3;
+  if (!std::exchange(timed_, false)) return;
+  instruction_ms_.clear();
+  for (const Moments& m : moments_) instruction_ms_.push_back(ClusterUs(m.end - m.ready) * 1e-3);
+}
+
+float SleepExecutor::GetScalar(std::string_view, int) const { return std::numeric_limits<float>::quiet_NaN(); }
+
+void SleepExecutor::Abandon() {
+  if (comm_ != nullptr) communication_->Finish();
+}
+
+}  // namespace espalier

@@ -167,7 +167,7 @@ TEST(WorldCheck, MissionEProvesTheWorldOnRankZero) {
   const Deck deck = LoadDeck(kDeck, {"parallel.pp=2", "parallel.tp=2", "parallel.dp_shard=1", "model.layers=2"}).deck;
   std::vector<double> took(4);
   const auto errors =
-      OnRanks(4, [&](World& world) { took[static_cast<size_t>(world.Rank())] = WorldCheck(deck, world).Await().ms; });
+      OnRanks(4, [&](World& world) { took[static_cast<size_t>(world.Rank())] = WorldCheck(deck, DeviceKind::kCpu, world).Await().ms; });
   EXPECT_THAT(errors, Each(IsEmpty()));
   EXPECT_GT(took[0], 0);
   EXPECT_EQ(took[3], 0);
@@ -176,7 +176,7 @@ TEST(WorldCheck, MissionEProvesTheWorldOnRankZero) {
 TEST(WorldCheck, MissionEAFailedCheckEndsEveryRank) {
   const Deck deck = LoadDeck(kDeck, {"parallel.dp_shard=2"}).deck;
   ArmFault("world-check:eio");
-  const auto errors = OnRanks(2, [&](World& world) { WorldCheck(deck, world).Await(); });
+  const auto errors = OnRanks(2, [&](World& world) { WorldCheck(deck, DeviceKind::kCpu, world).Await(); });
   EXPECT_THAT(errors, Each(HasSubstr("the programs of the ranks do not fit together")));
 }
 

@@ -63,7 +63,8 @@ void CheckGroup(OpKind kind, const std::string& from, const std::string& to) {
   builder.Run(GroupOp(kind, {input}, {output}, AxisSet{Axis::kTp}), Lane::kTp);
   costs_us.push_back(kTransferUs);
   const Step step = RunTwoSteps(builder.Take(), costs_us);
-  for (int rank = 0; rank < TheWorld().Size(); ++rank) EXPECT_GE(step.AfterUs(rank, 1), kTransferUs - 1) << "rank " << rank;
+  for (int rank = 0; rank < TheWorld().Size(); ++rank)
+    EXPECT_GE(step.AfterUs(rank, 1), kTransferUs - 1) << "rank " << rank;
 }
 
 TEST(Meeting, OfAGroupBeginsWithItsLastMember) {

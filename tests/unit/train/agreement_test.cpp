@@ -166,8 +166,9 @@ TEST(Pack, IncompleteBytesAreRefused) {
 TEST(WorldCheck, MissionEProvesTheWorldOnRankZero) {
   const Deck deck = LoadDeck(kDeck, {"parallel.pp=2", "parallel.tp=2", "parallel.dp_shard=1", "model.layers=2"}).deck;
   std::vector<double> took(4);
-  const auto errors =
-      OnRanks(4, [&](World& world) { took[static_cast<size_t>(world.Rank())] = WorldCheck(deck, DeviceKind::kCpu, world).Await().ms; });
+  const auto errors = OnRanks(4, [&](World& world) {
+    took[static_cast<size_t>(world.Rank())] = WorldCheck(deck, DeviceKind::kCpu, world).Await().ms;
+  });
   EXPECT_THAT(errors, Each(IsEmpty()));
   EXPECT_GT(took[0], 0);
   EXPECT_EQ(took[3], 0);

@@ -131,7 +131,7 @@ TEST(SleepExecutor, TransfersTakeTheirCostsOnceAllHaveArrived) {
     for (Lane lane : kLanes) longest = std::max(longest, sleeper.LaneMs(lane));
     EXPECT_GE(times.step_ms, longest) << deck;
     for (size_t i = 0; i < sleeper.costs_us.size(); ++i)
-      EXPECT_NEAR(sleeper.executor->instruction_ms()[i], sleeper.costs_us[i] * 1e-3, 1e-5) << deck << " " << i;
+      EXPECT_GE(sleeper.executor->instruction_ms()[i], sleeper.costs_us[i] * 1e-3 - 1e-5) << deck << " " << i;
   }
 }
 

@@ -135,6 +135,8 @@ std::vector<ClusterKey> LinksAndSoftware() {
      "Plain attention drops probabilities out: one more kernel over the scores."},
     {"software", "recompute_unread", FIELD(recompute_unread), kOptional, Any(),
      "A layer recomputed as a whole runs its last kernels again, too, whose results nothing reads."},
+    {"software", "merged_matmuls", FIELD(merged_matmuls), kOptional, Any(),
+     "Projections of one input are one matmul: q, k and v; gate and up."},
     {"software", "gradient_bytes", FIELD(gradient_bytes), kOptional, {.min = 0, .max = 8},
      "Bytes per element in which gradients are reduced; 0: as the program says."},
     {"software", "split_messages", FIELD(split_messages), kOptional, Any(),

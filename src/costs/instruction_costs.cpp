@@ -17,6 +17,7 @@ InstructionCosts::InstructionCosts(const Costs& costs, const Program& program, c
       graph_(*program.graph),
       coordinate_(coordinate),
       by_op_(2 * graph_.ops.size()) {
+  if (cluster_.merged_matmuls) merged_.emplace(program);
   if (cluster_.recompute_unread) FindUnread();
 }
 
@@ -34,8 +35,25 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) const {
 }
 
 InstructionCost InstructionCosts::Kernel(const Op& op, bool accumulate) const {
+  if (merged_ && merged_->IsNeedless(op)) return {};
+  if (const MergedMatmul* group = merged_ ? merged_->Find(op) : nullptr) return {MergedUs(op, *group, accumulate)};
   const Cost cost = costs_.Kernel(LocalOpOf(graph_, op, program_.mesh, coordinate_), accumulate);
   return {cost.us + ExtraUs(op), cost.source, Port::kNone};
+}
+
+double InstructionCosts::MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const {
+  const auto shape_of = [&](const Op& part) {
+    return MatmulShapeOf(LocalOpOf(graph_, part, program_.mesh, coordinate_), accumulate);
+  };
+  const auto volume = [](const MatmulShape& s) { return double(s.m) * double(s.n) * double(s.k); };
+  const MatmulShape own = shape_of(op);
+  MatmulShape all = shape_of(*group.parts[0]);
+  for (size_t i = 1; i < group.parts.size(); ++i) {
+    const MatmulShape part = shape_of(*group.parts[i]);
+    all.*group.dim += part.*group.dim;
+    all.aligned = all.aligned && part.aligned;
+  }
+  return MatmulKernelUs(cluster_, all) * volume(own) / volume(all);
 }
 
 InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) const {

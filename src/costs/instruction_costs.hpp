@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/costs/costs.hpp"
+#include "merged_matmuls.hpp"
 
 namespace espalier {
 
@@ -17,6 +18,8 @@ class InstructionCosts {
  private:
   InstructionCost Price(const Instruction& instruction) const;
   InstructionCost Kernel(const Op& op, bool accumulate) const;
+  /// The share of a matmul in the one that the stack merges it into, by its multiplications.
+  double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
   InstructionCost GroupTransfer(const Instruction& instruction) const;
   InstructionCost Message(const Op& op) const;
@@ -36,6 +39,7 @@ class InstructionCosts {
   const Program& program_;
   const Graph& graph_;
   Coordinate coordinate_;
+  std::optional<MergedMatmuls> merged_;                // if cluster.merged_matmuls
   std::vector<std::optional<InstructionCost>> by_op_;  // op, then whether it accumulates
   std::map<const Op*, double> unread_us_;              // cluster.recompute_unread: by the recomputed attention
 };

@@ -93,6 +93,8 @@ struct Cluster {
   /// A layer that is recomputed as a whole runs its last kernels again, too, whose results nothing reads. (Reentrant
   /// checkpoints of PyTorch and Megatron-LM do; our programs do not.)
   bool recompute_unread = false;
+  /// Projections of one input are one matmul: q, k and v; gate and up (src/costs/merged_matmuls.hpp).
+  bool merged_matmuls = false;
   /// Bytes per element in which gradients are reduced; 0: as the program says (4).
   int gradient_bytes = 0;
   /// A message whose content every rank of the sender's tp group holds is sent in parts, one by each, and gathered over

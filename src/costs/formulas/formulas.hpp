@@ -24,6 +24,8 @@ struct MatmulShape {
 };
 /// Roofline: the slower of the multiplications, by tiles and waves, and of the bytes.
 double MatmulUs(const DeviceModel& device, const MatmulShape& shape);
+/// A matmul of tokens [b, s, k] and a weight, or of two such tensors: the gradient of a weight.
+MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate);
 
 /// Attention or its gradient as fused kernels (FlashAttention: Dao 2023; Shah et al. 2024): flops over the curve of
 /// their rate.
@@ -39,6 +41,9 @@ double MovedBytes(const LocalOp& op, bool accumulate);
 
 /// Any kernel, by the efficiency of the stack and with its launch.
 double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate);
+
+/// The same of one matmul by its shape.
+double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape);
 
 /// Costs::Collective and Costs::Message by formula.
 double CollectiveUs(const Cluster& cluster, OpKind kind, double wire_bytes, const GroupPlace& place);

@@ -6,24 +6,10 @@
 namespace espalier {
 namespace {
 
-/// A matmul of tokens [b, s, k] or [b, s, n] and a weight, or of two such tensors (a weight's gradient: [k, n]).
-double OpMatmulUs(const DeviceModel& d, const LocalOp& op, bool accumulate) {
-  const Shape &a = op.inputs.at(0), &result = op.outputs.at(0);
-  const bool weight_gradient = result.size() == 2;
-  const int64_t size = SizeOf(op.dtype);
-  MatmulShape s{.dtype = op.dtype, .result_bytes = double(SizeOf(op.output_dtypes.at(0))) * (accumulate ? 2 : 1)};
-  s.m = weight_gradient ? result[0] : result[0] * result[1];
-  s.n = result.back();
-  s.k = weight_gradient ? a[0] * a[1] : a[2];
-  // Dims along rows in memory: both of a weight. Tokens never are.
-  s.aligned = s.n * size % 16 == 0 && (weight_gradient ? s.m : s.k) * size % 16 == 0;
-  return MatmulUs(d, s);
-}
-
 double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   switch (op.op.kind) {
     case OpKind::kMatmul:
-      return OpMatmulUs(cluster.compute, op, accumulate);
+      return MatmulUs(cluster.compute, MatmulShapeOf(op, accumulate));
     case OpKind::kAttention:
     case OpKind::kAttentionGrad:
       return cluster.attention == AttentionKernels::kPlain ? PlainAttentionUs(cluster, op)
@@ -33,11 +19,31 @@ double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   }
 }
 
+double Launched(const Cluster& cluster, double us) {
+  return std::max((us + cluster.compute.kernel_us) / cluster.efficiency, cluster.compute.launch_us);
+}
+
 }  // namespace
 
+MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
+  const Shape &a = op.inputs.at(0), &result = op.outputs.at(0);
+  const bool weight_gradient = result.size() == 2;
+  const int64_t size = SizeOf(op.dtype);
+  MatmulShape s{.dtype = op.dtype, .result_bytes = double(SizeOf(op.output_dtypes.at(0))) * (accumulate ? 2 : 1)};
+  s.m = weight_gradient ? result[0] : result[0] * result[1];
+  s.n = result.back();
+  s.k = weight_gradient ? a[0] * a[1] : a[2];
+  // Dims along rows in memory: both of a weight. Tokens never are.
+  s.aligned = s.n * size % 16 == 0 && (weight_gradient ? s.m : s.k) * size % 16 == 0;
+  return s;
+}
+
+double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape) {
+  return Launched(cluster, MatmulUs(cluster.compute, shape));
+}
+
 double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
-  const double us = (AloneUs(cluster, op, accumulate) + cluster.compute.kernel_us) / cluster.efficiency;
-  return std::max(us, cluster.compute.launch_us);
+  return Launched(cluster, AloneUs(cluster, op, accumulate));
 }
 
 }  // namespace espalier

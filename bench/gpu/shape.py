@@ -69,7 +69,7 @@ class Shape:
         return m["dim"] // m["heads"] * m["kv_heads"]
 
     def calibrate(self):
-        sides.command(self.o.espalier, ["calibrate", self.plans_file, "--deck", self.deck, *self.overrides()])
+        sides.command(self.o.espalier, ["calibrate", "--product-plans", self.plans_file, "--deck", self.deck, *self.overrides()])
 
     def effective_deck(self):
         """A file with every value, for PyTorch's side."""

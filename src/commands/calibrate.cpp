@@ -1,5 +1,5 @@
-// espalier calibrate: times every GEMM of some decks on this machine's GPU and writes the quickest algorithm of
-// each, for run.product_plans.
+// espalier calibrate --product-plans: times every GEMM of some decks on this machine's GPU and writes the quickest
+// algorithm of each, for run.product_plans. What else `calibrate` measures is in src/train/measuring.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ namespace {
 
 /// GEMMs of every rank of a deck, as it is planned for GPUs.
 std::vector<GemmDemand> DemandsOf(const std::string& deck, const CalibrateOptions& options) {
-  std::vector<std::string> overrides = options.overrides;
+  std::vector<std::string> overrides = options.measure.overrides;
   overrides.push_back("run.device=cuda");
   const LoadedDeck loaded = LoadDeck(deck, overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
@@ -43,14 +43,14 @@ void WriteText(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-int CalibrateCommand(const CalibrateOptions& options) {
+int CalibrateProducts(const CalibrateOptions& options) {
   std::vector<GemmDemand> demands;
-  for (const std::string& deck : options.decks)
+  for (const std::string& deck : options.measure.decks)
     for (const GemmDemand& demand : DemandsOf(deck, options)) demands.push_back(demand);
   demands = Distinct(std::move(demands));
   const GemmPlans plans = LoadCudaModule().MeasureGemms(demands, PrintMeasured);
-  WriteText(options.file, ToText(plans));
-  fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.file);
+  WriteText(options.product_plans, ToText(plans));
+  fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.product_plans);
   return static_cast<int>(ExitStatus::kDone);
 }
 

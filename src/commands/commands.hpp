@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/train/measure.hpp"
 #include "espalier/train/trainer.hpp"
 
 namespace espalier {
@@ -49,13 +50,13 @@ struct SampleOptions {
 int SampleCommand(const SampleOptions& options);
 
 struct CalibrateOptions {
-  std::string file;                    ///< to write
-  std::vector<std::string> decks;      ///< whose matmuls are measured
-  std::vector<std::string> overrides;  ///< of every deck
-  int ranks = 0;                       ///< 0: the fewest that a deck's degrees allow
+  MeasureOptions measure;     ///< `file` empty: no cluster file
+  std::string product_plans;  ///< file for run.product_plans to write; empty: none
+  int ranks = 0;              ///< that matmuls are planned for; 0: the fewest that a deck's degrees allow
 };
-/// Times matmuls on this machine's GPU and writes a file for run.product_plans. Needs the CUDA module.
-int CalibrateCommand(const CalibrateOptions& options);
+/// Times the fastest algorithm of each matmul of the decks on this machine's GPU, and writes a file for
+/// run.product_plans. Needs the CUDA module.
+int CalibrateProducts(const CalibrateOptions& options);
 
 /// Prints version, compiler, libraries and which backends are built in.
 int InfoCommand();

@@ -52,6 +52,7 @@ std::filesystem::path DoneFile(const Deck& deck) { return std::filesystem::path(
 
 ExitStatus Finish(const Run& run, const Outcome& outcome) {
   run.watch.Set(Activity::kEnded);
+  run.measured_costs.Write(run.world);
   const bool saved = run.checkpoints.Finish();
   const ExitStatus status = StatusOf(outcome, saved);
   ReportEnd(run, status);

@@ -55,6 +55,7 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
   const auto& programs = parts.Make<Programs>(deck, world, mpi, device);
   const InstructionTimes* instruction_times = nullptr;
   OnAllRanks(world, [&] { instruction_times = &parts.Make<InstructionTimes>(deck, programs, world.Rank()); });
+  auto& measured_costs = parts.Make<MeasuredCosts>(deck, programs, world, mpi);
   auto& watch = parts.Make<Watch>(deck, programs, world, mpi);
   const Evaluation* evaluation = nullptr;
   if (start.data.validation)
@@ -71,9 +72,9 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
       parts.Make<Checkpointing>(deck, requested_deck, start.data.Seen(), programs, world, mpi, *reporter);
   auto& stop_reasons = parts.Make<StopReasons>(deck, world, options.began);
 
-  return {options,     world,       std::move(faults),  start,      threads, device,
-          world_check, programs,    *instruction_times, evaluation, watch,   peak,
-          *reporter,   checkpoints, stop_reasons};
+  return {options,     world,     std::move(faults),  start,          threads,    device,
+          world_check, programs,  *instruction_times, measured_costs, evaluation, watch,
+          peak,        *reporter, checkpoints,        stop_reasons};
 }
 
 int64_t Restore(const Run& run, Start& start) {

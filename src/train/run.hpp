@@ -12,6 +12,7 @@
 #include "train/parts.hpp"
 #include "train/programs.hpp"
 #include "train/reporting/instruction_times.hpp"
+#include "train/reporting/measured_costs.hpp"
 #include "train/startup/find_start.hpp"
 #include "train/startup/world_check.hpp"
 #include "train/state/checkpointing.hpp"
@@ -37,6 +38,7 @@ struct Run {
   WorldCheck& world_check;  ///< rank 0 checks in the background that the programs of all ranks fit together
   const Programs& programs;
   const InstructionTimes& instruction_times;
+  MeasuredCosts& measured_costs;
   const Evaluation* const evaluation;  ///< null: the deck asks for no validation
 
   // What watches, reports, saves and stops.

@@ -66,6 +66,7 @@ void StepLoop::BeginStep() {
   executor().SetScalar("lr", static_cast<float>(next.lr));
   executor().SetScalar("step", static_cast<float>(step));
   run_.instruction_times.Before(step);
+  run_.measured_costs.Before(step);
   run_.watch.InStep(step);
   executor().Begin();
   in_flight_.push_back(next);
@@ -77,6 +78,7 @@ StepRecord StepLoop::AwaitStep() {
   const StepTimes times = executor().End();
   run_.watch.EndStep();
   run_.instruction_times.After(oldest.step, times);
+  run_.measured_costs.After(oldest.step, times);
   in_flight_.pop_front();
   if (!NoStepInFlight()) run_.watch.InStep(in_flight_.back().step);
   ++step_;

@@ -1,19 +1,17 @@
-// Training, in numbered steps (Journey): start, setup, state, announcement, steps, end. The deck goes down the journey
+// Training, in numbered steps: start, setup, state, announcement, steps, end. The deck goes down the journey
 // of doc/architecture.md once, in SetUp; the steps are in step_loop.
 #include "espalier/train/trainer.hpp"
 
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
-#include <optional>
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/mpi_world.hpp"
 #include "espalier/train/stop_signals.hpp"
-#include "espalier/util/agreed_error.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/finish.hpp"
+#include "train/job.hpp"
 #include "train/parts.hpp"
 #include "train/reporting/announce.hpp"
 #include "train/run.hpp"
@@ -39,7 +37,7 @@ ExitStatus NothingToDo(const Start& start, const World& world) {
 }
 
 /// Every rank takes these steps together. `parts` owns what must stay alive until the end of the job is decided.
-ExitStatus Journey(const RunOptions& options, World& world, MpiWorld* mpi, Parts& parts) {
+ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& parts) {
   // 1. Start: the deck, the data, the run directory, and the checkpoints to try. All ranks have the same.
   CheckLauncher(world.Size());
   const std::string faults = AnnounceFaults(world);
@@ -82,27 +80,8 @@ ExitStatus Train(const RunOptions& options) {
   ChooseHowThreadsWait(options);
   ArmFaultFromEnvironment();
   InitializeStorage();
-  if (!StartedByLauncher()) {
-    SelfWorld world;
-    Parts parts;
-    return Journey(options, world, nullptr, parts);
-  }
-  std::optional<AgreedError> agreed;
-  {
-    MpiWorld world;
-    CatchStopSignals();
-    Parts parts;  // outside of the try block: see Parts
-    try {
-      return Journey(options, world, &world, parts);
-    } catch (const AgreedError& error) {
-      agreed = error;  // all ranks throw it: they end MPI together, and then report it
-    } catch (const UserError& error) {
-      world.Fail(error.what(), error.status());
-    } catch (const std::exception& error) {
-      world.Fail(error.what());
-    }
-  }
-  throw *agreed;
+  return RunJob([&](World& world, MpiWorld* mpi, Parts& parts) { return Train(options, world, mpi, parts); },
+                CatchStopSignals);
 }
 
 }  // namespace espalier

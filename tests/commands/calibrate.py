@@ -1,4 +1,4 @@
-"""espalier calibrate, and runs that go by its file: on the emulated module, which has one algorithm, so that nothing is
+"""espalier calibrate --product-plans, and runs that go by its file: on the emulated module, which has one algorithm, so that nothing is
 timed."""
 
 import json
@@ -20,7 +20,7 @@ class Calibrate(unittest.TestCase):
         self.plans = self.folder / "plans.json"
 
     def calibrate(self, *arguments):
-        done = launch(1, ["calibrate", str(self.plans), "--deck", DECK, *arguments])
+        done = launch(1, ["calibrate", "--product-plans", str(self.plans), "--deck", DECK, *arguments])
         self.assertEqual(done.returncode, 0, done.stdout)
         return json.loads(self.plans.read_text()), done.stdout
 

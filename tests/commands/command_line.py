@@ -53,8 +53,13 @@ class Errors(unittest.TestCase):
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 1048576",
             ("--help", "modle"): None,
-            ("calibrate", "plans.json"): "command line: --deck is required",
-            ("calibrate", "plans.json", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
+            ("calibrate", ): "command line: FILE is missing: a cluster file to write, or --product-plans FILE",
+            ("calibrate", "--product-plans", "plans.json"): "command line: --product-plans needs --deck DECK",
+            ("calibrate", "c.toml", "run.steps=5"): "command line: run.steps=5 is a key of a deck, and there is none: "
+            "--deck DECK",
+            ("calibrate", "c.toml", "--ranks", "2"):
+            "command line: --ranks is for --product-plans: a cluster file is measured on the ranks that mpirun starts",
+            ("calibrate", "c.toml", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
             ("run", TINY, "-t", "1 hour"):
             'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, minutes:seconds, '
             "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for "
@@ -107,7 +112,12 @@ class WithoutAFolder(unittest.TestCase):
 
 class Calibrate(unittest.TestCase):
     def test_needs_the_module_for_gpus(self):
-        result = run("calibrate", "plans.json", "--deck", TINY, ESPALIER_CUDA_MODULE="/no/such/module.so")
+        result = run("calibrate",
+                     "--product-plans",
+                     "plans.json",
+                     "--deck",
+                     TINY,
+                     ESPALIER_CUDA_MODULE="/no/such/module.so")
         self.assertEqual(result.returncode, 1, result)
         self.assertIn("ESPALIER_CUDA_MODULE names /no/such/module.so, which is not there", result.stderr)
         self.assertFalse(os.path.exists("plans.json"))

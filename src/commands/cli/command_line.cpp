@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "commands/cli/completion.hpp"
 #include "commands/cli/manual_page.hpp"
@@ -130,19 +131,49 @@ void AddSample(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 
+void CheckCalibrate(const CalibrateOptions& options) {
+  if (options.measure.file.empty() && options.product_plans.empty())
+    Refuse("FILE is missing: a cluster file to write, or --product-plans FILE");
+  if (options.measure.decks.empty() && !options.measure.overrides.empty())
+    Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
+  if (options.measure.decks.empty() && !options.product_plans.empty()) Refuse("--product-plans needs --deck DECK");
+  if (options.ranks > 0 && options.product_plans.empty())
+    Refuse("--ranks is for --product-plans: a cluster file is measured on the ranks that mpirun starts");
+  if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
+    Refuse("--neighbours needs --deck DECK");
+}
+
+/// Product plans on rank 0 alone, before MPI starts; then the cluster file on all ranks.
+Job CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
+  MeasureOptions& measure = options->measure;
+  if (!options->product_plans.empty() && measure.file.find('=') != std::string::npos)
+    measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
+  CheckCalibrate(*options);
+  if (measure.file.empty()) return OnFirstRank([options] { return CalibrateProducts(*options); });
+  if (!options->product_plans.empty())
+    Refuse("--product-plans is a command of its own: leave FILE out, then calibrate FILE with run.product_plans");
+  return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
+}
+
 void AddCalibrate(CLI::App& app, Job& job) {
   auto options = std::make_shared<CalibrateOptions>();
-  CLI::App* command = app.add_subcommand("calibrate", "measure the decks' matmuls on this GPU, for run.product_plans");
-  command->add_option("FILE", options->file, "plan file to write")->required();
-  command->add_option("--deck", options->decks, "deck (TOML); may be given more than once")
+  CLI::App* command = app.add_subcommand("calibrate", "measure this machine, for a cluster file; started as run is");
+  command->add_option("FILE", options->measure.file, "cluster file to write, or to add to");
+  command->add_option("--deck", options->measure.decks, "measure its kernels too; may be given more than once")
       ->type_name("DECK")
-      ->required()
       ->allow_extra_args(false);
-  command->add_option("--ranks", options->ranks, "ranks of each deck (the fewest that it allows)")
+  command->add_flag_callback(
+      "--neighbours", [options] { options->measure.shapes = Shapes::kNeighbours; },
+      "measure each deck with half and twice batch.micro and model.seq_len too");
+  command
+      ->add_option("--product-plans", options->product_plans,
+                   "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
+      ->type_name("PLANS");
+  command->add_option("--ranks", options->ranks, "of --product-plans: ranks of each deck (the fewest that it allows)")
       ->type_name("N")
       ->check(Within(1, kMaxRanks));
-  command->add_option("key=value", options->overrides, "keys of the decks, such as batch.micro=4");
-  command->callback([options, &job] { job = OnFirstRank([options] { return CalibrateCommand(*options); }); });
+  command->add_option("key=value", options->measure.overrides, "keys of the decks, such as batch.micro=4");
+  command->callback([options, &job] { job = CalibrateJob(options); });
 }
 
 int Print(const std::string& text) {

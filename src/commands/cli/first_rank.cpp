@@ -48,4 +48,11 @@ Job OnEveryRank(Job job) {
   };
 }
 
+Job OnRanksOfJob(Job job) {
+  return [job = std::move(job)] {
+    ReleaseStopSignals();
+    return job();
+  };
+}
+
 }  // namespace espalier

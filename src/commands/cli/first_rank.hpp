@@ -18,4 +18,7 @@ Job OnFirstRank(Job job);
 /// For commands whose exit status every rank needs: all ranks do `job`, and only rank 0 prints. A signal ends it.
 Job OnEveryRank(Job job);
 
+/// For commands of many ranks that end at a signal: all ranks do `job`, which starts MPI.
+Job OnRanksOfJob(Job job);
+
 }  // namespace espalier

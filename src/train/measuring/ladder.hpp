@@ -1,0 +1,33 @@
+// Times of messages and collectives by size, on an otherwise idle machine.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "espalier/comm/mpi_world.hpp"
+#include "espalier/costs/cluster.hpp"
+#include "espalier/executor/device.hpp"
+
+namespace espalier {
+
+/// Opens the device of this rank. Collective.
+using OpenDevice = std::function<std::unique_ptr<Device>()>;
+
+/// The places of groups that a job of so many ranks can have: groups of 2, 4, 8, ... neighbours and of all ranks, and
+/// with several ranks on each of several nodes, groups with one rank on each node. Each with its mesh, whose groups
+/// over dp_shard they are.
+struct LadderPlace {
+  Mesh mesh;
+  GroupPlace place;
+};
+std::vector<LadderPlace> LadderPlaces(int ranks, int ranks_per_node);
+
+/// Runs every kind of collective in every place, and a message between neighbours, with 1 KiB to 64 MiB that each
+/// member sends: medians of several in a row. All groups of a place run at the same time. Collective; the table is that
+/// of rank 0. Nothing with one rank.
+CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open);
+
+/// Fills `cluster.node` and `cluster.network` from measured transfers, where there are any.
+void SetLinks(Cluster& cluster);
+
+}  // namespace espalier

@@ -1,0 +1,177 @@
+// espalier calibrate, the part that measures a machine.
+#include "espalier/train/measure.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/costs/costs.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/train/choose_device.hpp"
+#include "espalier/train/threads.hpp"
+#include "espalier/util/clock.hpp"
+#include "train/job.hpp"
+#include "train/measuring/ladder.hpp"
+#include "train/measuring/machine.hpp"
+#include "train/measuring/measure_deck.hpp"
+
+namespace espalier {
+namespace {
+
+/// A deck with one of its shapes.
+struct Shape {
+  std::string text;  ///< "inputs/llama/tiny.toml, batch.micro 2, model.seq_len 128"
+  LoadedDeck loaded;
+};
+
+/// Replicas of data parallelism on so many ranks.
+int64_t Replicas(const Mesh& mesh) { return mesh.Degree(Axis::kDpReplicate) * mesh.Degree(Axis::kDpShard); }
+
+/// The deck with other sizes, and with no more microbatches than its pipeline needs: kernels are the same in all.
+LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const LoadedDeck& deck, const Mesh& mesh,
+                   int64_t micro, int64_t seq_len) {
+  const int64_t own = deck.deck.batch.global / (deck.deck.batch.micro * Replicas(mesh));
+  const int64_t microbatches = std::min<int64_t>(own, 2 * mesh.Degree(Axis::kPp));
+  std::vector<std::string> overrides = options.overrides;
+  overrides.push_back(fmt::format("batch.micro={}", micro));
+  overrides.push_back(fmt::format("batch.global={}", micro * Replicas(mesh) * microbatches));
+  overrides.push_back(fmt::format("model.seq_len={}", seq_len));
+  return LoadDeck(path, overrides);
+}
+
+std::vector<Shape> ShapesOf(const MeasureOptions& options, const std::string& path, int ranks) {
+  const LoadedDeck deck = LoadDeck(path, options.overrides);
+  const Mesh mesh = ResolveMesh(deck, ranks);
+  const int64_t micro = deck.deck.batch.micro, seq_len = deck.deck.model.seq_len;
+  std::vector<std::pair<int64_t, int64_t>> sizes = {{micro, seq_len}};
+  if (options.shapes == Shapes::kNeighbours) {
+    if (micro % 2 == 0) sizes.emplace_back(micro / 2, seq_len);
+    sizes.emplace_back(2 * micro, seq_len);
+    if (seq_len % 2 == 0) sizes.emplace_back(micro, seq_len / 2);
+    sizes.emplace_back(micro, 2 * seq_len);
+  }
+  std::vector<Shape> shapes;
+  for (const auto& [m, s] : sizes)
+    shapes.push_back(
+        {fmt::format("{}, batch.micro {}, model.seq_len {}", path, m, s), Resized(options, path, deck, mesh, m, s)});
+  return shapes;
+}
+
+/// The work of one rank. Prints on rank 0.
+class Calibration {
+ public:
+  Calibration(const MeasureOptions& options, World& world, MpiWorld* mpi)
+      : options_(options), world_(world), mpi_(mpi) {}
+
+  void Run() {
+    OnAllRanks(world_, [&] { LoadShapes(); });
+    threads_ = AgreeOnThreads(base_, world_).count;
+    Begin();
+    if (world_.Size() > 1) AddTransfers();
+    for (Shape& shape : shapes_) AddDeck(shape);
+    OnAllRanks(world_, [&] {
+      if (IsRankZero()) Finish();
+    });
+  }
+
+ private:
+  bool IsRankZero() const { return world_.Rank() == 0; }
+
+  void Say(const std::string& line) const {
+    if (!IsRankZero()) return;
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+
+  void LoadShapes() {
+    for (const std::string& deck : options_.decks)
+      for (Shape& shape : ShapesOf(options_, deck, world_.Size())) shapes_.push_back(std::move(shape));
+    if (!shapes_.empty()) base_ = shapes_.front().loaded.deck;
+  }
+
+  std::unique_ptr<Device> Open(Deck& deck) const { return ChooseDevice(deck, world_, mpi_, threads_); }
+
+  /// The file, or the machine if there is none.
+  void Begin() {
+    const auto device = Open(base_);
+    machine_ = KeyOfMachine(*device, mpi_);
+    bool found = false;
+    OnAllRanks(world_, [&] {
+      if (!IsRankZero()) return;
+      if (auto file = LoadForMachine(options_.file, machine_)) cluster_ = std::move(*file), found = true;
+    });
+    if (world_.Max(found ? 1 : 0) == 0) cluster_ = DescribeMachine(*device, world_, mpi_);
+    cluster_.path = options_.file;
+    Say(fmt::format("machine     {}, {} rank{} per node{}", machine_.name, machine_.ranks_per_node,
+                    machine_.ranks_per_node == 1 ? "" : "s", found ? "; rows are added to " + options_.file : ""));
+    if (found) return;
+    Say(fmt::format("peak        {:.4g} TFLOP/s in bf16, {:.4g} in f32; memory {:.4g} GB/s; per rank, {}",
+                    cluster_.compute.bf16_tflops, cluster_.compute.fp32_tflops,
+                    cluster_.compute.memory_bytes_per_us / 1e3, world_.Size() > 1 ? "all at the same time" : "alone"));
+  }
+
+  void AddTransfers() {
+    const auto began = std::chrono::steady_clock::now();
+    CostTable table = MeasureTransfers(world_, mpi_, [&] { return Open(base_); });
+    for (auto& [key, points] : table.collectives) {
+      if (IsRankZero() && points.size() > 1)
+        Say(fmt::format("transfers   {:<14} {} ranks on {} node{}: {} of {:.1f} us, {} of {:.1f} us", Name(key.kind),
+                        key.place.ranks, key.place.nodes, key.place.nodes == 1 ? "" : "s", points.begin()->first,
+                        points.begin()->second.us, points.rbegin()->first, points.rbegin()->second.us));
+      cluster_.table.collectives[key] = std::move(points);
+    }
+    SetLinks(cluster_);
+    Say(fmt::format("            {} places and kinds, in {:.1f} s", table.collectives.size(),
+                    MillisecondsSince(began) / 1e3));
+  }
+
+  void AddDeck(Shape& shape) {
+    const auto device = Open(shape.loaded.deck);
+    const MachineKey machine = KeyOfMachine(*device, mpi_);
+    if (machine.name != machine_.name)
+      throw UserError(ExitStatus::kDeck,
+                      fmt::format("{}: computes on {}, the decks before on {}: calibrate them into files of their own",
+                                  shape.text, machine.name, machine_.name));
+    const DeckMeasurement measured = MeasureDeck(shape.loaded.deck, world_, mpi_, *device);
+    for (const auto& [key, row] : measured.table.kernels) cluster_.table.kernels[key] = row;
+    for (const auto& [key, points] : measured.table.collectives)
+      for (const auto& [bytes, point] : points) cluster_.table.collectives[key][bytes] = point;
+    if (cluster_.compute.kernel_us == 0) cluster_.compute.kernel_us = measured.gap_us;
+    if (device->Kind() == DeviceKind::kCuda)
+      cluster_.compute.memory_bytes_per_us = std::max(cluster_.compute.memory_bytes_per_us, measured.bytes_per_us);
+    Say(fmt::format("deck        {}: {} kernels, {} steps of {:.4g} ms, spread {:.1f} %, in {:.1f} s", shape.text,
+                    measured.table.kernels.size(), measured.steps, measured.step_ms, 100 * measured.spread,
+                    measured.seconds));
+  }
+
+  void Finish() {
+    RequireRates(cluster_);
+    WriteRows(cluster_);
+    Say(fmt::format("{}: {} kernels, {} places and kinds of transfers", options_.file, cluster_.table.kernels.size(),
+                    cluster_.table.collectives.size()));
+  }
+
+  const MeasureOptions& options_;
+  World& world_;
+  MpiWorld* mpi_;
+  std::vector<Shape> shapes_;
+  Deck base_{};  ///< says on what to compute
+  int threads_ = 1;
+  MachineKey machine_;
+  Cluster cluster_;
+};
+
+}  // namespace
+
+ExitStatus Measure(const MeasureOptions& options) {
+  if (!options.decks.empty()) WaitPassivelyIfCrowded(LoadDeck(options.decks.front(), options.overrides).deck);
+  return RunJob([&](World& world, MpiWorld* mpi, Parts& parts) {
+    parts.Make<Calibration>(options, world, mpi).Run();
+    return ExitStatus::kDone;
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,124 @@
+#include "train/measuring/measure_deck.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "espalier/comm/pack.hpp"
+#include "espalier/util/clock.hpp"
+#include "train/measuring/kernel_times.hpp"
+#include "train/programs.hpp"
+#include "train/state/initialize_weights.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int kWarmUp = 2, kLeastSteps = 5, kMostSteps = 30;
+constexpr double kEnoughMs = 3000;
+constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< beyond the caches of a core
+
+/// Tokens that are spread over the vocabulary.
+std::vector<int32_t> MadeUpTokens(int64_t count, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids;
+  uint64_t state = seed;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX
+    ids.push_back(static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab)));
+  }
+  return ids;
+}
+
+Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
+  Batch batch;
+  const int64_t tokens = layout.rows.Extent() * std::ssize(layout.positions);
+  for (int64_t m = 0; m < layout.microbatches; ++m)
+    batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
+                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1))});
+  return batch;
+}
+
+/// What one rank found.
+struct RankResult {
+  std::vector<KernelSum> sums;
+  double spread = 0, bytes_per_us = 0;
+  auto Fields() { return std::tie(sums, spread, bytes_per_us); }
+};
+
+/// The steps of one deck on this rank.
+class Measuring {
+ public:
+  Measuring(const Deck& deck, World& world, MpiWorld* mpi, Device& device)
+      : deck_(deck),
+        world_(world),
+        programs_(deck, world, mpi, device),
+        times_(programs_.train().program, programs_.coordinate()),
+        batch_(MadeUpBatch(programs_.layout(), deck.model.vocab)) {
+    InitializeWeights(programs_.compilation(), executor());
+  }
+
+  void Run() {
+    for (int step = 0; step < kWarmUp; ++step) Step();
+    const auto began = std::chrono::steady_clock::now();
+    while (times_.steps() < kLeastSteps ||
+           (times_.steps() < kMostSteps && world_.Max(MillisecondsSince(began) < kEnoughMs ? 0 : 1) == 0))
+      TimedStep();
+  }
+
+  /// On rank 0.
+  DeckMeasurement Result() {
+    const RankResult mine{times_.Sums(), times_.Spread(), times_.BestBytesPerUs(kManyBytes)};
+    DeckMeasurement all;
+    all.steps = times_.steps();
+    all.step_ms = Median(steps_ms_);
+    all.gap_us = Median(gaps_us_);
+    std::vector<std::vector<KernelSum>> of_ranks;
+    for (const std::string& packed : world_.Gather(Pack(mine))) {
+      RankResult rank = Unpack<RankResult>(packed);
+      of_ranks.push_back(std::move(rank.sums));
+      all.spread = std::max(all.spread, rank.spread);
+      all.bytes_per_us = std::max(all.bytes_per_us, rank.bytes_per_us);
+    }
+    all.table.kernels = RowsOf(of_ranks);
+    return all;
+  }
+
+ private:
+  Executor& executor() const { return *programs_.train().executor; }
+
+  StepTimes Step() {
+    programs_.train().Fill(batch_, programs_.layout().positions);
+    ++step_;
+    executor().SetScalar("lr", static_cast<float>(LearningRate(deck_, step_)));
+    executor().SetScalar("step", static_cast<float>(step_));
+    return executor().RunStep();
+  }
+
+  void TimedStep() {
+    executor().TimeNextStep();
+    const StepTimes times = Step();
+    const double gap_us = GapUs(programs_.device(), times, times_.calls());
+    times_.Add(executor().instruction_ms(), gap_us);
+    gaps_us_.push_back(gap_us);
+    steps_ms_.push_back(times.step_ms);
+  }
+
+  const Deck& deck_;
+  World& world_;
+  Programs programs_;
+  KernelTimes times_;
+  Batch batch_;
+  int64_t step_ = 0;
+  std::vector<double> gaps_us_, steps_ms_;
+};
+
+}  // namespace
+
+DeckMeasurement MeasureDeck(const Deck& deck, World& world, MpiWorld* mpi, Device& device) {
+  const auto began = std::chrono::steady_clock::now();
+  Measuring measuring(deck, world, mpi, device);
+  measuring.Run();
+  DeckMeasurement result = measuring.Result();
+  result.seconds = MillisecondsSince(began) / 1e3;
+  return result;
+}
+
+}  // namespace espalier

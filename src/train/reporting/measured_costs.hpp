@@ -1,0 +1,45 @@
+// report.costs: times of a run's kernels, added to a cluster file at its end.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "espalier/comm/mpi_world.hpp"
+#include "espalier/costs/cluster.hpp"
+#include "train/measuring/kernel_times.hpp"
+#include "train/measuring/machine.hpp"
+#include "train/programs.hpp"
+
+namespace espalier {
+
+/// Does nothing if the deck names no file. Otherwise it times a few steps, spread over the run, and writes medians.
+class MeasuredCosts {
+ public:
+  /// `programs` must outlive it. Throws UserError (kDeck) if the file is there and cannot be read, is of another
+  /// machine, or has no folder. Collective.
+  MeasuredCosts(const Deck& deck, const Programs& programs, World& world, const MpiWorld* mpi);
+
+  /// Must be called before `step` begins. Steps of a start are counted from its first.
+  void Before(int64_t step);
+  /// Must be called after `step` was awaited.
+  void After(int64_t step, const StepTimes& times);
+
+  /// Merges what all ranks measured into the file, by one rename, and says what was added. A file that cannot be
+  /// written only gives a warning: the run is done. Collective.
+  void Write(World& world) const;
+
+ private:
+  bool IsTimed(int64_t step) const;
+  /// On rank 0: the file with new rows.
+  void AddRows(const CostTable& added) const;
+
+  const Programs& programs_;
+  const std::string file_;
+  const int64_t last_;  ///< step of the run
+  const MpiWorld* const mpi_;
+  std::optional<KernelTimes> times_;  ///< nothing: no file is named
+  std::optional<Cluster> machine_;    ///< on rank 0, if there is no file yet
+  int64_t first_ = -1;                ///< step of this start
+};
+
+}  // namespace espalier

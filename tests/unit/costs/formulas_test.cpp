@@ -1,0 +1,241 @@
+// Formulas of kernels and transfers with the cluster files of inputs/clusters, against published measurements.
+#include "costs/formulas/formulas.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace espalier {
+namespace {
+
+Cluster Shipped(const std::string& name) { return LoadCluster(SOURCE_ROOT "/inputs/clusters/" + name + ".toml"); }
+const std::vector<std::string> kShipped = {"a100-8x200g", "a100-4x100g", "h100-8x400g", "h200-8x400g"};
+
+double Tflops(const DeviceModel& device, const MatmulShape& s) {
+  return 2e-6 * double(s.batch) * double(s.m) * double(s.n) * double(s.k) / MatmulUs(device, s);
+}
+
+/// Attention of `tokens` tokens in sequences of `length`, heads together 2048 wide, as the FlashAttention papers time
+/// it.
+struct Attention {
+  Op op;
+  std::vector<Shape> inputs, outputs;
+  Attention(OpKind kind, int64_t tokens, int64_t length, int64_t head_dim) {
+    op.kind = kind;
+    op.attributes.numbers = {{"head_dim", double(head_dim)}, {"causal", 1}};
+    const Shape x = {tokens / length, length, 2048}, lse = {tokens / length, 2048 / head_dim, length};
+    inputs = kind == OpKind::kAttention ? std::vector{x, x, x} : std::vector{x, x, x, x, lse, x};
+    outputs = kind == OpKind::kAttention ? std::vector{x, lse} : std::vector{x, x, x};
+  }
+  LocalOp Local() const {
+    return {op,
+            inputs,
+            outputs,
+            Dtype::kBf16,
+            std::vector(inputs.size(), Dtype::kBf16),
+            std::vector(outputs.size(), Dtype::kBf16)};
+  }
+};
+
+TEST(ClusterFiles, OfInputsLoadAndPrintBack) {
+  for (const std::string& name : kShipped) {
+    const Cluster cluster = Shipped(name);
+    EXPECT_EQ(cluster.ranks_per_node, 8) << name;
+    EXPECT_EQ(cluster.device, DeviceKind::kCuda) << name;
+    EXPECT_FALSE(cluster.compute.attention.empty()) << name;
+    EXPECT_GT(cluster.node.bytes_per_us, cluster.network.bytes_per_us) << name;
+  }
+  EXPECT_EQ(Shipped("h200-8x400g").compute.bf16_tflops, Shipped("h100-8x400g").compute.bf16_tflops);
+}
+
+// The fastest shapes reach what was measured as the most of any shape: 271, 794 and 794 TFLOP/s (MAMF,
+// stas00/ml-engineering).
+TEST(MatmulFormula, ReachesTheBestMeasuredRate) {
+  for (const auto& [name, measured] :
+       {std::pair{"a100-8x200g", 271.0}, {"h100-8x400g", 794.0}, {"h200-8x400g", 794.0}}) {
+    const Cluster cluster = Shipped(name);
+    double best = 0;
+    for (int64_t m = 1024; m <= 16384; m += 1024)
+      for (int64_t n = 1024; n <= 16384; n += 1024)
+        for (int64_t k : {2048, 4096, 8192, 13312})
+          best = std::max(best, Tflops(cluster.compute, {.m = m, .n = n, .k = k}));
+    EXPECT_NEAR(best / measured, 1, 0.05) << name;
+  }
+}
+
+// 108 units: 9 x 12 tiles of 256 x 128 are one wave. One more row of tiles needs another.
+TEST(MatmulFormula, CountsWavesOfTiles) {
+  DeviceModel device = Shipped("a100-8x200g").compute;
+  device.tiles = {{256, 128, 1.0}};
+  const double full = MatmulUs(device, {.m = 9 * 256, .n = 12 * 128, .k = 4096});
+  EXPECT_NEAR(full, 2.0 * 256 * 128 * (4096 + 128) / (312e6 * 0.92 / 108), 1e-6);
+  EXPECT_GT(MatmulUs(device, {.m = 9 * 256 + 8, .n = 12 * 128, .k = 4096}) / full, 1.8) << "split, it takes a bit less";
+}
+
+TEST(MatmulFormula, SplitsLongContractionsOfFewTiles) {
+  const DeviceModel device = Shipped("h100-8x400g").compute;
+  const double few = Tflops(device, {.m = 256, .n = 512, .k = 65536});
+  EXPECT_GT(few, 2 * 989 * 0.82 * 4 / 132) << "four tiles would fill four units";
+}
+
+TEST(MatmulFormula, IsBoundByBytesWhereThereIsLittleToMultiply) {
+  const DeviceModel device = Shipped("h100-8x400g").compute;
+  const double bytes = 2.0 * 16 * (65536 + 4096) + 2.0 * 65536 * 4096;
+  EXPECT_NEAR(MatmulUs(device, {.m = 65536, .n = 4096, .k = 16}), MemoryUs(device, bytes), 1e-9);
+}
+
+// cuDNN on an H100, forward, causal: TFLOP/s by length, 16,384 tokens (Shah et al. 2024, figure 5).
+TEST(AttentionFormula, IsThePublishedCurve) {
+  const DeviceModel device = Shipped("h100-8x400g").compute;
+  for (const auto& [length, tflops] :
+       {std::pair{512, 315.0}, {1024, 410.0}, {2048, 484.0}, {4096, 518.0}, {8192, 529.0}, {16384, 539.0}}) {
+    const Attention forward(OpKind::kAttention, 16384, length, 128), grad(OpKind::kAttentionGrad, 16384, length, 128);
+    const double us = FusedAttentionUs(device, forward.Local());
+    EXPECT_NEAR(us, 2.0 * 16384 * double(length) * 2048 / (tflops * 1e6), 1e-6 * us) << length;
+    EXPECT_NEAR(FusedAttentionUs(device, grad.Local()) / us, 2.5 / 0.8, 1e-9) << length;
+  }
+}
+
+TEST(AttentionFormula, NarrowHeadsAreSlowerAndFewBlocksLeaveUnitsIdle) {
+  const DeviceModel device = Shipped("h100-8x400g").compute;
+  const auto us = [&](int64_t tokens, int64_t head_dim) {
+    return FusedAttentionUs(device, Attention(OpKind::kAttention, tokens, 2048, head_dim).Local());
+  };
+  EXPECT_GT(us(16384, 32), us(16384, 64));
+  EXPECT_GT(us(16384, 64), us(16384, 128));
+  EXPECT_EQ(us(16384, 256), us(16384, 128));
+  EXPECT_NEAR(us(2048, 512) / us(16384, 512), 1.0 / 8 * 132 / 64, 1e-9) << "4 heads x 16 blocks on 132 units";
+}
+
+// Scores of 2 x 16 heads x 2048 x 2048 in bf16 are 268 MB: four passes forward with dropout and its mask (2 + 2.5), and
+// the matmuls that read and write them.
+TEST(AttentionFormula, PlainAttentionPassesScoresThroughMemory) {
+  Cluster cluster = Shipped("a100-8x200g");
+  cluster.attention = AttentionKernels::kPlain;
+  const Attention forward(OpKind::kAttention, 4096, 2048, 128), grad(OpKind::kAttentionGrad, 4096, 2048, 128);
+  const double pass_us = 2.0 * 32 * 2048 * 2048 / (2.039e6 * 0.92);
+  const double without = PlainAttentionUs(cluster, forward.Local());
+  EXPECT_GT(without, 4 * pass_us);
+  cluster.attention_dropout = true;
+  EXPECT_NEAR(PlainAttentionUs(cluster, forward.Local()) - without, 2.5 * pass_us + cluster.compute.kernel_us, 1e-6);
+  EXPECT_GT(PlainAttentionUs(cluster, grad.Local()), 1.5 * without);
+  EXPECT_GT(KernelUs(cluster, forward.Local(), false), 2 * FusedAttentionUs(cluster.compute, forward.Local()));
+}
+
+TEST(MemoryFormula, ReachesTheShareOfItsSize) {
+  const DeviceModel device = Shipped("a100-8x200g").compute;
+  EXPECT_NEAR(MemoryUs(device, 1e6), 1e6 / (2.039e6 * 0.6), 1e-9);
+  EXPECT_NEAR(MemoryUs(device, 1e7), 1e7 / (2.039e6 * 0.75), 1e-9);
+  EXPECT_NEAR(MemoryUs(device, 1e9), 1e9 / (2.039e6 * 0.92), 1e-9);
+}
+
+TEST(KernelFormula, AKernelTakesTheHostsLaunchAtLeast) {
+  Cluster cluster = Shipped("h100-8x400g");
+  const Op op{.kind = OpKind::kAdd};
+  const std::vector<Dtype> two(2, Dtype::kBf16);
+  const std::vector<Shape> inputs(2, Shape{1, 128, 64}), outputs(1, Shape{1, 128, 64});
+  const LocalOp add{op, inputs, outputs, Dtype::kBf16, two, {Dtype::kBf16}};
+  const double alone = KernelUs(cluster, add, false);
+  EXPECT_NEAR(alone, MemoryUs(cluster.compute, 3 * 2 * 128 * 64) + 2.5, 1e-9);
+  cluster.efficiency = 0.5;
+  EXPECT_NEAR(KernelUs(cluster, add, false), 2 * alone, 1e-9);
+  cluster.compute.launch_us = 20;
+  EXPECT_EQ(KernelUs(cluster, add, false), 20);
+}
+
+// All-reduce of eight H100 (NVIDIA dgxc-benchmarking), bytes and microseconds.
+TEST(TransferFormula, IsTheMeasuredAllReduceOfOneNode) {
+  const Cluster cluster = Shipped("h100-8x400g");
+  const double kib = 1024, mib = 1024 * kib;
+  for (const auto& [bytes, measured] : {std::pair{8.0, 13.0},
+                                        {32 * kib, 19.0},
+                                        {256 * kib, 20.0},
+                                        {512 * kib, 20.5},
+                                        {mib, 27.0},
+                                        {2 * mib, 42.0},
+                                        {4 * mib, 54.0},
+                                        {8 * mib, 83.0},
+                                        {16 * mib, 124.0},
+                                        {32 * mib, 199.0},
+                                        {64 * mib, 325.0},
+                                        {128 * mib, 586.0},
+                                        {256 * mib, 1112.0},
+                                        {512 * mib, 2151.0},
+                                        {1024 * mib, 4029.0},
+                                        {8192 * mib, 31307.0}}) {
+    const double us = CollectiveUs(cluster, OpKind::kAllReduce, 1.75 * bytes, {8, 1, 8});
+    EXPECT_NEAR(us / measured, 1, 0.05) << bytes << " bytes: " << us << " us";
+  }
+}
+
+// Eight A100: 93 us at 1 MiB, 229 GB/s of bus bandwidth at 1 GiB (vTrain). Eight nodes: 192 GB/s (NVIDIA).
+TEST(TransferFormula, IsTheMeasuredAllReduceOfA100) {
+  const Cluster cluster = Shipped("a100-8x200g");
+  EXPECT_NEAR(CollectiveUs(cluster, OpKind::kAllReduce, 1.75 * 1048576, {8, 1, 8}), 93, 5);
+  const double gib = 1024.0 * 1048576;
+  EXPECT_NEAR(1.75 * gib / CollectiveUs(cluster, OpKind::kAllReduce, 1.75 * gib, {8, 1, 8}) / 229e3, 1, 0.02);
+  const double wire = 2.0 * 63 / 64 * 8 * gib;
+  EXPECT_NEAR(wire / CollectiveUs(cluster, OpKind::kAllReduce, wire, {64, 8, 8}) / 192e3, 1, 0.02);
+}
+
+TEST(TransferFormula, AGroupUsesThePortsOfItsRanks) {
+  const Cluster cluster = Shipped("h100-8x400g");
+  const auto us = [&](GroupPlace place) { return CollectiveUs(cluster, OpKind::kAllGather, 1e10, place); };
+  EXPECT_NEAR(us({4, 4, 1}) / 1e10 * 48e3, 1, 0.01);
+  EXPECT_NEAR(us({8, 4, 2}) / 1e10 * 96e3, 1, 0.01);
+  EXPECT_NEAR(us({32, 4, 8}) / 1e10 * 362e3, 1, 0.02) << "eight ports are faster than the links of the node";
+  EXPECT_EQ(us({1, 1, 1}), 0);
+}
+
+TEST(TransferFormula, SendsToEachRankOrOnlyToTheNext) {
+  const Cluster cluster = Shipped("h100-8x400g");
+  // 8 of 15 peers are on the other node.
+  EXPECT_NEAR(CollectiveUs(cluster, OpKind::kAllToAll, 1.5e10, {16, 2, 8}), 8e9 / 48e3, 0.001 * 8e9 / 48e3);
+  EXPECT_EQ(CollectiveUs(cluster, OpKind::kRingShift, 1e6, {4, 2, 2}), MessageUs(cluster, 1e6, false));
+  EXPECT_EQ(CollectiveUs(cluster, OpKind::kRingShift, 1e6, {4, 1, 4}), MessageUs(cluster, 1e6, true));
+  EXPECT_NEAR(MessageUs(cluster, 48e6, false), 12 + 1000, 1e-9);
+}
+
+// A tree has fewer hops: small all-reduces over many nodes take it.
+TEST(TransferFormula, AllReducesOfManyNodesFollowATree) {
+  Cluster cluster = Shipped("h100-8x400g");
+  const double tree = CollectiveUs(cluster, OpKind::kAllReduce, 1e4, {1024, 128, 8});
+  cluster.network.tree_share = 0;
+  EXPECT_GT(CollectiveUs(cluster, OpKind::kAllReduce, 1e4, {1024, 128, 8}), 5 * tree);
+}
+
+// More work or slower devices never take less time. Rows of operands stay multiples of 16 bytes: misaligned ones are
+// slower than longer ones, on devices, too.
+TEST(Formulas, RiseWithWorkAndFallWithRates) {
+  std::mt19937_64 random(7);
+  const auto draw = [&](int64_t most) { return int64_t(1 + random() % static_cast<uint64_t>(most)); };
+  std::vector<Cluster> clusters;
+  for (const std::string& name : kShipped) clusters.push_back(Shipped(name));
+  for (int i = 0; i < 2000; ++i) {
+    const Cluster& cluster = clusters[random() % clusters.size()];
+    MatmulShape s{.batch = draw(4), .m = draw(5000), .n = 8 * draw(800), .k = 8 * draw(800)};
+    const double us = MatmulUs(cluster.compute, s);
+    for (int64_t MatmulShape::*dim : {&MatmulShape::batch, &MatmulShape::m, &MatmulShape::n, &MatmulShape::k}) {
+      MatmulShape more = s;
+      more.*dim += 8 * draw(20);
+      EXPECT_GE(MatmulUs(cluster.compute, more), us * (1 - 1e-12)) << s.m << " " << s.n << " " << s.k;
+    }
+    DeviceModel faster = cluster.compute;
+    (random() % 2 ? faster.bf16_tflops : faster.memory_bytes_per_us) *= 1.3;
+    EXPECT_LE(MatmulUs(faster, s), us * (1 + 1e-12));
+    if (i % 20) continue;
+    const GroupPlace place{int(draw(8)) * 8, 8, int(draw(8))};
+    for (OpKind kind : {OpKind::kAllGather, OpKind::kAllReduce, OpKind::kAllToAll}) {
+      const double bytes = double(draw(int64_t{1} << 32)), transfer = CollectiveUs(cluster, kind, bytes, place);
+      EXPECT_GE(CollectiveUs(cluster, kind, bytes * 1.01, place), transfer * (1 - 1e-12)) << bytes;
+      Cluster better = cluster;
+      (random() % 2 ? better.node : better.network).bytes_per_us *= 1.5;
+      EXPECT_LE(CollectiveUs(better, kind, bytes, place), transfer * (1 + 1e-12));
+    }
+    const double bytes = double(draw(int64_t{1} << 30));
+    EXPECT_GE(MemoryUs(cluster.compute, bytes * 1.01), MemoryUs(cluster.compute, bytes));
+  }
+}
+
+}  // namespace
+}  // namespace espalier

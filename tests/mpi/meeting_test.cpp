@@ -11,9 +11,9 @@ constexpr double kTransferUs = 3000;
 /// The last ranks take longest.
 double KernelUs(int rank) { return 4000.0 * (1 + rank); }
 
-/// A kernel makes `value`, which has a place.
-void RunKernel(ProgramBuilder& builder, int value, std::vector<double>& costs_us) {
-  builder.Run({OpKind::kAdd, {}, {value}, {}, Role::kF, 1, 0}, Lane::kCompute);
+/// A kernel writes values that have a place.
+void RunKernel(ProgramBuilder& builder, const std::vector<int>& values, std::vector<double>& costs_us) {
+  builder.Run({OpKind::kAdd, {}, values, {}, Role::kF, 1, 0}, Lane::kCompute);
   costs_us.push_back(KernelUs(TheWorld().Rank()));
 }
 
@@ -59,7 +59,7 @@ void CheckGroup(OpKind kind, const std::string& from, const std::string& to) {
   builder.Place(input);
   builder.Place(output);
   std::vector<double> costs_us;
-  RunKernel(builder, input, costs_us);
+  RunKernel(builder, {input, output}, costs_us);  // one of them has bytes on every rank, so that the transfer waits
   builder.Run(GroupOp(kind, {input}, {output}, AxisSet{Axis::kTp}), Lane::kTp);
   costs_us.push_back(kTransferUs);
   const Step step = RunTwoSteps(builder.Take(), costs_us);
@@ -91,8 +91,8 @@ TEST(Meeting, OfASendBeginsWithTheReceiver) {
   builder.Place(in);
   std::vector<double> costs_us;
   const int stage = builder.stage(), stages = mesh.Degree(Axis::kPp);
-  RunKernel(builder, out, costs_us);
-  RunKernel(builder, in, costs_us);  // overwritten by the recv, which therefore waits for it
+  RunKernel(builder, {out}, costs_us);
+  RunKernel(builder, {in}, costs_us);  // overwritten by the recv, which therefore waits for it
   if (stage + 1 < stages) {
     builder.Run(SendOrRecv(OpKind::kSend, out, stage + 1), Lane::kPpSend);
     costs_us.push_back(kTransferUs);

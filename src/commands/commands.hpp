@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "commands/simulate/slow_parts.hpp"
 #include "espalier/train/measure.hpp"
 #include "espalier/train/trainer.hpp"
 
@@ -22,12 +23,27 @@ int CheckCommand(const CheckOptions& options);
 
 struct PlanOptions {
   DeckArguments arguments;
-  int ranks = 0;     ///< 0: the fewest that the deck's degrees allow
-  std::string json;  ///< file to write the plan to; empty: none
-  int program = -1;  ///< print the program of this rank instead; -1: none
+  int ranks = 0;        ///< 0: the fewest that the deck's degrees allow
+  std::string json;     ///< file to write the plan to; empty: none
+  int program = -1;     ///< print the program of this rank instead; -1: none
+  std::string cluster;  ///< cluster file: times the step too; empty: none
 };
 /// Compiles for any number of ranks and prints layout, schedule, memory and messages.
 int PlanCommand(const PlanOptions& options);
+
+struct SimulateCommandOptions {
+  DeckArguments arguments;
+  int ranks = 0;                 ///< 0: the fewest that the deck's degrees allow
+  std::string cluster;           ///< cluster file; empty: run.cluster of a deck that sleeps
+  std::string json, trace, svg;  ///< files to write; empty: none
+  bool unfolded = false;         ///< every rank by itself
+  std::optional<double> jitter;  ///< nothing: the cluster's
+  int64_t seed = 1234;           ///< of the jitter
+  SlowArguments slow;
+};
+/// Times a step of the programs of all ranks on a cluster. UserError (kDoesNotFit) after everything is printed and
+/// written if a rank needs more memory than its device has.
+int SimulateCommand(const SimulateCommandOptions& options);
 
 struct InspectOptions {
   std::string checkpoint;

@@ -3,25 +3,21 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "commands.hpp"
-#include "espalier/checkpoint/async_saver.hpp"
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
+#include "commands/plan/parts.hpp"
+#include "commands/simulate/output.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
-#include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
 #include "espalier/util/wrap.hpp"
@@ -29,40 +25,11 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxRanksListed = 1024;
 constexpr double kGiga = 1e9, kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
 constexpr size_t kProgramWidth = 120, kOperandIndent = 18;
 
 /// Lanes by the name of their axis: what a stage sends to its neighbours counts as "pp".
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
-
-/// "0-9" or "0-3,8-11".
-std::string RangesText(const std::vector<int>& numbers) {
-  std::string text;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t end = i;
-    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[i]);
-    if (end > i) text += fmt::format("-{}", numbers[end]);
-    i = end + 1;
-  }
-  return text;
-}
-
-/// Bytes that a checkpoint copies on the rank that writes most; 0 if nothing is copied.
-int64_t LargestStaging(const Compilation& c) {
-  return c.deck.checkpoint.asynchronous || c.deck.run.device == RunDevice::kCuda
-             ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh))
-             : 0;
-}
-
-/// 8030261248 -> "8.03 billion".
-std::string InWords(int64_t count) {
-  const auto x = static_cast<double>(count);
-  if (x >= 1e12) return fmt::format("{:.4g} trillion", x / 1e12);
-  if (x >= 1e9) return fmt::format("{:.4g} billion", x / 1e9);
-  return fmt::format("{:.4g} million", x / 1e6);
-}
 
 /// "fits        80 GB: yes, 67.9 GB free", a line for each common size of a GPU's memory.
 void PrintFitOfGpus(int64_t bytes) {
@@ -142,28 +109,12 @@ void PrintProgram(const Program& program) {
   for (std::string line; std::getline(lines, line);) fmt::print("{}\n", Wrap(line, kProgramWidth, kOperandIndent));
 }
 
-/// Why a file cannot be written; empty if it can.
-std::string WhyNotWritable(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder)) return fmt::format("the folder {} does not exist", folder.string());
-  if (fs::is_directory(path)) return "is a folder";
-  const bool writable = access(fs::exists(path) ? path.c_str() : folder.c_str(), W_OK) == 0;
-  return writable ? "" : fmt::format("cannot be written: {}", std::strerror(errno));
-}
-
-/// Refuses a file that cannot be written, before the work. The file is not touched yet.
-void CheckWritable(const std::string& option, const std::string& path) {
-  const std::string why = WhyNotWritable(path);
-  if (!why.empty()) throw UserError(ExitStatus::kDeck, fmt::format("command line: {} {}: {}", option, path, why));
-}
-
 nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
   json["ranks"] = c.mesh.Ranks();
   json["device"] = DeckName(c.deck.run.device);
-  for (const auto& [axis, degree] : c.mesh.DeckDegrees()) json["mesh"][std::string(axis)] = degree;
+  json["mesh"] = MeshJson(c.mesh);
   json["parameters"] = c.parameter_count;
   const ModelFlops flops = FlopsPerToken(c.deck);
   json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};
@@ -171,17 +122,40 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;
-  json["stages"] = nlohmann::ordered_json::array();
-  for (const StagePlan& stage : plan.stages) {
-    nlohmann::ordered_json entry = {{"stage", stage.stage}, {"layers", stage.layers}, {"peak_bytes", stage.peak_bytes}};
-    for (int k = 0; k < kMemoryClassCount; ++k)
-      entry["bytes"][std::string(Name(static_cast<MemoryClass>(k)))] = stage.bytes[static_cast<size_t>(k)];
-    json["stages"].push_back(std::move(entry));
-  }
+  json["stages"] = StagesJson(plan);
   json["messages"] = nlohmann::ordered_json::object();
   for (const auto& [lane, count] : plan.messages)
     json["messages"][AxisName(lane)] = {{"count", count.count}, {"bytes", count.bytes}};
   return json;
+}
+
+/// The program of a rank, or everything else.
+void PrintPlan(const PlanOptions& options, const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device) {
+  if (options.program >= 0)
+    PrintProgram(plan.programs.at(plan.representative[static_cast<size_t>(options.program)]));
+  else
+    PrintPlan(plan, staging_bytes, device);
+}
+
+void PrintTimes(const Prediction& prediction, const Figures& figures) {
+  const Breakdown& slowest = prediction.simulation.Slowest().breakdown;
+  fmt::print(
+      "\ntime        {} a step on {}: compute {}, exposed communication {}, idle {} (espalier simulate says more)\n",
+      TimeText(prediction.simulation.step_us), prediction.target.cluster.name, TimeText(slowest.compute_us),
+      TimeText(figures.exposed_us), TimeText(slowest.idle_us));
+}
+
+/// With --cluster: planned for its device and timed.
+int PlanOnCluster(const PlanOptions& options, const LoadedDeck& loaded, int ranks) {
+  const Prediction prediction = Predict(loaded.deck, ranks, ChooseTarget(loaded, options.cluster), {});
+  const Figures figures = FiguresOf(prediction);
+  nlohmann::ordered_json json = ToJson(prediction.plan, figures.staging_bytes);
+  json.update(StepJson(prediction, figures));
+  WriteOutput(options.json, json.dump(1) + "\n");
+  PrintPlan(options, prediction.plan, figures.staging_bytes, {prediction.target.device, prediction.target.reason});
+  if (options.program < 0) PrintTimes(prediction, figures);
+  RefuseIfItDoesNotFit(prediction, figures);
+  return static_cast<int>(ExitStatus::kDone);
 }
 
 }  // namespace
@@ -194,20 +168,14 @@ int PlanCommand(const PlanOptions& options) {
     throw UserError(
         ExitStatus::kDeck,
         fmt::format("command line: --program: rank {} is not below the number of ranks, {}", options.program, ranks));
-  if (!options.json.empty()) CheckWritable("--json", options.json);
+  CheckWritable("--json", options.json);
+  if (!options.cluster.empty()) return PlanOnCluster(options, loaded, ranks);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   const int64_t staging_bytes = LargestStaging(plan.training);
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << ToJson(plan, staging_bytes).dump(1) << "\n";
-    if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", options.json));
-  }
-  if (options.program >= 0)
-    PrintProgram(plan.programs.at(plan.representative[static_cast<size_t>(options.program)]));
-  else
-    PrintPlan(plan, staging_bytes, device);
+  WriteOutput(options.json, ToJson(plan, staging_bytes).dump(1) + "\n");
+  PrintPlan(options, plan, staging_bytes, device);
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -82,6 +82,8 @@ std::vector<ClusterKey> Machine() {
      "From the end of one kernel to the full rate of the next, us."},
     {"device", "launch_us", FIELD(compute.launch_us), kOptional, From(0),
      "Of the host per kernel, us: a shorter kernel takes this long."},
+    {"device", "host_bytes_per_us", FIELD(compute.host_bytes_per_us), kOptional, From(0),
+     "Copies into the host's memory, of one rank while all of its node copy, bytes per us; 0: unknown."},
   };
   // clang-format on
 }
@@ -124,6 +126,11 @@ std::vector<ClusterKey> LinksAndSoftware() {
   return {
     LINK_KEYS("node", node),
     LINK_KEYS("network", network),
+
+    {"storage", "node_bytes_per_us", FIELD(storage.node_bytes_per_us), kOptional, From(0),
+     "Writes of one node to the storage of checkpoints, bytes per us (= MB/s); 0: unknown."},
+    {"storage", "total_bytes_per_us", FIELD(storage.total_bytes_per_us), kOptional, From(0),
+     "The same of all nodes together; 0: no limit besides."},
 
     {"software", "stack", FIELD(stack), kOptional, Any(),
      "Whose kernels are described."},

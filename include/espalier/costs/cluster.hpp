@@ -82,8 +82,17 @@ struct Cluster {
     Curve memory_share;  ///< share of memory_bytes_per_us that is reached, by bytes read and written; empty: all of it
     double kernel_us = 0;  ///< from the end of one kernel to the full rate of the next
     double launch_us = 0;  ///< of the host per kernel: a kernel that is shorter takes this long
+
+    double host_bytes_per_us =
+        0;  ///< copies into the host's memory, of one rank while all of its node copy; 0: unknown
   } compute;
   LinkModel node, network;
+
+  /// Storage that checkpoints are written to.
+  struct Storage {
+    double node_bytes_per_us = 0;   ///< of one node, all its ranks together; 0: unknown
+    double total_bytes_per_us = 0;  ///< of all nodes together; 0: no limit besides
+  } storage;
 
   std::string stack;      ///< whose kernels are described: "espalier", "megatron-2021"
   double efficiency = 1;  ///< one scalar for a software stack: kernels take 1 / efficiency of their formula's time

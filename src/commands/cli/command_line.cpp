@@ -93,7 +93,43 @@ void AddPlan(CLI::App& app, Job& job) {
   command->add_option("--program", options->program, "print the instructions of this rank instead (doc/plan.md)")
       ->type_name("RANK")
       ->check(Within(0, kMaxRanks));
+  command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it, too")
+      ->type_name("FILE");
   command->callback([options, &job] { job = OnFirstRank([options] { return PlanCommand(*options); }); });
+}
+
+/// What disturbs a simulated step.
+void AddDisturbances(CLI::App* command, SimulateCommandOptions& options) {
+  command->add_option("--jitter", options.jitter, "relative standard deviation of kernel times (the cluster's)")
+      ->type_name("X")
+      ->check(Within(0.0, 1.0));
+  command->add_option("--seed", options.seed, "of the jitter")
+      ->type_name("N")
+      ->check(Within(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
+  const auto slow = [&](const char* name, std::vector<std::string>& arguments, const char* meaning, const char* type) {
+    command->add_option(name, arguments, meaning)->type_name(type)->allow_extra_args(false);
+  };
+  slow("--slow-rank", options.slow.ranks, "kernels of rank R take FACTOR times as long; may be repeated", "R=FACTOR");
+  slow("--slow-link", options.slow.links, "transfers of rank R take FACTOR times as long; may be repeated", "R=FACTOR");
+  slow("--slow-node", options.slow.nodes, "both, of all ranks of node N; may be repeated", "N=FACTOR");
+}
+
+void AddSimulate(CLI::App& app, Job& job) {
+  auto options = std::make_shared<SimulateCommandOptions>();
+  CLI::App* command = app.add_subcommand("simulate", "time a step on a cluster, for any number of ranks");
+  AddDeck(command, options->arguments);
+  command->add_option("--ranks", options->ranks, "ranks to simulate (the fewest that the deck allows)")
+      ->type_name("N")
+      ->check(Within(1, kMaxRanks));
+  command->add_option("--cluster", options->cluster, "cluster file (TOML); of a deck that sleeps, run.cluster")
+      ->type_name("FILE");
+  command->add_option("--json", options->json, "write the figures to this file too")->type_name("FILE");
+  command->add_option("--trace", options->trace, "write a trace for Perfetto to this file")->type_name("FILE");
+  command->add_option("--svg", options->svg, "write a picture of the step to this file")->type_name("FILE");
+  command->add_flag("--unfolded", options->unfolded, "simulate every rank by itself: the same times, more slowly");
+  AddDisturbances(command, *options);
+  command->callback([options, &job] { job = OnFirstRank([options] { return SimulateCommand(*options); }); });
 }
 
 void AddInspect(CLI::App& app, Job& job) {
@@ -264,6 +300,7 @@ CommandLine::CommandLine()
   AddRun(app, job_);
   AddCheck(app, job_);
   AddPlan(app, job_);
+  AddSimulate(app, job_);
   AddInspect(app, job_);
   AddSample(app, job_);
   AddCalibrate(app, job_);

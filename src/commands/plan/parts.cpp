@@ -1,0 +1,74 @@
+#include "commands/plan/parts.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "espalier/checkpoint/async_saver.hpp"
+#include "espalier/report/text.hpp"
+#include "espalier/train/states.hpp"
+
+namespace espalier {
+
+std::string RangesText(const std::vector<int>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t end = i;
+    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[i]);
+    if (end > i) text += fmt::format("-{}", numbers[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+std::string InWords(int64_t count) {
+  const auto x = static_cast<double>(count);
+  if (x >= 1e12) return fmt::format("{:.4g} trillion", x / 1e12);
+  if (x >= 1e9) return fmt::format("{:.4g} billion", x / 1e9);
+  return fmt::format("{:.4g} million", x / 1e6);
+}
+
+std::string DecimalBytes(int64_t bytes) {
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  std::string text = HumanCount(static_cast<double>(bytes));  // "7.82M"
+  const char unit = text.back();
+  text.pop_back();
+  return fmt::format("{} {}B", text, unit);
+}
+
+int64_t LargestStaging(const Compilation& c) {
+  return c.deck.checkpoint.asynchronous || c.deck.run.device == RunDevice::kCuda
+             ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh))
+             : 0;
+}
+
+nlohmann::ordered_json MeshJson(const Mesh& mesh) {
+  nlohmann::ordered_json json;
+  for (const auto& [axis, degree] : mesh.DeckDegrees()) json[std::string(axis)] = degree;
+  return json;
+}
+
+nlohmann::ordered_json StagesJson(const WorldPlan& plan) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const StagePlan& stage : plan.stages) {
+    nlohmann::ordered_json entry = {{"stage", stage.stage}, {"layers", stage.layers}, {"peak_bytes", stage.peak_bytes}};
+    for (int k = 0; k < kMemoryClassCount; ++k)
+      entry["bytes"][std::string(Name(static_cast<MemoryClass>(k)))] = stage.bytes[static_cast<size_t>(k)];
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+std::string ClassesText(const ByMemoryClass<int64_t>& bytes) {
+  std::vector<MemoryClass> classes;
+  for (int k = 0; k < kMemoryClassCount; ++k)
+    if (bytes[static_cast<size_t>(k)] > 0) classes.push_back(static_cast<MemoryClass>(k));
+  std::ranges::stable_sort(classes, std::ranges::greater(), [&](MemoryClass k) { return bytes[k]; });
+  std::vector<std::string> texts;
+  for (const MemoryClass k : classes) texts.push_back(fmt::format("{} {}", Name(k), DecimalBytes(bytes[k])));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace espalier

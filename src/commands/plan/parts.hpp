@@ -1,0 +1,36 @@
+// What the commands `plan` and `simulate` both say of a plan.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "espalier/program/plan.hpp"
+
+namespace espalier {
+
+/// Lists of ranks are left out of JSON above this number.
+inline constexpr int kMaxRanksListed = 1024;
+
+/// "0-9" or "0-3,8-11", of ascending numbers.
+std::string RangesText(const std::vector<int>& numbers);
+
+/// 8030261248 -> "8.03 billion".
+std::string InWords(int64_t count);
+
+/// "7.82 MB", "80.0 GB": three significant digits, decimal units, as the memory of GPUs is stated.
+std::string DecimalBytes(int64_t bytes);
+
+/// Bytes of the host's memory that a checkpoint copies on the rank that writes most; 0 if nothing is copied.
+int64_t LargestStaging(const Compilation& compilation);
+
+/// The degrees of the mesh by axis.
+nlohmann::ordered_json MeshJson(const Mesh& mesh);
+
+/// Layers, peak and bytes by class of every stage.
+nlohmann::ordered_json StagesJson(const WorldPlan& plan);
+
+/// "parameters 12.1 GB, gradients 8.04 GB, ...": the classes that have bytes, largest first.
+std::string ClassesText(const ByMemoryClass<int64_t>& bytes);
+
+}  // namespace espalier

@@ -1,0 +1,20 @@
+// The output of `simulate`: text for people, JSON for machines (doc/simulate.md).
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "commands/simulate/figures.hpp"
+
+namespace espalier {
+
+void PrintPrediction(const Prediction& prediction, const Figures& figures, const SimulateOptions& options);
+
+nlohmann::ordered_json ToJson(const Prediction& prediction, const Figures& figures);
+
+/// "step_ms", "idle_ms" and "exposed_comm_ms" of the slowest rank: what `plan --cluster` adds to its own JSON.
+nlohmann::ordered_json StepJson(const Prediction& prediction, const Figures& figures);
+
+/// "12.3 us", "4.56 ms", "7.89 s": three significant digits, from a minute on as "27m04s".
+std::string TimeText(double us);
+
+}  // namespace espalier

@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "commands/plan/parts.hpp"
+#include "commands/simulate/output.hpp"
+#include "espalier/report/text.hpp"
+
+namespace espalier {
+namespace {
+
+double Percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+void PrintSetting(const Prediction& prediction, const SimulateOptions& options) {
+  const Compilation& c = prediction.plan.training;
+  const Cluster& cluster = prediction.target.cluster;
+  fmt::print("cluster     {} ({}): {} node{} of {} x {}\n", cluster.name, cluster.path, prediction.nodes(),
+             prediction.nodes() == 1 ? "" : "s", std::min(cluster.ranks_per_node, prediction.ranks()),
+             cluster.compute.name);
+  fmt::print("planned for {} ({})\n", DeckName(prediction.target.device), prediction.target.reason);
+  fmt::print("ranks       {}: {}\n", prediction.ranks(), c.mesh.ToString());
+  fmt::print("model       {}: {} parameters, {} in computation\n", DeckName(c.deck.model.family),
+             InWords(c.parameter_count), DeckName(c.deck.precision.compute));
+  if (!prediction.target.interference)
+    fmt::print("sleep       kernels and transfers do not slow each other down, as with run.device = \"sleep\"\n");
+  if (options.jitter > 0)
+    fmt::print("jitter      {:.3g} % of a kernel's time, seed {}\n", 100 * options.jitter, options.seed);
+  for (const Slow& slow : options.slow)
+    fmt::print("slow        {} of {} take {:.4g} times as long\n",
+               slow.what == Slow::What::kCompute ? "kernels" : "transfers",
+               slow.first_rank == slow.last_rank ? fmt::format("rank {}", slow.first_rank)
+                                                 : fmt::format("ranks {}-{}", slow.first_rank, slow.last_rank),
+               slow.factor);
+}
+
+void PrintRates(const Prediction& prediction, const Figures& f) {
+  const Compilation& c = prediction.plan.training;
+  const std::string_view device = prediction.target.device == RunDevice::kCuda ? "GPU" : "rank";
+  fmt::print("\nstep        {}: {} tokens, {} tokens/s, {} tokens/s per {}\n", TimeText(prediction.simulation.step_us),
+             c.batch.tokens, HumanCount(f.tokens_per_s), HumanCount(f.tokens_per_s / prediction.ranks()), device);
+  fmt::print("mfu         {:.1f} % causal, {:.1f} % with full attention; peak {:.4g} TFLOP/s per {}\n", 100 * f.mfu,
+             100 * f.mfu_full, f.peak_tflops, device);
+  fmt::print("run         {} steps: {}, {} node-hours ({})\n", c.deck.run.steps, HumanDuration(f.run_s),
+             HumanCount(f.node_hours),
+             f.saves.blocked_s ? "with waits for checkpoints" : "without checkpoints, whose time is not known");
+}
+
+void PrintMemory(const Prediction& prediction, const Figures& f) {
+  const Cluster& cluster = prediction.target.cluster;
+  fmt::print("memory      {} on rank {}, which needs most\n", DecimalBytes(f.peak_bytes), f.peak_rank);
+  fmt::print("fits        {}: {}, {} {}", DecimalBytes(cluster.compute.memory_bytes), f.fits() ? "yes" : "no",
+             DecimalBytes(std::abs(f.free_bytes)), f.fits() ? "free" : "short");
+  if (cluster.compute.reserved_bytes > 0)
+    fmt::print(" ({} are reserved for context and libraries)", DecimalBytes(cluster.compute.reserved_bytes));
+  if (cluster.device == DeviceKind::kCpu && f.staging_bytes > 0)
+    fmt::print(" ({} more to stage checkpoints)", DecimalBytes(f.staging_bytes));
+  fmt::print("\n");
+}
+
+void PrintShareHead() {
+  fmt::print("\nparts of the step, slowest rank of each stage, %\nstage   rank  ranks  compute");
+  for (const CommAxis axis : kCommAxes) fmt::print(" {:>10}", fmt::format("exposed {}", Name(axis)));
+  fmt::print("     idle  finished after\n");
+}
+
+void PrintShares(const RankTimes& times, double step_us) {
+  fmt::print("{:>5} {:>6} {:>6} {:>8.1f}", times.stage, times.rank, times.ranks,
+             Percent(times.breakdown.compute_us, step_us));
+  for (const CommAxis axis : kCommAxes) fmt::print(" {:>10.1f}", Percent(times.breakdown.exposed_us[axis], step_us));
+  fmt::print(" {:>8.1f}  {:>14}\n", Percent(times.breakdown.idle_us, step_us), TimeText(times.end_us));
+}
+
+void PrintStages(const Simulation& simulation) {
+  std::map<int, const RankTimes*> slowest;
+  for (const RankTimes& times : simulation.classes) {
+    const RankTimes*& of_stage = slowest[times.stage];
+    if (of_stage == nullptr || times.end_us > of_stage->end_us) of_stage = &times;
+  }
+  PrintShareHead();
+  for (const auto& [stage, times] : slowest) PrintShares(*times, simulation.step_us);
+}
+
+/// The slowest rank: its parts in milliseconds, and what is hidden of its communication.
+void PrintSlowest(const Simulation& simulation) {
+  const RankTimes& times = simulation.Slowest();
+  const Breakdown& b = times.breakdown;
+  fmt::print("\nslowest rank: {} of stage {}; compute {}, idle {}\n", times.rank, times.stage, TimeText(b.compute_us),
+             TimeText(b.idle_us));
+  fmt::print("messages     exposed      hidden  hidden share\n");
+  for (const CommAxis axis : kCommAxes) {
+    const double all_us = b.exposed_us[axis] + b.hidden_us[axis];
+    if (all_us > 0)
+      fmt::print("{:>8} {:>11} {:>11} {:>11.1f} %\n", Name(axis), TimeText(b.exposed_us[axis]),
+                 TimeText(b.hidden_us[axis]), Percent(b.hidden_us[axis], all_us));
+  }
+}
+
+std::string IntervalText(const Saves& saves) {
+  if (saves.every_steps == 0) return "at the end only";
+  return fmt::format("every {:.0f} steps, {} in all", saves.every_steps, saves.count);
+}
+
+void PrintSaves(const Prediction& prediction, const Figures& f) {
+  const Saves& s = f.saves;
+  fmt::print("\ncheckpoints {} each, {} by the node that writes most; {}\n", DecimalBytes(s.bytes),
+             DecimalBytes(s.node_bytes), IntervalText(s));
+  fmt::print("  copy      {}\n",
+             s.copy_s ? fmt::format("{} into the host's memory: {} of one rank", TimeText(*s.copy_s * 1e6),
+                                    DecimalBytes(s.rank_bytes))
+                      : fmt::format("not known: {} has no device.host_bytes_per_us", prediction.target.cluster.path));
+  fmt::print("  write     {}\n",
+             s.write_s ? fmt::format("{}{}", TimeText(*s.write_s * 1e6),
+                                     s.asynchronous ? ", while training goes on" : ", while training waits")
+                       : fmt::format("not known: {} has no storage.node_bytes_per_us", prediction.target.cluster.path));
+  if (s.blocked_s)
+    fmt::print("  blocked   {} each, {:.2g} % of the run\n", TimeText(*s.blocked_s * 1e6),
+               Percent(*s.blocked_s * static_cast<double>(s.count), f.run_s));
+}
+
+void PrintConfidence(const Prediction& prediction, const Figures& f) {
+  std::vector<std::string> shares;
+  for (int k = 0; k < kCostSourceCount; ++k)
+    shares.push_back(
+        fmt::format("{:.1f} % {}", 100 * f.source_share[static_cast<size_t>(k)], Name(static_cast<CostSource>(k))));
+  const Simulation& simulation = prediction.simulation;
+  fmt::print("\ntimes       {}\n", fmt::join(shares, ", "));
+  fmt::print("simulated   {} class{} of ranks for {} ranks, {} instructions, in {} after {} of compiling\n",
+             simulation.classes.size(), simulation.classes.size() == 1 ? "" : "es", prediction.ranks(),
+             simulation.events, TimeText(prediction.simulate_ms * 1e3), TimeText(prediction.plan_ms * 1e3));
+}
+
+}  // namespace
+
+std::string TimeText(double us) {
+  const auto digits = [](double x) { return x < 9.995 ? 2 : x < 99.95 ? 1 : 0; };
+  if (us < 999.5) return fmt::format("{:.{}f} us", us, us == 0 ? 0 : digits(us));
+  if (us < 999.5e3) return fmt::format("{:.{}f} ms", us / 1e3, digits(us / 1e3));
+  if (us < 60e6) return fmt::format("{:.{}f} s", us / 1e6, digits(us / 1e6));
+  return HumanDuration(us / 1e6);
+}
+
+void PrintPrediction(const Prediction& prediction, const Figures& figures, const SimulateOptions& options) {
+  PrintSetting(prediction, options);
+  PrintRates(prediction, figures);
+  PrintMemory(prediction, figures);
+  PrintStages(prediction.simulation);
+  PrintSlowest(prediction.simulation);
+  PrintSaves(prediction, figures);
+  PrintConfidence(prediction, figures);
+}
+
+}  // namespace espalier

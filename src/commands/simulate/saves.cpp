@@ -1,0 +1,87 @@
+#include "commands/simulate/saves.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "espalier/checkpoint/async_saver.hpp"
+#include "espalier/train/states.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kMicro = 1e-6;
+
+/// Steps between two saves; 0: there is no interval.
+double Interval(const Deck::Checkpoint& checkpoint, double step_s) {
+  const double by_steps = static_cast<double>(checkpoint.every_steps);
+  const double by_clock = std::ceil(checkpoint.every_s / step_s);
+  if (by_steps == 0 || by_clock == 0) return std::max(by_steps, by_clock);
+  return std::min(by_steps, by_clock);
+}
+
+/// Those of the interval before the last step, the one after it, and the initial weights if the deck asks for them.
+int64_t Count(const Deck& deck, double every_steps) {
+  const auto between =
+      every_steps > 0 ? static_cast<int64_t>(std::floor(static_cast<double>(deck.run.steps - 1) / every_steps)) : 0;
+  return between + 1 + (deck.checkpoint.at_start ? 1 : 0);
+}
+
+/// Bytes of the node that writes most; ranks fill nodes in order.
+int64_t LargestNode(const std::vector<int64_t>& rank_bytes, int ranks_per_node) {
+  int64_t most = 0;
+  for (size_t first = 0; first < rank_bytes.size(); first += static_cast<size_t>(ranks_per_node)) {
+    const size_t end = std::min(rank_bytes.size(), first + static_cast<size_t>(ranks_per_node));
+    most = std::max(most, std::accumulate(rank_bytes.begin() + static_cast<std::ptrdiff_t>(first),
+                                          rank_bytes.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0}));
+  }
+  return most;
+}
+
+/// Into the staging buffer. On CPUs that is a copy in memory, which reads and writes every byte.
+std::optional<double> CopySeconds(int64_t bytes, const Cluster& cluster) {
+  double rate = cluster.compute.host_bytes_per_us;
+  if (rate == 0 && cluster.device == DeviceKind::kCpu) rate = cluster.compute.memory_bytes_per_us / 2;
+  if (rate == 0) return std::nullopt;
+  return static_cast<double>(bytes) / rate * kMicro;
+}
+
+std::optional<double> WriteSeconds(const Saves& saves, const Cluster::Storage& storage) {
+  if (storage.node_bytes_per_us == 0) return std::nullopt;
+  const double of_node = static_cast<double>(saves.node_bytes) / storage.node_bytes_per_us;
+  const double of_all =
+      storage.total_bytes_per_us > 0 ? static_cast<double>(saves.bytes) / storage.total_bytes_per_us : 0;
+  return std::max(of_node, of_all) * kMicro;
+}
+
+std::optional<double> BlockedSeconds(const Saves& saves, bool staged, double step_s) {
+  if (staged && !saves.copy_s) return std::nullopt;
+  const double copy_s = staged ? *saves.copy_s : 0;
+  if (!saves.asynchronous) return saves.write_s ? std::optional(copy_s + *saves.write_s) : std::nullopt;
+  const double interval_s = saves.every_steps * step_s;
+  const bool overtaken = saves.every_steps > 0 && saves.write_s && *saves.write_s > interval_s;
+  return copy_s + (overtaken ? *saves.write_s - interval_s : 0);
+}
+
+}  // namespace
+
+Saves SavesOf(const Prediction& prediction) {
+  const Compilation& c = prediction.plan.training;
+  const Cluster& cluster = prediction.target.cluster;
+  const double step_s = prediction.simulation.step_us * kMicro;
+  const std::vector<int64_t> rank_bytes = StagingBytes(StateTensors(c), c.mesh);
+  Saves saves;
+  saves.every_steps = Interval(c.deck.checkpoint, step_s);
+  saves.count = Count(c.deck, saves.every_steps);
+  saves.asynchronous = c.deck.checkpoint.asynchronous;
+  saves.bytes = std::accumulate(rank_bytes.begin(), rank_bytes.end(), int64_t{0});
+  saves.node_bytes = LargestNode(rank_bytes, cluster.ranks_per_node);
+  saves.rank_bytes = std::ranges::max(rank_bytes);
+  saves.copy_s = CopySeconds(saves.rank_bytes, cluster);
+  saves.write_s = WriteSeconds(saves, cluster.storage);
+  const bool staged = saves.asynchronous || cluster.device == DeviceKind::kCuda;
+  saves.blocked_s = BlockedSeconds(saves, staged, step_s);
+  return saves;
+}
+
+}  // namespace espalier

@@ -1,0 +1,184 @@
+"""The layouts that tests go through: degrees of all axes, with what changes the model and what must not change its
+numbers. tests/mpi/matrix.py trains each; tests/predict/simulate.py simulates each."""
+import os
+
+from support.runs import DECK, ROOT
+
+GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+# What changes the model, and with it the numbers themselves.
+MANY_HEADS = ["model.heads=8", "model.kv_heads=4"]
+UNEVEN = ["model.ffn_dim=89", "model.vocab=263"]
+THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.ffn_dim=89", "model.vocab=263", "batch.global=12"]
+ONE_KV_HEAD = ["model.kv_heads=1"]
+EIGHT_LAYERS = ["model.layers=8"]
+TIED = ["model.tie_embeddings=true"]
+UNTIED = ["model.tie_embeddings=false"]
+# What must not change them.
+ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
+ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
+EACH = "parallel.reduce=microbatch"
+SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
+ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
+NO_SP, NO_LP = "parallel.sequence_parallel=false", "parallel.loss_parallel=false"
+
+
+def schedule(name, chunks=None):
+    return [f"pipeline.schedule={name}"] + ([f"pipeline.chunks={chunks}"] if chunks else [])
+
+
+class Row:
+    """pp, dp_replicate, dp_shard, cp, tp; then overrides of the deck."""
+
+    def __init__(self, degrees, model=(), keys=(), deck=DECK, steps=5, compute="fp32"):
+        self.degrees, self.deck, self.compute = degrees, deck, compute
+        self.model = [*model, "optimizer.eps=1e-6", f"run.steps={steps}", f"precision.compute={compute}"]
+        self.keys = [*keys, *(f"parallel.{axis}={n}" for axis, n in zip(AXES, degrees))]
+        self.ranks = 1
+        for n in degrees:
+            self.ranks *= n
+        family = "gpt2 " if deck == GPT2 else ""
+        long = [f"{steps} steps"] if steps != 5 else []
+        short = [k.split(".", 1)[1] for k in (*model, *keys)]
+        self.name = " ".join(["x".join(map(str, degrees)), family + compute, *long, *short])
+
+
+def table():
+    """Degrees are pp x dp_replicate x dp_shard x cp x tp."""
+    rows = []
+    add = lambda *degrees, **more: rows.append(Row(degrees, **more))
+
+    # Each axis alone, by 2, 3 and 4.
+    for n in (2, 4):
+        add(n, 1, 1, 1, 1)
+        add(1, n, 1, 1, 1)
+        add(1, 1, n, 1, 1)
+        add(1, 1, 1, n, 1, keys=[RING])
+        add(1, 1, 1, 1, n, model=MANY_HEADS, steps=20)
+    add(3, 1, 1, 1, 1, model=["batch.global=4"])
+    for axis in range(1, 5):
+        degrees = [1] * 5
+        degrees[axis] = 3
+        add(*degrees, model=THREES, steps=20)
+    for context in (ALL_GATHER, ALL_TO_ALL):
+        add(1, 1, 1, 2, 1, keys=[context])
+        add(1, 1, 1, 4, 1, model=MANY_HEADS, keys=[context])
+        add(1, 1, 1, 3, 1, model=THREES, keys=[context])
+    # Five rows over four ranks: pieces of 2, 2, 1 and 0.
+    narrow = ["model.dim=10", "model.heads=5", "model.kv_heads=5", "model.ffn_dim=5"]
+    add(1, 1, 4, 1, 1, model=narrow)
+    add(1, 1, 4, 1, 1, model=narrow, keys=[ZERO2, EACH])
+    add(1, 2, 4, 1, 1, model=narrow, keys=[ZERO1])
+    add(1, 1, 4, 1, 2, model=["model.dim=4", "model.heads=2", "model.kv_heads=1", "model.ffn_dim=5", "model.vocab=263"])
+
+    # All pairs.
+    for i in range(5):
+        for j in range(i + 1, 5):
+            add(*(2 if a in (i, j) else 1 for a in range(5)))
+    # All triples, with another way of context parallel each time.
+    ways = [RING, ALL_GATHER, ALL_TO_ALL]
+    for i in range(5):
+        for j in range(i + 1, 5):
+            for k in range(j + 1, 5):
+                degrees = [2 if a in (i, j, k) else 1 for a in range(5)]
+                context = [ways[len(rows) % 3]] if degrees[3] > 1 else []
+                add(*degrees, model=MANY_HEADS if context == [ALL_TO_ALL] else [], keys=context)
+    # Four axes at once; HSDP 2x2 with tp and with cp, and with both.
+    for context in ways:
+        add(2, 1, 2, 2, 2, model=MANY_HEADS, keys=[context], steps=20 if context == RING else 5)
+    add(1, 2, 2, 1, 2, steps=20)
+    add(1, 2, 2, 2, 1, steps=20)
+    add(1, 2, 2, 2, 2)
+    add(2, 2, 2, 1, 2)
+    add(2, 2, 2, 2, 1)
+
+    # Every schedule with tp 2 and dp 2; V schedules and interleaved with two chunks, and four.
+    for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"):
+        chunks = 2 if name in ("interleaved", "zbv", "dualpipev") else None
+        add(2, 1, 2, 1, 2, keys=schedule(name, chunks))
+        add(2, 1, 2, 1, 2, model=EIGHT_LAYERS, keys=[*schedule(name, chunks), EACH])
+        add(2, 1, 1, 2, 2, model=TIED, keys=schedule(name, chunks))
+        add(2, 2, 1, 1, 2, model=UNTIED, keys=[*schedule(name, chunks), ZERO2, SELECTIVE])
+    add(2, 1, 2, 1, 1, model=EIGHT_LAYERS, keys=schedule("interleaved", 4))
+    add(4, 1, 1, 1, 2, model=EIGHT_LAYERS, keys=schedule("interleaved", 2))
+    add(4, 1, 1, 1, 2, model=EIGHT_LAYERS, keys=schedule("zbv", 2))
+    add(4, 1, 1, 1, 2, model=EIGHT_LAYERS + TIED, keys=schedule("dualpipev", 2))
+    add(4, 1, 2, 1, 1, model=TIED, keys=schedule("zb-h1"))
+    add(3, 1, 1, 1, 1, model=["batch.global=6", "model.layers=7"],
+        keys=[*schedule("interleaved", 2), "pipeline.split=[1,1,2,1,1,1]"])
+
+    # Sharded states: zero, when gradients are reduced, when parameters are gathered.
+    for zero in (ZERO1, ZERO2, ZERO3):
+        add(1, 1, 2, 1, 1, keys=[zero])
+        add(1, 1, 2, 1, 2, keys=[zero, EACH])
+        add(1, 2, 2, 1, 1, keys=[zero, EACH])
+        add(2, 1, 2, 1, 1, keys=[zero])
+        add(1, 1, 2, 2, 1, keys=[zero])
+    for regather in (ALWAYS, NEVER):
+        add(1, 1, 2, 1, 1, keys=[regather])
+        add(2, 1, 2, 1, 2, keys=[regather])
+        add(1, 1, 2, 2, 1, keys=[regather, "overlap.prefetch=2"])
+    add(1, 1, 2, 1, 2, keys=["overlap.prefetch=0", "overlap.tensor=false"])
+    # Recompute.
+    for mode in (SELECTIVE, FULL):
+        add(1, 1, 1, 1, 2, keys=[mode])
+        add(1, 1, 2, 1, 2, keys=[mode, ALWAYS])
+        add(2, 1, 1, 2, 1, keys=[mode])
+        add(2, 1, 2, 1, 2, keys=[mode])
+    # Tensor parallel without its companions, uneven, and with more ranks than kv heads.
+    add(1, 1, 1, 1, 2, keys=[NO_SP])
+    add(1, 1, 1, 1, 2, keys=[NO_LP])
+    add(2, 1, 2, 1, 2, keys=[NO_SP, NO_LP])
+    add(1, 1, 1, 2, 2, keys=[NO_SP, NO_LP, RING])
+    add(1, 1, 1, 1, 2, model=[*UNEVEN, "model.seq_len=23"])
+    add(2, 1, 1, 1, 3, model=THREES)
+    add(1, 1, 3, 1, 2, model=["batch.global=12", *UNEVEN, *TIED])
+    add(1, 1, 1, 1, 4, model=ONE_KV_HEAD)
+    add(1, 1, 1, 1, 4, steps=20)
+    add(1, 1, 2, 1, 4, model=ONE_KV_HEAD, keys=[NO_SP])
+    add(2, 1, 1, 2, 4)
+    add(1, 2, 1, 2, 2, model=ONE_KV_HEAD, keys=[ALL_GATHER])
+    add(1, 2, 1, 1, 4, model=[*ONE_KV_HEAD, "model.seq_len=23"])
+    add(1, 1, 1, 1, 6, model=["model.heads=6", "model.kv_heads=3"])
+    add(1, 1, 1, 2, 3, model=THREES)
+    # Tied embeddings.
+    add(1, 1, 2, 1, 2, model=TIED)
+    add(2, 1, 2, 1, 2, model=TIED)
+    add(4, 1, 1, 1, 1, model=TIED)
+    add(1, 1, 2, 1, 2, model=[*TIED, "batch.micro=2"])
+    add(1, 1, 2, 1, 4, model=TIED)
+    add(2, 1, 1, 1, 3, model=[*THREES, *TIED])
+
+    # GPT-2, tied and untied.
+    gpt2 = lambda *degrees, **more: add(*degrees, deck=GPT2, **more)
+    gpt2(2, 1, 1, 1, 1)
+    gpt2(1, 1, 2, 1, 1)
+    gpt2(1, 1, 1, 2, 1)
+    gpt2(1, 1, 1, 1, 2, steps=20)
+    gpt2(1, 1, 4, 1, 1, keys=[ZERO2, EACH])
+    gpt2(4, 1, 1, 1, 1, model=UNTIED)
+    gpt2(2, 1, 2, 1, 2, steps=20)
+    gpt2(1, 2, 1, 1, 2, model=UNTIED, keys=[NO_SP])
+    gpt2(2, 1, 1, 2, 2, keys=[ALL_GATHER, FULL])
+    gpt2(1, 1, 2, 2, 1, keys=[ALL_TO_ALL, SELECTIVE])
+    gpt2(2, 1, 1, 1, 2, keys=schedule("zbv", 2))
+    gpt2(2, 1, 2, 1, 1, keys=schedule("interleaved", 2))
+    gpt2(2, 1, 2, 2, 2, model=["model.vocab=263"])
+    gpt2(1, 1, 2, 2, 2, model=["model.dim=28"])  # heads of 7
+
+    # bf16.
+    half = lambda *degrees, **more: add(*degrees, compute="bf16", **more)
+    half(2, 1, 1, 1, 1)
+    half(1, 2, 1, 1, 1)
+    half(1, 1, 2, 1, 1)
+    half(1, 1, 1, 2, 1, keys=[RING])
+    half(1, 1, 1, 2, 1, keys=[ALL_TO_ALL])
+    half(1, 1, 1, 1, 2)
+    half(1, 1, 1, 1, 4)
+    half(2, 1, 2, 1, 2)
+    half(1, 1, 2, 2, 2)
+    half(2, 1, 2, 2, 2)
+    half(2, 1, 2, 1, 2, keys=[*schedule("zbv", 2), FULL])
+    half(1, 2, 2, 1, 2, keys=[EACH, ZERO2])
+    half(2, 1, 2, 1, 2, deck=GPT2)
+    return rows

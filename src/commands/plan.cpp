@@ -141,8 +141,8 @@ void PrintTimes(const Prediction& prediction, const Figures& figures) {
   const Breakdown& slowest = prediction.simulation.Slowest().breakdown;
   fmt::print(
       "\ntime        {} a step on {}: compute {}, exposed communication {}, idle {} (espalier simulate says more)\n",
-      TimeText(prediction.simulation.step_us), prediction.target.cluster.name, TimeText(slowest.compute_us),
-      TimeText(figures.exposed_us), TimeText(slowest.idle_us));
+      DurationText(prediction.simulation.step_us), prediction.target.cluster.name, DurationText(slowest.compute_us),
+      DurationText(figures.exposed_us), DurationText(slowest.idle_us));
 }
 
 /// With --cluster: planned for its device and timed.

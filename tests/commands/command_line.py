@@ -73,10 +73,11 @@ class Errors(unittest.TestCase):
                 self.assertEqual(lines[1:], [message])
 
     def test_b3_options_that_do_not_exist_are_unknown(self):
-        for option in ("--search", "--svg", "--cluster"):
+        for option in ("--search", "--svg"):
             self.assertEqual(self.refused("plan", TINY, option), [
                 "espalier: error",
-                f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program)"
+                f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program, "
+                "--cluster)"
             ])
         self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
         for command in ("export", "import"):
@@ -91,7 +92,7 @@ class Errors(unittest.TestCase):
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
-        commands = "(commands: run, check, plan, inspect, sample, calibrate, info)"
+        commands = "(commands: run, check, plan, simulate, inspect, sample, calibrate, info)"
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"
@@ -143,12 +144,12 @@ class Answers(unittest.TestCase):
 
     def test_c4_one_text_says_what_a_command_does(self):
         general = " ".join(self.answer("help").split())
-        for command in ("run", "check", "plan", "inspect", "sample", "calibrate", "info"):
+        for command in ("run", "check", "plan", "simulate", "inspect", "sample", "calibrate", "info"):
             summary = self.answer(command, "--help").splitlines()[0]
             self.assertIn(summary, general)
 
     def test_c14_help_is_at_most_100_columns_wide(self):
-        for topic in ("run", "plan", "sample", "calibrate", "all", ""):
+        for topic in ("run", "plan", "simulate", "sample", "calibrate", "all", ""):
             lines = self.answer("help", *[topic] * bool(topic)).splitlines()
             self.assertEqual([line for line in lines if len(line) > 100], [])
 

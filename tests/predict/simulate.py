@@ -28,7 +28,8 @@ def simulate(keys, ranks, *flags, deck=DECK, cluster=CPU, expect=0):
 
 def plan(keys, ranks, *flags, deck=DECK, device="cpu"):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", out.name, *flags, f"run.device={device}", *keys])
+        arguments = ["plan", deck, "--ranks", str(ranks), "--json", out.name, *flags, f"run.device={device}", *keys]
+        done = launch(1, arguments)
         assert done.returncode == 0, done.stdout
         return json.load(out)
 

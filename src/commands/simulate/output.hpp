@@ -15,6 +15,6 @@ nlohmann::ordered_json ToJson(const Prediction& prediction, const Figures& figur
 nlohmann::ordered_json StepJson(const Prediction& prediction, const Figures& figures);
 
 /// "12.3 us", "4.56 ms", "7.89 s": three significant digits, from a minute on as "27m04s".
-std::string TimeText(double us);
+std::string DurationText(double us);
 
 }  // namespace espalier

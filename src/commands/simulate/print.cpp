@@ -39,8 +39,9 @@ void PrintSetting(const Prediction& prediction, const SimulateOptions& options) 
 void PrintRates(const Prediction& prediction, const Figures& f) {
   const Compilation& c = prediction.plan.training;
   const std::string_view device = prediction.target.device == RunDevice::kCuda ? "GPU" : "rank";
-  fmt::print("\nstep        {}: {} tokens, {} tokens/s, {} tokens/s per {}\n", TimeText(prediction.simulation.step_us),
-             c.batch.tokens, HumanCount(f.tokens_per_s), HumanCount(f.tokens_per_s / prediction.ranks()), device);
+  fmt::print("\nstep        {}: {} tokens, {} tokens/s, {} tokens/s per {}\n",
+             DurationText(prediction.simulation.step_us), c.batch.tokens, HumanCount(f.tokens_per_s),
+             HumanCount(f.tokens_per_s / prediction.ranks()), device);
   fmt::print("mfu         {:.1f} % causal, {:.1f} % with full attention; peak {:.4g} TFLOP/s per {}\n", 100 * f.mfu,
              100 * f.mfu_full, f.peak_tflops, device);
   fmt::print("run         {} steps: {}, {} node-hours ({})\n", c.deck.run.steps, HumanDuration(f.run_s),
@@ -70,7 +71,7 @@ void PrintShares(const RankTimes& times, double step_us) {
   fmt::print("{:>5} {:>6} {:>6} {:>8.1f}", times.stage, times.rank, times.ranks,
              Percent(times.breakdown.compute_us, step_us));
   for (const CommAxis axis : kCommAxes) fmt::print(" {:>10.1f}", Percent(times.breakdown.exposed_us[axis], step_us));
-  fmt::print(" {:>8.1f}  {:>14}\n", Percent(times.breakdown.idle_us, step_us), TimeText(times.end_us));
+  fmt::print(" {:>8.1f}  {:>14}\n", Percent(times.breakdown.idle_us, step_us), DurationText(times.end_us));
 }
 
 void PrintStages(const Simulation& simulation) {
@@ -87,14 +88,14 @@ void PrintStages(const Simulation& simulation) {
 void PrintSlowest(const Simulation& simulation) {
   const RankTimes& times = simulation.Slowest();
   const Breakdown& b = times.breakdown;
-  fmt::print("\nslowest rank: {} of stage {}; compute {}, idle {}\n", times.rank, times.stage, TimeText(b.compute_us),
-             TimeText(b.idle_us));
+  fmt::print("\nslowest rank: {} of stage {}; compute {}, idle {}\n", times.rank, times.stage,
+             DurationText(b.compute_us), DurationText(b.idle_us));
   fmt::print("messages     exposed      hidden  hidden share\n");
   for (const CommAxis axis : kCommAxes) {
     const double all_us = b.exposed_us[axis] + b.hidden_us[axis];
     if (all_us > 0)
-      fmt::print("{:>8} {:>11} {:>11} {:>11.1f} %\n", Name(axis), TimeText(b.exposed_us[axis]),
-                 TimeText(b.hidden_us[axis]), Percent(b.hidden_us[axis], all_us));
+      fmt::print("{:>8} {:>11} {:>11} {:>11.1f} %\n", Name(axis), DurationText(b.exposed_us[axis]),
+                 DurationText(b.hidden_us[axis]), Percent(b.hidden_us[axis], all_us));
   }
 }
 
@@ -108,15 +109,15 @@ void PrintSaves(const Prediction& prediction, const Figures& f) {
   fmt::print("\ncheckpoints {} each, {} by the node that writes most; {}\n", DecimalBytes(s.bytes),
              DecimalBytes(s.node_bytes), IntervalText(s));
   fmt::print("  copy      {}\n",
-             s.copy_s ? fmt::format("{} into the host's memory: {} of one rank", TimeText(*s.copy_s * 1e6),
+             s.copy_s ? fmt::format("{} into the host's memory: {} of one rank", DurationText(*s.copy_s * 1e6),
                                     DecimalBytes(s.rank_bytes))
                       : fmt::format("not known: {} has no device.host_bytes_per_us", prediction.target.cluster.path));
   fmt::print("  write     {}\n",
-             s.write_s ? fmt::format("{}{}", TimeText(*s.write_s * 1e6),
+             s.write_s ? fmt::format("{}{}", DurationText(*s.write_s * 1e6),
                                      s.asynchronous ? ", while training goes on" : ", while training waits")
                        : fmt::format("not known: {} has no storage.node_bytes_per_us", prediction.target.cluster.path));
   if (s.blocked_s)
-    fmt::print("  blocked   {} each, {:.2g} % of the run\n", TimeText(*s.blocked_s * 1e6),
+    fmt::print("  blocked   {} each, {:.2g} % of the run\n", DurationText(*s.blocked_s * 1e6),
                Percent(*s.blocked_s * static_cast<double>(s.count), f.run_s));
 }
 
@@ -129,12 +130,12 @@ void PrintConfidence(const Prediction& prediction, const Figures& f) {
   fmt::print("\ntimes       {}\n", fmt::join(shares, ", "));
   fmt::print("simulated   {} class{} of ranks for {} ranks, {} instructions, in {} after {} of compiling\n",
              simulation.classes.size(), simulation.classes.size() == 1 ? "" : "es", prediction.ranks(),
-             simulation.events, TimeText(prediction.simulate_ms * 1e3), TimeText(prediction.plan_ms * 1e3));
+             simulation.events, DurationText(prediction.simulate_ms * 1e3), DurationText(prediction.plan_ms * 1e3));
 }
 
 }  // namespace
 
-std::string TimeText(double us) {
+std::string DurationText(double us) {
   const auto digits = [](double x) { return x < 9.995 ? 2 : x < 99.95 ? 1 : 0; };
   if (us < 999.5) return fmt::format("{:.{}f} us", us, us == 0 ? 0 : digits(us));
   if (us < 999.5e3) return fmt::format("{:.{}f} ms", us / 1e3, digits(us / 1e3));

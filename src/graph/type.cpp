@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "espalier/graph/local_range.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -119,6 +120,7 @@ Range ShardOf(Range whole, int n, int i) {
 
 Shape ExtentsOf(const Box& box) {
   Shape shape;
+  shape.reserve(box.size());
   for (const Range& r : box) shape.push_back(r.Extent());
   return shape;
 }
@@ -126,6 +128,7 @@ Shape ExtentsOf(const Box& box) {
 Box Intersect(const Box& a, const Box& b) {
   CHECK(a.size() == b.size(), "boxes of rank {} and {}", a.size(), b.size());
   Box box;
+  box.reserve(a.size());
   for (size_t d = 0; d < a.size(); ++d) {
     const int64_t begin = std::max(a[d].begin, b[d].begin);
     box.push_back({begin, std::max(begin, std::min(a[d].end, b[d].end))});
@@ -137,18 +140,32 @@ bool IsEmpty(const Box& box) {
   return std::any_of(box.begin(), box.end(), [](const Range& r) { return r.Extent() == 0; });
 }
 
+Range LocalRange(const Type& type, size_t dim, const Mesh& mesh, const Coordinate& coordinate) {
+  Range range{0, type.shape[dim]};
+  for (Axis a : type.placements.dims[dim]) range = ShardOf(range, mesh.Degree(a), coordinate[a]);
+  return range;
+}
+
 Box LocalBox(const Type& type, const Mesh& mesh, const Coordinate& coordinate) {
   Box box;
-  for (size_t d = 0; d < type.shape.size(); ++d) {
-    Range range{0, type.shape[d]};
-    for (Axis a : type.placements.dims[d]) range = ShardOf(range, mesh.Degree(a), coordinate[a]);
-    box.push_back(range);
-  }
+  box.reserve(type.shape.size());
+  for (size_t d = 0; d < type.shape.size(); ++d) box.push_back(LocalRange(type, d, mesh, coordinate));
   return box;
 }
 
 Shape LocalShape(const Type& type, const Mesh& mesh, const Coordinate& coordinate) {
-  return ExtentsOf(LocalBox(type, mesh, coordinate));
+  Shape shape;
+  shape.reserve(type.shape.size());
+  for (size_t d = 0; d < type.shape.size(); ++d) shape.push_back(LocalRange(type, d, mesh, coordinate).Extent());
+  return shape;
+}
+
+int64_t LocalVolume(const Type& type, const Mesh& mesh, const Coordinate& coordinate) {
+  int64_t n = 1;
+  for (size_t d = 0; d < type.shape.size(); ++d)
+    CHECK(!__builtin_mul_overflow(n, LocalRange(type, d, mesh, coordinate).Extent(), &n),
+          "the volume of {} is beyond an int64", ToString(LocalShape(type, mesh, coordinate)));
+  return n;
 }
 
 }  // namespace espalier

@@ -45,20 +45,22 @@ int Mesh::RankOf(const Coordinate& c) const {
 
 int Mesh::GroupSize(AxisSet axes) const {
   int n = 1;
-  for (Axis a : axes.List()) n *= Degree(a);
+  for (Axis a : kAxes)
+    if (axes.Has(a)) n *= Degree(a);
   return n;
 }
 
 int Mesh::IndexInGroup(AxisSet axes, const Coordinate& c) const {
   int index = 0;
-  for (Axis a : axes.List()) index = index * Degree(a) + c[a];
+  for (Axis a : kAxes)
+    if (axes.Has(a)) index = index * Degree(a) + c[a];
   return index;
 }
 
 Coordinate Mesh::GroupMember(AxisSet axes, const Coordinate& coordinate, int index) const {
   Coordinate c = coordinate;
-  const std::vector<Axis> list = axes.List();
-  for (auto a = list.rbegin(); a != list.rend(); ++a) {
+  for (auto a = kAxes.rbegin(); a != kAxes.rend(); ++a) {
+    if (!axes.Has(*a)) continue;
     c[*a] = index % Degree(*a);
     index /= Degree(*a);
   }
@@ -74,8 +76,8 @@ std::vector<int> Mesh::GroupRanks(AxisSet axes, const Coordinate& c) const {
 
 AxisSet Mesh::Real(AxisSet axes) const {
   AxisSet real;
-  for (Axis a : axes.List())
-    if (Degree(a) > 1) real.Add(a);
+  for (Axis a : kAxes)
+    if (axes.Has(a) && Degree(a) > 1) real.Add(a);
   return real;
 }
 

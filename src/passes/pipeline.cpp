@@ -5,13 +5,14 @@
 namespace espalier {
 
 void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
-               const std::function<void(const std::string& pass, const Graph&)>& observe) {
+               const std::function<void(const std::string& pass, const Graph&)>& observe, Verification verification) {
+  RepeatedVerifier verifier;
   const auto run = [&](const std::string& name, const auto& pass) {
     pass();
-    Verify(graph, name);
+    if (verification == Verification::kEveryPass) verifier.Verify(graph, name);
     if (observe) observe(name, graph);
   };
-  Verify(graph, "model");
+  if (verification == Verification::kEveryPass) verifier.Verify(graph, "model");
   // First: all later passes treat forward and backward ops alike.
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
   // Before partition, which places the accumulators.
@@ -42,6 +43,7 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   // Last: a send follows the op that makes its value, so a sum whose norm is on the next stage must not be fused with
   // it.
   run("cut", [&] { Cut(graph, context.stage_of_chunk); });
+  if (verification == Verification::kAtTheEnd) verifier.Verify(graph, "all passes");
 }
 
 }  // namespace espalier

@@ -1,162 +1,168 @@
 // Checks the programs of all ranks without running any: the order of collectives per communicator, the order of
 // messages per pair, a replay in which a send ends only when its receive has begun, and, for GPUs, a replay in which
-// every call waits for the calls of its peers.
+// every call waits for the calls of its peers. Ranks are folded into the classes that share a program: each program is
+// read once, and ranks are only looked up.
 #include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
-#include "transfer_text.hpp"
+#include "trace.hpp"
 
 namespace espalier {
 namespace {
 
-const Op& OpOf(const Program& program, const Instruction& instruction) { return program.graph->op(instruction.op); }
-
-std::string Describe(const Program& program, const Instruction& instruction) {
-  const Op& op = OpOf(program, instruction);
+std::string TextOf(const Program& program, int index) {
+  const Instruction& instruction = program.instructions[index];
+  const Op& op = program.graph->op(instruction.op);
   std::string tensors;
   for (int v : op.inputs.empty() ? op.outputs : op.inputs)
     tensors += (tensors.empty() ? "" : ", ") + program.graph->value(v).name;
   return fmt::format("{}({}) of microbatch {}", op.kind, tensors, instruction.microbatch);
 }
 
-/// Two members agree on a collective if it is the same op of the graph at the same microbatch.
-struct Event {
-  int op, microbatch;
-  const Instruction* instruction;
-};
-
-std::vector<Event> CollectiveTrace(const Program& program, Lane lane, AxisSet axes) {
-  std::vector<Event> trace;
-  for (const Instruction& i : program.instructions) {
-    const Op& op = OpOf(program, i);
-    if (i.lane == lane && op.kind != OpKind::kSend && op.kind != OpKind::kRecv && op.Axes() == axes)
-      trace.push_back({i.op, i.microbatch, &i});
-  }
-  return trace;
-}
-
-/// All communication, in the order of issue.
-std::vector<Event> IssueTrace(const Program& program) {
-  std::vector<Event> trace;
-  for (const Instruction& i : program.instructions)
-    if (i.lane != Lane::kCompute) trace.push_back({i.op, i.microbatch, &i});
-  return trace;
-}
-
 class WorldChecker {
  public:
   WorldChecker(const Mesh& mesh, const std::function<const Program&(int)>& program_of)
-      : mesh_(mesh), program_of_(program_of) {}
+      : mesh_(mesh), classes_(ClassesOf(mesh, program_of)) {
+    for (const Program* program : classes_.programs) traces_.push_back(reader_.Read(*program));
+  }
 
   void Run() {
-    for (int rank = 0; rank < mesh_.Ranks(); ++rank)
-      for (const auto& [lane, axes] : GroupsOf(program_of_(rank))) CheckGroup(rank, lane, axes);
-    for (int rank = 0; rank < mesh_.Ranks(); ++rank)
-      if (mesh_.CoordinateOf(rank)[Axis::kPp] == 0) CheckPipeline(rank);
+    for (const Group& group : AllGroups())
+      if (!MembersAgree(group)) ReportFirstDisagreement();
+    for (int rank = 0; rank < mesh_.Ranks() / mesh_.Degree(Axis::kPp); ++rank) CheckPipeline(rank);
   }
 
  private:
-  using Groups = std::set<std::pair<Lane, AxisSet>>;
+  using Group = std::pair<Lane, AxisSet>;  // a lane, and the axes of the communicator
+  using Pipeline = std::vector<int>;       // by stage: a class
 
-  /// Lanes and groups of a program's collectives; found once for each program.
-  const Groups& GroupsOf(const Program& program) {
-    const auto [it, fresh] = groups_.try_emplace(&program);
-    if (fresh)
-      for (const Instruction& i : program.instructions)
-        if (i.lane != Lane::kCompute && i.lane != Lane::kPpSend && i.lane != Lane::kPpRecv)
-          it->second.emplace(i.lane, OpOf(program, i).Axes());
-    return it->second;
+  const Program& ProgramOf(int of_class) const { return *classes_.programs[of_class]; }
+
+  /// Lanes and groups of all programs.
+  std::set<Group> AllGroups() const {
+    std::set<Group> groups;
+    for (const Trace& trace : traces_)
+      for (const auto& [group, events] : trace.collectives) groups.insert(group);
+    return groups;
   }
 
-  /// Every member has the collectives of the first one. The first member compares itself with all others; every member
-  /// also compares itself with the first, whose program may not have the group at all.
-  void CheckGroup(int rank, Lane lane, AxisSet axes) {
-    const Coordinate coordinate = mesh_.CoordinateOf(rank);
-    const int first = mesh_.RankOf(mesh_.GroupMember(axes, coordinate, 0));
-    Compare(rank, first, lane, axes);
-    if (first != rank) return;
-    for (int i = 1; i < mesh_.GroupSize(axes); ++i)
-      Compare(rank, mesh_.RankOf(mesh_.GroupMember(axes, coordinate, i)), lane, axes);
+  /// The collectives of a class in a group; none if its program does not have the group.
+  const std::vector<Event>& EventsOf(int of_class, const Group& group) const {
+    return Find(traces_[of_class].collectives, group);
   }
 
-  /// Programs are compared once for each pair of classes.
-  void Compare(int rank, int peer, Lane lane, AxisSet axes) {
-    const Program* a = &program_of_(rank);
-    const Program* b = &program_of_(peer);
-    if (a != b && compared_.emplace(a, b, lane, axes).second) CompareCollectives(rank, peer, lane, axes);
+  /// By class: equal numbers for equal lists of collectives.
+  std::vector<int> NumberLists(const Group& group) const {
+    std::map<size_t, std::vector<int>> seen;  // hash -> classes with different lists
+    std::vector<int> number;
+    for (int c = 0; c < std::ssize(classes_.programs); ++c) {
+      const std::vector<Event>& events = EventsOf(c, group);
+      std::vector<int>& alike = seen[HashOf(events)];
+      const auto same = std::find_if(alike.begin(), alike.end(), [&](int o) { return EventsOf(o, group) == events; });
+      number.push_back(same == alike.end() ? c : *same);
+      if (same == alike.end()) alike.push_back(c);
+    }
+    return number;
   }
 
-  void CompareCollectives(int rank, int peer, Lane lane, AxisSet axes) const {
-    const Program& a = program_of_(rank);
-    const Program& b = program_of_(peer);
-    const std::vector<Event> mine = CollectiveTrace(a, lane, axes), theirs = CollectiveTrace(b, lane, axes);
+  /// Every member of every group has the collectives of the first one.
+  bool MembersAgree(const Group& group) const {
+    const std::vector<int> number = NumberLists(group);
+    if (std::all_of(number.begin(), number.end(), [&](int n) { return n == number[0]; })) return true;
+    const FirstMembers first(mesh_, group.second);
+    for (int rank = 0; rank < mesh_.Ranks(); ++rank)
+      if (number[classes_.of_rank[rank]] != number[classes_.of_rank[first.Of(rank)]]) return false;
+    return true;
+  }
+
+  /// Throws for the first rank that disagrees, in the order of ranks: each compares itself with the first member of its
+  /// groups, the first member also with all others.
+  void ReportFirstDisagreement() const {
+    for (int rank = 0; rank < mesh_.Ranks(); ++rank) {
+      const Coordinate coordinate = mesh_.CoordinateOf(rank);
+      for (const auto& [group, events] : traces_[classes_.of_rank[rank]].collectives) {
+        const std::vector<int> members = mesh_.GroupRanks(group.second, coordinate);
+        CompareCollectives(rank, members[0], group);
+        if (members[0] == rank)
+          for (int member : members) CompareCollectives(rank, member, group);
+      }
+    }
+    CHECK(false, "members of a group disagree, but none with the first one");
+  }
+
+  void CompareCollectives(int rank, int peer, const Group& group) const {
+    const int a = classes_.of_rank[rank], b = classes_.of_rank[peer];
+    const std::vector<Event>&mine = EventsOf(a, group), &theirs = EventsOf(b, group);
+    const auto& [lane, axes] = group;
     for (size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i)
-      CHECK(mine[i].op == theirs[i].op && mine[i].microbatch == theirs[i].microbatch,
-            "group {} on lane {}: collective {} is {} on rank {}, but {} on rank {}", Name(axes), Name(lane), i,
-            Describe(a, *mine[i].instruction), rank, Describe(b, *theirs[i].instruction), peer);
+      CHECK(mine[i] == theirs[i], "group {} on lane {}: collective {} is {} on rank {}, but {} on rank {}", Name(axes),
+            Name(lane), i, TextOf(ProgramOf(a), mine[i].index), rank, TextOf(ProgramOf(b), theirs[i].index), peer);
     CHECK(mine.size() == theirs.size(), "group {} on lane {}: rank {} has {} collectives, rank {} has {}", Name(axes),
           Name(lane), rank, mine.size(), peer, theirs.size());
   }
 
-  void ComparePair(int from, int to, const std::vector<Event>& sends, const std::vector<Event>& receives) const {
-    const Program& a = program_of_(from);
-    const Program& b = program_of_(to);
-    for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
-      const Op& send = OpOf(a, *sends[i].instruction);
-      const Op& recv = OpOf(b, *receives[i].instruction);
-      // The pass that cuts stages emits a send and its recv side by side.
-      CHECK(sends[i].op + 1 == receives[i].op && sends[i].microbatch == receives[i].microbatch,
-            "message {} from rank {} to rank {} is {}, but the receiver expects {}", i, from, to,
-            Describe(a, *sends[i].instruction), Describe(b, *receives[i].instruction));
-      for (size_t t = 0; t < send.inputs.size(); ++t)
-        CHECK(LocalShape(a.graph->value(send.inputs[t]).type, mesh_, mesh_.CoordinateOf(from)) ==
-                  LocalShape(b.graph->value(recv.outputs[t]).type, mesh_, mesh_.CoordinateOf(to)),
-              "message {} from rank {} to rank {} has another shape there", i, from, to);
-    }
-    CHECK(sends.size() == receives.size(), "rank {} sends {} messages to rank {}, which expects {}", from, sends.size(),
-          to, receives.size());
+  /// The pipeline of a rank of stage 0: one rank per stage. Collectives over other axes count as local in its replays,
+  /// because their members run the same list.
+  void CheckPipeline(int first) {
+    const int stride = mesh_.Ranks() / mesh_.Degree(Axis::kPp);
+    Pipeline pipeline;
+    for (int rank = first; rank < mesh_.Ranks(); rank += stride) pipeline.push_back(classes_.of_rank[rank]);
+    if (!replayed_.insert(pipeline).second) return;
+    ComparePairs(pipeline, first, stride);
+    Replay(pipeline);
+    if (ProgramOf(pipeline[0]).device != DeviceKind::kCuda) return;
+    for (int c : pipeline) CompareIssue(c);
+    ReplayIssue(pipeline);
   }
 
   /// Messages between the stages of a pipeline, pair by pair.
-  void ComparePairs(const std::vector<int>& ranks) const {
-    // (sending stage, receiving stage) -> sends, receives
-    std::map<std::pair<int, int>, std::pair<std::vector<Event>, std::vector<Event>>> pairs;
-    for (int rank : ranks) {
-      const Program& program = program_of_(rank);
-      for (const Instruction& i : program.instructions) {
-        const Op& op = OpOf(program, i);
-        if (i.lane == Lane::kPpSend)
-          pairs[{program.stage, op.Peer()}].first.push_back({i.op, i.microbatch, &i});
-        else if (i.lane == Lane::kPpRecv)
-          pairs[{op.Peer(), program.stage}].second.push_back({i.op, i.microbatch, &i});
-      }
+  void ComparePairs(const Pipeline& pipeline, int first, int stride) {
+    std::set<std::pair<int, int>> pairs;  // sending stage, receiving stage
+    for (int c : pipeline) {
+      for (const auto& [to, events] : traces_[c].sends) pairs.emplace(ProgramOf(c).stage, to);
+      for (const auto& [from, events] : traces_[c].receives) pairs.emplace(from, ProgramOf(c).stage);
     }
-    for (const auto& [stages, traces] : pairs)
-      ComparePair(ranks[stages.first], ranks[stages.second], traces.first, traces.second);
+    for (const auto& [from, to] : pairs)
+      if (compared_.emplace(pipeline[from], pipeline[to], from, to).second)
+        ComparePair(pipeline, from, to, first, stride);
   }
 
-  /// The pipeline of `first`: one rank per stage. Collectives over other axes count as local in its replays, because
-  /// their members run the same list.
-  void CheckPipeline(int first) {
-    const std::vector<int> ranks = mesh_.GroupRanks({Axis::kPp}, mesh_.CoordinateOf(first));
-    std::vector<const Program*> programs;
-    for (int rank : ranks) programs.push_back(&program_of_(rank));
-    if (!replayed_.insert(programs).second) return;
-    ComparePairs(ranks);
-    Replay(programs);
-    if (programs[0]->device != DeviceKind::kCuda) return;
-    for (const Program* program : programs) CompareIssue(*program);
-    ReplayIssue(programs);
+  void ComparePair(const Pipeline& pipeline, int from, int to, int first, int stride) const {
+    const Program &a = ProgramOf(pipeline[from]), &b = ProgramOf(pipeline[to]);
+    const int sender = first + from * stride, receiver = first + to * stride;
+    const std::vector<Event>& sends = Find(traces_[pipeline[from]].sends, to);
+    const std::vector<Event>& receives = Find(traces_[pipeline[to]].receives, from);
+    std::set<int> fitting;  // sends whose tensors have the shapes of the receiver's
+    for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
+      // The pass that cuts stages emits a send and its recv side by side.
+      CHECK(sends[i].op + 1 == receives[i].op && sends[i].microbatch == receives[i].microbatch,
+            "message {} from rank {} to rank {} is {}, but the receiver expects {}", i, sender, receiver,
+            TextOf(a, sends[i].index), TextOf(b, receives[i].index));
+      if (!fitting.insert(sends[i].op).second) continue;
+      const Op &send = a.graph->op(sends[i].op), &recv = b.graph->op(receives[i].op);
+      for (size_t t = 0; t < send.inputs.size(); ++t)
+        CHECK(LocalShape(a.graph->value(send.inputs[t]).type, mesh_, mesh_.CoordinateOf(sender)) ==
+                  LocalShape(b.graph->value(recv.outputs[t]).type, mesh_, mesh_.CoordinateOf(receiver)),
+              "message {} from rank {} to rank {} has another shape there", i, sender, receiver);
+    }
+    CHECK(sends.size() == receives.size(), "rank {} sends {} messages to rank {}, which expects {}", sender,
+          sends.size(), receiver, receives.size());
+  }
+  static const std::vector<Event>& Find(const auto& events_by, const auto& key) {
+    static const std::vector<Event> kNone;
+    const auto it = events_by.find(key);
+    return it == events_by.end() ? kNone : it->second;
   }
 
   /// Replays every lane in order; gather_stages waits for all stages.
-  static void Replay(const std::vector<const Program*>& programs) {
+  void Replay(const Pipeline& pipeline) const {
     std::vector<LaneState> stages;
-    for (const Program* p : programs) stages.emplace_back(*p);
+    for (int c : pipeline) stages.push_back({&ProgramOf(c), &traces_[c], {}});
     for (bool moved = true; moved;) {
       moved = false;
       for (LaneState& stage : stages)
@@ -165,41 +171,40 @@ class WorldChecker {
     }
     for (const LaneState& stage : stages)
       for (Lane lane : kLanes)
-        CHECK(stage.done[lane] == std::ssize(stage.lanes[lane]), "deadlock: stage {} lane {} never gets past {}",
-              stage.program->stage, Name(lane), Describe(*stage.program, *stage.lanes[lane][stage.done[lane]]));
+        CHECK(stage.Head(lane) == nullptr, "deadlock: stage {} lane {} never gets past {}", stage.program->stage,
+              Name(lane), TextOf(*stage.program, stage.HeadIndex(lane)));
   }
 
   struct LaneState {
-    explicit LaneState(const Program& p) : program(&p) {
-      for (const Instruction& i : p.instructions) lanes[i.lane].push_back(&i);
-    }
+    const Program* program;
+    const Trace* trace;
+    ByLane<int> done;
+
+    int HeadIndex(Lane lane) const { return trace->lanes[lane][done[lane]]; }
     const Instruction* Head(Lane lane) const {
-      return done[lane] < std::ssize(lanes[lane]) ? lanes[lane][done[lane]] : nullptr;
+      return done[lane] < std::ssize(trace->lanes[lane]) ? &program->instructions[HeadIndex(lane)] : nullptr;
     }
     bool Ready(Lane lane) const {
       const Instruction* head = Head(lane);
       return head != nullptr && std::all_of(head->waits.begin(), head->waits.end(),
                                             [&](const Wait& w) { return done[w.lane] >= w.count; });
     }
-    const Program* program;
-    ByLane<std::vector<const Instruction*>> lanes;
-    ByLane<int> done{};
+    const OpTraits& TraitsOfHead(Lane lane) const { return (*trace->traits)[Head(lane)->op]; }
   };
 
   static bool Advance(std::vector<LaneState>& stages, LaneState& stage, Lane lane) {
     if (!stage.Ready(lane)) return false;
-    const Op& op = OpOf(*stage.program, *stage.Head(lane));
     if (lane == Lane::kPpRecv) return false;  // completes together with its send
-    if (lane == Lane::kPpSend) return Meet(stages, stage, op.Peer());
-    if (op.kind == OpKind::kGatherStages) return GatherStages(stages, stage, lane);
+    if (lane == Lane::kPpSend) return Meet(stages, stage, stage.TraitsOfHead(lane).peer);
+    if (lane != Lane::kCompute && stage.TraitsOfHead(lane).kind == OpKind::kGatherStages)
+      return GatherStages(stages, stage, lane);
     ++stage.done[lane];
     return true;
   }
   static bool Meet(std::vector<LaneState>& stages, LaneState& sender, int to) {
     LaneState& receiver = stages[to];
     if (!receiver.Ready(Lane::kPpRecv)) return false;
-    const Op& recv = OpOf(*receiver.program, *receiver.Head(Lane::kPpRecv));
-    if (recv.Peer() != sender.program->stage) return false;
+    if (receiver.TraitsOfHead(Lane::kPpRecv).peer != sender.program->stage) return false;
     ++sender.done[Lane::kPpSend];
     ++receiver.done[Lane::kPpRecv];
     return true;
@@ -214,20 +219,19 @@ class WorldChecker {
 
   /// All ranks of a stage issue the same communication in the same order over all lanes, so the replay below needs only
   /// one rank per stage.
-  void CompareIssue(const Program& program) {
-    const Program& first = *first_of_stage_.try_emplace(program.stage, &program).first->second;
-    const std::vector<Event> expected = IssueTrace(first), trace = IssueTrace(program);
-    const auto same = [](const Event& a, const Event& b) { return a.op == b.op && a.microbatch == b.microbatch; };
-    CHECK(std::equal(expected.begin(), expected.end(), trace.begin(), trace.end(), same),
-          "ranks of stage {} issue their communication in different orders", program.stage);
+  void CompareIssue(int of_class) {
+    const int stage = ProgramOf(of_class).stage;
+    const int first = first_of_stage_.try_emplace(stage, of_class).first->second;
+    CHECK(traces_[first].issued == traces_[of_class].issued,
+          "ranks of stage {} issue their communication in different orders", stage);
   }
 
   /// On each rank one thread issues all communication in program order, and every call may wait until its peers have
   /// issued theirs (the first call on a communicator connects it; a full GPU starts no new kernel). If the replay
   /// reaches the end, the orders of all ranks merge into one, and kernels that start in that order cannot deadlock.
-  static void ReplayIssue(const std::vector<const Program*>& programs) {
+  void ReplayIssue(const Pipeline& pipeline) const {
     std::vector<IssueState> stages;
-    for (const Program* p : programs) stages.push_back({p, IssueTrace(*p)});
+    for (int c : pipeline) stages.push_back({&ProgramOf(c), &traces_[c]});
     for (bool moved = true; moved;) {
       moved = false;
       for (IssueState& stage : stages)
@@ -236,33 +240,32 @@ class WorldChecker {
     std::string stuck;
     for (const IssueState& stage : stages)
       if (!stage.Done())
-        stuck += fmt::format("\n  stage {} at {}", stage.program->stage,
-                             Describe(*stage.program, *stage.Head().instruction));
+        stuck += fmt::format("\n  stage {} at {}", stage.program->stage, TextOf(*stage.program, stage.Head().index));
     CHECK(stuck.empty(), "deadlock: no order of all communication agrees with every rank's program{}", stuck);
   }
 
   struct IssueState {
     const Program* program;
-    std::vector<Event> trace;
+    const Trace* trace;
     size_t next = 0;
-    bool Done() const { return next == trace.size(); }
-    const Event& Head() const { return trace[next]; }
+    bool Done() const { return next == trace->issued.size(); }
+    const Event& Head() const { return trace->issued[next]; }
     /// True if the next call is op `op` of this microbatch.
     bool IsAt(int op, int microbatch) const { return !Done() && Head().op == op && Head().microbatch == microbatch; }
   };
 
   static bool IssueNext(std::vector<IssueState>& stages, IssueState& stage) {
     if (stage.Done()) return false;
-    const auto [id, microbatch, instruction] = stage.Head();
-    const Op& op = OpOf(*stage.program, *instruction);
+    const Event& head = stage.Head();
+    const OpTraits& op = (*stage.trace->traits)[head.op];
     if (op.kind == OpKind::kRecv) return false;  // completes together with its send
     if (op.kind == OpKind::kSend) {
-      IssueState& receiver = stages[op.Peer()];
-      if (!receiver.IsAt(id + 1, microbatch)) return false;
+      IssueState& receiver = stages[op.peer];
+      if (!receiver.IsAt(head.op + 1, head.microbatch)) return false;
       ++receiver.next;
     } else if (op.kind == OpKind::kGatherStages) {
       for (const IssueState& other : stages)
-        if (!other.IsAt(id, microbatch)) return false;
+        if (!other.IsAt(head.op, head.microbatch)) return false;
       for (IssueState& other : stages)
         if (&other != &stage) ++other.next;
     }
@@ -271,58 +274,18 @@ class WorldChecker {
   }
 
   const Mesh& mesh_;
-  const std::function<const Program&(int)>& program_of_;
-  std::map<const Program*, Groups> groups_;
-  std::set<std::tuple<const Program*, const Program*, Lane, AxisSet>> compared_;
-  std::map<int, const Program*> first_of_stage_;
-  std::set<std::vector<const Program*>> replayed_;
+  const RankClasses classes_;
+  TraceReader reader_;
+  std::vector<Trace> traces_;                          // by class
+  std::set<std::tuple<int, int, int, int>> compared_;  // classes and stages of a sender and its receiver
+  std::map<int, int> first_of_stage_;                  // a class
+  std::set<Pipeline> replayed_;
 };
 
 }  // namespace
 
 void CheckWorld(const Mesh& mesh, const std::function<const Program&(int rank)>& program_of) {
   WorldChecker(mesh, program_of).Run();
-}
-
-std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& coordinate) {
-  std::map<std::tuple<Lane, AxisSet, std::string_view, Role>, MessageCount> rows;
-  std::map<int, int64_t> bytes_of_op;
-  std::map<std::string, int64_t> bytes_of_transfer;
-  const auto wire_bytes = [&](const Op& op) {
-    const auto [it, fresh] = bytes_of_transfer.try_emplace(TransferText(*program.graph, op), 0);
-    if (fresh) it->second = WireBytes(*program.graph, op, program.mesh, coordinate);
-    return it->second;
-  };
-  for (const Instruction& i : program.instructions) {
-    if (i.lane == Lane::kCompute || i.lane == Lane::kPpRecv) continue;
-    const Op& op = OpOf(program, i);
-    auto [it, fresh] = bytes_of_op.try_emplace(i.op, 0);
-    if (fresh)
-      it->second = op.kind == OpKind::kGatherStages ? std::ssize(i.inputs) * 4 * (program.mesh.GroupSize(op.Axes()) - 1)
-                                                    : wire_bytes(op);
-    MessageCount& count =
-        rows[{i.lane, op.kind == OpKind::kSend ? AxisSet{Axis::kPp} : op.Axes(), Name(op.kind), op.role}];
-    ++count.count;
-    count.bytes += it->second;
-  }
-  std::vector<MessageRow> list;
-  for (const auto& [key, count] : rows) {
-    const auto& [lane, group, kind, role] = key;
-    list.push_back({lane, group, OpKindOf(kind), role, count});
-  }
-  return list;
-}
-
-std::vector<std::pair<std::string, MessageCount>> CountMessages(const Program& program, const Coordinate& coordinate) {
-  ByLane<MessageCount> counts{};
-  for (const MessageRow& row : ListMessages(program, coordinate)) {
-    counts[row.lane].count += row.total.count;
-    counts[row.lane].bytes += row.total.bytes;
-  }
-  std::vector<std::pair<std::string, MessageCount>> named;
-  for (Lane lane : kLanes)
-    if (counts[lane].count > 0) named.emplace_back(Name(lane), counts[lane]);
-  return named;
 }
 
 }  // namespace espalier

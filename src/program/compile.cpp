@@ -1,9 +1,12 @@
 #include "espalier/program/compile.hpp"
 
+#include <algorithm>
 #include <map>
+#include <set>
+#include <unordered_map>
 
-#include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/parallel.hpp"
 
 namespace espalier {
 namespace {
@@ -15,6 +18,37 @@ BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose) {
   batch.microbatches = 1;
   batch.tokens = batch.rows * deck.model.seq_len;
   return batch;
+}
+
+/// A dim that its axes do not divide evenly: ranks hold different extents of it.
+using UnevenDim = std::pair<int64_t, std::vector<Axis>>;  // extent, axes
+
+/// By stage: the uneven dims of its values. All other dims have the same local extent on every rank.
+std::vector<std::set<UnevenDim>> UnevenDims(const Compilation& c) {
+  std::set<UnevenDim> of_all;
+  std::vector<std::set<UnevenDim>> of_stage(c.schedule.stages);
+  for (const Value& v : c.graph->values)
+    for (size_t d = 0; d < v.type.shape.size(); ++d) {
+      int64_t n = 1;
+      for (Axis a : v.type.placements.dims[d]) n *= c.mesh.Degree(a);
+      if (v.type.shape[d] % n != 0)
+        (v.chunk == kAllChunks ? of_all : of_stage[c.StageOf(v.chunk)])
+            .emplace(v.type.shape[d], v.type.placements.dims[d]);
+    }
+  for (std::set<UnevenDim>& dims : of_stage) dims.insert(of_all.begin(), of_all.end());
+  return of_stage;
+}
+
+/// Splits classes of the ranks of one stage, which are consecutive from `first` on, by their extent of a dim.
+void Refine(std::vector<int>& class_of, int first, const UnevenDim& dim, const Mesh& mesh) {
+  std::unordered_map<int64_t, int> fresh;  // (class, extent) -> new class
+  for (size_t i = 0; i < class_of.size(); ++i) {
+    const Coordinate coordinate = mesh.CoordinateOf(first + static_cast<int>(i));
+    Range range{0, dim.first};
+    for (Axis a : dim.second) range = ShardOf(range, mesh.Degree(a), coordinate[a]);
+    const int64_t key = class_of[i] * (dim.first + 1) + range.Extent();
+    class_of[i] = fresh.try_emplace(key, static_cast<int>(fresh.size())).first->second;
+  }
 }
 
 }  // namespace
@@ -30,7 +64,8 @@ DeviceKind DeviceOf(const Deck& deck) {
 }
 
 Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
-                    const std::function<void(const std::string& pass, const Graph&)>& observe) {
+                    const std::function<void(const std::string& pass, const Graph&)>& observe,
+                    Verification verification) {
   Compilation c;
   c.deck = deck;
   c.mesh = ResolveMesh(deck, ranks);
@@ -49,34 +84,39 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind dev
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
   c.stored = std::move(model.stored);
-  RunPasses(model.graph, {deck, c.mesh, c.schedule.stage_of_chunk, traits}, purpose, observe);
+  RunPasses(model.graph, {deck, c.mesh, c.schedule.stage_of_chunk, traits}, purpose, observe, verification);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;
 }
 
 std::vector<int> ClassRepresentatives(const Compilation& c) {
-  // Types that divide evenly have the same local shape everywhere; only the others distinguish ranks.
-  std::vector<const Type*> uneven;
-  std::map<std::string, bool> seen;
-  for (const Value& v : c.graph->values) {
-    int64_t shards = c.mesh.GroupSize(v.type.placements.Sharded());
-    bool even = true;
-    for (size_t d = 0; d < v.type.shape.size(); ++d) {
-      int64_t n = 1;
-      for (Axis a : v.type.placements.dims[d]) n *= c.mesh.Degree(a);
-      even = even && v.type.shape[d] % n == 0;
-    }
-    if (shards > 1 && !even && seen.emplace(ToString(v.type), true).second) uneven.push_back(&v.type);
-  }
-  std::map<std::pair<int, std::vector<Shape>>, int> first;
   std::vector<int> representative;
-  for (int rank = 0; rank < c.mesh.Ranks(); ++rank) {
-    const Coordinate coordinate = c.mesh.CoordinateOf(rank);
-    std::vector<Shape> shapes;
-    for (const Type* type : uneven) shapes.push_back(LocalShape(*type, c.mesh, coordinate));
-    representative.push_back(first.try_emplace({coordinate[Axis::kPp], std::move(shapes)}, rank).first->second);
+  representative.reserve(c.mesh.Ranks());
+  const int ranks_of_stage = c.mesh.Ranks() / c.schedule.stages;
+  for (const std::set<UnevenDim>& dims : UnevenDims(c)) {
+    const auto first = static_cast<int>(representative.size());  // pp is the outermost axis
+    std::vector<int> class_of(ranks_of_stage, 0);
+    for (const UnevenDim& dim : dims) Refine(class_of, first, dim, c.mesh);
+    std::vector<int> lowest(class_of.size(), -1);  // by class
+    for (size_t i = 0; i < class_of.size(); ++i) {
+      int& rank = lowest[class_of[i]];
+      if (rank < 0) rank = first + static_cast<int>(i);
+      representative.push_back(rank);
+    }
   }
   return representative;
+}
+
+std::map<int, Program> MakePrograms(const Compilation& c, const std::vector<int>& representative, int threads) {
+  const std::set<int> distinct(representative.begin(), representative.end());
+  const std::vector<int> ranks(distinct.begin(), distinct.end());
+  std::vector<Program> made(ranks.size());
+  const ProgramMaker maker(c);
+  ParallelFor(
+      ranks.size(), [&](size_t i) { made[i] = maker.Make(c.mesh.CoordinateOf(ranks[i])); }, threads);
+  std::map<int, Program> programs;
+  for (size_t i = 0; i < ranks.size(); ++i) programs.emplace_hint(programs.end(), ranks[i], std::move(made[i]));
+  return programs;
 }
 
 }  // namespace espalier

@@ -2,80 +2,112 @@
 // value the smallest hole that fits when it is produced, and frees it after its last use. An op that can work in place
 // reuses the buffer of an input that is dead afterwards.
 #include <algorithm>
-#include <unordered_map>
 
 #include "espalier/device_memory/workspace.hpp"
-#include "espalier/ops/op.hpp"
+#include "espalier/graph/local_range.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "heap.hpp"
-#include "transfer_text.hpp"
+#include "planners.hpp"
 
 namespace espalier {
 namespace {
 
 class MemoryPlanner {
  public:
-  MemoryPlanner(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends,
-                int64_t reserved_bytes)
+  MemoryPlanner(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
+                const std::vector<int>& job_ends, int64_t reserved_bytes)
       : program_(program),
         graph_(*program.graph),
+        facts_(facts),
         coordinate_(coordinate),
         job_ends_(job_ends),
         reserved_bytes_(reserved_bytes),
         bytes_(graph_.values.size(), -1),
-        workspaces_(graph_.ops.size(), -1) {}
+        workspaces_(static_cast<size_t>(facts.signatures), -1),
+        number_(graph_.values.size(), -1),
+        deaths_(program.instructions.size()),
+        released_(program.instructions.size()) {}
 
   void Run() {
+    NumberValues();
     PlacePersistent();
     FindOverlapEnds();
     FindLastUses();
     Heap heap(base_);
-    std::vector<std::vector<Key>> deaths(program_.instructions.size() + 1);
-    released_.resize(program_.instructions.size());
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      Place(program_.instructions[i], static_cast<int>(i), heap, deaths);
+      Place(program_.instructions[i], static_cast<int>(i), heap);
       NotePeak(heap);
-      Free(static_cast<int>(i), heap, deaths);
+      Free(static_cast<int>(i), heap);
     }
     program_.arena_bytes = std::max(base_, heap.peak());
   }
 
  private:
-  using Key = std::pair<int, int>;  // value, microbatch (-1: step)
-  struct Hash {
-    size_t operator()(const Key& key) const { return std::hash<int64_t>{}(int64_t{key.first} << 32 ^ key.second); }
-  };
-  template <typename T>
-  using ByKey = std::unordered_map<Key, T, Hash>;
+  /// Index of a value of one microbatch, or of the step, in `buffers_`.
+  using Key = int;
+  static constexpr int kNone = -1;
+
   struct Buffer {
+    int64_t offset = 0;
+    int value = -1;
+    int last_use = -1;
+    MemoryClass memory_class = MemoryClass::kActivations;
+    Key next = kNone;  // in the list of those that die after the same instruction
+    bool exists = false;
+    bool reused = false;  // another value has the memory now
+  };
+  struct Workspace {
     Operand place;
     MemoryClass memory_class;
+    int next;  // in the list of those that are freed after the same instruction
   };
+  /// A list in order of arrival, linked through its elements.
+  struct List {
+    int first = kNone, last = kNone;
+  };
+  template <typename Elements>
+  static void Append(List& list, Elements& elements, int element) {
+    (list.last == kNone ? list.first : elements[list.last].next) = element;
+    elements[element].next = kNone;
+    list.last = element;
+  }
 
   const Value& ValueOf(int id) const { return graph_.value(id); }
-  Key KeyOf(int value, int microbatch) const {
-    return {value, ValueOf(value).frequency == Frequency::kStep ? -1 : microbatch};
+  const ValueFacts& FactsOf(int id) const { return facts_.values[id]; }
+
+  /// Numbers the values of this stage: those of the step, and those of a microbatch.
+  void NumberValues() {
+    for (size_t id = 0; id < graph_.values.size(); ++id)
+      if (LivesHere(graph_.values[id])) number_[id] = facts_.values[id].of_step ? step_values_++ : microbatch_values_++;
+    buffers_.resize(static_cast<size_t>(step_values_) +
+                    static_cast<size_t>(microbatch_values_) * static_cast<size_t>(program_.microbatches));
   }
+  Key KeyOf(int value, int microbatch) const {
+    const int number = number_[value];
+    const bool of_step = FactsOf(value).of_step;
+    CHECK(number >= 0 && (of_step || (microbatch >= 0 && microbatch < program_.microbatches)),
+          "{} of microbatch {} is not on stage {}", ValueOf(value).name, microbatch, program_.stage);
+    return of_step ? number : step_values_ + microbatch * microbatch_values_ + number;
+  }
+  Buffer& At(Key key) { return buffers_[key]; }
+
   int64_t BytesOf(int value) {
     int64_t& bytes = bytes_[value];
     if (bytes < 0) {
       const Type& type = ValueOf(value).type;
-      bytes = Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
+      bytes = LocalVolume(type, program_.mesh, coordinate_) * SizeOf(type.dtype);
       CHECK(bytes >= 0 && bytes <= kMaxBytes, "{} has {} bytes", ValueOf(value).name, bytes);
     }
     return bytes;
   }
   int64_t WorkspaceOf(int op) {
-    int64_t& bytes = workspaces_[op];
+    int64_t& bytes = workspaces_[facts_.ops[op].signature];
     const Op& o = graph_.op(op);
-    if (bytes < 0) bytes = IsCommunication(o.kind) ? CommunicationWorkspaceOf(o) : KernelWorkspaceOf(o);
+    if (bytes < 0)
+      bytes =
+          IsCommunication(o.kind) ? CommWorkspaceBytes(graph_, o, program_.mesh, coordinate_) : KernelWorkspaceOf(o);
     return bytes;
-  }
-  int64_t CommunicationWorkspaceOf(const Op& op) {
-    const auto [it, fresh] = transfers_.try_emplace(TransferText(graph_, op), 0);
-    if (fresh) it->second = CommWorkspaceBytes(graph_, op, program_.mesh, coordinate_);
-    return it->second;
   }
   int64_t KernelWorkspaceOf(const Op& op) const {
     const WorkspaceFormula formula = CudaWorkspaceFormula(op.kind);
@@ -83,29 +115,8 @@ class MemoryPlanner {
     return formula(LocalOpOf(graph_, op, program_.mesh, coordinate_));
   }
 
-  MemoryClass ClassOf(int value) const {
-    const Value& v = ValueOf(value);
-    if (v.kind == ValueKind::kState)
-      return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
-    if (v.kind == ValueKind::kAccumulator || v.name.starts_with("gradients/")) return MemoryClass::kGradients;
-    if (v.producer < 0) return MemoryClass::kActivations;
-    const Op& maker = graph_.op(v.producer);
-    if (maker.role == Role::kP || GathersParameters(maker)) return MemoryClass::kParameters;
-    return maker.role == Role::kS ? MemoryClass::kGradients : MemoryClass::kActivations;
-  }
-
-  /// A reshard per microbatch of step values.
-  bool GathersParameters(const Op& op) const {
-    return IsReshard(op.kind) && op.frequency() == Frequency::kMicrobatch && !op.inputs.empty() &&
-           ValueOf(op.inputs[0]).frequency == Frequency::kStep;
-  }
-
   bool LivesHere(const Value& v) const {
     return v.chunk == kAllChunks || program_.stage_of_chunk[v.chunk] == program_.stage;
-  }
-  bool IsPersistent(int id) const {
-    return ValueOf(id).kind != ValueKind::kActivation ||
-           std::find(graph_.results.begin(), graph_.results.end(), id) != graph_.results.end();
   }
 
   /// States first, so that all programs of a deck have them at the same offsets.
@@ -118,9 +129,9 @@ class MemoryPlanner {
   }
   void AddAllPersistent(bool states) {
     for (size_t id = 0; id < graph_.values.size(); ++id) {
-      const Value& v = graph_.value(id);
-      if (!LivesHere(v) || !IsPersistent(static_cast<int>(id)) || (v.kind == ValueKind::kState) != states) continue;
-      const bool copies = v.frequency == Frequency::kMicrobatch;
+      const Value& v = graph_.values[id];
+      if (number_[id] < 0 || !facts_.values[id].persistent || (v.kind == ValueKind::kState) != states) continue;
+      const bool copies = !facts_.values[id].of_step;
       for (int k = 0; k < (copies ? program_.microbatches : 1); ++k)
         AddPersistent(static_cast<int>(id), copies ? k : -1);
     }
@@ -128,9 +139,13 @@ class MemoryPlanner {
   void AddPersistent(int id, int microbatch) {
     const Operand place{id, base_, BytesOf(id)};
     CHECK(base_ <= kMaxBytes, "{} is at byte {}", ValueOf(id).name, base_);
-    program_.persistent.push_back({id, microbatch, place, ClassOf(id)});
-    buffers_[{id, microbatch}] = {place, ClassOf(id)};
-    Count(ClassOf(id), place.bytes, +1);
+    const MemoryClass memory_class = FactsOf(id).memory_class;
+    program_.persistent.push_back({id, microbatch, place, memory_class});
+    Buffer& buffer = At(KeyOf(id, microbatch));
+    buffer.offset = base_;
+    buffer.value = id;
+    buffer.exists = true;
+    Count(memory_class, place.bytes, +1);
     base_ += Aligned(place.bytes);
   }
 
@@ -146,7 +161,7 @@ class MemoryPlanner {
                                                         : static_cast<int>(i);
       for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
         for (const Operand& operand : *operands) {
-          int& last = last_use_[KeyOf(operand.value, instruction.microbatch)];
+          int& last = At(KeyOf(operand.value, instruction.microbatch)).last_use;
           last = std::max(last, end);
         }
     }
@@ -161,80 +176,90 @@ class MemoryPlanner {
   /// of its outputs. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
-    overlap_ends_.resize(n);
-    ByKey<int> next_reader;
+    overlap_ends_.resize(program_.instructions.size());
+    std::vector<int> next_reader(buffers_.size(), n);
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[i];
       int first = n;
-      for (const Operand& output : instruction.outputs)
-        if (const auto it = next_reader.find(KeyOf(output.value, instruction.microbatch)); it != next_reader.end())
-          first = std::min(first, it->second);
-      const bool overlaps = HasCollectives(instruction.lane) && instruction.microbatch >= 0 && first < n;
-      overlap_ends_[i] = overlaps ? first - 1 : i;
+      if (HasCollectives(instruction.lane) && instruction.microbatch >= 0)
+        for (const Operand& output : instruction.outputs)
+          first = std::min(first, next_reader[KeyOf(output.value, instruction.microbatch)]);
+      overlap_ends_[i] = first < n ? first - 1 : i;
       for (const Operand& input : instruction.inputs) next_reader[KeyOf(input.value, instruction.microbatch)] = i;
     }
   }
   static bool HasCollectives(Lane lane) { return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kDp; }
 
-  void Place(Instruction& instruction, int i, Heap& heap, std::vector<std::vector<Key>>& deaths) {
-    const Op& op = graph_.op(instruction.op);
-    for (Operand& input : instruction.inputs) input = Lookup(input.value, instruction.microbatch);
+  void Place(Instruction& instruction, int i, Heap& heap) {
+    for (Operand& input : instruction.inputs) {
+      const Buffer& buffer = At(KeyOf(input.value, instruction.microbatch));
+      CHECK(buffer.exists, "{} (microbatch {}) is read before it is made on stage {}", ValueOf(input.value).name,
+            instruction.microbatch, program_.stage);
+      input = {buffer.value, buffer.offset, BytesOf(buffer.value)};
+    }
     for (size_t o = 0; o < instruction.outputs.size(); ++o) {
-      const Key key = KeyOf(instruction.outputs[o].value, instruction.microbatch);
-      if (buffers_.count(key) == 0) {
-        if (!ReuseInput(op, instruction, i, o, key)) Allocate(key, heap);
-        deaths[last_use_.at(key)].push_back(key);
+      const int value = instruction.outputs[o].value;
+      const Key key = KeyOf(value, instruction.microbatch);
+      Buffer& buffer = At(key);
+      if (!buffer.exists) {
+        if (!ReuseInput(instruction, i, o, key)) Allocate(key, value, heap);
+        Append(deaths_[buffer.last_use], buffers_, key);
       }
-      instruction.outputs[o] = buffers_.at(key).place;
+      instruction.outputs[o] = {buffer.value, buffer.offset, BytesOf(value)};
     }
     if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0) {
       instruction.workspace = {-1, heap.Take(workspace), workspace};
-      const Buffer buffer{instruction.workspace,
-                          instruction.lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication};
-      Count(buffer.memory_class, workspace, +1);
-      released_[overlap_ends_[i]].push_back(buffer);
+      const MemoryClass memory_class =
+          instruction.lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
+      Count(memory_class, workspace, +1);
+      held_.push_back({instruction.workspace, memory_class, kNone});
+      Append(released_[overlap_ends_[i]], held_, static_cast<int>(held_.size()) - 1);
     }
   }
-  Operand Lookup(int value, int microbatch) const {
-    const auto it = buffers_.find(KeyOf(value, microbatch));
-    CHECK(it != buffers_.end(), "{} (microbatch {}) is read before it is made on stage {}", ValueOf(value).name,
-          microbatch, program_.stage);
-    return it->second.place;
+  void Allocate(Key key, int value, Heap& heap) {
+    const int64_t bytes = BytesOf(value);
+    Buffer& buffer = At(key);
+    buffer.value = value;
+    buffer.offset = heap.Take(bytes);
+    buffer.memory_class = FactsOf(value).memory_class;
+    buffer.exists = true;
+    Count(buffer.memory_class, bytes, +1);
   }
-  void Allocate(const Key& key, Heap& heap) {
-    const int64_t bytes = BytesOf(key.first);
-    buffers_[key] = {{key.first, heap.Take(bytes), bytes}, ClassOf(key.first)};
-    Count(ClassOf(key.first), bytes, +1);
-  }
-  bool ReuseInput(const Op& op, const Instruction& instruction, int i, size_t output, const Key& key) {
-    const std::vector<InPlace>& pairs = Define(op.kind).in_place;
+  bool ReuseInput(const Instruction& instruction, int i, size_t output, Key key) {
+    const Op& op = graph_.op(instruction.op);
+    const std::vector<InPlace>& pairs = *facts_.ops[instruction.op].in_place;
     return std::any_of(pairs.begin(), pairs.end(), [&](const InPlace& pair) {
       return pair.output == static_cast<int>(output) && pair.input < static_cast<int>(op.inputs.size()) &&
-             ReuseBufferOf(op.inputs[pair.input], op, instruction, i, key);
+             ReuseBufferOf(op.inputs[pair.input], instruction, i, op.outputs[output], key);
     });
   }
-  bool ReuseBufferOf(int value, const Op& op, const Instruction& instruction, int i, const Key& key) {
-    const Key donor = KeyOf(value, instruction.microbatch);
-    if (IsPersistent(value) || last_use_.at(donor) != i || BytesOf(value) != BytesOf(key.first)) return false;
-    if (std::count_if(op.inputs.begin(), op.inputs.end(), [&](int input) { return input == value; }) > 1) return false;
-    Buffer buffer = buffers_.at(donor);
-    buffer.place.value = key.first;
-    buffers_[key] = buffer;
-    reused_[donor] = true;
+  bool ReuseBufferOf(int value, const Instruction& instruction, int i, int output, Key key) {
+    Buffer& donor = At(KeyOf(value, instruction.microbatch));
+    if (FactsOf(value).persistent || donor.last_use != i || BytesOf(value) != BytesOf(output)) return false;
+    const std::vector<int>& inputs = graph_.op(instruction.op).inputs;
+    if (std::count(inputs.begin(), inputs.end(), value) > 1) return false;
+    Buffer& buffer = At(key);
+    buffer.value = output;
+    buffer.offset = donor.offset;
+    buffer.exists = true;
+    buffer.memory_class = donor.memory_class;
+    donor.reused = true;
     return true;
   }
 
-  void Free(int i, Heap& heap, const std::vector<std::vector<Key>>& deaths) {
-    for (const Buffer& workspace : released_[i]) {
+  void Free(int i, Heap& heap) {
+    for (int w = released_[i].first; w != kNone; w = held_[w].next) {
+      const Workspace& workspace = held_[w];
       heap.Give(workspace.place.offset, workspace.place.bytes);
       Count(workspace.memory_class, workspace.place.bytes, -1);
     }
-    for (const Key& key : deaths[i]) {
-      const Buffer buffer = buffers_.at(key);
-      buffers_.erase(key);
-      if (reused_.erase(key) > 0) continue;
-      heap.Give(buffer.place.offset, buffer.place.bytes);
-      Count(buffer.memory_class, buffer.place.bytes, -1);
+    for (Key key = deaths_[i].first; key != kNone; key = At(key).next) {
+      Buffer& buffer = At(key);
+      buffer.exists = false;
+      if (buffer.reused) continue;
+      const int64_t bytes = BytesOf(buffer.value);
+      heap.Give(buffer.offset, bytes);
+      Count(buffer.memory_class, bytes, -1);
     }
   }
 
@@ -251,27 +276,29 @@ class MemoryPlanner {
 
   Program& program_;
   const Graph& graph_;
+  const GraphFacts& facts_;
   const Coordinate coordinate_;
   const std::vector<int>& job_ends_;
   const int64_t reserved_bytes_;
   std::vector<int64_t> bytes_;       // by value; -1: not computed yet
-  std::vector<int64_t> workspaces_;  // by op; -1: not computed yet
-  std::unordered_map<std::string, int64_t> transfers_;
+  std::vector<int64_t> workspaces_;  // by signature of the op; -1: not computed yet
+  std::vector<int> number_;          // by value: among those of its frequency on this stage; -1: on another stage
+  int step_values_ = 0, microbatch_values_ = 0;
   int64_t base_ = 0;
-  ByKey<Buffer> buffers_;
-  ByKey<int> last_use_;
-  ByKey<bool> reused_;
-  std::vector<int> overlap_ends_;              // by instruction: the last one that may overlap with it
-  std::vector<std::vector<Buffer>> released_;  // by instruction: workspaces that are freed after it
+  std::vector<Buffer> buffers_;    // by key
+  std::vector<int> overlap_ends_;  // by instruction: the last one that may overlap with it
+  std::vector<List> deaths_;       // by instruction: keys that die after it
+  std::vector<Workspace> held_;
+  std::vector<List> released_;  // by instruction: workspaces (in held_) that are freed after it
   ByMemoryClass<int64_t> live_{};
   int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;
 };
 
 }  // namespace
 
-void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends,
-                int64_t reserved_bytes) {
-  MemoryPlanner(program, coordinate, job_ends, reserved_bytes).Run();
+void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
+                const std::vector<int>& job_ends, int64_t reserved_bytes) {
+  MemoryPlanner(program, facts, coordinate, job_ends, reserved_bytes).Run();
 }
 
 int64_t StateBytes(const Program& program) {

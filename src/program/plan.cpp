@@ -1,10 +1,12 @@
 #include "espalier/program/plan.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/parallel.hpp"
 
 namespace espalier {
 namespace {
@@ -36,9 +38,35 @@ std::string TooManyPrograms(const Compilation& c, const std::vector<int>& repres
       c.mesh.Ranks(), different.size(), of_one, kMaxPasses);
 }
 
-/// The peak of the forward program of a rank, given its training program.
-int64_t ForwardPeak(const Compilation& forward, const Program& training, const Coordinate& coordinate) {
-  return MakeProgram(forward, coordinate, StateBytes(training)).arena_bytes;
+/// The compilations of a deck, training first.
+std::vector<Compilation> CompileAll(const Deck& deck, int ranks) {
+  std::vector<Purpose> purposes = PurposesOf(deck);
+  std::vector<Compilation> compilations(purposes.size());
+  ParallelFor(purposes.size(), [&](size_t i) { compilations[i] = Compile(deck, ranks, purposes[i]); });
+  return compilations;
+}
+
+/// What a plan states of a program.
+struct ProgramFacts {
+  int64_t peak_bytes = 0;  ///< of all purposes
+  std::vector<std::pair<std::string, MessageCount>> messages;
+};
+
+/// The facts of every program of a plan, in order.
+std::vector<ProgramFacts> FactsOf(const WorldPlan& plan, const std::vector<Compilation>& forward) {
+  std::vector<std::pair<int, const Program*>> programs;
+  for (const auto& [rank, program] : plan.programs) programs.emplace_back(rank, &program);
+  std::vector<std::unique_ptr<ProgramMaker>> makers;
+  for (const Compilation& other : forward) makers.push_back(std::make_unique<ProgramMaker>(other));
+  std::vector<ProgramFacts> facts(programs.size());
+  ParallelFor(programs.size(), [&](size_t i) {
+    const auto& [rank, program] = programs[i];
+    const Coordinate coordinate = plan.training.mesh.CoordinateOf(rank);
+    facts[i] = {program->arena_bytes, CountMessages(*program, coordinate)};
+    for (const auto& maker : makers)
+      facts[i].peak_bytes = std::max(facts[i].peak_bytes, maker->Make(coordinate, StateBytes(*program)).arena_bytes);
+  });
+  return facts;
 }
 
 }  // namespace
@@ -54,39 +82,36 @@ std::vector<Purpose> PurposesOf(const Deck& deck) {
 std::string ProveWorld(const Compilation& c) {
   const std::vector<int> representative = ClassRepresentatives(c);
   if (std::string why = TooManyPrograms(c, representative); !why.empty()) return why;
-  std::map<int, Program> programs;
-  for (int rank : representative)
-    if (!programs.contains(rank)) programs.emplace(rank, MakeProgram(c, c.mesh.CoordinateOf(rank)));
+  const std::map<int, Program> programs = MakePrograms(c, representative);
   CheckWorld(c.mesh, [&](int rank) -> const Program& { return programs.at(representative[rank]); });
   return "";
 }
 
 WorldPlan PlanWorld(const Deck& deck, int ranks) {
+  std::vector<Compilation> compilations = CompileAll(deck, ranks);
   WorldPlan plan;
-  plan.training = Compile(deck, ranks, Purpose::kTrain);
+  plan.training = std::move(compilations[0]);
+  compilations.erase(compilations.begin());
   const Compilation& c = plan.training;
-  std::vector<Compilation> forward = {Compile(deck, ranks, Purpose::kProof)};
-  if (Evaluates(deck)) forward.push_back(Compile(deck, ranks, Purpose::kEvaluate));
   plan.representative = ClassRepresentatives(c);
   if (const std::string why = TooManyPrograms(c, plan.representative); !why.empty())
     throw UserError(ExitStatus::kDeck, "plan: " + why);
   for (std::vector<int>& layers : LayersOfStages(c))
     plan.stages.push_back({static_cast<int>(plan.stages.size()), std::move(layers), 0, {}});
 
+  plan.programs = MakePrograms(c, plan.representative);
+  const std::vector<ProgramFacts> facts = FactsOf(plan, compilations);
   std::map<int, int64_t> peak;
-  for (int rank : plan.representative) {
-    if (plan.programs.count(rank) > 0) continue;
-    const Coordinate coordinate = c.mesh.CoordinateOf(rank);
-    const Program& program = plan.programs.emplace(rank, MakeProgram(c, coordinate)).first->second;
-    peak[rank] = program.arena_bytes;
-    for (const Compilation& other : forward) peak[rank] = std::max(peak[rank], ForwardPeak(other, program, coordinate));
+  for (auto fact = facts.begin(); const auto& [rank, program] : plan.programs) {
+    peak[rank] = fact->peak_bytes;
     StagePlan& stage = plan.stages[program.stage];
-    if (peak[rank] > stage.peak_bytes) {
-      stage.peak_bytes = peak[rank];
+    if (fact->peak_bytes > stage.peak_bytes) {
+      stage.peak_bytes = fact->peak_bytes;
       stage.bytes = program.peak_by_class;
     }
-    for (const auto& [lane, count] : CountMessages(program, coordinate))
+    for (const auto& [lane, count] : fact->messages)
       if (MessageCount& most = plan.messages[lane]; count.bytes >= most.bytes) most = count;
+    ++fact;
   }
   for (int rank : plan.representative) plan.rank_peak_bytes.push_back(peak.at(rank));
   plan.peak_bytes = *std::max_element(plan.rank_peak_bytes.begin(), plan.rank_peak_bytes.end());

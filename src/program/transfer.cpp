@@ -2,38 +2,67 @@
 // intersected with the target box of another.
 #include <algorithm>
 
+#include "espalier/graph/local_range.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
-#include "transfer_text.hpp"
 
 namespace espalier {
 namespace {
 
 const Type& TypeOf(const Graph& graph, int value) { return graph.value(value).type; }
 
-int64_t BoxBytes(const Graph& graph, const Op& op, const Transfer& t) {
-  return Volume(ExtentsOf(t.box)) * SizeOf(TypeOf(graph, op.inputs[t.tensor]).dtype);
+/// Elements that are both in the shard of `a` at one coordinate and in the shard of `b` at another.
+int64_t CommonVolume(const Type& a, const Coordinate& at, const Type& b, const Coordinate& there, const Mesh& mesh) {
+  int64_t n = 1;
+  for (size_t d = 0; d < a.shape.size() && n > 0; ++d) {
+    const Range mine = LocalRange(a, d, mesh, at), theirs = LocalRange(b, d, mesh, there);
+    n *= std::max<int64_t>(0, std::min(mine.end, theirs.end) - std::max(mine.begin, theirs.begin));
+  }
+  return n;
 }
 
-/// Bytes to (or from) each peer; 0 for this member itself.
-std::vector<int64_t> BytesByPeer(const Graph& graph, const Op& op, const std::vector<Transfer>& transfers, int peers,
-                                 int self) {
-  std::vector<int64_t> bytes(peers, 0);
-  for (const Transfer& t : transfers)
-    if (t.peer != self) bytes[t.peer] += BoxBytes(graph, op, t);
+/// Bytes of the messages to and from one peer.
+struct PeerBytes {
+  int64_t sent = 0, received = 0;
+};
+
+/// Those of a collective (not of an all_reduce) or ring_shift; nothing to or from this member itself.
+std::vector<PeerBytes> BytesByPeer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
+  const AxisSet axes = op.Axes();
+  const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
+  std::vector<PeerBytes> bytes(n);
+  if (op.kind == OpKind::kRingShift) {
+    const TransferPlan plan = PlanTransfer(graph, op, mesh, coordinate);
+    const auto of = [&](const Transfer& t) {
+      return Volume(ExtentsOf(t.box)) * SizeOf(TypeOf(graph, op.inputs[t.tensor]).dtype);
+    };
+    for (const Transfer& t : plan.sends) bytes[t.peer].sent += of(t);
+    for (const Transfer& t : plan.receives) bytes[t.peer].received += of(t);
+    return bytes;
+  }
+  for (int peer = 0; peer < n; ++peer) {
+    if (peer == self) continue;
+    const Coordinate there = mesh.GroupMember(axes, coordinate, peer);
+    for (size_t t = 0; t < op.inputs.size(); ++t) {
+      const Type &from = TypeOf(graph, op.inputs[t]), &to = TypeOf(graph, op.outputs[t]);
+      const int64_t size = SizeOf(from.dtype);
+      bytes[peer].sent += CommonVolume(from, coordinate, to, there, mesh) * size;
+      bytes[peer].received += CommonVolume(from, there, to, coordinate, mesh) * size;
+    }
+  }
   return bytes;
 }
 
 int64_t LocalBytes(const Graph& graph, const std::vector<int>& values, const Mesh& mesh, const Coordinate& coordinate) {
   int64_t bytes = 0;
-  for (int v : values) bytes += Volume(LocalShape(TypeOf(graph, v), mesh, coordinate)) * SizeOf(TypeOf(graph, v).dtype);
+  for (int v : values) bytes += LocalVolume(TypeOf(graph, v), mesh, coordinate) * SizeOf(TypeOf(graph, v).dtype);
   return bytes;
 }
 
 int64_t LocalElements(const Graph& graph, const std::vector<int>& values, const Mesh& mesh,
                       const Coordinate& coordinate) {
   int64_t elements = 0;
-  for (int v : values) elements += Volume(LocalShape(TypeOf(graph, v), mesh, coordinate));
+  for (int v : values) elements += LocalVolume(TypeOf(graph, v), mesh, coordinate);
   return elements;
 }
 
@@ -88,15 +117,6 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
   return plan;
 }
 
-std::string TransferText(const Graph& graph, const Op& op) {
-  std::string text(Name(op.kind));
-  for (const auto& [name, number] : op.attributes.numbers) text += fmt::format(" {}={}", name, number);
-  for (int v : op.inputs) text += " " + ToString(TypeOf(graph, v));
-  text += " to";
-  for (int v : op.outputs) text += " " + ToString(TypeOf(graph, v));
-  return text;
-}
-
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   if (op.kind == OpKind::kSend) return LocalBytes(graph, op.inputs, mesh, coordinate);
   if (op.kind == OpKind::kRecv) return 0;
@@ -107,9 +127,8 @@ int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
     const int64_t mine = ShardOf({0, elements}, n, self).Extent();
     return (elements - mine + mine * (n - 1)) * SizeOf(TypeOf(graph, op.inputs[0]).dtype);
   }
-  const TransferPlan plan = PlanTransfer(graph, op, mesh, coordinate);
   int64_t bytes = 0;
-  for (int64_t b : BytesByPeer(graph, op, plan.sends, n, self)) bytes += b;
+  for (const PeerBytes& peer : BytesByPeer(graph, op, mesh, coordinate)) bytes += peer.sent;
   return bytes;
 }
 
@@ -119,8 +138,7 @@ int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, c
     return op.inputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.inputs, mesh, coordinate));
   if (op.kind == OpKind::kRecv)
     return op.outputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.outputs, mesh, coordinate));
-  const AxisSet axes = op.Axes();
-  const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
+  const int n = mesh.GroupSize(op.Axes());
   // Scalars: those of every stage, and those that this stage sends.
   if (op.kind == OpKind::kGatherStages) return (n + 1) * Aligned(std::ssize(op.outputs) * 4);
   if (op.kind == OpKind::kAllReduce) {
@@ -130,10 +148,9 @@ int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, c
     const int64_t shard = ShardOf({0, elements}, n, 0).Extent();
     return Aligned(elements * size) + n * Aligned(shard * size);
   }
-  const TransferPlan plan = PlanTransfer(graph, op, mesh, coordinate);
   int64_t bytes = 0;
-  for (int64_t b : BytesByPeer(graph, op, plan.sends, n, self)) bytes += Aligned(b);
-  for (int64_t b : BytesByPeer(graph, op, plan.receives, n, self)) bytes += Aligned(b);
+  for (const PeerBytes& peer : BytesByPeer(graph, op, mesh, coordinate))
+    bytes += Aligned(peer.sent) + Aligned(peer.received);
   return bytes;
 }
 

@@ -1,7 +1,9 @@
 // Order between lanes, from memory alone: a reader of bytes waits for their last writer, a writer for their last writer
 // and readers. Order within a lane is program order and needs no wait.
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <vector>
 
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
@@ -15,29 +17,41 @@ struct Access {
   int count = 0;  // 0: none
 };
 
-/// The last accesses to a range of bytes.
+/// The last accesses to the bytes [begin, end).
 struct Segment {
-  int64_t end = 0;
+  int64_t begin = 0, end = 0;
   Access writer;
   ByLane<int> readers{};
 };
 
+/// The segments of the arena. Most operands are exactly one segment, which is then found without a search.
 class Hazards {
  public:
+  /// Visits all segments that [begin, end) touches.
+  template <typename Visit>
+  void ForEachTouched(int64_t begin, int64_t end, const Visit& visit) {
+    if (!HasBytes(begin, end)) return;
+    if (const Segment* exact = Exact(begin, end)) return visit(*exact);
+    auto it = segments_.upper_bound(begin);
+    if (it != segments_.begin() && std::prev(it)->second->end > begin) --it;
+    for (; it != segments_.end() && it->first < end; ++it) visit(*it->second);
+  }
+
   /// Splits segments so that [begin, end) is covered exactly, and visits them.
   template <typename Visit>
   void ForEach(int64_t begin, int64_t end, const Visit& visit) {
     if (!HasBytes(begin, end)) return;
+    if (Segment* exact = Exact(begin, end)) return visit(*exact);
     Cut(begin);
     Cut(end);
     auto it = segments_.lower_bound(begin);
     for (int64_t at = begin; at < end;) {
       if (it == segments_.end() || it->first > at) {
         const int64_t stop = it == segments_.end() ? end : std::min(end, it->first);
-        it = segments_.emplace_hint(it, at, Segment{stop, {}, {}});
+        it = segments_.emplace_hint(it, at, New({at, stop, {}, {}}));
       }
-      visit(it->second);
-      at = it->second.end;
+      visit(*it->second);
+      at = it->second->end;
       ++it;
     }
   }
@@ -45,26 +59,69 @@ class Hazards {
   /// After a write the whole range has one segment again.
   void Overwrite(int64_t begin, int64_t end, Access writer) {
     if (!HasBytes(begin, end)) return;
-    segments_.erase(segments_.lower_bound(begin), segments_.lower_bound(end));
-    segments_[begin] = {end, writer, {}};
+    if (Segment* exact = Exact(begin, end)) {
+      *exact = {begin, end, writer, {}};
+      return;
+    }
+    Cut(begin);
+    Cut(end);
+    auto it = segments_.lower_bound(begin);
+    if (it == segments_.end() || it->first > begin) it = segments_.emplace_hint(it, begin, New({}));
+    *it->second = {begin, end, writer, {}};
+    Remember(it->second);
+    for (++it; it != segments_.end() && it->first < end; it = segments_.erase(it)) Delete(it->second);
   }
 
  private:
+  static constexpr size_t kRemembered = 4096;
+
   static bool HasBytes(int64_t begin, int64_t end) {
     CHECK(0 <= begin && begin <= end && end <= 2 * kMaxBytes, "an operand from byte {} to byte {}", begin, end);
     return begin < end;
   }
+
+  /// The segment [begin, end), or nullptr.
+  Segment* Exact(int64_t begin, int64_t end) {
+    Segment* known = remembered_[PlaceOf(begin)];
+    if (known != nullptr && known->begin == begin && known->end == end) return known;
+    const auto it = segments_.find(begin);
+    if (it == segments_.end() || it->second->end != end) return nullptr;
+    Remember(it->second);
+    return it->second;
+  }
+  /// Offsets are multiples of kAlignment; the constant is 2^64 divided by the golden ratio (Knuth, volume 3, 6.4).
+  static size_t PlaceOf(int64_t begin) {
+    return static_cast<uint64_t>(begin) * 0x9e3779b97f4a7c15u >> 52 & (kRemembered - 1);
+  }
+  void Remember(Segment* segment) { remembered_[PlaceOf(segment->begin)] = segment; }
+
   void Cut(int64_t at) {
     auto it = segments_.upper_bound(at);
     if (it == segments_.begin()) return;
-    --it;
-    if (it->first == at || it->second.end <= at) return;
-    Segment tail = it->second;
-    it->second.end = at;
-    segments_[at] = tail;
+    Segment& segment = *std::prev(it)->second;
+    if (segment.begin == at || segment.end <= at) return;
+    Segment tail = segment;
+    tail.begin = at;
+    segment.end = at;
+    segments_.emplace_hint(it, at, New(tail));
   }
 
-  std::map<int64_t, Segment> segments_;
+  Segment* New(const Segment& segment) {
+    if (free_.empty()) return &pool_.emplace_back(segment);
+    Segment* reused = free_.back();
+    free_.pop_back();
+    *reused = segment;
+    return reused;
+  }
+  void Delete(Segment* segment) {
+    segment->begin = segment->end = -1;
+    free_.push_back(segment);
+  }
+
+  std::map<int64_t, Segment*> segments_;  // by begin
+  std::deque<Segment> pool_;
+  std::vector<Segment*> free_;
+  std::vector<Segment*> remembered_ = std::vector<Segment*>(kRemembered, nullptr);  // by a hash of begin
 };
 
 class WaitPlanner {
@@ -76,7 +133,7 @@ class WaitPlanner {
       needed_.fill(0);
       const Lane lane = instruction.lane;
       for (const Operand& input : instruction.inputs)
-        hazards_.ForEach(input.offset, input.offset + input.bytes, [&](Segment& s) { Need(s.writer); });
+        hazards_.ForEachTouched(input.offset, input.offset + input.bytes, [&](const Segment& s) { Need(s.writer); });
       // An accumulation also reads its outputs; a write waits for readers and writers anyway.
       for (const Operand& output : instruction.outputs) NeedAll(output);
       NeedAll(instruction.workspace);
@@ -95,7 +152,7 @@ class WaitPlanner {
   void Need(const Access& access) { Need(access.lane, access.count); }
   void Need(Lane lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
   void NeedAll(const Operand& operand) {
-    hazards_.ForEach(operand.offset, operand.offset + operand.bytes, [&](Segment& s) {
+    hazards_.ForEachTouched(operand.offset, operand.offset + operand.bytes, [&](const Segment& s) {
       Need(s.writer);
       for (Lane lane : kLanes) Need(lane, s.readers[lane]);
     });

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "espalier/graph/graph.hpp"
+#include "espalier/graph/signature.hpp"
 
 namespace espalier {
 
@@ -11,5 +13,16 @@ namespace espalier {
 /// that types equal what each op's own rule infers, that frequencies are consistent, and that no partial value is
 /// written to a state. Throws InvariantError naming `after` (the pass), the op and what is wrong.
 void Verify(const Graph& graph, std::string_view after);
+
+/// Verifies a graph again after every pass. Of ops with equal kind, attributes and types, the types are checked once.
+class RepeatedVerifier {
+ public:
+  /// Verify.
+  void Verify(const Graph& graph, std::string_view after);
+
+ private:
+  Signatures signatures_;
+  std::vector<bool> sound_;  ///< by signature: its types follow the op's rule
+};
 
 }  // namespace espalier

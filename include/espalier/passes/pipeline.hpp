@@ -1,6 +1,7 @@
 // The compiler's passes, Graph -> Graph, and the ordered list of them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -67,9 +68,13 @@ void Fuse(Graph& graph);
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);
 
-/// Runs every pass on a forward graph, in order, verifying after each. `observe` (may be empty) sees each pass's name
-/// and result.
+/// When the graph is verified: after every pass, which names the pass that broke it, or once after the last one.
+enum class Verification : uint8_t { kEveryPass, kAtTheEnd };
+
+/// Runs every pass on a forward graph, in order, and verifies. `observe` (may be empty) sees each pass's name and
+/// result.
 void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
-               const std::function<void(const std::string& pass, const Graph&)>& observe = {});
+               const std::function<void(const std::string& pass, const Graph&)>& observe = {},
+               Verification verification = Verification::kEveryPass);
 
 }  // namespace espalier

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "espalier/deck/deck.hpp"
 #include "espalier/model/model.hpp"
+#include "espalier/passes/pipeline.hpp"
 #include "espalier/program/instruction.hpp"
 #include "espalier/schedule/schedule.hpp"
 
@@ -37,13 +39,15 @@ struct Compilation {
 DeviceKind DeviceOf(const Deck& deck);
 
 /// Compiles for `ranks` ranks of a device. `observe` sees the graph after every pass. Throws UserError (kDeck) if the
-/// degrees do not fit the ranks, the model or the batch.
+/// degrees do not fit the ranks, the model or the batch. With Verification::kAtTheEnd it takes less time.
 Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
-                    const std::function<void(const std::string& pass, const Graph&)>& observe = {});
+                    const std::function<void(const std::string& pass, const Graph&)>& observe = {},
+                    Verification verification = Verification::kEveryPass);
 /// The same for the device of the deck.
 inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
-                           const std::function<void(const std::string& pass, const Graph&)>& observe = {}) {
-  return Compile(deck, ranks, purpose, DeviceOf(deck), observe);
+                           const std::function<void(const std::string& pass, const Graph&)>& observe = {},
+                           Verification verification = Verification::kEveryPass) {
+  return Compile(deck, ranks, purpose, DeviceOf(deck), observe, verification);
 }
 
 /// The program of the rank at `coordinate`: its instructions in the order of the schedule's jobs, with memory and waits
@@ -52,21 +56,37 @@ inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
 /// program does not have (evaluation next to training: StateBytes of the training program).
 Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes = 0);
 
+/// Makes the programs of several ranks of one compilation: what they have in common is found once. Threads may make
+/// programs at the same time. The compilation must outlive it.
+class ProgramMaker {
+ public:
+  explicit ProgramMaker(const Compilation& compilation);
+  ~ProgramMaker();
+  /// MakeProgram.
+  Program Make(const Coordinate& coordinate, int64_t reserved_bytes = 0) const;
+
+ private:
+  struct Common;
+  std::unique_ptr<const Common> common_;
+};
+
 /// Bytes at the bottom of the arena that hold the program's states.
 int64_t StateBytes(const Program& program);
 
-/// Ranks whose local shapes are all equal share a program. Returns for each rank the lowest rank of its class.
+/// Ranks of a stage share a program if their shards of all values of the stage have equal shapes. Returns for each rank
+/// the lowest rank of its class.
 std::vector<int> ClassRepresentatives(const Compilation& compilation);
+
+/// The programs of all classes, by representative, made by up to `threads` threads (0: one per processor). The same for
+/// any number of threads.
+std::map<int, Program> MakePrograms(const Compilation& compilation, const std::vector<int>& representative,
+                                    int threads = 0);
 
 /// Offsets in the arena, and messages packed in a workspace, are multiples of this many bytes.
 inline constexpr int64_t kAlignment = 64;
 /// No value and no arena is larger: the relations of a deck ensure it (src/deck/sizes.cpp). Sums of these do not wrap.
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
 constexpr int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-/// Gives every buffer of the program its offset and finds the peak.
-void PlanMemory(Program& program, const Coordinate& coordinate, const std::vector<int>& job_ends,
-                int64_t reserved_bytes);
 
 /// Orders the lanes: an instruction waits for the last writer of the bytes it reads, and for the last readers and
 /// writer of the bytes it overwrites, if these run on other lanes.

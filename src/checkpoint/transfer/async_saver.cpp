@@ -30,10 +30,7 @@ int64_t WholeLines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; 
 }  // namespace
 
 std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
-  std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
-  for (const Piece& piece : PlanPieces(tensors, mesh))
-    bytes[static_cast<size_t>(piece.writer)] += WholeLines(BytesOf(piece));
-  return bytes;
+  return SumByWriter(tensors, mesh, WholeLines);
 }
 
 AsyncSaver::AsyncSaver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,

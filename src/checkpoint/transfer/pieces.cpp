@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "espalier/graph/local_range.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -51,29 +52,62 @@ void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piec
   }
 }
 
-}  // namespace
+/// The shards of a type on one stage, without empty ones: by the order of the mesh.
+struct Shard {
+  Coordinate holder;  ///< the first of the ranks with equal copies
+  int64_t bytes;
+};
+std::vector<Shard> ShardsOf(const StateTensor& tensor, const Mesh& mesh) {
+  const AxisSet sharded = mesh.Real(tensor.type.placements.Sharded());
+  std::vector<Shard> shards;
+  for (int i = 0; i < mesh.GroupSize(sharded); ++i) {
+    const Coordinate holder = mesh.GroupMember(sharded, OnStage(tensor.stage), i);
+    const int64_t bytes = LocalVolume(tensor.type, mesh, holder) * SizeOf(Dtype::kF32);
+    if (bytes > 0) shards.push_back({holder, bytes});
+  }
+  return shards;
+}
 
-std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
+/// Visits every shard of every tensor with its writer: of the ranks with equal copies the one with the fewest bytes so
+/// far. Tensors of one type have equal shards.
+void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, const auto& visit) {
   const AxisSet within_stage = AxisSet{Axis::kDpReplicate, Axis::kDpShard, Axis::kCp} | kTensorAxes;
-  std::vector<Piece> pieces;
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
   std::set<std::string_view> names;
+  std::map<std::pair<std::string, int>, std::vector<Shard>> shards_of;  // (type, stage)
   for (size_t t = 0; t < tensors.size(); ++t) {
     const StateTensor& tensor = tensors[t];
     CheckTensor(tensor, mesh);
     CHECK(names.insert(tensor.name).second, "{} appears twice", tensor.name);
-    const AxisSet sharded = mesh.Real(tensor.type.placements.Sharded());
-    for (int i = 0; i < mesh.GroupSize(sharded); ++i) {
-      const Coordinate holder = mesh.GroupMember(sharded, OnStage(tensor.stage), i);
-      Box box = tensor.StoredBox(mesh, holder);
-      if (IsEmpty(box)) continue;
-      const int writer = ChooseWriter(mesh, mesh.Real(within_stage - sharded), holder, bytes);
-      bytes[static_cast<size_t>(writer)] += Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32);
-      pieces.push_back({static_cast<int>(t), std::move(box), writer});
+    const AxisSet replicas = mesh.Real(within_stage - tensor.type.placements.Sharded());
+    const auto [shards, fresh] = shards_of.try_emplace({ToString(tensor.type), tensor.stage});
+    if (fresh) shards->second = ShardsOf(tensor, mesh);
+    for (const Shard& shard : shards->second) {
+      const int writer = ChooseWriter(mesh, replicas, shard.holder, bytes);
+      bytes[static_cast<size_t>(writer)] += shard.bytes;
+      visit(t, shard, writer);
     }
   }
+}
+
+}  // namespace
+
+std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
+  std::vector<Piece> pieces;
+  AssignWriters(tensors, mesh, [&](size_t t, const Shard& shard, int writer) {
+    pieces.push_back({static_cast<int>(t), tensors[t].StoredBox(mesh, shard.holder), writer});
+  });
   CheckTiling(tensors, pieces);
   return pieces;
+}
+
+std::vector<int64_t> SumByWriter(const std::vector<StateTensor>& tensors, const Mesh& mesh,
+                                 int64_t (*rounded)(int64_t bytes)) {
+  std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
+  AssignWriters(tensors, mesh, [&](size_t, const Shard& shard, int writer) {
+    bytes[static_cast<size_t>(writer)] += rounded(shard.bytes);
+  });
+  return bytes;
 }
 
 }  // namespace espalier

@@ -1,0 +1,16 @@
+// The indices of one dim that a rank holds, and the volume of its shard: LocalBox without its box.
+#pragma once
+
+#include <cstdint>
+
+#include "espalier/graph/type.hpp"
+
+namespace espalier {
+
+/// The indices of one dim that the rank at `coordinate` holds.
+Range LocalRange(const Type& type, size_t dim, const Mesh& mesh, const Coordinate& coordinate);
+
+/// Volume of the local shape; CHECKs that it does not wrap.
+int64_t LocalVolume(const Type& type, const Mesh& mesh, const Coordinate& coordinate);
+
+}  // namespace espalier

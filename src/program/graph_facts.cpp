@@ -1,0 +1,60 @@
+#include "graph_facts.hpp"
+
+#include <algorithm>
+
+#include "espalier/graph/signature.hpp"
+
+namespace espalier {
+namespace {
+
+/// Keys, values and their gradients use lane cp. Parameters and their gradients, which are sharded on cp, too, use lane
+/// dp, so that a prefetched gather never delays a hop.
+Lane LaneOf(const Graph& graph, const Op& op) {
+  if (!IsCommunication(op.kind)) return Lane::kCompute;
+  if (op.kind == OpKind::kSend) return Lane::kPpSend;
+  if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
+  const AxisSet axes = op.Axes();
+  if ((axes - kTensorAxes).Empty()) return Lane::kTp;
+  const bool microbatch = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch;
+  return axes == AxisSet{Axis::kCp} && microbatch ? Lane::kCp : Lane::kDp;
+}
+
+/// A reshard per microbatch of step values.
+bool GathersParameters(const Graph& graph, const Op& op) {
+  return IsReshard(op.kind) && op.frequency() == Frequency::kMicrobatch && !op.inputs.empty() &&
+         graph.value(op.inputs[0]).frequency == Frequency::kStep;
+}
+
+MemoryClass ClassOf(const Graph& graph, const Value& v) {
+  if (v.kind == ValueKind::kState)
+    return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
+  if (v.kind == ValueKind::kAccumulator || v.name.starts_with("gradients/")) return MemoryClass::kGradients;
+  if (v.producer < 0) return MemoryClass::kActivations;
+  const Op& maker = graph.op(v.producer);
+  if (maker.role == Role::kP || GathersParameters(graph, maker)) return MemoryClass::kParameters;
+  return maker.role == Role::kS ? MemoryClass::kGradients : MemoryClass::kActivations;
+}
+
+OpFacts FactsOf(const Graph& graph, const Op& op, Signatures& signatures) {
+  const bool sums = std::any_of(op.outputs.begin(), op.outputs.end(),
+                                [&](int v) { return graph.value(v).kind == ValueKind::kAccumulator; });
+  return {LaneOf(graph, op), sums, signatures.Of(op), &Define(op.kind).in_place};
+}
+
+}  // namespace
+
+GraphFacts::GraphFacts(const Graph& graph) {
+  Signatures signature_of;
+  signature_of.Read(graph);
+  ops.reserve(graph.ops.size());
+  for (const Op& op : graph.ops) {
+    ops.push_back(FactsOf(graph, op, signature_of));
+    signatures = std::max(signatures, ops.back().signature + 1);
+  }
+  values.reserve(graph.values.size());
+  for (const Value& v : graph.values)
+    values.push_back({v.kind != ValueKind::kActivation, v.frequency == Frequency::kStep, ClassOf(graph, v)});
+  for (int id : graph.results) values[id].persistent = true;
+}
+
+}  // namespace espalier

@@ -1,0 +1,33 @@
+// What the planners of programs ask of a graph again and again, found once for all ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/program/instruction.hpp"
+
+namespace espalier {
+
+struct OpFacts {
+  Lane lane = Lane::kCompute;
+  bool sums = false;   ///< an output is an accumulator
+  int signature = -1;  ///< ops with equal numbers have equal workspaces and messages on every rank
+  const std::vector<InPlace>* in_place = nullptr;
+};
+
+struct ValueFacts {
+  bool persistent = false;  ///< not an activation, or a result of the step
+  bool of_step = false;     ///< one buffer per step, not one per microbatch
+  MemoryClass memory_class = MemoryClass::kActivations;
+};
+
+struct GraphFacts {
+  explicit GraphFacts(const Graph& graph);
+
+  std::vector<OpFacts> ops;
+  std::vector<ValueFacts> values;
+  int signatures = 0;  ///< numbers of OpFacts::signature are below
+};
+
+}  // namespace espalier

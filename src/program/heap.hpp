@@ -2,15 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <map>
-#include <set>
+#include <vector>
 
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 
-/// Memory above a base: holes, and the highest byte ever used. Sizes are rounded up to kAlignment.
+/// Memory above a base: holes, and the highest byte ever used. Sizes are rounded up to kAlignment. Programs have some
+/// hundred holes at most, which sorted vectors hold best.
 class Heap {
  public:
   explicit Heap(int64_t base) : top_(base), peak_(base) {}
@@ -20,11 +20,17 @@ class Heap {
     CHECK(bytes >= 0 && bytes <= kMaxBytes && top_ <= kMaxBytes, "{} bytes of memory above {}", bytes, top_);
     bytes = Aligned(bytes);
     if (bytes == 0) return 0;
-    const auto best = by_size_.lower_bound({bytes, 0});
+    const auto best = std::lower_bound(by_size_.begin(), by_size_.end(), BySize{bytes, 0});
     if (best == by_size_.end()) return Extend(bytes);
     const auto [size, offset] = *best;
-    Fill(holes_.find(offset));
-    if (size > bytes) Open(offset + bytes, size - bytes);
+    const auto hole = At(offset);
+    if (size == bytes) {
+      by_size_.erase(best);
+      holes_.erase(hole);
+    } else {
+      *hole = {offset + bytes, size - bytes};
+      Resize(best, {size - bytes, offset + bytes});
+    }
     return offset;
   }
 
@@ -32,51 +38,75 @@ class Heap {
   void Give(int64_t offset, int64_t bytes) {
     bytes = Aligned(bytes);
     if (bytes == 0) return;
-    const auto next = holes_.lower_bound(offset);
-    CHECK(next == holes_.end() || next->first > offset, "memory at {} is freed twice", offset);
-    if (next != holes_.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == offset) {
-        offset = before->first;
-        bytes += before->second;
-        Fill(before);
-      }
+    const auto next = At(offset);
+    CHECK(next == holes_.end() || next->offset > offset, "memory at {} is freed twice", offset);
+    const bool after = next != holes_.end() && offset + bytes == next->offset;
+    const bool before = next != holes_.begin() && std::prev(next)->offset + std::prev(next)->bytes == offset;
+    if (before && after) {
+      Hole& hole = *std::prev(next);
+      by_size_.erase(Find(*next));
+      const Hole whole = {hole.offset, hole.bytes + bytes + next->bytes};
+      Resize(Find(hole), {whole.bytes, whole.offset});
+      hole = whole;
+      holes_.erase(next);
+    } else if (before || after) {
+      Hole& hole = before ? *std::prev(next) : *next;
+      const Hole larger = {std::min(hole.offset, offset), hole.bytes + bytes};
+      Resize(Find(hole), {larger.bytes, larger.offset});
+      hole = larger;
+    } else {
+      holes_.insert(next, {offset, bytes});
+      by_size_.insert(std::lower_bound(by_size_.begin(), by_size_.end(), BySize{bytes, offset}), {bytes, offset});
     }
-    if (next != holes_.end() && offset + bytes == next->first) {
-      bytes += next->second;
-      Fill(next);
-    }
-    Open(offset, bytes);
   }
 
   int64_t peak() const { return peak_; }
 
  private:
-  using Holes = std::map<int64_t, int64_t>;  // offset -> bytes
+  struct Hole {
+    int64_t offset, bytes;
+  };
+  struct BySize {
+    int64_t bytes, offset;
+    auto operator<=>(const BySize&) const = default;
+  };
 
-  void Open(int64_t offset, int64_t bytes) {
-    holes_.emplace(offset, bytes);
-    by_size_.emplace(bytes, offset);
+  /// The first hole at or after `offset`.
+  std::vector<Hole>::iterator At(int64_t offset) {
+    return std::lower_bound(holes_.begin(), holes_.end(), offset,
+                            [](const Hole& hole, int64_t at) { return hole.offset < at; });
   }
-  void Fill(Holes::iterator hole) {
-    by_size_.erase({hole->second, hole->first});
-    holes_.erase(hole);
+  std::vector<BySize>::iterator Find(const Hole& hole) {
+    return std::lower_bound(by_size_.begin(), by_size_.end(), BySize{hole.bytes, hole.offset});
+  }
+  /// Replaces an entry and moves it to its place.
+  void Resize(std::vector<BySize>::iterator entry, BySize now) {
+    if (now < *entry) {
+      const auto to = std::lower_bound(by_size_.begin(), entry, now);
+      std::move_backward(to, entry, entry + 1);
+      *to = now;
+    } else {
+      const auto to = std::lower_bound(entry + 1, by_size_.end(), now);
+      std::move(entry + 1, to, entry);
+      *(to - 1) = now;
+    }
   }
 
   /// Past the top; a hole that touches the top is used up first.
   int64_t Extend(int64_t bytes) {
     int64_t offset = top_;
-    if (!holes_.empty() && holes_.rbegin()->first + holes_.rbegin()->second == top_) {
-      offset = holes_.rbegin()->first;
-      Fill(std::prev(holes_.end()));
+    if (!holes_.empty() && holes_.back().offset + holes_.back().bytes == top_) {
+      offset = holes_.back().offset;
+      by_size_.erase(Find(holes_.back()));
+      holes_.pop_back();
     }
     top_ = offset + bytes;
     peak_ = std::max(peak_, top_);
     return offset;
   }
 
-  Holes holes_;
-  std::set<std::pair<int64_t, int64_t>> by_size_;  // bytes, offset
+  std::vector<Hole> holes_;  // by offset
+  std::vector<BySize> by_size_;
   int64_t top_, peak_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -21,7 +22,11 @@ void ParallelFor(size_t count, const std::function<void(size_t)>& body, int thre
   const size_t processors = std::max(1u, std::thread::hardware_concurrency());
   const size_t wanted = threads > 0 ? static_cast<size_t>(threads) : processors;
   std::vector<std::jthread> others;
-  while (others.size() + 1 < std::min(wanted, count)) others.emplace_back(work);
+  try {
+    while (others.size() + 1 < std::min(wanted, count)) others.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Fewer threads than wanted: the system allows no more.
+  }
   work();
   others.clear();
   for (const std::exception_ptr& error : errors)

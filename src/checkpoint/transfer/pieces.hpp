@@ -19,8 +19,8 @@ struct Piece {
 /// differ, and that tensors are fp32 with 1 to 8 dims and not partial.
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
-/// By rank: the sum of the bytes of its pieces, each of them rounded. The writers of PlanPieces without its boxes, which
-/// for thousands of ranks take long.
+/// By rank: the sum of the bytes of its pieces, each of them rounded. The writers of PlanPieces without its boxes,
+/// which for thousands of ranks take long.
 std::vector<int64_t> SumByWriter(const std::vector<StateTensor>& tensors, const Mesh& mesh,
                                  int64_t (*rounded)(int64_t bytes));
 

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
+#include <set>
+
 #include "espalier/program/compile.hpp"
 #include "lane_shuffle.hpp"
 #include "program_testing.hpp"
@@ -164,6 +168,70 @@ TEST(WorldChecker, RefusesADeadlockBetweenStages) {
                                                    [](const Instruction& i) { return i.lane == Lane::kPpSend; }));
   p.instructions[FindInstruction(p, "recv")].waits.push_back({Lane::kPpSend, sends});
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("deadlock"));
+}
+
+/// What the checker says of programs that ranks share.
+std::string WhatCheckSaysOf(const Mesh& mesh, const std::function<const Program&(int)>& program_of) {
+  try {
+    CheckWorld(mesh, program_of);
+  } catch (const InvariantError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// All ranks but one share a program: the groups of that one alone are wrong.
+TEST(WorldChecker, FindsTheOneGroupThatDiffers) {
+  const Compilation c = Compile(SmallDeck({"parallel.dp_shard=4", "parallel.tp=2"}), 8, Purpose::kTrain);
+  const Program program = MakeProgram(c, c.mesh.CoordinateOf(0));
+  Program other = program;
+  std::swap(other.instructions[FindInstruction(other, "all_gather", 3)],
+            other.instructions[FindInstruction(other, "reduce_scatter", 1)]);
+  for (int wrong : {7, 6, 3, 0})
+    EXPECT_THAT(WhatCheckSaysOf(c.mesh, [&](int rank) -> const Program& { return rank == wrong ? other : program; }),
+                testing::AllOf(testing::HasSubstr("group"), testing::HasSubstr(fmt::format("on rank {}", wrong))))
+        << wrong;
+  EXPECT_EQ(WhatCheckSaysOf(c.mesh, [&](int) -> const Program& { return program; }), "");
+  // If all are wrong alike, the groups agree, but the lanes of each rank wait for each other.
+  EXPECT_THAT(WhatCheckSaysOf(c.mesh, [&](int) -> const Program& { return other; }), testing::HasSubstr("deadlock"));
+}
+
+// The messages of one pipeline among four; the other three share their programs.
+TEST(WorldChecker, FindsTheOnePipelineThatDiffers) {
+  const Compilation c = Compile(SmallDeck({"parallel.pp=2", "parallel.dp_shard=4"}), 8, Purpose::kTrain);
+  const Program first = MakeProgram(c, c.mesh.CoordinateOf(0)), last = MakeProgram(c, c.mesh.CoordinateOf(4));
+  Program other = last;
+  std::swap(other.instructions[FindInstruction(other, "recv", 0)].microbatch,
+            other.instructions[FindInstruction(other, "recv", 1)].microbatch);
+  const auto with = [&](int wrong) {
+    return WhatCheckSaysOf(c.mesh, [&, wrong](int rank) -> const Program& {
+      return rank == wrong ? other : rank < 4 ? first : last;
+    });
+  };
+  EXPECT_EQ(with(-1), "");
+  for (int wrong : {4, 6, 7})
+    EXPECT_THAT(with(wrong), testing::HasSubstr(fmt::format("from rank {} to rank {} is send", wrong - 4, wrong)));
+}
+
+// 260 rows over three ranks: 87, 87, 86. The classes have different programs, all of which fit together.
+TEST(WorldChecker, ComparesUnevenClasses) {
+  const Compilation c = Compile(SmallDeck({"parallel.pp=2", "parallel.dp_shard=3", "parallel.tp=2", "batch.global=6"}),
+                                12, Purpose::kTrain);
+  const std::vector<int> representative = ClassRepresentatives(c);
+  EXPECT_GT(std::set<int>(representative.begin(), representative.end()).size(), 2u);
+  std::map<int, Program> programs = MakePrograms(c, representative);
+  const auto check = [&] {
+    return WhatCheckSaysOf(c.mesh, [&](int rank) -> const Program& { return programs.at(representative[rank]); });
+  };
+  EXPECT_EQ(check(), "");
+  for (auto& [rank, program] : programs) {
+    const Program intact = program;
+    std::vector<Instruction>& list = program.instructions;
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(FindInstruction(program, "all_gather")));
+    const bool alone = std::count(representative.begin(), representative.end(), rank) == 6;
+    if (!alone) EXPECT_THAT(check(), testing::HasSubstr("group")) << rank;
+    program = intact;
+  }
 }
 
 }  // namespace

@@ -82,5 +82,63 @@ TEST(Plan, UnevenShardsMakeClasses) {
   EXPECT_EQ(ClassRepresentatives(c), (std::vector<int>{0, 0, 2}));
 }
 
+// Sizes that no degree divides: what a rank holds depends on all its coordinates.
+const std::vector<Case> kUneven = {
+    {{"parallel.dp_shard=3", "batch.global=6"}, 3},
+    {{"parallel.pp=2", "parallel.dp_shard=3", "parallel.tp=2", "batch.global=6"}, 12},
+    {{"parallel.pp=2", "parallel.dp_shard=3", "parallel.cp=2", "batch.global=6", "model.ffn_dim=100"}, 12},
+    {{"parallel.pp=4", "parallel.dp_shard=5", "batch.global=10", "parallel.zero=3", "recompute.regather=always"}, 20},
+};
+
+TEST(Plan, RanksOfAClassHaveOneProgram) {
+  for (const Case& layout : kUneven) {
+    SCOPED_TRACE(testing::PrintToString(layout));
+    const WorldPlan plan = PlanWorld(SmallDeck(layout.overrides), layout.ranks);
+    EXPECT_LT(plan.programs.size(), static_cast<size_t>(layout.ranks));
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      const Coordinate coordinate = plan.training.mesh.CoordinateOf(rank);
+      const Program own = MakeProgram(plan.training, coordinate);
+      EXPECT_EQ(Print(own), Print(plan.programs.at(plan.representative[rank]))) << rank;
+      EXPECT_GE(plan.rank_peak_bytes[rank], own.arena_bytes);
+    }
+  }
+}
+
+// The proof of a load and the evaluation keep the states of training below their own buffers.
+TEST(Plan, PeaksAreThoseOfEveryRanksOwnPrograms) {
+  for (Case layout : kUneven) {
+    SCOPED_TRACE(testing::PrintToString(layout));
+    layout.overrides.insert(layout.overrides.end(), {"data.validate_every_steps=2", "data.validation=[\"x\"]"});
+    const Deck deck = SmallDeck(layout.overrides);
+    const WorldPlan plan = PlanWorld(deck, layout.ranks);
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      const Coordinate coordinate = plan.training.mesh.CoordinateOf(rank);
+      const Program training = MakeProgram(plan.training, coordinate);
+      int64_t peak = training.arena_bytes;
+      for (Purpose purpose : {Purpose::kProof, Purpose::kEvaluate})
+        peak = std::max(
+            peak, MakeProgram(Compile(deck, layout.ranks, purpose), coordinate, StateBytes(training)).arena_bytes);
+      EXPECT_EQ(plan.rank_peak_bytes[rank], peak) << rank;
+    }
+  }
+}
+
+TEST(Program, ThreadsMakeTheSameProgramsAsOne) {
+  const Compilation c = Compile(SmallDeck(kUneven[1].overrides), kUneven[1].ranks, Purpose::kTrain);
+  const std::vector<int> representative = ClassRepresentatives(c);
+  const std::map<int, Program> one = MakePrograms(c, representative, 1), many = MakePrograms(c, representative, 5);
+  ASSERT_EQ(one.size(), many.size());
+  for (const auto& [rank, program] : one) EXPECT_EQ(Print(program), Print(many.at(rank))) << rank;
+}
+
+TEST(Compile, VerifyingAtTheEndChangesNothing) {
+  for (const Case& layout : AllCases()) {
+    const Deck deck = SmallDeck(layout.overrides);
+    const Compilation often = Compile(deck, layout.ranks, Purpose::kTrain);
+    const Compilation once = Compile(deck, layout.ranks, Purpose::kTrain, {}, Verification::kAtTheEnd);
+    EXPECT_EQ(Print(*often.graph), Print(*once.graph)) << testing::PrintToString(layout);
+  }
+}
+
 }  // namespace
 }  // namespace espalier

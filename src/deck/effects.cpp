@@ -5,6 +5,7 @@
 
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
+#include "espalier/deck/step_range.hpp"
 
 namespace espalier {
 namespace {
@@ -68,6 +69,11 @@ const std::vector<Effect>& Effects() {
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.prefetch", NoShardedParameters},
+      {"report.trace",
+       [](const Deck& d) {
+         const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
+         return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
+       }},
       {"optimizer.decay_norms",
        [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
       {"lr.warmup_steps",

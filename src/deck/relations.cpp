@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/deck/step_range.hpp"
 #include "espalier/deck/time_limit.hpp"
 #include "text.hpp"
 
@@ -183,6 +184,12 @@ std::string ClipNormIsAFloat(const Deck& deck) {
                                         : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kMinFloat);
 }
 
+std::string TraceIsARange(const Deck& deck) {
+  if (ParseStepRange(deck.report.trace)) return "";
+  return "must be two steps from 1, first:last, the first not above the last (allowed: such as 10:12, or \"\" for "
+         "none)";
+}
+
 std::string TimeLimitIsATime(const Deck& deck) {
   if (deck.run.time_limit.empty() || TimeLimitSeconds(deck.run.time_limit)) return "";
   return "must be a time above zero (allowed: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
@@ -249,6 +256,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
+      {{"report.trace"}, TraceIsARange},
       {{"data.paths"}, TrainsOnSomething},
       {{"run.watchdog_s"}, WatchdogWaitsASecond},
       {{"run.watchdog_slow_s", "run.watchdog_s"}, SlowWatchdogWaitsLonger},

@@ -37,19 +37,21 @@ void CpuExecutor::AddClocks() {
   for (CommInstruction& exchange : exchanges_) {
     const auto index = static_cast<size_t>(exchange.index);
     exchange.before = [this, index] {
-      if (timed_) began_[index] = Clock::now();
+      if (timed_) spans_[index].ready_us = spans_[index].begin_us = Now();
     };
     exchange.after = [this, index] {
-      if (timed_) instruction_ms_[index] = MillisecondsSince(began_[index]);
+      if (timed_) spans_[index].end_us = Now();
     };
   }
 }
 
 void CpuExecutor::TimeNextStep() {
-  instruction_ms_.assign(program_.instructions.size(), 0);
-  began_.resize(program_.instructions.size());
+  spans_.clear();
+  for (int i = 0; i < std::ssize(program_.instructions); ++i) spans_.push_back({i});
   timed_ = true;
 }
+
+double CpuExecutor::Now() const { return std::chrono::duration<double, std::micro>(Clock::now() - began_).count(); }
 
 void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
   arena_.Write(arena_.At(place.offset, bytes), data, bytes);
@@ -57,7 +59,8 @@ void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
 
 void CpuExecutor::Begin() {
   times_ = {};
-  const Clock::time_point begin = Clock::now();
+  began_ = Clock::now();
+  if (timed_) timed_step_began_us_ = std::chrono::duration<double, std::micro>(began_.time_since_epoch()).count();
   lanes_.Reset();
   arena_.Use(persistent_end_);
   if (comm_ != nullptr) communication_->Start(*comm_, lanes_);
@@ -70,7 +73,7 @@ void CpuExecutor::Begin() {
   if (comm_ != nullptr) communication_->Finish();
   timed_ = false;
   current_.store(-1, std::memory_order_relaxed);
-  times_.step_ms = MillisecondsSince(begin);
+  times_.step_ms = MillisecondsSince(began_);
   times_.idle_ms = std::max(0.0, times_.step_ms - times_.compute_ms - times_.exposed_comm_ms);
 }
 
@@ -82,12 +85,16 @@ void CpuExecutor::RunCalls() {
     const InstructionFault fault = FaultAtInstruction(call.index);
     if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call));
     if (fault == InstructionFault::kNan) Spoil(call.outputs);
-    const double ms = MillisecondsSince(begin);
-    times_.compute_ms += ms;
-    if (timed_) instruction_ms_[call.index] = ms;
+    times_.compute_ms += MillisecondsSince(begin);
+    if (timed_) Record(call.index, begin);
     arena_.Use(call.end);
     lanes_.Raise(Lane::kCompute);
   }
+}
+
+void CpuExecutor::Record(int index, Clock::time_point begin) {
+  const double begin_us = std::chrono::duration<double, std::micro>(begin - began_).count();
+  spans_[static_cast<size_t>(index)] = {index, begin_us, begin_us, Now()};
 }
 
 void CpuExecutor::AwaitLanes(std::span<const Wait> waits) {

@@ -121,6 +121,12 @@ float Executor::GetScalar(std::string_view name, int microbatch) const {
   return value;
 }
 
+std::vector<double> Executor::instruction_ms() const {
+  std::vector<double> lengths;
+  for (const Span& span : spans_) lengths.push_back((span.end_us - span.ready_us) / 1e3);
+  return lengths;
+}
+
 /// If communication failed first, it has already reported through its own abort handler; do not report twice.
 void Executor::Fail(const std::string& message) {
   const bool first = !lanes_.Failed();

@@ -89,6 +89,20 @@ std::string MeshObject(const Mesh& mesh) {
 
 int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_string(steps).size()) + 1); }
 
+/// "compute 61.2 %, exposed tp 3.1 %, idle 33.7 %, hidden tp 4.0 %" of the step.
+std::string SharesText(const TraceRecord& record) {
+  const auto percent = [&](double us) { return 100 * us / record.step_us; };
+  const auto by_axis = [&](std::string_view word, const ByCommAxis<double>& us) {
+    std::string text;
+    for (const CommAxis axis : kCommAxes)
+      if (percent(us[axis]) >= 0.05) text += fmt::format(", {} {} {:.1f} %", word, Name(axis), percent(us[axis]));
+    return text;
+  };
+  return fmt::format("compute {:.1f} %{}, idle {:.1f} %{}", percent(record.mean.compute_us),
+                     by_axis("exposed", record.mean.exposed_us), percent(record.mean.idle_us),
+                     by_axis("hidden", record.mean.hidden_us));
+}
+
 }  // namespace
 
 Reporter::Reporter(ReportOptions options)
@@ -197,6 +211,30 @@ void Reporter::Checkpoint(const CheckpointRecord& record) {
             .Finish());
   Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", record.step, StepWidth(options_.steps), record.dir,
                     HumanBytes(record.bytes), record.committed_ms));
+}
+
+void Reporter::Trace(const TraceRecord& record) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  const auto by_axis = [](const ByCommAxis<double>& us) {
+    std::string members;
+    for (const CommAxis axis : kCommAxes)
+      members += fmt::format("{}\"{}\":{:.3f}", members.empty() ? "" : ",", Name(axis), us[axis] / 1e3);
+    return "{" + members + "}";
+  };
+  Write(JsonLine()
+            .Text("event", "trace")
+            .Integer("step", record.step)
+            .Text("picture", record.picture)
+            .Integer("ranks", record.ranks)
+            .Number("step_ms", record.step_us / 1e3, kMilliseconds)
+            .Number("compute_ms", record.mean.compute_us / 1e3, kMilliseconds)
+            .Number("idle_ms", record.mean.idle_us / 1e3, kMilliseconds)
+            .Raw("exposed_ms", by_axis(record.mean.exposed_us))
+            .Raw("hidden_ms", by_axis(record.mean.hidden_us))
+            .Finish());
+  Print(fmt::format("{:>{}}  traced: {} ({})\n", record.step, StepWidth(options_.steps), record.picture,
+                    SharesText(record)));
 }
 
 void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& reasons) {

@@ -71,10 +71,11 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
   auto& checkpoints =
       parts.Make<Checkpointing>(deck, requested_deck, start.data.Seen(), programs, world, mpi, *reporter);
   auto& stop_reasons = parts.Make<StopReasons>(deck, world, options.began);
+  auto& tracer = parts.Make<Tracer>(deck, programs, world, *reporter);
 
   return {options,     world,     std::move(faults),  start,          threads,    device,
           world_check, programs,  *instruction_times, measured_costs, evaluation, watch,
-          peak,        *reporter, checkpoints,        stop_reasons};
+          peak,        *reporter, checkpoints,        stop_reasons,   tracer};
 }
 
 int64_t Restore(const Run& run, Start& start) {

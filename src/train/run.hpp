@@ -13,6 +13,7 @@
 #include "train/programs.hpp"
 #include "train/reporting/instruction_times.hpp"
 #include "train/reporting/measured_costs.hpp"
+#include "train/reporting/tracer.hpp"
 #include "train/startup/find_start.hpp"
 #include "train/startup/world_check.hpp"
 #include "train/state/checkpointing.hpp"
@@ -47,6 +48,7 @@ struct Run {
   Reporter& reporter;
   Checkpointing& checkpoints;
   StopReasons& stop_reasons;
+  Tracer& tracer;
 
   /// The deck with the device that was chosen.
   const Deck& deck() const { return start.deck(); }

@@ -50,6 +50,7 @@ Outcome StepLoop::Train() {
 bool StepLoop::MayBegin() {
   if (NoStepInFlight()) return true;
   const int64_t last = in_flight_.back().step;
+  if (run_.tracer.Traces(last) || run_.tracer.Traces(last + 1)) return false;  // one timed step at a time, alone
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
          std::ssize(in_flight_) <= executor().StepsAhead() && !run_.checkpoints.Due(last) && !ValidatesAfter(last) &&
          AllHaveNextBatch();
@@ -67,6 +68,7 @@ void StepLoop::BeginStep() {
   executor().SetScalar("step", static_cast<float>(step));
   run_.instruction_times.Before(step);
   run_.measured_costs.Before(step);
+  if (run_.tracer.Traces(step)) run_.tracer.Before();
   run_.watch.InStep(step);
   executor().Begin();
   in_flight_.push_back(next);
@@ -79,6 +81,7 @@ StepRecord StepLoop::AwaitStep() {
   run_.watch.EndStep();
   run_.instruction_times.After(oldest.step, times);
   run_.measured_costs.After(oldest.step, times);
+  if (run_.tracer.Traces(oldest.step)) run_.tracer.After(oldest.step);
   in_flight_.pop_front();
   if (!NoStepInFlight()) run_.watch.InStep(in_flight_.back().step);
   ++step_;

@@ -26,12 +26,16 @@ class CpuExecutor final : public Executor {
   void Abandon() override;
   /// Measures every exchange of a timed step.
   void AddClocks();
+  /// Notes the span of a kernel that began at `begin` and ends now.
+  void Record(int index, std::chrono::steady_clock::time_point begin);
+  /// Microseconds since the step began.
+  double Now() const;
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
-  StepTimes times_;                                           ///< of the last step
-  bool timed_ = false;                                        ///< the next or current step measures every instruction
-  std::vector<std::chrono::steady_clock::time_point> began_;  ///< by instruction: start of an exchange in a timed step
+  StepTimes times_;                              ///< of the last step
+  bool timed_ = false;                           ///< the next or current step measures every instruction
+  std::chrono::steady_clock::time_point began_;  ///< of the last step
 };
 
 }  // namespace espalier

@@ -15,6 +15,7 @@
 #include "espalier/executor/arena.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/program/instruction.hpp"
+#include "espalier/timeline/timeline.hpp"
 
 namespace espalier {
 
@@ -69,9 +70,14 @@ class Executor {
 
   /// The next step measures every instruction. A device that replays a captured graph issues this step anew.
   virtual void TimeNextStep() = 0;
-  /// Of the last timed step, after End(), by index in Program::instructions: the time from ready (all waits met) to
-  /// done, in ms. For messages this includes waiting for the peer.
-  const std::vector<double>& instruction_ms() const { return instruction_ms_; }
+  /// Of the last timed step, after End(), by index in Program::instructions; empty if none was timed. Times count from
+  /// TimedStepBegan(). When the peers of a transfer are ready only they know: its begin is its ready (MeetPeers).
+  const std::vector<Span>& spans() const { return spans_; }
+  /// When the last timed step began, on this host's steady_clock, in microseconds.
+  double TimedStepBegan() const { return timed_step_began_us_; }
+  /// The same spans as lengths from ready (all waits met) to done, in ms. For messages this includes waiting for the
+  /// peer.
+  std::vector<double> instruction_ms() const;
 
   /// An fp32 scalar. A result (loss, norm) is that of the last step that ended; for any other value no step may be in
   /// flight.
@@ -130,7 +136,8 @@ class Executor {
   int64_t persistent_end_ = 0;
   LaneCounts lanes_;
   std::atomic<int> current_{-1};
-  std::vector<double> instruction_ms_;  ///< empty: no step was timed
+  std::vector<Span> spans_;         ///< by instruction
+  double timed_step_began_us_ = 0;  ///< on the steady_clock
 
  private:
   Tensor Resolve(const Operand& operand) const;

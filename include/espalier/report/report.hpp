@@ -12,6 +12,7 @@
 
 #include "espalier/mesh/mesh.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/timeline/timeline.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -68,6 +69,15 @@ struct CheckpointRecord {
   double proof_ms = 0;      ///< for the forward of the fixed microbatch before it
 };
 
+/// A traced step: where its time went, as the mean of the traced ranks.
+struct TraceRecord {
+  int64_t step = 0;
+  int ranks = 0;       ///< traced
+  double step_us = 0;  ///< to the end of the last of them
+  Breakdown mean;
+  std::string picture;  ///< file
+};
+
 struct ReportOptions {
   int rank = 0;                 ///< every rank but 0 is silent
   std::string metrics_path;     ///< appended to; "" for none
@@ -102,6 +112,7 @@ class Reporter {
   void Step(const StepRecord& record);
   void Validation(int64_t step, double loss);
   void Checkpoint(const CheckpointRecord& record);
+  void Trace(const TraceRecord& record);
   /// The checkpoint of `step` is not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
   /// The run ends after `step`, before its last step, and why.

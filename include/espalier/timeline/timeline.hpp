@@ -34,6 +34,11 @@ struct Timeline {
   std::vector<Track> tracks;  ///< by rank
 };
 
+/// Sets the begin of every transfer of measured tracks, which only knew when they were ready themselves: it begins when
+/// the last of its members is ready. Clocks of ranks must agree. A send that ended before its receiver was ready had a
+/// buffer to go to, and begins at once. Members that are not among the tracks are left out.
+void MeetPeers(std::vector<Track>& tracks);
+
 /// The communication lanes as people name them: pp-send and pp-recv are both pp. Copies count as dp.
 enum class CommAxis : uint8_t { kTp, kCp, kDp, kPp };
 inline constexpr int kCommAxisCount = 4;

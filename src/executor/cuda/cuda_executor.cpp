@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
 
@@ -41,6 +42,7 @@ void CudaExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
 }
 
 void CudaExecutor::TimeNextStep() {
+  if (timed_ == begun_) return;  // asked before
   CHECK(timed_ < ended_, "a timed step is in flight");
   clock_.emplace(program_.instructions.size());
   timed_ = begun_;
@@ -57,6 +59,7 @@ void CudaExecutor::Begin() {
     BeforeStep();
     slots_.CopyInputs(begun_ % kSlots, compute);
     Record(marks.began, compute);
+    if (timed_ == begun_) timed_step_began_us_ = SteadyMicroseconds();
     IssueStep(marks.began.Get());
     Record(marks.ended, compute);
     slots_.CopyResults(begun_ % kSlots, compute);
@@ -74,7 +77,7 @@ StepTimes CudaExecutor::End() {
   try {
     AwaitDone(MarksOf(ended_));
     times = TimesOf(ended_);
-    if (timed_ == ended_) instruction_ms_ = clock_->Read();
+    if (timed_ == ended_) spans_ = clock_->Read(MarksOf(ended_).began);
   } catch (const std::exception& error) {
     FailHere(error.what());
   }

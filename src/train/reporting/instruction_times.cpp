@@ -61,13 +61,14 @@ void InstructionTimes::After(int64_t step, const StepTimes& times) const {
 
 std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const {
   const Program& program = programs_.train().program;
+  const std::vector<double> instruction_ms = programs_.train().executor->instruction_ms();
   std::map<std::tuple<std::string_view, std::string_view, std::string_view>, Sum> sums;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
     Sum& sum = sums[{Name(instruction.lane), Name(op.role), Name(op.kind)}];
     ++sum.count;
-    sum.ms += programs_.train().executor->instruction_ms()[i];
+    sum.ms += instruction_ms[i];
     sum.flops += FlopsOf(instruction);
     sum.bytes += BytesOf(instruction);
   }

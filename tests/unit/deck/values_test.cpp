@@ -130,6 +130,20 @@ INSTANTIATE_TEST_SUITE_P(
                      "run.time_limit = \"00:00:00\": must be a time above zero (allowed: minutes, minutes:seconds, "
                      "hours:minutes:seconds, days-hours, days-hours:minutes, "
                      "days-hours:minutes:seconds, as for Slurm, or 90s, 30m, 1h, 2d; empty for no limit)"},
+        OverrideCase{"report.trace=10:12", ""}, OverrideCase{"report.trace=3:3", ""},
+        OverrideCase{"report.trace=\"\"", ""},
+        OverrideCase{"report.trace=10",
+                     "report.trace = \"10\": must be two steps from 1, first:last, the first not above the last "
+                     "(allowed: such as 10:12, or \"\" for none)"},
+        OverrideCase{"report.trace=12:10",
+                     "report.trace = \"12:10\": must be two steps from 1, first:last, the first not above the last "
+                     "(allowed: such as 10:12, or \"\" for none)"},
+        OverrideCase{"report.trace=0:3",
+                     "report.trace = \"0:3\": must be two steps from 1, first:last, the first not above the last "
+                     "(allowed: such as 10:12, or \"\" for none)"},
+        OverrideCase{"report.trace=1:3x",
+                     "report.trace = \"1:3x\": must be two steps from 1, first:last, the first not above the last "
+                     "(allowed: such as 10:12, or \"\" for none)"},
         OverrideCase{"run.stop_margin_s=30", ""}, OverrideCase{"run.stop_margin_s=0", ""},
         OverrideCase{"run.stop_margin_s=-1", ""},
         OverrideCase{"run.stop_margin_s=-0.5",

@@ -5,6 +5,7 @@
 
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/program/compile.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -148,10 +149,12 @@ class FakeCommunication : public Communication {
       for (const CommInstruction& i : prepared.instructions) {
         if (i.instruction->lane != lane) continue;
         for (const Wait& wait : i.instruction->waits) lanes.Await(wait);
+        if (i.before) i.before();
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         CHECK(fail_with.empty(), "as told");
         for (int64_t e = 0; e < Volume(i.inputs[0].shape); ++e)
           i.outputs[0].As<float>()[e] = i.inputs[0].As<float>()[e] + 100;
+        if (i.after) i.after();
         lanes.Raise(lane);
       }
     } catch (const std::exception&) {
@@ -389,6 +392,44 @@ TEST(Executor, WaitsForCommunicationThatNobodyReads) {
 
 // ---- what is refused, and what fails
 // ---------------------------------------------------------------------------------------------
+
+TEST(Executor, TimesEveryInstructionOfOneStep) {
+  // compute: a -> tp: b (2 ms) -> compute: c, beside dp: d (2 ms).
+  Builder b;
+  const int x = b.Add("x", "f32[2]", ValueKind::kInput), a = b.Add("a", "f32[2]"), y = b.Add("y", "f32[2]");
+  const int c = b.Add("c", "f32[2]"), d = b.Add("d", "f32[2]");
+  b.Run("gelu", {x}, {a});
+  b.Run("all_reduce", {a}, {y}, -1, Lane::kTp, {{Lane::kCompute, 1}});
+  b.Run("all_reduce", {x}, {d}, -1, Lane::kDp);
+  b.Run("gelu", {y}, {c}, -1, Lane::kCompute, {{Lane::kTp, 1}});
+  const Program program = b.Take();
+  HostArena arena(program.arena_bytes);
+  FakeCommunication communication;
+  CpuExecutor executor(program, {}, arena, &communication, FindFake);
+  executor.RunStep();
+  EXPECT_TRUE(executor.spans().empty()) << "no step was timed";
+  const double before_us = SteadyMicroseconds();
+  executor.TimeNextStep();
+  executor.RunStep();
+  const std::vector<Span> spans = executor.spans();
+  ASSERT_EQ(spans.size(), 4);
+  const double step_us = SteadyMicroseconds() - executor.TimedStepBegan();
+  EXPECT_GE(executor.TimedStepBegan(), before_us);
+  for (int i = 0; i < 4; ++i) {
+    const Span& span = spans[static_cast<size_t>(i)];
+    EXPECT_EQ(span.instruction, i);
+    EXPECT_LE(0, span.ready_us);
+    EXPECT_LE(span.ready_us, span.begin_us);
+    EXPECT_LE(span.begin_us, span.end_us);
+    EXPECT_LE(span.end_us, step_us);
+    EXPECT_EQ(executor.instruction_ms()[static_cast<size_t>(i)], (span.end_us - span.ready_us) / 1e3);
+  }
+  EXPECT_GE(spans[1].ready_us, spans[0].end_us) << "waits for the kernel";
+  EXPECT_GE(spans[3].ready_us, spans[1].end_us) << "waits for tp";
+  EXPECT_GE(spans[1].end_us - spans[1].begin_us, 2000) << "the transfer takes 2 ms";
+  executor.RunStep();
+  EXPECT_EQ(executor.spans()[3].end_us, spans[3].end_us) << "the next step is not timed";
+}
 
 TEST(Executor, RefusesLanesThatWaitForEachOther) {
   Builder b(Mesh({1, 1, 1, 1, 2}));

@@ -200,10 +200,16 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   reporter.Validation(5, 2.25);
   reporter.Checkpoint({6, "runs/x/checkpoints/step-00000006", 1 << 21, 1.5, 20.25, 0.75});
   reporter.CheckpointFailed(7, {"runs/x/checkpoints/step-00000007 is not saved", "no \"room\""});
+  Breakdown mean;
+  mean.compute_us = 600;
+  mean.exposed_us[CommAxis::kTp] = 150;
+  mean.hidden_us[CommAxis::kPp] = 40;
+  mean.idle_us = 250;
+  reporter.Trace({7, 4, 1000, mean, "runs/x/trace/step-00000007.svg"});
   reporter.Stop(7, "SIGUSR1 to rank 1");
   reporter.End(ExitStatus::kStopped, {10, 20, 30}, 77);
   const std::vector<std::string> lines = Lines();
-  ASSERT_EQ(lines.size(), 6u);
+  ASSERT_EQ(lines.size(), 7u);
   const json first = json::parse(lines[0]);
   EXPECT_EQ(first["event"], "start");
   EXPECT_EQ(first["version"], "0.1.0");
@@ -219,8 +225,12 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
                       R"("blocked_ms":1.500,"committed_ms":20.250,"proof_ms":0.750})");
   EXPECT_EQ(lines[3], R"({"event":"checkpoint_failed","step":7,)"
                       R"("reason":"runs/x/checkpoints/step-00000007 is not saved\nno \"room\""})");
-  EXPECT_EQ(lines[4], R"({"event":"stop","step":7,"reason":"SIGUSR1 to rank 1"})");
-  EXPECT_EQ(lines[5], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
+  EXPECT_EQ(lines[4], R"({"event":"trace","step":7,"picture":"runs/x/trace/step-00000007.svg","ranks":4,)"
+                      R"("step_ms":1.000,"compute_ms":0.600,"idle_ms":0.250,)"
+                      R"("exposed_ms":{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000},)"
+                      R"("hidden_ms":{"tp":0.000,"cp":0.000,"dp":0.000,"pp":0.040}})");
+  EXPECT_EQ(lines[5], R"({"event":"stop","step":7,"reason":"SIGUSR1 to rank 1"})");
+  EXPECT_EQ(lines[6], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
 }
 
 TEST_F(ReporterTest, WhatIsNotFiniteIsNullWithANote) {

@@ -1,0 +1,39 @@
+// From what every rank measured in one step to the timeline of all of them. No ranks here: pure functions.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "espalier/timeline/timeline.hpp"
+
+namespace espalier {
+
+/// The step as one rank measured it. Empty but for the clock if it is not traced.
+struct MeasuredRank {
+  std::string node;                      ///< processes of one node share a clock
+  std::vector<double> barriers_us;       ///< when it left each barrier before the step, on its own clock
+  double began_us = 0;                   ///< its step, on its own clock
+  std::vector<double> ready_us, end_us;  ///< by instruction, from the beginning of its step
+
+  auto Fields() { return std::tie(node, barriers_us, began_us, ready_us, end_us); }
+};
+
+/// How far the clock of every rank is ahead of rank 0's, in microseconds. Ranks leave a barrier at about the same time,
+/// so the offset of a node is the median over barriers of the difference between its first rank and rank 0. Within rank
+/// 0's node it is 0, exactly.
+std::vector<double> ClockOffsets(const std::vector<MeasuredRank>& ranks);
+
+/// The ranks of which a trace has tracks: all if there are at most `most`, otherwise the pipeline of rank 0.
+std::vector<int> TracedRanks(const Mesh& mesh, int most);
+
+/// One track per traced rank, on one clock that begins with the first rank's step. Transfers begin as MeetPeers says.
+Timeline MeasuredTimeline(std::string title, const std::vector<MeasuredRank>& ranks, const std::vector<int>& traced,
+                          const std::function<std::shared_ptr<const Program>(int rank)>& program_of);
+
+/// The mean over its tracks.
+Breakdown MeanBreakdown(const Timeline& timeline);
+
+}  // namespace espalier

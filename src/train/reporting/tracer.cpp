@@ -1,0 +1,95 @@
+#include "train/reporting/tracer.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/comm/pack.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/host_name.hpp"
+#include "train/run_files.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int kBarriers = 9;  ///< an odd number, for the median
+
+}  // namespace
+
+Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporter& reporter)
+    : programs_(programs),
+      world_(world),
+      reporter_(reporter),
+      deck_name_(deck.name),
+      folder_((std::filesystem::path(deck.run.dir) / "trace").string()),
+      steps_(ParseStepRange(deck.report.trace).value_or(StepRange{})),
+      traced_(TracedRanks(programs.compilation().mesh, kMostTraced)) {
+  if (steps_.last < steps_.first) return;
+  OnRankZero(world, [&] {
+    std::filesystem::create_directories(folder_);
+    return std::string();
+  });
+  if (world.Rank() != 0) return;
+  representatives_ = ClassRepresentatives(programs.compilation());
+  spdlog::info("trace: steps {} to {} {}, in {}", steps_.first, steps_.last,
+               std::ssize(traced_) == world.Size()
+                   ? fmt::format("of all {} ranks", world.Size())
+                   : fmt::format("of rank 0's pipeline, one rank per stage: {} of {} ranks (at most {} are drawn)",
+                                 traced_.size(), world.Size(), kMostTraced),
+               folder_);
+}
+
+void Tracer::Before() {
+  programs_.train().executor->TimeNextStep();
+  barriers_us_.clear();
+  for (int i = 0; i < kBarriers; ++i) {
+    world_.Barrier();
+    barriers_us_.push_back(SteadyMicroseconds());
+  }
+}
+
+MeasuredRank Tracer::Measured() const {
+  const Executor& executor = *programs_.train().executor;
+  MeasuredRank measured{NodeKey(), barriers_us_, executor.TimedStepBegan(), {}, {}};
+  if (std::ranges::find(traced_, world_.Rank()) == traced_.end()) return measured;
+  for (const Span& span : executor.spans()) {
+    measured.ready_us.push_back(span.ready_us);
+    measured.end_us.push_back(span.end_us);
+  }
+  return measured;
+}
+
+void Tracer::After(int64_t step) {
+  std::vector<MeasuredRank> ranks;
+  for (const std::string& packed : world_.Gather(Pack(Measured()))) ranks.push_back(Unpack<MeasuredRank>(packed));
+  if (world_.Rank() == 0) Write(step, ranks);
+}
+
+/// Traces that cannot be written only give a warning: the run goes on.
+void Tracer::Write(int64_t step, const std::vector<MeasuredRank>& ranks) {
+  const Timeline timeline = MeasuredTimeline(
+      fmt::format("{}, step {}, measured on {} rank{}", deck_name_, step, world_.Size(), world_.Size() == 1 ? "" : "s"),
+      ranks, traced_, [&](int rank) { return ProgramOf(rank); });
+  const std::string file = fmt::format("{}/step-{:08}", folder_, step);
+  try {
+    WriteWhole(file + ".json", TraceJson(timeline));
+    WriteWhole(file + ".svg", DrawSvg({timeline}));
+  } catch (const UserError& error) {
+    return spdlog::warn("trace: {}", error.what());
+  }
+  reporter_.Trace({step, static_cast<int>(traced_.size()), timeline.step_us, MeanBreakdown(timeline), file + ".svg"});
+}
+
+std::shared_ptr<const Program> Tracer::ProgramOf(int rank) {
+  const int representative = representatives_[static_cast<size_t>(rank)];
+  std::shared_ptr<const Program>& program = compiled_[representative];
+  const Compilation& compilation = programs_.compilation();
+  if (program == nullptr)
+    program = std::make_shared<const Program>(MakeProgram(compilation, compilation.mesh.CoordinateOf(representative)));
+  return program;
+}
+
+}  // namespace espalier

@@ -1,0 +1,53 @@
+// report.trace: when every instruction of some steps ran, on all ranks, as a picture and a trace.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/comm/world.hpp"
+#include "espalier/deck/step_range.hpp"
+#include "espalier/report/report.hpp"
+#include "train/programs.hpp"
+#include "train/reporting/measured_timeline.hpp"
+
+namespace espalier {
+
+/// Does nothing unless report.trace names steps. After each of them rank 0 writes <run.dir>/trace/step-00000010.svg and
+/// .json, over those that an earlier run of the same step has left. It shows all ranks, or rank 0's pipeline if there
+/// are more than kMostTraced. Results do not depend on it.
+class Tracer {
+ public:
+  static constexpr int kMostTraced = 64;
+
+  /// Makes the folder and says where traces go. All arguments must outlive it. Throws AgreedError if the folder cannot
+  /// be made. Collective.
+  Tracer(const Deck& deck, const Programs& programs, World& world, Reporter& reporter);
+
+  /// No other step may be in flight together with such a step, so that its times count from its own beginning.
+  bool Traces(int64_t step) const { return steps_.Has(step); }
+  /// Must be called just before a traced step begins: measures how far the clocks of nodes are apart. Collective.
+  void Before();
+  /// Must be called after a traced step was awaited: writes the files. One that cannot be written only gives a warning.
+  /// Collective.
+  void After(int64_t step);
+
+ private:
+  MeasuredRank Measured() const;
+  void Write(int64_t step, const std::vector<MeasuredRank>& ranks);
+  std::shared_ptr<const Program> ProgramOf(int rank);
+
+  const Programs& programs_;
+  World& world_;
+  Reporter& reporter_;
+  const std::string deck_name_;
+  const std::string folder_;
+  const StepRange steps_;
+  const std::vector<int> traced_;
+  std::vector<double> barriers_us_;
+  std::vector<int> representatives_;                        ///< by rank
+  std::map<int, std::shared_ptr<const Program>> compiled_;  ///< by representative, on rank 0
+};
+
+}  // namespace espalier

@@ -167,8 +167,8 @@ void SleepExecutor::Report(Clock::time_point now) {
   for (double us : breakdown.exposed_us) times_.exposed_comm_ms += us * 1e-3;
   times_.idle_ms = breakdown.idle_us * 1e-3;
   if (!std::exchange(timed_, false)) return;
-  instruction_ms_.clear();
-  for (const Moments& m : moments_) instruction_ms_.push_back(ClusterUs(m.end - m.ready) * 1e-3);
+  spans_ = std::move(track.spans);
+  timed_step_began_us_ = std::chrono::duration<double, std::micro>(began_.time_since_epoch()).count();
 }
 
 float SleepExecutor::GetScalar(std::string_view, int) const { return std::numeric_limits<float>::quiet_NaN(); }

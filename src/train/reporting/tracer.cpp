@@ -26,6 +26,7 @@ Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporte
       deck_name_(deck.name),
       folder_((std::filesystem::path(deck.run.dir) / "trace").string()),
       steps_(ParseStepRange(deck.report.trace).value_or(StepRange{})),
+      dilation_(deck.run.device == RunDevice::kSleep ? deck.run.dilation : 1),
       traced_(TracedRanks(programs.compilation().mesh, kMostTraced)) {
   if (steps_.last < steps_.first) return;
   OnRankZero(world, [&] {
@@ -47,13 +48,13 @@ void Tracer::Before() {
   barriers_us_.clear();
   for (int i = 0; i < kBarriers; ++i) {
     world_.Barrier();
-    barriers_us_.push_back(SteadyMicroseconds());
+    barriers_us_.push_back(SteadyMicroseconds() / dilation_);
   }
 }
 
 MeasuredRank Tracer::Measured() const {
   const Executor& executor = *programs_.train().executor;
-  MeasuredRank measured{NodeKey(), barriers_us_, executor.TimedStepBegan(), {}, {}};
+  MeasuredRank measured{NodeKey(), barriers_us_, executor.TimedStepBegan() / dilation_, {}, {}};
   if (std::ranges::find(traced_, world_.Rank()) == traced_.end()) return measured;
   for (const Span& span : executor.spans()) {
     measured.ready_us.push_back(span.ready_us);

@@ -44,6 +44,7 @@ class Tracer {
   const std::string deck_name_;
   const std::string folder_;
   const StepRange steps_;
+  const double dilation_;  ///< of a device that waits: its spans are in the cluster's time, clocks are not; otherwise 1
   const std::vector<int> traced_;
   std::vector<double> barriers_us_;
   std::vector<int> representatives_;                        ///< by rank

@@ -1,6 +1,7 @@
 #include "simulate/lane_items.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "espalier/util/error.hpp"
 
@@ -18,7 +19,8 @@ uint8_t IndexOf(std::vector<T>& list, const T& element) {
 
 class Reader {
  public:
-  Reader(LaneItems& lanes, std::vector<Family>& families) : lanes_(lanes), families_(families) {}
+  Reader(LaneItems& lanes, std::vector<Family>& families)
+      : lanes_(lanes), families_(families), by_op_(lanes.program->graph->ops.size()) {}
 
   void Run() {
     const std::vector<Instruction>& instructions = lanes_.program->instructions;
@@ -36,14 +38,21 @@ class Reader {
 
  private:
   Item ItemOf(const Instruction& instruction) {
-    Item item{.op = instruction.op,
-              .microbatch = instruction.microbatch,
-              .first_wait = static_cast<uint32_t>(lanes_.waits.size()),
-              .waits = static_cast<uint8_t>(instruction.waits.size())};
+    std::optional<Item>& of_op = by_op_[static_cast<size_t>(instruction.op)];
+    if (!of_op) of_op = ItemOf(lanes_.program->graph->op(instruction.op), instruction.lane);
+    Item item = *of_op;
+    item.op = instruction.op;
+    item.microbatch = instruction.microbatch;
+    item.first_wait = static_cast<uint32_t>(lanes_.waits.size());
+    item.waits = static_cast<uint8_t>(instruction.waits.size());
     lanes_.waits.insert(lanes_.waits.end(), instruction.waits.begin(), instruction.waits.end());
-    const Op& op = lanes_.program->graph->op(instruction.op);
-    CHECK(IsCommunication(op.kind) == (instruction.lane != Lane::kCompute), "{} on lane {}", op.kind,
-          Name(instruction.lane));
+    return item;
+  }
+
+  /// What all instructions of an op have in common: attributes are found by name, once.
+  Item ItemOf(const Op& op, Lane lane) {
+    CHECK(IsCommunication(op.kind) == (lane != Lane::kCompute), "{} on lane {}", op.kind, Name(lane));
+    Item item;
     if (!IsCommunication(op.kind)) return item;
     if (IsBetweenStages(op.kind)) {
       item.kind = op.kind == OpKind::kSend ? ItemKind::kSend : ItemKind::kRecv;
@@ -52,7 +61,7 @@ class Reader {
       item.kind = ItemKind::kAlone;
     } else {
       item.kind = ItemKind::kGroup;
-      item.link = IndexOf(families_, {instruction.lane, lanes_.program->mesh.Real(op.Axes())});
+      item.link = IndexOf(families_, {lane, lanes_.program->mesh.Real(op.Axes())});
       lanes_.families |= 1u << item.link;
     }
     return item;
@@ -60,6 +69,7 @@ class Reader {
 
   LaneItems& lanes_;
   std::vector<Family>& families_;
+  std::vector<std::optional<Item>> by_op_;
 };
 
 }  // namespace

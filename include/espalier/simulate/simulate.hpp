@@ -13,7 +13,7 @@
 namespace espalier {
 
 /// A part of the machine that is slower than the rest: everything of that kind on these ranks takes `factor` times as
-/// long.
+/// long. A transfer takes the highest factor of its members. Factors of the same rank are multiplied.
 struct Slow {
   enum class What : uint8_t { kCompute, kLinks } what = What::kCompute;
   int first_rank = 0, last_rank = 0;
@@ -24,10 +24,15 @@ struct SimulateOptions {
   /// Ranks that must have the same times are simulated once (src/simulate/fold.cpp); false: every rank by itself. The
   /// times are bitwise the same.
   bool fold = true;
-  /// Kernels slow down and transfers share ports as the cluster file says. false: every instruction takes its own cost,
-  /// as on the waiting device (run.device = "sleep").
+  /// Kernels run at (1 - node_slowdown), at (1 - network_slowdown), or at their product while the rank has transfers in
+  /// progress at the port of its node, of the network, or at both. k transfers at one port of a rank in the same
+  /// direction get 1 / k of it each; a send uses one direction, a recv the other, a collective both. A transfer goes at
+  /// the smallest share of its members. false: every instruction takes its own cost, as on the waiting device
+  /// (run.device = "sleep").
   bool interference = true;
-  double jitter = 0;  ///< relative standard deviation of kernel times, drawn by (seed, rank, instruction); not folded
+  /// Relative standard deviation of kernel times. A kernel takes max(0.1, 1 + jitter x) of its cost; x is standard
+  /// normal, element 2^32 rank + instruction of the stream "simulate.jitter" of `seed` (NormalAt). Nothing is folded.
+  double jitter = 0;
   uint64_t seed = 1234;
   std::vector<Slow> slow;
   bool record = false;  ///< fill Simulation::timeline
@@ -47,7 +52,7 @@ struct RankTimes {
   int stage = 0;
   double end_us = 0;    ///< of its own last instruction
   Breakdown breakdown;  ///< of the whole step
-  /// Time of all its instructions, kernels and transfers, by the origin of the cost.
+  /// Costs of all its instructions, kernels and transfers, by their origin; without slow parts, jitter, interference.
   ByCostSource<double> by_source_us{};
 };
 
@@ -62,8 +67,9 @@ struct Simulation {
   const RankTimes& Slowest() const;
 };
 
-/// Simulates a step. CHECKs that the programs match (CheckWorld proves it before); a deadlock is an InvariantError that
-/// names ranks and instructions.
+/// Simulates a step. A collective begins when its last member is ready, and ends for all of them at the same time; so
+/// does a message. It takes the highest cost of its members. CHECKs that the programs match (CheckWorld proves it
+/// before); a deadlock is an InvariantError that names ranks, lanes and instructions.
 Simulation Simulate(const WorldPrograms& world, const Costs& costs, const SimulateOptions& options = {});
 
 /// The same with given costs: `cost_of(rank)` has one entry per instruction of that rank's program. For tests with

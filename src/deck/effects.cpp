@@ -43,6 +43,10 @@ std::string NeverSleeps(const Deck& d) {
 std::string ConstantRate(const Deck& d) {
   return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
 }
+std::string EndsBeforeTheTrace(const Deck& d) {
+  const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
+  return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
+}
 std::string NoValidation(const Deck& d) {
   return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
 }
@@ -69,11 +73,7 @@ const std::vector<Effect>& Effects() {
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.prefetch", NoShardedParameters},
-      {"report.trace",
-       [](const Deck& d) {
-         const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
-         return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
-       }},
+      {"report.trace", EndsBeforeTheTrace},
       {"optimizer.decay_norms",
        [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
       {"lr.warmup_steps",

@@ -65,8 +65,9 @@ class Row:
     def simulate(self):
         """What `espalier simulate` says, as a dictionary."""
         with tempfile.NamedTemporaryFile(suffix=".json") as out:
+            cluster = os.path.join(FOLDER, self.stack + ".toml")
             done = launch(1, ["simulate", os.path.join(FOLDER, "gpt2.toml"), *self.settings(), "--ranks",
-                              str(self.gpus), "--cluster", os.path.join(FOLDER, self.stack + ".toml"), "--json", out.name])
+                              str(self.gpus), "--cluster", cluster, "--json", out.name])
             if done.returncode != 0:
                 sys.exit(f"{self.name}: exit status {done.returncode}\n{done.stdout}")
             return json.load(out)

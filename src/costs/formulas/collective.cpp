@@ -7,9 +7,12 @@
 //
 // An all_reduce may also follow a tree over the nodes: 2 (g - 1) node hops + 2 log2(N) network hops, at tree_share of
 // the rate. An all_to_all sends to each rank directly, so that what leaves a node uses the rank's own port.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "espalier/util/error.hpp"
 #include "formulas.hpp"
 
 namespace espalier {
@@ -17,8 +20,17 @@ namespace {
 
 double ShareOf(const LinkModel& link, double bytes) { return link.share.empty() ? 1 : At(link.share, bytes); }
 
-/// bytes / rate; a link without a rate carries nothing, which the reader of cluster files refuses.
-double BytesUs(double bytes, double bytes_per_us) { return bytes > 0 ? bytes / bytes_per_us : 0; }
+/// bytes / rate, where the rate is a key of the cluster file that its links may leave out.
+double BytesUs(const Cluster& c, double bytes, double bytes_per_us, const char* key) {
+  if (bytes <= 0) return 0;
+  if (bytes_per_us <= 0)
+    throw UserError(ExitStatus::kDeck, fmt::format("{}: {}: missing: the ranks send over this link (set its rate in "
+                                                   "bytes per us = MB/s)",
+                                                   c.path, key));
+  return bytes / bytes_per_us;
+}
+
+constexpr char kNodeRate[] = "node.bytes_per_us", kNetworkRate[] = "network.bytes_per_us";
 
 double NodeRate(const Cluster& c, OpKind kind, int ranks) {
   if (kind == OpKind::kAllReduce && !c.node.all_reduce_bytes_per_us.empty())
@@ -28,7 +40,8 @@ double NodeRate(const Cluster& c, OpKind kind, int ranks) {
 
 double OnNodeUs(const Cluster& c, OpKind kind, double bytes, int ranks) {
   const double hops = (ranks - 1) * (kind == OpKind::kAllReduce ? 2 : 1);
-  return c.node.base_us + hops * c.node.hop_us + BytesUs(bytes, NodeRate(c, kind, ranks) * ShareOf(c.node, bytes));
+  const double rate = NodeRate(c, kind, ranks) * ShareOf(c.node, bytes);
+  return c.node.base_us + hops * c.node.hop_us + BytesUs(c, bytes, rate, kNodeRate);
 }
 
 /// Rate of a ring over nodes, per rank: all ports of the group's ranks on a node carry it.
@@ -39,7 +52,7 @@ double RingRate(const Cluster& c, const GroupPlace& p, double bytes) {
 
 double AcrossNodesUs(const Cluster& c, OpKind kind, double bytes, const GroupPlace& p) {
   const int phases = kind == OpKind::kAllReduce ? 2 : 1;
-  const double bytes_us = BytesUs(bytes, RingRate(c, p, bytes));
+  const double bytes_us = BytesUs(c, bytes, RingRate(c, p, bytes), kNetworkRate);
   const double ring_hops_us = (p.ranks - p.nodes) * c.node.hop_us + (p.nodes - 1) * c.network.hop_us;
   const double ring_us = phases * ring_hops_us + bytes_us;
   if (kind != OpKind::kAllReduce || c.network.tree_share <= 0) return c.network.base_us + ring_us;
@@ -49,9 +62,9 @@ double AcrossNodesUs(const Cluster& c, OpKind kind, double bytes, const GroupPla
 
 double AllToAllUs(const Cluster& c, double bytes, const GroupPlace& p) {
   const double leaving = bytes * (p.ranks - p.ranks_per_node) / (p.ranks - 1);
-  const double network_us = BytesUs(leaving, c.network.bytes_per_us * ShareOf(c.network, bytes));
+  const double network_us = BytesUs(c, leaving, c.network.bytes_per_us * ShareOf(c.network, bytes), kNetworkRate);
   const double node_us =
-      p.ranks_per_node > 1 ? BytesUs(bytes - leaving, c.node.bytes_per_us * ShareOf(c.node, bytes)) : 0;
+      p.ranks_per_node > 1 ? BytesUs(c, bytes - leaving, c.node.bytes_per_us * ShareOf(c.node, bytes), kNodeRate) : 0;
   const double hops_us = (p.ranks_per_node - 1) * c.node.hop_us + (p.ranks - p.ranks_per_node) * c.network.hop_us;
   return c.network.base_us + hops_us + std::max(network_us, node_us);
 }
@@ -69,7 +82,8 @@ double CollectiveUs(const Cluster& c, OpKind kind, double wire_bytes, const Grou
 
 double MessageUs(const Cluster& c, double bytes, bool same_node) {
   const LinkModel& link = same_node ? c.node : c.network;
-  return link.message_us + BytesUs(bytes, link.pair_bytes_per_us);
+  return link.message_us +
+         BytesUs(c, bytes, link.pair_bytes_per_us, same_node ? "node.pair_bytes_per_us" : "network.pair_bytes_per_us");
 }
 
 }  // namespace espalier

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "espalier/util/error.hpp"
+
 namespace espalier {
 namespace {
 
@@ -194,6 +196,13 @@ TEST(TransferFormula, SendsToEachRankOrOnlyToTheNext) {
   EXPECT_EQ(CollectiveUs(cluster, OpKind::kRingShift, 1e6, {4, 2, 2}), MessageUs(cluster, 1e6, false));
   EXPECT_EQ(CollectiveUs(cluster, OpKind::kRingShift, 1e6, {4, 1, 4}), MessageUs(cluster, 1e6, true));
   EXPECT_NEAR(MessageUs(cluster, 48e6, false), 12 + 1000, 1e-9);
+}
+
+TEST(TransferFormula, ALinkThatIsUsedNeedsARate) {
+  Cluster cluster = Shipped("h100-8x400g");
+  cluster.network.bytes_per_us = 0;
+  EXPECT_GT(CollectiveUs(cluster, OpKind::kAllGather, 1e6, {8, 1, 8}), 0);
+  EXPECT_THROW(CollectiveUs(cluster, OpKind::kAllGather, 1e6, {16, 2, 8}), UserError);
 }
 
 // A tree has fewer hops: small all-reduces over many nodes take it.

@@ -47,6 +47,7 @@ TEST(ClusterFiles, OfInputsLoadAndPrintBack) {
     EXPECT_FALSE(cluster.compute.attention.empty()) << name;
     EXPECT_GT(cluster.node.bytes_per_us, cluster.network.bytes_per_us) << name;
   }
+  EXPECT_EQ(Shipped("template").ranks_per_node, 4);
   EXPECT_EQ(Shipped("h200-8x400g").compute.bf16_tflops, Shipped("h100-8x400g").compute.bf16_tflops);
 }
 

@@ -83,12 +83,13 @@ void SleepExecutor::MeetInsteadOfExchanging() {
     if (ChannelOf(program_, *exchange.instruction).axes.Empty()) takes_[index] = nanoseconds(0);  // a group of one
     exchange.meeting.emplace();
     exchange.meeting->arrive = [this, index] {
-      moments_[index].ready = ReadyOf(static_cast<int>(index));
+      Arrive(static_cast<int>(index));
       return Arrival{moments_[index].ready, takes_[index]};
     };
     exchange.meeting->meet = [this, index](const Arrival& last) {
       const Clock::time_point now = Clock::now();
       moments_[index].begin = std::clamp(last.at, now - kTolerance, now);
+      moments_[index].late += std::max(moments_[index].begin - last.at, Clock::duration(0));
       return moments_[index].end = moments_[index].begin + last.takes;
     };
   }
@@ -106,7 +107,14 @@ SleepExecutor::Clock::time_point SleepExecutor::ReadyOf(int index) const {
     ready = std::max(ready, end_of(instruction.lane, place - 1));
   for (const Wait& wait : instruction.waits)
     if (wait.count > 0) ready = std::max(ready, end_of(wait.lane, wait.count - 1));
-  return std::max(ready, Clock::now() - kTolerance);
+  return ready;
+}
+
+void SleepExecutor::Arrive(int index) {
+  Moments& moments = moments_[static_cast<size_t>(index)];
+  const Clock::time_point ready = ReadyOf(index);
+  moments.ready = moments.begin = moments.end = std::max(ready, Clock::now() - kTolerance);
+  moments.late = moments.ready - ready;
 }
 
 void SleepExecutor::Begin() {
@@ -130,8 +138,7 @@ void SleepExecutor::RunCalls() {
     current_.store(call.index, std::memory_order_relaxed);
     for (const Wait& wait : call.waits) lanes_.Await(wait);
     Moments& moments = moments_[static_cast<size_t>(call.index)];
-    moments.ready = moments.begin = ReadyOf(call.index);
-    moments.end = moments.begin;
+    Arrive(call.index);
     if (FaultAtInstruction(call.index) != InstructionFault::kSkip) {
       moments.end += takes_[static_cast<size_t>(call.index)];
       SleepUntil(moments.end);
@@ -157,8 +164,10 @@ double SleepExecutor::ClusterUs(Clock::duration time) const {
 void SleepExecutor::Report(Clock::time_point now) {
   Track track;
   track.program = {std::shared_ptr<const Program>(), &program_};
+  Clock::duration late{0};
   for (int i = 0; i < std::ssize(moments_); ++i) {
     const Moments& m = moments_[static_cast<size_t>(i)];
+    late += m.late;
     track.spans.push_back({i, ClusterUs(m.ready - began_), ClusterUs(m.begin - began_), ClusterUs(m.end - began_)});
   }
   const double step_us = ClusterUs(now - began_);
@@ -166,6 +175,7 @@ void SleepExecutor::Report(Clock::time_point now) {
   times_ = {.step_ms = step_us * 1e-3, .compute_ms = breakdown.compute_us * 1e-3};
   for (double us : breakdown.exposed_us) times_.exposed_comm_ms += us * 1e-3;
   times_.idle_ms = breakdown.idle_us * 1e-3;
+  times_.late_ms = ClusterUs(late) * 1e-3;
   if (!std::exchange(timed_, false)) return;
   spans_ = std::move(track.spans);
   timed_step_began_us_ = std::chrono::duration<double, std::micro>(began_.time_since_epoch()).count();

@@ -25,6 +25,19 @@ void ReportEnd(const Run& run, ExitStatus status) {
   run.reporter.End(status, peaks, run.world.Max(outside));
 }
 
+/// How well the machine could wait. Collective.
+void ReportLateness(const Run& run, const Outcome& outcome) {
+  if (run.device.Computes()) return;
+  constexpr double kMillion = 1e6, kWorthSaying = 0.005;
+  const double most =
+      static_cast<double>(run.world.Max(static_cast<int64_t>(outcome.late_share * kMillion))) / kMillion;
+  if (most < kWorthSaying) return;
+  run.reporter.Say(
+      fmt::format("late: on some rank, instructions began too late by {:.1f} % of the time of all steps, since this "
+                  "machine was too busy: the times are too long by about as much; a larger run.dilation helps",
+                  100 * most));
+}
+
 std::string FinalState(const Run& run, const Outcome& outcome, bool saved) {
   if (outcome.last_step == outcome.first_step)
     return fmt::format("the run ends at step {}, where it began", outcome.last_step);
@@ -67,6 +80,7 @@ ExitStatus Finish(const Run& run, const Outcome& outcome) {
     if (run.IsRankZero() && status == ExitStatus::kDone)
       WriteWhole(DoneFile(run.deck()), fmt::format("step {}\n", outcome.last_step));
   });
+  ReportLateness(run, outcome);
   run.reporter.Say(HowToContinue(run.deck(), outcome));
   return status;
 }

@@ -41,7 +41,7 @@ Outcome StepLoop::Train() {
     run_.checkpoints.Report();
     if (AllStepsDone() || (!Stopped() && ValidatesAfter(step_))) Validate();
   }
-  return {first_step_, step_, Stopped(), error_};
+  return {first_step_, step_, Stopped(), error_, late_ms_ / std::max(stepped_ms_, 1e-9)};
 }
 
 // Steps.
@@ -86,6 +86,8 @@ StepRecord StepLoop::AwaitStep() {
   if (!NoStepInFlight()) run_.watch.InStep(in_flight_.back().step);
   ++step_;
   last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
+  stepped_ms_ += last_step_ms_;
+  late_ms_ += times.late_ms * run_.Dilation();
   last_end_ = Clock::now();
   return RecordOf(oldest, times);
 }

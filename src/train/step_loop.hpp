@@ -45,6 +45,7 @@ struct Outcome {
   int64_t last_step = 0;             ///< the last one that was awaited
   bool stopped = false;              ///< before run.steps
   std::optional<AgreedError> error;  ///< what ended the run after its state was saved
+  double late_share = 0;             ///< of the time of all steps (StepTimes::late_ms)
 };
 
 /// Owns everything that changes from step to step. All public members are collective.
@@ -131,6 +132,7 @@ class StepLoop {
   // Times.
   Clock::time_point last_end_;  ///< of a step
   double last_step_ms_ = 0;
+  double stepped_ms_ = 0, late_ms_ = 0;  ///< of all steps of this start
   double slowest_validation_ms_ = 0;
 };
 

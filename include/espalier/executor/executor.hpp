@@ -25,6 +25,7 @@ struct StepTimes {
   double compute_ms = 0;       ///< in kernels
   double exposed_comm_ms = 0;  ///< the compute lane waits for communication lanes
   double idle_ms = 0;          ///< the rest
+  double late_ms = 0;          ///< of a device that waits: by how much the machine was too slow to wait exactly
 };
 
 /// A persistent value of this rank with its memory.

@@ -44,12 +44,14 @@ class SleepExecutor final : public Executor {
   /// When an instruction ran in this step. Its lane's thread writes it before it raises the lane.
   struct Moments {
     Clock::time_point ready, begin, end;
+    Clock::duration late{0};  ///< that it counts as a delay
   };
 
   void Fill(const Operand&, const void*, int64_t) override {}
   void Abandon() override;
   void MeetInsteadOfExchanging();
   void RunCalls();
+  void Arrive(int index);
   Clock::time_point ReadyOf(int index) const;
   void SleepUntil(Clock::time_point end);
   void Report(Clock::time_point now);

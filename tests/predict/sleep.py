@@ -1,0 +1,204 @@
+"""Runs that wait (run.device = "sleep") against `espalier simulate`.
+
+As a test it checks what waiting guarantees, and what does not depend on times. `sleep.py measure [NAME ...]` prints
+predicted and measured step time and exposed communication of every layout below; it wants a machine without other work.
+Each run has eleven steps of about STEP_S seconds. The first is left out, and the medians of the other ten count. The
+exposed communication is that of rank 0, in percent of the step, by the same definition on both sides (BreakDown).
+"""
+import json, os, signal, statistics, subprocess, sys, tempfile, time
+
+from support.runs import Checks, ENVIRONMENT, Metrics, ROOT, executable, launch, launcher
+
+DECK = os.path.join(ROOT, "tests", "decks", "sleep.toml")
+CLUSTER = os.path.join(ROOT, "inputs", "clusters", "h100-8x400g.toml")
+STEP_S = 3
+STEPS = 11
+
+
+def layout(pp=1, dp=1, tp=1, cp=1, replicate=1, schedule="1f1b", chunks=1, more=()):
+    return [f"parallel.pp={pp}", f"parallel.dp_shard={dp}", f"parallel.tp={tp}", f"parallel.cp={cp}",
+            f"parallel.dp_replicate={replicate}", f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}", *more]
+
+
+# name: ranks, overrides
+LAYOUTS = {
+    "pp4-tp2": (8, layout(pp=4, tp=2)),
+    "pp2-dp4-gpipe": (8, layout(pp=2, dp=4, schedule="gpipe", more=["batch.global=16"])),
+    "dp4-tp2": (8, layout(dp=4, tp=2)),
+    "dp2-pp4-interleaved": (8, layout(pp=4, dp=2, schedule="interleaved", chunks=2, more=["batch.global=16"])),
+    "cp4-tp2-ring": (8, layout(cp=4, tp=2, more=["batch.global=2"])),
+    "pp8-zbv": (8, layout(pp=8, schedule="zbv", chunks=2, more=["batch.global=16"])),
+    "pp4-tp2-dp2-zbh1": (16, layout(pp=4, tp=2, dp=2, schedule="zb-h1", more=["batch.global=16"])),
+    "pp8-tp2-dualpipev": (16, layout(pp=8, tp=2, schedule="dualpipev", chunks=2, more=["batch.global=16"])),
+    "pp4-tp4-interleaved": (16, layout(pp=4, tp=4, schedule="interleaved", chunks=2)),
+    "pp2-cp2-dp4": (16, layout(pp=2, cp=2, dp=4, more=["batch.global=16"])),
+    "dp8-replicate2": (16, layout(dp=8, replicate=2, more=["batch.global=16"])),
+    "tp8-dp2": (16, layout(tp=8, dp=2, more=["batch.global=4"])),
+}
+
+
+def here(overrides):
+    return [f"run.cluster={CLUSTER}", *overrides]
+
+
+def predict(folder, ranks, overrides):
+    """What `simulate --json` says."""
+    path = os.path.join(folder, "prediction.json")
+    done = launch(1, ["simulate", DECK, "--ranks", str(ranks), "--json", path, *here(overrides)])
+    if done.returncode not in (0, 4):  # 4: it would not fit the GPUs
+        sys.exit(done.stdout)
+    with open(path) as file:
+        return json.load(file)
+
+
+def sleep(folder, ranks, overrides, expect=0, timeout=400):
+    """The finished process of a run that waits."""
+    done = launch(ranks, ["run", DECK, "-d", folder, *here(overrides)], timeout)
+    if expect is not None and done.returncode != expect:
+        sys.exit(f"{' '.join(overrides)}: exit status {done.returncode}, expected {expect}\n{done.stdout}")
+    return done
+
+
+def exposed_of(rank):
+    return sum(rank["exposed_ms"].values())
+
+
+# Measuring.
+
+
+def measure(name):
+    ranks, overrides = LAYOUTS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        predicted = predict(folder, ranks, overrides)
+        dilation = STEP_S * 1e3 / predicted["step_ms"]
+        run = os.path.join(folder, "run")
+        sleep(run, ranks, [*overrides, f"run.steps={STEPS}", f"run.dilation={dilation}"], timeout=60 * STEPS)
+        metrics = Metrics(run)
+    step_ms = statistics.median(metrics.curve("step_ms", first=2))
+    exposed = statistics.median(metrics.curve("exposed_comm_ms", first=2)) / step_ms
+    error = predicted["step_ms"] / step_ms - 1
+    exposed_predicted = exposed_of(predicted["by_rank"][0]) / predicted["step_ms"]
+    spread = [100 * (extreme(metrics.curve("step_ms", first=2)) / step_ms - 1) for extreme in (min, max)]
+    print(f"{name:<22}{ranks:>6}{predicted['step_ms']:>14.3f}{step_ms:>13.3f}{100 * error:>+9.2f}"
+          f"{spread[0]:>+9.2f}{spread[1]:>+7.2f}{100 * exposed_predicted:>12.2f}{100 * exposed:>10.2f}", flush=True)
+    return abs(error), abs(exposed - exposed_predicted)
+
+
+def measure_all(names):
+    print(f"{'':<22}{'':>6}{'step, ms':>27}{'error':>9}{'min':>9}{'max':>7}{'exposed, %':>22}")
+    print(f"{'layout':<22}{'ranks':>6}{'predicted':>14}{'measured':>13}{'%':>9}{'%':>9}{'%':>7}"
+          f"{'predicted':>12}{'measured':>10}")
+    errors = [measure(name) for name in names or LAYOUTS]
+    print(f"largest error of the step {100 * max(e for e, _ in errors):.2f} %, "
+          f"of exposed communication {100 * max(e for _, e in errors):.2f} percentage points")
+    return 0 if all(step <= 0.02 and exposed <= 0.03 for step, exposed in errors) else 1
+
+
+# As a test.
+
+
+def check_layout(checks, folder, name, ranks, overrides, dilation):
+    predicted = predict(folder, ranks, overrides)
+    run = os.path.join(folder, name)
+    done = sleep(run, ranks, [*overrides, "run.steps=2", f"run.dilation={dilation}", "data.validate_every_steps=1",
+                              "data.validation=[\"none.bin\"]", "checkpoint.every_steps=1"])
+    metrics = Metrics(run)
+    start, steps = metrics.starts[0], metrics.steps
+    checks.that(sorted(steps) == [1, 2], f"{name}: it has two steps")
+    checks.that(all(line["loss"] is None and line["grad_norm"] is None for line in steps.values()),
+                f"{name}: loss and gradient norm are null")
+    checks.that(start["device"] == "sleep" and start["dilation"] == dilation and start["cluster"] == CLUSTER,
+                f"{name}: the start says what it is")
+    for line in steps.values():
+        mine = predicted["by_rank"][0]
+        checks.that(abs(line["compute_ms"] / mine["compute_ms"] - 1) < 1e-3,
+                    f"{name}: kernels take their costs: {line['compute_ms']} ms, predicted {mine['compute_ms']:.3f} ms")
+        parts = line["compute_ms"] + line["exposed_comm_ms"] + line["idle_ms"]
+        checks.that(line["compute_ms"] <= parts <= line["step_ms"] + 0.01,
+                    f"{name}: the parts of a step are {parts:.3f} of {line['step_ms']} ms")
+    checks.that(metrics.end["rank_peak_bytes"] == [rank["peak_bytes"] for rank in predicted["by_rank"]],
+                f"{name}: every rank uses the bytes of the plan: {metrics.end['rank_peak_bytes'][0]}")
+    checks.that(metrics.end["status"] == 0 and not metrics.validation, f"{name}: it ends well, and validates nothing")
+    checks.that(not os.path.exists(os.path.join(run, "checkpoints")), f"{name}: there are no checkpoints")
+    for words in ("nothing is computed or trained", "no checkpoint is read or written", "validation is left out"):
+        checks.that(done.stdout.count(words) == 1, f"{name}: it says once that {words}")
+
+
+def check_layouts(checks):
+    with tempfile.TemporaryDirectory() as folder:
+        check_layout(checks, folder, "pp2-tp2", 4, layout(pp=2, tp=2, more=["model.layers=2", "batch.global=2"]), 2)
+        check_layout(checks, folder, "dp2-cp2", 4, layout(dp=2, cp=2, more=["model.layers=2", "batch.global=2"]), 2)
+
+
+def check_program(checks):
+    """What waits is what would run on the cluster's GPUs."""
+    lines = {device: launch(1, ["plan", DECK, "--ranks", "2", "--program", "1", f"run.device={device}",
+                                *here(layout(pp=2, more=["model.layers=2", "batch.global=2"]))]).stdout
+             for device in ("sleep", "cuda", "cpu")}
+    checks.that(lines["sleep"] == lines["cuda"] != lines["cpu"], "the program of a run that waits is the cluster's")
+    done = launch(1, ["plan", DECK, "--ranks", "2", *here(layout(pp=2))])
+    checks.that("planned for cuda" in done.stdout and "run.device = \"sleep\"" in done.stdout,
+                "plan says what it is planned for")
+    done = launch(1, ["check", DECK, *here([])])
+    checks.that(done.returncode == 0 and "its programs are those of cuda" in done.stdout, "check says it too")
+
+
+def check_errors(checks):
+    small = layout(pp=2, more=["model.layers=2", "batch.global=2"])
+    with tempfile.TemporaryDirectory() as folder:
+        broken = os.path.join(folder, "broken.toml")
+        with open(broken, "w") as file:
+            file.write("[cluster]\nname = \"x\"\ndevices = \"cuda\"\n")
+        trained = os.path.join(folder, "trained")
+        os.makedirs(os.path.join(trained, "checkpoints"))
+        for what, overrides, words in (
+            ("no cluster file", ["run.cluster="], "needs run.cluster = FILE"),
+            ("a missing cluster file", ["run.cluster=missing.toml"], "missing.toml"),
+            ("a broken cluster file", [f"run.cluster={broken}"], "cluster.devices"),
+            ("a checkpoint to read", ["checkpoint.restart=required"], "reads no checkpoint"),
+            ("the directory of another run", [f"run.dir={trained}"], "needs a directory of its own"),
+        ):
+            done = launch(2, ["run", DECK, f"run.dir={folder}/run", *here([*small, *overrides])], 60)
+            checks.that(done.returncode == 2 and done.stdout.count(words) == 1, f"{what} is refused once: {words}")
+        for command in (["plan", DECK], ["check", DECK]):
+            done = launch(1, [*command, "run.cluster=missing.toml"])
+            checks.that(done.returncode == 2 and "missing.toml" in done.stdout, f"{command[0]} without its cluster")
+
+
+def check_hang(checks):
+    """The watchdog ends a run in which a rank stops, and not one whose kernels last longer than its limit."""
+    small = layout(pp=2, more=["model.layers=2", "batch.global=2", "run.watchdog_s=2"])
+    with tempfile.TemporaryDirectory() as folder:
+        predicted = predict(folder, 2, small)
+        long = sleep(os.path.join(folder, "long"), 2,
+                     [*small, "run.steps=1", f"run.dilation={8e3 / predicted['step_ms']}"])
+        checks.that("watchdog" not in long.stdout, "kernels that last longer than the watchdog's limit are no hang")
+        run = subprocess.Popen([*launcher(2), executable(), "run", DECK, "-d", os.path.join(folder, "stop"),
+                                *here([*small, "run.steps=1000", "run.dilation=10"])], env=ENVIRONMENT,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+        try:
+            check_stop(checks, folder, run)
+        finally:
+            if run.poll() is None:
+                run.kill()
+
+
+def check_stop(checks, folder, run):
+    metrics = os.path.join(folder, "stop", "metrics.jsonl")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (os.path.exists(metrics) and Metrics(os.path.dirname(metrics)).steps):
+        time.sleep(0.1)
+    run.send_signal(signal.SIGTERM)
+    text, _ = run.communicate(timeout=60)
+    checks.that("it begins at step 1 when it is started again" in text, "a run that is stopped says that it has no state")
+
+
+def main():
+    if sys.argv[1:2] == ["measure"]:
+        sys.exit(measure_all(sys.argv[2:]))
+    checks = Checks()
+    checks.each([check_program, check_layouts, check_errors, check_hang])
+    checks.finish()
+
+
+main()

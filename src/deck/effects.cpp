@@ -37,6 +37,10 @@ std::string OnCpus(const Deck& d) {
 std::string Sleeps(const Deck& d) {
   return When(d.run.device == RunDevice::kSleep, "run.device = \"sleep\" computes nothing");
 }
+std::string SleepsOverNccl(const Deck& d) {
+  return When(d.run.device == RunDevice::kSleep && d.run.transport == Transport::kNccl,
+              "run.device = \"sleep\" sends over mpi");
+}
 std::string NeverSleeps(const Deck& d) {
   return When(d.run.device != RunDevice::kSleep, "run.device is not \"sleep\"");
 }
@@ -56,11 +60,7 @@ const std::vector<Effect>& Effects() {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
       {"run.threads", Sleeps},
-      {"run.transport",
-       [](const Deck& d) {
-         return When(d.run.device == RunDevice::kSleep && d.run.transport == Transport::kNccl,
-                     "run.device = \"sleep\" sends over mpi");
-       }},
+      {"run.transport", SleepsOverNccl},
       {"report.costs", Sleeps},
       {"run.cluster", NeverSleeps},
       {"run.dilation", NeverSleeps},

@@ -190,7 +190,7 @@ def check_stop(checks, folder, run):
         time.sleep(0.1)
     run.send_signal(signal.SIGTERM)
     text, _ = run.communicate(timeout=60)
-    checks.that("it begins at step 1 when it is started again" in text, "a run that is stopped says that it has no state")
+    checks.that("it begins at step 1 when it is started again" in text, "a stopped run says that it has no state")
 
 
 def main():

@@ -152,7 +152,7 @@ def check_errors(checks):
         trained = os.path.join(folder, "trained")
         os.makedirs(os.path.join(trained, "checkpoints"))
         for what, overrides, words in (
-            ("no cluster file", ["run.cluster="], "needs run.cluster = FILE"),
+            ("no cluster file", ["run.cluster=\"\""], "needs run.cluster = FILE"),
             ("a missing cluster file", ["run.cluster=missing.toml"], "missing.toml"),
             ("a broken cluster file", [f"run.cluster={broken}"], "cluster.devices"),
             ("a checkpoint to read", ["checkpoint.restart=required"], "reads no checkpoint"),

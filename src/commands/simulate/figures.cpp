@@ -32,7 +32,7 @@ void AddMemory(const Prediction& prediction, Figures& figures) {
   const auto most = std::ranges::max_element(peaks);
   figures.peak_bytes = *most;
   figures.peak_rank = static_cast<int>(most - peaks.begin());
-  figures.staging_bytes = LargestStaging(prediction.plan.training);
+  figures.staging_bytes = figures.saves.staged ? figures.saves.rank_bytes : 0;
   figures.free_bytes = cluster.compute.memory_bytes - cluster.compute.reserved_bytes - figures.peak_bytes;
   if (cluster.device == DeviceKind::kCpu) figures.free_bytes -= figures.staging_bytes;
 }

@@ -54,9 +54,9 @@ std::optional<double> WriteSeconds(const Saves& saves, const Cluster::Storage& s
   return std::max(of_node, of_all) * kMicro;
 }
 
-std::optional<double> BlockedSeconds(const Saves& saves, bool staged, double step_s) {
-  if (staged && !saves.copy_s) return std::nullopt;
-  const double copy_s = staged ? *saves.copy_s : 0;
+std::optional<double> BlockedSeconds(const Saves& saves, double step_s) {
+  if (saves.staged && !saves.copy_s) return std::nullopt;
+  const double copy_s = saves.staged ? *saves.copy_s : 0;
   if (!saves.asynchronous) return saves.write_s ? std::optional(copy_s + *saves.write_s) : std::nullopt;
   const double interval_s = saves.every_steps * step_s;
   const bool overtaken = saves.every_steps > 0 && saves.write_s && *saves.write_s > interval_s;
@@ -79,8 +79,8 @@ Saves SavesOf(const Prediction& prediction) {
   saves.rank_bytes = std::ranges::max(rank_bytes);
   saves.copy_s = CopySeconds(saves.rank_bytes, cluster);
   saves.write_s = WriteSeconds(saves, cluster.storage);
-  const bool staged = saves.asynchronous || cluster.device == DeviceKind::kCuda;
-  saves.blocked_s = BlockedSeconds(saves, staged, step_s);
+  saves.staged = saves.asynchronous || cluster.device == DeviceKind::kCuda;
+  saves.blocked_s = BlockedSeconds(saves, step_s);
   return saves;
 }
 

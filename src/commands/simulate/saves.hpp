@@ -14,6 +14,7 @@ struct Saves {
   int64_t count = 0;       ///< in the whole run, the one at its end included
   double every_steps = 0;  ///< steps between two; of every_steps and every_s the one that comes first; 0: only the end
   bool asynchronous = true;       ///< written while training goes on
+  bool staged = true;             ///< copied into the host's memory first: asynchronous ones, and all of GPUs
   int64_t bytes = 0;              ///< of one, all ranks
   int64_t node_bytes = 0;         ///< of the node that writes most
   int64_t rank_bytes = 0;         ///< of the rank that writes most

@@ -69,7 +69,8 @@ class Shape:
         return m["dim"] // m["heads"] * m["kv_heads"]
 
     def calibrate(self):
-        sides.command(self.o.espalier, ["calibrate", "--product-plans", self.plans_file, "--deck", self.deck, *self.overrides()])
+        arguments = ["calibrate", "--product-plans", self.plans_file, "--deck", self.deck, *self.overrides()]
+        sides.command(self.o.espalier, arguments)
 
     def effective_deck(self):
         """A file with every value, for PyTorch's side."""

@@ -1,5 +1,5 @@
-"""espalier calibrate --product-plans, and runs that go by its file: on the emulated module, which has one algorithm, so that nothing is
-timed."""
+"""espalier calibrate --product-plans, and runs that go by its file: on the emulated module, which has one algorithm, so
+that nothing is timed."""
 
 import json
 import pathlib

@@ -1,8 +1,8 @@
 """Predictions from measured times: calibrates this machine, predicts steps with `espalier simulate`, and runs them.
 
-As a test it checks what files and predictions hold, never a time. `calibrated.py measure [GROUP ...]` prints predicted /
-measured step time for shapes that were not calibrated; it wants a quiet machine (doc/calibrate.md). In each group the
-calibration, the prediction and the run follow one another, and this is done ROUNDS times, since machines drift: the
+As a test it checks what files and predictions hold, never a time. `calibrated.py measure [GROUP ...]` prints predicted
+over measured step time for shapes that were not calibrated; it wants a quiet machine (doc/calibrate.md). In each group
+the calibration, the prediction and the run follow one another, and this is done ROUNDS times, since machines drift: the
 median of the ratios counts.
 """
 import json, os, re, statistics, sys, tempfile

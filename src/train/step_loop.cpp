@@ -20,7 +20,9 @@ constexpr size_t kLossesKept = 100;
 }  // namespace
 
 StepLoop::StepLoop(const Run& run, int64_t first_step)
-    : run_(run), first_step_(first_step), step_(first_step), loader_(NewLoader()), guard_(run.deck()) {}
+    : run_(run), first_step_(first_step), step_(first_step), loader_(NewLoader()), guard_(run.deck()) {
+  run.measured_costs.BeginWith(first_step + 1);
+}
 
 Outcome StepLoop::Train() {
   if (deck().checkpoint.at_start) SaveUnlessThere();
@@ -51,6 +53,7 @@ bool StepLoop::MayBegin() {
   if (NoStepInFlight()) return true;
   const int64_t last = in_flight_.back().step;
   if (run_.tracer.Traces(last) || run_.tracer.Traces(last + 1)) return false;  // one timed step at a time, alone
+  if (run_.measured_costs.Times(last) || run_.measured_costs.Times(last + 1)) return false;
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
          std::ssize(in_flight_) <= executor().StepsAhead() && !run_.checkpoints.Due(last) && !ValidatesAfter(last) &&
          AllHaveNextBatch();

@@ -9,6 +9,7 @@
 
 #include "espalier/graph/op_kind.hpp"
 #include "espalier/ops/op.hpp"
+#include "espalier/program/instruction.hpp"
 
 namespace espalier {
 
@@ -40,6 +41,15 @@ struct CollectiveKey {
   GroupPlace place;
   auto operator<=>(const CollectiveKey&) const = default;
 };
+
+/// A transfer of a program as tables know it. A recv has the key of its send.
+struct TransferKey {
+  CollectiveKey key;
+  int64_t bytes = 0;  ///< that one member sends
+};
+/// CHECKs that the instruction communicates. `ranks_per_node`: ranks fill nodes in order.
+TransferKey KeyOfTransfer(const Program& program, const Instruction& instruction, const Coordinate& coordinate,
+                          int ranks_per_node);
 
 struct CostTable {
   std::map<KernelKey, Measured> kernels;

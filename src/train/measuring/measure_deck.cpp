@@ -6,6 +6,7 @@
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "train/measuring/kernel_times.hpp"
+#include "train/measuring/transfer_times.hpp"
 #include "train/programs.hpp"
 #include "train/state/initialize_weights.hpp"
 
@@ -51,6 +52,7 @@ class Measuring {
         world_(world),
         programs_(deck, world, mpi, device),
         times_(programs_.train().program, programs_.coordinate()),
+        transfers_(programs_, world),
         batch_(MadeUpBatch(programs_.layout(), deck.model.vocab)) {
     InitializeWeights(programs_.compilation(), executor());
   }
@@ -64,7 +66,7 @@ class Measuring {
   }
 
   /// On rank 0.
-  DeckMeasurement Result() {
+  DeckMeasurement Result(int ranks_per_node) {
     const RankResult mine{times_.Sums(), times_.Spread(), times_.BestBytesPerUs(kManyBytes)};
     DeckMeasurement all;
     all.steps = times_.steps();
@@ -78,6 +80,7 @@ class Measuring {
       all.bytes_per_us = std::max(all.bytes_per_us, rank.bytes_per_us);
     }
     all.table.kernels = RowsOf(of_ranks);
+    all.table.collectives = transfers_.Rows(ranks_per_node);
     return all;
   }
 
@@ -93,8 +96,10 @@ class Measuring {
   }
 
   void TimedStep() {
+    transfers_.Before();
     executor().TimeNextStep();
     const StepTimes times = Step();
+    transfers_.Add();
     const double gap_us = GapUs(programs_.device(), times, times_.calls());
     times_.Add(executor().instruction_ms(), gap_us);
     gaps_us_.push_back(gap_us);
@@ -105,6 +110,7 @@ class Measuring {
   World& world_;
   Programs programs_;
   KernelTimes times_;
+  TransferTimes transfers_;
   Batch batch_;
   int64_t step_ = 0;
   std::vector<double> gaps_us_, steps_ms_;
@@ -116,7 +122,7 @@ DeckMeasurement MeasureDeck(const Deck& deck, World& world, MpiWorld* mpi, Devic
   const auto began = std::chrono::steady_clock::now();
   Measuring measuring(deck, world, mpi, device);
   measuring.Run();
-  DeckMeasurement result = measuring.Result();
+  DeckMeasurement result = measuring.Result(mpi == nullptr ? 1 : mpi->NodeRanks());
   result.seconds = MillisecondsSince(began) / 1e3;
   return result;
 }

@@ -43,26 +43,26 @@ MeasuredCosts::MeasuredCosts(const Deck& deck, const Programs& programs, World& 
     machine_->path = file_;
   }
   times_.emplace(programs.train().program, programs.coordinate());
+  transfers_.emplace(programs, world);
 }
 
-/// Two steps may be in flight on a GPU, where the times of the last timed one are kept: timed ones do not follow each
-/// other there.
-bool MeasuredCosts::IsTimed(int64_t step) const {
-  const int64_t apart = programs_.train().executor->StepsAhead() + 1;
+bool MeasuredCosts::Times(int64_t step) const {
+  if (!times_) return false;
   const int64_t warm_up = std::min(kWarmUp, last_ - first_), steps = last_ - first_ + 1 - warm_up;
-  const int64_t stride = std::max(apart, steps / kMostSteps), at = step - first_ - warm_up;
+  const int64_t stride = std::max<int64_t>(1, steps / kMostSteps), at = step - first_ - warm_up;
   return at >= 0 && at % stride == 0 && at / stride < kMostSteps;
 }
 
 void MeasuredCosts::Before(int64_t step) {
-  if (!times_) return;
-  if (first_ < 0) first_ = step;
-  if (IsTimed(step)) programs_.train().executor->TimeNextStep();
+  if (!Times(step)) return;
+  transfers_->Before();
+  programs_.train().executor->TimeNextStep();
 }
 
 void MeasuredCosts::After(int64_t step, const StepTimes& times) {
-  if (times_ && IsTimed(step))
-    times_->Add(programs_.train().executor->instruction_ms(), GapUs(programs_.device(), times, times_->calls()));
+  if (!Times(step)) return;
+  times_->Add(programs_.train().executor->instruction_ms(), GapUs(programs_.device(), times, times_->calls()));
+  transfers_->Add();
 }
 
 void MeasuredCosts::Write(World& world) const {
@@ -70,9 +70,10 @@ void MeasuredCosts::Write(World& world) const {
   std::vector<std::vector<KernelSum>> of_ranks;
   for (const std::string& packed : world.Gather(Pack(Sums{times_->Sums()})))
     of_ranks.push_back(Unpack<Sums>(packed).kernels);
+  const CostTable added{RowsOf(of_ranks), transfers_->Rows(KeyOfMachine(programs_.device(), mpi_).ranks_per_node)};
   if (world.Rank() != 0) return;
   try {
-    AddRows({RowsOf(of_ranks), {}});
+    AddRows(added);
   } catch (const UserError& error) {
     spdlog::warn("report.costs: nothing is added: {}", error.what());
   }
@@ -90,8 +91,10 @@ void MeasuredCosts::AddRows(const CostTable& added) const {
   const size_t before = cluster->table.kernels.size();
   cluster->table.Merge(added);
   WriteRows(*cluster);
-  spdlog::info("{}: times of {} kernels from {} steps, {} of them new", file_, added.kernels.size(), times_->steps(),
-               cluster->table.kernels.size() - before);
+  int64_t transfers = 0;
+  for (const auto& [key, points] : added.collectives) transfers += std::ssize(points);
+  spdlog::info("{}: times of {} kernels, {} of them new, and of {} transfers, from {} steps", file_,
+               added.kernels.size(), cluster->table.kernels.size() - before, transfers, times_->steps());
 }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// report.costs: times of a run's kernels, added to a cluster file at its end.
+// report.costs: times of a run's kernels and transfers, added to a cluster file at its end.
 #pragma once
 
 #include <optional>
@@ -8,6 +8,7 @@
 #include "espalier/costs/cluster.hpp"
 #include "train/measuring/kernel_times.hpp"
 #include "train/measuring/machine.hpp"
+#include "train/measuring/transfer_times.hpp"
 #include "train/programs.hpp"
 
 namespace espalier {
@@ -19,7 +20,12 @@ class MeasuredCosts {
   /// machine, or has no folder. Collective.
   MeasuredCosts(const Deck& deck, const Programs& programs, World& world, const MpiWorld* mpi);
 
-  /// Must be called before `step` begins. Steps of a start are counted from its first.
+  /// True if the step is timed: no other one may be in flight together with it. Steps of a start are counted from
+  /// `first`.
+  bool Times(int64_t step) const;
+  /// Must be called before the first step.
+  void BeginWith(int64_t first) { first_ = first; }
+  /// Must be called just before `step` begins. Collective.
   void Before(int64_t step);
   /// Must be called after `step` was awaited.
   void After(int64_t step, const StepTimes& times);
@@ -29,7 +35,6 @@ class MeasuredCosts {
   void Write(World& world) const;
 
  private:
-  bool IsTimed(int64_t step) const;
   /// On rank 0: the file with new rows.
   void AddRows(const CostTable& added) const;
 
@@ -38,8 +43,9 @@ class MeasuredCosts {
   const int64_t last_;  ///< step of the run
   const MpiWorld* const mpi_;
   std::optional<KernelTimes> times_;  ///< nothing: no file is named
-  std::optional<Cluster> machine_;    ///< on rank 0, if there is no file yet
-  int64_t first_ = -1;                ///< step of this start
+  std::optional<TransferTimes> transfers_;
+  std::optional<Cluster> machine_;  ///< on rank 0, if there is no file yet
+  int64_t first_ = 1;               ///< step of this start
 };
 
 }  // namespace espalier

@@ -1,0 +1,51 @@
+// Times of transfers within the steps of a program, from the moment at which their last member is ready.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "espalier/comm/world.hpp"
+#include "espalier/costs/cost_table.hpp"
+#include "espalier/timeline/timeline.hpp"
+#include "train/programs.hpp"
+#include "train/reporting/measured_timeline.hpp"
+
+namespace espalier {
+
+/// Times by kind, place and bytes, us.
+using TransferSamples = std::map<CollectiveKey, std::map<int64_t, std::vector<double>>>;
+
+/// Adds the transfers of a measured step (MeetPeers has been called), each member of a group by itself. Of a message
+/// the recv counts: a send may end when its bytes are in a buffer.
+void AddTransfers(const Timeline& step, int ranks_per_node, TransferSamples& samples);
+
+/// Medians.
+std::map<CollectiveKey, std::map<int64_t, Measured>> RowsOf(const TransferSamples& samples);
+
+/// Collects timed steps on this rank. Of more than kMostRanks ranks, rank 0's pipeline is measured alone, and only its
+/// messages have rows.
+class TransferTimes {
+ public:
+  static constexpr int kMostRanks = 64;
+
+  /// Both must outlive it.
+  TransferTimes(const Programs& programs, World& world);
+
+  /// Must be called just before a timed step begins: measures how far the clocks of nodes are apart. No other step may
+  /// be in flight. Collective.
+  void Before();
+  /// Must be called after that step was awaited.
+  void Add();
+  /// What all steps gave, on rank 0; nothing elsewhere. Collective.
+  std::map<CollectiveKey, std::map<int64_t, Measured>> Rows(int ranks_per_node) const;
+
+ private:
+  const Programs& programs_;
+  World& world_;
+  const std::vector<int> measured_;  ///< ranks
+  std::vector<double> barriers_us_;
+  std::vector<MeasuredRank> steps_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,40 @@
+// A lower bound on the peak of a layout's training program, without compiling it. Everything that it counts lives at
+// one moment, in buffers of its own:
+//
+//   persistent  masters and moments in shards (ZeRO), accumulators, compute weights, token ids   MemoryPlanner's base
+//   in flight   what F keeps of every microbatch between F and B, and B between B and W          the schedule's counts
+//   extra       what backward of the top layer of a chunk makes on top, before it frees what F kept
+//
+// Not counted: workspaces, messages, alignment of activations, holes. The rank with coordinate 0 on all axes but pp has
+// the largest shards.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tune/in_flight.hpp"
+#include "tune/profile.hpp"
+
+namespace espalier {
+
+/// Bytes of a part that do not depend on the microbatches in flight.
+struct PartStates {
+  int64_t bytes = 0;          ///< states, accumulators, compute weights
+  int64_t gathered = 0;       ///< the largest gathered weight, if weights are gathered again
+  int64_t step_gradients = 0; ///< reduced gradients between reduction and update
+};
+ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout);
+
+/// Layers per chunk with the embedding in the first and the head in the last.
+struct MemoryQuestion {
+  const LayerProfile& profile;  ///< of microbatches of one sequence or more
+  const ByPart<PartStates>& states;
+  const std::vector<StageFlights>& flights;
+  const std::vector<int64_t>& layers;  ///< by chunk
+  int64_t micro = 1, microbatches = 1;
+};
+
+/// Of the stage that needs most.
+int64_t LeastBytes(const MemoryQuestion& question);
+
+}  // namespace espalier

@@ -1,0 +1,218 @@
+#include "tune/profile.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
+#include "tune/walk.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int kLayers = 2;  // of the small model
+
+/// The same layers, but two of them, on one pipeline stage and without data parallelism.
+Deck SmallModel(const Deck& deck, const Layout& layout) {
+  Layout small = layout;
+  const bool defers = TraitsOf(layout.schedule).DefersW();
+  small.pp = small.dp_replicate = small.dp_shard = 1;
+  small.schedule = defers ? ScheduleKind::kZeroBubbleH1 : ScheduleKind::k1F1B;
+  small.chunks = 1;
+  small.zero = 1;
+  small.reduce = ReduceFrequency::kStep;
+  small.regather = Regather::kAuto;
+  Deck changed = WithLayout(deck, small, {});
+  changed.model.layers = kLayers;
+  changed.batch.global = layout.micro;
+  return changed;
+}
+
+bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
+
+/// The part that a layer of the small model is an example of; none for its first layer.
+bool PartOf(int layer, Part& part) {
+  if (layer < 0 || layer == 1) return false;
+  part = layer == 0 ? Part::kEmbedding : layer > kLayers ? Part::kHead : Part::kLayer;
+  return true;
+}
+
+class MemoryReader {
+ public:
+  MemoryReader(const Compilation& c, LayerProfile& profile)
+      : graph_(*c.graph),
+        mesh_(c.mesh),
+        micro_(c.batch.micro),
+        defers_w_(TraitsOf(c.schedule.kind).DefersW()),
+        profile_(profile),
+        last_read_(graph_.values.size(), -1) {
+    for (size_t i = 0; i < graph_.ops.size(); ++i)
+      if (IsBackward(graph_.ops[i]))
+        for (int v : graph_.ops[i].inputs) last_read_[v] = static_cast<int>(i);
+  }
+
+  void Run() {
+    ReadStates();
+    ReadKept();
+    for (Part part : kParts) ReadExtra(part);
+  }
+
+ private:
+  int64_t BytesOf(int value) const {
+    const Type& type = graph_.value(value).type;
+    return Volume(LocalShape(type, mesh_, {})) * SizeOf(type.dtype);
+  }
+  /// Of a microbatch of one sequence.
+  int64_t RowBytes(int value) const { return BytesOf(value) / micro_; }
+  bool OfMicrobatch(int value) const {
+    const Value& v = graph_.value(value);
+    return v.frequency == Frequency::kMicrobatch && v.kind == ValueKind::kActivation;
+  }
+  const Op* Producer(int value) const {
+    const int producer = graph_.value(value).producer;
+    return producer < 0 ? nullptr : &graph_.op(producer);
+  }
+
+  /// Parameters, accumulators and inputs by the part whose ops use them first.
+  void ReadStates() {
+    std::vector<bool> seen(graph_.values.size());
+    for (const Op& op : graph_.ops) {
+      Part part{};
+      if (op.role == Role::kS || op.role == Role::kU || !PartOf(op.layer, part)) continue;
+      PartMemory& memory = profile_.memory[part];
+      for (int v : op.inputs) {
+        const Value& value = graph_.value(v);
+        if (seen[v] || (value.kind != ValueKind::kState && value.kind != ValueKind::kInput)) continue;
+        seen[v] = true;
+        if (value.kind == ValueKind::kState) memory.parameters.push_back(RowsOf(value.type));
+        if (value.kind == ValueKind::kInput && value.frequency == Frequency::kMicrobatch) memory.inputs += RowBytes(v);
+      }
+      for (int v : op.outputs) {
+        const Value& value = graph_.value(v);
+        if (value.kind == ValueKind::kAccumulator && !seen[v]) memory.gradients.push_back(BytesOf(v));
+        if (value.kind == ValueKind::kAccumulator) seen[v] = true;
+        if (op.role == Role::kP && op.chunk == kAllChunks) profile_.prepared += BytesOf(v);
+      }
+    }
+  }
+  ParameterRows RowsOf(Type type) const {
+    for (std::vector<Axis>& dim : type.placements.dims)
+      std::erase_if(dim, [](Axis a) { return a == Axis::kDpShard || a == Axis::kCp; });
+    const Shape shape = LocalShape(type, mesh_, {});
+    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0]};
+  }
+
+  /// A value belongs to the highest layer whose backward reads it: its backward runs first.
+  void ReadKept() {
+    std::vector<int> reader(graph_.values.size(), -1), w_reader(graph_.values.size(), -1);
+    for (const Op& op : graph_.ops) {
+      if (!IsBackward(op)) continue;
+      for (int v : op.inputs) {
+        if (!OfMicrobatch(v) || Producer(v) == nullptr) continue;
+        if (Producer(v)->role == Role::kF) reader[v] = std::max(reader[v], op.layer);
+        if (op.role == Role::kW && Producer(v)->role != Role::kW) w_reader[v] = std::max(w_reader[v], op.layer);
+      }
+    }
+    for (size_t v = 0; v < reader.size(); ++v) {
+      Part part{};
+      if (PartOf(reader[v], part)) profile_.memory[part].kept += RowBytes(static_cast<int>(v));
+      if (PartOf(w_reader[v], part)) profile_.memory[part].kept_for_w += RowBytes(static_cast<int>(v));
+    }
+  }
+
+  /// Before an op of backward all values are live that were made before it and are read by it or after it. Only ops and
+  /// values of the part itself count, and where W is deferred, only those of B.
+  void ReadExtra(Part part) {
+    int64_t live = 0, most = 0;
+    std::vector<int> own;
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      Part at{};
+      const Op& op = graph_.ops[i];
+      if (!IsBackward(op) || (defers_w_ && op.role == Role::kW)) continue;
+      if (PartOf(op.layer, at) && at == part) own.push_back(static_cast<int>(i));
+    }
+    std::map<int, std::vector<int>> dying = KeptBy(part, live);
+    for (int i : own) {
+      most = std::max(most, live);
+      for (int v : graph_.op(i).outputs)
+        if (OfMicrobatch(v) && last_read_[v] > i) {
+          live += RowBytes(v);
+          dying[last_read_[v]].push_back(v);
+        }
+      while (!dying.empty() && dying.begin()->first <= i) {
+        for (int v : dying.begin()->second) live -= RowBytes(v);
+        dying.erase(dying.begin());
+      }
+    }
+    profile_.memory[part].extra = std::max<int64_t>(0, most - profile_.memory[part].kept);
+  }
+  /// What forward kept for the part, by the op that reads it last.
+  std::map<int, std::vector<int>> KeptBy(Part part, int64_t& bytes) const {
+    std::map<int, std::vector<int>> dying;
+    for (size_t v = 0; v < last_read_.size(); ++v) {
+      Part at{};
+      const int i = last_read_[v], value = static_cast<int>(v);
+      if (i < 0 || !OfMicrobatch(value) || Producer(value) == nullptr || Producer(value)->role != Role::kF) continue;
+      if (!PartOf(graph_.op(i).layer, at) || at != part) continue;
+      bytes += RowBytes(value);
+      dying[i].push_back(value);
+    }
+    return dying;
+  }
+
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const int64_t micro_;
+  const bool defers_w_;
+  LayerProfile& profile_;
+  std::vector<int> last_read_;  // by value: the last op of backward that reads it
+};
+
+void ReadTimes(const Compilation& c, const Costs& costs, LayerProfile& profile) {
+  Program program = MakeProgram(c, {});
+  for (Instruction& i : program.instructions)  // as in every microbatch but the first
+    if (i.microbatch >= 0 && c.graph->op(i.op).role == Role::kW) i.accumulate = true;
+  const std::vector<InstructionCost> cost = CostInstructions(costs, program, {});
+  double step_us = 0;
+  int64_t elements = 0;
+  for (const Step& step : Walk(program, cost)) {
+    const Op& op = c.graph->op(program.instructions[step.instruction].op);
+    Part part{};
+    if (op.frequency() == Frequency::kStep) {
+      if (program.instructions[step.instruction].lane == Lane::kCompute) step_us += cost[step.instruction].us;
+      continue;
+    }
+    if (!PartOf(op.layer, part)) continue;
+    PartTime& time = op.role == Role::kF ? profile.forward[part] : profile.backward[part];
+    time.us += step.waited_us + step.kernel_us;
+    if (step.waited_us > 0 && step.axis) time.exposed_us[*step.axis] += step.waited_us;
+    if (cost[step.instruction].source != CostSource::kFormula) time.measured_us += step.kernel_us;
+    if (op.role == Role::kW) profile.w_us[part] += step.kernel_us;
+  }
+  for (const Value& v : c.graph->values)
+    if (v.kind == ValueKind::kState && v.name.starts_with("parameters/"))
+      elements += Volume(LocalShape(v.type, c.mesh, {}));
+  profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
+}
+
+}  // namespace
+
+int64_t ParameterRows::Shard(int64_t dp_shard, int64_t cp) const {
+  const int64_t shard = (rows + dp_shard - 1) / dp_shard;
+  return (shard + cp - 1) / cp * row;
+}
+
+LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {
+  LayerProfile profile;
+  const Compilation c = Compile(SmallModel(deck, layout), layout.cp * layout.tp, Purpose::kTrain);
+  MemoryReader(c, profile).Run();
+  profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
+  profile.copies_weights = deck.precision.compute != Dtype::kF32;
+  for (const Value& v : c.graph->values)
+    if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
+      profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
+  if (costs != nullptr) ReadTimes(c, *costs, profile);
+  return profile;
+}
+
+}  // namespace espalier

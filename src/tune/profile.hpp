@@ -1,0 +1,66 @@
+// What one layer of a deck costs a rank, in memory and in time. The project's own compiler makes the program of a model
+// of two layers with the same local shapes; the profile is read off that program. The last transformer layer stands for
+// all of them: its neighbours are a layer and the head, so fused additions are as in the middle of a model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "espalier/costs/costs.hpp"
+#include "espalier/program/compile.hpp"
+#include "espalier/timeline/timeline.hpp"
+#include "tune/layout.hpp"
+
+namespace espalier {
+
+/// The three kinds of layers: the embedding, a transformer layer, the head.
+enum class Part : uint8_t { kEmbedding, kLayer, kHead };
+inline constexpr int kPartCount = 3;
+template <typename T>
+using ByPart = EnumArray<Part, T, kPartCount>;
+inline constexpr ByPart<Part> kParts = {Part::kEmbedding, Part::kLayer, Part::kHead};
+
+/// A parameter on a rank with coordinate 0: `rows` are what tp leaves of its first dim, before the optimizer state is
+/// shared out further; `row` is the number of elements of one.
+struct ParameterRows {
+  int64_t rows = 0, row = 0;
+  int64_t Elements() const { return rows * row; }
+  /// Elements of the largest shard of `dp_shard` x `cp` (nested, see ShardOf).
+  int64_t Shard(int64_t dp_shard, int64_t cp) const;
+};
+
+/// Bytes of one part on the rank with coordinate 0. Activations are those of a microbatch of one sequence: others have
+/// a multiple.
+struct PartMemory {
+  std::vector<ParameterRows> parameters;
+  std::vector<int64_t> gradients;  ///< bytes of each whole fp32 accumulator
+  int64_t inputs = 0;              ///< token ids or targets
+  int64_t kept = 0;        ///< made by F for B or W
+  int64_t kept_for_w = 0;  ///< made by F or B for W: what lives while W is put off
+  /// The most that lives at once in backward, above what had been kept for this part.
+  int64_t extra = 0;
+};
+
+/// What one pass of a microbatch through a part takes in forward, backward, or W alone.
+struct PartTime {
+  double us = 0;                   ///< kernels and exposed communication
+  ByCommAxis<double> exposed_us{};
+  double measured_us = 0;          ///< of `us`: measured costs
+};
+
+struct LayerProfile {
+  ByPart<PartMemory> memory;
+  ByPart<PartTime> forward, backward;  ///< backward includes W
+  ByPart<double> w_us{};               ///< of W's kernels
+  int64_t prepared = 0;                ///< step values that all parts share (rope table)
+  int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
+  int element_bytes = 2;               ///< of a compute weight
+  bool copies_weights = true;          ///< compute weights are not the masters themselves
+  double step_us_per_element = 0;      ///< kernels of P, S and U, by elements of the optimizer state
+};
+
+/// Profiles a deck with the layout's tp, cp, context, micro and recompute, and with W deferred if the schedule defers
+/// it. Without `costs` times are 0. Throws UserError (kDeck) if the degrees do not suit the model.
+LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs);
+
+}  // namespace espalier

@@ -1,0 +1,23 @@
+// The lanes of one rank alone: every message begins when the rank is ready for it. For the time of a layer.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "espalier/costs/costs.hpp"
+#include "espalier/timeline/timeline.hpp"
+
+namespace espalier {
+
+/// A kernel of the compute lane.
+struct Step {
+  int instruction = -1;
+  double kernel_us = 0;
+  double waited_us = 0;            ///< since the kernel before it
+  std::optional<CommAxis> axis;    ///< for which it waited, if it did
+};
+
+/// The compute lane in program order. Instructions of role P take no time: they run once per step.
+std::vector<Step> Walk(const Program& program, const std::vector<InstructionCost>& cost);
+
+}  // namespace espalier

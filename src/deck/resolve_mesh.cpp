@@ -64,6 +64,12 @@ Mesh ResolveMesh(const LoadedDeck& loaded, int ranks) {
   return Resolve(loaded.deck, ranks, [&](std::string_view key) { return loaded.origins.find(key)->second + ": "; });
 }
 
+bool IsValid(const Deck& deck, int ranks) {
+  const auto& p = deck.parallel;
+  return Product({p.pp, p.dp_replicate, p.dp_shard, p.cp, p.tp}) == ranks &&
+         std::ranges::all_of(DeckRelations(), [&](const Relation& relation) { return relation.broken(deck).empty(); });
+}
+
 int SmallestRanks(const Deck& deck) {
   const auto& p = deck.parallel;
   return static_cast<int>(

@@ -107,6 +107,10 @@ struct Deck {
 /// relation between degrees, ranks, model and batch, with the numbers.
 Mesh ResolveMesh(const Deck& deck, int ranks);
 
+/// Whether all relations hold that can be checked without files, on `ranks` ranks; dp_shard must be known. For searches:
+/// nothing is thrown.
+bool IsValid(const Deck& deck, int ranks);
+
 /// How the sequences of a step are divided.
 struct BatchShape {
   int64_t sequences = 0;  ///< per step, over all ranks: batch.global

@@ -1,0 +1,43 @@
+// The time of a step in closed form, from the times of one layer: what ranks candidates before the best are simulated.
+// Every candidate of a group shares the profile of its layers, so that one costs about a microsecond.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tune/in_flight.hpp"
+#include "tune/memory_bound.hpp"
+#include "tune/profile.hpp"
+
+namespace espalier {
+
+/// Data-parallel messages and updates of one part, on the rank with coordinate 0.
+struct PartSync {
+  double gather_us = 0;  ///< of its compute weights, once
+  double reduce_us = 0;  ///< of its gradients, once
+  double update_us = 0;  ///< kernels of P, S and U
+};
+struct DataParallelTimes {
+  ByPart<PartSync> parts;
+  double norm_us = 0;  ///< exchanges of scalars between update and gradients
+};
+DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, const Costs& costs);
+
+/// A message of the residual stream to the next stage.
+double HopUs(const LayerProfile& profile, const Layout& layout, const Costs& costs);
+
+struct StepQuestion {
+  const LayerProfile& profile;
+  const Layout& layout;
+  const std::vector<StageFlights>& flights;  ///< for the chunks of each stage
+  const std::vector<int64_t>& layers;        ///< by chunk
+  const DataParallelTimes& sync;
+  double hop_us = 0;
+  int64_t microbatches = 1;
+};
+
+/// The step. Pipelines idle as long as the papers of their schedules say (src/schedule), with the mean of unequal
+/// stages; messages between stages add to the cycles that limit 1F1B.
+double FormulaUs(const StepQuestion& question);
+
+}  // namespace espalier

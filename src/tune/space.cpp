@@ -1,0 +1,228 @@
+#include "tune/space.hpp"
+
+#include <algorithm>
+
+#include "espalier/model/model.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int kMaxChunks = 8;  // per stage: more only sends more
+
+struct Pipelining {
+  ScheduleKind schedule;
+  int chunks;
+};
+
+/// With one stage all schedules do the same work, and 1F1B keeps the fewest activations.
+std::vector<Pipelining> PipeliningsOf(const SearchContext& c, int pp) {
+  const auto& deck = c.deck.pipeline;
+  const bool schedule_fixed = c.fixed.Has("pipeline.schedule"), chunks_fixed = c.fixed.Has("pipeline.chunks");
+  std::vector<Pipelining> all;
+  for (const Choice<ScheduleKind>& choice : kChoices<ScheduleKind>) {
+    const ScheduleTraits& traits = TraitsOf(choice.value);
+    if (schedule_fixed ? choice.value != deck.schedule : pp == 1 && choice.value != ScheduleKind::k1F1B) continue;
+    const int least = chunks_fixed ? deck.chunks : traits.min_chunks;
+    const int most = chunks_fixed ? deck.chunks : std::min(kMaxChunks, traits.max_chunks);
+    for (int chunks = least; chunks <= most; ++chunks) all.push_back({choice.value, chunks});
+  }
+  return all;
+}
+
+std::vector<int64_t> Divisors(int64_t n) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) divisors.push_back(d);
+  return divisors;
+}
+
+template <typename T>
+std::vector<T> OwnFirst(T own, bool fixed, std::vector<T> others) {
+  if (fixed) return {own};
+  std::erase(others, own);
+  others.insert(others.begin(), own);
+  return others;
+}
+
+/// Settings of zero, reduce and regather, one for each program that they can make: the deck's own values first, then
+/// the most sharded.
+std::vector<Layout> StateSettings(const SearchContext& c, const Layout& base) {
+  using enum Regather;
+  const auto& deck = c.deck;
+  std::vector<Layout> settings;
+  std::set<std::tuple<bool, ReduceFrequency, bool>> programs;
+  for (int zero : OwnFirst(deck.parallel.zero, c.fixed.Has("parallel.zero"), {3, 2, 1}))
+    for (ReduceFrequency reduce : OwnFirst(deck.parallel.reduce, c.fixed.Has("parallel.reduce"),
+                                           {ReduceFrequency::kStep, ReduceFrequency::kMicrobatch}))
+      for (Regather regather :
+           OwnFirst(deck.recompute.regather, c.fixed.Has("recompute.regather"), {kAuto, kAlways, kNever})) {
+        Layout l = base;
+        l.zero = zero;
+        l.reduce = reduce;
+        l.regather = regather;
+        const bool alone = l.DataParallel() * l.cp == 1;
+        if (alone && reduce != ReduceFrequency::kStep && !c.fixed.Has("parallel.reduce")) continue;
+        if (programs.emplace(l.GathersAgain(), reduce, l.Shards() > 1 && l.ShardsGradients()).second)
+          settings.push_back(l);
+      }
+  return settings;
+}
+
+std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
+  if (c.fixed.Has("recompute.mode")) return {c.deck.recompute.mode};
+  return {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull};
+}
+
+}  // namespace
+
+std::shared_ptr<const std::vector<StageFlights>> FlightsCache::Of(ScheduleKind kind, int stages, int chunks,
+                                                                  int64_t microbatches) {
+  const Key key{kind, stages, chunks, microbatches};
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = known_.find(key); it != known_.end()) return it->second;
+  }
+  const Schedule schedule = MakeSchedule(TraitsOf(kind), stages, chunks, static_cast<int>(microbatches));
+  auto made = std::make_shared<const std::vector<StageFlights>>(FlightsOf(schedule));
+  const std::lock_guard lock(mutex_);
+  return known_.try_emplace(key, std::move(made)).first->second;
+}
+
+bool Scorer::IsValidLayout(const Layout& layout) {
+  SetLayout(deck_, layout);
+  if (!context_.fixed.Has("pipeline.split")) deck_.pipeline.split.clear();
+  return IsValid(deck_, context_.ranks);
+}
+
+void Scorer::ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts) {
+  const auto& p = context_.deck.parallel;
+  const auto& fixed = context_.fixed;
+  const int rest = context_.ranks / (group_.tp * group_.cp);
+  for (int64_t pp : Divisors(rest)) {
+    if (fixed.Has("parallel.pp") && pp != p.pp) continue;
+    for (int64_t replicate : Divisors(rest / pp)) {
+      if (fixed.Has("parallel.dp_replicate") && replicate != p.dp_replicate) continue;
+      const auto shard = static_cast<int>(rest / pp / replicate);
+      if (fixed.Has("parallel.dp_shard") && shard != p.dp_shard) continue;
+      Layout l;
+      l.pp = static_cast<int>(pp);
+      l.dp_replicate = static_cast<int>(replicate);
+      l.dp_shard = shard;
+      l.cp = group_.cp;
+      l.tp = group_.tp;
+      l.context = group_.context;
+      l.prefetch = context_.deck.overlap.prefetch;
+      ScoreDegrees(l, fitting, counts);
+    }
+  }
+}
+
+void Scorer::ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, SpaceCounts& counts) {
+  const int64_t share = deck_.batch.global / degrees.DataParallel();
+  std::vector<int64_t> micros = Divisors(std::max<int64_t>(1, share));
+  if (context_.fixed.Has("batch.micro")) micros = {context_.deck.batch.micro};
+  for (const Pipelining& pipelining : PipeliningsOf(context_, degrees.pp))
+    for (int64_t micro : micros) {
+      Layout l = degrees;
+      l.schedule = pipelining.schedule;
+      l.chunks = pipelining.chunks;
+      l.micro = micro;
+      ++counts.considered;
+      if (!IsValidLayout(l)) {
+        ++counts.invalid;
+        continue;
+      }
+      --counts.considered;
+      ScoreSettings(l, fitting, counts);
+    }
+}
+
+void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, SpaceCounts& counts) {
+  const std::vector<int64_t>& layers = LayersOf(base);
+  for (RecomputeMode recompute : RecomputesOf(context_))
+    for (Layout l : StateSettings(context_, base)) {
+      l.recompute = recompute;
+      ++counts.considered;
+      const int64_t least = LeastBytesOf(l, layers);
+      if (least <= context_.memory_bytes) {
+        fitting.push_back({l, {}, least, FormulaOf(l, layers)});
+        continue;
+      }
+      ++counts.too_large;
+      if (!counts.smallest || least < counts.smallest_bytes) counts.smallest = l, counts.smallest_bytes = least;
+    }
+}
+
+Scored Scorer::Score(const Layout& layout, const std::vector<int64_t>& split) {
+  const std::vector<int64_t>& layers = split.empty() ? LayersOf(layout) : split;
+  return {layout, split, LeastBytesOf(layout, layers), FormulaOf(layout, layers)};
+}
+
+std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
+  const LayerProfile& profile = ProfileOf(layout, layout.micro);
+  const std::vector<StageFlights>& flights =
+      *flights_.Of(layout.schedule, layout.pp, layout.chunks, Microbatches(layout));
+  const size_t chunks = static_cast<size_t>(layout.pp) * static_cast<size_t>(layout.chunks);
+  std::vector<size_t> stage_of(chunks);
+  for (size_t s = 0; s < flights.size(); ++s)
+    for (int chunk : flights[s].chunks) stage_of[static_cast<size_t>(chunk)] = s;
+  const auto us = [&](Part part) { return profile.forward[part].us + profile.backward[part].us; };
+  std::vector<int64_t> layers(chunks, 1);
+  std::vector<double> load(flights.size(), layout.chunks * us(Part::kLayer));
+  load[stage_of[0]] += us(Part::kEmbedding);
+  load[stage_of[chunks - 1]] += us(Part::kHead);
+  for (auto l = static_cast<int64_t>(chunks); l < context_.deck.model.layers; ++l) {
+    // Of the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
+    size_t best = chunks - 1;
+    for (size_t c = chunks; c-- > 0;)
+      if (std::pair(load[stage_of[c]], layers[c]) < std::pair(load[stage_of[best]], layers[best])) best = c;
+    ++layers[best];
+    load[stage_of[best]] += us(Part::kLayer);
+  }
+  return layers == LayersOf(layout) ? std::vector<int64_t>() : layers;
+}
+
+const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
+  const ProfileKey key{micro, layout.recompute, TraitsOf(layout.schedule).DefersW()};
+  if (const auto it = profiles_.find(key); it != profiles_.end()) return it->second;
+  Layout small = layout;
+  small.micro = micro;
+  return profiles_.emplace(key, ProfileLayers(context_.deck, small, &context_.costs)).first->second;
+}
+
+const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {
+  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), l.Shards() > 1};
+  if (const auto it = states_.find(key); it != states_.end()) return it->second;
+  return states_.emplace(key, espalier::StatesOf(ProfileOf(l, 1), l)).first->second;
+}
+
+const DataParallelTimes& Scorer::SyncOf(const Layout& l) {
+  const std::tuple<int, int, int> key{l.dp_replicate, l.dp_shard, l.pp};
+  if (const auto it = syncs_.find(key); it != syncs_.end()) return it->second;
+  return syncs_.emplace(key, SyncTimes(ProfileOf(l, 1), l, context_.costs)).first->second;
+}
+
+const std::vector<int64_t>& Scorer::LayersOf(const Layout& l) {
+  const std::tuple<int, ScheduleKind> key{l.pp * l.chunks, l.schedule};
+  if (const auto it = layers_.find(key); it != layers_.end()) return it->second;
+  Deck deck = context_.deck;
+  if (!context_.fixed.Has("pipeline.split")) deck.pipeline.split.clear();
+  const Split split = SplitLayers(deck, l.pp * l.chunks);
+  std::vector<int64_t> layers(static_cast<size_t>(split.chunks));
+  for (int i = 1; i <= deck.model.layers; ++i) ++layers[static_cast<size_t>(split.chunk_of_layer[static_cast<size_t>(i)])];
+  return layers_.emplace(key, std::move(layers)).first->second;
+}
+
+int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<int64_t>& layers) {
+  const auto flights = flights_.Of(l.schedule, l.pp, l.chunks, Microbatches(l));
+  return LeastBytes({ProfileOf(l, 1), StatesOf(l), *flights, layers, l.micro, Microbatches(l)});
+}
+
+double Scorer::FormulaOf(const Layout& l, const std::vector<int64_t>& layers) {
+  const LayerProfile& profile = ProfileOf(l, l.micro);
+  const auto flights = flights_.Of(l.schedule, l.pp, l.chunks, Microbatches(l));
+  return FormulaUs({profile, l, *flights, layers, SyncOf(l), HopUs(profile, l, context_.costs), Microbatches(l)});
+}
+
+}  // namespace espalier

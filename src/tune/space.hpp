@@ -1,0 +1,117 @@
+// The search space: every layout of a deck on so many ranks, and the score of each. Layouts of equal tp, cp and
+// parallel.context are one group: they share the profiles of their layers.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tune/formula.hpp"
+
+namespace espalier {
+
+/// What a search holds at the deck's value.
+class FixedKeys {
+ public:
+  /// Throws UserError (kDeck) for keys that a search does not set.
+  FixedKeys(const std::vector<std::string>& keys, const Deck& deck);
+  bool Has(std::string_view key) const { return keys_.contains(std::string(key)); }
+
+ private:
+  std::set<std::string, std::less<>> keys_;
+};
+
+/// The question that a search answers.
+struct SearchContext {
+  const Deck& deck;  ///< dp_shard is known or open
+  int ranks = 1;
+  const Costs& costs;
+  int64_t memory_bytes = 0;
+  const FixedKeys& fixed;
+};
+
+struct Group {
+  int tp = 1, cp = 1;
+  ContextMode context = ContextMode::kRing;
+};
+/// Groups that may be valid, and why others were left out by the rules of doc/tune.md.
+struct Groups {
+  std::vector<Group> groups;
+  bool tp_crosses_nodes = false;  ///< a valid tp was left out since it exceeds the ranks of a node
+  bool cp_too_short = false;      ///< a valid cp was left out since it leaves each rank too few tokens
+};
+Groups GroupsOf(const SearchContext& context);
+
+struct Scored {
+  Layout layout;
+  std::vector<int64_t> split;  ///< layers per chunk; empty: balanced by flops
+  int64_t least_bytes = 0;
+  double us = 0;
+};
+
+/// Counts of a search. A layout is counted once for all of its settings that make the same program.
+struct SpaceCounts {
+  int64_t considered = 0, invalid = 0, too_large = 0;
+  int64_t smallest_bytes = 0;  ///< of those that are too large: the smallest bound
+  std::optional<Layout> smallest;
+};
+
+/// Schedules by their numbers, made once for all groups. Thread-safe.
+class FlightsCache {
+ public:
+  std::shared_ptr<const std::vector<StageFlights>> Of(ScheduleKind kind, int stages, int chunks, int64_t microbatches);
+
+ private:
+  using Key = std::tuple<ScheduleKind, int, int, int64_t>;
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<const std::vector<StageFlights>>> known_;
+};
+
+/// Scores layouts of one group.
+class Scorer {
+ public:
+  Scorer(const SearchContext& context, const Group& group, FlightsCache& flights)
+      : context_(context), group_(group), flights_(flights), deck_(context.deck) {}
+
+  /// Appends every layout of the group whose bound fits.
+  void ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts);
+  /// One layout with given layers per chunk (empty: balanced by flops), whether it fits or not.
+  Scored Score(const Layout& layout, const std::vector<int64_t>& split);
+  /// Layers per chunk that balance the times of the formula rather than flops; empty if that is the same.
+  std::vector<int64_t> BalancedByTime(const Layout& layout);
+
+ private:
+  struct ProfileKey {
+    int64_t micro;
+    RecomputeMode recompute;
+    bool defers;
+    auto operator<=>(const ProfileKey&) const = default;
+  };
+  const LayerProfile& ProfileOf(const Layout& layout, int64_t micro);
+  const ByPart<PartStates>& StatesOf(const Layout& layout);
+  const DataParallelTimes& SyncOf(const Layout& layout);
+  const std::vector<int64_t>& LayersOf(const Layout& layout);
+  int64_t LeastBytesOf(const Layout& layout, const std::vector<int64_t>& layers);
+  double FormulaOf(const Layout& layout, const std::vector<int64_t>& layers);
+  int64_t Microbatches(const Layout& layout) const { return deck_.batch.global / (layout.micro * layout.DataParallel()); }
+
+  void ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, SpaceCounts& counts);
+  void ScoreSettings(const Layout& base, std::vector<Scored>& fitting, SpaceCounts& counts);
+  bool IsValidLayout(const Layout& layout);
+
+  const SearchContext& context_;
+  const Group group_;
+  FlightsCache& flights_;
+  Deck deck_;  ///< scratch for checks of relations
+  std::map<ProfileKey, LayerProfile> profiles_;
+  using StateKey = std::tuple<int, int, bool, bool, bool>;
+  std::map<StateKey, ByPart<PartStates>> states_;
+  std::map<std::tuple<int, int, int>, DataParallelTimes> syncs_;
+  std::map<std::tuple<int, ScheduleKind>, std::vector<int64_t>> layers_;
+};
+
+}  // namespace espalier

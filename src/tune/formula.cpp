@@ -108,11 +108,13 @@ class StepFormula {
     if (again_) return 0;
     const int first = flights.chunks.front();
     const double gather = q_.sync.parts[first == 0 ? Part::kEmbedding : Part::kLayer].gather_us;
-    return std::max(gather, sync.gather_us - chunks_[static_cast<size_t>(first)].f + q_.profile.forward[Part::kLayer].us);
+    return std::max(gather,
+                    sync.gather_us - chunks_[static_cast<size_t>(first)].f + q_.profile.forward[Part::kLayer].us);
   }
 
   double Sum(double ChunkTime::*field) const {
-    return std::accumulate(stages_.begin(), stages_.end(), 0.0, [&](double sum, const ChunkTime& t) { return sum + t.*field; });
+    return std::accumulate(stages_.begin(), stages_.end(), 0.0,
+                           [&](double sum, const ChunkTime& t) { return sum + t.*field; });
   }
 
   /// Stage r and those after it pass `p - r` microbatches around: none can go faster than such a cycle.
@@ -141,7 +143,8 @@ class StepFormula {
       case ScheduleKind::kInterleaved:
         return m_ * busiest + others / v + hops + 2 * (v - 1) * p_ * q_.hop_us;
       case ScheduleKind::kZeroBubbleH1:
-        return (m_ - 1) * std::max(busiest, m_ >= p_ ? CycleUs(false) : 0) + std::max(busiest, all - 2 * w * share) + hops;
+        return (m_ - 1) * std::max(busiest, m_ >= p_ ? CycleUs(false) : 0) + std::max(busiest, all - 2 * w * share) +
+               hops;
       case ScheduleKind::kZeroBubbleV: {
         const double b = share * (Sum(&ChunkTime::bw) - w) / 2;  // of chunks, over p - 1 stages
         return m_ * busiest + std::max({0.0, b, 2 * b - share * w}) + 2 * hops;

@@ -24,8 +24,16 @@ std::vector<int> Degrees(int ranks) {
 /// With all other degrees 1: the relations of tp, cp and the model alone.
 bool SuitsModel(const Deck& deck, int tp, int cp, ContextMode mode) {
   Deck changed = deck;
-  changed.parallel = {1, 1, 1, cp, tp, deck.parallel.zero, deck.parallel.reduce, deck.parallel.sequence_parallel,
-                      deck.parallel.loss_parallel, mode};
+  changed.parallel = {1,
+                      1,
+                      1,
+                      cp,
+                      tp,
+                      deck.parallel.zero,
+                      deck.parallel.reduce,
+                      deck.parallel.sequence_parallel,
+                      deck.parallel.loss_parallel,
+                      mode};
   changed.pipeline = {ScheduleKind::k1F1B, 1, {}};
   changed.batch.micro = changed.batch.global;
   changed.model.layers = 1;
@@ -46,8 +54,9 @@ FixedKeys::FixedKeys(const std::vector<std::string>& keys, const Deck& deck) {
       messages.push_back(fmt::format("command line: --fix {}: not a key that a search sets{} (allowed: {})", key,
                                      DidYouMean(Nearest(key, names)), fmt::join(names, ", ")));
     if (key == "parallel.dp_shard" && deck.parallel.dp_shard < 1)
-      messages.push_back("command line: --fix parallel.dp_shard: it is -1, which is what other degrees leave (give it a "
-                         "number to fix)");
+      messages.push_back(
+          "command line: --fix parallel.dp_shard: it is -1, which is what other degrees leave (give it a "
+          "number to fix)");
     keys_.insert(key);
   }
   if (!messages.empty()) throw UserError(ExitStatus::kDeck, std::move(messages));
@@ -61,7 +70,8 @@ Groups GroupsOf(const SearchContext& c) {
     const bool one_node = tp <= c.costs.cluster().ranks_per_node || c.fixed.Has("parallel.tp");
     for (int cp : Degrees(c.ranks / tp)) {
       if (!matches("parallel.cp", cp, c.deck.parallel.cp)) continue;
-      const bool long_enough = cp <= kAlwaysCp || c.deck.model.seq_len / cp >= kLeastTokens || c.fixed.Has("parallel.cp");
+      const bool long_enough =
+          cp <= kAlwaysCp || c.deck.model.seq_len / cp >= kLeastTokens || c.fixed.Has("parallel.cp");
       for (ContextMode mode : ModesOf(c, cp)) {
         if (!SuitsModel(c.deck, tp, cp, mode)) continue;
         if (one_node && long_enough) found.groups.push_back({tp, cp, mode});

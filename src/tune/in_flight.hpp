@@ -10,7 +10,7 @@ namespace espalier {
 /// The moment before a backward of a chunk: pairs (chunk of the stage, microbatch) whose F is done and whose B is not,
 /// and those whose B is done and whose W is not.
 struct InFlight {
-  int chunk = 0;                     ///< whose backward comes next: index among the chunks of the stage
+  int chunk = 0;                        ///< whose backward comes next: index among the chunks of the stage
   std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
 };
 

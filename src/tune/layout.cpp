@@ -53,9 +53,9 @@ Deck WithLayout(const Deck& deck, const Layout& layout, const std::vector<int64_
 
 const std::vector<std::string_view>& SearchedKeys() {
   static const std::vector<std::string_view> keys = {
-      "parallel.pp",   "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",       "parallel.tp",
-      "parallel.zero", "parallel.reduce",       "parallel.context",  "pipeline.schedule", "pipeline.chunks",
-      "pipeline.split", "batch.micro",          "recompute.mode",    "recompute.regather", "overlap.prefetch"};
+      "parallel.pp",    "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",        "parallel.tp",
+      "parallel.zero",  "parallel.reduce",       "parallel.context",  "pipeline.schedule",  "pipeline.chunks",
+      "pipeline.split", "batch.micro",           "recompute.mode",    "recompute.regather", "overlap.prefetch"};
   return keys;
 }
 

@@ -18,15 +18,18 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     states.bytes += kStates * Aligned(kMaster * shard);
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
     if (again) {
-      states.gathered = std::max(states.gathered, weight);
+      states.gathered += weight;
       if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     } else if (sharded || profile.copies_weights) {
       states.bytes += Aligned(weight);
     }
     if (sharded && !layout.ShardsGradients()) states.step_gradients += kMaster * shard;
   }
-  if (!layout.ShardsGradients())
-    for (int64_t bytes : memory.gradients) states.bytes += Aligned(bytes);
+  for (int64_t bytes : memory.gradients) {
+    if (!layout.ShardsGradients()) states.bytes += Aligned(bytes);
+    if (layout.reduce == ReduceFrequency::kMicrobatch && layout.DataParallel() * layout.cp > 1)
+      states.raw_gradients += bytes;
+  }
   return states;
 }
 
@@ -36,17 +39,16 @@ class Stage {
   Stage(const MemoryQuestion& q, const StageFlights& flights) : q_(q), flights_(flights) {}
 
   int64_t LeastBytes() const {
-    int64_t persistent = q_.profile.prepared, gathered = 0, step_gradients = 0, most = 0;
+    int64_t persistent = q_.profile.prepared, step_gradients = 0, most = 0;
     for (int chunk : flights_.chunks)
       for (Part part : kParts) {
         const int64_t n = Count(chunk, part);
         persistent += n * q_.states[part].bytes + (n > 0 ? Inputs(part) : 0);
         step_gradients += n * q_.states[part].step_gradients;
-        if (n > 0) gathered = std::max(gathered, q_.states[part].gathered);
+        if (n > 0) most = std::max({most, q_.states[part].gathered, q_.states[part].raw_gradients});
       }
     for (const InFlight& moment : flights_.moments) most = std::max(most, LiveAt(moment));
-    // The update needs no activations; weights gathered again are gone by then.
-    return persistent + std::max(most + gathered, step_gradients);
+    return persistent + std::max(most, step_gradients);  // the update needs no activations
   }
 
  private:
@@ -62,9 +64,7 @@ class Stage {
     }
     return 0;
   }
-  int64_t Inputs(Part part) const {
-    return q_.microbatches * Aligned(q_.micro * q_.profile.memory[part].inputs);
-  }
+  int64_t Inputs(Part part) const { return q_.microbatches * Aligned(q_.micro * q_.profile.memory[part].inputs); }
   int64_t Kept(int chunk, bool for_w) const {
     int64_t bytes = 0;
     for (Part part : kParts) {
@@ -76,14 +76,26 @@ class Stage {
   int64_t LiveAt(const InFlight& moment) const {
     int64_t bytes = 0;
     for (size_t i = 0; i < flights_.chunks.size(); ++i)
-      bytes += moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);
+      bytes +=
+          moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);
     return bytes + Extra(flights_.chunks[static_cast<size_t>(moment.chunk)]);
   }
-  /// Above what is kept: by the head, or by the layer below it once what the head kept is gone.
+  /// What backward of a chunk needs above what was kept: for its last part, or for the layer below the head, once what
+  /// the head kept is gone.
   int64_t Extra(int chunk) const {
-    const ByPart<PartMemory>& memory = q_.profile.memory;
-    if (Count(chunk, Part::kHead) == 0) return q_.micro * memory[Part::kLayer].extra;
-    return q_.micro * std::max(memory[Part::kHead].extra, memory[Part::kLayer].extra - memory[Part::kHead].kept);
+    const int64_t layer = ExtraOf(Part::kLayer, Count(chunk, Part::kLayer));
+    if (Count(chunk, Part::kHead) == 0) return layer;
+    return std::max(ExtraOf(Part::kHead, 1), layer - q_.micro * q_.profile.memory[Part::kHead].kept);
+  }
+  /// Of one of `layers` equal layers. At its start its gathered weights are live, with those of the layers below it
+  /// that were gathered ahead; then what backward makes; at its end its gradients of this microbatch, when nothing else
+  /// of it may be left. (Where W is deferred that is at another time.)
+  int64_t ExtraOf(Part part, int64_t layers) const {
+    const PartMemory& memory = q_.profile.memory[part];
+    const PartStates& states = q_.states[part];
+    const int64_t gathered = std::min<int64_t>(layers, 1 + q_.prefetch) * states.gathered;
+    const int64_t gradients = q_.profile.defers_w ? 0 : states.raw_gradients - q_.micro * memory.kept;
+    return std::max({q_.micro * memory.extra, gathered, gradients});
   }
 
   const MemoryQuestion& q_;

@@ -19,9 +19,10 @@ namespace espalier {
 
 /// Bytes of a part that do not depend on the microbatches in flight.
 struct PartStates {
-  int64_t bytes = 0;          ///< states, accumulators, compute weights
-  int64_t gathered = 0;       ///< the largest gathered weight, if weights are gathered again
-  int64_t step_gradients = 0; ///< reduced gradients between reduction and update
+  int64_t bytes = 0;           ///< states, accumulators, compute weights
+  int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all at once
+  int64_t raw_gradients = 0;   ///< of one microbatch, before they are reduced (parallel.reduce = "microbatch")
+  int64_t step_gradients = 0;  ///< reduced gradients between reduction and update
 };
 ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout);
 
@@ -32,6 +33,7 @@ struct MemoryQuestion {
   const std::vector<StageFlights>& flights;
   const std::vector<int64_t>& layers;  ///< by chunk
   int64_t micro = 1, microbatches = 1;
+  int prefetch = 0;  ///< layers whose weights are gathered ahead
 };
 
 /// Of the stage that needs most.

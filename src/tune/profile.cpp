@@ -175,6 +175,10 @@ void ReadTimes(const Compilation& c, const Costs& costs, LayerProfile& profile) 
   const std::vector<InstructionCost> cost = CostInstructions(costs, program, {});
   double step_us = 0;
   int64_t elements = 0;
+  for (const Instruction& i : program.instructions) {
+    Part part{};
+    if (i.microbatch >= 0 && PartOf(c.graph->op(i.op).layer, part)) ++profile.instructions[part];
+  }
   for (const Step& step : Walk(program, cost)) {
     const Op& op = c.graph->op(program.instructions[step.instruction].op);
     Part part{};
@@ -207,6 +211,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
   const Compilation c = Compile(SmallModel(deck, layout), layout.cp * layout.tp, Purpose::kTrain);
   MemoryReader(c, profile).Run();
   profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
+  profile.defers_w = TraitsOf(layout.schedule).DefersW();
   profile.copies_weights = deck.precision.compute != Dtype::kF32;
   for (const Value& v : c.graph->values)
     if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)

@@ -35,17 +35,17 @@ struct PartMemory {
   std::vector<ParameterRows> parameters;
   std::vector<int64_t> gradients;  ///< bytes of each whole fp32 accumulator
   int64_t inputs = 0;              ///< token ids or targets
-  int64_t kept = 0;        ///< made by F for B or W
-  int64_t kept_for_w = 0;  ///< made by F or B for W: what lives while W is put off
+  int64_t kept = 0;                ///< made by F for B or W
+  int64_t kept_for_w = 0;          ///< made by F or B for W: what lives while W is put off
   /// The most that lives at once in backward, above what had been kept for this part.
   int64_t extra = 0;
 };
 
 /// What one pass of a microbatch through a part takes in forward, backward, or W alone.
 struct PartTime {
-  double us = 0;                   ///< kernels and exposed communication
+  double us = 0;  ///< kernels and exposed communication
   ByCommAxis<double> exposed_us{};
-  double measured_us = 0;          ///< of `us`: measured costs
+  double measured_us = 0;  ///< of `us`: measured costs
 };
 
 struct LayerProfile {
@@ -55,7 +55,9 @@ struct LayerProfile {
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
   int element_bytes = 2;               ///< of a compute weight
+  bool defers_w = false;               ///< the schedule runs W in jobs of its own
   bool copies_weights = true;          ///< compute weights are not the masters themselves
+  ByPart<int64_t> instructions{};      ///< per microbatch, forward and backward
   double step_us_per_element = 0;      ///< kernels of P, S and U, by elements of the optimizer state
 };
 

@@ -159,6 +159,12 @@ Scored Scorer::Score(const Layout& layout, const std::vector<int64_t>& split) {
   return {layout, split, LeastBytesOf(layout, layers), FormulaOf(layout, layers)};
 }
 
+int64_t Scorer::InstructionsOf(const Layout& layout) {
+  const ByPart<int64_t>& of = ProfileOf(layout, layout.micro).instructions;
+  return Microbatches(layout) *
+         (of[Part::kEmbedding] + context_.deck.model.layers * of[Part::kLayer] + of[Part::kHead]);
+}
+
 std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   const LayerProfile& profile = ProfileOf(layout, layout.micro);
   const std::vector<StageFlights>& flights =
@@ -192,7 +198,8 @@ const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {
-  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), l.Shards() > 1};
+  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(),
+                     l.reduce == ReduceFrequency::kStep};
   if (const auto it = states_.find(key); it != states_.end()) return it->second;
   return states_.emplace(key, espalier::StatesOf(ProfileOf(l, 1), l)).first->second;
 }
@@ -210,13 +217,14 @@ const std::vector<int64_t>& Scorer::LayersOf(const Layout& l) {
   if (!context_.fixed.Has("pipeline.split")) deck.pipeline.split.clear();
   const Split split = SplitLayers(deck, l.pp * l.chunks);
   std::vector<int64_t> layers(static_cast<size_t>(split.chunks));
-  for (int i = 1; i <= deck.model.layers; ++i) ++layers[static_cast<size_t>(split.chunk_of_layer[static_cast<size_t>(i)])];
+  for (int i = 1; i <= deck.model.layers; ++i)
+    ++layers[static_cast<size_t>(split.chunk_of_layer[static_cast<size_t>(i)])];
   return layers_.emplace(key, std::move(layers)).first->second;
 }
 
 int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<int64_t>& layers) {
   const auto flights = flights_.Of(l.schedule, l.pp, l.chunks, Microbatches(l));
-  return LeastBytes({ProfileOf(l, 1), StatesOf(l), *flights, layers, l.micro, Microbatches(l)});
+  return LeastBytes({ProfileOf(l, 1), StatesOf(l), *flights, layers, l.micro, Microbatches(l), l.prefetch});
 }
 
 double Scorer::FormulaOf(const Layout& l, const std::vector<int64_t>& layers) {

@@ -81,6 +81,8 @@ class Scorer {
   void ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts);
   /// One layout with given layers per chunk (empty: balanced by flops), whether it fits or not.
   Scored Score(const Layout& layout, const std::vector<int64_t>& split);
+  /// Instructions of the programs of all stages, about.
+  int64_t InstructionsOf(const Layout& layout);
   /// Layers per chunk that balance the times of the formula rather than flops; empty if that is the same.
   std::vector<int64_t> BalancedByTime(const Layout& layout);
 
@@ -97,7 +99,9 @@ class Scorer {
   const std::vector<int64_t>& LayersOf(const Layout& layout);
   int64_t LeastBytesOf(const Layout& layout, const std::vector<int64_t>& layers);
   double FormulaOf(const Layout& layout, const std::vector<int64_t>& layers);
-  int64_t Microbatches(const Layout& layout) const { return deck_.batch.global / (layout.micro * layout.DataParallel()); }
+  int64_t Microbatches(const Layout& layout) const {
+    return deck_.batch.global / (layout.micro * layout.DataParallel());
+  }
 
   void ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, SpaceCounts& counts);
   void ScoreSettings(const Layout& base, std::vector<Scored>& fitting, SpaceCounts& counts);

@@ -3,7 +3,6 @@
 // best are compiled and simulated. Pure and deterministic.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,19 +12,25 @@
 namespace espalier {
 
 struct TuneOptions {
-  int simulated = 50;        ///< how many candidates are compiled and simulated
-  int64_t memory_bytes = 0;  ///< of a device; 0: the cluster's, less what it reserves
+  int simulated = 50;              ///< how many candidates are compiled and simulated at most
+  int64_t memory_bytes = 0;        ///< of a device; 0: the cluster's, less what it reserves
+  std::vector<std::string> fixed;  ///< keys that stay at the deck's value: "parallel.tp"
+  int threads = 2;                 ///< the result does not depend on it
+  /// Instructions of all programs that are simulated: long programs leave room for fewer candidates.
+  int64_t instructions = 12'000'000;
 };
 
-/// A layout, by the keys of the deck that it sets.
+/// A simulated layout.
 struct Candidate {
-  Deck deck;
-  int64_t least_bytes = 0;            ///< no program of this layout has a smaller peak
-  double formula_us = 0;              ///< the step by formula
-  std::optional<int64_t> peak_bytes;  ///< once compiled
-  std::optional<double> step_us;      ///< once simulated
-  double measured_share = 0;          ///< of the simulated time: measured costs
-  std::string limit;                  ///< what takes the time that is not compute: "idle 21 %", "exposed tp 12 %"
+  Deck deck;                ///< with the candidate's keys; dp_shard is a number
+  std::string layout;       ///< "tp 8 pp 16 dp 128 1f1b micro 1"
+  int64_t least_bytes = 0;  ///< no program of this layout has a smaller peak
+  double formula_us = 0;    ///< the step by formula
+  int64_t peak_bytes = 0;   ///< of the largest rank, over all programs of a run
+  double step_us = 0;
+  Breakdown breakdown;        ///< of the rank that ends last
+  double measured_share = 0;  ///< of the time of all instructions: costs that were measured or interpolated
+  std::string limit;          ///< what takes the most time besides compute: "idle 21 %", "exposed tp 12 %"
 };
 
 /// Why an obvious layout is not among the best: a sentence with figures.
@@ -35,21 +40,35 @@ struct Rejection {
 };
 
 struct TuneResult {
+  int64_t memory_bytes = 0;        ///< that candidates had to fit
   std::vector<Candidate> ranking;  ///< simulated and fitting, fastest first
+  size_t choice = 0;               ///< the recommended one: of the near ties, the best measured and plainest
   std::vector<Rejection> rejections;
-  int64_t considered = 0, invalid = 0, too_large = 0, compiled = 0;
-  double margin = 0;  ///< relative: how far the second is from the first
-  int near_ties = 0;  ///< candidates within the model's own error of the first
+  std::vector<std::string> rules;  ///< what the search left out, a sentence each
+  int64_t considered = 0;          ///< layouts with different programs
+  int64_t invalid = 0;             ///< that break a relation of the deck
+  int64_t too_large = 0;           ///< whose lower bound on memory does not fit
+  int64_t scored = 0;              ///< by formula: all others
+  int64_t compiled = 0;            ///< of the best of these
+  int64_t compiled_too_large = 0;  ///< of the compiled: those whose exact peak does not fit
+  double margin = 0;               ///< relative: how far the second is from the first
+  size_t near_ties = 0;            ///< how many others are within kModelError of the first
 };
 
-/// Throws UserError (kDeck) if no layout is valid, (kDoesNotFit) if none fits: with the smallest that was found.
+/// Relative difference of predicted step times below which an order is not to be relied on. Published step times of one
+/// software stack are met within about this (doc/decisions/tune.md).
+inline constexpr double kModelError = 0.03;
+
+/// Throws UserError (kDeck) if no layout is valid or a fixed key is unknown, (kDoesNotFit) if none fits: with the
+/// smallest that was found.
 TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options = {});
 
-/// The keys of a candidate that differ from defaults or from `deck`, as a deck to include.
+/// The keys that a search sets, of one candidate, as a deck to include; those that have no effect are left out unless
+/// `deck` sets them differently.
 std::string AsDeck(const Candidate& candidate, const Deck& deck);
 
-/// For an error message: the settings nearest to `deck` whose peak fits into `memory_bytes`, at most three, each as
-/// "parallel.tp=4 recompute.mode=full: 71.2 GB".
+/// For an error message: the settings nearest to `deck` whose peak fits into `memory_bytes` on as many ranks, at most
+/// three, each as "parallel.tp = 4 with recompute.mode = \"full\" (71.2 GB per rank)". Takes two seconds at most.
 std::vector<std::string> NearestThatFit(const Deck& deck, int ranks, int64_t memory_bytes);
 
 }  // namespace espalier

@@ -1,0 +1,12 @@
+// Layouts that anybody would try first, and why they are not the best.
+#pragma once
+
+#include "espalier/tune/tune.hpp"
+#include "tune/space.hpp"
+
+namespace espalier {
+
+/// `best_us` is the formula's time of the fastest layout. Layouts that are as fast are left out.
+std::vector<Rejection> RejectionsOf(const SearchContext& context, double best_us, FlightsCache& flights);
+
+}  // namespace espalier

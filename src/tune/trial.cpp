@@ -1,0 +1,84 @@
+#include "tune/trial.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "espalier/program/plan.hpp"
+
+namespace espalier {
+namespace {
+
+// Ranks with unequal shards have programs of their own. A layout with so many of them is not worth simulating.
+constexpr int kMaxProgramsPerStage = 64;
+
+using Programs = std::map<int, std::shared_ptr<const Program>>;  // by representative
+
+Programs MakePrograms(const Compilation& c, const std::vector<int>& representative) {
+  Programs programs;
+  for (int rank : representative)
+    if (auto& program = programs[rank]; program == nullptr)
+      program = std::make_shared<const Program>(MakeProgram(c, c.mesh.CoordinateOf(rank)));
+  return programs;
+}
+
+int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
+  int64_t peak = 0;
+  for (const auto& [rank, program] : programs) peak = std::max(peak, program->arena_bytes);
+  for (Purpose purpose : PurposesOf(training.deck)) {
+    if (purpose == Purpose::kTrain) continue;
+    const Compilation forward = Compile(training.deck, training.mesh.Ranks(), purpose);
+    for (const auto& [rank, program] : programs)
+      peak = std::max(peak, MakeProgram(forward, training.mesh.CoordinateOf(rank), StateBytes(*program)).arena_bytes);
+  }
+  return peak;
+}
+
+size_t CountPrograms(std::vector<int> representative) {
+  std::ranges::sort(representative);
+  return static_cast<size_t>(std::ranges::unique(representative).begin() - representative.begin());
+}
+
+}  // namespace
+
+int64_t PeakBytes(const Deck& deck, int ranks) {
+  const Compilation c = Compile(deck, ranks, Purpose::kTrain);
+  return PeakOfAll(c, MakePrograms(c, ClassRepresentatives(c)));
+}
+
+Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes) {
+  Trial trial;
+  const Compilation c = Compile(deck, ranks, Purpose::kTrain);
+  const std::vector<int> representative = ClassRepresentatives(c);
+  const size_t different = CountPrograms(representative);
+  if (different > static_cast<size_t>(kMaxProgramsPerStage) * static_cast<size_t>(deck.parallel.pp)) {
+    trial.why_not = fmt::format("{} different programs", different);
+    return trial;
+  }
+  const Programs programs = MakePrograms(c, representative);
+  trial.peak_bytes = PeakOfAll(c, programs);
+  trial.fits = trial.peak_bytes <= memory_bytes;
+  if (!trial.fits) return trial;
+  const Simulation simulation = Simulate(
+      {c.mesh, representative, [&](int rank) { return programs.at(representative[static_cast<size_t>(rank)]); }},
+      costs);
+  const RankTimes& slowest = simulation.Slowest();
+  trial.step_us = simulation.step_us;
+  trial.breakdown = slowest.breakdown;
+  double all = 0;
+  for (double us : slowest.by_source_us) all += us;
+  if (all > 0) trial.measured_share = 1 - slowest.by_source_us[CostSource::kFormula] / all;
+  return trial;
+}
+
+std::string LimitOf(const Breakdown& breakdown, double step_us) {
+  std::string most = "idle";
+  double us = breakdown.idle_us;
+  for (CommAxis axis : kCommAxes)
+    if (breakdown.exposed_us[axis] > us) us = breakdown.exposed_us[axis], most = fmt::format("exposed {}", Name(axis));
+  return fmt::format("{} {:.0f} %", most, 100 * us / step_us);
+}
+
+}  // namespace espalier

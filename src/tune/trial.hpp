@@ -1,0 +1,29 @@
+// Candidates that are compiled: their exact peak and their simulated step.
+#pragma once
+
+#include <optional>
+
+#include "espalier/tune/tune.hpp"
+
+namespace espalier {
+
+/// The largest peak of all ranks, over all programs of a run (as PlanWorld, without the proof that they match).
+int64_t PeakBytes(const Deck& deck, int ranks);
+
+struct Trial {
+  int64_t peak_bytes = 0;
+  bool fits = false;
+  /// Why it was not simulated though it fits; empty: it was.
+  std::string why_not;
+  double step_us = 0;
+  Breakdown breakdown;
+  double measured_share = 0;
+};
+
+/// Compiles a deck; simulates it if it fits.
+Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes);
+
+/// "idle 21 %", "exposed tp 12 %": the largest share of the step besides compute.
+std::string LimitOf(const Breakdown& breakdown, double step_us);
+
+}  // namespace espalier

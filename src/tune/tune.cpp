@@ -1,0 +1,236 @@
+#include "espalier/tune/tune.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "espalier/util/error.hpp"
+#include "tune/choose.hpp"
+#include "tune/parallel_for.hpp"
+#include "tune/rejections.hpp"
+#include "tune/trial.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr size_t kRefined = 100;  // of the fastest: other splits, other depths of prefetch
+constexpr double kGiga = 1e9;
+constexpr double kShareStep = 0.05;  // measured shares that differ by less count as equal
+
+bool IsFaster(const Scored& a, const Scored& b) {
+  return std::tie(a.us, a.layout, a.split) < std::tie(b.us, b.layout, b.split);
+}
+
+/// A deck for the cluster's device, with a number for dp_shard where the other degrees leave one.
+Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
+  deck.run.device = cluster.device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
+  const Deck::Parallel& p = deck.parallel;
+  const int64_t others = int64_t{p.pp} * p.dp_replicate * p.cp * p.tp;
+  if (p.dp_shard == -1 && ranks % others == 0) deck.parallel.dp_shard = static_cast<int>(ranks / others);
+  return deck;
+}
+
+/// How far a layout is from plain 1F1B with FSDP: of near ties the plainest is preferred.
+int Exotic(const Deck& deck) {
+  const ScheduleKind kind = deck.pipeline.schedule;
+  const int schedule = kind == ScheduleKind::k1F1B || deck.parallel.pp == 1 ? 0
+                       : kind == ScheduleKind::kInterleaved                 ? 1
+                                                                            : 2;
+  return schedule + (deck.parallel.dp_replicate > 1) + (deck.parallel.cp > 1) + !deck.pipeline.split.empty() +
+         (deck.parallel.reduce != ReduceFrequency::kStep);
+}
+
+class Search {
+ public:
+  Search(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options)
+      : options_(options),
+        deck_(DeckFor(deck, ranks, costs.cluster())),
+        fixed_(options.fixed, deck),
+        context_{deck_, ranks, costs, MemoryOf(costs.cluster(), options), fixed_} {}
+
+  TuneResult Run() {
+    result_.memory_bytes = context_.memory_bytes;
+    ScoreSpace();
+    Refine();
+    TryBest();
+    Rank();
+    result_.rejections = RejectionsOf(context_, scored_[0].us, flights_);
+    return std::move(result_);
+  }
+
+ private:
+  static int64_t MemoryOf(const Cluster& cluster, const TuneOptions& options) {
+    if (options.memory_bytes > 0) return options.memory_bytes;
+    return cluster.compute.memory_bytes - cluster.compute.reserved_bytes;
+  }
+
+  void ScoreSpace() {
+    const Groups groups = GroupsOf(context_);
+    State(groups);
+    for (const Group& group : groups.groups) scorers_.emplace_back(context_, group, flights_);
+    std::vector<std::vector<Scored>> fitting(scorers_.size());
+    std::vector<SpaceCounts> counts(scorers_.size());
+    ParallelFor(scorers_.size(), options_.threads, [&](size_t i) { scorers_[i].ScoreAll(fitting[i], counts[i]); });
+    for (size_t i = 0; i < scorers_.size(); ++i) {
+      result_.considered += counts[i].considered;
+      result_.invalid += counts[i].invalid;
+      result_.too_large += counts[i].too_large;
+      if (counts[i].smallest && (!smallest_ || counts[i].smallest_bytes < smallest_bytes_))
+        smallest_ = counts[i].smallest, smallest_bytes_ = counts[i].smallest_bytes;
+      for (Scored& scored : fitting[i]) scored_.push_back(std::move(scored)), scorer_of_.push_back(i);
+    }
+    result_.scored = std::ssize(scored_);
+    Sort();
+    if (scored_.empty()) ThrowNone();
+  }
+
+  void State(const Groups& groups) {
+    if (groups.tp_crosses_nodes)
+      result_.rules.push_back(
+          fmt::format("tp above {} crosses nodes and was left out (--fix parallel.tp keeps the deck's)",
+                      context_.costs.cluster().ranks_per_node));
+    if (groups.cp_too_short)
+      result_.rules.push_back("cp that leaves a rank fewer than 1,024 tokens of a sequence was left out above cp 4");
+  }
+
+  [[noreturn]] void ThrowNone() const {
+    if (result_.too_large == 0) {
+      ResolveMesh(context_.deck, context_.ranks);  // throws what the deck's own layout breaks
+      throw UserError(
+          ExitStatus::kDeck,
+          fmt::format("tune: none of {} layouts of {} ranks is valid: batch.global = {} and the model's sizes "
+                      "have too few divisors in common with the number of ranks",
+                      result_.considered, context_.ranks, context_.deck.batch.global));
+    }
+    throw UserError(
+        ExitStatus::kDoesNotFit,
+        fmt::format("tune: none of {} layouts on {} ranks fits {:.4g} GB; the smallest, {}, needs {:.4g} GB "
+                    "or more (take more ranks, or a device with more memory)",
+                    result_.too_large, context_.ranks, double(context_.memory_bytes) / kGiga, ToString(*smallest_),
+                    double(smallest_bytes_) / kGiga));
+  }
+
+  /// Scores and their scorers, the fastest first.
+  void Sort() {
+    std::vector<size_t> order(scored_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::sort(order, [&](size_t a, size_t b) { return IsFaster(scored_[a], scored_[b]); });
+    std::vector<Scored> scored;
+    std::vector<size_t> scorer_of;
+    for (size_t i : order) scored.push_back(std::move(scored_[i])), scorer_of.push_back(scorer_of_[i]);
+    scored_ = std::move(scored);
+    scorer_of_ = std::move(scorer_of);
+  }
+
+  /// Variants of the fastest that the space does not have: layers balanced by time, and the deck's own; parameters
+  /// gathered earlier or later.
+  void Refine() {
+    for (size_t i = 0, n = std::min(kRefined, scored_.size()); i < n; ++i) {
+      const Layout layout = scored_[i].layout;
+      Scorer& scorer = scorers_[scorer_of_[i]];
+      if (!fixed_.Has("pipeline.split") && layout.pp > 1) {
+        Add(layout, scorer.BalancedByTime(layout), scorer_of_[i]);
+        const std::vector<int64_t>& own = context_.deck.pipeline.split;
+        if (std::ssize(own) == layout.pp * layout.chunks) Add(layout, own, scorer_of_[i]);
+      }
+      if (!fixed_.Has("overlap.prefetch") && layout.GathersAgain())
+        for (int prefetch : {1, 2}) {
+          Layout other = layout;
+          other.prefetch = prefetch;
+          if (prefetch != layout.prefetch) Add(other, scored_[i].split, scorer_of_[i]);
+        }
+    }
+    Sort();
+  }
+  void Add(const Layout& layout, const std::vector<int64_t>& split, size_t scorer) {
+    if (split.empty() && layout.prefetch == context_.deck.overlap.prefetch) return;
+    Scored scored = scorers_[scorer].Score(layout, split);
+    ++result_.considered;
+    if (scored.least_bytes > context_.memory_bytes) {
+      ++result_.too_large;
+      return;
+    }
+    ++result_.scored;
+    scored_.push_back(std::move(scored));
+    scorer_of_.push_back(scorer);
+  }
+
+  Deck DeckOf(const Scored& scored) const {
+    Deck deck = WithLayout(context_.deck, scored.layout, scored.split);
+    if (fixed_.Has("pipeline.split")) deck.pipeline.split = context_.deck.pipeline.split;
+    return deck;
+  }
+
+  void TryBest() {
+    std::vector<int64_t> instructions;
+    for (size_t i = 0; i < scored_.size(); ++i)
+      instructions.push_back(scorers_[scorer_of_[i]].InstructionsOf(scored_[i].layout));
+    chosen_ = Choose(scored_, instructions, {static_cast<size_t>(options_.simulated), options_.instructions});
+    trials_.resize(chosen_.size());
+    ParallelFor(chosen_.size(), options_.threads, [&](size_t i) {
+      trials_[i] = Try(DeckOf(scored_[chosen_[i]]), context_.ranks, context_.costs, context_.memory_bytes);
+    });
+    result_.compiled = std::ssize(chosen_);
+  }
+
+  void Rank() {
+    const Trial* smallest = nullptr;
+    for (size_t i = 0; i < trials_.size(); ++i) {
+      const Trial& trial = trials_[i];
+      const Scored& scored = scored_[chosen_[i]];
+      if (!trial.fits && trial.why_not.empty()) {
+        ++result_.compiled_too_large;
+        if (smallest == nullptr || trial.peak_bytes < smallest->peak_bytes) smallest = &trial;
+      }
+      if (!trial.fits) continue;
+      result_.ranking.push_back({DeckOf(scored), ToString(scored.layout), scored.least_bytes, scored.us,
+                                 trial.peak_bytes, trial.step_us, trial.breakdown, trial.measured_share,
+                                 LimitOf(trial.breakdown, trial.step_us)});
+    }
+    if (result_.ranking.empty())
+      throw UserError(ExitStatus::kDoesNotFit,
+                      fmt::format("tune: none of the {} best layouts on {} ranks fits {:.4g} GB once compiled{}",
+                                  result_.compiled, context_.ranks, double(context_.memory_bytes) / kGiga,
+                                  smallest == nullptr ? std::string()
+                                                      : fmt::format("; the smallest needs {:.4g} GB",
+                                                                    double(smallest->peak_bytes) / kGiga)));
+    std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
+    Recommend();
+  }
+
+  void Recommend() {
+    const std::vector<Candidate>& ranking = result_.ranking;
+    if (ranking.size() > 1) result_.margin = ranking[1].step_us / ranking[0].step_us - 1;
+    const auto near = [&](const Candidate& c) { return c.step_us <= ranking[0].step_us * (1 + kModelError); };
+    const auto worth = [&](const Candidate& c) {
+      return std::tuple(-static_cast<int>(c.measured_share / kShareStep), Exotic(c.deck));
+    };
+    for (size_t i = 1; i < ranking.size() && near(ranking[i]); ++i) {
+      ++result_.near_ties;
+      if (worth(ranking[i]) < worth(ranking[result_.choice])) result_.choice = i;
+    }
+  }
+
+  const TuneOptions& options_;
+  const Deck deck_;
+  const FixedKeys fixed_;
+  const SearchContext context_;
+  FlightsCache flights_;
+  std::vector<Scorer> scorers_;  // by group
+  std::vector<Scored> scored_;   // ascending by time
+  std::vector<size_t> scorer_of_;
+  std::optional<Layout> smallest_;
+  int64_t smallest_bytes_ = 0;
+  std::vector<size_t> chosen_;
+  std::vector<Trial> trials_;
+  TuneResult result_;
+};
+
+}  // namespace
+
+TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
+  return Search(deck, ranks, costs, options).Run();
+}
+
+}  // namespace espalier

@@ -11,6 +11,7 @@ namespace espalier {
 /// and those whose B is done and whose W is not.
 struct InFlight {
   int chunk = 0;                        ///< whose backward comes next: index among the chunks of the stage
+  bool more_forwards = false;           ///< of the stage's first chunk
   std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
 };
 

@@ -21,7 +21,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
       states.gathered += weight;
       if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     } else if (sharded || profile.copies_weights) {
-      states.bytes += Aligned(weight);
+      (parameter.in_backward ? states.bytes : states.forward_only) += Aligned(weight);
     }
     if (sharded && !layout.ShardsGradients()) states.step_gradients += kMaster * shard;
   }
@@ -75,6 +75,8 @@ class Stage {
   }
   int64_t LiveAt(const InFlight& moment) const {
     int64_t bytes = 0;
+    if (moment.more_forwards)
+      for (Part part : kParts) bytes += Count(flights_.chunks.front(), part) * q_.states[part].forward_only;
     for (size_t i = 0; i < flights_.chunks.size(); ++i)
       bytes +=
           moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);

@@ -84,7 +84,7 @@ class MemoryReader {
         const Value& value = graph_.value(v);
         if (seen[v] || (value.kind != ValueKind::kState && value.kind != ValueKind::kInput)) continue;
         seen[v] = true;
-        if (value.kind == ValueKind::kState) memory.parameters.push_back(RowsOf(value.type));
+        if (value.kind == ValueKind::kState) memory.parameters.push_back(RowsOf(v, op.layer));
         if (value.kind == ValueKind::kInput && value.frequency == Frequency::kMicrobatch) memory.inputs += RowBytes(v);
       }
       for (int v : op.outputs) {
@@ -95,11 +95,25 @@ class MemoryReader {
       }
     }
   }
-  ParameterRows RowsOf(Type type) const {
+  ParameterRows RowsOf(int state, int layer) const {
+    Type type = graph_.value(state).type;
     for (std::vector<Axis>& dim : type.placements.dims)
       std::erase_if(dim, [](Axis a) { return a == Axis::kDpShard || a == Axis::kCp; });
     const Shape shape = LocalShape(type, mesh_, {});
-    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0]};
+    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(state, layer)};
+  }
+  /// The weight that P makes of a master, or the master itself.
+  bool BackwardReads(int state, int layer) const {
+    std::vector<bool> weight(graph_.values.size());
+    weight[state] = true;
+    for (const Op& op : graph_.ops)
+      for (int v : op.inputs) {
+        if (!weight[v]) continue;
+        if (op.role == Role::kP)
+          for (int made : op.outputs) weight[made] = true;
+        if (IsBackward(op) && op.layer == layer) return true;
+      }
+    return false;
   }
 
   /// A value belongs to the highest layer whose backward reads it: its backward runs first.

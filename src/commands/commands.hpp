@@ -45,6 +45,18 @@ struct SimulateCommandOptions {
 /// written if a rank needs more memory than its device has.
 int SimulateCommand(const SimulateCommandOptions& options);
 
+struct TuneCommandOptions {
+  DeckArguments arguments;
+  int ranks = 0;                   ///< 0: the fewest that the deck's degrees allow
+  std::string cluster;             ///< cluster file
+  std::vector<std::string> fixed;  ///< keys that stay at the deck's value
+  int top = 10;                    ///< rows of the ranking
+  std::string output, json;        ///< files to write; empty: none
+};
+/// Finds the fastest layout that fits, prints the ranking and writes the chosen one as a deck to include. UserError
+/// (kDoesNotFit) if none fits.
+int TuneCommand(const TuneCommandOptions& options);
+
 struct InspectOptions {
   std::string checkpoint;
   bool verify = false;   ///< read every byte against its checksum

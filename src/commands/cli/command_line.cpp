@@ -82,6 +82,18 @@ void AddCheck(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
 }
 
+/// The options of a search, but for those that `plan` has for itself.
+void AddSearch(CLI::App* command, TuneCommandOptions& options) {
+  command->add_option("--fix", options.fixed, "key that keeps the deck's value, such as parallel.tp; may be repeated")
+      ->type_name("KEY")
+      ->allow_extra_args(false);
+  command->add_option("--top", options.top, "rows of the ranking")
+      ->type_name("N")
+      ->check(Within(1, kMaxRanks))
+      ->capture_default_str();
+  command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");
+}
+
 void AddPlan(CLI::App& app, Job& job) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "layout, schedule and memory for any number of ranks");
@@ -93,9 +105,34 @@ void AddPlan(CLI::App& app, Job& job) {
   command->add_option("--program", options->program, "print the instructions of this rank instead (doc/plan.md)")
       ->type_name("RANK")
       ->check(Within(0, kMaxRanks));
-  command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it, too")
-      ->type_name("FILE");
-  command->callback([options, &job] { job = OnFirstRank([options] { return PlanCommand(*options); }); });
+  CLI::Option* cluster = command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it");
+  cluster->type_name("FILE");
+  auto search = std::make_shared<TuneCommandOptions>();
+  auto searches = std::make_shared<bool>(false);
+  CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
+  AddSearch(command, *search);
+  flag->needs(cluster);
+  for (const char* name : {"--fix", "--top", "--output"}) command->get_option(name)->needs(flag);
+  command->callback([options, search, searches, &job] {
+    search->arguments = options->arguments;
+    search->ranks = options->ranks;
+    search->cluster = options->cluster;
+    search->json = options->json;
+    job = OnFirstRank([=] { return *searches ? TuneCommand(*search) : PlanCommand(*options); });
+  });
+}
+
+void AddTune(CLI::App& app, Job& job) {
+  auto options = std::make_shared<TuneCommandOptions>();
+  CLI::App* command = app.add_subcommand("tune", "find the fastest layout that fits, for any number of ranks");
+  AddDeck(command, options->arguments);
+  command->add_option("--ranks", options->ranks, "ranks to tune for (the fewest that the deck allows)")
+      ->type_name("N")
+      ->check(Within(1, kMaxRanks));
+  command->add_option("--cluster", options->cluster, "cluster file (TOML)")->type_name("FILE")->required();
+  AddSearch(command, *options);
+  command->add_option("--json", options->json, "write the ranking to this file too")->type_name("FILE");
+  command->callback([options, &job] { job = OnFirstRank([options] { return TuneCommand(*options); }); });
 }
 
 /// What disturbs a simulated step.
@@ -301,6 +338,7 @@ CommandLine::CommandLine()
   AddCheck(app, job_);
   AddPlan(app, job_);
   AddSimulate(app, job_);
+  AddTune(app, job_);
   AddInspect(app, job_);
   AddSample(app, job_);
   AddCalibrate(app, job_);

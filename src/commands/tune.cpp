@@ -1,0 +1,205 @@
+// espalier tune: the fastest layout of a deck on a cluster, searched in one process.
+#include "espalier/tune/tune.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "espalier/deck/parse.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/model/flops.hpp"
+#include "espalier/report/text.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kGiga = 1e9, kPerCent = 100;
+
+/// What follows from a candidate's step on a cluster.
+struct Rates {
+  double step_s, tokens_per_s, mfu;
+  double free_gb;
+};
+Rates RatesOf(const Candidate& candidate, int ranks, const Cluster& cluster, int64_t memory_bytes) {
+  const Deck& deck = candidate.deck;
+  const double step_s = candidate.step_us / 1e6, tokens = static_cast<double>(TokensPerStep(deck));
+  const double tflops =
+      deck.precision.compute == Dtype::kBf16 ? cluster.compute.bf16_tflops : cluster.compute.fp32_tflops;
+  return {step_s, tokens / step_s, FlopsPerToken(deck).causal * tokens / (step_s * ranks * tflops * 1e12),
+          double(memory_bytes - candidate.peak_bytes) / kGiga};
+}
+
+double Share(double us, const Candidate& candidate) { return kPerCent * us / candidate.step_us; }
+
+class Printer {
+ public:
+  Printer(const TuneResult& result, const TuneCommandOptions& options, const Cluster& cluster, int ranks)
+      : result_(result), options_(options), cluster_(cluster), ranks_(ranks) {}
+
+  void Print() const {
+    const Deck& deck = result_.ranking[0].deck;
+    fmt::print("tuned       {} on {} x {} ({})\n", deck.name, ranks_, cluster_.compute.name, cluster_.path);
+    fmt::print("memory      {:.4g} GB of {:.4g} GB per device for programs\n", double(result_.memory_bytes) / kGiga,
+               double(cluster_.compute.memory_bytes) / kGiga);
+    fmt::print("layouts     {} considered: {} invalid, {} too large by their lower bound, {} scored by formula\n",
+               result_.considered, result_.invalid, result_.too_large, result_.scored);
+    fmt::print("simulated   {} of {} compiled{}\n", result_.ranking.size(), result_.compiled,
+               result_.compiled_too_large > 0
+                   ? fmt::format("; {} did not fit once compiled", result_.compiled_too_large)
+                   : "");
+    PrintRanking();
+    PrintChoice();
+    PrintReasons();
+  }
+
+ private:
+  void PrintRanking() const {
+    fmt::print("\n{:>4} {:>9} {:>10} {:>6} {:>8} {:>7} {:>8} {:>5} {:>5} {:>5} {:>5} {:>5} {:>9}  {}\n", "rank", "step",
+               "tokens/s", "MFU", "peak GB", "free", "compute", "idle", "tp", "cp", "dp", "pp", "measured", "layout");
+    const size_t shown = std::min(result_.ranking.size(), static_cast<size_t>(options_.top));
+    for (size_t i = 0; i < shown; ++i) PrintRow(i);
+    if (result_.choice >= shown) PrintRow(result_.choice);
+    fmt::print(
+        "     shares in % of the step, of the rank that ends last; tp, cp, dp, pp: exposed communication; measured: "
+        "share "
+        "of its time that was measured\n");
+  }
+  void PrintRow(size_t i) const {
+    const Candidate& c = result_.ranking[i];
+    const Rates rates = RatesOf(c, ranks_, cluster_, result_.memory_bytes);
+    fmt::print("{:>3}{} {:>7.4g} s {:>10} {:>4.1f} % {:>8.4g} {:>7.3g} {:>6.1f} % {:>5.1f}", i + 1,
+               i == result_.choice ? "*" : " ", rates.step_s, HumanCount(rates.tokens_per_s), kPerCent * rates.mfu,
+               double(c.peak_bytes) / kGiga, rates.free_gb, Share(c.breakdown.compute_us, c),
+               Share(c.breakdown.idle_us, c));
+    for (CommAxis axis : kCommAxes) fmt::print(" {:>5.1f}", Share(c.breakdown.exposed_us[axis], c));
+    fmt::print(" {:>7.0f} %  {}; {}\n", kPerCent * c.measured_share, c.layout, c.limit);
+  }
+
+  void PrintChoice() const {
+    const Candidate& choice = result_.ranking[result_.choice];
+    fmt::print("\nmargin      the second is {:.1f} % slower than the first\n", kPerCent * result_.margin);
+    if (result_.near_ties > 0)
+      fmt::print("near ties   {} more within {:.0f} %, the model's own error: their order is not certain\n",
+                 result_.near_ties, kPerCent * kModelError);
+    fmt::print("chosen      {}{}\n", choice.layout,
+               result_.choice == 0
+                   ? ""
+                   : fmt::format(": {:.1f} % slower than the first, but with more measured costs or plainer settings",
+                                 kPerCent * (choice.step_us / result_.ranking[0].step_us - 1)));
+  }
+
+  void PrintReasons() const {
+    if (!result_.rejections.empty()) fmt::print("\nwhy not\n");
+    for (const Rejection& rejection : result_.rejections) fmt::print("  {}: {}\n", rejection.layout, rejection.reason);
+    for (const std::string& rule : result_.rules) fmt::print("  {}\n", rule);
+  }
+
+  const TuneResult& result_;
+  const TuneCommandOptions& options_;
+  const Cluster& cluster_;
+  const int ranks_;
+};
+
+/// The chosen deck with a comment of what was predicted for it.
+std::string DeckText(const TuneResult& result, const Deck& deck, const Cluster& cluster, int ranks) {
+  const Candidate& choice = result.ranking[result.choice];
+  const Rates rates = RatesOf(choice, ranks, cluster, result.memory_bytes);
+  return fmt::format(
+      "# Chosen by espalier tune for {} on {} x {}: include this after the deck,\n"
+      "#   include = [\"{}.toml\", \"this file\"]\n"
+      "# Predicted: {:.4g} s per step, {} tokens/s, MFU {:.1f} %, peak {:.4g} GB of {:.4g} GB; {:.0f} % of the time "
+      "from\n"
+      "# measured costs; {} other layouts within {:.0f} %.\n\n{}",
+      deck.name, ranks, cluster.compute.name, deck.name, rates.step_s, HumanCount(rates.tokens_per_s),
+      kPerCent * rates.mfu, double(choice.peak_bytes) / kGiga, double(result.memory_bytes) / kGiga,
+      kPerCent * choice.measured_share, result.near_ties, kPerCent * kModelError, AsDeck(choice, deck));
+}
+
+nlohmann::ordered_json ToJson(const Candidate& c, int ranks, const Cluster& cluster, int64_t memory_bytes) {
+  const Rates rates = RatesOf(c, ranks, cluster, memory_bytes);
+  nlohmann::ordered_json json;
+  json["layout"] = c.layout;
+  const Deck::Parallel& p = c.deck.parallel;
+  json["mesh"] = {{"pp", p.pp}, {"dp_replicate", p.dp_replicate}, {"dp_shard", p.dp_shard}, {"cp", p.cp}, {"tp", p.tp}};
+  json["step_ms"] = c.step_us / 1e3;
+  json["formula_ms"] = c.formula_us / 1e3;
+  json["tokens_per_s"] = rates.tokens_per_s;
+  json["mfu"] = rates.mfu;
+  json["peak_bytes"] = c.peak_bytes;
+  json["least_bytes"] = c.least_bytes;
+  json["compute_ms"] = c.breakdown.compute_us / 1e3;
+  json["idle_ms"] = c.breakdown.idle_us / 1e3;
+  for (CommAxis axis : kCommAxes) json["exposed_ms"][std::string(Name(axis))] = c.breakdown.exposed_us[axis] / 1e3;
+  json["measured_share"] = c.measured_share;
+  json["limit"] = c.limit;
+  return json;
+}
+
+nlohmann::ordered_json ToJson(const TuneResult& result, const Deck& deck, int ranks, const Cluster& cluster) {
+  nlohmann::ordered_json json;
+  json["ranks"] = ranks;
+  json["cluster"] = cluster.path;
+  json["memory_bytes"] = result.memory_bytes;
+  json["considered"] = result.considered;
+  json["invalid"] = result.invalid;
+  json["too_large"] = result.too_large;
+  json["scored"] = result.scored;
+  json["compiled"] = result.compiled;
+  json["compiled_too_large"] = result.compiled_too_large;
+  json["margin"] = result.margin;
+  json["near_ties"] = result.near_ties;
+  json["choice"] = result.choice;
+  json["deck"] = AsDeck(result.ranking[result.choice], deck);
+  json["ranking"] = nlohmann::ordered_json::array();
+  for (const Candidate& c : result.ranking) json["ranking"].push_back(ToJson(c, ranks, cluster, result.memory_bytes));
+  json["rejections"] = nlohmann::ordered_json::array();
+  for (const Rejection& r : result.rejections)
+    json["rejections"].push_back({{"layout", r.layout}, {"reason", r.reason}});
+  json["rules"] = result.rules;
+  return json;
+}
+
+/// A file is opened before the search, so that a wrong path costs no time; it is replaced only after it.
+void CheckPath(std::string_view option, const std::string& path) {
+  if (path.empty()) return;
+  std::ofstream file(path, std::ios::app);
+  if (!file)
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("command line: {} {}: cannot be written: {}", option, path, std::strerror(errno)));
+}
+void Write(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path));
+}
+
+}  // namespace
+
+int TuneCommand(const TuneCommandOptions& options) {
+  const Deck deck = LoadDeck(options.arguments.deck, options.arguments.overrides).deck;
+  const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
+  const Costs costs(LoadCluster(options.cluster));
+  CheckPath("-o", options.output);
+  CheckPath("--json", options.json);
+  TuneOptions tune;
+  tune.fixed = options.fixed;
+  const TuneResult result = Tune(deck, ranks, costs, tune);
+  const std::string text = DeckText(result, deck, costs.cluster(), ranks);
+  Write(options.output, text);
+  Write(options.json, ToJson(result, deck, ranks, costs.cluster()).dump(1) + "\n");
+  Printer(result, options, costs.cluster(), ranks).Print();
+  if (options.output.empty())
+    fmt::print("\n{}", text);
+  else
+    fmt::print("\nwrote       {}\n", options.output);
+  return static_cast<int>(ExitStatus::kDone);
+}
+
+}  // namespace espalier

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -16,17 +17,26 @@ constexpr int kMaxProgramsPerStage = 64;
 
 using Programs = std::map<int, std::shared_ptr<const Program>>;  // by representative
 
-Programs MakePrograms(const Compilation& c, const std::vector<int>& representative) {
+/// The training programs of all ranks, or of the first ranks up to one that exceeds `memory_bytes`.
+Programs MakePrograms(const Compilation& c, const std::vector<int>& representative, int64_t memory_bytes) {
   Programs programs;
-  for (int rank : representative)
-    if (auto& program = programs[rank]; program == nullptr)
-      program = std::make_shared<const Program>(MakeProgram(c, c.mesh.CoordinateOf(rank)));
+  for (int rank : representative) {
+    auto& program = programs[rank];
+    if (program != nullptr) continue;
+    program = std::make_shared<const Program>(MakeProgram(c, c.mesh.CoordinateOf(rank)));
+    if (program->arena_bytes > memory_bytes) break;
+  }
   return programs;
 }
 
-int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
+int64_t PeakOfTraining(const Programs& programs) {
   int64_t peak = 0;
   for (const auto& [rank, program] : programs) peak = std::max(peak, program->arena_bytes);
+  return peak;
+}
+
+int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
+  int64_t peak = PeakOfTraining(programs);
   for (Purpose purpose : PurposesOf(training.deck)) {
     if (purpose == Purpose::kTrain) continue;
     const Compilation forward = Compile(training.deck, training.mesh.Ranks(), purpose);
@@ -45,7 +55,7 @@ size_t CountPrograms(std::vector<int> representative) {
 
 int64_t PeakBytes(const Deck& deck, int ranks) {
   const Compilation c = Compile(deck, ranks, Purpose::kTrain);
-  return PeakOfAll(c, MakePrograms(c, ClassRepresentatives(c)));
+  return PeakOfAll(c, MakePrograms(c, ClassRepresentatives(c), std::numeric_limits<int64_t>::max()));
 }
 
 Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes) {
@@ -57,8 +67,9 @@ Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes)
     trial.why_not = fmt::format("{} different programs", different);
     return trial;
   }
-  const Programs programs = MakePrograms(c, representative);
-  trial.peak_bytes = PeakOfAll(c, programs);
+  const Programs programs = MakePrograms(c, representative, memory_bytes);
+  trial.peak_bytes = PeakOfTraining(programs);
+  if (trial.peak_bytes <= memory_bytes) trial.peak_bytes = PeakOfAll(c, programs);
   trial.fits = trial.peak_bytes <= memory_bytes;
   if (!trial.fits) return trial;
   const Simulation simulation = Simulate(

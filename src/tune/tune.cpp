@@ -193,7 +193,7 @@ class Search {
                       fmt::format("tune: none of the {} best layouts on {} ranks fits {:.4g} GB once compiled{}",
                                   result_.compiled, context_.ranks, double(context_.memory_bytes) / kGiga,
                                   smallest == nullptr ? std::string()
-                                                      : fmt::format("; the smallest needs {:.4g} GB",
+                                                      : fmt::format("; the smallest needs {:.4g} GB or more",
                                                                     double(smallest->peak_bytes) / kGiga)));
     std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
     Recommend();

@@ -87,11 +87,17 @@ class Printer {
     if (result_.near_ties > 0)
       fmt::print("near ties   {} more within {:.0f} %, the model's own error: their order is not certain\n",
                  result_.near_ties, kPerCent * kModelError);
-    fmt::print("chosen      {}{}\n", choice.layout,
-               result_.choice == 0
-                   ? ""
-                   : fmt::format(": {:.1f} % slower than the first, but with more measured costs or plainer settings",
-                                 kPerCent * (choice.step_us / result_.ranking[0].step_us - 1)));
+    fmt::print("chosen      {}{}\n", choice.layout, WhyChosen());
+  }
+  std::string WhyChosen() const {
+    const Candidate &choice = result_.ranking[result_.choice], &first = result_.ranking[0];
+    if (result_.choice == 0) return "";
+    const bool measured = choice.measured_share > first.measured_share;
+    return fmt::format(": {:.1f} % slower than the first, which is within the error, but {}",
+                       kPerCent * (choice.step_us / first.step_us - 1),
+                       measured ? fmt::format("{:.0f} % of its time was measured instead of {:.0f} %",
+                                              kPerCent * choice.measured_share, kPerCent * first.measured_share)
+                                : "its settings are plainer");
   }
 
   void PrintReasons() const {

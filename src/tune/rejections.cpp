@@ -10,8 +10,6 @@ namespace espalier {
 namespace {
 
 constexpr double kGiga = 1e9;
-// Slower by less than this is no reason.
-constexpr double kNotice = 0.01;
 
 struct Obvious {
   std::string name;
@@ -84,7 +82,7 @@ std::string ReasonOf(const SearchContext& c, const Obvious& obvious, double best
                        best.layout.recompute == RecomputeMode::kFull ? " even with full recompute" : "",
                        double(c.memory_bytes) / kGiga);
   const double slower = best.us / best_us - 1;
-  if (slower < kNotice) return "";
+  if (slower < kModelError) return "";
   return fmt::format("{:.0f} % slower by formula ({:.4g} s, {})", 100 * slower, best.us / 1e6, ToString(best.layout));
 }
 

@@ -156,6 +156,15 @@ class Search {
     scorer_of_.push_back(scorer);
   }
 
+  /// With what the deck does not say by itself.
+  std::string NameOf(const Scored& scored) const {
+    std::string name = ToString(scored.layout);
+    if (!scored.split.empty()) name += " own split";
+    if (scored.layout.prefetch != context_.deck.overlap.prefetch)
+      name += fmt::format(" prefetch {}", scored.layout.prefetch);
+    return name;
+  }
+
   Deck DeckOf(const Scored& scored) const {
     Deck deck = WithLayout(context_.deck, scored.layout, scored.split);
     if (fixed_.Has("pipeline.split")) deck.pipeline.split = context_.deck.pipeline.split;
@@ -184,8 +193,8 @@ class Search {
         if (smallest == nullptr || trial.peak_bytes < smallest->peak_bytes) smallest = &trial;
       }
       if (!trial.fits) continue;
-      result_.ranking.push_back({DeckOf(scored), ToString(scored.layout), scored.least_bytes, scored.us,
-                                 trial.peak_bytes, trial.step_us, trial.breakdown, trial.measured_share,
+      result_.ranking.push_back({DeckOf(scored), NameOf(scored), scored.least_bytes, scored.us, trial.peak_bytes,
+                                 trial.step_us, trial.breakdown, trial.measured_share,
                                  LimitOf(trial.breakdown, trial.step_us)});
     }
     if (result_.ranking.empty())

@@ -107,8 +107,8 @@ struct Deck {
 /// relation between degrees, ranks, model and batch, with the numbers.
 Mesh ResolveMesh(const Deck& deck, int ranks);
 
-/// Whether all relations hold that can be checked without files, on `ranks` ranks; dp_shard must be known. For searches:
-/// nothing is thrown.
+/// Whether all relations hold that can be checked without files, on `ranks` ranks; dp_shard must be known. Throws
+/// nothing: for searches.
 bool IsValid(const Deck& deck, int ranks);
 
 /// How the sequences of a step are divided.

@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "commands.hpp"
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/model/flops.hpp"
@@ -171,35 +169,20 @@ nlohmann::ordered_json ToJson(const TuneResult& result, const Deck& deck, int ra
   return json;
 }
 
-/// A file is opened before the search, so that a wrong path costs no time; it is replaced only after it.
-void CheckPath(std::string_view option, const std::string& path) {
-  if (path.empty()) return;
-  std::ofstream file(path, std::ios::app);
-  if (!file)
-    throw UserError(ExitStatus::kDeck,
-                    fmt::format("command line: {} {}: cannot be written: {}", option, path, std::strerror(errno)));
-}
-void Write(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path));
-}
-
 }  // namespace
 
 int TuneCommand(const TuneCommandOptions& options) {
   const Deck deck = LoadDeck(options.arguments.deck, options.arguments.overrides).deck;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
   const Costs costs(LoadCluster(options.cluster));
-  CheckPath("-o", options.output);
-  CheckPath("--json", options.json);
+  CheckWritable("-o", options.output);
+  CheckWritable("--json", options.json);
   TuneOptions tune;
   tune.fixed = options.fixed;
   const TuneResult result = Tune(deck, ranks, costs, tune);
   const std::string text = DeckText(result, deck, costs.cluster(), ranks);
-  Write(options.output, text);
-  Write(options.json, ToJson(result, deck, ranks, costs.cluster()).dump(1) + "\n");
+  WriteOutput(options.output, text);
+  WriteOutput(options.json, ToJson(result, deck, ranks, costs.cluster()).dump(1) + "\n");
   Printer(result, options, costs.cluster(), ranks).Print();
   if (options.output.empty())
     fmt::print("\n{}", text);

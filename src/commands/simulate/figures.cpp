@@ -1,12 +1,14 @@
 #include "commands/simulate/figures.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "commands/plan/parts.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/tune/tune.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -84,7 +86,11 @@ Figures FiguresOf(const Prediction& prediction) {
 void RefuseIfItDoesNotFit(const Prediction& prediction, const Figures& figures) {
   if (figures.fits()) return;
   std::fflush(stdout);
-  throw UserError(ExitStatus::kDoesNotFit, WhyItDoesNotFit(prediction, figures));
+  std::string why = WhyItDoesNotFit(prediction, figures);
+  const std::vector<std::string> settings =
+      NearestThatFit(prediction.deck(), prediction.ranks(), figures.peak_bytes + figures.free_bytes);
+  if (!settings.empty()) why += fmt::format("; nearest settings that fit: {}", fmt::join(settings, "; or "));
+  throw UserError(ExitStatus::kDoesNotFit, std::move(why));
 }
 
 }  // namespace espalier

@@ -11,6 +11,7 @@
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
+#include "espalier/tune/tune.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
@@ -123,6 +124,17 @@ class Search {
   std::vector<std::string> found_;
 };
 
+/// On as many ranks: changes of one key, then other degrees. On more ranks if none of these fit.
+std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, int64_t budget) {
+  std::vector<std::string> settings = SettingsThatFit(deck, ranks, rank, budget);
+  const bool more_ranks = !settings.empty() && settings[0].starts_with(fmt::format("{} ranks", 2 * ranks));
+  if (!settings.empty() && !more_ranks) return settings;
+  std::vector<std::string> nearest = NearestThatFit(deck, ranks, budget);
+  nearest.insert(nearest.end(), settings.begin(), settings.end());
+  nearest.resize(std::min(nearest.size(), kMaxSettings));
+  return nearest;
+}
+
 std::string Advice(const std::vector<std::string>& settings) {
   if (settings.empty())
     return "no change of batch.micro, recompute.mode or parallel.dp_shard that was tried fits: espalier plan shows "
@@ -155,7 +167,7 @@ void CheckFit(const Deck& deck, World& world, const Device& device, int64_t aren
     const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
     const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes)) - outside;
     return fmt::format("{}; {}{}", shortage.Text("its arena (parameters, gradients, optimizer state, activations)"),
-                       Advice(SettingsThatFit(deck, world.Size(), shortage.rank, budget)),
+                       Advice(NearestSettings(deck, world.Size(), shortage.rank, budget)),
                        shortage.ranks > 1 ? "; or fewer ranks on this node" : "");
   });
   throw AgreedError(ExitStatus::kDoesNotFit, text);

@@ -1,0 +1,124 @@
+"""What `espalier tune` finds for small decks on 8 and 16 GPUs: a ranking that agrees with plan and simulate, a deck to
+include, and errors. Every search is kept small by --fix.
+
+    tune.py            everything
+    tune.py TEXT       the checks whose name holds TEXT
+"""
+import json, os, sys, tempfile
+
+from support.runs import Checks, ROOT, launch
+
+A100 = os.path.join(ROOT, "inputs", "clusters", "a100-8x200g.toml")
+LLAMA = os.path.join(ROOT, "inputs", "llama", "8b.toml")
+# A model whose programs compile in milliseconds.
+SMALL = ["model.layers=8", "model.dim=1024", "model.heads=16", "model.kv_heads=8", "model.ffn_dim=3584",
+         "model.vocab=32000", "model.seq_len=2048", "batch.global=32"]
+FIX = ["--fix", "parallel.dp_replicate", "--fix", "parallel.reduce", "--fix", "parallel.cp"]
+
+
+def tune(folder, ranks, *more, command=("tune",), expect=0):
+    """JSON, the written deck's path, and text."""
+    out, deck = os.path.join(folder, "tune.json"), os.path.join(folder, "best.toml")
+    done = launch(1, [command[0], LLAMA, *command[1:], "--ranks", str(ranks), "--cluster", A100, "--json", out,
+                      "-o", deck, *more, *SMALL])
+    assert done.returncode == expect, (done.returncode, done.stdout)
+    with open(out) as file:
+        return json.load(file), deck, done.stdout
+
+
+def refused(*arguments, status):
+    done = launch(1, ["tune", LLAMA, "--cluster", A100, *arguments])
+    assert done.returncode == status, (done.returncode, done.stdout)
+    return done.stdout
+
+
+def predicted(command, deck, ranks, *more):
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        done = launch(1, [command, deck, "--ranks", str(ranks), "--json", out.name, *more, *SMALL])
+        assert done.returncode == 0, done.stdout
+        return json.load(out)
+
+
+def the_ranking_adds_up(checks, folder):
+    found, _, text = tune(folder, 8, *FIX)
+    steps = [row["step_ms"] for row in found["ranking"]]
+    checks.that(steps == sorted(steps), "the fastest is first")
+    counted = found["invalid"] + found["too_large"] + found["scored"]
+    checks.that(found["considered"] == counted, "every layout is counted")
+    checks.that(all(row["least_bytes"] <= row["peak_bytes"] <= found["memory_bytes"] for row in found["ranking"]),
+                "bounds, peaks and memory are in order")
+    for row in found["ranking"]:
+        parts = row["compute_ms"] + row["idle_ms"] + sum(row["exposed_ms"].values())
+        checks.that(abs(parts - row["step_ms"]) < 1e-6 * row["step_ms"], f"{row['layout']}: the parts are the step")
+    for word in ("considered", "margin", "chosen", "why not"):
+        checks.that(word in text, f"the text says {word}")
+    again, _, _ = tune(folder, 8, *FIX)
+    checks.that(again == found, "equal inputs give equal results")
+
+
+def the_written_deck_is_the_choice(checks, folder):
+    for ranks in (8, 16):
+        found, best, _ = tune(folder, ranks, *FIX)
+        choice = found["ranking"][found["choice"]]
+        both = os.path.join(folder, "both.toml")
+        with open(both, "w") as file:
+            file.write(f'include = ["{LLAMA}", "{best}"]\n')
+        done = launch(1, ["check", both, *SMALL])
+        checks.that(done.returncode == 0, f"{ranks} ranks: the written deck passes check\n{done.stdout}")
+        plan = predicted("plan", both, ranks, "run.device=cuda")
+        mesh = {axis: degree for axis, degree in plan["mesh"].items()}
+        checks.that(mesh == choice["mesh"], f"{ranks} ranks: {mesh} is planned, {choice['mesh']} was chosen")
+        checks.that(plan["peak_bytes"] == choice["peak_bytes"], f"{ranks} ranks: the planned peak is the predicted one")
+        step = predicted("simulate", both, ranks, "--cluster", A100)["step_ms"]
+        checks.that(abs(step - choice["step_ms"]) <= 1e-9 * step,
+                    f"{ranks} ranks: {step} ms are simulated, {choice['step_ms']} ms were predicted")
+
+
+def plan_search_is_tune(checks, folder):
+    found, best, _ = tune(folder, 8, *FIX)
+    with open(best) as file:
+        text = file.read()
+    same, best, _ = tune(folder, 8, "--search", *FIX, command=("plan",))
+    checks.that(same == found, "plan --search finds the same")
+    with open(best) as file:
+        checks.that(file.read() == text, "plan --search writes the same deck")
+
+
+def fixed_keys_stay(checks, folder):
+    keep = ["--fix", "parallel.tp", "--fix", "batch.micro"]
+    found, best, _ = tune(folder, 8, *FIX, *keep, "parallel.tp=4", "batch.micro=2")
+    checks.that({row["mesh"]["tp"] for row in found["ranking"]} == {4}, "tp stays 4")
+    with open(best) as file:
+        checks.that("micro = 2" in file.read(), "micro stays 2")
+
+
+def errors_are_explained(checks, folder):
+    text = refused("--ranks", "8", "--fix", "parallel.pt", status=2)
+    checks.that("parallel.pt" in text and "did you mean" in text, "an unknown key is named, and the nearest one")
+    text = refused("--ranks", "7", "batch.global=1", "model.layers=1", status=2)
+    checks.that("batch.global" in text, "ranks for which no layout is valid")
+    text = refused("--ranks", "1", status=4)
+    checks.that("the smallest" in text and "GB" in text, "what does not fit names the smallest")
+    text = refused("--ranks", "8", "-o", os.path.join(folder, "none", "x.toml"), status=2)
+    checks.that("does not exist" in text, "a file that cannot be written is refused before the search")
+
+
+def what_does_not_fit_has_neighbours(checks, folder):
+    keys = ["batch.micro=16", "parallel.tp=1", "model.vocab=128256", "model.seq_len=8192", "model.layers=32"]
+    done = launch(1, ["simulate", LLAMA, "--ranks", "8", "--cluster", A100, *SMALL, *keys, "batch.global=128"])
+    checks.that(done.returncode == 4 and "nearest settings that fit" in done.stdout,
+                f"simulate names settings that fit\n{done.stdout[-600:]}")
+
+
+def main():
+    checks = Checks()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    for check in (the_ranking_adds_up, the_written_deck_is_the_choice, plan_search_is_tune, fixed_keys_stay,
+                  errors_are_explained, what_does_not_fit_has_neighbours):
+        if wanted in check.__name__:
+            with tempfile.TemporaryDirectory() as folder:
+                check(checks, folder)
+    checks.finish()
+
+
+main()

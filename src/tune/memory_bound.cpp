@@ -19,9 +19,9 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
     if (again) {
       states.gathered += weight;
-      if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
+      if (profile.copies_weights) states.weights += Aligned(shard * profile.element_bytes);
     } else if (sharded || profile.copies_weights) {
-      (parameter.in_backward ? states.bytes : states.forward_only) += Aligned(weight);
+      (parameter.in_backward ? states.weights : states.forward_only) += Aligned(weight);
     }
     if (sharded && !layout.ShardsGradients()) states.step_gradients += kMaster * shard;
   }
@@ -39,16 +39,17 @@ class Stage {
   Stage(const MemoryQuestion& q, const StageFlights& flights) : q_(q), flights_(flights) {}
 
   int64_t LeastBytes() const {
-    int64_t persistent = q_.profile.prepared, step_gradients = 0, most = 0;
+    int64_t persistent = 0, weights = q_.profile.prepared, step_gradients = 0, most = 0;
     for (int chunk : flights_.chunks)
       for (Part part : kParts) {
         const int64_t n = Count(chunk, part);
         persistent += n * q_.states[part].bytes + (n > 0 ? Inputs(part) : 0);
+        weights += n * q_.states[part].weights;
         step_gradients += n * q_.states[part].step_gradients;
         if (n > 0) most = std::max({most, q_.states[part].gathered, q_.states[part].raw_gradients});
       }
     for (const InFlight& moment : flights_.moments) most = std::max(most, LiveAt(moment));
-    return persistent + std::max(most, step_gradients);  // the update needs no activations
+    return persistent + std::max(weights + most, step_gradients);  // the update needs no weights and activations
   }
 
  private:

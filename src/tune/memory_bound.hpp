@@ -19,7 +19,8 @@ namespace espalier {
 
 /// Bytes of a part that do not depend on the microbatches in flight.
 struct PartStates {
-  int64_t bytes = 0;           ///< states, accumulators, compute weights
+  int64_t bytes = 0;           ///< states and accumulators
+  int64_t weights = 0;         ///< compute weights, or what they are gathered from: gone when the update begins
   int64_t forward_only = 0;    ///< compute weights that only forward reads: gone after the last microbatch's
   int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all at once
   int64_t raw_gradients = 0;   ///< of one microbatch, before they are reduced (parallel.reduce = "microbatch")

@@ -15,9 +15,11 @@ namespace {
 
 using testing::HasSubstr;
 
+/// A small space, so that a search takes a second.
 TuneOptions Few(int simulated = 12) {
   TuneOptions options;
   options.simulated = simulated;
+  options.fixed = {"parallel.dp_replicate", "parallel.cp", "parallel.reduce"};
   return options;
 }
 

@@ -4,8 +4,8 @@
 Each software stack is a cluster file in tests/predict/published: what is known of its kernels, and one fitted number,
 `efficiency`. Within a stack the errors are at most 10 %, and 5 % on average. Nothing else is fitted to these rows.
 
-Rows of which the microbatch or the number of chunks is not published have the fastest of 1, 2, 4, 8 sequences and 1 to
-4 chunks that fits the device, by prediction: `published.py --choose` finds them anew. `published.py --zero3` prints the
+Where the microbatch or the number of chunks is not published, a row has the fastest of those that were tried of 1, 2, 4
+and 8 sequences and 1 to 4 chunks; `published.py --choose` tries all. `published.py --zero3` prints the
 ZeRO-3 rows instead. They are no test: that stack was limited by its own gathers, at a sixth of the links' rate, which
 no scalar of kernels describes."""
 import json, os, sys, tempfile

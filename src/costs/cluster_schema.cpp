@@ -14,6 +14,8 @@ Allowed Any() { return {}; }
 Allowed From(double min) { return {.min = min}; }
 Allowed Above(double min) { return {.min = min, .above_min = true}; }
 Allowed Count() { return {.min = 1, .max = kMaxInt}; }
+/// A rate of 0 would never end a kernel.
+Allowed Slowdown() { return {.min = 0, .max = 1, .below_max = true}; }
 /// A part of a whole.
 Allowed Share() { return {.min = 0, .max = 1, .above_min = true}; }
 
@@ -151,9 +153,9 @@ std::vector<ClusterKey> LinksAndSoftware() {
     {"software", "blocking_messages", FIELD(blocking_messages), kOptional, Any(),
      "A send to another stage delays the sender's next kernel by its own time."},
 
-    {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, From(0),
-     "Kernels take so much longer, relatively, while a transfer within the node is in progress."},
-    {"interference", "network_slowdown", FIELD(network_slowdown), kOptional, From(0),
+    {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, Slowdown(),
+     "Kernels run at 1 minus this rate while a transfer within the node is in progress."},
+    {"interference", "network_slowdown", FIELD(network_slowdown), kOptional, Slowdown(),
      "The same for a transfer between nodes."},
   };
   // clang-format on

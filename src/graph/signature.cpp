@@ -1,6 +1,7 @@
 #include "espalier/graph/signature.hpp"
 
 #include <bit>
+#include <concepts>
 
 namespace espalier {
 namespace {
@@ -15,7 +16,7 @@ class Mixer {
   uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-template <typename T>
+template <std::integral T>
 void Append(std::string& key, T number) {
   key.append(reinterpret_cast<const char*>(&number), sizeof number);
 }

@@ -19,7 +19,8 @@ StageFlights FlightsOfStage(const Schedule& schedule, int stage) {
   now.before_b.resize(flights.chunks.size());
   now.before_w.resize(flights.chunks.size());
   flights.moments.assign(flights.chunks.size(), now);
-  int forwards = 0;  // of the first chunk
+  int forwards = 0;                                      // of the first chunk
+  std::vector<int> backwards(flights.chunks.size(), 0);  // by chunk
   for (const Job& job : schedule.jobs[static_cast<size_t>(stage)])
     for (const JobPart& part : job.parts) {
       const auto at = static_cast<size_t>(std::ranges::find(flights.chunks, part.chunk) - flights.chunks.begin());
@@ -28,6 +29,7 @@ StageFlights FlightsOfStage(const Schedule& schedule, int stage) {
       if (part.role == Role::kB) {
         now.chunk = static_cast<int>(at);
         now.more_forwards = forwards < schedule.microbatches;
+        now.last = ++backwards[at] == schedule.microbatches;
         if (Total(now) > Total(flights.moments[at])) flights.moments[at] = now;
         --now.before_b[at];
         ++now.before_w[at];

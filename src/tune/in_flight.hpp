@@ -12,6 +12,7 @@ namespace espalier {
 struct InFlight {
   int chunk = 0;                        ///< whose backward comes next: index among the chunks of the stage
   bool more_forwards = false;           ///< of the stage's first chunk
+  bool last = false;                    ///< of the chunk's backwards
   std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
 };
 

@@ -81,7 +81,20 @@ class Stage {
     for (size_t i = 0; i < flights_.chunks.size(); ++i)
       bytes +=
           moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);
-    return bytes + Extra(flights_.chunks[static_cast<size_t>(moment.chunk)]);
+    return bytes + Extra(flights_.chunks[static_cast<size_t>(moment.chunk)]) - WeightsGoneAt(moment);
+  }
+  /// The last backward of a chunk frees weights from the top down: those of its head and of its top layer may be gone,
+  /// and all weights of the stage's other chunks.
+  int64_t WeightsGoneAt(const InFlight& moment) const {
+    if (!moment.last) return 0;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < flights_.chunks.size(); ++i)
+      for (Part part : kParts) {
+        const int64_t count = Count(flights_.chunks[i], part);
+        const bool own = static_cast<int>(i) == moment.chunk;
+        bytes += (own ? std::min<int64_t>(count, part == Part::kEmbedding ? 0 : 1) : count) * q_.states[part].weights;
+      }
+    return bytes;
   }
   /// What backward of a chunk needs above what was kept: for its last part, or for the layer below the head, once what
   /// the head kept is gone.

@@ -96,7 +96,6 @@ class Search {
 
   [[noreturn]] void ThrowNone() const {
     if (result_.too_large == 0) {
-      ResolveMesh(context_.deck, context_.ranks);  // throws what the deck's own layout breaks
       throw UserError(
           ExitStatus::kDeck,
           fmt::format("tune: none of {} layouts of {} ranks is valid: batch.global = {} and the model's sizes "

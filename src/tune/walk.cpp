@@ -18,7 +18,8 @@ std::vector<Step> Walk(const Program& program, const std::vector<InstructionCost
       const double end_us = ends[wait.lane][static_cast<size_t>(wait.count) - 1];
       if (end_us <= begin_us) continue;
       begin_us = end_us;
-      axis = wait.lane == Lane::kCompute ? std::nullopt : std::optional(CommAxisOf(wait.lane));
+      axis.reset();
+      if (wait.lane != Lane::kCompute) axis = CommAxisOf(wait.lane);
     }
     const bool prepares = program.graph->op(instruction.op).role == Role::kP;
     own.push_back(begin_us + (prepares ? 0 : cost[i].us));

@@ -229,7 +229,9 @@ TEST(WorldChecker, ComparesUnevenClasses) {
     std::vector<Instruction>& list = program.instructions;
     list.erase(list.begin() + static_cast<std::ptrdiff_t>(FindInstruction(program, "all_gather")));
     const bool alone = std::count(representative.begin(), representative.end(), rank) == 6;
-    if (!alone) EXPECT_THAT(check(), testing::HasSubstr("group")) << rank;
+    if (!alone) {
+      EXPECT_THAT(check(), testing::HasSubstr("group")) << rank;
+    }
     program = intact;
   }
 }

@@ -73,11 +73,11 @@ class Errors(unittest.TestCase):
                 self.assertEqual(lines[1:], [message])
 
     def test_b3_options_that_do_not_exist_are_unknown(self):
-        for option in ("--search", "--svg"):
+        for option in ("--trace", "--svg"):
             self.assertEqual(self.refused("plan", TINY, option), [
                 "espalier: error",
                 f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program, "
-                "--cluster)"
+                "--cluster, --search, --fix, --top, --output)"
             ])
         self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
         for command in ("export", "import"):
@@ -92,7 +92,7 @@ class Errors(unittest.TestCase):
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
-        commands = "(commands: run, check, plan, simulate, inspect, sample, calibrate, info)"
+        commands = "(commands: run, check, plan, simulate, tune, inspect, sample, calibrate, info)"
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"

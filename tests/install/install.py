@@ -62,7 +62,7 @@ class Install(unittest.TestCase):
         self.assertIn("stage 0", self.answer(self.espalier, "plan", self.tiny, "--ranks", 8, "run.device=cpu"))
 
     def test_every_installed_deck_passes_check(self):
-        decks = sorted((self.share / "inputs").rglob("*.toml"))
+        decks = sorted(path for path in (self.share / "inputs").rglob("*.toml") if path.parent.name != "clusters")
         self.assertGreaterEqual(len(decks), 4)
         for deck in decks:
             self.answer(self.espalier, "check", deck)

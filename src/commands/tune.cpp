@@ -8,6 +8,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/simulate/output.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/model/flops.hpp"
@@ -137,9 +138,7 @@ nlohmann::ordered_json ToJson(const Candidate& c, int ranks, const Cluster& clus
   json["mfu"] = rates.mfu;
   json["peak_bytes"] = c.peak_bytes;
   json["least_bytes"] = c.least_bytes;
-  json["compute_ms"] = c.breakdown.compute_us / 1e3;
-  json["idle_ms"] = c.breakdown.idle_us / 1e3;
-  for (CommAxis axis : kCommAxes) json["exposed_ms"][std::string(Name(axis))] = c.breakdown.exposed_us[axis] / 1e3;
+  AddParts(json, c.breakdown);
   json["measured_share"] = c.measured_share;
   json["limit"] = c.limit;
   return json;

@@ -90,45 +90,37 @@ std::vector<ClusterKey> Machine() {
   // clang-format on
 }
 
-#define LINK_KEYS(name, member)                                                                                  \
-  {name,                                                                                                         \
-   "bytes_per_us",                                                                                               \
-   FIELD(member.bytes_per_us),                                                                                   \
-   kOptional,                                                                                                    \
-   From(0),                                                                                                      \
-   "Rate of one rank, one way, that collectives of many bytes sustain, bytes per us (= MB/s)."},                 \
-      {name,                                                                                                     \
-       "pair_bytes_per_us",                                                                                      \
-       FIELD(member.pair_bytes_per_us),                                                                          \
-       kOptional,                                                                                                \
-       From(0),                                                                                                  \
-       "Rate of one rank in a message to one peer, bytes per us."},                                              \
-      {name, "base_us", FIELD(member.base_us), kOptional, From(0), "Of a collective, once, us."},                \
-      {name, "hop_us", FIELD(member.hop_us), kOptional, From(0), "Per step of a ring, us."},                     \
-      {name, "message_us", FIELD(member.message_us), kOptional, From(0), "Start of a message to one peer, us."}, \
-      {name,                                                                                                     \
-       "share",                                                                                                  \
-       FIELD(member.share),                                                                                      \
-       kOptional,                                                                                                \
-       Share(),                                                                                                  \
-       "[bytes, share] of the rate that is reached, by the bytes that a rank sends; empty: all of it."},         \
-      {name,                                                                                                     \
-       "all_reduce_bytes_per_us",                                                                                \
-       FIELD(member.all_reduce_bytes_per_us),                                                                    \
-       kOptional,                                                                                                \
-       From(0),                                                                                                  \
-       "[ranks, rate] of an all_reduce where switches reduce; empty, or 0 there: as other collectives."},        \
-  {                                                                                                              \
-    name, "tree_share", FIELD(member.tree_share), kOptional, {.min = 0, .max = 1},                               \
-        "Share of the rate that a tree all_reduce reaches; 0: no trees."                                         \
-  }
-
-std::vector<ClusterKey> LinksAndSoftware() {
+/// The links within a node, or those between nodes.
+template <LinkModel Cluster::*kLink>
+std::vector<ClusterKey> Links(std::string_view section) {
+#define LINK_FIELD(member) \
+  [](Cluster & cluster) -> auto& { return (cluster.*kLink).member; }
   // clang-format off
   return {
-    LINK_KEYS("node", node),
-    LINK_KEYS("network", network),
+    {section, "bytes_per_us", LINK_FIELD(bytes_per_us), kOptional, From(0),
+     "Rate of one rank, one way, that collectives of many bytes sustain, bytes per us (= MB/s)."},
+    {section, "pair_bytes_per_us", LINK_FIELD(pair_bytes_per_us), kOptional, From(0),
+     "Rate of one rank in a message to one peer, bytes per us."},
+    {section, "base_us", LINK_FIELD(base_us), kOptional, From(0),
+     "Of a collective, once, us."},
+    {section, "hop_us", LINK_FIELD(hop_us), kOptional, From(0),
+     "Per step of a ring, us."},
+    {section, "message_us", LINK_FIELD(message_us), kOptional, From(0),
+     "Start of a message to one peer, us."},
+    {section, "share", LINK_FIELD(share), kOptional, Share(),
+     "[bytes, share] of the rate that is reached, by the bytes that a rank sends; empty: all of it."},
+    {section, "all_reduce_bytes_per_us", LINK_FIELD(all_reduce_bytes_per_us), kOptional, From(0),
+     "[ranks, rate] of an all_reduce where switches reduce; empty, or 0 there: as other collectives."},
+    {section, "tree_share", LINK_FIELD(tree_share), kOptional, {.min = 0, .max = 1},
+     "Share of the rate that a tree all_reduce reaches; 0: no trees."},
+  };
+  // clang-format on
+#undef LINK_FIELD
+}
 
+std::vector<ClusterKey> Software() {
+  // clang-format off
+  return {
     {"storage", "node_bytes_per_us", FIELD(storage.node_bytes_per_us), kOptional, From(0),
      "Writes of one node to the storage of checkpoints, bytes per us (= MB/s); 0: unknown."},
     {"storage", "total_bytes_per_us", FIELD(storage.total_bytes_per_us), kOptional, From(0),
@@ -161,15 +153,16 @@ std::vector<ClusterKey> LinksAndSoftware() {
   // clang-format on
 }
 
-#undef LINK_KEYS
 #undef FIELD
 
 }  // namespace
 
 const std::vector<ClusterKey>& ClusterSchema() {
   static const std::vector<ClusterKey> rows = [] {
-    std::vector<ClusterKey> all = Machine();
-    std::ranges::move(LinksAndSoftware(), std::back_inserter(all));
+    std::vector<ClusterKey> all;
+    for (std::vector<ClusterKey> part :
+         {Machine(), Links<&Cluster::node>("node"), Links<&Cluster::network>("network"), Software()})
+      std::ranges::move(part, std::back_inserter(all));
     return all;
   }();
   return rows;

@@ -17,6 +17,7 @@ InstructionCosts::InstructionCosts(const Costs& costs, const Program& program, c
       graph_(*program.graph),
       coordinate_(coordinate),
       by_op_(2 * graph_.ops.size()) {
+  signatures_.Read(graph_);
   if (cluster_.merged_matmuls) merged_.emplace(program);
   if (cluster_.recompute_unread) FindUnread();
 }
@@ -27,18 +28,31 @@ const InstructionCost& InstructionCosts::Of(const Instruction& instruction) {
   return *cost;
 }
 
-InstructionCost InstructionCosts::Price(const Instruction& instruction) const {
+InstructionCost InstructionCosts::Price(const Instruction& instruction) {
   const Op& op = graph_.op(instruction.op);
   if (IsBetweenStages(op.kind)) return Message(op);
-  if (IsCommunication(op.kind)) return GroupTransfer(instruction);
-  return Kernel(op, instruction.accumulate);
+  if (op.kind == OpKind::kGatherStages) return GatherStages(op, std::ssize(instruction.inputs));
+  if (!IsCommunication(op.kind)) return Kernel(op, instruction.accumulate);
+  return OfItsLike(op, false,
+                   [&] { return Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_))); });
 }
 
-InstructionCost InstructionCosts::Kernel(const Op& op, bool accumulate) const {
+template <typename Make>
+const InstructionCost& InstructionCosts::OfItsLike(const Op& op, bool accumulate, const Make& make) {
+  const auto [it, fresh] = by_signature_.try_emplace({signatures_.Of(op), op.role, accumulate});
+  if (fresh) it->second = make();
+  return it->second;
+}
+
+InstructionCost InstructionCosts::Kernel(const Op& op, bool accumulate) {
   if (merged_ && merged_->IsNeedless(op)) return {};
   if (const MergedMatmul* group = merged_ ? merged_->Find(op) : nullptr) return {MergedUs(op, *group, accumulate)};
-  const Cost cost = costs_.Kernel(LocalOpOf(graph_, op, program_.mesh, coordinate_), accumulate);
-  return {cost.us + ExtraUs(op), cost.source, Port::kNone};
+  InstructionCost cost = OfItsLike(op, accumulate, [&]() -> InstructionCost {
+    const Cost alone = costs_.Kernel(LocalOpOf(graph_, op, program_.mesh, coordinate_), accumulate);
+    return {alone.us, alone.source, Port::kNone};
+  });
+  cost.us += ExtraUs(op);
+  return cost;
 }
 
 double InstructionCosts::MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const {
@@ -62,12 +76,8 @@ InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) c
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
 }
 
-InstructionCost InstructionCosts::GroupTransfer(const Instruction& instruction) const {
-  const Op& op = graph_.op(instruction.op);
-  if (op.kind != OpKind::kGatherStages)
-    return Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_)));
-  // The scalars of this stage, to each other stage.
-  return Collective(op, std::ssize(instruction.inputs) * 4 * (program_.mesh.GroupSize(op.Axes()) - 1));
+InstructionCost InstructionCosts::GatherStages(const Op& op, int64_t scalars) const {
+  return Collective(op, scalars * 4 * (program_.mesh.GroupSize(op.Axes()) - 1));
 }
 
 InstructionCost InstructionCosts::Message(const Op& op) const {

@@ -1,11 +1,14 @@
-// The cost of the instructions of one program: ops are priced once, since microbatches repeat them.
+// The cost of the instructions of one program. Ops are priced once, since microbatches repeat them, and ops of equal
+// signature once, since layers repeat them.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "espalier/costs/costs.hpp"
+#include "espalier/graph/signature.hpp"
 #include "merged_matmuls.hpp"
 
 namespace espalier {
@@ -16,12 +19,16 @@ class InstructionCosts {
   const InstructionCost& Of(const Instruction& instruction);
 
  private:
-  InstructionCost Price(const Instruction& instruction) const;
-  InstructionCost Kernel(const Op& op, bool accumulate) const;
+  InstructionCost Price(const Instruction& instruction);
+  /// What `make` says of the first op with the signature and role of this one.
+  template <typename Make>
+  const InstructionCost& OfItsLike(const Op& op, bool accumulate, const Make& make);
+  InstructionCost Kernel(const Op& op, bool accumulate);
   /// The share of a matmul in the one that the stack merges it into, by its multiplications.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
-  InstructionCost GroupTransfer(const Instruction& instruction) const;
+  /// Of `scalars` that every stage sends to each other one.
+  InstructionCost GatherStages(const Op& op, int64_t scalars) const;
   InstructionCost Message(const Op& op) const;
 
   int64_t LocalBytes(const std::vector<int>& values) const;
@@ -41,7 +48,9 @@ class InstructionCosts {
   Coordinate coordinate_;
   std::optional<MergedMatmuls> merged_;                // if cluster.merged_matmuls
   std::vector<std::optional<InstructionCost>> by_op_;  // op, then whether it accumulates
-  std::map<const Op*, double> unread_us_;              // cluster.recompute_unread: by the recomputed attention
+  Signatures signatures_;
+  std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // signature, role, whether it accumulates
+  std::map<const Op*, double> unread_us_;  // cluster.recompute_unread: by the recomputed attention
 };
 
 }  // namespace espalier

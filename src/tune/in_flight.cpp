@@ -1,49 +1,92 @@
 #include "tune/in_flight.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 namespace espalier {
 namespace {
 
-int Total(const InFlight& moment) {
-  return std::accumulate(moment.before_b.begin(), moment.before_b.end(), 0) +
-         std::accumulate(moment.before_w.begin(), moment.before_w.end(), 0);
+int Sum(const std::vector<int>& counts) { return std::accumulate(counts.begin(), counts.end(), 0); }
+
+/// What is larger at one moment than at another: all pairs, those before B, those before W. Bytes of a pair differ
+/// between the last two.
+std::vector<std::pair<int, int>> MeasuresOf(const InFlight& moment) {
+  const int b = Sum(moment.before_b), w = Sum(moment.before_w);
+  return {{b + w, w}, {b, w}, {w, b}};
 }
 
-StageFlights FlightsOfStage(const Schedule& schedule, int stage) {
-  StageFlights flights;
-  for (int chunk = 0; chunk < schedule.Chunks(); ++chunk)
-    if (schedule.stage_of_chunk[static_cast<size_t>(chunk)] == stage) flights.chunks.push_back(chunk);
-  InFlight now;
-  now.before_b.resize(flights.chunks.size());
-  now.before_w.resize(flights.chunks.size());
-  flights.moments.assign(flights.chunks.size(), now);
-  int forwards = 0;                                      // of the first chunk
-  std::vector<int> backwards(flights.chunks.size(), 0);  // by chunk
-  for (const Job& job : schedule.jobs[static_cast<size_t>(stage)])
-    for (const JobPart& part : job.parts) {
-      const auto at = static_cast<size_t>(std::ranges::find(flights.chunks, part.chunk) - flights.chunks.begin());
-      if (part.role == Role::kF) ++now.before_b[at];
-      if (part.role == Role::kF && at == 0) ++forwards;
-      if (part.role == Role::kB) {
-        now.chunk = static_cast<int>(at);
-        now.more_forwards = forwards < schedule.microbatches;
-        now.last = ++backwards[at] == schedule.microbatches;
-        if (Total(now) > Total(flights.moments[at])) flights.moments[at] = now;
-        --now.before_b[at];
-        ++now.before_w[at];
-      }
-      if (part.role == Role::kW) --now.before_w[at];
+/// Follows the jobs of one stage.
+class Counter {
+ public:
+  Counter(const Schedule& schedule, int stage) : schedule_(schedule), stage_(stage) {
+    for (int chunk = 0; chunk < schedule.Chunks(); ++chunk)
+      if (schedule.stage_of_chunk[static_cast<size_t>(chunk)] == stage) flights_.chunks.push_back(chunk);
+    now_.before_b.resize(flights_.chunks.size());
+    now_.before_w.resize(flights_.chunks.size());
+    backwards_.resize(flights_.chunks.size());
+  }
+
+  StageFlights Run() && {
+    for (const Job& job : schedule_.jobs[static_cast<size_t>(stage_)])
+      for (const JobPart& part : job.parts) Do(job, part);
+    for (auto& [key, moment] : most_)
+      if (std::ranges::find(flights_.moments, moment) == flights_.moments.end()) flights_.moments.push_back(moment);
+    return std::move(flights_);
+  }
+
+ private:
+  void Do(const Job& job, const JobPart& part) {
+    const auto at = static_cast<size_t>(std::ranges::find(flights_.chunks, part.chunk) - flights_.chunks.begin());
+    switch (part.role) {
+      case Role::kF:
+        ++now_.before_b[at];
+        if (at == 0) ++forwards_;
+        return;
+      case Role::kB:
+        ++backwards_[at];
+        Note(Role::kB, at);
+        --now_.before_b[at];
+        ++now_.before_w[at];
+        return;
+      case Role::kW:
+        // B and W of one job alternate, layer by layer.
+        if (std::ranges::find(job.parts, JobPart{part.chunk, Role::kB, part.microbatch}) == job.parts.end())
+          Note(Role::kW, at);
+        --now_.before_w[at];
+        return;
+      default:
+        return;
     }
-  return flights;
-}
+  }
+
+  void Note(Role role, size_t at) {
+    now_.role = role;
+    now_.chunk = static_cast<int>(at);
+    now_.more_forwards = forwards_ < schedule_.microbatches;
+    now_.last = backwards_[at] == schedule_.microbatches;
+    const auto measures = MeasuresOf(now_);
+    for (size_t i = 0; i < measures.size(); ++i) {
+      const auto [entry, fresh] = most_.try_emplace({at, role, i}, now_);
+      if (!fresh && measures[i] > MeasuresOf(entry->second)[i]) entry->second = now_;
+    }
+  }
+
+  const Schedule& schedule_;
+  const int stage_;
+  StageFlights flights_;
+  InFlight now_;
+  int forwards_ = 0;            // of the first chunk
+  std::vector<int> backwards_;  // by chunk
+  std::map<std::tuple<size_t, Role, size_t>, InFlight> most_;
+};
 
 }  // namespace
 
 std::vector<StageFlights> FlightsOf(const Schedule& schedule) {
   std::vector<StageFlights> flights;
-  for (int stage = 0; stage < schedule.stages; ++stage) flights.push_back(FlightsOfStage(schedule, stage));
+  for (int stage = 0; stage < schedule.stages; ++stage) flights.push_back(Counter(schedule, stage).Run());
   return flights;
 }
 

@@ -7,16 +7,19 @@
 
 namespace espalier {
 
-/// The moment before a backward of a chunk: pairs (chunk of the stage, microbatch) whose F is done and whose B is not,
+/// The moment before a B or a W of a chunk: pairs (chunk of the stage, microbatch) whose F is done and whose B is not,
 /// and those whose B is done and whose W is not.
 struct InFlight {
-  int chunk = 0;                        ///< whose backward comes next: index among the chunks of the stage
+  Role role = Role::kB;                 ///< that comes next: B, or W in a job without its B
+  int chunk = 0;                        ///< whose: index among the chunks of the stage
   bool more_forwards = false;           ///< of the stage's first chunk
-  bool last = false;                    ///< of the chunk's backwards
+  bool last = false;                    ///< of the chunk's backwards; if W comes next, it may have been
   std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
+  bool operator==(const InFlight&) const = default;
 };
 
-/// Of one stage: for each of its chunks the moment before a backward of it at which most pairs are in flight.
+/// Of one stage: for each of its chunks and for B and W the moments at which most pairs are in flight: in all, before
+/// their B, and before their W.
 struct StageFlights {
   std::vector<int> chunks;  ///< global chunks of the stage, ascending
   std::vector<InFlight> moments;

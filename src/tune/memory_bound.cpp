@@ -9,12 +9,20 @@ namespace {
 
 constexpr int64_t kMaster = 4, kStates = 3;  // bytes of an fp32 element; the master and two moments
 
+/// Of a message in which `others` more ranks have a shard, packed and unpacked (CommWorkspaceBytes): a shard for or
+/// from each of them, and what they have.
+int64_t WorkspaceOf(int64_t whole, int64_t shard, int64_t others) { return others * shard + whole - shard; }
+
 PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, const Layout& layout) {
   PartStates states;
   const bool sharded = layout.Shards() > 1, again = layout.GathersAgain();
+  const int64_t others = layout.Shards() - 1;
+  int64_t elements = 0, elements_of_shards = 0;
   for (const ParameterRows& parameter : memory.parameters) {
     const int64_t shard = parameter.Shard(layout.dp_shard, layout.cp), whole = parameter.Elements();
     const int64_t weight = whole * profile.element_bytes;
+    elements += whole;
+    elements_of_shards += shard;
     states.bytes += kStates * Aligned(kMaster * shard);
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
     if (again) {
@@ -30,6 +38,9 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (layout.reduce == ReduceFrequency::kMicrobatch && layout.DataParallel() * layout.cp > 1)
       states.raw_gradients += bytes;
   }
+  if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_shards, others);
+  if (states.raw_gradients > 0 && sharded && layout.ShardsGradients())
+    states.reducing = kMaster * WorkspaceOf(elements, elements_of_shards, others);
   return states;
 }
 
@@ -46,7 +57,8 @@ class Stage {
         persistent += n * q_.states[part].bytes + (n > 0 ? Inputs(part) : 0);
         weights += n * q_.states[part].weights;
         step_gradients += n * q_.states[part].step_gradients;
-        if (n > 0) most = std::max({most, q_.states[part].gathered, q_.states[part].raw_gradients});
+        const PartStates& states = q_.states[part];
+        if (n > 0) most = std::max({most, states.gathered + states.gathering, states.raw_gradients + states.reducing});
       }
     for (const InFlight& moment : flights_.moments) most = std::max(most, LiveAt(moment));
     return persistent + std::max(weights + most, step_gradients);  // the update needs no weights and activations
@@ -81,7 +93,8 @@ class Stage {
     for (size_t i = 0; i < flights_.chunks.size(); ++i)
       bytes +=
           moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);
-    return bytes + Extra(flights_.chunks[static_cast<size_t>(moment.chunk)]) - WeightsGoneAt(moment);
+    const int chunk = flights_.chunks[static_cast<size_t>(moment.chunk)];
+    return bytes + (moment.role == Role::kB ? Extra(chunk) : ExtraOfW(chunk)) - WeightsGoneAt(moment);
   }
   /// The last backward of a chunk frees weights from the top down: those of its head and of its top layer may be gone,
   /// and all weights of the stage's other chunks.
@@ -109,9 +122,20 @@ class Stage {
   int64_t ExtraOf(Part part, int64_t layers) const {
     const PartMemory& memory = q_.profile.memory[part];
     const PartStates& states = q_.states[part];
-    const int64_t gathered = std::min<int64_t>(layers, 1 + q_.prefetch) * states.gathered;
-    const int64_t gradients = q_.profile.defers_w ? 0 : states.raw_gradients - q_.micro * memory.kept;
-    return std::max({q_.micro * memory.extra, gathered, gradients});
+    const int64_t gathered = std::min<int64_t>(layers, 1 + q_.prefetch) * states.gathered + states.gathering;
+    const int64_t gradients = states.raw_gradients + states.reducing - q_.micro * memory.kept;
+    return std::max({q_.micro * memory.extra, gathered, q_.profile.defers_w ? 0 : gradients});
+  }
+  /// What W of a chunk alone needs above what was kept: the gradients of its last part, or of the layer below the head,
+  /// when nothing else of these may be left.
+  int64_t ExtraOfW(int chunk) const {
+    const auto gradients = [&](Part part) {
+      const PartStates& states = q_.states[part];
+      return states.raw_gradients + states.reducing - q_.micro * q_.profile.memory[part].kept_for_w;
+    };
+    const int64_t layer = Count(chunk, Part::kLayer) > 0 ? gradients(Part::kLayer) : 0;
+    if (Count(chunk, Part::kHead) == 0) return std::max<int64_t>(0, layer);
+    return std::max({int64_t{0}, gradients(Part::kHead), layer - q_.micro * q_.profile.memory[Part::kHead].kept_for_w});
   }
 
   const MemoryQuestion& q_;

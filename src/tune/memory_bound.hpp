@@ -3,10 +3,11 @@
 //
 //   persistent  masters and moments in shards (ZeRO), accumulators, compute weights, token ids   MemoryPlanner's base
 //   in flight   what F keeps of every microbatch between F and B, and B between B and W          the schedule's counts
-//   extra       what backward of the top layer of a chunk makes on top, before it frees what F kept
+//   extra       what B or W of the top layer of a chunk makes on top, before it frees what was kept; the messages in
+//               which its weights are gathered or its gradients reduced, with their workspaces
 //
-// Not counted: workspaces, messages, alignment of activations, holes. The rank with coordinate 0 on all axes but pp has
-// the largest shards.
+// Not counted: workspaces of kernels, other messages, alignment of activations, holes. The rank with coordinate 0 on
+// all axes but pp has the largest shards.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,9 @@ struct PartStates {
   int64_t weights = 0;         ///< compute weights, or what they are gathered from: gone when the update begins
   int64_t forward_only = 0;    ///< compute weights that only forward reads: gone after the last microbatch's
   int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all at once
+  int64_t gathering = 0;       ///< workspace of that message
   int64_t raw_gradients = 0;   ///< of one microbatch, before they are reduced (parallel.reduce = "microbatch")
+  int64_t reducing = 0;        ///< workspace of that message
   int64_t step_gradients = 0;  ///< reduced gradients between reduction and update
 };
 ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout);

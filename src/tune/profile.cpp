@@ -222,7 +222,8 @@ int64_t ParameterRows::Shard(int64_t dp_shard, int64_t cp) const {
 
 LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {
   LayerProfile profile;
-  const Compilation c = Compile(SmallModel(deck, layout), layout.cp * layout.tp, Purpose::kTrain);
+  const Compilation c =
+      Compile(SmallModel(deck, layout), layout.cp * layout.tp, Purpose::kTrain, {}, Verification::kAtTheEnd);
   MemoryReader(c, profile).Run();
   profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
   profile.defers_w = TraitsOf(layout.schedule).DefersW();

@@ -17,13 +17,18 @@ constexpr int kMaxProgramsPerStage = 64;
 
 using Programs = std::map<int, std::shared_ptr<const Program>>;  // by representative
 
+Compilation CompileFor(const Deck& deck, int ranks, Purpose purpose) {
+  return Compile(deck, ranks, purpose, {}, Verification::kAtTheEnd);
+}
+
 /// The training programs of all ranks, or of the first ranks up to one that exceeds `memory_bytes`.
 Programs MakePrograms(const Compilation& c, const std::vector<int>& representative, int64_t memory_bytes) {
   Programs programs;
+  const ProgramMaker maker(c);
   for (int rank : representative) {
     auto& program = programs[rank];
     if (program != nullptr) continue;
-    program = std::make_shared<const Program>(MakeProgram(c, c.mesh.CoordinateOf(rank)));
+    program = std::make_shared<const Program>(maker.Make(c.mesh.CoordinateOf(rank)));
     if (program->arena_bytes > memory_bytes) break;
   }
   return programs;
@@ -39,9 +44,10 @@ int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
   int64_t peak = PeakOfTraining(programs);
   for (Purpose purpose : PurposesOf(training.deck)) {
     if (purpose == Purpose::kTrain) continue;
-    const Compilation forward = Compile(training.deck, training.mesh.Ranks(), purpose);
+    const Compilation forward = CompileFor(training.deck, training.mesh.Ranks(), purpose);
+    const ProgramMaker maker(forward);
     for (const auto& [rank, program] : programs)
-      peak = std::max(peak, MakeProgram(forward, training.mesh.CoordinateOf(rank), StateBytes(*program)).arena_bytes);
+      peak = std::max(peak, maker.Make(training.mesh.CoordinateOf(rank), StateBytes(*program)).arena_bytes);
   }
   return peak;
 }
@@ -54,13 +60,13 @@ size_t CountPrograms(std::vector<int> representative) {
 }  // namespace
 
 int64_t PeakBytes(const Deck& deck, int ranks) {
-  const Compilation c = Compile(deck, ranks, Purpose::kTrain);
+  const Compilation c = CompileFor(deck, ranks, Purpose::kTrain);
   return PeakOfAll(c, MakePrograms(c, ClassRepresentatives(c), std::numeric_limits<int64_t>::max()));
 }
 
 Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes) {
   Trial trial;
-  const Compilation c = Compile(deck, ranks, Purpose::kTrain);
+  const Compilation c = CompileFor(deck, ranks, Purpose::kTrain);
   const std::vector<int> representative = ClassRepresentatives(c);
   const size_t different = CountPrograms(representative);
   if (different > static_cast<size_t>(kMaxProgramsPerStage) * static_cast<size_t>(deck.parallel.pp)) {

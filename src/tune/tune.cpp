@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/parallel.hpp"
 #include "tune/choose.hpp"
-#include "tune/parallel_for.hpp"
 #include "tune/rejections.hpp"
 #include "tune/trial.hpp"
 
@@ -71,7 +71,8 @@ class Search {
     for (const Group& group : groups.groups) scorers_.emplace_back(context_, group, flights_);
     std::vector<std::vector<Scored>> fitting(scorers_.size());
     std::vector<SpaceCounts> counts(scorers_.size());
-    ParallelFor(scorers_.size(), options_.threads, [&](size_t i) { scorers_[i].ScoreAll(fitting[i], counts[i]); });
+    ParallelFor(
+        scorers_.size(), [&](size_t i) { scorers_[i].ScoreAll(fitting[i], counts[i]); }, options_.threads);
     for (size_t i = 0; i < scorers_.size(); ++i) {
       result_.considered += counts[i].considered;
       result_.invalid += counts[i].invalid;
@@ -176,9 +177,12 @@ class Search {
       instructions.push_back(scorers_[scorer_of_[i]].InstructionsOf(scored_[i].layout));
     chosen_ = Choose(scored_, instructions, {static_cast<size_t>(options_.simulated), options_.instructions});
     trials_.resize(chosen_.size());
-    ParallelFor(chosen_.size(), options_.threads, [&](size_t i) {
-      trials_[i] = Try(DeckOf(scored_[chosen_[i]]), context_.ranks, context_.costs, context_.memory_bytes);
-    });
+    ParallelFor(
+        chosen_.size(),
+        [&](size_t i) {
+          trials_[i] = Try(DeckOf(scored_[chosen_[i]]), context_.ranks, context_.costs, context_.memory_bytes);
+        },
+        options_.threads);
     result_.compiled = std::ssize(chosen_);
   }
 

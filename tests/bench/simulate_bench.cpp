@@ -1,7 +1,5 @@
 // How long a simulation takes, folded and unfolded: simulate_bench DECK RANKS CLUSTER [key=value ...]
-// Costs are made up: a kernel takes 100 us, a transfer of tp 30 us at the node's port, any other 60 us at the
-// network's. The programs are made before. Prints one line per simulation: milliseconds, million instructions per
-// second, memory.
+// The programs are made before. Prints one line per simulation: milliseconds, million instructions per second, memory.
 #include <fmt/format.h>
 #include <sys/resource.h>
 

@@ -11,7 +11,7 @@ from support.runs import Checks, ENVIRONMENT, Metrics, ROOT, executable, launch,
 
 DECK = os.path.join(ROOT, "tests", "decks", "sleep.toml")
 CLUSTER = os.path.join(ROOT, "inputs", "clusters", "h100-8x400g.toml")
-STEP_S = 3
+STEP_S = 6
 STEPS = 11
 
 

@@ -39,6 +39,10 @@ void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("key=value", arguments.overrides, "keys of the deck, such as run.steps=20");
 }
 
+void AddRanks(CLI::App* command, int& ranks, const char* meaning) {
+  command->add_option("--ranks", ranks, meaning)->type_name("N")->check(Within(1, kMaxRanks));
+}
+
 /// Turns an option into its key of the deck. The order of options and key=value arguments is not known, so giving both
 /// is an error.
 void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides) {
@@ -98,9 +102,7 @@ void AddPlan(CLI::App& app, Job& job) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "layout, schedule and memory for any number of ranks");
   AddDeck(command, options->arguments);
-  command->add_option("--ranks", options->ranks, "ranks to plan for (the fewest that the deck allows)")
-      ->type_name("N")
-      ->check(Within(1, kMaxRanks));
+  AddRanks(command, options->ranks, "ranks to plan for (the fewest that the deck allows)");
   command->add_option("--json", options->json, "write the plan to this file too")->type_name("FILE");
   command->add_option("--program", options->program, "print the instructions of this rank instead (doc/plan.md)")
       ->type_name("RANK")
@@ -126,9 +128,7 @@ void AddTune(CLI::App& app, Job& job) {
   auto options = std::make_shared<TuneCommandOptions>();
   CLI::App* command = app.add_subcommand("tune", "find the fastest layout that fits, for any number of ranks");
   AddDeck(command, options->arguments);
-  command->add_option("--ranks", options->ranks, "ranks to tune for (the fewest that the deck allows)")
-      ->type_name("N")
-      ->check(Within(1, kMaxRanks));
+  AddRanks(command, options->ranks, "ranks to tune for (the fewest that the deck allows)");
   command->add_option("--cluster", options->cluster, "cluster file (TOML)")->type_name("FILE")->required();
   AddSearch(command, *options);
   command->add_option("--json", options->json, "write the ranking to this file too")->type_name("FILE");
@@ -156,9 +156,7 @@ void AddSimulate(CLI::App& app, Job& job) {
   auto options = std::make_shared<SimulateCommandOptions>();
   CLI::App* command = app.add_subcommand("simulate", "time a step on a cluster, for any number of ranks");
   AddDeck(command, options->arguments);
-  command->add_option("--ranks", options->ranks, "ranks to simulate (the fewest that the deck allows)")
-      ->type_name("N")
-      ->check(Within(1, kMaxRanks));
+  AddRanks(command, options->ranks, "ranks to simulate (the fewest that the deck allows)");
   command->add_option("--cluster", options->cluster, "cluster file (TOML); of a deck that sleeps, run.cluster")
       ->type_name("FILE");
   command->add_option("--json", options->json, "write the figures to this file too")->type_name("FILE");
@@ -242,9 +240,7 @@ void AddCalibrate(CLI::App& app, Job& job) {
       ->add_option("--product-plans", options->product_plans,
                    "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
       ->type_name("PLANS");
-  command->add_option("--ranks", options->ranks, "of --product-plans: ranks of each deck (the fewest that it allows)")
-      ->type_name("N")
-      ->check(Within(1, kMaxRanks));
+  AddRanks(command, options->ranks, "of --product-plans: ranks of each deck (the fewest that it allows)");
   command->add_option("key=value", options->measure.overrides, "keys of the decks, such as batch.micro=4");
   command->callback([options, &job] { job = CalibrateJob(options); });
 }

@@ -19,17 +19,9 @@ Json Milliseconds(const ByCommAxis<double>& us) {
 /// Null if it is not known.
 Json Milliseconds(const std::optional<double>& seconds) { return seconds ? Json(*seconds * 1e3) : Json(nullptr); }
 
-/// The parts of the step: compute + exposed of all axes + idle is the step.
-void AddShares(Json& json, const Breakdown& b) {
-  json["compute_ms"] = b.compute_us * kMilli;
-  json["idle_ms"] = b.idle_us * kMilli;
-  json["exposed_ms"] = Milliseconds(b.exposed_us);
-  json["hidden_ms"] = Milliseconds(b.hidden_us);
-}
-
 Json RankJson(const Prediction& prediction, const RankTimes& times, int rank, int ranks) {
   Json json = {{"rank", rank}, {"ranks", ranks}, {"stage", times.stage}, {"end_ms", times.end_us * kMilli}};
-  AddShares(json, times.breakdown);
+  AddParts(json, times.breakdown);
   json["peak_bytes"] = PeakOf(prediction, rank);
   return json;
 }
@@ -89,6 +81,13 @@ void AddMemory(Json& json, const Prediction& prediction, const Figures& f) {
 
 }  // namespace
 
+void AddParts(Json& json, const Breakdown& b) {
+  json["compute_ms"] = b.compute_us * kMilli;
+  json["idle_ms"] = b.idle_us * kMilli;
+  json["exposed_ms"] = Milliseconds(b.exposed_us);
+  json["hidden_ms"] = Milliseconds(b.hidden_us);
+}
+
 Json StepJson(const Prediction& prediction, const Figures& figures) {
   const Breakdown& slowest = prediction.simulation.Slowest().breakdown;
   return {{"cluster", prediction.target.cluster.name},
@@ -110,7 +109,7 @@ Json ToJson(const Prediction& prediction, const Figures& f) {
   json["step_ms"] = simulation.step_us * kMilli;
   AddRates(json, prediction, f);
   json["slowest_rank"] = simulation.Slowest().rank;
-  AddShares(json, simulation.Slowest().breakdown);
+  AddParts(json, simulation.Slowest().breakdown);
   json["exposed_comm_ms"] = f.exposed_us * kMilli;
   AddMemory(json, prediction, f);
   json["checkpoint"] = SavesJson(f.saves);

@@ -14,6 +14,10 @@ nlohmann::ordered_json ToJson(const Prediction& prediction, const Figures& figur
 /// "step_ms", "idle_ms" and "exposed_comm_ms" of the slowest rank: what `plan --cluster` adds to its own JSON.
 nlohmann::ordered_json StepJson(const Prediction& prediction, const Figures& figures);
 
+/// The parts of a step, "compute_ms", "idle_ms", "exposed_ms" and "hidden_ms" by axis: compute, exposed of all axes and
+/// idle are the step.
+void AddParts(nlohmann::ordered_json& json, const Breakdown& breakdown);
+
 /// "12.3 us", "4.56 ms", "7.89 s": three significant digits, from a minute on as "27m04s".
 std::string DurationText(double us);
 

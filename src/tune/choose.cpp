@@ -19,20 +19,26 @@ Layout FamilyOf(Layout layout) {
   return layout;
 }
 
-std::vector<size_t> FewOfAFamily(const std::vector<Scored>& scored) {
+/// How many, of the fastest, are within kHopeful of the first.
+size_t CountHopeful(const std::vector<Scored>& scored) {
+  const auto end = std::ranges::find_if(scored, [&](const Scored& s) { return s.us > kHopeful * scored.front().us; });
+  return static_cast<size_t>(end - scored.begin());
+}
+
+std::vector<size_t> FewOfAFamily(const std::vector<Scored>& scored, size_t hopeful) {
   std::map<Layout, int> siblings;
   std::vector<size_t> order;
-  for (size_t i = 0; i < scored.size(); ++i)
+  for (size_t i = 0; i < hopeful; ++i)
     if (siblings[FamilyOf(scored[i].layout)]++ < kSiblings) order.push_back(i);
   return order;
 }
 
 /// The first of each schedule, and of each pair of tp and pp.
-std::vector<size_t> Different(const std::vector<Scored>& scored) {
+std::vector<size_t> Different(const std::vector<Scored>& scored, size_t hopeful) {
   std::set<ScheduleKind> schedules;
   std::set<std::pair<int, int>> degrees;
   std::vector<size_t> order;
-  for (size_t i = 0; i < scored.size() && scored[i].us <= kHopeful * scored[0].us; ++i) {
+  for (size_t i = 0; i < hopeful; ++i) {
     const Layout& l = scored[i].layout;
     const bool schedule = schedules.insert(l.schedule).second, pair = degrees.emplace(l.tp, l.pp).second;
     if (schedule || pair) order.push_back(i);
@@ -69,10 +75,11 @@ class Chooser {
 std::vector<size_t> Choose(const std::vector<Scored>& scored, const std::vector<int64_t>& instructions,
                            const ChooseOptions& options) {
   if (scored.empty()) return {};
-  const std::vector<size_t> fastest = FewOfAFamily(scored);
+  const size_t hopeful = CountHopeful(scored);
+  const std::vector<size_t> fastest = FewOfAFamily(scored, hopeful);
   Chooser chooser(instructions);
   chooser.Take(fastest, (options.count + 1) / 2, options.instructions / 2);
-  chooser.Take(Different(scored), options.count, options.instructions);
+  chooser.Take(Different(scored, hopeful), options.count, options.instructions);
   chooser.Take(fastest, options.count, options.instructions);
   return std::move(chooser).Chosen();
 }

@@ -25,6 +25,7 @@ class Counter {
       if (schedule.stage_of_chunk[static_cast<size_t>(chunk)] == stage) flights_.chunks.push_back(chunk);
     now_.before_b.resize(flights_.chunks.size());
     now_.before_w.resize(flights_.chunks.size());
+    now_.last.resize(flights_.chunks.size());
     backwards_.resize(flights_.chunks.size());
   }
 
@@ -65,7 +66,7 @@ class Counter {
     now_.role = role;
     now_.chunk = static_cast<int>(at);
     now_.more_forwards = forwards_ < schedule_.microbatches;
-    now_.last = backwards_[at] == schedule_.microbatches;
+    for (size_t i = 0; i < backwards_.size(); ++i) now_.last[i] = backwards_[i] == schedule_.microbatches;
     const auto measures = MeasuresOf(now_);
     for (size_t i = 0; i < measures.size(); ++i) {
       const auto [entry, fresh] = most_.try_emplace({at, role, i}, now_);
@@ -78,7 +79,7 @@ class Counter {
   StageFlights flights_;
   InFlight now_;
   int forwards_ = 0;            // of the first chunk
-  std::vector<int> backwards_;  // by chunk
+  std::vector<int> backwards_;  // by chunk, with the one that comes next
   std::map<std::tuple<size_t, Role, size_t>, InFlight> most_;
 };
 

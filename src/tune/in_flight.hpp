@@ -13,8 +13,8 @@ struct InFlight {
   Role role = Role::kB;                 ///< that comes next: B, or W in a job without its B
   int chunk = 0;                        ///< whose: index among the chunks of the stage
   bool more_forwards = false;           ///< of the stage's first chunk
-  bool last = false;                    ///< of the chunk's backwards; if W comes next, it may have been
   std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
+  std::vector<bool> last;               ///< the same: its last B is over, or comes next
   bool operator==(const InFlight&) const = default;
 };
 

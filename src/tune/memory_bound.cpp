@@ -96,17 +96,18 @@ class Stage {
     const int chunk = flights_.chunks[static_cast<size_t>(moment.chunk)];
     return bytes + (moment.role == Role::kB ? Extra(chunk) : ExtraOfW(chunk)) - WeightsGoneAt(moment);
   }
-  /// The last backward of a chunk frees weights from the top down: those of its head and of its top layer may be gone,
-  /// and all weights of the stage's other chunks.
+  /// The last backward of a chunk frees weights from the top down: if it comes next, those of its head and of its top
+  /// layer may be gone before the moment counts; if it is over, all are gone.
   int64_t WeightsGoneAt(const InFlight& moment) const {
-    if (!moment.last) return 0;
     int64_t bytes = 0;
-    for (size_t i = 0; i < flights_.chunks.size(); ++i)
+    for (size_t i = 0; i < flights_.chunks.size(); ++i) {
+      if (!moment.last[i]) continue;
+      const bool next = moment.role == Role::kB && static_cast<int>(i) == moment.chunk;
       for (Part part : kParts) {
         const int64_t count = Count(flights_.chunks[i], part);
-        const bool own = static_cast<int>(i) == moment.chunk;
-        bytes += (own ? std::min<int64_t>(count, part == Part::kEmbedding ? 0 : 1) : count) * q_.states[part].weights;
+        bytes += (next ? std::min<int64_t>(count, part == Part::kEmbedding ? 0 : 1) : count) * q_.states[part].weights;
       }
+    }
     return bytes;
   }
   /// What backward of a chunk needs above what was kept: for its last part, or for the layer below the head, once what

@@ -17,7 +17,7 @@ struct TuneOptions {
   std::vector<std::string> fixed;  ///< keys that stay at the deck's value: "parallel.tp"
   int threads = 2;                 ///< the result does not depend on it
   /// Instructions of all programs that are simulated: long programs leave room for fewer candidates.
-  int64_t instructions = 3'000'000;
+  int64_t instructions = 5'000'000;
 };
 
 /// A simulated layout.

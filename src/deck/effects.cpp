@@ -34,6 +34,10 @@ std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
 }
+std::string NotOverNccl(const Deck& d) {
+  if (d.run.transport == Transport::kMpi) return "run.transport = \"mpi\" uses no thread blocks";
+  return OnCpus(d);
+}
 std::string Sleeps(const Deck& d) {
   return When(d.run.device == RunDevice::kSleep, "run.device = \"sleep\" computes nothing");
 }
@@ -73,6 +77,10 @@ const std::vector<Effect>& Effects() {
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.prefetch", NoShardedParameters},
+      {"overlap.tp_ctas", NotOverNccl},
+      {"overlap.cp_ctas", NotOverNccl},
+      {"overlap.dp_ctas", NotOverNccl},
+      {"overlap.pp_ctas", NotOverNccl},
       {"report.trace", EndsBeforeTheTrace},
       {"optimizer.decay_norms",
        [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},

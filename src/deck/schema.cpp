@@ -24,6 +24,7 @@ Allowed From(double min) { return {.min = min}; }
 Allowed Float() { return {.min = 0, .max = kMaxFloat}; }
 Allowed PositiveFloat() { return {.min = kMinFloat, .max = kMaxFloat}; }
 Allowed Between(double min, double max) { return {.min = min, .max = max}; }
+constexpr double kMaxCtas = 64;  // of NCCL
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
@@ -201,6 +202,15 @@ std::vector<DeckKey> Rows() {
      "Overlap backward tp communication with the weight-gradient matmul."},
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
      "How many layers before their use sharded parameters are gathered; 0: at their use."},
+    {"overlap", "tp_ctas", FIELD(overlap.tp_ctas), 16, Between(1, kMaxCtas),
+     "Thread blocks that messages of tp have on a GPU at most (NCCL's maxCTAs). Kernels do without as many "
+     "multiprocessors meanwhile, so all four keys together should leave most of them."},
+    {"overlap", "cp_ctas", FIELD(overlap.cp_ctas), 8, Between(1, kMaxCtas),
+     "The same for cp."},
+    {"overlap", "dp_ctas", FIELD(overlap.dp_ctas), 8, Between(1, kMaxCtas),
+     "The same for dp."},
+    {"overlap", "pp_ctas", FIELD(overlap.pp_ctas), 4, Between(1, kMaxCtas),
+     "The same for each direction of a message between stages."},
 
     {"optimizer", "name", CHOICE(optimizer.name), "adamw", OneOf<OptimizerName>(),
      "Optimizer, as PyTorch defines it."},

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/lowering/combine.hpp"
@@ -204,6 +205,45 @@ ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> wo
   return ncclSuccess;
 }
 
+/// What a unique id holds. Its maker has to be member 0, which NCCL does not ask for.
+struct EmulatedId {
+  char word[16] = "emulated";
+  int maker = 0;   ///< world rank
+  int number = 0;  ///< among those that it made
+};
+
+int WorldRank() {
+  int started = 0, rank = 0;
+  std::lock_guard lock(MpiState::mutex);
+  MPI_CALL(MPI_Initialized(&started));
+  if (started != 0) MPI_CALL(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  return rank;
+}
+
+/// World ranks of the members, who tell the maker of the id who they are.
+std::vector<int> Meet(const EmulatedId& id, int ranks, int rank) {
+  const int self = WorldRank(), tag = id.number;
+  std::vector<int> members(static_cast<size_t>(ranks), -1);
+  std::lock_guard lock(MpiState::mutex);
+  if (rank > 0) {
+    const int mine[] = {rank, self};
+    MPI_CALL(MPI_Send(mine, 2, MPI_INT, id.maker, tag, MPI_COMM_WORLD));
+    MPI_CALL(MPI_Recv(members.data(), ranks, MPI_INT, id.maker, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    return members;
+  }
+  if (self != id.maker) Refuse("a member 0 that did not make the id");
+  members[0] = self;
+  for (int i = 1; i < ranks; ++i) {
+    int other[2];
+    MPI_CALL(MPI_Recv(other, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    int& member = members.at(static_cast<size_t>(other[0]));
+    if (std::exchange(member, other[1]) >= 0) Refuse("two members of one number");
+  }
+  for (size_t i = 1; i < members.size(); ++i)
+    MPI_CALL(MPI_Send(members.data(), ranks, MPI_INT, members[i], tag, MPI_COMM_WORLD));
+  return members;
+}
+
 ncclResult_t Made(ncclComm_t* to, MPI_Comm mpi, const ncclConfig_t& config) {
   auto* comm = new ncclComm;
   if (mpi != MPI_COMM_NULL) {
@@ -230,31 +270,28 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  std::memcpy(id->internal, "emulated", 9);
+  static int number = 0;
+  const EmulatedId made = {.maker = WorldRank(), .number = ++number};
+  std::memcpy(id->internal, &made, sizeof made);
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int, ncclConfig_t* config) {
-  if (std::strcmp(id.internal, "emulated") != 0) Refuse("a unique id that nobody made");
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  EmulatedId made;
+  std::memcpy(&made, id.internal, sizeof made);
+  if (std::strcmp(made.word, EmulatedId().word) != 0) Refuse("a unique id that nobody made");
+  if (rank < 0 || rank >= ranks) Refuse("a member outside the communicator");
   if (ranks == 1) return Made(comm, MPI_COMM_NULL, *config);
+  const std::vector<int> members = Meet(made, ranks, rank);
   std::lock_guard lock(MpiState::mutex);
-  int size = 0;
-  MPI_CALL(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  if (size != ranks) Refuse("a communicator of many ranks that is neither the world nor a part of one");
+  MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
   MPI_Comm mpi = MPI_COMM_NULL;
-  MPI_CALL(MPI_Comm_dup(MPI_COMM_WORLD, &mpi));
+  MPI_CALL(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  MPI_CALL(MPI_Group_incl(world, ranks, members.data(), &group));
+  MPI_CALL(MPI_Comm_create_group(MPI_COMM_WORLD, group, made.number, &mpi));
+  MPI_CALL(MPI_Group_free(&group));
+  MPI_CALL(MPI_Group_free(&world));
   return Made(comm, mpi, *config);
-}
-
-ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t* config) {
-  *comm = nullptr;
-  if (parent->polls_until_made > 0) Refuse("a communicator is used before it is made");
-  if (parent->mpi == MPI_COMM_NULL)
-    return color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : Made(comm, MPI_COMM_NULL, *config);
-  std::lock_guard lock(MpiState::mutex);
-  MPI_Comm mpi = MPI_COMM_NULL;
-  MPI_CALL(MPI_Comm_split(parent->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi));
-  return mpi == MPI_COMM_NULL ? ncclSuccess : Made(comm, mpi, *config);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {

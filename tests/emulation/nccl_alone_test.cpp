@@ -74,7 +74,7 @@ class Step {
       : coordinate_(c.mesh.CoordinateOf(rank)),
         program_(MakeProgram(c, coordinate_)),
         arena_(program_.arena_bytes, lanes_.First()) {
-    communication_ = MakeNcclCommunication(world_, program_.mesh, ChannelsOf(program_), true);
+    communication_ = MakeNcclCommunication(world_, program_.mesh, ChannelsOf(program_), {.alone = true});
     std::vector<CommInstruction> instructions = Resolve(program_, coordinate_, arena_);
     for (const CommInstruction& i : instructions) order_.push_back(i.instruction->lane);
     prepared_ = communication_->Prepare(program_, coordinate_, std::move(instructions));

@@ -124,8 +124,14 @@ using namespace espalier::emulation;
 // NOLINTBEGIN: CUDA's names
 extern "C" {
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* low, int* high) {
+  *low = 0;
+  *high = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   if (!OnItsGpu()) return cudaErrorInvalidDevice;
+  if (priority < -5 || priority > 0) return cudaErrorInvalidValue;
   *stream = new CUstream_st;
   return cudaSuccess;
 }

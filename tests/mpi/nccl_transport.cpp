@@ -63,7 +63,7 @@ class InOrder final : public Communication {
 
 std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,
                                                  MpiCommunicationOptions) {
-  return std::make_unique<InOrder>(MakeNcclCommunication(TheWorld(), mesh, channels, false));
+  return std::make_unique<InOrder>(MakeNcclCommunication(TheWorld(), mesh, channels, {}));
 }
 
 }  // namespace espalier::test

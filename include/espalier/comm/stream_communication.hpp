@@ -30,11 +30,19 @@ class StreamCommunication {
   virtual void Abort() = 0;
 };
 
+struct NcclOptions {
+  /// Every group is this rank alone, which sends every message to itself, so that all calls run on one device; the
+  /// values are then wrong.
+  bool alone = false;
+  /// The most thread blocks that the messages of a lane have on a GPU at once, and so multiprocessors that its compute
+  /// kernels do without. The copy lane has none.
+  ByLane<int> ctas = {0, 16, 8, 8, 4, 4, 0};
+};
+
 /// Makes the communicators of `channels` on this thread's device. Collective, with the same list on all ranks
-/// (AgreeOnChannels). With `force_one_rank_groups` every group is this rank alone, which sends every message to
-/// itself, so that all calls run on one device; the values are then wrong. In the CUDA module only.
+/// (AgreeOnChannels). In the CUDA module only.
 std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh,
                                                            const std::vector<Channel>& channels,
-                                                           bool force_one_rank_groups);
+                                                           const NcclOptions& options);
 
 }  // namespace espalier

@@ -64,6 +64,7 @@ struct Deck {
   struct Overlap {
     bool tensor;
     int prefetch;
+    int tp_ctas, cp_ctas, dp_ctas, pp_ctas;
   } overlap;
   struct Optimizer {
     OptimizerName name;

@@ -34,6 +34,7 @@ struct GpuOptions {
   GpuTransport transport = GpuTransport::kMpi;
   bool deterministic = true;  ///< same deck, same ranks, same bits
   std::string product_plans;  ///< file of `calibrate`; empty: none
+  ByLane<int> ctas{};         ///< NcclOptions
 };
 
 class CudaModule {

@@ -1,11 +1,18 @@
 #include "communicators.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iterator>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/error.hpp"
@@ -14,40 +21,61 @@
 namespace espalier::cuda {
 namespace {
 
-using std::chrono::steady_clock;
-
 /// Thousands of ranks take a minute; a missing rank must not be waited for all night.
 constexpr auto kConnectTimeout = std::chrono::minutes(5);
 
-/// The kernels of all lanes stay on the GPU while they wait for peers. They must fit on it together, and leave most of
-/// its multiprocessors (at least 108) to compute kernels: 16 + 8 + 8 + 2 x 4. Compute waits for tp, so tp gets what
-/// NVLink needs. Messages between stages are small, and a receive waits long.
-int CtasOf(Lane lane) { return lane == Lane::kTp ? 16 : lane == Lane::kPpSend ? 4 : 8; }
-
 /// Calls block until they are issued, which their order on the stream needs; a nonblocking communicator would start a
-/// thread for each. Resources are not shared with the parent: communicators that share them run one at a time.
-ncclConfig_t ConfigOf(Lane lane) {
+/// thread for each.
+ncclConfig_t ConfigOf(int most_ctas) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  config.maxCTAs = CtasOf(lane);
-  config.splitShare = 0;
+  config.maxCTAs = most_ctas;
   return config;
 }
 
-/// Polls a communicator under construction, with a time limit in case a peer never comes.
-void AwaitMade(ncclComm_t comm) {
-  const steady_clock::time_point end = steady_clock::now() + kConnectTimeout;
-  ncclResult_t state = ncclInProgress;
-  while (true) {
-    NCCL_CALL(ncclCommGetAsyncError(comm, &state));
-    if (state == ncclSuccess) return;
-    if (state != ncclInProgress) FailNccl(__FILE__, __LINE__, "making a communicator", state, comm);
-    CHECK(steady_clock::now() < end,
-          "a communicator was not made within {} minutes: do all ranks run, and does the network between them work "
-          "(NCCL_DEBUG=INFO)?",
-          kConnectTimeout.count());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+/// Ends the job if it lives for too long: NCCL waits for a peer that never comes.
+class ConnectLimit {
+ public:
+  explicit ConnectLimit(World& world) : world_(world), thread_([this] { Watch(); }) {}
+  ~ConnectLimit() {
+    {
+      const std::lock_guard lock(mutex_);
+      made_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
   }
+  ConnectLimit(const ConnectLimit&) = delete;
+  ConnectLimit& operator=(const ConnectLimit&) = delete;
+
+ private:
+  void Watch() {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kConnectTimeout, [this] { return made_; })) return;
+    world_.Fail(
+        fmt::format("the communicators of NCCL were not made within {} minutes: do all ranks run, and does the network "
+                    "between them work (NCCL_DEBUG=INFO)?",
+                    kConnectTimeout.count()));
+  }
+
+  World& world_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool made_ = false;
+  std::thread thread_;
+};
+
+/// The id of a communicator.
+struct NumberedId {
+  int number = 0, first = 0;  ///< Group
+  std::string bytes;
+  auto Fields() { return std::tie(number, first, bytes); }
+};
+
+std::string NewId() {
+  ncclUniqueId id{};
+  NCCL_CALL(ncclGetUniqueId(&id));
+  return std::string(id.internal, sizeof id.internal);
 }
 
 /// Before the first communicator. Variables that the user has set keep their values.
@@ -68,12 +96,20 @@ void Distinct(std::vector<Communicators::Pair>& pairs) {
 
 }  // namespace
 
-Communicators::Communicators(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool alone)
-    : world_(world), mesh_(mesh), alone_(alone), exceptions_at_start_(std::uncaught_exceptions()) {
+Communicators::Communicators(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
+                             const NcclOptions& options)
+    : world_(world), mesh_(mesh), options_(options), exceptions_at_start_(std::uncaught_exceptions()) {
   SetEnvironment();
-  if (!alone) world_comm_ = MakeWorld();
-  for (const Channel& channel : channels)
-    if (channel.route == Route::kGroup) groups_[channel] = alone ? MakeAlone(channel.lane) : MakeGroup(channel);
+  std::vector<Channel> of_groups;
+  std::vector<Group> groups;
+  for (const Channel& channel : channels) {
+    if (channel.route != Route::kGroup) continue;
+    groups.push_back(GroupOf(channel));
+    groups.back().number = static_cast<int>(of_groups.size());
+    of_groups.push_back(channel);
+  }
+  const std::vector<ncclComm_t> made = Make(groups);
+  for (size_t i = 0; i < made.size(); ++i) groups_[of_groups[i]] = made[i];
 }
 
 Communicators::~Communicators() {
@@ -82,72 +118,84 @@ Communicators::~Communicators() {
 }
 
 void Communicators::MakePairs(const std::vector<Pair>& mine) {
-  for (const Pair& stages : PairsOfAllRanks(mine))
-    if (pairs_.count(stages) == 0) pairs_[stages] = alone_ ? MakeAlone(Lane::kPpSend) : MakePair(stages);
+  const int stage = mesh_.CoordinateOf(world_.Rank())[Axis::kPp];
+  std::vector<Pair> fresh;
+  std::vector<Group> groups;
+  int number = 0;
+  for (const Pair& stages : PairsOfAllRanks(mine)) {
+    ++number;
+    if (pairs_.contains(stages) || (!alone() && stage != stages.first && stage != stages.second)) continue;
+    groups.push_back(GroupOf(stages));
+    groups.back().number = number;
+    fresh.push_back(stages);
+  }
+  const std::vector<ncclComm_t> made = Make(groups);
+  for (size_t i = 0; i < made.size(); ++i) pairs_[fresh[i]] = made[i];
 }
 
 /// All pairs that any rank names, on every rank.
 std::vector<Communicators::Pair> Communicators::PairsOfAllRanks(const std::vector<Pair>& mine) {
   std::vector<Pair> all = mine;
-  if (!alone_) {
+  if (!alone()) {
     all.clear();
     for (const std::string& packed : world_.Gather(Pack(mine)))
       for (const Pair& pair : Unpack<std::vector<Pair>>(packed)) all.push_back(pair);
   }
   Distinct(all);
-  return alone_ ? all : Unpack<std::vector<Pair>>(world_.Broadcast(Pack(all)));
+  return alone() ? all : Unpack<std::vector<Pair>>(world_.Broadcast(Pack(all)));
 }
 
-/// Ranks find each other by the unique id that rank 0 makes and broadcasts.
-ncclComm_t Communicators::MakeWorld() {
-  ncclUniqueId id{};
-  if (world_.Rank() == 0) NCCL_CALL(ncclGetUniqueId(&id));
-  const std::string bytes = world_.Broadcast(std::string(id.internal, sizeof id.internal));
-  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  ncclComm_t comm = nullptr;
-  NCCL_CALL(ncclCommInitRankConfig(&comm, world_.Size(), id, world_.Rank(), &config));
-  Keep(comm);
-  AwaitMade(comm);
-  return comm;
-}
-
-ncclComm_t Communicators::MakeAlone(Lane lane) {
-  ncclUniqueId id{};
-  NCCL_CALL(ncclGetUniqueId(&id));
-  ncclConfig_t config = ConfigOf(lane);
-  ncclComm_t comm = nullptr;
-  NCCL_CALL(ncclCommInitRankConfig(&comm, 1, id, 0, &config));
-  return Keep(comm);
-}
-
-ncclComm_t Communicators::MakeGroup(const Channel& channel) {
+Communicators::Group Communicators::GroupOf(const Channel& channel) const {
+  if (alone()) return {.first = world_.Rank(), .lane = channel.lane};
   const Coordinate here = mesh_.CoordinateOf(world_.Rank());
-  return Split(mesh_.RankOf(mesh_.GroupMember(channel.axes, here, 0)), mesh_.IndexInGroup(channel.axes, here),
-               channel.lane);
+  return {.first = mesh_.RankOf(mesh_.GroupMember(channel.axes, here, 0)),
+          .members = mesh_.GroupSize(channel.axes),
+          .self = mesh_.IndexInGroup(channel.axes, here),
+          .lane = channel.lane};
 }
 
-ncclComm_t Communicators::MakePair(Pair stages) {
-  const Coordinate here = mesh_.CoordinateOf(world_.Rank());
-  const int stage = here[Axis::kPp], pipeline = mesh_.RankOf(mesh_.GroupMember({Axis::kPp}, here, 0));
-  const bool mine = stage == stages.first || stage == stages.second;
-  return Split(mine ? pipeline : NCCL_SPLIT_NOCOLOR, stage == stages.second, Lane::kPpSend);
+Communicators::Group Communicators::GroupOf(Pair stages) const {
+  if (alone()) return {.first = world_.Rank(), .lane = Lane::kPpSend};
+  Coordinate sender = mesh_.CoordinateOf(world_.Rank());
+  const bool receives = sender[Axis::kPp] == stages.second;
+  sender[Axis::kPp] = stages.first;
+  return {.first = mesh_.RankOf(sender), .members = 2, .self = receives ? 1 : 0, .lane = Lane::kPpSend};
 }
 
-/// Null for a rank without a color, which is not a member.
-ncclComm_t Communicators::Split(int color, int key, Lane lane) {
-  ncclConfig_t config = ConfigOf(lane);
-  ncclComm_t comm = nullptr;
-  NCCL_CALL(ncclCommSplit(world_comm_, color, key, &comm, &config));
-  AwaitMade(world_comm_);
-  if (comm == nullptr) return nullptr;
-  Keep(comm);
-  AwaitMade(comm);
-  return comm;
+/// Members meet in the order of the numbers, so that none waits for one that waits for it.
+std::vector<ncclComm_t> Communicators::Make(const std::vector<Group>& groups) {
+  const std::vector<ncclUniqueId> ids = ShareIds(groups);
+  const ConnectLimit limit(world_);
+  std::vector<ncclComm_t> made;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    ncclConfig_t config = ConfigOf(options_.ctas[groups[i].lane]);
+    NCCL_CALL(ncclCommInitRankConfig(&made.emplace_back(), groups[i].members, ids[i], groups[i].self, &config));
+    made_.push_back(made.back());
+  }
+  return made;
 }
 
-ncclComm_t Communicators::Keep(ncclComm_t comm) { return made_.emplace_back(comm); }
+std::vector<ncclUniqueId> Communicators::ShareIds(const std::vector<Group>& groups) {
+  std::vector<NumberedId> all;
+  for (const Group& group : groups)
+    if (group.self == 0) all.push_back({group.number, group.first, NewId()});
+  if (!alone()) {
+    const std::vector<std::string> packed = world_.Gather(Pack(all));
+    all.clear();
+    for (const std::string& of_rank : packed)
+      std::ranges::move(Unpack<std::vector<NumberedId>>(of_rank), std::back_inserter(all));
+    all = Unpack<std::vector<NumberedId>>(world_.Broadcast(Pack(all)));
+  }
+  std::map<std::pair<int, int>, const std::string*> bytes_of;
+  for (const NumberedId& id : all) bytes_of[{id.number, id.first}] = &id.bytes;
+  std::vector<ncclUniqueId> ids;
+  for (const Group& group : groups) {
+    const auto found = bytes_of.find({group.number, group.first});
+    CHECK(found != bytes_of.end(), "rank {} made no id for communicator {}", group.first, group.number);
+    std::memcpy(ids.emplace_back().internal, found->second->data(), sizeof(ncclUniqueId::internal));
+  }
+  return ids;
+}
 
 ncclComm_t Communicators::Of(const Channel& channel) const {
   const auto comm = groups_.find(channel);

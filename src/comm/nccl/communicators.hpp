@@ -1,5 +1,6 @@
 // The communicators of NCCL: one for each group and lane, and one of two ranks for each ordered pair of stages, so that
-// a send meets its receive although they are issued on different lanes.
+// a send meets its receive although they are issued on different lanes. Member 0 of each makes the id by which its
+// members find one another, and MPI tells it to all ranks. No communicator has all ranks.
 #pragma once
 
 #include <nccl.h>
@@ -8,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "espalier/comm/communication.hpp"
+#include "espalier/comm/stream_communication.hpp"
 
 namespace espalier::cuda {
 
@@ -17,9 +18,9 @@ class Communicators {
   /// The stages of sender and receiver.
   using Pair = std::pair<int, int>;
 
-  /// Makes the communicators of groups. Collective, with the same channels on all ranks. `alone`: every communicator
-  /// has this rank only, and nothing is collective. `world` must outlive it.
-  Communicators(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool alone);
+  /// Makes the communicators of groups. Collective, with the same channels on all ranks, unless each is alone. `world`
+  /// must outlive it.
+  Communicators(World& world, const Mesh& mesh, const std::vector<Channel>& channels, const NcclOptions& options);
   /// Waits for operations that were issued; aborts instead while an exception unwinds, since peers may never come.
   ~Communicators();
   Communicators(const Communicators&) = delete;
@@ -33,7 +34,7 @@ class Communicators {
   /// Member 0 sends, member 1 receives.
   ncclComm_t Of(Pair stages) const;
 
-  bool alone() const { return alone_; }
+  bool alone() const { return options_.alone; }
 
   /// Throws the first error that NCCL reports for any communicator.
   void CheckErrors() const;
@@ -41,19 +42,26 @@ class Communicators {
   void Abort();
 
  private:
+  /// What a communicator is made of.
+  struct Group {
+    int number = 0;  ///< in the list of communicators, which all ranks share
+    int first = 0;   ///< world rank of member 0
+    int members = 1, self = 0;
+    Lane lane = Lane::kTp;
+  };
+
   std::vector<Pair> PairsOfAllRanks(const std::vector<Pair>& mine);
-  ncclComm_t MakeWorld();
-  ncclComm_t MakeAlone(Lane lane);
-  ncclComm_t MakeGroup(const Channel& channel);
-  ncclComm_t MakePair(Pair stages);
-  ncclComm_t Split(int color, int key, Lane lane);
-  ncclComm_t Keep(ncclComm_t comm);
+  Group GroupOf(const Channel& channel) const;
+  Group GroupOf(Pair stages) const;
+  /// A communicator for each of `groups`, which this rank is in, by ascending numbers. Collective.
+  std::vector<ncclComm_t> Make(const std::vector<Group>& groups);
+  /// The ids of `groups`. Collective.
+  std::vector<ncclUniqueId> ShareIds(const std::vector<Group>& groups);
 
   World& world_;
   Mesh mesh_;
-  bool alone_;
+  NcclOptions options_;
   int exceptions_at_start_;
-  ncclComm_t world_comm_ = nullptr;  ///< the others are split from it; no messages of its own
   std::map<Channel, ncclComm_t> groups_;
   std::map<Pair, ncclComm_t> pairs_;
   std::vector<ncclComm_t> made_;  ///< in the order in which they were made

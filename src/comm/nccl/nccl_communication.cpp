@@ -171,8 +171,8 @@ LibraryCollectives LibraryCollectivesFromEnvironment() {
 }  // namespace
 
 NcclCommunication::NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels,
-                                     bool force_one_rank_groups, LibraryCollectives library_collectives)
-    : communicators_(world, mesh, channels, force_one_rank_groups), library_collectives_(library_collectives) {}
+                                     const NcclOptions& options, LibraryCollectives library_collectives)
+    : communicators_(world, mesh, channels, options), library_collectives_(library_collectives) {}
 
 std::unique_ptr<PreparedComm> NcclCommunication::Prepare(const Program& program, const Coordinate& coordinate,
                                                          std::vector<CommInstruction> instructions) {
@@ -196,8 +196,8 @@ namespace espalier {
 
 std::unique_ptr<StreamCommunication> MakeNcclCommunication(World& world, const Mesh& mesh,
                                                            const std::vector<Channel>& channels,
-                                                           bool force_one_rank_groups) {
-  return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, force_one_rank_groups,
+                                                           const NcclOptions& options) {
+  return std::make_unique<cuda::NcclCommunication>(world, mesh, channels, options,
                                                    cuda::LibraryCollectivesFromEnvironment());
 }
 

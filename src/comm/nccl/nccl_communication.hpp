@@ -15,7 +15,7 @@ enum class LibraryCollectives : uint8_t { kWhereTheyFit, kNever };
 class NcclCommunication final : public StreamCommunication {
  public:
   /// As MakeNcclCommunication.
-  NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, bool force_one_rank_groups,
+  NcclCommunication(World& world, const Mesh& mesh, const std::vector<Channel>& channels, const NcclOptions& options,
                     LibraryCollectives library_collectives);
 
   std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,

@@ -62,7 +62,7 @@ std::unique_ptr<Arena> CudaDevice::MakeStaging(int64_t bytes) { return std::make
 void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) {
   if (options_.deterministic) LetNoSwitchAdd();
   if (options_.transport == GpuTransport::kNccl)
-    nccl_ = MakeNcclCommunication(world, mesh, channels, NcclToItself());
+    nccl_ = MakeNcclCommunication(world, mesh, channels, {NcclToItself(), options_.ctas});
   else
     mpi_ = std::make_unique<MpiCommunication>(world, mesh, channels);
 }

@@ -10,9 +10,16 @@
 
 namespace espalier::cuda {
 
+/// Which blocks of threads a GPU starts first, when a multiprocessor is free.
+enum class Urgency : uint8_t { kLow, kHigh };
+
 class Stream {
  public:
-  Stream() { CUDA_CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  explicit Stream(Urgency urgency) {
+    int low = 0, high = 0;
+    CUDA_CALL(cudaDeviceGetStreamPriorityRange(&low, &high));
+    CUDA_CALL(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgency == Urgency::kHigh ? high : low));
+  }
   ~Stream() { cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -67,9 +74,13 @@ class DeviceMemory {
 };
 
 /// The streams of a process: one per lane, shared by all of its programs, which therefore run one after the other. Lane
-/// kCopy carries staged messages.
+/// kCopy carries staged messages. The few blocks of a message start before those of a kernel that fills the GPU: peers
+/// wait for them.
 struct Streams {
-  ByLane<Stream> lanes;
+  ByLane<Stream> lanes = {Stream(Urgency::kLow),  Stream(Urgency::kHigh), Stream(Urgency::kHigh),
+                          Stream(Urgency::kHigh), Stream(Urgency::kHigh), Stream(Urgency::kHigh),
+                          Stream(Urgency::kHigh)};
+  Stream progress{Urgency::kHigh};  ///< tells the host how far the compute lane is
 
   cudaStream_t Of(Lane lane) const { return lanes[lane].Get(); }
   cudaStream_t Compute() const { return Of(Lane::kCompute); }

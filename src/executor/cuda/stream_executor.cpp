@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
@@ -89,9 +90,14 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
   events_.Issued(lane, count, stream);
-  // On the compute lane, record only what another lane waits for.
-  if (lane != Lane::kCompute || events_.Has(lane, count) || count % DeviceProgress::kSignOfLife == 0)
-    progress_.Finished(lane, count, stream);
+  if (lane != Lane::kCompute) return progress_.Finished(lane, count, stream);
+  // Of the compute lane, only what another lane waits for; and beside it, since a copy between two kernels costs time.
+  if (!events_.Has(lane, count) && count % DeviceProgress::kSignOfLife != 0) return;
+  const cudaStream_t beside = streams_.progress.Get();
+  CUDA_CALL(cudaEventRecord(computed_.Get(), stream));
+  CUDA_CALL(cudaStreamWaitEvent(beside, computed_.Get(), 0));
+  progress_.Finished(lane, count, beside);
+  counts_beside_ = true;
 }
 
 /// All lanes begin after everything that the compute stream did before: counts restart with every step, so waits do not
@@ -104,10 +110,12 @@ void StreamExecutor::Fork() {
 }
 
 void StreamExecutor::Join() {
-  for (const Wait& end : ends_) {
-    CUDA_CALL(cudaEventRecord(join_.Get(), streams_.Of(end.lane)));
+  const auto join = [&](cudaStream_t stream) {
+    CUDA_CALL(cudaEventRecord(join_.Get(), stream));
     CUDA_CALL(cudaStreamWaitEvent(streams_.Compute(), join_.Get(), 0));
-  }
+  };
+  for (const Wait& end : ends_) join(streams_.Of(end.lane));
+  if (std::exchange(counts_beside_, false)) join(streams_.progress.Get());
   progress_.Finished(Lane::kCompute, static_cast<int>(calls_.size()), streams_.Compute());
 }
 

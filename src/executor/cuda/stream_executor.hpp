@@ -39,7 +39,8 @@ class StreamExecutor final : public CudaExecutor {
   StreamCommunication* communication_;
   std::unique_ptr<PreparedComm> comm_;
   DeviceProgress progress_;
-  Event fork_{Timing::kOff}, join_{Timing::kOff};
+  Event fork_{Timing::kOff}, join_{Timing::kOff}, computed_{Timing::kOff};
+  bool counts_beside_ = false;  ///< the step under way uses the stream of progress
   cudaGraphExec_t graph_ = nullptr;
   const bool graphs_;
 };

@@ -91,6 +91,15 @@ Cluster AgreeOnCluster(const std::string& path, World& world) {
   return cluster;
 }
 
+ByLane<int> CtasOf(const Deck::Overlap& overlap) {
+  ByLane<int> ctas{};
+  ctas[Lane::kTp] = overlap.tp_ctas;
+  ctas[Lane::kCp] = overlap.cp_ctas;
+  ctas[Lane::kDp] = overlap.dp_ctas;
+  ctas[Lane::kPpSend] = ctas[Lane::kPpRecv] = overlap.pp_ctas;
+  return ctas;
+}
+
 }  // namespace
 
 const Gpu& GpuOf(const GpusOfRank& rank) { return rank.gpus[static_cast<size_t>(rank.node_rank) % rank.gpus.size()]; }
@@ -155,7 +164,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
     if (choice.device == RunDevice::kCuda)
       device = LoadCudaModule().Open(GpuOf(mine),
                                      {choice.transport == Transport::kNccl ? GpuTransport::kNccl : GpuTransport::kMpi,
-                                      deck.run.deterministic, deck.run.product_plans});
+                                      deck.run.deterministic, deck.run.product_plans, CtasOf(deck.overlap)});
     else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
       throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
     else

@@ -29,6 +29,11 @@ std::string NoShardedParameters(const Deck& d) {
   return NothingSharded(d);
 }
 
+std::string NothingReduced(const Deck& d) {
+  const Deck::Parallel& p = d.parallel;
+  return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1 && p.tp == 1, "no gradient is reduced over ranks");
+}
+
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
@@ -76,6 +81,7 @@ const std::vector<Effect>& Effects() {
       {"parallel.context", [](const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }},
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
+      {"overlap.gradients", NothingReduced},
       {"overlap.prefetch", NoShardedParameters},
       {"overlap.tp_ctas", NotOverNccl},
       {"overlap.cp_ctas", NotOverNccl},

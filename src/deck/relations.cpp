@@ -168,6 +168,15 @@ std::string SplitFits(const Deck& deck) {
   return fmt::format("must add up to model.layers = {}, not {}", deck.model.layers, sum);
 }
 
+/// ZeRO-2 that keeps whole gradients would be ZeRO-1.
+std::string ReduceKeepsShards(const Deck& deck) {
+  const auto& p = deck.parallel;
+  if (p.reduce != ReduceFrequency::kStep || p.zero != 2 || (p.dp_shard == 1 && p.cp == 1)) return "";
+  return "keeps gradients whole until the last microbatch, but parallel.zero = 2 shards them (allowed: "
+         "parallel.reduce = \"auto\" or \"microbatch\"; or parallel.zero = 1, which keeps them whole, or 3, which then "
+         "shards parameters only)";
+}
+
 std::string ShardIsCount(const Deck& deck) {
   return deck.parallel.dp_shard == 0 ? "must be -1 (what is left) or at least 1" : "";
 }
@@ -251,6 +260,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},
+      {{"parallel.reduce", "parallel.zero", "parallel.dp_shard", "parallel.cp"}, ReduceKeepsShards},
       {{"run.dir"}, RunHasFolder},
       {{"run.device", "run.cluster"}, SleepsForACluster},
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},

@@ -54,6 +54,9 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   return Mesh({p.pp, p.dp_replicate, p.dp_shard, p.cp, tp, p.tp / tp});
 }
 
+/// Ranks that share out the optimizer state.
+int StateShards(const Mesh& mesh) { return mesh.GroupSize({Axis::kDpShard, Axis::kCp}); }
+
 }  // namespace
 
 Mesh ResolveMesh(const Deck& deck, int ranks) {
@@ -87,6 +90,16 @@ BatchShape BatchOf(const Deck& deck, const Mesh& mesh) {
   BatchShape batch = DivideBatch(deck.batch, mesh.GroupSize({Axis::kDpReplicate, Axis::kDpShard}));
   batch.tokens = TokensPerStep(deck);
   return batch;
+}
+
+ReduceFrequency ReduceOf(const Deck& deck, const Mesh& mesh) {
+  const Deck::Parallel& p = deck.parallel;
+  if (p.reduce != ReduceFrequency::kAuto) return p.reduce;
+  return p.zero >= 2 && StateShards(mesh) > 1 ? ReduceFrequency::kMicrobatch : ReduceFrequency::kStep;
+}
+
+bool GathersAgain(const Deck& deck, const Mesh& mesh) {
+  return deck.parallel.zero == 3 && deck.recompute.regather != Regather::kNever && StateShards(mesh) > 1;
 }
 
 }  // namespace espalier

@@ -62,6 +62,10 @@ const Derived kDecaySteps = {
     "run.steps - lr.warmup_steps", {"run.steps", "lr.warmup_steps"}, [](const Deck& d) -> DeckValue {
       return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps);
     }};
+/// A pipeline stage has few parameters, and every microbatch would gather and reduce them.
+const Derived kZero = {"3; with pp > 1: 1", {"parallel.pp"}, [](const Deck& d) -> DeckValue {
+                         return int64_t{d.parallel.pp > 1 ? 1 : 3};
+                       }};
 const Derived kChunks = {"1; interleaved, zbv, dualpipev: 2", {"pipeline.schedule"}, [](const Deck& d) -> DeckValue {
                            return int64_t{TraitsOf(d.pipeline.schedule).min_chunks};
                          }};
@@ -156,12 +160,13 @@ std::vector<DeckKey> Rows() {
      "divide seq_len."},
     {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
      "Tensor-parallel ranks; must divide heads, and divide kv_heads or be a multiple of it."},
-    {"parallel", "zero", FIELD(parallel.zero), 3, Between(1, 3),
-     "What dp_shard shards: 1 optimizer state; 2 gradients too; 3 parameters too."},
-    {"parallel", "reduce", CHOICE(parallel.reduce), "step", OneOf<ReduceFrequency>(),
-     "When gradients are reduced: once per step, after gradient accumulation, or after each microbatch; the latter "
-     "keeps them "
-     "sharded if zero >= 2."},
+    {"parallel", "zero", FIELD(parallel.zero), kZero, Between(1, 3),
+     "What dp_shard and cp shard: 1 optimizer state; 2 gradients too; 3 parameters too, which are gathered for every "
+     "layer and microbatch."},
+    {"parallel", "reduce", CHOICE(parallel.reduce), "auto", OneOf<ReduceFrequency>(),
+     "When gradients are reduced: step: once, after the last microbatch, and until then they are whole; microbatch: "
+     "after each, so that with zero >= 2 they are sharded; auto: microbatch if zero >= 2 shards them, else step. zero "
+     "= 2 excludes step; with zero = 3 it shards parameters only."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
      "Between their matmuls, tp ranks shard activations on the sequence, in unequal shards if tp does not divide "
      "seq_len."},
@@ -196,12 +201,16 @@ std::vector<DeckKey> Rows() {
      "functions and the "
      "inputs of attention; full: everything in a layer except its input."},
     {"recompute", "regather", CHOICE(recompute.regather), "auto", OneOf<Regather>(),
-     "Gather sharded parameters again for backward; auto: only if pp = 1."},
+     "When zero = 3 gathers parameters: auto and always: for the forward and again for the backward of every layer and "
+     "microbatch; never: once per step, which takes the memory of zero = 2."},
 
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
      "Overlap backward tp communication with the weight-gradient matmul."},
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
      "How many layers before their use sharded parameters are gathered; 0: at their use."},
+    {"overlap", "gradients", FIELD(overlap.gradients), true, Any(),
+     "Reduce the gradients of a layer as soon as the last microbatch has added to them, while backward goes on with the "
+     "layers below; false: after the last backward."},
     {"overlap", "tp_ctas", FIELD(overlap.tp_ctas), 16, Between(1, kMaxCtas),
      "Thread blocks that messages of tp have on a GPU at most (NCCL's maxCTAs). Kernels do without as many "
      "multiprocessors meanwhile, so all four keys together should leave most of them."},

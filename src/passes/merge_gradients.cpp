@@ -1,10 +1,23 @@
-// Gradient accumulation: a step's gradient is the sum over its microbatches. With parallel.reduce = "step" the op that
-// computes a weight gradient adds it to an fp32 accumulator (the first microbatch overwrites it). Nothing of a
-// microbatch outlives it, and gradients are reduced over ranks once, after the last microbatch. With "microbatch" the
-// op computes the gradient of that microbatch alone. After the last op of a layer, one message reduces all gradients of
-// the layer, and they are added to accumulators: sharded like the optimizer state (zero >= 2) or whole (zero = 1). They
-// are added one layer later, so that the message overlaps with that layer. Loss and token count always accumulate as
-// with "step".
+// Gradient accumulation: a step's gradient is the sum over its microbatches. If gradients are reduced once per step
+// (parallel.reduce), the op that computes a weight gradient adds it to an fp32 accumulator, which the first microbatch
+// overwrites. Nothing of a microbatch outlives it:
+//
+//   W  dw = matmul(dy, x)              ->      W  dw += matmul(dy, x)                 dw: f32, of the step
+//
+// If they are reduced after each microbatch, the op computes the gradient of that microbatch alone. After the last op of
+// a layer, one message reduces all gradients of the layer, and they are added to accumulators: sharded like the
+// optimizer state (zero >= 2) or whole (zero = 1). They are added one layer later, so that the message overlaps with
+// that layer:
+//
+//   W  dw2 = matmul(dy, x)                     W  m2 = matmul(dy, x)                  of one microbatch
+//   W  dw1 = matmul(dx, z)             ->      W  r2 = reshard(m2)                    issued
+//                                              W  m1 = matmul(dx, z)                  runs meanwhile
+//                                              W  dw2 += r2
+//                                              W  r1 = reshard(m1)
+//                                              W  dw1 += r1
+//
+// Loss and token count always accumulate as in the first form. With one microbatch per step nothing is added
+// (StoreGradients): what makes a reduced gradient writes it where it stays until the update.
 #include <map>
 
 #include "espalier/ops/op.hpp"
@@ -83,13 +96,25 @@ class LayerReducer {
 
 }  // namespace
 
-void MergeGradients(Graph& graph, const Deck& deck) {
-  const bool each_microbatch = deck.parallel.reduce == ReduceFrequency::kMicrobatch;
+void MergeGradients(Graph& graph, const PassContext& context) {
+  const bool each_microbatch = ReduceOf(context.deck, context.mesh) == ReduceFrequency::kMicrobatch;
   for (const Op& op : graph.ops) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
     for (int output : op.outputs) Accumulate(graph.value(output));
   }
-  if (each_microbatch) LayerReducer(graph, deck.parallel.zero >= 2).Run();
+  if (each_microbatch) LayerReducer(graph, context.deck.parallel.zero >= 2).Run();
+  graph.Renumber();
+}
+
+void StoreGradients(Graph& graph, int64_t microbatches) {
+  if (microbatches != 1) return;
+  std::map<int, int> kept;  // gradient of the microbatch -> accumulator
+  for (const Op& op : graph.ops)
+    if (op.kind == OpKind::kAccumulate) kept[op.inputs[0]] = op.outputs[0];
+  std::erase_if(graph.ops, [](const Op& op) { return op.kind == OpKind::kAccumulate; });
+  for (Op& op : graph.ops)
+    for (int& output : op.outputs)
+      if (const auto it = kept.find(output); it != kept.end()) output = it->second;
   graph.Renumber();
 }
 

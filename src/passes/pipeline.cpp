@@ -16,7 +16,7 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   // First: all later passes treat forward and backward ops alike.
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
   // Before partition, which places the accumulators.
-  if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph, context.deck); });
+  if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph, context); });
   // Before partition, which places norm and update; reducing gradients is then a reshard like any other. For evaluation
   // the pass adds only the mean loss.
   if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
@@ -30,6 +30,9 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("rematerialize", [&] { Rematerialize(graph, context); });
   // After the passes that clone reshards or look for them.
   run("lower_reshards", [&] { LowerReshards(graph, context.mesh); });
+  // After lower_reshards: only then it is known which op makes a reduced gradient.
+  if (purpose == Purpose::kTrain)
+    run("store_gradients", [&] { StoreGradients(graph, BatchOf(context.deck, context.mesh).microbatches); });
   // After lower_reshards, which makes the collectives.
   run("coalesce", [&] { Coalesce(graph); });
   // After coalesce, when placements and messages are settled.

@@ -1,7 +1,6 @@
-// Gathered parameters are kept for the whole step, or gathered again by forward and by backward of every layer: memory
-// against traffic. `auto` keeps them under pipelines, where every microbatch would gather again. Only zero = 3 can
-// gather again. The parameters that W reads are gathered in B, for both: usually they are adjacent, and where a
-// schedule defers W, a second message would cost more than the memory.
+// Gathered parameters are kept for the whole step, or, with zero = 3, gathered again by forward and by backward of every
+// layer and microbatch: memory against traffic. The parameters that W reads are gathered in B, for both: usually they
+// are adjacent, and where a schedule defers W, a second message would cost more than the memory.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -10,12 +9,6 @@
 
 namespace espalier {
 namespace {
-
-bool GathersAgain(const PassContext& context) {
-  const Regather regather = context.deck.recompute.regather;
-  return context.deck.parallel.zero == 3 &&
-         (regather == Regather::kAlways || (regather == Regather::kAuto && context.mesh.Degree(Axis::kPp) == 1));
-}
 
 class Regatherer {
  public:
@@ -69,7 +62,7 @@ void Rematerialize(Graph& graph, const PassContext& context) {
   // Role P runs first, so it comes first: then the gathers of a layer can share a message wherever they were.
   std::stable_partition(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.role == Role::kP; });
   graph.Renumber();
-  if (GathersAgain(context)) Regatherer(graph).Run();
+  if (GathersAgain(context.deck, context.mesh)) Regatherer(graph).Run();
 }
 
 }  // namespace espalier

@@ -1,17 +1,25 @@
 // The instructions of one rank: P, then the jobs of its stage in order, then S and U. Ops of other stages are not
-// emitted.
+// emitted. With overlap.gradients the reductions of S follow the ops of the last microbatch that make their inputs (and
+// with parallel.reduce = "microbatch" the last sums of a job are added in the next one, see job_ops.hpp):
+//
+//   W 7  dw2 += matmul(dy, x)                  dw2 += matmul(dy, x)
+//   B 7  dx = matmul(dy, w)            ->      S  s2 = reduce_scatter(dw2)    issued
+//   W 7  dw1 += matmul(dx, z)                  B 7  dx = matmul(dy, w)        runs meanwhile
+//   S    s1 = reduce_scatter(dw1)              W 7  dw1 += matmul(dx, z)
+//   S    s2 = reduce_scatter(dw2)              S  s1 = reduce_scatter(dw1)
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "early.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "job_ops.hpp"
 #include "planners.hpp"
 
 namespace espalier {
 namespace {
-
-using Segments = std::map<std::pair<int, Role>, std::vector<int>>;  // (chunk, role) -> ops in graph order
 
 Segments SegmentsOf(const Graph& graph) {
   Segments segments;
@@ -54,12 +62,14 @@ struct ProgramMaker::Common {
   explicit Common(const Compilation& compilation)
       : c(compilation),
         facts(*c.graph),
+        early(*c.graph, facts, c.deck.overlap.gradients),
         segments(SegmentsOf(*c.graph)),
         messages(FindMessages(*c.graph)),
         receives(OrderReceives(c.schedule, messages.links, PostingOf(c))) {}
 
   const Compilation& c;
   GraphFacts facts;
+  EarlyOps early;
   Segments segments;
   Messages messages;
   Receives receives;
@@ -70,7 +80,9 @@ namespace {
 template <typename Common>
 class Emitter {
  public:
-  Emitter(const Common& common, int stage) : common_(common), c_(common.c), graph_(*c_.graph), stage_(stage) {
+  Emitter(const Common& common, int stage)
+      : common_(common), c_(common.c), graph_(*c_.graph), stage_(stage), missing_(common.early.inputs) {
+    final_after_.resize(graph_.values.size(), -1);
     program_.graph = c_.graph;
     program_.mesh = c_.mesh;
     program_.device = c_.device;
@@ -85,6 +97,7 @@ class Emitter {
     job_ends.push_back(Position());
     EmitJobs(job_ends);
     EmitStep(Role::kS);
+    AddLateSums();
     EmitStep(Role::kU);
     job_ends.push_back(Position());
     return std::move(program_);
@@ -102,13 +115,28 @@ class Emitter {
     program_.instructions.reserve(count);
   }
 
-  /// All ops of a step role on this stage, in graph order.
+  /// All ops of a step role on this stage that are still to come, in graph order. Kernels that read nothing but reduced
+  /// gradients go first, in the order in which these arrive: what came last is still on its way.
   void EmitStep(Role role) {
-    std::vector<int> ops;
+    std::vector<std::pair<int, int>> ops;  // the instruction that it waits for, op
     for (const auto& [key, segment] : common_.segments)
-      if (key.second == role && Mine(key.first)) ops.insert(ops.end(), segment.begin(), segment.end());
+      if (key.second == role && Mine(key.first))
+        for (int op : segment)
+          if (!IsDone(op)) ops.emplace_back(ReadyAfter(op), op);
     std::sort(ops.begin(), ops.end());
-    for (int op : ops) Emit(op, -1);
+    const int end = Position();
+    for (const auto& [after, op] : ops) {
+      if (after == end) AddLateSums();
+      Emit(op, -1);
+    }
+  }
+  bool IsDone(int op) const { return common_.early.inputs[op] > 0 && missing_[op] == 0; }
+  /// Of a kernel of S that reads nothing but reduced gradients: the last of their messages. Else the end.
+  int ReadyAfter(int id) const {
+    const Op& op = graph_.op(id);
+    int last = op.role == Role::kS && !IsCommunication(op.kind) && !op.inputs.empty() ? 0 : Position();
+    for (int input : op.inputs) last = std::max(last, final_after_[input] < 0 ? Position() : final_after_[input]);
+    return last;
   }
 
   void EmitJobs(std::vector<int>& job_ends) {
@@ -123,8 +151,7 @@ class Emitter {
     }
   }
 
-  /// The ops of a job: parts of one chunk and microbatch are interleaved in graph order (so a W matmul is next to the B
-  /// of its layer), others follow one another.
+  /// The ops of a job: parts of one chunk and microbatch are interleaved op by op, others follow one another.
   void EmitJob(const Job& job) {
     for (size_t p = 0; p < job.parts.size();) {
       const JobPart& first = job.parts[p];
@@ -132,20 +159,26 @@ class Emitter {
       for (; p < job.parts.size() && job.parts[p].chunk == first.chunk && job.parts[p].microbatch == first.microbatch;
            ++p)
         roles.push_back(job.parts[p].role);
-      for (int op : Interleaved(first.chunk, roles)) Emit(op, first.microbatch);
+      EmitOps(OpsOf(first.chunk, roles), first.microbatch);
     }
   }
-  /// The ops of these roles in graph order, without receives. All microbatches have the same.
-  const std::vector<int>& Interleaved(int chunk, const std::vector<Role>& roles) {
-    const auto [it, fresh] = interleaved_.try_emplace({chunk, roles});
-    std::vector<int>& ops = it->second;
-    if (!fresh) return ops;
-    for (Role role : roles)
-      if (const auto segment = common_.segments.find({chunk, role}); segment != common_.segments.end())
-        ops.insert(ops.end(), segment->second.begin(), segment->second.end());
-    std::sort(ops.begin(), ops.end());
-    std::erase_if(ops, [&](int op) { return graph_.op(op).kind == OpKind::kRecv; });
-    return ops;
+  void EmitOps(const JobOps& job, int microbatch) {
+    for (size_t i = 0; i < job.ops.size(); ++i) {
+      if (i == job.late_of_last) AddLateSums();
+      Emit(job.ops[i], microbatch);
+    }
+    AddLateSums();
+    for (int op : job.late) late_.emplace_back(op, microbatch);
+  }
+  void AddLateSums() {
+    for (const auto& [op, microbatch] : std::exchange(late_, {})) Emit(op, microbatch);
+  }
+  /// All microbatches have the same.
+  const JobOps& OpsOf(int chunk, const std::vector<Role>& roles) {
+    const auto [it, fresh] = jobs_.try_emplace({chunk, roles});
+    const LastSums sums = c_.deck.overlap.gradients ? LastSums::kInTheNextJob : LastSums::kAtTheEnd;
+    if (fresh) it->second = OpsOfJob(graph_, common_.segments, chunk, roles, sums);
+    return it->second;
   }
 
   void Emit(int id, int microbatch) {
@@ -162,6 +195,24 @@ class Emitter {
         instruction.inputs.push_back({input, 0, 0});
     instruction.outputs.reserve(op.outputs.size());
     for (int output : op.outputs) instruction.outputs.push_back({output, 0, 0});
+    const bool early = common_.early.inputs[id] > 0;
+    if (!early && microbatch != program_.microbatches - 1) return;
+    for (int output : op.outputs) {
+      if (early || IsReduced(op, output)) final_after_[output] = Position();
+      EmitReadersOf(output);
+    }
+  }
+  /// A gradient that a message has reduced, before it was added or as it is.
+  bool IsReduced(const Op& op, int output) const {
+    if (graph_.value(output).kind != ValueKind::kAccumulator || !c_.deck.overlap.gradients) return false;
+    if (IsCommunication(op.kind)) return true;
+    const int producer = op.kind == OpKind::kAccumulate ? graph_.value(op.inputs[0]).producer : -1;
+    return producer >= 0 && IsCommunication(graph_.op(producer).kind);
+  }
+  /// The early ops of which this is the last input to become final.
+  void EmitReadersOf(int value) {
+    for (int op : common_.early.readers[value])
+      if (--missing_[op] == 0) Emit(op, -1);
   }
 
   const Common& common_;
@@ -169,7 +220,10 @@ class Emitter {
   const Graph& graph_;
   int stage_;
   Program program_;
-  std::map<std::pair<int, std::vector<Role>>, std::vector<int>> interleaved_;
+  std::vector<int> missing_;      // by op: inputs of an early op that are not final yet
+  std::vector<int> final_after_;  // by value: the end of the instruction that reduces or adds it last; -1: none
+  std::vector<std::pair<int, int>> late_;  // op, microbatch: additions that the next job begins with
+  std::map<std::pair<int, std::vector<Role>>, JobOps> jobs_;
 };
 
 }  // namespace

@@ -7,14 +7,25 @@
 namespace espalier {
 namespace {
 
+Lane LaneOf(const Graph& graph, const Op& op);
+
+/// It reduces what lane dp has made: the second reduction of a gradient.
+bool FollowsLaneDp(const Graph& graph, const Op& op) {
+  return op.role == Role::kS && std::any_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
+           const int producer = graph.value(v).producer;
+           return producer >= 0 && LaneOf(graph, graph.op(producer)) == Lane::kDp;
+         });
+}
+
 /// Keys, values and their gradients use lane cp. Parameters and their gradients, which are sharded on cp, too, use lane
-/// dp, so that a prefetched gather never delays a hop.
+/// dp, so that a prefetched gather never delays a hop. So does what follows on tp: on its own lane it would hold up
+/// activations until lane dp is done.
 Lane LaneOf(const Graph& graph, const Op& op) {
   if (!IsCommunication(op.kind)) return Lane::kCompute;
   if (op.kind == OpKind::kSend) return Lane::kPpSend;
   if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
   const AxisSet axes = op.Axes();
-  if ((axes - kTensorAxes).Empty()) return Lane::kTp;
+  if ((axes - kTensorAxes).Empty()) return FollowsLaneDp(graph, op) ? Lane::kDp : Lane::kTp;
   const bool microbatch = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch;
   return axes == AxisSet{Axis::kCp} && microbatch ? Lane::kCp : Lane::kDp;
 }

@@ -2,6 +2,7 @@
 // value the smallest hole that fits when it is produced, and frees it after its last use. An op that can work in place
 // reuses the buffer of an input that is dead afterwards.
 #include <algorithm>
+#include <utility>
 
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/local_range.hpp"
@@ -173,17 +174,23 @@ class MemoryPlanner {
   }
 
   /// The last instruction that may run concurrently with a collective of a microbatch: the one before the first reader
-  /// of its outputs. Any other instruction has ended when the next one begins.
+  /// of its outputs. A reduction of a gradient ends before the next one of its lane, which can then use the same
+  /// workspace. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     overlap_ends_.resize(program_.instructions.size());
     std::vector<int> next_reader(buffers_.size(), n);
+    ByLane<int> next_reduction;
+    next_reduction.fill(n);
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[i];
+      const bool collective = HasCollectives(instruction.lane);
+      const bool reduction = collective && graph_.op(instruction.op).role == Role::kS;
       int first = n;
-      if (HasCollectives(instruction.lane) && instruction.microbatch >= 0)
+      if (collective && (instruction.microbatch >= 0 || reduction))
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next_reader[KeyOf(output.value, instruction.microbatch)]);
+      if (reduction) first = std::min(first, std::exchange(next_reduction[instruction.lane], i));
       overlap_ends_[i] = first < n ? first - 1 : i;
       for (const Operand& input : instruction.inputs) next_reader[KeyOf(input.value, instruction.microbatch)] = i;
     }

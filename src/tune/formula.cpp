@@ -56,7 +56,7 @@ class StepFormula {
   }
 
  private:
-  bool SumsPerStep() const { return q_.layout.reduce == ReduceFrequency::kStep; }
+  bool SumsPerStep() const { return !q_.layout.ReducesEach(); }
   /// The first stage ends last.
   bool Drains() const {
     const ScheduleKind kind = q_.layout.schedule;

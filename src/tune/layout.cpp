@@ -5,7 +5,7 @@
 namespace espalier {
 
 bool Layout::GathersAgain() const {
-  return Shards() > 1 && zero == 3 && (regather == Regather::kAlways || (regather == Regather::kAuto && pp == 1));
+  return Shards() > 1 && zero == 3 && regather != Regather::kNever;
 }
 
 Layout LayoutOf(const Deck& deck) {
@@ -77,7 +77,7 @@ std::string ToString(const Layout& l) {
   text += fmt::format("micro {}", l.micro);
   if (l.recompute != RecomputeMode::kNone) text += fmt::format(" {}", DeckName(l.recompute));
   if (l.GathersAgain()) text += " fsdp";
-  if (l.reduce == ReduceFrequency::kMicrobatch) text += l.ShardsGradients() ? " reduce-sharded" : " reduce-whole";
+  if (l.ReducesEach()) text += l.ShardsGradients() ? " reduce-sharded" : " reduce-whole";
   return text;
 }
 

@@ -29,8 +29,12 @@ struct Layout {
   int Ranks() const { return pp * DataParallel() * cp * tp; }
   /// Parameters are gathered for every layer and microbatch instead of once per step.
   bool GathersAgain() const;
+  /// Gradients are reduced after each microbatch (ReduceOf).
+  bool ReducesEach() const {
+    return reduce == ReduceFrequency::kMicrobatch || (reduce == ReduceFrequency::kAuto && zero >= 2 && Shards() > 1);
+  }
   /// Where gradients are summed over microbatches: whole, or in the shards of the optimizer state.
-  bool ShardsGradients() const { return reduce == ReduceFrequency::kMicrobatch && zero >= 2; }
+  bool ShardsGradients() const { return ReducesEach() && zero >= 2; }
 };
 
 /// The layout of a deck whose dp_shard is known.

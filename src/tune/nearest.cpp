@@ -51,12 +51,19 @@ std::vector<Layout> Neighbours(const Layout& from, int layers) {
   return near;
 }
 
+/// The key has another value, or would have if only the others were set: its default follows from them.
+bool IsChanged(const DeckKey& key, const Deck& deck, const Deck& changed) {
+  const auto* derived = std::get_if<Derived>(&key.fallback);
+  const bool follows = derived != nullptr && Get(deck, key) == derived->compute(deck);
+  return Get(changed, key) != (follows ? derived->compute(changed) : Get(deck, key));
+}
+
 /// "parallel.tp = 4 with recompute.mode = \"full\"".
 std::string ChangesOf(const Deck& deck, const Deck& changed) {
   std::vector<std::string> texts;
   for (std::string_view name : SearchedKeys()) {
     const DeckKey& key = *FindDeckKey(name);
-    if (Get(deck, key) != Get(changed, key)) texts.push_back(fmt::format("{} = {}", name, ToToml(Get(changed, key))));
+    if (IsChanged(key, deck, changed)) texts.push_back(fmt::format("{} = {}", name, ToToml(Get(changed, key))));
   }
   return fmt::format("{}", fmt::join(texts, " with "));
 }

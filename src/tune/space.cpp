@@ -51,7 +51,7 @@ std::vector<Layout> StateSettings(const SearchContext& c, const Layout& base) {
   using enum Regather;
   const auto& deck = c.deck;
   std::vector<Layout> settings;
-  std::set<std::tuple<bool, ReduceFrequency, bool>> programs;
+  std::set<std::tuple<bool, bool, bool>> programs;
   for (int zero : OwnFirst(deck.parallel.zero, c.fixed.Has("parallel.zero"), {3, 2, 1}))
     for (ReduceFrequency reduce : OwnFirst(deck.parallel.reduce, c.fixed.Has("parallel.reduce"),
                                            {ReduceFrequency::kStep, ReduceFrequency::kMicrobatch}))
@@ -62,8 +62,9 @@ std::vector<Layout> StateSettings(const SearchContext& c, const Layout& base) {
         l.reduce = reduce;
         l.regather = regather;
         const bool alone = l.DataParallel() * l.cp == 1;
-        if (alone && reduce != ReduceFrequency::kStep && !c.fixed.Has("parallel.reduce")) continue;
-        if (programs.emplace(l.GathersAgain(), reduce, l.Shards() > 1 && l.ShardsGradients()).second)
+        if (alone && l.ReducesEach() && !c.fixed.Has("parallel.reduce")) continue;
+        if (zero == 2 && reduce == ReduceFrequency::kStep && l.Shards() > 1) continue;  // no valid deck
+        if (programs.emplace(l.GathersAgain(), l.ReducesEach(), l.Shards() > 1 && l.ShardsGradients()).second)
           settings.push_back(l);
       }
   return settings;
@@ -199,7 +200,7 @@ const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {
   const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(),
-                     l.reduce == ReduceFrequency::kStep};
+                     !l.ReducesEach()};
   if (const auto it = states_.find(key); it != states_.end()) return it->second;
   return states_.emplace(key, espalier::StatesOf(ProfileOf(l, 1), l)).first->second;
 }

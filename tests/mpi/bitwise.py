@@ -1,5 +1,5 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, and the threads that
-make initial weights. Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights
+"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, early reduction of
+gradients, and the threads that make initial weights. Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights
 and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5. The
 planned peak of every rank is what it used, exactly."""
 import os, tempfile
@@ -13,7 +13,9 @@ SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 AT_USE, TWO_AHEAD = "overlap.prefetch=0", "overlap.prefetch=2"
 ALONE = "overlap.tensor=false"
-EACH = "parallel.reduce=microbatch"
+EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
+ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
+LATE = "overlap.gradients=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
 
@@ -30,39 +32,47 @@ def schedule(name):
 # compared with.
 GROUPS = [
     (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE], [pp(4)]]),
-    (2, 1, [], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE], [pp(2)],
-                [pp(2), ALWAYS, FULL], [pp(3), ALWAYS, TWO_AHEAD]]),
+    (2, 1, [STEP], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE],
+                    [LATE], [ZERO1], [ZERO1, LATE], [pp(2)], [pp(2), LATE], [pp(2), ZERO3, ALWAYS, FULL],
+                    [pp(3), ZERO3, ALWAYS, TWO_AHEAD], [pp(2), schedule("zb-h1")], [pp(2), schedule("zbv"), LATE],
+                    [pp(2), schedule("dualpipev")], [pp(2), schedule("gpipe")], [pp(2), schedule("interleaved")]]),
+    (2, 1, [EACH, ZERO2], [[], [LATE], [ZERO3], [ZERO3, LATE], [ZERO3, FULL], [pp(2)], [pp(2), ZERO3, LATE],
+                           [pp(2), schedule("zb-h1")], [pp(2), ZERO3, schedule("zbv")], [pp(2), schedule("dualpipev")],
+                           [pp(2), schedule("dualpipev"), LATE], [pp(2), schedule("interleaved")]]),
+    # One microbatch per step: nothing is added.
+    (2, 1, ["batch.global=2"], [[], [LATE], [ZERO2], [STEP], [STEP, LATE], [ZERO1], [NEVER]]),
     (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
                 [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
                 [pp(2), schedule("dualpipev"), FULL]]),
     (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE]]),
-    (2, 2, [], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), FULL, ALWAYS],
-                [pp(2), schedule("gpipe"), SELECTIVE]]),
-    (3, 1, ["batch.global=12"], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ALWAYS]]),
+    (2, 2, [STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS], [LATE],
+                    [pp(2), schedule("gpipe"), SELECTIVE]]),
+    (3, 1, ["batch.global=12", STEP], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ZERO3, ALWAYS]]),
     (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)]]),
     (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE]]),
-    (2, 1, ["model.tie_embeddings=true"], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [pp(2), ALWAYS]]),
-    (1, 1, ["parallel.cp=2", "parallel.context=ring"], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)]]),
+    (2, 1, ["model.tie_embeddings=true", STEP], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [LATE],
+                                                 [pp(2), ZERO3, ALWAYS]]),
+    (1, 1, ["parallel.cp=2", "parallel.context=ring", STEP], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)], [LATE]]),
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL],
                                                                                                    [SELECTIVE, ALONE]]),
     (1, 4, [], [[], [ALONE], [FULL]]),  # kv heads are shared
     (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
                                                                                  [pp(2)]]),  # biases in their products
-    (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ALWAYS]]),
+    (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
 ]
 
 # dp_replicate, dp_shard, tp, further keys: compared with the same but for `reduce`.
 REDUCED = [
     (1, 1, 1, []),
     (1, 2, 1, []),
-    (1, 2, 1, ["parallel.zero=2"]),
-    (1, 2, 1, ["parallel.zero=1"]),
+    (1, 2, 1, [ZERO2]),
+    (1, 2, 1, [ZERO1]),
     (2, 1, 1, []),
     (2, 2, 1, [FULL]),
-    (1, 3, 1, ["batch.global=12", "parallel.zero=2"]),
+    (1, 3, 1, ["batch.global=12", ZERO2]),
     (1, 1, 2, []),
-    (1, 2, 2, [pp(2), "parallel.zero=2"]),
+    (1, 2, 2, [pp(2), ZERO2]),
     (1, 2, 1, [pp(2), "model.tie_embeddings=true"]),
 ]
 
@@ -98,8 +108,9 @@ def compare_group(runner, dp, tp, common, rows):
 
 def compare_reduced(runner, replicate, dp, tp, keys):
     name = f"dp {replicate} x {dp} tp {tp} {' '.join(keys)}"
-    step, each = (runner.run(f"{name} {reduce}", replicate, dp, tp, keys + [reduce])
-                  for reduce in ("parallel.reduce=step", EACH))
+    whole = [ZERO1 if key == ZERO2 else key for key in keys]  # with zero = 2 gradients are never whole
+    step, each = (runner.run(f"{name} {reduce}", replicate, dp, tp, [*of, reduce])
+                  for of, reduce in ((whole, STEP), (keys, EACH)))
     worst = max(difference(each[i], step[i]) for i in (0, 1))
     runner.checks.that(worst <= RTOL, f"{name}: reduced each microbatch or once a step: {worst:.1e}")
 

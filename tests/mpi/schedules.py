@@ -13,6 +13,7 @@ BASE = [
     "data.validate_every_steps=4"
 ]
 TIED, UNEVEN = "model.tie_embeddings=true", "model.layers=9"
+EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 # pp dp tp, schedule, chunks, further overrides
 ROWS = [
     ("211", "1f1b", 1, []),
@@ -44,7 +45,9 @@ ROWS = [
     ("311", "zbv", 2, [UNEVEN]),
     ("211", "dualpipev", 2, [UNEVEN, "pipeline.split=[1,2,1,5]"]),
     ("221", "interleaved", 2, []),
-    ("221", "zbv", 2, ["recompute.regather=always"]),
+    ("221", "zbv", 2, ["parallel.zero=3"]),
+    ("221", "zb-h1", 1, [EACH, "parallel.zero=3"]),
+    ("221", "dualpipev", 2, [EACH, "parallel.zero=2"]),
     ("231", "zb-h1", 1, []),
     ("231", "dualpipev", 2, []),
     ("212", "interleaved", 2, []),
@@ -70,7 +73,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         references = {}
         for number, (digits, schedule, chunks, more) in enumerate(ROWS):
-            model = tuple(o for o in more if not o.startswith(("pipeline.", "recompute.")))
+            more = more if EACH in more else [*more, STEP]  # auto would depend on pp
+            model = tuple(o for o in more if not o.startswith(("pipeline.", "recompute.", "parallel.zero")))
             key = (digits[1:], model)
             if key not in references:
                 degrees, ranks = layout_of("1" + digits[1:], more)
@@ -88,7 +92,7 @@ def main():
                         f"{name}: weights and moments bitwise")
             checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, overrides),
                         f"{name}: planned peak is what was used")
-            if schedule in ("interleaved", "zbv") and not more and digits == "211":
+            if schedule in ("interleaved", "zbv") and more == [STEP] and digits == "211":
                 text = [
                     launch(1, ["sample", r.checkpoint(STEPS), "--prompt", "The ", "--tokens", "8"])
                     for r in (run, reference)
@@ -102,7 +106,7 @@ def main():
         home = os.path.join(folder, "halves")
         train(home, 2, chunked)
         halves = train(home, 3, BASE + layout("311")[0] + ["checkpoint.restart=auto"])
-        straight = references["11", ()]
+        straight = references["11", (STEP,)]
         checks.that(
             halves.curve("loss") == straight.curve("loss"),
             "interleaved on two stages, then 1f1b on three: losses bitwise")

@@ -48,6 +48,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "recompute") return void(c.deck.recompute.mode = ParseChoice<RecomputeMode>(value).value());
   if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
+  if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   FAIL() << "unknown setting " << setting;
 }
@@ -95,7 +96,8 @@ void Apply(Graph& graph, const Case& c) {
   const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule)};
   if (c.pass == "verify") return;
   if (c.pass == "differentiate") return Differentiate(graph);
-  if (c.pass == "merge_gradients") return MergeGradients(graph, c.deck);
+  if (c.pass == "merge_gradients") return MergeGradients(graph, context);
+  if (c.pass == "store_gradients") return StoreGradients(graph, c.deck.batch.global);
   if (c.pass == "optimize") return Optimize(graph, c.deck, Purpose::kTrain);
   if (c.pass == "context_parallel") return ContextParallel(graph, context);
   if (c.pass == "partition") return Partition(graph, context);

@@ -55,6 +55,8 @@ class Row:
             keys.update({"parallel.zero": 3, "recompute.regather": "always"})
         if self.stack in ("zero3-2021", "megatron-2020"):  # gradients are reduced as backward makes them
             keys["parallel.reduce"] = "microbatch"
+        else:  # after the last backward
+            keys["overlap.gradients"] = "false"
         parts = self.pp * self.chunks
         if parts > 1:
             keys["pipeline.split"] = [self.layers // parts] * parts

@@ -116,9 +116,14 @@ def table():
         add(1, 1, 2, 2, 1, keys=[zero])
     for regather in (ALWAYS, NEVER):
         add(1, 1, 2, 1, 1, keys=[regather])
-        add(2, 1, 2, 1, 2, keys=[regather])
+        add(2, 1, 2, 1, 2, keys=[ZERO3, regather])
         add(1, 1, 2, 2, 1, keys=[regather, "overlap.prefetch=2"])
     add(1, 1, 2, 1, 2, keys=["overlap.prefetch=0", "overlap.tensor=false"])
+    add(2, 2, 2, 1, 1, keys=["overlap.gradients=false"])
+    add(1, 2, 2, 1, 2, keys=["overlap.gradients=false"])
+    # One microbatch per step.
+    add(1, 2, 2, 1, 1, model=["batch.global=4"])
+    add(2, 1, 2, 1, 1, model=["batch.global=2"], keys=[ZERO2])
     # Recompute.
     for mode in (SELECTIVE, FULL):
         add(1, 1, 1, 1, 2, keys=[mode])

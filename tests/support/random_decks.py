@@ -116,7 +116,7 @@ class RandomDeck:
         self.chunks = SCHEDULES[self.schedule]
         self.micro = chooser.choice([m for m in divisors(self.samples) if m <= 3])
         self.zero = chooser.randint(1, 3)
-        self.reduce = chooser.choice(["step", "microbatch"])
+        self.reduce = chooser.choice(["microbatch", "auto"] if self.zero == 2 else ["microbatch", "auto", "step"])
         self.recompute = chooser.choice(["none", "selective", "full"])
         self.context = chooser.choice(["ring", "all_gather"])
 

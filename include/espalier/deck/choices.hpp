@@ -17,7 +17,7 @@ namespace espalier {
 enum class RunDevice : uint8_t { kAuto, kCpu, kCuda, kSleep };
 enum class Transport : uint8_t { kAuto, kMpi, kNccl };
 enum class Family : uint8_t { kLlama, kGpt2 };
-enum class ReduceFrequency : uint8_t { kStep, kMicrobatch };
+enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
@@ -49,7 +49,7 @@ inline constexpr auto kChoices<Family> = std::to_array<Choice<Family>>({{Family:
                                                                         {Family::kGpt2, "gpt2"}});
 template <>
 inline constexpr auto kChoices<ReduceFrequency> = std::to_array<Choice<ReduceFrequency>>(
-    {{ReduceFrequency::kStep, "step"}, {ReduceFrequency::kMicrobatch, "microbatch"}});
+    {{ReduceFrequency::kAuto, "auto"}, {ReduceFrequency::kStep, "step"}, {ReduceFrequency::kMicrobatch, "microbatch"}});
 template <>
 inline constexpr auto kChoices<ContextMode> = std::to_array<Choice<ContextMode>>(
     {{ContextMode::kRing, "ring"}, {ContextMode::kAllGather, "all_gather"}, {ContextMode::kAllToAll, "all_to_all"}});

@@ -62,7 +62,7 @@ struct Deck {
     Regather regather;
   } recompute;
   struct Overlap {
-    bool tensor;
+    bool tensor, gradients;
     int prefetch;
     int tp_ctas, cp_ctas, dp_ctas, pp_ctas;
   } overlap;
@@ -111,6 +111,13 @@ Mesh ResolveMesh(const Deck& deck, int ranks);
 /// Whether all relations hold that can be checked without files, on `ranks` ranks; dp_shard must be known. Throws
 /// nothing: for searches.
 bool IsValid(const Deck& deck, int ranks);
+
+/// What parallel.reduce comes to on this mesh: kStep or kMicrobatch. kAuto is the latter where gradients are sharded
+/// (zero >= 2, and dp_shard or cp above 1).
+ReduceFrequency ReduceOf(const Deck& deck, const Mesh& mesh);
+
+/// Whether parameters are gathered for every layer and microbatch, not once per step: zero = 3 and recompute.regather.
+bool GathersAgain(const Deck& deck, const Mesh& mesh);
 
 /// How the sequences of a step are divided.
 struct BatchShape {

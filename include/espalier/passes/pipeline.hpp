@@ -27,7 +27,11 @@ void Differentiate(Graph& graph);
 
 /// Gradient accumulation: turns weight gradients, loss and count into accumulators over the microbatches of a step.
 /// Gradients are reduced over ranks before or after that (parallel.reduce).
-void MergeGradients(Graph& graph, const Deck& deck);
+void MergeGradients(Graph& graph, const PassContext& context);
+
+/// With one microbatch per step, gradients that were reduced after it are written to their accumulators, not added.
+/// After lower_reshards: a reshard that changes nothing has no op that could write.
+void StoreGradients(Graph& graph, int64_t microbatches);
 
 /// Adds norm, clipping and AdamW (roles S and U) with their states; results "mean_loss", "norm". For evaluation only
 /// the mean loss.

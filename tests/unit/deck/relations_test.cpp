@@ -110,6 +110,47 @@ TEST(Errors, SuggestionsForTheBatchAreAcceptedOnAnyRanks) {
               ranks);
 }
 
+TEST(Errors, ZeroTwoHasNoWholeGradients) {
+  const std::vector<std::string> two = {"parallel.zero=2", "parallel.reduce=step"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), two.begin(), two.end());
+    return Errors(more);
+  };
+  EXPECT_THAT(with({}),
+              ElementsAre("command line: parallel.reduce = \"step\": keeps gradients whole until the last microbatch, "
+                          "but parallel.zero = 2 shards them (allowed: parallel.reduce = \"auto\" or \"microbatch\"; "
+                          "or parallel.zero = 1, which keeps them whole, or 3, which then shards parameters only)"));
+  EXPECT_THAT(with({"parallel.dp_shard=1"}), IsEmpty()) << "nothing is sharded";
+  EXPECT_THAT(with({"parallel.dp_shard=1", "parallel.cp=2", "model.seq_len=24"}), SizeIs(1));
+  for (const char* reduce : {"auto", "microbatch"})
+    EXPECT_THAT(Errors({"parallel.zero=2", fmt::format("parallel.reduce={}", reduce)}), IsEmpty());
+  for (const char* zero : {"1", "3"})
+    EXPECT_THAT(Errors({"parallel.reduce=step", fmt::format("parallel.zero={}", zero)}), IsEmpty());
+}
+
+TEST(Deck, ReduceAndGatherFollowFromZeroAndTheMesh) {
+  const auto reduce = [](const std::vector<std::string>& overrides, int ranks) {
+    const Deck deck = Small(overrides);
+    return ReduceOf(deck, ResolveMesh(deck, ranks));
+  };
+  EXPECT_EQ(reduce({}, 2), ReduceFrequency::kMicrobatch);
+  EXPECT_EQ(reduce({}, 1), ReduceFrequency::kStep) << "nothing is sharded";
+  EXPECT_EQ(reduce({"parallel.dp_replicate=2"}, 2), ReduceFrequency::kStep) << "nothing is sharded";
+  EXPECT_EQ(reduce({"parallel.zero=2"}, 2), ReduceFrequency::kMicrobatch);
+  EXPECT_EQ(reduce({"parallel.zero=1"}, 2), ReduceFrequency::kStep);
+  EXPECT_EQ(reduce({"parallel.reduce=step"}, 2), ReduceFrequency::kStep);
+  const auto gathers = [](const std::vector<std::string>& overrides, int ranks) {
+    const Deck deck = Small(overrides);
+    return GathersAgain(deck, ResolveMesh(deck, ranks));
+  };
+  EXPECT_TRUE(gathers({}, 2));
+  EXPECT_FALSE(gathers({}, 1));
+  EXPECT_FALSE(gathers({"recompute.regather=never"}, 2));
+  EXPECT_FALSE(gathers({"parallel.zero=2", "recompute.regather=always"}, 2));
+  EXPECT_TRUE(gathers({"parallel.zero=3", "parallel.pp=2"}, 4));
+  EXPECT_FALSE(gathers({"parallel.pp=2"}, 4)) << "by default a pipeline has zero = 1";
+}
+
 TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({}), IsEmpty());
   EXPECT_THAT(Idle({"guard.max_skips=10", "parallel.context=ring", "lr.min_ratio=0.1", "lr.decay=constant"}), IsEmpty())
@@ -117,6 +158,9 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"recompute.regather=always", "parallel.zero=2"}),
               ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every "
                           "rank has whole parameters"));
+  EXPECT_THAT(Idle({"overlap.gradients=false", "parallel.dp_shard=1"}),
+              ElementsAre("command line: overlap.gradients = false has no effect: no gradient is reduced over ranks"));
+  EXPECT_THAT(Idle({"overlap.gradients=false"}), IsEmpty()) << "dp_shard may come to more than 1";
   EXPECT_THAT(Idle({"recompute.regather=always"}), IsEmpty()) << "dp_shard may come to more than 1";
   EXPECT_THAT(Idle({"lr.decay=constant", "lr.min_ratio=0.2", "lr.decay_steps=3"}), SizeIs(2));
   EXPECT_THAT(Idle({"lr.warmup_steps=100"}), ElementsAre("command line: lr.warmup_steps = 100 is long: all run.steps = "

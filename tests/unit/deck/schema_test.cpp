@@ -67,7 +67,13 @@ TEST(Schema, DefaultsOfTheContract) {
   EXPECT_TRUE(d.overlap.tensor);
   EXPECT_EQ(d.overlap.prefetch, 1);
   EXPECT_EQ(d.recompute.mode, RecomputeMode::kNone);
-  EXPECT_EQ(d.parallel.reduce, ReduceFrequency::kStep);
+  EXPECT_EQ(d.parallel.reduce, ReduceFrequency::kAuto);
+  EXPECT_TRUE(d.overlap.gradients);
+}
+
+TEST(Schema, ZeroFollowsThePipeline) {
+  EXPECT_EQ(Small({"parallel.pp=2", "model.layers=8"}).parallel.zero, 1);
+  EXPECT_EQ(Small({"parallel.pp=2", "model.layers=8", "parallel.zero=3"}).parallel.zero, 3);
 }
 
 TEST(Schema, DerivedDefaultsFollowTheirKeys) {

@@ -193,25 +193,25 @@ class ClosedForm {
 
   // Sharded parameters: gathered once a step, or once a microbatch in F and again in B; one message a layer.
   void Gathers(const Parameters& p) {
-    const Regather regather = d_.recompute.regather;
-    const bool again =
-        d_.parallel.zero == 3 && (regather == Regather::kAlways || (regather == Regather::kAuto && stages_ == 1));
-    if (!again) return Gather(kShards, Role::kP, 1, p.forward, compute_);
+    if (!GathersAgain(d_, mesh_)) return Gather(kShards, Role::kP, 1, p.forward, compute_);
     Gather(kShards, Role::kF, micro_, p.forward, compute_);
     Gather(kShards, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);
   }
 
-  // Gradients, in fp32, once a step: cut to the states' shards, then joined over what is left of the axes on which they
-  // are sums.
+  // Gradients, in fp32, once a step or microbatch: cut to the states' shards, then reduced over what is left of the axes
+  // on which they are sums.
   void Reductions(const Parameters& p) {
-    Scatter(kShards, Role::kS, 1, Sum(p.tensors), 4);
+    const bool each = ReduceOf(d_, mesh_) == ReduceFrequency::kMicrobatch;
+    const Role role = each ? Role::kW : Role::kS;
+    const int64_t times = each ? micro_ : 1;
+    Scatter(kShards, role, times, Sum(p.tensors), 4);
     std::map<AxisSet, int64_t> left;
     for (const Tensor& t : p.tensors)
       left[mesh_.Real(AxisSet{Axis::kDpReplicate} | t.partial)] += t.elements / mesh_.GroupSize(kShards);
     // Loss and count travel with the head's gradients where their groups are the same.
-    if (const auto same = left.find(mesh_.Real(kBatch)); Last() && p.head && same != left.end())
+    if (const auto same = left.find(mesh_.Real(kBatch)); Last() && p.head && !each && same != left.end())
       same->second += 2, loss_travels_ = true;
-    for (const auto& [group, elements] : left) Reduce(group, Role::kS, 1, elements, 4);
+    for (const auto& [group, elements] : left) Reduce(group, role, times, elements, 4);
   }
 
   // One sum of squares for each parameter, over the axes that cut it; loss and count, over those that cut the batch.
@@ -274,7 +274,11 @@ const Case kCases[] = {
     {"tp, bf16", {1, 1, 1, 1, 2}, {"precision.compute=bf16"}},
     {"zero 1", {1, 1, 2, 1, 1}, {"parallel.zero=1", "precision.compute=bf16"}},
     {"zero 2", {1, 1, 2, 1, 1}, {"parallel.zero=2", "precision.compute=bf16"}},
-    {"regather always", {2, 1, 2, 1, 1}, {"recompute.regather=always", "precision.compute=bf16"}},
+    {"zero 2, pp", {2, 1, 2, 1, 1}, {"parallel.zero=2", "precision.compute=bf16"}},
+    {"zero 3, pp", {2, 1, 2, 1, 1}, {"parallel.zero=3", "precision.compute=bf16"}},
+    {"zero 3, HSDP, tp, pp", {2, 2, 2, 1, 2}, {"parallel.zero=3", "batch.global=16"}},
+    {"zero 3, step", {1, 1, 2, 1, 1}, {"parallel.reduce=step", "precision.compute=bf16"}},
+    {"zero 3, one microbatch", {1, 1, 4, 1, 1}, {"batch.global=4"}},
     {"regather never", {1, 1, 2, 1, 2}, {"recompute.regather=never", "precision.compute=bf16"}},
     {"pp, dp_shard", {2, 1, 2, 1, 1}, {}},
     {"pp, tp", {2, 1, 1, 1, 2}, {}},
@@ -284,7 +288,7 @@ const Case kCases[] = {
     {"HSDP", {1, 2, 2, 1, 1}, {}},
     {"HSDP, tp", {1, 2, 2, 1, 2}, {"precision.compute=bf16"}},
     {"all", {2, 2, 2, 1, 2}, {"batch.global=16"}},
-    {"all, bf16, always", {2, 2, 2, 1, 2}, {"batch.global=16", "precision.compute=bf16", "recompute.regather=always"}},
+    {"all, bf16, zero 3", {2, 2, 2, 1, 2}, {"batch.global=16", "precision.compute=bf16", "parallel.zero=3"}},
     {"cp, ring", {1, 1, 1, 4, 1}, {"precision.compute=bf16"}},
     {"cp, all_gather", {1, 1, 1, 2, 1}, {"parallel.context=all_gather"}},
     {"cp, all_to_all", {1, 1, 1, 2, 1}, {"parallel.context=all_to_all"}},

@@ -74,9 +74,10 @@ inline size_t FindInstruction(const Program& program, std::string_view kind, int
 /// What is recomputed, gathered ahead, reduced or overlapped besides the defaults.
 inline const std::vector<std::vector<std::string>> kVariations = {
     {"recompute.mode=selective", "overlap.prefetch=2"},
-    {"recompute.mode=full", "recompute.regather=always"},
+    {"recompute.mode=full", "parallel.zero=3"},
     {"parallel.reduce=microbatch", "parallel.zero=2", "overlap.prefetch=0"},
     {"parallel.reduce=microbatch", "recompute.mode=full", "overlap.tensor=false"},
+    {"parallel.zero=2", "overlap.gradients=false"},
 };
 
 struct PipelineCase {

@@ -4,8 +4,8 @@
 //
 //   W  dw = matmul(dy, x)              ->      W  dw += matmul(dy, x)                 dw: f32, of the step
 //
-// If they are reduced after each microbatch, the op computes the gradient of that microbatch alone. After the last op of
-// a layer, one message reduces all gradients of the layer, and they are added to accumulators: sharded like the
+// If they are reduced after each microbatch, the op computes the gradient of that microbatch alone. After the last op
+// of a layer, one message reduces all gradients of the layer, and they are added to accumulators: sharded like the
 // optimizer state (zero >= 2) or whole (zero = 1). They are added one layer later, so that the message overlaps with
 // that layer:
 //

@@ -1,6 +1,6 @@
-// Gathered parameters are kept for the whole step, or, with zero = 3, gathered again by forward and by backward of every
-// layer and microbatch: memory against traffic. The parameters that W reads are gathered in B, for both: usually they
-// are adjacent, and where a schedule defers W, a second message would cost more than the memory.
+// Gathered parameters are kept for the whole step, or, with zero = 3, gathered again by forward and by backward of
+// every layer and microbatch: memory against traffic. The parameters that W reads are gathered in B, for both: usually
+// they are adjacent, and where a schedule defers W, a second message would cost more than the memory.
 #include <algorithm>
 #include <map>
 #include <tuple>

@@ -142,33 +142,50 @@ class Emitter {
   void EmitJobs(std::vector<int>& job_ends) {
     const std::vector<Job>& jobs = c_.schedule.jobs[stage_];
     const std::vector<Receive>& receives = common_.receives[stage_];
+    std::vector<Group> groups;
+    std::vector<size_t> ends;  // of jobs, as indices of groups
+    for (const Job& job : jobs) {
+      AddGroups(job, groups);
+      ends.push_back(groups.size());
+    }
+    if (!groups.empty()) EmitFirst(groups[0]);
     auto receive = receives.begin();
-    for (size_t j = 0; j < jobs.size(); ++j) {
+    for (size_t j = 0, g = 0; j < jobs.size(); ++j) {
       for (; receive != receives.end() && receive->before_job == j; ++receive)
         Emit(common_.messages.ops[receive->link], receive->content.microbatch);
-      EmitJob(jobs[j]);
+      for (; g < ends[j]; ++g) EmitGroup(groups[g], g + 1 < groups.size() ? &groups[g + 1] : nullptr);
       job_ends.push_back(Position());
     }
   }
 
-  /// The ops of a job: parts of one chunk and microbatch are interleaved op by op, others follow one another.
-  void EmitJob(const Job& job) {
+  /// Adjacent parts of a job with one chunk and microbatch, whose ops are interleaved. Groups follow one another.
+  struct Group {
+    const JobOps* ops;
+    int microbatch;
+  };
+  void AddGroups(const Job& job, std::vector<Group>& groups) {
     for (size_t p = 0; p < job.parts.size();) {
       const JobPart& first = job.parts[p];
       std::vector<Role> roles;
       for (; p < job.parts.size() && job.parts[p].chunk == first.chunk && job.parts[p].microbatch == first.microbatch;
            ++p)
         roles.push_back(job.parts[p].role);
-      EmitOps(OpsOf(first.chunk, roles), first.microbatch);
+      groups.push_back({&OpsOf(first.chunk, roles), first.microbatch});
     }
   }
-  void EmitOps(const JobOps& job, int microbatch) {
+  void EmitGroup(const Group& group, const Group* next) {
+    const JobOps& job = *group.ops;
     for (size_t i = 0; i < job.ops.size(); ++i) {
       if (i == job.late_of_last) AddLateSums();
-      Emit(job.ops[i], microbatch);
+      if (i == job.first_of_next && next != nullptr) EmitFirst(*next);
+      Emit(job.ops[i], group.microbatch);
     }
+    if (job.ops.empty() && next != nullptr) EmitFirst(*next);
     AddLateSums();
-    for (int op : job.late) late_.emplace_back(op, microbatch);
+    for (int op : job.late) late_.emplace_back(op, group.microbatch);
+  }
+  void EmitFirst(const Group& group) {
+    for (int op : group.ops->first) Emit(op, group.microbatch);
   }
   void AddLateSums() {
     for (const auto& [op, microbatch] : std::exchange(late_, {})) Emit(op, microbatch);
@@ -176,8 +193,11 @@ class Emitter {
   /// All microbatches have the same.
   const JobOps& OpsOf(int chunk, const std::vector<Role>& roles) {
     const auto [it, fresh] = jobs_.try_emplace({chunk, roles});
-    const LastSums sums = c_.deck.overlap.gradients ? LastSums::kInTheNextJob : LastSums::kAtTheEnd;
-    if (fresh) it->second = OpsOfJob(graph_, common_.segments, chunk, roles, sums);
+    const Deck::Overlap& overlap = c_.deck.overlap;
+    if (fresh)
+      it->second = OpsOfJob(graph_, common_.segments, chunk, roles,
+                            overlap.gradients ? LastSums::kInTheNextJob : LastSums::kAtTheEnd,
+                            overlap.prefetch > 0 ? FirstGathers::kInTheJobBefore : FirstGathers::kAtTheStart);
     return it->second;
   }
 

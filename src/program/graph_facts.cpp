@@ -9,9 +9,14 @@ namespace {
 
 Lane LaneOf(const Graph& graph, const Op& op);
 
-/// It reduces what lane dp has made: the second reduction of a gradient.
+/// A reduction of gradients, each microbatch or once per step.
+bool ReducesGradients(const Op& op) {
+  return op.role == Role::kS || (op.role == Role::kW && op.kind != OpKind::kAllGather);
+}
+
+/// The second reduction of a gradient, after one on lane dp.
 bool FollowsLaneDp(const Graph& graph, const Op& op) {
-  return op.role == Role::kS && std::any_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
+  return ReducesGradients(op) && std::any_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
            const int producer = graph.value(v).producer;
            return producer >= 0 && LaneOf(graph, graph.op(producer)) == Lane::kDp;
          });
@@ -26,8 +31,8 @@ Lane LaneOf(const Graph& graph, const Op& op) {
   if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
   const AxisSet axes = op.Axes();
   if ((axes - kTensorAxes).Empty()) return FollowsLaneDp(graph, op) ? Lane::kDp : Lane::kTp;
-  const bool microbatch = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch;
-  return axes == AxisSet{Axis::kCp} && microbatch ? Lane::kCp : Lane::kDp;
+  const bool activation = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !ReducesGradients(op);
+  return axes == AxisSet{Axis::kCp} && activation ? Lane::kCp : Lane::kDp;
 }
 
 /// A reshard per microbatch of step values.

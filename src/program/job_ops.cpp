@@ -1,6 +1,8 @@
 #include "job_ops.hpp"
 
 #include <algorithm>
+#include <ranges>
+#include <set>
 
 #include "espalier/ops/op.hpp"
 
@@ -39,6 +41,37 @@ int LastWork(const Graph& graph, const std::vector<int>& ops) {
   return last == ops.rend() ? -1 : *last;
 }
 
+/// The first op after all layers with matmuls but the last.
+size_t BeforeLastLayer(const Graph& graph, const std::vector<int>& ops) {
+  size_t start = 0;
+  for (int layer = kUnset; size_t i : std::views::iota(size_t{0}, ops.size())) {
+    const Op& op = graph.op(ops[i]);
+    if (!IsWork(op) || op.layer == layer) continue;
+    layer = op.layer;
+    start = i;
+  }
+  return start;
+}
+
+/// Takes the gathers of parameters before the first matmul out of the list.
+std::vector<int> TakeFirstGathers(const Graph& graph, std::vector<int>& ops) {
+  std::set<int> gathered;  // values
+  const auto waits = [&](int id) {
+    const Op& op = graph.op(id);
+    const bool ready = IsReshard(op.kind) && std::all_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
+                         return graph.value(v).frequency == Frequency::kStep || gathered.count(v) > 0;
+                       });
+    if (ready) gathered.insert(op.outputs.begin(), op.outputs.end());
+    return !ready;
+  };
+  const auto work = std::find_if(ops.begin(), ops.end(), [&](int op) { return IsWork(graph.op(op)); });
+  std::vector<int> first, others;
+  for (auto op = ops.begin(); op != work; ++op) (waits(*op) ? others : first).push_back(*op);
+  ops.erase(ops.begin(), work);
+  ops.insert(ops.begin(), others.begin(), others.end());
+  return first;
+}
+
 bool AddsWhatComesAfter(const Graph& graph, int op, int after) {
   if (graph.op(op).kind != OpKind::kAccumulate) return false;
   const int producer = graph.value(graph.op(op).inputs[0]).producer;
@@ -47,10 +80,11 @@ bool AddsWhatComesAfter(const Graph& graph, int op, int after) {
 
 }  // namespace
 
-JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles,
-                LastSums sums) {
+JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
+                FirstGathers gathers) {
   JobOps job;
   job.ops = Interleaved(graph, segments, chunk, roles);
+  if (gathers == FirstGathers::kInTheJobBefore) job.first = TakeFirstGathers(graph, job.ops);
   if (sums == LastSums::kInTheNextJob) {
     const int last = LastWork(graph, job.ops);
     const auto late = std::stable_partition(job.ops.begin(), job.ops.end(),
@@ -59,6 +93,7 @@ JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const s
     job.ops.erase(late, job.ops.end());
   }
   job.late_of_last = AfterLayers(graph, job.ops, kLayersUnderLateSums);
+  job.first_of_next = BeforeLastLayer(graph, job.ops);
   return job;
 }
 

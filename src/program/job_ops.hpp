@@ -13,19 +13,26 @@ using Segments = std::map<std::pair<int, Role>, std::vector<int>>;  // (chunk, r
 
 /// Whether the sums of a job's last layers wait for their messages at its end, or are added in the job after it.
 enum class LastSums : uint8_t { kAtTheEnd, kInTheNextJob };
+/// Whether the parameters of a job's first layers are gathered at its start, or in the job before it.
+enum class FirstGathers : uint8_t { kAtTheStart, kInTheJobBefore };
 
 /// The ops of one chunk and some roles, without receives, in graph order: parts of a microbatch are interleaved, so a W
 /// matmul is next to the B of its layer.
 struct JobOps {
-  std::vector<int> ops;
+  /// Gathers of parameters before the first matmul of the job. Empty with FirstGathers::kAtTheStart.
+  std::vector<int> first;
+  std::vector<int> ops;  ///< all others but `late`
   /// Additions of reduced gradients (parallel.reduce = "microbatch") whose messages begin after the last matmul of the
   /// job, so that nothing is left in it to overlap with. Empty with LastSums::kAtTheEnd.
   std::vector<int> late;
   /// Where those of the job before are added: the index in `ops` after two layers with matmuls, or the end. That bounds
   /// how long their messages hold memory.
   size_t late_of_last = 0;
+  /// Where the first gathers of the next job are issued: the index in `ops` before the last layer with matmuls.
+  size_t first_of_next = 0;
 };
 
-JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums);
+JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
+                FirstGathers gathers);
 
 }  // namespace espalier

@@ -2,7 +2,6 @@
 // value the smallest hole that fits when it is produced, and frees it after its last use. An op that can work in place
 // reuses the buffer of an input that is dead afterwards.
 #include <algorithm>
-#include <utility>
 
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/local_range.hpp"
@@ -34,6 +33,7 @@ class MemoryPlanner {
     NumberValues();
     PlacePersistent();
     FindOverlapEnds();
+    SizeSharedWorkspaces();
     FindLastUses();
     Heap heap(base_);
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
@@ -62,6 +62,12 @@ class MemoryPlanner {
     Operand place;
     MemoryClass memory_class;
     int next;  // in the list of those that are freed after the same instruction
+  };
+  /// Of the collectives of role S on a lane.
+  struct SharedWorkspace {
+    int64_t bytes = 0;    // of the largest
+    int64_t offset = -1;  // -1: before the first
+    int last = -1;        // instruction
   };
   /// A list in order of arrival, linked through its elements.
   struct List {
@@ -150,22 +156,29 @@ class MemoryPlanner {
     base_ += Aligned(place.bytes);
   }
 
-  /// A value is dead after the last instruction that reads it. Two exceptions: the input of a send is live for one more
-  /// job, so that the stage need not wait for the receiver; buffers of a ring shift stay live until the first use of
-  /// the received block.
+  /// A value is dead after the last instruction that reads it, but for LastUse.
   void FindLastUses() {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = program_.instructions[i];
-      const bool ring = graph_.op(instruction.op).kind == OpKind::kRingShift;
-      const int end = instruction.lane == Lane::kPpSend ? EndOfNextJob(static_cast<int>(i))
-                      : ring                            ? overlap_ends_[i]
-                                                        : static_cast<int>(i);
+      const int end = LastUse(instruction, static_cast<int>(i));
       for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
         for (const Operand& operand : *operands) {
           int& last = At(KeyOf(operand.value, instruction.microbatch)).last_use;
           last = std::max(last, end);
         }
     }
+  }
+  /// How long an instruction keeps its operands. Messages that others should not wait for keep them longer, so that no
+  /// kernel gets their memory and waits: the input of a send lives for one more job; buffers of a ring shift, and of a
+  /// reduction of a microbatch's gradients, until the first use of what it brings; what is reduced twice during the
+  /// last backward, until the last reduction.
+  int LastUse(const Instruction& instruction, int i) const {
+    const Op& op = graph_.op(instruction.op);
+    if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);
+    if (op.kind == OpKind::kRingShift || (op.role == Role::kW && instruction.lane == Lane::kDp))
+      return overlap_ends_[i];
+    const bool in_a_job = job_ends_.size() > 1 && i < job_ends_[job_ends_.size() - 2];
+    return in_a_job && SharesWorkspace(instruction) ? shared_[instruction.lane].last : i;
   }
   int EndOfNextJob(int i) const {
     auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
@@ -174,25 +187,33 @@ class MemoryPlanner {
   }
 
   /// The last instruction that may run concurrently with a collective of a microbatch: the one before the first reader
-  /// of its outputs. A reduction of a gradient ends before the next one of its lane, which can then use the same
-  /// workspace. Any other instruction has ended when the next one begins.
+  /// of its outputs. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     overlap_ends_.resize(program_.instructions.size());
     std::vector<int> next_reader(buffers_.size(), n);
-    ByLane<int> next_reduction;
-    next_reduction.fill(n);
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[i];
-      const bool collective = HasCollectives(instruction.lane);
-      const bool reduction = collective && graph_.op(instruction.op).role == Role::kS;
       int first = n;
-      if (collective && (instruction.microbatch >= 0 || reduction))
+      if (HasCollectives(instruction.lane) && instruction.microbatch >= 0)
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next_reader[KeyOf(output.value, instruction.microbatch)]);
-      if (reduction) first = std::min(first, std::exchange(next_reduction[instruction.lane], i));
       overlap_ends_[i] = first < n ? first - 1 : i;
       for (const Operand& input : instruction.inputs) next_reader[KeyOf(input.value, instruction.microbatch)] = i;
+    }
+  }
+  /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
+  /// other, share one workspace from the first to the last: no kernel gets it and waits for them.
+  bool SharesWorkspace(const Instruction& instruction) const {
+    return HasCollectives(instruction.lane) && graph_.op(instruction.op).role == Role::kS;
+  }
+  void SizeSharedWorkspaces() {
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& instruction = program_.instructions[i];
+      if (!SharesWorkspace(instruction)) continue;
+      SharedWorkspace& shared = shared_[instruction.lane];
+      shared.bytes = std::max(shared.bytes, WorkspaceOf(instruction.op));
+      shared.last = static_cast<int>(i);
     }
   }
   static bool HasCollectives(Lane lane) { return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kDp; }
@@ -214,14 +235,26 @@ class MemoryPlanner {
       }
       instruction.outputs[o] = {buffer.value, buffer.offset, BytesOf(value)};
     }
-    if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0) {
-      instruction.workspace = {-1, heap.Take(workspace), workspace};
-      const MemoryClass memory_class =
-          instruction.lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
-      Count(memory_class, workspace, +1);
-      held_.push_back({instruction.workspace, memory_class, kNone});
-      Append(released_[overlap_ends_[i]], held_, static_cast<int>(held_.size()) - 1);
+    if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0)
+      PlaceWorkspace(instruction, i, workspace, heap);
+  }
+  void PlaceWorkspace(Instruction& instruction, int i, int64_t bytes, Heap& heap) {
+    if (!SharesWorkspace(instruction)) {
+      instruction.workspace = TakeWorkspace(instruction.lane, bytes, overlap_ends_[i], heap);
+      return;
     }
+    SharedWorkspace& shared = shared_[instruction.lane];
+    if (shared.offset < 0) shared.offset = TakeWorkspace(instruction.lane, shared.bytes, shared.last, heap).offset;
+    instruction.workspace = {-1, shared.offset, bytes};
+  }
+  /// Live until the end of instruction `last`.
+  Operand TakeWorkspace(Lane lane, int64_t bytes, int last, Heap& heap) {
+    const Operand place = {-1, heap.Take(bytes), bytes};
+    const MemoryClass memory_class = lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
+    Count(memory_class, bytes, +1);
+    held_.push_back({place, memory_class, kNone});
+    Append(released_[last], held_, static_cast<int>(held_.size()) - 1);
+    return place;
   }
   void Allocate(Key key, int value, Heap& heap) {
     const int64_t bytes = BytesOf(value);
@@ -296,6 +329,7 @@ class MemoryPlanner {
   std::vector<int> overlap_ends_;  // by instruction: the last one that may overlap with it
   std::vector<List> deaths_;       // by instruction: keys that die after it
   std::vector<Workspace> held_;
+  ByLane<SharedWorkspace> shared_{};
   std::vector<List> released_;  // by instruction: workspaces (in held_) that are freed after it
   ByMemoryClass<int64_t> live_{};
   int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;

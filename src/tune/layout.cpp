@@ -4,9 +4,7 @@
 
 namespace espalier {
 
-bool Layout::GathersAgain() const {
-  return Shards() > 1 && zero == 3 && regather != Regather::kNever;
-}
+bool Layout::GathersAgain() const { return Shards() > 1 && zero == 3 && regather != Regather::kNever; }
 
 Layout LayoutOf(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;

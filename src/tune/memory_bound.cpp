@@ -35,8 +35,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
   }
   for (int64_t bytes : memory.gradients) {
     if (!layout.ShardsGradients()) states.bytes += Aligned(bytes);
-    if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1)
-      states.raw_gradients += bytes;
+    if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1) states.raw_gradients += bytes;
   }
   if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_shards, others);
   if (states.raw_gradients > 0 && sharded && layout.ShardsGradients())

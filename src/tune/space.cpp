@@ -199,8 +199,7 @@ const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {
-  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(),
-                     !l.ReducesEach()};
+  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), !l.ReducesEach()};
   if (const auto it = states_.find(key); it != states_.end()) return it->second;
   return states_.emplace(key, espalier::StatesOf(ProfileOf(l, 1), l)).first->second;
 }

@@ -198,8 +198,8 @@ class ClosedForm {
     Gather(kShards, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);
   }
 
-  // Gradients, in fp32, once a step or microbatch: cut to the states' shards, then reduced over what is left of the axes
-  // on which they are sums.
+  // Gradients, in fp32, once a step or microbatch: cut to the states' shards, then reduced over what is left of the
+  // axes on which they are sums.
   void Reductions(const Parameters& p) {
     const bool each = ReduceOf(d_, mesh_) == ReduceFrequency::kMicrobatch;
     const Role role = each ? Role::kW : Role::kS;

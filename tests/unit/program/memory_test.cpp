@@ -33,8 +33,7 @@ TEST(Program, PeakIsTheHighestByteTouched) {
 }
 
 TEST(Program, StateTakesTheBytesOfTheClosedForm) {
-  // Per parameter and rank: fp32 master and moments over tp and dp_shard, fp32 accumulators and compute weights over
-  // tp.
+  // Per parameter and rank: fp32 master, moments and accumulators over tp and dp_shard.
   for (const char* compute : {"fp32", "bf16"}) {
     const Compilation c =
         Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", std::string("precision.compute=") + compute}), 4,
@@ -48,7 +47,7 @@ TEST(Program, StateTakesTheBytesOfTheClosedForm) {
         (v.type.shape.size() > 1 ? matrices : vectors) += Volume(v.type.shape);
     EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kParameters)], 4 * (matrices / 4 + vectors / 2)) << compute;
     EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kOptimizer)], 8 * (matrices / 4 + vectors / 2)) << compute;
-    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 2 + vectors) + 8)
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 4 + vectors / 2) + 8)
         << compute << ": with loss and count";
   }
 }

@@ -50,8 +50,10 @@ Program WithOverlap(const std::vector<std::string>& overrides, int ranks) {
 TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
   for (const char* mode : {"none", "full"})
     for (int ahead : {0, 1, 2}) {
-      const Program program = WithOverlap(
-          {"parallel.dp_shard=2", fmt::format("overlap.prefetch={}", ahead), std::string("recompute.mode=") + mode}, 2);
+      const Program program =
+          WithOverlap({"parallel.dp_shard=2", "parallel.reduce=step", fmt::format("overlap.prefetch={}", ahead),
+                       std::string("recompute.mode=") + mode},
+                      2);
       int gathers = 0;
       for (const Window& w : Windows(program, Lane::kDp)) {
         // Layers with `ahead` transformer layers before them in forward or in backward.

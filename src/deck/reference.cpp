@@ -87,6 +87,7 @@ Checked when the deck is read:
 - `batch.micro` divides `batch.global`.
 - The schedule can run `pipeline.chunks`, and every chunk gets a layer. `pipeline.split` names `pp * chunks` chunks that
   add up to `model.layers`.
+- With `parallel.zero = 2` gradients are never whole, so `parallel.reduce` is not `step`.
 - Validation needs files, and a whole number of global batches.
 
 Checked against the number of ranks:

@@ -207,10 +207,11 @@ std::vector<DeckKey> Rows() {
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
      "Overlap backward tp communication with the weight-gradient matmul."},
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
-     "How many layers before their use sharded parameters are gathered; 0: at their use."},
+     "How many layers before their use sharded parameters are gathered, those of a job's first layers in the job "
+     "before; 0: at their use."},
     {"overlap", "gradients", FIELD(overlap.gradients), true, Any(),
-     "Reduce the gradients of a layer as soon as the last microbatch has added to them, while backward goes on with the "
-     "layers below; false: after the last backward."},
+     "Reduce the gradients of a layer as soon as the last microbatch has added to them, while backward goes on; after "
+     "each microbatch (parallel.reduce), add the last of them during the next one."},
     {"overlap", "tp_ctas", FIELD(overlap.tp_ctas), 16, Between(1, kMaxCtas),
      "Thread blocks that messages of tp have on a GPU at most (NCCL's maxCTAs). Kernels do without as many "
      "multiprocessors meanwhile, so all four keys together should leave most of them."},

@@ -60,7 +60,7 @@ class Draw {
     l.micro = Of({1, 2});
     l.recompute = static_cast<RecomputeMode>(Of({0, 1, 2}));
     l.zero = Of({1, 2, 3});
-    l.reduce = static_cast<ReduceFrequency>(Of({0, 1}));
+    l.reduce = static_cast<ReduceFrequency>(Of({0, 1, 2}));
     l.regather = static_cast<Regather>(Of({0, 1, 2}));
     l.prefetch = Of({0, 1, 2});
     return l;
@@ -77,7 +77,7 @@ Deck RandomDeck(Draw& draw) {
                                         fmt::format("model.ffn_dim={}", draw.Of({88, 130, 256})),
                                         fmt::format("model.vocab={}", draw.Of({260, 1000})),
                                         fmt::format("model.seq_len={}", draw.Of({24, 32})),
-                                        "batch.global=24",
+                                        fmt::format("batch.global={}", draw.Of({24, 24, 12})),
                                         fmt::format("precision.compute={}", draw.Of({0, 1}) ? "bf16" : "fp32"),
                                         fmt::format("run.device={}", draw.Of({0, 1}) ? "cuda" : "cpu")};
   if (draw.Of({0, 1, 1}) == 0) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});

@@ -213,9 +213,10 @@ INSTANTIATE_TEST_SUITE_P(
                      "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\", \"sleep\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5", "data.format=hdf5: unknown (allowed: \"text\", \"tokens\")"},
-        OverrideCase{"overlap.interleave=true",
-                     "overlap.interleave=true: unknown key ([overlap] has tensor, prefetch, gradients, tp_ctas, cp_ctas, "
-                     "dp_ctas, pp_ctas)"},
+        OverrideCase{
+            "overlap.interleave=true",
+            "overlap.interleave=true: unknown key ([overlap] has tensor, prefetch, gradients, tp_ctas, cp_ctas, "
+            "dp_ctas, pp_ctas)"},
         OverrideCase{"report.tensorboard=true",
                      "report.tensorboard=true: unknown key ([report] has every_steps, trace, costs)"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},

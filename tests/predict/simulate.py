@@ -246,6 +246,29 @@ def gpus(checks):
                 f"above 1,024 ranks by_rank has classes: {classes}")
 
 
+def hidden_share(figures):
+    """Of dp, over all ranks that the figures name."""
+    hidden, exposed = (sum(rank[key]["dp"] for rank in figures["by_rank"]) for key in ("hidden_ms", "exposed_ms"))
+    return hidden / (hidden + exposed)
+
+
+def gradients_are_reduced_under_backward(checks):
+    """overlap.gradients hides more of dp, and the step is no longer: layouts of Llama 8B, the share that must be reached
+    with it, and the share that is not exceeded without."""
+    schedule = lambda name, chunks=1: ["parallel.pp=4", f"pipeline.schedule={name}", f"pipeline.chunks={chunks}"]
+    for name, keys, reached, without_it in (
+        ("1f1b", schedule("1f1b"), 0.5, 0.1), ("zbv", schedule("zbv", 2), 0.35, 0.1),
+        ("interleaved", schedule("interleaved", 2), 0.5, 0.1),
+        ("FSDP, reduced once", ["parallel.tp=1", "parallel.reduce=step"], 0.95, 0.92),
+        ("FSDP, sharded gradients", ["parallel.tp=1"], 0.95, 0.97)):
+        on, off = (simulate([*keys, f"overlap.gradients={value}"], 64, cluster=H100,
+                            deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"))[0] for value in ("true", "false"))
+        checks.that(hidden_share(off) <= without_it and hidden_share(on) >= reached,
+                    f"{name}: of dp {hidden_share(off):.3f} is hidden, with overlap.gradients {hidden_share(on):.3f}")
+        checks.that(on["step_ms"] <= off["step_ms"],
+                    f"{name}: the step takes {on['step_ms']:.1f} instead of {off['step_ms']:.1f} ms")
+
+
 def errors(checks):
     line = refused(DECK)
     checks.that("--cluster FILE is missing" in line, line)
@@ -272,7 +295,8 @@ def main():
     checks = Checks()
     findings = [
         fields, figures_follow_from_the_step, memory_and_fit, trace_has_the_communication,
-        equal_inputs_give_equal_bytes, disturbances, sleeping_decks, plan_on_a_cluster, gpus, errors,
+        equal_inputs_give_equal_bytes, disturbances, sleeping_decks, plan_on_a_cluster, gpus,
+        gradients_are_reduced_under_backward, errors,
         folded_is_unfolded, peaks_of_every_layout
     ]
     text = sys.argv[1] if len(sys.argv) > 1 else ""

@@ -47,7 +47,7 @@ class StepFormula {
     for (size_t s = 0; s < stages_.size(); ++s) {
       const PartSync sync = SyncOf(q_.flights[s]);
       start = std::max(start, StartUs(q_.flights[s], sync) - fill);
-      late = std::max(late, (SumsPerStep() ? sync.reduce_us : 0) - before);
+      late = std::max(late, (SumsPerStep() ? LateReduceUs(s, sync) : 0) - before);
       update = std::max(update, sync.update_us);
       fill += stages_[s].f / static_cast<double>(q_.flights[s].chunks.size());
       before += Drains() ? stages_[s].bw / static_cast<double>(q_.flights[s].chunks.size()) : 0;
@@ -57,6 +57,12 @@ class StepFormula {
 
  private:
   bool SumsPerStep() const { return !q_.layout.ReducesEach(); }
+  /// What is left of the reductions of a stage after its last backward: with overlap.gradients what takes longer than
+  /// that, and at least one layer's.
+  double LateReduceUs(size_t stage, const PartSync& sync) const {
+    if (!q_.hides_reductions) return sync.reduce_us;
+    return std::max(sync.reduce_us - stages_[stage].bw, q_.sync.parts[Part::kLayer].reduce_us);
+  }
   /// The first stage ends last.
   bool Drains() const {
     const ScheduleKind kind = q_.layout.schedule;
@@ -68,10 +74,11 @@ class StepFormula {
     return part == Part::kEmbedding ? chunk == 0 : chunk + 1 == std::ssize(q_.layers);
   }
 
-  /// Messages on the lane of dp overlap with the kernels of a layer next to theirs; the first of a job has none.
+  /// Messages on the lane of dp overlap with the kernels of a layer next to theirs. The last reductions of a job have
+  /// one in the next job, with overlap.gradients.
   ChunkTime TimeOf(int chunk) const {
     ChunkTime time;
-    double first_gather = 0, last_reduce = 0;
+    double last_reduce = 0;
     for (Part part : kParts) {
       const auto n = static_cast<double>(Count(chunk, part));
       if (n == 0) continue;
@@ -83,11 +90,9 @@ class StepFormula {
       time.f += n * overlapped(q_.profile.forward[part].us, gather);
       time.bw += n * std::max(overlapped(q_.profile.backward[part].us, gather), gather + reduce);
       time.w += n * q_.profile.w_us[part];
-      first_gather = std::max(first_gather, gather);
-      last_reduce = std::max(last_reduce, reduce);
+      if (!q_.hides_reductions) last_reduce = std::max(last_reduce, reduce);
     }
-    time.f += first_gather;
-    time.bw += first_gather + last_reduce;
+    time.bw += last_reduce;
     return time;
   }
 

@@ -34,6 +34,7 @@ struct StepQuestion {
   const DataParallelTimes& sync;
   double hop_us = 0;
   int64_t microbatches = 1;
+  bool hides_reductions = true;  ///< overlap.gradients
 };
 
 /// The step. Pipelines idle as long as the papers of their schedules say (src/schedule), with the mean of unequal

@@ -230,7 +230,8 @@ int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<int64_t>& layers
 double Scorer::FormulaOf(const Layout& l, const std::vector<int64_t>& layers) {
   const LayerProfile& profile = ProfileOf(l, l.micro);
   const auto flights = flights_.Of(l.schedule, l.pp, l.chunks, Microbatches(l));
-  return FormulaUs({profile, l, *flights, layers, SyncOf(l), HopUs(profile, l, context_.costs), Microbatches(l)});
+  return FormulaUs({profile, l, *flights, layers, SyncOf(l), HopUs(profile, l, context_.costs), Microbatches(l),
+                    context_.deck.overlap.gradients});
 }
 
 }  // namespace espalier

@@ -119,6 +119,7 @@ TEST(MemoryBound, IsAtMostThePeakOfLongSequences) {
 TEST(MemoryBound, IsWithinTenPercentOfThePeakOfLargeModels) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> layouts = {
       {"8b", {"parallel.dp_shard=64", "parallel.tp=1"}},
+      {"8b", {"parallel.dp_shard=64", "parallel.tp=1", "parallel.reduce=auto"}},
       {"8b", {"parallel.dp_shard=8"}},
       {"8b", {"parallel.dp_shard=32", "parallel.tp=1", "parallel.pp=2"}},
       {"8b", {"parallel.dp_shard=16", "parallel.tp=2", "parallel.pp=4", "recompute.mode=selective"}},

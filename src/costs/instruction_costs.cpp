@@ -1,5 +1,7 @@
 #include "instruction_costs.hpp"
 
+#include <algorithm>
+
 #include "formulas/formulas.hpp"
 
 namespace espalier {
@@ -33,8 +35,11 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
   if (IsBetweenStages(op.kind)) return Message(op);
   if (op.kind == OpKind::kGatherStages) return GatherStages(op, std::ssize(instruction.inputs));
   if (!IsCommunication(op.kind)) return Kernel(op, instruction.accumulate);
-  return OfItsLike(op, false,
-                   [&] { return Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_))); });
+  return OfItsLike(op, false, [&] {
+    InstructionCost cost = Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_)));
+    cost.us += PackingUs(op);
+    return cost;
+  });
 }
 
 template <typename Make>
@@ -78,6 +83,16 @@ InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) c
 
 InstructionCost InstructionCosts::GatherStages(const Op& op, int64_t scalars) const {
   return Collective(op, scalars * 4 * (program_.mesh.GroupSize(op.Axes()) - 1));
+}
+
+double InstructionCosts::PackingUs(const Op& op) const {
+  if (cluster_.device != DeviceKind::kCuda || !StripOf(op)) return 0;
+  const LocalOp local = LocalOpOf(graph_, op, program_.mesh, coordinate_);
+  if (local.blocks == 1) return 0;
+  double bytes = 0;
+  for (size_t t = 0; t < local.inputs.size(); ++t)
+    bytes += double(std::max(Volume(local.inputs[t]), Volume(local.outputs[t])) * SizeOf(local.dtype));
+  return MemoryUs(cluster_.compute, 2 * bytes);
 }
 
 InstructionCost InstructionCosts::Message(const Op& op) const {

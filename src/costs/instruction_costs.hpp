@@ -29,6 +29,8 @@ class InstructionCosts {
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
   /// Of `scalars` that every stage sends to each other one.
   InstructionCost GatherStages(const Op& op, int64_t scalars) const;
+  /// Rows of a strip that are several blocks in memory are copied, because NCCL's collectives want adjacent messages.
+  double PackingUs(const Op& op) const;
   InstructionCost Message(const Op& op) const;
 
   int64_t LocalBytes(const std::vector<int>& values) const;

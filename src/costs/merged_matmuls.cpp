@@ -8,7 +8,12 @@ namespace espalier {
 namespace {
 
 /// A shared operand at its position in matmuls of equal einsum dims, in one job.
-using Shared = std::tuple<int, size_t, std::string, Role, int>;  // value, position, spec, role, chunk
+using Shared = std::tuple<int, size_t, std::string, Role, int, int>;  // value, position, spec, role, chunk, strip
+
+int StripIndex(const Op& op) {
+  const std::optional<Strip> strip = StripOf(op);
+  return strip ? strip->index : -1;
+}
 
 bool IsMatmul(const Graph& graph, int value, Role role) {
   const int producer = graph.value(value).producer;
@@ -23,7 +28,9 @@ MergedMatmuls::MergedMatmuls(const Program& program) {
   for (const Op& op : graph.ops) {
     if (op.kind == OpKind::kMatmul)
       for (size_t i = 0; i < 2; ++i)
-        readers[{op.inputs[i], i, op.attributes.Text("spec"), op.role, op.chunk}].push_back(&op);
+        readers[{op.inputs[i], i, op.attributes.Text("spec"), op.role, op.chunk, StripIndex(op)}].push_back(&op);
+    // The matmuls of a sum in strips are several per term; they are priced one by one.
+    if (StripIndex(op) >= 0) continue;
     const auto is_matmul = [&](int value) { return IsMatmul(graph, value, op.role); };
     if (op.kind != OpKind::kAdd || !std::ranges::all_of(op.inputs, is_matmul)) continue;
     MergedMatmul group{{}, &MatmulShape::k};

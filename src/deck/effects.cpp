@@ -82,6 +82,7 @@ const std::vector<Effect>& Effects() {
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.gradients", NothingReduced},
+      {"overlap.tensor_strips", NoTensorParallelism},
       {"overlap.prefetch", NoShardedParameters},
       {"overlap.tp_ctas", NotOverNccl},
       {"overlap.cp_ctas", NotOverNccl},

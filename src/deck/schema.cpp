@@ -206,6 +206,9 @@ std::vector<DeckKey> Rows() {
 
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
      "Overlap backward tp communication with the weight-gradient matmul."},
+    {"overlap", "tensor_strips", FIELD(overlap.tensor_strips), 1, CountOrZero(),
+     "Strips of rows into which the ops between two attentions are split, so that tp communication of forward and "
+     "backward overlaps with their matmuls; 1: not split; 0: 2 if batch.micro is at least 2, else 1."},
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
      "How many layers before their use sharded parameters are gathered, those of a job's first layers in the job "
      "before; 0: at their use."},

@@ -83,8 +83,10 @@ void CpuExecutor::RunCalls() {
     AwaitLanes(call.waits);
     const Clock::time_point begin = Clock::now();
     const InstructionFault fault = FaultAtInstruction(call.index);
-    if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call));
-    if (fault == InstructionFault::kNan) Spoil(call.outputs);
+    for (const Operands& block : call.blocks) {
+      if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call, block));
+      if (fault == InstructionFault::kNan) Spoil(block.outputs);
+    }
     times_.compute_ms += MillisecondsSince(begin);
     if (timed_) Record(call.index, begin);
     arena_.Use(call.end);

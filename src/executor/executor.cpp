@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "check_waits.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 
@@ -66,27 +67,78 @@ std::vector<Tensor> Executor::Resolve(const std::vector<Operand>& operands) cons
   return tensors;
 }
 
+/// The part of an operand inside of `box`, which is contiguous.
+Tensor Executor::ResolveBox(const Operand& operand, const Box& box) const {
+  const Type& type = program_.graph->value(operand.value).type;
+  const ByteRange range = BytesOf(type, box, program_.mesh, coordinate_);
+  Tensor tensor{arena_.At(operand.offset + range.offset, range.bytes), type.dtype, ExtentsOf(box), {}};
+  for (const Range& of_dim : box) tensor.start.push_back(of_dim.begin);
+  return tensor;
+}
+
+/// One call, or for a strip one per block of rows. Operands without rows, such as weights, are whole in each.
+std::vector<Executor::Operands> Executor::ResolveBlocks(const Instruction& i, const Op& op) const {
+  if (!StripOf(op)) {
+    std::vector<Operands> whole(1);
+    whole[0].inputs = Resolve(i.inputs);
+    whole[0].outputs = Resolve(i.outputs);
+    return whole;
+  }
+  const OperandBoxes boxes = BoxesOf(*program_.graph, op, program_.mesh, coordinate_);
+  const size_t count = boxes.outputs.at(0).size();
+  std::vector<Operands> blocks(count);
+  const auto add = [&](const std::vector<Operand>& operands, const std::vector<std::vector<Box>>& boxes_of,
+                       std::vector<Tensor> Operands::*to) {
+    for (size_t k = 0; k < operands.size(); ++k)
+      for (size_t b = 0; b < count; ++b) {
+        CHECK(boxes_of[k].size() == count || boxes_of[k].size() == 1, "operand {} of {} has {} blocks of rows, not {}",
+              k, op.kind, boxes_of[k].size(), count);
+        (blocks[b].*to).push_back(ResolveBox(operands[k], boxes_of[k][boxes_of[k].size() == 1 ? 0 : b]));
+      }
+  };
+  add(i.inputs, boxes.inputs, &Operands::inputs);
+  add(i.outputs, boxes.outputs, &Operands::outputs);
+  return blocks;
+}
+
 Executor::Call Executor::ResolveCall(int index, KernelFinder find_kernel) const {
   const Instruction& i = InstructionAt(index);
   const Op& op = OpOf(index);
   const Kernel kernel = find_kernel(Name(op.kind));
   CHECK(kernel != nullptr, "no kernel for {}", Describe(index));
   std::byte* workspace = i.workspace.bytes > 0 ? arena_.At(i.workspace.offset, i.workspace.bytes) : nullptr;
-  Call call{index, kernel, &op.attributes, Resolve(i.inputs), Resolve(i.outputs), workspace, {}, EndOf(i)};
+  Call call{index, kernel, &op.attributes, ResolveBlocks(i, op), workspace, {}, EndOf(i)};
   std::copy_if(i.waits.begin(), i.waits.end(), std::back_inserter(call.waits),
                [](const Wait& wait) { return wait.lane != Lane::kCompute; });
   return call;
 }
 
-KernelCall Executor::ArgumentsOf(const Call& call, void* stream) const {
+KernelCall Executor::ArgumentsOf(const Call& call, const Operands& block, void* stream) const {
   const Instruction& i = InstructionAt(call.index);
-  return {call.inputs, call.outputs, call.workspace, i.workspace.bytes, call.attributes, i.accumulate, stream};
+  return {block.inputs, block.outputs, call.workspace, i.workspace.bytes,        call.attributes,
+          i.accumulate, stream,        block.blocks,   block.input_stride_bytes, block.output_stride_bytes};
+}
+
+/// Whole shards; of a strip the rows that are transferred, where they are one block.
+std::vector<Tensor> Executor::ResolveTransfers(const std::vector<Operand>& operands,
+                                               const std::vector<std::vector<Box>>& boxes) const {
+  std::vector<Tensor> tensors;
+  for (size_t k = 0; k < operands.size(); ++k)
+    tensors.push_back(boxes[k].size() == 1 ? ResolveBox(operands[k], boxes[k][0]) : Resolve(operands[k]));
+  return tensors;
 }
 
 CommInstruction Executor::ResolveComm(int index) const {
   const Instruction& i = InstructionAt(index);
   std::byte* workspace = i.workspace.bytes > 0 ? arena_.At(i.workspace.offset, i.workspace.bytes) : nullptr;
-  return {&i, Resolve(i.inputs), Resolve(i.outputs), workspace, Describe(index), index};
+  if (!StripOf(OpOf(index))) return {&i, Resolve(i.inputs), Resolve(i.outputs), workspace, Describe(index), index};
+  const OperandBoxes boxes = BoxesOf(*program_.graph, OpOf(index), program_.mesh, coordinate_);
+  return {&i,
+          ResolveTransfers(i.inputs, boxes.inputs),
+          ResolveTransfers(i.outputs, boxes.outputs),
+          workspace,
+          Describe(index),
+          index};
 }
 
 Tensor Executor::At(std::string_view name, int microbatch) const { return Resolve(program_.Find(name, microbatch)); }

@@ -31,27 +31,35 @@ Dtype DtypeOf(const Json& json) {
 
 Json ToJson(const GemmPlan& plan) {
   const auto& [shape, input, output, accumulate, bias] = plan.gemm;
-  return {{"m", shape.m},
-          {"n", shape.n},
-          {"k", shape.k},
-          {"a_strides", {shape.a_row, shape.a_column}},
-          {"b_strides", {shape.b_row, shape.b_column}},
-          {"c_stride", shape.c_row},
-          {"input", Name(input)},
-          {"output", Name(output)},
-          {"epilogue", accumulate ? "accumulate"
-                       : bias     ? "bias"
-                                  : "none"},
-          {"algorithm", plan.algorithm},
-          {"workspace_bytes", plan.workspace_bytes},
-          {"microseconds", plan.microseconds},
-          {"first_microseconds", plan.first_microseconds}};
+  Json json = {{"m", shape.m},
+               {"n", shape.n},
+               {"k", shape.k},
+               {"a_strides", {shape.a_row, shape.a_column}},
+               {"b_strides", {shape.b_row, shape.b_column}},
+               {"c_stride", shape.c_row},
+               {"input", Name(input)},
+               {"output", Name(output)},
+               {"epilogue", accumulate ? "accumulate"
+                            : bias     ? "bias"
+                                       : "none"},
+               {"algorithm", plan.algorithm},
+               {"workspace_bytes", plan.workspace_bytes},
+               {"microseconds", plan.microseconds},
+               {"first_microseconds", plan.first_microseconds}};
+  if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block};
+  return json;
 }
 
 GemmPlan PlanOf(const Json& json) {
   GemmPlan plan;
   const Json &a = json.at("a_strides"), &b = json.at("b_strides");
   plan.gemm.shape = {json.at("m"), json.at("n"), json.at("k"), a.at(0), a.at(1), b.at(0), b.at(1), json.at("c_stride")};
+  if (json.contains("blocks")) {
+    const Json& blocks = json.at("blocks");
+    plan.gemm.shape.blocks = blocks.at(0);
+    plan.gemm.shape.a_block = blocks.at(1);
+    plan.gemm.shape.c_block = blocks.at(2);
+  }
   plan.gemm.input = DtypeOf(json.at("input"));
   plan.gemm.output = DtypeOf(json.at("output"));
   const std::string epilogue = json.at("epilogue");
@@ -72,7 +80,8 @@ GemmPlan PlanOf(const Json& json) {
 
 std::string ToString(const Gemm& p) {
   const GemmShape& s = p.shape;
-  return fmt::format("{} x {} x {}, {} -> {}{}{}{}{}", s.m, s.n, s.k, Name(p.input), Name(p.output),
+  const std::string blocks = s.blocks > 1 ? fmt::format("{} x ", s.blocks) : "";
+  return fmt::format("{}{} x {} x {}, {} -> {}{}{}{}{}", blocks, s.m, s.n, s.k, Name(p.input), Name(p.output),
                      s.a_column == 1 ? "" : ", a transposed", s.b_column == 1 ? "" : ", b transposed",
                      p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
 }

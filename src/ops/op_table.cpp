@@ -3,6 +3,7 @@
 #include <map>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/util/enum_array.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -162,6 +163,19 @@ LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
     local.outputs.push_back(LocalShape(type(value), mesh, coordinate));
     local.output_dtypes.push_back(type(value).dtype);
   }
+  const std::optional<Strip> strip = StripOf(op);
+  if (!strip) return local;
+  const OperandBoxes boxes = BoxesOf(graph, op, mesh, coordinate);
+  const auto shrink = [&](const std::vector<std::vector<Box>>& boxes_of, std::vector<Shape>& shapes) {
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      if (boxes_of[i].size() == 1 && ExtentsOf(boxes_of[i][0]) == shapes[i]) continue;
+      local.blocks = std::max(local.blocks, std::ssize(boxes_of[i]));
+      shapes[i][strip->dim] = 0;
+      for (const Box& box : boxes_of[i]) shapes[i][strip->dim] += box[strip->dim].Extent();
+    }
+  };
+  shrink(boxes.inputs, local.inputs);
+  shrink(boxes.outputs, local.outputs);
   return local;
 }
 

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "espalier/ops/op.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -54,14 +57,14 @@ class Verifier {
   }
 
   void Check(const Op& op) {
-    Define(op.kind);
+    espalier::Define(op.kind);
     CHECK(op.role != Role::kUnset, "no role is set");
     CHECK(op.layer >= 0, "no layer is set");
     CHECK(op.chunk >= kAllChunks, "no chunk is set");
     CHECK(op.chunk != kAllChunks || op.frequency() == Frequency::kStep, "a microbatch op needs a chunk");
     for (int input : op.inputs) {
       CHECK(input >= 0 && input < static_cast<int>(graph_.values.size()), "input id {} does not exist", input);
-      CHECK(defined_[input], "{} is used before it is defined", graph_.value(input).name);
+      CHECK(IsDefined(input, op), "{} is used before it is defined", graph_.value(input).name);
       CheckInput(op, graph_.value(input));
     }
     for (int output : op.outputs) {
@@ -69,7 +72,7 @@ class Verifier {
       const Value& v = graph_.value(output);
       CHECK(v.kind != ValueKind::kActivation || !defined_[output], "{} is defined twice", v.name);
       CheckOutput(op, v);
-      defined_[output] = true;
+      Define(output, op);
     }
     CheckTypesOnce(op);
   }
@@ -79,6 +82,25 @@ class Verifier {
   }
 
  private:
+  /// The strips of a value are written in order; all together define it.
+  void Define(int output, const Op& op) {
+    const std::optional<Strip> strip = StripOf(op);
+    if (strip) {
+      int& written = strips_[output];
+      CHECK(strip->index == written, "strip {} of {} is written when {} are", strip->index, graph_.value(output).name,
+            written);
+      CHECK(IsCollective(op.kind) || IsRowwise(graph_, op), "{} has no strips", op.kind);
+      ++written;
+    }
+    defined_[output] = !strip || strip->index + 1 == strip->count;
+  }
+  /// A strip needs the rows of its inputs that are in it, any other op needs all.
+  bool IsDefined(int input, const Op& op) const {
+    if (defined_[input]) return true;
+    const std::optional<Strip> strip = StripOf(op);
+    const auto written = strips_.find(input);
+    return strip && written != strips_.end() && strip->index < written->second;
+  }
   void CheckTypesOnce(const Op& op) {
     const auto signature = static_cast<size_t>(signatures_.Of(op));
     if (signature >= sound_.size()) sound_.resize(signature + 1);
@@ -91,6 +113,7 @@ class Verifier {
   Signatures& signatures_;
   std::vector<bool>& sound_;
   std::vector<bool> defined_;
+  std::map<int, int> strips_;  // by value: strips written so far
 };
 
 }  // namespace

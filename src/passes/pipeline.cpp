@@ -43,8 +43,11 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });
+  // After fuse, which looks for single producers of values. After overlap_tensor, so that weight gradients stay where
+  // they cover the last strip of a message.
+  run("tensor_strips", [&] { TensorStrips(graph, context); });
   // Last: a send follows the op that makes its value, so a sum whose norm is on the next stage must not be fused with
-  // it.
+  // it. After tensor_strips: the send follows the last strip.
   run("cut", [&] { Cut(graph, context.stage_of_chunk); });
   if (verification == Verification::kAtTheEnd) verifier.Verify(graph, "all passes");
 }

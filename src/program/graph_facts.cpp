@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/graph/signature.hpp"
+#include "espalier/ops/strip.hpp"
 
 namespace espalier {
 namespace {
@@ -54,7 +55,8 @@ MemoryClass ClassOf(const Graph& graph, const Value& v) {
 OpFacts FactsOf(const Graph& graph, const Op& op, Signatures& signatures) {
   const bool sums = std::any_of(op.outputs.begin(), op.outputs.end(),
                                 [&](int v) { return graph.value(v).kind == ValueKind::kAccumulator; });
-  return {LaneOf(graph, op), sums, signatures.Of(op), &Define(op.kind).in_place};
+  const std::optional<Strip> strip = StripOf(op);
+  return {LaneOf(graph, op), sums, signatures.Of(op), &Define(op.kind).in_place, strip ? strip->index : -1};
 }
 
 }  // namespace

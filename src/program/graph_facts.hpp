@@ -14,6 +14,7 @@ struct OpFacts {
   bool sums = false;   ///< an output is an accumulator
   int signature = -1;  ///< ops with equal numbers have equal workspaces and messages on every rank
   const std::vector<InPlace>* in_place = nullptr;
+  int strip = -1;  ///< which strip of its outputs the op computes or moves; -1: all rows
 };
 
 struct ValueFacts {

@@ -2,6 +2,7 @@
 // value the smallest hole that fits when it is produced, and frees it after its last use. An op that can work in place
 // reuses the buffer of an input that is dead afterwards.
 #include <algorithm>
+#include <map>
 
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/local_range.hpp"
@@ -42,6 +43,7 @@ class MemoryPlanner {
       Free(static_cast<int>(i), heap);
     }
     program_.arena_bytes = std::max(base_, heap.peak());
+    FindTouchedBytes();
   }
 
  private:
@@ -169,13 +171,14 @@ class MemoryPlanner {
     }
   }
   /// How long an instruction keeps its operands. Messages that others should not wait for keep them longer, so that no
-  /// kernel gets their memory and waits: the input of a send lives for one more job; buffers of a ring shift, and of a
-  /// reduction of a microbatch's gradients, until the first use of what it brings; what is reduced twice during the
-  /// last backward, until the last reduction.
+  /// kernel gets their memory and waits: the input of a send lives for one more job; buffers of a ring shift, of an op of
+  /// a strip, and of a reduction of a microbatch's gradients, until the first use of what it brings; what is reduced
+  /// twice during the last backward, until the last reduction.
   int LastUse(const Instruction& instruction, int i) const {
     const Op& op = graph_.op(instruction.op);
     if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);
-    if (op.kind == OpKind::kRingShift || (op.role == Role::kW && instruction.lane == Lane::kDp))
+    if (op.kind == OpKind::kRingShift || facts_.ops[instruction.op].strip >= 0 ||
+        (op.role == Role::kW && instruction.lane == Lane::kDp))
       return overlap_ends_[i];
     const bool in_a_job = job_ends_.size() > 1 && i < job_ends_[job_ends_.size() - 2];
     return in_a_job && SharesWorkspace(instruction) ? shared_[instruction.lane].last : i;
@@ -187,21 +190,44 @@ class MemoryPlanner {
   }
 
   /// The last instruction that may run concurrently with a collective of a microbatch: the one before the first reader
-  /// of its outputs. Any other instruction has ended when the next one begins.
+  /// of its outputs, or of their rows in its strip. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     overlap_ends_.resize(program_.instructions.size());
-    std::vector<int> next_reader(buffers_.size(), n);
+    NextReaders next(buffers_.size(), n);
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[i];
+      const int strip = facts_.ops[instruction.op].strip;
       int first = n;
       if (HasCollectives(instruction.lane) && instruction.microbatch >= 0)
         for (const Operand& output : instruction.outputs)
-          first = std::min(first, next_reader[KeyOf(output.value, instruction.microbatch)]);
+          first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
-      for (const Operand& input : instruction.inputs) next_reader[KeyOf(input.value, instruction.microbatch)] = i;
+      for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, i);
     }
   }
+  /// The next instruction that reads a value, in a walk from the last instruction to the first.
+  class NextReaders {
+   public:
+    NextReaders(size_t values, int none) : any_(values, none), of_all_rows_(values, none) {}
+    /// Reads strip `strip` of the value, or all rows (-1).
+    void Add(Key value, int strip, int instruction) {
+      any_[value] = instruction;
+      if (strip < 0)
+        of_all_rows_[value] = instruction;
+      else
+        of_strip_[{value, strip}] = instruction;
+    }
+    int Of(Key value, int strip) const {
+      if (strip < 0) return any_[value];
+      const auto found = of_strip_.find({value, strip});
+      return found == of_strip_.end() ? of_all_rows_[value] : std::min(found->second, of_all_rows_[value]);
+    }
+
+   private:
+    std::vector<int> any_, of_all_rows_;  // by value
+    std::map<std::pair<Key, int>, int> of_strip_;
+  };
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
   /// other, share one workspace from the first to the last: no kernel gets it and waits for them.
   bool SharesWorkspace(const Instruction& instruction) const {
@@ -301,6 +327,26 @@ class MemoryPlanner {
       heap.Give(buffer.offset, bytes);
       Count(buffer.memory_class, bytes, -1);
     }
+  }
+
+  void FindTouchedBytes() {
+    for (const Instruction& instruction : program_.instructions)
+      if (facts_.ops[instruction.op].strip >= 0)
+        if (const auto [place, fresh] = program_.touched.try_emplace(instruction.op); fresh)
+          place->second = TouchedBytesOf(graph_.op(instruction.op));
+  }
+  TouchedBytes TouchedBytesOf(const Op& op) const {
+    const OperandBoxes boxes = BoxesOf(graph_, op, program_.mesh, coordinate_);
+    const auto ranges = [&](const std::vector<int>& values, const std::vector<std::vector<Box>>& boxes_of) {
+      std::vector<std::vector<ByteRange>> all;
+      for (size_t i = 0; i < values.size(); ++i) {
+        std::vector<ByteRange>& of_operand = all.emplace_back();
+        for (const Box& box : boxes_of[i])
+          of_operand.push_back(espalier::BytesOf(ValueOf(values[i]).type, box, program_.mesh, coordinate_));
+      }
+      return all;
+    };
+    return {ranges(op.inputs, boxes.inputs), ranges(op.outputs, boxes.outputs)};
   }
 
   void Count(MemoryClass memory_class, int64_t bytes, int sign) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/graph/local_range.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 
@@ -18,6 +19,22 @@ int64_t CommonVolume(const Type& a, const Coordinate& at, const Type& b, const C
     const Range mine = LocalRange(a, d, mesh, at), theirs = LocalRange(b, d, mesh, there);
     n *= std::max<int64_t>(0, std::min(mine.end, theirs.end) - std::max(mine.begin, theirs.begin));
   }
+  return n;
+}
+
+/// The boxes of a source that the rank at `coordinate` contributes: its shard, or the rows of the op's strip in it.
+std::vector<Box> SourceBoxes(const Type& from, const std::optional<Strip>& strip, const Mesh& mesh,
+                             const Coordinate& coordinate) {
+  if (strip) return StripBoxes(from, *strip, mesh, coordinate);
+  return {LocalBox(from, mesh, coordinate)};
+}
+
+/// CommonVolume of the rows of a strip of `a`.
+int64_t CommonVolume(const Strip& strip, const Type& a, const Coordinate& at, const Type& b, const Coordinate& there,
+                     const Mesh& mesh) {
+  const Box theirs = LocalBox(b, mesh, there);
+  int64_t n = 0;
+  for (const Box& mine : StripBoxes(a, strip, mesh, at)) n += Volume(ExtentsOf(Intersect(mine, theirs)));
   return n;
 }
 
@@ -40,14 +57,18 @@ std::vector<PeerBytes> BytesByPeer(const Graph& graph, const Op& op, const Mesh&
     for (const Transfer& t : plan.receives) bytes[t.peer].received += of(t);
     return bytes;
   }
+  const std::optional<Strip> strip = StripOf(op);
+  const auto common = [&](const Type& from, const Coordinate& at, const Type& to, const Coordinate& there) {
+    return strip ? CommonVolume(*strip, from, at, to, there, mesh) : CommonVolume(from, at, to, there, mesh);
+  };
   for (int peer = 0; peer < n; ++peer) {
     if (peer == self) continue;
     const Coordinate there = mesh.GroupMember(axes, coordinate, peer);
     for (size_t t = 0; t < op.inputs.size(); ++t) {
       const Type &from = TypeOf(graph, op.inputs[t]), &to = TypeOf(graph, op.outputs[t]);
       const int64_t size = SizeOf(from.dtype);
-      bytes[peer].sent += CommonVolume(from, coordinate, to, there, mesh) * size;
-      bytes[peer].received += CommonVolume(from, there, to, coordinate, mesh) * size;
+      bytes[peer].sent += common(from, coordinate, to, there) * size;
+      bytes[peer].received += common(from, there, to, coordinate) * size;
     }
   }
   return bytes;
@@ -59,10 +80,16 @@ int64_t LocalBytes(const Graph& graph, const std::vector<int>& values, const Mes
   return bytes;
 }
 
-int64_t LocalElements(const Graph& graph, const std::vector<int>& values, const Mesh& mesh,
-                      const Coordinate& coordinate) {
+/// Elements that an all_reduce reduces.
+int64_t ReducedElements(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
+  const std::optional<Strip> strip = StripOf(op);
   int64_t elements = 0;
-  for (int v : values) elements += LocalVolume(TypeOf(graph, v), mesh, coordinate);
+  for (int v : op.outputs) {
+    const Type& type = TypeOf(graph, v);
+    if (!strip) elements += LocalVolume(type, mesh, coordinate);
+    if (strip)
+      for (const Box& box : StripBoxes(type, *strip, mesh, coordinate)) elements += Volume(ExtentsOf(box));
+  }
   return elements;
 }
 
@@ -103,15 +130,19 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
   }
   plan.reduce = op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce;
   if (plan.reduce && !(TypeOf(graph, op.inputs[0]).placements.partial_max & plan.axes).Empty()) plan.how = Reduce::kMax;
+  const std::optional<Strip> strip = StripOf(op);
   for (int peer = 0; peer < mesh.GroupSize(plan.axes); ++peer) {
     const Coordinate there = mesh.GroupMember(plan.axes, coordinate, peer);
     for (size_t t = 0; t < op.inputs.size(); ++t) {
       const Type& from = TypeOf(graph, op.inputs[t]);
       const Type& to = TypeOf(graph, op.outputs[t]);
-      Box out = Intersect(LocalBox(from, mesh, coordinate), LocalBox(to, mesh, there));
-      Box in = Intersect(LocalBox(from, mesh, there), LocalBox(to, mesh, coordinate));
-      if (!IsEmpty(out)) plan.sends.push_back({static_cast<int>(t), peer, std::move(out)});
-      if (!IsEmpty(in)) plan.receives.push_back({static_cast<int>(t), peer, std::move(in)});
+      const auto add = [&](std::vector<Transfer>& list, const Coordinate& sender, const Coordinate& receiver) {
+        for (const Box& source : SourceBoxes(from, strip, mesh, sender))
+          if (Box box = Intersect(source, LocalBox(to, mesh, receiver)); !IsEmpty(box))
+            list.push_back({static_cast<int>(t), peer, std::move(box)});
+      };
+      add(plan.sends, coordinate, there);
+      add(plan.receives, there, coordinate);
     }
   }
   return plan;
@@ -123,7 +154,7 @@ int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
   const AxisSet axes = op.Axes();
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
   if (op.kind == OpKind::kAllReduce) {
-    const int64_t elements = LocalElements(graph, op.outputs, mesh, coordinate);
+    const int64_t elements = ReducedElements(graph, op, mesh, coordinate);
     const int64_t mine = ShardOf({0, elements}, n, self).Extent();
     return (elements - mine + mine * (n - 1)) * SizeOf(TypeOf(graph, op.inputs[0]).dtype);
   }
@@ -143,7 +174,7 @@ int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, c
   if (op.kind == OpKind::kGatherStages) return (n + 1) * Aligned(std::ssize(op.outputs) * 4);
   if (op.kind == OpKind::kAllReduce) {
     // The flat tensors (packed, later the reduced shards), and one shard from each member.
-    const int64_t elements = LocalElements(graph, op.outputs, mesh, coordinate);
+    const int64_t elements = ReducedElements(graph, op, mesh, coordinate);
     const int64_t size = SizeOf(TypeOf(graph, op.inputs[0]).dtype);
     const int64_t shard = ShardOf({0, elements}, n, 0).Extent();
     return Aligned(elements * size) + n * Aligned(shard * size);

@@ -132,27 +132,45 @@ class WaitPlanner {
     for (Instruction& instruction : program_.instructions) {
       needed_.fill(0);
       const Lane lane = instruction.lane;
-      for (const Operand& input : instruction.inputs)
-        hazards_.ForEachTouched(input.offset, input.offset + input.bytes, [&](const Segment& s) { Need(s.writer); });
+      const auto touched = program_.touched.find(instruction.op);
+      const TouchedBytes* part = touched == program_.touched.end() ? nullptr : &touched->second;
+      const auto for_inputs = [&](const auto& f) { ForBytes(instruction.inputs, part ? &part->inputs : nullptr, f); };
+      const auto for_outputs = [&](const auto& f) {
+        ForBytes(instruction.outputs, part ? &part->outputs : nullptr, f);
+      };
+      for_inputs([&](int64_t begin, int64_t end) {
+        hazards_.ForEachTouched(begin, end, [&](const Segment& s) { Need(s.writer); });
+      });
       // An accumulation also reads its outputs; a write waits for readers and writers anyway.
-      for (const Operand& output : instruction.outputs) NeedAll(output);
-      NeedAll(instruction.workspace);
+      for_outputs([&](int64_t begin, int64_t end) { NeedAll(begin, end); });
+      const int64_t work = instruction.workspace.offset, work_end = work + instruction.workspace.bytes;
+      NeedAll(work, work_end);
       Emit(instruction, lane);
       const Access self{instruction.lane, ++issued_[lane]};
-      for (const Operand& input : instruction.inputs)
-        hazards_.ForEach(input.offset, input.offset + input.bytes, [&](Segment& s) { s.readers[lane] = self.count; });
-      for (const Operand& output : instruction.outputs)
-        hazards_.Overwrite(output.offset, output.offset + output.bytes, self);
-      hazards_.Overwrite(instruction.workspace.offset, instruction.workspace.offset + instruction.workspace.bytes,
-                         self);
+      for_inputs([&](int64_t begin, int64_t end) {
+        hazards_.ForEach(begin, end, [&](Segment& s) { s.readers[lane] = self.count; });
+      });
+      for_outputs([&](int64_t begin, int64_t end) { hazards_.Overwrite(begin, end, self); });
+      hazards_.Overwrite(work, work_end, self);
     }
   }
 
  private:
   void Need(const Access& access) { Need(access.lane, access.count); }
   void Need(Lane lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
-  void NeedAll(const Operand& operand) {
-    hazards_.ForEachTouched(operand.offset, operand.offset + operand.bytes, [&](const Segment& s) {
+  /// Calls f(begin, end) for the bytes that an instruction touches: those in `parts`, or all.
+  template <typename F>
+  static void ForBytes(const std::vector<Operand>& operands, const std::vector<std::vector<ByteRange>>* parts,
+                       const F& f) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const int64_t at = operands[i].offset;
+      if (parts == nullptr) f(at, at + operands[i].bytes);
+      if (parts != nullptr)
+        for (const ByteRange& range : (*parts)[i]) f(at + range.offset, at + range.offset + range.bytes);
+    }
+  }
+  void NeedAll(int64_t begin, int64_t end) {
+    hazards_.ForEachTouched(begin, end, [&](const Segment& s) {
       Need(s.writer);
       for (Lane lane : kLanes) Need(lane, s.readers[lane]);
     });

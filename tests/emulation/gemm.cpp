@@ -50,7 +50,13 @@ void PrepareGemm(const Gemm& gemm, int64_t workspace_bytes) {
 void Multiply(const Gemm& gemm, const GemmOperands& memory, cudaStream_t stream) {
   PrepareGemm(gemm, memory.workspace_bytes);
   emulation::issue(stream, [=] {
-    for (int64_t i = 0; i < gemm.shape.m; ++i) MultiplyRow(gemm, memory, i);
+    const GemmShape& s = gemm.shape;
+    for (int64_t block = 0; block < s.blocks; ++block) {
+      GemmOperands at = memory;
+      at.a = static_cast<const std::byte*>(memory.a) + block * s.a_block * SizeOf(gemm.input);
+      at.c = static_cast<std::byte*>(memory.c) + block * s.c_block * SizeOf(gemm.output);
+      for (int64_t i = 0; i < s.m; ++i) MultiplyRow(gemm, at, i);
+    }
   });
 }
 

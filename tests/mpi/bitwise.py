@@ -1,7 +1,7 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, early reduction of
-gradients, and the threads that make initial weights. Within a group all runs cut data and tensors alike; each must have
-the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch
-regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
+"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows, early
+reduction of gradients, and the threads that make initial weights. Within a group all runs cut data and tensors alike;
+each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after
+every microbatch regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
 import os, tempfile
 
 from support.checkpoints import same_bits, tensors
@@ -13,6 +13,7 @@ SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 AT_USE, TWO_AHEAD = "overlap.prefetch=0", "overlap.prefetch=2"
 ALONE = "overlap.tensor=false"
+TWO_STRIPS, THREE_STRIPS = "overlap.tensor_strips=2", "overlap.tensor_strips=3"
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 LATE = "overlap.gradients=false"
@@ -43,20 +44,26 @@ GROUPS = [
     (2, 1, ["batch.global=2"], [[], [LATE], [ZERO2], [STEP], [STEP, LATE], [ZERO1], [NEVER]]),
     (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
                 [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
-                [pp(2), schedule("dualpipev"), FULL]]),
-    (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE]]),
+                [pp(2), schedule("dualpipev"), FULL], [TWO_STRIPS], [THREE_STRIPS, ALONE], [THREE_STRIPS, SELECTIVE],
+                [pp(2), TWO_STRIPS, FULL], [pp(2), schedule("zbv"), THREE_STRIPS]]),
+    (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE], [THREE_STRIPS], [TWO_STRIPS, FULL]]),
+    (1, 2, ["batch.micro=3", "batch.global=12"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # strips of a batch
     (2, 2, [STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS], [LATE],
-                    [pp(2), schedule("gpipe"), SELECTIVE]]),
+                    [pp(2), schedule("gpipe"), SELECTIVE], [TWO_STRIPS], [pp(2), ZERO3, TWO_STRIPS, ALWAYS]]),
     (3, 1, ["batch.global=12", STEP], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ZERO3, ALWAYS]]),
-    (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)]]),
-    (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE]]),
+    (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)], [TWO_STRIPS], [THREE_STRIPS, FULL]]),
+    (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE],
+                                                                                  [TWO_STRIPS]]),
     (2, 1, ["model.tie_embeddings=true", STEP], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [LATE],
                                                  [pp(2), ZERO3, ALWAYS]]),
     (1, 1, ["parallel.cp=2", "parallel.context=ring", STEP], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)], [LATE]]),
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL],
                                                                                                    [SELECTIVE, ALONE]]),
-    (1, 4, [], [[], [ALONE], [FULL]]),  # kv heads are shared
+    (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),
+    (1, 4, [], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # kv heads are shared
+    (1, 2, ["model.family=gpt2", "model.kv_heads=4"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
+    (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),
     (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
                                                                                  [pp(2)]]),  # biases in their products
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),

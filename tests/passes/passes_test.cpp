@@ -49,6 +49,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
   if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
+  if (key == "tensor_strips") return void(c.deck.overlap.tensor_strips = std::stoi(value));
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   FAIL() << "unknown setting " << setting;
 }
@@ -104,6 +105,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "recompute") return Recompute(graph, context);
   if (c.pass == "prefetch") return Prefetch(graph, c.deck);
   if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
+  if (c.pass == "tensor_strips") return TensorStrips(graph, context);
   if (c.pass == "fuse") return Fuse(graph);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);

@@ -124,6 +124,15 @@ def table():
     # One microbatch per step.
     add(1, 2, 2, 1, 1, model=["batch.global=4"])
     add(2, 1, 2, 1, 1, model=["batch.global=2"], keys=[ZERO2])
+    # Strips of rows: of the sequence, uneven, under cp, of a batch, without sequence parallelism.
+    strips = "overlap.tensor_strips=2"
+    add(1, 1, 1, 1, 2, keys=[strips], steps=20)
+    add(2, 1, 2, 1, 2, keys=["overlap.tensor_strips=3", SELECTIVE])
+    add(1, 1, 1, 2, 2, keys=[strips, RING])
+    add(1, 1, 1, 1, 2, model=["batch.micro=2"], keys=[strips, FULL])
+    add(2, 1, 1, 1, 3, model=THREES, keys=[strips])
+    add(1, 1, 2, 1, 2, keys=[strips, NO_SP])
+    add(1, 1, 1, 1, 4, model=ONE_KV_HEAD, keys=[strips])
     # Recompute.
     for mode in (SELECTIVE, FULL):
         add(1, 1, 1, 1, 2, keys=[mode])
@@ -163,6 +172,7 @@ def table():
     gpt2(1, 1, 4, 1, 1, keys=[ZERO2, EACH])
     gpt2(4, 1, 1, 1, 1, model=UNTIED)
     gpt2(2, 1, 2, 1, 2, steps=20)
+    gpt2(2, 1, 1, 1, 2, keys=[strips])
     gpt2(1, 2, 1, 1, 2, model=UNTIED, keys=[NO_SP])
     gpt2(2, 1, 1, 2, 2, keys=[ALL_GATHER, FULL])
     gpt2(1, 1, 2, 2, 1, keys=[ALL_TO_ALL, SELECTIVE])

@@ -63,6 +63,7 @@ struct Deck {
   } recompute;
   struct Overlap {
     bool tensor, gradients;
+    int tensor_strips;  ///< 1: none; 0: TensorStrips() chooses
     int prefetch;
     int tp_ctas, cp_ctas, dp_ctas, pp_ctas;
   } overlap;

@@ -97,12 +97,18 @@ class Executor {
   std::string Describe(int instruction) const;
 
  protected:
+  /// Operands of one call of a kernel; of several blocks of rows at once, those of the first (KernelCall::blocks).
+  struct Operands {
+    std::vector<Tensor> inputs, outputs;
+    int64_t blocks = 1, input_stride_bytes = 0, output_stride_bytes = 0;
+  };
   /// A kernel with its arguments.
   struct Call {
     int index;  ///< in Program::instructions
     Kernel kernel;
     const Attributes* attributes;
-    std::vector<Tensor> inputs, outputs;
+    /// One call has all rows. A strip has one call per contiguous block of rows, and none if it has no rows.
+    std::vector<Operands> blocks;
     std::byte* workspace;
     std::vector<Wait> waits;  ///< on other lanes
     int64_t end;              ///< end of its highest buffer, in bytes
@@ -123,8 +129,8 @@ class Executor {
 
   const Op& OpOf(int instruction) const;
   const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
-  /// The arguments of a call as its kernel takes them.
-  KernelCall ArgumentsOf(const Call& call, void* stream = nullptr) const;
+  /// The arguments of a call as its kernel takes them, for one of its blocks.
+  KernelCall ArgumentsOf(const Call& call, const Operands& block, void* stream = nullptr) const;
 
   const Program& program_;
   Coordinate coordinate_;
@@ -143,6 +149,10 @@ class Executor {
  private:
   Tensor Resolve(const Operand& operand) const;
   std::vector<Tensor> Resolve(const std::vector<Operand>& operands) const;
+  Tensor ResolveBox(const Operand& operand, const Box& box) const;
+  std::vector<Tensor> ResolveTransfers(const std::vector<Operand>& operands,
+                                       const std::vector<std::vector<Box>>& boxes) const;
+  std::vector<Operands> ResolveBlocks(const Instruction& instruction, const Op& op) const;
   Call ResolveCall(int index, KernelFinder find_kernel) const;
   CommInstruction ResolveComm(int index) const;
 };

@@ -83,6 +83,9 @@ struct KernelCall {
   const Attributes* attributes = nullptr;
   bool accumulate = false;
   void* stream = nullptr;
+  /// The same call for several blocks of rows: the first input and the first output of block i are so many bytes after
+  /// those of block i - 1, all other operands are shared. Only cuda's matmul takes more than one.
+  int64_t blocks = 1, input_stride_bytes = 0, output_stride_bytes = 0;
 };
 
 using Kernel = void (*)(const KernelCall&);

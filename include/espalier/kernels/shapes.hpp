@@ -49,6 +49,9 @@ inline Gemm GemmOf(const KernelCall& call) {
         spec);
   CHECK(!bias || (call.inputs[2].dtype == a.dtype && call.inputs[2].dtype == c.dtype), "matmul {}: a bias of {}", spec,
         Name(call.inputs[2].dtype));
+  p.blocks = call.blocks;
+  p.a_block = call.input_stride_bytes / SizeOf(a.dtype);
+  p.c_block = call.output_stride_bytes / SizeOf(c.dtype);
   return {p, a.dtype, c.dtype, call.accumulate, bias};
 }
 

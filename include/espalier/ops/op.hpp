@@ -58,6 +58,7 @@ struct LocalOp {
   std::vector<Shape> outputs;
   Dtype dtype = Dtype::kF32;  ///< of the first input
   std::vector<Dtype> input_dtypes = {}, output_dtypes = {};
+  int64_t blocks = 1;  ///< of rows that are not adjacent in memory: a strip may have several
 };
 
 /// An output that may reuse the buffer of an input that is dead after the op.
@@ -110,7 +111,8 @@ std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vect
 
 OpContext ContextOf(const Graph& graph, const Op& op);
 
-/// The op with the shapes of its tensors on the rank at `coordinate`; it has at least one input.
+/// The op with the shapes of its tensors on the rank at `coordinate`; it has at least one input. An op of a strip has
+/// the rows of its strip only.
 LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
 }  // namespace espalier

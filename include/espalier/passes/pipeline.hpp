@@ -69,6 +69,10 @@ void OverlapTensor(Graph& graph, const PassContext& context);
 /// bf16 matmuls with a bias.
 void Fuse(Graph& graph);
 
+/// Splits the ops between two attentions into strips of rows, so that tp messages overlap with matmuls
+/// (overlap.tensor_strips).
+void TensorStrips(Graph& graph, const PassContext& context);
+
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);
 

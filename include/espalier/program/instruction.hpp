@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "espalier/graph/graph.hpp"
 #include "espalier/mesh/mesh.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/util/enum_array.hpp"
 
 namespace espalier {
@@ -64,6 +66,11 @@ struct PersistentBuffer {
   MemoryClass memory_class = MemoryClass::kParameters;
 };
 
+/// The bytes of each operand that an op of a strip touches, from the start of the operand.
+struct TouchedBytes {
+  std::vector<std::vector<ByteRange>> inputs, outputs;
+};
+
 struct Program {
   std::shared_ptr<const Graph> graph;
   Mesh mesh;
@@ -73,6 +80,8 @@ struct Program {
   std::vector<int> stage_of_chunk;  ///< by global chunk
   std::vector<PersistentBuffer> persistent;
   std::vector<Instruction> instructions;
+  /// By op: those that have strips. All other ops touch all bytes of their operands.
+  std::map<int, TouchedBytes> touched;
   int64_t arena_bytes = 0;  ///< the peak, exactly
   /// Bytes of each class at the moment of the peak.
   ByMemoryClass<int64_t> peak_by_class{};

@@ -7,15 +7,51 @@
 namespace espalier {
 namespace {
 
-/// Local shards without memory.
-std::vector<Tensor> TensorsOf(const std::vector<Operand>& operands, const Program& program,
-                              const Coordinate& coordinate) {
-  std::vector<Tensor> tensors;
-  for (const Operand& operand : operands) {
-    const Type& type = program.graph->values[static_cast<size_t>(operand.value)].type;
-    tensors.push_back({nullptr, type.dtype, LocalShape(type, program.mesh, coordinate), {}});
+/// The boxes of an operand, and how far apart in memory they are; uneven: 0.
+struct Blocks {
+  std::vector<Tensor> tensors;  ///< without memory
+  int64_t stride_bytes = 0;
+};
+
+Blocks BlocksOf(const Type& type, const std::vector<Box>& boxes, const Program& program, const Coordinate& coordinate) {
+  Blocks blocks;
+  std::vector<int64_t> offsets;
+  for (const Box& box : boxes) {
+    blocks.tensors.push_back({nullptr, type.dtype, ExtentsOf(box), {}});
+    if (boxes.size() > 1) offsets.push_back(BytesOf(type, box, program.mesh, coordinate).offset);
   }
-  return tensors;
+  if (boxes.size() > 1) blocks.stride_bytes = offsets[1] - offsets[0];
+  for (size_t b = 1; b < boxes.size(); ++b)
+    if (offsets[b] - offsets[b - 1] != blocks.stride_bytes || blocks.tensors[b].shape != blocks.tensors[0].shape)
+      blocks.stride_bytes = 0;
+  return blocks;
+}
+
+/// The GEMMs of a matmul: one, or for uneven blocks of the rows of a strip one each.
+std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program, const Coordinate& coordinate) {
+  const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
+  const auto blocks_of = [&](int value, const std::vector<Box>& boxes_of) {
+    return BlocksOf(program.graph->value(value).type, boxes_of, program, coordinate);
+  };
+  const Blocks output = blocks_of(op.outputs[0], boxes.outputs[0]);
+  std::vector<Blocks> inputs;
+  for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(blocks_of(op.inputs[i], boxes.inputs[i]));
+  const size_t count = output.tensors.size();
+  const bool batched = count > 1 && output.stride_bytes > 0 && inputs[0].stride_bytes > 0;
+  std::vector<Gemm> gemms;
+  for (size_t b = 0; b < (batched ? 1 : count); ++b) {
+    std::vector<Tensor> from;
+    for (const Blocks& input : inputs) from.push_back(input.tensors[input.tensors.size() == 1 ? 0 : b]);
+    KernelCall call{
+        .inputs = from, .outputs = {&output.tensors[b], 1}, .attributes = &op.attributes, .accumulate = accumulate};
+    if (batched) {
+      call.blocks = static_cast<int64_t>(count);
+      call.input_stride_bytes = inputs[0].stride_bytes;
+      call.output_stride_bytes = output.stride_bytes;
+    }
+    gemms.push_back(GemmOf(call));
+  }
+  return gemms;
 }
 
 }  // namespace
@@ -25,12 +61,8 @@ std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordi
   for (const Instruction& instruction : program.instructions) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
     if (op.kind != OpKind::kMatmul) continue;
-    const std::vector<Tensor> inputs = TensorsOf(instruction.inputs, program, coordinate),
-                              outputs = TensorsOf(instruction.outputs, program, coordinate);
-    const KernelCall call{
-        .inputs = inputs, .outputs = outputs, .attributes = &op.attributes, .accumulate = instruction.accumulate};
-    const Gemm gemm = GemmOf(call);
-    if (gemm.shape.m * gemm.shape.n * gemm.shape.k > 0) demands.push_back({gemm, instruction.workspace.bytes});
+    for (const Gemm& gemm : GemmsOf(op, instruction.accumulate, program, coordinate))
+      if (gemm.shape.m * gemm.shape.n * gemm.shape.k > 0) demands.push_back({gemm, instruction.workspace.bytes});
   }
   return Distinct(std::move(demands));
 }

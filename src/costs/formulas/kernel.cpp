@@ -34,6 +34,8 @@ MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
   s.n = result.back();
   s.k = weight_gradient ? a[0] * a[1] : a[2];
   // Dims along rows in memory: both of a weight. Tokens never are.
+  s.batch = op.blocks;
+  s.m = (s.m + s.batch - 1) / s.batch;
   s.aligned = s.n * size % 16 == 0 && (weight_gradient ? s.m : s.k) * size % 16 == 0;
   return s;
 }
@@ -42,8 +44,11 @@ double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape) {
   return Launched(cluster, MatmulUs(cluster.compute, shape));
 }
 
+/// GPUs have one batched kernel for the blocks of a matmul; any other kernel is launched once per block of rows.
 double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
-  return Launched(cluster, AloneUs(cluster, op, accumulate));
+  const double us = AloneUs(cluster, op, accumulate);
+  if (op.op.kind == OpKind::kMatmul && cluster.device == DeviceKind::kCuda) return Launched(cluster, us);
+  return double(op.blocks) * Launched(cluster, us / double(op.blocks));
 }
 
 }  // namespace espalier

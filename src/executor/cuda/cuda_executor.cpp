@@ -33,7 +33,32 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
       nan_(sizeof(float)) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CopyToDevice(nan_.data(), &nan, sizeof nan);
-  for (const Call& call : calls_) PrepareCudaKernel(Name(OpOf(call.index).kind), ArgumentsOf(call));
+  for (Call& call : calls_)
+    if (OpOf(call.index).kind == OpKind::kMatmul) Batch(call);
+  for (const Call& call : calls_)
+    for (const Operands& block : call.blocks) PrepareCudaKernel(Name(OpOf(call.index).kind), ArgumentsOf(call, block));
+}
+
+/// One batched GEMM for blocks of rows that are equally large and equally far apart.
+void CudaExecutor::Batch(Call& call) {
+  const auto distance = [](const Tensor& from, const Tensor& to) {
+    return static_cast<const std::byte*>(to.data) - static_cast<const std::byte*>(from.data);
+  };
+  const auto count = std::ssize(call.blocks);
+  if (count < 2 || Volume(call.blocks[0].inputs[0].shape) == 0) return;
+  Operands& first = call.blocks[0];
+  const int64_t input = distance(first.inputs[0], call.blocks[1].inputs[0]);
+  const int64_t output = distance(first.outputs[0], call.blocks[1].outputs[0]);
+  for (int64_t b = 1; b < count; ++b) {
+    const Operands& block = call.blocks[static_cast<size_t>(b)];
+    if (block.inputs[0].shape != first.inputs[0].shape || distance(first.inputs[0], block.inputs[0]) != b * input ||
+        distance(first.outputs[0], block.outputs[0]) != b * output)
+      return;
+  }
+  first.blocks = count;
+  first.input_stride_bytes = input;
+  first.output_stride_bytes = output;
+  call.blocks.resize(1);
 }
 
 void CudaExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
@@ -119,14 +144,20 @@ void CudaExecutor::IssueKernel(const Call& call) {
   current_.store(call.index, std::memory_order_relaxed);
   const InstructionFault fault = FaultAtInstruction(call.index);
   if (Clock() != nullptr) Clock()->Begins(call.index, streams_.Compute());
-  if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call, streams_.Compute()));
-  if (fault == InstructionFault::kNan)
-    if (const auto x = std::ranges::find_if(
-            call.outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; });
-        x != call.outputs.end())
-      CUDA_CALL(cudaMemcpyAsync(x->data, nan_.data(), sizeof(float), cudaMemcpyDeviceToDevice, streams_.Compute()));
+  for (const Operands& block : call.blocks) {
+    if (fault != InstructionFault::kSkip) call.kernel(ArgumentsOf(call, block, streams_.Compute()));
+    if (fault == InstructionFault::kNan) Spoil(block.outputs);
+  }
   if (Clock() != nullptr) Clock()->Ends(call.index, streams_.Compute());
   arena_.Use(call.end);
+}
+
+/// Makes the first element that is there a NaN: a fault on purpose.
+void CudaExecutor::Spoil(const std::vector<Tensor>& outputs) {
+  const auto x =
+      std::ranges::find_if(outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; });
+  if (x != outputs.end())
+    CUDA_CALL(cudaMemcpyAsync(x->data, nan_.data(), sizeof(float), cudaMemcpyDeviceToDevice, streams_.Compute()));
 }
 
 void CudaExecutor::MarkWait() {

@@ -35,6 +35,8 @@ class CudaExecutor : public Executor {
   virtual void Look() {}
 
   void IssueKernel(const Call& call);
+  void Spoil(const std::vector<Tensor>& outputs);
+  static void Batch(Call& call);
   /// Issued before and after a wait of the compute lane, so that the step times show it.
   void MarkWait();
   /// Waits until the device has finished all steps that have begun. End() must still be called for them.

@@ -38,15 +38,15 @@ class LaneShuffle {
     const Instruction& i = *lanes_[l][done_[l]];
     if (!active_[l]) {
       CheckInputs(i);
-      for (const Operand& o : i.outputs)
+      for (const Operand& o : Touched(i, false))
         if (!InPlace(i, o)) Fill(o, {-2, -2});
       Fill(i.workspace, {-3, static_cast<int>(l)});
       active_[l] = true;
       return;
     }
-    for (const Operand& input : i.inputs)
+    for (const Operand& input : Touched(i, true))
       if (!Overlaps(i, input)) Expect(input, i.microbatch);
-    for (const Operand& o : i.outputs) Write(o, i.microbatch);
+    for (const Operand& o : Touched(i, false)) Write(o, i.microbatch);
     active_[l] = false;
     ++done_[l];
   }
@@ -66,7 +66,18 @@ class LaneShuffle {
     return true;
   }
   void CheckInputs(const Instruction& i) {
-    for (const Operand& input : i.inputs) Expect(input, i.microbatch);
+    for (const Operand& input : Touched(i, true)) Expect(input, i.microbatch);
+  }
+  /// The bytes that an instruction touches: of a strip, one operand per range.
+  std::vector<Operand> Touched(const Instruction& i, bool inputs) const {
+    const std::vector<Operand>& operands = inputs ? i.inputs : i.outputs;
+    const auto part = program_.touched.find(i.op);
+    if (part == program_.touched.end()) return operands;
+    std::vector<Operand> touched;
+    for (size_t k = 0; k < operands.size(); ++k)
+      for (const ByteRange& range : (inputs ? part->second.inputs : part->second.outputs)[k])
+        touched.push_back({operands[k].value, operands[k].offset + range.offset, range.bytes});
+    return touched;
   }
   std::pair<int, int> Tag(int value, int microbatch) const {
     return {value, program_.graph->values[static_cast<size_t>(value)].frequency == Frequency::kStep ? -1 : microbatch};

@@ -3,6 +3,8 @@
 
 #include <map>
 
+#include "espalier/ops/op.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/program/compile.hpp"
 #include "program_testing.hpp"
 #include "test_decks.hpp"
@@ -32,7 +34,11 @@ std::vector<Window> Windows(const Program& program, Lane lane) {
         return std::any_of(issue.outputs.begin(), issue.outputs.end(),
                            [&](const Operand& made) { return made.value == o.value; });
       };
-      if (next.microbatch == issue.microbatch && std::any_of(next.inputs.begin(), next.inputs.end(), reads)) break;
+      const bool same_rows =
+          !StripOf(op_of(issue)) || !StripOf(op_of(next)) || StripOf(op_of(issue)) == StripOf(op_of(next));
+      if (next.microbatch == issue.microbatch && same_rows &&
+          std::any_of(next.inputs.begin(), next.inputs.end(), reads))
+        break;
       if (next.lane != Lane::kCompute) continue;
       if (op_of(next).kind == OpKind::kMatmul) ++window.products[op_of(next).role == Role::kW];
       window.waits |= std::any_of(next.waits.begin(), next.waits.end(),
@@ -83,6 +89,66 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
       EXPECT_GE(scatters, 8 * (2 * 4 + 1)) << "two of every layer and one of the head, of every microbatch";
       EXPECT_GE(covered, overlap ? 8 * (2 * 4 + 1) : 0) << mode;
       EXPECT_TRUE(overlap || covered == 0) << mode;
+    }
+}
+
+/// Windows of the tp collectives of a role, but for those that gather for weight gradients, and how many are covered.
+struct Covered {
+  int covered = 0, all = 0;
+};
+Covered CoveredByMatmuls(const Program& program, Role role) {
+  Covered covered;
+  for (const Window& w : Windows(program, Lane::kTp)) {
+    if (w.collective->role != role || !StripOf(*w.collective)) continue;
+    ++covered.all;
+    if (w.products[0] + w.products[1] > 0 && !w.waits) ++covered.covered;
+  }
+  return covered;
+}
+
+TEST(Program, StripsOfTensorCollectivesRunUnderMatmulsOfOtherStrips) {
+  const std::vector<std::vector<std::string>> modes = {{},
+                                                       {"recompute.mode=full"},
+                                                       {"recompute.mode=selective", "batch.micro=3", "batch.global=12"},
+                                                       {"parallel.sequence_parallel=false"},
+                                                       {"model.family=gpt2", "model.kv_heads=32"}};
+  for (const std::vector<std::string>& mode : modes)
+    for (Role role : {Role::kF, Role::kB}) {
+      // Sizes at which a message takes about as long as a matmul.
+      std::vector<std::string> overrides = {"parallel.tp=2",      "overlap.tensor_strips=3", "model.dim=4096",
+                                            "model.heads=32",     "model.kv_heads=8",        "model.ffn_dim=14336",
+                                            "model.seq_len=4096", "precision.compute=bf16"};
+      overrides.insert(overrides.end(), mode.begin(), mode.end());
+      const Covered strips = CoveredByMatmuls(WithOverlap(overrides, 2), role);
+      overrides[1] = "overlap.tensor_strips=1";
+      EXPECT_EQ(CoveredByMatmuls(WithOverlap(overrides, 2), role).all, 0);
+      // Not covered: the first strips of a region that begins with a gather, and the last ones before attention.
+      EXPECT_GT(strips.all, 0);
+      EXPECT_GE(strips.covered, strips.all / 2) << Name(role) << " " << testing::PrintToString(mode);
+    }
+}
+
+TEST(Program, StripsSendTheSameBytesAndComputeTheSameFlops) {
+  for (const char* layout : {"112", "114", "122"})
+    for (const char* micro : {"batch.micro=1", "batch.micro=2"}) {
+      std::vector<std::string> overrides = Layout(layout);
+      overrides.insert(overrides.end(), {micro, "overlap.tensor_strips=1"});
+      const auto totals = [&] {
+        const Program program = WithOverlap(overrides, RanksOf(layout));
+        const Coordinate last = program.mesh.CoordinateOf(0);
+        double flops = 0;
+        for (const Instruction& i : program.instructions) {
+          const Op& op = program.graph->op(i.op);
+          if (i.lane == Lane::kCompute && Define(op.kind).flops != nullptr)
+            flops += Define(op.kind).flops(LocalOpOf(*program.graph, op, program.mesh, last));
+        }
+        int64_t bytes = 0;
+        for (const auto& [lane, count] : CountMessages(program, last)) bytes += count.bytes;
+        return std::pair(bytes, flops);
+      };
+      const auto whole = totals();
+      overrides.back() = "overlap.tensor_strips=4";
+      EXPECT_EQ(totals(), whole) << layout << " " << micro;
     }
 }
 

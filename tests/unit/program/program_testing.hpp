@@ -78,6 +78,8 @@ inline const std::vector<std::vector<std::string>> kVariations = {
     {"parallel.reduce=microbatch", "parallel.zero=2", "overlap.prefetch=0"},
     {"parallel.reduce=microbatch", "recompute.mode=full", "overlap.tensor=false"},
     {"parallel.zero=2", "overlap.gradients=false"},
+    {"overlap.tensor_strips=3"},
+    {"overlap.tensor_strips=2", "recompute.mode=full", "batch.micro=2"},
 };
 
 struct PipelineCase {

@@ -19,6 +19,14 @@ cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
   return layout;
 }
 
+/// Block i of a matrix is `stride` elements after block i - 1; 0: all are the same one.
+void SetBlocks(cublasLtMatrixLayout_t layout, int64_t blocks, int64_t stride) {
+  const auto count = static_cast<int32_t>(blocks);
+  CUBLAS_CALL(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+  CUBLAS_CALL(
+      cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
+}
+
 cublasOperation_t OperationOn(const ColumnMajor& x) { return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
 void SetBias(cublasLtMatmulDesc_t operation, const void* bias) {
@@ -76,7 +84,12 @@ CublasGemm::CublasGemm(const Gemm& p)
       operation_(OperationOf(p)),
       first_(LayoutOf(p.input, FirstOperand(p.shape))),
       second_(LayoutOf(p.input, SecondOperand(p.shape))),
-      result_(LayoutOf(p.output, ResultOf(p.shape))) {}
+      result_(LayoutOf(p.output, ResultOf(p.shape))) {
+  if (p.shape.blocks == 1) return;
+  SetBlocks(first_.get(), p.shape.blocks, 0);
+  SetBlocks(second_.get(), p.shape.blocks, p.shape.a_block);
+  SetBlocks(result_.get(), p.shape.blocks, p.shape.c_block);
+}
 
 std::vector<cublasLtMatmulHeuristicResult_t> CublasGemm::Candidates(int max_count, int64_t workspace_bytes) const {
   cublasLtMatmulPreference_t made = nullptr;

@@ -47,17 +47,19 @@ void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
 /// Operands of one GEMM in memory of their own.
 struct Operands {
   explicit Operands(const GemmDemand& demand)
-      : a(Allocate(Bytes(demand.gemm, demand.gemm.shape.m * demand.gemm.shape.k))),
+      : a(Allocate(Bytes(demand.gemm, ElementsOfA(demand.gemm.shape)))),
         b(Allocate(Bytes(demand.gemm, demand.gemm.shape.k * demand.gemm.shape.n))),
         bias(demand.gemm.bias ? Allocate(demand.gemm.shape.n * SizeOf(demand.gemm.output)) : nullptr),
-        c(Allocate(demand.gemm.shape.m * demand.gemm.shape.n * 4)),
+        c(Allocate(ElementsOfC(demand.gemm.shape) * 4)),
         workspace(Allocate(demand.workspace_bytes)),
         workspace_bytes(demand.workspace_bytes) {
-    FillWithNumbers(a.get(), Bytes(demand.gemm, demand.gemm.shape.m * demand.gemm.shape.k), demand.gemm.input);
+    FillWithNumbers(a.get(), Bytes(demand.gemm, ElementsOfA(demand.gemm.shape)), demand.gemm.input);
     FillWithNumbers(b.get(), Bytes(demand.gemm, demand.gemm.shape.k * demand.gemm.shape.n), demand.gemm.input);
     if (bias) FillWithNumbers(bias.get(), demand.gemm.shape.n * SizeOf(demand.gemm.output), demand.gemm.output);
-    CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(demand.gemm.shape.m * demand.gemm.shape.n * 4)));
+    CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(ElementsOfC(demand.gemm.shape) * 4)));
   }
+  static int64_t ElementsOfA(const GemmShape& s) { return (s.blocks - 1) * s.a_block + s.m * s.k; }
+  static int64_t ElementsOfC(const GemmShape& s) { return (s.blocks - 1) * s.c_block + s.m * s.n; }
   static int64_t Bytes(const Gemm& gemm, int64_t elements) { return elements * SizeOf(gemm.input); }
 
   GemmOperands Memory() const { return {a.get(), b.get(), bias.get(), c.get(), workspace.get(), workspace_bytes}; }

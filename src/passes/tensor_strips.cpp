@@ -1,0 +1,250 @@
+// tp communication of forward and backward overlaps with matmuls of the same layers (asynchronous tensor parallelism).
+// Ops whose rows (tokens) do not depend on each other are computed in strips of rows (ops/strip.hpp), so that the
+// message of one strip overlaps with the kernels of the next ones. With two strips, from attention to the MLP:
+//
+//   o = matmul(a, w)                          o = matmul(a, w)      strip 0
+//   s = reduce_scatter(o)                     s = reduce_scatter(o) strip 0      under the matmul of strip 1
+//   n, .. = rms_norm(s, ..)                   o = matmul(a, w)      strip 1
+//   g = all_gather(n)                ->       n, .. = rms_norm(s)   strip 0
+//   u = matmul(g, w)                          g = all_gather(n)     strip 0
+//   d = matmul(swiglu(u), w)                  s = reduce_scatter(o) strip 1      under the MLP of strip 0
+//   ...                                       u = matmul(g, w); ..  strip 0
+//                                             n = rms_norm; g = all_gather; ...  strip 1
+//
+// A region is a run of such ops of one chunk and role: from one attention to the next, and the same in backward. It is
+// split only if it has a tp collective. Values stay whole, so memory holds no copies, and weight gradients, which sum
+// over rows, read whole values; they come after the last strip of what preceded them. Only rows are split, never a
+// contracted dim, so the order of every sum stays.
+//
+// The order within a region is that of a list schedule (strips/list_schedule.hpp) with rough times, which follow from
+// the graph alone: a deck compiles to the same program for every cluster.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/ops/strip.hpp"
+#include "espalier/passes/pipeline.hpp"
+#include "strips/list_schedule.hpp"
+
+namespace espalier {
+namespace {
+
+class StripCutter {
+ public:
+  StripCutter(Graph& graph, const Mesh& mesh, int count, bool sequence_parallel)
+      : graph_(graph), mesh_(mesh), count_(count), sequence_parallel_(sequence_parallel) {
+    tensor_axes_ = mesh.Real(kTensorAxes);
+  }
+
+  void Run() {
+    std::vector<Op> ops = std::move(graph_.ops);
+    graph_.ops.clear();
+    for (Op& op : ops) Take(std::move(op));
+    Close();
+    graph_.Renumber();
+  }
+
+ private:
+  /// An op of a region. Ops that are not split keep their place between those that are.
+  struct Item {
+    Op op;
+    bool split = false;
+  };
+  void Take(Op op) {
+    const bool main = op.role == Role::kF || op.role == Role::kB;
+    if (!region_.empty() && main && (op.role != role_ || op.chunk != chunk_)) Close();
+    const bool splits = main && MaySplit(op);
+    if (main && !splits && ReadsRegion(op)) Close();
+    if (region_.empty() && !splits) {
+      graph_.ops.push_back(std::move(op));
+      return;
+    }
+    if (splits) {
+      role_ = op.role;
+      chunk_ = op.chunk;
+      made_.insert(op.outputs.begin(), op.outputs.end());
+    }
+    region_.push_back({std::move(op), splits});
+  }
+
+  bool ReadsRegion(const Op& op) const {
+    return std::ranges::any_of(op.inputs, [&](int v) { return made_.contains(v); });
+  }
+
+  bool MaySplit(const Op& op) const {
+    if (op.inputs.empty() || op.frequency() != Frequency::kMicrobatch) return false;
+    if (!IsCollective(op.kind)) return IsRowwise(graph_, op) && HasTokens(op.inputs[0]);
+    return MovesRows(op) && std::ranges::all_of(op.inputs, [&](int v) { return HasTokens(v); });
+  }
+  /// An activation [batch, sequence, ...].
+  bool HasTokens(int value) const {
+    const Value& v = graph_.value(value);
+    return v.frequency == Frequency::kMicrobatch && v.type.shape.size() >= 2;
+  }
+  bool IsTensorCollective(const Op& op) const {
+    return IsCollective(op.kind) && !mesh_.Real(op.Axes()).Empty() && (op.Axes() - kTensorAxes).Empty();
+  }
+  /// A collective over tp that gathers or scatters the sequence, or that reduces all of it.
+  bool MovesRows(const Op& op) const {
+    if (!IsTensorCollective(op)) return false;
+    if (op.kind == OpKind::kAllReduce)
+      return !sequence_parallel_ && std::ranges::all_of(op.inputs, [&](int v) { return !IsOnSequence(v); });
+    if (!sequence_parallel_ || mesh_.Real(op.Axes()) != tensor_axes_) return false;
+    const auto on_sequence = [&](int v) { return IsOnSequence(v); };
+    const auto off_sequence = [&](int v) { return !IsOnSequence(v); };
+    if (op.kind == OpKind::kAllGather)
+      return std::ranges::all_of(op.inputs, on_sequence) && std::ranges::all_of(op.outputs, off_sequence);
+    return op.kind == OpKind::kReduceScatter && std::ranges::all_of(op.inputs, off_sequence) &&
+           std::ranges::all_of(op.outputs, on_sequence);
+  }
+  bool IsOnSequence(int value) const {
+    return std::ranges::any_of(graph_.value(value).type.placements.dims[1],
+                               [&](Axis a) { return tensor_axes_.Has(a); });
+  }
+
+  void Close() {
+    if (const std::optional<Strip> strip = StripOfRegion()) {
+      std::vector<Op> parts;
+      const std::vector<StripTask> tasks = TasksOf(*strip, parts);
+      for (int task : ListSchedule(tasks)) graph_.ops.push_back(std::move(parts[static_cast<size_t>(task)]));
+    } else {
+      for (Item& item : region_) graph_.ops.push_back(std::move(item.op));
+    }
+    region_.clear();
+    made_.clear();
+  }
+
+  /// Sequences of the microbatch are shared out if a rank has several, else the tokens of its one; no strips if there
+  /// are too few, or no message to overlap.
+  std::optional<Strip> StripOfRegion() const {
+    const auto message =
+        std::ranges::find_if(region_, [&](const Item& item) { return item.split && IsTensorCollective(item.op); });
+    if (message == region_.end()) return std::nullopt;
+    const Type& type = graph_.value(message->op.inputs[0]).type;
+    const auto ranks = [&](size_t dim) {
+      int64_t product = 1;
+      for (Axis a : type.placements.dims[dim]) product *= mesh_.Degree(a);
+      return product;
+    };
+    const int64_t sequences = type.shape[0] / ranks(0);
+    Strip strip{.index = 0, .count = count_, .dim = sequences > 1 ? size_t{0} : size_t{1}, .axes = {}};
+    if (strip.dim == 0) {
+      strip.count = static_cast<int>(std::min<int64_t>(count_, sequences));
+    } else {
+      if (sequence_parallel_) strip.axes = tensor_axes_;
+      const int64_t shards = IsOnSequence(message->op.inputs[0]) || !sequence_parallel_
+                                 ? ranks(1)
+                                 : ranks(1) * mesh_.GroupSize(tensor_axes_);
+      if (type.shape[1] / shards < count_) return std::nullopt;
+    }
+    return strip.count > 1 ? std::optional(strip) : std::nullopt;
+  }
+
+  /// The ops of a region in strips, and what has to come before each: what it reads, the strips before it, and ops of
+  /// its kind that are not split. Gathers of parameters keep their place.
+  std::vector<StripTask> TasksOf(Strip strip, std::vector<Op>& parts) {
+    std::vector<StripTask> tasks;
+    std::map<int, std::vector<int>> makers;  // by value of the region: one task, or one per strip
+    int last_first_strip = -1, last_kept = -1, stage = 0;
+    std::map<bool, int> last_filler;  // of kernels, and of messages
+    for (Item& item : region_) {
+      const int first = static_cast<int>(tasks.size());
+      const bool main = item.op.role == Role::kF || item.op.role == Role::kB;
+      for (strip.index = 0; strip.index < (item.split ? strip.count : 1); ++strip.index) {
+        Op part = item.op;
+        if (item.split) SetStrip(part, strip);
+        StripTask task = TaskOf(part);
+        task.after = Needed(part, item.split ? strip.index : -1, makers);
+        if (strip.index > 0) task.after.push_back(static_cast<int>(tasks.size()) - 1);
+        if (item.split && strip.index == 0 && last_kept >= 0) task.after.push_back(last_kept);
+        if (!item.split && main && last_first_strip >= 0) task.after.push_back(last_first_strip);
+        task.stage = stage;
+        const bool message = task.lane == StripTask::Lane::kMessage;
+        if (const auto before = last_filler.find(message); !main && before != last_filler.end())
+          task.after.push_back(before->second);
+        if (!main) last_filler[message] = first;
+        tasks.push_back(std::move(task));
+        parts.push_back(std::move(part));
+      }
+      if (item.split) last_first_strip = first;
+      if (!item.split && main) last_kept = last_first_strip = first;
+      if (item.split && IsCollective(item.op.kind)) ++stage;
+      for (int v : item.op.outputs) {
+        makers[v].clear();
+        for (int t = first; t < std::ssize(tasks); ++t) makers[v].push_back(t);
+      }
+    }
+    return tasks;
+  }
+
+  /// Tasks that make what an op reads: the same strip, or all strips.
+  static std::vector<int> Needed(const Op& op, int strip, const std::map<int, std::vector<int>>& makers) {
+    std::vector<int> needed;
+    for (int v : op.inputs) {
+      const auto found = makers.find(v);
+      if (found == makers.end()) continue;
+      const std::vector<int>& of_value = found->second;
+      needed.push_back(strip >= 0 && of_value.size() > 1 ? of_value[static_cast<size_t>(strip)] : of_value.back());
+    }
+    return needed;
+  }
+
+  /// Time in multiply-adds times two. On GPUs of 2020 to 2025 (A100, H100, B200) some 200 of them take as long as a
+  /// byte of memory, and some 2000 as long as a byte from another GPU of the node; a message has a latency.
+  StripTask TaskOf(const Op& op) const {
+    constexpr double kPerMemoryByte = 200, kPerMessageByte = 2000, kPerMessage = 5e9;
+    StripTask task{.strip = 0, .after = {}};
+    const std::optional<Strip> strip = StripOf(op);
+    if (strip) task.strip = strip->index;
+    task.fills_gaps = op.role != Role::kF && op.role != Role::kB;
+    const bool message = IsTensorCollective(op);
+    if (op.inputs.empty() || (IsReshard(op.kind) && !message)) {
+      task.lane = StripTask::Lane::kNone;
+      return task;
+    }
+    const LocalOp local = LocalOpOf(graph_, op, mesh_, {});
+    if (message) {
+      task.lane = StripTask::Lane::kMessage;
+      const double ranks = mesh_.GroupSize(op.Axes()), phases = op.kind == OpKind::kAllReduce ? 2 : 1;
+      task.time = kPerMessage + kPerMessageByte * phases * (ranks - 1) / ranks * LargerSide(local);
+    } else if (Define(op.kind).flops != nullptr) {
+      task.time = Define(op.kind).flops(local);
+    } else {
+      for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})
+        for (const Shape& shape : *shapes) task.time += kPerMemoryByte * double(Volume(shape) * SizeOf(local.dtype));
+    }
+    return task;
+  }
+  /// Bytes of the inputs or outputs of a collective.
+  static double LargerSide(const LocalOp& op) {
+    double bytes = 0;
+    for (size_t t = 0; t < op.inputs.size(); ++t)
+      bytes += double(std::max(Volume(op.inputs[t]), Volume(op.outputs[t])) * SizeOf(op.dtype));
+    return bytes;
+  }
+
+  Graph& graph_;
+  const Mesh& mesh_;
+  const int count_;
+  const bool sequence_parallel_;
+  AxisSet tensor_axes_;
+  std::vector<Item> region_;
+  std::set<int> made_;  // values that the region's split ops make
+  Role role_ = Role::kUnset;
+  int chunk_ = kUnset;
+};
+
+}  // namespace
+
+void TensorStrips(Graph& graph, const PassContext& context) {
+  // Automatic: strips of whole sequences, whose matmuls stay large and whose messages need no packing. Strips of one
+  // sequence are faster in some layouts only (doc/performance.md).
+  const int automatic = context.deck.batch.micro > 1 ? 2 : 1;
+  const int count = context.deck.overlap.tensor_strips == 0 ? automatic : context.deck.overlap.tensor_strips;
+  if (count > 1 && !context.mesh.Real(kTensorAxes).Empty())
+    StripCutter(graph, context.mesh, count, context.deck.parallel.sequence_parallel).Run();
+}
+
+}  // namespace espalier

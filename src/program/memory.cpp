@@ -171,9 +171,9 @@ class MemoryPlanner {
     }
   }
   /// How long an instruction keeps its operands. Messages that others should not wait for keep them longer, so that no
-  /// kernel gets their memory and waits: the input of a send lives for one more job; buffers of a ring shift, of an op of
-  /// a strip, and of a reduction of a microbatch's gradients, until the first use of what it brings; what is reduced
-  /// twice during the last backward, until the last reduction.
+  /// kernel gets their memory and waits: the input of a send lives for one more job; buffers of a ring shift, of a
+  /// message of a strip, and of a reduction of a microbatch's gradients, until the first use of what it brings; what is
+  /// reduced twice during the last backward, until the last reduction.
   int LastUse(const Instruction& instruction, int i) const {
     const Op& op = graph_.op(instruction.op);
     if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);

@@ -1,7 +1,7 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows, early
-reduction of gradients, and the threads that make initial weights. Within a group all runs cut data and tensors alike;
-each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after
-every microbatch regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
+"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
+early reduction of gradients, and the threads that make initial weights. Within a group all runs cut data and tensors
+alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients
+after every microbatch regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
 import os, tempfile
 
 from support.checkpoints import same_bits, tensors

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 
+#include "comm_clock.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
@@ -26,21 +27,29 @@ void Spoil(const std::vector<Tensor>& tensors) {
 
 CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
                          Communication* communication, KernelFinder find_kernel, Abort abort)
-    : Executor(program, coordinate, arena, find_kernel, std::move(abort)), communication_(communication) {
+    : Executor(program, coordinate, arena, find_kernel, std::move(abort)),
+      communication_(communication),
+      comm_clock_(std::make_unique<CommClock>()),
+      ready_us_(program.instructions.size()) {
   CHECK(exchanges_.empty() || communication != nullptr,
         "the program communicates, but there is nothing to communicate with");
   AddClocks();
   if (!exchanges_.empty()) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
 
+CpuExecutor::~CpuExecutor() = default;
+
 void CpuExecutor::AddClocks() {
   for (CommInstruction& exchange : exchanges_) {
     const auto index = static_cast<size_t>(exchange.index);
     exchange.before = [this, index] {
-      if (timed_) spans_[index].ready_us = spans_[index].begin_us = Now();
+      ready_us_[index] = Now();
+      if (timed_) spans_[index].ready_us = spans_[index].begin_us = ready_us_[index];
     };
-    exchange.after = [this, index] {
-      if (timed_) spans_[index].end_us = Now();
+    exchange.after = [this, index, lane = exchange.instruction->lane] {
+      const double end_us = Now();
+      comm_clock_->Transferred(lane, ready_us_[index], end_us);
+      if (timed_) spans_[index].end_us = end_us;
     };
   }
 }
@@ -59,6 +68,7 @@ void CpuExecutor::Fill(const Operand& place, const void* data, int64_t bytes) {
 
 void CpuExecutor::Begin() {
   times_ = {};
+  comm_clock_->Reset();
   began_ = Clock::now();
   if (timed_) timed_step_began_us_ = std::chrono::duration<double, std::micro>(began_.time_since_epoch()).count();
   lanes_.Reset();
@@ -73,7 +83,14 @@ void CpuExecutor::Begin() {
   if (comm_ != nullptr) communication_->Finish();
   timed_ = false;
   current_.store(-1, std::memory_order_relaxed);
+  Report();
+}
+
+/// Waiting for peers counts as exposed: this rank cannot tell it from the transfer.
+void CpuExecutor::Report() {
   times_.step_ms = MillisecondsSince(began_);
+  times_.comm = comm_clock_->Times();
+  times_.exposed_comm_ms = times_.comm->ExposedMs();
   times_.idle_ms = std::max(0.0, times_.step_ms - times_.compute_ms - times_.exposed_comm_ms);
 }
 
@@ -101,9 +118,14 @@ void CpuExecutor::Record(int index, Clock::time_point begin) {
 
 void CpuExecutor::AwaitLanes(std::span<const Wait> waits) {
   if (lanes_.Met(waits)) return;
-  const Clock::time_point begin = Clock::now();
-  for (const Wait& wait : waits) lanes_.Await(wait);
-  times_.exposed_comm_ms += MillisecondsSince(begin);
+  double begin_us = Now();
+  for (const Wait& wait : waits) {
+    if (lanes_.Met(wait)) continue;
+    lanes_.Await(wait);
+    const double end_us = Now();
+    comm_clock_->Waited(wait.lane, begin_us, end_us);
+    begin_us = end_us;
+  }
 }
 
 void CpuExecutor::Abandon() {

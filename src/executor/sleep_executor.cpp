@@ -173,7 +173,8 @@ void SleepExecutor::Report(Clock::time_point now) {
   const double step_us = ClusterUs(now - began_);
   const Breakdown breakdown = BreakDown(track, step_us);
   times_ = {.step_ms = step_us * 1e-3, .compute_ms = breakdown.compute_us * 1e-3};
-  for (double us : breakdown.exposed_us) times_.exposed_comm_ms += us * 1e-3;
+  times_.comm = CommTimesOf(breakdown);
+  times_.exposed_comm_ms = times_.comm->ExposedMs();
   times_.idle_ms = breakdown.idle_us * 1e-3;
   times_.late_ms = ClusterUs(late) * 1e-3;
   if (!std::exchange(timed_, false)) return;

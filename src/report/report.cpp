@@ -15,6 +15,7 @@
 
 #include "espalier/report/text.hpp"
 #include "espalier/util/print.hpp"
+#include "report/communication_summary.hpp"
 #include "report/console.hpp"
 #include "report/json_line.hpp"
 
@@ -87,6 +88,14 @@ std::string MeshObject(const Mesh& mesh) {
   return text;
 }
 
+/// "{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000}".
+std::string MillisecondsObject(const ByCommAxis<double>& ms) {
+  std::string members;
+  for (const CommAxis axis : kCommAxes)
+    members += fmt::format("{}\"{}\":{:.3f}", members.empty() ? "" : ",", Name(axis), ms[axis]);
+  return "{" + members + "}";
+}
+
 int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_string(steps).size()) + 1); }
 
 /// "compute 61.2 %, exposed tp 3.1 %, idle 33.7 %, hidden tp 4.0 %" of the step.
@@ -106,7 +115,9 @@ std::string SharesText(const TraceRecord& record) {
 }  // namespace
 
 Reporter::Reporter(ReportOptions options)
-    : options_(std::move(options)), console_(std::make_unique<Console>(options_.console)) {
+    : options_(std::move(options)),
+      console_(std::make_unique<Console>(options_.console)),
+      communication_(std::make_unique<CommunicationSummary>()) {
   CHECK(options_.every_steps >= 1, "a report every {} steps", options_.every_steps);
   if (!Silent() && !options_.metrics_path.empty()) metrics_ = OpenMetrics(options_.metrics_path);
 }
@@ -162,6 +173,7 @@ void Reporter::Changed(const std::string& key, const std::string& before, const 
 void Reporter::Step(const StepRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  communication_->Add(record);
   recent_ms_.push_back(record.step_ms);
   if (recent_ms_.size() > kPaceSteps) recent_ms_.pop_front();
   JsonLine line;
@@ -183,6 +195,8 @@ void Reporter::Step(const StepRecord& record) {
       .Number("compute_ms", record.compute_ms, kMilliseconds)
       .Number("exposed_comm_ms", record.exposed_comm_ms, kMilliseconds)
       .Number("idle_ms", record.idle_ms, kMilliseconds)
+      .Raw("exposed_ms", record.comm ? MillisecondsObject(record.comm->exposed_ms) : "null")
+      .Raw("hidden_ms", record.comm ? MillisecondsObject(record.comm->hidden_ms) : "null")
       .Number("data_ms", record.data_ms, kMilliseconds)
       .Number("checkpoint_ms", record.checkpoint_ms, kMilliseconds);
   Write(line.Finish());
@@ -216,12 +230,7 @@ void Reporter::Checkpoint(const CheckpointRecord& record) {
 void Reporter::Trace(const TraceRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  const auto by_axis = [](const ByCommAxis<double>& us) {
-    std::string members;
-    for (const CommAxis axis : kCommAxes)
-      members += fmt::format("{}\"{}\":{:.3f}", members.empty() ? "" : ",", Name(axis), us[axis] / 1e3);
-    return "{" + members + "}";
-  };
+  const CommTimes comm = CommTimesOf(record.mean);
   Write(JsonLine()
             .Text("event", "trace")
             .Integer("step", record.step)
@@ -230,8 +239,8 @@ void Reporter::Trace(const TraceRecord& record) {
             .Number("step_ms", record.step_us / 1e3, kMilliseconds)
             .Number("compute_ms", record.mean.compute_us / 1e3, kMilliseconds)
             .Number("idle_ms", record.mean.idle_us / 1e3, kMilliseconds)
-            .Raw("exposed_ms", by_axis(record.mean.exposed_us))
-            .Raw("hidden_ms", by_axis(record.mean.hidden_us))
+            .Raw("exposed_ms", MillisecondsObject(comm.exposed_ms))
+            .Raw("hidden_ms", MillisecondsObject(comm.hidden_ms))
             .Finish());
   Print(fmt::format("{:>{}}  traced: {} ({})\n", record.step, StepWidth(options_.steps), record.picture,
                     SharesText(record)));
@@ -313,6 +322,12 @@ void Reporter::Say(const std::string& text) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   Print(text + "\n");
+}
+
+void Reporter::SayCommunication() {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  if (const std::string text = communication_->Text(); !text.empty()) Print(text + "\n");
 }
 
 void Reporter::PrintStep(const StepRecord& record) {

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "timeline/sweep.hpp"
 
 namespace espalier {
@@ -12,6 +14,17 @@ void Count(Breakdown& total, const Interval& interval, double us) {
     const bool exposed = static_cast<int>(axis) == interval.exposed;
     (exposed ? total.exposed_us : total.hidden_us)[axis] += us;
   }
+}
+
+double CommTimes::ExposedMs() const { return std::accumulate(exposed_ms.begin(), exposed_ms.end(), 0.0); }
+
+CommTimes CommTimesOf(const Breakdown& breakdown) {
+  CommTimes times;
+  for (const CommAxis axis : kCommAxes) {
+    times.exposed_ms[axis] = breakdown.exposed_us[axis] * 1e-3;
+    times.hidden_ms[axis] = breakdown.hidden_us[axis] * 1e-3;
+  }
+  return times;
 }
 
 Breakdown BreakDown(const Track& track, double step_us) {

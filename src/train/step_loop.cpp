@@ -17,11 +17,20 @@ const FaultStages kFaultStages = {"step"};
 
 constexpr size_t kLossesKept = 100;
 
+/// The parts of a step that the device itself cannot tell apart.
+void TakeParts(StepRecord& record, const Breakdown& traced) {
+  record.compute_ms = traced.compute_us * 1e-3;
+  record.idle_ms = traced.idle_us * 1e-3;
+  record.comm = CommTimesOf(traced);
+  record.exposed_comm_ms = record.comm->ExposedMs();
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const Run& run, int64_t first_step)
     : run_(run), first_step_(first_step), step_(first_step), loader_(NewLoader()), guard_(run.deck()) {
   run.measured_costs.BeginWith(first_step + 1);
+  run.tracer.BeginWith(first_step + 1);
 }
 
 Outcome StepLoop::Train() {
@@ -84,7 +93,8 @@ StepRecord StepLoop::AwaitStep() {
   run_.watch.EndStep();
   run_.instruction_times.After(oldest.step, times);
   run_.measured_costs.After(oldest.step, times);
-  if (run_.tracer.Traces(oldest.step)) run_.tracer.After(oldest.step);
+  const std::optional<Breakdown> traced =
+      run_.tracer.Traces(oldest.step) ? run_.tracer.After(oldest.step) : std::nullopt;
   in_flight_.pop_front();
   if (!NoStepInFlight()) run_.watch.InStep(in_flight_.back().step);
   ++step_;
@@ -92,7 +102,9 @@ StepRecord StepLoop::AwaitStep() {
   stepped_ms_ += last_step_ms_;
   late_ms_ += times.late_ms * run_.Dilation();
   last_end_ = Clock::now();
-  return RecordOf(oldest, times);
+  StepRecord record = RecordOf(oldest, times);
+  if (traced && !times.comm) TakeParts(record, *traced);
+  return record;
 }
 
 /// After a step that the guard gives up: a rollback loads the weights again, an end never uses them.
@@ -113,6 +125,7 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   record.compute_ms = times.compute_ms;
   record.exposed_comm_ms = times.exposed_comm_ms;
   record.idle_ms = times.idle_ms;
+  record.comm = times.comm;
   record.data_ms = step.data_ms;
   return record;
 }

@@ -116,6 +116,15 @@ def check_layout(checks, folder, name, ranks, overrides, dilation):
         parts = line["compute_ms"] + line["exposed_comm_ms"] + line["idle_ms"]
         checks.that(line["compute_ms"] <= parts <= line["step_ms"] + 0.01,
                     f"{name}: the parts of a step are {parts:.3f} of {line['step_ms']} ms")
+        checks.that(abs(exposed_of(line) - line["exposed_comm_ms"]) < 0.01, f"{name}: exposed time is that of its axes")
+        for axis, exposed in line["exposed_ms"].items():
+            transfers = exposed + line["hidden_ms"][axis]
+            expected = mine["exposed_ms"][axis] + mine["hidden_ms"][axis]
+            checks.that(abs(transfers - expected) <= 0.01 + 0.05 * expected,
+                        f"{name}: {axis} transfers for {transfers:.3f} ms, predicted {expected:.3f} ms")
+    said = [text for text in done.stdout.splitlines() if text.startswith("communication: ")]
+    checks.that(len(said) == 1 and "% hidden" in said[0] and said[0].endswith("(rank 0, one step)"),
+                f"{name}: it ends with {said}")
     checks.that(metrics.end["rank_peak_bytes"] == [rank["peak_bytes"] for rank in predicted["by_rank"]],
                 f"{name}: every rank uses the bytes of the plan: {metrics.end['rank_peak_bytes'][0]}")
     checks.that(metrics.end["status"] == 0 and not metrics.validation, f"{name}: it ends well, and validates nothing")

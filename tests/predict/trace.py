@@ -82,6 +82,22 @@ def check_shares(checks, name, event):
     checks.that(moves["tp"] > 0 and moves["pp"] > 0 and moves["cp"] == 0, f"{name}: its axes transfer: {moves}")
 
 
+def check_every_step(checks, folder):
+    """Every line has its communication by axis, from the clock of rank 0."""
+    with open(os.path.join(folder, "metrics.jsonl")) as file:
+        lines = [line for line in map(json.loads, file) if "step_ms" in line and "event" not in line]
+    for line in lines:
+        name, exposed = f"step {line['step']}", sum(line["exposed_ms"].values())
+        checks.that(abs(exposed - line["exposed_comm_ms"]) < 0.01, f"{name}: exposed by axis, {exposed:.3f} ms in all")
+        parts = line["compute_ms"] + exposed + line["idle_ms"]
+        checks.that(line["compute_ms"] < parts <= line["step_ms"] + 0.01,
+                    f"{name}: its parts are {parts:.3f} of {line['step_ms']} ms")
+        checks.that(all(line["exposed_ms"][axis] + line["hidden_ms"][axis] > 0 for axis in ("tp", "pp")) and
+                    line["exposed_ms"]["cp"] == line["hidden_ms"]["cp"] == 0 and
+                    all(0 <= ms <= line["step_ms"] for ms in line["hidden_ms"].values()),
+                    f"{name}: tp and pp transfer, hidden {line['hidden_ms']}")
+
+
 def check_step(checks, folder, step):
     name, events = f"step {step}", read(folder, step)
     check_lanes(checks, name, events)
@@ -114,6 +130,7 @@ def main():
         checks.that(traced(folder) == files(3, 4, 5), "after the restart: step 5 too")
         for step in (3, 4, 5):
             check_step(checks, folder, step)
+        check_every_step(checks, folder)
         checks.that(all(run.curve(key) == without.curve(key) for key in ("loss", "grad_norm")) and
                     same_bits(tensors(run.checkpoint(6)), tensors(without.checkpoint(6))),
                     "bitwise the run without")

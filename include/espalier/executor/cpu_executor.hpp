@@ -8,11 +8,14 @@
 
 namespace espalier {
 
+class CommClock;
+
 class CpuExecutor final : public Executor {
  public:
   /// `communication` may be null if nothing communicates. All of them must outlive it; `arena` is the host's.
   CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
               KernelFinder find_kernel, Abort abort = {});
+  ~CpuExecutor() override;
 
   /// Runs the whole step.
   void Begin() override;
@@ -24,15 +27,18 @@ class CpuExecutor final : public Executor {
   void RunCalls();
   void AwaitLanes(std::span<const Wait> waits);
   void Abandon() override;
-  /// Measures every exchange of a timed step.
+  /// Measures every exchange.
   void AddClocks();
   /// Notes the span of a kernel that began at `begin` and ends now.
   void Record(int index, std::chrono::steady_clock::time_point begin);
+  void Report();
   /// Microseconds since the step began.
   double Now() const;
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
+  std::unique_ptr<CommClock> comm_clock_;        ///< of the current step
+  std::vector<double> ready_us_;                 ///< by instruction: an exchange begins
   StepTimes times_;                              ///< of the last step
   bool timed_ = false;                           ///< the next or current step measures every instruction
   std::chrono::steady_clock::time_point began_;  ///< of the last step

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +26,9 @@ struct StepTimes {
   double compute_ms = 0;       ///< in kernels
   double exposed_comm_ms = 0;  ///< the compute lane waits for communication lanes
   double idle_ms = 0;          ///< the rest
-  double late_ms = 0;          ///< of a device that waits: by how much the machine was too slow to wait exactly
+  std::optional<CommTimes> comm =
+      {};              ///< by axis; exposed_comm_ms is its sum. None: the device cannot tell in this step
+  double late_ms = 0;  ///< of a device that waits: by how much the machine was too slow to wait exactly
 };
 
 /// A persistent value of this rank with its memory.

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,7 @@ struct StepRecord {
   double compute_ms = 0;
   double exposed_comm_ms = 0;
   double idle_ms = 0;
+  std::optional<CommTimes> comm = {};  ///< by axis; none: not known for this step
   double data_ms = 0;
   double checkpoint_ms = 0;  ///< that training waited for saves since the previous line
 };
@@ -96,6 +98,7 @@ struct ReportOptions {
 /// lines with equal "step" the last one counts. A torn last line of a killed run is removed. Any thread may call any
 /// member.
 class Console;
+class CommunicationSummary;
 
 class Reporter {
  public:
@@ -123,6 +126,9 @@ class Reporter {
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
   /// A line on the console only.
   void Say(const std::string& text);
+  /// A line on the console: hidden and exposed communication by axis, the mean of the steps for which it is known. The
+  /// first step of this start is left out if there are others.
+  void SayCommunication();
   /// `rank_peak_bytes`: the high-water mark of each rank; `outside_bytes`: the most memory of a rank outside its
   /// arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
@@ -142,6 +148,7 @@ class Reporter {
   const ReportOptions options_;
   std::mutex mutex_;
   std::unique_ptr<Console> console_;
+  std::unique_ptr<CommunicationSummary> communication_;
   int metrics_ = -1;
   bool warned_ = false;
   bool header_printed_ = false;

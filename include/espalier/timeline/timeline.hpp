@@ -58,6 +58,14 @@ struct Breakdown {
   double idle_us = 0;              ///< the rest: other stages or ranks are awaited
 };
 
+/// Communication of a step by axis, in milliseconds.
+struct CommTimes {
+  ByCommAxis<double> exposed_ms{};  ///< as in Breakdown, or as the rank's own clock tells (src/executor/comm_clock.hpp)
+  ByCommAxis<double> hidden_ms{};
+  double ExposedMs() const;  ///< of all axes
+};
+CommTimes CommTimesOf(const Breakdown& breakdown);
+
 /// What the compute lane of a rank waits for at one moment.
 struct LaneHeads {
   ByLane<const Instruction*> head{};  ///< the next or current instruction of each lane; null at its end

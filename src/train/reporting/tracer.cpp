@@ -26,6 +26,7 @@ Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporte
       deck_name_(deck.name),
       folder_((std::filesystem::path(deck.run.dir) / "trace").string()),
       steps_(ParseStepRange(deck.report.trace).value_or(StepRange{})),
+      last_step_(deck.run.steps),
       dilation_(deck.run.device == RunDevice::kSleep ? deck.run.dilation : 1),
       traced_(TracedRanks(programs.compilation().mesh, kMostTraced)) {
   if (steps_.last < steps_.first) return;
@@ -34,13 +35,19 @@ Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporte
     return std::string();
   });
   if (world.Rank() != 0) return;
-  representatives_ = ClassRepresentatives(programs.compilation());
   spdlog::info("trace: steps {} to {} {}, in {}", steps_.first, steps_.last,
                std::ssize(traced_) == world.Size()
                    ? fmt::format("of all {} ranks", world.Size())
                    : fmt::format("of rank 0's pipeline, one rank per stage: {} of {} ranks (at most {} are drawn)",
                                  traced_.size(), world.Size(), kMostTraced),
                folder_);
+}
+
+void Tracer::BeginWith(int64_t step) {
+  constexpr int64_t kWarmUp = 2;
+  const Device& device = programs_.device();
+  if (device.Computes() && device.Kind() == DeviceKind::kCuda && world_.Size() > 1)
+    sampled_ = std::min(step + kWarmUp, last_step_);
 }
 
 void Tracer::Before() {
@@ -63,17 +70,23 @@ MeasuredRank Tracer::Measured() const {
   return measured;
 }
 
-void Tracer::After(int64_t step) {
+std::optional<Breakdown> Tracer::After(int64_t step) {
   std::vector<MeasuredRank> ranks;
   for (const std::string& packed : world_.Gather(Pack(Measured()))) ranks.push_back(Unpack<MeasuredRank>(packed));
-  if (world_.Rank() == 0) Write(step, ranks);
+  if (world_.Rank() != 0) return std::nullopt;
+  const Timeline timeline = TimelineOf(step, ranks);
+  if (steps_.Has(step)) Write(step, timeline);
+  return BreakDown(timeline.tracks.front(), timeline.step_us);
+}
+
+Timeline Tracer::TimelineOf(int64_t step, const std::vector<MeasuredRank>& ranks) {
+  return MeasuredTimeline(
+      fmt::format("{}, step {}, measured on {} rank{}", deck_name_, step, world_.Size(), world_.Size() == 1 ? "" : "s"),
+      ranks, traced_, [&](int rank) { return ProgramOf(rank); });
 }
 
 /// Traces that cannot be written only give a warning: the run goes on.
-void Tracer::Write(int64_t step, const std::vector<MeasuredRank>& ranks) {
-  const Timeline timeline = MeasuredTimeline(
-      fmt::format("{}, step {}, measured on {} rank{}", deck_name_, step, world_.Size(), world_.Size() == 1 ? "" : "s"),
-      ranks, traced_, [&](int rank) { return ProgramOf(rank); });
+void Tracer::Write(int64_t step, const Timeline& timeline) {
   const std::string file = fmt::format("{}/step-{:08}", folder_, step);
   try {
     WriteWhole(file + ".json", TraceJson(timeline));
@@ -85,6 +98,7 @@ void Tracer::Write(int64_t step, const std::vector<MeasuredRank>& ranks) {
 }
 
 std::shared_ptr<const Program> Tracer::ProgramOf(int rank) {
+  if (representatives_.empty()) representatives_ = ClassRepresentatives(programs_.compilation());
   const int representative = representatives_[static_cast<size_t>(rank)];
   std::shared_ptr<const Program>& program = compiled_[representative];
   const Compilation& compilation = programs_.compilation();

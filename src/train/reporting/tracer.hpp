@@ -1,8 +1,10 @@
-// report.trace: when every instruction of some steps ran, on all ranks, as a picture and a trace.
+// When every instruction of some steps ran, on all ranks: report.trace, as a picture and a trace. On GPUs, whose clocks
+// do not tell communication apart in other steps, also one step of each start, for its line in metrics.jsonl.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,9 @@
 
 namespace espalier {
 
-/// Does nothing unless report.trace names steps. After each of them rank 0 writes <run.dir>/trace/step-00000010.svg and
-/// .json, over those that an earlier run of the same step has left. It shows all ranks, or rank 0's pipeline if there
-/// are more than kMostTraced. Results do not depend on it.
+/// After each step that report.trace names rank 0 writes <run.dir>/trace/step-00000010.svg and .json, over those that
+/// an earlier run of the same step has left. It shows all ranks, or rank 0's pipeline if there are more than
+/// kMostTraced. Results do not depend on it.
 class Tracer {
  public:
   static constexpr int kMostTraced = 64;
@@ -25,17 +27,22 @@ class Tracer {
   /// be made. Collective.
   Tracer(const Deck& deck, const Programs& programs, World& world, Reporter& reporter);
 
+  /// This start begins with `step`. On several GPUs its third step is traced, without files, since libraries are loaded
+  /// in the first ones. Of a shorter run the last step is traced.
+  void BeginWith(int64_t step);
+
   /// No other step may be in flight together with such a step, so that its times count from its own beginning.
-  bool Traces(int64_t step) const { return steps_.Has(step); }
+  bool Traces(int64_t step) const { return steps_.Has(step) || step == sampled_; }
   /// Must be called just before a traced step begins: measures how far the clocks of nodes are apart. Collective.
   void Before();
   /// Must be called after a traced step was awaited: writes the files. One that cannot be written only gives a warning.
-  /// Collective.
-  void After(int64_t step);
+  /// Returns rank 0's part of the step on rank 0, nothing on other ranks. Collective.
+  std::optional<Breakdown> After(int64_t step);
 
  private:
   MeasuredRank Measured() const;
-  void Write(int64_t step, const std::vector<MeasuredRank>& ranks);
+  Timeline TimelineOf(int64_t step, const std::vector<MeasuredRank>& ranks);
+  void Write(int64_t step, const Timeline& timeline);
   std::shared_ptr<const Program> ProgramOf(int rank);
 
   const Programs& programs_;
@@ -44,6 +51,8 @@ class Tracer {
   const std::string deck_name_;
   const std::string folder_;
   const StepRange steps_;
+  const int64_t last_step_;  ///< of the run
+  int64_t sampled_ = -1;     ///< traced without files; -1: none
   const double dilation_;  ///< of a device that waits: its spans are in the cluster's time, clocks are not; otherwise 1
   const std::vector<int> traced_;
   std::vector<double> barriers_us_;

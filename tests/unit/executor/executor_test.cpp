@@ -381,6 +381,32 @@ TEST(Executor, WaitsOrderTheLanes) {
   }
 }
 
+TEST(Executor, EveryStepTellsCommunicationByAxis) {
+  // compute: a -> tp: b (2 ms) -> compute: c, beside dp: d (2 ms). The compute lane waits for tp only.
+  Builder b;
+  const int x = b.Add("x", "f32[2]", ValueKind::kInput), a = b.Add("a", "f32[2]"), y = b.Add("y", "f32[2]");
+  const int c = b.Add("c", "f32[2]"), d = b.Add("d", "f32[2]");
+  b.Run("gelu", {x}, {a});
+  b.Run("all_reduce", {x}, {d}, -1, Lane::kDp);
+  b.Run("all_reduce", {a}, {y}, -1, Lane::kTp, {{Lane::kCompute, 1}});
+  b.Run("gelu", {y}, {c}, -1, Lane::kCompute, {{Lane::kTp, 1}});
+  const Program program = b.Take();
+  HostArena arena(program.arena_bytes);
+  FakeCommunication communication;
+  CpuExecutor executor(program, {}, arena, &communication, FindFake);
+  for (int step = 0; step < 3; ++step) {
+    const StepTimes times = executor.RunStep();
+    ASSERT_TRUE(times.comm);
+    EXPECT_GE(times.comm->exposed_ms[CommAxis::kTp], 1);
+    EXPECT_EQ(times.comm->exposed_ms[CommAxis::kCp], 0);
+    EXPECT_EQ(times.comm->hidden_ms[CommAxis::kPp], 0);
+    EXPECT_GE(times.comm->exposed_ms[CommAxis::kDp] + times.comm->hidden_ms[CommAxis::kDp], 2);
+    EXPECT_GT(times.comm->hidden_ms[CommAxis::kDp], 1);
+    EXPECT_DOUBLE_EQ(times.comm->ExposedMs(), times.exposed_comm_ms);
+    EXPECT_NEAR(times.compute_ms + times.exposed_comm_ms + times.idle_ms, times.step_ms, 1e-9);
+  }
+}
+
 TEST(Executor, WaitsForCommunicationThatNobodyReads) {
   const Program program = Chain(4);  // ends with a communication
   HostArena arena(program.arena_bytes);

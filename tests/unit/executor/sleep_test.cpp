@@ -97,6 +97,7 @@ TEST(SleepExecutor, KernelsTakeTheirCosts) {
   EXPECT_NEAR(times.compute_ms, sleeper.LaneMs(Lane::kCompute), 1e-3);
   EXPECT_GE(times.step_ms, sleeper.LaneMs(Lane::kCompute));
   EXPECT_NEAR(times.compute_ms + times.exposed_comm_ms + times.idle_ms, times.step_ms, 1e-3);
+  EXPECT_DOUBLE_EQ(times.comm.value().ExposedMs(), times.exposed_comm_ms);
   for (size_t i = 0; i < sleeper.costs_us.size(); ++i)
     EXPECT_NEAR(sleeper.executor->instruction_ms()[i], sleeper.costs_us[i] * 1e-3, 1e-5);
 }
@@ -129,6 +130,8 @@ TEST(SleepExecutor, TransfersTakeTheirCostsOnceAllHaveArrived) {
     const StepTimes times = sleeper.executor->RunStep();
     double longest = 0;
     for (Lane lane : kLanes) longest = std::max(longest, sleeper.LaneMs(lane));
+    for (const auto& [lane, axis] : {std::pair{Lane::kTp, CommAxis::kTp}, std::pair{Lane::kDp, CommAxis::kDp}})
+      EXPECT_NEAR(times.comm->exposed_ms[axis] + times.comm->hidden_ms[axis], sleeper.LaneMs(lane), 1e-3) << deck;
     EXPECT_GE(times.step_ms, longest) << deck;
     for (size_t i = 0; i < sleeper.costs_us.size(); ++i)
       EXPECT_GE(sleeper.executor->instruction_ms()[i], sleeper.costs_us[i] * 1e-3 - 1e-5) << deck << " " << i;

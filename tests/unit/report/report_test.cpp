@@ -119,6 +119,9 @@ class ReporterTest : public testing::Test {
     r.compute_ms = 200.1234;
     r.exposed_comm_ms = 30;
     r.idle_ms = 20;
+    r.comm.emplace();
+    r.comm->exposed_ms = {12.5, 0, 17.5, 0};
+    r.comm->hidden_ms = {37.5, 0, 0, 2};
     r.data_ms = 0.5;
     r.checkpoint_ms = 7;
     return r;
@@ -147,7 +150,45 @@ TEST_F(ReporterTest, StepLineHasEveryFieldInOrder) {
               ElementsAre("{\"step\":3,\"loss\":5.54321098,\"grad_norm\":0.333333343,\"lr\":0.0003,\"tokens\":3003,"
                           "\"step_ms\":250.000,\"tokens_per_s\":4004.0,\"mfu\":null,\"peak_bytes\":123456789,"
                           "\"compute_ms\":200.123,\"exposed_comm_ms\":30.000,\"idle_ms\":20.000,"
+                          "\"exposed_ms\":{\"tp\":12.500,\"cp\":0.000,\"dp\":17.500,\"pp\":0.000},"
+                          "\"hidden_ms\":{\"tp\":37.500,\"cp\":0.000,\"dp\":0.000,\"pp\":2.000},"
                           "\"data_ms\":0.500,\"checkpoint_ms\":7.000}"));
+}
+
+TEST_F(ReporterTest, CommunicationThatIsNotKnownIsNull) {
+  StepRecord r = Record(3);
+  r.comm.reset();
+  Reporter(Options()).Step(r);
+  const json line = json::parse(Lines().at(0));
+  EXPECT_TRUE(line["exposed_ms"].is_null() && line["hidden_ms"].is_null());
+  EXPECT_FALSE(line.contains("note"));
+}
+
+TEST_F(ReporterTest, TheEndSaysHowMuchCommunicationWasHidden) {
+  Reporter reporter(Options());
+  reporter.SayCommunication();  // nothing is known yet
+  StepRecord r = Record(1);
+  r.comm->exposed_ms[CommAxis::kTp] = 1000;  // the first step does not count
+  reporter.Step(r);
+  reporter.Step(Record(2));
+  r = Record(3);
+  r.comm.reset();  // nor does one of which nothing is known
+  reporter.Step(r);
+  r = Record(4);
+  r.comm->exposed_ms[CommAxis::kTp] = 62.5;
+  reporter.Step(r);
+  reporter.SayCommunication();
+  EXPECT_EQ(Console().back(),
+            "communication: tp 75.0 ms a step, 50 % hidden; dp 17.5 ms, 0 % hidden; pp 2.00 ms, 100 % hidden; exposed "
+            "22.0 % of the step (rank 0, mean of 2 steps)\n");
+}
+
+TEST_F(ReporterTest, OneStepIsItsOwnMean) {
+  Reporter reporter(Options());
+  reporter.Step(Record(1));
+  reporter.SayCommunication();
+  EXPECT_THAT(Console().back(), HasSubstr("tp 50.0 ms a step, 75 % hidden;"));
+  EXPECT_THAT(Console().back(), HasSubstr("exposed 12.0 % of the step (rank 0, one step)\n"));
 }
 
 TEST_F(ReporterTest, NineDigitsTellNeighboursApart) {

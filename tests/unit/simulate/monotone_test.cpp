@@ -2,6 +2,7 @@
 // scheduling anomalies are possible: they are shown and bounded.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "simulate/hand_made.hpp"
@@ -26,8 +27,9 @@ RandomDeck DrawDeck(std::mt19937& random) {
   if (cp > 1) deck.overrides.push_back(fmt::format("parallel.context={}", contexts[random() % 3]));
   const std::vector<std::string>& variation = kVariations[random() % kVariations.size()];
   deck.overrides.insert(deck.overrides.end(), variation.begin(), variation.end());
-  deck.overrides =
-      PipelineDeck(pp > 1 ? pipeline : PipelineCase{"1f1b", 1}, pp, dp * one_of({8, 9, 11}), std::move(deck.overrides));
+  const int micro = std::ranges::find(variation, "batch.micro=2") == variation.end() ? 1 : 2;
+  deck.overrides = PipelineDeck(pp > 1 ? pipeline : PipelineCase{"1f1b", 1}, pp, micro * dp * one_of({8, 9, 11}),
+                                std::move(deck.overrides));
   return deck;
 }
 

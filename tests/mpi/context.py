@@ -40,7 +40,7 @@ def main():
                 for i in range(2)
             ]
             checks.that(same(*twice), f"{way}: the same deck twice agrees bitwise")
-            checks.that(same(run(f"{way}_pp", 4, *cut, "parallel.pp=2"), validated),
+            checks.that(same(run(f"{way}_pp", 4, *cut, "parallel.pp=2", "parallel.zero=3"), validated),
                         f"{way}: pipeline degree is bitwise neutral")
         steady = "lr.decay=constant"  # the same rates, however many steps the deck asks for
         whole = run("whole", 1, steady)

@@ -72,6 +72,15 @@ struct NumberedId {
   auto Fields() { return std::tie(number, first, bytes); }
 };
 
+/// The lists of all ranks, one after the other, on every rank. Collective.
+template <typename T>
+std::vector<T> OfAllRanks(World& world, const std::vector<T>& mine) {
+  std::vector<T> all;
+  for (const std::string& packed : world.Gather(Pack(mine)))
+    std::ranges::move(Unpack<std::vector<T>>(packed), std::back_inserter(all));
+  return Unpack<std::vector<T>>(world.Broadcast(Pack(all)));
+}
+
 std::string NewId() {
   ncclUniqueId id{};
   NCCL_CALL(ncclGetUniqueId(&id));
@@ -135,14 +144,9 @@ void Communicators::MakePairs(const std::vector<Pair>& mine) {
 
 /// All pairs that any rank names, on every rank.
 std::vector<Communicators::Pair> Communicators::PairsOfAllRanks(const std::vector<Pair>& mine) {
-  std::vector<Pair> all = mine;
-  if (!alone()) {
-    all.clear();
-    for (const std::string& packed : world_.Gather(Pack(mine)))
-      for (const Pair& pair : Unpack<std::vector<Pair>>(packed)) all.push_back(pair);
-  }
+  std::vector<Pair> all = alone() ? mine : OfAllRanks(world_, mine);
   Distinct(all);
-  return alone() ? all : Unpack<std::vector<Pair>>(world_.Broadcast(Pack(all)));
+  return all;
 }
 
 Communicators::Group Communicators::GroupOf(const Channel& channel) const {
@@ -179,13 +183,7 @@ std::vector<ncclUniqueId> Communicators::ShareIds(const std::vector<Group>& grou
   std::vector<NumberedId> all;
   for (const Group& group : groups)
     if (group.self == 0) all.push_back({group.number, group.first, NewId()});
-  if (!alone()) {
-    const std::vector<std::string> packed = world_.Gather(Pack(all));
-    all.clear();
-    for (const std::string& of_rank : packed)
-      std::ranges::move(Unpack<std::vector<NumberedId>>(of_rank), std::back_inserter(all));
-    all = Unpack<std::vector<NumberedId>>(world_.Broadcast(Pack(all)));
-  }
+  if (!alone()) all = OfAllRanks(world_, all);
   std::map<std::pair<int, int>, const std::string*> bytes_of;
   for (const NumberedId& id : all) bytes_of[{id.number, id.first}] = &id.bytes;
   std::vector<ncclUniqueId> ids;

@@ -34,7 +34,13 @@ std::string NothingReduced(const Deck& d) {
   return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1 && p.tp == 1, "no gradient is reduced over ranks");
 }
 
+std::string NothingReducedOverData(const Deck& d) {
+  const Deck::Parallel& p = d.parallel;
+  return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1, "no gradient is reduced over dp or cp");
+}
+
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
+std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
 std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
@@ -78,11 +84,14 @@ const std::vector<Effect>& Effects() {
       {"parallel.zero", NothingSharded},
       {"parallel.sequence_parallel", NoTensorParallelism},
       {"parallel.loss_parallel", NoTensorParallelism},
-      {"parallel.context", [](const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }},
+      {"parallel.reduce_dtype", NothingReducedOverData},
+      {"parallel.regather_group", NoShardedParameters},
+      {"parallel.context", NoContextParallelism},
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.gradients", NothingReduced},
       {"overlap.tensor_strips", NoTensorParallelism},
+      {"overlap.context", NoContextParallelism},
       {"overlap.prefetch", NoShardedParameters},
       {"overlap.tp_ctas", NotOverNccl},
       {"overlap.cp_ctas", NotOverNccl},

@@ -167,6 +167,13 @@ std::vector<DeckKey> Rows() {
      "When gradients are reduced: step: once, after the last microbatch, and until then they are whole; microbatch: "
      "after each, so that with zero >= 2 they are sharded; auto: microbatch if zero >= 2 shards them, else step. zero "
      "= 2 excludes step; with zero = 3 it shards parameters only."},
+    {"parallel", "reduce_dtype", CHOICE(parallel.reduce_dtype), "fp32", OneOf<Dtype>(),
+     "Type in which gradients are sent for their reduction over dp_replicate, dp_shard and cp. bf16 halves the bytes; "
+     "every rank adds what it receives in fp32."},
+    {"parallel", "regather_group", FIELD(parallel.regather_group), 0, Between(0, kMaxDegree),
+     "With zero = 3: how many neighbouring ranks of dp_shard, for example those of a node, keep a shard of the "
+     "parameters between them from forward to backward, so that backward gathers from these ranks alone; must divide "
+     "dp_shard; 0: none, backward gathers from all ranks."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
      "Between their matmuls, tp ranks shard activations on the sequence, in unequal shards if tp does not divide "
      "seq_len."},
@@ -215,6 +222,11 @@ std::vector<DeckKey> Rows() {
     {"overlap", "gradients", FIELD(overlap.gradients), true, Any(),
      "Reduce the gradients of a layer as soon as the last microbatch has added to them, while backward goes on; after "
      "each microbatch (parallel.reduce), add the last of them during the next one."},
+    {"overlap", "context", FIELD(overlap.context), true, Any(),
+     "Issue cp communication before the ops of its layer that do not need it, so that it overlaps with their matmuls."},
+    {"overlap", "interleave", FIELD(overlap.interleave), false, Any(),
+     "Interleave the forward of one microbatch with the backward of another, so that the messages of one overlap with "
+     "the matmuls of the other."},
     {"overlap", "tp_ctas", FIELD(overlap.tp_ctas), 16, Between(1, kMaxCtas),
      "Thread blocks that messages of tp have on a GPU at most (NCCL's maxCTAs). Kernels do without as many "
      "multiprocessors meanwhile, so all four keys together should leave most of them."},

@@ -43,6 +43,8 @@ struct Deck {
     int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: whatever ranks are left
     int zero;
     ReduceFrequency reduce;
+    Dtype reduce_dtype;
+    int regather_group;  ///< ranks of dp_shard; 0: all
     bool sequence_parallel, loss_parallel;
     ContextMode context;
   } parallel;
@@ -65,6 +67,7 @@ struct Deck {
     bool tensor, gradients;
     int tensor_strips;  ///< 1: none; 0: TensorStrips() chooses
     int prefetch;
+    bool context, interleave;
     int tp_ctas, cp_ctas, dp_ctas, pp_ctas;
   } overlap;
   struct Optimizer {

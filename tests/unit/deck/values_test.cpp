@@ -214,9 +214,9 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
         OverrideCase{"data.format=hdf5", "data.format=hdf5: unknown (allowed: \"text\", \"tokens\")"},
         OverrideCase{
-            "overlap.interleave=true",
-            "overlap.interleave=true: unknown key ([overlap] has tensor, tensor_strips, prefetch, gradients, tp_ctas, "
-            "cp_ctas, dp_ctas, pp_ctas)"},
+            "overlap.everything=true",
+            "overlap.everything=true: unknown key ([overlap] has tensor, tensor_strips, prefetch, gradients, context, "
+            "interleave, tp_ctas, cp_ctas, dp_ctas, pp_ctas)"},
         OverrideCase{"report.tensorboard=true",
                      "report.tensorboard=true: unknown key ([report] has every_steps, trace, costs)"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},

@@ -24,16 +24,12 @@ std::vector<int> Degrees(int ranks) {
 /// With all other degrees 1: the relations of tp, cp and the model alone.
 bool SuitsModel(const Deck& deck, int tp, int cp, ContextMode mode) {
   Deck changed = deck;
-  changed.parallel = {1,
-                      1,
-                      1,
-                      cp,
-                      tp,
-                      deck.parallel.zero,
-                      deck.parallel.reduce,
-                      deck.parallel.sequence_parallel,
-                      deck.parallel.loss_parallel,
-                      mode};
+  Deck::Parallel& p = changed.parallel;
+  p.pp = p.dp_replicate = p.dp_shard = 1;
+  p.regather_group = 0;
+  p.cp = cp;
+  p.tp = tp;
+  p.context = mode;
   changed.pipeline = {ScheduleKind::k1F1B, 1, {}};
   changed.batch.micro = changed.batch.global;
   changed.model.layers = 1;

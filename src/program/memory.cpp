@@ -171,15 +171,12 @@ class MemoryPlanner {
     }
   }
   /// How long an instruction keeps its operands. Messages that others should not wait for keep them longer, so that no
-  /// kernel gets their memory and waits: the input of a send lives for one more job; buffers of a ring shift, of a
-  /// message of a strip, and of a reduction of a microbatch's gradients, until the first use of what it brings; what is
-  /// reduced twice during the last backward, until the last reduction.
+  /// kernel gets their memory and waits: the input of a send lives for one more job; the operands of a microbatch's
+  /// collective, until the first use of what it brings; what is reduced twice during the last backward, until the last
+  /// reduction.
   int LastUse(const Instruction& instruction, int i) const {
-    const Op& op = graph_.op(instruction.op);
     if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);
-    if (op.kind == OpKind::kRingShift || facts_.ops[instruction.op].strip >= 0 ||
-        (op.role == Role::kW && instruction.lane == Lane::kDp))
-      return overlap_ends_[i];
+    if (HasCollectives(instruction.lane) && instruction.microbatch >= 0) return overlap_ends_[i];
     const bool in_a_job = job_ends_.size() > 1 && i < job_ends_[job_ends_.size() - 2];
     return in_a_job && SharesWorkspace(instruction) ? shared_[instruction.lane].last : i;
   }

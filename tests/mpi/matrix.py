@@ -15,7 +15,7 @@ and the planned peak of every rank is what the executor used, exactly.
 import os, shutil, sys, tempfile
 
 from support.checkpoints import distance, tensors
-from support.layouts import table
+from support.layouts import cover, table
 from support.runs import Checks, difference, planned_peaks, train
 
 RTOL = {"fp32": 1e-5, "bf16": 1e-2}
@@ -67,9 +67,9 @@ def check(row, serial, folder, checks, worst):
         far["weights"] = apart(parameters(run, max(run.steps)), before, after)
     bounds = {"loss": RTOL[row.compute], "grad_norm": RTOL[row.compute], "weights": WEIGHTS}
     text = ", ".join(f"{what} {far[what]:.1e}" for what in far)
-    checks.that(all(far[what] <= bounds[what] for what in far), f"{row.name}: {text}")
+    checks.that(all(far[what] <= bounds[what] for what in far), f"{row}: {text}")
     checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, row.ranks, [*row.model, *row.keys], row.deck),
-                f"{row.name}: planned peak is what was used")
+                f"{row}: planned peak is what was used")
     for what in far:
         worst[row.compute, what] = max(worst.get((row.compute, what), 0), far[what])
     shutil.rmtree(home)
@@ -85,16 +85,17 @@ def chosen(command, text):
     if command == "share":
         share, shares = map(int, text)
         return rows[share - 1::shares]
-    return [row for row in rows if all(part in row.name for part in text)]
+    return [row for row in rows if all(part in str(row) for part in text)]
 
 
 def main():
     command, *text = sys.argv[1:] or ["rows", ""]
     rows = chosen(command, text)
     if command == "list":
-        print(*(row.name for row in rows), f"{len(rows)} rows", sep="\n")
+        print(*rows, f"{len(rows)} rows", sep="\n")
         return
     checks, worst = Checks(), {}
+    cover(table()).check(checks, "pairs")
     with tempfile.TemporaryDirectory() as folder:
         serial = Serial(folder)
         for row in rows:

@@ -1,10 +1,11 @@
 """Schedules, chunks and the pipeline degree only reorder: every row must agree with 1f1b on one stage to the bit, in
-losses, gradient norms, validation losses, and in all weights and moments after the last step. The planned peak of every
-rank is what was used."""
+losses, gradient norms, validation losses, and in all weights and moments after the last step, whatever the settings of
+the switches of communication. The planned peak of every rank is what was used."""
 import os, tempfile
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, launch, layout, planned_peaks, train
+from support.switches import Cover
 
 STEPS = 4
 BASE = [
@@ -49,7 +50,7 @@ ROWS = [
     ("221", "zb-h1", 1, [EACH, "parallel.zero=3"]),
     ("221", "dualpipev", 2, [EACH, "parallel.zero=2"]),
     ("231", "zb-h1", 1, []),
-    ("231", "dualpipev", 2, []),
+    ("231", "dualpipev", 2, ["parallel.zero=3"]),
     ("212", "interleaved", 2, []),
     ("212", "zb-h1", 1, []),
     ("212", "zbv", 2, []),
@@ -61,6 +62,7 @@ ROWS = [
     ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]),
     ("222", "dualpipev", 2, ["precision.compute=bf16"]),
 ]
+ROWS = [(*row, more if EACH in more else [*more, STEP]) for *row, more in ROWS]  # auto would depend on pp
 
 
 def layout_of(digits, more):
@@ -68,22 +70,28 @@ def layout_of(digits, more):
     return degrees, ranks * (2 if "parallel.cp=2" in more else 1)
 
 
+def keys_of(digits, schedule, chunks, more):
+    return [*layout_of(digits, more)[0], f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}", *more]
+
+
 def main():
     checks = Checks()
+    cover = Cover([keys_of(*row) for row in ROWS])
+    cover.check(checks, "settings")
     with tempfile.TemporaryDirectory() as folder:
         references = {}
-        for number, (digits, schedule, chunks, more) in enumerate(ROWS):
-            more = more if EACH in more else [*more, STEP]  # auto would depend on pp
+        for number, (row, switches) in enumerate(zip(ROWS, cover.added)):
+            digits, schedule, chunks, more = row
             model = tuple(o for o in more if not o.startswith(("pipeline.", "recompute.", "parallel.zero")))
             key = (digits[1:], model)
             if key not in references:
                 degrees, ranks = layout_of("1" + digits[1:], more)
                 references[key] = train(os.path.join(folder, f"reference{number}"), ranks, BASE + degrees + list(model))
             reference = references[key]
-            degrees, ranks = layout_of(digits, more)
-            overrides = BASE + degrees + [f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}"] + more
+            ranks = layout_of(digits, more)[1]
+            overrides = BASE + keys_of(*row) + switches
             run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
-            name = f"{digits} {schedule} chunks {chunks} {' '.join(more)}"
+            name = f"{digits} {schedule} chunks {chunks} {' '.join(more + switches)}"
             for curve in ("loss", "grad_norm"):
                 checks.that(run.curve(curve) == reference.curve(curve), f"{name}: {curve} bitwise")
             checks.that(

@@ -5,12 +5,11 @@ predicted and measured step time and exposed communication of every layout below
 Each run has eleven steps of about STEP_S seconds. The first is left out, and the medians of the other ten count. The
 exposed communication is that of rank 0, in percent of the step, by the same definition on both sides (BreakDown).
 """
-import json, os, signal, statistics, subprocess, sys, tempfile, time
+import os, signal, statistics, subprocess, sys, tempfile, time
 
-from support.runs import Checks, ENVIRONMENT, Metrics, ROOT, executable, launch, launcher
+from support.runs import Checks, ENVIRONMENT, Metrics, executable, launch, launcher
+from support.sleeping import CLUSTER, DECK, here, predict, sleep
 
-DECK = os.path.join(ROOT, "tests", "decks", "sleep.toml")
-CLUSTER = os.path.join(ROOT, "inputs", "clusters", "h100-8x400g.toml")
 STEP_S = 6
 STEPS = 11
 
@@ -35,28 +34,6 @@ LAYOUTS = {
     "dp8-replicate2": (16, layout(dp=8, replicate=2, more=["batch.global=16"])),
     "tp8-dp2": (16, layout(tp=8, dp=2, more=["batch.global=4"])),
 }
-
-
-def here(overrides):
-    return [f"run.cluster={CLUSTER}", *overrides]
-
-
-def predict(folder, ranks, overrides):
-    """What `simulate --json` says."""
-    path = os.path.join(folder, "prediction.json")
-    done = launch(1, ["simulate", DECK, "--ranks", str(ranks), "--json", path, *here(overrides)])
-    if done.returncode not in (0, 4):  # 4: it would not fit the GPUs
-        sys.exit(done.stdout)
-    with open(path) as file:
-        return json.load(file)
-
-
-def sleep(folder, ranks, overrides, expect=0, timeout=400):
-    """The finished process of a run that waits."""
-    done = launch(ranks, ["run", DECK, "-d", folder, *here(overrides)], timeout)
-    if expect is not None and done.returncode != expect:
-        sys.exit(f"{' '.join(overrides)}: exit status {done.returncode}, expected {expect}\n{done.stdout}")
-    return done
 
 
 def exposed_of(rank):

@@ -1,10 +1,11 @@
-"""Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, and once around with a tied
-GPT-2. The loaded state, saved again before the first step, is bitwise the saved one; the next step's loss agrees to
-rtol 1e-6."""
+"""Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
+switches of communication, and once around with a tied GPT-2. The loaded state, saved again before the first step, is
+bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil, tempfile
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, ROOT, train
+from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero": 3, "reduce": "step", "context": "ring",
@@ -43,11 +44,12 @@ def ranks(layout):
 
 
 def overrides(layout):
-    return [f"{SECTION.get(key, 'parallel')}.{key}={value}" for key, value in layout.items() if value != DEFAULTS[key]]
+    plain = [f"{SECTION.get(key, 'parallel')}.{key}={layout[key]}" for key in DEFAULTS if layout[key] != DEFAULTS[key]]
+    return plain + layout.get("switches", [])
 
 
 def name(layout):
-    return " ".join(f"{key}={value}" for key, value in layout.items() if value != DEFAULTS[key]) or "one rank"
+    return " ".join(override.split(".", 1)[1] for override in overrides(layout)) or "one rank"
 
 
 class Source:
@@ -78,6 +80,10 @@ def check(source, target, folder, checks):
 
 def main():
     checks, worst = Checks(), 0
+    cover = Cover(map(overrides, LAYOUTS))
+    cover.check(checks, "settings")
+    for layout, switches in zip(LAYOUTS, cover.added):
+        layout["switches"] = switches
     with tempfile.TemporaryDirectory() as folder:
         sources = [Source(layout, os.path.join(folder, f"source{i}"), MODEL, DECK) for i, layout in enumerate(LAYOUTS)]
         for source in sources:

@@ -1,8 +1,10 @@
 """The layouts that tests go through: degrees of all axes, with what changes the model and what must not change its
-numbers. tests/mpi/matrix.py trains each; tests/predict/simulate.py simulates each."""
+numbers, and settings of the switches of communication. tests/mpi/matrix.py trains each; tests/predict/simulate.py
+simulates each."""
 import os
 
 from support.runs import DECK, ROOT
+from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -41,9 +43,30 @@ class Row:
         long = [f"{steps} steps"] if steps != 5 else []
         short = [k.split(".", 1)[1] for k in (*model, *keys)]
         self.name = " ".join(["x".join(map(str, degrees)), family + compute, *long, *short])
+        self.switches = []
+
+    def set(self, switches):
+        """More keys that must not change the numbers. The name stays."""
+        self.switches, self.keys = switches, [*self.keys, *switches]
+
+    def __str__(self):
+        return " ".join([self.name, *(["with"] if self.switches else []), *self.switches])
+
+
+def cover(rows):
+    """Which settings of the switches the rows have."""
+    return Cover([[*row.model, *row.keys] for row in rows])
 
 
 def table():
+    """The rows of the matrix, with settings of the switches such that all of them meet in pairs."""
+    rows = plain_table()
+    for row, switches in zip(rows, cover(rows).added):
+        row.set(switches)
+    return rows
+
+
+def plain_table():
     """Degrees are pp x dp_replicate x dp_shard x cp x tp."""
     rows = []
     add = lambda *degrees, **more: rows.append(Row(degrees, **more))

@@ -168,8 +168,9 @@ std::vector<DeckKey> Rows() {
      "after each, so that with zero >= 2 they are sharded; auto: microbatch if zero >= 2 shards them, else step. zero "
      "= 2 excludes step; with zero = 3 it shards parameters only."},
     {"parallel", "reduce_dtype", CHOICE(parallel.reduce_dtype), "fp32", OneOf<Dtype>(),
-     "Type in which gradients are sent for their reduction over dp_replicate, dp_shard and cp. bf16 halves the bytes; "
-     "every rank adds what it receives in fp32."},
+     "Type in which gradients are sent for their reduction over dp_replicate, dp_shard and cp. bf16 halves the bytes: "
+     "each rank rounds its gradients, they are added in fp32, and the sum is rounded. Sums over microbatches, losses "
+     "and norms stay fp32."},
     {"parallel", "regather_group", FIELD(parallel.regather_group), 0, Between(0, kMaxDegree),
      "With zero = 3: how many neighbouring ranks of dp_shard, for example those of a node, keep a shard of the "
      "parameters between them from forward to backward, so that backward gathers from these ranks alone; must divide "

@@ -81,8 +81,9 @@ DimAxes CollectAxes(const OpContext& c, const Einsum& einsum) {
   return axes;
 }
 
-/// Axes on which the outputs are partial because inputs are: jointly linear ops accept any, ops that are linear in one
-/// input accept kv_replicate, all others accept none.
+/// Axes on which the outputs are partial because inputs are: jointly linear ops accept any, and so does a cast that
+/// says that it rounds the parts of a sum (`parts`). Ops that are linear in one input accept kv_replicate, all others
+/// none.
 AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   AxisSet partial;
   size_t carriers = 0, last = 0;
@@ -92,7 +93,8 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
     if (!here.Empty()) ++carriers, last = i;
   }
   if (carriers == 0) return partial;
-  const bool joint = definition.jointly_linear && std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& type) {
+  const bool takes_parts = definition.jointly_linear || c.op.attributes.IntegerOr("parts", 0) == 1;
+  const bool joint = takes_parts && std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& type) {
                        return type.placements.partial_sum == partial;
                      });
   const bool single = carriers == 1 && static_cast<int>(last) < definition.linear_inputs &&

@@ -1,7 +1,20 @@
 // Lowers each reshard to the collectives and local ops of its route, one op per step; a reshard that changes nothing is
-// removed.
+// removed. A gradient whose `message` is bf16 (parallel.reduce_dtype) is sent in bf16 if its route reduces over dp or
+// cp. Each rank rounds its own part, and the result is widened before its first reader. The casts of a layer come
+// before its messages, which can then be merged:
+//
+//   g1 = reshard(g) {message="bf16"}              g0 = cast(g) {parts=1,to="bf16"}
+//   h1 = reshard(h) {message="bf16"}              h0 = cast(h) {parts=1,to="bf16"}
+//   a = sum_squares(g1)                   ->      g.s = reduce_scatter(g0)
+//                                                 h.s = reduce_scatter(h0)
+//                                                 g1 = cast(g.s) {to="f32"}
+//                                                 a = sum_squares(g1)
+#include <algorithm>
+#include <map>
+
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/passes/reshard.hpp"
+#include "passes/message_type.hpp"
 
 namespace espalier {
 namespace {
@@ -17,24 +30,45 @@ class ReshardLowering {
     graph_.ops.clear();
     for (Op& op : ops) {
       for (int& input : op.inputs) input = now_[input];
+      if (!Joins(op)) EmitMessages();
+      for (int input : op.inputs) Widen(input);
       if (op.kind == OpKind::kReshard)
         Lower(op);
       else
         graph_.ops.push_back(std::move(op));
     }
+    EmitMessages();
+    for (int id : graph_.results) Widen(id);
     for (int& id : graph_.results) id = now_[id];
     graph_.Renumber();
   }
 
  private:
-  void Lower(const Op& reshard) {
+  void Lower(Op reshard) {
     const int to = reshard.outputs[0];
+    const bool rounded = TakeMessageType(reshard.attributes);
     const Type from = graph_.value(reshard.inputs[0]).type;
     const std::vector<ReshardStep> steps = PlanReshard(from, graph_.value(to).type.placements, mesh_);
+    if (rounded && std::any_of(steps.begin(), steps.end(), ReducesData))
+      LowerRounded(reshard, steps);
+    else if (steps.empty())
+      now_[to] = reshard.inputs[0];
+    else
+      AddSteps(reshard, steps, to, graph_.ops);
+  }
+
+  static bool ReducesData(const ReshardStep& step) {
+    constexpr AxisSet kData = {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp};
+    const bool reduces = step.kind == OpKind::kReduceScatter || step.kind == OpKind::kAllReduce;
+    return reduces && !(step.axes & kData).Empty();
+  }
+
+  /// The steps of a route, the last of which makes `to`.
+  void AddSteps(const Op& reshard, const std::vector<ReshardStep>& steps, int to, std::vector<Op>& ops) {
     int at = reshard.inputs[0];
     for (size_t i = 0; i < steps.size(); ++i) {
       const bool last = i + 1 == steps.size();
-      const int next = last ? to : Intermediate(to, steps[i]);
+      const int next = last ? to : Intermediate(to, fmt::format("{}", steps[i].kind), steps[i].placements);
       Op op = reshard;
       op.kind = steps[i].kind;
       op.inputs = {at};
@@ -42,25 +76,71 @@ class ReshardLowering {
       op.attributes.numbers["axes"] = steps[i].axes.bits();
       if (op.kind == OpKind::kPad && !(steps[i].placements.partial_max & steps[i].axes).Empty())
         op.attributes.numbers["max"] = 1;
-      graph_.ops.push_back(std::move(op));
+      ops.push_back(std::move(op));
       at = next;
     }
-    if (steps.empty()) now_[to] = at;
   }
 
-  int Intermediate(int of, const ReshardStep& step) {
+  /// A copy of a value with other placements, and perhaps of another type.
+  int Intermediate(int of, const std::string& suffix, const Placements& placements) {
+    return Intermediate(of, suffix, placements, graph_.value(of).type.dtype);
+  }
+  int Intermediate(int of, const std::string& suffix, const Placements& placements, Dtype dtype) {
     Value value = graph_.value(of);
-    value.name = graph_.Unique(fmt::format("{}.{}", value.name, step.kind));
+    value.name = graph_.Unique(fmt::format("{}.{}", value.name, suffix));
     value.layout.clear();
-    value.type.placements = step.placements;
+    value.type.placements = placements;
+    value.type.dtype = dtype;
     const int id = graph_.AddValue(std::move(value));
     now_.push_back(id);
     return id;
   }
 
+  void LowerRounded(Op reshard, const std::vector<ReshardStep>& steps) {
+    const int from = reshard.inputs[0], to = reshard.outputs[0];
+    const int rounded = Intermediate(to, "sent", graph_.value(from).type.placements, Dtype::kBf16);
+    const int reduced = Intermediate(to, "received", graph_.value(to).type.placements, Dtype::kBf16);
+    casts_.push_back(CastOf(reshard, from, rounded));
+    reshard.inputs = {rounded};
+    AddSteps(reshard, steps, reduced, messages_);
+    wide_[to] = CastOf(reshard, reduced, to);
+  }
+  Op CastOf(const Op& reshard, int from, int to) const {
+    Op cast = reshard;
+    cast.kind = OpKind::kCast;
+    cast.inputs = {from};
+    cast.outputs = {to};
+    cast.attributes.texts["to"] = Name(graph_.value(to).type.dtype);
+    if (!graph_.value(from).type.placements.Partial().Empty()) cast.attributes.numbers["parts"] = 1;
+    return cast;
+  }
+
+  /// True if an op may come before the messages that wait to be emitted: another gradient of their layer.
+  bool Joins(const Op& op) const {
+    if (messages_.empty()) return true;
+    const Op& first = messages_.front();
+    return op.kind == OpKind::kReshard && HasMessageType(op.attributes) && op.role == first.role &&
+           op.layer == first.layer && op.chunk == first.chunk &&
+           std::none_of(op.inputs.begin(), op.inputs.end(), [&](int v) { return wide_.count(v) > 0; });
+  }
+  void EmitMessages() {
+    for (std::vector<Op>* ops : {&casts_, &messages_}) {
+      std::move(ops->begin(), ops->end(), std::back_inserter(graph_.ops));
+      ops->clear();
+    }
+  }
+  void Widen(int value) {
+    if (const auto it = wide_.find(value); it != wide_.end()) {
+      graph_.ops.push_back(std::move(it->second));
+      wide_.erase(it);
+    }
+  }
+
   Graph& graph_;
   const Mesh& mesh_;
-  std::vector<int> now_;  // by value: the value that replaces it
+  std::vector<int> now_;              // by value: the value that replaces it
+  std::vector<Op> casts_, messages_;  // of the gradients of one layer, not emitted yet
+  std::map<int, Op> wide_;            // by value that nothing has read yet: the op that widens it
 };
 
 }  // namespace

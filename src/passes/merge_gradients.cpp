@@ -22,6 +22,7 @@
 
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "passes/message_type.hpp"
 
 namespace espalier {
 namespace {
@@ -33,7 +34,8 @@ void Accumulate(Value& value) {
 
 class LayerReducer {
  public:
-  LayerReducer(Graph& graph, bool sharded) : graph_(graph), sharded_(sharded) {}
+  LayerReducer(Graph& graph, const Deck& deck)
+      : graph_(graph), sharded_(deck.parallel.zero >= 2), messages_(GradientMessages(deck)) {}
 
   void Run() {
     std::vector<Op> ops = std::move(graph_.ops);
@@ -79,7 +81,7 @@ class LayerReducer {
   void CloseLayer() {
     Add();
     for (const Gradient& g : made_)
-      graph_.ops.push_back({OpKind::kReshard, {g.raw}, {g.reduced}, {}, Role::kW, g.layer, g.chunk});
+      graph_.ops.push_back({OpKind::kReshard, {g.raw}, {g.reduced}, messages_, Role::kW, g.layer, g.chunk});
     reduced_ = std::move(made_);
     made_.clear();
   }
@@ -91,6 +93,7 @@ class LayerReducer {
 
   Graph& graph_;
   const bool sharded_;
+  const Attributes messages_;
   std::vector<Gradient> made_, reduced_;  // of the current layer, and of the one before
 };
 
@@ -102,7 +105,7 @@ void MergeGradients(Graph& graph, const PassContext& context) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
     for (int output : op.outputs) Accumulate(graph.value(output));
   }
-  if (each_microbatch) LayerReducer(graph, context.deck.parallel.zero >= 2).Run();
+  if (each_microbatch) LayerReducer(graph, context.deck).Run();
   graph.Renumber();
 }
 

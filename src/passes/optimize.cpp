@@ -3,6 +3,7 @@
 // rate and step number are inputs.
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "passes/message_type.hpp"
 
 namespace espalier {
 namespace {
@@ -46,8 +47,8 @@ class Optimizer {
   }
 
   int Emit(OpKind kind, std::vector<int> inputs, Role role, int layer, int chunk, const std::string& name,
-           const std::string& layout) {
-    Op op{kind, std::move(inputs), {}, {}, role, layer, chunk};
+           const std::string& layout, Attributes attributes = {}) {
+    Op op{kind, std::move(inputs), {}, std::move(attributes), role, layer, chunk};
     const Type type = Define(kind).infer(ContextOf(graph_, op))[0];
     op.outputs = {graph_.AddValue({name, type, ValueKind::kActivation, Frequency::kStep, chunk, -1, layout})};
     const int output = op.outputs[0];
@@ -70,7 +71,7 @@ class Optimizer {
   /// Reduced over all axes on which it is partial, and sharded like the optimizer state.
   int Synchronised(int p, int use) {
     return Emit(OpKind::kReshard, {use}, Role::kS, LayerOf(use), graph_.value(use).chunk,
-                graph_.value(use).name + ".reduced", StateLayout(p));
+                graph_.value(use).name + ".reduced", StateLayout(p), GradientMessages(deck_));
   }
   std::string StateLayout(int p) const { return graph_.value(p).layout + ";state"; }
 

@@ -22,7 +22,7 @@ class EarlyFinder {
       const Op& op = graph_.ops[i];
       if (op.frequency() == Frequency::kMicrobatch)
         NoteAccumulators(op, facts_.ops[i].lane);
-      else if (op.role == Role::kS && IsReshard(op.kind))
+      else if (op.role == Role::kS && (IsReshard(op.kind) || op.kind == OpKind::kCast))
         Decide(op, i);
     }
     DropUnread();

@@ -225,9 +225,7 @@ class Emitter {
   /// A gradient that a message has reduced, before it was added or as it is.
   bool IsReduced(const Op& op, int output) const {
     if (graph_.value(output).kind != ValueKind::kAccumulator || !c_.deck.overlap.gradients) return false;
-    if (IsCommunication(op.kind)) return true;
-    const int producer = op.kind == OpKind::kAccumulate ? graph_.value(op.inputs[0]).producer : -1;
-    return producer >= 0 && IsCommunication(graph_.op(producer).kind);
+    return IsCommunication(op.kind) || MessageAddedBy(graph_, op) >= 0;
   }
   /// The early ops of which this is the last input to become final.
   void EmitReadersOf(int value) {

@@ -72,13 +72,15 @@ std::vector<int> TakeFirstGathers(const Graph& graph, std::vector<int>& ops) {
   return first;
 }
 
-bool AddsWhatComesAfter(const Graph& graph, int op, int after) {
-  if (graph.op(op).kind != OpKind::kAccumulate) return false;
-  const int producer = graph.value(graph.op(op).inputs[0]).producer;
-  return producer > after && IsCommunication(graph.op(producer).kind);
-}
-
 }  // namespace
+
+int MessageAddedBy(const Graph& graph, const Op& op) {
+  const bool widens = op.kind == OpKind::kCast && op.role == Role::kW;
+  if (op.kind != OpKind::kAccumulate && !widens) return -1;
+  const int producer = graph.value(op.inputs[0]).producer;
+  if (producer < 0 || IsCommunication(graph.op(producer).kind)) return producer;
+  return MessageAddedBy(graph, graph.op(producer));
+}
 
 JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
                 FirstGathers gathers) {
@@ -88,7 +90,7 @@ JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const s
   if (sums == LastSums::kInTheNextJob) {
     const int last = LastWork(graph, job.ops);
     const auto late = std::stable_partition(job.ops.begin(), job.ops.end(),
-                                            [&](int op) { return !AddsWhatComesAfter(graph, op, last); });
+                                            [&](int op) { return MessageAddedBy(graph, graph.op(op)) <= last; });
     job.late.assign(late, job.ops.end());
     job.ops.erase(late, job.ops.end());
   }

@@ -32,6 +32,9 @@ struct JobOps {
   size_t first_of_next = 0;
 };
 
+/// The message whose result an op adds to an accumulator, or widens for that; -1: none.
+int MessageAddedBy(const Graph& graph, const Op& op);
+
 JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
                 FirstGathers gathers);
 

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kWire = 4;  // bytes of a gradient, unless the cluster says otherwise
+constexpr int64_t kScalar = 4;  // bytes of a sum of squares
 
 /// Ranks 0, stride, 2 stride, ...
 GroupPlace PlaceOfGroup(int ranks, int stride, int ranks_per_node) {
@@ -176,7 +176,7 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   const int shards = layout.Shards();
   const GroupPlace shard_place = PlaceOfGroup(shards, layout.tp, cluster.ranks_per_node);
   const GroupPlace copy_place = PlaceOfGroup(layout.dp_replicate, layout.tp * shards, cluster.ranks_per_node);
-  const double wire = cluster.gradient_bytes > 0 ? cluster.gradient_bytes : kWire;
+  const double wire = cluster.gradient_bytes > 0 ? cluster.gradient_bytes : profile.gradient_bytes;
   DataParallelTimes times;
   for (Part part : kParts) {
     int64_t whole = 0, shard = 0;
@@ -195,9 +195,9 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   }
   const GroupPlace tensor_place = PlaceOfGroup(layout.tp, 1, cluster.ranks_per_node);
   const GroupPlace stage_place = PlaceOfGroup(layout.pp, layout.Ranks() / layout.pp, cluster.ranks_per_node);
-  times.norm_us = CollectiveUs(costs, OpKind::kAllReduce, kWire, shard_place) +
-                  CollectiveUs(costs, OpKind::kAllReduce, kWire, tensor_place) +
-                  CollectiveUs(costs, OpKind::kAllGather, kWire, stage_place);
+  times.norm_us = CollectiveUs(costs, OpKind::kAllReduce, kScalar, shard_place) +
+                  CollectiveUs(costs, OpKind::kAllReduce, kScalar, tensor_place) +
+                  CollectiveUs(costs, OpKind::kAllGather, kScalar, stage_place);
   return times;
 }
 

@@ -38,8 +38,12 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1) states.raw_gradients += bytes;
   }
   if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_shards, others);
+  // Gradients that are sent rounded: when the message starts, rounded copies have replaced them.
   if (states.raw_gradients > 0 && sharded && layout.ShardsGradients())
-    states.reducing = kMaster * WorkspaceOf(elements, elements_of_shards, others);
+    states.reducing = std::max<int64_t>(
+        0,
+        profile.gradient_bytes * (states.raw_gradients / kMaster + WorkspaceOf(elements, elements_of_shards, others)) -
+            states.raw_gradients);
   return states;
 }
 

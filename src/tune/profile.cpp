@@ -226,6 +226,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
       Compile(SmallModel(deck, layout), layout.cp * layout.tp, Purpose::kTrain, {}, Verification::kAtTheEnd);
   MemoryReader(c, profile).Run();
   profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
+  profile.gradient_bytes = static_cast<int>(SizeOf(deck.parallel.reduce_dtype));
   profile.defers_w = TraitsOf(layout.schedule).DefersW();
   profile.copies_weights = deck.precision.compute != Dtype::kF32;
   for (const Value& v : c.graph->values)

@@ -56,6 +56,7 @@ struct LayerProfile {
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
   int element_bytes = 2;               ///< of a compute weight
+  int gradient_bytes = 4;              ///< of an element of a gradient that is sent
   bool defers_w = false;               ///< the schedule runs W in jobs of its own
   bool copies_weights = true;          ///< compute weights are not the masters themselves
   ByPart<int64_t> instructions{};      ///< per microbatch, forward and backward

@@ -1,7 +1,8 @@
 """What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
 early reduction of gradients, and the threads that make initial weights. Within a group all runs cut data and tensors
 alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients
-after every microbatch regroups sums: rtol 1e-5. The planned peak of every rank is what it used, exactly."""
+after every microbatch regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of
+every rank is what it used, exactly."""
 import os, tempfile
 
 from support.checkpoints import same_bits, tensors
@@ -9,6 +10,7 @@ from support.runs import Checks, difference, planned_peaks, train
 
 STEPS = 4
 RTOL = 1e-5
+ROUNDED_RTOL = 1e-3
 SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 AT_USE, TWO_AHEAD = "overlap.prefetch=0", "overlap.prefetch=2"
@@ -16,6 +18,7 @@ ALONE = "overlap.tensor=false"
 TWO_STRIPS, THREE_STRIPS = "overlap.tensor_strips=2", "overlap.tensor_strips=3"
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
+BF16 = "parallel.reduce_dtype=bf16"
 LATE = "overlap.gradients=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
@@ -40,6 +43,9 @@ GROUPS = [
     (2, 1, [EACH, ZERO2], [[], [LATE], [ZERO3], [ZERO3, LATE], [ZERO3, FULL], [pp(2)], [pp(2), ZERO3, LATE],
                            [pp(2), schedule("zb-h1")], [pp(2), ZERO3, schedule("zbv")], [pp(2), schedule("dualpipev")],
                            [pp(2), schedule("dualpipev"), LATE], [pp(2), schedule("interleaved")]]),
+    # Gradients that are sent in bf16: each rank rounds its own, whatever overlaps with them.
+    (2, 1, [BF16, STEP, *UNEVEN], [[], [LATE, FULL], [ZERO1], [pp(2)], [pp(2), schedule("zbv")]]),
+    (4, 1, [BF16, EACH, ZERO2, *UNEVEN], [[], [LATE], [ZERO3, AT_USE], [pp(2), SELECTIVE]]),
     # One microbatch per step: nothing is added.
     (2, 1, ["batch.global=2"], [[], [LATE], [ZERO2], [STEP], [STEP, LATE], [ZERO1], [NEVER]]),
     (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
@@ -84,6 +90,16 @@ REDUCED = [
 ]
 
 
+# The same: compared with gradients that are sent in fp32.
+ROUNDED = [
+    (1, 2, 1, [EACH, *UNEVEN]),
+    (4, 1, 1, [STEP, *UNEVEN]),
+    (2, 2, 1, [STEP, *UNEVEN]),
+    (1, 2, 1, ["parallel.cp=2", "batch.global=2"]),
+    (2, 1, 2, ["parallel.zero=1"]),
+]
+
+
 class Runner:
     def __init__(self, folder, checks):
         self.folder, self.checks, self.count = folder, checks, 0
@@ -122,6 +138,13 @@ def compare_reduced(runner, replicate, dp, tp, keys):
     runner.checks.that(worst <= RTOL, f"{name}: reduced each microbatch or once a step: {worst:.1e}")
 
 
+def compare_rounded(runner, replicate, dp, tp, keys):
+    name = f"dp {replicate} x {dp} tp {tp} {' '.join(keys)}"
+    exact, rounded = (runner.run(f"{name} {' '.join(of)}", replicate, dp, tp, [*keys, *of]) for of in ([], [BF16]))
+    worst = max(difference(rounded[i], exact[i]) for i in (0, 1))
+    runner.checks.that(0 < worst <= ROUNDED_RTOL, f"{name}: gradients sent in bf16 or fp32: {worst:.1e}")
+
+
 def compare_initial(folder, checks):
     """Initial weights of tensors that several threads fill."""
     large = ["model.layers=1", "model.dim=256", "model.vocab=20000", "run.steps=1", "checkpoint.at_start=true"]
@@ -139,6 +162,8 @@ def main():
             compare_group(runner, *group)
         for row in REDUCED:
             compare_reduced(runner, *row)
+        for row in ROUNDED:
+            compare_rounded(runner, *row)
     checks.finish()
 
 

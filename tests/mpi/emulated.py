@@ -9,7 +9,7 @@ from support.runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
-RTOL, BF16_RTOL = 1e-5, 1e-3
+RTOL, ROUNDED_RTOL, BF16_RTOL = 1e-5, 1e-4, 1e-3
 LAYOUTS = {
     "2x1x2x1x2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]),
     "ring": (2, ["parallel.cp=2", "parallel.context=ring"]),
@@ -86,6 +86,21 @@ def check_layouts(checks, home):
         checks.that(equal(runs["mpi"], runs["mpi late"]),
                     f"{name} over mpi: streams that run as late as they may: bitwise equal")
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None, ESPALIER_EMULATED_STREAMS=None)
+
+
+def check_rounded(checks, home):
+    """Gradients that are sent in bf16, with the library's sums and with ours, against the processor."""
+    layout = [*BASE, "parallel.dp_shard=2", "parallel.reduce_dtype=bf16", "model.vocab=263"]
+    cpu = train(home("rounded-cpu"), 2, [*layout, CPU])
+    environment(ESPALIER_EMULATED_GPUS="2")
+    for way, native in (("native", None), ("exchanges", "0")):
+        environment(ESPALIER_NCCL_NATIVE=native)
+        run = train(home(f"rounded-{way}"), 2, [*layout, CUDA, NCCL])
+        far = close(run, cpu)
+        checks.that(far <= ROUNDED_RTOL, f"gradients in bf16, {way}: losses and norms of the processor to {far:.1e}")
+        checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), 2, [*layout, CUDA]),
+                    f"gradients in bf16, {way}: planned peak is what was used")
+    environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_NCCL_NATIVE=None)
 
 
 # bf16 with chunks of 128 tokens, which cuDNN's attention takes in blocks: emulated too.
@@ -213,8 +228,8 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_attention, check_guard, check_watch,
-                      check_choice):
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_rounded, check_attention, check_guard,
+                      check_watch, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

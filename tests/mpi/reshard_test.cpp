@@ -28,6 +28,16 @@ class Chain {
     return last_;
   }
 
+  /// The same in another element type.
+  int Cast(Dtype dtype) {
+    Type type = builder_.graph().values[static_cast<size_t>(last_)].type;
+    type.dtype = dtype;
+    const int y = Place("v" + std::to_string(++count_), ToString(type));
+    Op cast{OpKind::kCast, {last_}, {y}, {{}, {{"to", std::string(Name(dtype))}}}, Role::kS, 1, 0};
+    builder_.Run(std::move(cast), Lane::kCompute);
+    return last_ = y;
+  }
+
   ProgramBuilder& builder() { return builder_; }
 
  private:
@@ -88,6 +98,49 @@ TEST(Reshard, OverTwoAxes) {
     Check(mesh, {"f32[5{tp},7{dp_shard}]", "f32[5{dp_shard},7{tp}]"});
     Check(mesh, {"f32[5,7{dp_shard}]+max{tp}", "f32[5{tp},7]"});
     Check(mesh, {"f32[5,3]+sum{dp_shard}", "f32[5{dp_shard},3]+max{tp}", "f32[5,3{tp}]"});
+  }
+}
+
+/// A gradient of `sharded` x `replicated` ranks, each of which rounds its part: sums in fp32, in the order of ranks,
+/// rounded once by the reduce-scatter and once by the all-reduce.
+float SumOfRoundedParts(int64_t element, int replicated, int sharded, int step) {
+  const auto rounded = [](float x) { return ToFloat(ToBf16(x)); };
+  float sum = 0;
+  for (int r = 0; r < replicated; ++r) {
+    float part = 0;
+    for (int s = 0; s < sharded; ++s) {
+      const float next = rounded(static_cast<float>(Content(0, element, r * sharded + s, step)));
+      part = s == 0 ? next : part + next;
+    }
+    sum = r == 0 ? rounded(part) : sum + rounded(part);
+  }
+  return rounded(sum);
+}
+
+TEST(Reshard, RoundedGradientsAreTheSameOnEveryRank) {
+  for (const Mesh& mesh : Meshes()) {
+    const int replicated = mesh.Degree(Axis::kDpReplicate), sharded = mesh.Degree(Axis::kDpShard);
+    if (replicated * sharded < mesh.Ranks()) continue;
+    SCOPED_TRACE(mesh.ToString());
+    const std::string partial = sharded == 1 ? "dp_replicate" : replicated == 1 ? "dp_shard" : "dp_replicate,dp_shard";
+    Chain chain(mesh);
+    const int first = chain.First("f32[19,7]+sum{" + partial + "}");
+    chain.Cast(Dtype::kBf16);
+    chain.Then(sharded > 1 ? "bf16[19{dp_shard},7]" : "bf16[19,7]");
+    const int last = chain.Cast(Dtype::kF32);
+    const Coordinate coordinate = chain.builder().coordinate();
+    Runner runner(chain.builder().Take(), FindCpuKernel);
+    const int member = mesh.IndexInGroup({Axis::kDpReplicate, Axis::kDpShard}, coordinate);
+    for (int step = 0; step < 2; ++step) {
+      Fill(runner.At(first), runner.TypeOf(first), 0, member, step);
+      runner.executor().RunStep();
+      const Tensor sum = runner.At(last);
+      ForEachGlobalRun(sum, runner.TypeOf(last).shape, [&](int64_t global, int64_t local, int64_t count) {
+        for (int64_t i = 0; i < count; ++i)
+          ASSERT_EQ(sum.As<float>()[local + i], SumOfRoundedParts(global + i, replicated, sharded, step))
+              << "element " << global + i << " on rank " << TheWorld().Rank();
+      });
+    }
   }
 }
 

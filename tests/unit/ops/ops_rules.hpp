@@ -218,8 +218,8 @@ inline const std::vector<Rule> kRules = {
      "f32[3,5,30{tp}] f32[3,6{tp},5]"},
     {"attention_merge to=f64", "f32[3,5,30] f32[3,6,5] f32[3,5,30] f32[3,6,5]", "error: attention_merge to f64"},
 
-    // Element by element: any dim, the same in all tensors. Only addition, and casts in kv_replicate, pass partial sums
-    // on.
+    // Element by element: any dim, the same in all tensors. Only addition, casts in kv_replicate, and casts that say so
+    // pass partial sums on.
     {"add", "bf16[3,5,7] bf16[3,5,7]", "bf16[3,5,7]"},
     {"add", "bf16[3{tp},5,7] bf16[3{tp},5,7]", "bf16[3{tp},5,7]"},
     {"add", "bf16[3,5{tp},7] bf16[3,5{tp},7] bf16[3,5{tp},7]", "bf16[3,5{tp},7]"},
@@ -253,6 +253,8 @@ inline const std::vector<Rule> kRules = {
     {"cast to=f32", "bf16[11,7{tp}]", "f32[11,7{tp}]"},
     {"cast to=f32", "f32[11,7]+sum{kv_replicate}", "f32[11,7]+sum{kv_replicate}"},
     {"cast to=bf16", "f32[11,7]+sum{tp}", "error: partial inputs are not allowed"},
+    {"cast parts=1 to=bf16", "f32[11{tp},7]+sum{dp_shard}", "bf16[11{tp},7]+sum{dp_shard}"},
+    {"cast parts=1 to=bf16", "f32[11,7]+max{tp}", "error: partial inputs are not allowed"},
     {"cast to=i32", "f32[11,7]", "error: cast to i32"},
     {"accumulate", "f32[11,7]", "f32[11,7]"},
     {"accumulate", "f32[11{tp},7]", "f32[11{tp},7]"},

@@ -198,20 +198,22 @@ class ClosedForm {
     Gather(kShards, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);
   }
 
-  // Gradients, in fp32, once a step or microbatch: cut to the states' shards, then reduced over what is left of the
-  // axes on which they are sums.
+  // Gradients, in parallel.reduce_dtype, once a step or microbatch: cut to the states' shards, then reduced over what
+  // is left of the axes on which they are sums.
   void Reductions(const Parameters& p) {
     const bool each = ReduceOf(d_, mesh_) == ReduceFrequency::kMicrobatch;
     const Role role = each ? Role::kW : Role::kS;
-    const int64_t times = each ? micro_ : 1;
-    Scatter(kShards, role, times, Sum(p.tensors), 4);
+    const int64_t times = each ? micro_ : 1, size = SizeOf(d_.parallel.reduce_dtype);
+    Scatter(kShards, role, times, Sum(p.tensors), size);
+    // What is a sum over tp alone stays fp32.
     std::map<AxisSet, int64_t> left;
     for (const Tensor& t : p.tensors)
       left[mesh_.Real(AxisSet{Axis::kDpReplicate} | t.partial)] += t.elements / mesh_.GroupSize(kShards);
-    // Loss and count travel with the head's gradients where their groups are the same.
-    if (const auto same = left.find(mesh_.Real(kBatch)); Last() && p.head && !each && same != left.end())
+    // Loss and count, in fp32, travel with the head's gradients where their groups are the same.
+    if (const auto same = left.find(mesh_.Real(kBatch)); Last() && p.head && !each && size == 4 && same != left.end())
       same->second += 2, loss_travels_ = true;
-    for (const auto& [group, elements] : left) Reduce(group, role, times, elements, 4);
+    const bool over_data = !mesh_.Real(kBatch).Empty();
+    for (const auto& [group, elements] : left) Reduce(group, role, times, elements, over_data ? size : 4);
   }
 
   // One sum of squares for each parameter, over the axes that cut it; loss and count, over those that cut the batch.
@@ -277,6 +279,14 @@ const Case kCases[] = {
     {"zero 2, pp", {2, 1, 2, 1, 1}, {"parallel.zero=2", "precision.compute=bf16"}},
     {"zero 3, pp", {2, 1, 2, 1, 1}, {"parallel.zero=3", "precision.compute=bf16"}},
     {"zero 3, HSDP, tp, pp", {2, 2, 2, 1, 2}, {"parallel.zero=3", "batch.global=16"}},
+    {"rounded gradients", {1, 1, 4, 1, 1}, {"parallel.reduce_dtype=bf16"}},
+    {"rounded gradients, zero 2, pp", {2, 1, 2, 1, 1}, {"parallel.reduce_dtype=bf16", "parallel.zero=2"}},
+    {"rounded gradients, replicated, tp", {1, 4, 1, 1, 2}, {"parallel.reduce_dtype=bf16", "precision.compute=bf16"}},
+    {"rounded gradients, HSDP, step", {1, 2, 2, 1, 1}, {"parallel.reduce_dtype=bf16", "parallel.reduce=step"}},
+    {"rounded gradients, pp, dp_shard, cp, tp",
+     {2, 1, 2, 2, 2},
+     {"parallel.reduce_dtype=bf16", "model.vocab=264", "parallel.reduce=step"}},
+    {"rounded gradients, tp alone", {1, 1, 1, 1, 2}, {"parallel.reduce_dtype=bf16"}},
     {"zero 3, step", {1, 1, 2, 1, 1}, {"parallel.reduce=step", "precision.compute=bf16"}},
     {"zero 3, one microbatch", {1, 1, 4, 1, 1}, {"batch.global=4"}},
     {"regather never", {1, 1, 2, 1, 2}, {"recompute.regather=never", "precision.compute=bf16"}},

@@ -79,6 +79,7 @@ Deck RandomDeck(Draw& draw) {
                                         fmt::format("model.seq_len={}", draw.Of({24, 32})),
                                         fmt::format("batch.global={}", draw.Of({24, 24, 12})),
                                         fmt::format("precision.compute={}", draw.Of({0, 1}) ? "bf16" : "fp32"),
+                                        fmt::format("parallel.reduce_dtype={}", draw.Of({0, 0, 1}) ? "bf16" : "fp32"),
                                         fmt::format("run.device={}", draw.Of({0, 1}) ? "cuda" : "cpu")};
   if (draw.Of({0, 1, 1}) == 0) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("model.tie_embeddings=true");

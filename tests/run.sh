@@ -31,10 +31,13 @@ esac
 
 Build all
 
+# Tests that run side by side wait half of the time: three on two cores.
+processes=$(($(nproc) * 3 / 2))
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-meson test -C "$espalier_build" --no-rebuild "${selection[@]}" --print-errorlogs "$@" </dev/null 2>&1 |
+meson test -C "$espalier_build" --no-rebuild --num-processes "$processes" "${selection[@]}" --print-errorlogs "$@" \
+  </dev/null 2>&1 |
   tee "$log" || status=$?
 
 # Sum of the lines "LABEL: N" of the summary.

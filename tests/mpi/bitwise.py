@@ -3,10 +3,10 @@ early reduction of gradients, and the threads that make initial weights. Within 
 alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients
 after every microbatch regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of
 every rank is what it used, exactly."""
-import os, tempfile
+import os
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, difference, planned_peaks, train
+from support.runs import Checks, difference, planned_peaks, scratch, train
 
 STEPS = 4
 RTOL = 1e-5
@@ -155,7 +155,7 @@ def compare_initial(folder, checks):
 
 def main():
     checks = Checks()
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         compare_initial(folder, checks)
         runner = Runner(folder, checks)
         for group in GROUPS:

@@ -1,8 +1,8 @@
 """Context parallelism beyond the table of layouts: validation, bf16, what must be bitwise, and a checkpoint that goes
 on without it."""
-import os, tempfile
+import os
 
-from support.runs import Checks, ROOT, difference, train
+from support.runs import Checks, ROOT, difference, scratch, train
 
 WAYS = ("ring", "all_gather", "all_to_all")
 VALIDATION = [
@@ -13,7 +13,7 @@ VALIDATION = [
 
 def main():
     checks = Checks()
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         def run(name, ranks, *overrides, flags=()):
             return train(os.path.join(folder, name), ranks, ["run.steps=6", *overrides], flags=flags)
 

@@ -2,12 +2,12 @@
 are bitwise those over MPI; with collectives of the library where they fit they agree to rtol 1e-5. Each call waits for
 its peers', so an order of issue that could make GPUs wait for each other hangs. Skipped where the emulated module is
 not built."""
-import os, sys, tempfile
+import os, sys
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, ENVIRONMENT, difference, train
+from support.runs import Checks, ENVIRONMENT, difference, scratch, train
 
-STEPS = 3
+STEPS = 2
 BASE = ["run.device=cuda", f"run.steps={STEPS}", "batch.global=8", "optimizer.eps=1e-6"]
 RTOL = 1e-5
 
@@ -71,9 +71,9 @@ def main():
         sys.exit(77)
     checks = Checks()
     for ranks, layout in LAYOUTS:
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch() as folder:
             check(checks, folder, ranks, layout)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         check_order_of_sums(checks, folder)
     checks.finish()
 

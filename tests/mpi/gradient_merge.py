@@ -1,10 +1,10 @@
 """Gradients merged over microbatches: 4 microbatches of 8 sequences are 1 of 32, on one rank and on two, reduced once a
 step or after each microbatch. Loss and norm agree to rtol 1e-6, and so does every merged gradient, clipped: after step
 1 the first moment is (1 - beta1) times it."""
-import math, os, tempfile
+import math, os
 
 from support.checkpoints import distance, tensors
-from support.runs import Checks, difference, layout, train
+from support.runs import Checks, difference, layout, scratch, train
 
 RTOL = 1e-6
 BETA1, CLIP = 0.9, 0.5
@@ -36,7 +36,7 @@ def norm(values):
 
 def main():
     checks = Checks()
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         whole = train(os.path.join(folder, "whole"), 1, STEP + ["batch.micro=32"])
         expected = moments(whole)
         checks.that(whole.curve("grad_norm")[0] > CLIP, "the gradient is clipped")

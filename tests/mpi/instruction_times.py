@@ -1,10 +1,10 @@
 """ESPALIER_INSTRUCTION_TIMES: the table of a step names every instruction of the program once, its times fit into the
 step, and the run is bitwise the one without. On the CPU, and on emulated GPUs where ESPALIER_CUDA_MODULE names the
 emulated module."""
-import collections, json, os, re, tempfile
+import collections, json, os, re
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, DECK, ENVIRONMENT, launch, train
+from support.runs import Checks, DECK, ENVIRONMENT, launch, scratch, train
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=4"]
 LAYOUTS = {"one rank": (1, []), "pp 2 x dp_shard 2": (4, ["parallel.pp=2", "parallel.dp_shard=2"])}
@@ -68,7 +68,7 @@ def main():
     checks = Checks()
     emulated = os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", ""))
     ENVIRONMENT["ESPALIER_EMULATED_GPUS"] = "4"
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         home = lambda name: os.path.join(folder, name.replace(" ", "-"))
         for device in DEVICES if emulated else ["cpu"]:
             for layout in LAYOUTS:

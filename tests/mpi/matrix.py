@@ -12,11 +12,11 @@ and the planned peak of every rank is what the executor used, exactly.
     matrix.py named NAME ...   run the rows of these names
     matrix.py share I N   run the I-th of N equal shares, from 1
 """
-import os, shutil, sys, tempfile
+import os, shutil, sys
 
 from support.checkpoints import distance, tensors
-from support.layouts import cover, table
-from support.runs import Checks, difference, planned_peaks, train
+from support.layouts import cover, plain_table, table
+from support.runs import Checks, difference, planned_peaks, scratch, train
 
 RTOL = {"fp32": 1e-5, "bf16": 1e-2}
 WEIGHTS = 1e-4
@@ -95,8 +95,8 @@ def main():
         print(*rows, f"{len(rows)} rows", sep="\n")
         return
     checks, worst = Checks(), {}
-    cover(table()).check(checks, "pairs")
-    with tempfile.TemporaryDirectory() as folder:
+    cover(plain_table()).check(checks, "pairs")
+    with scratch() as folder:
         serial = Serial(folder)
         for row in rows:
             check(row, serial, folder, checks, worst)

@@ -1,20 +1,20 @@
-"""The default deck in bf16 trains as in fp32: at a rate at which runs that round differently stay together, the mean
-losses of steps 181 to 200 differ by less than 3 %. And evaluation: the validation loss, and the memory it takes, do not
-depend on the layout."""
-import os, statistics, tempfile
+"""The default deck in bf16 trains as in fp32, which two ranks do in less time: at a rate at which runs that round
+differently stay together, the mean losses of steps 181 to 200 differ by less than 3 %. And evaluation: the validation
+loss, and the memory it takes, do not depend on the layout."""
+import os, statistics
 
-from support.runs import Checks, ROOT, difference, layout, train
+from support.runs import Checks, ROOT, difference, layout, scratch, train
 
 TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
 
 
 def main():
     checks = Checks()
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         loss = {}
-        for compute in ("fp32", "bf16"):
-            run = train(os.path.join(folder, compute), 8, [f"precision.compute={compute}", "optimizer.lr=1e-3"],
-                        deck=TINY, timeout=600)
+        for compute, ranks, degrees in (("fp32", 2, layout("121")[0]), ("bf16", 8, [])):
+            keys = [f"precision.compute={compute}", "optimizer.lr=1e-3", "run.steps=200", *degrees]
+            run = train(os.path.join(folder, compute), ranks, keys, deck=TINY, timeout=600)
             loss[compute] = statistics.mean(run.steps[step]["loss"] for step in range(181, 201))
         relative = abs(loss["bf16"] - loss["fp32"]) / loss["fp32"]
         checks.that(relative < 0.03,

@@ -1,10 +1,10 @@
 """Schedules, chunks and the pipeline degree only reorder: every row must agree with 1f1b on one stage to the bit, in
 losses, gradient norms, validation losses, and in all weights and moments after the last step, whatever the settings of
 the switches of communication. The planned peak of every rank is what was used."""
-import os, tempfile
+import os
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, DECK, launch, layout, planned_peaks, train
+from support.runs import Checks, DECK, launch, layout, planned_peaks, scratch, train
 from support.switches import Cover
 
 STEPS = 4
@@ -78,7 +78,7 @@ def main():
     checks = Checks()
     cover = Cover([keys_of(*row) for row in ROWS])
     cover.check(checks, "settings")
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         references = {}
         for number, (row, switches) in enumerate(zip(ROWS, cover.added)):
             digits, schedule, chunks, more = row

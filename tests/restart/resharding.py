@@ -1,10 +1,10 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
 switches of communication, and once around with a tied GPT-2. The loaded state, saved again before the first step, is
 bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
-import os, shutil, tempfile
+import os, shutil
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, DECK, ROOT, train
+from support.runs import Checks, DECK, ROOT, scratch, train
 from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
@@ -84,7 +84,7 @@ def main():
     cover.check(checks, "settings")
     for layout, switches in zip(LAYOUTS, cover.added):
         layout["switches"] = switches
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         sources = [Source(layout, os.path.join(folder, f"source{i}"), MODEL, DECK) for i, layout in enumerate(LAYOUTS)]
         for source in sources:
             for target in LAYOUTS:

@@ -1,5 +1,5 @@
 """Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
-import json, os, re, subprocess, sys
+import json, os, re, shutil, subprocess, sys, tempfile
 
 # Seen through the links in the folders of tests, this file is in tests/support all the same.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -12,6 +12,15 @@ DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
 TRANSPORT = os.environ.get("ESPALIER_TRANSPORT", "mpi")
 ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRANSPORT}"
              ] if os.environ.get("ESPALIER_DEVICE") else []
+
+
+MEMORY, ROOM = "/dev/shm", 4 << 30  # a folder in memory, and bytes that must be free there
+
+
+def scratch():
+    """A folder for runs, removed at its end. In memory if there is room: then saves wait for no disk."""
+    room = os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > ROOM
+    return tempfile.TemporaryDirectory(dir=MEMORY if room else None)
 
 
 def executable():

@@ -61,6 +61,11 @@ def tensor_parallel(deck):
     return deck["parallel.tp"] > 1
 
 
+def rounds(deck):
+    """Gradients may be sent in bf16 without leaving the bounds of the tests."""
+    return deck.reduces and deck["precision.compute"] == "bf16"
+
+
 SWITCHES = [
     Switch("overlap.gradients", ["true", "false"], "false", lambda deck: deck.reduces),
     Switch("overlap.prefetch", ["1", "0", "2"], "0", lambda deck: deck.gathers),
@@ -68,6 +73,7 @@ SWITCHES = [
     Switch("overlap.tensor_strips", ["1", "2", "3"], "1", tensor_parallel),
     Switch("overlap.context", ["true", "false"], "false", lambda deck: deck["parallel.cp"] > 1),
     Reduce(),
+    Switch("parallel.reduce_dtype", ["fp32", "bf16"], "fp32", rounds),
 ]
 
 

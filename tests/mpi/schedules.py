@@ -60,7 +60,7 @@ ROWS = [
     ("211", "interleaved", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]),
     ("311", "dualpipev", 2, ["model.family=gpt2", "model.kv_heads=4", TIED]),
     ("213", "zbv", 2, ["model.dim=54", "model.heads=9", "model.kv_heads=3"]),
-    ("222", "dualpipev", 2, ["precision.compute=bf16"]),
+    ("222", "dualpipev", 2, ["precision.compute=bf16", "parallel.reduce_dtype=bf16"]),
 ]
 ROWS = [(*row, more if EACH in more else [*more, STEP]) for *row, more in ROWS]  # auto would depend on pp
 

@@ -43,6 +43,7 @@ AT_USE, AHEAD = ["overlap.prefetch=0"], ["overlap.prefetch=1"]
 ALONE, BESIDE = ["overlap.tensor=false"], ["overlap.tensor=true"]
 WHOLE, STRIPS = ["overlap.tensor_strips=1"], ["overlap.tensor_strips=2"]
 STEP, EACH = ["parallel.reduce=step"], ["parallel.reduce=microbatch"]
+FP32, BF16 = ["parallel.reduce_dtype=fp32"], ["parallel.reduce_dtype=bf16"]
 LONGER = False  # not in the test
 ROWS = [
     Row("gradients", "dp", 2, degrees(dp_replicate=2), LATE, EARLY, 60),
@@ -51,6 +52,7 @@ ROWS = [
     Row("tensor", "tp", 2, degrees(tp=2), ALONE, BESIDE, 20),
     Row("strips", "tp", 2, degrees(tp=2), WHOLE, STRIPS, 15),
     Row("reduce in 1f1b", "dp", 4, degrees(pp=2, dp_shard=2), STEP, EACH, 40),
+    Row("reduce_dtype", "dp", 2, degrees(dp_replicate=2), FP32, BF16, 15),
     *(Row(f"{what} in {name}", axis, 8, [*degrees(pp=2, **{degree: 4}), *schedule(name, chunks)], off, on, rise, LONGER)
       for name, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2), ("dualpipev", 2))
       for what, axis, degree, off, on, rise in (("gradients of 4 ranks", "dp", "dp_shard", LATE, EARLY, 40),

@@ -72,27 +72,27 @@ LAYOUTS = [
     Layout("gpt3-6.7b", H100, pp=4, tp=2, more=["batch.micro=2", *schedule("dualpipev", 2)]),
     Layout("gpt3-6.7b", A100, pp=2, tp=4, dp=4, more=["batch.micro=2"]),
 ]
-# Layout and switch: by how much the default makes the step longer, in % of the step without it.
+# Layout and switch: by how much the default makes the step longer at most, in % of the step without it.
 # With zero = 3 parallel.reduce = "auto" reduces after each microbatch: the memory that it saves is paid with messages.
 # Where these take longer than the matmuls, overlap.tensor makes them wait.
 KNOWN = {
-    ("1b h100-8x400g dp_shard 8", "parallel.reduce"): 2.7,
-    ("1b h100-8x400g dp_shard 64", "parallel.reduce"): 0.5,
-    ("1b a100-8x200g dp_shard 8 tp 2 micro=2", "parallel.reduce"): 6.0,
-    ("8b h100-8x400g dp_shard 64", "parallel.reduce"): 0.7,
-    ("8b h100-8x400g dp_shard 32 micro=2", "parallel.reduce"): 0.3,
-    ("8b h100-8x400g dp_shard 8 tp 8", "overlap.tensor"): 3.0,
-    ("8b h100-8x400g dp_shard 8 tp 8", "parallel.reduce"): 66.4,
-    ("8b h100-8x400g dp_shard 32 tp 2 zero=2", "overlap.gradients"): 0.4,
-    ("8b h100-8x400g dp_shard 16 dp_replicate 4 mode=full", "parallel.reduce"): 5.7,
-    ("8b h100-8x400g dp_shard 16 cp 4", "parallel.reduce"): 13.2,
-    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "overlap.tensor"): 14.7,
-    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "parallel.reduce"): 100.2,
-    ("8b h100-8x400g dp_shard 16 cp 2 context=all_to_all", "parallel.reduce"): 2.1,
-    ("8b a100-8x200g dp_shard 8 tp 4 micro=2", "parallel.reduce"): 13.3,
-    ("8b h200-8x400g dp_shard 16 mode=full", "parallel.reduce"): 0.5,
-    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "overlap.tensor"): 10.3,
-    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "parallel.reduce"): 87.8,
+    ("1b h100-8x400g dp_shard 8", "parallel.reduce"): 3.0,
+    ("1b h100-8x400g dp_shard 64", "parallel.reduce"): 1.0,
+    ("1b a100-4x100g dp_shard 16 micro=2", "parallel.reduce"): 1.5,
+    ("1b a100-8x200g dp_shard 8 tp 2 micro=2", "parallel.reduce"): 5.5,
+    ("8b h100-8x400g dp_shard 64", "parallel.reduce"): 1.0,
+    ("8b h100-8x400g dp_shard 32 micro=2", "parallel.reduce"): 0.5,
+    ("8b h100-8x400g dp_shard 8 tp 8", "overlap.tensor"): 1.5,
+    ("8b h100-8x400g dp_shard 8 tp 8", "parallel.reduce"): 69.0,
+    ("8b h100-8x400g dp_shard 16 dp_replicate 4 mode=full", "parallel.reduce"): 6.5,
+    ("8b h100-8x400g dp_shard 16 cp 4", "parallel.reduce"): 14.0,
+    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "overlap.tensor"): 15.0,
+    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "parallel.reduce"): 103.0,
+    ("8b h100-8x400g dp_shard 16 cp 2 context=all_to_all", "parallel.reduce"): 2.5,
+    ("8b a100-8x200g dp_shard 8 tp 4 micro=2", "parallel.reduce"): 13.0,
+    ("8b h200-8x400g dp_shard 16 mode=full", "parallel.reduce"): 1.0,
+    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "overlap.tensor"): 10.5,
+    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "parallel.reduce"): 89.0,
 }
 
 
@@ -135,7 +135,7 @@ def check(checks, layout, found):
         checks.that(longer <= 100 * SLOWER + known,
                     f"{layout.name}: {key} makes the step {longer:+.2f} % longer: {default.step_ms:.2f} ms instead of "
                     f"{without.step_ms:.2f}; {(default.planned - without.planned) / 2**20:+.0f} MiB"
-                    f"{f', known {known} %' if known else ''}")
+                    f"{f', known: at most {known} %' if known else ''}")
         checks.that(without.needed == without.planned,
                     f"{layout.name}: without {key} the plan states the {without.needed} bytes needed")
 

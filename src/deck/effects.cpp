@@ -6,6 +6,7 @@
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/step_range.hpp"
+#include "espalier/schedule/traits.hpp"
 
 namespace espalier {
 namespace {
@@ -41,6 +42,11 @@ std::string NothingReducedOverData(const Deck& d) {
 
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
+std::string NoJointJobs(const Deck& d) {
+  const std::string_view schedule = Name(d.pipeline.schedule);
+  return When(!TraitsOf(d.pipeline.schedule).has_joint_jobs,
+              fmt::format("pipeline.schedule = \"{}\" has no jobs of a forward and a backward", schedule));
+}
 std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
@@ -92,6 +98,7 @@ const std::vector<Effect>& Effects() {
       {"overlap.gradients", NothingReduced},
       {"overlap.tensor_strips", NoTensorParallelism},
       {"overlap.context", NoContextParallelism},
+      {"overlap.interleave", NoJointJobs},
       {"overlap.prefetch", NoShardedParameters},
       {"overlap.tp_ctas", NotOverNccl},
       {"overlap.cp_ctas", NotOverNccl},

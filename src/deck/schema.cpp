@@ -69,6 +69,14 @@ const Derived kZero = {"3; with pp > 1: 1", {"parallel.pp"}, [](const Deck& d) -
 const Derived kChunks = {"1; interleaved, zbv, dualpipev: 2", {"pipeline.schedule"}, [](const Deck& d) -> DeckValue {
                            return int64_t{TraitsOf(d.pipeline.schedule).min_chunks};
                          }};
+/// Where there is something to hide, and at hardly any memory.
+const Derived kInterleave = {"true with tp > 1 and interleaved or dualpipev, else false",
+                             {"parallel.tp", "pipeline.schedule"},
+                             [](const Deck& d) -> DeckValue {
+                               const ScheduleKind kind = d.pipeline.schedule;
+                               return d.parallel.tp > 1 &&
+                                      (kind == ScheduleKind::kInterleaved || kind == ScheduleKind::kDualPipeV);
+                             }};
 const Derived kValidateSequences = {
     "batch.global", {"batch.global"}, [](const Deck& d) -> DeckValue { return d.batch.global; }};
 
@@ -225,9 +233,10 @@ std::vector<DeckKey> Rows() {
      "each microbatch (parallel.reduce), add the last of them during the next one."},
     {"overlap", "context", FIELD(overlap.context), true, Any(),
      "Issue cp communication before the ops of its layer that do not need it, so that it overlaps with their matmuls."},
-    {"overlap", "interleave", FIELD(overlap.interleave), false, Any(),
-     "Interleave the forward of one microbatch with the backward of another, so that the messages of one overlap with "
-     "the matmuls of the other."},
+    {"overlap", "interleave", FIELD(overlap.interleave), kInterleave, Any(),
+     "In the steady state of 1f1b, interleaved and dualpipev, interleave the forward of one microbatch with the "
+     "backward of another, so that the messages of one overlap with the matmuls of the other. 1f1b then keeps the "
+     "activations of up to twice as many microbatches, interleaved those of one more chunk."},
     {"overlap", "tp_ctas", FIELD(overlap.tp_ctas), 16, Between(1, kMaxCtas),
      "Thread blocks that messages of tp have on a GPU at most (NCCL's maxCTAs). Kernels do without as many "
      "multiprocessors meanwhile, so all four keys together should leave most of them."},

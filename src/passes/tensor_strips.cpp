@@ -24,6 +24,7 @@
 #include <set>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/ops/rough_time.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "strips/list_schedule.hpp"
@@ -191,38 +192,16 @@ class StripCutter {
     return needed;
   }
 
-  /// Time in multiply-adds times two. On GPUs of 2020 to 2025 (A100, H100, B200) some 200 of them take as long as a
-  /// byte of memory, and some 2000 as long as a byte from another GPU of the node; a message has a latency.
   StripTask TaskOf(const Op& op) const {
-    constexpr double kPerMemoryByte = 200, kPerMessageByte = 2000, kPerMessage = 5e9;
     StripTask task{.strip = 0, .after = {}};
     const std::optional<Strip> strip = StripOf(op);
     if (strip) task.strip = strip->index;
     task.fills_gaps = op.role != Role::kF && op.role != Role::kB;
     const bool message = IsTensorCollective(op);
-    if (op.inputs.empty() || (IsReshard(op.kind) && !message)) {
-      task.lane = StripTask::Lane::kNone;
-      return task;
-    }
-    const LocalOp local = LocalOpOf(graph_, op, mesh_, {});
-    if (message) {
-      task.lane = StripTask::Lane::kMessage;
-      const double ranks = mesh_.GroupSize(op.Axes()), phases = op.kind == OpKind::kAllReduce ? 2 : 1;
-      task.time = kPerMessage + kPerMessageByte * phases * (ranks - 1) / ranks * LargerSide(local);
-    } else if (Define(op.kind).flops != nullptr) {
-      task.time = Define(op.kind).flops(local);
-    } else {
-      for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})
-        for (const Shape& shape : *shapes) task.time += kPerMemoryByte * double(Volume(shape) * SizeOf(local.dtype));
-    }
+    const bool other = op.inputs.empty() || IsReshard(op.kind) || IsCommunication(op.kind);
+    task.lane = message ? StripTask::Lane::kMessage : other ? StripTask::Lane::kNone : StripTask::Lane::kCompute;
+    if (task.lane != StripTask::Lane::kNone) task.time = RoughTime(graph_, op, mesh_);
     return task;
-  }
-  /// Bytes of the inputs or outputs of a collective.
-  static double LargerSide(const LocalOp& op) {
-    double bytes = 0;
-    for (size_t t = 0; t < op.inputs.size(); ++t)
-      bytes += double(std::max(Volume(op.inputs[t]), Volume(op.outputs[t])) * SizeOf(op.dtype));
-    return bytes;
   }
 
   Graph& graph_;

@@ -75,7 +75,8 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind dev
   const ScheduleTraits& traits = TraitsOf(deck.pipeline.schedule);
   const int stages = c.mesh.Degree(Axis::kPp), chunks = deck.pipeline.chunks,
             m = static_cast<int>(c.batch.microbatches);
-  c.schedule = purpose == Purpose::kTrain ? MakeSchedule(traits, stages, chunks, m)
+  const SteadyState steady = deck.overlap.interleave ? SteadyState::kJoint : SteadyState::kAlternating;
+  c.schedule = purpose == Purpose::kTrain ? MakeSchedule(traits, stages, chunks, m, steady)
                                           : ForwardOnly(traits.PlaceChunks(stages, chunks), m);
   const Split split = SplitLayers(deck, c.schedule.Chunks());
   Model model = BuildModel(deck, split, c.batch.rows, purpose);

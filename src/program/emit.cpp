@@ -148,7 +148,7 @@ class Emitter {
       AddGroups(job, groups);
       ends.push_back(groups.size());
     }
-    if (!groups.empty()) EmitFirst(groups[0]);
+    if (!groups.empty()) EmitAll(groups[0].ops->first, groups[0]);
     auto receive = receives.begin();
     for (size_t j = 0, g = 0; j < jobs.size(); ++j) {
       for (; receive != receives.end() && receive->before_job == j; ++receive)
@@ -158,46 +158,60 @@ class Emitter {
     }
   }
 
-  /// Adjacent parts of a job with one chunk and microbatch, whose ops are interleaved. Groups follow one another.
+  /// Parts of a job whose ops are interleaved: adjacent ones of one chunk and microbatch or, with overlap.interleave,
+  /// all. Groups follow one another.
   struct Group {
     const JobOps* ops;
-    int microbatch;
+    std::vector<int> microbatches;
+  };
+  /// Adjacent parts of one chunk and microbatch.
+  struct Parts {
+    int chunk, microbatch;
+    std::vector<Role> roles;
   };
   void AddGroups(const Job& job, std::vector<Group>& groups) {
-    for (size_t p = 0; p < job.parts.size();) {
-      const JobPart& first = job.parts[p];
-      std::vector<Role> roles;
-      for (; p < job.parts.size() && job.parts[p].chunk == first.chunk && job.parts[p].microbatch == first.microbatch;
-           ++p)
-        roles.push_back(job.parts[p].role);
-      groups.push_back({&OpsOf(first.chunk, roles), first.microbatch});
+    std::vector<Parts> all;
+    for (const JobPart& part : job.parts) {
+      if (all.empty() || all.back().chunk != part.chunk || all.back().microbatch != part.microbatch)
+        all.push_back({part.chunk, part.microbatch, {}});
+      all.back().roles.push_back(part.role);
     }
+    if (c_.deck.overlap.interleave && all.size() == 2) {
+      groups.push_back({&OpsOf(all[0], all[1]), {all[0].microbatch, all[1].microbatch}});
+      return;
+    }
+    for (const Parts& parts : all) groups.push_back({&OpsOf(parts), {parts.microbatch}});
   }
   void EmitGroup(const Group& group, const Group* next) {
     const JobOps& job = *group.ops;
     for (size_t i = 0; i < job.ops.size(); ++i) {
       if (i == job.late_of_last) AddLateSums();
-      if (i == job.first_of_next && next != nullptr) EmitFirst(*next);
-      Emit(job.ops[i], group.microbatch);
+      if (i == job.first_of_next && next != nullptr) EmitAll(next->ops->first, *next);
+      Emit(job.ops[i].op, group.microbatches[static_cast<size_t>(job.ops[i].microbatch)]);
     }
-    if (job.ops.empty() && next != nullptr) EmitFirst(*next);
+    if (job.ops.empty() && next != nullptr) EmitAll(next->ops->first, *next);
     AddLateSums();
-    for (int op : job.late) late_.emplace_back(op, group.microbatch);
+    for (const JobOp& op : job.late) late_.emplace_back(op.op, group.microbatches[static_cast<size_t>(op.microbatch)]);
   }
-  void EmitFirst(const Group& group) {
-    for (int op : group.ops->first) Emit(op, group.microbatch);
+  void EmitAll(const std::vector<JobOp>& ops, const Group& group) {
+    for (const JobOp& op : ops) Emit(op.op, group.microbatches[static_cast<size_t>(op.microbatch)]);
   }
   void AddLateSums() {
     for (const auto& [op, microbatch] : std::exchange(late_, {})) Emit(op, microbatch);
   }
   /// All microbatches have the same.
-  const JobOps& OpsOf(int chunk, const std::vector<Role>& roles) {
-    const auto [it, fresh] = jobs_.try_emplace({chunk, roles});
+  const JobOps& OpsOf(const Parts& parts) {
+    const auto [it, fresh] = jobs_.try_emplace({parts.chunk, parts.roles});
     const Deck::Overlap& overlap = c_.deck.overlap;
     if (fresh)
-      it->second = OpsOfJob(graph_, common_.segments, chunk, roles,
+      it->second = OpsOfJob(graph_, common_.segments, parts.chunk, parts.roles,
                             overlap.gradients ? LastSums::kInTheNextJob : LastSums::kAtTheEnd,
                             overlap.prefetch > 0 ? FirstGathers::kInTheJobBefore : FirstGathers::kAtTheStart);
+    return it->second;
+  }
+  const JobOps& OpsOf(const Parts& a, const Parts& b) {
+    const auto [it, fresh] = joint_jobs_.try_emplace({{a.chunk, a.roles}, {b.chunk, b.roles}});
+    if (fresh) it->second = Interleave(graph_, common_.facts, c_.mesh, OpsOf(a), OpsOf(b));
     return it->second;
   }
 
@@ -240,8 +254,10 @@ class Emitter {
   Program program_;
   std::vector<int> missing_;      // by op: inputs of an early op that are not final yet
   std::vector<int> final_after_;  // by value: the end of the instruction that reduces or adds it last; -1: none
-  std::vector<std::pair<int, int>> late_;  // op, microbatch: additions that the next job begins with
-  std::map<std::pair<int, std::vector<Role>>, JobOps> jobs_;
+  std::vector<std::pair<int, int>> late_;              // op, microbatch: additions that the next job begins with
+  using PartsKey = std::pair<int, std::vector<Role>>;  // chunk, roles
+  std::map<PartsKey, JobOps> jobs_;
+  std::map<std::pair<PartsKey, PartsKey>, JobOps> joint_jobs_;
 };
 
 }  // namespace

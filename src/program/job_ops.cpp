@@ -5,6 +5,7 @@
 #include <set>
 
 #include "espalier/ops/op.hpp"
+#include "take_turns.hpp"
 
 namespace espalier {
 namespace {
@@ -72,6 +73,12 @@ std::vector<int> TakeFirstGathers(const Graph& graph, std::vector<int>& ops) {
   return first;
 }
 
+std::vector<JobOp> OfMicrobatch(int microbatch, const std::vector<int>& ops) {
+  std::vector<JobOp> list;
+  for (int op : ops) list.push_back({op, microbatch});
+  return list;
+}
+
 }  // namespace
 
 int MessageAddedBy(const Graph& graph, const Op& op) {
@@ -84,19 +91,40 @@ int MessageAddedBy(const Graph& graph, const Op& op) {
 
 JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
                 FirstGathers gathers) {
-  JobOps job;
-  job.ops = Interleaved(graph, segments, chunk, roles);
-  if (gathers == FirstGathers::kInTheJobBefore) job.first = TakeFirstGathers(graph, job.ops);
+  std::vector<int> ops = Interleaved(graph, segments, chunk, roles), first, late;
+  if (gathers == FirstGathers::kInTheJobBefore) first = TakeFirstGathers(graph, ops);
   if (sums == LastSums::kInTheNextJob) {
-    const int last = LastWork(graph, job.ops);
-    const auto late = std::stable_partition(job.ops.begin(), job.ops.end(),
-                                            [&](int op) { return MessageAddedBy(graph, graph.op(op)) <= last; });
-    job.late.assign(late, job.ops.end());
-    job.ops.erase(late, job.ops.end());
+    const int last = LastWork(graph, ops);
+    const auto begin = std::stable_partition(ops.begin(), ops.end(),
+                                             [&](int op) { return MessageAddedBy(graph, graph.op(op)) <= last; });
+    late.assign(begin, ops.end());
+    ops.erase(begin, ops.end());
   }
-  job.late_of_last = AfterLayers(graph, job.ops, kLayersUnderLateSums);
-  job.first_of_next = BeforeLastLayer(graph, job.ops);
-  return job;
+  return {OfMicrobatch(0, first), OfMicrobatch(0, ops), OfMicrobatch(0, late),
+          AfterLayers(graph, ops, kLayersUnderLateSums), BeforeLastLayer(graph, ops)};
+}
+
+JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const JobOps& a, const JobOps& b) {
+  JobOps both;
+  std::vector<int> ops[2];
+  for (int microbatch : {0, 1}) {
+    const JobOps& job = microbatch == 0 ? a : b;
+    for (const JobOp& op : job.first) both.first.push_back({op.op, microbatch});
+    for (const JobOp& op : job.ops) ops[microbatch].push_back(op.op);
+    for (const JobOp& op : job.late) both.late.push_back({op.op, microbatch});
+  }
+  std::vector<size_t> positions[2];  // by microbatch and op: where it went
+  for (int microbatch : TakeTurns(graph, facts, mesh, ops[0], ops[1])) {
+    positions[microbatch].push_back(both.ops.size());
+    both.ops.push_back({ops[microbatch][positions[microbatch].size() - 1], microbatch});
+  }
+  const auto position = [&](int microbatch, size_t index) {
+    return index < positions[microbatch].size() ? positions[microbatch][index] : both.ops.size();
+  };
+  // Sums bound memory, so the earlier of two; gathers of the next job overlap with the layers that come last.
+  both.late_of_last = std::min(position(0, a.late_of_last), position(1, b.late_of_last));
+  both.first_of_next = std::max(position(0, a.first_of_next), position(1, b.first_of_next));
+  return both;
 }
 
 }  // namespace espalier

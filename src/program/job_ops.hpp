@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/graph/graph.hpp"
+#include "graph_facts.hpp"
 
 namespace espalier {
 
@@ -16,15 +17,22 @@ enum class LastSums : uint8_t { kAtTheEnd, kInTheNextJob };
 /// Whether the parameters of a job's first layers are gathered at its start, or in the job before it.
 enum class FirstGathers : uint8_t { kAtTheStart, kInTheJobBefore };
 
+/// An op of a job, and of which of its microbatches.
+struct JobOp {
+  int op = 0;
+  int microbatch = 0;  ///< 0 or, in a joint job, 0 or 1: index among those of the job
+  bool operator==(const JobOp&) const = default;
+};
+
 /// The ops of one chunk and some roles, without receives, in graph order: parts of a microbatch are interleaved, so a W
-/// matmul is next to the B of its layer.
+/// matmul is next to the B of its layer. Or those of two such jobs that take turns (take_turns.hpp).
 struct JobOps {
   /// Gathers of parameters before the first matmul of the job. Empty with FirstGathers::kAtTheStart.
-  std::vector<int> first;
-  std::vector<int> ops;  ///< all others but `late`
+  std::vector<JobOp> first;
+  std::vector<JobOp> ops;  ///< all others but `late`
   /// Additions of reduced gradients (parallel.reduce = "microbatch") whose messages begin after the last matmul of the
   /// job, so that nothing is left in it to overlap with. Empty with LastSums::kAtTheEnd.
-  std::vector<int> late;
+  std::vector<JobOp> late;
   /// Where those of the job before are added: the index in `ops` after two layers with matmuls, or the end. That bounds
   /// how long their messages hold memory.
   size_t late_of_last = 0;
@@ -37,5 +45,9 @@ int MessageAddedBy(const Graph& graph, const Op& op);
 
 JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
                 FirstGathers gathers);
+
+/// Two jobs of different microbatches as one: the ops of `a` and `b`, each in its order, take turns. Sends of `a` come
+/// before those of `b`, as in the order of messages (schedule/receives.cpp).
+JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const JobOps& a, const JobOps& b);
 
 }  // namespace espalier

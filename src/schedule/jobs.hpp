@@ -43,6 +43,12 @@ inline Job BackwardJob(int chunk, int microbatch) {
   return {{{chunk, Role::kB, microbatch}, {chunk, Role::kW, microbatch}}};
 }
 
+/// F of one microbatch with B and W of another.
+inline Job JointJob(Job forward, const Job& backward) {
+  forward.parts.insert(forward.parts.end(), backward.parts.begin(), backward.parts.end());
+  return forward;
+}
+
 /// Writes the jobs of one stage. Each call takes the next microbatch of the chunk and role; after the last one it
 /// writes nothing.
 class JobWriter {

@@ -9,20 +9,23 @@ namespace {
 constexpr int kMaxChunks = 1024;
 
 template <Schedule (*kMake)(int, int)>
-Schedule Make(int stages, int, int microbatches) {
+Schedule Make(int stages, int, int microbatches, SteadyState) {
   return kMake(stages, microbatches);
+}
+Schedule MakeOneFOneB(int stages, int, int microbatches, SteadyState steady) {
+  return OneFOneB(stages, microbatches, steady);
 }
 
 using enum ChunkLayout;
 using enum WeightGradients;
 
 constexpr std::array kSchedules = {
-    ScheduleTraits{ScheduleKind::k1F1B, kLooped, kWithB, 1, 1, 0, Make<OneFOneB>},
-    ScheduleTraits{ScheduleKind::kGPipe, kLooped, kWithB, 1, 1, 0, Make<GPipe>},
-    ScheduleTraits{ScheduleKind::kInterleaved, kLooped, kWithB, 2, kMaxChunks, 1, Interleaved},
-    ScheduleTraits{ScheduleKind::kZeroBubbleH1, kLooped, kDeferred, 1, 1, 0, Make<ZeroBubbleH1>},
-    ScheduleTraits{ScheduleKind::kZeroBubbleV, kV, kDeferred, 2, 2, 0, Make<ZeroBubbleV>},
-    ScheduleTraits{ScheduleKind::kDualPipeV, kV, kWithB, 2, 2, 2, Make<DualPipeV>},
+    ScheduleTraits{ScheduleKind::k1F1B, kLooped, kWithB, 1, 1, 0, true, MakeOneFOneB},
+    ScheduleTraits{ScheduleKind::kGPipe, kLooped, kWithB, 1, 1, 0, false, Make<GPipe>},
+    ScheduleTraits{ScheduleKind::kInterleaved, kLooped, kWithB, 2, kMaxChunks, 1, true, Interleaved},
+    ScheduleTraits{ScheduleKind::kZeroBubbleH1, kLooped, kDeferred, 1, 1, 0, false, Make<ZeroBubbleH1>},
+    ScheduleTraits{ScheduleKind::kZeroBubbleV, kV, kDeferred, 2, 2, 0, false, Make<ZeroBubbleV>},
+    ScheduleTraits{ScheduleKind::kDualPipeV, kV, kWithB, 2, 2, 2, true, Make<DualPipeV>},
 };
 
 }  // namespace
@@ -47,12 +50,13 @@ std::vector<int> ScheduleTraits::PlaceChunks(int stages, int chunks_per_stage) c
   return layout == kV ? VShaped(stages) : Looped(stages, chunks_per_stage);
 }
 
-Schedule MakeSchedule(const ScheduleTraits& traits, int stages, int chunks_per_stage, int microbatches) {
+Schedule MakeSchedule(const ScheduleTraits& traits, int stages, int chunks_per_stage, int microbatches,
+                      SteadyState steady) {
   const std::string error = traits.ChunkCountError(chunks_per_stage);
   CHECK(error.empty(), "pipeline.chunks = {}: {}", chunks_per_stage, error);
   CHECK(microbatches >= traits.MinMicrobatches(stages), "{} on {} stages with {} microbatches", Name(traits.kind),
         stages, microbatches);
-  return traits.make(stages, chunks_per_stage, microbatches);
+  return traits.make(stages, chunks_per_stage, microbatches, steady);
 }
 
 }  // namespace espalier

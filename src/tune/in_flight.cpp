@@ -31,7 +31,9 @@ class Counter {
 
   StageFlights Run() && {
     for (const Job& job : schedule_.jobs[static_cast<size_t>(stage_)])
-      for (const JobPart& part : job.parts) Do(job, part);
+      for (const bool forward : {false, true})
+        for (const JobPart& part : job.parts)
+          if ((part.role == Role::kF) == forward) Do(job, part);
     for (auto& [key, moment] : most_)
       if (std::ranges::find(flights_.moments, moment) == flights_.moments.end()) flights_.moments.push_back(moment);
     return std::move(flights_);

@@ -25,6 +25,7 @@ struct StageFlights {
   std::vector<InFlight> moments;
 };
 
+/// In a joint job the B counts as the first part: a program may interleave the parts, and then a part of F is not done.
 std::vector<StageFlights> FlightsOf(const Schedule& schedule);
 
 }  // namespace espalier

@@ -21,7 +21,8 @@ Layout LayoutOf(const Deck& deck) {
           .regather = deck.recompute.regather,
           .zero = p.zero,
           .reduce = p.reduce,
-          .prefetch = deck.overlap.prefetch};
+          .prefetch = deck.overlap.prefetch,
+          .interleave = deck.overlap.interleave};
 }
 
 void SetLayout(Deck& deck, const Layout& layout) {
@@ -40,6 +41,7 @@ void SetLayout(Deck& deck, const Layout& layout) {
   deck.recompute.mode = layout.recompute;
   deck.recompute.regather = layout.regather;
   deck.overlap.prefetch = layout.prefetch;
+  deck.overlap.interleave = layout.interleave;
 }
 
 Deck WithLayout(const Deck& deck, const Layout& layout, const std::vector<int64_t>& split) {
@@ -51,9 +53,10 @@ Deck WithLayout(const Deck& deck, const Layout& layout, const std::vector<int64_
 
 const std::vector<std::string_view>& SearchedKeys() {
   static const std::vector<std::string_view> keys = {
-      "parallel.pp",    "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",        "parallel.tp",
-      "parallel.zero",  "parallel.reduce",       "parallel.context",  "pipeline.schedule",  "pipeline.chunks",
-      "pipeline.split", "batch.micro",           "recompute.mode",    "recompute.regather", "overlap.prefetch"};
+      "parallel.pp",       "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",
+      "parallel.tp",       "parallel.zero",         "parallel.reduce",   "parallel.context",
+      "pipeline.schedule", "pipeline.chunks",       "pipeline.split",    "batch.micro",
+      "recompute.mode",    "recompute.regather",    "overlap.prefetch",  "overlap.interleave"};
   return keys;
 }
 
@@ -72,6 +75,7 @@ std::string ToString(const Layout& l) {
     add("dp", l.dp_shard);
   if (l.pp > 1) text += fmt::format("{} ", DeckName(l.schedule));
   if (l.pp > 1 && l.schedule == ScheduleKind::kInterleaved) text += fmt::format("x{} ", l.chunks);
+  if (l.interleave) text += "interleave ";
   text += fmt::format("micro {}", l.micro);
   if (l.recompute != RecomputeMode::kNone) text += fmt::format(" {}", DeckName(l.recompute));
   if (l.GathersAgain()) text += " fsdp";

@@ -21,8 +21,10 @@ struct Layout {
   int zero = 3;
   ReduceFrequency reduce = ReduceFrequency::kStep;
   int prefetch = 1;
+  bool interleave = false;
   auto operator<=>(const Layout&) const = default;
 
+  SteadyState Steady() const { return interleave ? SteadyState::kJoint : SteadyState::kAlternating; }
   /// Ranks that share out the optimizer state.
   int Shards() const { return dp_shard * cp; }
   int DataParallel() const { return dp_replicate * dp_shard; }

@@ -13,10 +13,20 @@ constexpr int kMaxChunks = 8;  // per stage: more only sends more
 struct Pipelining {
   ScheduleKind schedule;
   int chunks;
+  bool interleave;
 };
 
+/// With 1F1B it takes memory, and without tp it may hide too little to be worth its tighter order. Elsewhere it is a
+/// gain.
+std::vector<bool> InterleaveValues(const SearchContext& c, const ScheduleTraits& traits, int tp) {
+  if (c.fixed.Has("overlap.interleave")) return {c.deck.overlap.interleave};
+  if (!traits.has_joint_jobs) return {false};
+  if (traits.kind == ScheduleKind::k1F1B || tp == 1) return {false, true};
+  return {true};
+}
+
 /// With one stage all schedules do the same work, and 1F1B keeps the fewest activations.
-std::vector<Pipelining> PipeliningsOf(const SearchContext& c, int pp) {
+std::vector<Pipelining> PipeliningsOf(const SearchContext& c, int pp, int tp) {
   const auto& deck = c.deck.pipeline;
   const bool schedule_fixed = c.fixed.Has("pipeline.schedule"), chunks_fixed = c.fixed.Has("pipeline.chunks");
   std::vector<Pipelining> all;
@@ -25,7 +35,8 @@ std::vector<Pipelining> PipeliningsOf(const SearchContext& c, int pp) {
     if (schedule_fixed ? choice.value != deck.schedule : pp == 1 && choice.value != ScheduleKind::k1F1B) continue;
     const int least = chunks_fixed ? deck.chunks : traits.min_chunks;
     const int most = chunks_fixed ? deck.chunks : std::min(kMaxChunks, traits.max_chunks);
-    for (int chunks = least; chunks <= most; ++chunks) all.push_back({choice.value, chunks});
+    for (int chunks = least; chunks <= most; ++chunks)
+      for (bool interleave : InterleaveValues(c, traits, tp)) all.push_back({choice.value, chunks, interleave});
   }
   return all;
 }
@@ -77,14 +88,14 @@ std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
 
 }  // namespace
 
-std::shared_ptr<const std::vector<StageFlights>> FlightsCache::Of(ScheduleKind kind, int stages, int chunks,
-                                                                  int64_t microbatches) {
-  const Key key{kind, stages, chunks, microbatches};
+std::shared_ptr<const std::vector<StageFlights>> FlightsCache::Of(const Layout& l, int64_t microbatches) {
+  const Key key{l.schedule, l.pp, l.chunks, l.Steady(), microbatches};
   {
     const std::lock_guard lock(mutex_);
     if (const auto it = known_.find(key); it != known_.end()) return it->second;
   }
-  const Schedule schedule = MakeSchedule(TraitsOf(kind), stages, chunks, static_cast<int>(microbatches));
+  const Schedule schedule =
+      MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
   auto made = std::make_shared<const std::vector<StageFlights>>(FlightsOf(schedule));
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(key, std::move(made)).first->second;
@@ -123,12 +134,16 @@ void Scorer::ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, S
   const int64_t share = deck_.batch.global / degrees.DataParallel();
   std::vector<int64_t> micros = Divisors(std::max<int64_t>(1, share));
   if (context_.fixed.Has("batch.micro")) micros = {context_.deck.batch.micro};
-  for (const Pipelining& pipelining : PipeliningsOf(context_, degrees.pp))
+  for (const Pipelining& pipelining : PipeliningsOf(context_, degrees.pp, degrees.tp))
     for (int64_t micro : micros) {
       Layout l = degrees;
       l.schedule = pipelining.schedule;
       l.chunks = pipelining.chunks;
+      l.interleave = pipelining.interleave;
       l.micro = micro;
+      const bool alone = micro == share;  // one microbatch
+      if (alone && l.interleave && l.schedule == ScheduleKind::k1F1B && !context_.fixed.Has("overlap.interleave"))
+        continue;
       ++counts.considered;
       if (!IsValidLayout(l)) {
         ++counts.invalid;
@@ -168,8 +183,7 @@ int64_t Scorer::InstructionsOf(const Layout& layout) {
 
 std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   const LayerProfile& profile = ProfileOf(layout, layout.micro);
-  const std::vector<StageFlights>& flights =
-      *flights_.Of(layout.schedule, layout.pp, layout.chunks, Microbatches(layout));
+  const std::vector<StageFlights>& flights = *flights_.Of(layout, Microbatches(layout));
   const size_t chunks = static_cast<size_t>(layout.pp) * static_cast<size_t>(layout.chunks);
   std::vector<size_t> stage_of(chunks);
   for (size_t s = 0; s < flights.size(); ++s)
@@ -223,13 +237,13 @@ const std::vector<int64_t>& Scorer::LayersOf(const Layout& l) {
 }
 
 int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<int64_t>& layers) {
-  const auto flights = flights_.Of(l.schedule, l.pp, l.chunks, Microbatches(l));
+  const auto flights = flights_.Of(l, Microbatches(l));
   return LeastBytes({ProfileOf(l, 1), StatesOf(l), *flights, layers, l.micro, Microbatches(l), l.prefetch});
 }
 
 double Scorer::FormulaOf(const Layout& l, const std::vector<int64_t>& layers) {
   const LayerProfile& profile = ProfileOf(l, l.micro);
-  const auto flights = flights_.Of(l.schedule, l.pp, l.chunks, Microbatches(l));
+  const auto flights = flights_.Of(l, Microbatches(l));
   return FormulaUs({profile, l, *flights, layers, SyncOf(l), HopUs(profile, l, context_.costs), Microbatches(l),
                     context_.deck.overlap.gradients});
 }

@@ -63,10 +63,10 @@ struct SpaceCounts {
 /// Schedules by their numbers, made once for all groups. Thread-safe.
 class FlightsCache {
  public:
-  std::shared_ptr<const std::vector<StageFlights>> Of(ScheduleKind kind, int stages, int chunks, int64_t microbatches);
+  std::shared_ptr<const std::vector<StageFlights>> Of(const Layout& layout, int64_t microbatches);
 
  private:
-  using Key = std::tuple<ScheduleKind, int, int, int64_t>;
+  using Key = std::tuple<ScheduleKind, int, int, SteadyState, int64_t>;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const std::vector<StageFlights>>> known_;
 };

@@ -1,8 +1,8 @@
 """What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
-early reduction of gradients, and the threads that make initial weights. Within a group all runs cut data and tensors
-alike; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients
-after every microbatch regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of
-every rank is what it used, exactly."""
+microbatches that take turns, early reduction of gradients, and the threads that make initial weights. Within a group
+all runs cut data and tensors alike; each must have the same losses, norms, weights and moments as the group's first,
+bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them:
+rtol 1e-3. The planned peak of every rank is what it used, exactly."""
 import os
 
 from support.checkpoints import same_bits, tensors
@@ -20,6 +20,7 @@ EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 BF16 = "parallel.reduce_dtype=bf16"
 LATE = "overlap.gradients=false"
+TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
 
@@ -35,14 +36,16 @@ def schedule(name):
 # dp_shard and tp, what all runs of the group have, and what each run has besides; the first run is what the others are
 # compared with.
 GROUPS = [
-    (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE], [pp(4)]]),
+    (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE, TOGETHER], [pp(4)], [TOGETHER]]),
     (2, 1, [STEP], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE],
                     [LATE], [ZERO1], [ZERO1, LATE], [pp(2)], [pp(2), LATE], [pp(2), ZERO3, ALWAYS, FULL],
                     [pp(3), ZERO3, ALWAYS, TWO_AHEAD], [pp(2), schedule("zb-h1")], [pp(2), schedule("zbv"), LATE],
-                    [pp(2), schedule("dualpipev")], [pp(2), schedule("gpipe")], [pp(2), schedule("interleaved")]]),
-    (2, 1, [EACH, ZERO2], [[], [LATE], [ZERO3], [ZERO3, LATE], [ZERO3, FULL], [pp(2)], [pp(2), ZERO3, LATE],
+                    [pp(2), schedule("dualpipev")], [pp(2), schedule("gpipe")], [pp(2), schedule("interleaved")],
+                    [pp(2), ZERO3, ALWAYS, TOGETHER], [pp(2), schedule("interleaved"), APART]]),
+    (2, 1, [EACH, ZERO2], [[], [LATE, TOGETHER], [ZERO3], [ZERO3, LATE], [ZERO3, FULL, TOGETHER], [pp(2)],
+                           [pp(2), ZERO3, LATE],
                            [pp(2), schedule("zb-h1")], [pp(2), ZERO3, schedule("zbv")], [pp(2), schedule("dualpipev")],
-                           [pp(2), schedule("dualpipev"), LATE], [pp(2), schedule("interleaved")]]),
+                           [pp(2), schedule("dualpipev"), LATE, APART], [pp(2), schedule("interleaved")]]),
     # Gradients that are sent in bf16: each rank rounds its own, whatever overlaps with them.
     (2, 1, [BF16, STEP, *UNEVEN], [[], [LATE, FULL], [ZERO1], [pp(2)], [pp(2), schedule("zbv")]]),
     (4, 1, [BF16, EACH, ZERO2, *UNEVEN], [[], [LATE], [ZERO3, AT_USE], [pp(2), SELECTIVE]]),
@@ -51,7 +54,8 @@ GROUPS = [
     (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
                 [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
                 [pp(2), schedule("dualpipev"), FULL], [TWO_STRIPS], [THREE_STRIPS, ALONE], [THREE_STRIPS, SELECTIVE],
-                [pp(2), TWO_STRIPS, FULL], [pp(2), schedule("zbv"), THREE_STRIPS]]),
+                [pp(2), TWO_STRIPS, FULL], [pp(2), schedule("zbv"), THREE_STRIPS], [TOGETHER],
+                [pp(2), schedule("dualpipev"), APART], [pp(2), TOGETHER, THREE_STRIPS, SELECTIVE]]),
     (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE], [THREE_STRIPS], [TWO_STRIPS, FULL]]),
     (1, 2, ["batch.micro=3", "batch.global=12"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # strips of a batch
     (2, 2, [STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS], [LATE],
@@ -66,7 +70,7 @@ GROUPS = [
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL],
                                                                                                    [SELECTIVE, ALONE]]),
-    (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER]]),
     (1, 4, [], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # kv heads are shared
     (1, 2, ["model.family=gpt2", "model.kv_heads=4"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),

@@ -42,6 +42,7 @@ LATE, EARLY = ["overlap.gradients=false"], ["overlap.gradients=true"]
 AT_USE, AHEAD = ["overlap.prefetch=0"], ["overlap.prefetch=1"]
 ALONE, BESIDE = ["overlap.tensor=false"], ["overlap.tensor=true"]
 WHOLE, STRIPS = ["overlap.tensor_strips=1"], ["overlap.tensor_strips=2"]
+APART, TOGETHER = ["overlap.interleave=false"], ["overlap.interleave=true"]
 STEP, EACH = ["parallel.reduce=step"], ["parallel.reduce=microbatch"]
 FP32, BF16 = ["parallel.reduce_dtype=fp32"], ["parallel.reduce_dtype=bf16"]
 LONGER = False  # not in the test
@@ -51,12 +52,16 @@ ROWS = [
     Row("prefetch", "dp", 4, degrees(dp_shard=4), AT_USE, AHEAD, 50),
     Row("tensor", "tp", 2, degrees(tp=2), ALONE, BESIDE, 20),
     Row("strips", "tp", 2, degrees(tp=2), WHOLE, STRIPS, 8),
+    Row("interleave in 1f1b", "tp", 4, [*degrees(pp=2, tp=2), "batch.global=12"], APART, TOGETHER, 20),
     Row("reduce in 1f1b", "dp", 4, degrees(pp=2, dp_shard=2), STEP, EACH, 40),
     Row("reduce_dtype", "dp", 2, degrees(dp_replicate=2), FP32, BF16, 15),
     *(Row(f"{what} in {name}", axis, 8, [*degrees(pp=2, **{degree: 4}), *schedule(name, chunks)], off, on, rise, LONGER)
       for name, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2), ("dualpipev", 2))
       for what, axis, degree, off, on, rise in (("gradients of 4 ranks", "dp", "dp_shard", LATE, EARLY, 40),
                                                 ("strips of 4 ranks", "tp", "tp", WHOLE, STRIPS, 15))),
+    *(Row(f"interleave in {name}", "tp", 8, [*degrees(pp=2, tp=4), *schedule(name, chunks)], APART, TOGETHER, 20,
+          LONGER)
+      for name, chunks in (("1f1b", 1), ("interleaved", 2), ("dualpipev", 2))),
     Row("prefetch of 8 ranks", "dp", 8, degrees(dp_shard=8) + ["batch.global=16"], AT_USE, AHEAD, 50, LONGER),
 ]
 

@@ -119,6 +119,7 @@ class RandomDeck:
         self.reduce = chooser.choice(["microbatch", "auto"] if self.zero == 2 else ["microbatch", "auto", "step"])
         self.recompute = chooser.choice(["none", "selective", "full"])
         self.context = chooser.choice(["ring", "all_gather"])
+        self.interleave = chooser.choice([True, False])
 
     @property
     def layout(self):
@@ -139,6 +140,7 @@ class RandomDeck:
             f"zero = {self.zero}\nreduce = '{self.reduce}'\ncontext = '{self.context}'\n"
             f"[pipeline]\nschedule = '{self.schedule}'\n[batch]\nglobal = {self.samples}\nmicro = {self.micro}\n"
             f"[precision]\ncompute = '{self.compute}'\n[recompute]\nmode = '{self.recompute}'\n"
+            f"[overlap]\ninterleave = {flag(self.interleave)}\n"
             f"[optimizer]\nlr = {self.lr}\n[lr]\nwarmup_steps = {self.warmup}\ndecay = '{self.decay}'\n"
             f"[data]\nformat = '{self.format}'\npaths = ['{self.data}']\n{validation}"
             f"[checkpoint]\nevery_steps = {self.every}\nkeep = {self.keep}\nasynchronous = {flag(self.asynchronous)}\n"

@@ -57,6 +57,21 @@ class Reduce(Switch):
         return [f"{self.key}={setting}"] if auto and setting != self.settings_of(deck)[0] else []
 
 
+class Interleave(Switch):
+    """overlap.interleave, whose default depends on schedule and tp."""
+
+    def __init__(self):
+        super().__init__("overlap.interleave", ["true", "false"], "false",
+                         lambda deck: deck["pipeline.schedule"] in ("1f1b", "interleaved", "dualpipev"))
+
+    def settings_of(self, deck):
+        settings = super().settings_of(deck)
+        return settings if deck["pipeline.schedule"] != "1f1b" and tensor_parallel(deck) else settings[::-1]
+
+    def overrides(self, setting, deck):
+        return [] if self.key in deck or setting == self.settings_of(deck)[0] else [f"{self.key}={setting}"]
+
+
 def tensor_parallel(deck):
     return deck["parallel.tp"] > 1
 
@@ -72,6 +87,7 @@ SWITCHES = [
     Switch("overlap.tensor", ["true", "false"], "false", tensor_parallel),
     Switch("overlap.tensor_strips", ["1", "2", "3"], "1", tensor_parallel),
     Switch("overlap.context", ["true", "false"], "false", lambda deck: deck["parallel.cp"] > 1),
+    Interleave(),
     Reduce(),
     Switch("parallel.reduce_dtype", ["fp32", "bf16"], "fp32", rounds),
 ]

@@ -41,10 +41,12 @@ std::string ToString(const Schedule& schedule, int stage);
 
 /// The schedule of a deck. A backward job is B and W interleaved op by op, unless the schedule splits them. CHECKs
 /// ChunkCountError and MinMicrobatches.
-Schedule MakeSchedule(const ScheduleTraits& traits, int stages, int chunks_per_stage, int microbatches);
+Schedule MakeSchedule(const ScheduleTraits& traits, int stages, int chunks_per_stage, int microbatches,
+                      SteadyState steady = SteadyState::kAlternating);
 Schedule GPipe(int stages, int microbatches);
-Schedule OneFOneB(int stages, int microbatches);
-Schedule Interleaved(int stages, int chunks_per_stage, int microbatches);
+Schedule OneFOneB(int stages, int microbatches, SteadyState steady = SteadyState::kAlternating);
+Schedule Interleaved(int stages, int chunks_per_stage, int microbatches,
+                     SteadyState steady = SteadyState::kAlternating);
 Schedule ZeroBubbleH1(int stages, int microbatches);
 Schedule ZeroBubbleV(int stages, int microbatches);
 Schedule DualPipeV(int stages, int microbatches);

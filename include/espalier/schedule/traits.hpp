@@ -33,13 +33,19 @@ enum class ChunkLayout : uint8_t { kLooped, kV };
 /// case what lives from B to W lives long.
 enum class WeightGradients : uint8_t { kWithB, kDeferred };
 
+/// How the steady state alternates: forward and backward in jobs of their own, or in one job, whose parts a program
+/// interleaves op by op (overlap.interleave). The parts of such a job do not need each other, so backward follows one
+/// microbatch later.
+enum class SteadyState : uint8_t { kAlternating, kJoint };
+
 struct ScheduleTraits {
   ScheduleKind kind;
   ChunkLayout layout;
   WeightGradients weight_gradients;
   int min_chunks, max_chunks;      ///< per stage; a deck that does not say gets min_chunks
   int min_microbatches_per_stage;  ///< 0: any number of microbatches
-  Schedule (*make)(int stages, int chunks_per_stage, int microbatches);
+  bool has_joint_jobs;             ///< with SteadyState::kJoint, which makes no difference to the others
+  Schedule (*make)(int stages, int chunks_per_stage, int microbatches, SteadyState steady);
 
   bool DefersW() const { return weight_gradients == WeightGradients::kDeferred; }
   int64_t MinMicrobatches(int64_t stages) const;

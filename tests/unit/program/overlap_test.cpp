@@ -152,6 +152,42 @@ TEST(Program, StripsSendTheSameBytesAndComputeTheSameFlops) {
     }
 }
 
+/// The ops of each microbatch in program order, but for P, S and U.
+std::map<int, std::vector<int>> OpsByMicrobatch(const Program& program) {
+  std::map<int, std::vector<int>> ops;
+  for (const Instruction& i : program.instructions)
+    if (i.microbatch >= 0 && i.lane != Lane::kPpRecv) ops[i.microbatch].push_back(i.op);
+  return ops;
+}
+
+TEST(Program, AJointJobRunsEachMessageUnderMatmulsOfAnotherMicrobatch) {
+  for (const PipelineCase& pipeline :
+       {PipelineCase{"1f1b", 1}, PipelineCase{"interleaved", 2}, PipelineCase{"dualpipev", 2}}) {
+    std::vector<std::string> overrides =
+        PipelineDeck(pipeline, 2, 12,
+                     {"parallel.tp=2", "model.dim=4096", "model.heads=32", "model.kv_heads=8", "model.ffn_dim=14336",
+                      "model.seq_len=4096", "precision.compute=bf16", "overlap.gradients=false"});
+    overrides.push_back("overlap.interleave=true");
+    const Program together = WithOverlap(overrides, 4);
+    overrides.back() = "overlap.interleave=false";
+    const Program apart = WithOverlap(overrides, 4);
+    EXPECT_TRUE(OpsByMicrobatch(together) == OpsByMicrobatch(apart)) << pipeline.schedule;
+    const auto covered = [](const Program& program) {
+      int all = 0, with_matmul = 0;
+      for (const Window& w : Windows(program, Lane::kTp)) {
+        if (w.collective->role != Role::kF) continue;
+        ++all;
+        if (w.products[0] + w.products[1] > 0 && !w.waits) ++with_matmul;
+      }
+      return std::pair(with_matmul, all);
+    };
+    EXPECT_EQ(covered(apart).first, 0) << pipeline.schedule << ": its reader is the next op";
+    const auto [with_matmul, all] = covered(together);
+    // Not those of the warm-up, nor those of the last layers, where backward is over or waits for a message, too.
+    EXPECT_GE(with_matmul, all / 4) << pipeline.schedule << " of " << all;
+  }
+}
+
 TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   const std::vector<std::string> each = {"parallel.dp_shard=2", "parallel.reduce=microbatch"};
   const auto with = [&](const char* zero) {

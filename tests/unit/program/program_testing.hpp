@@ -77,8 +77,8 @@ inline const std::vector<std::vector<std::string>> kVariations = {
     {"recompute.mode=full", "parallel.zero=3"},
     {"parallel.reduce=microbatch", "parallel.zero=2", "overlap.prefetch=0"},
     {"parallel.reduce=microbatch", "recompute.mode=full", "overlap.tensor=false"},
-    {"parallel.zero=2", "overlap.gradients=false"},
-    {"overlap.tensor_strips=3"},
+    {"parallel.zero=2", "overlap.gradients=false", "overlap.interleave=false"},
+    {"overlap.tensor_strips=3", "overlap.interleave=true"},
     {"overlap.tensor_strips=2", "recompute.mode=full", "batch.micro=2"},
 };
 

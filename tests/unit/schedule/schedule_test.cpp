@@ -129,6 +129,17 @@ TEST(JobLists, InterleavedWithARest) {
       "F0.0 F1.0 F2.0 F0.2 F1.2 F2.2 BW0.2 F3.0 BW1.2 F4.0 BW2.2 F3.2 BW0.0 F4.2 BW1.0 BW2.0 BW3.2 BW4.2 BW3.0 BW4.0");
 }
 
+TEST(JobLists, JointJobsHoldABackwardThatFollowsOneForwardLater) {
+  const SteadyState joint = SteadyState::kJoint;
+  EXPECT_THAT(Lists(OneFOneB(2, 5, joint)),
+              ElementsAre("F0 F1 F2 F3&BW0 F4&BW1 BW2 BW3 BW4", "F0 F1&BW0 F2&BW1 F3&BW2 F4&BW3 BW4"));
+  EXPECT_THAT(Lists(OneFOneB(3, 2, joint)), ElementsAre("F0 F1 BW0 BW1", "F0 F1 BW0 BW1", "F0 F1&BW0 BW1"));
+  EXPECT_THAT(Lists(OneFOneB(1, 2, joint)), ElementsAre("F0 F1&BW0 BW1"));
+  EXPECT_THAT(Lists(Interleaved(2, 2, 4, joint)),
+              ElementsAre("F0.0 F1.0 F0.2 F1.2 F2.0 F3.0&BW0.2 F2.2&BW1.2 F3.2&BW0.0 BW1.0 BW2.2 BW3.2 BW2.0 BW3.0",
+                          "F0.1 F1.1 F0.3 F1.3&BW0.3 F2.1&BW1.3 F3.1&BW0.1 F2.3&BW1.1 F3.3&BW2.3 BW3.3 BW2.1 BW3.1"));
+}
+
 TEST(JobLists, ZeroBubbleH1) {
   EXPECT_THAT(Lists(ZeroBubbleH1(2, 4)),
               ElementsAre("F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3", "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"));
@@ -233,6 +244,17 @@ TEST(MakeSchedule, IsSoundForAnyNumbers) {
           ASSERT_NO_THROW(Validate(MakeSchedule(TraitsOf(kind), p, chunks, m), costs))
               << Name(kind) << " p " << p << " m " << m;
 }
+TEST(MakeSchedule, IsSoundWithJointJobs) {
+  for (const auto& [kind, chunks] : kNamed)
+    for (int p : {1, 2, 3, 4, 5, 8})
+      for (int m = static_cast<int>(TraitsOf(kind).MinMicrobatches(p)); m <= 5 * p + 3; ++m) {
+        const Schedule joint = MakeSchedule(TraitsOf(kind), p, chunks, m, SteadyState::kJoint);
+        ASSERT_NO_THROW(Validate(joint, RoleCosts{1, 1.5, 0.5})) << Name(kind) << " p " << p << " m " << m;
+        if (!TraitsOf(kind).has_joint_jobs) {
+          EXPECT_EQ(joint.jobs, MakeSchedule(TraitsOf(kind), p, chunks, m).jobs);
+        }
+      }
+}
 
 // Stages, microbatches, and costs that no symmetry hides.
 class ClosedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleCosts>> {};
@@ -250,6 +272,13 @@ TEST_P(ClosedForm, IdleTimeAndPeakActivations) {
           << Name(schedule.kind);
     }
   }
+}
+
+TEST_P(ClosedForm, JointJobsKeepTheIdleTimeAndTwiceTheActivations) {
+  const auto [p, m, costs] = GetParam();
+  const Replay replay = Validate(OneFOneB(p, m, SteadyState::kJoint), costs);
+  EXPECT_DOUBLE_EQ(replay.makespan, (m + p - 1) * (costs.f + costs.b + costs.w));
+  for (int r = 0; r < p; ++r) EXPECT_EQ(replay.peak_activations[static_cast<size_t>(r)], std::min(m, 2 * (p - r)));
 }
 
 std::vector<std::tuple<int, int, RoleCosts>> ClosedFormCases() {
@@ -283,6 +312,7 @@ TEST_P(PublishedForm, IdleTime) {
   const auto [p, m, c] = GetParam();
   const double all = c.f + c.b + c.w;
   for (int v : {2, 3, 4}) Idles(Interleaved(p, v, m), (p - 1) * all);
+  for (int v : {2, 3, 4}) Idles(Interleaved(p, v, m, SteadyState::kJoint), (p - 1) * all);
   Idles(ZeroBubbleH1(p, m), (p - 1) * (c.f + c.b - c.w));
   Idles(ZeroBubbleV(p, m), (p - 1) * std::max(c.b, 2 * (c.b - c.w)));
   Idles(DualPipeV(p, m), 0, (p - 1) * (all + (c.b + c.w) - 3 * c.w));
@@ -294,8 +324,11 @@ TEST_P(PublishedForm, PeakActivations) {
     const auto peak = [r](const Schedule& schedule) {
       return Validate(schedule).peak_activations[static_cast<size_t>(r)];
     };
-    for (int v : {2, 3, 4})
-      EXPECT_EQ(peak(Interleaved(p, v, m)), std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1)) << v;
+    for (int v : {2, 3, 4}) {
+      const int alternating = 2 * (p - 1 - r) + (v - 1) * p + 1;
+      EXPECT_EQ(peak(Interleaved(p, v, m)), std::min(m * v, alternating)) << v;
+      EXPECT_EQ(peak(Interleaved(p, v, m, SteadyState::kJoint)), std::min(m * v, alternating + 1)) << v;
+    }
     EXPECT_EQ(peak(ZeroBubbleH1(p, m)), p);
     EXPECT_EQ(peak(ZeroBubbleV(p, m)), 2 * p);
     EXPECT_EQ(peak(DualPipeV(p, m)), 2 * p + 1);

@@ -63,6 +63,7 @@ class Draw {
     l.reduce = static_cast<ReduceFrequency>(Of({0, 1, 2}));
     l.regather = static_cast<Regather>(Of({0, 1, 2}));
     l.prefetch = Of({0, 1, 2});
+    l.interleave = Of({0, 1}) != 0;
     return l;
   }
 
@@ -141,6 +142,14 @@ TEST(MemoryBound, IsWithinTenPercentOfThePeakOfLargeModels) {
   }
   std::ranges::sort(shares);
   EXPECT_GT(shares[shares.size() / 2], 0.9) << testing::PrintToString(shares);
+}
+
+TEST(InFlight, AJointJobBeginsWithItsBackward) {
+  for (const int m : {5, 9}) {
+    const std::vector<StageFlights> flights = FlightsOf(OneFOneB(4, m, SteadyState::kJoint));
+    for (int stage = 0; stage < 4; ++stage)
+      EXPECT_EQ(flights[static_cast<size_t>(stage)].moments[0].before_b[0], std::min(m, 2 * (4 - stage) - 1));
+  }
 }
 
 TEST(InFlight, AreTheCountsOfTheSchedules) {

@@ -61,7 +61,8 @@ class Row:
         if parts > 1:
             keys["pipeline.split"] = [self.layers // parts] * parts
         if self.chunks > 1:
-            keys.update({"pipeline.schedule": "interleaved", "pipeline.chunks": self.chunks})
+            keys.update({"pipeline.schedule": "interleaved", "pipeline.chunks": self.chunks,
+                         "overlap.interleave": "false"})
         return [f"{key}={value}" for key, value in keys.items()]
 
     def simulate(self):

@@ -187,7 +187,8 @@ class MemoryPlanner {
   }
 
   /// The last instruction that may run concurrently with a collective of a microbatch: the one before the first reader
-  /// of its outputs, or of their rows in its strip. Any other instruction has ended when the next one begins.
+  /// of its outputs, or of their rows in its strip. A collective that passes them on is no reader: whoever reads what
+  /// it brings waits for both. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     overlap_ends_.resize(program_.instructions.size());
@@ -200,7 +201,8 @@ class MemoryPlanner {
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
-      for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, i);
+      const int read = HasCollectives(instruction.lane) ? overlap_ends_[i] + 1 : i;
+      for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, read);
     }
   }
   /// The next instruction that reads a value, in a walk from the last instruction to the first.
@@ -209,11 +211,11 @@ class MemoryPlanner {
     NextReaders(size_t values, int none) : any_(values, none), of_all_rows_(values, none) {}
     /// Reads strip `strip` of the value, or all rows (-1).
     void Add(Key value, int strip, int instruction) {
-      any_[value] = instruction;
+      any_[value] = std::min(any_[value], instruction);
       if (strip < 0)
-        of_all_rows_[value] = instruction;
-      else
-        of_strip_[{value, strip}] = instruction;
+        of_all_rows_[value] = std::min(of_all_rows_[value], instruction);
+      else if (const auto [first, fresh] = of_strip_.try_emplace({value, strip}, instruction); !fresh)
+        first->second = std::min(first->second, instruction);
     }
     int Of(Key value, int strip) const {
       if (strip < 0) return any_[value];

@@ -232,7 +232,8 @@ std::vector<DeckKey> Rows() {
      "Reduce the gradients of a layer as soon as the last microbatch has added to them, while backward goes on; after "
      "each microbatch (parallel.reduce), add the last of them during the next one."},
     {"overlap", "context", FIELD(overlap.context), true, Any(),
-     "Issue cp communication before the ops of its layer that do not need it, so that it overlaps with their matmuls."},
+     "Issue cp communication before the matmuls between two attentions that do not need it, so that it overlaps with "
+     "them; only where this makes them faster by rough times."},
     {"overlap", "interleave", FIELD(overlap.interleave), kInterleave, Any(),
      "In the steady state of 1f1b, interleaved and dualpipev, interleave the forward of one microbatch with the "
      "backward of another, so that the messages of one overlap with the matmuls of the other. 1f1b then keeps the "

@@ -37,6 +37,8 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("coalesce", [&] { Coalesce(graph); });
   // After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
+  // After coalesce, whose messages it moves or splits. Before prefetch, which looks for the first op of a layer.
+  run("overlap_context", [&] { OverlapContext(graph, context); });
   // After coalesce: it moves whole messages.
   run("prefetch", [&] { Prefetch(graph, context.deck); });
   // After coalesce: it moves matmuls under whole messages.

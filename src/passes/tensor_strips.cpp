@@ -27,6 +27,7 @@
 #include "espalier/ops/rough_time.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "passes/context/transfer.hpp"
 #include "strips/list_schedule.hpp"
 
 namespace espalier {
@@ -57,7 +58,7 @@ class StripCutter {
     const bool main = op.role == Role::kF || op.role == Role::kB;
     if (!region_.empty() && main && (op.role != role_ || op.chunk != chunk_)) Close();
     const bool splits = main && MaySplit(op);
-    if (main && !splits && ReadsRegion(op)) Close();
+    if (main && !splits && ReadsRegion(op) && !IsContextTransfer(graph_, op)) Close();
     if (region_.empty() && !splits) {
       graph_.ops.push_back(std::move(op));
       return;
@@ -144,7 +145,8 @@ class StripCutter {
   }
 
   /// The ops of a region in strips, and what has to come before each: what it reads, the strips before it, and ops of
-  /// its kind that are not split. Gathers of parameters keep their place.
+  /// its kind that are not split. Gathers of parameters keep their place; a transfer over cp is issued when what it
+  /// needs is made.
   std::vector<StripTask> TasksOf(Strip strip, std::vector<Op>& parts) {
     std::vector<StripTask> tasks;
     std::map<int, std::vector<int>> makers;  // by value of the region: one task, or one per strip
@@ -153,6 +155,7 @@ class StripCutter {
     for (Item& item : region_) {
       const int first = static_cast<int>(tasks.size());
       const bool main = item.op.role == Role::kF || item.op.role == Role::kB;
+      const bool kept = !item.split && main && !IsContextTransfer(graph_, item.op);
       for (strip.index = 0; strip.index < (item.split ? strip.count : 1); ++strip.index) {
         Op part = item.op;
         if (item.split) SetStrip(part, strip);
@@ -160,7 +163,7 @@ class StripCutter {
         task.after = Needed(part, item.split ? strip.index : -1, makers);
         if (strip.index > 0) task.after.push_back(static_cast<int>(tasks.size()) - 1);
         if (item.split && strip.index == 0 && last_kept >= 0) task.after.push_back(last_kept);
-        if (!item.split && main && last_first_strip >= 0) task.after.push_back(last_first_strip);
+        if (kept && last_first_strip >= 0) task.after.push_back(last_first_strip);
         task.stage = stage;
         const bool message = task.lane == StripTask::Lane::kMessage;
         if (const auto before = last_filler.find(message); !main && before != last_filler.end())
@@ -170,7 +173,7 @@ class StripCutter {
         parts.push_back(std::move(part));
       }
       if (item.split) last_first_strip = first;
-      if (!item.split && main) last_kept = last_first_strip = first;
+      if (kept) last_kept = last_first_strip = first;
       if (item.split && IsCollective(item.op.kind)) ++stage;
       for (int v : item.op.outputs) {
         makers[v].clear();

@@ -1,8 +1,8 @@
 """What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
-microbatches that take turns, early reduction of gradients, and the threads that make initial weights. Within a group
-all runs cut data and tensors alike; each must have the same losses, norms, weights and moments as the group's first,
-bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them:
-rtol 1e-3. The planned peak of every rank is what it used, exactly."""
+microbatches that take turns, early reduction of gradients, early cp communication, and the threads that make initial
+weights. Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights and moments
+as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5. Sending gradients
+in bf16 rounds them: rtol 1e-3. The planned peak of every rank is what it used, exactly."""
 import os
 
 from support.checkpoints import same_bits, tensors
@@ -21,6 +21,7 @@ ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 BF16 = "parallel.reduce_dtype=bf16"
 LATE = "overlap.gradients=false"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
+AT_ATTENTION = "overlap.context=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
 
@@ -67,10 +68,15 @@ GROUPS = [
     (2, 1, ["model.tie_embeddings=true", STEP], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [LATE],
                                                  [pp(2), ZERO3, ALWAYS]]),
     (1, 1, ["parallel.cp=2", "parallel.context=ring", STEP], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)], [LATE]]),
-    (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD]]),
+    (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD], [AT_ATTENTION],
+                                                              [FULL, AT_ATTENTION]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=all_gather", *UNEVEN[:2], "model.seq_len=28"], [[], [AT_ATTENTION],
+                                                                                               [TWO_STRIPS, FULL]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL],
-                                                                                                   [SELECTIVE, ALONE]]),
-    (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER]]),
+                                                                                                   [SELECTIVE, ALONE],
+                                                                                                   [AT_ATTENTION]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER],
+                                                        [AT_ATTENTION]]),
     (1, 4, [], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # kv heads are shared
     (1, 2, ["model.family=gpt2", "model.kv_heads=4"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),

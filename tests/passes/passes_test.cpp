@@ -47,6 +47,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "reduce") return void(c.deck.parallel.reduce = ParseChoice<ReduceFrequency>(value).value());
   if (key == "recompute") return void(c.deck.recompute.mode = ParseChoice<RecomputeMode>(value).value());
   if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
+  if (key == "overlap.context") return void(c.deck.overlap.context = value == "true");
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
   if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
   if (key == "tensor_strips") return void(c.deck.overlap.tensor_strips = std::stoi(value));
@@ -104,6 +105,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "partition") return Partition(graph, context);
   if (c.pass == "recompute") return Recompute(graph, context);
   if (c.pass == "prefetch") return Prefetch(graph, c.deck);
+  if (c.pass == "overlap_context") return OverlapContext(graph, context);
   if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
   if (c.pass == "tensor_strips") return TensorStrips(graph, context);
   if (c.pass == "fuse") return Fuse(graph);

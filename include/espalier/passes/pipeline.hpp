@@ -56,6 +56,9 @@ void LowerReshards(Graph& graph, const Mesh& mesh);
 /// Merges collectives of one kind, group, role and layer into one op with one message per peer.
 void Coalesce(Graph& graph);
 
+/// Issues cp communication before the ops that do not need it (overlap.context).
+void OverlapContext(Graph& graph, const PassContext& context);
+
 /// Merges the AdamW updates of a chunk into one multi-tensor op.
 void MergeUpdates(Graph& graph);
 

@@ -258,5 +258,47 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
   }
 }
 
+/// Of the cp messages of a role and kind: how many run under at least one matmul, and how many there are.
+Covered CoveredTransfers(const Program& program, Role role, OpKind kind) {
+  Covered covered;
+  for (const Window& w : Windows(program, Lane::kCp)) {
+    if (w.collective->role != role || w.collective->kind != kind) continue;
+    ++covered.all;
+    if (w.products[0] + w.products[1] > 0 && !w.waits) ++covered.covered;
+  }
+  return covered;
+}
+
+TEST(Program, ContextTransfersRunUnderTheMatmulsBeforeAttention) {
+  struct Row {
+    const char* way;
+    OpKind kind;
+    Role role;
+    int covered;  // in a layer and microbatch
+  };
+  // In forward the last all-to-all of three before attention, and the one after it, have nothing that covers them; in
+  // backward the first of three after attention.
+  const Row rows[] = {{"all_gather", OpKind::kAllGather, Role::kF, 1},
+                      {"all_gather", OpKind::kAllGather, Role::kB, 1},
+                      {"all_gather", OpKind::kReduceScatter, Role::kB, 1},
+                      {"all_to_all", OpKind::kAllToAll, Role::kF, 2},
+                      {"all_to_all", OpKind::kAllToAll, Role::kB, 2}};
+  for (const char* recompute : {"none", "selective", "full"})
+    for (const Row& row : rows)
+      for (bool on : {true, false}) {
+        // Sizes at which a message takes about as long as a matmul, with an odd number of sequences.
+        const Program program = WithOverlap(
+            {"parallel.cp=4", fmt::format("parallel.context={}", row.way), fmt::format("overlap.context={}", on),
+             fmt::format("recompute.mode={}", recompute), "model.dim=4096", "model.heads=32", "model.kv_heads=8",
+             "model.ffn_dim=14336", "model.seq_len=8192", "precision.compute=bf16", "batch.global=3"},
+            4);
+        const Covered transfers = CoveredTransfers(program, row.role, row.kind);
+        const std::string what = fmt::format("{} {} {} {}", row.way, Name(row.kind), Name(row.role), recompute);
+        EXPECT_GT(transfers.all, 0) << what;
+        if (on) EXPECT_GE(transfers.covered, 3 * 4 * row.covered) << what << " of " << transfers.all;
+        if (!on && row.role == Role::kF) EXPECT_EQ(transfers.covered, 0) << what;
+      }
+}
+
 }  // namespace
 }  // namespace espalier

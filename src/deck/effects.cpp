@@ -30,6 +30,13 @@ std::string NoShardedParameters(const Deck& d) {
   return NothingSharded(d);
 }
 
+std::string NoGroups(const Deck& d) {
+  const Deck::Parallel& p = d.parallel;
+  if (d.recompute.regather == Regather::kNever) return "recompute.regather = \"never\" gathers once per step";
+  if (p.regather_group == p.dp_shard) return "all ranks of parallel.dp_shard are one group";
+  return NoShardedParameters(d);
+}
+
 std::string NothingReduced(const Deck& d) {
   const Deck::Parallel& p = d.parallel;
   return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1 && p.tp == 1, "no gradient is reduced over ranks");
@@ -91,7 +98,7 @@ const std::vector<Effect>& Effects() {
       {"parallel.sequence_parallel", NoTensorParallelism},
       {"parallel.loss_parallel", NoTensorParallelism},
       {"parallel.reduce_dtype", NothingReducedOverData},
-      {"parallel.regather_group", NoShardedParameters},
+      {"parallel.regather_group", NoGroups},
       {"parallel.context", NoContextParallelism},
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},

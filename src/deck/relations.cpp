@@ -177,6 +177,19 @@ std::string ReduceKeepsShards(const Deck& deck) {
          "shards parameters only)";
 }
 
+/// Where parameters are sharded. A group of one would keep them whole.
+std::string GroupsShareOutShards(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const bool sharded = p.zero == 3 && deck.recompute.regather != Regather::kNever && p.dp_shard > 1;
+  if (p.regather_group == 0 || !sharded || (p.regather_group > 1 && p.dp_shard % p.regather_group == 0)) return "";
+  if (p.regather_group == 1)
+    return "is a group of one rank, which would keep whole parameters (use recompute.regather = \"never\", or at least "
+           "2)";
+  std::vector<int64_t> allowed = Divisors(p.dp_shard);
+  allowed[0] = 0;
+  return fmt::format("must divide parallel.dp_shard = {} (allowed: {})", p.dp_shard, ListNumbers(allowed));
+}
+
 std::string ShardIsCount(const Deck& deck) {
   return deck.parallel.dp_shard == 0 ? "must be -1 (what is left) or at least 1" : "";
 }
@@ -236,6 +249,7 @@ const std::vector<Relation>& MeshRelations() {
   static const std::vector<Relation> own = {
       {{"parallel.tp", "model.heads", "model.kv_heads"}, TensorParallelDivides},
       {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
+      {{"parallel.regather_group", "parallel.dp_shard", "parallel.zero", "recompute.regather"}, GroupsShareOutShards},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp",

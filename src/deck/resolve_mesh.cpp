@@ -29,6 +29,13 @@ std::string DegreesFault(const Deck::Parallel& p, int ranks) {
                      p.pp, p.dp_replicate, p.cp, p.tp, fixed, ranks, MultiplesText(fixed));
 }
 
+/// The ranks of a regather group; 1 if there are none. All ranks of dp_shard are no group of their own.
+int RegatherDegree(const Deck& deck) {
+  const Deck::Parallel& p = deck.parallel;
+  const bool again = p.zero == 3 && deck.recompute.regather != Regather::kNever;
+  return again && p.regather_group > 1 && p.regather_group < p.dp_shard ? p.regather_group : 1;
+}
+
 /// Where a key was set, as the head of a message.
 using PlaceOf = std::function<std::string(std::string_view key)>;
 
@@ -51,11 +58,12 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   const Deck::Parallel& p = deck.parallel;
   // Ranks beyond the kv heads share them.
   const int tp = static_cast<int>(std::min<int64_t>(p.tp, deck.model.kv_heads));
-  return Mesh({p.pp, p.dp_replicate, p.dp_shard, p.cp, tp, p.tp / tp});
+  const int regather = RegatherDegree(deck);
+  return Mesh({p.pp, p.dp_replicate, p.dp_shard / regather, p.cp, tp, p.tp / tp, regather});
 }
 
 /// Ranks that share out the optimizer state.
-int StateShards(const Mesh& mesh) { return mesh.GroupSize({Axis::kDpShard, Axis::kCp}); }
+int StateShards(const Mesh& mesh) { return mesh.GroupSize(kShardAxes | AxisSet{Axis::kCp}); }
 
 }  // namespace
 
@@ -87,7 +95,7 @@ BatchShape DivideBatch(const Deck::Batch& batch, int64_t data_parallel) {
 int64_t TokensPerStep(const Deck& deck) { return deck.batch.global * deck.model.seq_len; }
 
 BatchShape BatchOf(const Deck& deck, const Mesh& mesh) {
-  BatchShape batch = DivideBatch(deck.batch, mesh.GroupSize({Axis::kDpReplicate, Axis::kDpShard}));
+  BatchShape batch = DivideBatch(deck.batch, mesh.GroupSize(kBatchAxes));
   batch.tokens = TokensPerStep(deck);
   return batch;
 }

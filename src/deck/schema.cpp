@@ -180,9 +180,9 @@ std::vector<DeckKey> Rows() {
      "each rank rounds its gradients, they are added in fp32, and the sum is rounded. Sums over microbatches, losses "
      "and norms stay fp32."},
     {"parallel", "regather_group", FIELD(parallel.regather_group), 0, Between(0, kMaxDegree),
-     "With zero = 3: how many neighbouring ranks of dp_shard, for example those of a node, keep a shard of the "
-     "parameters between them from forward to backward, so that backward gathers from these ranks alone; must divide "
-     "dp_shard; 0: none, backward gathers from all ranks."},
+     "With zero = 3: how many neighbouring ranks of dp_shard, for example those of a node, keep all parameters between "
+     "them during a step. Each group gathers what others have once per step; the gathers of every layer and microbatch "
+     "stay within the group. Must divide dp_shard; 0: no groups, all gathers are over all ranks."},
     {"parallel", "sequence_parallel", FIELD(parallel.sequence_parallel), true, Any(),
      "Between their matmuls, tp ranks shard activations on the sequence, in unequal shards if tp does not divide "
      "seq_len."},

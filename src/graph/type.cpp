@@ -140,9 +140,30 @@ bool IsEmpty(const Box& box) {
   return std::any_of(box.begin(), box.end(), [](const Range& r) { return r.Extent() == 0; });
 }
 
+namespace {
+
+/// Elements number `i` of those of a range in pieces of `extent`; the last pieces are shorter, or empty.
+Range PieceOf(Range whole, int64_t extent, int64_t i) {
+  return {std::min(whole.end, whole.begin + i * extent), std::min(whole.end, whole.begin + (i + 1) * extent)};
+}
+
+}  // namespace
+
+/// regather and dp_shard make the shards that dp_shard alone would, so that groups change no sum.
 Range LocalRange(const Type& type, size_t dim, const Mesh& mesh, const Coordinate& coordinate) {
   Range range{0, type.shape[dim]};
-  for (Axis a : type.placements.dims[dim]) range = ShardOf(range, mesh.Degree(a), coordinate[a]);
+  int64_t shard = 0;  // of both axes together
+  for (Axis a : type.placements.dims[dim]) {
+    if (a == Axis::kRegather) {
+      const int64_t n = mesh.GroupSize(kShardAxes);
+      shard = (range.Extent() + n - 1) / n;
+      range = PieceOf(range, shard * mesh.Degree(Axis::kDpShard), coordinate[a]);
+    } else if (a == Axis::kDpShard && shard > 0) {
+      range = PieceOf(range, shard, coordinate[a]);
+    } else {
+      range = ShardOf(range, mesh.Degree(a), coordinate[a]);
+    }
+  }
   return range;
 }
 

@@ -7,8 +7,8 @@
 namespace espalier {
 
 std::string_view Name(Axis axis) {
-  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard",
-                                                               "cp", "tp",           "kv_replicate"};
+  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard", "cp",
+                                                               "tp", "kv_replicate", "regather"};
   return kNames[static_cast<size_t>(axis)];
 }
 
@@ -33,13 +33,13 @@ int Mesh::Ranks() const {
 
 Coordinate Mesh::CoordinateOf(int rank) const {
   Coordinate c{};
-  for (size_t a = kAxisCount; a-- > 0; rank /= degrees_[a]) c[a] = rank % degrees_[a];
+  for (auto a = kAxesOfRanks.rbegin(); a != kAxesOfRanks.rend(); rank /= degrees_[*a++]) c[*a] = rank % degrees_[*a];
   return c;
 }
 
 int Mesh::RankOf(const Coordinate& c) const {
   int rank = 0;
-  for (size_t a = 0; a < kAxisCount; ++a) rank = rank * degrees_[a] + c[a];
+  for (Axis a : kAxesOfRanks) rank = rank * degrees_[a] + c[a];
   return rank;
 }
 
@@ -83,9 +83,10 @@ AxisSet Mesh::Real(AxisSet axes) const {
 
 std::vector<std::pair<std::string_view, int>> Mesh::DeckDegrees() const {
   std::vector<std::pair<std::string_view, int>> degrees;
-  for (Axis a : kAxes)
-    if (a != Axis::kKvReplicate) degrees.emplace_back(Name(a), Degree(a));
-  degrees.back().second = GroupSize(kTensorAxes);
+  for (Axis a : {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard, Axis::kCp, Axis::kTp}) {
+    const AxisSet axes = a == Axis::kTp ? kTensorAxes : a == Axis::kDpShard ? kShardAxes : AxisSet{a};
+    degrees.emplace_back(Name(a), GroupSize(axes));
+  }
   return degrees;
 }
 

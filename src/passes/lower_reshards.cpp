@@ -58,7 +58,7 @@ class ReshardLowering {
   }
 
   static bool ReducesData(const ReshardStep& step) {
-    constexpr AxisSet kData = {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp};
+    constexpr AxisSet kData = kBatchAxes | AxisSet{Axis::kCp};
     const bool reduces = step.kind == OpKind::kReduceScatter || step.kind == OpKind::kAllReduce;
     return reduces && !(step.axes & kData).Empty();
   }

@@ -157,7 +157,7 @@ class Partitioner {
   }
 
   DimAxes ChooseAxes(const Op& op, const OpContext& c, const Einsum& einsum) const {
-    std::map<Axis, char> chosen;
+    std::vector<std::pair<Axis, char>> chosen;
     for (Axis axis : kAxes) {
       if (axis == Axis::kPp || mesh_.Degree(axis) == 1) continue;
       std::vector<Claim> claims = ClaimsOn(axis, op, c, einsum);
@@ -170,7 +170,7 @@ class Partitioner {
       for (const Claim& k : claims)
         if (candidates.find(k.dim) == std::string::npos) candidates += k.dim;
       if (candidates.empty()) continue;
-      chosen[axis] = candidates.size() == 1 ? candidates[0] : LeastTraffic(axis, candidates, c, einsum);
+      chosen.emplace_back(axis, candidates.size() == 1 ? candidates[0] : LeastTraffic(axis, candidates, c, einsum));
     }
     return InOrder(chosen, c, einsum);
   }
@@ -198,7 +198,7 @@ class Partitioner {
   }
 
   /// The axes of each dim in the order in which some input already has them; else outermost first.
-  DimAxes InOrder(const std::map<Axis, char>& chosen, const OpContext& c, const Einsum& einsum) const {
+  DimAxes InOrder(const std::vector<std::pair<Axis, char>>& chosen, const OpContext& c, const Einsum& einsum) const {
     DimAxes axes;
     for (const auto& [axis, dim] : chosen) axes[dim].push_back(axis);
     for (auto& [dim, list] : axes)

@@ -1,6 +1,13 @@
 // Gathered parameters are kept for the whole step, or, with zero = 3, gathered again by forward and by backward of
 // every layer and microbatch: memory against traffic. The parameters that W reads are gathered in B, for both: usually
 // they are adjacent, and where a schedule defers W, a second message would cost more than the memory.
+//
+// With parallel.regather_group each group of neighbours keeps the parameters for the step, sharded over its ranks. They
+// are gathered from the other groups once, and forward and backward gather within the group:
+//
+//   P  w = reshard(s)                      P  g = reshard(s)       f32[8{regather,dp_shard}] -> f32[8{regather}]
+//   F  y = matmul(x, w)             ->     F  w1 = reshard(g)      f32[8{regather}] -> f32[8]
+//                                          F  y = matmul(x, w1)
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -17,10 +24,11 @@ class Regatherer {
   void Run() {
     std::vector<Op> ops = std::move(graph_.ops);
     graph_.ops.clear();
-    for (const Op& op : ops)
-      if (IsKept(op)) kept_[op.outputs[0]] = op;
-    for (Op& op : ops) {
-      if (IsKept(op)) continue;
+    for (Op& op : ops) {  // those of role P come first
+      if (IsKept(op)) {
+        kept_[op.outputs[0]] = FromGroup(op);
+        continue;
+      }
       for (int& input : op.inputs)
         if (const auto it = kept_.find(input); it != kept_.end()) input = Again(it->second, op);
       graph_.ops.push_back(std::move(op));
@@ -31,6 +39,22 @@ class Regatherer {
  private:
   /// A reshard in role P, whose result only microbatch ops read.
   static bool IsKept(const Op& op) { return op.kind == OpKind::kReshard && op.role == Role::kP; }
+
+  /// The gather within the group, after one that brings the parameters of the other groups. Without groups, `kept`.
+  Op FromGroup(Op kept) {
+    const Value source = graph_.value(kept.inputs[0]);
+    Value shared = graph_.value(kept.outputs[0]);
+    const int dim = source.type.placements.DimOf(Axis::kRegather);
+    if (dim < 0) return kept;
+    shared.name = graph_.Unique(shared.name + ".group");
+    shared.type.placements.dims[static_cast<size_t>(dim)].push_back(Axis::kRegather);
+    const int id = graph_.AddValue(std::move(shared));
+    Op gather = kept;
+    gather.outputs = {id};
+    graph_.ops.push_back(std::move(gather));
+    kept.inputs = {id};
+    return kept;
+  }
 
   /// One gather for a layer's forward, one for its backward.
   int Again(const Op& kept, const Op& reader) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "espalier/graph/local_range.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
 
@@ -29,9 +30,10 @@ std::vector<std::set<UnevenDim>> UnevenDims(const Compilation& c) {
   std::vector<std::set<UnevenDim>> of_stage(c.schedule.stages);
   for (const Value& v : c.graph->values)
     for (size_t d = 0; d < v.type.shape.size(); ++d) {
-      int64_t n = 1;
-      for (Axis a : v.type.placements.dims[d]) n *= c.mesh.Degree(a);
-      if (v.type.shape[d] % n != 0)
+      AxisSet axes;
+      for (Axis a : v.type.placements.dims[d]) axes.Add(a);
+      if (axes.Has(Axis::kRegather)) axes.Add(Axis::kDpShard);  // the shards of a group are those of both (LocalRange)
+      if (v.type.shape[d] % c.mesh.GroupSize(axes) != 0)
         (v.chunk == kAllChunks ? of_all : of_stage[c.StageOf(v.chunk)])
             .emplace(v.type.shape[d], v.type.placements.dims[d]);
     }
@@ -41,12 +43,11 @@ std::vector<std::set<UnevenDim>> UnevenDims(const Compilation& c) {
 
 /// Splits classes of the ranks of one stage, which are consecutive from `first` on, by their extent of a dim.
 void Refine(std::vector<int>& class_of, int first, const UnevenDim& dim, const Mesh& mesh) {
+  const Type type{Dtype::kF32, {dim.first}, {{dim.second}}};
   std::unordered_map<int64_t, int> fresh;  // (class, extent) -> new class
   for (size_t i = 0; i < class_of.size(); ++i) {
     const Coordinate coordinate = mesh.CoordinateOf(first + static_cast<int>(i));
-    Range range{0, dim.first};
-    for (Axis a : dim.second) range = ShardOf(range, mesh.Degree(a), coordinate[a]);
-    const int64_t key = class_of[i] * (dim.first + 1) + range.Extent();
+    const int64_t key = class_of[i] * (dim.first + 1) + LocalRange(type, 0, mesh, coordinate).Extent();
     class_of[i] = fresh.try_emplace(key, static_cast<int>(fresh.size())).first->second;
   }
 }

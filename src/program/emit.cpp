@@ -7,6 +7,9 @@
 //   W 7  dw1 += matmul(dx, z)                  B 7  dx = matmul(dy, w)        runs meanwhile
 //   S    s1 = reduce_scatter(dw1)              W 7  dw1 += matmul(dx, z)
 //   S    s2 = reduce_scatter(dw2)              S  s1 = reduce_scatter(dw1)
+//
+// Gathers of P from which other gathers start (parallel.regather_group) are issued before the first of those, so that
+// they overlap with forward, too.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -50,6 +53,21 @@ Messages FindMessages(const Graph& graph) {
   return messages;
 }
 
+/// By op: communication of P whose results only communication of microbatches reads.
+std::vector<bool> FindPostponed(const Graph& graph) {
+  std::vector<bool> starts_gather(graph.ops.size()), read_otherwise(graph.ops.size());
+  for (const Op& op : graph.ops)
+    for (int v : op.inputs)
+      if (const int producer = graph.value(v).producer; producer >= 0)
+        (IsCollective(op.kind) && op.frequency() == Frequency::kMicrobatch ? starts_gather : read_otherwise)[producer] =
+            true;
+  std::vector<bool> postponed(graph.ops.size());
+  for (size_t i = 0; i < graph.ops.size(); ++i)
+    postponed[i] =
+        graph.ops[i].role == Role::kP && IsCollective(graph.ops[i].kind) && starts_gather[i] && !read_otherwise[i];
+  return postponed;
+}
+
 /// Receives are posted ahead, in the order of messages, so that messages overlap with other jobs. On GPUs one thread
 /// issues sends and receives, and a call may wait for its peer's call, so both follow one order. That costs nothing:
 /// the thread is several jobs ahead of the GPU.
@@ -63,6 +81,7 @@ struct ProgramMaker::Common {
       : c(compilation),
         facts(*c.graph),
         early(*c.graph, facts, c.deck.overlap.gradients),
+        postponed(FindPostponed(*c.graph)),
         segments(SegmentsOf(*c.graph)),
         messages(FindMessages(*c.graph)),
         receives(OrderReceives(c.schedule, messages.links, PostingOf(c))) {}
@@ -70,6 +89,7 @@ struct ProgramMaker::Common {
   const Compilation& c;
   GraphFacts facts;
   EarlyOps early;
+  std::vector<bool> postponed;
   Segments segments;
   Messages messages;
   Receives receives;
@@ -81,7 +101,12 @@ template <typename Common>
 class Emitter {
  public:
   Emitter(const Common& common, int stage)
-      : common_(common), c_(common.c), graph_(*c_.graph), stage_(stage), missing_(common.early.inputs) {
+      : common_(common),
+        c_(common.c),
+        graph_(*c_.graph),
+        stage_(stage),
+        postponed_(common.postponed),
+        missing_(common.early.inputs) {
     final_after_.resize(graph_.values.size(), -1);
     program_.graph = c_.graph;
     program_.mesh = c_.mesh;
@@ -122,7 +147,7 @@ class Emitter {
     for (const auto& [key, segment] : common_.segments)
       if (key.second == role && Mine(key.first))
         for (int op : segment)
-          if (!IsDone(op)) ops.emplace_back(ReadyAfter(op), op);
+          if (!IsDone(op) && !postponed_[op]) ops.emplace_back(ReadyAfter(op), op);
     std::sort(ops.begin(), ops.end());
     const int end = Position();
     for (const auto& [after, op] : ops) {
@@ -215,8 +240,17 @@ class Emitter {
     return it->second;
   }
 
+  void EmitPostponed(const Op& reader) {
+    for (int input : reader.inputs)
+      if (const int producer = graph_.value(input).producer; producer >= 0 && postponed_[producer]) {
+        postponed_[producer] = false;
+        Emit(producer, -1);
+      }
+  }
+
   void Emit(int id, int microbatch) {
     const Op& op = graph_.op(id);
+    if (IsCollective(op.kind)) EmitPostponed(op);
     const OpFacts& facts = common_.facts.ops[id];
     Instruction& instruction = program_.instructions.emplace_back();
     instruction.op = id;
@@ -252,6 +286,7 @@ class Emitter {
   const Graph& graph_;
   int stage_;
   Program program_;
+  std::vector<bool> postponed_;   // by op: not issued yet
   std::vector<int> missing_;      // by op: inputs of an early op that are not final yet
   std::vector<int> final_after_;  // by value: the end of the instruction that reduces or adds it last; -1: none
   std::vector<std::pair<int, int>> late_;              // op, microbatch: additions that the next job begins with

@@ -61,7 +61,7 @@ RankClasses ClassesOf(const Mesh& mesh, const std::function<const Program&(int r
 
 FirstMembers::FirstMembers(const Mesh& mesh, AxisSet axes) {
   int stride = 1;
-  for (auto a = kAxes.rbegin(); a != kAxes.rend(); ++a) {
+  for (auto a = kAxesOfRanks.rbegin(); a != kAxesOfRanks.rend(); ++a) {
     if (axes.Has(*a) && mesh.Degree(*a) > 1) axes_.emplace_back(stride, mesh.Degree(*a));
     stride *= mesh.Degree(*a);
   }

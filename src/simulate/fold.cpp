@@ -45,7 +45,11 @@ Lattice::Lattice(const Mesh& mesh, int ranks_per_node)
   CHECK(ranks_per_node > 0, "{} ranks per node", ranks_per_node);
 }
 
-std::vector<int> Lattice::Offsets(AxisSet axes) const { return mesh_.GroupRanks(axes, Coordinate{}); }
+std::vector<int> Lattice::Offsets(AxisSet axes) const {
+  std::vector<int> offsets = mesh_.GroupRanks(axes, Coordinate{});
+  std::sort(offsets.begin(), offsets.end());
+  return offsets;
+}
 
 std::vector<int> Lattice::LowestOfGroup(AxisSet axes) const {
   // The groups of the lowest ranks, which differ in the other axes.

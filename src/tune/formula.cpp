@@ -204,19 +204,26 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   const int shards = layout.Shards();
   const GroupPlace shard_place = PlaceOfGroup(shards, layout.tp, cluster.ranks_per_node);
   const GroupPlace copy_place = PlaceOfGroup(layout.dp_replicate, layout.tp * shards, cluster.ranks_per_node);
+  const int gather_ranks = GatherRanks(profile, layout);
+  const bool groups = gather_ranks < shards;
+  const GroupPlace gather_place =
+      groups ? PlaceOfGroup(gather_ranks, layout.tp * layout.cp, cluster.ranks_per_node) : shard_place;
   const double wire = cluster.gradient_bytes > 0 ? cluster.gradient_bytes : profile.gradient_bytes;
   DataParallelTimes times;
   for (Part part : kParts) {
-    int64_t whole = 0, shard = 0;
+    int64_t whole = 0, shard = 0, gather_shard = 0;
     for (const ParameterRows& parameter : profile.memory[part].parameters) {
       whole += parameter.Elements();
       shard += parameter.Shard(layout.dp_shard, layout.cp);
+      gather_shard += groups ? parameter.Shard(gather_ranks, 1) : parameter.Shard(layout.dp_shard, layout.cp);
     }
     const auto elements = static_cast<double>(shard);
     const double others = shards - 1, copies = 2.0 * (layout.dp_replicate - 1) / layout.dp_replicate;
     PartSync& sync = times.parts[part];
     if (whole == 0) continue;
-    sync.gather_us = CollectiveUs(costs, OpKind::kAllGather, elements * profile.element_bytes * others, shard_place);
+    sync.gather_us =
+        CollectiveUs(costs, OpKind::kAllGather,
+                     static_cast<double>(gather_shard * profile.element_bytes * (gather_ranks - 1)), gather_place);
     sync.reduce_us = CollectiveUs(costs, OpKind::kReduceScatter, elements * wire * others, shard_place) +
                      CollectiveUs(costs, OpKind::kAllReduce, elements * wire * copies, copy_place);
     sync.update_us = elements * profile.step_us_per_element;

@@ -17,12 +17,14 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
   PartStates states;
   const bool sharded = layout.Shards() > 1, again = layout.GathersAgain();
   const int64_t others = layout.Shards() - 1;
-  int64_t elements = 0, elements_of_shards = 0;
+  const int gather_ranks = GatherRanks(profile, layout);
+  int64_t elements = 0, elements_of_shards = 0, elements_of_gathers = 0;
   for (const ParameterRows& parameter : memory.parameters) {
     const int64_t shard = parameter.Shard(layout.dp_shard, layout.cp), whole = parameter.Elements();
     const int64_t weight = whole * profile.element_bytes;
     elements += whole;
     elements_of_shards += shard;
+    elements_of_gathers += gather_ranks == layout.Shards() ? shard : parameter.Shard(gather_ranks, 1);
     states.bytes += kStates * Aligned(kMaster * shard);
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
     if (again) {
@@ -37,7 +39,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (!layout.ShardsGradients()) states.bytes += Aligned(bytes);
     if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1) states.raw_gradients += bytes;
   }
-  if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_shards, others);
+  if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_gathers, gather_ranks - 1);
   // Gradients that are sent rounded: when the message starts, rounded copies have replaced them.
   if (states.raw_gradients > 0 && sharded && layout.ShardsGradients())
     states.reducing = std::max<int64_t>(

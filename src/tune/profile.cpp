@@ -98,7 +98,7 @@ class MemoryReader {
   ParameterRows RowsOf(int state, int layer) const {
     Type type = graph_.value(state).type;
     for (std::vector<Axis>& dim : type.placements.dims)
-      std::erase_if(dim, [](Axis a) { return a == Axis::kDpShard || a == Axis::kCp; });
+      std::erase_if(dim, [](Axis a) { return kShardAxes.Has(a) || a == Axis::kCp; });
     const Shape shape = LocalShape(type, mesh_, {});
     return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(state, layer)};
   }
@@ -220,6 +220,11 @@ int64_t ParameterRows::Shard(int64_t dp_shard, int64_t cp) const {
   return (shard + cp - 1) / cp * row;
 }
 
+int GatherRanks(const LayerProfile& profile, const Layout& layout) {
+  const int group = profile.regather_group;
+  return layout.GathersAgain() && group > 1 && group < layout.dp_shard ? group : layout.Shards();
+}
+
 LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {
   LayerProfile profile;
   const Compilation c =
@@ -227,6 +232,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
   MemoryReader(c, profile).Run();
   profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
   profile.gradient_bytes = static_cast<int>(SizeOf(deck.parallel.reduce_dtype));
+  profile.regather_group = deck.parallel.regather_group;
   profile.defers_w = TraitsOf(layout.schedule).DefersW();
   profile.copies_weights = deck.precision.compute != Dtype::kF32;
   for (const Value& v : c.graph->values)

@@ -57,11 +57,15 @@ struct LayerProfile {
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
   int element_bytes = 2;               ///< of a compute weight
   int gradient_bytes = 4;              ///< of an element of a gradient that is sent
+  int regather_group = 0;              ///< of the deck
   bool defers_w = false;               ///< the schedule runs W in jobs of its own
   bool copies_weights = true;          ///< compute weights are not the masters themselves
   ByPart<int64_t> instructions{};      ///< per microbatch, forward and backward
   double step_us_per_element = 0;      ///< kernels of P, S and U, by elements of the optimizer state
 };
+
+/// Ranks from which a layer's parameters are gathered: those of a regather group, or all that share out the states.
+int GatherRanks(const LayerProfile& profile, const Layout& layout);
 
 /// Profiles a deck with the layout's tp, cp, context, micro and recompute, and with W deferred if the schedule defers
 /// it. Without `costs` times are 0. Throws UserError (kDeck) if the degrees do not suit the model.

@@ -19,6 +19,7 @@ TWO_STRIPS, THREE_STRIPS = "overlap.tensor_strips=2", "overlap.tensor_strips=3"
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 BF16 = "parallel.reduce_dtype=bf16"
+PAIRS = "parallel.regather_group=2"
 LATE = "overlap.gradients=false"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 AT_ATTENTION = "overlap.context=false"
@@ -47,6 +48,11 @@ GROUPS = [
                            [pp(2), ZERO3, LATE],
                            [pp(2), schedule("zb-h1")], [pp(2), ZERO3, schedule("zbv")], [pp(2), schedule("dualpipev")],
                            [pp(2), schedule("dualpipev"), LATE, APART], [pp(2), schedule("interleaved")]]),
+    # Groups of neighbours keep the parameters for the step.
+    (4, 1, [ZERO3, EACH, *UNEVEN], [[], [PAIRS], [PAIRS, FULL], [PAIRS, AT_USE], [PAIRS, pp(2)],
+                                    [PAIRS, pp(2), schedule("zbv")]]),
+    (4, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [PAIRS]]),
+    (4, 2, ["model.tie_embeddings=true"], [[], [PAIRS, TWO_AHEAD]]),
     # Gradients that are sent in bf16: each rank rounds its own, whatever overlaps with them.
     (2, 1, [BF16, STEP, *UNEVEN], [[], [LATE, FULL], [ZERO1], [pp(2)], [pp(2), schedule("zbv")]]),
     (4, 1, [BF16, EACH, ZERO2, *UNEVEN], [[], [LATE], [ZERO3, AT_USE], [pp(2), SELECTIVE]]),

@@ -9,7 +9,7 @@ from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero": 3, "reduce": "step", "context": "ring",
-            "schedule": "1f1b", "chunks": 1}
+            "regather_group": 0, "schedule": "1f1b", "chunks": 1}
 SECTION = {"schedule": "pipeline", "chunks": "pipeline"}
 MODEL = ["model.heads=12", "model.kv_heads=6", "model.vocab=263", "batch.global=12"]
 GPT2_MODEL = ["model.vocab=263", "batch.global=12"]
@@ -25,7 +25,7 @@ LAYOUTS = [
     layout(),
     layout(pp=4, schedule="zb-h1"),
     layout(dp_replicate=2, dp_shard=2, zero=1),
-    layout(dp_shard=4),
+    layout(dp_shard=4, regather_group=2),
     layout(cp=2),
     layout(tp=3),
     layout(pp=2, dp_shard=2, tp=2),

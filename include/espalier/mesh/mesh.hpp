@@ -2,6 +2,9 @@
 // group is the ranks that differ only in the named axes. Rank numbers are row-major: tp varies fastest.
 // If a deck has more tensor-parallel ranks than kv heads, its tp is two axes here: tp with a degree of kv_heads and,
 // innermost, kv_replicate, whose ranks share a kv head. Users see one tp, the product of both degrees.
+// With parallel.regather_group = G, dp_shard is two axes as well: regather, of degree G, and dp_shard, with the rest.
+// Whatever they shard is sharded by regather first. But ranks that differ in regather alone are neighbours: in rank
+// numbers regather varies faster than dp_shard.
 #pragma once
 
 #include <array>
@@ -15,12 +18,16 @@
 
 namespace espalier {
 
-enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp, kKvReplicate };
-inline constexpr int kAxisCount = 6;
-inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard,
+enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp, kKvReplicate, kRegather };
+inline constexpr int kAxisCount = 7;
+/// Outermost first: the order of members in a group.
+inline constexpr std::array<Axis, kAxisCount> kAxes = {Axis::kPp, Axis::kDpReplicate, Axis::kRegather,   Axis::kDpShard,
                                                        Axis::kCp, Axis::kTp,          Axis::kKvReplicate};
+/// Outermost first: the order of rank numbers.
+inline constexpr std::array<Axis, kAxisCount> kAxesOfRanks = {
+    Axis::kPp, Axis::kDpReplicate, Axis::kDpShard, Axis::kRegather, Axis::kCp, Axis::kTp, Axis::kKvReplicate};
 
-/// "pp", "dp_replicate", "dp_shard", "cp", "tp" or "kv_replicate".
+/// "pp", "dp_replicate", "dp_shard", "cp", "tp", "kv_replicate" or "regather".
 std::string_view Name(Axis axis);
 
 /// A set of axes, iterated outermost first.
@@ -58,6 +65,11 @@ std::string Name(AxisSet axes);
 /// Both axes of tensor parallelism.
 inline constexpr AxisSet kTensorAxes = {Axis::kTp, Axis::kKvReplicate};
 
+/// Both axes of a deck's dp_shard.
+inline constexpr AxisSet kShardAxes = {Axis::kRegather, Axis::kDpShard};
+/// The axes of data parallelism: ranks that differ in them have different samples.
+inline constexpr AxisSet kBatchAxes = kShardAxes | AxisSet{Axis::kDpReplicate};
+
 /// The position of a rank on each axis.
 using Coordinate = EnumArray<Axis, int, kAxisCount>;
 
@@ -88,7 +100,7 @@ class Mesh {
   /// `axes` without those of degree 1, which cost nothing.
   AxisSet Real(AxisSet axes) const;
 
-  /// The degrees that a deck names, outermost first; both tensor axes are its tp.
+  /// The degrees that a deck names, outermost first; both tensor axes are its tp, both shard axes its dp_shard.
   std::vector<std::pair<std::string_view, int>> DeckDegrees() const;
   /// "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2".
   std::string ToString() const;

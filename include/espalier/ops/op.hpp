@@ -79,7 +79,8 @@ struct OpDefinition {
   double (*flops)(const LocalOp&) = nullptr;
   /// Outputs that may reuse an input's buffer, best first. Pairs that an op does not have are skipped.
   std::vector<InPlace> in_place = {};
-  /// Linear in all inputs together (add, ring_shift): all may be partial on the same axes, and so are the outputs.
+  /// Linear in all inputs together (add, ring_shift): all may be partial on the same axes, and so are the outputs. A
+  /// cast with `parts` is treated likewise.
   bool jointly_linear = false;
   /// The op is linear in each of its first `linear_inputs` inputs. One of them may be a partial sum on kv_replicate;
   /// the outputs are then partial, too.

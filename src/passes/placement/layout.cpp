@@ -9,7 +9,7 @@ constexpr std::string_view kStateSuffix = ";state";
 
 std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
-  if (dim == "batch") return {Axis::kDpReplicate, Axis::kDpShard};
+  if (dim == "batch") return {Axis::kDpReplicate, Axis::kRegather, Axis::kDpShard};
   if (dim == "seq") return {Axis::kCp};
   const std::vector tensor = {Axis::kTp, Axis::kKvReplicate};
   if (dim == "stream")
@@ -40,7 +40,7 @@ Placements LayoutPlacements(const std::string& layout, ValueKind kind, const Dec
     rest.remove_prefix(std::min(n + 1, rest.size()));
   }
   if (state && !placements.dims.empty())
-    for (Axis a : {Axis::kDpShard, Axis::kCp})
+    for (Axis a : {Axis::kRegather, Axis::kDpShard, Axis::kCp})
       if (mesh.Degree(a) > 1) placements.dims[0].push_back(a);
   return placements;
 }

@@ -28,7 +28,7 @@ struct Shape {
 };
 
 /// Replicas of data parallelism on so many ranks.
-int64_t Replicas(const Mesh& mesh) { return mesh.Degree(Axis::kDpReplicate) * mesh.Degree(Axis::kDpShard); }
+int64_t Replicas(const Mesh& mesh) { return mesh.GroupSize(kBatchAxes); }
 
 /// The deck with other sizes, and with no more microbatches than its pipeline needs: kernels are the same in all.
 LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const LoadedDeck& deck, const Mesh& mesh,

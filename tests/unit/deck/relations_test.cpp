@@ -128,6 +128,35 @@ TEST(Errors, ZeroTwoHasNoWholeGradients) {
     EXPECT_THAT(Errors({"parallel.reduce=step", fmt::format("parallel.zero={}", zero)}), IsEmpty());
 }
 
+TEST(Errors, RegatherGroupsShareOutDpShard) {
+  const std::string at = "command line: parallel.regather_group = ";
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"parallel.zero=3", "batch.global=72"});
+    return Errors(more);
+  };
+  EXPECT_THAT(with({"parallel.dp_shard=6", "parallel.regather_group=4"}),
+              ElementsAre(at + "4: must divide parallel.dp_shard = 6 (allowed: 0, 2, 3, 6)"));
+  EXPECT_THAT(with({"parallel.dp_shard=6", "parallel.regather_group=1"}),
+              ElementsAre(HasSubstr(at + "1: is a group of one rank, which would keep whole parameters")));
+  EXPECT_THAT(with({"parallel.regather_group=4"}), IsEmpty()) << "dp_shard is open";
+  const Deck open = Small({"parallel.regather_group=4", "batch.global=72"});
+  EXPECT_THAT(ErrorsOf([&] { ResolveMesh(open, 6); }), ElementsAre(HasSubstr("must divide parallel.dp_shard = 6")));
+  EXPECT_THAT(with({"parallel.dp_shard=6", "parallel.regather_group=4", "recompute.regather=never"}), IsEmpty());
+}
+
+TEST(Deck, RegatherGroupsAreAnAxisWhereTheyGather) {
+  const auto groups = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"batch.global=72", "parallel.dp_shard=6"});
+    const Deck deck = Small(overrides);
+    return ResolveMesh(deck, 6).Degree(Axis::kRegather);
+  };
+  EXPECT_EQ(groups({"parallel.regather_group=2"}), 2);
+  EXPECT_EQ(groups({}), 1);
+  EXPECT_EQ(groups({"parallel.regather_group=6"}), 1) << "all ranks";
+  EXPECT_EQ(groups({"parallel.regather_group=2", "parallel.zero=2"}), 1);
+  EXPECT_EQ(groups({"parallel.regather_group=2", "recompute.regather=never"}), 1);
+}
+
 TEST(Deck, ReduceAndGatherFollowFromZeroAndTheMesh) {
   const auto reduce = [](const std::vector<std::string>& overrides, int ranks) {
     const Deck deck = Small(overrides);
@@ -158,6 +187,10 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"recompute.regather=always", "parallel.zero=2"}),
               ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every "
                           "rank has whole parameters"));
+  EXPECT_THAT(Idle({"parallel.regather_group=6", "parallel.dp_shard=6", "batch.global=18"}),
+              ElementsAre("command line: parallel.regather_group = 6 has no effect: all ranks of parallel.dp_shard are "
+                          "one group"));
+  EXPECT_THAT(Idle({"parallel.regather_group=2", "parallel.dp_shard=6", "batch.global=18"}), IsEmpty());
   EXPECT_THAT(Idle({"overlap.gradients=false", "parallel.dp_shard=1"}),
               ElementsAre("command line: overlap.gradients = false has no effect: no gradient is reduced over ranks"));
   EXPECT_THAT(Idle({"overlap.gradients=false"}), IsEmpty()) << "dp_shard may come to more than 1";

@@ -39,6 +39,25 @@ TEST(Type, AxesOnOneDimNestMajorFirst) {
   EXPECT_EQ(rows, (std::vector<Range>{{0, 2}, {5, 7}, {2, 4}, {7, 9}, {4, 5}, {9, 10}}));
 }
 
+TEST(Type, GroupsChangeNoShard) {
+  for (int64_t extent = 0; extent < 40; ++extent)
+    for (const auto& [groups, ranks] : std::vector<std::pair<int, int>>{{2, 2}, {3, 2}, {2, 3}}) {
+      EnumArray<Axis, int, kAxisCount> degrees = {1, 1, groups, 2};
+      degrees[Axis::kRegather] = ranks;
+      const Mesh mesh(degrees), flat({1, 1, groups * ranks, 2});
+      const std::string text = "f32[" + std::to_string(extent);
+      const Type both = ParseType(text + "{regather,dp_shard,cp}]"), one = ParseType(text + "{dp_shard,cp}]");
+      for (int rank = 0; rank < mesh.Ranks(); ++rank) {
+        const Coordinate c = mesh.CoordinateOf(rank);
+        const int same = mesh.IndexInGroup(kShardAxes | AxisSet{Axis::kCp}, c);
+        const Range shard = LocalBox(both, mesh, c)[0];
+        EXPECT_EQ(shard, LocalBox(one, flat, flat.CoordinateOf(same))[0]) << extent << " rank " << rank;
+        const Range group = LocalBox(ParseType(text + "{regather}]"), mesh, c)[0];
+        EXPECT_TRUE(group.begin <= shard.begin && shard.end <= group.end) << extent << " rank " << rank;
+      }
+    }
+}
+
 TEST(Type, BoxesIntersect) {
   EXPECT_EQ(Intersect({{0, 4}, {2, 9}}, {{3, 8}, {0, 5}}), (Box{{3, 4}, {2, 5}}));
   EXPECT_TRUE(IsEmpty(Intersect({{0, 4}}, {{4, 8}})));

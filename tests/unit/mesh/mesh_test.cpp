@@ -26,6 +26,21 @@ TEST(Mesh, GroupsDifferOnlyInTheirAxes) {
   EXPECT_EQ(mesh.GroupRanks({}, c), (std::vector<int>{37}));
 }
 
+TEST(Mesh, RanksOfARegatherGroupAreNeighbours) {
+  EnumArray<Axis, int, kAxisCount> degrees = {1, 1, 3, 1, 2};
+  degrees[Axis::kRegather] = 4;
+  const Mesh mesh(degrees);
+  for (int rank = 0; rank < 24; ++rank) {
+    const Coordinate c = mesh.CoordinateOf(rank);
+    EXPECT_EQ(mesh.RankOf(c), rank);
+    EXPECT_EQ(c[Axis::kDpShard], rank / 8) << "8 ranks with tp on a node";
+    EXPECT_EQ(mesh.IndexInGroup(kShardAxes, c), rank / 2 % 4 * 3 + rank / 8) << "shards go by regather first";
+  }
+  EXPECT_EQ(mesh.GroupRanks({Axis::kRegather}, mesh.CoordinateOf(11)), (std::vector<int>{9, 11, 13, 15}));
+  EXPECT_EQ(mesh.GroupRanks({Axis::kDpShard}, mesh.CoordinateOf(11)), (std::vector<int>{3, 11, 19}));
+  EXPECT_EQ(mesh.ToString(), "pp 1 x dp_replicate 1 x dp_shard 12 x cp 1 x tp 2");
+}
+
 TEST(Mesh, AxesOfDegreeOneAreNotReal) {
   const Mesh mesh({2, 1, 2, 1, 1});
   EXPECT_EQ(mesh.Real({Axis::kPp, Axis::kDpReplicate, Axis::kTp}), (AxisSet{Axis::kPp}));

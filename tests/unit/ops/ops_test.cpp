@@ -192,7 +192,9 @@ TEST(Ops, AnOutputFitsTheMemoryOfTheInputThatItMayTake) {
 Mesh MeshOf(std::string_view text) {
   Coordinate degrees;
   for (size_t a = 0; a < kAxisCount; ++a)
-    degrees[a] = text.find(Name(kAxes[a])) == std::string_view::npos ? 1 : kAxes[a] == Axis::kKvReplicate ? 3 : 2;
+    degrees[kAxes[a]] = text.find(Name(kAxes[a])) == std::string_view::npos ? 1
+                        : kAxes[a] == Axis::kKvReplicate                    ? 3
+                                                                            : 2;
   return Mesh(degrees);
 }
 

@@ -191,11 +191,15 @@ class ClosedForm {
           Add({Axis::kCp}, "all_to_all", role, times, elements / cp * (cp - 1) * compute_);
   }
 
-  // Sharded parameters: gathered once a step, or once a microbatch in F and again in B; one message a layer.
+  // Sharded parameters: gathered once a step, or once a microbatch in F and again in B; one message a layer. Groups
+  // gather what they share once a step, and then within the group.
   void Gathers(const Parameters& p) {
     if (!GathersAgain(d_, mesh_)) return Gather(kShards, Role::kP, 1, p.forward, compute_);
-    Gather(kShards, Role::kF, micro_, p.forward, compute_);
-    Gather(kShards, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);
+    const int64_t group = mesh_.Degree(Axis::kRegather);
+    if (group > 1) Gather(kShards - kGroup, Role::kP, 1, p.forward / group, compute_);
+    const AxisSet from = group > 1 ? kGroup : kShards;
+    Gather(from, Role::kF, micro_, p.forward, compute_);
+    Gather(from, Role::kB, p.backward > 0 ? micro_ : 0, p.backward, compute_);
   }
 
   // Gradients, in parallel.reduce_dtype, once a step or microbatch: cut to the states' shards, then reduced over what
@@ -246,8 +250,8 @@ class ClosedForm {
     Add({Axis::kPp}, "send", Role::kS, Last(), piece * 4);
   }
 
-  static constexpr AxisSet kShards = {Axis::kDpShard, Axis::kCp},
-                           kBatch = {Axis::kDpReplicate, Axis::kDpShard, Axis::kCp};
+  static constexpr AxisSet kGroup = {Axis::kRegather}, kShards = kShardAxes | AxisSet{Axis::kCp},
+                           kBatch = kBatchAxes | AxisSet{Axis::kCp};
 
   const Deck& d_;
   const Mesh& mesh_;
@@ -279,6 +283,15 @@ const Case kCases[] = {
     {"zero 2, pp", {2, 1, 2, 1, 1}, {"parallel.zero=2", "precision.compute=bf16"}},
     {"zero 3, pp", {2, 1, 2, 1, 1}, {"parallel.zero=3", "precision.compute=bf16"}},
     {"zero 3, HSDP, tp, pp", {2, 2, 2, 1, 2}, {"parallel.zero=3", "batch.global=16"}},
+    {"groups", {1, 1, 4, 1, 1}, {"parallel.regather_group=2"}},
+    {"groups, HSDP, tp, bf16",
+     {1, 2, 4, 1, 2},
+     {"parallel.regather_group=2", "precision.compute=bf16", "model.vocab=264"}},
+    {"groups, cp", {1, 1, 4, 2, 1}, {"parallel.regather_group=2", "parallel.context=all_gather", "model.vocab=264"}},
+    {"groups, pp, tied",
+     {2, 1, 4, 1, 1},
+     {"parallel.regather_group=2", "parallel.zero=3", "model.tie_embeddings=true", "batch.global=16"}},
+    {"one group of all ranks", {1, 1, 4, 1, 1}, {"parallel.regather_group=4"}},
     {"rounded gradients", {1, 1, 4, 1, 1}, {"parallel.reduce_dtype=bf16"}},
     {"rounded gradients, zero 2, pp", {2, 1, 2, 1, 1}, {"parallel.reduce_dtype=bf16", "parallel.zero=2"}},
     {"rounded gradients, replicated, tp", {1, 4, 1, 1, 2}, {"parallel.reduce_dtype=bf16", "precision.compute=bf16"}},

@@ -52,7 +52,7 @@ class Draw {
     l.pp = Of({1, 1, 2, 3, 4});
     l.tp = Of({1, 2, 4});
     l.cp = Of({1, 1, 2});
-    l.dp_shard = Of({1, 2, 3});
+    l.dp_shard = Of({1, 2, 3, 4});
     l.dp_replicate = Of({1, 1, 2});
     l.context = static_cast<ContextMode>(Of({0, 1, 2}));
     l.schedule = static_cast<ScheduleKind>(Of({0, 1, 2, 3, 4, 5}));
@@ -81,6 +81,7 @@ Deck RandomDeck(Draw& draw) {
                                         fmt::format("batch.global={}", draw.Of({24, 24, 12})),
                                         fmt::format("precision.compute={}", draw.Of({0, 1}) ? "bf16" : "fp32"),
                                         fmt::format("parallel.reduce_dtype={}", draw.Of({0, 0, 1}) ? "bf16" : "fp32"),
+                                        fmt::format("parallel.regather_group={}", draw.Of({0, 2, 3})),
                                         fmt::format("run.device={}", draw.Of({0, 1}) ? "cuda" : "cpu")};
   if (draw.Of({0, 1, 1}) == 0) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("model.tie_embeddings=true");

@@ -44,6 +44,7 @@ ALONE, BESIDE = ["overlap.tensor=false"], ["overlap.tensor=true"]
 WHOLE, STRIPS = ["overlap.tensor_strips=1"], ["overlap.tensor_strips=2"]
 APART, TOGETHER = ["overlap.interleave=false"], ["overlap.interleave=true"]
 STEP, EACH = ["parallel.reduce=step"], ["parallel.reduce=microbatch"]
+AT_NEED, BEFORE = ["overlap.context=false"], ["overlap.context=true"]
 FP32, BF16 = ["parallel.reduce_dtype=fp32"], ["parallel.reduce_dtype=bf16"]
 LONGER = False  # not in the test
 ROWS = [
@@ -54,6 +55,7 @@ ROWS = [
     Row("strips", "tp", 2, degrees(tp=2), WHOLE, STRIPS, 8),
     Row("interleave in 1f1b", "tp", 4, [*degrees(pp=2, tp=2), "batch.global=12"], APART, TOGETHER, 20),
     Row("reduce in 1f1b", "dp", 4, degrees(pp=2, dp_shard=2), STEP, EACH, 40),
+    Row("context", "cp", 2, degrees(cp=2, context="all_gather"), AT_NEED, BEFORE, 50),
     Row("reduce_dtype", "dp", 2, degrees(dp_replicate=2), FP32, BF16, 15),
     *(Row(f"{what} in {name}", axis, 8, [*degrees(pp=2, **{degree: 4}), *schedule(name, chunks)], off, on, rise, LONGER)
       for name, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2), ("dualpipev", 2))

@@ -74,25 +74,21 @@ LAYOUTS = [
 ]
 # Layout and switch: by how much the default makes the step longer at most, in % of the step without it.
 # With zero = 3 parallel.reduce = "auto" reduces after each microbatch: the memory that it saves is paid with messages.
-# Where these take longer than the matmuls, overlap.tensor makes them wait.
 KNOWN = {
     ("1b h100-8x400g dp_shard 8", "parallel.reduce"): 3.0,
     ("1b h100-8x400g dp_shard 64", "parallel.reduce"): 1.0,
     ("1b a100-4x100g dp_shard 16 micro=2", "parallel.reduce"): 1.5,
-    ("1b a100-8x200g dp_shard 8 tp 2 micro=2", "parallel.reduce"): 5.5,
+    ("1b a100-8x200g dp_shard 8 tp 2 micro=2", "parallel.reduce"): 1.0,
     ("8b h100-8x400g dp_shard 64", "parallel.reduce"): 1.0,
     ("8b h100-8x400g dp_shard 32 micro=2", "parallel.reduce"): 0.5,
-    ("8b h100-8x400g dp_shard 8 tp 8", "overlap.tensor"): 1.5,
-    ("8b h100-8x400g dp_shard 8 tp 8", "parallel.reduce"): 69.0,
-    ("8b h100-8x400g dp_shard 16 dp_replicate 4 mode=full", "parallel.reduce"): 6.5,
+    ("8b h100-8x400g dp_shard 8 tp 8", "parallel.reduce"): 22.0,
+    ("8b h100-8x400g dp_shard 16 dp_replicate 4 mode=full", "parallel.reduce"): 1.5,
     ("8b h100-8x400g dp_shard 16 cp 4", "parallel.reduce"): 14.0,
-    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "overlap.tensor"): 15.0,
-    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "parallel.reduce"): 103.0,
+    ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "parallel.reduce"): 50.0,
     ("8b h100-8x400g dp_shard 16 cp 2 context=all_to_all", "parallel.reduce"): 2.5,
-    ("8b a100-8x200g dp_shard 8 tp 4 micro=2", "parallel.reduce"): 13.0,
+    ("8b a100-8x200g dp_shard 8 tp 4 micro=2", "parallel.reduce"): 1.0,
     ("8b h200-8x400g dp_shard 16 mode=full", "parallel.reduce"): 1.0,
-    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "overlap.tensor"): 10.5,
-    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "parallel.reduce"): 89.0,
+    ("70b h100-8x400g dp_shard 32 tp 8 mode=full", "parallel.reduce"): 28.0,
 }
 
 

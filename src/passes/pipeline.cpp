@@ -34,7 +34,7 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   if (purpose == Purpose::kTrain)
     run("store_gradients", [&] { StoreGradients(graph, BatchOf(context.deck, context.mesh).microbatches); });
   // After lower_reshards, which makes the collectives.
-  run("coalesce", [&] { Coalesce(graph); });
+  run("coalesce", [&] { Coalesce(graph, context.mesh); });
   // After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
   // After coalesce, whose messages it moves or splits. Before prefetch, which looks for the first op of a layer.

@@ -111,7 +111,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "fuse") return Fuse(graph);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
-  if (c.pass == "coalesce") return Coalesce(graph);
+  if (c.pass == "coalesce") return Coalesce(graph, c.mesh);
   if (c.pass == "merge_updates") return MergeUpdates(graph);
   if (c.pass == "cut") return Cut(graph, c.stage_of_chunk);
   FAIL() << "unknown pass " << c.pass;

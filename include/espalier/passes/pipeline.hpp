@@ -53,8 +53,9 @@ void Rematerialize(Graph& graph, const PassContext& context);
 /// Lowers each `reshard` to collectives and slices, by least traffic.
 void LowerReshards(Graph& graph, const Mesh& mesh);
 
-/// Merges collectives of one kind, group, role and layer into one op with one message per peer.
-void Coalesce(Graph& graph);
+/// Merges collectives of one kind, group, role and layer into one op with one message per peer; sums of gradients also
+/// across short layers.
+void Coalesce(Graph& graph, const Mesh& mesh);
 
 /// Issues cp communication before the ops that do not need it (overlap.context).
 void OverlapContext(Graph& graph, const PassContext& context);

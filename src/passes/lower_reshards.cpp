@@ -30,7 +30,7 @@ class ReshardLowering {
     graph_.ops.clear();
     for (Op& op : ops) {
       for (int& input : op.inputs) input = now_[input];
-      if (!Joins(op)) EmitMessages();
+      if (!MayPrecedeMessages(op)) EmitMessages();
       for (int input : op.inputs) Widen(input);
       if (op.kind == OpKind::kReshard)
         Lower(op);
@@ -116,7 +116,7 @@ class ReshardLowering {
   }
 
   /// True if an op may come before the messages that wait to be emitted: another gradient of their layer.
-  bool Joins(const Op& op) const {
+  bool MayPrecedeMessages(const Op& op) const {
     if (messages_.empty()) return true;
     const Op& first = messages_.front();
     return op.kind == OpKind::kReshard && HasMessageType(op.attributes) && op.role == first.role &&

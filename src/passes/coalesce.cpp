@@ -9,6 +9,7 @@
 #include <ranges>
 #include <tuple>
 
+#include "espalier/graph/local_range.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -54,8 +55,7 @@ class Coalescer {
   Key KeyOf(const Op& op) const {
     const Value& value = graph_.value(op.inputs[0]);
     const bool maximum = !(value.type.placements.partial_max & op.Axes()).Empty();
-    const auto bucket = buckets_.find({KindOf(op), op.layer});
-    const int layer = bucket == buckets_.end() || !ReducesSums(op) ? op.layer : bucket->second;
+    const int layer = ReducesSums(op) ? buckets_.at({KindOf(op), op.layer}) : op.layer;
     return {op.kind, op.Axes(), op.role, layer, op.chunk, value.type.dtype, maximum, value.frequency};
   }
 
@@ -72,7 +72,10 @@ class Coalescer {
   void FindBuckets() {
     std::map<Kind, std::map<int, double>> bytes;  // by layer
     for (const Op& op : graph_.ops)
-      if (ReducesSums(op)) bytes[KindOf(op)][op.layer] += double(BytesOf(op.inputs[0]));
+      if (ReducesSums(op)) {
+        const Type& type = graph_.value(op.inputs[0]).type;
+        bytes[KindOf(op)][op.layer] += double(LocalVolume(type, mesh_, {}) * SizeOf(type.dtype));
+      }
     for (const auto& [kind, layers] : bytes) {
       double largest = 0;
       for (const auto& [layer, size] : layers) largest = std::max(largest, size);
@@ -88,10 +91,6 @@ class Coalescer {
         buckets_[{kind, layer}] = bucket;
       }
     }
-  }
-  int64_t BytesOf(int value) const {
-    const Type& type = graph_.value(value).type;
-    return Volume(LocalShape(type, mesh_, {})) * SizeOf(type.dtype);
   }
 
   bool MayMerge(const std::vector<int>& batch) const {

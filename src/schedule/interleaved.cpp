@@ -39,8 +39,8 @@ Schedule Interleaved(int stages, int chunks_per_stage, int microbatches, SteadyS
   const auto order = ForwardOrder(block, chunks_per_stage, microbatches);
   for (int stage = 0; stage < stages; ++stage) {
     auto& jobs = schedule.jobs[stage];
-    const bool joint = steady == SteadyState::kJoint;
-    const int warmup = std::min(all, 2 * (stages - 1 - stage) + (chunks_per_stage - 1) * block + (joint ? 1 : 0));
+    const int one_more = steady == SteadyState::kJoint ? 1 : 0;
+    const int warmup = std::min(all, 2 * (stages - 1 - stage) + (chunks_per_stage - 1) * block + one_more);
     const auto forward = [&](int k) {
       const auto [chunk, microbatch] = order[k];
       return ForwardJob(chunk * stages + stage, microbatch);
@@ -51,14 +51,7 @@ Schedule Interleaved(int stages, int chunks_per_stage, int microbatches, SteadyS
     };
     // Warm-up: `warmup` forwards. Steady state: one forward, one backward. Drain: `warmup` backwards.
     for (int k = 0; k < warmup; ++k) jobs.push_back(forward(k));
-    for (int k = warmup; k < all; ++k) {
-      if (joint) {
-        jobs.push_back(JointJob(forward(k), backward(k - warmup)));
-      } else {
-        jobs.push_back(forward(k));
-        jobs.push_back(backward(k - warmup));
-      }
-    }
+    for (int k = warmup; k < all; ++k) AddForwardAndBackward(jobs, forward(k), backward(k - warmup), steady);
     for (int k = all - warmup; k < all; ++k) jobs.push_back(backward(k));
   }
   return schedule;

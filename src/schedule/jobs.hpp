@@ -43,10 +43,13 @@ inline Job BackwardJob(int chunk, int microbatch) {
   return {{{chunk, Role::kB, microbatch}, {chunk, Role::kW, microbatch}}};
 }
 
-/// F of one microbatch with B and W of another.
-inline Job JointJob(Job forward, const Job& backward) {
-  forward.parts.insert(forward.parts.end(), backward.parts.begin(), backward.parts.end());
-  return forward;
+/// F of one microbatch, then B and W of another: two jobs or, with SteadyState::kJoint, one.
+inline void AddForwardAndBackward(std::vector<Job>& jobs, const Job& forward, const Job& backward, SteadyState steady) {
+  jobs.push_back(forward);
+  if (steady == SteadyState::kAlternating)
+    jobs.push_back(backward);
+  else
+    jobs.back().parts.insert(jobs.back().parts.end(), backward.parts.begin(), backward.parts.end());
 }
 
 /// Writes the jobs of one stage. Each call takes the next microbatch of the chunk and role; after the last one it

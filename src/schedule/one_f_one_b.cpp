@@ -20,20 +20,12 @@ Schedule OneFOneB(int stages, int microbatches, SteadyState steady) {
   for (int stage = 0; stage < stages; ++stage) {
     auto& jobs = schedule.jobs[stage];
     const int below = stages - 1 - stage;
-    const bool joint = steady == SteadyState::kJoint;
-    const int warmup = std::min(microbatches, joint ? 2 * below + 1 : below);
+    const int warmup = std::min(microbatches, steady == SteadyState::kJoint ? 2 * below + 1 : below);
     // Warm-up.
     for (int i = 0; i < warmup; ++i) jobs.push_back(ForwardJob(stage, i));
     // Steady state: one forward, one backward.
-    for (int i = warmup; i < microbatches; ++i) {
-      const Job forward = ForwardJob(stage, i), backward = BackwardJob(stage, i - warmup);
-      if (joint) {
-        jobs.push_back(JointJob(forward, backward));
-      } else {
-        jobs.push_back(forward);
-        jobs.push_back(backward);
-      }
-    }
+    for (int i = warmup; i < microbatches; ++i)
+      AddForwardAndBackward(jobs, ForwardJob(stage, i), BackwardJob(stage, i - warmup), steady);
     // Drain.
     for (int i = microbatches - warmup; i < microbatches; ++i) jobs.push_back(BackwardJob(stage, i));
   }

@@ -155,12 +155,12 @@ class StepFormula {
   }
 
   double PipelineUs() const {
-    double busiest = 0, hidden = 0;
+    double busiest = 0, exposed = 0;
     for (const ChunkTime& stage : stages_) {
       busiest = std::max(busiest, stage.f + stage.bw);
-      hidden = std::max(hidden, (1 - kExposedInJointJobs) * JointMicrobatches() * stage.exposed);
+      exposed = std::max(exposed, stage.exposed);
     }
-    return PipelineUs(busiest) - hidden;
+    return PipelineUs(busiest) - (1 - kExposedInJointJobs) * JointMicrobatches() * exposed;
   }
   /// With all exposed communication.
   double PipelineUs(double busiest) const {

@@ -27,7 +27,7 @@ std::string WithAllowed(const std::string& what, const DeckKey& key) {
   return allowed.empty() ? what : fmt::format("{} (allowed: {})", what, allowed);
 }
 
-/// The value in the key's own type (an integer where a number is wanted, an empty list of either kind).
+/// The value in the key's own type (integers where numbers are wanted, an empty list of any kind).
 std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   const std::optional<DeckValue> readable = AsDeckValue(written);
   if (!readable) return std::nullopt;
@@ -38,6 +38,8 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   const auto* list = std::get_if<std::vector<int64_t>>(&value);
   if (list && list->empty() && DeckValue(std::vector<std::string>{}).index() == key.ValueIndex())
     return std::vector<std::string>{};
+  if (list && DeckValue(std::vector<double>{}).index() == key.ValueIndex())
+    return std::vector<double>(list->begin(), list->end());
   return std::nullopt;
 }
 

@@ -58,10 +58,19 @@ const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckVa
                            return d.name.find_first_not_of('.') == std::string::npos ? "" : "runs/" + d.name;
                          }};
 const Derived kKvHeads = {"model.heads", {"model.heads"}, [](const Deck& d) -> DeckValue { return d.model.heads; }};
-const Derived kDecaySteps = {
-    "run.steps - lr.warmup_steps", {"run.steps", "lr.warmup_steps"}, [](const Deck& d) -> DeckValue {
-      return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps);
-    }};
+const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"}, [](const Deck& d) -> DeckValue {
+                            return std::max<int64_t>(1, d.model.dim / std::max<int64_t>(1, d.model.heads));
+                          }};
+const Derived kRopeOriginal = {
+    "model.seq_len", {"model.seq_len"}, [](const Deck& d) -> DeckValue { return d.model.seq_len; }};
+const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
+                             return std::max<int64_t>(1, d.batch.ramp_start);
+                           }};
+const Derived kDecaySteps = {"run.steps - lr.warmup_steps - lr.stable_steps",
+                             {"run.steps", "lr.warmup_steps", "lr.stable_steps"},
+                             [](const Deck& d) -> DeckValue {
+                               return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps - d.lr.stable_steps);
+                             }};
 /// A pipeline stage has few parameters, and every microbatch would gather and reduce them.
 const Derived kZero = {"3; with pp > 1: 1", {"parallel.pp"}, [](const Deck& d) -> DeckValue {
                          return int64_t{d.parallel.pp > 1 ? 1 : 3};
@@ -82,6 +91,7 @@ const Derived kValidateSequences = {
 
 using Strings = std::vector<std::string>;
 using Integers = std::vector<int64_t>;
+using Numbers = std::vector<double>;
 
 std::vector<DeckKey> Rows() {
   // clang-format off
@@ -107,6 +117,9 @@ std::vector<DeckKey> Rows() {
      "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
      "GPUs; empty: the library's "
      "first choice."},
+    {"run", "init_from", FIELD(run.init_from), "", Any(),
+     "Run, checkpoint or Hugging Face folder, relative to the working directory, whose weights a new run starts from; "
+     "empty: random weights."},
     {"run", "time_limit", FIELD(run.time_limit), "", Any(),
      "Stop with a checkpoint before this much time has passed since the start, in any of Slurm's forms (minutes, "
      "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds) or as 90s, "
@@ -141,6 +154,8 @@ std::vector<DeckKey> Rows() {
      "Attention heads; must divide dim; for llama dim / heads must be even, since RoPE rotates pairs."},
     {"model", "kv_heads", FIELD(model.kv_heads), kKvHeads, Count(),
      "Heads of keys and values; must divide heads; for gpt2 equal to heads."},
+    {"model", "head_dim", FIELD(model.head_dim), kHeadDim, Count(),
+     "Width of an attention head; for llama even, since RoPE rotates pairs; for gpt2 dim / heads."},
     {"model", "ffn_dim", FIELD(model.ffn_dim), Required{}, Count(),
      "Inner width of the feed-forward network."},
     {"model", "vocab", FIELD(model.vocab), Required{}, Between(2, kMaxInt),
@@ -149,8 +164,41 @@ std::vector<DeckKey> Rows() {
      "Tokens per sequence."},
     {"model", "norm_eps", FIELD(model.norm_eps), 1e-5, PositiveFloat(),
      "Added to the mean square (llama) or variance (gpt2) in the norms."},
+    {"model", "norm_placement", CHOICE(model.norm_placement), "pre", OneOf<NormPlacement>(),
+     "Where a layer normalises: pre: the inputs of attention and feed-forward; post: their outputs, before they are "
+     "added to the residual stream (OLMo 2)."},
+    {"model", "qk_norm", CHOICE(model.qk_norm), "none", OneOf<QkNorm>(),
+     "RMSNorm of queries and keys before RoPE: head: of each head by itself (Qwen3); full: of all heads together (OLMo "
+     "2)."},
+    {"model", "qkv_bias", FIELD(model.qkv_bias), false, Any(),
+     "Biases of the q, k and v projections (Qwen2); gpt2 always has them."},
+    {"model", "o_bias", FIELD(model.o_bias), false, Any(),
+     "Bias of the output projection of attention; gpt2 always has it."},
+    {"model", "mlp_bias", FIELD(model.mlp_bias), false, Any(),
+     "Biases of the matmuls of the feed-forward network; gpt2 always has them."},
+    {"model", "sliding_window", FIELD(model.sliding_window), 0, CountOrZero(),
+     "Tokens that a query sees, itself included (Mistral); 0: all before it."},
+    {"model", "full_attention_layers", FIELD(model.full_attention_layers), 0, Between(0, kMaxLayers),
+     "The first so many layers see all tokens in spite of sliding_window (Qwen2's max_window_layers)."},
     {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, PositiveFloat(),
      "Base of the RoPE frequencies; no effect for gpt2, whose positions are learned."},
+    {"model", "rope_scaling", CHOICE(model.rope_scaling), "none", OneOf<RopeScaling>(),
+     "How RoPE frequencies are stretched to longer sequences: linear: all by rope_factor; llama3: the low ones, as in "
+     "Llama 3.1; yarn: Peng et al. 2023."},
+    {"model", "rope_factor", FIELD(model.rope_factor), 1.0, PositiveFloat(),
+     "How many times longer than rope_original_seq_len sequences become."},
+    {"model", "rope_original_seq_len", FIELD(model.rope_original_seq_len), kRopeOriginal, Count(),
+     "Sequence length before scaling (llama3, yarn)."},
+    {"model", "rope_low_freq_factor", FIELD(model.rope_low_freq_factor), 1.0, PositiveFloat(),
+     "llama3: frequencies with fewer turns than this in rope_original_seq_len are divided by rope_factor."},
+    {"model", "rope_high_freq_factor", FIELD(model.rope_high_freq_factor), 4.0, PositiveFloat(),
+     "llama3: frequencies with more turns than this in rope_original_seq_len stay."},
+    {"model", "rope_beta_fast", FIELD(model.rope_beta_fast), 32.0, PositiveFloat(),
+     "yarn: frequencies with more turns than this in rope_original_seq_len stay."},
+    {"model", "rope_beta_slow", FIELD(model.rope_beta_slow), 1.0, PositiveFloat(),
+     "yarn: frequencies with fewer turns than this in rope_original_seq_len are divided by rope_factor."},
+    {"model", "rope_attention_factor", FIELD(model.rope_attention_factor), 0.0, Float(),
+     "yarn: factor of queries and keys; 0: 0.1 ln(rope_factor) + 1."},
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The output head shares the weights of the embedding."},
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
@@ -207,10 +255,19 @@ std::vector<DeckKey> Rows() {
      "Sequences per microbatch and data-parallel rank; "
      "micro * dp_replicate * dp_shard must divide global; the quotient is the number of microbatches (gradient "
      "accumulation)."},
+    {"batch", "ramp_start", FIELD(batch.ramp_start), 0, CountOrZero(),
+     "Sequences of the first steps, which grow by ramp_step to global; 0: all steps have global."},
+    {"batch", "ramp_step", FIELD(batch.ramp_step), kRampStep, Count(),
+     "Sequences by which a step grows at a time."},
+    {"batch", "ramp_steps", FIELD(batch.ramp_steps), 100, Count(),
+     "Optimizer steps with each size below global."},
 
     {"precision", "compute", CHOICE(precision.compute), "bf16", OneOf<Dtype>(),
      "Type of activations and of the weights in matmuls; master weights, gradients, their sums and the optimizer "
      "state are fp32."},
+    {"precision", "moments", CHOICE(precision.moments), "fp32", OneOf<Dtype>(),
+     "Type in which the optimizer's moments are kept; bf16 is rounded at random, keyed by run.seed, so that small changes "
+     "add up."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "
@@ -264,9 +321,28 @@ std::vector<DeckKey> Rows() {
      "Apply weight decay to vectors (norms, biases) too."},
     {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, Float(),
      "Gradients with a larger global norm are scaled down to it; 0: off."},
+    {"optimizer", "groups", FIELD(optimizer.groups), Strings{}, Any(),
+     "Parameters with other settings: \"PATTERN lr=X decay=Y\", of which lr multiplies the rate and decay replaces "
+     "weight_decay; the first pattern that matches a name counts, with * and ? as in globs."},
+    {"optimizer", "muon_lr", FIELD(optimizer.muon_lr), 0.02, Float(),
+     "Highest learning rate of the matrices that Muon trains; embeddings, head and vectors have AdamW and lr."},
+    {"optimizer", "muon_momentum", FIELD(optimizer.muon_momentum), 0.95, Fraction(),
+     "Decay of Muon's sum of gradients."},
+    {"optimizer", "muon_nesterov", FIELD(optimizer.muon_nesterov), true, Any(),
+     "Muon uses the gradient plus muon_momentum times its sum, not the sum alone."},
+    {"optimizer", "muon_iterations", FIELD(optimizer.muon_iterations), 5, Between(1, 20),
+     "Newton-Schulz iterations that make the update of a matrix orthogonal."},
+    {"optimizer", "muon_scale", CHOICE(optimizer.muon_scale), "match_adamw", OneOf<MuonScale>(),
+     "Factor of the orthogonal update of an m x n matrix: match_adamw: 0.2 sqrt(max(m, n)), so that one lr suits both "
+     "(Liu et al. 2025); spectral: sqrt(max(1, m / n)) (Jordan et al. 2024)."},
+
+    {"loss", "z_loss", FIELD(loss.z_loss), 0.0, Float(),
+     "Adds this times the squared log of the softmax denominator of every token (Chowdhery et al. 2022)."},
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),
      "Steps of linear warm-up to optimizer.lr."},
+    {"lr", "stable_steps", FIELD(lr.stable_steps), 0, CountOrZero(),
+     "Steps at optimizer.lr between warm-up and decay (warmup-stable-decay)."},
     {"lr", "decay", CHOICE(lr.decay), "cosine", OneOf<Decay>(),
      "Shape of the decay after warm-up."},
     {"lr", "decay_steps", FIELD(lr.decay_steps), kDecaySteps, Count(),
@@ -275,12 +351,32 @@ std::vector<DeckKey> Rows() {
      "Lowest rate as a fraction of optimizer.lr."},
 
     {"data", "format", CHOICE(data.format), "text", OneOf<DataFormat>(),
-     "text: bytes are tokens; tokens: flat uint16 or uint32 ids after a small header."},
+     "text: bytes, or words of data.tokenizer; jsonl: the same, a document a line; tokens: made by espalier tokenize; "
+     "megatron: .bin with .idx; llmc, llmq: token files of these; hdf5: a dataset; flat16, flat32: ids without a "
+     "header; auto: each file as its content says (doc/data.md)."},
     {"data", "paths", FIELD(data.paths), Required{}, Paths(),
      "Training files or globs (** too); relative to the deck that names them, on the command line to the working "
      "directory."},
+    {"data", "weights", FIELD(data.weights), Numbers{}, PositiveFloat(),
+     "A blend: each entry of paths is a source of its own, and gives this share of the samples (weights are divided "
+     "by their sum); empty: all paths together are one long sequence."},
     {"data", "validation", FIELD(data.validation), Strings{}, Paths(),
      "Validation files or globs."},
+    {"data", "validation_weights", FIELD(data.validation_weights), Numbers{}, PositiveFloat(),
+     "The same as weights for validation."},
+    {"data", "tokenizer", FIELD(data.tokenizer), "", Any(),
+     "Tokenizer of the data: tokenizer.json or tokenizer.model, relative to the working directory; text and jsonl are "
+     "tokenized by it, and checkpoints keep it for sample; empty: a byte is a token."},
+    {"data", "text_field", FIELD(data.text_field), "text", Any(),
+     "Field of each line of jsonl that is the document."},
+    {"data", "hdf5_dataset", FIELD(data.hdf5_dataset), "tokens", Any(),
+     "Dataset of token ids in files of hdf5."},
+    {"data", "index_dir", FIELD(data.index_dir), "", Any(),
+     "Folder for the indices of jsonl files, relative to the working directory; empty: beside each file."},
+    {"data", "end_token", FIELD(data.end_token), -1, Between(-1, kMaxInt),
+     "Token that ends a document; -1: documents end where the format says so."},
+    {"data", "isolate_documents", FIELD(data.isolate_documents), false, Any(),
+     "Attention, positions and loss do not cross the documents of a sample."},
     {"data", "shuffle", FIELD(data.shuffle), true, Any(),
      "Samples in a random order keyed by run.seed, a new one for each epoch; false: in the order of the files."},
     {"data", "validate_every_steps", FIELD(data.validate_every_steps), 0, CountOrZero(),
@@ -311,6 +407,13 @@ std::vector<DeckKey> Rows() {
      "Skipped steps in a row; one more stops the run."},
     {"guard", "max_rollbacks", FIELD(guard.max_rollbacks), 3, Count(),
      "Rollbacks of one start of the run; one more stops it."},
+    {"guard", "on_spike", CHOICE(guard.on_spike), "skip", OneOf<OnSpike>(),
+     "After a step whose loss or gradient norm is a spike: warn; skip its update; roll back to the last checkpoint and "
+     "continue after the batch; or stop."},
+    {"guard", "spike_z", FIELD(guard.spike_z), 0.0, Float(),
+     "A spike is more than this many standard deviations above the mean of the last spike_window steps; 0: off."},
+    {"guard", "spike_window", FIELD(guard.spike_window), 128, Between(2, 1e6),
+     "Steps over which mean and deviation of loss and norm are taken; the guard waits until there are as many."},
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},
@@ -339,7 +442,8 @@ const std::vector<DeckSection>& DeckSections() {
       {"precision", "number formats"},
       {"recompute", "activation checkpointing and parameters that are gathered again"},
       {"overlap", "communication that overlaps with compute"},
-      {"optimizer", "AdamW"},
+      {"optimizer", "AdamW and Muon"},
+      {"loss", "what is added to the cross-entropy"},
       {"lr", "the learning rate over the steps"},
       {"data", "what is read"},
       {"checkpoint", "what is saved, and how a run continues"},

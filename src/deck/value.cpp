@@ -68,6 +68,7 @@ struct Fault {
     return fmt::format("unknown{} (allowed: {})", DidYouMean(meant), AllowedText(allowed));
   }
   std::string operator()(const std::vector<int64_t>& x) const { return First(x); }
+  std::string operator()(const std::vector<double>& x) const { return First(x); }
   std::string operator()(const std::vector<std::string>& x) const {
     if (allowed.paths && std::ranges::find(x, "") != x.end()) return "a path is empty";
     return First(x);
@@ -119,7 +120,8 @@ size_t DeckKey::ValueIndex() const {
 
 std::string_view TypeName(size_t value_index) {
   constexpr std::array<std::string_view, std::variant_size_v<DeckValue>> kNames = {
-      "true or false", "an integer", "a number", "a string", "a list of integers", "a list of strings"};
+      "true or false",      "an integer",        "a number",         "a string",
+      "a list of integers", "a list of strings", "a list of numbers"};
   return kNames.at(value_index);
 }
 std::string_view TypeName(const DeckKey& key) { return TypeName(key.ValueIndex()); }
@@ -153,6 +155,11 @@ std::string ToToml(const DeckValue& value) {
     std::string operator()(double x) const { return NumberText(x); }
     std::string operator()(const std::string& x) const { return TomlString(x); }
     std::string operator()(const std::vector<int64_t>& x) const { return fmt::format("[{}]", fmt::join(x, ", ")); }
+    std::string operator()(const std::vector<double>& x) const {
+      std::string text;
+      for (double number : x) text += (text.empty() ? "" : ", ") + NumberText(number);
+      return "[" + text + "]";
+    }
     std::string operator()(const std::vector<std::string>& x) const {
       std::string text;
       for (const std::string& s : x) text += (text.empty() ? "" : ", ") + TomlString(s);

@@ -17,15 +17,20 @@ namespace espalier {
 enum class RunDevice : uint8_t { kAuto, kCpu, kCuda, kSleep };
 enum class Transport : uint8_t { kAuto, kMpi, kNccl };
 enum class Family : uint8_t { kLlama, kGpt2 };
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+enum class QkNorm : uint8_t { kNone, kHead, kFull };
+enum class NormPlacement : uint8_t { kPre, kPost };
 enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
-enum class OptimizerName : uint8_t { kAdamw };
-enum class Decay : uint8_t { kCosine, kLinear, kConstant };
-enum class DataFormat : uint8_t { kText, kTokens };
+enum class OptimizerName : uint8_t { kAdamw, kMuon };
+enum class MuonScale : uint8_t { kMatchAdamw, kSpectral };
+enum class Decay : uint8_t { kCosine, kLinear, kConstant, kInverseSqrt, kOneMinusSqrt };
+enum class DataFormat : uint8_t { kText, kTokens, kJsonl, kMegatron, kLlmc, kLlmq, kHdf5, kFlat16, kFlat32, kAuto };
 enum class Restart : uint8_t { kAuto, kNever, kRequired };
 enum class OnNonfinite : uint8_t { kStop, kSkip, kRollback };
+enum class OnSpike : uint8_t { kWarn, kSkip, kRollback, kStop };
 
 /// A value of a choice, and its name in decks.
 template <typename T>
@@ -48,6 +53,17 @@ template <>
 inline constexpr auto kChoices<Family> = std::to_array<Choice<Family>>({{Family::kLlama, "llama"},
                                                                         {Family::kGpt2, "gpt2"}});
 template <>
+inline constexpr auto kChoices<RopeScaling> = std::to_array<Choice<RopeScaling>>({{RopeScaling::kNone, "none"},
+                                                                                  {RopeScaling::kLinear, "linear"},
+                                                                                  {RopeScaling::kLlama3, "llama3"},
+                                                                                  {RopeScaling::kYarn, "yarn"}});
+template <>
+inline constexpr auto kChoices<QkNorm> =
+    std::to_array<Choice<QkNorm>>({{QkNorm::kNone, "none"}, {QkNorm::kHead, "head"}, {QkNorm::kFull, "full"}});
+template <>
+inline constexpr auto kChoices<NormPlacement> = std::to_array<Choice<NormPlacement>>({{NormPlacement::kPre, "pre"},
+                                                                                      {NormPlacement::kPost, "post"}});
+template <>
 inline constexpr auto kChoices<ReduceFrequency> = std::to_array<Choice<ReduceFrequency>>(
     {{ReduceFrequency::kAuto, "auto"}, {ReduceFrequency::kStep, "step"}, {ReduceFrequency::kMicrobatch, "microbatch"}});
 template <>
@@ -61,7 +77,7 @@ inline constexpr auto kChoices<ScheduleKind> =
                                          {ScheduleKind::kZeroBubbleH1, Name(ScheduleKind::kZeroBubbleH1)},
                                          {ScheduleKind::kZeroBubbleV, Name(ScheduleKind::kZeroBubbleV)},
                                          {ScheduleKind::kDualPipeV, Name(ScheduleKind::kDualPipeV)}});
-/// precision.compute.
+/// precision.compute, precision.moments, parallel.reduce_dtype.
 template <>
 inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});
 template <>
@@ -72,15 +88,28 @@ inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Reg
                                                                             {Regather::kAlways, "always"},
                                                                             {Regather::kNever, "never"}});
 template <>
-inline constexpr auto kChoices<OptimizerName> = std::to_array<Choice<OptimizerName>>({{OptimizerName::kAdamw,
-                                                                                       "adamw"}});
+inline constexpr auto kChoices<OptimizerName> = std::to_array<Choice<OptimizerName>>({{OptimizerName::kAdamw, "adamw"},
+                                                                                      {OptimizerName::kMuon, "muon"}});
+template <>
+inline constexpr auto kChoices<MuonScale> = std::to_array<Choice<MuonScale>>({{MuonScale::kMatchAdamw, "match_adamw"},
+                                                                              {MuonScale::kSpectral, "spectral"}});
 template <>
 inline constexpr auto kChoices<Decay> = std::to_array<Choice<Decay>>({{Decay::kCosine, "cosine"},
                                                                       {Decay::kLinear, "linear"},
-                                                                      {Decay::kConstant, "constant"}});
+                                                                      {Decay::kConstant, "constant"},
+                                                                      {Decay::kInverseSqrt, "inverse_sqrt"},
+                                                                      {Decay::kOneMinusSqrt, "one_minus_sqrt"}});
 template <>
 inline constexpr auto kChoices<DataFormat> = std::to_array<Choice<DataFormat>>({{DataFormat::kText, "text"},
-                                                                                {DataFormat::kTokens, "tokens"}});
+                                                                                {DataFormat::kJsonl, "jsonl"},
+                                                                                {DataFormat::kTokens, "tokens"},
+                                                                                {DataFormat::kMegatron, "megatron"},
+                                                                                {DataFormat::kLlmc, "llmc"},
+                                                                                {DataFormat::kLlmq, "llmq"},
+                                                                                {DataFormat::kHdf5, "hdf5"},
+                                                                                {DataFormat::kFlat16, "flat16"},
+                                                                                {DataFormat::kFlat32, "flat32"},
+                                                                                {DataFormat::kAuto, "auto"}});
 template <>
 inline constexpr auto kChoices<Restart> = std::to_array<Choice<Restart>>({{Restart::kAuto, "auto"},
                                                                           {Restart::kNever, "never"},
@@ -88,6 +117,9 @@ inline constexpr auto kChoices<Restart> = std::to_array<Choice<Restart>>({{Resta
 template <>
 inline constexpr auto kChoices<OnNonfinite> = std::to_array<Choice<OnNonfinite>>(
     {{OnNonfinite::kStop, "stop"}, {OnNonfinite::kSkip, "skip"}, {OnNonfinite::kRollback, "rollback"}});
+template <>
+inline constexpr auto kChoices<OnSpike> = std::to_array<Choice<OnSpike>>(
+    {{OnSpike::kWarn, "warn"}, {OnSpike::kSkip, "skip"}, {OnSpike::kRollback, "rollback"}, {OnSpike::kStop, "stop"}});
 
 /// The name of a choice in decks; "" for a value that no deck can have.
 template <typename T>

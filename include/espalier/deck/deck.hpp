@@ -28,14 +28,26 @@ struct Deck {
     double watchdog_s;       ///< 0: off
     double watchdog_slow_s;  ///< 0: by the size of the state
     double peak_tflops;      ///< of one rank's device; 0: known by its name, or measured
+    std::string init_from;   ///< run, checkpoint or Hugging Face folder; empty: random weights
     std::string cluster;     ///< cluster file of device = "sleep"; empty: none
     double dilation;         ///< device = "sleep" waits so many times as long as the cluster file says
   } run;
   struct Model {
     Family family;
     int layers;
-    int64_t dim, heads, kv_heads, ffn_dim, vocab, seq_len;
-    double norm_eps, rope_theta;
+    int64_t dim, heads, kv_heads, head_dim, ffn_dim, vocab, seq_len;
+    double norm_eps;
+    NormPlacement norm_placement;
+    QkNorm qk_norm;
+    bool qkv_bias, o_bias, mlp_bias;
+    int64_t sliding_window;     ///< 0: none
+    int full_attention_layers;  ///< the first layers, without sliding_window
+    double rope_theta;
+    RopeScaling rope_scaling;
+    double rope_factor;
+    int64_t rope_original_seq_len;
+    double rope_low_freq_factor, rope_high_freq_factor, rope_beta_fast, rope_beta_slow;
+    double rope_attention_factor;  ///< 0: by the formula of yarn
     bool tie_embeddings;
     double init_std;
   } model;
@@ -55,9 +67,11 @@ struct Deck {
   } pipeline;
   struct Batch {
     int64_t global, micro;
+    int64_t ramp_start, ramp_step;  ///< sequences; ramp_start 0: no ramp
+    int64_t ramp_steps;             ///< optimizer steps with each size below global
   } batch;
   struct Precision {
-    Dtype compute;
+    Dtype compute, moments;
   } precision;
   struct Recompute {
     RecomputeMode mode;
@@ -75,16 +89,33 @@ struct Deck {
     double lr, beta1, beta2, eps, weight_decay;
     bool decay_norms;
     double clip_norm;
+    std::vector<std::string> groups;  ///< "PATTERN lr=X decay=Y"
+    double muon_lr, muon_momentum;
+    bool muon_nesterov;
+    int muon_iterations;
+    MuonScale muon_scale;
   } optimizer;
+  struct Loss {
+    double z_loss;
+  } loss;
   struct Lr {
-    int64_t warmup_steps;
+    int64_t warmup_steps, stable_steps;
     Decay decay;
     int64_t decay_steps;
     double min_ratio;
   } lr;
   struct Data {
     DataFormat format;
-    std::vector<std::string> paths, validation;
+    std::vector<std::string> paths;
+    std::vector<double> weights;  ///< one per entry of paths; empty: paths are one long sequence
+    std::vector<std::string> validation;
+    std::vector<double> validation_weights;
+    std::string tokenizer;     ///< tokenizer.json or tokenizer.model; empty: none
+    std::string text_field;    ///< of jsonl
+    std::string hdf5_dataset;  ///< of hdf5
+    std::string index_dir;     ///< of jsonl; empty: beside each file
+    int64_t end_token;         ///< ends a document; -1: none
+    bool isolate_documents;
     bool shuffle;
     int64_t validate_every_steps, validate_sequences;
   } data;
@@ -100,6 +131,9 @@ struct Deck {
   struct Guard {
     OnNonfinite on_nonfinite;
     int64_t max_skips, max_rollbacks;
+    OnSpike on_spike;
+    double spike_z;  ///< 0: off
+    int64_t spike_window;
   } guard;
   struct Report {
     int64_t every_steps;

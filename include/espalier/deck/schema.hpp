@@ -14,7 +14,8 @@
 namespace espalier {
 
 /// What a key can hold. Choices are strings here: their names.
-using DeckValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
+using DeckValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>,
+                               std::vector<double>>;
 
 /// A field that is an enum, as the name of its value.
 struct ChoiceField {
@@ -22,11 +23,11 @@ struct ChoiceField {
   void (*set)(Deck&, std::string_view name);  ///< CHECKs that the enum has the name
 };
 
-/// The field of a Deck that a key fills; the first six in the order of DeckValue. An int holds integers with bounds
+/// The field of a Deck that a key fills; the first seven in the order of DeckValue. An int holds integers with bounds
 /// that fit.
-using DeckField =
-    std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*)(Deck&), std::string& (*)(Deck&),
-                 std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&), int& (*)(Deck&), ChoiceField>;
+using DeckField = std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*)(Deck&), std::string& (*)(Deck&),
+                               std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&),
+                               std::vector<double>& (*)(Deck&), int& (*)(Deck&), ChoiceField>;
 
 /// A key that every deck must set.
 struct Required {};
@@ -81,7 +82,8 @@ DeckValue Get(const Deck& deck, const DeckKey& key);
 /// The value must have the key's type (CHECKed).
 void Set(Deck& deck, const DeckKey& key, const DeckValue& value);
 
-/// "an integer", "a number", "true or false", "a string", "a list of integers" or "a list of strings".
+/// "an integer", "a number", "true or false", "a string", "a list of integers", "a list of
+/// strings" or "a list of numbers".
 std::string_view TypeName(const DeckKey& key);
 
 /// The same by the index of a DeckValue.

@@ -266,8 +266,8 @@ std::vector<DeckKey> Rows() {
      "Type of activations and of the weights in matmuls; master weights, gradients, their sums and the optimizer "
      "state are fp32."},
     {"precision", "moments", CHOICE(precision.moments), "fp32", OneOf<Dtype>(),
-     "Type in which the optimizer's moments are kept; bf16 is rounded at random, keyed by run.seed, so that small changes "
-     "add up."},
+     "Type in which the optimizer's moments are kept; bf16 is rounded at random, keyed by run.seed, so that small "
+     "changes add up."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes data/{llama,gpt2}_adamw.txt: losses and gradient norms of the steps of {llama,gpt2}_adamw.toml, by Hugging
-Face's model and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements.txt."""
+Face's model and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements_torch.txt."""
 import os
 
 import oracle

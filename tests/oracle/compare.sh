@@ -4,7 +4,7 @@
 #   tests/oracle/compare.sh [FOLDER]
 #
 # FOLDER receives the runs (default: a temporary one, removed at the end). PYTHON names a Python that has
-# tests/oracle/requirements.txt. Prints one line a run; exits 0 if every loss and gradient norm agrees to 1e-5.
+# tests/oracle/requirements_torch.txt. Prints one line a run; exits 0 if every loss and gradient norm agrees to 1e-5.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -6,7 +6,7 @@
 RUN is the folder of a run with data.shuffle = false, data.format = "text", precision.compute = "fp32" and
 checkpoint.at_start = true: the start weights are read through RUN/checkpoints/step-00000000/master.h5, the rest from
 RUN/deck.toml and RUN/metrics.jsonl. The mesh is ignored: numbers must not depend on it. Prints a line a step; exits 0
-if all agree. Needs requirements.txt.
+if all agree. Needs requirements_torch.txt.
 """
 import argparse
 import json

@@ -2,7 +2,7 @@
 """Writes data/{llama,gpt2}_gradients_{untied,tied}.txt: loss and all gradients of a small model, by Hugging Face's in
 fp64.
 
-The weights follow oracle.formula_weights, so that a test can make them again. Needs requirements.txt."""
+The weights follow oracle.formula_weights, so that a test can make them again. Needs requirements_torch.txt."""
 import os
 
 import torch

@@ -117,13 +117,19 @@ def read_tokens(data):
 
 
 def learning_rate(deck, step):
-    """Of step 1, 2, ...: linear warm-up, then cosine, linear or constant."""
+    """Of step 1, 2, ...: linear warm-up, stable steps, decay (doc/numerics.md)."""
     lr, top = deck["lr"], deck["optimizer"]["lr"]
-    if step <= lr["warmup_steps"]:
-        return top * step / lr["warmup_steps"]
-    progress = min(1.0, (step - lr["warmup_steps"]) / lr["decay_steps"])
-    shape = {"cosine": (1 + math.cos(math.pi * progress)) / 2, "linear": 1 - progress, "constant": 1.0}[lr["decay"]]
-    return top * shape if lr["decay"] == "constant" else top * (lr["min_ratio"] + (1 - lr["min_ratio"]) * shape)
+    warmup, low, stable_to = lr["warmup_steps"], lr["min_ratio"], lr["warmup_steps"] + lr["stable_steps"]
+    if step <= warmup:
+        return top * step / warmup
+    if step <= stable_to:
+        return top
+    progress = min(1.0, (step - stable_to) / lr["decay_steps"])
+    return top * {"cosine": low + (1 - low) * (1 + math.cos(math.pi * progress)) / 2,
+                  "linear": 1 - (1 - low) * progress,
+                  "one_minus_sqrt": 1 - (1 - low) * math.sqrt(progress),
+                  "inverse_sqrt": max(low, math.sqrt(max(1, stable_to) / step)),
+                  "constant": 1.0}[lr["decay"]]
 
 
 class Trainer:

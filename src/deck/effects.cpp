@@ -11,10 +11,11 @@
 namespace espalier {
 namespace {
 
-/// Why a key changes nothing in this deck; empty if it may.
+/// Why a key changes nothing in this deck, or not what its user expects; empty if it may.
 struct Effect {
   std::string_view key;
-  std::string (*why_none)(const Deck&);
+  std::string (*why)(const Deck&);
+  std::string_view what = "has no effect";
 };
 
 std::string When(bool none, std::string why) { return none ? std::move(why) : ""; }
@@ -75,6 +76,18 @@ std::string NeverSleeps(const Deck& d) {
 std::string ConstantRate(const Deck& d) {
   return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
 }
+std::string NoEndOfDecay(const Deck& d) {
+  if (d.lr.decay == Decay::kInverseSqrt) return "lr.decay = \"inverse_sqrt\" has no end";
+  return ConstantRate(d);
+}
+std::string OnlyWarmUp(const Deck& d) {
+  return When(d.lr.warmup_steps >= d.run.steps,
+              fmt::format("all run.steps = {} steps are warm-up, so the rate never decays", d.run.steps));
+}
+std::string NoStepsToDecay(const Deck& d) {
+  return When(d.lr.decay != Decay::kConstant && d.lr.warmup_steps + d.lr.stable_steps >= d.run.steps,
+              fmt::format("all run.steps = {} steps are warm-up or stable, so the rate never decays", d.run.steps));
+}
 std::string EndsBeforeTheTrace(const Deck& d) {
   const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
   return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
@@ -114,12 +127,10 @@ const std::vector<Effect>& Effects() {
       {"report.trace", EndsBeforeTheTrace},
       {"optimizer.decay_norms",
        [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
-      {"lr.warmup_steps",
-       [](const Deck& d) {
-         return When(d.lr.warmup_steps >= d.run.steps,
-                     fmt::format("all run.steps = {} steps are warm-up, so the rate never decays", d.run.steps));
-       }},
-      {"lr.decay_steps", ConstantRate},
+      {"lr.warmup_steps", OnlyWarmUp, "is long"},
+      {"lr.stable_steps", ConstantRate},
+      {"lr.stable_steps", NoStepsToDecay, "is long"},
+      {"lr.decay_steps", NoEndOfDecay},
       {"lr.min_ratio", ConstantRate},
       {"data.validation", NoValidation},
       {"data.validate_sequences", NoValidation},
@@ -151,10 +162,9 @@ std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {
   for (const Effect& effect : Effects()) {
     const DeckKey& key = *FindDeckKey(effect.key);
     if (IsDefault(loaded.deck, key)) continue;
-    if (const std::string why = effect.why_none(loaded.deck); !why.empty())
+    if (const std::string why = effect.why(loaded.deck); !why.empty())
       lines.push_back(fmt::format("{}: {} = {} {}: {}", loaded.origins.find(effect.key)->second, effect.key,
-                                  ToToml(Get(loaded.deck, key)),
-                                  effect.key == "lr.warmup_steps" ? "is long" : "has no effect", why));
+                                  ToToml(Get(loaded.deck, key)), effect.what, why));
   }
   return lines;
 }

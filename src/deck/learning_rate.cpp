@@ -8,11 +8,15 @@ namespace espalier {
 
 double LearningRate(const Deck& deck, int64_t step) {
   const double highest = deck.optimizer.lr, lowest_ratio = deck.lr.min_ratio;
-  const auto t = static_cast<double>(step), warmup = static_cast<double>(deck.lr.warmup_steps);
+  const auto t = static_cast<double>(step), warmup = static_cast<double>(deck.lr.warmup_steps),
+             stable_to = warmup + static_cast<double>(deck.lr.stable_steps);
   if (t <= warmup) return highest * t / warmup;
-  if (deck.lr.decay == Decay::kConstant) return highest;
-  const double progress = std::min(1.0, (t - warmup) / static_cast<double>(deck.lr.decay_steps));
+  if (t <= stable_to || deck.lr.decay == Decay::kConstant) return highest;
+  if (deck.lr.decay == Decay::kInverseSqrt)
+    return highest * std::max(lowest_ratio, std::sqrt(std::max(1.0, stable_to) / t));
+  const double progress = std::min(1.0, (t - stable_to) / static_cast<double>(deck.lr.decay_steps));
   if (deck.lr.decay == Decay::kLinear) return highest * (1 - (1 - lowest_ratio) * progress);
+  if (deck.lr.decay == Decay::kOneMinusSqrt) return highest * (1 - (1 - lowest_ratio) * std::sqrt(progress));
   return highest * (lowest_ratio + (1 - lowest_ratio) * (1 + std::cos(std::numbers::pi * progress)) / 2);
 }
 

@@ -344,9 +344,10 @@ std::vector<DeckKey> Rows() {
     {"lr", "stable_steps", FIELD(lr.stable_steps), 0, CountOrZero(),
      "Steps at optimizer.lr between warm-up and decay (warmup-stable-decay)."},
     {"lr", "decay", CHOICE(lr.decay), "cosine", OneOf<Decay>(),
-     "Shape of the decay after warm-up."},
+     "Shape of the decay after warm-up and stable_steps: cosine, linear and one_minus_sqrt reach min_ratio in "
+     "decay_steps; inverse_sqrt falls with the root of the step, not below min_ratio; constant stays."},
     {"lr", "decay_steps", FIELD(lr.decay_steps), kDecaySteps, Count(),
-     "Steps from the end of warm-up to the lowest rate."},
+     "Steps from the end of warm-up and stable_steps to the lowest rate."},
     {"lr", "min_ratio", FIELD(lr.min_ratio), 0.1, Between(0, 1),
      "Lowest rate as a fraction of optimizer.lr."},
 

@@ -95,17 +95,22 @@ def read_tokens(deck):
 
 
 def learning_rate(deck, step):
-    """Rate of step 1, 2, ...: linear warm-up, then cosine, linear or constant."""
+    """Rate of step 1, 2, ...: linear warm-up, stable steps, decay."""
     top, schedule = deck["optimizer"]["lr"], deck.get("lr", {})
     warmup, low = schedule.get("warmup_steps", 0), schedule.get("min_ratio", 0.1)
+    stable_to = warmup + schedule.get("stable_steps", 0)
     decay_steps = schedule.get("decay_steps", 0)
     if decay_steps <= 0:
-        decay_steps = deck["run"]["steps"] - warmup
+        decay_steps = max(1, deck["run"]["steps"] - stable_to)
     if step <= warmup:
         return top * step / warmup
-    progress = min(1.0, (step - warmup) / decay_steps)
+    if step <= stable_to:
+        return top
+    progress = min(1.0, (step - stable_to) / decay_steps)
     return top * {"cosine": low + (1 - low) * (1 + math.cos(math.pi * progress)) / 2,
                   "linear": 1 - (1 - low) * progress,
+                  "one_minus_sqrt": 1 - (1 - low) * math.sqrt(progress),
+                  "inverse_sqrt": max(low, math.sqrt(max(1, stable_to) / step)),
                   "constant": 1.0}[schedule.get("decay", "cosine")]
 
 

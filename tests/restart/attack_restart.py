@@ -133,7 +133,7 @@ def m1_a3_every_difference_is_said(checks, home):
         "model.rope_theta": ("500000.0", "10000.0", "command line"), "batch.global": ("4", "2", "command line"),
         "precision.compute": ('"bf16"', '"fp32"', line('compute = "fp32"')),
         "optimizer.lr": ("0.005", "0.003", line("lr = 3e-3")), "data.shuffle": ("true", "false", "command line"),
-        "lr.decay_steps": ("1", "2", "from run.steps - lr.warmup_steps"),
+        "lr.decay_steps": ("1", "2", "from run.steps - lr.warmup_steps - lr.stable_steps"),
         "data.validate_sequences": ("4", "2", "from batch.global")
     }
     expect(checks, answer[0] == 0 and changed(where) == expected, f"in metrics.jsonl: {changed(where)}", answer)

@@ -51,7 +51,7 @@ TEST(Compare, A2DerivedValuesAreDerivedAnewAndNamed) {
                           Differs("parallel.zero", "1", "3", "from 3; with pp > 1: 1"),
                           Differs("pipeline.schedule", "\"zbv\"", "\"1f1b\"", "default"),
                           Differs("pipeline.chunks", "2", "1", "from 1; interleaved, zbv, dualpipev: 2"),
-                          Differs("lr.decay_steps", "10", "20", "from run.steps - lr.warmup_steps")));
+                          Differs("lr.decay_steps", "10", "20", "from run.steps - lr.warmup_steps - lr.stable_steps")));
 }
 
 /// Full names of the keys that differ and for which `holds`.

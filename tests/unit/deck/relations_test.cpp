@@ -198,6 +198,14 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"lr.decay=constant", "lr.min_ratio=0.2", "lr.decay_steps=3"}), SizeIs(2));
   EXPECT_THAT(Idle({"lr.warmup_steps=100"}), ElementsAre("command line: lr.warmup_steps = 100 is long: all run.steps = "
                                                          "20 steps are warm-up, so the rate never decays"));
+  EXPECT_THAT(Idle({"lr.stable_steps=16", "lr.warmup_steps=4"}),
+              ElementsAre("command line: lr.stable_steps = 16 is long: all run.steps = 20 steps are warm-up or stable, "
+                          "so the rate never decays"));
+  EXPECT_THAT(Idle({"lr.stable_steps=15", "lr.warmup_steps=4", "lr.decay=one_minus_sqrt"}), IsEmpty());
+  EXPECT_THAT(Idle({"lr.decay=inverse_sqrt", "lr.stable_steps=3", "lr.min_ratio=0.2", "lr.decay_steps=3"}),
+              ElementsAre("command line: lr.decay_steps = 3 has no effect: lr.decay = \"inverse_sqrt\" has no end"));
+  EXPECT_THAT(Idle({"lr.decay=constant", "lr.stable_steps=30"}),
+              ElementsAre("command line: lr.stable_steps = 30 has no effect: lr.decay = \"constant\" does not decay"));
   for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather",
                            "parallel.sequence_parallel=false", "data.validation=['v']", "data.validate_sequences=24"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;

@@ -104,6 +104,37 @@ TEST(LearningRate, WarmsUpAndDecays) {
   EXPECT_DOUBLE_EQ(LearningRate(Small({"lr.warmup_steps=0", "optimizer.lr=0.5", "lr.decay=constant"}), 1), 0.5);
 }
 
+TEST(LearningRate, StaysForTheStableStepsAndThenDecays) {
+  const Strings base = {"run.steps=20", "lr.warmup_steps=4", "lr.stable_steps=6", "optimizer.lr=0.5",
+                        "lr.min_ratio=0.2"};
+  const auto with = [&](const std::string& decay) {
+    Strings overrides = base;
+    overrides.push_back("lr.decay=" + decay);
+    return Small(overrides);
+  };
+  EXPECT_EQ(with("cosine").lr.decay_steps, 10);
+  for (const char* decay : {"cosine", "linear", "one_minus_sqrt", "inverse_sqrt", "constant"}) {
+    EXPECT_DOUBLE_EQ(LearningRate(with(decay), 1), 0.125) << decay;
+    for (int64_t step : {4, 5, 7, 10}) EXPECT_DOUBLE_EQ(LearningRate(with(decay), step), 0.5) << decay << step;
+  }
+  EXPECT_DOUBLE_EQ(LearningRate(with("cosine"), 13), 0.5 * (0.2 + 0.8 * (1 + std::cos(M_PI * 0.3)) / 2));
+  EXPECT_DOUBLE_EQ(LearningRate(with("linear"), 13), 0.5 * (1 - 0.8 * 0.3));
+  EXPECT_DOUBLE_EQ(LearningRate(with("one_minus_sqrt"), 13), 0.5 * (1 - 0.8 * std::sqrt(0.3)));
+  for (const char* decay : {"cosine", "linear", "one_minus_sqrt"})
+    for (int64_t step : {20, 21, 900}) EXPECT_DOUBLE_EQ(LearningRate(with(decay), step), 0.1) << decay << step;
+  EXPECT_DOUBLE_EQ(LearningRate(with("inverse_sqrt"), 11), 0.5 * std::sqrt(10.0 / 11));
+  EXPECT_DOUBLE_EQ(LearningRate(with("inverse_sqrt"), 40), 0.25);
+  EXPECT_DOUBLE_EQ(LearningRate(with("inverse_sqrt"), 250), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(with("inverse_sqrt"), 251), 0.1) << "min_ratio is a floor";
+}
+
+TEST(LearningRate, InverseSqrtWithoutWarmUpStartsAtTheFirstStep) {
+  const Deck deck = Small({"optimizer.lr=0.5", "lr.decay=inverse_sqrt", "lr.min_ratio=0"});
+  EXPECT_DOUBLE_EQ(LearningRate(deck, 1), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(deck, 9), 0.5 / 3);
+  EXPECT_DOUBLE_EQ(LearningRate(deck, 10000), 0.005);
+}
+
 TEST(Inputs, EveryDeckIsValidOnItsSmallestMesh) {
   int decks = 0;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(SOURCE_ROOT) / "inputs")) {

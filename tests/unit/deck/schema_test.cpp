@@ -82,7 +82,7 @@ TEST(Schema, DerivedDefaultsFollowTheirKeys) {
   EXPECT_EQ(loaded.deck.lr.decay_steps, 43);
   EXPECT_EQ(loaded.deck.data.validate_sequences, 24);
   EXPECT_EQ(loaded.deck.run.dir, "A");
-  EXPECT_EQ(loaded.origins.at("lr.decay_steps"), "from run.steps - lr.warmup_steps");
+  EXPECT_EQ(loaded.origins.at("lr.decay_steps"), "from run.steps - lr.warmup_steps - lr.stable_steps");
   EXPECT_EQ(Small({"lr.warmup_steps=30"}).lr.decay_steps, 1);
   std::string no_kv(kSmall);
   no_kv.replace(no_kv.find("kv_heads = 2"), 12, "");

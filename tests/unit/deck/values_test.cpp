@@ -229,8 +229,8 @@ TEST(Errors, C5UnknownKeysListTheirSectionOrKnowOtherFrameworks) {
   EXPECT_THAT(Errors({"a.b.c=3"})[0], testing::StartsWith("command line: a.b.c=3: unknown key (sections: run, "));
   EXPECT_THAT(Errors({"optimizer.momentum=1"}),
               ElementsAre("command line: optimizer.momentum=1: unknown key ([optimizer] has name, lr, beta1, beta2, "
-                          "eps, weight_decay, decay_norms, "
-                          "clip_norm)"));
+                          "eps, weight_decay, decay_norms, clip_norm, groups, muon_lr, muon_momentum, "
+                          "muon_nesterov, muon_iterations, muon_scale)"));
   const std::pair<const char*, const char*> others[] = {{"model.hidden_size", "model.dim"},
                                                         {"num_hidden_layers", "model.layers"},
                                                         {"optimizer.learning_rate", "optimizer.lr"},

@@ -61,8 +61,6 @@ const Derived kKvHeads = {"model.heads", {"model.heads"}, [](const Deck& d) -> D
 const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"}, [](const Deck& d) -> DeckValue {
                             return std::max<int64_t>(1, d.model.dim / std::max<int64_t>(1, d.model.heads));
                           }};
-const Derived kRopeOriginal = {
-    "model.seq_len", {"model.seq_len"}, [](const Deck& d) -> DeckValue { return d.model.seq_len; }};
 const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
                              return std::max<int64_t>(1, d.batch.ramp_start);
                            }};
@@ -187,8 +185,8 @@ std::vector<DeckKey> Rows() {
      "Llama 3.1; yarn: Peng et al. 2023."},
     {"model", "rope_factor", FIELD(model.rope_factor), 1.0, PositiveFloat(),
      "How many times longer than rope_original_seq_len sequences become."},
-    {"model", "rope_original_seq_len", FIELD(model.rope_original_seq_len), kRopeOriginal, Count(),
-     "Sequence length before scaling (llama3, yarn)."},
+    {"model", "rope_original_seq_len", FIELD(model.rope_original_seq_len), 0, CountOrZero(),
+     "Sequence length before scaling; llama3 and yarn need it."},
     {"model", "rope_low_freq_factor", FIELD(model.rope_low_freq_factor), 1.0, PositiveFloat(),
      "llama3: frequencies with fewer turns than this in rope_original_seq_len are divided by rope_factor."},
     {"model", "rope_high_freq_factor", FIELD(model.rope_high_freq_factor), 4.0, PositiveFloat(),

@@ -69,11 +69,12 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
               "model.vocab=261", "model.seq_len=32", "model.norm_eps=1e-6", "model.rope_theta=1e4",
               "model.tie_embeddings=true", "model.init_std=0.03", "optimizer.lr=2"});
   EXPECT_THAT(KeysThat(&DeckDifference::fixed, saved, now),
-              ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.ffn_dim", "model.vocab",
-                          "model.tie_embeddings"));
-  EXPECT_THAT(KeysThat(&DeckDifference::computes, saved, now),
-              ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.ffn_dim", "model.vocab",
-                          "model.seq_len", "model.norm_eps", "model.rope_theta", "model.tie_embeddings"));
+              ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim",
+                          "model.ffn_dim", "model.vocab", "model.tie_embeddings"));
+  EXPECT_THAT(
+      KeysThat(&DeckDifference::computes, saved, now),
+      ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim", "model.ffn_dim",
+                  "model.vocab", "model.seq_len", "model.norm_eps", "model.rope_theta", "model.tie_embeddings"));
 }
 
 TEST(Compare, B4AFamilyWithLearnedPositionsKeepsItsLength) {
@@ -111,7 +112,7 @@ TEST(EffectiveDeck, NamesEveryKeyAndItsOrigin) {
   const std::string text = EffectiveDeck(ParseDeck(kSmall, "small", {"run.steps=21"}));
   EXPECT_THAT(text, HasSubstr("[run]\nseed            = 1234        # default\n"
                               "steps           = 21          # command line\n"));
-  EXPECT_THAT(text, HasSubstr("layers         = 5            # small:6\n"));
+  EXPECT_THAT(text, HasSubstr("layers                = 5     # small:6\n"));
   EXPECT_EQ(std::ranges::count(text, '#'), static_cast<long>(DeckSchema().size()));
 }
 

@@ -34,8 +34,13 @@ TEST(Schema, EveryKeyHasAFieldOfItsOwn) {
   const Deck base = Small();
   for (const DeckKey& changed : DeckSchema()) {
     Deck deck = base;
-    const DeckValue values[] = {
-        false, int64_t{987654}, 0.123456, "other", std::vector<int64_t>{9, 8}, Strings{"x", "y"}};
+    const DeckValue values[] = {false,
+                                int64_t{987654},
+                                0.123456,
+                                "other",
+                                std::vector<int64_t>{9, 8},
+                                Strings{"x", "y"},
+                                std::vector<double>{0.5, 3}};
     const std::vector<std::string_view>& choices = changed.allowed.choices;
     if (choices.size() == 1) continue;
     DeckValue value = choices.empty() ? values[changed.ValueIndex()] : std::string(choices.back());

@@ -28,9 +28,31 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Deck Llama(int layers, int64_t dim, int64_t heads, int64_t kv_heads, int64_t ffn_dim) {
+Deck Shaped(Family family, int layers, int64_t dim, int64_t heads, int64_t kv_heads, int64_t ffn_dim) {
   Deck deck{};
-  deck.model = {Family::kLlama, layers, dim, heads, kv_heads, ffn_dim, 128256, 8192, 1e-5, 500000, false, 0.02};
+  Deck::Model& m = deck.model;
+  m.family = family;
+  m.layers = layers;
+  m.dim = dim;
+  m.heads = heads;
+  m.kv_heads = kv_heads;
+  m.head_dim = dim / heads;
+  m.ffn_dim = ffn_dim;
+  return deck;
+}
+
+Deck Llama(int layers, int64_t dim, int64_t heads, int64_t kv_heads, int64_t ffn_dim) {
+  Deck deck = Shaped(Family::kLlama, layers, dim, heads, kv_heads, ffn_dim);
+  deck.model.vocab = 128256;
+  deck.model.seq_len = 8192;
+  return deck;
+}
+
+Deck Gpt2(int layers, int64_t dim, int64_t heads, int64_t vocab, int64_t seq_len) {
+  Deck deck = Shaped(Family::kGpt2, layers, dim, heads, heads, 4 * dim);
+  deck.model.vocab = vocab;
+  deck.model.seq_len = seq_len;
+  deck.model.tie_embeddings = true;
   return deck;
 }
 
@@ -44,12 +66,8 @@ TEST(Flops, KnownModels) {
   expect(Llama(32, 4096, 32, 8, 14336), 5.147040e10, 5.791285e10);
   expect(Llama(80, 8192, 64, 8, 28672), 4.492225e11, 4.814348e11);
   expect(Llama(126, 16384, 128, 8, 53248), 2.523956e12, 2.625425e12);
-  Deck gpt3{};
-  gpt3.model = {Family::kGpt2, 96, 12288, 96, 96, 4 * 12288, 51200, 2048, 1e-5, 0, true, 0.02};
-  expect(gpt3, 1.061947e12, 1.076443e12);
-  Deck gpt2{};
-  gpt2.model = {Family::kGpt2, 12, 768, 12, 12, 3072, 50257, 1024, 1e-5, 0, true, 0.02};
-  expect(gpt2, 7.978153e8, 8.544384e8);
+  expect(Gpt2(96, 12288, 96, 51200, 2048), 1.061947e12, 1.076443e12);
+  expect(Gpt2(12, 768, 12, 50257, 1024), 7.978153e8, 8.544384e8);
 }
 
 TEST(Text, Bytes) {

@@ -100,9 +100,10 @@ TEST(Reference, TheCommittedPageIsCurrent) {
 
 TEST(Reference, HelpOnSectionsAndKeys) {
   EXPECT_THAT(HelpText("batch"), testing::StartsWith("[batch] sequences per step"));
-  EXPECT_EQ(HelpText("data.format"),
-            "  data.format (a string, default \"text\"; allowed: \"text\", \"tokens\")\n"
-            "      text: bytes are tokens; tokens: flat uint16 or uint32 ids after a small header.\n");
+  EXPECT_EQ(HelpText("model.qk_norm"),
+            "  model.qk_norm (a string, default \"none\"; allowed: \"none\", \"head\", \"full\")\n"
+            "      RMSNorm of queries and keys before RoPE: head: of each head by itself (Qwen3); full: of all\n"
+            "      heads together (OLMo 2).\n");
   for (const DeckKey& key : DeckSchema()) EXPECT_THAT(HelpText("all"), HasSubstr("  " + key.FullName() + " ("));
   EXPECT_THAT(ErrorsOf([] { HelpText("batsch"); }), ElementsAre(HasSubstr("(did you mean batch?)")));
   EXPECT_EQ(HelpText("tp"), HelpText("parallel.tp"));

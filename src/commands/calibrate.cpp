@@ -8,6 +8,7 @@
 #include "commands/calibrate/demands.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/error.hpp"
 
@@ -21,6 +22,7 @@ std::vector<GemmDemand> DemandsOf(const std::string& deck, const CalibrateOption
   const LoadedDeck loaded = LoadDeck(deck, overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
+  RequireGroupsMatch(loaded);
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   std::vector<GemmDemand> demands;
   for (const auto& [rank, program] : plan.programs)

@@ -5,6 +5,7 @@
 #include "commands.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/model/model.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
@@ -27,6 +28,7 @@ int64_t CountParameters(const Deck& deck) {
 
 int CheckCommand(const CheckOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  RequireGroupsMatch(loaded);
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), deck.run.steps, RanksText(deck));
@@ -35,6 +37,7 @@ int CheckCommand(const CheckOptions& options) {
     const PlannedDevice planned = PlanDevice(deck);
     fmt::print("# {}: its programs are those of {}\n", planned.reason, DeckName(planned.device));
   }
+  for (const std::string& line : DescribeGroups(deck)) fmt::print("# {}\n", line);
   for (const std::string& line : SettingsWithoutEffect(loaded)) fmt::print("# {}\n", line);
   fmt::print("\n{}", EffectiveDeck(loaded));
   return static_cast<int>(ExitStatus::kDone);

@@ -16,6 +16,7 @@
 #include "commands/simulate/output.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
@@ -164,6 +165,7 @@ int PlanCommand(const PlanOptions& options) {
   LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
+  RequireGroupsMatch(loaded);
   if (options.program >= ranks)
     throw UserError(
         ExitStatus::kDeck,

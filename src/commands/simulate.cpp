@@ -4,6 +4,7 @@
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/simulate/output.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -34,6 +35,7 @@ int SimulateCommand(const SimulateCommandOptions& options) {
   LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
+  RequireGroupsMatch(loaded);
   Target target = ChooseTarget(loaded, options.cluster);
   const SimulateOptions simulate = OptionsOf(options, target.cluster, ranks);
   Prediction prediction = Predict(loaded.deck, ranks, std::move(target), simulate);

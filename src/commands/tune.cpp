@@ -12,6 +12,7 @@
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
 
@@ -171,7 +172,9 @@ nlohmann::ordered_json ToJson(const TuneResult& result, const Deck& deck, int ra
 }  // namespace
 
 int TuneCommand(const TuneCommandOptions& options) {
-  const Deck deck = LoadDeck(options.arguments.deck, options.arguments.overrides).deck;
+  const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  RequireGroupsMatch(loaded);
+  const Deck& deck = loaded.deck;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
   const Costs costs(LoadCluster(options.cluster));
   CheckWritable("-o", options.output);

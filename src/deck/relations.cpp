@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/deck/parameter_groups.hpp"
 #include "espalier/deck/step_range.hpp"
 #include "espalier/deck/time_limit.hpp"
 #include "text.hpp"
@@ -206,6 +207,16 @@ std::string ClipNormIsAFloat(const Deck& deck) {
                                         : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kMinFloat);
 }
 
+std::string GroupsAreWellFormed(const Deck& deck) {
+  std::string faults;
+  for (const std::string& entry : deck.optimizer.groups)
+    if (const std::string fault = ParseGroup(entry).fault; !fault.empty())
+      faults += fmt::format("{}\"{}\" {}", faults.empty() ? "" : "; ", entry,
+                            fault.starts_with('"') ? "is malformed: " + fault : fault);
+  if (faults.empty()) return "";
+  return faults + " (allowed: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing)";
+}
+
 std::string TraceIsARange(const Deck& deck) {
   if (ParseStepRange(deck.report.trace)) return "";
   return "must be two steps from 1, first:last, the first not above the last (allowed: such as 10:12, or \"\" for "
@@ -278,6 +289,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"run.dir"}, RunHasFolder},
       {{"run.device", "run.cluster"}, SleepsForACluster},
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
+      {{"optimizer.groups"}, GroupsAreWellFormed},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"report.trace"}, TraceIsARange},

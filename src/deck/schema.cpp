@@ -320,8 +320,9 @@ std::vector<DeckKey> Rows() {
     {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, Float(),
      "Gradients with a larger global norm are scaled down to it; 0: off."},
     {"optimizer", "groups", FIELD(optimizer.groups), Strings{}, Any(),
-     "Parameters with other settings: \"PATTERN lr=X decay=Y\", of which lr multiplies the rate and decay replaces "
-     "weight_decay; the first pattern that matches a name counts, with * and ? as in globs."},
+     "Parameters with other settings: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing: lr multiplies the "
+     "rate, decay is the weight decay of all of them, vectors too. The first pattern that matches a name counts; * and "
+     "? stand for any characters and for one, dots included."},
     {"optimizer", "muon_lr", FIELD(optimizer.muon_lr), 0.02, Float(),
      "Highest learning rate of the matrices that Muon trains; embeddings, head and vectors have AdamW and lr."},
     {"optimizer", "muon_momentum", FIELD(optimizer.muon_momentum), 0.95, Fraction(),

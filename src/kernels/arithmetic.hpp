@@ -98,9 +98,11 @@ struct AdamwFactors {
 };
 /// The optimizer's constants.
 struct AdamwConstants {
-  double beta1, beta2, eps, weight_decay;
+  double beta1, beta2, eps, weight_decay, lr_factor;
 };
-ESPALIER_HOST_DEVICE inline AdamwFactors AdamwFactorsOf(const AdamwConstants& k, double lr, double step, float scale) {
+ESPALIER_HOST_DEVICE inline AdamwFactors AdamwFactorsOf(const AdamwConstants& k, double highest, double step,
+                                                        float scale) {
+  const double lr = highest * k.lr_factor;
   return {scale,
           static_cast<float>(1 - lr * k.weight_decay),
           static_cast<float>(1 - k.beta1),

@@ -434,7 +434,8 @@ AdamwArgs ReadArguments(const KernelCall& call) {
                  .apply = r.InF32(3),
                  .tensors = {},
                  .decaying = r.Integer("decaying"),
-                 .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay")}};
+                 .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay"),
+                               r.NumberOr("lr_factor", 1)}};
   for (size_t t = 0; 3 * t < call.outputs.size(); ++t)
     args.tensors.push_back({r.OutF32(3 * t), r.OutF32(3 * t + 1), r.OutF32(3 * t + 2), r.InF32(4 + 4 * t + 3),
                             Volume(r.Out(3 * t).shape)});

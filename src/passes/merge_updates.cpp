@@ -1,6 +1,6 @@
-// One AdamW for all tensors of a chunk instead of one per tensor: on a GPU every launch has a cost, and most tensors
-// are small. Tensors with weight decay come first. The merged op is placed where the last update was; no update is
-// delayed by that, since all of them wait for the norm of all gradients.
+// One AdamW for all tensors of a chunk with the same settings (optimizer.groups) instead of one per tensor: on a GPU
+// every launch has a cost, and most tensors are small. Tensors with weight decay come first. The merged op is placed
+// where the last update was; no update is delayed by that, since all of them wait for the norm of all gradients.
 #include <algorithm>
 #include <map>
 
@@ -20,6 +20,14 @@ void Append(Op& merged, const Op& op) {
   merged.outputs.insert(merged.outputs.end(), op.outputs.begin(), op.outputs.end());
 }
 
+/// Updates with equal keys become one.
+using Key = std::pair<int, std::map<std::string, double, std::less<>>>;
+Key KeyOf(const Op& op) {
+  auto settings = op.attributes.numbers;
+  settings.erase("decaying");
+  return {op.chunk, settings};
+}
+
 Op Merged(std::vector<Op> updates) {
   std::stable_partition(updates.begin(), updates.end(), Decays);
   Op merged = updates[0];
@@ -31,21 +39,21 @@ Op Merged(std::vector<Op> updates) {
 }  // namespace
 
 void MergeUpdates(Graph& graph) {
-  std::map<int, std::vector<Op>> updates;  // by chunk
-  std::map<int, size_t> last;
+  std::map<Key, std::vector<Op>> updates;
+  std::map<Key, size_t> last;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
     if (op.kind != OpKind::kAdamw) continue;
-    updates[op.chunk].push_back(op);
-    last[op.chunk] = i;
+    updates[KeyOf(op)].push_back(op);
+    last[KeyOf(op)] = i;
   }
   std::vector<Op> ops;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     Op& op = graph.ops[i];
     if (op.kind != OpKind::kAdamw)
       ops.push_back(std::move(op));
-    else if (last.at(op.chunk) == i)
-      ops.push_back(Merged(std::move(updates.at(op.chunk))));
+    else if (const Key key = KeyOf(op); last.at(key) == i)
+      ops.push_back(Merged(std::move(updates.at(key))));
   }
   graph.ops = std::move(ops);
   graph.Renumber();

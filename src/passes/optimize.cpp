@@ -1,6 +1,7 @@
 // The end of a step, in model order: the reduced gradient of every parameter (the uses of a tied weight are added),
 // squares, one norm over all, the factor clip / tokens, AdamW. All numbers that depend on the step are values; learning
 // rate and step number are inputs.
+#include "espalier/deck/parameter_groups.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
@@ -102,7 +103,8 @@ class Optimizer {
   }
   void Update(int p, int gradient, int scale, int apply) {
     const Deck::Optimizer& o = deck_.optimizer;
-    const bool decays = graph_.value(p).type.shape.size() > 1 || o.decay_norms;
+    const ParameterGroup group = SettingsOf(deck_, NameOf(p));
+    const bool decays = group.decay || graph_.value(p).type.shape.size() > 1 || o.decay_norms;
     const int m = Moment(p, "exp_avg"), v = Moment(p, "exp_avg_sq");
     Op op{OpKind::kAdamw,
           {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient},
@@ -114,8 +116,9 @@ class Optimizer {
     op.attributes.numbers = {{"beta1", o.beta1},
                              {"beta2", o.beta2},
                              {"eps", o.eps},
-                             {"weight_decay", o.weight_decay},
+                             {"weight_decay", group.decay.value_or(o.weight_decay)},
                              {"decaying", decays ? 1.0 : 0.0}};
+    if (group.lr != 1) op.attributes.numbers["lr_factor"] = group.lr;
     graph_.AddOp(std::move(op));
   }
 

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""Writes data/{llama,gpt2}_adamw.txt: losses and gradient norms of the steps of {llama,gpt2}_adamw.toml, by Hugging
-Face's model and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements_torch.txt."""
+"""Writes data/NAME.txt: losses and gradient norms of the steps of NAME.toml (those of NAMES), by Hugging Face's model
+and PyTorch's AdamW in fp64, from the weights of oracle.formula_weights. Needs requirements_torch.txt.
+
+    adamw.py [NAME ...]
+"""
 import os
+import sys
 
 import oracle
 
+NAMES = ["llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe"]
 HEAD = """\
 # {steps} AdamW steps of {name}.toml, written by adamw.py with Hugging Face's {model}, torch.optim.AdamW
 # and clip_grad_norm_ in fp64; in fp32 PyTorch differs by at most {loss:.1e} (loss) and {grad_norm:.1e} (norm).
@@ -41,8 +46,8 @@ def write(name):
 
 
 def main():
-    for family in ("llama", "gpt2"):
-        write(f"{family}_adamw")
+    for name in sys.argv[1:] or NAMES:
+        write(name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """What the oracle scripts share: Hugging Face's model for a deck, formula weights, tokens, learning rate, AdamW."""
+import fnmatch
 import glob
 import math
 import os
@@ -114,16 +115,31 @@ def learning_rate(deck, step):
                   "constant": 1.0}[schedule.get("decay", "cosine")]
 
 
+def settings_of(name, o):
+    """The settings of the first entry of optimizer.groups that matches, as {"lr": "2", "decay": "0.1"}."""
+    for entry in o.get("groups", []):
+        pattern, *settings = entry.split()
+        if fnmatch.fnmatchcase(name, pattern):
+            return dict(setting.split("=") for setting in settings)
+    return {}
+
+
+def parameter_groups(model, o):
+    """A PyTorch group for each parameter; vectors decay only if the deck says so. "factor" multiplies the rate."""
+    groups = []
+    for name, parameter in model.named_parameters():
+        settings = settings_of(name, o)
+        decays = parameter.dim() >= 2 or o.get("decay_norms", False)
+        decay = float(settings.get("decay", o.get("weight_decay", 0.1) if decays else 0.0))
+        groups.append({"params": [parameter], "weight_decay": decay, "factor": float(settings.get("lr", 1))})
+    return groups
+
+
 def adamw(model, deck):
-    """torch.optim.AdamW; vectors decay only if the deck says so."""
+    """torch.optim.AdamW with the deck's groups."""
     o = deck["optimizer"]
-    decay = o.get("weight_decay", 0.1)
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    return torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": decay},
-         {"params": vectors, "weight_decay": decay if o.get("decay_norms", False) else 0.0}],
-        lr=o["lr"], betas=(o.get("beta1", 0.9), o.get("beta2", 0.95)), eps=o.get("eps", 1e-8))
+    return torch.optim.AdamW(parameter_groups(model, o), lr=o["lr"],
+                             betas=(o.get("beta1", 0.9), o.get("beta2", 0.95)), eps=o.get("eps", 1e-8))
 
 
 def summed_loss(model, inputs, targets):
@@ -152,6 +168,6 @@ def train(model, deck, steps):
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip if clip > 0 else math.inf).item()
         lr = learning_rate(deck, step)
         for group in optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["factor"]
         optimizer.step()
         yield {"step": step, "loss": loss, "grad_norm": norm, "lr": lr}

@@ -33,7 +33,12 @@ Deck PlainDeck() {
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
   deck.parallel.reduce = ReduceFrequency::kStep;
   deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
-  deck.optimizer = {OptimizerName::kAdamw, 1e-3, 0.9, 0.95, 1e-8, 0.1, false, 1.0};
+  deck.precision.moments = Dtype::kF32;
+  deck.optimizer.beta1 = 0.9;
+  deck.optimizer.beta2 = 0.95;
+  deck.optimizer.eps = 1e-8;
+  deck.optimizer.weight_decay = 0.1;
+  deck.optimizer.clip_norm = 1;
   return deck;
 }
 

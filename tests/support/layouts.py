@@ -15,6 +15,7 @@ THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.ffn_dim=89
 ONE_KV_HEAD = ["model.kv_heads=1"]
 EIGHT_LAYERS = ["model.layers=8"]
 TIED = ["model.tie_embeddings=true"]
+GROUPS = ["optimizer.groups=['*norm.weight lr=0.5 decay=0.2', '*.self_attn.* lr=2', '*embed* decay=0']"]
 UNTIED = ["model.tie_embeddings=false"]
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
@@ -203,6 +204,9 @@ def plain_table():
     gpt2(2, 1, 2, 1, 1, keys=schedule("interleaved", 2))
     gpt2(2, 1, 2, 2, 2, model=["model.vocab=263"])
     gpt2(1, 1, 2, 2, 2, model=["model.dim=28"])  # heads of 7
+
+    # What an optimizer does with some parameters, or with all.
+    add(2, 1, 2, 1, 2, model=GROUPS)
 
     # bf16.
     half = lambda *degrees, **more: add(*degrees, compute="bf16", **more)

@@ -26,8 +26,8 @@ void Clip(const ClipArgs& a) {
 
 void Adamw(const AdamwArgs& a) {
   if (*a.apply == 0) return;
-  const auto& [beta1, beta2, eps, weight_decay] = a.constants;
-  const double lr = *a.lr, step = *a.step, scale = *a.scale;
+  const auto& [beta1, beta2, eps, weight_decay, lr_factor] = a.constants;
+  const double lr = *a.lr * lr_factor, step = *a.step, scale = *a.scale;
   const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
   for (size_t t = 0; t < a.tensors.size(); ++t) {
     const AdamwTensor& x = a.tensors[t];

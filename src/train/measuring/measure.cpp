@@ -10,6 +10,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/costs/costs.hpp"
 #include "espalier/deck/parse.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/train/threads.hpp"
 #include "espalier/util/clock.hpp"
@@ -45,6 +46,7 @@ LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const
 std::vector<Shape> ShapesOf(const MeasureOptions& options, const std::string& path, int ranks) {
   const LoadedDeck deck = LoadDeck(path, options.overrides);
   const Mesh mesh = ResolveMesh(deck, ranks);
+  RequireGroupsMatch(deck);
   const int64_t micro = deck.deck.batch.micro, seq_len = deck.deck.model.seq_len;
   std::vector<std::pair<int64_t, int64_t>> sizes = {{micro, seq_len}};
   if (options.shapes == Shapes::kNeighbours) {

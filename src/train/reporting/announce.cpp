@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/build_info.hpp"
@@ -65,6 +66,8 @@ void Announce(const Run& run, const WorldProof& proof, int64_t step) {
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);
     if (root) spdlog::info("{}", difference.Text());
   }
+  if (root)
+    for (const std::string& line : DescribeGroups(run.deck())) spdlog::info("{}", line);
   AnnounceDevices(run.device, run.world);
   if (root) AnnouncePeak(run.peak);
   if (root && !run.threads.notice.empty()) spdlog::info("threads: {}", run.threads.notice);

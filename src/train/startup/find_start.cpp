@@ -9,6 +9,7 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/same_start.hpp"
@@ -53,7 +54,10 @@ class Finder {
   Start Find() {
     OnAllRanks(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
     AgreeOnDeck(world_, options_, start_.loaded);
-    OnAllRanks(world_, [&] { ResolveMesh(start_.loaded, world_.Size()); });
+    OnAllRanks(world_, [&] {
+      ResolveMesh(start_.loaded, world_.Size());
+      RequireGroupsMatch(start_.loaded);
+    });
     if (Sleeps()) {
       OnAllRanks(world_, [&] { RequireNoState(); });
       Take();

@@ -4,6 +4,7 @@
 
 #include "deck_testing.hpp"
 #include "espalier/deck/deck.hpp"
+#include "espalier/deck/parameter_groups.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
 
@@ -214,6 +215,52 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"model.rope_theta=7", "model.family=gpt2", "model.kv_heads=6"}), SizeIs(1));
   // An effective deck sets every key: nothing is said of what is as it would be anyway.
   EXPECT_THAT(SettingsWithoutEffect(ParseDeck(EffectiveDeck(Small()), "again")), IsEmpty());
+}
+
+TEST(Groups, MalformedEntriesAreNamedWithTheForm) {
+  const std::string form = " (allowed: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing)";
+  const std::pair<const char*, const char*> cases[] = {
+      {"*norm.weight", "\"*norm.weight\" sets nothing"},
+      {"lr=3", "\"lr=3\" has no pattern"},
+      {" ", "\" \" is empty"},
+      {"x lr=a", "\"x lr=a\" is malformed: \"lr=a\" must have a number from 0 to 1e+06"},
+      {"x lr=-1", "\"x lr=-1\" is malformed: \"lr=-1\" must have a number from 0 to 1e+06"},
+      {"x decay=nan", "\"x decay=nan\" is malformed: \"decay=nan\" must have a number from 0 to 1e+06"},
+      {"x lr=1 lr=2", "\"x lr=1 lr=2\" lr is given twice"},
+      {"x rate=1", "\"x rate=1\" is malformed: \"rate=1\" is no setting"},
+  };
+  for (const auto& [entry, fault] : cases)
+    EXPECT_THAT(
+        Errors({fmt::format("optimizer.groups=['* decay=1', '{}']", entry)}),
+        ElementsAre(fmt::format("command line: optimizer.groups = [\"* decay=1\", \"{}\"]: {}{}", entry, fault, form)));
+  EXPECT_THAT(Errors({"optimizer.groups=['x', 'lr=1 decay=2']"}),
+              ElementsAre(AllOf(HasSubstr("\"x\" sets nothing; \"lr=1 decay=2\" has no pattern"), HasSubstr(form))));
+}
+
+TEST(Groups, TheFirstPatternThatMatchesCounts) {
+  const Deck deck =
+      Small({"optimizer.groups=['model.layers.?.*norm* lr=0.5', '*.weight decay=0.25 lr=2e-1', '* lr=0']"});
+  const ParameterGroup norm = SettingsOf(deck, "model.layers.3.input_layernorm.weight");
+  EXPECT_EQ(norm.lr, 0.5);
+  EXPECT_EQ(norm.decay, std::nullopt);
+  const ParameterGroup deep = SettingsOf(deck, "model.layers.12.input_layernorm.weight");
+  EXPECT_EQ(deep.lr, 0.2) << "? is one character";
+  EXPECT_EQ(deep.decay, 0.25);
+  EXPECT_EQ(SettingsOf(deck, "transformer.h.0.attn.c_attn.weight[q]").decay, 0.25) << "a part has the whole's name";
+  EXPECT_EQ(SettingsOf(deck, "transformer.h.0.attn.c_attn.bias").lr, 0);
+  EXPECT_EQ(GroupOf(Small({}), "x"), -1);
+  EXPECT_EQ(SettingsOf(Small({}), "x").lr, 1);
+}
+
+TEST(Groups, PatternsMatchWholeNames) {
+  EXPECT_TRUE(MatchesParameter("a*c", "a.b.c"));
+  EXPECT_TRUE(MatchesParameter("**", ""));
+  EXPECT_TRUE(MatchesParameter("a?c", "a.c"));
+  EXPECT_FALSE(MatchesParameter("a", "a.b"));
+  EXPECT_FALSE(MatchesParameter("a?", "a"));
+  EXPECT_FALSE(MatchesParameter("[ab]", "a")) << "brackets are characters";
+  EXPECT_TRUE(MatchesParameter("w[q]", "w[q]"));
+  EXPECT_EQ(EditsToMatch("*nrom.weight", "model.norm.weight"), 2);
 }
 
 TEST(Errors, RelationsNameThePlaceThatWasSet) {

@@ -93,6 +93,17 @@ TEST(KernelsOptimizer, Adamw) {
   }
 }
 
+TEST(KernelsOptimizer, AdamwWithAFactorOfTheRate) {
+  Case c = AdamwCase({40001}, 1);
+  for (double factor : {0.0, 0.3, 7.0}) {
+    c.attributes.numbers["lr_factor"] = factor;
+    Check(c, SumBound(8, 1));
+    Case other_rate = AdamwCase({40001}, 1);
+    other_rate.inputs[0].Set(0, 3e-2 * factor);
+    EXPECT_NEAR(c.Tested()[0][40000], other_rate.Tested()[0][40000], 1e-6);
+  }
+}
+
 // However tensors are split among threads and blocks, an element's bits are those of its tensor alone.
 TEST(KernelsOptimizer, AdamwOfManyTensors) {
   const std::vector<int64_t> tensors = {1, 4097, 0, 17, 40001, 3, 4096, 16385, 127};

@@ -13,6 +13,7 @@
 
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/executor/cpu_executor.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/program/compile.hpp"
 #include "test_decks.hpp"
 
@@ -193,15 +194,16 @@ INSTANTIATE_TEST_SUITE_P(Models, PyTorch, testing::ValuesIn(Variants()),
 
 class PyTorchTraining : public testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining, testing::Values("llama", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining,
+                         testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PyTorchTraining, FiftyAdamwSteps) {
-  const Deck deck = LoadDeck(fmt::format("{}{}_adamw.toml", kOracle, GetParam())).deck;
+  const Deck deck = LoadDeck(fmt::format("{}{}.toml", kOracle, GetParam())).deck;
   OneRank run(deck, FindCpuKernel);
   const BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len)};
   const auto source = OpenTokenSource(DataFormat::kText, deck.data.paths, deck.model.seq_len, deck.model.vocab);
-  std::ifstream file(fmt::format("{}data/{}_adamw.txt", kOracle, GetParam()));
+  std::ifstream file(fmt::format("{}data/{}.txt", kOracle, GetParam()));
   int64_t steps = 0, norms = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -263,6 +265,44 @@ TEST(Gpt2, PartsFillWhatIsStored) {
   EXPECT_EQ(filled.at("transformer.h.0.attn.c_attn.weight").size(), 48u * 144u);
   for (const auto& [name, count] : filled)
     EXPECT_EQ(std::count(count.begin(), count.end(), 1), std::ssize(count)) << name;
+}
+
+TEST(Groups, EveryPatternMustMatchAParameter) {
+  const auto errors = [](const char* deck, const char* groups) -> std::vector<std::string> {
+    try {
+      RequireGroupsMatch(LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck, {groups}));
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kDeck);
+      return error.messages();
+    }
+    return {};
+  };
+  EXPECT_TRUE(errors("small.toml", "optimizer.groups=['*.3.*norm.weight lr=2', 'lm_head.weight decay=1']").empty());
+  const std::vector<std::string> two =
+      errors("small.toml", "optimizer.groups=['*.4.*norm.weight lr=2', '*norm* lr=1', 'lm_had.weight decay=1']");
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[0],
+            "command line: optimizer.groups: \"*.4.*norm.weight lr=2\": *.4.*norm.weight matches no parameter "
+            "(the nearest name is model.layers.0.input_layernorm.weight; * stands for any characters, dots "
+            "included)");
+  EXPECT_NE(two[1].find("the nearest name is lm_head.weight;"), std::string::npos) << two[1];
+  EXPECT_TRUE(errors("small_gpt2.toml", "optimizer.groups=['*.c_attn.weight lr=2']").empty());
+  EXPECT_EQ(errors("small_gpt2.toml", "optimizer.groups=['lm_head.weight lr=2']").size(), 1u) << "the head is tied";
+}
+
+TEST(Groups, AreDescribedByWhatTheyHave) {
+  const Deck deck = LoadDeck(SOURCE_ROOT "/tests/decks/small.toml",
+                             {"optimizer.groups=['*norm.weight lr=0.5', 'lm_head.* decay=0', '*.input_layer* lr=2']"})
+                        .deck;
+  const std::vector<std::string> lines = DescribeGroups(deck);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "optimizer.groups: \"*norm.weight lr=0.5\": 9 tensors, 432 parameters");
+  EXPECT_EQ(lines[1], "optimizer.groups: \"lm_head.* decay=0\": 1 tensor, 12480 parameters");
+  EXPECT_EQ(lines[2],
+            "optimizer.groups: \"*.input_layer* lr=2\": 0 tensors, 0 parameters; entries before it have all "
+            "that it matches");
+  EXPECT_EQ(lines[3], "optimizer.groups: in no group: 29 tensors, 90816 parameters");
+  EXPECT_TRUE(DescribeGroups(LoadDeck(SOURCE_ROOT "/tests/decks/small.toml").deck).empty());
 }
 
 TEST(Split, BalancesByCostWithTheHead) {

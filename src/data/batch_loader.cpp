@@ -1,6 +1,8 @@
 #include "espalier/data/batch_loader.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -19,10 +21,13 @@ void CheckLayout(const BatchLayout& layout, int64_t seq_len) {
 }
 
 /// Appends one row to a microbatch.
-void AddRow(const std::vector<int32_t>& tokens, const std::vector<int64_t>& positions, Microbatch& microbatch) {
-  for (int64_t p : positions) {
-    microbatch.ids.push_back(tokens[static_cast<size_t>(p)]);
-    microbatch.targets.push_back(tokens[static_cast<size_t>(p) + 1]);
+void AddRow(const Sample& sample, const BatchLayout& layout, Microbatch& microbatch) {
+  for (int64_t p : layout.positions) {
+    const auto next = std::ranges::upper_bound(sample.documents, p);
+    const bool last = next != sample.documents.end() && *next == p + 1;
+    microbatch.ids.push_back(sample.tokens[static_cast<size_t>(p)]);
+    microbatch.targets.push_back(last && layout.isolate_documents ? -1 : sample.tokens[static_cast<size_t>(p) + 1]);
+    microbatch.document_starts.push_back(static_cast<int32_t>(*std::prev(next)));
   }
 }
 
@@ -36,16 +41,17 @@ std::vector<int64_t> AllPositions(int64_t seq_len) {
 
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch) {
   CheckLayout(layout, source.seq_len());
-  std::vector<int32_t> tokens(static_cast<size_t>(source.seq_len()) + 1);
+  Sample sample;
   batch.step = step;
   batch.microbatches.resize(static_cast<size_t>(layout.microbatches));
   int64_t position = order.first + step * layout.Global() + layout.rows.begin;
   for (Microbatch& microbatch : batch.microbatches) {
     microbatch.ids.clear();
     microbatch.targets.clear();
+    microbatch.document_starts.clear();
     for (int64_t r = 0; r < layout.rows.Extent(); ++r) {
-      source.Read(SampleIndex(position + r, source.samples(), order.seed, order.order), tokens);
-      AddRow(tokens, layout.positions, microbatch);
+      source.Read(SampleIndex(position + r, source.samples(), order.seed, order.order), sample);
+      AddRow(sample, layout, microbatch);
     }
     position += layout.microbatch_rows;
   }

@@ -16,9 +16,10 @@ struct Segment {
   std::string path;
   int64_t begin = 0;
   int64_t count = 0;
-  int64_t offset = 0;  ///< bytes before the first token
-  int64_t width = 1;   ///< bytes of a token
-  int64_t limit = 0;   ///< ids are below it
+  int64_t offset = 0;     ///< bytes before the first token
+  int64_t width = 1;      ///< bytes of a token
+  int64_t limit = 0;      ///< ids are below it
+  bool document = false;  ///< begins a document
 };
 
 constexpr int64_t kMaxTokens = int64_t{1} << 58;
@@ -50,7 +51,7 @@ void ReadPiece(const InputFile& file, const Segment& segment, int64_t first, std
                               segment.offset + index * segment.width, static_cast<uint32_t>(*bad), segment.limit - 1));
 }
 
-Segment OpenText(const InputFile& file) { return {file.path(), 0, file.bytes(), 0, 1, 256}; }
+Segment OpenText(const InputFile& file) { return {file.path(), 0, file.bytes(), 0, 1, 256, true}; }
 
 Segment OpenTokens(const InputFile& file, int64_t vocab) {
   const TokenFile header = ReadTokenHeader(file);
@@ -60,17 +61,18 @@ Segment OpenTokens(const InputFile& file, int64_t vocab) {
         fmt::format("{}: its vocabulary is {} (byte 16), larger than model.vocab = {}: raise model.vocab, or "
                     "write the file with the vocabulary of its ids",
                     file.path(), header.vocab, vocab));
-  return {file.path(), 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width), header.vocab};
+  return {file.path(), 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width), header.vocab, false};
 }
 
 class FileTokenSource final : public TokenSource {
  public:
-  FileTokenSource(std::vector<Segment> segments, std::vector<DataFile> files, OpenFiles open, int64_t tokens,
-                  int64_t seq_len)
+  FileTokenSource(const DataSettings& settings, std::vector<Segment> segments, std::vector<DataFile> files,
+                  OpenFiles open, int64_t tokens)
       : segments_(std::move(segments)),
         files_(std::move(files)),
         tokens_(tokens),
-        seq_len_(seq_len),
+        seq_len_(settings.seq_len),
+        end_token_(settings.end_token),
         open_(std::move(open)) {}
 
   int64_t samples() const override { return (tokens_ - 1) / seq_len_; }
@@ -78,25 +80,37 @@ class FileTokenSource final : public TokenSource {
   int64_t seq_len() const override { return seq_len_; }
   const std::vector<DataFile>& files() const override { return files_; }
 
-  void Read(int64_t sample, std::span<int32_t> out) override {
+  void Read(int64_t sample, Sample& out) override {
     CHECK(0 <= sample && sample < samples(), "sample {} of {}", sample, samples());
-    CHECK(static_cast<int64_t>(out.size()) == seq_len_ + 1, "room for {} tokens of {}", out.size(), seq_len_ + 1);
     const int64_t begin = sample * seq_len_, end = begin + seq_len_ + 1;
-    std::fill(out.begin(), out.end(), 0);
+    out.tokens.assign(static_cast<size_t>(seq_len_) + 1, 0);
+    out.documents = {0};
     auto segment = std::partition_point(segments_.begin(), segments_.end(),
                                         [&](const Segment& p) { return p.begin + p.count <= begin; });
     for (; segment != segments_.end() && segment->begin < end; ++segment) {
+      if (segment->document && segment->begin > begin) out.documents.push_back(segment->begin - begin);
       const int64_t from = std::max(begin, segment->begin), to = std::min(end, segment->begin + segment->count);
       if (from >= to) continue;
-      const auto part = out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
+      const auto part =
+          std::span(out.tokens).subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
       ReadPiece(open_.Get(segment->path), *segment, from - segment->begin, part, scratch_);
     }
+    EndDocuments(out);
   }
 
  private:
+  /// A document begins after each end_token.
+  void EndDocuments(Sample& sample) const {
+    if (end_token_ < 0) return;
+    for (size_t i = 0; i + 1 < sample.tokens.size(); ++i)
+      if (sample.tokens[i] == end_token_) sample.documents.push_back(static_cast<int64_t>(i) + 1);
+    std::ranges::sort(sample.documents);
+    sample.documents.erase(std::unique(sample.documents.begin(), sample.documents.end()), sample.documents.end());
+  }
+
   std::vector<Segment> segments_;
   std::vector<DataFile> files_;
-  int64_t tokens_, seq_len_;
+  int64_t tokens_, seq_len_, end_token_;
   OpenFiles open_;
   std::vector<char> scratch_;
 };
@@ -141,16 +155,16 @@ const std::vector<DataFile>& TokenSource::files() const {
   return kNone;
 }
 
-std::unique_ptr<TokenSource> OpenTokenSource(DataFormat format, const std::vector<std::string>& paths, int64_t seq_len,
-                                             int64_t vocab, const BeforeFile& before_file) {
+std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file) {
+  const int64_t seq_len = settings.seq_len, vocab = settings.vocab;
   CHECK(seq_len >= 1, "samples of {} tokens", seq_len);
-  const bool text = format == DataFormat::kText;
+  const bool text = settings.format == DataFormat::kText;
   if (text && vocab < 256) {
     throw UserError(ExitStatus::kData,
                     fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", vocab));
   }
   std::vector<DataFile> files;
-  for (std::string& path : ExpandPaths(paths, before_file)) files.push_back({std::move(path), 0, 0});
+  for (std::string& path : ExpandPaths(settings.paths, before_file)) files.push_back({std::move(path), 0, 0});
   OpenFiles open;
   std::vector<Segment> segments = OpenAll(text, files, vocab, open, before_file);
   int64_t tokens = 0;
@@ -170,7 +184,7 @@ std::unique_ptr<TokenSource> OpenTokenSource(DataFormat format, const std::vecto
                     files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", tokens, seq_len + 1));
   }
   SampleFiles(files, open, before_file);
-  return std::make_unique<FileTokenSource>(std::move(segments), std::move(files), std::move(open), tokens, seq_len);
+  return std::make_unique<FileTokenSource>(settings, std::move(segments), std::move(files), std::move(open), tokens);
 }
 
 }  // namespace espalier

@@ -1,6 +1,7 @@
 #include "train/evaluation.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "espalier/comm/agreement.hpp"
 
@@ -15,7 +16,8 @@ Evaluation::Evaluation(const Deck& deck, const Programs& programs, World& world,
 double Evaluation::Loss() const {
   const BatchLayout& layout = programs_.layout();
   const Runnable& runnable = *programs_.evaluate();
-  double loss = 0, counted = 0;
+  double loss = 0;
+  int64_t counted = 0;
   for (int64_t k = 0; k * layout.Global() < wanted_; ++k) {
     Batch batch;
     OnAllRanks(world_, [&] { batch = ValidationBatch(*source_, layout, k); });
@@ -24,10 +26,25 @@ double Evaluation::Loss() const {
       MaskRows(batch.microbatches[m], static_cast<int64_t>(m), rows);
     runnable.Fill(batch, layout.positions);
     runnable.executor->RunStep();
-    loss += static_cast<double>(runnable.executor->GetScalar("mean_loss")) * static_cast<double>(rows);
-    counted += static_cast<double>(rows);
+    const int64_t targets = CountTargets(batch);
+    if (targets == 0) continue;
+    loss += static_cast<double>(runnable.executor->GetScalar("mean_loss")) * static_cast<double>(targets);
+    counted += targets;
   }
-  return loss / counted;
+  return loss / static_cast<double>(counted);
+}
+
+/// Of all ranks: documents that are isolated make it differ from batch to batch. Ranks of a data-parallel and
+/// context-parallel coordinate hold the same ones.
+int64_t Evaluation::CountTargets(const Batch& batch) const {
+  int64_t own = 0;
+  for (const Microbatch& microbatch : batch.microbatches)
+    own += std::ranges::count_if(microbatch.targets, [](int32_t target) { return target >= 0; });
+  int64_t sum = 0;
+  for (const std::string& count : world_.Gather(std::to_string(own))) sum += std::stoll(count);
+  const Mesh& mesh = programs_.compilation().mesh;
+  const int64_t copies = mesh.Ranks() / mesh.GroupSize(kBatchAxes | AxisSet{Axis::kCp});
+  return std::stoll(world_.Broadcast(std::to_string(sum))) / copies;
 }
 
 /// Targets below 0 are not counted.

@@ -13,12 +13,13 @@ class Evaluation {
   /// `programs` must have an evaluation program, and outlive this.
   Evaluation(const Deck& deck, const Programs& programs, World& world, std::unique_ptr<TokenSource> source);
 
-  /// Mean loss over the first validate_sequences samples (0: all); rows past the end are not counted. Collective;
-  /// throws AgreedError if a rank cannot read its samples.
+  /// Mean loss over the first validate_sequences samples (0: all) by target; rows past the end are not counted.
+  /// Collective; throws AgreedError if a rank cannot read its samples.
   double Loss() const;
 
  private:
   void MaskRows(Microbatch& microbatch, int64_t index, int64_t rows) const;
+  int64_t CountTargets(const Batch& batch) const;
 
   const Programs& programs_;
   World& world_;

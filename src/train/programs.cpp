@@ -83,7 +83,8 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
 BatchLayout Programs::LayoutOfBatch() const {
   const Graph& graph = *training_.graph;
   const Box box = LocalBox(graph.values[static_cast<size_t>(graph.Find("ids"))].type, training_.mesh, coordinate_);
-  BatchLayout layout{training_.batch.microbatches, training_.batch.rows, box[0], {}};
+  BatchLayout layout{
+      training_.batch.microbatches, training_.batch.rows, box[0], {}, training_.deck.data.isolate_documents};
   for (int64_t i = box[1].begin; i < box[1].end; ++i)
     layout.positions.push_back(ZigzagPosition(i, training_.deck.model.seq_len, training_.mesh.Degree(Axis::kCp)));
   return layout;

@@ -17,10 +17,10 @@ int64_t Allowance(size_t bytes) { return (int64_t{1} << 16) + 16 * static_cast<i
 
 /// Reads every sample.
 void ReadAll(TokenSource& source) {
-  std::vector<int32_t> tokens(kSeqLen + 1);
+  Sample read;
   for (int64_t sample = 0; sample < source.samples(); ++sample) {
-    source.Read(sample, tokens);
-    Require(std::ranges::all_of(tokens, [](int32_t id) { return 0 <= id && id < kVocab; }),
+    source.Read(sample, read);
+    Require(std::ranges::all_of(read.tokens, [](int32_t id) { return 0 <= id && id < kVocab; }),
             "a token beyond the vocabulary");
   }
 }
@@ -32,7 +32,7 @@ void TryTokens(const std::string& bytes) {
   for (DataFormat format : {DataFormat::kTokens, DataFormat::kText}) {
     std::unique_ptr<TokenSource> source;
     const bool refused = Within(Allowance(bytes.size()), [&] {
-      return IsRefused(ExitStatus::kData, [&] { source = OpenTokenSource(format, {path}, kSeqLen, kVocab); });
+      return IsRefused(ExitStatus::kData, [&] { source = OpenTokenSource({format, {path}, kSeqLen, kVocab}); });
     });
     if (refused) continue;
     tally.accepted += format == DataFormat::kTokens;

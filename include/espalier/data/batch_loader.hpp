@@ -21,6 +21,7 @@ struct BatchLayout {
   int64_t microbatch_rows = 1;     ///< sequences per microbatch, over all data-parallel ranks
   Range rows;                      ///< of each microbatch, held here; may be empty
   std::vector<int64_t> positions;  ///< of each sequence, held here, in memory order
+  bool isolate_documents = false;  ///< no token of one document is the target of another one's
 
   /// Sequences per step.
   int64_t Global() const { return microbatches * microbatch_rows; }
@@ -29,10 +30,11 @@ struct BatchLayout {
 /// Positions 0 .. seq_len - 1: those of every rank if the sequence is not sharded.
 std::vector<int64_t> AllPositions(int64_t seq_len);
 
-/// ids and targets are i32[rows, positions], row-major; the target of position p is token p + 1.
+/// i32[rows, positions], row-major.
 struct Microbatch {
   std::vector<int32_t> ids;
-  std::vector<int32_t> targets;
+  std::vector<int32_t> targets;          ///< of position p: token p + 1; -1 if it is not counted
+  std::vector<int32_t> document_starts;  ///< of position p: the first position of its document in the sample
 };
 
 struct Batch {

@@ -20,6 +20,13 @@ struct DataFile {
   uint64_t sample = 0;  ///< hash of a bounded part of its bytes (doc/data.md)
 };
 
+/// A sample: consecutive tokens of a source, and where its documents begin.
+struct Sample {
+  std::vector<int32_t> tokens;     ///< seq_len + 1
+  std::vector<int64_t> documents;  ///< tokens at which a document begins, rising; 0 is the first, also if the document
+                                   ///< goes on from the sample before
+};
+
 /// A sequence of tokens, split into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
 class TokenSource {
  public:
@@ -30,21 +37,29 @@ class TokenSource {
   virtual int64_t seq_len() const = 0;
   /// In order; empty if tokens do not come from files.
   virtual const std::vector<DataFile>& files() const;
-  /// Writes the seq_len + 1 tokens of sample 0 <= sample < samples(). Throws UserError (kData) with file and place if a
-  /// file can no longer be read, or a token id is out of range. One thread at a time.
-  virtual void Read(int64_t sample, std::span<int32_t> out) = 0;
+  /// Reads 0 <= sample < samples(). Throws UserError (kData) with file and place if a file can no longer be read, or a
+  /// token id is out of range. One thread at a time.
+  virtual void Read(int64_t sample, Sample& out) = 0;
 };
 
 /// Called before every directory and file that is read when data are opened; throws to stop.
 using BeforeFile = std::function<void()>;
+
+/// What data are, in the words of a deck.
+struct DataSettings {
+  DataFormat format = DataFormat::kText;
+  std::vector<std::string> paths;  ///< files or globs
+  int64_t seq_len = 0;
+  int64_t vocab = 0;
+  int64_t end_token = -1;  ///< the last token of a document, besides what the format says; -1: none
+};
 
 /// Opens files or globs (ExpandPaths) as one source: text (bytes are tokens, one zero byte between files) or tokens
 /// (files written by WriteTokens, nothing between them). Files follow one another in byte order of their
 /// paths. Reads a bounded part of every file (DataFile::sample); token ids are checked as samples are read. Throws
 /// UserError (kData) listing every path that cannot be read, every damaged header, every header whose vocabulary is
 /// larger than `vocab`, and too few tokens for one sample.
-std::unique_ptr<TokenSource> OpenTokenSource(DataFormat format, const std::vector<std::string>& paths, int64_t seq_len,
-                                             int64_t vocab, const BeforeFile& before_file = {});
+std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file = {});
 
 /// A fingerprint of the data of a source: its number of tokens, and sizes and sampled bytes of its files in order, but
 /// not their paths.

@@ -33,7 +33,8 @@ Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
   const int64_t tokens = layout.rows.Extent() * std::ssize(layout.positions);
   for (int64_t m = 0; m < layout.microbatches; ++m)
     batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
-                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1))});
+                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)),
+                                  std::vector<int32_t>(static_cast<size_t>(tokens))});
   return batch;
 }
 

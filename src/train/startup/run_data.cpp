@@ -43,7 +43,8 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
   std::unique_ptr<TokenSource> source;
   OnAllRanks(world, [&] {
     try {
-      source = OpenTokenSource(deck.data.format, paths, deck.model.seq_len, deck.model.vocab, ObeySignals());
+      source = OpenTokenSource({deck.data.format, paths, deck.model.seq_len, deck.model.vocab, deck.data.end_token},
+                               ObeySignals());
     } catch (const UserError& error) {
       throw At(loaded, key, error);
     }

@@ -21,10 +21,12 @@ class FixedTokens final : public TokenSource {
   int64_t samples() const override { return 1; }
   int64_t tokens() const override { return seq_len_ + 1; }
   int64_t seq_len() const override { return seq_len_; }
-  void Read(int64_t, std::span<int32_t> out) override {
+  void Read(int64_t, Sample& out) override {
     const uint64_t key = StreamKey(0, "proof");
-    for (size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<int32_t>(Mix64(key + i) % static_cast<uint64_t>(vocab_));
+    out.tokens.resize(static_cast<size_t>(seq_len_) + 1);
+    for (size_t i = 0; i < out.tokens.size(); ++i)
+      out.tokens[i] = static_cast<int32_t>(Mix64(key + i) % static_cast<uint64_t>(vocab_));
+    out.documents = {0};
   }
 
  private:

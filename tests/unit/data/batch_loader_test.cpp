@@ -45,6 +45,23 @@ TEST(LoadBatchTest, ARankHoldsItsRowsAndPositions) {
   EXPECT_THROW(LoadBatch(source, {}, Layout(2, 3, {1, 3}, {4}), 0, batch), InvariantError);
 }
 
+TEST(LoadBatchTest, DocumentsEndTargetsIfTheyAreIsolated) {
+  CountingSource source(11, 6);
+  source.document_ = 4;
+  Batch batch;
+  BatchLayout layout = Layout(1, 2, {0, 2}, {5, 0, 1, 4});
+  // Sample 0 is 1000 to 1006, documents begin at 1000 and 1004; sample 1 is 1006 to 1012, with 1008 and 1012.
+  LoadBatch(source, {0, Order::kSequential}, layout, 0, batch);
+  EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1005, 1000, 1001, 1004, 1011, 1006, 1007, 1010));
+  EXPECT_THAT(batch.microbatches[0].targets, ElementsAre(1006, 1001, 1002, 1005, 1012, 1007, 1008, 1011));
+  EXPECT_THAT(batch.microbatches[0].document_starts, ElementsAre(4, 0, 0, 4, 2, 0, 0, 2));
+  layout.isolate_documents = true;
+  LoadBatch(source, {0, Order::kSequential}, layout, 0, batch);
+  EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1005, 1000, 1001, 1004, 1011, 1006, 1007, 1010));
+  EXPECT_THAT(batch.microbatches[0].targets, ElementsAre(1006, 1001, 1002, 1005, -1, 1007, -1, 1011));
+  EXPECT_THAT(batch.microbatches[0].document_starts, ElementsAre(4, 0, 0, 4, 2, 0, 0, 2));
+}
+
 // Two layouts of the same global batch: 4 microbatches of 3 rows on one rank, 2 of 6 on three ranks.
 TEST(LoadBatchTest, EveryLayoutSeesTheSameSamples) {
   CountingSource source(101, 5);

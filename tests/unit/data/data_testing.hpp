@@ -57,9 +57,15 @@ inline std::string Message(const std::function<void()>& action) {
 }
 
 inline std::vector<int32_t> ReadSample(TokenSource& source, int64_t sample) {
-  std::vector<int32_t> out(static_cast<size_t>(source.seq_len()) + 1);
+  Sample out;
   source.Read(sample, out);
-  return out;
+  return out.tokens;
+}
+
+inline std::vector<int64_t> ReadDocuments(TokenSource& source, int64_t sample) {
+  Sample out;
+  source.Read(sample, out);
+  return out.documents;
 }
 
 /// Tokens 1000 + 0, 1, 2, ..., so that a value says its place; may be told to fail or to be slow.
@@ -69,12 +75,17 @@ class CountingSource final : public TokenSource {
   int64_t samples() const override { return samples_; }
   int64_t tokens() const override { return samples_ * seq_len_ + 1; }
   int64_t seq_len() const override { return seq_len_; }
-  void Read(int64_t sample, std::span<int32_t> out) override {
+  void Read(int64_t sample, Sample& out) override {
     if (reads_.fetch_add(1) == fail_at_) throw UserError(ExitStatus::kData, "f: token 3 is 9");
     std::this_thread::sleep_for(delay_);
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(1000 + sample * seq_len_ + int64_t(i));
+    out = {};
+    for (int64_t k = sample * seq_len_; k <= (sample + 1) * seq_len_; ++k) {
+      if (out.tokens.empty() || k % document_ == 0) out.documents.push_back(std::ssize(out.tokens));
+      out.tokens.push_back(static_cast<int32_t>(1000 + k));
+    }
   }
   int64_t fail_at_ = -1;
+  int64_t document_ = int64_t{1} << 40;  ///< tokens of each
   std::chrono::microseconds delay_{0};
   std::atomic<int64_t> reads_{0};
 

@@ -81,7 +81,7 @@ TEST_F(DataTest, M12AWalkAndAnOpeningCanBeEnded) {
   EXPECT_THAT(Message([&] { ExpandPaths({Path("**/*.txt")}, give_up(2)); }), HasSubstr("ended"));
   EXPECT_EQ(looks, 3);
   const std::vector<std::string> files = {Path("a.txt"), Path("b/b.txt"), Path("b/c/c.txt")};
-  EXPECT_THAT(Message([&] { OpenTokenSource(DataFormat::kText, files, 2, 256, give_up(2)); }), HasSubstr("ended"));
+  EXPECT_THAT(Message([&] { OpenTokenSource({DataFormat::kText, files, 2, 256}, give_up(2)); }), HasSubstr("ended"));
 }
 
 TEST_F(DataTest, EveryUnreadablePathIsNamed) {
@@ -90,13 +90,13 @@ TEST_F(DataTest, EveryUnreadablePathIsNamed) {
   EXPECT_THAT(message, HasSubstr("none.txt: cannot read: No such file"));
   EXPECT_THAT(message, HasSubstr("*.bin: no file matches"));
   EXPECT_THAT(Message([&] { ExpandPaths({}); }), HasSubstr("empty"));
-  EXPECT_THAT(Message([&] { OpenTokenSource(DataFormat::kText, {folder_}, 2, 256); }), HasSubstr("is a directory"));
+  EXPECT_THAT(Message([&] { OpenTokenSource({DataFormat::kText, {folder_}, 2, 256}); }), HasSubstr("is a directory"));
 }
 
 TEST_F(DataTest, TextIsBytesWithAZeroBetweenFiles) {
   const std::string b = Write("b", "\xff\x80z"), a = Write("a", "hello"), empty = Write("a0", "");
   // h e l l o 0 0 255 128 z: sorted, the empty file too, the duplicate once.
-  const auto source = OpenTokenSource(DataFormat::kText, {b, a, Path("a*"), empty}, 3, 256);
+  const auto source = OpenTokenSource({DataFormat::kText, {b, a, Path("a*"), empty}, 3, 256});
   EXPECT_EQ(source->tokens(), 10);
   ASSERT_EQ(source->samples(), 3);
   EXPECT_THAT(ReadSample(*source, 0), ElementsAre('h', 'e', 'l', 'l'));
@@ -105,22 +105,40 @@ TEST_F(DataTest, TextIsBytesWithAZeroBetweenFiles) {
   EXPECT_THROW(ReadSample(*source, 3), InvariantError);
 }
 
+TEST_F(DataTest, ATextIsADocumentAndEndTokensEndMore) {
+  const std::vector<std::string> files = {Write("a", "hello"), Write("a0", ""), Write("b", "xyzxx")};
+  // h e l l o 0 | 0 | x y z x x
+  const auto source = OpenTokenSource({DataFormat::kText, files, 5, 256});
+  EXPECT_THAT(ReadDocuments(*source, 0), ElementsAre(0));
+  EXPECT_THAT(ReadDocuments(*source, 1), ElementsAre(0, 1, 2));  // 0 0 x y z x
+  const auto more = OpenTokenSource({DataFormat::kText, files, 5, 256, 'x'});
+  EXPECT_THAT(ReadDocuments(*more, 1), ElementsAre(0, 1, 2, 3));
+  const auto zero = OpenTokenSource({DataFormat::kText, files, 11, 256, 0});
+  EXPECT_THAT(ReadDocuments(*zero, 0), ElementsAre(0, 6, 7)) << "a file's end and an end token are one end";
+  // Ids of token files end documents by themselves.
+  WriteTokens(Path("one.tok"), std::vector<int32_t>{7, 9, 7, 7}, 10, TokenWidth::kU16);
+  WriteTokens(Path("two.tok"), std::vector<int32_t>{9, 7, 9}, 10, TokenWidth::kU32);
+  EXPECT_THAT(ReadDocuments(*OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 6, 10}), 0), ElementsAre(0));
+  EXPECT_THAT(ReadDocuments(*OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 6, 10, 9}), 0),
+              ElementsAre(0, 2, 5));
+}
+
 TEST_F(DataTest, TooLittleTextIsRefused) {
   const std::string a = Write("a", "abcd");
-  EXPECT_EQ(OpenTokenSource(DataFormat::kText, {a}, 3, 256)->samples(), 1);
-  const std::string message = Message([&] { OpenTokenSource(DataFormat::kText, {a}, 4, 256); });
+  EXPECT_EQ(OpenTokenSource({DataFormat::kText, {a}, 3, 256})->samples(), 1);
+  const std::string message = Message([&] { OpenTokenSource({DataFormat::kText, {a}, 4, 256}); });
   EXPECT_THAT(message, HasSubstr("a: 4 tokens in all; one sample needs 5"));
-  EXPECT_THAT(Message([&] { OpenTokenSource(DataFormat::kText, {a}, 3, 255); }), HasSubstr("vocab >= 256"));
+  EXPECT_THAT(Message([&] { OpenTokenSource({DataFormat::kText, {a}, 3, 255}); }), HasSubstr("vocab >= 256"));
 }
 
 TEST_F(DataTest, AFileThatShrinksIsReported) {
   const std::string a = Write("a", std::string(100, 'x'));
-  const auto source = OpenTokenSource(DataFormat::kText, {a}, 9, 256);
+  const auto source = OpenTokenSource({DataFormat::kText, {a}, 9, 256});
   fs::resize_file(a, 35);
   EXPECT_EQ(ReadSample(*source, 2).back(), 'x');
   EXPECT_THAT(Message([&] { ReadSample(*source, 3); }), HasSubstr("a: ends at byte 35"));
   fs::remove(a);
-  const auto missing = [&] { OpenTokenSource(DataFormat::kText, {a}, 9, 256); };
+  const auto missing = [&] { OpenTokenSource({DataFormat::kText, {a}, 9, 256}); };
   EXPECT_THAT(Message(missing), HasSubstr("cannot read"));
 }
 
@@ -131,7 +149,7 @@ TEST_F(DataTest, TokenFilesRoundTrip) {
   WriteTokens(Path("a.tok"), low, 65536, TokenWidth::kU16);
   WriteTokens(Path("b.tok"), high, 128256, TokenWidth::kU32);
   EXPECT_EQ(fs::file_size(Path("a.tok")), 32u + 22u);
-  const auto source = OpenTokenSource(DataFormat::kTokens, {Path("*.tok")}, 4, 128256);
+  const auto source = OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 4, 128256});
   EXPECT_EQ(source->tokens(), 17);
   ASSERT_EQ(source->samples(), 4);
   EXPECT_THAT(ReadSample(*source, 2), ElementsAre(65533, 65534, 65535, 100000, 100001));
@@ -144,7 +162,7 @@ TEST_F(DataTest, TokenIdsOutOfRangeAreNotWritten) {
   WriteTokens(Path("a.tok"), ids, 301, TokenWidth::kU16);
   WriteTokens(Path("b.tok"), {ids.data(), 700}, 301, TokenWidth::kU16);
   WriteTokens(Path("c.tok"), ids, 301, TokenWidth::kU32);
-  EXPECT_EQ(OpenTokenSource(DataFormat::kTokens, {Path("*.tok")}, 8, 301)->tokens(), 2700);
+  EXPECT_EQ(OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 8, 301})->tokens(), 2700);
   EXPECT_THAT(Message([&] { WriteTokens(Path("d"), ids, 300, TokenWidth::kU16); }), HasSubstr("token 777 is 300"));
   EXPECT_THAT(Message([&] { WriteTokens(Path("d"), ids, 70000, TokenWidth::kU16); }), HasSubstr("1 to 65536"));
   EXPECT_THAT(Message([&] { WriteTokens(Path("no/d"), ids, 301, TokenWidth::kU16); }), HasSubstr("cannot write"));
@@ -169,7 +187,7 @@ TEST_F(DataTest, MissionDIdsAreCheckedWhenTheyAreRead) {
   WriteTokens(Path("a.tok"), ids, 301, TokenWidth::kU16);
   WriteTokens(Path("b.tok"), {ids.data(), 700}, 301, TokenWidth::kU32);
   std::fstream(Path("b.tok"), std::ios::in | std::ios::out | std::ios::binary).seekp(32 + 4 * 555).write("\x2d\x01", 2);
-  const auto source = OpenTokenSource(DataFormat::kTokens, {Path("*.tok")}, 9, 301);
+  const auto source = OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 9, 301});
   EXPECT_EQ(source->tokens(), 1700);
   EXPECT_THAT(ReadSample(*source, 171), testing::Each(7));  // tokens 1539 to 1548
   EXPECT_THAT(Message([&] { ReadSample(*source, 172); }),
@@ -183,7 +201,7 @@ TEST_F(DataTest, MissionDAStartReadsABoundedPartOfTheData) {
   const std::string sparse = Write("a", "begin");
   fs::resize_file(sparse, kBytes + 3);
   const int64_t before = BytesRead();
-  const auto source = OpenTokenSource(DataFormat::kText, {sparse}, 1000, 256);
+  const auto source = OpenTokenSource({DataFormat::kText, {sparse}, 1000, 256});
   const int64_t read = BytesRead() - before;
   EXPECT_EQ(source->tokens(), kBytes + 3);
   EXPECT_GT(read, 1 << 22);
@@ -195,7 +213,7 @@ TEST_F(DataTest, MissionDFilesStayOpenUpToALimit) {
   constexpr int kFiles = 150, kTokens = 20;
   for (int i = 0; i < kFiles; ++i) Write(fmt::format("{:03}", i), std::string(kTokens, static_cast<char>(i)));
   const int64_t before = OpenDescriptors();
-  const auto source = OpenTokenSource(DataFormat::kText, {Path("*")}, kTokens + 1, 256);
+  const auto source = OpenTokenSource({DataFormat::kText, {Path("*")}, kTokens + 1, 256});
   for (int round = 0; round < 2; ++round)
     for (int i = 0; i < kFiles - 1; ++i) {
       const int k = round == 0 ? i : i * 37 % (kFiles - 1);
@@ -217,15 +235,15 @@ TEST_F(DataTest, C9AVocabularyLargerThanTheModelsIsRefused) {
   const std::vector<int32_t> ids(100, 7);
   WriteTokens(Path("a.tok"), ids, 50257, TokenWidth::kU16);
   WriteTokens(Path("b.tok"), ids, 301, TokenWidth::kU16);
-  const std::string message = Message([&] { OpenTokenSource(DataFormat::kTokens, {Path("*.tok")}, 8, 301); });
+  const std::string message = Message([&] { OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 8, 301}); });
   EXPECT_THAT(message, HasSubstr("a.tok: its vocabulary is 50257 (byte 16), larger than model.vocab = 301"));
   EXPECT_THAT(message, testing::Not(HasSubstr("b.tok")));
-  EXPECT_EQ(OpenTokenSource(DataFormat::kTokens, {Path("*.tok")}, 8, 50257)->tokens(), 200);
+  EXPECT_EQ(OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 8, 50257})->tokens(), 200);
 }
 
 TEST_F(DataTest, H6AFingerprintTellsSizesContentsAndOrder) {
   const auto print = [&](const std::vector<std::string>& paths) {
-    return DataFingerprint(*OpenTokenSource(DataFormat::kText, paths, 7, 256));
+    return DataFingerprint(*OpenTokenSource({DataFormat::kText, paths, 7, 256}));
   };
   const std::string text = "a text of some length, in the middle of which a letter changes";
   const std::string a = Write("one/a", text), b = Write("one/b", text + "!");
@@ -248,7 +266,7 @@ TEST_F(DataTest, H6AFingerprintSeesEveryByteOfASmallCorpus) {
   std::string bytes(900001, 'x');
   const std::string a = Write("a", bytes);
   Write("b", std::string(70001, 'y'));
-  const auto print = [&] { return DataFingerprint(*OpenTokenSource(DataFormat::kText, {Path("*")}, 7, 256)); };
+  const auto print = [&] { return DataFingerprint(*OpenTokenSource({DataFormat::kText, {Path("*")}, 7, 256})); };
   const uint64_t first = print();
   for (const size_t at : {size_t{0}, size_t{65535}, size_t{65536}, size_t{500003}, bytes.size() - 1}) {
     std::string changed = bytes;
@@ -261,12 +279,12 @@ TEST_F(DataTest, H6AFingerprintSeesEveryByteOfASmallCorpus) {
 TEST_F(DataTest, H6TheEndsOfEveryFileCount) {
   constexpr int kFiles = 300;
   for (int i = 0; i < kFiles; ++i) Write(fmt::format("{:03}", i), std::string(100000, 'x'));
-  const auto source = OpenTokenSource(DataFormat::kText, {Path("*")}, 7, 256);
+  const auto source = OpenTokenSource({DataFormat::kText, {Path("*")}, 7, 256});
   const int64_t before = BytesRead();
-  const auto again = OpenTokenSource(DataFormat::kText, {Path("*")}, 7, 256);
+  const auto again = OpenTokenSource({DataFormat::kText, {Path("*")}, 7, 256});
   EXPECT_LT(BytesRead() - before, 9 << 20);
   Write("211", std::string(99999, 'x') + 'y');
-  const auto changed = OpenTokenSource(DataFormat::kText, {Path("*")}, 7, 256);
+  const auto changed = OpenTokenSource({DataFormat::kText, {Path("*")}, 7, 256});
   for (size_t i = 0; i < kFiles; ++i) {
     EXPECT_EQ(source->files()[i].sample, again->files()[i].sample);
     EXPECT_EQ(source->files()[i].sample == changed->files()[i].sample, i != 211) << i;
@@ -276,7 +294,9 @@ TEST_F(DataTest, H6TheEndsOfEveryFileCount) {
 TEST_F(DataTest, DamagedTokenFilesAreRefused) {
   const std::vector<int32_t> ids(10, 3);
   WriteTokens(Path("a.tok"), ids, 300, TokenWidth::kU16);
-  const auto refusal = [&] { return Message([&] { OpenTokenSource(DataFormat::kTokens, {Path("a.tok")}, 4, 300); }); };
+  const auto refusal = [&] {
+    return Message([&] { OpenTokenSource({DataFormat::kTokens, {Path("a.tok")}, 4, 300}); });
+  };
   const auto poke = [&](std::streamoff offset, char byte) {
     std::fstream file(Path("a.tok"), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(offset);

@@ -202,7 +202,7 @@ TEST_P(PyTorchTraining, FiftyAdamwSteps) {
   const Deck deck = LoadDeck(fmt::format("{}{}.toml", kOracle, GetParam())).deck;
   OneRank run(deck, FindCpuKernel);
   const BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len)};
-  const auto source = OpenTokenSource(DataFormat::kText, deck.data.paths, deck.model.seq_len, deck.model.vocab);
+  const auto source = OpenTokenSource({DataFormat::kText, deck.data.paths, deck.model.seq_len, deck.model.vocab});
   std::ifstream file(fmt::format("{}data/{}.txt", kOracle, GetParam()));
   int64_t steps = 0, norms = 0;
   for (std::string line; std::getline(file, line);) {

@@ -31,7 +31,7 @@ class Files final : public TokenSource {
   int64_t tokens() const override { return tokens_; }
   int64_t seq_len() const override { return 3; }
   const std::vector<DataFile>& files() const override { return files_; }
-  void Read(int64_t, std::span<int32_t>) override {}
+  void Read(int64_t, Sample&) override {}
 
  private:
   std::vector<DataFile> files_;

@@ -336,7 +336,8 @@ std::vector<DeckKey> Rows() {
      "(Liu et al. 2025); spectral: sqrt(max(1, m / n)) (Jordan et al. 2024)."},
 
     {"loss", "z_loss", FIELD(loss.z_loss), 0.0, Float(),
-     "Adds this times the squared log of the softmax denominator of every token (Chowdhery et al. 2022)."},
+     "Adds this times the squared log of the softmax denominator of every token to the loss that is differentiated "
+     "(Chowdhery et al. 2022). The loss that is reported stays the cross-entropy; z_loss is a metric of its own."},
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),
      "Steps of linear warm-up to optimizer.lr."},

@@ -15,7 +15,7 @@ int64_t TokenSums(const LocalOp& op) {
   return ColumnSumBytes(kSums, x[0] * x[1], x[2]);
 }
 
-int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0])); }
+int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0]), std::ssize(op.outputs)); }
 int64_t SumSquares(const LocalOp& op) { return SumSquaresBytes(Volume(op.inputs[0])); }
 int64_t Clip(const LocalOp&) { return kClipBytes; }
 

@@ -251,21 +251,25 @@ struct LogitsSumArgs {
   float *sum, *target;     ///< f32[rows]
 };
 
-/// loss = the sum of log(sum) + max - target over rows whose target is not negative; count = their number.
+/// loss = the sum of log(sum) + max - target over rows whose target is not negative; count = their number; z = the sum
+/// of z_loss (log(sum) + max)^2 (Chowdhery et al. 2022, section 5).
 struct TokenLossArgs {
   const float *max, *sum, *target;  ///< f32[rows]
   const int32_t* targets;           ///< i32[rows]
-  float *loss, *count;              ///< f32[]
+  float *loss, *count, *z;          ///< f32[]; z nullptr: there is no z-loss
   int64_t rows;
   bool accumulate;
+  double z_loss;
 };
 
-/// dlogits = exp(x - max) / sum - [column is the target]; 0 in rows without a target. dlogits may be the logits.
+/// dlogits = exp(x - max) / sum (1 + 2 z_loss log Z) - [column is the target], log Z = log(sum) + max; 0 in rows
+/// without a target. dlogits may be the logits.
 struct CrossEntropyGradArgs {
   LogitsShard logits;
   const float *max, *sum;  ///< f32[rows]
   const int32_t* targets;  ///< i32[rows]
   Array dlogits;           ///< T[rows,width]
+  double z_loss;           ///< 0: none
 };
 
 /// sum = the sum of gradient^2.
@@ -282,6 +286,8 @@ struct ClipArgs {
   float *mean_loss, *norm, *scale, *apply;
   float* first;      ///< which of the squares is the first that is not finite, from 0; -1: none
   double clip_norm;  ///< 0: no clipping
+  const float* z;    ///< sum of the z-loss, and its mean; nullptr: there is no z-loss
+  float* mean_z;
 };
 
 /// A parameter's optimizer state, which is updated in place, and its gradient: f32[n] each.

@@ -391,14 +391,16 @@ TokenLossArgs ReadArguments(const KernelCall& call) {
           .targets = r.InI32(3),
           .loss = r.OutF32(0),
           .count = r.OutF32(1),
+          .z = call.outputs.size() > 2 ? r.OutF32(2) : nullptr,
           .rows = Volume(r.In(0).shape),
-          .accumulate = call.accumulate};
+          .accumulate = call.accumulate,
+          .z_loss = r.NumberOr("z_loss", 0)};
 }
 
 template <>
 CrossEntropyGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0)};
+  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0), r.NumberOr("z_loss", 0)};
 }
 
 template <>
@@ -407,6 +409,7 @@ SumSquaresArgs ReadArguments(const KernelCall& call) {
   return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
 }
 
+/// Inputs loss, count, with z_loss the sum of the z-loss, then the squares.
 template <>
 ClipArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
@@ -418,8 +421,15 @@ ClipArgs ReadArguments(const KernelCall& call) {
                 .scale = r.OutF32(2),
                 .apply = r.OutF32(3),
                 .first = r.OutF32(4),
-                .clip_norm = r.Number("clip_norm")};
-  for (size_t i = 2; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
+                .clip_norm = r.Number("clip_norm"),
+                .z = nullptr,
+                .mean_z = nullptr};
+  size_t next = 2;
+  if (r.NumberOr("z_loss", 0) > 0) {
+    args.z = r.InF32(next++);
+    args.mean_z = r.OutF32(5);
+  }
+  for (size_t i = next; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
   return args;
 }
 

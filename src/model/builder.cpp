@@ -61,14 +61,18 @@ int Builder::EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector
   return first;
 }
 
-void Builder::Loss(int logits, Purpose purpose) {
+void Builder::Loss(int logits, Purpose purpose, double z_loss) {
   std::vector<int>& results = model_.graph.results;
   if (purpose == Purpose::kSample) return results.push_back(logits);
   const Shape& shape = model_.graph.value(logits).type.shape;
   const int targets = MicrobatchInput("targets", {shape[0], shape[1]}, "batch,seq");
+  const bool with_z = purpose == Purpose::kTrain && z_loss > 0;
+  const Attributes attributes = with_z ? Attributes{{{"z_loss", z_loss}}, {}} : Attributes{};
+  std::vector<std::string> names = {"loss", "count"};
+  if (with_z) names.emplace_back("z_loss");
   const int max = Emit(OpKind::kLogitsMax, {logits}, {"logits_max"});
-  const int sum = Emit(OpKind::kLogitsSum, {logits, max, targets}, {"logits_sum", "logits_target"});
-  const int loss = Emit(OpKind::kTokenLoss, {max, sum, OutputsOf(sum)[1], targets}, {"loss", "count"});
+  const int sum = Emit(OpKind::kLogitsSum, {logits, max, targets}, {"logits_sum", "logits_target"}, attributes);
+  const int loss = Emit(OpKind::kTokenLoss, {max, sum, OutputsOf(sum)[1], targets}, std::move(names), attributes);
   results = OutputsOf(loss);
 }
 

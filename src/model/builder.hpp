@@ -32,7 +32,8 @@ class Builder {
   int Prepare(OpKind kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
   /// The end of every family: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and
   /// their count.
-  void Loss(int logits, Purpose purpose);
+  /// With z_loss > 0 also the sum of the z-loss, in training: what evaluation reports is the cross-entropy alone.
+  void Loss(int logits, Purpose purpose, double z_loss);
   /// Marks the producer of `value` as cheap and returns `value`. Selective recompute computes cheap values again in
   /// backward. Cheap are ops whose outputs need much memory for little work: norms, activations, and the inputs of
   /// attention (q, k and v with their positions); never attention itself, nor the matmuls before an activation or to

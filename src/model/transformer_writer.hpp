@@ -34,6 +34,7 @@ class TransformerWriter {
   void Head(int x);
 
   const Purpose purpose_;
+  const double z_loss_;
 };
 
 }  // namespace espalier

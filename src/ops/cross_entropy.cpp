@@ -4,7 +4,8 @@
 //   sum_v exp(x - max), x_target   (reduced by sum)
 //   loss = sum over tokens of log(sum) + max - x_target
 // Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not
-// counted.
+// counted. With an attribute z_loss = c the differentiated loss also has c log(Z)^2 for each token, log(Z) = log(sum) +
+// max: token_loss has their sum as a third output, and the gradient is softmax (1 + 2 c log(Z)) - onehot.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -20,11 +21,14 @@ Einsum SumEinsum(const OpContext&) { return {{"bsv", "bs", "bs"}, {"bs", "bs"}, 
 std::vector<Type> SumInfer(const OpContext& c) { return {RowType(c), RowType(c)}; }
 void SumGradient(GradientBuilder& g) {
   CHECK(g.Adjoint(0) == GradientBuilder::kSeed, "logits_sum: its sums may feed token_loss only");
-  g.Emit(OpKind::kCrossEntropyGrad, {g.Input(0), g.Input(1), g.Output(0), g.Input(2)}, {}, {0});
+  g.Emit(OpKind::kCrossEntropyGrad, {g.Input(0), g.Input(1), g.Output(0), g.Input(2)}, g.ForwardAttributes(), {0});
 }
 
-Einsum LossEinsum(const OpContext&) { return {{"bs", "bs", "bs", "bs"}, {"", ""}, "bs"}; }
-std::vector<Type> LossInfer(const OpContext&) { return {MakeType(Dtype::kF32, {}), MakeType(Dtype::kF32, {})}; }
+size_t LossOutputs(const OpContext& c) { return c.op.attributes.NumberOr("z_loss", 0) > 0 ? 3 : 2; }
+Einsum LossEinsum(const OpContext& c) {
+  return {{"bs", "bs", "bs", "bs"}, std::vector<std::string>(LossOutputs(c)), "bs"};
+}
+std::vector<Type> LossInfer(const OpContext& c) { return std::vector(LossOutputs(c), MakeType(Dtype::kF32, {})); }
 void LossGradient(GradientBuilder& g) {
   if (g.Adjoint(0) == GradientBuilder::kSeed) g.Pass(1, GradientBuilder::kSeed);
 }
@@ -46,7 +50,7 @@ OpDefinition LogitsSum() {
 }
 OpDefinition TokenLoss() {
   return {.kind = OpKind::kTokenLoss,
-          .summary = "sum of token losses, and number of tokens counted",
+          .summary = "sum of token losses, number of tokens counted, and sum of the z-loss if there is one",
           .einsum = LossEinsum,
           .infer = LossInfer,
           .gradient = LossGradient,

@@ -14,10 +14,11 @@ Einsum SquaresEinsum(const OpContext& c) {
 }
 std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
 
+size_t ClipOutputs(const OpContext& c) { return c.op.attributes.NumberOr("z_loss", 0) > 0 ? 6 : 5; }
 Einsum ClipEinsum(const OpContext& c) {
-  return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(5), ""};
+  return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(ClipOutputs(c)), ""};
 }
-std::vector<Type> ClipInfer(const OpContext&) { return std::vector(5, Scalar()); }
+std::vector<Type> ClipInfer(const OpContext& c) { return std::vector(ClipOutputs(c), Scalar()); }
 
 /// For one tensor.
 Einsum AdamwEinsum(const OpContext& c) {
@@ -35,12 +36,13 @@ OpDefinition SumSquares() {
           .infer = SquaresInfer};
 }
 OpDefinition Clip() {
-  return {
-      .kind = OpKind::kClip,
-      .summary =
-          "mean loss, gradient norm, factor of the update, whether to apply it, and whose squares are first not finite",
-      .einsum = ClipEinsum,
-      .infer = ClipInfer};
+  return {.kind = OpKind::kClip,
+          .summary =
+              "mean loss, gradient norm, factor of the update, whether to apply it, whose squares are first not "
+              "finite, and "
+              "the mean z-loss if there is one",
+          .einsum = ClipEinsum,
+          .infer = ClipInfer};
 }
 OpDefinition Adamw() {
   return {.kind = OpKind::kAdamw,

@@ -24,18 +24,20 @@ class Optimizer {
 
   void Run(Purpose purpose) {
     if (purpose != Purpose::kTrain) {
-      graph_.results = {Clip({graph_.Find("loss"), graph_.Find("count")})[0]};
+      graph_.results = {Clip({graph_.Find("loss"), graph_.Find("count")}, {})[0]};
       return;
     }
     for (size_t i = 0, n = graph_.values.size(); i < n; ++i)
       if (graph_.value(i).kind == ValueKind::kState && graph_.value(i).name.starts_with(kPrefix))
         parameters_.push_back(static_cast<int>(i));
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
+    if (deck_.loss.z_loss > 0) inputs.push_back(graph_.Find("z_loss"));
     for (int p : parameters_) gradients.push_back(Gradient(p));
     for (size_t i = 0; i < parameters_.size(); ++i) inputs.push_back(Squares(parameters_[i], gradients[i]));
-    const std::vector<int> clip = Clip(inputs);
+    const std::vector<int> clip = Clip(inputs, ClipAttributes());
     for (size_t i = 0; i < parameters_.size(); ++i) Update(parameters_[i], gradients[i], clip[2], clip[3]);
     graph_.results = {clip[0], clip[1], clip[4]};
+    if (deck_.loss.z_loss > 0) graph_.results.push_back(graph_.Find("mean_z_loss"));
   }
 
  private:
@@ -81,10 +83,17 @@ class Optimizer {
                 "squares/" + NameOf(p), "");
   }
 
-  std::vector<int> Clip(const std::vector<int>& inputs) {
-    Op op{OpKind::kClip, inputs,      {},        {{{"clip_norm", deck_.optimizer.clip_norm}}, {}},
-          Role::kU,      head_layer_, kAllChunks};
-    for (const char* name : {"mean_loss", "norm", "scale", "apply", "first"})
+  Attributes ClipAttributes() const {
+    Attributes attributes;
+    if (deck_.loss.z_loss > 0) attributes.numbers["z_loss"] = deck_.loss.z_loss;
+    return attributes;
+  }
+  std::vector<int> Clip(const std::vector<int>& inputs, Attributes attributes) {
+    attributes.numbers["clip_norm"] = deck_.optimizer.clip_norm;
+    std::vector<const char*> names = {"mean_loss", "norm", "scale", "apply", "first"};
+    if (attributes.numbers.contains("z_loss")) names.push_back("mean_z_loss");
+    Op op{OpKind::kClip, inputs, {}, std::move(attributes), Role::kU, head_layer_, kAllChunks};
+    for (const char* name : names)
       op.outputs.push_back(graph_.AddValue(
           {name, MakeType(Dtype::kF32, {}), ValueKind::kActivation, Frequency::kStep, kAllChunks, -1, ""}));
     const std::vector<int> outputs = op.outputs;

@@ -182,6 +182,7 @@ void Reporter::Step(const StepRecord& record) {
     line.Null("loss").Null("grad_norm");
   else
     line.Number("loss", record.loss, kNineDigits).Number("grad_norm", record.grad_norm, kNineDigits);
+  if (record.z_loss && !options_.sleeps) line.Number("z_loss", *record.z_loss, kNineDigits);
   line.Number("lr", record.lr, kShortest)
       .Integer("tokens", record.tokens)
       .Number("step_ms", record.step_ms, kMilliseconds)

@@ -117,6 +117,7 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   record.step = step.step;
   record.loss = PlainNan(executor().GetScalar("mean_loss"));
   record.grad_norm = PlainNan(executor().GetScalar("norm"));
+  if (deck().loss.z_loss > 0) record.z_loss = PlainNan(executor().GetScalar("mean_z_loss"));
   record.lr = step.lr;
   record.tokens = step.step * TokensPerStep(deck());
   record.step_ms = last_step_ms_ / run_.Dilation();

@@ -142,10 +142,16 @@ def adamw(model, deck):
                              betas=(o.get("beta1", 0.9), o.get("beta2", 0.95)), eps=o.get("eps", 1e-8))
 
 
+def summed_losses(model, inputs, targets):
+    """Sums over the tokens of [batch, seq] inputs: of the cross-entropies, and of log(Z)^2."""
+    logits = model(inputs, use_cache=False).logits
+    return (torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"),
+            logits.logsumexp(-1).square().sum())
+
+
 def summed_loss(model, inputs, targets):
     """Sum of the token cross-entropies of [batch, seq] inputs."""
-    logits = model(inputs, use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return summed_losses(model, inputs, targets)[0]
 
 
 def train(model, deck, steps):
@@ -154,7 +160,7 @@ def train(model, deck, steps):
     tokens = read_tokens(deck)
     batch, seq_len = deck["batch"]["global"], deck["model"]["seq_len"]
     samples = (len(tokens) - 1) // seq_len
-    clip = deck["optimizer"].get("clip_norm", 1.0)
+    clip, z_loss = deck["optimizer"].get("clip_norm", 1.0), deck.get("loss", {}).get("z_loss", 0.0)
     optimizer = adamw(model, deck)
     for step in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
@@ -162,8 +168,8 @@ def train(model, deck, steps):
         for i in range(batch):
             k = ((step - 1) * batch + i) % samples
             sample = torch.from_numpy(tokens[k * seq_len:(k + 1) * seq_len + 1])[None]
-            share = summed_loss(model, sample[:, :-1], sample[:, 1:]) / (batch * seq_len)
-            share.backward()
+            share, squares = (x / (batch * seq_len) for x in summed_losses(model, sample[:, :-1], sample[:, 1:]))
+            (share + z_loss * squares if z_loss else share).backward()
             loss += share.item()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip if clip > 0 else math.inf).item()
         lr = learning_rate(deck, step)

@@ -16,6 +16,7 @@ ONE_KV_HEAD = ["model.kv_heads=1"]
 EIGHT_LAYERS = ["model.layers=8"]
 TIED = ["model.tie_embeddings=true"]
 GROUPS = ["optimizer.groups=['*norm.weight lr=0.5 decay=0.2', '*.self_attn.* lr=2', '*embed* decay=0']"]
+Z_LOSS = "loss.z_loss=0.01"
 UNTIED = ["model.tie_embeddings=false"]
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
@@ -207,6 +208,8 @@ def plain_table():
 
     # What an optimizer does with some parameters, or with all.
     add(2, 1, 2, 1, 2, model=GROUPS)
+    add(2, 1, 2, 1, 2, model=[Z_LOSS, *UNEVEN])
+    add(1, 1, 2, 2, 2, model=[Z_LOSS], keys=[NO_LP, RING])
 
     # bf16.
     half = lambda *degrees, **more: add(*degrees, compute="bf16", **more)

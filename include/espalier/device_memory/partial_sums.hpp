@@ -21,9 +21,9 @@ constexpr int64_t ColumnSumBytes(int64_t sums, int64_t rows, int64_t columns) {
 constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 4096, 1024); }
 constexpr int64_t SumSquaresBytes(int64_t n) { return SumSquaresParts(n) * 8; }
 
-/// Partial sums of the losses and of the count, in fp64.
+/// Partial sums of the losses, of the count and, as a third, of the z-loss, in fp64.
 constexpr int64_t TokenLossParts(int64_t tokens) { return PartsOfSize(tokens, 1024, 128); }
-constexpr int64_t TokenLossBytes(int64_t tokens) { return 2 * TokenLossParts(tokens) * 8; }
+constexpr int64_t TokenLossBytes(int64_t tokens, int64_t sums) { return sums * TokenLossParts(tokens) * 8; }
 
 /// What the launches of `clip` pass to one another: a scan over the squares of all tensors.
 struct ClipSquares {

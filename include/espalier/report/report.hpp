@@ -21,8 +21,9 @@ namespace espalier {
 /// One step, with the names of metrics.jsonl. `step` 1 is the first; times are of this rank.
 struct StepRecord {
   int64_t step = 0;
-  float loss = 0;       ///< of the step's batch, before its update
-  float grad_norm = 0;  ///< before clipping
+  float loss = 0;                    ///< cross-entropy of the step's batch, before its update
+  float grad_norm = 0;               ///< before clipping
+  std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not have; none: loss.z_loss is 0
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;

@@ -50,11 +50,11 @@ void GradRow(const CrossEntropyGradArgs& a, int64_t r) {
   T* dx = a.dlogits.As<T>() + r * width;
   if (a.targets[r] < 0) return void(std::memset(static_cast<void*>(dx), 0, static_cast<size_t>(width) * sizeof(T)));
   const int64_t target = a.targets[r] - a.logits.first;
-  const float max = a.max[r], inverse = 1.0f / a.sum[r];
+  const float max = a.max[r], factor = SoftmaxFactorOf(max, a.sum[r], a.z_loss);
   const float at_target = TargetLogit(x, target, width);  // dlogits may be the logits
-  ForLanes(0, width, [&](int64_t c, auto lanes) { Store(dx + c, Exp(Load(x + c, lanes) - max) * inverse, lanes); });
+  ForLanes(0, width, [&](int64_t c, auto lanes) { Store(dx + c, Exp(Load(x + c, lanes) - max) * factor, lanes); });
   if (target < 0 || target >= width) return;
-  Store(dx + target, Exp(Broadcast(at_target) - max) * inverse - 1.0f, 1);
+  Store(dx + target, Exp(Broadcast(at_target) - max) * factor - 1.0f, 1);
 }
 
 }  // namespace
@@ -78,17 +78,20 @@ void LogitsSum(const LogitsSumArgs& a) {
 }
 
 void TokenLoss(const TokenLossArgs& a) {
-  double loss = 0, count = 0;
+  double loss = 0, count = 0, z = 0;
   for (int64_t r = 0; r < a.rows; ++r) {
     if (a.targets[r] < 0) continue;
     loss += TokenLossOf(a.max[r], a.sum[r], a.target[r]);
     count += 1;
+    const double log_z = LogZOf(a.max[r], a.sum[r]);
+    z += a.z_loss * log_z * log_z;
   }
   const auto put = [&](float* y, double x) {
     *y = static_cast<float>((a.accumulate ? static_cast<double>(*y) : 0.0) + x);
   };
   put(a.loss, loss);
   put(a.count, count);
+  if (a.z != nullptr) put(a.z, z);
 }
 
 void CrossEntropyGrad(const CrossEntropyGradArgs& a) {

@@ -86,6 +86,7 @@ void Clip(const ClipArgs& a) {
   *a.scale = static_cast<float>(clipped.scale);
   *a.apply = static_cast<float>(clipped.apply);
   *a.first = static_cast<float>(first);
+  if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / static_cast<double>(*a.count));
 }
 
 // The elements of all tensors, one tensor after the other, are split evenly among the threads.

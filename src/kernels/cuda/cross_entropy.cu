@@ -60,30 +60,36 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs 
   });
 }
 
-/// Partial sums: all losses, then all counts.
+/// Partial sums: all losses, then all counts, then the z-losses if there are any.
 __global__ void TokenLossPartials(TokenLossArgs a, double* partials) {
   const int64_t part = blockIdx.x, parts = gridDim.x;
-  double loss = 0, count = 0;
+  double loss = 0, count = 0, z = 0;
   for (int64_t r = a.rows * part / parts + threadIdx.x; r < a.rows * (part + 1) / parts; r += blockDim.x) {
     if (a.targets[r] < 0) continue;
     loss += TokenLossOf(a.max[r], a.sum[r], a.target[r]);
     count += 1;
+    const double log_z = LogZOf(a.max[r], a.sum[r]);
+    z += a.z_loss * log_z * log_z;
   }
   loss = BlockSum(loss);
   count = BlockSum(count);
+  if (a.z != nullptr) z = BlockSum(z);
   if (threadIdx.x != 0) return;
   partials[part] = loss;
   partials[parts + part] = count;
+  if (a.z != nullptr) partials[2 * parts + part] = z;
 }
 
 /// One block of at least as many threads as there are partial sums of each.
 __global__ void AddTokenLosses(TokenLossArgs a, const double* partials, int64_t parts) {
   const bool mine = threadIdx.x < parts;
   const double losses = BlockSum(mine ? partials[threadIdx.x] : 0.0),
-               tokens = BlockSum(mine ? partials[parts + threadIdx.x] : 0.0);
+               tokens = BlockSum(mine ? partials[parts + threadIdx.x] : 0.0),
+               z = BlockSum(mine && a.z != nullptr ? partials[2 * parts + threadIdx.x] : 0.0);
   if (threadIdx.x != 0) return;
   *a.loss = static_cast<float>((a.accumulate ? static_cast<double>(*a.loss) : 0.0) + losses);
   *a.count = static_cast<float>((a.accumulate ? static_cast<double>(*a.count) : 0.0) + tokens);
+  if (a.z != nullptr) *a.z = static_cast<float>((a.accumulate ? static_cast<double>(*a.z) : 0.0) + z);
 }
 
 template <typename T>
@@ -95,11 +101,11 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEn
     const T* row = x + r * width;
     T* to = dx + r * width;
     const int64_t target = a.targets[r];
-    const float max = a.max[r], inverse = 1.0f / a.sum[r];
+    const float max = a.max[r], factor = SoftmaxFactorOf(max, a.sum[r], a.z_loss);
     ForRow(row, static_cast<const T*>(to), width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
       Store(to + c, Each(lanes, [&](int k) {
-              const float p = expf(v[k] - max) * inverse;
+              const float p = expf(v[k] - max) * factor;
               return target < 0 ? 0.0f : first + c + k == target ? p - 1.0f : p;
             }));
     });
@@ -129,7 +135,7 @@ void LogitsSum(const LogitsSumArgs& a, const LaunchContext& context) {
 
 void TokenLoss(const TokenLossArgs& a, const LaunchContext& context) {
   const int64_t parts = TokenLossParts(a.rows);
-  auto* partials = context.Workspace<double>(TokenLossBytes(a.rows));
+  auto* partials = context.Workspace<double>(TokenLossBytes(a.rows, a.z != nullptr ? 3 : 2));
   Launch(TokenLossPartials, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream, a, partials);
   Launch(AddTokenLosses, dim3(1), dim3(128), 0, context.stream, a, partials, parts);
 }

@@ -49,10 +49,10 @@ __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   *squares = found;
 }
 
-/// Operands of `clip` but the squares; all f32[].
+/// Operands of `clip` but the squares; all f32[]. z and mean_z are nullptr without a z-loss.
 struct ClipScalars {
-  const float *loss, *count;
-  float *mean_loss, *norm, *scale, *apply, *first;
+  const float *loss, *count, *z;
+  float *mean_loss, *norm, *scale, *apply, *first, *mean_z;
 };
 
 __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double clip_norm) {
@@ -62,6 +62,7 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   *a.scale = static_cast<float>(c.scale);
   *a.apply = static_cast<float>(c.apply);
   *a.first = static_cast<float>(squares->first_not_finite);
+  if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / static_cast<double>(*a.count));
 }
 
 /// The argument of one AdamW launch, which may have 32,764 bytes since CUDA 12.1.
@@ -183,7 +184,7 @@ void Clip(const ClipArgs& a, const LaunchContext& context) {
     for (; i < a.squares.size() && scalars.count < kMaxScalars; ++i) scalars.pointers[scalars.count++] = a.squares[i];
     Launch(AddScalars, dim3(1), dim3(kMaxScalars), 0, context.stream, scalars, squares);
   } while (i < a.squares.size());
-  const ClipScalars scalars{a.loss, a.count, a.mean_loss, a.norm, a.scale, a.apply, a.first};
+  const ClipScalars scalars{a.loss, a.count, a.z, a.mean_loss, a.norm, a.scale, a.apply, a.first, a.mean_z};
   Launch(ClipKernel, dim3(1), dim3(1), 0, context.stream, scalars, squares, a.clip_norm);
 }
 

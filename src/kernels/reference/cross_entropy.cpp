@@ -26,22 +26,26 @@ void LogitsSum(const LogitsSumArgs& a) {
 }
 
 void TokenLoss(const TokenLossArgs& a) {
-  double loss = 0, count = 0;
+  double loss = 0, count = 0, z = 0;
   for (int64_t r = 0; r < a.rows; ++r) {
     if (a.targets[r] < 0) continue;
     loss += std::log(static_cast<double>(a.sum[r])) + static_cast<double>(a.max[r]) - static_cast<double>(a.target[r]);
     count += 1;
+    const double log_z = std::log(static_cast<double>(a.sum[r])) + static_cast<double>(a.max[r]);
+    z += a.z_loss * log_z * log_z;
   }
   Put(a.loss, 0, loss, a.accumulate);
   Put(a.count, 0, count, a.accumulate);
+  if (a.z != nullptr) Put(a.z, 0, z, a.accumulate);
 }
 
 void CrossEntropyGrad(const CrossEntropyGradArgs& a) {
   const auto& [x, rows, width, first] = a.logits;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t target = a.targets[r];
+    const double log_z = std::log(static_cast<double>(a.sum[r])) + static_cast<double>(a.max[r]);
     for (int64_t c = 0; c < width; ++c) {
-      const double p = std::exp(Get(x, r * width + c) - a.max[r]) / a.sum[r];
+      const double p = std::exp(Get(x, r * width + c) - a.max[r]) / a.sum[r] * (1 + 2 * a.z_loss * log_z);
       Set(a.dlogits, r * width + c, target < 0 ? 0.0 : p - (first + c == target ? 1 : 0));
     }
   }

@@ -22,6 +22,7 @@ void Clip(const ClipArgs& a) {
   Set(a.scale, 0, (a.clip_norm == 0 ? 1 : std::min(1.0, a.clip_norm / (norm + 1e-6))) / count);
   Set(a.apply, 0, std::isfinite(mean) && std::isfinite(norm) ? 1 : 0);
   Set(a.first, 0, first);
+  if (a.z != nullptr) Set(a.mean_z, 0, *a.z / count);
 }
 
 void Adamw(const AdamwArgs& a) {

@@ -30,6 +30,56 @@ TEST_P(Kernels, CrossEntropy) {
   }
 }
 
+/// The rows of a case twice: with logits as they are, and so large that log Z is far from 0.
+TEST_P(Kernels, ZLoss) {
+  for (int64_t width : {1, 17, 127, 5003}) {
+    for (double c : {1e-4, 0.3}) {
+      const Case sum = LogitsCase(random_, T(), width, "logits_sum");
+      const std::vector<OwnedTensor> sums = sum.Reference();
+      const Attributes attributes{{{"z_loss", c}}, {}};
+      const Case grad{"cross_entropy_grad",
+                      {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]},
+                      {Empty(T(), {2, 9, width})},
+                      attributes};
+      Check(grad, SumBound(4, 8));
+      CheckInPlace(grad, 0, 0);
+      for (bool accumulate : {false, true})
+        Check({"token_loss",
+               {sum.inputs[1], sums[0], sums[1], sum.inputs[2]},
+               {F32({}), F32({}), F32({})},
+               attributes,
+               accumulate},
+              SumBound(0, 2000));
+    }
+  }
+}
+
+/// The gradient is the derivative of the loss: central differences of the reference in fp64.
+TEST(KernelsCrossEntropy, GradientOfTheZLossIsItsDerivative) {
+  Random random;
+  const double c = 0.05;
+  const Attributes attributes{{{"z_loss", c}}, {}};
+  const OwnedTensor logits = random.Real(kF32, {1, 3, 7}, 2, 6);
+  const OwnedTensor targets = random.Integer({1, 3}, 0, 6);
+  const auto loss = [&](int64_t moved, double by) {
+    double sum = 0;
+    for (int64_t r = 0; r < 3; ++r) {
+      double z = 0;
+      const auto at = [&](int64_t i) { return logits[r * 7 + i] + (r * 7 + i == moved ? by : 0.0); };
+      for (int64_t v = 0; v < 7; ++v) z += std::exp(at(v));
+      sum += std::log(z) - at(static_cast<int64_t>(targets[r])) + c * std::log(z) * std::log(z);
+    }
+    return sum;
+  };
+  const OwnedTensor largest = Case{"logits_max", {logits}, {OwnedTensor(kF32, {1, 3})}}.Tested()[0];
+  const Case sum{"logits_sum", {logits, largest, targets}, {OwnedTensor(kF32, {1, 3}), OwnedTensor(kF32, {1, 3})}};
+  const OwnedTensor gradient =
+      Case{
+          "cross_entropy_grad", {logits, largest, sum.Tested()[0], targets}, {OwnedTensor(kF32, {1, 3, 7})}, attributes}
+          .Tested()[0];
+  for (int64_t i = 0; i < 21; ++i) EXPECT_NEAR(gradient[i], (loss(i, 1e-5) - loss(i, -1e-5)) / 2e-5, 1e-5) << i;
+}
+
 TEST(KernelsCrossEntropy, ShardsOfTheVocabularyAddUp) {
   Random random;
   const OwnedTensor logits = random.Real(kF32, {1, 5, 20});

@@ -39,6 +39,16 @@ TEST(KernelsOptimizer, Clip) {
   }
 }
 
+TEST(KernelsOptimizer, ClipAveragesTheZLoss) {
+  Random random;
+  Case c{"clip", {}, std::vector(6, OwnedTensor(kF32, {})), {{{"clip_norm", 0.5}, {"z_loss", 1e-4}}, {}}};
+  for (double x : {100.0, 33.0, 4.5, 700.0, 3.0}) c.inputs.push_back(random.Real(kF32, {}, x, x));
+  const std::vector<OwnedTensor> r = c.Tested();
+  EXPECT_FLOAT_EQ(r[1][0], std::sqrt(703.0) / 33) << "the z-loss is none of the squares";
+  EXPECT_FLOAT_EQ(r[5][0], 4.5 / 33);
+  Check(c, 0);
+}
+
 TEST(KernelsOptimizer, ClipSaysWhoseSquaresAreFirstNotFinite) {
   const std::vector<double> squares = {2, kInfinity, 3, std::nan("")};
   Case c{"clip", {}, {}, {{{"clip_norm", 1.0}}, {}}};

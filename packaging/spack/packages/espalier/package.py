@@ -41,6 +41,9 @@ class Espalier(MesonPackage, CudaPackage):
     depends_on("tomlplusplus@3.3:")
     depends_on("cli11@2.1:")
     depends_on("nlohmann-json@3.11:")
+    depends_on("pcre2@10.40: +jit")
+    depends_on("utf8proc@2.6:")
+    depends_on("sentencepiece@0.1.97:")
     depends_on("googletest@1.12: +gmock", when="+tests")
     depends_on("boost@1.74: +context", when="+tests +cuda")
 

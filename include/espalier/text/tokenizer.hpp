@@ -1,0 +1,99 @@
+// Tokenizers: text to token ids and back. Reads Hugging Face's tokenizer.json (BPE) and SentencePiece's
+// tokenizer.model. doc/tokenize.md lists what of them is supported.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+/// Whether decoded text shows special tokens, such as <|endoftext|>, by their names.
+enum class SpecialTokens : uint8_t { kHide, kShow };
+
+/// A tokenizer. Immutable: any number of threads may use it at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Reads tokenizer.json or tokenizer.model; the content decides which. Throws UserError (kData) if the file cannot be
+  /// read, is damaged, or asks for something that is not supported: the place in the file, its value, what is allowed.
+  static std::shared_ptr<const Tokenizer> Load(const std::string& path);
+  /// The same from the bytes of a file; messages call it `name`.
+  static std::shared_ptr<const Tokenizer> FromBytes(const std::string& name, std::string bytes);
+
+  /// The ids of `text`, without the tokens that a tokenizer adds around a text (bos). Special tokens inside the text
+  /// are recognized. Throws UserError (kData) with the byte if `text` is not UTF-8.
+  std::vector<int32_t> Encode(std::string_view text) const;
+  /// The same, appended to `ids`.
+  void Encode(std::string_view text, std::vector<int32_t>& ids) const;
+
+  /// The bytes of a text. Tokens of single bytes may make invalid UTF-8. Throws UserError (kData) for an id that is not
+  /// in the vocabulary.
+  std::string Decode(std::span<const int32_t> ids, SpecialTokens special = SpecialTokens::kHide) const;
+
+  /// The highest id + 1.
+  int64_t vocab() const { return static_cast<int64_t>(names_.size()); }
+  /// The token of an id as the file has it ("Ġthe", "<|endoftext|>"); empty if no token has this id.
+  const std::string& Name(int32_t id) const;
+  /// The id of a token by its name in the file.
+  std::optional<int32_t> Find(std::string_view name) const;
+
+  /// The token that ends a document and the one that begins it, if the file says which, or by their usual names.
+  std::optional<int32_t> end_of_text() const { return end_of_text_; }
+  std::optional<int32_t> bos() const { return bos_; }
+
+  /// What of the file has no effect here, in words for the user.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  /// The file itself, and the name under which it is stored: "tokenizer.json" or "tokenizer.model".
+  const std::string& bytes() const { return bytes_; }
+  const char* file_name() const { return file_name_; }
+
+ protected:
+  friend class TextStream;
+  Tokenizer(std::string bytes, const char* file_name) : bytes_(std::move(bytes)), file_name_(file_name) {}
+
+  /// Appends the ids of valid UTF-8.
+  virtual void EncodeValid(std::string_view text, std::vector<int32_t>& ids) const = 0;
+
+  /// What each id adds to a text. Sets the vocabulary.
+  void SetTokens(std::vector<std::string> names, std::vector<std::string> texts, std::vector<bool> special);
+  /// Finds end_of_text and bos by their usual names, unless they are known.
+  void FindUsualTokens();
+
+  std::optional<int32_t> end_of_text_, bos_;
+  std::vector<std::string> notes_;
+  size_t strip_spaces_ = 0;  ///< spaces that decoding removes at the start of a text
+
+ private:
+  std::string bytes_;
+  const char* file_name_;
+  std::vector<std::string> names_, texts_;            ///< by id
+  std::vector<bool> special_;                         ///< by id
+  std::vector<std::pair<std::string, int32_t>> ids_;  ///< sorted by name
+};
+
+/// Decodes token by token, and never returns a part of a UTF-8 character.
+class TextStream {
+ public:
+  explicit TextStream(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::kHide)
+      : tokenizer_(tokenizer), special_(special), spaces_(tokenizer.strip_spaces_) {}
+
+  /// The text that `id` completes; empty while a character is unfinished. Throws like Tokenizer::Decode.
+  std::string Push(int32_t id);
+  /// What remains: the bytes of a character that was never finished.
+  std::string Finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  SpecialTokens special_;
+  size_t spaces_;  ///< that are still to be removed at the start
+  std::string unfinished_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,49 @@
+// The added_tokens of tokenizer.json: found in the text before anything else is done to it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+struct AddedToken {
+  int32_t id = -1;
+  std::string content;
+  bool single_word = false;             ///< only where no letter or digit is next to it
+  bool lstrip = false, rstrip = false;  ///< takes the white space before it, after it
+  bool normalized = false;              ///< found in the normalized text, as normalized text
+  bool special = false;
+};
+
+/// A part of a text: an added token, or text between them (id < 0).
+struct Section {
+  std::string_view text;
+  int32_t id = -1;
+};
+
+/// Finds tokens from left to right, the longest of those that begin at the same byte.
+class AddedTokens {
+ public:
+  /// `tokens` with the text to find as their content.
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  /// Appends the sections of `text`; none is empty.
+  void Split(std::string_view text, std::vector<Section>& sections) const;
+
+ private:
+  struct Node {
+    int32_t token = -1;  ///< index into tokens_; -1: none ends here
+    std::map<char, size_t> next;
+  };
+  const AddedToken* LongestAt(std::string_view text, size_t at) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_;
+  std::array<bool, 256> begins_{};  ///< bytes with which a token begins
+};
+
+}  // namespace espalier

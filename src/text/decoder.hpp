@@ -1,0 +1,20 @@
+// What a token adds to a text, by the decoder of tokenizer.json.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "text/json_reader.hpp"
+
+namespace espalier {
+
+struct Decoder {
+  std::function<std::string(const std::string& token)> text_of;  ///< what a token adds
+  size_t strip_spaces = 0;                                       ///< removed at the start of a text
+};
+
+/// Throws UserError (kData) for a decoder that is not supported.
+Decoder ReadDecoder(const JsonReader& json);
+
+}  // namespace espalier

@@ -1,0 +1,49 @@
+// Reads JSON strictly: every error names the file, the place in it, the value and what is allowed.
+#pragma once
+
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+/// A value in a JSON document and its place, such as "model.merges[3]". The document outlives it. Every function throws
+/// UserError (kData) if the value is not what is asked for.
+class JsonReader {
+ public:
+  JsonReader(const std::string& file, const nlohmann::json& document) : file_(&file), value_(&document) {}
+
+  const nlohmann::json& value() const { return *value_; }
+  bool IsNull() const { return value_->is_null(); }
+
+  /// A member of this object; null if there is none.
+  JsonReader operator[](const std::string& key) const;
+  /// The elements of this array.
+  std::vector<JsonReader> Elements() const;
+
+  const std::string& Text() const;
+  bool Bool() const;
+  int64_t Integer(int64_t min, int64_t max) const;
+  /// The same, or another value if this is null.
+  bool BoolOr(bool other) const { return IsNull() ? other : Bool(); }
+  std::string TextOr(std::string other) const { return IsNull() ? other : Text(); }
+  int64_t IntegerOr(int64_t other, int64_t min, int64_t max) const { return IsNull() ? other : Integer(min, max); }
+
+  /// This is an object with no other members than these.
+  void RequireObject(std::initializer_list<std::string_view> allowed) const;
+
+  /// "FILE: PLACE = VALUE: why".
+  [[noreturn]] void Refuse(const std::string& why) const;
+
+ private:
+  JsonReader(const std::string* file, const nlohmann::json* value, std::string place)
+      : file_(file), value_(value), place_(std::move(place)) {}
+
+  const std::string* file_;
+  const nlohmann::json* value_;
+  std::string place_;
+};
+
+}  // namespace espalier

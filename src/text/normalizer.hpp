@@ -1,0 +1,22 @@
+// What tokenizer.json does to a text before it is cut into words.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/json_reader.hpp"
+
+namespace espalier {
+
+/// Changes a text in place.
+using TextChange = std::function<void(std::string& text)>;
+
+/// The normalizer of a file, as a list of changes. Throws UserError (kData) for one that is not supported.
+std::vector<TextChange> ReadNormalizer(const JsonReader& json);
+
+/// Every part of `text` that `matches` replaced: {"String": ...} or {"Regex": ...}. Throws like ReadNormalizer.
+TextChange ReadReplace(const JsonReader& json);
+
+}  // namespace espalier

@@ -1,0 +1,90 @@
+// SentencePiece's tokenizer.model, through its library.
+#include <sentencepiece_processor.h>
+
+#include "espalier/util/error.hpp"
+#include "text/formats.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kSpace = "\u2581";
+
+/// A piece as text: U+2581 stands for a space.
+std::string TextOf(const sentencepiece::SentencePieceProcessor& processor, int id) {
+  if (processor.IsUnknown(id)) return " \u2047 ";
+  const std::string& piece = processor.IdToPiece(id);
+  if (processor.IsByte(id)) return std::string(1, static_cast<char>(std::stoi(piece.substr(1), nullptr, 16)));
+  std::string text = piece;
+  for (size_t at = 0; (at = text.find(kSpace, at)) != text.npos; ++at) text.replace(at, kSpace.size(), " ");
+  return text;
+}
+
+class SentencePiece final : public Tokenizer {
+ public:
+  SentencePiece(const std::string& name, std::string bytes) : Tokenizer(std::move(bytes), "tokenizer.model") {
+    if (const auto status = processor_.LoadFromSerializedProto(this->bytes()); !status.ok())
+      throw UserError(ExitStatus::kData, fmt::format("{}: is neither a tokenizer.json nor a SentencePiece model: {}",
+                                                     name, status.ToString()));
+    const int count = processor_.GetPieceSize();
+    std::vector<std::string> names, texts;
+    std::vector<bool> special;
+    for (int id = 0; id < count; ++id) {
+      names.push_back(processor_.IdToPiece(id));
+      texts.push_back(TextOf(processor_, id));
+      special.push_back(processor_.IsControl(id));
+    }
+    strip_spaces_ = StripsSpace(count) ? 1 : 0;
+    SetTokens(std::move(names), std::move(texts), std::move(special));
+    const auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
+    end_of_text_ = known(processor_.eos_id());
+    bos_ = known(processor_.bos_id());
+    CheckDecoding(name);
+  }
+
+ private:
+  void EncodeValid(std::string_view text, std::vector<int32_t>& ids) const override {
+    std::vector<int> found;
+    if (const auto status = processor_.Encode({text.data(), text.size()}, &found); !status.ok())
+      throw UserError(ExitStatus::kData, fmt::format("SentencePiece cannot encode a text: {}", status.ToString()));
+    ids.insert(ids.end(), found.begin(), found.end());
+  }
+
+  std::string LibraryDecode(const std::vector<int>& ids) const {
+    std::string text;
+    const auto status = processor_.Decode(ids, &text);
+    CHECK(status.ok(), "SentencePiece cannot decode: {}", status.ToString());
+    return text;
+  }
+
+  /// Whether decoding removes the space that encoding puts before a text: the library does not tell, but shows it.
+  bool StripsSpace(int count) const {
+    for (int id = 0; id < count; ++id)
+      if (processor_.IdToPiece(id).starts_with(kSpace) && !processor_.IsControl(id) && !processor_.IsUnknown(id))
+        return LibraryDecode({id}) + ' ' == TextOf(processor_, id) || !LibraryDecode({id}).starts_with(' ');
+    return false;
+  }
+
+  /// Models may have spaces after words, or denormalize: then tokens alone do not tell the text.
+  void CheckDecoding(const std::string& name) const {
+    for (const char* probe : {"Hello world", " a  b", "x1 23,\n\ty.", "\u00e9\u4e2d \U0001f600"}) {
+      std::vector<int> ids;
+      if (!processor_.Encode(probe, &ids).ok()) continue;
+      const std::vector<int32_t> same(ids.begin(), ids.end());
+      if (Decode(same) != LibraryDecode(ids))
+        throw UserError(ExitStatus::kData,
+                        fmt::format("{}: this model decodes \"{}\" as \"{}\", which its pieces do not spell: models "
+                                    "that denormalize or have spaces after words are not supported",
+                                    name, probe, LibraryDecode(ids)));
+    }
+  }
+
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes) {
+  return std::make_shared<const SentencePiece>(name, std::move(bytes));
+}
+
+}  // namespace espalier

@@ -1,0 +1,110 @@
+#include "espalier/text/tokenizer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "espalier/text/utf8.hpp"
+#include "espalier/util/error.hpp"
+#include "text/formats.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr std::array kEndNames = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+constexpr std::array kBeginNames = {"<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  if (!file.is_open() || file.bad())
+    throw UserError(ExitStatus::kData, fmt::format("{}: cannot read this tokenizer", path));
+  return bytes;
+}
+
+template <typename Names>
+std::optional<int32_t> FindFirst(const Tokenizer& tokenizer, const Names& names) {
+  for (const char* name : names)
+    if (const std::optional<int32_t> id = tokenizer.Find(name)) return id;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::string& path) { return FromBytes(path, ReadFile(path)); }
+
+std::shared_ptr<const Tokenizer> Tokenizer::FromBytes(const std::string& name, std::string bytes) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  if (first == bytes.npos) throw UserError(ExitStatus::kData, fmt::format("{}: the tokenizer is empty", name));
+  if (bytes[first] == '{') return ReadTokenizerJson(name, std::move(bytes));
+  return ReadSentencePiece(name, std::move(bytes));
+}
+
+std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  Encode(text, ids);
+  return ids;
+}
+
+void Tokenizer::Encode(std::string_view text, std::vector<int32_t>& ids) const {
+  if (const std::optional<size_t> bad = FindBadUtf8(text))
+    throw UserError(ExitStatus::kData, fmt::format("the text is not UTF-8: byte {} is 0x{:02x}", *bad,
+                                                   static_cast<unsigned char>(text[*bad])));
+  EncodeValid(text, ids);
+}
+
+std::string Tokenizer::Decode(std::span<const int32_t> ids, SpecialTokens special) const {
+  TextStream stream(*this, special);
+  std::string text;
+  for (int32_t id : ids) text += stream.Push(id);
+  return text + stream.Finish();
+}
+
+const std::string& Tokenizer::Name(int32_t id) const {
+  static const std::string kNone;
+  return 0 <= id && id < vocab() ? names_[static_cast<size_t>(id)] : kNone;
+}
+
+std::optional<int32_t> Tokenizer::Find(std::string_view name) const {
+  const auto found =
+      std::ranges::lower_bound(ids_, name, {}, [](const auto& entry) { return std::string_view(entry.first); });
+  if (found == ids_.end() || found->first != name) return std::nullopt;
+  return found->second;
+}
+
+void Tokenizer::SetTokens(std::vector<std::string> names, std::vector<std::string> texts, std::vector<bool> special) {
+  names_ = std::move(names);
+  texts_ = std::move(texts);
+  special_ = std::move(special);
+  for (size_t id = 0; id < names_.size(); ++id)
+    if (!names_[id].empty()) ids_.emplace_back(names_[id], static_cast<int32_t>(id));
+  std::ranges::sort(ids_);
+}
+
+void Tokenizer::FindUsualTokens() {
+  if (!end_of_text_) end_of_text_ = FindFirst(*this, kEndNames);
+  if (!bos_) bos_ = FindFirst(*this, kBeginNames);
+}
+
+std::string TextStream::Push(int32_t id) {
+  if (id < 0 || id >= tokenizer_.vocab())
+    throw UserError(ExitStatus::kData,
+                    fmt::format("token {} is not in the tokenizer's vocabulary (0 to {})", id, tokenizer_.vocab() - 1));
+  const auto at = static_cast<size_t>(id);
+  if (tokenizer_.special_[at] && special_ == SpecialTokens::kHide) return {};
+  const bool show_name = tokenizer_.special_[at];
+  std::string_view text = show_name ? tokenizer_.names_[at] : tokenizer_.texts_[at];
+  while (spaces_ > 0 && text.starts_with(' ')) text.remove_prefix(1), --spaces_;
+  if (!text.empty()) spaces_ = 0;
+  unfinished_ += text;
+  const std::string rest = unfinished_.substr(unfinished_.size() - UnfinishedBytes(unfinished_));
+  std::string complete = unfinished_.substr(0, unfinished_.size() - rest.size());
+  unfinished_ = rest;
+  return complete;
+}
+
+std::string TextStream::Finish() { return std::exchange(unfinished_, {}); }
+
+}  // namespace espalier

@@ -177,7 +177,8 @@ bool HasSpec(const RebuiltOp& rebuilt) {
   if (rebuilt.op.kind != OpKind::kMatmul) return true;
   const auto spec = rebuilt.op.attributes.texts.find("spec");
   static constexpr std::string_view kSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk",
-                                                "bsk,kn->bsn", "bsn,kn->bsk", "bsk,bsn->kn"};
+                                                "bsk,kn->bsn", "bsn,kn->bsk", "bsk,bsn->kn",
+                                                "sk,nk->sn",   "sk,kn->sn",   "sk,sn->kn"};
   return spec != rebuilt.op.attributes.texts.end() && IsOneOf(kSpecs, spec->second);
 }
 

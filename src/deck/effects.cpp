@@ -73,6 +73,9 @@ std::string SleepsOverNccl(const Deck& d) {
 std::string NeverSleeps(const Deck& d) {
   return When(d.run.device != RunDevice::kSleep, "run.device is not \"sleep\"");
 }
+std::string NoMuon(const Deck& d) {
+  return When(d.optimizer.name != OptimizerName::kMuon, "optimizer.name is not \"muon\"");
+}
 std::string ConstantRate(const Deck& d) {
   return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
 }
@@ -125,6 +128,11 @@ const std::vector<Effect>& Effects() {
       {"overlap.dp_ctas", NotOverNccl},
       {"overlap.pp_ctas", NotOverNccl},
       {"report.trace", EndsBeforeTheTrace},
+      {"optimizer.muon_lr", NoMuon},
+      {"optimizer.muon_momentum", NoMuon},
+      {"optimizer.muon_nesterov", NoMuon},
+      {"optimizer.muon_iterations", NoMuon},
+      {"optimizer.muon_scale", NoMuon},
       {"optimizer.decay_norms",
        [](const Deck& d) { return When(d.optimizer.weight_decay == 0, "optimizer.weight_decay is 0"); }},
       {"lr.warmup_steps", OnlyWarmUp, "is long"},

@@ -6,8 +6,10 @@
 
 namespace espalier {
 
-double LearningRate(const Deck& deck, int64_t step) {
-  const double highest = deck.optimizer.lr, lowest_ratio = deck.lr.min_ratio;
+namespace {
+
+double RateOf(const Deck& deck, double highest, int64_t step) {
+  const double lowest_ratio = deck.lr.min_ratio;
   const auto t = static_cast<double>(step), warmup = static_cast<double>(deck.lr.warmup_steps),
              stable_to = warmup + static_cast<double>(deck.lr.stable_steps);
   if (t <= warmup) return highest * t / warmup;
@@ -19,5 +21,10 @@ double LearningRate(const Deck& deck, int64_t step) {
   if (deck.lr.decay == Decay::kOneMinusSqrt) return highest * (1 - (1 - lowest_ratio) * std::sqrt(progress));
   return highest * (lowest_ratio + (1 - lowest_ratio) * (1 + std::cos(std::numbers::pi * progress)) / 2);
 }
+
+}  // namespace
+
+double LearningRate(const Deck& deck, int64_t step) { return RateOf(deck, deck.optimizer.lr, step); }
+double MuonLearningRate(const Deck& deck, int64_t step) { return RateOf(deck, deck.optimizer.muon_lr, step); }
 
 }  // namespace espalier

@@ -305,6 +305,42 @@ struct AdamwArgs {
   AdamwConstants constants;
 };
 
+/// momentum = momentum + (1 - beta) (scale gradient - momentum). The direction is the momentum or, with Nesterov's
+/// look-ahead, scale gradient + beta (momentum - scale gradient); it may be the gradient.
+struct MuonDirectionArgs {
+  const float *scale, *apply;  ///< apply 0: the momentum stays, and is the direction
+  float* momentum;             ///< f32[n]
+  const float* gradient;       ///< f32[n]
+  float* direction;            ///< f32[n]
+  int64_t n;
+  double beta;
+  bool nesterov;
+};
+
+/// y = x / max(sqrt(squares), eps).
+struct NormalizeArgs {
+  const float *x, *squares;  ///< f32[n], f32[]
+  Array y;                   ///< T[n]
+  int64_t n;
+  double eps;
+};
+
+/// z = alpha x + beta y. z may be x or y.
+struct WeightedSumArgs {
+  Array x, y, z;  ///< T[n]
+  int64_t n;
+  double alpha, beta;
+};
+
+/// master = master (1 - lr weight_decay) - lr factor orthogonal.
+struct MuonUpdateArgs {
+  const float *lr, *apply;  ///< apply 0: nothing is written
+  float* master;            ///< f32[n]
+  Array orthogonal;         ///< T[n]
+  int64_t n;
+  double weight_decay, factor;
+};
+
 inline constexpr int kMaxDims = 8;
 
 /// A target box that takes what a source box holds at the same global indices, extents outermost first, dims >= 1.

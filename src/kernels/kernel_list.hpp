@@ -33,6 +33,10 @@
   X("sum_squares", SumSquares)                        \
   X("clip", Clip)                                     \
   X("adamw", Adamw)                                   \
+  X("muon_direction", MuonDirection)                  \
+  X("normalize", Normalize)                           \
+  X("weighted_sum", WeightedSum)                      \
+  X("muon_update", MuonUpdate)                        \
   X("accumulate", Accumulate)                         \
   X("slice", Slice)                                   \
   X("pad", Pad)

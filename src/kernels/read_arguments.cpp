@@ -452,6 +452,44 @@ AdamwArgs ReadArguments(const KernelCall& call) {
   return args;
 }
 
+/// Outputs are the momentum, in place, and the direction.
+template <>
+MuonDirectionArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {.scale = r.InF32(0),
+          .apply = r.InF32(1),
+          .momentum = r.OutF32(0),
+          .gradient = r.InF32(3),
+          .direction = r.OutF32(1),
+          .n = Volume(r.Out(0).shape),
+          .beta = r.Number("beta"),
+          .nesterov = r.Number("nesterov") != 0};
+}
+
+template <>
+NormalizeArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0), r.InF32(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("eps")};
+}
+
+template <>
+WeightedSumArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("alpha"), r.Number("beta")};
+}
+
+template <>
+MuonUpdateArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {.lr = r.InF32(0),
+          .apply = r.InF32(1),
+          .master = r.OutF32(0),
+          .orthogonal = r.InFloats(3),
+          .n = Volume(r.Out(0).shape),
+          .weight_decay = r.Number("weight_decay"),
+          .factor = r.Number("factor")};
+}
+
 template <>
 SliceArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);

@@ -1,6 +1,7 @@
 // Matmuls of activations and weights: one op, with three specs for each way to store a weight. [out, in], Llama's:
 // y = x W^T ("bsk,nk->bsn"), dx = dy W, dW = dy^T x. [in, out], GPT-2's: y = x W ("bsk,kn->bsn"), dx = dy W^T, dW = x^T
-// dy. A third input (pass `fuse`) is a bias that is added to every row.
+// dy. A third input (pass `fuse`) is a bias that is added to every row. Without "b" the same specs multiply two
+// matrices (Muon): "sk,nk->sn", "sk,kn->sn", "sk,sn->kn", into the type of the inputs.
 #include <map>
 
 #include "espalier/ops/op.hpp"
@@ -24,7 +25,7 @@ Einsum MatmulEinsum(const OpContext& c) {
 }
 
 /// A matmul that contracts the tokens makes a weight gradient, in fp32.
-bool MakesWeightGradient(const Einsum& einsum) { return einsum.outputs[0].size() == 2; }
+bool MakesWeightGradient(const Einsum& einsum) { return einsum.inputs[0].size() == 3 && einsum.outputs[0].size() == 2; }
 
 std::vector<Type> Infer(const OpContext& c) {
   const Einsum einsum = MatmulEinsum(c);
@@ -51,8 +52,10 @@ void Gradient(GradientBuilder& g) {
 
 /// 2 M N K: each element of the output is a dot product over the contracted dims.
 double Flops(const LocalOp& c) {
-  const bool weight_gradient = c.outputs[0].size() == 2;
-  const double contracted = weight_gradient ? double(c.inputs[0][0]) * double(c.inputs[0][1]) : double(c.inputs[0][2]);
+  const Einsum einsum = ParseSpec(c.op.attributes.Text("spec"));
+  double contracted = 1;
+  for (size_t d = 0; d < einsum.inputs[0].size(); ++d)
+    if (einsum.outputs[0].find(einsum.inputs[0][d]) == std::string::npos) contracted *= double(c.inputs[0][d]);
   return 2.0 * double(Volume(c.outputs[0])) * contracted;
 }
 

@@ -1,10 +1,11 @@
 // The end of a step, in model order: the reduced gradient of every parameter (the uses of a tied weight are added),
-// squares, one norm over all, the factor clip / tokens, AdamW. All numbers that depend on the step are values; learning
-// rate and step number are inputs.
+// squares, one norm over all, the factor clip / tokens, AdamW or Muon. All numbers that depend on the step are values;
+// learning rate and step number are inputs.
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
+#include "passes/optimizer/muon.hpp"
 
 namespace espalier {
 namespace {
@@ -35,7 +36,13 @@ class Optimizer {
     for (int p : parameters_) gradients.push_back(Gradient(p));
     for (size_t i = 0; i < parameters_.size(); ++i) inputs.push_back(Squares(parameters_[i], gradients[i]));
     const std::vector<int> clip = Clip(inputs, ClipAttributes());
-    for (size_t i = 0; i < parameters_.size(); ++i) Update(parameters_[i], gradients[i], clip[2], clip[3]);
+    std::vector<MuonMatrix> matrices;
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      if (TrainsWithMuon(deck_, graph_.value(parameters_[i])))
+        matrices.push_back(Matrix(parameters_[i], gradients[i]));
+      else
+        Update(parameters_[i], gradients[i], clip[2], clip[3]);
+    if (!matrices.empty()) AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3]});
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(graph_.Find("mean_z_loss"));
   }
@@ -129,6 +136,12 @@ class Optimizer {
                              {"decaying", decays ? 1.0 : 0.0}};
     if (group.lr != 1) op.attributes.numbers["lr_factor"] = group.lr;
     graph_.AddOp(std::move(op));
+  }
+
+  MuonMatrix Matrix(int p, int gradient) const {
+    const ParameterGroup group = SettingsOf(deck_, NameOf(p));
+    return {p, gradient, graph_.op(graph_.value(gradient).producer).layer, group.lr,
+            group.decay.value_or(deck_.optimizer.weight_decay)};
   }
 
   Graph& graph_;

@@ -225,7 +225,8 @@ class Partitioner {
     const Value& v = new_.value(id);
     if (v.type.placements == to) return id;
     const bool prepared = v.frequency == Frequency::kStep && consumer.frequency() == Frequency::kMicrobatch;
-    const Role role = prepared ? Role::kP : consumer.role == Role::kU ? Role::kS : consumer.role;
+    const bool updates = v.producer >= 0 && new_.op(v.producer).role == Role::kU;
+    const Role role = prepared ? Role::kP : consumer.role == Role::kU && !updates ? Role::kS : consumer.role;
     const int chunk = ChunkOfReshard(v, consumer, prepared);
     Type type = v.type;
     type.placements = to;

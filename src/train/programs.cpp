@@ -33,6 +33,13 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
   }
 }
 
+void Runnable::FillScalars(const Deck& deck, int64_t step) const {
+  executor->SetScalar("step", static_cast<float>(step));
+  executor->SetScalar("lr", static_cast<float>(LearningRate(deck, step)));
+  if (deck.optimizer.name == OptimizerName::kMuon)
+    executor->SetScalar("muon_lr", static_cast<float>(MuonLearningRate(deck, step)));
+}
+
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
   OnAllRanks(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;

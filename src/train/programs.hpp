@@ -20,6 +20,8 @@ struct Runnable {
 
   /// Fills every input. Programs share the memory above the states, so every input must be filled before each step.
   void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
+  /// What the optimizer reads in step `step` (from 1): its number and the learning rates.
+  void FillScalars(const Deck& deck, int64_t step) const;
 };
 
 class Programs {

@@ -76,8 +76,7 @@ void StepLoop::BeginStep() {
   const std::chrono::duration<double, std::milli> waited(loader_ != nullptr ? loader_->wait_ms() : 0.0);
   StepInFlight next{step, LearningRate(deck(), step), waited.count(),
                     Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
-  executor().SetScalar("lr", static_cast<float>(next.lr));
-  executor().SetScalar("step", static_cast<float>(step));
+  run_.programs.train().FillScalars(deck(), step);
   run_.instruction_times.Before(step);
   run_.measured_costs.Before(step);
   if (run_.tracer.Traces(step)) run_.tracer.Before();

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaster = 4, kStates = 3;  // bytes of an fp32 element; the master and two moments
+constexpr int64_t kMaster = 4;  // bytes of an fp32 element
 
 /// Of a message in which `others` more ranks have a shard, packed and unpacked (CommWorkspaceBytes): a shard for or
 /// from each of them, and what they have.
@@ -25,7 +25,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     elements += whole;
     elements_of_shards += shard;
     elements_of_gathers += gather_ranks == layout.Shards() ? shard : parameter.Shard(gather_ranks, 1);
-    states.bytes += kStates * Aligned(kMaster * shard);
+    for (int64_t bytes : parameter.state_bytes) states.bytes += Aligned(bytes * shard);
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
     if (again) {
       states.gathered += weight;

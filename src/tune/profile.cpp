@@ -100,7 +100,18 @@ class MemoryReader {
     for (std::vector<Axis>& dim : type.placements.dims)
       std::erase_if(dim, [](Axis a) { return kShardAxes.Has(a) || a == Axis::kCp; });
     const Shape shape = LocalShape(type, mesh_, {});
-    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(state, layer)};
+    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(state, layer), StateBytes(state)};
+  }
+  /// Of an element of a master and of each of its states, "optimizer/WORD/NAME".
+  std::vector<int64_t> StateBytes(int master) const {
+    constexpr std::string_view kMasters = "parameters", kStates = "optimizer/";
+    const std::string name = graph_.value(master).name.substr(kMasters.size());
+    std::vector<int64_t> bytes = {SizeOf(graph_.value(master).type.dtype)};
+    for (const Value& value : graph_.values)
+      if (value.kind == ValueKind::kState && value.name.starts_with(kStates) &&
+          value.name.substr(value.name.find('/', kStates.size())) == name)
+        bytes.push_back(SizeOf(value.type.dtype));
+    return bytes;
   }
   /// The weight that P makes of a master, or the master itself.
   bool BackwardReads(int state, int layer) const {

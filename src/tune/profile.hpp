@@ -24,7 +24,8 @@ inline constexpr ByPart<Part> kParts = {Part::kEmbedding, Part::kLayer, Part::kH
 /// shared out further; `row` is the number of elements of one.
 struct ParameterRows {
   int64_t rows = 0, row = 0;
-  bool in_backward = true;  ///< backward of the same part reads the weight; that of an embedding does not
+  bool in_backward = true;                ///< backward of the same part reads the weight; that of an embedding does not
+  std::vector<int64_t> state_bytes = {};  ///< of an element of the master and of each of the optimizer's states
   int64_t Elements() const { return rows * row; }
   /// Elements of the largest shard of `dp_shard` x `cp` (nested, see ShardOf).
   int64_t Shard(int64_t dp_shard, int64_t cp) const;

@@ -124,10 +124,19 @@ def settings_of(name, o):
     return {}
 
 
+def trains_with_muon(name, parameter, o):
+    """With Muon, the matrices of the layers."""
+    in_layer = name.startswith(("model.layers.", "transformer.h."))
+    return o.get("name", "adamw") == "muon" and in_layer and parameter.dim() == 2
+
+
 def parameter_groups(model, o):
-    """A PyTorch group for each parameter; vectors decay only if the deck says so. "factor" multiplies the rate."""
+    """A PyTorch group for each parameter of AdamW; vectors decay only if the deck says so. "factor" multiplies the
+    rate."""
     groups = []
     for name, parameter in model.named_parameters():
+        if trains_with_muon(name, parameter, o):
+            continue
         settings = settings_of(name, o)
         decays = parameter.dim() >= 2 or o.get("decay_norms", False)
         decay = float(settings.get("decay", o.get("weight_decay", 0.1) if decays else 0.0))
@@ -140,6 +149,55 @@ def adamw(model, deck):
     o = deck["optimizer"]
     return torch.optim.AdamW(parameter_groups(model, o), lr=o["lr"],
                              betas=(o.get("beta1", 0.9), o.get("beta2", 0.95)), eps=o.get("eps", 1e-8))
+
+
+class Muon:
+    """torch.optim.Muon, but in the type of the parameters, where PyTorch's iterations are in bf16. GPT-2 stores
+    weights as [in, out] and q, k and v as parts of one tensor; each of them is a matrix of its own."""
+    A, B, C, EPS = 3.4445, -4.7750, 2.0315, 1e-7
+
+    def __init__(self, model, deck):
+        self.o = deck["optimizer"]
+        self.gpt2 = deck["model"].get("family", "llama") == "gpt2"
+        self.matrices = []
+        for name, parameter in model.named_parameters():
+            if not trains_with_muon(name, parameter, self.o):
+                continue
+            settings = settings_of(name, self.o)
+            decay, factor = (float(settings.get(*key)) for key in
+                             (("decay", self.o.get("weight_decay", 0.1)), ("lr", 1)))
+            parts = 3 if name.endswith("c_attn.weight") else 1
+            momentum = torch.zeros_like(parameter)
+            for i in range(parts):
+                columns = slice(i * parameter.shape[1] // parts, (i + 1) * parameter.shape[1] // parts)
+                self.matrices.append((parameter, columns, momentum[:, columns], decay, factor))
+
+    def orthogonal(self, x):
+        x = x / x.norm().clamp(min=self.EPS)
+        for _ in range(self.o.get("muon_iterations", 5)):
+            tall = x.shape[0] > x.shape[1]
+            gram = x.T @ x if tall else x @ x.T
+            polynomial = self.B * gram + self.C * gram @ gram
+            x = self.A * x + (x @ polynomial if tall else polynomial @ x)
+        return x
+
+    def scale(self, shape):
+        out, inner = reversed(shape) if self.gpt2 else shape
+        if self.o.get("muon_scale", "match_adamw") == "match_adamw":
+            return 0.2 * math.sqrt(max(out, inner))
+        return math.sqrt(max(1, out / inner))
+
+    @torch.no_grad()
+    def step(self, share_of_rate):
+        """A step at this share of the highest rate."""
+        beta, rate = self.o.get("muon_momentum", 0.95), self.o.get("muon_lr", 0.02) * share_of_rate
+        for parameter, columns, momentum, decay, factor in self.matrices:
+            gradient = parameter.grad[:, columns]
+            momentum.lerp_(gradient, 1 - beta)
+            direction = gradient.lerp(momentum, beta) if self.o.get("muon_nesterov", True) else momentum
+            part = parameter[:, columns]
+            part.mul_(1 - rate * factor * decay)
+            part.sub_(self.orthogonal(direction), alpha=rate * factor * self.scale(part.shape))
 
 
 def summed_losses(model, inputs, targets):
@@ -161,9 +219,9 @@ def train(model, deck, steps):
     batch, seq_len = deck["batch"]["global"], deck["model"]["seq_len"]
     samples = (len(tokens) - 1) // seq_len
     clip, z_loss = deck["optimizer"].get("clip_norm", 1.0), deck.get("loss", {}).get("z_loss", 0.0)
-    optimizer = adamw(model, deck)
+    optimizer, muon = adamw(model, deck), Muon(model, deck)
     for step in range(1, steps + 1):
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss = 0.0
         for i in range(batch):
             k = ((step - 1) * batch + i) % samples
@@ -176,4 +234,5 @@ def train(model, deck, steps):
         for group in optimizer.param_groups:
             group["lr"] = lr * group["factor"]
         optimizer.step()
+        muon.step(lr / deck["optimizer"]["lr"])
         yield {"step": step, "loss": loss, "grad_norm": norm, "lr": lr}

@@ -1,5 +1,5 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-switches of communication, and once around with a tied GPT-2. The loaded state, saved again before the first step, is
+switches of communication, and once around with a tied GPT-2 and with Muon. The loaded state, saved again before the first step, is
 bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
@@ -13,6 +13,7 @@ DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero":
 SECTION = {"schedule": "pipeline", "chunks": "pipeline"}
 MODEL = ["model.heads=12", "model.kv_heads=6", "model.vocab=263", "batch.global=12"]
 GPT2_MODEL = ["model.vocab=263", "batch.global=12"]
+MUON_MODEL = ["optimizer.name=muon", "batch.global=12"]
 SAVED, LAST = 3, 4
 RTOL = 1e-6
 
@@ -37,6 +38,8 @@ LAYOUTS = [
 ]
 GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, tp=4, context="all_gather"),
                 layout(pp=2, schedule="dualpipev", chunks=2)]
+MUON_LAYOUTS = [layout(), layout(dp_shard=3, zero=1), layout(pp=2, tp=2)]
+RINGS = [("gpt2", GPT2_MODEL, GPT2, GPT2_LAYOUTS), ("muon", MUON_MODEL, DECK, MUON_LAYOUTS)]
 
 
 def ranks(layout):
@@ -90,9 +93,10 @@ def main():
             for target in LAYOUTS:
                 if target is not source.layout:
                     worst = max(worst, check(source, target, folder, checks))
-        for i, layout in enumerate(GPT2_LAYOUTS):
-            source = Source(layout, os.path.join(folder, f"gpt2{i}"), GPT2_MODEL, GPT2)
-            worst = max(worst, check(source, GPT2_LAYOUTS[(i + 1) % len(GPT2_LAYOUTS)], folder, checks))
+        for word, model, deck, layouts in RINGS:
+            for i, layout in enumerate(layouts):
+                source = Source(layout, os.path.join(folder, f"{word}{i}"), model, deck)
+                worst = max(worst, check(source, layouts[(i + 1) % len(layouts)], folder, checks))
     print(f"largest difference of a next loss: {worst:.1e}")
     checks.finish()
 

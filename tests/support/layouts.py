@@ -17,6 +17,7 @@ EIGHT_LAYERS = ["model.layers=8"]
 TIED = ["model.tie_embeddings=true"]
 GROUPS = ["optimizer.groups=['*norm.weight lr=0.5 decay=0.2', '*.self_attn.* lr=2', '*embed* decay=0']"]
 Z_LOSS = "loss.z_loss=0.01"
+MUON = ["optimizer.name=muon"]
 UNTIED = ["model.tie_embeddings=false"]
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
@@ -210,6 +211,12 @@ def plain_table():
     add(2, 1, 2, 1, 2, model=GROUPS)
     add(2, 1, 2, 1, 2, model=[Z_LOSS, *UNEVEN])
     add(1, 1, 2, 2, 2, model=[Z_LOSS], keys=[NO_LP, RING])
+    add(2, 1, 2, 1, 2, model=MUON)
+    add(1, 1, 4, 1, 1, model=[*MUON, *narrow], keys=[ZERO1])
+    add(1, 2, 2, 2, 1, model=MUON)
+    add(1, 1, 2, 1, 4, model=[*MUON, *ONE_KV_HEAD, "optimizer.muon_nesterov=false"])
+    add(1, 1, 1, 1, 3, model=[*MUON, *THREES, "optimizer.muon_scale=spectral"])
+    gpt2(1, 1, 2, 1, 2, model=MUON)
 
     # bf16.
     half = lambda *degrees, **more: add(*degrees, compute="bf16", **more)
@@ -226,4 +233,5 @@ def plain_table():
     half(2, 1, 2, 1, 2, keys=[*schedule("zbv", 2), FULL])
     half(1, 2, 2, 1, 2, keys=[EACH, ZERO2])
     half(2, 1, 2, 1, 2, deck=GPT2)
+    half(1, 1, 2, 1, 2, model=MUON)
     return rows

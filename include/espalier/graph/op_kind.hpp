@@ -35,6 +35,10 @@ enum class OpKind : uint8_t {
   kSumSquares,
   kClip,
   kAdamw,
+  kMuonDirection,
+  kNormalize,
+  kWeightedSum,
+  kMuonUpdate,
   kLayerNorm,
   kLayerNormGrad,
   kLayerNormWeightGrad,
@@ -59,7 +63,7 @@ enum class OpKind : uint8_t {
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 44> kOpNames = {
+inline constexpr std::array<std::string_view, 48> kOpNames = {
     "",
     "embedding",
     "embedding_grad",
@@ -83,6 +87,10 @@ inline constexpr std::array<std::string_view, 44> kOpNames = {
     "sum_squares",
     "clip",
     "adamw",
+    "muon_direction",
+    "normalize",
+    "weighted_sum",
+    "muon_update",
     "layer_norm",
     "layer_norm_grad",
     "layer_norm_weight_grad",

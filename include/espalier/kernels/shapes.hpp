@@ -21,7 +21,8 @@ inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? 
 
 /// The GEMM of a matmul call. CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of
 /// it too, or the output f32. A spec is an einsum: tokens times a weight as stored ("bsX,XY->bsY") or transposed
-/// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order.
+/// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order. The same
+/// without "b" multiplies matrices.
 inline Gemm GemmOf(const KernelCall& call) {
   const Tensor& a = call.inputs[0];
   const Tensor& b = call.inputs[1];
@@ -29,14 +30,14 @@ inline Gemm GemmOf(const KernelCall& call) {
   const std::string& spec = call.attributes->Text("spec");
   GemmShape p{};
   int64_t depth = 0;  // as b has it
-  if (spec == "bsk,nk->bsn" || spec == "bsn,kn->bsk") {
+  if (spec == "bsk,nk->bsn" || spec == "bsn,kn->bsk" || spec == "sk,nk->sn") {
     p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(b), RowsOf(b)};
     depth = ColumnsOf(b);
-  } else if (spec == "bsn,nk->bsk" || spec == "bsk,kn->bsn") {
+  } else if (spec == "bsn,nk->bsk" || spec == "bsk,kn->bsn" || spec == "sk,kn->sn") {
     p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1, ColumnsOf(b)};
     depth = RowsOf(b);
   } else {
-    CHECK(spec == "bsn,bsk->nk" || spec == "bsk,bsn->kn", "matmul: spec {} is unknown", spec);
+    CHECK(spec == "bsn,bsk->nk" || spec == "bsk,bsn->kn" || spec == "sk,sn->kn", "matmul: spec {} is unknown", spec);
     p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1, ColumnsOf(b)};
     depth = RowsOf(b);
   }

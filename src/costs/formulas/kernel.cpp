@@ -27,16 +27,15 @@ double Launched(const Cluster& cluster, double us) {
 
 MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
   const Shape &a = op.inputs.at(0), &result = op.outputs.at(0);
-  const bool weight_gradient = result.size() == 2;
   const int64_t size = SizeOf(op.dtype);
   MatmulShape s{.dtype = op.dtype, .result_bytes = double(SizeOf(op.output_dtypes.at(0))) * (accumulate ? 2 : 1)};
-  s.m = weight_gradient ? result[0] : result[0] * result[1];
   s.n = result.back();
-  s.k = weight_gradient ? a[0] * a[1] : a[2];
+  s.m = s.n > 0 ? Volume(result) / s.n : 0;
+  s.k = s.m > 0 ? Volume(a) / s.m : 0;
   // Dims along rows in memory: both of a weight. Tokens never are.
   s.batch = op.blocks;
   s.m = (s.m + s.batch - 1) / s.batch;
-  s.aligned = s.n * size % 16 == 0 && (weight_gradient ? s.m : s.k) * size % 16 == 0;
+  s.aligned = s.n * size % 16 == 0 && a.back() * size % 16 == 0;
   return s;
 }
 

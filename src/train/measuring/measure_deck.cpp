@@ -91,8 +91,7 @@ class Measuring {
   StepTimes Step() {
     programs_.train().Fill(batch_, programs_.layout().positions);
     ++step_;
-    executor().SetScalar("lr", static_cast<float>(LearningRate(deck_, step_)));
-    executor().SetScalar("step", static_cast<float>(step_));
+    programs_.train().FillScalars(deck_, step_);
     return executor().RunStep();
   }
 

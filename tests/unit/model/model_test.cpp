@@ -85,6 +85,8 @@ class OneRank {
   void Step(int64_t step, double lr) {
     executor_.SetScalar("lr", static_cast<float>(lr));
     executor_.SetScalar("step", static_cast<float>(step));
+    if (compilation_.deck.optimizer.name == OptimizerName::kMuon)
+      executor_.SetScalar("muon_lr", static_cast<float>(MuonLearningRate(compilation_.deck, step)));
     executor_.RunStep();
   }
   const Executor& executor() const { return executor_; }
@@ -195,10 +197,11 @@ INSTANTIATE_TEST_SUITE_P(Models, PyTorch, testing::ValuesIn(Variants()),
 class PyTorchTraining : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining,
-                         testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe"),
+                         testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon",
+                                         "gpt2_muon"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(PyTorchTraining, FiftyAdamwSteps) {
+TEST_P(PyTorchTraining, EveryStep) {
   const Deck deck = LoadDeck(fmt::format("{}{}.toml", kOracle, GetParam())).deck;
   OneRank run(deck, FindCpuKernel);
   const BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len)};
@@ -232,7 +235,7 @@ TEST_P(PyTorchTraining, FiftyAdamwSteps) {
       ++norms;
     }
   }
-  EXPECT_EQ(steps, 50);
+  EXPECT_EQ(steps, deck.run.steps);
   std::set<std::string> stored;
   for (const StoredPart& part : run.compilation().stored) stored.insert(part.name);
   EXPECT_EQ(norms, static_cast<int64_t>(stored.size()));

@@ -307,6 +307,22 @@ inline const std::vector<Rule> kRules = {
      "error: partial inputs are not allowed"},
     {"adamw", "f32[] f32[] f32[] f32[] f32[11,7] f32[11,7] f32[11,7] f32[11{tp},7]",
      "error: inputs disagree on the axes of dim a"},
+    // Muon: matrices sharded on any dim; a product over a sharded dim is a sum.
+    {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[11{dp_shard},7{tp}] f32[11{dp_shard},7{tp}]",
+     "f32[11{dp_shard},7{tp}] f32[11{dp_shard},7{tp}]"},
+    {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[11,7] f32[11,7]+sum{tp}",
+     "error: partial inputs are not allowed"},
+    {"normalize to=bf16 eps=1e-7", "f32[11{dp_shard},7{tp}] f32[]", "bf16[11{dp_shard},7{tp}]"},
+    {"normalize to=bf16 eps=1e-7", "f32[11,7{tp}] f32[]+sum{tp}", "error: partial inputs are not allowed"},
+    {"normalize to=i32 eps=1e-7", "f32[11,7] f32[]", "error: normalize to i32"},
+    {"weighted_sum alpha=2 beta=3", "bf16[11{tp},7{dp_shard}] bf16[11{tp},7{dp_shard}]", "bf16[11{tp},7{dp_shard}]"},
+    {"weighted_sum alpha=2 beta=3", "bf16[11{tp},7] bf16[11,7]", "error: inputs disagree on the axes of dim a"},
+    {"muon_update weight_decay=0.1 factor=2", "f32[] f32[] f32[11{dp_shard},7{tp}] bf16[11{dp_shard},7{tp}]",
+     "f32[11{dp_shard},7{tp}]"},
+    {"matmul spec=sk,sn->kn", "bf16[11{tp,dp_shard},7] bf16[11{tp,dp_shard},7]", "bf16[7,7]+sum{dp_shard,tp}"},
+    {"matmul spec=sk,nk->sn", "bf16[7,11{dp_shard}] bf16[7,11{dp_shard}]", "bf16[7,7]+sum{dp_shard}"},
+    {"matmul spec=sk,nk->sn", "bf16[7{dp_shard},7] bf16[7,7]", "bf16[7{dp_shard},7]"},
+    {"matmul spec=sk,kn->sn", "bf16[7,7] bf16[7,11{dp_shard}]", "bf16[7,11{dp_shard}]"},
 
     // A ring passes on whatever its members hold.
     {"ring_shift", "bf16[3,12{cp},10] f32[3,12{cp},10]", "bf16[3,12{cp},10] f32[3,12{cp},10]"},

@@ -1,0 +1,95 @@
+// Muon's element-wise steps (Jordan et al. 2024; as torch.optim.Muon). An element's inputs are read before its outputs
+// are written. Numbers that change from step to step are read on the device, so that a captured graph serves all.
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
+
+namespace espalier::cuda {
+namespace {
+
+template <int N>
+__global__ void MuonDirectionKernel(MuonDirectionArgs a) {
+  const bool apply = *a.apply != 0;  // else the gradient may be infinite
+  const float beta = static_cast<float>(a.beta), lerp = static_cast<float>(1 - a.beta), scale = *a.scale;
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
+    const auto before = Load(a.momentum + i, lanes);
+    if (!apply) return Store(a.direction + i, before);
+    const auto gradient = Load(a.gradient + i, lanes);
+    const auto g = Each(lanes, [&](int k) { return gradient[k] * scale; });
+    const auto momentum = Each(lanes, [&](int k) { return before[k] + lerp * (g[k] - before[k]); });
+    Store(a.direction + i,
+          Each(lanes, [&](int k) { return a.nesterov ? g[k] + beta * (momentum[k] - g[k]) : momentum[k]; }));
+    Store(a.momentum + i, momentum);
+  });
+}
+
+template <typename T, int N>
+__global__ void NormalizeKernel(NormalizeArgs a) {
+  const double norm = sqrt(static_cast<double>(*a.squares));
+  const auto inverse = static_cast<float>(1 / (norm > a.eps ? norm : a.eps));
+  T* y = a.y.As<T>();
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
+    const auto x = Load(a.x + i, lanes);
+    Store(y + i, Each(lanes, [&](int k) { return x[k] * inverse; }));
+  });
+}
+
+template <typename T, int N>
+__global__ void WeightedSumKernel(WeightedSumArgs a) {
+  const auto alpha = static_cast<float>(a.alpha), beta = static_cast<float>(a.beta);
+  const T *x = a.x.As<T>(), *y = a.y.As<T>();
+  T* z = a.z.As<T>();
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
+    const auto u = Load(x + i, lanes), v = Load(y + i, lanes);
+    Store(z + i, Each(lanes, [&](int k) { return alpha * u[k] + beta * v[k]; }));
+  });
+}
+
+template <typename T, int N>
+__global__ void MuonUpdateKernel(MuonUpdateArgs a) {
+  if (*a.apply == 0) return;
+  const double lr = *a.lr;
+  const auto kept = static_cast<float>(1 - lr * a.weight_decay), step = static_cast<float>(lr * a.factor);
+  const T* orthogonal = a.orthogonal.As<T>();
+  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
+    const auto master = Load(a.master + i, lanes), o = Load(orthogonal + i, lanes);
+    Store(a.master + i, Each(lanes, [&](int k) { return master[k] * kept - step * o[k]; }));
+  });
+}
+
+}  // namespace
+
+void MuonDirection(const MuonDirectionArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForLanes<kPack<float>>(AreAligned(a.momentum, a.gradient, a.direction), [&](auto lanes) {
+    Launch(MuonDirectionKernel<lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+  });
+}
+
+void Normalize(const NormalizeArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForElementType(a.y.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(AreAligned(a.x, a.y.data), [&](auto lanes) {
+      Launch(NormalizeKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    });
+  });
+}
+
+void WeightedSum(const WeightedSumArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForElementType(a.z.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(AreAligned(a.x.data, a.y.data, a.z.data), [&](auto lanes) {
+      Launch(WeightedSumKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    });
+  });
+}
+
+void MuonUpdate(const MuonUpdateArgs& a, const LaunchContext& context) {
+  if (a.n == 0) return;
+  ForElementType(a.orthogonal.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(AreAligned(a.master, a.orthogonal.data), [&](auto lanes) {
+      Launch(MuonUpdateKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    });
+  });
+}
+
+}  // namespace espalier::cuda

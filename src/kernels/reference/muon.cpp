@@ -1,0 +1,32 @@
+// Muon's element-wise steps (Jordan et al. 2024; as torch.optim.Muon).
+#include "kernels/reference/runtime/access.hpp"
+
+namespace espalier::reference {
+
+void MuonDirection(const MuonDirectionArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) {
+    const double g = static_cast<double>(a.gradient[i]) * *a.scale, before = a.momentum[i];
+    const double momentum = *a.apply == 0 ? before : before + (1 - a.beta) * (g - before);
+    const bool ahead = a.nesterov && *a.apply != 0;
+    Set(a.direction, i, ahead ? g + a.beta * (momentum - g) : momentum);
+    Set(a.momentum, i, momentum);
+  }
+}
+
+void Normalize(const NormalizeArgs& a) {
+  const double norm = std::max(std::sqrt(static_cast<double>(*a.squares)), a.eps);
+  for (int64_t i = 0; i < a.n; ++i) Set(a.y, i, a.x[i] / norm);
+}
+
+void WeightedSum(const WeightedSumArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) Set(a.z, i, a.alpha * Get(a.x, i) + a.beta * Get(a.y, i));
+}
+
+void MuonUpdate(const MuonUpdateArgs& a) {
+  if (*a.apply == 0) return;
+  const double lr = *a.lr;
+  for (int64_t i = 0; i < a.n; ++i)
+    Set(a.master, i, a.master[i] * (1 - lr * a.weight_decay) - lr * a.factor * Get(a.orthogonal, i));
+}
+
+}  // namespace espalier::reference

@@ -1,0 +1,60 @@
+// The ops of Muon (Jordan et al. 2024; constants as in torch.optim.Muon) beside its matmuls: the direction of a step
+// from momentum and gradient, the first and the last step of its orthogonalisation, and the update of the master. All
+// are element-wise. src/passes/muon.cpp puts them together.
+#include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
+#include "ops.hpp"
+
+namespace espalier {
+namespace {
+
+Type F32Like(const OpContext& c, int input) { return MakeType(Dtype::kF32, c.Extents(input)); }
+
+/// scale, apply; momentum, gradient.
+Einsum DirectionEinsum(const OpContext&) { return {{"", "", "ab", "ab"}, {"ab", "ab"}, "ab"}; }
+std::vector<Type> DirectionInfer(const OpContext& c) { return {F32Like(c, 2), F32Like(c, 2)}; }
+
+Einsum NormalizeEinsum(const OpContext&) { return {{"ab", ""}, {"ab"}, "ab"}; }
+std::vector<Type> NormalizeInfer(const OpContext& c) {
+  const std::string& to = c.op.attributes.Text("to");
+  CHECK(to == "f32" || to == "bf16", "normalize to {}", to);
+  return {MakeType(to == "f32" ? Dtype::kF32 : Dtype::kBf16, c.Extents(0))};
+}
+
+Einsum WeightedSumEinsum(const OpContext&) { return {{"ab", "ab"}, {"ab"}, "ab"}; }
+std::vector<Type> WeightedSumInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+
+/// lr, apply; master, orthogonal.
+Einsum UpdateEinsum(const OpContext&) { return {{"", "", "ab", "ab"}, {"ab"}, "ab"}; }
+std::vector<Type> UpdateInfer(const OpContext& c) { return {F32Like(c, 2)}; }
+
+}  // namespace
+
+OpDefinition MuonDirection() {
+  return {.kind = OpKind::kMuonDirection,
+          .summary = "Muon's momentum, moved towards the scaled gradient, and the direction of the step",
+          .einsum = DirectionEinsum,
+          .infer = DirectionInfer,
+          .in_place = {{1, 3}}};
+}
+OpDefinition Normalize() {
+  return {.kind = OpKind::kNormalize,
+          .summary = "a matrix divided by its Frobenius norm, of which the square is given",
+          .einsum = NormalizeEinsum,
+          .infer = NormalizeInfer};
+}
+OpDefinition WeightedSum() {
+  return {.kind = OpKind::kWeightedSum,
+          .summary = "alpha x + beta y",
+          .einsum = WeightedSumEinsum,
+          .infer = WeightedSumInfer,
+          .in_place = {{0, 0}, {0, 1}}};
+}
+OpDefinition MuonUpdate() {
+  return {.kind = OpKind::kMuonUpdate,
+          .summary = "weight decay, and a step against an orthogonal direction",
+          .einsum = UpdateEinsum,
+          .infer = UpdateInfer};
+}
+
+}  // namespace espalier

@@ -1,0 +1,163 @@
+// Muon (Jordan et al. 2024): the step of a matrix is the direction of its momentum, made orthogonal by Newton-Schulz
+// iterations. For a matrix with at least as many rows as columns
+//
+//   D = direction;  X = D / |D|
+//   repeat: G = X^T X,  P = b G + c G G,  X = a X + X P
+//   master = master (1 - lr decay) - lr factor X
+//
+// and for a wide one G = X X^T and X = a X + P X. The matmuls are shared out among the ranks of tp, dp_shard and cp: X
+// is sharded on its longer dim (layout "spread"), so that G, whose size is that of the shorter one, is a sum over them.
+// G and P are sharded on their rows. With n columns, an iteration reduces and gathers n^2 elements twice. Ranks of
+// dp_replicate repeat it. The layers of a chunk are worked off in pairs: the messages of one overlap with the matmuls
+// of the other, and memory holds the matrices G of two layers only.
+#include "passes/optimizer/muon.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "espalier/ops/op.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // Jordan et al. 2024: the steepest slope at 0
+constexpr double kEps = 1e-7;
+
+class Writer {
+ public:
+  Writer(Graph& graph, const Deck& deck, const MuonScalars& scalars) : graph_(graph), deck_(deck), scalars_(scalars) {}
+
+  /// The matrices of one pair of layers.
+  void Append(const std::vector<MuonMatrix>& matrices) {
+    std::vector<Step> steps;
+    for (const MuonMatrix& matrix : matrices) steps.push_back(StepOf(matrix));
+    for (Step& s : steps) Direct(s);
+    for (Step& s : steps) Normalize(s);
+    for (int i = 0; i < deck_.optimizer.muon_iterations; ++i) {
+      for (Step& s : steps) Gram(s);
+      for (Step& s : steps) Polynomial(s);
+      for (Step& s : steps) Improve(s, i + 1 == deck_.optimizer.muon_iterations);
+    }
+    for (Step& s : steps) Update(s);
+  }
+
+ private:
+  /// An update that is being written.
+  struct Step {
+    const MuonMatrix& matrix;
+    std::string name;
+    bool tall;
+    int direction = -1, squares = -1, x = -1, gram = -1, polynomial = -1;
+  };
+
+  static constexpr const char* kRows = "spread,whole";
+
+  Step StepOf(const MuonMatrix& matrix) const {
+    const Value& parameter = graph_.value(matrix.parameter);
+    const Shape& shape = parameter.type.shape;
+    return {matrix, "muon/" + parameter.name.substr(parameter.name.find('/') + 1), shape[0] >= shape[1]};
+  }
+  const char* LayoutOfX(const Step& s) const { return s.tall ? kRows : "whole,spread"; }
+
+  int Emit(const Step& s, OpKind kind, std::vector<int> inputs, const std::string& word, Attributes attributes,
+           const std::string& layout) {
+    const int chunk = graph_.value(s.matrix.parameter).chunk;
+    Op op{kind, std::move(inputs), {}, std::move(attributes), Role::kU, s.matrix.layer, chunk};
+    const Type type = Define(kind).infer(ContextOf(graph_, op))[0];
+    const int output = graph_.AddValue(
+        {graph_.Unique(s.name + "." + word), type, ValueKind::kActivation, Frequency::kStep, chunk, -1, layout});
+    op.outputs = {output};
+    graph_.AddOp(std::move(op));
+    return output;
+  }
+  int Matmul(const Step& s, int a, int b, const std::string& spec, const std::string& word, const std::string& layout) {
+    return Emit(s, OpKind::kMatmul, {a, b}, word, {{}, {{"spec", spec}}}, layout);
+  }
+  int WeightedSum(const Step& s, double alpha, int x, double beta, int y, const std::string& word,
+                  const std::string& layout) {
+    return Emit(s, OpKind::kWeightedSum, {x, y}, word, {{{"alpha", alpha}, {"beta", beta}}, {}}, layout);
+  }
+
+  void Direct(Step& s) {
+    const Value parameter = graph_.value(s.matrix.parameter);
+    const int chunk = parameter.chunk;
+    const int momentum = graph_.AddValue({"optimizer/momentum_buffer/" + parameter.name.substr(11), parameter.type,
+                                          ValueKind::kState, Frequency::kStep, chunk, -1, parameter.layout});
+    s.direction = graph_.AddValue(
+        {s.name + ".direction", parameter.type, ValueKind::kActivation, Frequency::kStep, chunk, -1, ""});
+    const Deck::Optimizer& o = deck_.optimizer;
+    graph_.AddOp({OpKind::kMuonDirection,
+                  {scalars_.scale, scalars_.apply, momentum, s.matrix.gradient},
+                  {momentum, s.direction},
+                  {{{"beta", o.muon_momentum}, {"nesterov", o.muon_nesterov ? 1.0 : 0.0}}, {}},
+                  Role::kU,
+                  s.matrix.layer,
+                  chunk});
+    s.squares = Emit(s, OpKind::kSumSquares, {s.direction}, "squares", {}, "");
+  }
+  void Normalize(Step& s) {
+    const std::string to(Name(deck_.precision.compute));
+    s.x = Emit(s, OpKind::kNormalize, {s.direction, s.squares}, "x", {{{"eps", kEps}}, {{"to", to}}}, LayoutOfX(s));
+  }
+  void Gram(Step& s) { s.gram = Matmul(s, s.x, s.x, s.tall ? "sk,sn->kn" : "sk,nk->sn", "gram", kRows); }
+  /// G is symmetric: its rows are its columns.
+  void Polynomial(Step& s) {
+    const int square = Matmul(s, s.gram, s.gram, "sk,nk->sn", "square", kRows);
+    s.polynomial = WeightedSum(s, kB, s.gram, kC, square, "polynomial", kRows);
+  }
+  /// So is P.
+  void Improve(Step& s, bool last) {
+    const int product = s.tall ? Matmul(s, s.x, s.polynomial, "sk,nk->sn", "product", LayoutOfX(s))
+                               : Matmul(s, s.polynomial, s.x, "sk,kn->sn", "product", LayoutOfX(s));
+    const std::string layout = last ? graph_.value(s.matrix.parameter).layout + ";state" : LayoutOfX(s);
+    s.x = WeightedSum(s, kA, s.x, 1, product, "x", layout);
+  }
+  void Update(Step& s) {
+    const int p = s.matrix.parameter;
+    Op op{OpKind::kMuonUpdate,  {scalars_.lr, scalars_.apply, p, s.x}, {p}, {}, Role::kU, s.matrix.layer,
+          graph_.value(p).chunk};
+    op.attributes.numbers = {{"weight_decay", s.matrix.weight_decay * s.matrix.lr_factor},
+                             {"factor", s.matrix.lr_factor * FactorOf(graph_.value(p).type.shape)}};
+    graph_.AddOp(std::move(op));
+  }
+
+  /// What the orthogonal matrix is multiplied by, besides the rate. gpt2 stores weights as [in, out].
+  double FactorOf(const Shape& shape) const {
+    const bool transposed = deck_.model.family == Family::kGpt2;
+    const auto out = static_cast<double>(shape[transposed ? 1 : 0]),
+               in = static_cast<double>(shape[transposed ? 0 : 1]);
+    if (deck_.optimizer.muon_scale == MuonScale::kMatchAdamw) return 0.2 * std::sqrt(std::max(out, in));
+    return std::sqrt(std::max(1.0, out / in));
+  }
+
+  Graph& graph_;
+  const Deck& deck_;
+  const MuonScalars scalars_;
+};
+
+}  // namespace
+
+bool TrainsWithMuon(const Deck& deck, const Value& parameter) {
+  const auto has = [&](std::string_view dim) { return parameter.layout.find(dim) != std::string::npos; };
+  const bool in_layer = !has("vocab") && !has("position");
+  return deck.optimizer.name == OptimizerName::kMuon && parameter.type.shape.size() == 2 && in_layer;
+}
+
+void AppendMuon(Graph& graph, const Deck& deck, const std::vector<MuonMatrix>& matrices, const MuonScalars& scalars) {
+  std::map<int, std::map<int, std::vector<MuonMatrix>>> layers;  // by chunk and layer
+  for (const MuonMatrix& matrix : matrices) layers[graph.value(matrix.parameter).chunk][matrix.layer].push_back(matrix);
+  Writer writer(graph, deck, scalars);
+  for (const auto& [chunk, of_chunk] : layers) {
+    std::vector<MuonMatrix> pair;
+    size_t count = 0;
+    for (const auto& [layer, of_layer] : of_chunk) {
+      pair.insert(pair.end(), of_layer.begin(), of_layer.end());
+      if (++count % 2 != 0 && count < of_chunk.size()) continue;
+      writer.Append(pair);
+      pair.clear();
+    }
+  }
+}
+
+}  // namespace espalier

@@ -1,52 +1,10 @@
 #include "kernels/read_arguments.hpp"
 
 #include "espalier/kernels/shapes.hpp"
+#include "kernels/argument_reader.hpp"
 
 namespace espalier {
 namespace {
-
-/// A call's operands by number, each with the type that its op wants.
-class Reader {
- public:
-  explicit Reader(const KernelCall& call) : call_(call) {}
-
-  const Tensor& In(size_t i) const { return At(call_.inputs, i); }
-  const Tensor& Out(size_t i) const { return At(call_.outputs, i); }
-  Array InFloats(size_t i) const { return Floats(In(i)); }
-  Array OutFloats(size_t i) const { return Floats(Out(i)); }
-  /// Operands that a call may leave out.
-  Array InFloatsOrNone(size_t i) const { return i < call_.inputs.size() ? InFloats(i) : Array{}; }
-  Array OutFloatsOrNone(size_t i) const { return i < call_.outputs.size() ? OutFloats(i) : Array{}; }
-  const float* InF32(size_t i) const { return F32(In(i)); }
-  float* OutF32(size_t i) const { return F32(Out(i)); }
-  const int32_t* InI32(size_t i) const {
-    CHECK(In(i).dtype == Dtype::kI32, "input {}: {} where i32 was expected", i, Name(In(i).dtype));
-    return In(i).As<int32_t>();
-  }
-
-  double Number(std::string_view name) const { return call_.attributes->Number(name); }
-  double NumberOr(std::string_view name, double otherwise) const { return call_.attributes->NumberOr(name, otherwise); }
-  int64_t Integer(std::string_view name) const { return call_.attributes->Integer(name); }
-  int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
-    return call_.attributes->IntegerOr(name, otherwise);
-  }
-
- private:
-  static const Tensor& At(std::span<const Tensor> tensors, size_t i) {
-    CHECK(i < tensors.size(), "operand {} of {}", i, tensors.size());
-    return tensors[i];
-  }
-  static Array Floats(const Tensor& x) {
-    CHECK(x.dtype != Dtype::kI32, "a floating-point tensor was expected");
-    return {x.data, x.dtype};
-  }
-  static float* F32(const Tensor& x) {
-    CHECK(x.dtype == Dtype::kF32, "{} where f32 was expected", Name(x.dtype));
-    return x.As<float>();
-  }
-
-  const KernelCall& call_;
-};
 
 LogitsShard LogitsOf(const Reader& r) {
   const Tensor& x = r.In(0);
@@ -401,93 +359,6 @@ template <>
 CrossEntropyGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0), r.NumberOr("z_loss", 0)};
-}
-
-template <>
-SumSquaresArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
-}
-
-/// Inputs loss, count, with z_loss the sum of the z-loss, then the squares.
-template <>
-ClipArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  ClipArgs args{.loss = r.InF32(0),
-                .count = r.InF32(1),
-                .squares = {},
-                .mean_loss = r.OutF32(0),
-                .norm = r.OutF32(1),
-                .scale = r.OutF32(2),
-                .apply = r.OutF32(3),
-                .first = r.OutF32(4),
-                .clip_norm = r.Number("clip_norm"),
-                .z = nullptr,
-                .mean_z = nullptr};
-  size_t next = 2;
-  if (r.NumberOr("z_loss", 0) > 0) {
-    args.z = r.InF32(next++);
-    args.mean_z = r.OutF32(5);
-  }
-  for (size_t i = next; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
-  return args;
-}
-
-/// Inputs lr, step, scale, apply, then master, exp_avg, exp_avg_sq and gradient of each tensor; outputs are the first
-/// three of each, in place.
-template <>
-AdamwArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  AdamwArgs args{.lr = r.InF32(0),
-                 .step = r.InF32(1),
-                 .scale = r.InF32(2),
-                 .apply = r.InF32(3),
-                 .tensors = {},
-                 .decaying = r.Integer("decaying"),
-                 .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay"),
-                               r.NumberOr("lr_factor", 1)}};
-  for (size_t t = 0; 3 * t < call.outputs.size(); ++t)
-    args.tensors.push_back({r.OutF32(3 * t), r.OutF32(3 * t + 1), r.OutF32(3 * t + 2), r.InF32(4 + 4 * t + 3),
-                            Volume(r.Out(3 * t).shape)});
-  return args;
-}
-
-/// Outputs are the momentum, in place, and the direction.
-template <>
-MuonDirectionArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  return {.scale = r.InF32(0),
-          .apply = r.InF32(1),
-          .momentum = r.OutF32(0),
-          .gradient = r.InF32(3),
-          .direction = r.OutF32(1),
-          .n = Volume(r.Out(0).shape),
-          .beta = r.Number("beta"),
-          .nesterov = r.Number("nesterov") != 0};
-}
-
-template <>
-NormalizeArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  return {r.InF32(0), r.InF32(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("eps")};
-}
-
-template <>
-WeightedSumArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("alpha"), r.Number("beta")};
-}
-
-template <>
-MuonUpdateArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  return {.lr = r.InF32(0),
-          .apply = r.InF32(1),
-          .master = r.OutF32(0),
-          .orthogonal = r.InFloats(3),
-          .n = Volume(r.Out(0).shape),
-          .weight_decay = r.Number("weight_decay"),
-          .factor = r.Number("factor")};
 }
 
 template <>

@@ -12,7 +12,8 @@ import oracle
 NAMES = ["llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon", "gpt2_muon"]
 HEAD = """\
 # {steps} steps of {name}.toml, written by adamw.py with Hugging Face's {model}, torch.optim.AdamW,
-# oracle.Muon and clip_grad_norm_ in fp64; in fp32 PyTorch differs by at most {loss:.1e} (loss) and {grad_norm:.1e} (norm).
+# oracle.Muon and clip_grad_norm_ in fp64. In fp32 PyTorch differs by at most {loss:.1e} (loss) and
+# {grad_norm:.1e} (norm).
 # Element i of the initial weight NAME is 0.4 * ((((fnv1a64(NAME) + i * 0x9E3779B97F4A7C15) mod 2^64) >> 40) / 2^24 -
 # 0.5), plus 1 for the weights of norms, computed in fp64 and rounded to fp32. Sample k is bytes [27 k, 27 (k + 1)] of
 # data/text.txt; step t (from 1) trains on samples 4 (t - 1) ... 4 (t - 1) + 3.

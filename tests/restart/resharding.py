@@ -1,6 +1,6 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-switches of communication, and once around with a tied GPT-2 and with Muon. The loaded state, saved again before the first step, is
-bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
+switches of communication, and once around with a tied GPT-2 and with Muon. The loaded state, saved again before the
+first step, is bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
 from support.checkpoints import same_bits, tensors

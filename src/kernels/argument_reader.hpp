@@ -1,0 +1,52 @@
+// How the arguments of a kernel are read from a call.
+#pragma once
+
+#include "espalier/kernels/kernel_table.hpp"
+#include "kernels/arguments.hpp"
+
+namespace espalier {
+
+/// A call's operands by number, each with the type that its op wants.
+class Reader {
+ public:
+  explicit Reader(const KernelCall& call) : call_(call) {}
+
+  const Tensor& In(size_t i) const { return At(call_.inputs, i); }
+  const Tensor& Out(size_t i) const { return At(call_.outputs, i); }
+  Array InFloats(size_t i) const { return Floats(In(i)); }
+  Array OutFloats(size_t i) const { return Floats(Out(i)); }
+  /// Operands that a call may leave out.
+  Array InFloatsOrNone(size_t i) const { return i < call_.inputs.size() ? InFloats(i) : Array{}; }
+  Array OutFloatsOrNone(size_t i) const { return i < call_.outputs.size() ? OutFloats(i) : Array{}; }
+  const float* InF32(size_t i) const { return F32(In(i)); }
+  float* OutF32(size_t i) const { return F32(Out(i)); }
+  const int32_t* InI32(size_t i) const {
+    CHECK(In(i).dtype == Dtype::kI32, "input {}: {} where i32 was expected", i, Name(In(i).dtype));
+    return In(i).As<int32_t>();
+  }
+
+  double Number(std::string_view name) const { return call_.attributes->Number(name); }
+  double NumberOr(std::string_view name, double otherwise) const { return call_.attributes->NumberOr(name, otherwise); }
+  int64_t Integer(std::string_view name) const { return call_.attributes->Integer(name); }
+  int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
+    return call_.attributes->IntegerOr(name, otherwise);
+  }
+
+ private:
+  static const Tensor& At(std::span<const Tensor> tensors, size_t i) {
+    CHECK(i < tensors.size(), "operand {} of {}", i, tensors.size());
+    return tensors[i];
+  }
+  static Array Floats(const Tensor& x) {
+    CHECK(x.dtype != Dtype::kI32, "a floating-point tensor was expected");
+    return {x.data, x.dtype};
+  }
+  static float* F32(const Tensor& x) {
+    CHECK(x.dtype == Dtype::kF32, "{} where f32 was expected", Name(x.dtype));
+    return x.As<float>();
+  }
+
+  const KernelCall& call_;
+};
+
+}  // namespace espalier

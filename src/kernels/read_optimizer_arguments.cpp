@@ -1,0 +1,94 @@
+// Arguments of the kernels that run once per step.
+#include "kernels/argument_reader.hpp"
+#include "kernels/read_arguments.hpp"
+
+namespace espalier {
+
+template <>
+SumSquaresArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
+}
+
+/// Inputs loss, count, with z_loss the sum of the z-loss, then the squares.
+template <>
+ClipArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  ClipArgs args{.loss = r.InF32(0),
+                .count = r.InF32(1),
+                .squares = {},
+                .mean_loss = r.OutF32(0),
+                .norm = r.OutF32(1),
+                .scale = r.OutF32(2),
+                .apply = r.OutF32(3),
+                .first = r.OutF32(4),
+                .clip_norm = r.Number("clip_norm"),
+                .z = nullptr,
+                .mean_z = nullptr};
+  size_t next = 2;
+  if (r.NumberOr("z_loss", 0) > 0) {
+    args.z = r.InF32(next++);
+    args.mean_z = r.OutF32(5);
+  }
+  for (size_t i = next; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
+  return args;
+}
+
+/// Inputs lr, step, scale, apply, then master, exp_avg, exp_avg_sq and gradient of each tensor; outputs are the first
+/// three of each, in place.
+template <>
+AdamwArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  AdamwArgs args{.lr = r.InF32(0),
+                 .step = r.InF32(1),
+                 .scale = r.InF32(2),
+                 .apply = r.InF32(3),
+                 .tensors = {},
+                 .decaying = r.Integer("decaying"),
+                 .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay"),
+                               r.NumberOr("lr_factor", 1)}};
+  for (size_t t = 0; 3 * t < call.outputs.size(); ++t)
+    args.tensors.push_back({r.OutF32(3 * t), r.OutF32(3 * t + 1), r.OutF32(3 * t + 2), r.InF32(4 + 4 * t + 3),
+                            Volume(r.Out(3 * t).shape)});
+  return args;
+}
+
+/// Outputs are the momentum, in place, and the direction.
+template <>
+MuonDirectionArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {.scale = r.InF32(0),
+          .apply = r.InF32(1),
+          .momentum = r.OutF32(0),
+          .gradient = r.InF32(3),
+          .direction = r.OutF32(1),
+          .n = Volume(r.Out(0).shape),
+          .beta = r.Number("beta"),
+          .nesterov = r.Number("nesterov") != 0};
+}
+
+template <>
+NormalizeArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0), r.InF32(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("eps")};
+}
+
+template <>
+WeightedSumArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("alpha"), r.Number("beta")};
+}
+
+template <>
+MuonUpdateArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {.lr = r.InF32(0),
+          .apply = r.InF32(1),
+          .master = r.OutF32(0),
+          .orthogonal = r.InFloats(3),
+          .n = Volume(r.Out(0).shape),
+          .weight_decay = r.Number("weight_decay"),
+          .factor = r.Number("factor")};
+}
+
+}  // namespace espalier

@@ -77,6 +77,22 @@ struct SampleOptions {
 /// Continues a text by a trained model.
 int SampleCommand(const SampleOptions& options);
 
+struct TokenizeOptions {
+  std::string tokenizer;
+  std::vector<std::string> files;  ///< files, globs, folders
+  std::string output;
+  std::string field = "text";  ///< of .jsonl
+  std::string end_token;       ///< name, id, or "none"; empty: the tokenizer's
+  bool bos = false;
+  int64_t shard_tokens = 0;  ///< 0: one file
+  int64_t part_bytes = int64_t{4} << 20;
+  int threads = 0;  ///< 0: one per processor
+  bool skip_bad = false;
+  bool show = false;  ///< print ids instead of writing
+};
+/// Makes token files of text files.
+int TokenizeCommand(const TokenizeOptions& options);
+
 struct CalibrateOptions {
   MeasureOptions measure;     ///< `file` empty: no cluster file
   std::string product_plans;  ///< file for run.product_plans to write; empty: none

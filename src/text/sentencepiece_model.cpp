@@ -1,6 +1,8 @@
 // SentencePiece's tokenizer.model, through its library.
 #include <sentencepiece_processor.h>
 
+#include <cmath>
+
 #include "espalier/util/error.hpp"
 #include "text/formats.hpp"
 
@@ -34,12 +36,17 @@ class SentencePiece final : public Tokenizer {
       special.push_back(processor_.IsControl(id));
     }
     strip_spaces_ = StripsSpace(count) ? 1 : 0;
+    // The library does not tell the kind of a model. The scores of a BPE model are the ranks of its merges.
+    for (int id = 0; id < count; ++id)
+      is_bpe_ = is_bpe_ && std::floor(processor_.GetScore(id)) == processor_.GetScore(id);
     SetTokens(std::move(names), std::move(texts), std::move(special));
     const auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
     end_of_text_ = known(processor_.eos_id());
     bos_ = known(processor_.bos_id());
     CheckDecoding(name);
   }
+
+  bool IsLocal() const override { return is_bpe_; }
 
  private:
   void EncodeValid(std::string_view text, std::vector<int32_t>& ids) const override {
@@ -79,6 +86,7 @@ class SentencePiece final : public Tokenizer {
   }
 
   sentencepiece::SentencePieceProcessor processor_;
+  bool is_bpe_ = true;
 };
 
 }  // namespace

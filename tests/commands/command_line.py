@@ -92,7 +92,7 @@ class Errors(unittest.TestCase):
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
-        commands = "(commands: run, check, plan, simulate, tune, inspect, sample, calibrate, info)"
+        commands = "(commands: run, check, plan, simulate, tune, inspect, tokenize, sample, calibrate, info)"
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"

@@ -47,6 +47,10 @@ class Tokenizer {
   std::optional<int32_t> end_of_text() const { return end_of_text_; }
   std::optional<int32_t> bos() const { return bos_; }
 
+  /// Whether tokens depend on the text near them only. In a unigram model the rounding of the probabilities before may
+  /// decide between two ways to cut that are equally good.
+  virtual bool IsLocal() const { return true; }
+
   /// What of the file has no effect here, in words for the user.
   const std::vector<std::string>& notes() const { return notes_; }
 

@@ -202,6 +202,33 @@ void AddSample(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 
+void AddTokenize(CLI::App& app, Job& job) {
+  auto options = std::make_shared<TokenizeOptions>();
+  CLI::App* command = app.add_subcommand("tokenize", "make token files of text files; restartable");
+  command->add_option("TOKENIZER", options->tokenizer, "tokenizer.json or tokenizer.model")->required();
+  command->add_option("FILES", options->files, "files, globs, folders; of .jsonl every line is a document")->required();
+  command->add_option("-o,--output", options->output, "token file to write")->type_name("FILE");
+  command->add_option("--field", options->field, "of the objects in .jsonl: the text")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      ->add_option("--end-token", options->end_token,
+                   "after each document: a token's name, its id, or none (the tokenizer's end of text)")
+      ->type_name("TOKEN");
+  command->add_flag("--bos", options->bos, "the token that begins a text before each document");
+  command->add_option("--shard-tokens", options->shard_tokens, "write files of so many tokens: FILE-00000, ...")
+      ->type_name("N")
+      ->check(Within(int64_t{1}, std::numeric_limits<int64_t>::max()));
+  command->add_option("--part-bytes", options->part_bytes, "of text that a thread takes at a time")
+      ->type_name("N")
+      ->check(Within(int64_t{256}, int64_t{1} << 30))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "(one per processor)")->type_name("N")->check(Within(1, 4096));
+  command->add_flag("--skip-bad", options->skip_bad, "skip and count lines that are no document, files not in UTF-8");
+  command->add_flag("--show", options->show, "print the ids of each document as JSON, and write nothing");
+  command->callback([options, &job] { job = OnFirstRank([options] { return TokenizeCommand(*options); }); });
+}
+
 void CheckCalibrate(const CalibrateOptions& options) {
   if (options.measure.file.empty() && options.product_plans.empty())
     Refuse("FILE is missing: a cluster file to write, or --product-plans FILE");
@@ -336,6 +363,7 @@ CommandLine::CommandLine()
   AddSimulate(app, job_);
   AddTune(app, job_);
   AddInspect(app, job_);
+  AddTokenize(app, job_);
   AddSample(app, job_);
   AddCalibrate(app, job_);
   AddOthers(app, job_);

@@ -1,0 +1,43 @@
+#include "tokenize/text_file.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kBlock = int64_t{1} << 20;
+
+}  // namespace
+
+std::string ReadRange(const std::string& path, int64_t begin, int64_t end) {
+  std::string text(static_cast<size_t>(std::max<int64_t>(0, end - begin)), '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.seekg(begin) || !(file.read(text.data(), std::ssize(text)) || file.eof()))
+    throw UserError(ExitStatus::kData, fmt::format("{}: cannot read byte {} and after", path, begin));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+int64_t FileBytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  if (error) throw UserError(ExitStatus::kData, fmt::format("{}: cannot read: {}", path, error.message()));
+  return static_cast<int64_t>(bytes);
+}
+
+int64_t LineOf(const std::string& path, int64_t offset) {
+  int64_t line = 1;
+  for (int64_t at = 0; at < offset; at += kBlock) {
+    const std::string block = ReadRange(path, at, std::min(offset, at + kBlock));
+    line += std::ranges::count(block, '\n');
+  }
+  return line;
+}
+
+bool HasLines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
+
+}  // namespace espalier

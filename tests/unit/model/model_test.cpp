@@ -244,8 +244,10 @@ TEST_P(PyTorchTraining, EveryStep) {
 // Published sizes, tied heads counted once.
 TEST(Decks, HaveThePublishedNumberOfParameters) {
   const std::vector<std::pair<const char*, int64_t>> counts = {
-      {"llama/1b", 1'235'814'400},     {"llama/8b", 8'030'261'248}, {"llama/70b", 70'553'706'496},
-      {"llama/405b", 405'853'388'800}, {"gpt2/124m", 124'439'808},  {"gpt2/1.5b", 1'557'611'200}};
+      {"llama/1b", 1'235'814'400},        {"llama/8b", 8'030'261'248},      {"llama/70b", 70'553'706'496},
+      {"llama/405b", 405'853'388'800},    {"gpt2/124m", 124'439'808},       {"gpt2/1.5b", 1'557'611'200},
+      {"qwen/qwen2.5-0.5b", 494'032'768}, {"qwen/qwen3-0.6b", 596'049'920}, {"olmo2/1b", 1'484'916'736},
+      {"mistral/7b", 7'241'732'096},      {"smollm/135m", 134'515'008}};
   for (const auto& [name, parameters] : counts) {
     const Deck deck = LoadDeck(fmt::format("{}/inputs/{}.toml", SOURCE_ROOT, name)).deck;
     EXPECT_EQ(ParameterCount(BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain)), parameters) << name;

@@ -97,7 +97,8 @@ std::string EndsBeforeTheTrace(const Deck& d) {
 }
 std::string HidesNothing(const Deck& d) {
   const Deck::Model& m = d.model;
-  if (m.sliding_window >= m.seq_len) return fmt::format("a query has at most model.seq_len = {} tokens to see", m.seq_len);
+  if (m.sliding_window >= m.seq_len)
+    return fmt::format("a query has at most model.seq_len = {} tokens to see", m.seq_len);
   return When(m.full_attention_layers >= m.layers,
               fmt::format("all model.layers = {} see all tokens: model.full_attention_layers = {}", m.layers,
                           m.full_attention_layers));

@@ -186,10 +186,10 @@ struct AttentionArgs {
 struct AttentionGradArgs {
   AttentionShape shape;
   const int32_t* first_keys;  ///< as above
-  Array q, k, v, o;  ///< T, as above
-  const float* lse;  ///< f32[batch,heads,queries]
-  Array d_o;         ///< T, as o
-  Array dq, dk, dv;  ///< T or f32, as q, k and v
+  Array q, k, v, o;           ///< T, as above
+  const float* lse;           ///< f32[batch,heads,queries]
+  Array d_o;                  ///< T, as o
+  Array dq, dk, dv;           ///< T or f32, as q, k and v
 };
 
 /// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +

@@ -110,8 +110,8 @@ template <>
 PositionEmbeddingArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &x = r.In(0), &positions = r.In(1), &table = r.In(2);
-  return {r.InFloats(0), r.InI32(1),              r.InFloats(2),  r.OutFloats(0),
-          RowsOf(x),     Volume(positions.shape), table.shape[0], ColumnsOf(x)};
+  return {r.InFloats(0),           r.InI32(1),     r.InFloats(2), r.OutFloats(0), RowsOf(x),
+          Volume(positions.shape), table.shape[0], ColumnsOf(x)};
 }
 
 template <>
@@ -120,8 +120,8 @@ PositionEmbeddingGradArgs ReadArguments(const KernelCall& call) {
   const Tensor &positions = r.In(0), &dy = r.In(1), &table = r.Out(0);
   // Sequences with positions of their own are one long sequence.
   const bool own = positions.shape.size() == 2;
-  return {r.InI32(0),     r.InFloats(1),           r.OutF32(0),
-          own ? 1 : dy.shape[0], own ? RowsOf(dy) : dy.shape[1], table.shape[0], table.shape[1], call.accumulate};
+  return {r.InI32(0),     r.InFloats(1),  r.OutF32(0),    own ? 1 : dy.shape[0], own ? RowsOf(dy) : dy.shape[1],
+          table.shape[0], table.shape[1], call.accumulate};
 }
 
 template <>
@@ -269,8 +269,7 @@ template <>
 AttentionArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const AttentionShape shape = AttentionOf(r);
-  return {shape,         FirstKeysOf(r, shape, 3), r.InFloats(0), r.InFloats(1),
-          r.InFloats(2), r.OutFloats(0),           r.OutF32(1)};
+  return {shape, FirstKeysOf(r, shape, 3), r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutF32(1)};
 }
 
 template <>

@@ -1,6 +1,6 @@
 // Learned positions (Radford et al. 2019): each token adds the row of a table for its position. The position is a
-// value, not the local index, so a sequence can be sharded and reordered among ranks. Positions are [s], the same in all
-// sequences, or [b, s], where they start again inside a sequence. The table itself is replicated where it is read.
+// value, not the local index, so a sequence can be sharded and reordered among ranks. Positions are [s], the same in
+// all sequences, or [b, s], where they start again inside a sequence. The table itself is replicated where it is read.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 

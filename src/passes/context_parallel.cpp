@@ -48,10 +48,9 @@ void WriteAllToAll(AttentionWriter& w, WholeSequences& whole) {
 
 void WriteAllToAllGrad(AttentionWriter& w, const WholeSequences& whole) {
   const std::vector<int>& in = w.op().inputs;
-  const std::vector<int> inputs =
-      w.WithDocuments({whole.at(in[0]), whole.at(in[1]), whole.at(in[2]), whole.at(in[3]), in[4],
-                       w.Reshard(in[5], kWholeSequences, "turned")},
-                      6);
+  const std::vector<int> inputs = w.WithDocuments({whole.at(in[0]), whole.at(in[1]), whole.at(in[2]), whole.at(in[3]),
+                                                   in[4], w.Reshard(in[5], kWholeSequences, "turned")},
+                                                  6);
   const std::vector<int> gradients = w.Emit(OpKind::kAttentionGrad, inputs, w.op().outputs, "turned", w.zigzag());
   for (size_t i = 0; i < gradients.size(); ++i) {
     w.EmitInto(OpKind::kReshard, {gradients[i]}, {w.op().outputs[i]});

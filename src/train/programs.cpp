@@ -99,9 +99,8 @@ BatchLayout Programs::LayoutOfBatch() const {
     return positions;
   };
   const Box box = box_of(graph.Find("ids"));
-  BatchLayout layout{
-      training_.batch.microbatches, training_.batch.rows, box[0], positions_in(box[1]),
-      training_.deck.data.isolate_documents};
+  BatchLayout layout{training_.batch.microbatches, training_.batch.rows, box[0], positions_in(box[1]),
+                     training_.deck.data.isolate_documents};
   const int documents = graph.FindOrNone("documents");
   if (documents >= 0 && box_of(documents)[1] != box[1]) layout.document_positions = positions_in(box_of(documents)[1]);
   return layout;

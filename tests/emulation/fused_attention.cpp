@@ -90,7 +90,9 @@ struct Head {
     return {batch, rows, shape().kv_heads, head * shape().kv_heads / shape().heads, shape().head_dim};
   }
   int64_t Visible(int64_t query) const { return call.shape.causal ? query + 1 : shape().keys; }
-  int64_t First(int64_t query) const { return shape().window > 0 ? std::max<int64_t>(0, Visible(query) - shape().window) : 0; }
+  int64_t First(int64_t query) const {
+    return shape().window > 0 ? std::max<int64_t>(0, Visible(query) - shape().window) : 0;
+  }
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape().head_dim)); }
   float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * shape().heads + head) * shape().queries; }
 };

@@ -107,7 +107,8 @@ struct Heads {
   int documents = 0;  ///< 0: not separated; else a row of kDocumentLengths, from 1
 };
 
-/// Lengths of the documents of a sequence, again and again: of one token, within a block of 64 and across, at its edges.
+/// Lengths of the documents of a sequence, again and again: of one token, within a block of 64 and across, at its
+/// edges.
 inline constexpr int64_t kDocumentLengths[][5] = {{1, 5, 90, 1, 33}, {64, 128, 64, 1, 63}, {3, 1, 1, 2, 300}};
 
 /// The first position of the document at a position of sequence `batch`; every sequence has its own order of lengths.

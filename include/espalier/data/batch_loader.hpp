@@ -38,7 +38,7 @@ std::vector<int64_t> AllPositions(int64_t seq_len);
 /// i32[rows, positions], row-major, but for document_starts.
 struct Microbatch {
   std::vector<int32_t> ids;
-  std::vector<int32_t> targets;          ///< of position p: token p + 1; -1 if it is not counted
+  std::vector<int32_t> targets;  ///< of position p: token p + 1; -1 if it is not counted
   /// i32[rows, DocumentPositions()]: the first position of the document in the sample.
   std::vector<int32_t> document_starts;
   std::vector<int32_t> positions;  ///< of position p: its distance from the first position of its document

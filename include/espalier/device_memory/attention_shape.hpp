@@ -15,8 +15,8 @@ struct SequenceShard {
   constexpr int64_t PositionOf(int64_t row) const { return ZigzagPosition(start + row, length, cp); }
 };
 
-/// q [batch,queries,heads head_dim], k and v [batch,keys,kv_heads head_dim]. A causal query sees the keys from its first
-/// key to itself, by position.
+/// q [batch,queries,heads head_dim], k and v [batch,keys,kv_heads head_dim]. A causal query sees the keys from its
+/// first key to itself, by position.
 struct AttentionShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
   bool causal = false;

@@ -196,7 +196,7 @@ class ForwardTask {
   int64_t batch_, head_;
   BlockLayout<kPack> layout_;
   Mask mask_;
-  Visibility visible_{};  ///< between the blocks at hand
+  Visibility visible_{};                 ///< between the blocks at hand
   int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed
   float scale_;
   float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_;

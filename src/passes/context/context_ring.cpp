@@ -52,8 +52,8 @@ void WriteRing(AttentionWriter& w) {
     const std::string at = std::to_string(hop);
     const bool last = hop + 1 == w.cp();
     if (!last) next = Shift(w, keys, own, hop + 1);
-    const Pair part = w.Emit(OpKind::kAttention, w.WithDocuments({in[0], keys[0], keys[1]}, 3), out, "part" + at,
-                             OfHop(w, hop));
+    const Pair part =
+        w.Emit(OpKind::kAttention, w.WithDocuments({in[0], keys[0], keys[1]}, 3), out, "part" + at, OfHop(w, hop));
     const Dtype to = last ? w.ValueOf(out[0]).type.dtype : Dtype::kF32;
     const Attributes as = {{}, {{"to", std::string(Name(to))}}};
     if (hop == 0)

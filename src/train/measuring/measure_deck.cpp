@@ -35,8 +35,7 @@ Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
   const std::vector<int32_t> first(static_cast<size_t>(tokens));
   for (int64_t m = 0; m < layout.microbatches; ++m)
     batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
-                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)),
-                                  at_start, first});
+                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)), at_start, first});
   return batch;
 }
 

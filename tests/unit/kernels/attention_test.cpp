@@ -116,7 +116,8 @@ TEST(KernelsAttention, AQuerySeesItsWindowAndItsDocument) {
 
 // A key that is hidden changes no bit of what does not see it, however large it is.
 TEST_P(Kernels, HiddenTokensChangeNothing) {
-  for (const Heads& h : {Heads{1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 0, 2}, {1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 50},
+  for (const Heads& h : {Heads{1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 0, 2},
+                         {1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 50},
                          {1, 140, 140, 2, 1, 16, 0, 0, 1, 2, 280, 0, 0, 1}}) {
     const Case c = AttentionCase(random_, T(), h);
     Case poisoned = c;

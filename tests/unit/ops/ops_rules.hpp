@@ -222,7 +222,8 @@ inline const std::vector<Rule> kRules = {
     {"attention head_dim=5 causal=1", "f32[3,5,30{tp}] f32[3,5,10{tp}] f32[3,5,10{tp}] i32[3,5]",
      "f32[3,5,30{tp}] f32[3,6{tp},5]"},
     {"attention head_dim=5 causal=1 cp=2 length=12",
-     "f32[3,12{cp},30{tp}] f32[3,12,10{tp}] f32[3,12,10{tp}] i32[3,12{cp}]", "f32[3,12{cp},30{tp}] f32[3,6{tp},12{cp}]"},
+     "f32[3,12{cp},30{tp}] f32[3,12,10{tp}] f32[3,12,10{tp}] i32[3,12{cp}]",
+     "f32[3,12{cp},30{tp}] f32[3,6{tp},12{cp}]"},
     {"attention head_dim=5 causal=1 cp=2 length=12", "f32[3,12{cp},30] f32[3,12,10] f32[3,12,10] i32[3,12]",
      "error: inputs disagree on the axes of dim s"},
     {"attention head_dim=5 causal=1 cp=2 length=12 hop=1",
@@ -445,6 +446,10 @@ inline const std::vector<FlopsRule> kFlops = {
      2.0 * 3 * 6 * 30 * 12},
     {"attention_grad head_dim=5 causal=1",
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
+    // A window w leaves w - w^2 / 2t keys of a query.
+    {"attention head_dim=5 causal=1 window=4 cp=2 length=16", "bf16[3,16{cp},30] bf16[3,16,10] bf16[3,16,10]",
+     4.0 * 3 * 8 * 30 * 3.5},
+    {"attention head_dim=5 causal=1 window=9", "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10]", 2.0 * 3 * 5 * 30 * 5},
 };
 
 /// What the partitioner makes of an op on a mesh of 2 along each axis that `inputs` name and of 1 along the others. An

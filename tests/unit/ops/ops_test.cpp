@@ -445,6 +445,25 @@ TEST(Ops, FlopsOfTheFirstRank) {
   }
 }
 
+// The hops of a ring have the work of gathered keys together, without a window and with any.
+TEST(Ops, HopsOfARingShareTheScoresThatAWindowLeaves) {
+  for (int cp : {2, 3, 4})
+    for (int window : {0, 1, 3, 8, 13, 30, 47, 1000}) {
+      const int64_t keys = 16, length = cp * keys;
+      Op op{OpKind::kAttention, {}, {}, {{{"cp", cp}, {"length", double(length)}, {"window", window}}, {}}};
+      const Shape q = {1, keys, 8}, gathered = {1, length, 8};
+      const double whole = Define(op.kind).flops({op, {q, gathered, gathered}, {}});
+      double hops = 0;
+      for (int hop = 0; hop < cp; ++hop) {
+        op.attributes.numbers["hop"] = hop;
+        const double flops = Define(op.kind).flops({op, {q, q, q}, {}});
+        EXPECT_GE(flops, 0);
+        hops += flops;
+      }
+      EXPECT_NEAR(hops, whole, 1e-9 * whole) << "cp " << cp << ", window " << window;
+    }
+}
+
 // --- the partitioner -------------------------------------------------------------------------------------------------
 
 Deck PlainDeck() {

@@ -134,7 +134,8 @@ __device__ inline bool IsHidden(const AttentionShape& a, const int32_t* first_ke
   if (LowestPosition(a.key_shard, key, key_end) > HighestPosition(a.query_shard, query, query_end)) return true;
   if (a.window == 0 && first_keys == nullptr) return false;
   return HighestPosition(a.key_shard, key, key_end) <
-         Lowest(a.query_shard, query, query_end, [&](int64_t row) { return a.FirstKey(first_keys, batch, row); });
+         Lowest(
+             a.query_shard, query, query_end, [&](int64_t row) { return a.FirstKey(first_keys, batch, row); });
 }
 
 /// A query sees the keys at its position and before. Rows beyond the last query see nothing, rows beyond the last key

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kAccumulate = "accumulate";
 /// Attributes that select a kernel or its work. Others, such as eps, change no time.
 constexpr std::string_view kTexts[] = {"spec", "to"};
-constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop"};
+constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop", "window"};
 
 bool Moves(OpKind kind) { return kind == OpKind::kSlice || kind == OpKind::kPad; }
 
@@ -118,9 +118,11 @@ std::string VariantOf(const LocalOp& op, bool accumulate, const Einsum& einsum) 
       text += fmt::format(" {}={}", name, found->second);
   if (const int64_t cp = op.op.attributes.IntegerOr("cp", 0); cp > 0) text += fmt::format(" cp={}", cp);
   if (const int64_t head_dim = HeadDim(op); head_dim > 0) text += fmt::format(" head_dim={}", head_dim);
-  // All blocks of a ring but a rank's own have equal work.
+  const int64_t window = op.op.attributes.IntegerOr("window", 0);
+  // All blocks of a ring but a rank's own have equal work, unless a window hides some.
   if (const int64_t hop = op.op.attributes.IntegerOr("hop", -1); hop >= 0)
-    text += fmt::format(" hop={}", std::min<int64_t>(hop, 1));
+    text += fmt::format(" hop={}", window > 0 ? hop : std::min<int64_t>(hop, 1));
+  if (window > 0) text += fmt::format(" window={}", window);
   return accumulate ? fmt::format("{} {}", text, kAccumulate) : text;
 }
 

@@ -17,18 +17,22 @@ void CheckLayout(const BatchLayout& layout, int64_t seq_len) {
         layout.microbatch_rows);
   CHECK(0 <= layout.rows.begin && layout.rows.begin <= layout.rows.end && layout.rows.end <= layout.microbatch_rows,
         "rows {} to {} of {}", layout.rows.begin, layout.rows.end, layout.microbatch_rows);
-  for (int64_t p : layout.positions) CHECK(0 <= p && p < seq_len, "position {} of {}", p, seq_len);
+  for (const std::vector<int64_t>* positions : {&layout.positions, &layout.document_positions})
+    for (int64_t p : *positions) CHECK(0 <= p && p < seq_len, "position {} of {}", p, seq_len);
 }
 
 /// Appends one row to a microbatch.
 void AddRow(const Sample& sample, const BatchLayout& layout, Microbatch& microbatch) {
+  const auto next_document = [&](int64_t p) { return std::ranges::upper_bound(sample.documents, p); };
   for (int64_t p : layout.positions) {
-    const auto next = std::ranges::upper_bound(sample.documents, p);
+    const auto next = next_document(p);
     const bool last = next != sample.documents.end() && *next == p + 1;
     microbatch.ids.push_back(sample.tokens[static_cast<size_t>(p)]);
     microbatch.targets.push_back(last && layout.isolate_documents ? -1 : sample.tokens[static_cast<size_t>(p) + 1]);
-    microbatch.document_starts.push_back(static_cast<int32_t>(*std::prev(next)));
+    microbatch.positions.push_back(static_cast<int32_t>(p - *std::prev(next)));
   }
+  for (int64_t p : layout.DocumentPositions())
+    microbatch.document_starts.push_back(static_cast<int32_t>(*std::prev(next_document(p))));
 }
 
 }  // namespace
@@ -49,6 +53,7 @@ void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout
     microbatch.ids.clear();
     microbatch.targets.clear();
     microbatch.document_starts.clear();
+    microbatch.positions.clear();
     for (int64_t r = 0; r < layout.rows.Extent(); ++r) {
       source.Read(SampleIndex(position + r, source.samples(), order.seed, order.order), sample);
       AddRow(sample, layout, microbatch);

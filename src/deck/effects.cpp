@@ -95,6 +95,18 @@ std::string EndsBeforeTheTrace(const Deck& d) {
   const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
   return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
 }
+std::string HidesNothing(const Deck& d) {
+  const Deck::Model& m = d.model;
+  if (m.sliding_window >= m.seq_len)
+    return fmt::format("a query has at most model.seq_len = {} tokens to see", m.seq_len);
+  return When(m.full_attention_layers >= m.layers,
+              fmt::format("all model.layers = {} see all tokens: model.full_attention_layers = {}", m.layers,
+                          m.full_attention_layers));
+}
+std::string NoWindow(const Deck& d) {
+  if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
+  return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
+}
 std::string NoValidation(const Deck& d) {
   return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
 }
@@ -110,6 +122,8 @@ const std::vector<Effect>& Effects() {
       {"run.dilation", NeverSleeps},
       {"model.rope_theta",
        [](const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 learns its positions"); }},
+      {"model.sliding_window", HidesNothing},
+      {"model.full_attention_layers", NoWindow},
       {"parallel.zero", NothingSharded},
       {"parallel.sequence_parallel", NoTensorParallelism},
       {"parallel.loss_parallel", NoTensorParallelism},

@@ -50,7 +50,7 @@ std::vector<AttentionBlock> AttentionBlocksOf(const AttentionShape& x) {
   if (!x.causal) return {{0, x.queries, 0, x.keys, false}};
   if (cp == 1 && query == key && x.queries == x.keys) return {{0, x.queries, 0, x.keys, true}};
   const int64_t shard = length / cp;
-  if (cp == 1 || shard == 0 || length % cp != 0 || shard % (2 * kBlockRows) != 0) return {};
+  if (cp == 1 || x.window > 0 || shard == 0 || length % cp != 0 || shard % (2 * kBlockRows) != 0) return {};
   for (int64_t rows : {query, x.queries, key, x.keys})
     if (rows % shard != 0) return {};
   return BlocksOfShards({query / shard, (query + x.queries) / shard, shard},

@@ -55,7 +55,8 @@ int64_t MaxLibraryBytes(const AttentionInBlocks& call, int64_t (*bytes)(const At
 }  // namespace
 
 AttentionShape AttentionInBlocks::ShapeOf(const AttentionBlock& block) const {
-  return {whole.batch, block.queries, block.keys, whole.heads, whole.kv_heads, whole.head_dim, block.causal};
+  return {whole.batch,    block.queries, block.keys, whole.heads, whole.kv_heads,
+          whole.head_dim, block.causal,  {},         {},          whole.window};
 }
 
 bool AttentionInBlocks::IsOneCall() const {

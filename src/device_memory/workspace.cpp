@@ -44,13 +44,16 @@ AttentionShape ShapeOfRank(const LocalOp& op, int64_t rank) {
           e,
           a.IntegerOr("causal", 1) != 0,
           shard(q[1], rank),
-          shard(k[1], (rank + cp - hop) % cp)};
+          shard(k[1], (rank + cp - hop) % cp),
+          a.IntegerOr("window", 0)};
 }
 
 AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
   const AttentionShape shape = ShapeOfRank(op, rank);
   const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
-  return {shape, AttentionBlocksOf(shape), op.dtype, results};
+  // q, k and v, or with o, lse and dO; one more input of documents.
+  const bool documents = op.inputs.size() > (op.op.kind == OpKind::kAttention ? 3 : 6);
+  return {shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype, results};
 }
 
 /// What cuDNN's attention needs, if it takes the call, on the rank that needs most, since all ranks run one program.

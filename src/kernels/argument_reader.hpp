@@ -11,6 +11,7 @@ class Reader {
  public:
   explicit Reader(const KernelCall& call) : call_(call) {}
 
+  size_t Inputs() const { return call_.inputs.size(); }
   const Tensor& In(size_t i) const { return At(call_.inputs, i); }
   const Tensor& Out(size_t i) const { return At(call_.outputs, i); }
   Array InFloats(size_t i) const { return Floats(In(i)); }

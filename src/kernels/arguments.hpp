@@ -48,7 +48,7 @@ struct EmbeddingGradArgs {
 /// y = x plus, in each row, the row of the table for its position. y may be x.
 struct PositionEmbeddingArgs {
   Array x;                   ///< T[rows,width], rows of `length` per sequence
-  const int32_t* positions;  ///< i32[length]
+  const int32_t* positions;  ///< i32[length]; `length` is all rows if each sequence has positions of its own
   Array table;               ///< T[table_rows,width]
   Array y;                   ///< T[rows,width]
   int64_t rows, length, table_rows, width;
@@ -56,7 +56,7 @@ struct PositionEmbeddingArgs {
 
 /// The adjoint: rows of dy, summed over the batch, added up by position.
 struct PositionEmbeddingGradArgs {
-  const int32_t* positions;  ///< i32[length]
+  const int32_t* positions;  ///< i32[length]; `batch` is 1 if each sequence has positions of its own
   Array dy;                  ///< T[batch,length,width]
   float* dtable;             ///< f32[table_rows,width]
   int64_t batch, length, table_rows, width;
@@ -174,6 +174,9 @@ struct RopeTableArgs {
 /// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf.
 struct AttentionArgs {
   AttentionShape shape;
+  /// i32[batch,queries]: the position at which each query's document begins, rising with the query's position. nullptr:
+  /// at 0.
+  const int32_t* first_keys;
   Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]
   Array o;        ///< T or f32, as q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
@@ -182,10 +185,11 @@ struct AttentionArgs {
 /// The adjoint. If k and v are only some of the keys of a softmax, o and lse are the results of the whole softmax.
 struct AttentionGradArgs {
   AttentionShape shape;
-  Array q, k, v, o;  ///< T, as above
-  const float* lse;  ///< f32[batch,heads,queries]
-  Array d_o;         ///< T, as o
-  Array dq, dk, dv;  ///< T or f32, as q, k and v
+  const int32_t* first_keys;  ///< as above
+  Array q, k, v, o;           ///< T, as above
+  const float* lse;           ///< f32[batch,heads,queries]
+  Array d_o;                  ///< T, as o
+  Array dq, dk, dv;           ///< T or f32, as q, k and v
 };
 
 /// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +

@@ -36,10 +36,21 @@ AttentionShape AttentionOf(const Reader& r) {
                          e,
                          r.NumberOr("causal", 1) != 0,
                          SequenceOf(r, q, 0),
-                         SequenceOf(r, k, r.IntegerOr("hop", 0))};
+                         SequenceOf(r, k, r.IntegerOr("hop", 0)),
+                         r.IntegerOr("window", 0)};
   CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
         a.kv_heads);
+  CHECK(a.causal || a.window == 0, "attention: a window of {} without a causal mask", a.window);
   return a;
+}
+
+/// The optional last operand of attention: where each query's document begins.
+const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t operand) {
+  if (r.Inputs() == operand) return nullptr;
+  const Tensor& x = r.In(operand);
+  CHECK(a.causal && x.shape == Shape({a.batch, a.queries}), "attention: first keys {} for [{},{}] queries",
+        ToString(x.shape), a.batch, a.queries);
+  return r.InI32(operand);
 }
 
 /// CHECKs that the box of `inner` lies inside that of `outer`.
@@ -99,16 +110,18 @@ template <>
 PositionEmbeddingArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &x = r.In(0), &positions = r.In(1), &table = r.In(2);
-  return {r.InFloats(0), r.InI32(1),         r.InFloats(2),  r.OutFloats(0),
-          RowsOf(x),     positions.shape[0], table.shape[0], ColumnsOf(x)};
+  return {r.InFloats(0),           r.InI32(1),     r.InFloats(2), r.OutFloats(0), RowsOf(x),
+          Volume(positions.shape), table.shape[0], ColumnsOf(x)};
 }
 
 template <>
 PositionEmbeddingGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const Tensor &dy = r.In(1), &table = r.Out(0);
-  return {r.InI32(0),  r.InFloats(1),  r.OutF32(0),    dy.shape[0],
-          dy.shape[1], table.shape[0], table.shape[1], call.accumulate};
+  const Tensor &positions = r.In(0), &dy = r.In(1), &table = r.Out(0);
+  // Sequences with positions of their own are one long sequence.
+  const bool own = positions.shape.size() == 2;
+  return {r.InI32(0),     r.InFloats(1),  r.OutF32(0),    own ? 1 : dy.shape[0], own ? RowsOf(dy) : dy.shape[1],
+          table.shape[0], table.shape[1], call.accumulate};
 }
 
 template <>
@@ -255,13 +268,16 @@ RopeTableArgs ReadArguments(const KernelCall& call) {
 template <>
 AttentionArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {AttentionOf(r), r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutF32(1)};
+  const AttentionShape shape = AttentionOf(r);
+  return {shape, FirstKeysOf(r, shape, 3), r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutF32(1)};
 }
 
 template <>
 AttentionGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {.shape = AttentionOf(r),
+  const AttentionShape shape = AttentionOf(r);
+  return {.shape = shape,
+          .first_keys = FirstKeysOf(r, shape, 6),
           .q = r.InFloats(0),
           .k = r.InFloats(1),
           .v = r.InFloats(2),

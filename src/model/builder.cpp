@@ -11,6 +11,11 @@ int Builder::MicrobatchInput(const std::string& name, Shape shape, std::string l
                                 Frequency::kMicrobatch, Chunk(), -1, std::move(layout)});
 }
 
+int Builder::SharedMicrobatchInput(const std::string& name, Shape shape, std::string layout) {
+  return model_.graph.AddValue({name, MakeType(Dtype::kI32, std::move(shape)), ValueKind::kInput,
+                                Frequency::kMicrobatch, kAllChunks, -1, std::move(layout)});
+}
+
 int Builder::StepInput(const std::string& name, Shape shape, std::string layout) {
   return model_.graph.AddValue({name, MakeType(Dtype::kI32, std::move(shape)), ValueKind::kInput, Frequency::kStep,
                                 kAllChunks, -1, std::move(layout)});

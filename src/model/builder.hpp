@@ -18,6 +18,8 @@ class Builder {
 
   /// An input of the program: once per microbatch, or once per step on every stage.
   int MicrobatchInput(const std::string& name, Shape shape, std::string layout);
+  /// Once per microbatch, on every stage.
+  int SharedMicrobatchInput(const std::string& name, Shape shape, std::string layout);
   int StepInput(const std::string& name, Shape shape, std::string layout);
 
   /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, computed once per step.

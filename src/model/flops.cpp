@@ -1,11 +1,26 @@
 #include "espalier/model/flops.hpp"
 
 namespace espalier {
+namespace {
+
+/// Keys that a query sees, the mean over the layers.
+double VisibleKeys(const Deck::Model& m) {
+  const double s = double(m.seq_len), w = double(m.sliding_window);
+  double sum = 0;
+  for (int l = 1; l <= m.layers; ++l) sum += HasWindow(m, l) ? w - w * w / (2 * s) : s / 2;
+  return sum / double(m.layers);
+}
+
+}  // namespace
+
+bool HasWindow(const Deck::Model& m, int layer) {
+  return 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers;
+}
 
 ForwardFlops ForwardFlopsPerToken(const Deck::Model& m) {
   const double h = double(m.dim), d = h / double(m.heads), matrices = m.family == Family::kGpt2 ? 2 : 3;
   const double projections = h * d * double(m.heads + 2 * m.kv_heads) + h * h;
-  return {2 * (projections + matrices * h * double(m.ffn_dim)), 2 * double(m.seq_len) * h, 2 * h * double(m.vocab)};
+  return {2 * (projections + matrices * h * double(m.ffn_dim)), 4 * VisibleKeys(m) * h, 2 * h * double(m.vocab)};
 }
 
 ModelFlops FlopsPerToken(const Deck& deck) {

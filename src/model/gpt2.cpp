@@ -51,7 +51,7 @@ class Gpt2 final : public TransformerWriter {
   }
 
   int Embed() override {
-    const int positions = b_.StepInput("positions", {m_.seq_len}, "seq");
+    const int positions = Positions();
     const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
     embedding_ = b_.Parameter("transformer.wte.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     const int x = b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {"transformer.wte.out"},
@@ -63,16 +63,15 @@ class Gpt2 final : public TransformerWriter {
 
   int Layer(int x, int l) override {
     const std::string at = "transformer.h." + std::to_string(l - 1) + ".";
-    x = b_.Emit(OpKind::kAdd, {x, Attention(Norm(x, at + "ln_1"), at + "attn.")}, {at + "attention_residual"}, {},
+    x = b_.Emit(OpKind::kAdd, {x, Attention(Norm(x, at + "ln_1"), at + "attn.", l)}, {at + "attention_residual"}, {},
                 kStream);
     return b_.Emit(OpKind::kAdd, {x, FeedForward(Norm(x, at + "ln_2"), at + "mlp.")}, {at + "residual"}, {}, kStream);
   }
 
-  int Attention(int n, const std::string& at) {
+  int Attention(int n, const std::string& at, int l) {
     const int q = Third(n, at + "c_attn", "q", 0), k = Third(n, at + "c_attn", "k", 1),
               v = Third(n, at + "c_attn", "v", 2);
-    const int o = b_.Emit(OpKind::kAttention, {q, k, v}, {at + "out", at + "lse"},
-                          {{{"head_dim", double(m_.dim / m_.heads)}, {"causal", 1}}, {}});
+    const int o = CausalAttention(q, k, v, l, {at + "out", at + "lse"});
     return DownProjection(o, at + "c_proj", m_.dim, "heads");
   }
 

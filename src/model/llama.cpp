@@ -36,21 +36,20 @@ class Llama final : public TransformerWriter {
 
   int Layer(int x, int l) override {
     const std::string at = "model.layers." + std::to_string(l - 1);
-    const int attended = Attention(Norm(x, at + ".input_layernorm"), at);
+    const int attended = Attention(Norm(x, at + ".input_layernorm"), at, l);
     x = b_.Emit(OpKind::kAdd, {x, attended}, {at + ".attention_residual"}, {}, kStream);
     const int fed = FeedForward(Norm(x, at + ".post_attention_layernorm"), at);
     return b_.Emit(OpKind::kAdd, {x, fed}, {at + ".residual"}, {}, kStream);
   }
 
-  int Attention(int n, const std::string& at) {
+  int Attention(int n, const std::string& at, int l) {
     const double e = double(m_.dim / m_.heads);
     const Shape q_shape = {m_.dim, m_.dim}, kv_shape = {m_.kv_heads * m_.dim / m_.heads, m_.dim};
     const std::string self = at + ".self_attn.";
     const int q = Rotate(b_.Cheap(Linear(n, self + "q_proj", q_shape, "heads,embed", normal_)), self + "q", e);
     const int k = Rotate(b_.Cheap(Linear(n, self + "k_proj", kv_shape, "kv_heads,embed", normal_)), self + "k", e);
     const int v = b_.Cheap(Linear(n, self + "v_proj", kv_shape, "kv_heads,embed", normal_));
-    const int o =
-        b_.Emit(OpKind::kAttention, {q, k, v}, {self + "out", self + "lse"}, {{{"head_dim", e}, {"causal", 1}}, {}});
+    const int o = CausalAttention(q, k, v, l, {self + "out", self + "lse"});
     return Linear(o, self + "o_proj", q_shape, "embed,heads", output_);
   }
 

@@ -2,10 +2,14 @@
 
 #include <cmath>
 
+#include "espalier/model/flops.hpp"
+
 namespace espalier {
 
 TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, int64_t batch, Purpose purpose)
     : m_(deck.model),
+      // A prompt is one document.
+      isolate_documents_(deck.data.isolate_documents && purpose != Purpose::kSample),
       batch_(batch),
       b_(split, deck.precision.compute),
       normal_{ParameterInit::Kind::kNormal, m_.init_std},
@@ -15,6 +19,7 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, int64
 
 Model TransformerWriter::Build() {
   b_.Layer(0);
+  if (isolate_documents_) documents_ = b_.SharedMicrobatchInput("documents", {batch_, m_.seq_len}, "batch,seq");
   int x = Embed();
   for (int l = 1; l <= m_.layers; ++l) {
     b_.Layer(l);
@@ -23,6 +28,19 @@ Model TransformerWriter::Build() {
   b_.Layer(m_.layers + 1);
   Head(FinalNorm(x));
   return b_.Finish();
+}
+
+int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
+  Attributes attributes{{{"head_dim", double(m_.dim / m_.heads)}, {"causal", 1}}, {}};
+  if (HasWindow(m_, l)) attributes.numbers["window"] = double(m_.sliding_window);
+  std::vector<int> inputs = {q, k, v};
+  if (isolate_documents_) inputs.push_back(documents_);
+  return b_.Emit(OpKind::kAttention, std::move(inputs), std::move(names), std::move(attributes));
+}
+
+int TransformerWriter::Positions() {
+  return isolate_documents_ ? b_.MicrobatchInput("document_positions", {batch_, m_.seq_len}, "batch,seq")
+                            : b_.StepInput("positions", {m_.seq_len}, "seq");
 }
 
 void TransformerWriter::Head(int x) {

@@ -23,7 +23,14 @@ class TransformerWriter {
   /// The norm before the head.
   virtual int FinalNorm(int x) = 0;
 
+  /// Causal attention of layer `l`; its outputs are `names`: o and the log of the softmax denominators. A layer with a
+  /// sliding window, and samples of several documents, see less.
+  int CausalAttention(int q, int k, int v, int l, std::vector<std::string> names);
+  /// Learned positions: of the sequence, or of each document in it.
+  int Positions();
+
   const Deck::Model& m_;
+  const bool isolate_documents_;
   const int64_t batch_;  ///< sequences of a microbatch
   Builder b_;
   const ParameterInit normal_;  ///< of most weights
@@ -35,6 +42,7 @@ class TransformerWriter {
 
   const Purpose purpose_;
   const double z_loss_;
+  int documents_ = -1;  ///< input i32[b,s]: the position at which each token's document begins
 };
 
 }  // namespace espalier

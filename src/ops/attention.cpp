@@ -8,6 +8,12 @@
 // zigzag order, and queries may be sharded on the sequence. With `hop` the keys are sharded like the queries, and are
 // those of the rank `hop` places before: one block of a ring (Liu et al. 2023), whose fp32 results are parts of a
 // softmax, or of a sum of gradients.
+//
+// The attribute `window` (absent: none) and a last input, i32[b, s], of the position at which each query's document
+// begins (absent: 0) hide earlier keys: a query at position p sees keys from the larger of p - window + 1 and that
+// position to p. Positions are those of the whole sequence, whatever the placement.
+#include <algorithm>
+
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -23,22 +29,61 @@ std::string Shardable(const OpContext& c) { return Has(c, "cp") ? "bsh" : "bh"; 
 
 Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.ElementType(0); }
 
-Einsum ForwardEinsum(const OpContext& c) { return {{"bsh", KeyDims(c), KeyDims(c)}, {"bsh", "bhs"}, Shardable(c)}; }
+/// Appends the dims of the input of documents, if the op has it.
+std::vector<std::string> WithDocuments(std::vector<std::string> dims, const OpContext& c) {
+  if (c.inputs.size() > dims.size()) dims.emplace_back("bs");
+  return dims;
+}
+
+Einsum ForwardEinsum(const OpContext& c) {
+  return {WithDocuments({"bsh", KeyDims(c), KeyDims(c)}, c), {"bsh", "bhs"}, Shardable(c)};
+}
 std::vector<Type> ForwardInfer(const OpContext& c) {
   const Shape& q = c.Extents(0);
   const auto heads = q[2] / c.op.attributes.Integer("head_dim");
   return {MakeType(ResultType(c), q), MakeType(Dtype::kF32, {q[0], heads, q[1]})};
 }
 void Gradient(GradientBuilder& g) {
-  g.Emit(OpKind::kAttentionGrad, {g.Input(0), g.Input(1), g.Input(2), g.Output(0), g.Output(1), g.Adjoint(0)},
-         g.ForwardAttributes(), {0, 1, 2});
+  std::vector<int> inputs = {g.Input(0), g.Input(1), g.Input(2), g.Output(0), g.Output(1), g.Adjoint(0)};
+  if (g.Inputs() > 3) inputs.push_back(g.Input(3));
+  g.Emit(OpKind::kAttentionGrad, inputs, g.ForwardAttributes(), {0, 1, 2});
 }
-/// Two matmuls over the visible half of the score matrix; in zigzag order half of each block of a ring is visible.
-double ForwardFlops(const LocalOp& c) { return 2.0 * double(Volume(c.inputs[0])) * double(c.inputs[1][1]); }
+
+/// Of a square of queries and keys, those with query - key <= distance.
+double PairsWithin(double chunk, double distance) {
+  const double x = std::clamp(distance, -chunk, chunk);
+  return x < 0 ? (chunk + x) * (chunk + x) / 2 : chunk * chunk - (chunk - x) * (chunk - x) / 2;
+}
+/// Scores that a window leaves in a block of a ring with `keys` per rank, mean over the ranks: each has two chunks, in
+/// zigzag order.
+double VisibleInHop(double keys, int64_t cp, int64_t hop, double window) {
+  const double chunk = keys / 2;
+  double pairs = 0;
+  for (int64_t rank = 0; rank < cp; ++rank) {
+    const int64_t from = (rank + cp - hop) % cp;
+    for (int64_t query : {rank, 2 * cp - 1 - rank})
+      for (int64_t key : {from, 2 * cp - 1 - from}) {
+        const double apart = double(query - key) * chunk;
+        pairs += PairsWithin(chunk, window - apart) - PairsWithin(chunk, -apart);
+      }
+  }
+  return pairs / double(cp);
+}
+/// Keys that a query sees, on average.
+double VisibleKeys(const LocalOp& c) {
+  const Attributes& a = c.op.attributes;
+  const auto keys = double(c.inputs[1][1]), window = double(a.IntegerOr("window", 0));
+  // Without a window half of the matrix is visible; in zigzag order half of each block of a ring.
+  if (window == 0 || keys == 0) return keys / 2;
+  if (a.numbers.contains("hop")) return VisibleInHop(keys, a.Integer("cp"), a.Integer("hop"), window) / keys;
+  return window < keys ? window - window * window / (2 * keys) : keys / 2;
+}
+/// Two matmuls over the visible scores. Documents are not known ahead: the sequence counts as one.
+double ForwardFlops(const LocalOp& c) { return 4.0 * double(Volume(c.inputs[0])) * VisibleKeys(c); }
 
 Einsum BackwardEinsum(const OpContext& c) {
   const std::string keys = KeyDims(c);
-  return {{"bsh", keys, keys, "bsh", "bhs", "bsh"}, {"bsh", keys, keys}, Shardable(c)};
+  return {WithDocuments({"bsh", keys, keys, "bsh", "bhs", "bsh"}, c), {"bsh", keys, keys}, Shardable(c)};
 }
 std::vector<Type> BackwardInfer(const OpContext& c) {
   const Dtype dtype = ResultType(c);

@@ -1,20 +1,22 @@
 // Learned positions (Radford et al. 2019): each token adds the row of a table for its position. The position is a
-// value, not the local index, so a sequence can be sharded and reordered among ranks. The table itself is replicated
-// where it is read.
+// value, not the local index, so a sequence can be sharded and reordered among ranks. Positions are [s], the same in
+// all sequences, or [b, s], where they start again inside a sequence. The table itself is replicated where it is read.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
 namespace espalier {
 namespace {
 
-Einsum ForwardEinsum(const OpContext&) { return {{"bsd", "s", "pd"}, {"bsd"}, "bs"}; }
+std::string PositionDims(const OpContext& c, int input) { return c.Extents(input).size() == 2 ? "bs" : "s"; }
+
+Einsum ForwardEinsum(const OpContext& c) { return {{"bsd", PositionDims(c, 1), "pd"}, {"bsd"}, "bs"}; }
 std::vector<Type> ForwardInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 void Gradient(GradientBuilder& g) {
   g.Pass(0, g.Adjoint(0));
   g.Emit(OpKind::kPositionEmbeddingGrad, {g.Input(1), g.Adjoint(0)}, g.ForwardAttributes(), {2});
 }
 
-Einsum BackwardEinsum(const OpContext&) { return {{"s", "bsd"}, {"pd"}, "bs"}; }
+Einsum BackwardEinsum(const OpContext& c) { return {{PositionDims(c, 0), "bsd"}, {"pd"}, "bs"}; }
 std::vector<Type> BackwardInfer(const OpContext& c) {
   return {MakeType(Dtype::kF32, {c.op.attributes.Integer("positions"), c.Extents(1)[2]})};
 }

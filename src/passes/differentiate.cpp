@@ -30,6 +30,7 @@ class Differentiator final : public GradientBuilder {
     }
   }
 
+  int Inputs() const override { return static_cast<int>(forward_.inputs.size()); }
   int Input(int i) const override { return forward_.inputs[i]; }
   int Output(int i) const override { return forward_.outputs[i]; }
   const Attributes& ForwardAttributes() const override { return forward_.attributes; }

@@ -14,9 +14,9 @@
 namespace espalier {
 namespace {
 
-/// Does nothing on stages without the input; some models have no positions.
+/// Does nothing on stages without the input, and for a model without it.
 void FillInput(const Runnable& runnable, std::string_view name, int microbatch, const std::vector<int32_t>& numbers) {
-  const int id = runnable.program.graph->Find(name);
+  const int id = runnable.program.graph->FindOrNone(name);
   for (const PersistentBuffer& buffer : runnable.program.persistent)
     if (id >= 0 && buffer.value == id && buffer.microbatch == microbatch)
       runnable.executor->SetInput(name, microbatch, numbers.data(),
@@ -30,6 +30,8 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
   for (size_t k = 0; k < batch.microbatches.size(); ++k) {
     FillInput(*this, "ids", static_cast<int>(k), batch.microbatches[k].ids);
     FillInput(*this, "targets", static_cast<int>(k), batch.microbatches[k].targets);
+    FillInput(*this, "documents", static_cast<int>(k), batch.microbatches[k].document_starts);
+    FillInput(*this, "document_positions", static_cast<int>(k), batch.microbatches[k].positions);
   }
 }
 
@@ -89,11 +91,18 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
 
 BatchLayout Programs::LayoutOfBatch() const {
   const Graph& graph = *training_.graph;
-  const Box box = LocalBox(graph.values[static_cast<size_t>(graph.Find("ids"))].type, training_.mesh, coordinate_);
-  BatchLayout layout{
-      training_.batch.microbatches, training_.batch.rows, box[0], {}, training_.deck.data.isolate_documents};
-  for (int64_t i = box[1].begin; i < box[1].end; ++i)
-    layout.positions.push_back(ZigzagPosition(i, training_.deck.model.seq_len, training_.mesh.Degree(Axis::kCp)));
+  const auto box_of = [&](int id) { return LocalBox(graph.value(id).type, training_.mesh, coordinate_); };
+  const auto positions_in = [&](const Range& rows) {
+    std::vector<int64_t> positions;
+    for (int64_t i = rows.begin; i < rows.end; ++i)
+      positions.push_back(ZigzagPosition(i, training_.deck.model.seq_len, training_.mesh.Degree(Axis::kCp)));
+    return positions;
+  };
+  const Box box = box_of(graph.Find("ids"));
+  BatchLayout layout{training_.batch.microbatches, training_.batch.rows, box[0], positions_in(box[1]),
+                     training_.deck.data.isolate_documents};
+  const int documents = graph.FindOrNone("documents");
+  if (documents >= 0 && box_of(documents)[1] != box[1]) layout.document_positions = positions_in(box_of(documents)[1]);
   return layout;
 }
 

@@ -90,6 +90,9 @@ struct Head {
     return {batch, rows, shape().kv_heads, head * shape().kv_heads / shape().heads, shape().head_dim};
   }
   int64_t Visible(int64_t query) const { return call.shape.causal ? query + 1 : shape().keys; }
+  int64_t First(int64_t query) const {
+    return shape().window > 0 ? std::max<int64_t>(0, Visible(query) - shape().window) : 0;
+  }
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape().head_dim)); }
   float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * shape().heads + head) * shape().queries; }
 };
@@ -101,12 +104,13 @@ void Forward(const Head& h, const FusedMemory& m) {
   Rows o(s.queries, s.head_dim);
   std::vector<float> p(static_cast<size_t>(s.keys));
   for (int64_t i = 0; i < s.queries; ++i) {
-    const std::span<float> seen(p.data(), static_cast<size_t>(h.Visible(i)));
-    for (size_t j = 0; j < seen.size(); ++j) seen[j] = h.Scale() * Dot(q[i], k[static_cast<int64_t>(j)], q.e);
+    const int64_t first = h.First(i);
+    const std::span<float> seen(p.data(), static_cast<size_t>(h.Visible(i) - first));
+    for (size_t j = 0; j < seen.size(); ++j) seen[j] = h.Scale() * Dot(q[i], k[first + static_cast<int64_t>(j)], q.e);
     const float largest = *std::ranges::max_element(seen);
     float sum = 0;
     for (float& x : seen) sum += x = std::exp(x - largest);
-    for (size_t j = 0; j < seen.size(); ++j) Add(seen[j] / sum, v[static_cast<int64_t>(j)], o[i], o.e);
+    for (size_t j = 0; j < seen.size(); ++j) Add(seen[j] / sum, v[first + static_cast<int64_t>(j)], o[i], o.e);
     h.Lse(m.lse)[i] = largest + std::log(sum);
   }
   Store(o, m.o, h.Queries(s.queries));
@@ -122,7 +126,7 @@ void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
   Rows dq(s.queries, s.head_dim);
   for (int64_t i = 0; i < s.queries; ++i) {
     const float mean = Dot(o[i], d_o[i], o.e), lse = h.Lse(m.lse)[i];
-    for (int64_t j = 0; j < h.Visible(i); ++j) {
+    for (int64_t j = h.First(i); j < h.Visible(i); ++j) {
       const float p = std::exp(h.Scale() * Dot(q[i], k[j], q.e) - lse),
                   ds = h.Scale() * p * (Dot(d_o[i], v[j], v.e) - mean);
       Add(p, d_o[i], dv[j], v.e);
@@ -159,12 +163,14 @@ void Scribble(const FusedMemory& m) {
 
 bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t workspace_bytes) {
   const AttentionShape& s = call.shape;
+  const std::string window = s.window > 0 ? fmt::format(", window {}", s.window) : "";
   const std::string text =
-      fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}", what, s.batch, s.queries, s.heads,
-                  s.head_dim, s.keys, s.kv_heads, call.shape.causal ? "causal" : "not causal");
+      fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}{}", what, s.batch, s.queries, s.heads,
+                  s.head_dim, s.keys, s.kv_heads, s.causal ? "causal" : "not causal", window);
   CHECK(wanted <= UsableBytes(workspace_bytes), "{} may use {} bytes, {} are left", text, wanted,
         UsableBytes(workspace_bytes));
-  CHECK(!call.shape.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
+  CHECK(!s.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
+  CHECK(s.window == 0 || s.causal, "{}: a window without its diagonal", text);
   static std::set<std::string> said;
   if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);
   return true;

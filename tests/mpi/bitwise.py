@@ -24,6 +24,7 @@ LATE = "overlap.gradients=false"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 AT_ATTENTION = "overlap.context=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
+MASKS = ["model.sliding_window=7", "model.full_attention_layers=1", "data.isolate_documents=true", "data.end_token=32"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
 
 
@@ -83,6 +84,11 @@ GROUPS = [
                                                                                                    [AT_ATTENTION]]),
     (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER],
                                                         [AT_ATTENTION]]),
+    # Windows and documents, whose input every stage reads.
+    (1, 2, ["parallel.cp=2", "parallel.context=ring", *MASKS], [[], [FULL], [SELECTIVE, TWO_STRIPS], [pp(2)],
+                                                                [pp(2), schedule("zbv"), FULL], [AT_ATTENTION]]),
+    (1, 1, ["parallel.cp=2", "parallel.context=all_to_all", "model.family=gpt2", "model.kv_heads=4", *MASKS],
+     [[], [FULL], [SELECTIVE], [pp(2), schedule("dualpipev")]]),
     (1, 4, [], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # kv heads are shared
     (1, 2, ["model.family=gpt2", "model.kv_heads=4"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),

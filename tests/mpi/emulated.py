@@ -150,6 +150,42 @@ def check_attention(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None)
 
 
+DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]
+WINDOWS = ["model.sliding_window=7", "model.full_attention_layers=1"]
+
+
+def check_masks(checks, home):
+    """Windows and documents: the plain kernels in fp32; in bf16 cuDNN's with a window, and what it has no mask for."""
+    masks = {"windows": WINDOWS, "documents": DOCUMENTS, "both": [*WINDOWS, *DOCUMENTS]}
+    for mask, keys in masks.items():
+        cpu = train(home(f"{mask}-cpu"), 1, [*BASE, *keys, CPU])
+        environment(ESPALIER_EMULATED_GPUS="2")
+        for name, ranks, layout in (("one rank", 1, []), ("ring", 2, ["parallel.cp=2", "parallel.context=ring"]),
+                                    ("all_to_all", 2, ["parallel.cp=2", "parallel.context=all_to_all"])):
+            run = train(home(f"{mask}-{name}"), ranks, [*BASE, *keys, *layout, CUDA, NCCL])
+            far = close(run, cpu)
+            checks.that(far <= RTOL, f"{mask}, {name}: losses and norms of the processor to {far:.1e}")
+            checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*BASE, *keys, *layout, CUDA]),
+                        f"{mask}, {name}: planned peak is what was used")
+        environment(ESPALIER_EMULATED_GPUS=None)
+    window = [*LONG, "model.sliding_window=100"]
+    for mask, keys in (("window", window), ("documents", [*LONG, *DOCUMENTS])):
+        cpu = train(home(f"{mask}-bf16-cpu"), 1, [*keys, CPU])
+        environment(ESPALIER_EMULATED_CUDNN="say")
+        done = launch(1, ["run", DECK, "-d", home(f"{mask}-said"), *keys, CUDA])
+        environment(ESPALIER_EMULATED_CUDNN=None)
+        fused, plain = "emulated cuDNN: attention" in done.stdout, "cuDNN has no mask for" in done.stdout
+        checks.that(done.returncode == 0 and fused != plain and plain == (mask == "documents"),
+                    f"{mask} in bf16: by cuDNN {fused}, the run says that the plain kernels compute it: {plain}")
+        if fused:
+            checks.that(", causal, window 100" in done.stdout, "cuDNN is given the window")
+        run = train(home(f"{mask}-bf16"), 1, [*keys, CUDA])
+        far = close(run, cpu)
+        checks.that(far <= BF16_RTOL, f"{mask} in bf16: losses and norms of the processor to {far:.1e}")
+        checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), 1, [*keys, CUDA]),
+                    f"{mask} in bf16: planned peak is what was used")
+
+
 def events(run, event):
     with open(os.path.join(run, "metrics.jsonl")) as file:
         return [line for line in map(json.loads, file) if line.get("event") == event]
@@ -228,7 +264,7 @@ def main():
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_rounded, check_attention, check_guard,
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_rounded, check_attention, check_masks, check_guard,
                       check_watch, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)

@@ -19,6 +19,9 @@ GROUPS = ["optimizer.groups=['*norm.weight lr=0.5 decay=0.2', '*.self_attn.* lr=
 Z_LOSS = "loss.z_loss=0.01"
 MUON = ["optimizer.name=muon"]
 UNTIED = ["model.tie_embeddings=false"]
+WINDOW = ["model.sliding_window=7"]
+SOME_WINDOWS = ["model.sliding_window=3", "model.full_attention_layers=2"]
+DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]  # a word is a document
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
@@ -189,6 +192,19 @@ def plain_table():
     add(1, 1, 2, 1, 4, model=TIED)
     add(2, 1, 1, 1, 3, model=[*THREES, *TIED])
 
+    # Sliding windows, isolated documents, and both.
+    for context in ways:
+        add(1, 1, 1, 2, 1, model=WINDOW, keys=[context])
+        add(1, 1, 1, 2, 1, model=DOCUMENTS, keys=[context])
+        add(2, 1, 2, 2, 2, model=[*MANY_HEADS, *SOME_WINDOWS, *DOCUMENTS], keys=[context])
+    add(1, 1, 1, 4, 1, model=WINDOW, keys=[RING])  # shorter than two chunks: some hops are hidden
+    add(1, 1, 1, 3, 1, model=[*THREES, *WINDOW, *DOCUMENTS], keys=[ALL_GATHER])
+    add(2, 1, 1, 1, 2, model=[*WINDOW, *DOCUMENTS], keys=[strips, FULL])
+    add(1, 2, 2, 1, 1, model=DOCUMENTS, keys=[SELECTIVE])
+    add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SOME_WINDOWS, *DOCUMENTS], keys=schedule("dualpipev", 2))
+    add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *WINDOW, *DOCUMENTS])
+    add(1, 1, 2, 1, 1, model=["batch.micro=2", *DOCUMENTS])
+
     # GPT-2, tied and untied.
     gpt2 = lambda *degrees, **more: add(*degrees, deck=GPT2, **more)
     gpt2(2, 1, 1, 1, 1)
@@ -206,6 +222,9 @@ def plain_table():
     gpt2(2, 1, 2, 1, 1, keys=schedule("interleaved", 2))
     gpt2(2, 1, 2, 2, 2, model=["model.vocab=263"])
     gpt2(1, 1, 2, 2, 2, model=["model.dim=28"])  # heads of 7
+    gpt2(1, 1, 1, 2, 1, model=DOCUMENTS, keys=[ALL_TO_ALL])
+    gpt2(2, 1, 1, 2, 2, model=[*DOCUMENTS, *SOME_WINDOWS], keys=[RING, FULL])
+    gpt2(1, 2, 2, 1, 1, model=DOCUMENTS)
 
     # What an optimizer does with some parameters, or with all.
     add(2, 1, 2, 1, 2, model=GROUPS)
@@ -234,4 +253,6 @@ def plain_table():
     half(1, 2, 2, 1, 2, keys=[EACH, ZERO2])
     half(2, 1, 2, 1, 2, deck=GPT2)
     half(1, 1, 2, 1, 2, model=MUON)
+    half(1, 1, 1, 2, 2, model=[*WINDOW, *DOCUMENTS], keys=[RING])
+    half(2, 1, 1, 2, 1, model=[*WINDOW, *DOCUMENTS], keys=[ALL_TO_ALL])
     return rows

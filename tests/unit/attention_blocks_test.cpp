@@ -39,7 +39,7 @@ void ExpectAllOnce(const AttentionShape& x) {
   const std::vector<int> seen = TimesSeen(x);
   int64_t wrong = 0;
   for (int64_t i = 0; i < x.queries; ++i)
-    for (int64_t j = 0; j < x.keys; ++j) wrong += seen[static_cast<size_t>(i * x.keys + j)] != x.Sees(i, j);
+    for (int64_t j = 0; j < x.keys; ++j) wrong += seen[static_cast<size_t>(i * x.keys + j)] != x.Sees(nullptr, 0, i, j);
   EXPECT_EQ(wrong, 0) << "cp " << x.query_shard.cp << ", " << x.queries << " queries from " << x.query_shard.start
                       << ", " << x.keys << " keys from " << x.key_shard.start;
 }

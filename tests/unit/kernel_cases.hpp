@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/mesh/zigzag.hpp"
 #include "kernels_testing.hpp"
 #include "tested_kernels.hpp"
 
@@ -102,7 +103,23 @@ struct Heads {
   int causal = 1;
   int64_t cp = 1, length = 0;  ///< zigzag order
   int hop = -1;                ///< a block of a ring
+  int64_t window = 0;
+  int documents = 0;  ///< 0: not separated; else a row of kDocumentLengths, from 1
 };
+
+/// Lengths of the documents of a sequence, again and again: of one token, within a block of 64 and across, at its
+/// edges.
+inline constexpr int64_t kDocumentLengths[][5] = {{1, 5, 90, 1, 33}, {64, 128, 64, 1, 63}, {3, 1, 1, 2, 300}};
+
+/// The first position of the document at a position of sequence `batch`; every sequence has its own order of lengths.
+inline int64_t DocumentStart(int documents, int64_t batch, int64_t position) {
+  int64_t start = 0;
+  for (int64_t i = batch;; ++i) {
+    const int64_t next = start + kDocumentLengths[documents - 1][i % 5];
+    if (position < next) return start;
+    start = next;
+  }
+}
 
 /// Sequences in zigzag order, in the chunks that libraries take: every hop of a ring on every rank, one rank's queries
 /// of gathered keys, and whole sequences.
@@ -132,15 +149,23 @@ inline Case AttentionCase(Random& random, Dtype type, const Heads& h) {
   c.attributes.numbers = {{"head_dim", h.head_dim}, {"causal", h.causal}};
   if (h.cp > 1) c.attributes.numbers.insert({{"cp", h.cp}, {"length", h.length}});
   if (h.hop >= 0) c.attributes.numbers["hop"] = h.hop;
+  if (h.window > 0) c.attributes.numbers["window"] = double(h.window);
+  if (h.documents == 0) return c;
+  OwnedTensor& first_keys = c.inputs.emplace_back(Dtype::kI32, Shape{h.batch, h.queries});
+  for (int64_t i = 0; i < first_keys.Count(); ++i)
+    first_keys.Set(i, double(DocumentStart(h.documents, i / h.queries,
+                                           ZigzagPosition(h.query_start + i % h.queries, h.length, h.cp))));
   return c;
 }
 
 inline Case AttentionGradCase(Random& random, const Case& forward) {
   const std::vector<OwnedTensor> results = forward.Reference();
-  Case c{"attention_grad", forward.inputs, {}, forward.attributes};
+  Case c{"attention_grad", {}, {}, forward.attributes};
+  c.inputs.assign(forward.inputs.begin(), forward.inputs.begin() + 3);
   OwnedTensor o(forward.inputs[0].dtype(), results[0].shape());
   for (int64_t i = 0; i < o.Count(); ++i) o.Set(i, results[0][i]);
   c.inputs.insert(c.inputs.end(), {o, results[1], random.Real(o.dtype(), o.shape())});
+  c.inputs.insert(c.inputs.end(), forward.inputs.begin() + 3, forward.inputs.end());
   for (int i = 0; i < 3; ++i) c.outputs.push_back(random.Real(results[0].dtype(), forward.inputs[i].shape()));
   return c;
 }

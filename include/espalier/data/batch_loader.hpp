@@ -22,7 +22,12 @@ struct BatchLayout {
   Range rows;                      ///< of each microbatch, held here; may be empty
   std::vector<int64_t> positions;  ///< of each sequence, held here, in memory order
   bool isolate_documents = false;  ///< no token of one document is the target of another one's
+  /// Positions whose documents attention asks for here, if they are others than `positions`: those of whole sequences.
+  std::vector<int64_t> document_positions = {};
 
+  const std::vector<int64_t>& DocumentPositions() const {
+    return document_positions.empty() ? positions : document_positions;
+  }
   /// Sequences per step.
   int64_t Global() const { return microbatches * microbatch_rows; }
 };
@@ -30,11 +35,13 @@ struct BatchLayout {
 /// Positions 0 .. seq_len - 1: those of every rank if the sequence is not sharded.
 std::vector<int64_t> AllPositions(int64_t seq_len);
 
-/// i32[rows, positions], row-major.
+/// i32[rows, positions], row-major, but for document_starts.
 struct Microbatch {
   std::vector<int32_t> ids;
-  std::vector<int32_t> targets;          ///< of position p: token p + 1; -1 if it is not counted
-  std::vector<int32_t> document_starts;  ///< of position p: the first position of its document in the sample
+  std::vector<int32_t> targets;  ///< of position p: token p + 1; -1 if it is not counted
+  /// i32[rows, DocumentPositions()]: the first position of the document in the sample.
+  std::vector<int32_t> document_starts;
+  std::vector<int32_t> positions;  ///< of position p: its distance from the first position of its document
 };
 
 struct Batch {

@@ -10,7 +10,8 @@
 namespace espalier {
 
 /// The scores of queries [query, query + queries) and keys [key, key + keys), as rows of the call. All are visible or,
-/// with `causal`, there are as many keys as queries, and query i sees the first i + 1 keys.
+/// with `causal`, there are as many keys as queries, and query i sees the first i + 1 keys, of these the last `window`
+/// if the call has one.
 struct AttentionBlock {
   int64_t query, queries, key, keys;
   bool causal;
@@ -22,7 +23,8 @@ inline constexpr int64_t kBlockRows = 128;
 
 /// Blocks that contain every visible score once, in the order in which their results are merged. Empty if there are no
 /// scores or no such blocks. In zigzag order the rows must be whole shards of ranks, in chunks of a multiple of
-/// kBlockRows; otherwise causal queries and keys must be the same rows. All ranks agree on whether the list is empty.
+/// kBlockRows, without a window; otherwise causal queries and keys must be the same rows. All ranks agree on whether
+/// the list is empty.
 std::vector<AttentionBlock> AttentionBlocksOf(const AttentionShape& shape);
 
 }  // namespace espalier

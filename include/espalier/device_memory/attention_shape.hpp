@@ -1,4 +1,4 @@
-// The extents of attention on one rank, shared by the memory plan and the kernels.
+// The extents and the mask of attention on one rank, shared by the memory plan and the kernels.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,26 @@ struct SequenceShard {
   constexpr int64_t PositionOf(int64_t row) const { return ZigzagPosition(start + row, length, cp); }
 };
 
-/// q [batch,queries,heads head_dim], k and v [batch,keys,kv_heads head_dim].
+/// q [batch,queries,heads head_dim], k and v [batch,keys,kv_heads head_dim]. A causal query sees the keys from its
+/// first key to itself, by position.
 struct AttentionShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
   bool causal = false;
   SequenceShard query_shard{}, key_shard{};
+  int64_t window = 0;  ///< causal queries see so many keys, themselves included; 0: all
 
   constexpr int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
-  /// Key row j is visible to query row i.
-  constexpr bool Sees(int64_t i, int64_t j) const {
-    return !causal || key_shard.PositionOf(j) <= query_shard.PositionOf(i);
+  /// Position of the first key that query row i of sequence b sees: the later one of the window's and the document's.
+  /// `first_keys` i32[batch,queries] are those of the documents; nullptr: the whole sequence is one.
+  constexpr int64_t FirstKey(const int32_t* first_keys, int64_t b, int64_t i) const {
+    const int64_t document = first_keys == nullptr ? 0 : first_keys[b * queries + i];
+    const int64_t in_window = window == 0 ? 0 : query_shard.PositionOf(i) - window + 1;
+    return document > in_window ? document : in_window;
+  }
+  /// Key row j of sequence b is visible to query row i.
+  constexpr bool Sees(const int32_t* first_keys, int64_t b, int64_t i, int64_t j) const {
+    const int64_t key = key_shard.PositionOf(j);
+    return !causal || (FirstKey(first_keys, b, i) <= key && key <= query_shard.PositionOf(i));
   }
 };
 

@@ -9,7 +9,8 @@
 
 namespace espalier {
 
-/// An attention call as a list of blocks, one cuDNN call each.
+/// An attention call as a list of blocks, one cuDNN call each; no blocks if documents hide keys, of which cuDNN has no
+/// mask that a captured step could replay for others.
 struct AttentionInBlocks {
   AttentionShape whole;
   std::vector<AttentionBlock> blocks;

@@ -35,6 +35,8 @@ struct OpContext {
 class GradientBuilder {
  public:
   virtual ~GradientBuilder() = default;
+  /// Number of inputs of the forward op.
+  virtual int Inputs() const = 0;
   /// Value ids of the forward op.
   virtual int Input(int i) const = 0;
   virtual int Output(int i) const = 0;

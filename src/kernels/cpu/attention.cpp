@@ -27,12 +27,14 @@ class ForwardTask {
         batch_(batch),
         head_(head),
         layout_(shape_.head_dim),
+        mask_(shape_, args.first_keys, blocks, batch),
         scale_(1.0f / std::sqrt(static_cast<float>(shape_.head_dim))) {}
 
   /// Blocks of queries [begin, end).
   void Run(int64_t begin, int64_t end) {
     const AmxTiles tiles;
-    const int64_t key_blocks = SeenKeyBlocks(begin, end);
+    FindKeyBlocks(begin, end);
+    const int64_t key_blocks = key_end_ - key_begin_;
     const int64_t words = layout_.BlockWords();
     float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + 2 * kBlock * kBlock);
     keys_ = memory;
@@ -42,39 +44,45 @@ class ForwardTask {
     scores_ = queries_ + words;
     probabilities_ = kPack == 1 ? scores_ : scores_ + kBlock * kBlock;  // in place if they have the same size
     sums_ = scores_ + 2 * kBlock * kBlock;
-    PackKeys(key_blocks);
-    for (int64_t block = begin; block < end; ++block) RunBlock(blocks_.queries[block], key_blocks);
+    PackKeys();
+    for (int64_t block = begin; block < end; ++block) RunBlock(block);
   }
 
  private:
-  /// One past the last block of keys that one of the blocks of queries [begin, end) sees.
-  int64_t SeenKeyBlocks(int64_t begin, int64_t end) {
-    int64_t last = 0;
-    for (int64_t block = begin; block < end; ++block)
-      last = std::max(last, blocks_.queries[block].position + blocks_.queries[block].count - 1);
-    const auto seen = [&](const Block& keys) { return !shape_.causal || keys.position <= last; };
-    return std::find_if(blocks_.keys.rbegin(), blocks_.keys.rend(), seen).base() - blocks_.keys.begin();
+  /// Finds the first and the last block of keys that one of the blocks of queries [begin, end) sees.
+  void FindKeyBlocks(int64_t begin, int64_t end) {
+    const auto seen = [&](int64_t key) {
+      for (int64_t block = begin; block < end; ++block)
+        if (mask_.IsVisible(block, key)) return true;
+      return false;
+    };
+    key_begin_ = 0;
+    key_end_ = std::ssize(blocks_.keys);
+    while (key_begin_ < key_end_ && !seen(key_begin_)) ++key_begin_;
+    while (key_begin_ < key_end_ && !seen(key_end_ - 1)) --key_end_;
   }
 
-  void PackKeys(int64_t blocks) {
+  void PackKeys() {
     const HeadPlace place = KeyHead(shape_, batch_, shape_.KvHeadOf(head_));
     const auto k = RowsOfHead<T>(args_.k, place, shape_.head_dim), v = RowsOfHead<T>(args_.v, place, shape_.head_dim);
-    for (int64_t b = 0; b < blocks; ++b) {
-      PackRows(k, blocks_.keys[b], layout_, keys_ + b * layout_.BlockWords());
-      float* to = values_ + b * layout_.BlockWords();
+    for (int64_t b = key_begin_; b < key_end_; ++b) {
+      const int64_t at = (b - key_begin_) * layout_.BlockWords();
+      PackRows(k, blocks_.keys[b], layout_, keys_ + at);
+      float* to = values_ + at;
       float* rows = kPack == 1 ? to : rows_;
       PackRows(v, blocks_.keys[b], layout_, rows);
       PackPaired(rows, layout_, to);
     }
   }
 
-  void RunBlock(const Block& block, int64_t key_blocks) {
+  void RunBlock(int64_t i) {
+    const Block& block = blocks_.queries[i];
     PackRows(RowsOfHead<T>(args_.q, QueryHead(shape_, batch_, head_), shape_.head_dim), block, layout_, rows_);
     PackTransposed(rows_, layout_, queries_);
     std::fill_n(sums_, kBlock * layout_.width, 0.0f);
     for (RunningSoftmax& s : softmax_) s = {};
-    for (int64_t j = 0; j < key_blocks; ++j) {
-      visible_ = Between(block, blocks_.keys[j], shape_.causal);
+    for (int64_t j = key_begin_; j < key_end_; ++j) {
+      visible_ = mask_.Between(i, j);
       if (visible_.KeysOf(block.count - 1) > 0) AddKeys(j);
     }
     Finish(block);
@@ -83,7 +91,7 @@ class ForwardTask {
   /// One block of keys, for the 64 queries.
   void AddKeys(int64_t block) {
     const int64_t keys = visible_.KeysOf(kBlock - 1);
-    const float* k = keys_ + block * layout_.BlockWords();
+    const float* k = keys_ + (block - key_begin_) * layout_.BlockWords();
     for (int64_t r = 0; r < keys; r += kTileRows) {
       const int64_t skip = std::clamp<int64_t>(r - visible_.offset, 0, kBlock) / kLanes * kLanes;
       RowTile<kPack, Order::kRowMajor>(layout_.Words(), {k + r * layout_.Words(), layout_.Words()},
@@ -91,7 +99,7 @@ class ForwardTask {
                                        false);
     }
     for (int64_t lane = 0; lane < kBlock; lane += kLanes) Softmax(lane);
-    const float* v = values_ + block * layout_.BlockWords();
+    const float* v = values_ + (block - key_begin_) * layout_.BlockWords();
     for (int64_t r = 0; r < kBlock; r += kTileRows) {
       const int64_t seen = std::min(visible_.KeysOf(r + kTileRows - 1), keys);
       if (seen == 0) continue;
@@ -104,7 +112,7 @@ class ForwardTask {
   void Softmax(int64_t lane) {
     RunningSoftmax& running = softmax_[lane / kLanes];
     const int64_t keys = visible_.KeysOf(lane + kLanes - 1);
-    const int64_t all = visible_.KeysOf(lane);  // seen by all sixteen
+    const int64_t all = visible_.KeysOfAll(lane);
     const F16 largest = Largest(lane, all, keys, running.largest);
     const F16 rescale = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
     const int64_t plain = all / kPack * kPack;
@@ -187,7 +195,9 @@ class ForwardTask {
   const Blocks& blocks_;
   int64_t batch_, head_;
   BlockLayout<kPack> layout_;
-  Visibility visible_{};  ///< between the blocks at hand
+  Mask mask_;
+  Visibility visible_{};                 ///< between the blocks at hand
+  int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed
   float scale_;
   float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_;
   RunningSoftmax softmax_[kBlock / kLanes];

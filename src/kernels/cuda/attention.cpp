@@ -10,12 +10,13 @@
 namespace espalier::cuda {
 namespace {
 
-AttentionInBlocks BlocksOf(const AttentionArgs& a) {
-  return {a.shape, AttentionBlocksOf(a.shape), a.q.dtype, a.o.dtype};
+template <typename Args>
+AttentionInBlocks BlocksOf(const Args& a, Dtype results) {
+  const bool documents = a.first_keys != nullptr;
+  return {a.shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(a.shape), a.q.dtype, results};
 }
-AttentionInBlocks BlocksOf(const AttentionGradArgs& a) {
-  return {a.shape, AttentionBlocksOf(a.shape), a.q.dtype, a.dq.dtype};
-}
+AttentionInBlocks BlocksOf(const AttentionArgs& a) { return BlocksOf(a, a.o.dtype); }
+AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a, a.dq.dtype); }
 
 using Prepare = bool (*)(const AttentionInBlocks&, int64_t workspace_bytes);
 

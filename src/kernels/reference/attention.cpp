@@ -40,7 +40,7 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   std::vector<double> p(static_cast<size_t>(s.keys), hidden);
   double largest = hidden, sum = 0;
   for (int64_t j = 0; j < s.keys; ++j) {
-    if (!s.Sees(i, j)) continue;
+    if (!s.Sees(a.first_keys, head.b, i, j)) continue;
     p[static_cast<size_t>(j)] = scale * Dot(a.q, a.k, head, i, j);
     largest = std::max(largest, p[static_cast<size_t>(j)]);
   }
@@ -49,7 +49,7 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   for (int64_t c = 0; c < s.head_dim; ++c) {
     double o = 0;
     for (int64_t j = 0; j < s.keys; ++j)
-      if (s.Sees(i, j)) o += p[static_cast<size_t>(j)] * Get(a.v, head.Key(j, c));
+      if (s.Sees(a.first_keys, head.b, i, j)) o += p[static_cast<size_t>(j)] * Get(a.v, head.Key(j, c));
     Set(a.o, head.Query(i, c), sum == 0 ? 0 : o / sum);
   }
 }
@@ -65,7 +65,7 @@ void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradie
   double mean = 0;
   for (int64_t c = 0; c < s.head_dim; ++c) mean += Get(a.o, head.Query(i, c)) * Get(a.d_o, head.Query(i, c));
   for (int64_t j = 0; j < s.keys; ++j) {
-    if (!s.Sees(i, j)) continue;
+    if (!s.Sees(a.first_keys, head.b, i, j)) continue;
     const double p = std::exp(scale * Dot(a.q, a.k, head, i, j) - lse);
     const double ds = scale * p * (Dot(a.d_o, a.v, head, i, j) - mean);
     for (int64_t c = 0; c < s.head_dim; ++c) {

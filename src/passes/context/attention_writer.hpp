@@ -14,6 +14,11 @@ class AttentionWriter {
   AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& op, int cp);
 
   const Op& op() const { return op_; }
+  /// `inputs`, then the op's inputs from number `from` on: the documents, if it has them.
+  std::vector<int> WithDocuments(std::vector<int> inputs, size_t from) const {
+    inputs.insert(inputs.end(), op_.inputs.begin() + static_cast<ptrdiff_t>(from), op_.inputs.end());
+    return inputs;
+  }
   int cp() const { return cp_; }
   Value& ValueOf(int id) { return graph_.value(id); }
   /// Attributes of the op, with those of zigzag order.

@@ -52,7 +52,8 @@ void WriteRing(AttentionWriter& w) {
     const std::string at = std::to_string(hop);
     const bool last = hop + 1 == w.cp();
     if (!last) next = Shift(w, keys, own, hop + 1);
-    const Pair part = w.Emit(OpKind::kAttention, {in[0], keys[0], keys[1]}, out, "part" + at, OfHop(w, hop));
+    const Pair part =
+        w.Emit(OpKind::kAttention, w.WithDocuments({in[0], keys[0], keys[1]}, 3), out, "part" + at, OfHop(w, hop));
     const Dtype to = last ? w.ValueOf(out[0]).type.dtype : Dtype::kF32;
     const Attributes as = {{}, {{"to", std::string(Name(to))}}};
     if (hop == 0)
@@ -74,8 +75,9 @@ void WriteRingGrad(AttentionWriter& w) {
     const bool last = hop + 1 == w.cp();
     if (hop > 1) moving = Shift(w, moving, gradients, hop);  // before the keys, because it is needed first
     if (!last) next = Shift(w, keys, own, hop + 1);
-    const std::vector<int> part = w.Emit(OpKind::kAttentionGrad, {in[0], keys[0], keys[1], in[3], in[4], in[5]}, out,
-                                         "part" + std::to_string(hop), OfHop(w, hop));
+    const std::vector<int> inputs = w.WithDocuments({in[0], keys[0], keys[1], in[3], in[4], in[5]}, 6);
+    const std::vector<int> part =
+        w.Emit(OpKind::kAttentionGrad, inputs, out, "part" + std::to_string(hop), OfHop(w, hop));
     const Pair found = {part[1], part[2]};
     if (hop == 0) mine = found;
     if (hop > 0) moving = hop == 1 ? found : Sum(w, moving, found, gradients, hop);

@@ -30,11 +30,12 @@ std::vector<int32_t> MadeUpTokens(int64_t count, int64_t vocab, uint64_t seed) {
 
 Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
   Batch batch;
-  const int64_t tokens = layout.rows.Extent() * std::ssize(layout.positions);
+  const int64_t rows = layout.rows.Extent(), tokens = rows * std::ssize(layout.positions);
+  const std::vector<int32_t> at_start(static_cast<size_t>(rows * std::ssize(layout.DocumentPositions())));
+  const std::vector<int32_t> first(static_cast<size_t>(tokens));
   for (int64_t m = 0; m < layout.microbatches; ++m)
     batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
-                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)),
-                                  std::vector<int32_t>(static_cast<size_t>(tokens))});
+                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)), at_start, first});
   return batch;
 }
 

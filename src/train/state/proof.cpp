@@ -44,6 +44,7 @@ uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) 
     for (std::string_view section : {"model", "parallel", "pipeline", "batch", "precision", "recompute", "overlap"})
       if (key.section == section && key.FullName() != "batch.global")
         text += fmt::format("\n{} = {}", key.FullName(), ToToml(Get(deck, key)));
+  text += fmt::format("\ndata.isolate_documents = {}", deck.data.isolate_documents);  // it chooses kernels of GPUs
   return Crc32c(text.data(), text.size());
 }
 

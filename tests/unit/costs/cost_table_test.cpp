@@ -73,6 +73,13 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
     std::vector<std::string> overrides = Layout("111");
     overrides.insert(overrides.end(), {"parallel.cp=2", std::string("parallel.context=") + context});
     for (const KernelKey& key : KeysOf(overrides, 2)) kinds.insert(key.kind);
+    overrides.insert(overrides.end(), {"model.sliding_window=5", "data.isolate_documents=true"});
+    for (const KernelKey& key : KeysOf(overrides, 2)) {
+      if (key.kind == OpKind::kAttention) {
+        EXPECT_NE(key.variant.find("i32->"), key.variant.npos) << key.variant;
+        EXPECT_NE(key.variant.find("window=5"), key.variant.npos) << key.variant;
+      }
+    }
   }
   EXPECT_TRUE(kinds.contains(OpKind::kAttentionMerge));
   EXPECT_TRUE(kinds.contains(OpKind::kAdamw));

@@ -210,6 +210,11 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather",
                            "parallel.sequence_parallel=false", "data.validation=['v']", "data.validate_sequences=24"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;
+  for (const char* text : {"model.sliding_window=8000", "model.full_attention_layers=1"})
+    EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;
+  EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_layers=1"}), IsEmpty());
+  EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_layers=100"}),
+              ElementsAre(HasSubstr("model.sliding_window = 3 has no effect: all model.layers = ")));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cuda"}), IsEmpty());
   EXPECT_THAT(Idle({"model.rope_theta=7", "model.family=gpt2", "model.kv_heads=6"}), SizeIs(1));

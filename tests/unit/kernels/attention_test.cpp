@@ -43,8 +43,32 @@ const Heads kHeads[] = {
     {1, 2, 2, 1, 1, 2, 4, 4, 1, 4, 8, 3},
 };
 
+/// Windows of one token, smaller and larger than the blocks of a kernel, and larger than the sequence; documents; both.
+std::vector<Heads> Masked() {
+  constexpr struct {
+    int64_t window;
+    int documents;
+  } kMasks[] = {{1, 0}, {0, 1}, {7, 0}, {40, 2}, {70, 0}, {0, 2}, {500, 0}, {5, 1}, {0, 3}};
+  std::vector<Heads> all;
+  size_t next = 0;
+  for (Heads h : kHeads) {
+    if (h.causal == 0) continue;
+    for (int i = 0; i < 3; ++i, ++next) {
+      h.window = kMasks[next % std::size(kMasks)].window, h.documents = kMasks[next % std::size(kMasks)].documents;
+      all.push_back(h);
+    }
+  }
+  return all;
+}
+
+std::vector<Heads> AllHeads() {
+  std::vector<Heads> all = Masked();
+  all.insert(all.end(), std::begin(kHeads), std::end(kHeads));
+  return all;
+}
+
 TEST_P(Kernels, Attention) {
-  for (const Heads& h : kHeads) {
+  for (const Heads& h : AllHeads()) {
     const Case c = AttentionCase(random_, T(), h);
     // |v| <= 1 bounds o. Scores are sums of head_dim products up to 4; bf16 rounds probabilities.
     const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim)));
@@ -53,13 +77,62 @@ TEST_P(Kernels, Attention) {
 }
 
 TEST_P(Kernels, AttentionGrad) {
-  for (const Heads& h : kHeads) {
+  for (const Heads& h : AllHeads()) {
     const Case c = AttentionGradCase(random_, AttentionCase(random_, T(), h));
     double largest = 1;
     for (const OwnedTensor& x : c.Reference()) largest = std::max(largest, x.Largest());
     const double relative = SumBound(h.head_dim + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
                             (T() == kBf16 ? 1.0 / 64 : 0);
     Check(c, largest * relative);
+  }
+}
+
+// The numbers of the reference itself: a causal query of equal scores averages the values that it sees.
+TEST(KernelsAttention, AQuerySeesItsWindowAndItsDocument) {
+  constexpr int64_t kLength = 9;
+  const auto averages = [&](int64_t window, std::vector<int> first_keys) {
+    Case c{"attention",
+           {OwnedTensor(kF32, {1, kLength, 1}), OwnedTensor(kF32, {1, kLength, 1}), OwnedTensor(kF32, {1, kLength, 1})},
+           {OwnedTensor(kF32, {1, kLength, 1}), OwnedTensor(kF32, {1, 1, kLength})},
+           {{{"head_dim", 1}, {"causal", 1}}, {}}};
+    for (int64_t i = 0; i < kLength; ++i) c.inputs[2].Set(i, double(i));
+    if (window > 0) c.attributes.numbers["window"] = double(window);
+    if (!first_keys.empty()) c.inputs.emplace_back(Dtype::kI32, Shape{1, kLength});
+    for (size_t i = 0; i < first_keys.size(); ++i) c.inputs[3].Set(int64_t(i), first_keys[i]);
+    for (const OwnedTensor& o : {c.Reference()[0], c.Tested()[0]})
+      for (int64_t i = 0; i < kLength; ++i) {
+        const int64_t document = first_keys.empty() ? 0 : first_keys[size_t(i)];
+        const int64_t first = std::max(document, window == 0 ? 0 : std::max<int64_t>(0, i - window + 1));
+        EXPECT_NEAR(o[i], double(first + i) / 2, 1e-6) << "window " << window << ", query " << i;
+      }
+  };
+  averages(0, {});
+  averages(1, {});
+  averages(3, {});
+  averages(9, {});
+  averages(0, {0, 1, 1, 1, 4, 4, 6, 6, 6});
+  averages(2, {0, 1, 1, 1, 4, 4, 6, 6, 6});
+}
+
+// A key that is hidden changes no bit of what does not see it, however large it is.
+TEST_P(Kernels, HiddenTokensChangeNothing) {
+  for (const Heads& h : {Heads{1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 0, 2},
+                         {1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 50},
+                         {1, 140, 140, 2, 1, 16, 0, 0, 1, 2, 280, 0, 0, 1}}) {
+    const Case c = AttentionCase(random_, T(), h);
+    Case poisoned = c;
+    constexpr int64_t kPoisoned = 64;  // rows [0, 64)
+    for (int64_t i = 0; i < kPoisoned * 16; ++i) poisoned.inputs[1].Set(i, 1e4), poisoned.inputs[2].Set(i, -1e30);
+    const OwnedTensor clean = c.Tested()[0], o = poisoned.Tested()[0];
+    int64_t apart = 0;
+    for (int64_t i = 0; i < h.queries; ++i) {
+      const int64_t position = ZigzagPosition(h.query_start + i, h.length, h.cp);
+      const int64_t document = h.documents == 0 ? 0 : DocumentStart(h.documents, 0, position);
+      const bool sees = std::max(document, h.window == 0 ? 0 : position - h.window + 1) < kPoisoned;
+      apart += !sees;
+      for (int64_t e = 0; e < 32 && !sees; ++e) ASSERT_EQ(o[i * 32 + e], clean[i * 32 + e]) << "query " << i;
+    }
+    EXPECT_GT(apart, 10);
   }
 }
 
@@ -113,14 +186,19 @@ TEST(KernelsAttention, InZigzagOrder) {
 }
 
 /// A sequence on `cp` ranks of a ring, each merging its blocks hop by hop, and adding up what it finds of gradients.
-class KernelsRing : public ::testing::TestWithParam<Dtype> {};
+struct RingCase {
+  Dtype type;
+  int64_t window;
+  int documents;
+};
+class KernelsRing : public ::testing::TestWithParam<RingCase> {};
 
 TEST_P(KernelsRing, IsTheWhole) {
-  const Dtype type = GetParam();
+  const auto [type, window, documents] = GetParam();
   const int64_t kPart = type == kF32 ? 44 : 256;
   constexpr int64_t kCp = 3, kWidth = 2 * 16;
   Random random;
-  const Heads whole{1, kCp * kPart, kCp * kPart, 2, 1, 16, 0, 0, 1, kCp, kCp * kPart};
+  const Heads whole{1, kCp * kPart, kCp * kPart, 2, 1, 16, 0, 0, 1, kCp, kCp * kPart, -1, window, documents};
   const Case forward = AttentionCase(random, type, whole), backward = AttentionGradCase(random, forward);
   const std::vector<OwnedTensor> expected = forward.Reference(), gradients = backward.Reference();
   const double rounding = type == kBf16 ? kBf16Rounding : 0;
@@ -134,6 +212,11 @@ TEST_P(KernelsRing, IsTheWhole) {
   const auto lse_part = [&](int64_t rank) {
     OwnedTensor y(kF32, {1, 2, kPart});
     for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, expected[1][i / kPart * kCp * kPart + rank * kPart + i % kPart]);
+    return y;
+  };
+  const auto first_keys_part = [&](int64_t rank) {
+    OwnedTensor y(Dtype::kI32, {1, kPart});
+    for (int64_t i = 0; i < kPart; ++i) y.Set(i, forward.inputs[3][rank * kPart + i]);
     return y;
   };
   std::vector<OwnedTensor> dk(kCp, OwnedTensor(kF32, {1, kPart, 16})), dv = dk;
@@ -151,12 +234,15 @@ TEST_P(KernelsRing, IsTheWhole) {
                  {OwnedTensor(kF32, {1, kPart, kWidth}), lse_part(rank)},
                  forward.attributes};
       block.attributes.numbers["hop"] = double(hop);
+      const std::vector<OwnedTensor> operands = block.inputs;
+      if (documents > 0) block.inputs.push_back(first_keys_part(rank));
       const std::vector<OwnedTensor> found = block.Tested();
       merged = hop == 0 ? found
                         : Case{"attention_merge", {merged[0], merged[1], found[0], found[1]}, block.outputs}.Tested();
-      Case grad{"attention_grad", block.inputs, {dq, dk[from], dv[from]}, block.attributes};
+      Case grad{"attention_grad", operands, {dq, dk[from], dv[from]}, block.attributes};
       grad.inputs.insert(grad.inputs.end(),
                          {part(backward.inputs[3], rank, rank), lse_part(rank), part(backward.inputs[5], rank, rank)});
+      if (documents > 0) grad.inputs.push_back(first_keys_part(rank));
       const std::vector<OwnedTensor> parts = grad.Tested();
       add(dq, parts[0]);
       add(dk[from], parts[1]);
@@ -172,8 +258,15 @@ TEST_P(KernelsRing, IsTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, KernelsRing, ::testing::Values(kF32, kBf16),
-                         [](const auto& type) { return std::string(Name(type.param)); });
+// Windows of one token, shorter than a rank's chunk, so that whole hops are hidden, and longer; documents of one token.
+INSTANTIATE_TEST_SUITE_P(, KernelsRing,
+                         ::testing::Values(RingCase{kF32, 0, 0}, RingCase{kBf16, 0, 0}, RingCase{kF32, 1, 0},
+                                           RingCase{kF32, 9, 0}, RingCase{kF32, 60, 0}, RingCase{kBf16, 100, 0},
+                                           RingCase{kF32, 0, 3}, RingCase{kBf16, 0, 1}, RingCase{kF32, 30, 1}),
+                         [](const auto& c) {
+                           return fmt::format("{}_window{}_documents{}", Name(c.param.type), c.param.window,
+                                              c.param.documents);
+                         });
 
 TEST(KernelsAttention, LogSumExpIsExactWhateverTheTypeOfTheProducts) {
   Random random;

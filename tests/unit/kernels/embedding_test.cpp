@@ -50,6 +50,17 @@ TEST_P(Kernels, PositionEmbedding) {
   }
 }
 
+TEST_P(Kernels, PositionsThatStartAgainInEachSequence) {
+  for (int64_t d : {1, 17, 65}) {
+    const OwnedTensor positions = random_.Integer({3, 11}, 0, 12);
+    Check({"position_embedding", {Real({3, 11, d}), positions, Real({13, d})}, {Empty(T(), {3, 11, d})}},
+          SumBound(2, 1));
+    for (bool accumulate : {false, true})
+      Check({"position_embedding_grad", {positions, Real({3, 11, d})}, {F32({13, d})}, {}, accumulate},
+            SumBound(34, 1));
+  }
+}
+
 TEST_P(Kernels, PositionsBeyondTheTableAreRefused) {
   if (RefusesOnTheDevice()) GTEST_SKIP() << "the device would be of no further use";
   const Case c{

@@ -59,6 +59,7 @@ class OneRank {
       for (int64_t i = 0; i < Volume(w.shape); ++i)
         w.As<float>()[i] = OracleWeight(stored, StoredElement(stored, w.shape, i));
     }
+    if (compilation_.graph->FindOrNone("positions") < 0) return;  // those of documents are filled by the test
     int32_t* positions = executor_.At("positions").As<int32_t>();
     for (int64_t p = 0; p < deck.model.seq_len; ++p) positions[p] = static_cast<int32_t>(p);
   }
@@ -321,6 +322,126 @@ TEST(Split, BalancesByCostWithTheHead) {
   EXPECT_EQ(heavy.chunk_of_layer.front(), 0);
   EXPECT_EQ(heavy.chunk_of_layer.back(), 1);
 }
+
+// --- documents of a sample -------------------------------------------------------------------------------------------
+
+/// Where documents begin in a sample of 9 tokens; each has at least two targets of its own, or none.
+const std::vector<std::vector<int64_t>> kDocuments = {{0, 3, 4}, {0, 5, 6}};
+
+struct Packed {
+  std::vector<int32_t> ids, targets, starts, positions;
+};
+
+/// Two samples of tokens drawn by position; the last token of a document has no target.
+Packed PackedSamples() {
+  Packed packed;
+  for (size_t row = 0; row < kDocuments.size(); ++row) {
+    for (int64_t p = 0; p < 9; ++p) {
+      const auto next = std::ranges::upper_bound(kDocuments[row], p);
+      const bool last = p == 8 || (next != kDocuments[row].end() && *next == p + 1);
+      const int64_t at = static_cast<int64_t>(row) * 9 + p;
+      packed.ids.push_back(static_cast<int32_t>(at * 5 % 37));
+      packed.targets.push_back(last ? -1 : static_cast<int32_t>((at + 1) * 5 % 37));
+      packed.starts.push_back(static_cast<int32_t>(*std::prev(next)));
+      packed.positions.push_back(static_cast<int32_t>(p - *std::prev(next)));
+    }
+  }
+  return packed;
+}
+
+void Run(OneRank& run, const Packed& packed) {
+  run.Fill("ids", 0, packed.ids);
+  run.Fill("targets", 0, packed.targets);
+  run.Fill("documents", 0, packed.starts);
+  if (run.compilation().graph->FindOrNone("document_positions") >= 0)
+    run.Fill("document_positions", 0, packed.positions);
+  run.Step(1, 0.0);
+}
+
+Deck WithDocuments(Deck deck) {
+  deck.data.isolate_documents = true;
+  return deck;
+}
+
+/// Both uses of tied embeddings together.
+std::vector<double> GradientOf(const OneRank& run, const std::string& name) {
+  std::vector<double> sum = run.Stored("gradients/", name);
+  const std::vector<double> second = run.Stored("gradients/", name, ".2");
+  for (size_t i = 0; i < second.size(); ++i) sum[i] += second[i];
+  return sum;
+}
+
+class Documents : public testing::TestWithParam<Variant> {};
+
+// Positions of Llama go on inside a sample, those of GPT-2 start again: either way a document does not know of others.
+TEST_P(Documents, TrainAsIfEachWereAlone) {
+  const Deck deck = OracleDeck(GetParam());
+  const Packed packed = PackedSamples();
+  OneRank together(WithDocuments(deck), GetParam().kernels);
+  Run(together, packed);
+  double loss = 0, targets = 0;
+  std::map<std::string, std::vector<double>> gradients;
+  for (size_t begin = 0; begin < packed.ids.size();) {
+    size_t end = begin;
+    while (packed.targets[end] >= 0) ++end;
+    if (const size_t length = end - begin; length > 0) {
+      Deck one = deck;
+      one.model.seq_len = static_cast<int64_t>(length);
+      one.batch.global = one.batch.micro = 1;
+      OneRank alone(one, GetParam().kernels);
+      const auto part = [&](const std::vector<int32_t>& all) {
+        return std::vector<int32_t>(all.begin() + static_cast<ptrdiff_t>(begin),
+                                    all.begin() + static_cast<ptrdiff_t>(end));
+      };
+      alone.Fill("ids", 0, part(packed.ids));
+      alone.Fill("targets", 0, part(packed.targets));
+      alone.Step(1, 0.0);
+      loss += alone.executor().GetScalar("mean_loss") * double(length);
+      targets += double(length);
+      for (const StoredPart& stored : together.compilation().stored) {
+        if (stored.start != Shape(stored.shape.size(), 0)) continue;
+        std::vector<double>& sum = gradients[stored.name];
+        sum.resize(static_cast<size_t>(Volume(stored.shape)));
+        const std::vector<double> of_one = GradientOf(alone, stored.name);  // a shorter table of positions
+        for (size_t i = 0; i < of_one.size(); ++i) sum[i] += of_one[i];
+      }
+    }
+    begin = end + 1;
+  }
+  ASSERT_EQ(targets, 2 + 4 + 4 + 2);
+  EXPECT_NEAR(together.executor().GetScalar("mean_loss"), loss / targets, 1e-6 * loss / targets);
+  for (const auto& [name, expected] : gradients) {
+    const std::vector<double> found = GradientOf(together, name);
+    ASSERT_EQ(found.size(), expected.size()) << name;
+    double largest = 0;
+    for (double g : expected) largest = std::max(largest, std::abs(g));
+    EXPECT_GT(largest, 0) << name;
+    for (size_t i = 0; i < found.size(); ++i)
+      ASSERT_NEAR(found[i], expected[i], 4e-6 * largest) << name << "[" << i << "]";
+  }
+}
+
+// The targets of one document count; the tokens of all others change nothing, not even a bit.
+TEST_P(Documents, DoNotSeeOneAnother) {
+  const Deck deck = WithDocuments(OracleDeck(GetParam()));
+  Packed clean = PackedSamples();
+  for (size_t i = 0; i < clean.ids.size(); ++i)
+    if (i < 4 || i > 8) clean.targets[i] = -1;
+  Packed poisoned = clean;
+  for (size_t i = 0; i < clean.ids.size(); ++i)
+    if (i < 4 || i > 8) poisoned.ids[i] = static_cast<int32_t>(36 - i % 2);
+  OneRank a(deck, GetParam().kernels), b(deck, GetParam().kernels);
+  Run(a, clean);
+  Run(b, poisoned);
+  EXPECT_EQ(a.executor().GetScalar("mean_loss"), b.executor().GetScalar("mean_loss"));
+  EXPECT_EQ(a.executor().GetScalar("norm"), b.executor().GetScalar("norm"));
+  EXPECT_GT(a.executor().GetScalar("norm"), 0);
+  for (const StoredPart& stored : a.compilation().stored)
+    EXPECT_EQ(GradientOf(a, stored.name), GradientOf(b, stored.name)) << stored.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Documents, testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace espalier

@@ -70,6 +70,19 @@ TEST(Flops, KnownModels) {
   expect(Gpt2(12, 768, 12, 50257, 1024), 7.978153e8, 8.544384e8);
 }
 
+// 4 (w - w^2 / 2s) a d per token and layer forward, three times that with backward; a window of s is none.
+TEST(Flops, AWindowLeavesFewerPairs) {
+  const Deck full = Llama(32, 4096, 32, 8, 14336);
+  Deck windows = full;
+  windows.model.sliding_window = 1024;
+  const double hidden = 8192.0 / 2 - (1024 - 1024.0 * 1024 / (2 * 8192));
+  EXPECT_NEAR(FlopsPerToken(full).causal - FlopsPerToken(windows).causal, 3 * 32 * 4 * hidden * 4096, 1e3);
+  windows.model.full_attention_layers = 24;
+  EXPECT_NEAR(FlopsPerToken(full).causal - FlopsPerToken(windows).causal, 3 * 8 * 4 * hidden * 4096, 1e3);
+  windows.model.sliding_window = 8192;
+  EXPECT_EQ(FlopsPerToken(windows).causal, FlopsPerToken(full).causal);
+}
+
 TEST(Text, Bytes) {
   EXPECT_EQ(HumanBytes(0), "0 B");
   EXPECT_EQ(HumanBytes(1023), "1023 B");

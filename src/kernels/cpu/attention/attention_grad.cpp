@@ -28,6 +28,7 @@ class BackwardTask {
         blocks_(blocks),
         s_(share),
         layout_(shape_.head_dim),
+        mask_(shape_, args.first_keys, blocks, share.batch),
         scale_(1.0f / std::sqrt(static_cast<float>(shape_.head_dim))) {}
 
   void Run() {
@@ -38,7 +39,7 @@ class BackwardTask {
       PackQueries(head);
       for (int64_t j = s_.key_begin; j < s_.key_end; ++j) {
         for (int64_t i = s_.query_begin; i < s_.query_end; ++i) {
-          visible_ = Between(blocks_.queries[i], blocks_.keys[j], shape_.causal);
+          visible_ = mask_.Between(i, j);
           if (visible_.KeysOf(kBlock - 1) > 0) AddPair(i, j);
         }
       }
@@ -238,6 +239,7 @@ class BackwardTask {
   const Blocks& blocks_;
   Share s_;
   BlockLayout<kPack> layout_;
+  Mask mask_;
   Visibility visible_{};  ///< between the blocks at hand
   float scale_;
   float *keys_, *paired_keys_, *values_, *transposed_queries_, *paired_queries_, *transposed_dy_, *paired_dy_;

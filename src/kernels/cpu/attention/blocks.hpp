@@ -150,20 +150,69 @@ const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to)
 
 /// Which queries of a block see which keys of another, both counted from the start of their block.
 struct Visibility {
-  int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset
-  /// Keys [0, n) are seen by query i or by an earlier one.
+  int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset, and no earlier than the query's first key
+  const int32_t* first_keys = nullptr;  ///< of the block's queries, by position; nullptr: not after the block's first
+  int32_t position = 0;                 ///< of key 0
+  /// Keys [0, n) are seen by query i or by an earlier one, but for those before their first.
   int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
+  /// Keys [0, n) are seen by all queries from i on.
+  int64_t KeysOfAll(int64_t i) const { return first_keys == nullptr ? KeysOf(i) : 0; }
   /// `x` where the sixteen queries from i on see key j, `otherwise` elsewhere.
   F16 Select(int64_t i, int64_t j, F16 x, F16 otherwise) const {
     if (j >= keys) return otherwise;
+    if (first_keys != nullptr) {
+      I16 first;
+      std::memcpy(&first, first_keys + i, sizeof first);
+      x = first <= position + static_cast<int32_t>(j) ? x : otherwise;
+    }
     const int64_t first = std::clamp<int64_t>(j - offset - i, 0, kLanes);  // lanes before it see nothing
     return first == 0 ? x : (kLaneIndex >= static_cast<int32_t>(first) ? x : otherwise);
   }
 };
 
-inline Visibility Between(const Block& queries, const Block& keys, bool causal) {
-  return {keys.count, causal ? queries.position - keys.position : keys.count};
-}
+/// What the queries of one sequence see of its keys, block by block.
+class Mask {
+ public:
+  /// `blocks` must outlive the mask.
+  Mask(const AttentionShape& shape, const int32_t* first_keys, const Blocks& blocks, int64_t batch)
+      : blocks_(blocks), causal_(shape.causal) {
+    if (shape.window == 0 && first_keys == nullptr) return;
+    first_keys_.resize(static_cast<size_t>(shape.queries + kBlock));  // a block of fewer queries is read whole
+    for (int64_t i = 0; i < shape.queries; ++i)
+      first_keys_[static_cast<size_t>(i)] =
+          static_cast<int32_t>(std::max<int64_t>(0, shape.FirstKey(first_keys, batch, i)));
+    for (const Block& block : blocks.queries) {
+      const auto [least, most] = std::minmax_element(FirstKeys(block), FirstKeys(block) + block.count);
+      bounds_.push_back({*least, *most});
+    }
+  }
+
+  /// Of block i of queries and block j of keys. No key if no query sees any.
+  Visibility Between(int64_t i, int64_t j) const {
+    const Block &queries = blocks_.queries[static_cast<size_t>(i)], &keys = blocks_.keys[static_cast<size_t>(j)];
+    const int64_t offset = causal_ ? queries.position - keys.position : keys.count;
+    if (bounds_.empty()) return {keys.count, offset};
+    const Bounds& first = bounds_[static_cast<size_t>(i)];
+    if (keys.position + keys.count <= first.least) return {0, offset};
+    if (first.most <= keys.position) return {keys.count, offset};
+    return {keys.count, offset, FirstKeys(queries), static_cast<int32_t>(keys.position)};
+  }
+  /// A query of the block sees a key of the other.
+  bool IsVisible(int64_t i, int64_t j) const {
+    return Between(i, j).KeysOf(blocks_.queries[static_cast<size_t>(i)].count - 1) > 0;
+  }
+
+ private:
+  struct Bounds {
+    int32_t least, most;
+  };
+  const int32_t* FirstKeys(const Block& block) const { return first_keys_.data() + block.row; }
+
+  const Blocks& blocks_;
+  bool causal_;
+  std::vector<int32_t> first_keys_;  ///< by query, as positions; empty: all see the first key
+  std::vector<Bounds> bounds_;       ///< of first_keys_, by block of queries
+};
 
 /// Calls f(T{}, kPack as a constant) as the element type and the processor want it.
 template <typename F>

@@ -39,7 +39,7 @@ struct Key {
 
   auto Fields() const {
     return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch,
-                      part.kv_heads, query_rows, key_rows, causal, direction, deterministic);
+                      part.kv_heads, query_rows, key_rows, causal, whole.window, direction, deterministic);
   }
   bool operator<(const Key& other) const { return Fields() < other.Fields(); }
   int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
@@ -139,6 +139,8 @@ class Builder {
     if (!key_.causal) return;
     options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
     options.set_diagonal_band_right_bound(0);
+    // Row i sees column j iff i < j + bound.
+    if (key_.whole.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(key_.whole.window));
   }
 
   void AddForward() {
@@ -167,9 +169,10 @@ class Builder {
 
 std::string ToString(const Key& key) {
   const AttentionShape& w = key.whole;
-  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}",
+  const std::string window = w.window > 0 ? fmt::format(", window {}", w.window) : "";
+  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}{}",
                      key.direction == Direction::kForward ? "attention" : "attention_grad", w.batch, w.queries, w.heads,
-                     w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal");
+                     w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal", window);
 }
 
 std::shared_ptr<fe::graph::Graph> BuildOrSay(const Key& key) {

@@ -43,14 +43,14 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs a) {
   RunningSoftmax softmax;
   for (int i = 0; i < kOwn; ++i) softmax.largest[i] = -kInfinity, softmax.sum[i] = 0;
   Sums<kChunks> o;
-  const OwnPositions queries(QueryPosition, a.shape, tile.query + at.y);
+  const OwnQueries queries(a.shape, a.first_keys, tile.batch, tile.query + at.y);
   for (int64_t key = 0; key < a.shape.keys; key += kTile) {
-    if (IsHidden(a.shape, tile.query, key)) continue;
+    if (IsHidden(a.shape, a.first_keys, tile.batch, tile.query, key)) continue;
     float scores[kOwn][kOwn], rescale[kOwn];
     RowDots(q, tile.Keys<T>(a.k, key), s, scores);
-    const OwnPositions keys(KeyPosition, a.shape, key + at.x);
+    const OwnKeys keys(a.shape, key + at.x);
     for (int i = 0; i < kOwn; ++i)
-      for (int j = 0; j < kOwn; ++j) scores[i][j] = keys.at[j] <= queries.at[i] ? scores[i][j] * scale : -kInfinity;
+      for (int j = 0; j < kOwn; ++j) scores[i][j] = queries.Sees(i, keys.at[j]) ? scores[i][j] * scale : -kInfinity;
     softmax.Add(scores, rescale, s);
     for (int i = 0; i < kOwn; ++i) o.ScaleRow(i, rescale[i]);
     o.AddWeighted(tile.Keys<T>(a.v, key), s);

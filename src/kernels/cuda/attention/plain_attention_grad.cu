@@ -37,17 +37,17 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionGradArgs a)
   MeanAdjoints(tile.Queries<T>(a.o), d_o, mean);
   for (int i = 0; i < kOwn; ++i) lse[i] = LseAt(a, tile.batch, tile.head, tile.query + at.Row(i));
   Sums<kChunks> dq;
-  const OwnPositions queries(QueryPosition, a.shape, tile.query + at.y);
+  const OwnQueries queries(a.shape, a.first_keys, tile.batch, tile.query + at.y);
   for (int64_t key = 0; key < a.shape.keys; key += kTile) {
-    if (IsHidden(a.shape, tile.query, key)) continue;
+    if (IsHidden(a.shape, a.first_keys, tile.batch, tile.query, key)) continue;
     const TileRows<T> k = tile.Keys<T>(a.k, key);
     float scores[kOwn][kOwn], adjoints[kOwn][kOwn];
     RowDots(q, k, s, scores);
     RowDots(d_o, tile.Keys<T>(a.v, key), s, adjoints);
-    const OwnPositions keys(KeyPosition, a.shape, key + at.x);
+    const OwnKeys keys(a.shape, key + at.x);
     for (int i = 0; i < kOwn; ++i)
       for (int j = 0; j < kOwn; ++j) {
-        const bool sees = keys.at[j] <= queries.at[i];
+        const bool sees = queries.Sees(i, keys.at[j]);
         s.weights[at.Row(i) * kWeightPitch + at.Column(j)] =
             sees ? expf(scores[i][j] * scale - lse[i]) * (adjoints[i][j] - mean[i]) * scale : 0.0f;
       }
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
   const float scale = ScaleOf(x);
   const TileRows<T> k = KeyRows<T>(a.k, x, batch, kv_head, key), v = KeyRows<T>(a.v, x, batch, kv_head, key);
   Sums<kChunks> dk, dv;
-  const OwnPositions keys(KeyPosition, x, key + at.y);
+  const OwnKeys keys(x, key + at.y);
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int64_t query = 0; query < x.queries; query += kTile) {
-      if (IsHidden(x, query, key)) continue;
+      if (IsHidden(x, a.first_keys, batch, query, key)) continue;
       const TileRows<T> q = QueryRows<T>(a.q, x, batch, head, query), d_o = QueryRows<T>(a.d_o, x, batch, head, query);
       float mean[kOwn], probabilities[kOwn][kOwn], adjoints[kOwn][kOwn];
       MeanAdjoints(QueryRows<T>(a.o, x, batch, head, query), d_o, mean);
@@ -83,10 +83,10 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
         s.lse[at.Row(i)] = LseAt(a, batch, head, query + at.Row(i));
       }
       RowDots(k, q, s, probabilities);
-      const OwnPositions queries(QueryPosition, x, query + at.x);
+      const OwnQueries queries(x, a.first_keys, batch, query + at.x);
       for (int i = 0; i < kOwn; ++i)
         for (int j = 0; j < kOwn; ++j) {
-          const bool sees = keys.at[i] <= queries.at[j];
+          const bool sees = queries.Sees(j, keys.at[i]);
           probabilities[i][j] = sees ? expf(probabilities[i][j] * scale - s.lse[at.Column(j)]) : 0.0f;
           s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = probabilities[i][j];
         }

@@ -103,14 +103,19 @@ struct QueryTile {
 
 __device__ inline float ScaleOf(const AttentionShape& s) { return 1.0f / sqrtf(static_cast<float>(s.head_dim)); }
 
-/// Lowest position of rows [begin, end). Positions increase except where a chunk of the zigzag order begins.
-__device__ inline int64_t LowestPosition(const SequenceShard& shard, int64_t begin, int64_t end) {
-  int64_t lowest = shard.PositionOf(begin);
+/// Lowest value of rows [begin, end) that rises with their position. Positions increase except where a chunk of the
+/// zigzag order begins.
+template <typename F>
+__device__ int64_t Lowest(const SequenceShard& shard, int64_t begin, int64_t end, F value_of) {
+  int64_t lowest = value_of(begin);
   if (shard.cp == 1) return lowest;
   const int64_t chunk = shard.length / (2 * shard.cp);
   for (int64_t row = ((shard.start + begin) / chunk + 1) * chunk - shard.start; row < end; row += chunk)
-    lowest = Min(lowest, shard.PositionOf(row));
+    lowest = Min(lowest, value_of(row));
   return lowest;
+}
+__device__ inline int64_t LowestPosition(const SequenceShard& shard, int64_t begin, int64_t end) {
+  return Lowest(shard, begin, end, [&](int64_t row) { return shard.PositionOf(row); });
 }
 __device__ inline int64_t HighestPosition(const SequenceShard& shard, int64_t begin, int64_t end) {
   int64_t highest = shard.PositionOf(end - 1);
@@ -122,10 +127,15 @@ __device__ inline int64_t HighestPosition(const SequenceShard& shard, int64_t be
 }
 
 /// No query of the tile at row `query` sees a key of the tile at row `key`.
-__device__ inline bool IsHidden(const AttentionShape& a, int64_t query, int64_t key) {
+__device__ inline bool IsHidden(const AttentionShape& a, const int32_t* first_keys, int64_t batch, int64_t query,
+                                int64_t key) {
   if (!a.causal) return false;
-  return LowestPosition(a.key_shard, key, Min(key + kTile, a.keys)) >
-         HighestPosition(a.query_shard, query, Min(query + kTile, a.queries));
+  const int64_t query_end = Min(query + kTile, a.queries), key_end = Min(key + kTile, a.keys);
+  if (LowestPosition(a.key_shard, key, key_end) > HighestPosition(a.query_shard, query, query_end)) return true;
+  if (a.window == 0 && first_keys == nullptr) return false;
+  return HighestPosition(a.key_shard, key, key_end) <
+         Lowest(
+             a.query_shard, query, query_end, [&](int64_t row) { return a.FirstKey(first_keys, batch, row); });
 }
 
 /// A query sees the keys at its position and before. Rows beyond the last query see nothing, rows beyond the last key
@@ -139,13 +149,28 @@ __device__ inline int64_t KeyPosition(const AttentionShape& a, int64_t row) {
   return a.causal ? a.key_shard.PositionOf(row) : 0;
 }
 
-/// Positions of the thread's 4 rows, or 4 columns, of a tile.
-struct OwnPositions {
+/// Positions of the thread's 4 rows, or 4 columns, of a tile of keys.
+struct OwnKeys {
   int64_t at[kOwn];
 
-  __device__ OwnPositions(int64_t (*position)(const AttentionShape&, int64_t), const AttentionShape& a, int64_t first) {
-    for (int i = 0; i < kOwn; ++i) at[i] = position(a, first + kSide * i);
+  __device__ OwnKeys(const AttentionShape& a, int64_t first) {
+    for (int i = 0; i < kOwn; ++i) at[i] = KeyPosition(a, first + kSide * i);
   }
+};
+
+/// The same of queries, with the first keys that they see.
+struct OwnQueries {
+  int64_t at[kOwn], first_key[kOwn];
+
+  __device__ OwnQueries(const AttentionShape& a, const int32_t* first_keys, int64_t batch, int64_t first) {
+    for (int i = 0; i < kOwn; ++i) {
+      const int64_t row = first + kSide * i;
+      at[i] = QueryPosition(a, row);
+      first_key[i] = a.causal && row < a.queries ? a.FirstKey(first_keys, batch, row) : 0;
+    }
+  }
+  /// Query i of the thread sees a key at this position.
+  __device__ bool Sees(int i, int64_t key) const { return first_key[i] <= key && key <= at[i]; }
 };
 
 /// Columns [column, column + 32) of 64 rows.

@@ -37,20 +37,30 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
   return {error.status(), std::move(messages)};
 }
 
+DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths, const std::vector<double>& weights) {
+  const Deck::Data& data = deck.data;
+  return {data.format,    paths,   deck.model.seq_len, deck.model.vocab,
+          data.end_token, weights, data.hdf5_dataset,  data.isolate_documents};
+}
+
 std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const std::string& key,
-                                  const std::vector<std::string>& paths) {
-  const Deck& deck = loaded.deck;
+                                  const DataSettings& settings) {
   std::unique_ptr<TokenSource> source;
   OnAllRanks(world, [&] {
     try {
-      source = OpenTokenSource({deck.data.format, paths, deck.model.seq_len, deck.model.vocab, deck.data.end_token},
-                               ObeySignals());
+      source = OpenTokenSource(settings, ObeySignals());
     } catch (const UserError& error) {
       throw At(loaded, key, error);
     }
   });
   AgreeOnData(world, key, *source);
   return source;
+}
+
+/// Passes over `samples`, if the run takes this share of its samples from them.
+double Epochs(const Deck& deck, double share, int64_t samples) {
+  return share * static_cast<double>(deck.run.steps) * static_cast<double>(deck.batch.global) /
+         static_cast<double>(samples);
 }
 
 std::string Count(int64_t count, const char* what) {
@@ -60,28 +70,40 @@ std::string Count(int64_t count, const char* what) {
 }  // namespace
 
 RunData OpenRunData(const LoadedDeck& loaded, World& world) {
+  const Deck& deck = loaded.deck;
   RunData data;
-  data.training = Open(loaded, world, "data.paths", loaded.deck.data.paths);
-  if (Evaluates(loaded.deck)) data.validation = Open(loaded, world, "data.validation", loaded.deck.data.validation);
+  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights));
+  if (Evaluates(deck))
+    data.validation =
+        Open(loaded, world, "data.validation", SettingsOf(deck, deck.data.validation, deck.data.validation_weights));
   return data;
 }
 
 DataRecord RunData::Record(const Deck& deck) const {
   if (training == nullptr) return {};
-  const double consumed = static_cast<double>(deck.run.steps) * static_cast<double>(deck.batch.global);
-  return {std::ssize(training->files()), training->tokens(), training->samples(),
-          consumed / static_cast<double>(training->samples()), DataFingerprint(*training)};
+  DataRecord record{std::ssize(training->files()), training->tokens(), training->samples(),
+                    Epochs(deck, 1, training->samples()), training->Fingerprint()};
+  for (const BlendPart& part : training->parts())
+    record.sources.push_back({part.name, part.share, part.samples, Epochs(deck, part.share, part.samples)});
+  return record;
 }
 
 std::string Describe(const DataSeen& data) {
   return fmt::format("{} tokens, fingerprint {:016x}", data.tokens, data.fingerprint);
 }
 
-std::string Describe(const RunData& data, const Deck& deck) {
+std::vector<std::string> Describe(const RunData& data, const Deck& deck) {
   const DataRecord record = data.Record(deck);
-  return fmt::format("{}, {}, {}; {} steps x {} = {:.3g} epochs", Count(record.files, "file"),
-                     Count(record.tokens, "token"), Count(record.samples, "sample"), deck.run.steps, deck.batch.global,
-                     record.epochs);
+  const std::string all =
+      fmt::format("{}, {}, {}; {} steps x {} = ", Count(record.files, "file"), Count(record.tokens, "token"),
+                  Count(record.samples, "sample"), deck.run.steps, deck.batch.global);
+  if (record.sources.empty()) return {all + fmt::format("{:.3g} epochs", record.epochs)};
+  std::vector<std::string> lines = {all + Count(deck.run.steps * deck.batch.global, "sample") +
+                                    fmt::format(" of {} sources", record.sources.size())};
+  for (const SourceRecord& source : record.sources)
+    lines.push_back(fmt::format("{:.4g} % from {}: {} = {:.3g} epochs", 100 * source.share, source.name,
+                                Count(source.samples, "sample"), source.epochs));
+  return lines;
 }
 
 }  // namespace espalier

@@ -185,6 +185,27 @@ void TokenSource::ReadAt(int64_t position, const SampleOrder& order, Sample& out
   Read(SampleIndex(position, samples(), order.seed, order.order), out);
 }
 
+int64_t MakeIndices(const DataSettings& settings, int rank, int ranks, const BeforeFile& before_file) {
+  const bool counted = settings.format == DataFormat::kJsonl || settings.format == DataFormat::kAuto ||
+                       (settings.format == DataFormat::kText && settings.tokenizer != nullptr);
+  if (!counted) return 0;
+  const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_file);
+  OpenFiles open;
+  Errors errors;
+  int64_t made = 0;
+  for (auto i = static_cast<size_t>(rank); i < paths.size(); i += static_cast<size_t>(ranks)) {
+    if (before_file) before_file();
+    try {
+      made += OpenReader(paths[i], open, settings)->MadeIndex() ? 1 : 0;
+    } catch (const UserError& error) {
+      if (error.status() != ExitStatus::kData) throw;
+      errors.Add(error);
+    }
+  }
+  errors.ThrowAny();
+  return made;
+}
+
 std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file) {
   CHECK(settings.seq_len >= 1, "samples of {} tokens", settings.seq_len);
   return settings.weights.empty() ? OpenFilesAsOne(settings, before_file) : OpenBlend(settings, before_file);

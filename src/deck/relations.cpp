@@ -54,7 +54,8 @@ std::string Gpt2HasNoGroups(const Deck& deck) {
 }
 
 std::string TextNeedsBytes(const Deck& deck) {
-  const bool bytes = deck.data.format == DataFormat::kText;
+  const bool bytes =
+      (deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl) && deck.data.tokenizer.empty();
   if (!bytes || deck.model.vocab >= 256) return "";
   return fmt::format("must be at least 256 for data.format = \"{}\": tokens are bytes", DeckName(deck.data.format));
 }
@@ -309,7 +310,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.heads", "model.dim", "model.family"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.family", "model.kv_heads", "model.heads"}, Gpt2HasNoGroups},
-      {{"model.vocab", "data.format"}, TextNeedsBytes},
+      {{"model.vocab", "data.format", "data.tokenizer"}, TextNeedsBytes},
       {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},

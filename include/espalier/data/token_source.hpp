@@ -14,6 +14,8 @@
 
 namespace espalier {
 
+class Tokenizer;
+
 /// A file of a source, as it was when the source was opened.
 struct DataFile {
   std::string path;
@@ -77,8 +79,16 @@ struct DataSettings {
   int64_t end_token = -1;            ///< the last token of a document, besides what the format says; -1: none
   std::vector<double> weights = {};  ///< one per entry of paths: a blend of as many sources; empty: one source
   std::string hdf5_dataset = "tokens";
+  std::string text_field = "text";                       ///< of each line of jsonl
+  std::string index_dir = {};                            ///< for what is counted once; empty: beside each file
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text and jsonl; null: a byte is a token
   bool isolate_documents = false;  ///< refuses files that do not say where documents end, unless end_token does
 };
+
+/// Counts the tokens of those files whose format does not say how many they have (jsonl; text with a tokenizer) and
+/// keeps them in index files, unless that was done before. Of all ranks, each takes its share of the files; then every
+/// rank opens the source. Returns how many indices this rank made. Throws UserError (kData) with file and line.
+int64_t MakeIndices(const DataSettings& settings, int rank, int ranks, const BeforeFile& before_file = {});
 
 /// Opens files or globs (ExpandPaths) as one source, in the formats of doc/data.md. Files follow one another in byte
 /// order of their paths. With weights, each entry of paths is a source of its own, and this is their blend. Reads a

@@ -36,6 +36,8 @@ class FileReader {
   virtual bool IsOfDocuments() const { return false; }
   /// Whether a zero follows if another file does.
   virtual bool EndsWithZero() const { return false; }
+  /// Whether opening it wrote an index that was not there.
+  virtual bool MadeIndex() const { return false; }
   /// Fills `part` with the tokens from `first` on; also documents that begin at one of them, in rising order (that of
   /// the first token may be left out), and what is not counted. Throws UserError (kData) with file and place.
   virtual void Read(OpenFiles& open, int64_t first, const SamplePart& part) = 0;
@@ -57,6 +59,10 @@ std::unique_ptr<FileReader> OpenFlat16(const std::string& path, OpenFiles& open,
 std::unique_ptr<FileReader> OpenFlat32(const std::string& path, OpenFiles& open, const DataSettings& settings);
 /// `path` is the .bin.
 std::unique_ptr<FileReader> OpenMegatron(const std::string& path, OpenFiles& open, const DataSettings& settings);
+/// A JSON object per line.
+std::unique_ptr<FileReader> OpenJsonl(const std::string& path, OpenFiles& open, const DataSettings& settings);
+/// Text that settings.tokenizer cuts.
+std::unique_ptr<FileReader> OpenTokenizedText(const std::string& path, OpenFiles& open, const DataSettings& settings);
 std::unique_ptr<FileReader> OpenHdf5(const std::string& path, OpenFiles& open, const DataSettings& settings);
 
 /// Opens a file in the format of the settings; kAuto: by its first bytes, else by its name.

@@ -7,6 +7,7 @@
 
 #include "data/formats/file_reader.hpp"
 #include "data/formats/magic.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -15,6 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 
 using Open = std::unique_ptr<FileReader> (*)(const std::string&, OpenFiles&, const DataSettings&);
+
+std::unique_ptr<FileReader> OpenAnyText(const std::string& path, OpenFiles& open, const DataSettings& settings) {
+  return settings.tokenizer == nullptr ? OpenText(path, open, settings) : OpenTokenizedText(path, open, settings);
+}
 
 struct Format {
   DataFormat format;
@@ -32,7 +37,8 @@ const std::vector<Format>& Formats() {
       {DataFormat::kMegatron, OpenMegatron, {}, {}},
       {DataFormat::kFlat16, OpenFlat16, {}, {".u16", ".uint16"}},
       {DataFormat::kFlat32, OpenFlat32, {}, {".u32", ".uint32"}},
-      {DataFormat::kText, OpenText, {}, {".txt", ".text", ".md"}},
+      {DataFormat::kJsonl, OpenJsonl, {}, {".jsonl", ".ndjson"}},
+      {DataFormat::kText, OpenAnyText, {}, {".txt", ".text", ".md"}},
   };
   return formats;
 }
@@ -73,6 +79,8 @@ DataFormat FormatOf(const std::string& path, OpenFiles& open) {
                                endings));
 }
 
+bool IsText(DataFormat format) { return format == DataFormat::kText || format == DataFormat::kJsonl; }
+
 bool IsPattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
 }  // namespace
@@ -92,8 +100,10 @@ std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open,
   const DataFormat format = settings.format == DataFormat::kAuto ? FormatOf(path, open) : settings.format;
   const auto found = std::ranges::find(Formats(), format, &Format::format);
   CHECK(found != Formats().end(), "no reader for data.format = {}", DeckName(format));
-  if (format == DataFormat::kText && settings.vocab < 256)
+  if (settings.tokenizer == nullptr && IsText(format) && settings.vocab < 256)
     RefuseData(path, fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", settings.vocab));
+  if (settings.tokenizer != nullptr && IsText(format))
+    CheckVocabulary("data.tokenizer", settings.tokenizer->vocab(), "", settings);
   return found->open(path, open, settings);
 }
 

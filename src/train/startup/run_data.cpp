@@ -1,10 +1,12 @@
 #include "train/startup/run_data.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
@@ -37,15 +39,40 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
   return {error.status(), std::move(messages)};
 }
 
-DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths, const std::vector<double>& weights) {
+std::string Count(int64_t count, const char* what) {
+  return fmt::format("{} {}{}", HumanCount(static_cast<double>(count)), what, count == 1 ? "" : "s");
+}
+
+/// The tokenizer of text and jsonl; null if tokens are bytes, or ids already.
+std::shared_ptr<const Tokenizer> TokenizerOf(const Deck& deck) {
+  const DataFormat format = deck.data.format;
+  const bool cuts = format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kAuto;
+  return cuts && !deck.data.tokenizer.empty() ? Tokenizer::Load(deck.data.tokenizer) : nullptr;
+}
+
+DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths, const std::vector<double>& weights,
+                        std::shared_ptr<const Tokenizer> tokenizer) {
   const Deck::Data& data = deck.data;
-  return {data.format,    paths,   deck.model.seq_len, deck.model.vocab,
-          data.end_token, weights, data.hdf5_dataset,  data.isolate_documents};
+  return {data.format,       paths,           deck.model.seq_len, deck.model.vocab,     data.end_token,        weights,
+          data.hdf5_dataset, data.text_field, data.index_dir,     std::move(tokenizer), data.isolate_documents};
 }
 
 std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const std::string& key,
                                   const DataSettings& settings) {
   std::unique_ptr<TokenSource> source;
+  int64_t made = 0;
+  OnAllRanks(world, [&] {
+    try {
+      made = MakeIndices(settings, world.Rank(), world.Size(), ObeySignals());
+    } catch (const UserError& error) {
+      throw At(loaded, key, error);
+    }
+  });
+  int64_t indices = 0;
+  for (const std::string& count : world.Gather(std::to_string(made))) indices += std::stoll(count);
+  if (world.Rank() == 0 && indices > 0)
+    spdlog::info("data: counted the tokens of {} of {}; their indices are {}", Count(indices, "file"), key,
+                 settings.index_dir.empty() ? "beside them" : "in " + settings.index_dir);
   OnAllRanks(world, [&] {
     try {
       source = OpenTokenSource(settings, ObeySignals());
@@ -63,19 +90,17 @@ double Epochs(const Deck& deck, double share, int64_t samples) {
          static_cast<double>(samples);
 }
 
-std::string Count(int64_t count, const char* what) {
-  return fmt::format("{} {}{}", HumanCount(static_cast<double>(count)), what, count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 RunData OpenRunData(const LoadedDeck& loaded, World& world) {
   const Deck& deck = loaded.deck;
   RunData data;
-  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights));
+  std::shared_ptr<const Tokenizer> tokenizer;
+  OnAllRanks(world, [&] { tokenizer = TokenizerOf(deck); });
+  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, tokenizer));
   if (Evaluates(deck))
-    data.validation =
-        Open(loaded, world, "data.validation", SettingsOf(deck, deck.data.validation, deck.data.validation_weights));
+    data.validation = Open(loaded, world, "data.validation",
+                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, tokenizer));
   return data;
 }
 

@@ -26,9 +26,11 @@ void AddRow(const Sample& sample, const BatchLayout& layout, Microbatch& microba
   const auto next_document = [&](int64_t p) { return std::ranges::upper_bound(sample.documents, p); };
   for (int64_t p : layout.positions) {
     const auto next = next_document(p);
-    const bool last = next != sample.documents.end() && *next == p + 1;
+    const bool ends = next != sample.documents.end() && *next == p + 1;
+    const bool counts = sample.uncounted.empty() || sample.uncounted[static_cast<size_t>(p) + 1] == 0;
     microbatch.ids.push_back(sample.tokens[static_cast<size_t>(p)]);
-    microbatch.targets.push_back(last && layout.isolate_documents ? -1 : sample.tokens[static_cast<size_t>(p) + 1]);
+    microbatch.targets.push_back(
+        !counts || (ends && layout.isolate_documents) ? -1 : sample.tokens[static_cast<size_t>(p) + 1]);
     microbatch.positions.push_back(static_cast<int32_t>(p - *std::prev(next)));
   }
   for (int64_t p : layout.DocumentPositions())
@@ -55,7 +57,7 @@ void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout
     microbatch.document_starts.clear();
     microbatch.positions.clear();
     for (int64_t r = 0; r < layout.rows.Extent(); ++r) {
-      source.Read(SampleIndex(position + r, source.samples(), order.seed, order.order), sample);
+      source.ReadAt(position + r, order, sample);
       AddRow(sample, layout, microbatch);
     }
     position += layout.microbatch_rows;

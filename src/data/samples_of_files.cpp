@@ -14,8 +14,6 @@ constexpr int64_t kBlockBytes = int64_t{1} << 16;
 constexpr int64_t kEndsBytes = int64_t{1} << 22;  // of both ends, over all files
 constexpr int64_t kLeastEndBytes = 256;
 
-uint64_t Fold(uint64_t hash, uint64_t value) { return Mix64(hash ^ Mix64(value)); }
-
 class Sampler {
  public:
   Sampler(std::vector<DataFile>& files, OpenFiles& open, const std::function<void()>& before_file)
@@ -72,9 +70,9 @@ void SampleFiles(std::vector<DataFile>& files, OpenFiles& open, const std::funct
   Sampler(files, open, before_file).Run();
 }
 
-uint64_t DataFingerprint(const TokenSource& source) {
-  uint64_t hash = Fold(0, static_cast<uint64_t>(source.tokens()));
-  for (const DataFile& file : source.files()) hash = Fold(hash, file.sample);
+uint64_t TokenSource::Fingerprint() const {
+  uint64_t hash = Fold(0, static_cast<uint64_t>(tokens()));
+  for (const DataFile& file : files()) hash = Fold(hash, file.sample);
   return hash;
 }
 

@@ -1,68 +1,26 @@
 #include "espalier/data/token_source.hpp"
 
 #include <algorithm>
-#include <cstring>
 
+#include "data/blend.hpp"
+#include "data/formats/file_reader.hpp"
 #include "data/open_files.hpp"
 #include "data/samples_of_files.hpp"
-#include "data/token_file.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-/// Tokens [begin, begin + count) of the source, in one file. Tokens between segments are zero.
+/// A file in the sequence of all. Tokens between segments are zero.
 struct Segment {
-  std::string path;
-  int64_t begin = 0;
-  int64_t count = 0;
-  int64_t offset = 0;     ///< bytes before the first token
-  int64_t width = 1;      ///< bytes of a token
-  int64_t limit = 0;      ///< ids are below it
-  bool document = false;  ///< begins a document
+  std::unique_ptr<FileReader> reader;
+  int64_t begin = 0;             ///< its first token
+  bool begins_document = false;  ///< of its own, or since the file before ends one
+
+  int64_t End() const { return begin + reader->tokens(); }
 };
 
 constexpr int64_t kMaxTokens = int64_t{1} << 58;
-
-template <typename T>
-void Widen(const std::vector<char>& bytes, std::span<int32_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T id;
-    std::memcpy(&id, bytes.data() + i * sizeof(T), sizeof(T));
-    // Ids beyond int32 become negative, and so stay out of range.
-    out[i] = static_cast<int32_t>(id);
-  }
-}
-
-/// Reads out.size() tokens of `segment`, starting at its token `first`; `scratch` is any buffer. Throws on an id out of
-/// range.
-void ReadPiece(const InputFile& file, const Segment& segment, int64_t first, std::span<int32_t> out,
-               std::vector<char>& scratch) {
-  scratch.resize(out.size() * static_cast<size_t>(segment.width));
-  file.ReadAt(segment.offset + first * segment.width, scratch.data(), static_cast<int64_t>(scratch.size()));
-  if (segment.width == 1) Widen<uint8_t>(scratch, out);
-  if (segment.width == 2) Widen<uint16_t>(scratch, out);
-  if (segment.width == 4) Widen<uint32_t>(scratch, out);
-  const auto bad = std::find_if(out.begin(), out.end(), [&](int32_t id) { return id < 0 || id >= segment.limit; });
-  if (bad == out.end()) return;
-  const int64_t index = first + (bad - out.begin());
-  throw UserError(ExitStatus::kData,
-                  fmt::format("{}: token {} (byte {}) is {}; allowed: 0 to {}", segment.path, index,
-                              segment.offset + index * segment.width, static_cast<uint32_t>(*bad), segment.limit - 1));
-}
-
-Segment OpenText(const InputFile& file) { return {file.path(), 0, file.bytes(), 0, 1, 256, true}; }
-
-Segment OpenTokens(const InputFile& file, int64_t vocab) {
-  const TokenFile header = ReadTokenHeader(file);
-  if (header.vocab > vocab)
-    throw UserError(
-        ExitStatus::kData,
-        fmt::format("{}: its vocabulary is {} (byte 16), larger than model.vocab = {}: raise model.vocab, or "
-                    "write the file with the vocabulary of its ids",
-                    file.path(), header.vocab, vocab));
-  return {file.path(), 0, header.count, kTokenHeaderBytes, static_cast<int64_t>(header.width), header.vocab, false};
-}
 
 class FileTokenSource final : public TokenSource {
  public:
@@ -85,15 +43,13 @@ class FileTokenSource final : public TokenSource {
     const int64_t begin = sample * seq_len_, end = begin + seq_len_ + 1;
     out.tokens.assign(static_cast<size_t>(seq_len_) + 1, 0);
     out.documents = {0};
-    auto segment = std::partition_point(segments_.begin(), segments_.end(),
-                                        [&](const Segment& p) { return p.begin + p.count <= begin; });
+    out.uncounted.clear();
+    auto segment =
+        std::partition_point(segments_.begin(), segments_.end(), [&](const Segment& s) { return s.End() <= begin; });
     for (; segment != segments_.end() && segment->begin < end; ++segment) {
-      if (segment->document && segment->begin > begin) out.documents.push_back(segment->begin - begin);
-      const int64_t from = std::max(begin, segment->begin), to = std::min(end, segment->begin + segment->count);
-      if (from >= to) continue;
-      const auto part =
-          std::span(out.tokens).subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
-      ReadPiece(open_.Get(segment->path), *segment, from - segment->begin, part, scratch_);
+      if (segment->begins_document && segment->begin > begin) out.documents.push_back(segment->begin - begin);
+      const int64_t from = std::max(begin, segment->begin), to = std::min(end, segment->End());
+      if (from < to) segment->reader->Read(open_, from - segment->begin, {out, from - begin, to - from});
     }
     EndDocuments(out);
   }
@@ -101,9 +57,9 @@ class FileTokenSource final : public TokenSource {
  private:
   /// A document begins after each end_token.
   void EndDocuments(Sample& sample) const {
-    if (end_token_ < 0) return;
-    for (size_t i = 0; i + 1 < sample.tokens.size(); ++i)
-      if (sample.tokens[i] == end_token_) sample.documents.push_back(static_cast<int64_t>(i) + 1);
+    if (end_token_ >= 0)
+      for (size_t i = 0; i + 1 < sample.tokens.size(); ++i)
+        if (sample.tokens[i] == end_token_) sample.documents.push_back(static_cast<int64_t>(i) + 1);
     std::ranges::sort(sample.documents);
     sample.documents.erase(std::unique(sample.documents.begin(), sample.documents.end()), sample.documents.end());
   }
@@ -112,40 +68,110 @@ class FileTokenSource final : public TokenSource {
   std::vector<DataFile> files_;
   int64_t tokens_, seq_len_, end_token_;
   OpenFiles open_;
-  std::vector<char> scratch_;
 };
 
 /// Keeps the first messages and counts the rest: a corpus may have a hundred thousand files.
-void Add(std::vector<std::string>& errors, int64_t& more, const UserError& error) {
-  constexpr size_t kMaxMessages = 20;
-  for (const std::string& message : error.messages()) {
-    if (errors.size() < kMaxMessages) {
-      errors.push_back(message);
-    } else {
-      ++more;
+class Errors {
+ public:
+  void Add(const UserError& error) {
+    constexpr size_t kMaxMessages = 20;
+    for (const std::string& message : error.messages()) {
+      if (messages_.size() < kMaxMessages) {
+        messages_.push_back(message);
+      } else {
+        ++more_;
+      }
     }
   }
-}
+  void ThrowAny() {
+    if (more_ > 0) messages_.push_back(fmt::format("... and {} more", more_));
+    if (!messages_.empty()) throw UserError(ExitStatus::kData, messages_);
+  }
 
-/// Fills the sizes of `files`.
-std::vector<Segment> OpenAll(bool text, std::vector<DataFile>& files, int64_t vocab, OpenFiles& open,
+ private:
+  std::vector<std::string> messages_;
+  int64_t more_ = 0;
+};
+
+/// Opens every file once.
+std::vector<Segment> OpenAll(const std::vector<std::string>& paths, const DataSettings& settings, OpenFiles& open,
                              const BeforeFile& before_file) {
   std::vector<Segment> segments;
-  std::vector<std::string> errors;
-  int64_t more = 0;
-  for (DataFile& file : files) {
+  Errors errors;
+  for (const std::string& path : paths) {
     if (before_file) before_file();
     try {
-      const InputFile& input = open.Get(file.path);
-      file.bytes = input.bytes();
-      segments.push_back(text ? OpenText(input) : OpenTokens(input, vocab));
+      segments.push_back({OpenReader(path, open, settings)});
+      if (settings.isolate_documents && settings.end_token < 0 && !segments.back().reader->IsOfDocuments())
+        RefuseData(path, "does not say where documents end, and data.isolate_documents must know: set data.end_token");
     } catch (const UserError& error) {
-      Add(errors, more, error);
+      if (error.status() != ExitStatus::kData) throw;
+      errors.Add(error);
     }
   }
-  if (more > 0) errors.push_back(fmt::format("... and {} more", more));
-  if (!errors.empty()) throw UserError(ExitStatus::kData, errors);
+  errors.ThrowAny();
   return segments;
+}
+
+/// Lines the segments up; returns the number of tokens.
+int64_t Arrange(std::vector<Segment>& segments) {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    Segment& segment = segments[i];
+    segment.begins_document = segment.reader->IsOfDocuments();
+    if (i > 0) {
+      const FileReader& before = *segments[i - 1].reader;
+      if (before.EndsWithZero()) ++tokens;
+      segment.begins_document |= before.IsOfDocuments();
+    }
+    if (segment.reader->tokens() > kMaxTokens - tokens)
+      RefuseData(segment.reader->Paths().front(), "more than 2^58 tokens up to here");
+    segment.begin = tokens;
+    tokens += segment.reader->tokens();
+  }
+  return tokens;
+}
+
+std::vector<DataFile> FilesOf(const std::vector<Segment>& segments, OpenFiles& open) {
+  std::vector<DataFile> files;
+  for (const Segment& segment : segments)
+    for (std::string& path : segment.reader->Paths()) {
+      const int64_t bytes = open.Get(path).bytes();
+      files.push_back({std::move(path), bytes, 0});
+    }
+  return files;
+}
+
+std::unique_ptr<TokenSource> OpenFilesAsOne(const DataSettings& settings, const BeforeFile& before_file) {
+  const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_file);
+  OpenFiles open;
+  std::vector<Segment> segments = OpenAll(paths, settings, open, before_file);
+  const int64_t tokens = Arrange(segments);
+  if (tokens < settings.seq_len + 1)
+    RefuseData(paths.front() + (paths.size() > 1 ? fmt::format(" and {} more", paths.size() - 1) : ""),
+               fmt::format("{} tokens in all; one sample needs {} (model.seq_len + 1)", tokens, settings.seq_len + 1));
+  std::vector<DataFile> files = FilesOf(segments, open);
+  SampleFiles(files, open, before_file);
+  return std::make_unique<FileTokenSource>(settings, std::move(segments), std::move(files), std::move(open), tokens);
+}
+
+std::unique_ptr<TokenSource> OpenBlend(const DataSettings& settings, const BeforeFile& before_file) {
+  CHECK(settings.weights.size() == settings.paths.size(), "{} weights of {} sources", settings.weights.size(),
+        settings.paths.size());
+  std::vector<std::unique_ptr<TokenSource>> sources;
+  Errors errors;
+  for (const std::string& path : settings.paths) {
+    DataSettings one = settings;
+    one.paths = {path};
+    try {
+      sources.push_back(OpenFilesAsOne(one, before_file));
+    } catch (const UserError& error) {
+      if (error.status() != ExitStatus::kData) throw;
+      errors.Add(error);
+    }
+  }
+  errors.ThrowAny();
+  return MakeBlend(std::move(sources), settings.paths, settings.weights);
 }
 
 }  // namespace
@@ -155,36 +181,34 @@ const std::vector<DataFile>& TokenSource::files() const {
   return kNone;
 }
 
-std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file) {
-  const int64_t seq_len = settings.seq_len, vocab = settings.vocab;
-  CHECK(seq_len >= 1, "samples of {} tokens", seq_len);
-  const bool text = settings.format == DataFormat::kText;
-  if (text && vocab < 256) {
-    throw UserError(ExitStatus::kData,
-                    fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", vocab));
-  }
-  std::vector<DataFile> files;
-  for (std::string& path : ExpandPaths(settings.paths, before_file)) files.push_back({std::move(path), 0, 0});
+void TokenSource::ReadAt(int64_t position, const SampleOrder& order, Sample& out) {
+  Read(SampleIndex(position, samples(), order.seed, order.order), out);
+}
+
+int64_t MakeIndices(const DataSettings& settings, int rank, int ranks, const BeforeFile& before_file) {
+  const bool counted = settings.format == DataFormat::kJsonl || settings.format == DataFormat::kAuto ||
+                       (settings.format == DataFormat::kText && settings.tokenizer != nullptr);
+  if (!counted) return 0;
+  const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_file);
   OpenFiles open;
-  std::vector<Segment> segments = OpenAll(text, files, vocab, open, before_file);
-  int64_t tokens = 0;
-  for (Segment& segment : segments) {
-    // One zero byte separates texts.
-    if (text && &segment != &segments.front()) ++tokens;
-    if (segment.count > kMaxTokens - tokens) {
-      throw UserError(ExitStatus::kData, fmt::format("{}: more than 2^58 tokens up to here", segment.path));
+  Errors errors;
+  int64_t made = 0;
+  for (auto i = static_cast<size_t>(rank); i < paths.size(); i += static_cast<size_t>(ranks)) {
+    if (before_file) before_file();
+    try {
+      made += OpenReader(paths[i], open, settings)->MadeIndex() ? 1 : 0;
+    } catch (const UserError& error) {
+      if (error.status() != ExitStatus::kData) throw;
+      errors.Add(error);
     }
-    segment.begin = tokens;
-    tokens += segment.count;
   }
-  if (tokens < seq_len + 1) {
-    throw UserError(
-        ExitStatus::kData,
-        fmt::format("{}{}: {} tokens in all; one sample needs {} (model.seq_len + 1)", files.front().path,
-                    files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", tokens, seq_len + 1));
-  }
-  SampleFiles(files, open, before_file);
-  return std::make_unique<FileTokenSource>(settings, std::move(segments), std::move(files), std::move(open), tokens);
+  errors.ThrowAny();
+  return made;
+}
+
+std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file) {
+  CHECK(settings.seq_len >= 1, "samples of {} tokens", settings.seq_len);
+  return settings.weights.empty() ? OpenFilesAsOne(settings, before_file) : OpenBlend(settings, before_file);
 }
 
 }  // namespace espalier

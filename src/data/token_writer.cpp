@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "data/token_file.hpp"
+#include "data/formats/token_header.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {

@@ -111,6 +111,20 @@ std::string NoValidation(const Deck& d) {
   return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
 }
 
+std::string NotOf(const Deck& d, std::initializer_list<DataFormat> formats) {
+  const bool used = d.data.format == DataFormat::kAuto || std::ranges::find(formats, d.data.format) != formats.end();
+  return When(!used, fmt::format("data.format is \"{}\"", DeckName(d.data.format)));
+}
+std::string NoIndices(const Deck& d) {
+  if (d.data.format == DataFormat::kText && !d.data.tokenizer.empty()) return "";
+  return NotOf(d, {DataFormat::kJsonl});
+}
+std::string NoJsonl(const Deck& d) { return NotOf(d, {DataFormat::kJsonl}); }
+std::string NoHdf5(const Deck& d) { return NotOf(d, {DataFormat::kHdf5}); }
+std::string DocumentsAreJoined(const Deck& d) {
+  return When(!d.data.isolate_documents, "data.isolate_documents = false joins documents");
+}
+
 const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
@@ -154,7 +168,12 @@ const std::vector<Effect>& Effects() {
       {"lr.stable_steps", NoStepsToDecay, "is long"},
       {"lr.decay_steps", NoEndOfDecay},
       {"lr.min_ratio", ConstantRate},
+      {"data.text_field", NoJsonl},
+      {"data.hdf5_dataset", NoHdf5},
+      {"data.index_dir", NoIndices},
+      {"data.end_token", DocumentsAreJoined},
       {"data.validation", NoValidation},
+      {"data.validation_weights", NoValidation},
       {"data.validate_sequences", NoValidation},
       {"checkpoint.fallback",
        [](const Deck& d) { return When(d.checkpoint.restart == Restart::kNever, "checkpoint.restart = \"never\""); }},

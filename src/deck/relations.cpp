@@ -54,8 +54,38 @@ std::string Gpt2HasNoGroups(const Deck& deck) {
 }
 
 std::string TextNeedsBytes(const Deck& deck) {
-  if (deck.data.format != DataFormat::kText || deck.model.vocab >= 256) return "";
-  return "must be at least 256 for data.format = \"text\": tokens are bytes";
+  const bool bytes =
+      (deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl) && deck.data.tokenizer.empty();
+  if (!bytes || deck.model.vocab >= 256) return "";
+  return fmt::format("must be at least 256 for data.format = \"{}\": tokens are bytes", DeckName(deck.data.format));
+}
+
+/// The keys of training and validation data follow the same rules.
+std::string WeightsOf(const std::vector<double>& weights, const std::vector<std::string>& paths, std::string_view key) {
+  if (weights.empty() || weights.size() == paths.size()) return "";
+  return fmt::format("must have a weight for each entry of {}: {}, not {} (or none: [])", key, paths.size(),
+                     weights.size());
+}
+std::string EachSourceHasAWeight(const Deck& deck) {
+  return WeightsOf(deck.data.weights, deck.data.paths, "data.paths");
+}
+std::string EachValidationSourceHasAWeight(const Deck& deck) {
+  return WeightsOf(deck.data.validation_weights, deck.data.validation, "data.validation");
+}
+
+std::string EndTokenIsInTheVocabulary(const Deck& deck) {
+  if (deck.data.end_token < deck.model.vocab) return "";
+  return fmt::format("must be a token: allowed are -1 (none) and 0 to {} (model.vocab - 1)", deck.model.vocab - 1);
+}
+
+/// Documents of flat ids end with a token alone.
+std::string DocumentsAreKnown(const Deck& deck) {
+  const auto& data = deck.data;
+  if (!data.isolate_documents || data.end_token >= 0 || data.format == DataFormat::kAuto) return "";
+  if (data.format == DataFormat::kText || data.format == DataFormat::kJsonl || data.format == DataFormat::kMegatron)
+    return "";
+  return fmt::format("needs data.end_token with data.format = \"{}\", which does not say where documents end",
+                     DeckName(data.format));
 }
 
 /// While dp_shard is open: what batch.global must be a multiple of, in terms of the ranks that there will be.
@@ -280,7 +310,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.heads", "model.dim", "model.family"}, HeadsDivideDim},
       {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
       {{"model.family", "model.kv_heads", "model.heads"}, Gpt2HasNoGroups},
-      {{"model.vocab", "data.format"}, TextNeedsBytes},
+      {{"model.vocab", "data.format", "data.tokenizer"}, TextNeedsBytes},
       {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
@@ -294,6 +324,10 @@ const std::vector<Relation>& DeckRelations() {
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"report.trace"}, TraceIsARange},
       {{"data.paths"}, TrainsOnSomething},
+      {{"data.weights", "data.paths"}, EachSourceHasAWeight},
+      {{"data.validation_weights", "data.validation"}, EachValidationSourceHasAWeight},
+      {{"data.end_token", "model.vocab"}, EndTokenIsInTheVocabulary},
+      {{"data.isolate_documents", "data.end_token", "data.format"}, DocumentsAreKnown},
       {{"run.watchdog_s"}, WatchdogWaitsASecond},
       {{"run.watchdog_slow_s", "run.watchdog_s"}, SlowWatchdogWaitsLonger},
       {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},

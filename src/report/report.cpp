@@ -112,6 +112,19 @@ std::string SharesText(const TraceRecord& record) {
                      by_axis("hidden", record.mean.hidden_us));
 }
 
+/// [{"name":...,"share":...,"samples":...,"epochs":...},...]
+std::string SourcesArray(const std::vector<SourceRecord>& sources) {
+  std::string text;
+  for (const SourceRecord& source : sources)
+    text += (text.empty() ? "" : ",") + JsonLine()
+                                            .Text("name", source.name)
+                                            .Number("share", source.share, kShortest)
+                                            .Integer("samples", source.samples)
+                                            .Number("epochs", source.epochs, kFraction)
+                                            .Finish();
+  return "[" + text + "]";
+}
+
 }  // namespace
 
 Reporter::Reporter(ReportOptions options)
@@ -152,6 +165,7 @@ void Reporter::Start(const StartRecord& start) {
       .Raw("peak_flops", options_.peak_flops > 0 ? fmt::format(kShortest, options_.peak_flops) : "null")
       .Text("peak_source", options_.peak_source)
       .Number("startup_ms", start.startup_ms, kMilliseconds);
+  if (!start.data.sources.empty()) line.Raw("data_sources", SourcesArray(start.data.sources));
   if (!start.fault.empty()) line.Text("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
   Write(line.Finish());

@@ -185,21 +185,45 @@ def token_file(path, vocab, count, ids=b""):
     return path
 
 
+def flat_file(path, vocab, count):
+    with open(path, "wb") as file:
+        file.truncate(2 * count)
+    return path
+
+
+def megatron_file(path, vocab, count):
+    """Sequences of a million tokens and a .bin without a byte on disk."""
+    lengths = [10**6] * (count // 10**6)
+    with open(path[:-4] + ".idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1))
+        file.write(struct.pack(f"<{len(lengths)}i", *lengths))
+        file.write(struct.pack(f"<{len(lengths)}q", *(2 * 10**6 * k for k in range(len(lengths)))))
+        file.write(struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1)))
+    return flat_file(path, vocab, count)
+
+
 def mission_d_a_start_reads_little(checks, home):
-    """Bytes that a run of one rank has read when its first step begins: with 2 MB of tokens, 900 MB and 6 GB."""
-    read = {}
-    for name, count in (("2 MB", 10**6), ("900 MB", 45 * 10**7), ("6 GB", 3 * 10**9)):
-        path = token_file(os.path.join(home, name + ".tokens"), 260, count)
-        with held(home, "read " + name, "step:hold", "data.format=tokens", f"data.paths=['{path}']") as job:
-            with open(f"/proc/{job.launcher.pid}/io") as io:
-                read[name] = int(re.match(r"rchar: (\d+)", io.read())[1])
-            status, text = released(job)
-        checks.that(status == 0, f"mission D: {name} of tokens train")
-        if status != 0:
-            print(text)
-    for name in ("900 MB", "6 GB"):
-        more = read[name] - read["2 MB"]
-        checks.that(more < 9_000_000, f"mission D: {name} of tokens cost {more} bytes more at the start than 2 MB")
+    """Bytes that a run of one rank has read when its first step begins, and the most memory it has had: with 2 MB of
+    tokens, 900 MB and 10 GB."""
+    for kind, write in (("tokens", token_file), ("flat16", flat_file), ("megatron", megatron_file)):
+        read, memory = {}, {}
+        for name, count in (("2 MB", 10**6), ("900 MB", 45 * 10**7), ("10 GB", 5 * 10**9)):
+            path = write(os.path.join(home, f"{name}.{kind}.bin"), 260, count)
+            where = f"read {kind} {name}"
+            with held(home, where, "step:hold", f"data.format={kind}", f"data.paths=['{path}']") as job:
+                with open(f"/proc/{job.launcher.pid}/io") as io:
+                    read[name] = int(re.match(r"rchar: (\d+)", io.read())[1])
+                with open(f"/proc/{job.launcher.pid}/status") as state:
+                    memory[name] = 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", state.read())[1])
+                status, text = released(job)
+            checks.that(status == 0, f"mission D: {name} of {kind} train")
+            if status != 0:
+                print(text)
+        for name in ("900 MB", "10 GB"):
+            more = read[name] - read["2 MB"]
+            checks.that(more < 9_000_000, f"mission D: {name} of {kind} cost {more} bytes more at the start than 2 MB")
+            more = memory[name] - memory["2 MB"]
+            checks.that(more < 4_000_000, f"mission D: ... and {more} bytes more memory")
 
 
 def mission_d_a_bad_id_is_told_when_it_is_read(checks, home):
@@ -209,6 +233,40 @@ def mission_d_a_bad_id_is_told_when_it_is_read(checks, home):
     done = launch(1, arguments(os.path.join(home, "bad"), *more), PATIENCE)
     checks.that(done.returncode == 3 and "bad.tokens: token 333 (byte 698) is 256; allowed: 0 to 254" in done.stdout,
                 f"mission D: an id out of range is told with file, index and byte (exit status {done.returncode})")
+
+
+def formats_are_refused_with_place(checks, home):
+    """What is wrong with data of other programs is told before memory is taken, with exit status 3."""
+    lines = os.path.join(home, "docs.jsonl")
+    with open(lines, "w") as file:
+        file.write('{"text": "some text of a document"}\n' * 40 + '{"text": 3}\n')
+    megatron = megatron_file(os.path.join(home, "m.bin"), 260, 2 * 10**6)
+    with open(megatron, "r+b") as file:
+        file.truncate(10**6)
+    other = text_file(os.path.join(home, "mixed.text"), 12, 400)
+    unnamed = text_file(os.path.join(home, "mixed.unknown"), 13, 400)
+    for kind, path, said in (
+            ("jsonl", lines, r'docs\.jsonl: line 41: field "text" is a number, not a string'),
+            ("megatron", megatron, r"m\.bin: has 500000 tokens; its index says 2000000"),
+            ("hdf5", other, r"mixed\.text: cannot be read as HDF5"),
+            ("llmc", other, r"mixed\.text: 400 bytes are too few for the header of llm\.c"),
+            ("auto", unnamed, r"mixed\.unknown: neither its first bytes nor its name say what it holds")):
+        for ranks in (1, 2):
+            done = launch(ranks, arguments(os.path.join(home, "refused"), f"data.format={kind}",
+                                           f"parallel.dp_shard={ranks}", f"data.paths=['{path}']"), PATIENCE)
+            checks.that(done.returncode == 3 and re.search(r"command line: data\.paths: \S+" + said, done.stdout),
+                        f"formats: bad {kind} is refused on {ranks} ranks (exit status {done.returncode})")
+            if done.returncode != 3:
+                print(done.stdout)
+    checks.that(not os.path.exists(os.path.join(home, "refused")), "formats: ... before anything is written")
+    blocked = os.path.join(home, "blocked")
+    with open(lines, "w") as file:
+        file.write('{"text": "some text of a document"}\n' * 40)
+    open(blocked, "w").close()
+    done = launch(1, arguments(os.path.join(home, "refused"), "data.format=jsonl", f"data.index_dir={blocked}",
+                               f"data.paths=['{lines}']"), PATIENCE)
+    checks.that(done.returncode == 3 and "data.index_dir names a folder for it" in done.stdout,
+                "formats: an index that cannot be written is told with the key")
 
 
 def c9_vocabularies_and_epochs(checks, home):
@@ -248,7 +306,7 @@ def main():
                       h6_another_file_system_for_the_run, h6_another_working_directory,
                       m3_data_that_changed_between_runs, m12_links_between_folders, m12_a_stop_while_data_are_opened,
                       b1_missing_data_before_memory, mission_d_a_start_reads_little,
-                      mission_d_a_bad_id_is_told_when_it_is_read, c9_vocabularies_and_epochs,
+                      mission_d_a_bad_id_is_told_when_it_is_read, formats_are_refused_with_place, c9_vocabularies_and_epochs,
                       mission_e_run_proves_the_world):
             check(checks, home)
     checks.finish()

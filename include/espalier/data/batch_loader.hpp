@@ -49,13 +49,6 @@ struct Batch {
   std::vector<Microbatch> microbatches;
 };
 
-/// The order in which a run reads its samples.
-struct SampleOrder {
-  int64_t seed = 0;
-  Order order = Order::kShuffled;
-  int64_t first = 0;  ///< position of step 0's first sample; not 0 if samples were skipped
-};
-
 /// Fills `batch` with step `step` (from 0): row r of microbatch j is the sample at position
 /// order.first + step * Global() + j * microbatch_rows + r of the run's order. Throws what the source throws.
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch);

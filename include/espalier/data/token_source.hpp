@@ -9,9 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/data/permutation.hpp"
 #include "espalier/deck/choices.hpp"
 
 namespace espalier {
+
+class Tokenizer;
 
 /// A file of a source, as it was when the source was opened.
 struct DataFile {
@@ -25,6 +28,21 @@ struct Sample {
   std::vector<int32_t> tokens;     ///< seq_len + 1
   std::vector<int64_t> documents;  ///< tokens at which a document begins, rising; 0 is the first, also if the document
                                    ///< goes on from the sample before
+  std::vector<uint8_t> uncounted;  ///< of each token: 1 if it is no target that counts; empty if all are
+};
+
+/// The order in which a run reads its samples.
+struct SampleOrder {
+  int64_t seed = 0;
+  Order order = Order::kShuffled;
+  int64_t first = 0;  ///< position of step 0's first sample; not 0 if samples were skipped
+};
+
+/// A source of a blend, as the start line says it.
+struct BlendPart {
+  std::string name;     ///< the entry of paths
+  double share = 0;     ///< of the samples
+  int64_t samples = 0;  ///< of an epoch of this source
 };
 
 /// A sequence of tokens, split into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
@@ -40,6 +58,13 @@ class TokenSource {
   /// Reads 0 <= sample < samples(). Throws UserError (kData) with file and place if a file can no longer be read, or a
   /// token id is out of range. One thread at a time.
   virtual void Read(int64_t sample, Sample& out) = 0;
+  /// Reads the sample at `position` >= 0 of a run: the same for every layout, and whatever was read before.
+  virtual void ReadAt(int64_t position, const SampleOrder& order, Sample& out);
+  /// Empty unless this is a blend.
+  virtual std::vector<BlendPart> parts() const { return {}; }
+  /// Tells data apart, without paths: number of tokens, sizes and sampled bytes of the files in order; shares of a
+  /// blend.
+  virtual uint64_t Fingerprint() const;
 };
 
 /// Called before every directory and file that is read when data are opened; throws to stop.
@@ -51,19 +76,26 @@ struct DataSettings {
   std::vector<std::string> paths;  ///< files or globs
   int64_t seq_len = 0;
   int64_t vocab = 0;
-  int64_t end_token = -1;  ///< the last token of a document, besides what the format says; -1: none
+  int64_t end_token = -1;            ///< the last token of a document, besides what the format says; -1: none
+  std::vector<double> weights = {};  ///< one per entry of paths: a blend of as many sources; empty: one source
+  std::string hdf5_dataset = "tokens";
+  std::string text_field = "text";                       ///< of each line of jsonl
+  std::string index_dir = {};                            ///< for what is counted once; empty: beside each file
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text and jsonl; null: a byte is a token
+  bool isolate_documents = false;  ///< refuses files that do not say where documents end, unless end_token does
 };
 
-/// Opens files or globs (ExpandPaths) as one source: text (bytes are tokens, one zero byte between files) or tokens
-/// (files written by WriteTokens, nothing between them). Files follow one another in byte order of their
-/// paths. Reads a bounded part of every file (DataFile::sample); token ids are checked as samples are read. Throws
-/// UserError (kData) listing every path that cannot be read, every damaged header, every header whose vocabulary is
-/// larger than `vocab`, and too few tokens for one sample.
-std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file = {});
+/// Counts the tokens of those files whose format does not say how many they have (jsonl; text with a tokenizer) and
+/// keeps them in index files, unless that was done before. Of all ranks, each takes its share of the files; then every
+/// rank opens the source. Returns how many indices this rank made. Throws UserError (kData) with file and line.
+int64_t MakeIndices(const DataSettings& settings, int rank, int ranks, const BeforeFile& before_file = {});
 
-/// A fingerprint of the data of a source: its number of tokens, and sizes and sampled bytes of its files in order, but
-/// not their paths.
-uint64_t DataFingerprint(const TokenSource& source);
+/// Opens files or globs (ExpandPaths) as one source, in the formats of doc/data.md. Files follow one another in byte
+/// order of their paths. With weights, each entry of paths is a source of its own, and this is their blend. Reads a
+/// bounded part of every file (DataFile::sample); token ids are checked as samples are read. Throws UserError (kData)
+/// listing every path that cannot be read, every damaged header, every header whose vocabulary is larger than `vocab`,
+/// and too few tokens for one sample.
+std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file = {});
 
 /// The files that paths and globs name, sorted by byte, each once. A path without `*?[` is taken literally. In a glob
 /// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need

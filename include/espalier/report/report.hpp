@@ -37,11 +37,20 @@ struct StepRecord {
   double checkpoint_ms = 0;  ///< that training waited for saves since the previous line
 };
 
+/// A source of a blend.
+struct SourceRecord {
+  std::string name;
+  double share = 0;  ///< of the samples of the run
+  int64_t samples = 0;
+  double epochs = 0;  ///< passes over its samples in all steps
+};
+
 /// The training data of a run.
 struct DataRecord {
   int64_t files = 0, tokens = 0, samples = 0;
   double epochs = 0;  ///< passes over the samples in all steps
   uint64_t fingerprint = 0;
+  std::vector<SourceRecord> sources = {};  ///< empty unless data are a blend
 };
 
 /// The contents of the "start" event.

@@ -3,21 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "espalier/checkpoint/checkpoint.hpp"
-#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
 constexpr hsize_t kMiB = 1 << 20;
-
-herr_t KeepDescription(unsigned, const H5E_error2_t* error, void* text) {
-  if (error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
-  return 0;
-}
 
 void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t memory_type, hid_t space,
                       const void* data) {
@@ -28,31 +21,7 @@ void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t mem
 
 }  // namespace
 
-void InitializeStorage() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    // HDF5 would crash at exit on a file that a full disk has truncated.
-    H5dont_atexit();
-    // Network file systems often refuse locks, and we own the directory.
-    ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);
-    H5open();
-  });
-}
-
-std::unique_lock<std::mutex> LockHdf5() {
-  static std::mutex mutex;
-  std::unique_lock lock(mutex);
-  InitializeStorage();
-  // Messages go into our exceptions, not to the terminal. The setting is per thread.
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  return lock;
-}
-
-void FailHdf5(const char* expression) {
-  std::string cause = "no message";
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, KeepDescription, &cause);
-  throw UserError(ExitStatus::kFault, fmt::format("HDF5: {}: {}", std::string_view(expression).substr(0, 40), cause));
-}
+void InitializeStorage() { InitializeHdf5(); }
 
 Hdf5Handle CreateHdf5File(const std::string& path) {
   Hdf5Handle access(HDF5_CALL(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);

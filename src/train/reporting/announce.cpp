@@ -69,7 +69,8 @@ void Announce(const Run& run, const WorldProof& proof, int64_t step) {
   const bool root = run.IsRankZero();
   run.reporter.Start(RecordOf(run, proof, step));
   if (root && !run.device.Computes()) AnnounceSleep(run.deck());
-  if (root && run.device.Computes()) spdlog::info("data: {}", Describe(run.start.data, run.deck()));
+  if (root && run.device.Computes())
+    for (const std::string& line : Describe(run.start.data, run.deck())) spdlog::info("data: {}", line);
   if (root && run.world.Size() > 1) AnnounceWorld(run, proof);
   for (const DeckDifference& difference : run.checkpoints.differences()) {
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);

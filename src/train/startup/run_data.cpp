@@ -1,10 +1,12 @@
 #include "train/startup/run_data.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
@@ -37,14 +39,43 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
   return {error.status(), std::move(messages)};
 }
 
+std::string Count(int64_t count, const char* what) {
+  return fmt::format("{} {}{}", HumanCount(static_cast<double>(count)), what, count == 1 ? "" : "s");
+}
+
+/// The tokenizer of text and jsonl; null if tokens are bytes, or ids already.
+std::shared_ptr<const Tokenizer> TokenizerOf(const Deck& deck) {
+  const DataFormat format = deck.data.format;
+  const bool cuts = format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kAuto;
+  return cuts && !deck.data.tokenizer.empty() ? Tokenizer::Load(deck.data.tokenizer) : nullptr;
+}
+
+DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths, const std::vector<double>& weights,
+                        std::shared_ptr<const Tokenizer> tokenizer) {
+  const Deck::Data& data = deck.data;
+  return {data.format,       paths,           deck.model.seq_len, deck.model.vocab,     data.end_token,        weights,
+          data.hdf5_dataset, data.text_field, data.index_dir,     std::move(tokenizer), data.isolate_documents};
+}
+
 std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const std::string& key,
-                                  const std::vector<std::string>& paths) {
-  const Deck& deck = loaded.deck;
+                                  const DataSettings& settings) {
   std::unique_ptr<TokenSource> source;
+  int64_t made = 0;
   OnAllRanks(world, [&] {
     try {
-      source = OpenTokenSource({deck.data.format, paths, deck.model.seq_len, deck.model.vocab, deck.data.end_token},
-                               ObeySignals());
+      made = MakeIndices(settings, world.Rank(), world.Size(), ObeySignals());
+    } catch (const UserError& error) {
+      throw At(loaded, key, error);
+    }
+  });
+  int64_t indices = 0;
+  for (const std::string& count : world.Gather(std::to_string(made))) indices += std::stoll(count);
+  if (world.Rank() == 0 && indices > 0)
+    spdlog::info("data: counted the tokens of {} of {}; their indices are {}", Count(indices, "file"), key,
+                 settings.index_dir.empty() ? "beside them" : "in " + settings.index_dir);
+  OnAllRanks(world, [&] {
+    try {
+      source = OpenTokenSource(settings, ObeySignals());
     } catch (const UserError& error) {
       throw At(loaded, key, error);
     }
@@ -53,35 +84,51 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
   return source;
 }
 
-std::string Count(int64_t count, const char* what) {
-  return fmt::format("{} {}{}", HumanCount(static_cast<double>(count)), what, count == 1 ? "" : "s");
+/// Passes over `samples`, if the run takes this share of its samples from them.
+double Epochs(const Deck& deck, double share, int64_t samples) {
+  return share * static_cast<double>(deck.run.steps) * static_cast<double>(deck.batch.global) /
+         static_cast<double>(samples);
 }
 
 }  // namespace
 
 RunData OpenRunData(const LoadedDeck& loaded, World& world) {
+  const Deck& deck = loaded.deck;
   RunData data;
-  data.training = Open(loaded, world, "data.paths", loaded.deck.data.paths);
-  if (Evaluates(loaded.deck)) data.validation = Open(loaded, world, "data.validation", loaded.deck.data.validation);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  OnAllRanks(world, [&] { tokenizer = TokenizerOf(deck); });
+  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, tokenizer));
+  if (Evaluates(deck))
+    data.validation = Open(loaded, world, "data.validation",
+                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, tokenizer));
   return data;
 }
 
 DataRecord RunData::Record(const Deck& deck) const {
   if (training == nullptr) return {};
-  const double consumed = static_cast<double>(deck.run.steps) * static_cast<double>(deck.batch.global);
-  return {std::ssize(training->files()), training->tokens(), training->samples(),
-          consumed / static_cast<double>(training->samples()), DataFingerprint(*training)};
+  DataRecord record{std::ssize(training->files()), training->tokens(), training->samples(),
+                    Epochs(deck, 1, training->samples()), training->Fingerprint()};
+  for (const BlendPart& part : training->parts())
+    record.sources.push_back({part.name, part.share, part.samples, Epochs(deck, part.share, part.samples)});
+  return record;
 }
 
 std::string Describe(const DataSeen& data) {
   return fmt::format("{} tokens, fingerprint {:016x}", data.tokens, data.fingerprint);
 }
 
-std::string Describe(const RunData& data, const Deck& deck) {
+std::vector<std::string> Describe(const RunData& data, const Deck& deck) {
   const DataRecord record = data.Record(deck);
-  return fmt::format("{}, {}, {}; {} steps x {} = {:.3g} epochs", Count(record.files, "file"),
-                     Count(record.tokens, "token"), Count(record.samples, "sample"), deck.run.steps, deck.batch.global,
-                     record.epochs);
+  const std::string all =
+      fmt::format("{}, {}, {}; {} steps x {} = ", Count(record.files, "file"), Count(record.tokens, "token"),
+                  Count(record.samples, "sample"), deck.run.steps, deck.batch.global);
+  if (record.sources.empty()) return {all + fmt::format("{:.3g} epochs", record.epochs)};
+  std::vector<std::string> lines = {all + Count(deck.run.steps * deck.batch.global, "sample") +
+                                    fmt::format(" of {} sources", record.sources.size())};
+  for (const SourceRecord& source : record.sources)
+    lines.push_back(fmt::format("{:.4g} % from {}: {} = {:.3g} epochs", 100 * source.share, source.name,
+                                Count(source.samples, "sample"), source.epochs));
+  return lines;
 }
 
 }  // namespace espalier

@@ -18,7 +18,7 @@ struct RunData {
 
   /// The training data as checkpoints name them.
   DataSeen Seen() const {
-    return training == nullptr ? DataSeen{} : DataSeen{training->tokens(), DataFingerprint(*training)};
+    return training == nullptr ? DataSeen{} : DataSeen{training->tokens(), training->Fingerprint()};
   }
   /// And as metrics.jsonl does.
   DataRecord Record(const Deck& deck) const;
@@ -28,8 +28,8 @@ struct RunData {
 /// read or are not the same on every rank, kStopped if a signal asks for the end meanwhile. Collective.
 RunData OpenRunData(const LoadedDeck& loaded, World& world);
 
-/// "317 files, 1.90M tokens, 14800 samples; 240 steps x 16 = 0.26 epochs".
-std::string Describe(const RunData& data, const Deck& deck);
+/// "317 files, 1.90M tokens, 14.8k samples; 240 steps x 16 = 0.26 epochs"; a blend has a line more for each source.
+std::vector<std::string> Describe(const RunData& data, const Deck& deck);
 
 /// "1901233 tokens, fingerprint 4c4b7c0d7c1f02a9".
 std::string Describe(const DataSeen& data);

@@ -86,13 +86,19 @@ std::vector<Item> FilesOf(const TokenSource& source) {
 
 std::string BytesOf(const Item& file) { return file.value.substr(0, file.value.rfind(' ')); }
 
+bool Lacks(const std::vector<Item>& items, const std::string& name) {
+  return std::ranges::find(items, name, &Item::name) == items.end();
+}
+
 /// The first file that is not rank 0's, in words.
 std::string FileDifference(const World& world, const std::vector<Item>& mine, const std::vector<Item>& first) {
   const auto [here, there] = std::ranges::mismatch(mine, first);
-  if (there == first.end() || (here != mine.end() && here->name < there->name))
+  if (here != mine.end() && Lacks(first, here->name))
     return fmt::format("{} sees {}, which rank 0 does not see", Me(world), here->name);
-  if (here == mine.end() || there->name < here->name)
+  if (there != first.end() && Lacks(mine, there->name))
     return fmt::format("{} does not see {}, which rank 0 sees", Me(world), there->name);
+  if (here == mine.end() || there == first.end() || here->name != there->name)
+    return fmt::format("{} sees the same files in another order", Me(world));
   const std::string bytes = BytesOf(*here), bytes_there = BytesOf(*there);
   if (bytes != bytes_there)
     return fmt::format("{}: {} has {}, {} on rank 0", Me(world), here->name, bytes, bytes_there);

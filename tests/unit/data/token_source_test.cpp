@@ -243,7 +243,7 @@ TEST_F(DataTest, C9AVocabularyLargerThanTheModelsIsRefused) {
 
 TEST_F(DataTest, H6AFingerprintTellsSizesContentsAndOrder) {
   const auto print = [&](const std::vector<std::string>& paths) {
-    return DataFingerprint(*OpenTokenSource({DataFormat::kText, paths, 7, 256}));
+    return OpenTokenSource({DataFormat::kText, paths, 7, 256})->Fingerprint();
   };
   const std::string text = "a text of some length, in the middle of which a letter changes";
   const std::string a = Write("one/a", text), b = Write("one/b", text + "!");
@@ -266,7 +266,7 @@ TEST_F(DataTest, H6AFingerprintSeesEveryByteOfASmallCorpus) {
   std::string bytes(900001, 'x');
   const std::string a = Write("a", bytes);
   Write("b", std::string(70001, 'y'));
-  const auto print = [&] { return DataFingerprint(*OpenTokenSource({DataFormat::kText, {Path("*")}, 7, 256})); };
+  const auto print = [&] { return OpenTokenSource({DataFormat::kText, {Path("*")}, 7, 256})->Fingerprint(); };
   const uint64_t first = print();
   for (const size_t at : {size_t{0}, size_t{65535}, size_t{65536}, size_t{500003}, bytes.size() - 1}) {
     std::string changed = bytes;

@@ -222,6 +222,34 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(SettingsWithoutEffect(ParseDeck(EffectiveDeck(Small()), "again")), IsEmpty());
 }
 
+TEST(DataRelations, SourcesHaveWeightsAndDocumentsEnds) {
+  EXPECT_THAT(
+      Errors({"data.paths=['a','b','c']", "data.weights=[1, 2]", "data.validation_weights=[1]"}),
+      ElementsAre("command line: data.weights = [1.0, 2.0]: must have a weight for each entry of data.paths: 3, "
+                  "not 2 (or none: [])",
+                  "command line: data.validation_weights = [1.0]: must have a weight for each entry of "
+                  "data.validation: 0, not 1 (or none: [])"));
+  EXPECT_THAT(Errors({"data.paths=['a','b']", "data.weights=[0.5, 2]"}), IsEmpty());
+  EXPECT_THAT(Errors({"data.end_token=260"}),
+              ElementsAre("command line: data.end_token = 260: must be a token: allowed are -1 (none) and 0 to 259 "
+                          "(model.vocab - 1)"));
+  EXPECT_THAT(Errors({"data.isolate_documents=true", "data.format=hdf5"}),
+              ElementsAre("command line: data.isolate_documents = true: needs data.end_token with data.format = "
+                          "\"hdf5\", which does not say where documents end"));
+  for (const char* format : {"data.format=text", "data.format=megatron", "data.format=jsonl", "data.format=auto"})
+    EXPECT_THAT(Errors({"data.isolate_documents=true", format}), IsEmpty()) << format;
+  EXPECT_THAT(Errors({"data.isolate_documents=true", "data.format=flat16", "data.end_token=0"}), IsEmpty());
+}
+
+TEST(DataRelations, KeysOfOtherFormatsHaveNoEffect) {
+  EXPECT_THAT(Idle({"data.hdf5_dataset=x", "data.end_token=3"}),
+              ElementsAre("command line: data.hdf5_dataset = \"x\" has no effect: data.format is \"text\"",
+                          "command line: data.end_token = 3 has no effect: data.isolate_documents = false joins "
+                          "documents"));
+  EXPECT_THAT(Idle({"data.hdf5_dataset=x", "data.format=auto"}), IsEmpty());
+  EXPECT_THAT(Idle({"data.hdf5_dataset=x", "data.format=hdf5"}), IsEmpty());
+}
+
 TEST(Groups, MalformedEntriesAreNamedWithTheForm) {
   const std::string form = " (allowed: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing)";
   const std::pair<const char*, const char*> cases[] = {

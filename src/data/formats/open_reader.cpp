@@ -1,0 +1,124 @@
+// Which format a file has, and which files paths mean.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "data/formats/file_reader.hpp"
+#include "data/formats/magic.hpp"
+#include "espalier/text/tokenizer.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Open = std::unique_ptr<FileReader> (*)(const std::string&, OpenFiles&, const DataSettings&);
+
+std::unique_ptr<FileReader> OpenAnyText(const std::string& path, OpenFiles& open, const DataSettings& settings) {
+  return settings.tokenizer == nullptr ? OpenText(path, open, settings) : OpenTokenizedText(path, open, settings);
+}
+
+struct Format {
+  DataFormat format;
+  Open open;
+  std::string_view magic;                 ///< first bytes of every file; empty: none
+  std::vector<std::string_view> endings;  ///< of names, for files without a magic
+};
+
+const std::vector<Format>& Formats() {
+  static const std::vector<Format> formats = {
+      {DataFormat::kTokens, OpenTokens, kTokensMagic.substr(0, 6), {}},
+      {DataFormat::kLlmq, OpenLlmq, kLlmqMagic, {}},
+      {DataFormat::kHdf5, OpenHdf5, kHdf5Magic, {}},
+      {DataFormat::kLlmc, OpenLlmc, {}, {}},
+      {DataFormat::kMegatron, OpenMegatron, {}, {}},
+      {DataFormat::kFlat16, OpenFlat16, {}, {".u16", ".uint16"}},
+      {DataFormat::kFlat32, OpenFlat32, {}, {".u32", ".uint32"}},
+      {DataFormat::kJsonl, OpenJsonl, {}, {".jsonl", ".ndjson"}},
+      {DataFormat::kText, OpenAnyText, {}, {".txt", ".text", ".md"}},
+  };
+  return formats;
+}
+
+std::string WithEnding(const std::string& path, std::string_view ending) {
+  return path.substr(0, path.size() - 4) + std::string(ending);
+}
+
+bool HasIndex(const std::string& path, OpenFiles& open) {
+  if (!path.ends_with(".bin") || !fs::is_regular_file(WithEnding(path, ".idx"))) return false;
+  const InputFile& index = open.Get(WithEnding(path, ".idx"));
+  std::array<char, kMegatronMagic.size()> first{};
+  if (index.bytes() < std::ssize(first)) return false;
+  index.ReadAt(0, first.data(), std::ssize(first));
+  return std::string_view(first.data(), first.size()) == kMegatronMagic;
+}
+
+/// The format of a file, for kAuto: by its first bytes, then by its index, then by its name.
+DataFormat FormatOf(const std::string& path, OpenFiles& open) {
+  const InputFile& file = open.Get(path);
+  std::array<char, 8> first{};
+  file.ReadAt(0, first.data(), std::min(file.bytes(), std::ssize(first)));
+  const std::string_view begin(first.data(), first.size());
+  for (const Format& format : Formats())
+    if (!format.magic.empty() && begin.starts_with(format.magic)) return format.format;
+  int32_t number;
+  std::memcpy(&number, first.data(), sizeof number);
+  if (number == kLlmcGpt2 || number == kLlmcLlama3) return DataFormat::kLlmc;
+  if (HasIndex(path, open)) return DataFormat::kMegatron;
+  std::string endings;
+  for (const Format& format : Formats())
+    for (const std::string_view ending : format.endings) {
+      if (path.ends_with(ending)) return format.format;
+      endings += fmt::format("{}{} = {}", endings.empty() ? "" : ", ", ending, DeckName(format.format));
+    }
+  RefuseData(path, fmt::format("neither its first bytes nor its name say what it holds: set data.format, or rename it "
+                               "({})",
+                               endings));
+}
+
+bool IsText(DataFormat format) { return format == DataFormat::kText || format == DataFormat::kJsonl; }
+
+bool IsPattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
+
+}  // namespace
+
+void RefuseData(const std::string& path, const std::string& what) {
+  throw UserError(ExitStatus::kData, fmt::format("{}: {}", path, what));
+}
+
+void CheckVocabulary(const std::string& path, int64_t vocab, const std::string& place, const DataSettings& settings) {
+  if (vocab <= settings.vocab) return;
+  RefuseData(path, fmt::format("its vocabulary is {}{}, larger than model.vocab = {}: raise model.vocab, or write the "
+                               "file with the vocabulary of its ids",
+                               vocab, place, settings.vocab));
+}
+
+std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings) {
+  const DataFormat format = settings.format == DataFormat::kAuto ? FormatOf(path, open) : settings.format;
+  const auto found = std::ranges::find(Formats(), format, &Format::format);
+  CHECK(found != Formats().end(), "no reader for data.format = {}", DeckName(format));
+  if (settings.tokenizer == nullptr && IsText(format) && settings.vocab < 256)
+    RefuseData(path, fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", settings.vocab));
+  if (settings.tokenizer != nullptr && IsText(format))
+    CheckVocabulary("data.tokenizer", settings.tokenizer->vocab(), "", settings);
+  return found->open(path, open, settings);
+}
+
+std::vector<std::string> DataPaths(DataFormat format, const std::vector<std::string>& paths,
+                                   const BeforeFile& before_file) {
+  if (format != DataFormat::kMegatron && format != DataFormat::kAuto) return ExpandPaths(paths, before_file);
+  std::vector<std::string> named = paths;
+  for (std::string& path : named)
+    if (!IsPattern(path) && !fs::exists(path) && fs::is_regular_file(path + ".bin")) path += ".bin";
+  std::vector<std::string> files = ExpandPaths(named, before_file);
+  for (std::string& path : files)
+    if (path.ends_with(".idx") && fs::is_regular_file(WithEnding(path, ".bin"))) path = WithEnding(path, ".bin");
+  std::ranges::sort(files);
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  return files;
+}
+
+}  // namespace espalier

@@ -292,6 +292,7 @@ inline const std::vector<Rule> kRules = {
     {"sum_squares", "f32[11,7]+sum{tp}", "error: partial inputs are not allowed"},
     {"clip clip_norm=1", "f32[] f32[] f32[] f32[]", "f32[] f32[] f32[] f32[] f32[]"},
     {"clip clip_norm=1 z_loss=0.1", "f32[] f32[] f32[] f32[] f32[]", "f32[] f32[] f32[] f32[] f32[] f32[]"},
+    {"clip clip_norm=1 limits=1", "f32[] f32[] f32[] f32[] f32[]", "f32[] f32[] f32[] f32[] f32[]"},
     {"clip clip_norm=1", "f32[]+sum{dp_shard} f32[] f32[]", "error: partial inputs are not allowed"},
     {"adamw", "f32[] f32[] f32[] f32[] f32[11,7] f32[11,7] f32[11,7] f32[11,7]", "f32[11,7] f32[11,7] f32[11,7]"},
     {"adamw",

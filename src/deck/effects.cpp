@@ -107,6 +107,12 @@ std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
 }
+std::string NoSpikes(const Deck& d) { return When(d.guard.spike_z == 0, "guard.spike_z = 0 looks for no spikes"); }
+std::string WindowIsNeverFull(const Deck& d) {
+  return When(
+      d.guard.spike_window >= d.run.steps,
+      fmt::format("guard.spike_window = {} steps are never full in run.steps = {}", d.guard.spike_window, d.run.steps));
+}
 std::string NoValidation(const Deck& d) {
   return When(d.data.validate_every_steps == 0, "data.validate_every_steps = 0 never validates");
 }
@@ -179,12 +185,22 @@ const std::vector<Effect>& Effects() {
        [](const Deck& d) { return When(d.checkpoint.restart == Restart::kNever, "checkpoint.restart = \"never\""); }},
       {"guard.max_skips",
        [](const Deck& d) {
-         return When(d.guard.on_nonfinite != OnNonfinite::kSkip, "guard.on_nonfinite is not \"skip\"");
+         const bool spikes = d.guard.spike_z > 0;
+         return When(d.guard.on_nonfinite != OnNonfinite::kSkip && !(spikes && d.guard.on_spike == OnSpike::kSkip),
+                     spikes ? "neither guard.on_nonfinite nor guard.on_spike is \"skip\""
+                            : "guard.on_nonfinite is not \"skip\"");
        }},
       {"guard.max_rollbacks",
        [](const Deck& d) {
-         return When(d.guard.on_nonfinite != OnNonfinite::kRollback, "guard.on_nonfinite is not \"rollback\"");
+         const bool spikes = d.guard.spike_z > 0;
+         return When(
+             d.guard.on_nonfinite != OnNonfinite::kRollback && !(spikes && d.guard.on_spike == OnSpike::kRollback),
+             spikes ? "neither guard.on_nonfinite nor guard.on_spike is \"rollback\""
+                    : "guard.on_nonfinite is not \"rollback\"");
        }},
+      {"guard.on_spike", NoSpikes},
+      {"guard.spike_window", NoSpikes},
+      {"guard.spike_z", WindowIsNeverFull},
   };
   return effects;
 }

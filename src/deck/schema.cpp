@@ -405,15 +405,16 @@ std::vector<DeckKey> Rows() {
      "roll back to the last "
      "checkpoint and continue after the batch."},
     {"guard", "max_skips", FIELD(guard.max_skips), 10, Count(),
-     "Skipped steps in a row; one more stops the run."},
+     "Skipped steps in a row, not finite or spikes; one more stops the run."},
     {"guard", "max_rollbacks", FIELD(guard.max_rollbacks), 3, Count(),
      "Rollbacks of one start of the run; one more stops it."},
     {"guard", "on_spike", CHOICE(guard.on_spike), "skip", OneOf<OnSpike>(),
-     "After a step whose loss or gradient norm is a spike: warn; skip its update; roll back to the last checkpoint and "
-     "continue after the batch; or stop."},
+     "After a step whose loss or gradient norm is a spike: warn and keep it; skip its update; roll back to the last "
+     "checkpoint and continue after the batch; or stop."},
     {"guard", "spike_z", FIELD(guard.spike_z), 0.0, Float(),
-     "A spike is more than this many standard deviations above the mean of the last spike_window steps; 0: off."},
-    {"guard", "spike_window", FIELD(guard.spike_window), 128, Between(2, 1e6),
+     "A loss or gradient norm is a spike if it is more than this many standard deviations above its mean over the last "
+     "spike_window accepted steps; 0: off."},
+    {"guard", "spike_window", FIELD(guard.spike_window), 128, Between(2, 1e5),
      "Steps over which mean and deviation of loss and norm are taken; the guard waits until there are as many."},
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
@@ -448,7 +449,7 @@ const std::vector<DeckSection>& DeckSections() {
       {"lr", "the learning rate over the steps"},
       {"data", "what is read"},
       {"checkpoint", "what is saved, and how a run continues"},
-      {"guard", "what happens when numbers are not finite"},
+      {"guard", "what happens when numbers are not finite or jump"},
       {"report", "what is printed and recorded"},
   };
   return sections;

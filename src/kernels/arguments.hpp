@@ -292,6 +292,7 @@ struct ClipArgs {
   double clip_norm;  ///< 0: no clipping
   const float* z;    ///< sum of the z-loss, and its mean; nullptr: there is no z-loss
   float* mean_z;
+  const float *loss_limit, *norm_limit;  ///< above which the update does not apply; nullptr: no limits
 };
 
 /// A parameter's optimizer state, which is updated in place, and its gradient: f32[n] each.

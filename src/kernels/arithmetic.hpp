@@ -102,6 +102,12 @@ ESPALIER_HOST_DEVICE inline Clipped ClippedOf(double loss, double count, double 
   return {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
 }
 
+/// Whether an update applies: 1, or 0 if mean loss or norm exceed limits. The host compares the same fp32 numbers.
+ESPALIER_HOST_DEVICE inline float AppliesWithin(const Clipped& c, float loss_limit, float norm_limit) {
+  const bool within = static_cast<float>(c.mean) <= loss_limit && static_cast<float>(c.norm) <= norm_limit;
+  return within ? static_cast<float>(c.apply) : 0.0f;
+}
+
 /// The factors of one step's AdamW update, in fp32.
 struct AdamwFactors {
   float scale, decay, lerp1, beta2, lerp2, rate, root, eps;

@@ -10,7 +10,7 @@ SumSquaresArgs ReadArguments(const KernelCall& call) {
   return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
 }
 
-/// Inputs loss, count, with z_loss the sum of the z-loss, then the squares.
+/// Inputs loss, count, with z_loss the sum of the z-loss, with limits those of loss and norm, then the squares.
 template <>
 ClipArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
@@ -24,11 +24,17 @@ ClipArgs ReadArguments(const KernelCall& call) {
                 .first = r.OutF32(4),
                 .clip_norm = r.Number("clip_norm"),
                 .z = nullptr,
-                .mean_z = nullptr};
+                .mean_z = nullptr,
+                .loss_limit = nullptr,
+                .norm_limit = nullptr};
   size_t next = 2;
   if (r.NumberOr("z_loss", 0) > 0) {
     args.z = r.InF32(next++);
     args.mean_z = r.OutF32(5);
+  }
+  if (r.NumberOr("limits", 0) > 0) {
+    args.loss_limit = r.InF32(next++);
+    args.norm_limit = r.InF32(next++);
   }
   for (size_t i = next; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
   return args;

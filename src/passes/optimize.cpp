@@ -33,6 +33,8 @@ class Optimizer {
         parameters_.push_back(static_cast<int>(i));
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
     if (deck_.loss.z_loss > 0) inputs.push_back(graph_.Find("z_loss"));
+    if (deck_.guard.spike_z > 0)
+      for (const char* limit : {"loss_limit", "norm_limit"}) inputs.push_back(StepScalar(limit));
     for (int p : parameters_) gradients.push_back(Gradient(p));
     for (size_t i = 0; i < parameters_.size(); ++i) inputs.push_back(Squares(parameters_[i], gradients[i]));
     const std::vector<int> clip = Clip(inputs, ClipAttributes());
@@ -93,6 +95,7 @@ class Optimizer {
   Attributes ClipAttributes() const {
     Attributes attributes;
     if (deck_.loss.z_loss > 0) attributes.numbers["z_loss"] = deck_.loss.z_loss;
+    if (deck_.guard.spike_z > 0) attributes.numbers["limits"] = 1;
     return attributes;
   }
   std::vector<int> Clip(const std::vector<int>& inputs, Attributes attributes) {

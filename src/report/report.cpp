@@ -280,6 +280,13 @@ void Reporter::Stop(int64_t step, std::string_view reason) {
   Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason));
 }
 
+void Reporter::Spike(int64_t step, const std::string& reason) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine().Text("event", "spike").Integer("step", step).Text("reason", reason).Finish());
+  Print(fmt::format("{:>{}}  accepted: {}\n", step, StepWidth(options_.steps), reason));
+}
+
 void Reporter::Skipped(int64_t step, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);

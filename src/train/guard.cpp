@@ -45,18 +45,95 @@ std::string OwnFirst(const Programs& programs, int rank) {
   return first;
 }
 
+struct MeanAndDeviation {
+  double mean = 0, deviation = 0;  ///< of the sample
+};
+
+MeanAndDeviation Of(const std::vector<StepSeen>& window, float StepSeen::*number) {
+  const auto n = static_cast<double>(window.size());
+  double sum = 0, squares = 0;
+  for (const StepSeen& step : window) sum += static_cast<double>(step.*number);
+  const double mean = sum / n;
+  for (const StepSeen& step : window) {
+    const double off = static_cast<double>(step.*number) - mean;
+    squares += off * off;
+  }
+  return {mean, std::sqrt(squares / (n - 1))};
+}
+
+float LimitOf(const Deck::Guard& guard, const std::vector<StepSeen>& window, float StepSeen::*number) {
+  const MeanAndDeviation of = Of(window, number);
+  return static_cast<float>(of.mean + guard.spike_z * of.deviation);
+}
+
+/// "loss 7.1 is above 3.4 = 2.3 + 5 * 0.22 (mean and deviation of the last 128 steps, guard.spike_z = 5)".
+std::string SpikeText(std::string_view what, float number, const Deck::Guard& guard,
+                      const std::vector<StepSeen>& window, float StepSeen::*member) {
+  const MeanAndDeviation of = Of(window, member);
+  return fmt::format(
+      "{} {:.6g} is a spike: above {:.6g} = {:.6g} + {:g} * {:.3g}, mean and deviation of the last {} "
+      "steps (guard.spike_z = {:g})",
+      what, number, LimitOf(guard, window, member), of.mean, guard.spike_z, of.deviation, window.size(), guard.spike_z);
+}
+
 }  // namespace
 
+SpikeLimits LimitsOf(const Deck::Guard& guard, const std::vector<StepSeen>& window) {
+  if (guard.spike_z <= 0 || std::ssize(window) < guard.spike_window) return {};
+  return {LimitOf(guard, window, &StepSeen::loss), LimitOf(guard, window, &StepSeen::norm)};
+}
+
+Guard::Guard(const Deck& deck, std::vector<StepSeen> window) : deck_(deck) { GoBackTo(std::move(window)); }
+
+void Guard::GoBackTo(std::vector<StepSeen> window) {
+  const int64_t more = WatchesSpikes() ? std::ssize(window) - deck_.guard.spike_window : std::ssize(window);
+  window.erase(window.begin(), window.begin() + std::max<int64_t>(0, more));
+  window_ = std::move(window);
+  limits_ = LimitsOf(deck_.guard, window_);
+}
+
+SpikeLimits Guard::LimitsOfUpdate() const { return deck_.guard.on_spike == OnSpike::kWarn ? SpikeLimits{} : limits_; }
+
 Guard::Verdict Guard::Judge(float loss, float norm) {
-  if (std::isfinite(loss) && std::isfinite(norm)) {
-    skips_ = 0;
-    return Verdict::kFinite;
+  spike_.clear();
+  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+    if (deck_.guard.on_nonfinite == OnNonfinite::kSkip) return Skip();
+    return deck_.guard.on_nonfinite == OnNonfinite::kRollback ? RollBack() : Verdict::kStop;
   }
-  if (deck_.guard.on_nonfinite == OnNonfinite::kSkip)
-    return ++skips_ > deck_.guard.max_skips ? Verdict::kStop : Verdict::kSkip;
-  if (deck_.guard.on_nonfinite == OnNonfinite::kRollback)
-    return ++rollbacks_ > deck_.guard.max_rollbacks ? Verdict::kStop : Verdict::kRollBack;
+  if (loss > limits_.loss) spike_ = SpikeText("loss", loss, deck_.guard, window_, &StepSeen::loss);
+  if (norm > limits_.norm)
+    spike_ += (spike_.empty() ? "" : "; ") + SpikeText("gradient norm", norm, deck_.guard, window_, &StepSeen::norm);
+  const Verdict verdict = spike_.empty() ? Verdict::kAccept : JudgeSpike();
+  if (verdict == Verdict::kAccept || verdict == Verdict::kWarn) Accept(loss, norm);
+  return verdict;
+}
+
+Guard::Verdict Guard::JudgeSpike() {
+  switch (deck_.guard.on_spike) {
+    case OnSpike::kWarn:
+      return Verdict::kWarn;
+    case OnSpike::kSkip:
+      return Skip();
+    case OnSpike::kRollback:
+      return RollBack();
+    case OnSpike::kStop:
+      break;
+  }
   return Verdict::kStop;
+}
+
+void Guard::Accept(float loss, float norm) {
+  skips_ = 0;
+  if (!WatchesSpikes()) return;
+  window_.push_back({loss, norm});
+  if (std::ssize(window_) > deck_.guard.spike_window) window_.erase(window_.begin());
+  limits_ = LimitsOf(deck_.guard, window_);
+}
+
+Guard::Verdict Guard::Skip() { return ++skips_ > deck_.guard.max_skips ? Verdict::kStop : Verdict::kSkip; }
+
+Guard::Verdict Guard::RollBack() {
+  return ++rollbacks_ > deck_.guard.max_rollbacks ? Verdict::kStop : Verdict::kRollBack;
 }
 
 std::string Guard::Limit() const {

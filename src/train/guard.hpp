@@ -1,28 +1,61 @@
-// What a run does after a step whose loss or gradient norm is not finite. The update op reads the flag `apply`, so such
-// a step has changed no weight.
+// What a run does after a step whose loss or gradient norm is not finite, or a spike. The update op reads the flag
+// `apply`, so such a step has changed no weight; limits of loss and norm are inputs of the op that sets it.
 #pragma once
 
+#include <limits>
 #include <string>
+#include <vector>
 
+#include "espalier/checkpoint/manifest.hpp"
 #include "train/programs.hpp"
 
 namespace espalier {
 
+/// Above which a step is a spike; infinity: never.
+struct SpikeLimits {
+  float loss = std::numeric_limits<float>::infinity();
+  float norm = std::numeric_limits<float>::infinity();
+};
+
+/// spike_z sample standard deviations above the mean of the window, for loss and norm each. No limits before the window
+/// is full, or with spike_z = 0.
+SpikeLimits LimitsOf(const Deck::Guard& guard, const std::vector<StepSeen>& window);
+
 class Guard {
  public:
-  enum class Verdict : uint8_t { kFinite, kStop, kSkip, kRollBack };
+  enum class Verdict : uint8_t { kAccept, kWarn, kStop, kSkip, kRollBack };
 
-  explicit Guard(const Deck& deck) : deck_(deck) {}
+  /// `window`: the accepted steps before the first one, from the checkpoint.
+  Guard(const Deck& deck, std::vector<StepSeen> window);
 
+  /// Limits are taken from the steps before, so a step must not begin before the one before it is judged.
+  bool WatchesSpikes() const { return deck_.guard.spike_z > 0; }
+  /// The limits that the update of the next step obeys: none if a spike is only warned of.
+  SpikeLimits LimitsOfUpdate() const;
   /// All ranks see the same numbers and come to the same verdict.
   Verdict Judge(float loss, float norm);
+  /// What was wrong with the step that was judged last if it was a spike, with the numbers; else empty.
+  const std::string& Spike() const { return spike_; }
   /// The limit of the deck that was exceeded: " (guard.max_rollbacks = 3 times it was rolled back)"; empty if none was.
   std::string Limit() const;
 
+  /// The last accepted steps, oldest first, at most spike_window; empty with spike_z = 0.
+  const std::vector<StepSeen>& window() const { return window_; }
+  /// After a rollback: the window of the checkpoint.
+  void GoBackTo(std::vector<StepSeen> window);
+
  private:
+  void Accept(float loss, float norm);
+  Verdict Skip();
+  Verdict RollBack();
+  Verdict JudgeSpike();
+
   const Deck& deck_;
   int64_t skips_ = 0;  ///< in a row
   int64_t rollbacks_ = 0;
+  std::vector<StepSeen> window_;
+  SpikeLimits limits_;  ///< of the next step
+  std::string spike_;
 };
 
 /// The first accumulator, in graph order, that is not finite, and the rank that holds it. Must be called after the

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
@@ -40,6 +41,9 @@ void Runnable::FillScalars(const Deck& deck, int64_t step) const {
   executor->SetScalar("lr", static_cast<float>(LearningRate(deck, step)));
   if (deck.optimizer.name == OptimizerName::kMuon)
     executor->SetScalar("muon_lr", static_cast<float>(MuonLearningRate(deck, step)));
+  if (deck.guard.spike_z > 0)
+    for (const char* limit : {"loss_limit", "norm_limit"})
+      executor->SetScalar(limit, std::numeric_limits<float>::infinity());
 }
 
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {

@@ -20,7 +20,7 @@ struct Runnable {
 
   /// Fills every input. Programs share the memory above the states, so every input must be filled before each step.
   void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
-  /// What the optimizer reads in step `step` (from 1): its number and the learning rates.
+  /// What the optimizer reads in step `step` (from 1): its number, the learning rates, and no limits of loss and norm.
   void FillScalars(const Deck& deck, int64_t step) const;
 };
 

@@ -28,7 +28,11 @@ void TakeParts(StepRecord& record, const Breakdown& traced) {
 }  // namespace
 
 StepLoop::StepLoop(const Run& run, int64_t first_step)
-    : run_(run), first_step_(first_step), step_(first_step), loader_(NewLoader()), guard_(run.deck()) {
+    : run_(run),
+      first_step_(first_step),
+      step_(first_step),
+      loader_(NewLoader()),
+      guard_(run.deck(), run.checkpoints.window()) {
   run.measured_costs.BeginWith(first_step + 1);
   run.tracer.BeginWith(first_step + 1);
 }
@@ -60,6 +64,7 @@ Outcome StepLoop::Train() {
 /// Nothing has to happen between the step to begin and the one before it.
 bool StepLoop::MayBegin() {
   if (NoStepInFlight()) return true;
+  if (guard_.WatchesSpikes()) return false;  // the limits of a step follow from the one before it
   const int64_t last = in_flight_.back().step;
   if (run_.tracer.Traces(last) || run_.tracer.Traces(last + 1)) return false;  // one timed step at a time, alone
   if (run_.measured_costs.Times(last) || run_.measured_costs.Times(last + 1)) return false;
@@ -77,6 +82,11 @@ void StepLoop::BeginStep() {
   StepInFlight next{step, LearningRate(deck(), step), waited.count(),
                     Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
   run_.programs.train().FillScalars(deck(), step);
+  if (guard_.WatchesSpikes()) {
+    const SpikeLimits limits = guard_.LimitsOfUpdate();
+    executor().SetScalar("loss_limit", limits.loss);
+    executor().SetScalar("norm_limit", limits.norm);
+  }
   run_.instruction_times.Before(step);
   run_.measured_costs.Before(step);
   if (run_.tracer.Traces(step)) run_.tracer.Before();
@@ -199,10 +209,11 @@ void StepLoop::Save() {
   save_due_ = skipped_ && !end;
   if (save_due_) return;
   const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
-  save_wait_ms_ += run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, losses_, moment); });
+  save_wait_ms_ +=
+      run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, HistoryOfSteps(), moment); });
 }
 
-void StepLoop::SaveUnlessThere() const { run_.checkpoints.SaveUnlessThere(step_, losses_); }
+void StepLoop::SaveUnlessThere() const { run_.checkpoints.SaveUnlessThere(step_, HistoryOfSteps()); }
 
 bool StepLoop::ValidatesAfter(int64_t step) const {
   return run_.evaluation != nullptr && step > 0 && step % deck().data.validate_every_steps == 0;
@@ -222,23 +233,28 @@ void StepLoop::Validate() {
   SaveUnlessThere();
 }
 
-// Steps that are not finite.
+// Steps that are not finite, or spikes.
 
-/// False if the step was given up and rolled back. The update has read `apply`: a step that is not finite has changed
-/// no weight.
+std::string StepLoop::WhatIsWrong(const StepRecord& record) const {
+  if (!guard_.Spike().empty()) return guard_.Spike();
+  const std::string where =
+      NoStepInFlight() ? FirstNonFinite(run_.programs, run_.world) : FirstNonFiniteOfResults(run_.programs);
+  return fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm, where);
+}
+
+/// False if the step was given up and rolled back. The update has read `apply`: a step that is not finite, or a spike
+/// that is not accepted, has changed no weight.
 bool StepLoop::PassesGuard(const StepRecord& record) {
   if (!run_.device.Computes()) return true;
   const Guard::Verdict verdict = guard_.Judge(record.loss, record.grad_norm);
   skipped_ = verdict == Guard::Verdict::kSkip;
-  if (verdict == Guard::Verdict::kFinite) {
+  if (verdict == Guard::Verdict::kAccept || verdict == Guard::Verdict::kWarn) {
+    if (verdict == Guard::Verdict::kWarn) run_.reporter.Spike(record.step, guard_.Spike());
     losses_.push_back(record.loss);
     if (losses_.size() > kLossesKept) losses_.erase(losses_.begin());
     return true;
   }
-  const std::string where =
-      NoStepInFlight() ? FirstNonFinite(run_.programs, run_.world) : FirstNonFiniteOfResults(run_.programs);
-  const std::string reason =
-      fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm, where);
+  const std::string reason = WhatIsWrong(record);
   if (verdict == Guard::Verdict::kSkip) {
     run_.reporter.Skipped(record.step, reason);
     return true;
@@ -253,13 +269,19 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
       {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry()});
 }
 
+static std::string TrySetting(const Deck& deck, bool spike) {
+  if (spike && deck.guard.on_spike == OnSpike::kStop)
+    return "guard.on_spike=rollback or skip, or a higher guard.spike_z";
+  if (!spike && deck.guard.on_nonfinite == OnNonfinite::kStop) return "guard.on_nonfinite=rollback or skip";
+  return "another run.seed";
+}
+
 std::string StepLoop::WhatToTry() const {
   const std::string last = OnRankZero(run_.world, [&] { return FindLatest(CheckpointFolder(deck())).value_or(""); });
-  return fmt::format(
-      "{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
-      last.empty() ? "there is no checkpoint to go on from"
-                   : "the last good checkpoint is " + last + ": started again, the run goes on from it",
-      deck().guard.on_nonfinite == OnNonfinite::kStop ? "guard.on_nonfinite=rollback or skip" : "another run.seed");
+  return fmt::format("{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
+                     last.empty() ? "there is no checkpoint to go on from"
+                                  : "the last good checkpoint is " + last + ": started again, the run goes on from it",
+                     TrySetting(deck(), !guard_.Spike().empty()));
 }
 
 /// Loads the last checkpoint and continues from it with the samples after those consumed so far. False if there is no
@@ -272,6 +294,7 @@ bool StepLoop::RollBack(const std::string& reason) {
   run_.checkpoints.PassOver(consumed - step_ * deck().batch.global);
   run_.reporter.RolledBack(given_up, to, reason);
   losses_.clear();
+  guard_.GoBackTo(run_.checkpoints.window());
   loader_.reset();  // before the new one: only one may read the source
   loader_ = NewLoader();
   RequireBatch();

@@ -99,12 +99,14 @@ class StepLoop {
   void StopOnError(Work work);
   void Save();
   void SaveUnlessThere() const;
+  History HistoryOfSteps() const { return {losses_, guard_.window()}; }
   bool ValidatesAfter(int64_t step) const;
   void Validate();
 
-  // Steps that are not finite.
+  // Steps that are not finite, or spikes.
   bool PassesGuard(const StepRecord& record);
   bool RollBack(const std::string& reason);
+  std::string WhatIsWrong(const StepRecord& record) const;
   std::string WhatToTry() const;
 
   const Run& run_;
@@ -123,7 +125,7 @@ class StepLoop {
   // Judgement of steps.
   Guard guard_;
   bool skipped_ = false;        ///< the guard left out the update of the last step
-  std::vector<double> losses_;  ///< of the last steps that were finite, for the checkpoint
+  std::vector<double> losses_;  ///< of the last steps that were accepted, for the checkpoint
 
   // Checkpoints.
   bool save_due_ = false;    ///< by checkpoint.every_steps; a skipped step defers the save

@@ -1,5 +1,5 @@
 """A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run
-stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart."""
+stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart. The same for a spike, from a batch of noise."""
 import json, os, re, subprocess, tempfile
 
 from support.checkpoints import same_bits, tensors
@@ -102,6 +102,70 @@ def check_limits(checks, home):
                 "no more skips in a row than allowed")
 
 
+# Step t reads bytes 96 (t - 1) to 96 t. Those of step SPIKE are noise, in a text that is learnt quickly.
+SPIKE, SPIKE_STEPS = 14, 20
+WATCH = ["guard.spike_z=4", "guard.spike_window=6", "data.shuffle=false", "checkpoint.every_steps=4",
+         f"run.steps={SPIKE_STEPS}"]
+
+
+def poisoned(home):
+    """The override that reads such a text."""
+    path = home("poisoned.txt")
+    text = bytearray((b"the quick brown fox jumps over the lazy dog. " * 60)[:96 * (SPIKE_STEPS + 8) + 1])
+    text[96 * (SPIKE - 1):96 * SPIKE] = bytes((i * i * 37 + i * 101 + 13) % 251 for i in range(96))
+    with open(path, "wb") as file:
+        file.write(text)
+    return f"data.paths=['{path}']"
+
+
+def curve(home):
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in metric_lines(home) if "loss" in line]
+
+
+def metric_lines(home):
+    with open(os.path.join(home, "metrics.jsonl")) as file:
+        return [json.loads(line) for line in file]
+
+
+def same_end(one, other):
+    return same_bits(tensors(Metrics(one).checkpoint(SPIKE_STEPS)), tensors(Metrics(other).checkpoint(SPIKE_STEPS)))
+
+
+def check_spike(checks, home, way, data):
+    """A batch of noise: what is said, that the update was left out (or not), and the same in layouts and restarts."""
+    watch = [*WATCH, data, f"guard.on_spike={way}"]
+    one = home(f"spike-{way}")
+    done = run(one, ONE, watch)
+    event = events(one, {"warn": "spike", "skip": "skipped", "rollback": "rollback"}[way])
+    said = [e["step"] for e in event] == [SPIKE] and "is a spike: above" in event[0]["reason"]
+    checks.that(done.returncode == 0 and said and event[0]["reason"] in done.stdout,
+                f"spike, {way}: recorded and on the console {event}" + ("" if said else "\n" + done.stdout))
+    plain = home("spike-plain")
+    if not os.path.isdir(plain):
+        run(plain, ONE, [*WATCH, data, "guard.spike_z=0"])
+    following = [row for row in curve(one) if row[0] == SPIKE + 1][-1]
+    unguarded = [row for row in curve(plain) if row[0] == SPIKE + 1][-1]
+    checks.that((following == unguarded) == (way == "warn") and curve(one)[:SPIKE] == curve(plain)[:SPIKE],
+                f"spike, {way}: the update is {'made' if way == 'warn' else 'left out'}, and none before it")
+    stages = home(f"spike-{way}-stages")
+    done = run(stages, STAGES, watch)
+    checks.that(done.returncode == 0 and curve(one) == curve(stages) and same_end(one, stages),
+                f"spike, {way}: bitwise equal in two stages")
+    # The window survives: stopped between the window's first step and the spike, and continued on two ranks' stages.
+    halves = home(f"spike-{way}-halves")
+    codes = [run(halves, ONE, [*watch, "run.steps=8", f"lr.decay_steps={SPIKE_STEPS - 4}"]).returncode,
+             run(halves, STAGES, watch).returncode]
+    checks.that(codes == [0, 0] and curve(halves) == curve(one) and same_end(one, halves),
+                f"spike, {way}: a continued run is the unbroken one {codes}")
+
+
+def check_spike_stop(checks, home, data):
+    where = home("spike-stop")
+    done = run(where, SHARDS, [*WATCH, data, "guard.on_spike=stop"])
+    checks.that(done.returncode == 1 and f"step {SPIKE}: loss" in done.stdout and "a higher guard.spike_z" in done.stdout,
+                "spike, stop: exit 1, the step is named" + ("" if done.returncode == 1 else "\n" + done.stdout))
+
+
 def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
@@ -110,6 +174,10 @@ def main():
         for way in ("skip", "rollback"):
             check_going_on(checks, home, way)
         check_limits(checks, home)
+        data = poisoned(home)
+        for way in ("warn", "skip", "rollback"):
+            check_spike(checks, home, way, data)
+        check_spike_stop(checks, home, data)
     checks.finish()
 
 

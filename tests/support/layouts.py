@@ -229,6 +229,7 @@ def plain_table():
     # What an optimizer does with some parameters, or with all.
     add(2, 1, 2, 1, 2, model=GROUPS)
     add(2, 1, 2, 1, 2, model=[Z_LOSS, *UNEVEN])
+    add(2, 1, 2, 1, 2, model=["guard.spike_z=0.5", "guard.spike_window=2"])
     add(1, 1, 2, 2, 2, model=[Z_LOSS], keys=[NO_LP, RING])
     add(2, 1, 2, 1, 2, model=MUON)
     add(1, 1, 4, 1, 1, model=[*MUON, *narrow], keys=[ZERO1])

@@ -28,6 +28,12 @@ struct DataSeen {
   bool operator==(const DataSeen&) const = default;
 };
 
+/// Loss and gradient norm of a step.
+struct StepSeen {
+  float loss = 0, norm = 0;
+  bool operator==(const StepSeen&) const = default;
+};
+
 /// Where a checkpoint comes from. Retention and restarts follow it.
 struct Lineage {
   std::string parent;  ///< id of the checkpoint that the run loaded or saved before this one; empty: none
@@ -46,6 +52,7 @@ struct Metadata {
   std::optional<Proof> proof = {};      ///< none in checkpoints of version 0.1
   std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
+  std::vector<StepSeen> window = {};    ///< that the guard compares the next step with, oldest first; only format 3
 };
 
 /// One file of a checkpoint.

@@ -130,6 +130,8 @@ class Reporter {
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
   /// The run ends after `step`, before its last step, and why.
   void Stop(int64_t step, std::string_view reason);
+  /// `step` is a spike and was accepted.
+  void Spike(int64_t step, const std::string& reason);
   /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
   /// `step` is discarded: the run continues from the checkpoint of `to`.

@@ -10,6 +10,12 @@
 namespace espalier {
 namespace {
 
+/// The oldest format that can say it, so that older programs read what they understand.
+int FormatOf(const Manifest& m) {
+  if (!m.metadata.window.empty()) return 3;
+  return m.metadata.lineage ? 2 : 1;
+}
+
 std::string_view IdOrNone(std::string_view id) { return id.empty() ? "none" : id; }
 
 }  // namespace
@@ -46,12 +52,15 @@ std::string ToString(const Box& box) {
 
 std::string Print(const Manifest& m) {
   const auto& lineage = m.metadata.lineage;
-  std::string text = fmt::format("espalier-checkpoint {}\nid {}\n", lineage ? 2 : 1, m.id);
+  std::string text = fmt::format("espalier-checkpoint {}\nid {}\n", FormatOf(m), m.id);
   if (lineage) text += fmt::format("parent {}\nbranch {}\n", IdOrNone(lineage->parent), IdOrNone(lineage->branch));
   text += fmt::format("step {}\nsamples {}\nranks {}\nmesh {}\n", m.metadata.step, m.metadata.samples, m.ranks, m.mesh);
   text += fmt::format("version {}\ngit {}\nlosses", m.metadata.version, m.metadata.git_hash);
   for (double loss : m.metadata.losses) text += fmt::format(" {:.9g}", loss);
   text += "\n";
+  if (!m.metadata.window.empty()) text += "window";
+  for (const StepSeen& step : m.metadata.window) text += fmt::format(" {:.9g} {:.9g}", step.loss, step.norm);
+  if (!m.metadata.window.empty()) text += "\n";
   if (const auto& proof = m.metadata.proof)
     text += fmt::format("proof {:.9g} {} {:08x}\n", proof->loss, proof->compute, proof->conditions);
   if (const auto& data = m.metadata.data) text += fmt::format("data {} {:016x}\n", data->tokens, data->fingerprint);

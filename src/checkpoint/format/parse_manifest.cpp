@@ -21,6 +21,7 @@ constexpr int64_t kMaxExtent = int64_t{1} << 40;  // of a dim
 constexpr int64_t kMaxBytes = int64_t{1} << 58;   // of a tensor or file
 constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxLosses = 1000;
+constexpr size_t kMaxWindow = 100000;  // as guard.spike_window
 constexpr size_t kMaxText = 255;
 constexpr std::string_view kFormat = "espalier-checkpoint ";
 constexpr size_t kEndLine = std::string_view("end 00000000\n").size();
@@ -91,8 +92,8 @@ class ManifestReader {
     if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
     const std::string_view version =
         text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
-    if (version != "1" && version != "2")
-      Fail(fmt::format("format '{}' is not known here; this program reads formats 1 and 2", version));
+    if (version != "1" && version != "2" && version != "3")
+      Fail(fmt::format("format '{}' is not known here; this program reads formats 1, 2 and 3", version));
   }
 
   /// Checks the first and last lines before the rest is parsed.
@@ -107,9 +108,9 @@ class ManifestReader {
   }
 
   void ReadIdentity() {
-    const int64_t format = NumberLine("espalier-checkpoint", 1, 2);
+    const int64_t format = NumberLine("espalier-checkpoint", 1, 3);
     manifest_.id = IdLine("id");
-    if (format == 2) {
+    if (format >= 2) {
       Lineage lineage;
       lineage.parent = IdOrNoneLine("parent");
       lineage.branch = IdOrNoneLine("branch");
@@ -129,10 +130,22 @@ class ManifestReader {
     while (at_ < text_.size() && text_[at_] == ' ') manifest_.metadata.losses.push_back(Real());
     if (manifest_.metadata.losses.size() > kMaxLosses) Fail(fmt::format("more than {} losses", kMaxLosses));
     EndLine();
+    if (NextIs("window")) ReadWindow();
     if (NextIs("proof")) ReadProof();
     if (!manifest_.metadata.proof && AlwaysProves(manifest_.metadata.version))
       Fail(fmt::format("the proof is missing, which version {} always writes", manifest_.metadata.version));
     if (NextIs("data")) ReadData();
+  }
+
+  void ReadWindow() {
+    Key("window");
+    while (at_ < text_.size() && text_[at_] == ' ') {
+      const StepSeen step{static_cast<float>(Real()), static_cast<float>(Real())};
+      if (!std::isfinite(step.loss) || !std::isfinite(step.norm)) Fail("a step of the window is not finite");
+      manifest_.metadata.window.push_back(step);
+    }
+    if (manifest_.metadata.window.size() > kMaxWindow) Fail(fmt::format("more than {} steps", kMaxWindow));
+    EndLine();
   }
 
   void ReadData() {

@@ -84,7 +84,8 @@ void Clip(const ClipArgs& a) {
   *a.mean_loss = static_cast<float>(clipped.mean);
   *a.norm = static_cast<float>(clipped.norm);
   *a.scale = static_cast<float>(clipped.scale);
-  *a.apply = static_cast<float>(clipped.apply);
+  *a.apply = a.loss_limit == nullptr ? static_cast<float>(clipped.apply)
+                                     : AppliesWithin(clipped, *a.loss_limit, *a.norm_limit);
   *a.first = static_cast<float>(first);
   if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / static_cast<double>(*a.count));
 }

@@ -49,9 +49,9 @@ __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   *squares = found;
 }
 
-/// Operands of `clip` but the squares; all f32[]. z and mean_z are nullptr without a z-loss.
+/// Operands of `clip` but the squares; all f32[]. What the op does not have is nullptr.
 struct ClipScalars {
-  const float *loss, *count, *z;
+  const float *loss, *count, *z, *loss_limit, *norm_limit;
   float *mean_loss, *norm, *scale, *apply, *first, *mean_z;
 };
 
@@ -60,7 +60,7 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   *a.mean_loss = static_cast<float>(c.mean);
   *a.norm = static_cast<float>(c.norm);
   *a.scale = static_cast<float>(c.scale);
-  *a.apply = static_cast<float>(c.apply);
+  *a.apply = a.loss_limit == nullptr ? static_cast<float>(c.apply) : AppliesWithin(c, *a.loss_limit, *a.norm_limit);
   *a.first = static_cast<float>(squares->first_not_finite);
   if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / static_cast<double>(*a.count));
 }
@@ -184,7 +184,8 @@ void Clip(const ClipArgs& a, const LaunchContext& context) {
     for (; i < a.squares.size() && scalars.count < kMaxScalars; ++i) scalars.pointers[scalars.count++] = a.squares[i];
     Launch(AddScalars, dim3(1), dim3(kMaxScalars), 0, context.stream, scalars, squares);
   } while (i < a.squares.size());
-  const ClipScalars scalars{a.loss, a.count, a.z, a.mean_loss, a.norm, a.scale, a.apply, a.first, a.mean_z};
+  const ClipScalars scalars{a.loss, a.count, a.z,     a.loss_limit, a.norm_limit, a.mean_loss,
+                            a.norm, a.scale, a.apply, a.first,      a.mean_z};
   Launch(ClipKernel, dim3(1), dim3(1), 0, context.stream, scalars, squares, a.clip_norm);
 }
 

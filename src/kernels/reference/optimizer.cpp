@@ -20,7 +20,8 @@ void Clip(const ClipArgs& a) {
   Set(a.mean_loss, 0, mean);
   Set(a.norm, 0, norm);
   Set(a.scale, 0, (a.clip_norm == 0 ? 1 : std::min(1.0, a.clip_norm / (norm + 1e-6))) / count);
-  Set(a.apply, 0, std::isfinite(mean) && std::isfinite(norm) ? 1 : 0);
+  const bool within = a.loss_limit == nullptr || (*a.mean_loss <= *a.loss_limit && *a.norm <= *a.norm_limit);
+  Set(a.apply, 0, std::isfinite(mean) && std::isfinite(norm) && within ? 1 : 0);
   Set(a.first, 0, first);
   if (a.z != nullptr) Set(a.mean_z, 0, *a.z / count);
 }

@@ -94,6 +94,7 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
       CompareData(saved);
       passed_over_ = saved.samples - saved.step * deck_.batch.global;
+      window_ = saved.window;
       loaded_ = dir;
       loaded_id_ = OnRankZero(world_, [&] { return ReadManifest(dir).id; });
       branch_ = branch.empty() && saved.lineage ? saved.lineage->branch : branch;
@@ -149,7 +150,7 @@ bool Checkpointing::ClockWants() const {
 
 bool Checkpointing::Wanted() const { return saver_ && world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
-double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Moment moment) {
+double Checkpointing::Save(int64_t step, const History& history, Moment moment) {
   if (!saver_) return 0;
   const Clock::time_point start = Clock::now();
   const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
@@ -174,19 +175,27 @@ double Checkpointing::Save(int64_t step, const std::vector<double>& losses, Mome
   const int64_t keep = moment == Moment::kAtTheEnd    ? deck_.checkpoint.keep
                        : moment == Moment::kAfterSkip ? kEverything
                                                       : std::max(deck_.checkpoint.keep, int64_t{2});
-  saver_->Save({step, step * deck_.batch.global + passed_over_, kVersion, kGitHash, losses,
-                EffectiveDeck(requested_deck_.deck), proof, data_},
+  saver_->Save({step,
+                step * deck_.batch.global + passed_over_,
+                kVersion,
+                kGitHash,
+                history.losses,
+                EffectiveDeck(requested_deck_.deck),
+                proof,
+                data_,
+                {},
+                history.window},
                keep);
   return MillisecondsSince(start);
 }
 
-void Checkpointing::SaveUnlessThere(int64_t step, const std::vector<double>& losses) {
+void Checkpointing::SaveUnlessThere(int64_t step, const History& history) {
   if (!saver_) return;
   const std::string there = OnRankZero(world_, [&] {
     const std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
     return std::string(!line.empty() && fs::path(line.front()).filename() == StepName(step) ? "there" : "");
   });
-  if (there.empty()) Save(step, losses, Moment::kAtTheEnd);
+  if (there.empty()) Save(step, history, Moment::kAtTheEnd);
 }
 
 void Checkpointing::Report() {

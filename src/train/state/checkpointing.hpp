@@ -25,6 +25,12 @@ enum class Moment : uint8_t {
   kAfterSkip,  ///< at the end, and the last step was left out by the guard: no older checkpoint is removed
 };
 
+/// What a checkpoint says of the steps before it.
+struct History {
+  std::vector<double> losses;    ///< of the last finite steps, for people and checks
+  std::vector<StepSeen> window;  ///< that the guard compares the next step with
+};
+
 /// On a device that only waits there is no state: nothing is saved or loaded, and nothing is ever due.
 class Checkpointing {
  public:
@@ -43,6 +49,9 @@ class Checkpointing {
   /// -1 if there is none. Collective.
   int64_t RollBack();
 
+  /// The accepted steps before the checkpoint that was loaded last, for the guard.
+  const std::vector<StepSeen>& window() const { return window_; }
+
   /// Samples skipped by rollbacks, not counting those of completed steps.
   int64_t passed_over() const { return passed_over_; }
   void PassOver(int64_t samples) { passed_over_ = samples; }
@@ -56,9 +65,9 @@ class Checkpointing {
 
   /// Saves the state after `step`; returns how long training waited, in milliseconds. Throws AgreedError (kFault) if
   /// another run has taken the directory. Collective.
-  double Save(int64_t step, const std::vector<double>& losses, Moment moment);
+  double Save(int64_t step, const History& history, Moment moment);
   /// Saves the state unless the latest checkpoint of this run is of the same step. Collective.
-  void SaveUnlessThere(int64_t step, const std::vector<double>& losses);
+  void SaveUnlessThere(int64_t step, const History& history);
 
   /// Reports the saves that have ended.
   void Report();
@@ -97,6 +106,7 @@ class Checkpointing {
   double slowest_ms_ = 0;
   bool last_failed_ = false;
   int64_t passed_over_ = 0;
+  std::vector<StepSeen> window_;
 };
 
 }  // namespace espalier

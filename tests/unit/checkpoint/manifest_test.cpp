@@ -53,6 +53,17 @@ TEST(ManifestText, PrintsAndReadsBack) {
   EXPECT_EQ(read.Bytes(), 4096 + 2048 + 100 + 17);
 }
 
+TEST(ManifestText, AWindowOfStepsNeedsFormat3) {
+  Manifest manifest = SmallManifest();
+  manifest.metadata.lineage = Lineage{};
+  EXPECT_THAT(Print(manifest), testing::StartsWith("espalier-checkpoint 2\n"));
+  manifest.metadata.window = {{2.5f, 0.1f}, {1.0f / 3, 1e-30f}};
+  const std::string text = Print(manifest);
+  EXPECT_THAT(text, testing::StartsWith("espalier-checkpoint 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nlosses 3.25 3.1 2.875\nwindow 2.5 0.100000001 0.333333343 1e-30\nfile "));
+  EXPECT_EQ(ParseManifest(text, "M").metadata.window, manifest.metadata.window) << "to the bit";
+}
+
 TEST(ManifestText, M3NamesTheDataOfTheRun) {
   Manifest manifest = SmallManifest();
   manifest.metadata.data = DataSeen{1901233, 0x004b7c0d7c1f02a9};
@@ -70,7 +81,7 @@ TEST(ManifestText, RefusesWhatIsMalformed) {
     const char *from, *to, *says;
   };
   const std::vector<Case> cases = {
-      {"espalier-checkpoint 1", "espalier-checkpoint 3", "M:1: format '3' is not known here"},
+      {"espalier-checkpoint 1", "espalier-checkpoint 4", "M:1: format '4' is not known here"},
       {"espalier-checkpoint 1", "espalier-checkpoint 2", "M:3: expected 'parent'"},
       {"version 0.1.0", "version 0.2.0", "M:10: the proof is missing, which version 0.2.0 always writes"},
       {"version 0.1.0", "version 1.0", "the proof is missing, which version 1.0 always writes"},

@@ -207,6 +207,14 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
               ElementsAre("command line: lr.decay_steps = 3 has no effect: lr.decay = \"inverse_sqrt\" has no end"));
   EXPECT_THAT(Idle({"lr.decay=constant", "lr.stable_steps=30"}),
               ElementsAre("command line: lr.stable_steps = 30 has no effect: lr.decay = \"constant\" does not decay"));
+  EXPECT_THAT(Idle({"guard.on_spike=warn", "guard.spike_window=9"}), SizeIs(2));
+  EXPECT_THAT(Idle({"guard.spike_z=6", "guard.spike_window=9", "guard.max_skips=3"}), IsEmpty())
+      << "skip is the default";
+  EXPECT_THAT(Idle({"guard.spike_z=6", "guard.on_spike=stop", "guard.spike_window=9", "guard.max_skips=3"}),
+              ElementsAre(HasSubstr("neither guard.on_nonfinite nor guard.on_spike is \"skip\"")));
+  EXPECT_THAT(Idle({"guard.spike_z=6"}),
+              ElementsAre("command line: guard.spike_z = 6.0 has no effect: "
+                          "guard.spike_window = 128 steps are never full in run.steps = 20"));
   for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather",
                            "parallel.sequence_parallel=false", "data.validation=['v']", "data.validate_sequences=24"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;

@@ -49,6 +49,26 @@ TEST(KernelsOptimizer, ClipAveragesTheZLoss) {
   Check(c, 0);
 }
 
+TEST(KernelsOptimizer, ClipAppliesWithinTheLimits) {
+  Random random;
+  const float mean = 100.0f / 33, norm = static_cast<float>(std::sqrt(703.0) / 33);
+  const auto applies = [&](float loss_limit, float norm_limit, double loss) {
+    Case c{"clip", {}, std::vector(5, OwnedTensor(kF32, {})), {{{"clip_norm", 0.5}, {"limits", 1}}, {}}};
+    for (double x : {loss, 33.0, double(loss_limit), double(norm_limit), 700.0, 3.0}) {
+      c.inputs.emplace_back(kF32, Shape{});
+      c.inputs.back().Set(0, x);
+    }
+    EXPECT_EQ(c.Reference()[3][0], c.Tested()[3][0]);
+    EXPECT_FLOAT_EQ(c.Tested()[1][0], norm);
+    return c.Tested()[3][0];
+  };
+  EXPECT_EQ(applies(mean, norm, 100), 1) << "the limits themselves are allowed";
+  EXPECT_EQ(applies(std::nextafter(mean, 0.0f), norm, 100), 0);
+  EXPECT_EQ(applies(mean, std::nextafter(norm, 0.0f), 100), 0);
+  EXPECT_EQ(applies(kInfinity, kInfinity, 100), 1);
+  EXPECT_EQ(applies(kInfinity, kInfinity, kInfinity), 0);
+}
+
 TEST(KernelsOptimizer, ClipSaysWhoseSquaresAreFirstNotFinite) {
   const std::vector<double> squares = {2, kInfinity, 3, std::nan("")};
   Case c{"clip", {}, {}, {{{"clip_norm", 1.0}}, {}}};

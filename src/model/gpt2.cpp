@@ -72,7 +72,7 @@ class Gpt2 final : public TransformerWriter {
     const int q = Third(n, at + "c_attn", "q", 0), k = Third(n, at + "c_attn", "k", 1),
               v = Third(n, at + "c_attn", "v", 2);
     const int o = b_.Emit(OpKind::kAttention, {q, k, v}, {at + "out", at + "lse"},
-                          {{{"head_dim", double(m_.dim / m_.heads)}, {"causal", 1}}, {}});
+                          {{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}});
     return DownProjection(o, at + "c_proj", m_.dim, "heads");
   }
 

@@ -15,9 +15,7 @@ namespace espalier {
 namespace {
 
 /// model.head_dim is what it is where nobody sets it: dim / heads, or 1 if that is no whole number.
-bool HeadDimIsDerived(const Deck::Model& m) {
-  return m.head_dim == (m.dim % m.heads == 0 ? m.dim / m.heads : 1);
-}
+bool HeadDimIsDerived(const Deck::Model& m) { return m.head_dim == (m.dim % m.heads == 0 ? m.dim / m.heads : 1); }
 
 /// Rotary positions turn elements of a head in pairs.
 std::string HeadsDivideDim(const Deck& deck) {

@@ -124,8 +124,8 @@ TEST(Errors, RopeScalingStretches) {
   EXPECT_THAT(Errors({"model.rope_scaling=llama3", "model.rope_factor=2", "model.rope_high_freq_factor=1",
                       "model.rope_original_seq_len=9"}),
               ElementsAre(HasSubstr("must be above model.rope_low_freq_factor = 1")));
-  EXPECT_THAT(Errors({"model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_beta_fast=1",
-                      "model.rope_theta=1", "model.rope_original_seq_len=9"}),
+  EXPECT_THAT(Errors({"model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_beta_fast=1", "model.rope_theta=1",
+                      "model.rope_original_seq_len=9"}),
               ElementsAre(HasSubstr("must be above model.rope_beta_slow = 1"), HasSubstr("must be above 1 for")));
 }
 
@@ -294,8 +294,9 @@ TEST(Errors, RelationsNameThePlaceThatWasSet) {
   EXPECT_THAT(Errors({"parallel.dp_shard=3"}),
               ElementsAre("small:14: batch.global = 12: must be a multiple of batch.micro * dp_replicate * dp_shard = "
                           "3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
-  EXPECT_THAT(Errors({"model.dim=50"}),
-              ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25; or set model.head_dim)"));
+  EXPECT_THAT(
+      Errors({"model.dim=50"}),
+      ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25; or set model.head_dim)"));
   EXPECT_THAT(
       Errors({"data.validation=[\"v\"]", "data.validate_every_steps=5", "data.validate_sequences=13"}),
       ElementsAre("command line: data.validate_sequences = 13: must be a multiple of batch.global = 12 (allowed: "

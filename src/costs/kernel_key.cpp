@@ -64,15 +64,15 @@ std::vector<std::string> GroupsOf(const Op& op, const Einsum& einsum) {
   return groups;
 }
 
-/// The extent of a dim in the first tensor that has it.
+/// The extent of a dim in the tensor that has most of it: heads with their features, not their number.
 int64_t ExtentOf(char dim, const Einsum& einsum, const LocalOp& op) {
-  const auto find = [&](const std::vector<std::string>& dims, const std::vector<Shape>& shapes) -> int64_t {
+  const auto find = [&](const std::vector<std::string>& dims, const std::vector<Shape>& shapes) {
+    int64_t extent = -1;
     for (size_t i = 0; i < dims.size() && i < shapes.size(); ++i)
-      if (const size_t at = dims[i].find(dim); at != dims[i].npos) return shapes[i].at(at);
-    return -1;
+      if (const size_t at = dims[i].find(dim); at != dims[i].npos) extent = std::max(extent, shapes[i].at(at));
+    return extent;
   };
-  const int64_t extent = find(einsum.inputs, op.inputs);
-  return extent >= 0 ? extent : find(einsum.outputs, op.outputs);
+  return std::max(find(einsum.inputs, op.inputs), find(einsum.outputs, op.outputs));
 }
 
 std::vector<int64_t> SizesOf(const LocalOp& op, const Einsum& einsum) {
@@ -184,10 +184,28 @@ bool HasSpec(const RebuiltOp& rebuilt) {
   return spec != rebuilt.op.attributes.texts.end() && IsOneOf(kSpecs, spec->second);
 }
 
-/// The shape of a tensor; heads in the log of the softmax denominators ("bhs") have no features.
+/// Tensors whose heads have no features, inputs and then outputs: the log of the softmax denominators ("bhs"), and the
+/// sums of squares of heads.
+bool HasBareHeads(OpKind kind, size_t tensor, const std::string& dims) {
+  switch (kind) {
+    case OpKind::kRowSquares:
+      return tensor == 1;
+    case OpKind::kRowSquaresGrad:
+      return tensor == 0;
+    case OpKind::kRowNorm:
+    case OpKind::kRowNormGrad:
+    case OpKind::kRowNormWeightGrad:
+      return tensor == 2;
+    case OpKind::kRowNormSquaresGrad:
+      return tensor >= 3;
+    default:
+      return dims == "bhs";
+  }
+}
+
 Shape ShapeOf(const std::string& dims, const std::map<char, int64_t>& extents, int64_t head_dim) {
   Shape shape;
-  for (char dim : dims) shape.push_back(dim == 'h' && dims == "bhs" ? extents.at(dim) / head_dim : extents.at(dim));
+  for (char dim : dims) shape.push_back(dim == 'h' ? extents.at(dim) / head_dim : extents.at(dim));
   return shape;
 }
 
@@ -197,8 +215,12 @@ void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
   for (size_t i = 0; i < groups.size(); ++i)
     for (char dim : groups[i]) extents[dim] = dim == groups[i].back() ? key.sizes[i] : 1;
   const int64_t head_dim = std::max<int64_t>(1, rebuilt.op.attributes.IntegerOr("head_dim", 1));
-  for (const std::string& dims : einsum.inputs) rebuilt.inputs.push_back(ShapeOf(dims, extents, head_dim));
-  for (const std::string& dims : einsum.outputs) rebuilt.outputs.push_back(ShapeOf(dims, extents, head_dim));
+  const auto shape_of = [&](size_t tensor, const std::string& dims) {
+    return ShapeOf(dims, extents, HasBareHeads(key.kind, tensor, dims) ? head_dim : 1);
+  };
+  for (const std::string& dims : einsum.inputs) rebuilt.inputs.push_back(shape_of(rebuilt.inputs.size(), dims));
+  for (const std::string& dims : einsum.outputs)
+    rebuilt.outputs.push_back(shape_of(einsum.inputs.size() + rebuilt.outputs.size(), dims));
   // Zigzag order over the whole sequence: that of the keys, or of all ranks' keys in a ring.
   if (const auto cp = rebuilt.op.attributes.numbers.find("cp"); cp != rebuilt.op.attributes.numbers.end()) {
     const auto keys = static_cast<double>(rebuilt.inputs.at(1).at(1));

@@ -13,8 +13,9 @@ namespace {
 constexpr size_t kMaxShown = 120;  // characters of a value
 
 /// Shapes and names of the weights follow from these, or, for the numbers of heads, what their rows mean.
-constexpr auto kOfWeights = std::to_array<std::string_view>(
-    {"family", "layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab", "tie_embeddings"});
+constexpr auto kOfWeights =
+    std::to_array<std::string_view>({"family", "layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab",
+                                     "norm_placement", "qk_norm", "qkv_bias", "o_bias", "mlp_bias", "tie_embeddings"});
 
 bool IsFixed(const DeckKey& key, const Deck& saved) {
   if (key.section != "model") return false;

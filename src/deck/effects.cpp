@@ -91,6 +91,22 @@ std::string NoStepsToDecay(const Deck& d) {
   return When(d.lr.decay != Decay::kConstant && d.lr.warmup_steps + d.lr.stable_steps >= d.run.steps,
               fmt::format("all run.steps = {} steps are warm-up or stable, so the rate never decays", d.run.steps));
 }
+std::string LearnsPositions(const Deck& d) {
+  return When(d.model.family == Family::kGpt2, "gpt2 learns its positions");
+}
+std::string HasBiases(const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 always has biases"); }
+/// For keys of the scalings in `used`.
+template <RopeScaling... used>
+std::string OtherRopeScaling(const Deck& d) {
+  if (d.model.family == Family::kGpt2) return LearnsPositions(d);
+  return When(((d.model.rope_scaling != used) && ...),
+              fmt::format("model.rope_scaling = \"{}\" does not use it", DeckName(d.model.rope_scaling)));
+}
+std::string StretchesNothing(const Deck& d) {
+  if (d.model.family == Family::kGpt2) return LearnsPositions(d);
+  const bool amplifies = d.model.rope_scaling == RopeScaling::kYarn && d.model.rope_attention_factor > 0;
+  return When(d.model.rope_factor == 1 && !amplifies, "model.rope_factor = 1 stretches nothing");
+}
 std::string EndsBeforeTheTrace(const Deck& d) {
   const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
   return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
@@ -140,10 +156,20 @@ const std::vector<Effect>& Effects() {
       {"report.costs", Sleeps},
       {"run.cluster", NeverSleeps},
       {"run.dilation", NeverSleeps},
-      {"model.rope_theta",
-       [](const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 learns its positions"); }},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
+      {"model.qkv_bias", HasBiases},
+      {"model.o_bias", HasBiases},
+      {"model.mlp_bias", HasBiases},
+      {"model.rope_theta", LearnsPositions},
+      {"model.rope_scaling", StretchesNothing},
+      {"model.rope_factor", OtherRopeScaling<RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn>},
+      {"model.rope_original_seq_len", OtherRopeScaling<RopeScaling::kLlama3, RopeScaling::kYarn>},
+      {"model.rope_low_freq_factor", OtherRopeScaling<RopeScaling::kLlama3>},
+      {"model.rope_high_freq_factor", OtherRopeScaling<RopeScaling::kLlama3>},
+      {"model.rope_beta_fast", OtherRopeScaling<RopeScaling::kYarn>},
+      {"model.rope_beta_slow", OtherRopeScaling<RopeScaling::kYarn>},
+      {"model.rope_attention_factor", OtherRopeScaling<RopeScaling::kYarn>},
       {"parallel.zero", NothingSharded},
       {"parallel.sequence_parallel", NoTensorParallelism},
       {"parallel.loss_parallel", NoTensorParallelism},

@@ -81,7 +81,10 @@ constexpr std::string_view kClosing = R"(
 
 Checked when the deck is read:
 
-- `model.heads` divides `model.dim`; for llama the head size is even.
+- `model.heads` divides `model.dim`, unless `model.head_dim` is set; for llama the head size is even.
+- gpt2 has no `model.head_dim` of its own, no `model.qk_norm`, and norms before each half of a layer only.
+- `model.rope_factor` is at least 1 where it is used; the two factors of llama3, and the two betas of yarn, differ in
+  the right direction.
 - `model.kv_heads` divides `model.heads`, and equals it for gpt2.
 - `model.vocab` is at least 256 for text.
 - `batch.micro` divides `batch.global`.

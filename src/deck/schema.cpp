@@ -59,7 +59,8 @@ const Derived kRunDir = {"\"runs/<deck name>\"", {}, [](const Deck& d) -> DeckVa
                          }};
 const Derived kKvHeads = {"model.heads", {"model.heads"}, [](const Deck& d) -> DeckValue { return d.model.heads; }};
 const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"}, [](const Deck& d) -> DeckValue {
-                            return std::max<int64_t>(1, d.model.dim / std::max<int64_t>(1, d.model.heads));
+                            const int64_t heads = std::max<int64_t>(1, d.model.heads);
+                            return d.model.dim % heads == 0 ? d.model.dim / heads : 1;  // 1: there is none
                           }};
 const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
                              return std::max<int64_t>(1, d.batch.ramp_start);
@@ -149,7 +150,7 @@ std::vector<DeckKey> Rows() {
     {"model", "dim", FIELD(model.dim), Required{}, Count(),
      "Width of the residual stream."},
     {"model", "heads", FIELD(model.heads), Required{}, Count(),
-     "Attention heads; must divide dim; for llama dim / heads must be even, since RoPE rotates pairs."},
+     "Attention heads; must divide dim unless head_dim is set."},
     {"model", "kv_heads", FIELD(model.kv_heads), kKvHeads, Count(),
      "Heads of keys and values; must divide heads; for gpt2 equal to heads."},
     {"model", "head_dim", FIELD(model.head_dim), kHeadDim, Count(),
@@ -184,7 +185,7 @@ std::vector<DeckKey> Rows() {
      "How RoPE frequencies are stretched to longer sequences: linear: all by rope_factor; llama3: the low ones, as in "
      "Llama 3.1; yarn: Peng et al. 2023."},
     {"model", "rope_factor", FIELD(model.rope_factor), 1.0, PositiveFloat(),
-     "How many times longer than rope_original_seq_len sequences become."},
+     "How many times longer than before scaling sequences become; at least 1."},
     {"model", "rope_original_seq_len", FIELD(model.rope_original_seq_len), 0, CountOrZero(),
      "Sequence length before scaling; llama3 and yarn need it."},
     {"model", "rope_low_freq_factor", FIELD(model.rope_low_freq_factor), 1.0, PositiveFloat(),
@@ -196,7 +197,7 @@ std::vector<DeckKey> Rows() {
     {"model", "rope_beta_slow", FIELD(model.rope_beta_slow), 1.0, PositiveFloat(),
      "yarn: frequencies with fewer turns than this in rope_original_seq_len are divided by rope_factor."},
     {"model", "rope_attention_factor", FIELD(model.rope_attention_factor), 0.0, Float(),
-     "yarn: factor of queries and keys; 0: 0.1 ln(rope_factor) + 1."},
+     "yarn: factor of cosines and sines; 0: 0.1 ln(rope_factor) + 1."},
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The output head shares the weights of the embedding."},
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),

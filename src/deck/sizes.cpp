@@ -33,10 +33,14 @@ double Microbatches(const Deck& deck) {
   return std::max(1.0, double(deck.batch.global) / (double(deck.batch.micro) * p.dp_replicate * p.dp_shard));
 }
 
+/// model.head_dim if it does not follow from dim, else 1.
+int64_t OwnHeadDim(const Deck::Model& m) { return m.heads * m.head_dim == m.dim ? 1 : m.head_dim; }
+
 /// At least the number of parameters.
 double Parameters(const Deck::Model& m) {
   const double dim = double(m.dim);
-  return double(m.layers) * dim * (4 * dim + 3 * double(m.ffn_dim) + 16) +
+  const double heads = double(m.heads) * double(m.head_dim);
+  return double(m.layers) * (dim * (4 * heads + 3 * double(m.ffn_dim) + 16) + 8 * heads + 2 * double(m.ffn_dim)) +
          dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
@@ -47,7 +51,8 @@ double ParameterBytes(const Deck& deck) { return Parameters(deck.model) * (64 + 
 double ActivationBytes(const Deck& deck) {
   const Deck::Model& m = deck.model;
   const double tokens = std::max(double(deck.batch.global), double(deck.batch.micro)) * double(m.seq_len);
-  const double layer = 32 * double(m.dim) + 8 * double(m.ffn_dim) + 8 * double(m.heads);
+  const double width = std::max(double(m.dim), double(m.heads) * double(m.head_dim));
+  const double layer = 32 * width + 8 * double(m.ffn_dim) + 8 * double(m.heads);
   const double scores = double(m.seq_len) * double(m.seq_len) * double(m.heads);
   return 8 * (tokens * (double(m.layers + 1) * layer + 8 * double(m.vocab)) + scores);
 }
@@ -60,6 +65,7 @@ std::string ParametersFit(const Deck& deck) {
       "{:.2g} parameters take up to {:.2g} bytes in a step, all ranks together; the limit is 2^58 = {:.2g} {}",
       Parameters(m), bytes, kMaxStepBytes,
       Lower({{"model.dim", m.dim},
+             {"model.head_dim", OwnHeadDim(m)},
              {"model.ffn_dim", m.ffn_dim},
              {"model.vocab", m.vocab},
              {"model.seq_len", m.seq_len},
@@ -78,6 +84,7 @@ std::string ActivationsFit(const Deck& deck) {
              {"batch.global", deck.batch.global},
              {"batch.micro", deck.batch.micro},
              {"model.dim", m.dim},
+             {"model.head_dim", OwnHeadDim(m)},
              {"model.ffn_dim", m.ffn_dim},
              {"model.vocab", m.vocab},
              {"model.layers", m.layers},
@@ -146,11 +153,11 @@ std::string RanksAreFew(const Deck& deck) {
 
 const std::vector<Relation>& SizeRelations() {
   static const std::vector<Relation> relations = {
-      {{"model.dim", "model.ffn_dim", "model.vocab", "model.seq_len", "model.layers", "batch.global", "batch.micro",
-        "parallel.dp_replicate", "parallel.dp_shard"},
+      {{"model.dim", "model.heads", "model.head_dim", "model.ffn_dim", "model.vocab", "model.seq_len", "model.layers",
+        "batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"},
        ParametersFit},
       {{"model.seq_len", "batch.global", "batch.micro", "model.dim", "model.ffn_dim", "model.vocab", "model.layers",
-        "model.heads"},
+        "model.heads", "model.head_dim"},
        ActivationsFit},
       {{"run.steps", "batch.global", "model.seq_len"}, TokensAreCountable},
       {{"batch.global", "model.layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",

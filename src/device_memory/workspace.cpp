@@ -15,6 +15,13 @@ int64_t TokenSums(const LocalOp& op) {
   return ColumnSumBytes(kSums, x[0] * x[1], x[2]);
 }
 
+/// The sum over the rows of a norm: tokens, or the heads of all tokens.
+int64_t HeadSums(const LocalOp& op) {
+  const Shape& x = op.inputs[0];
+  const int64_t width = op.op.attributes.IntegerOr("head_dim", x[2]);
+  return ColumnSumBytes(1, width == 0 ? 0 : Volume(x) / width, width);
+}
+
 int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0]), std::ssize(op.outputs)); }
 int64_t SumSquares(const LocalOp& op) { return SumSquaresBytes(Volume(op.inputs[0])); }
 int64_t Clip(const LocalOp&) { return kClipBytes; }
@@ -84,6 +91,8 @@ WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {
       return TokenSums<2>;
     case OpKind::kMatmul:
       return Matmul;
+    case OpKind::kRowNormWeightGrad:
+      return HeadSums;
     case OpKind::kRmsNormWeightGrad:
       return TokenSums<1>;
     case OpKind::kSumSquares:

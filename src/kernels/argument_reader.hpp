@@ -1,7 +1,12 @@
-// How the arguments of a kernel are read from a call.
+// How read_arguments.hpp finds the operands and attributes of a call.
 #pragma once
 
+#include <span>
+#include <string>
+#include <string_view>
+
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/kernels/shapes.hpp"
 #include "kernels/arguments.hpp"
 
 namespace espalier {
@@ -31,6 +36,10 @@ class Reader {
   int64_t Integer(std::string_view name) const { return call_.attributes->Integer(name); }
   int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
     return call_.attributes->IntegerOr(name, otherwise);
+  }
+  std::string_view TextOr(std::string_view name, std::string_view otherwise) const {
+    const auto found = call_.attributes->texts.find(std::string(name));
+    return found == call_.attributes->texts.end() ? otherwise : found->second;
   }
 
  private:

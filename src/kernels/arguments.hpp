@@ -92,6 +92,64 @@ struct RmsNormWeightGradArgs {
   bool accumulate;
 };
 
+/// A matrix of rows to be normalised: tokens, or the heads of all tokens. Under tensor parallelism `width` columns of
+/// `whole_width` are here.
+struct NormRows {
+  int64_t rows, width, whole_width;
+};
+
+/// sums = the sum of squares of each row.
+struct RowSquaresArgs {
+  Array x;      ///< T[rows,width]
+  float* sums;  ///< f32[rows]
+  NormRows shape;
+};
+
+/// dx = 2 x dsums. dx may be x.
+struct RowSquaresGradArgs {
+  const float* dsums;  ///< f32[rows]
+  Array x, dx;         ///< T[rows,width]
+  NormRows shape;
+};
+
+/// RMSNorm (Zhang and Sennrich 2019, eq. 4) by the sums of squares of whole rows: y = weight x rstd, with
+/// rstd = 1 / sqrt(sums / whole_width + eps). y may be x.
+struct RowNormArgs {
+  Array x, weight;    ///< T[rows,width], T[width]
+  const float* sums;  ///< f32[rows]
+  Array y;            ///< T[rows,width]
+  NormRows shape;
+  double eps;
+};
+
+/// dx = weight dy rstd. dx may be dy.
+struct RowNormGradArgs {
+  Array dy, weight;   ///< T[rows,width], T[width]
+  const float* sums;  ///< f32[rows]
+  Array dx;           ///< T[rows,width]
+  NormRows shape;
+  double eps;
+};
+
+/// dsums = -rstd^3 sum(dy weight x) / (2 whole_width) of each row.
+struct RowNormSquaresGradArgs {
+  Array dy, x, weight;  ///< T[rows,width] twice, T[width]
+  const float* sums;    ///< f32[rows]
+  float* dsums;         ///< f32[rows]
+  NormRows shape;
+  double eps;
+};
+
+/// dweight = the sum over rows of dy x rstd.
+struct RowNormWeightGradArgs {
+  Array dy, x;        ///< T[rows,width]
+  const float* sums;  ///< f32[rows]
+  float* dweight;     ///< f32[width]
+  NormRows shape;
+  double eps;
+  bool accumulate;
+};
+
 /// LayerNorm (Ba et al. 2016, eq. 4) of x, or with an addend of sum = x + addend, which may be x or the addend.
 struct LayerNormArgs {
   Array x, weight, bias, addend;  ///< T[rows,width], T[width], T[width], T[rows,width] or none
@@ -167,8 +225,8 @@ struct RopeArgs {
 struct RopeTableArgs {
   const int32_t* positions;  ///< i32[length]
   float* table;              ///< f32[length,head_dim]
-  int64_t length, head_dim;
-  double theta;
+  int64_t length;
+  RopeRule rule;
 };
 
 /// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf.

@@ -54,6 +54,32 @@ ESPALIER_HOST_DEVICE inline float RopeFrequency(double theta, int64_t head_dim, 
          static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
 }
 
+/// How RoPE's frequencies are stretched to longer sequences: divided by `factor`, except for a share `keep` of each:
+///   linear  none
+///   llama3  (turns - low) / (high - low) within 0 and 1, of the turns in `original_length` positions (Llama 3.1)
+///   yarn    1 - (i - low) / (high - low) within 0 and 1, of frequency i (Peng et al. 2023, eq. 17 to 20)
+/// Cosines and sines are multiplied by `amplitude`.
+enum class RopeStretch : uint8_t { kNone, kLinear, kLlama3, kYarn };
+struct RopeRule {
+  double theta;
+  int64_t head_dim;
+  RopeStretch stretch;
+  double factor, low, high, original_length, amplitude;
+};
+
+/// Inverse frequency i under a rule.
+ESPALIER_HOST_DEVICE inline float RopeFrequency(const RopeRule& rule, int64_t i) {
+  const float plain = RopeFrequency(rule.theta, rule.head_dim, i);
+  if (rule.stretch == RopeStretch::kNone) return plain;
+  constexpr double kTwoPi = 6.283185307179586;
+  const double turns = rule.original_length * static_cast<double>(plain) / kTwoPi;
+  const double ramp =
+      ((rule.stretch == RopeStretch::kYarn ? static_cast<double>(i) : turns) - rule.low) / (rule.high - rule.low);
+  const double share = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+  const double keep = rule.stretch == RopeStretch::kLinear ? 0 : rule.stretch == RopeStretch::kYarn ? 1 - share : share;
+  return static_cast<float>(static_cast<double>(plain) * (keep + (1 - keep) / rule.factor));
+}
+
 template <typename V>
 struct Rotated {
   V x0, x1;

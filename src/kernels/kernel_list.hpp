@@ -16,6 +16,12 @@
   X("bias_grad", BiasGrad)                            \
   X("gelu", Gelu)                                     \
   X("gelu_grad", GeluGrad)                            \
+  X("row_squares", RowSquares)                        \
+  X("row_squares_grad", RowSquaresGrad)               \
+  X("row_norm", RowNorm)                              \
+  X("row_norm_grad", RowNormGrad)                     \
+  X("row_norm_squares_grad", RowNormSquaresGrad)      \
+  X("row_norm_weight_grad", RowNormWeightGrad)        \
   X("matmul", Matmul)                                 \
   X("rope", Rope)                                     \
   X("rope_table", RopeTable)                          \

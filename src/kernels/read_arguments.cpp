@@ -53,6 +53,24 @@ const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t oper
   return r.InI32(operand);
 }
 
+/// Attributes of rope_table.
+RopeRule RopeRuleOf(const Reader& r) {
+  const std::string_view name = r.TextOr("stretch", "none");
+  const RopeStretch stretch = name == "linear"   ? RopeStretch::kLinear
+                              : name == "llama3" ? RopeStretch::kLlama3
+                              : name == "yarn"   ? RopeStretch::kYarn
+                                                 : RopeStretch::kNone;
+  CHECK(stretch != RopeStretch::kNone || name == "none", "rope_table: stretch {}", name);
+  return {.theta = r.Number("theta"),
+          .head_dim = r.Integer("head_dim"),
+          .stretch = stretch,
+          .factor = r.NumberOr("factor", 1),
+          .low = r.NumberOr("low", 0),
+          .high = r.NumberOr("high", 1),
+          .original_length = r.NumberOr("original_length", 0),
+          .amplitude = r.NumberOr("amplitude", 1)};
+}
+
 /// CHECKs that the box of `inner` lies inside that of `outer`.
 void CheckInside(const Tensor& inner, const Tensor& outer) {
   if (Volume(inner.shape) == 0) return;
@@ -125,95 +143,6 @@ PositionEmbeddingGradArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
-RmsNormArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor& x = r.In(0);
-  return {.x = r.InFloats(0),
-          .weight = r.InFloats(1),
-          .addend = r.InFloatsOrNone(2),
-          .y = r.OutFloats(0),
-          .rstd = r.OutF32(1),
-          .sum = r.OutFloatsOrNone(2),
-          .rows = RowsOf(x),
-          .width = ColumnsOf(x),
-          .eps = r.Number("eps")};
-}
-
-template <>
-RmsNormGradArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor& x = r.In(0);
-  return {.x = r.InFloats(0),
-          .weight = r.InFloats(1),
-          .rstd = r.InF32(2),
-          .dy = r.InFloats(3),
-          .addend = r.InFloatsOrNone(4),
-          .dx = r.OutFloats(0),
-          .rows = RowsOf(x),
-          .width = ColumnsOf(x)};
-}
-
-template <>
-RmsNormWeightGradArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor& x = r.In(0);
-  return {.x = r.InFloats(0),
-          .rstd = r.InF32(1),
-          .dy = r.InFloats(2),
-          .dweight = r.OutF32(0),
-          .rows = RowsOf(x),
-          .width = ColumnsOf(x),
-          .accumulate = call.accumulate};
-}
-
-template <>
-LayerNormArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor& x = r.In(0);
-  return {.x = r.InFloats(0),
-          .weight = r.InFloats(1),
-          .bias = r.InFloats(2),
-          .addend = r.InFloatsOrNone(3),
-          .y = r.OutFloats(0),
-          .mean = r.OutF32(1),
-          .rstd = r.OutF32(2),
-          .sum = r.OutFloatsOrNone(3),
-          .rows = RowsOf(x),
-          .width = ColumnsOf(x),
-          .eps = r.Number("eps")};
-}
-
-template <>
-LayerNormGradArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor& x = r.In(0);
-  return {.x = r.InFloats(0),
-          .weight = r.InFloats(1),
-          .mean = r.InF32(2),
-          .rstd = r.InF32(3),
-          .dy = r.InFloats(4),
-          .addend = r.InFloatsOrNone(5),
-          .dx = r.OutFloats(0),
-          .rows = RowsOf(x),
-          .width = ColumnsOf(x)};
-}
-
-template <>
-LayerNormWeightGradArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor& x = r.In(0);
-  return {.x = r.InFloats(0),
-          .mean = r.InF32(1),
-          .rstd = r.InF32(2),
-          .dy = r.InFloats(3),
-          .dweight = r.OutF32(0),
-          .dbias = r.OutF32(1),
-          .rows = RowsOf(x),
-          .width = ColumnsOf(x),
-          .accumulate = call.accumulate};
-}
-
-template <>
 AddBiasArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), RowsOf(r.In(0)), ColumnsOf(r.In(0))};
@@ -262,7 +191,7 @@ RopeArgs ReadArguments(const KernelCall& call) {
 template <>
 RopeTableArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InI32(0), r.OutF32(0), Volume(r.In(0).shape), r.Integer("head_dim"), r.Number("theta")};
+  return {r.InI32(0), r.OutF32(0), Volume(r.In(0).shape), RopeRuleOf(r)};
 }
 
 template <>

@@ -18,9 +18,9 @@ bool HasWindow(const Deck::Model& m, int layer) {
 }
 
 ForwardFlops ForwardFlopsPerToken(const Deck::Model& m) {
-  const double h = double(m.dim), d = h / double(m.heads), matrices = m.family == Family::kGpt2 ? 2 : 3;
-  const double projections = h * d * double(m.heads + 2 * m.kv_heads) + h * h;
-  return {2 * (projections + matrices * h * double(m.ffn_dim)), 4 * VisibleKeys(m) * h, 2 * h * double(m.vocab)};
+  const double h = double(m.dim), d = double(m.head_dim), matrices = m.family == Family::kGpt2 ? 2 : 3;
+  const double heads = d * double(m.heads), projections = 2 * h * (heads + d * double(m.kv_heads));
+  return {2 * (projections + matrices * h * double(m.ffn_dim)), 4 * VisibleKeys(m) * heads, 2 * h * double(m.vocab)};
 }
 
 ModelFlops FlopsPerToken(const Deck& deck) {

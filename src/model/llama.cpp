@@ -1,10 +1,17 @@
-// Llama as Hugging Face's LlamaForCausalLM: RMSNorm before each half of a layer, grouped-query attention with rotary
-// positions, SwiGLU, no biases, tied or untied head. Names and [out, in] layouts of the weights are Hugging Face's.
+// Llama and its relatives, as Hugging Face's LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+// and Olmo2ForCausalLM: grouped-query attention with rotary positions, SwiGLU, RMSNorm, tied or untied head. Keys of
+// the deck choose biases, norms of queries and keys, and where a layer normalises. Names and [out, in] layouts of the
+// weights are Hugging Face's.
 //
 //   x = embed(ids);  per layer:  x += o(attention(rope(q(n)), rope(k(n)), v(n))), n = norm(x)
 //                                x += down(swiglu(gate(n), up(n))),               n = norm(x)
 //   logits = head(norm(x));  loss = sum of token cross-entropies
+//
+// With model.norm_placement = "post" (OLMo 2):
+//
+//   x += norm(o(attention(rope(q(x)), rope(k(x)), v(x)))),  x += norm(down(swiglu(gate(x), up(x))))
 #include "families.hpp"
+#include "rope_attributes.hpp"
 #include "transformer_writer.hpp"
 
 namespace espalier {
@@ -15,19 +22,45 @@ class Llama final : public TransformerWriter {
   using TransformerWriter::TransformerWriter;
 
  private:
-  int Linear(int x, const std::string& name, Shape shape, const char* layout, ParameterInit init) {
+  static constexpr ParameterInit kOnes{ParameterInit::Kind::kOnes, 0}, kZeros{ParameterInit::Kind::kZeros, 0};
+
+  int Matmul(int x, const std::string& name, Shape shape, const char* layout, ParameterInit init,
+             const std::string& product, const char* out = "") {
     const int w = b_.Parameter(name + ".weight", std::move(shape), layout, init);
-    return b_.Emit(OpKind::kMatmul, {x, w}, {name + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}});
+    return b_.Emit(OpKind::kMatmul, {x, w}, {name + product}, {{}, {{"spec", "bsk,nk->bsn"}}}, out);
   }
+  int AddBias(int product, const std::string& name, int64_t width, const char* layout) {
+    const int bias = b_.Parameter(name + ".bias", {width}, layout, kZeros);
+    return b_.Emit(OpKind::kAddBias, {product, bias}, {name + ".out"});
+  }
+  /// From the residual stream to `width` features that tp shards as `to` (column parallel).
+  int UpProjection(int x, const std::string& name, int64_t width, const std::string& to, bool bias, bool cheap) {
+    const int product = Matmul(x, name, {width, m_.dim}, (to + ",embed").c_str(), normal_, bias ? ".product" : ".out");
+    if (cheap) b_.Cheap(product);
+    if (!bias) return product;
+    const int sum = AddBias(product, name, width, to.c_str());
+    return cheap ? b_.Cheap(sum) : sum;
+  }
+  /// From `width` features that tp shards as `from` back to the residual stream (row parallel). What tp leaves partial
+  /// is reduced before anything but the residual is added.
+  int DownProjection(int x, const std::string& name, int64_t width, const std::string& from, bool bias) {
+    const char* out = bias || IsPost() ? kStream : "";
+    const int product =
+        Matmul(x, name, {m_.dim, width}, ("embed," + from).c_str(), output_, bias ? ".product" : ".out", out);
+    return bias ? AddBias(product, name, m_.dim, "embed") : product;
+  }
+
+  bool IsPost() const { return m_.norm_placement == NormPlacement::kPost; }
   int Norm(int x, const std::string& name) {
-    const int w = b_.Parameter(name + ".weight", {m_.dim}, "embed", {ParameterInit::Kind::kOnes, 0});
-    return b_.Cheap(b_.Emit(OpKind::kRmsNorm, {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}}));
+    const int w = b_.Parameter(name + ".weight", {m_.dim}, "embed", kOnes);
+    return b_.Emit(OpKind::kRmsNorm, {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", m_.norm_eps}}, {}});
   }
+  /// The norm of what a matmul reads.
+  int InputNorm(int x, const std::string& name) { return b_.Cheap(Norm(x, name)); }
 
   int Embed() override {
     const int positions = b_.StepInput("positions", {m_.seq_len}, "seq");
-    rope_table_ = b_.Prepare(OpKind::kRopeTable, {positions}, "rope_table",
-                             {{{"theta", m_.rope_theta}, {"head_dim", double(m_.dim / m_.heads)}}, {}});
+    rope_table_ = b_.Prepare(OpKind::kRopeTable, {positions}, "rope_table", RopeAttributes(m_));
     const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
     embedding_ = b_.Parameter("model.embed_tokens.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     return b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {"model.embed_tokens.out"},
@@ -36,36 +69,60 @@ class Llama final : public TransformerWriter {
 
   int Layer(int x, int l) override {
     const std::string at = "model.layers." + std::to_string(l - 1);
-    const int attended = Attention(Norm(x, at + ".input_layernorm"), at, l);
-    x = b_.Emit(OpKind::kAdd, {x, attended}, {at + ".attention_residual"}, {}, kStream);
-    const int fed = FeedForward(Norm(x, at + ".post_attention_layernorm"), at);
-    return b_.Emit(OpKind::kAdd, {x, fed}, {at + ".residual"}, {}, kStream);
+    const auto residual = [&](int branch, const char* name) {
+      return b_.Emit(OpKind::kAdd, {x, branch}, {at + name}, {}, kStream);
+    };
+    if (IsPost()) {
+      x = residual(Norm(Attention(x, at, l), at + ".post_attention_layernorm"), ".attention_residual");
+      return residual(Norm(FeedForward(x, at), at + ".post_feedforward_layernorm"), ".residual");
+    }
+    x = residual(Attention(InputNorm(x, at + ".input_layernorm"), at, l), ".attention_residual");
+    return residual(FeedForward(InputNorm(x, at + ".post_attention_layernorm"), at), ".residual");
   }
 
   int Attention(int n, const std::string& at, int l) {
-    const double e = double(m_.dim / m_.heads);
-    const Shape q_shape = {m_.dim, m_.dim}, kv_shape = {m_.kv_heads * m_.dim / m_.heads, m_.dim};
+    const int64_t e = m_.head_dim, q_width = m_.heads * e, kv_width = m_.kv_heads * e;
     const std::string self = at + ".self_attn.";
-    const int q = Rotate(b_.Cheap(Linear(n, self + "q_proj", q_shape, "heads,embed", normal_)), self + "q", e);
-    const int k = Rotate(b_.Cheap(Linear(n, self + "k_proj", kv_shape, "kv_heads,embed", normal_)), self + "k", e);
-    const int v = b_.Cheap(Linear(n, self + "v_proj", kv_shape, "kv_heads,embed", normal_));
+    const int q = Rotate(NormOfHeads(UpProjection(n, self + "q_proj", q_width, "heads", m_.qkv_bias, true),
+                                     self + "q_norm", q_width, "heads"),
+                         self + "q");
+    const int k = Rotate(NormOfHeads(UpProjection(n, self + "k_proj", kv_width, "kv_heads", m_.qkv_bias, true),
+                                     self + "k_norm", kv_width, "kv_heads"),
+                         self + "k");
+    const int v = UpProjection(n, self + "v_proj", kv_width, "kv_heads", m_.qkv_bias, true);
     const int o = CausalAttention(q, k, v, l, {self + "out", self + "lse"});
-    return Linear(o, self + "o_proj", q_shape, "embed,heads", output_);
+    return DownProjection(o, self + "o_proj", q_width, "heads", m_.o_bias);
   }
 
-  int Rotate(int x, const std::string& name, double head_dim) {
-    return b_.Cheap(b_.Emit(OpKind::kRope, {x, rope_table_}, {name}, {{{"head_dim", head_dim}, {"inverse", 0}}, {}}));
+  /// model.qk_norm of queries or keys: of each head by itself, or of all heads together, which tp shards. The sums of
+  /// squares are kept for backward: they are small, and those of all heads were reduced.
+  int NormOfHeads(int x, const std::string& name, int64_t width, const char* layout) {
+    if (m_.qk_norm == QkNorm::kNone) return x;
+    const bool each = m_.qk_norm == QkNorm::kHead;
+    const auto head_dim = double(m_.head_dim);
+    const Attributes squares = each ? Attributes{{{"head_dim", head_dim}}, {}} : Attributes{};
+    Attributes norm = squares;
+    norm.numbers["eps"] = m_.norm_eps;
+    norm.numbers["width"] = each ? head_dim : double(width);
+    const int w = b_.Parameter(name + ".weight", {each ? m_.head_dim : width}, each ? "head_dim" : layout, kOnes);
+    const int sums = b_.Emit(OpKind::kRowSquares, {x}, {name + ".squares"}, squares);
+    return b_.Cheap(b_.Emit(OpKind::kRowNorm, {x, w, sums}, {name + ".out"}, norm));
+  }
+
+  int Rotate(int x, const std::string& name) {
+    return b_.Cheap(
+        b_.Emit(OpKind::kRope, {x, rope_table_}, {name}, {{{"head_dim", double(m_.head_dim)}, {"inverse", 0}}, {}}));
   }
 
   int FeedForward(int n, const std::string& at) {
     const std::string mlp = at + ".mlp.";
-    const int gate = Linear(n, mlp + "gate_proj", {m_.ffn_dim, m_.dim}, "ffn,embed", normal_);
-    const int up = Linear(n, mlp + "up_proj", {m_.ffn_dim, m_.dim}, "ffn,embed", normal_);
+    const int gate = UpProjection(n, mlp + "gate_proj", m_.ffn_dim, "ffn", m_.mlp_bias, false);
+    const int up = UpProjection(n, mlp + "up_proj", m_.ffn_dim, "ffn", m_.mlp_bias, false);
     const int h = b_.Cheap(b_.Emit(OpKind::kSwiglu, {gate, up}, {mlp + "act"}));
-    return Linear(h, mlp + "down_proj", {m_.dim, m_.ffn_dim}, "embed,ffn", output_);
+    return DownProjection(h, mlp + "down_proj", m_.ffn_dim, "ffn", m_.mlp_bias);
   }
 
-  int FinalNorm(int x) override { return Norm(x, "model.norm"); }
+  int FinalNorm(int x) override { return InputNorm(x, "model.norm"); }
 
   int rope_table_ = -1;
 };

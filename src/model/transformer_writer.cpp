@@ -31,7 +31,7 @@ Model TransformerWriter::Build() {
 }
 
 int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
-  Attributes attributes{{{"head_dim", double(m_.dim / m_.heads)}, {"causal", 1}}, {}};
+  Attributes attributes{{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}};
   if (HasWindow(m_, l)) attributes.numbers["window"] = double(m_.sliding_window);
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);

@@ -30,7 +30,8 @@ OpDefinition BiasGrad() {
   return {.kind = OpKind::kBiasGrad,
           .summary = "adjoint of add_bias in its bias: the sum over tokens",
           .einsum = BackwardEinsum,
-          .infer = BackwardInfer};
+          .infer = BackwardInfer,
+          .linear_inputs = 1};
 }
 
 }  // namespace espalier

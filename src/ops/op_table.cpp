@@ -48,6 +48,12 @@ std::vector<OpDefinition> MakeTable() {
       BiasGrad(),
       Gelu(),
       GeluGrad(),
+      RowSquares(),
+      RowSquaresGrad(),
+      RowNorm(),
+      RowNormGrad(),
+      RowNormSquaresGrad(),
+      RowNormWeightGrad(),
       Accumulate(),
       Slice(),
       Pad(),
@@ -86,8 +92,8 @@ DimAxes CollectAxes(const OpContext& c, const Einsum& einsum) {
 }
 
 /// Axes on which the outputs are partial because inputs are: jointly linear ops accept any, and so does a cast that
-/// says that it rounds the parts of a sum (`parts`). Ops that are linear in one input accept kv_replicate, all others
-/// none.
+/// says that it rounds the parts of a sum (`parts`). Ops that are linear in one input accept kv_replicate, unless
+/// another input is sharded on it; all others none.
 AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   AxisSet partial;
   size_t carriers = 0, last = 0;
@@ -101,7 +107,10 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   const bool joint = takes_parts && std::all_of(c.inputs.begin(), c.inputs.end(), [&](const Type& type) {
                        return type.placements.partial_sum == partial;
                      });
-  const bool single = carriers == 1 && static_cast<int>(last) < definition.linear_inputs &&
+  // Where another input is sharded on the axis, each rank would take its part of the sum for the whole.
+  const bool sharded =
+      std::ranges::any_of(c.inputs, [](const Type& type) { return type.placements.Sharded().Has(Axis::kKvReplicate); });
+  const bool single = carriers == 1 && static_cast<int>(last) < definition.linear_inputs && !sharded &&
                       c.inputs[last].placements.partial_sum == AxisSet{Axis::kKvReplicate} &&
                       partial == AxisSet{Axis::kKvReplicate};
   CHECK(joint || single, "{}: partial inputs are not allowed here", c.op.kind);

@@ -45,6 +45,11 @@ bool ComputesRows(OpKind kind) {
     case OpKind::kGelu:
     case OpKind::kGeluGrad:
     case OpKind::kCast:
+    case OpKind::kRowSquares:
+    case OpKind::kRowSquaresGrad:
+    case OpKind::kRowNorm:
+    case OpKind::kRowNormGrad:
+    case OpKind::kRowNormSquaresGrad:
       return true;
     default:
       return false;

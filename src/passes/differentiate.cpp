@@ -100,15 +100,27 @@ class Differentiator final : public GradientBuilder {
 
   int Sum(int value) {
     std::vector<int>& parts = adjoints_[value];
-    if (parts.size() > 1) {
-      // Where the earliest use sent its part back: a sum is made before it crosses stages.
-      const Value& earliest = graph_.values[parts[0]];
-      Op op{OpKind::kAdd, parts, {}, {}, Role::kB, graph_.ops[earliest.producer].layer, earliest.chunk};
-      op.outputs = {NewAdjoint(value, graph_.values[parts[0]].type, op)};
-      parts = op.outputs;
-      graph_.AddOp(std::move(op));
-    }
+    if (parts.size() > 1) parts = {Add(value, SumOfMatmuls(value, parts))};
     return parts[0];
+  }
+  /// Adjoints that matmuls send back are added first, since all of them are partial sums over tp: their sum is reduced
+  /// once.
+  std::vector<int> SumOfMatmuls(int value, const std::vector<int>& parts) {
+    std::vector<int> matmuls, others;
+    for (int part : parts)
+      (graph_.ops[graph_.values[part].producer].kind == OpKind::kMatmul ? matmuls : others).push_back(part);
+    if (matmuls.size() < 2 || others.empty()) return parts;
+    others.insert(others.begin(), Add(value, matmuls));
+    return others;
+  }
+  int Add(int value, const std::vector<int>& parts) {
+    // Where the earliest use sent its part back: a sum is made before it crosses stages.
+    const Value& earliest = graph_.values[parts[0]];
+    Op op{OpKind::kAdd, parts, {}, {}, Role::kB, graph_.ops[earliest.producer].layer, earliest.chunk};
+    op.outputs = {NewAdjoint(value, graph_.values[parts[0]].type, op)};
+    const int sum = op.outputs[0];
+    graph_.AddOp(std::move(op));
+    return sum;
   }
 
   Graph& graph_;

@@ -73,7 +73,8 @@ class Partitioner {
     const Einsum einsum = definition.einsum(context);
     const DimAxes axes = ChooseAxes(op, context, einsum);
     for (size_t i = 0; i < op.inputs.size(); ++i)
-      op.inputs[i] = Resharded(op.inputs[i], Required(axes, einsum.inputs[i], KeptPartial(context, definition, i)), op);
+      op.inputs[i] = Resharded(op.inputs[i],
+                               Required(axes, einsum.inputs[i], KeptPartial(context, definition, i, axes, einsum)), op);
     std::vector<Placements> free;
     for (const std::string& dims : einsum.outputs) free.push_back(PlacementsOf(axes, dims));
     const std::vector<Type> types = InferOutputs(new_, op, free);
@@ -105,16 +106,19 @@ class Partitioner {
   }
 
   /// Axes on which input `i` may stay a partial sum: all if the op adds inputs with equal placements, kv_replicate if
-  /// it is linear in this input.
-  static AxisSet KeptPartial(const OpContext& c, const OpDefinition& definition, size_t i) {
+  /// it is linear in this input and no other input is sharded there.
+  static AxisSet KeptPartial(const OpContext& c, const OpDefinition& definition, size_t i, const DimAxes& axes,
+                             const Einsum& einsum) {
     if (definition.jointly_linear)
       return std::all_of(c.inputs.begin(), c.inputs.end(),
                          [&](const Type& t) { return t.placements == c.inputs[0].placements; })
                  ? c.inputs[i].placements.partial_sum
                  : AxisSet();
-    return static_cast<int>(i) < definition.linear_inputs
-               ? c.inputs[i].placements.partial_sum & AxisSet{Axis::kKvReplicate}
-               : AxisSet();
+    if (static_cast<int>(i) >= definition.linear_inputs) return {};
+    for (size_t other = 0; other < einsum.inputs.size(); ++other)
+      for (char dim : einsum.inputs[other])
+        if (other != i && std::ranges::count(AxesOfDim(axes, dim), Axis::kKvReplicate) > 0) return {};
+    return c.inputs[i].placements.partial_sum & AxisSet{Axis::kKvReplicate};
   }
 
   Placements PlacementsOf(const DimAxes& axes, const std::string& dims) const {

@@ -8,7 +8,6 @@ import tomllib
 import numpy as np
 import torch
 import transformers
-from transformers.models.llama import modeling_llama
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -23,7 +22,7 @@ def load_deck(path):
 
 
 def build_model(deck):
-    """LlamaForCausalLM or GPT2LMHeadModel in fp32 with the shape of the deck's [model]."""
+    """Hugging Face's model in fp32 with the shape of the deck's [model]."""
     return {"llama": build_llama, "gpt2": build_gpt2}[deck["model"].get("family", "llama")](deck["model"])
 
 
@@ -35,14 +34,44 @@ def build_gpt2(m):
         attn_implementation="eager"))
 
 
+def rope_parameters(m):
+    """What transformers calls rope_parameters, of a deck's [model]."""
+    kind = m.get("rope_scaling", "none")
+    parameters = {"rope_type": "default" if kind == "none" else kind, "rope_theta": m.get("rope_theta", 500000.0)}
+    if kind != "none":
+        parameters["factor"] = m.get("rope_factor", 1.0)
+    if kind in ("llama3", "yarn"):
+        parameters["original_max_position_embeddings"] = m.get("rope_original_seq_len", m.get("seq_len"))
+    if kind == "llama3":
+        parameters["low_freq_factor"] = m.get("rope_low_freq_factor", 1.0)
+        parameters["high_freq_factor"] = m.get("rope_high_freq_factor", 4.0)
+    if kind == "yarn":
+        parameters["beta_fast"] = m.get("rope_beta_fast", 32.0)
+        parameters["beta_slow"] = m.get("rope_beta_slow", 1.0)
+        if m.get("rope_attention_factor", 0.0):
+            parameters["attention_factor"] = m["rope_attention_factor"]
+    return parameters
+
+
 def build_llama(m):
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+    """The architecture that has the deck's biases and norms."""
+    common = dict(
         vocab_size=m["vocab"], hidden_size=m["dim"], intermediate_size=m["ffn_dim"], num_hidden_layers=m["layers"],
         num_attention_heads=m["heads"], num_key_value_heads=m.get("kv_heads", m["heads"]),
-        max_position_embeddings=m["seq_len"], rms_norm_eps=m.get("norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": m.get("rope_theta", 500000.0)},
-        tie_word_embeddings=m.get("tie_embeddings", False), attention_bias=False, mlp_bias=False,
-        attn_implementation="eager"))
+        max_position_embeddings=m["seq_len"], rms_norm_eps=m.get("norm_eps", 1e-5), rope_parameters=rope_parameters(m),
+        tie_word_embeddings=m.get("tie_embeddings", False), attn_implementation="eager",
+        head_dim=m.get("head_dim", m["dim"] // m["heads"]))
+    qkv, o, mlp = (m.get(f"{part}_bias", False) for part in ("qkv", "o", "mlp"))
+    form = m.get("norm_placement", "pre"), m.get("qk_norm", "none")
+    if form == ("post", "full") and qkv == o and not mlp:
+        return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**common, attention_bias=qkv))
+    if form == ("pre", "head") and qkv == o and not mlp:
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common, attention_bias=qkv))
+    if form == ("pre", "none") and qkv and not o and not mlp:
+        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**common))
+    if form == ("pre", "none") and qkv == o:
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**common, attention_bias=qkv, mlp_bias=mlp))
+    raise SystemExit(f"no architecture of Hugging Face has the norms {form} with the biases of this deck")
 
 
 def compute_in_double(model):
@@ -51,7 +80,7 @@ def compute_in_double(model):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
     model.double()
     for module in model.modules():
-        if isinstance(module, modeling_llama.LlamaRMSNorm):
+        if type(module).__name__.endswith("RMSNorm"):
             module.forward = norm.__get__(module)
     return model
 

@@ -22,6 +22,12 @@ UNTIED = ["model.tie_embeddings=false"]
 WINDOW = ["model.sliding_window=7"]
 SOME_WINDOWS = ["model.sliding_window=3", "model.full_attention_layers=2"]
 DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]  # a word is a document
+BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
+WIDE_HEADS, NARROW_HEADS = ["model.head_dim=14"], ["model.head_dim=6"]  # other widths than dim / heads
+EACH_HEAD, ALL_HEADS = ["model.qk_norm=head"], ["model.qk_norm=full"]
+POST = ["model.norm_placement=post"]
+LLAMA31 = ["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
+YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
@@ -204,6 +210,20 @@ def plain_table():
     add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SOME_WINDOWS, *DOCUMENTS], keys=schedule("dualpipev", 2))
     add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *WINDOW, *DOCUMENTS])
     add(1, 1, 2, 1, 1, model=["batch.micro=2", *DOCUMENTS])
+    # Biases, heads of another width, norms of queries and keys, norms after each half of a layer: in pairs, with tp and
+    # kv heads that several of its ranks share.
+    add(1, 1, 1, 1, 2, model=[*BIASES, *EACH_HEAD], steps=20)
+    add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *BIASES, *ALL_HEADS])
+    add(2, 1, 2, 1, 2, model=[*POST, *ALL_HEADS], steps=20)
+    add(1, 1, 1, 2, 2, model=[*POST, *EACH_HEAD, *BIASES], keys=[RING])
+    add(1, 1, 2, 2, 1, model=[*ALL_HEADS, *WIDE_HEADS, *YARN], keys=[ALL_GATHER])
+    add(1, 1, 2, 1, 2, model=[*EACH_HEAD, *NARROW_HEADS, *LLAMA31], keys=[SELECTIVE])
+    add(2, 1, 1, 1, 2, model=[*POST, *ALL_HEADS, *BIASES], keys=[strips, FULL])
+    add(1, 1, 1, 1, 2, model=[*POST, *WIDE_HEADS, *BIASES], keys=[NO_SP, SELECTIVE])
+    add(1, 1, 1, 1, 4, model=[*POST, *EACH_HEAD, *BIASES, *WIDE_HEADS])
+    add(1, 1, 1, 1, 3, model=[*THREES, *ALL_HEADS, *BIASES, "model.head_dim=10"])
+    add(2, 1, 2, 1, 2, model=[*ALL_HEADS, *BIASES, *TIED], keys=schedule("zbv", 2))
+    add(1, 1, 1, 2, 2, model=[*MANY_HEADS, *ALL_HEADS, *NARROW_HEADS], keys=[ALL_TO_ALL, strips])
 
     # GPT-2, tied and untied.
     gpt2 = lambda *degrees, **more: add(*degrees, deck=GPT2, **more)
@@ -256,4 +276,7 @@ def plain_table():
     half(1, 1, 2, 1, 2, model=MUON)
     half(1, 1, 1, 2, 2, model=[*WINDOW, *DOCUMENTS], keys=[RING])
     half(2, 1, 1, 2, 1, model=[*WINDOW, *DOCUMENTS], keys=[ALL_TO_ALL])
+    half(2, 1, 2, 1, 2, model=[*POST, *ALL_HEADS])
+    half(1, 1, 1, 1, 4, model=[*EACH_HEAD, *BIASES])
+    half(1, 1, 2, 2, 1, model=[*BIASES, *WIDE_HEADS, *LLAMA31], keys=[SELECTIVE])
     return rows

@@ -48,6 +48,12 @@ enum class OpKind : uint8_t {
   kBiasGrad,
   kGelu,
   kGeluGrad,
+  kRowSquares,
+  kRowSquaresGrad,
+  kRowNorm,
+  kRowNormGrad,
+  kRowNormSquaresGrad,
+  kRowNormWeightGrad,
   kAccumulate,
   kReshard,
   kSlice,
@@ -63,7 +69,7 @@ enum class OpKind : uint8_t {
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 48> kOpNames = {
+inline constexpr std::array<std::string_view, 54> kOpNames = {
     "",
     "embedding",
     "embedding_grad",
@@ -100,6 +106,12 @@ inline constexpr std::array<std::string_view, 48> kOpNames = {
     "bias_grad",
     "gelu",
     "gelu_grad",
+    "row_squares",
+    "row_squares_grad",
+    "row_norm",
+    "row_norm_grad",
+    "row_norm_squares_grad",
+    "row_norm_weight_grad",
     "accumulate",
     "reshard",
     "slice",

@@ -30,14 +30,14 @@ void Rope(const RopeArgs& a) {
 
 // Angles are fp32; cosines and sines are rounded from fp64. Once per step.
 void RopeTable(const RopeTableArgs& a) {
-  const int64_t half = a.head_dim / 2;
+  const int64_t width = a.rule.head_dim, half = width / 2;
   ParallelRanges(half, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float frequency = RopeFrequency(a.theta, a.head_dim, i);
+      const float frequency = RopeFrequency(a.rule, i);
       for (int64_t s = 0; s < a.length; ++s) {
         const double angle = static_cast<float>(a.positions[s]) * frequency;
-        a.table[s * a.head_dim + i] = static_cast<float>(std::cos(angle));
-        a.table[s * a.head_dim + half + i] = static_cast<float>(std::sin(angle));
+        a.table[s * width + i] = static_cast<float>(a.rule.amplitude * std::cos(angle));
+        a.table[s * width + half + i] = static_cast<float>(a.rule.amplitude * std::sin(angle));
       }
     }
   });

@@ -25,12 +25,12 @@ __global__ void RopeKernel(RopeArgs a) {
 
 // Rounded from fp64, once per step.
 __global__ void RopeTableKernel(RopeTableArgs a) {
-  const int64_t half = a.head_dim / 2;
+  const int64_t width = a.rule.head_dim, half = width / 2;
   ForElements<1>(a.length * half, [&](int64_t n, auto) {
     const int64_t s = n / half, i = n % half;
-    const double angle = static_cast<float>(a.positions[s]) * RopeFrequency(a.theta, a.head_dim, i);
-    a.table[s * a.head_dim + i] = static_cast<float>(cos(angle));
-    a.table[s * a.head_dim + half + i] = static_cast<float>(sin(angle));
+    const double angle = static_cast<float>(a.positions[s]) * RopeFrequency(a.rule, i);
+    a.table[s * width + i] = static_cast<float>(a.rule.amplitude * cos(angle));
+    a.table[s * width + half + i] = static_cast<float>(a.rule.amplitude * sin(angle));
   });
 }
 
@@ -46,7 +46,7 @@ void Rope(const RopeArgs& a, const LaunchContext& context) {
 }
 
 void RopeTable(const RopeTableArgs& a, const LaunchContext& context) {
-  const int64_t n = a.length * (a.head_dim / 2);
+  const int64_t n = a.length * (a.rule.head_dim / 2);
   if (n > 0) Launch(RopeTableKernel, ElementBlocks(n, 1), dim3(kThreads), 0, context.stream, a);
 }
 

@@ -21,12 +21,12 @@ void Rope(const RopeArgs& a) {
 
 // The angle is computed in fp32, as in Hugging Face's Llama.
 void RopeTable(const RopeTableArgs& a) {
-  const int64_t half = a.head_dim / 2;
+  const int64_t width = a.rule.head_dim, half = width / 2;
   for (int64_t s = 0; s < a.length; ++s) {
     for (int64_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(a.positions[s]) * RopeFrequency(a.theta, a.head_dim, i);
-      Set(a.table, s * a.head_dim + i, std::cos(static_cast<double>(angle)));
-      Set(a.table, s * a.head_dim + half + i, std::sin(static_cast<double>(angle)));
+      const float angle = static_cast<float>(a.positions[s]) * RopeFrequency(a.rule, i);
+      Set(a.table, s * width + i, a.rule.amplitude * std::cos(static_cast<double>(angle)));
+      Set(a.table, s * width + half + i, a.rule.amplitude * std::sin(static_cast<double>(angle)));
     }
   }
 }

@@ -19,7 +19,8 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "logits") return p.loss_parallel ? tensor : std::vector<Axis>{};
   if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
   if (dim == "spread") return {Axis::kTp, Axis::kKvReplicate, Axis::kRegather, Axis::kDpShard, Axis::kCp};
-  CHECK(dim == "embed" || dim == "position" || dim == "whole_seq" || dim == "whole", "unknown logical dim {}", dim);
+  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "whole_seq" || dim == "whole",
+        "unknown logical dim {}", dim);
   return {};
 }
 

@@ -64,17 +64,37 @@ Strings KeysThat(bool DeckDifference::*holds, const Deck& saved, const LoadedDec
 
 TEST(Compare, B4TheWeightsBelongToTheseKeys) {
   const Deck saved = Small({});
-  const LoadedDeck now =
-      Loaded({"model.layers=4", "model.dim=72", "model.heads=4", "model.kv_heads=1", "model.ffn_dim=90",
-              "model.vocab=261", "model.seq_len=32", "model.norm_eps=1e-6", "model.rope_theta=1e4",
-              "model.tie_embeddings=true", "model.init_std=0.03", "optimizer.lr=2"});
+  const LoadedDeck now = Loaded({"model.layers=4",
+                                 "model.dim=72",
+                                 "model.heads=4",
+                                 "model.kv_heads=1",
+                                 "model.ffn_dim=90",
+                                 "model.vocab=261",
+                                 "model.seq_len=32",
+                                 "model.norm_eps=1e-6",
+                                 "model.rope_theta=1e4",
+                                 "model.head_dim=20",
+                                 "model.qk_norm=head",
+                                 "model.norm_placement=post",
+                                 "model.qkv_bias=true",
+                                 "model.o_bias=true",
+                                 "model.mlp_bias=true",
+                                 "model.rope_scaling=yarn",
+                                 "model.rope_factor=2",
+                                 "model.rope_original_seq_len=9",
+                                 "model.tie_embeddings=true",
+                                 "model.init_std=0.03",
+                                 "optimizer.lr=2"});
   EXPECT_THAT(KeysThat(&DeckDifference::fixed, saved, now),
               ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim",
-                          "model.ffn_dim", "model.vocab", "model.tie_embeddings"));
+                          "model.ffn_dim", "model.vocab", "model.norm_placement", "model.qk_norm", "model.qkv_bias",
+                          "model.o_bias", "model.mlp_bias", "model.tie_embeddings"));
   EXPECT_THAT(
       KeysThat(&DeckDifference::computes, saved, now),
       ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim", "model.ffn_dim",
-                  "model.vocab", "model.seq_len", "model.norm_eps", "model.rope_theta", "model.tie_embeddings"));
+                  "model.vocab", "model.seq_len", "model.norm_eps", "model.norm_placement", "model.qk_norm",
+                  "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.rope_theta", "model.rope_scaling",
+                  "model.rope_factor", "model.rope_original_seq_len", "model.tie_embeddings"));
 }
 
 TEST(Compare, B4AFamilyWithLearnedPositionsKeepsItsLength) {

@@ -102,6 +102,33 @@ TEST(Errors, OddHeadsAreForGpt2) {
             Strings{"command line: model.heads = 7: must divide model.dim = 45 (allowed: 1, 3, 5, 9, 15, 45)"});
 }
 
+TEST(Errors, HeadsMayHaveAWidthOfTheirOwn) {
+  EXPECT_THAT(Errors({"model.heads=7", "model.kv_heads=7", "model.head_dim=10"}), IsEmpty());
+  EXPECT_THAT(Errors({"model.head_dim=14"}), IsEmpty());
+  EXPECT_THAT(Errors({"model.head_dim=7"}), ElementsAre(HasSubstr("must be even, since RoPE rotates pairs (allowed")));
+  EXPECT_THAT(Errors({"model.head_dim=0"}), ElementsAre(HasSubstr("out of range (allowed: 1 to 2147483647)")));
+  EXPECT_THAT(Errors({"model.head_dim=10", "model.qk_norm=full", "model.norm_placement=post", "model.kv_heads=6",
+                      "model.family=gpt2"}),
+              ElementsAre(testing::EndsWith(
+                  "does not have model.head_dim = 10 (allowed: dim / heads = 8), nor model.norm_placement = \"post\" "
+                  "(allowed: \"pre\"), nor model.qk_norm = \"full\" (allowed: \"none\"); leave it out")));
+}
+
+TEST(Errors, RopeScalingStretches) {
+  EXPECT_THAT(Errors({"model.rope_scaling=linear", "model.rope_factor=0.5"}),
+              ElementsAre(HasSubstr("must be at least 1 for model.rope_scaling = \"linear\"")));
+  EXPECT_THAT(Errors({"model.rope_factor=0.5"}), IsEmpty());
+  for (const char* scaling : {"model.rope_scaling=llama3", "model.rope_scaling=yarn"})
+    EXPECT_THAT(Errors({scaling, "model.rope_factor=2"}),
+                ElementsAre(HasSubstr("must be the sequence length before scaling")));
+  EXPECT_THAT(Errors({"model.rope_scaling=llama3", "model.rope_factor=2", "model.rope_high_freq_factor=1",
+                      "model.rope_original_seq_len=9"}),
+              ElementsAre(HasSubstr("must be above model.rope_low_freq_factor = 1")));
+  EXPECT_THAT(Errors({"model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_beta_fast=1", "model.rope_theta=1",
+                      "model.rope_original_seq_len=9"}),
+              ElementsAre(HasSubstr("must be above model.rope_beta_slow = 1"), HasSubstr("must be above 1 for")));
+}
+
 TEST(Errors, SuggestionsForTheBatchAreAcceptedOnAnyRanks) {
   // "multiples of batch.micro * ranks / (pp * cp * tp) = 3 * ranks / 2"
   EXPECT_THAT(Errors({"batch.global=10", "parallel.tp=2"}),
@@ -308,8 +335,9 @@ TEST(Errors, RelationsNameThePlaceThatWasSet) {
   EXPECT_THAT(Errors({"parallel.dp_shard=3"}),
               ElementsAre("small:14: batch.global = 12: must be a multiple of batch.micro * dp_replicate * dp_shard = "
                           "3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
-  EXPECT_THAT(Errors({"model.dim=50"}),
-              ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25)"));
+  EXPECT_THAT(
+      Errors({"model.dim=50"}),
+      ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25; or set model.head_dim)"));
   EXPECT_THAT(
       Errors({"data.validation=[\"v\"]", "data.validate_every_steps=5", "data.validate_sequences=13"}),
       ElementsAre("command line: data.validate_sequences = 13: must be a multiple of batch.global = 12 (allowed: "

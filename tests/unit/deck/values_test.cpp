@@ -29,7 +29,8 @@ TEST(Errors, SixAtOnce) {
       testing::UnorderedElementsAre(
           path + ":3: run.stepz = 20: unknown key (did you mean run.steps?)",
           path + ":4: run.dir = 7: must be a string",
-          path + ":10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64)",
+          path + ":10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64; or set "
+                 "model.head_dim)",
           path + ": model.ffn_dim: missing: every deck must set it to an integer (allowed: 1 to 2147483647)",
           path + ":19: precision.compute = \"fp23\": unknown (did you mean fp32?) (allowed: \"bf16\", \"fp32\")",
           path + ":23: optimizer.beta2 = 1.0: out of range (allowed: 0 to 0.9999999)"));

@@ -38,6 +38,74 @@ TEST_P(Kernels, LayerNorm) {
   }
 }
 
+/// The ops of RMSNorm in two steps on rows of `width`: of whole rows, or of three heads each.
+struct TwoSteps {
+  Case squares, norm, norm_grad, squares_of_norm, squares_grad, weight_grad;
+};
+
+TwoSteps NormInTwoSteps(Random& random, Dtype type, int64_t width, bool heads) {
+  const int64_t columns = heads ? 3 * width : width;
+  const Shape rows = {2, 11, columns}, sums = heads ? Shape{2, 11, 3} : Shape{2, 11};
+  // Whole rows are wider than the part of them that is here.
+  Attributes a{{{"eps", 1e-5}, {"width", heads ? double(width) : 2.0 * double(width)}}, {}};
+  if (heads) a.numbers["head_dim"] = double(width);
+  const OwnedTensor x = random.Real(type, rows), w = random.Real(type, {width}, 0.5, 2), dy = random.Real(type, rows),
+                    y(type, rows), s(kF32, sums);
+  TwoSteps two;
+  two.squares = {"row_squares", {x}, {s}, a};
+  const OwnedTensor sum = two.squares.Reference()[0];
+  two.norm = {"row_norm", {x, w, sum}, {y}, a};
+  two.norm_grad = {"row_norm_grad", {dy, w, sum}, {y}, a};
+  two.squares_of_norm = {"row_norm_squares_grad", {dy, x, w, sum}, {s}, a};
+  two.squares_grad = {"row_squares_grad", {random.Real(kF32, sums), x}, {y}, a};
+  two.weight_grad = {"row_norm_weight_grad", {dy, x, sum}, {random.Real(kF32, {width})}, a};
+  return two;
+}
+
+TEST_P(Kernels, RmsNormInTwoSteps) {
+  for (bool heads : {false, true}) {
+    for (int64_t d : {1, 3, 17, 64, 127, 768}) {
+      TwoSteps two = NormInTwoSteps(random_, T(), d, heads);
+      const OwnedTensor sums = two.squares.Reference()[0];
+      double least = sums[0];
+      for (int64_t i = 0; i < 2 * 11 * (heads ? 3 : 1); ++i) least = std::min(least, sums[i]);
+      const double rstd = 1 / std::sqrt(least / (heads ? double(d) : 2 * double(d)) + 1e-5);
+      Check(two.squares, SumBound(d, 1));
+      Check(two.norm, SumBound(4, 2 * rstd));
+      CheckInPlace(two.norm, 0, 0);
+      Check(two.norm_grad, SumBound(4, 2 * rstd));
+      CheckInPlace(two.norm_grad, 0, 0);
+      Check(two.squares_of_norm, SumBound(d, 2 * rstd * rstd * rstd));
+      Check(two.squares_grad, SumBound(4, 2));
+      CheckInPlace(two.squares_grad, 0, 1);
+      const int64_t rows = 22 * (heads ? 3 : 1);
+      const double rounding = T() == kBf16 ? double(rows) * rstd / 256 * 0.1 : 0;  // single flips of xhat's rounding
+      for (bool accumulate : {false, true}) {
+        two.weight_grad.accumulate = accumulate;
+        Check(two.weight_grad, SumBound(rows, rstd) + rounding);
+      }
+    }
+  }
+}
+
+// With one rank and whole rows both steps together are rms_norm, and so are their gradients.
+TEST_P(Kernels, BothStepsAreRmsNorm) {
+  const OwnedTensor x = Real({2, 5, 33}), w = Real({33}, 0.5, 2), dy = Real({2, 5, 33}), y = Empty(T(), {2, 5, 33});
+  const Attributes a{{{"eps", 1e-5}, {"width", 33}}, {}};
+  const std::vector<OwnedTensor> one = Case{"rms_norm", {x, w}, {y, Empty(kF32, {2, 5})}, a}.Tested();
+  const OwnedTensor sums = Case{"row_squares", {x}, {Empty(kF32, {2, 5})}, a}.Tested()[0];
+  const OwnedTensor two = Case{"row_norm", {x, w, sums}, {y}, a}.Tested()[0];
+  const OwnedTensor past = Case{"row_norm_grad", {dy, w, sums}, {y}, a}.Tested()[0];
+  const OwnedTensor ds = Case{"row_norm_squares_grad", {dy, x, w, sums}, {Empty(kF32, {2, 5})}, a}.Tested()[0];
+  const OwnedTensor through = Case{"row_squares_grad", {ds, x}, {y}, a}.Tested()[0];
+  const OwnedTensor whole = Case{"rms_norm_grad", {x, w, one[1], dy}, {y}, a}.Tested()[0];
+  const double unit = T() == kBf16 ? 4.0 / 128 : 1e-5;
+  for (int64_t i = 0; i < 2 * 5 * 33; ++i) {
+    EXPECT_NEAR(two[i], one[0][i], unit * (1 + std::abs(one[0][i])));
+    EXPECT_NEAR(past[i] + through[i], whole[i], unit * (1 + std::abs(past[i]) + std::abs(through[i])));
+  }
+}
+
 /// A norm with an addend, and its gradient.
 struct WithAddend {
   Case forward, gradient;

@@ -112,6 +112,36 @@ inline std::vector<RowKernel> RowKernels() {
          return Case{"rms_norm_weight_grad", {m.X(), m.Each(1, 2), m.X()}, {m.DW()}};
        },
        [](Dtype type, int64_t) { return SumBound(6, 2) + (type == kBf16 ? 6.0 / 128 : 0); }},
+      {"row_squares", Width::kModel,
+       [](M& m) {
+         return Case{"row_squares", {m.X()}, {m.Row()}};
+       },
+       row_sum(1)},
+      {"row_squares_grad", Width::kModel,
+       [](M& m) {
+         return Case{"row_squares_grad", {m.Each(-1, 1), m.X()}, {m.Y()}};
+       },
+       sum_of(2, 2)},
+      {"row_norm", Width::kModel,
+       [=](M& m) {
+         return Case{"row_norm", {m.X(), m.W(), m.Each(1, 2)}, {m.Y()}, eps};
+       },
+       sum_of(4, 4)},
+      {"row_norm_grad", Width::kModel,
+       [=](M& m) {
+         return Case{"row_norm_grad", {m.X(), m.W(), m.Each(1, 2)}, {m.Y()}, eps};
+       },
+       sum_of(4, 4)},
+      {"row_norm_squares_grad", Width::kModel,
+       [=](M& m) {
+         return Case{"row_norm_squares_grad", {m.X(), m.X(), m.W(), m.Each(1, 2)}, {m.Row()}, eps};
+       },
+       row_sum(16)},
+      {"row_norm_weight_grad", Width::kModel,
+       [=](M& m) {
+         return Case{"row_norm_weight_grad", {m.X(), m.X(), m.Each(1, 2)}, {m.DW()}, eps};
+       },
+       [](Dtype type, int64_t) { return SumBound(6, 4) + (type == kBf16 ? 6 * 4.0 / 128 : 0); }},
       {"layer_norm", Width::kModel,
        [=](M& m) {
          return Case{"layer_norm", {m.X(), m.W(), m.W()}, {m.Y(), m.Row(), m.Row()}, eps};

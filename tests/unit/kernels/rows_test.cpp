@@ -48,6 +48,14 @@ TEST_P(Kernels, EmptyExtents) {
     if (d > 0) Check({"rms_norm", {x, w, x}, {y, row, y}, head}, SumBound(d, 8));
     if (d > 0) Check({"rms_norm_grad", {x, w, row, x, x}, {y}}, SumBound(d, 4));
     Check({"rms_norm_weight_grad", {x, row, x}, {F32({d})}}, SumBound(6, 1) + 0.1);
+    const Attributes whole{{{"eps", 1e-5}, {"width", 8}}, {}};
+    const OwnedTensor squares = F32({b, s}, 1, 2);
+    Check({"row_squares", {x}, {row}}, SumBound(d, 1));
+    Check({"row_squares_grad", {row, x}, {y}}, SumBound(2, 2));
+    Check({"row_norm", {x, w, squares}, {y}, whole}, SumBound(4, 4));
+    Check({"row_norm_grad", {x, w, squares}, {y}, whole}, SumBound(4, 4));
+    Check({"row_norm_squares_grad", {x, x, w, squares}, {row}, whole}, SumBound(d, 32));
+    Check({"row_norm_weight_grad", {x, x, squares}, {F32({d})}, whole}, SumBound(6, 4) + 0.1);
     Check({"matmul", {x, Real({v, d})}, {logits}, spec("bsk,nk->bsn")}, SumBound(8, 1), false);
     Check({"matmul", {logits, Real({v, d})}, {y}, spec("bsn,nk->bsk")}, SumBound(8, 1), false);
     Check({"matmul", {logits, x}, {F32({v, d})}, spec("bsn,bsk->nk")}, SumBound(8, 1), false);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -15,6 +16,7 @@
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/program/compile.hpp"
+#include "kernels_testing.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {
@@ -137,36 +139,60 @@ OracleGradients ReadGradients(const std::string& path) {
 }
 
 struct Variant {
-  std::string name, family;
+  std::string name, model;  ///< `model`: the one of tests/oracle/gradients.py
   Executor::KernelFinder kernels;
   bool tied;
 };
 
-Deck OracleDeck(const Variant& v) {
-  return SmallDeck({"model.layers=2", "model.dim=24", "model.ffn_dim=40", "model.vocab=37", "model.seq_len=9",
-                    "model.norm_eps=1e-5", "model.rope_theta=10000", fmt::format("model.tie_embeddings={}", v.tied),
-                    "batch.global=2", "batch.micro=2", "data.format=tokens", "model.family=" + v.family,
-                    v.family == "gpt2" ? "model.kv_heads=4" : "model.kv_heads=2"});
+/// Keys in which a model of tests/oracle/gradients.py differs from its llama.
+std::vector<std::string> OwnKeys(const std::string& model) {
+  if (model == "gpt2") return {"family=gpt2", "kv_heads=4"};
+  if (model == "llama31")
+    return {"head_dim=10",
+            "qkv_bias=true",
+            "o_bias=true",
+            "mlp_bias=true",
+            "rope_scaling=llama3",
+            "rope_factor=3",
+            "rope_original_seq_len=40",
+            "rope_low_freq_factor=0.5",
+            "rope_high_freq_factor=3"};
+  if (model == "qwen2")
+    return {"qkv_bias=true",    "rope_scaling=yarn", "rope_factor=4", "rope_original_seq_len=60",
+            "rope_beta_fast=4", "rope_beta_slow=0.5"};
+  if (model == "qwen3") return {"head_dim=8", "qk_norm=head", "rope_scaling=linear", "rope_factor=2.5"};
+  if (model == "olmo2") return {"norm_placement=post", "qk_norm=full"};
+  return {};
 }
 
-/// Both families, tied and not, with both backends' kernels.
+Deck OracleDeck(const Variant& v) {
+  std::vector<std::string> keys = {
+      "model.layers=2", "model.dim=24",    "model.kv_heads=2",    "model.ffn_dim=40",
+      "model.vocab=37", "model.seq_len=9", "model.norm_eps=1e-5", "model.rope_theta=10000",
+      "batch.global=2", "batch.micro=2",   "data.format=tokens",  fmt::format("model.tie_embeddings={}", v.tied)};
+  for (const std::string& key : OwnKeys(v.model)) keys.push_back("model." + key);
+  return SmallDeck(keys);
+}
+
+/// Every model, with both backends' kernels.
 std::vector<Variant> Variants() {
   std::vector<Variant> variants;
-  for (const char* family : {"llama", "gpt2"})
-    for (bool tied : {false, true}) {
-      const std::string name = fmt::format("{}_{}", family, tied ? "tied" : "untied");
-      variants.push_back({name + "_reference", family, FindReferenceKernel, tied});
-      variants.push_back({name + "_cpu", family, FindCpuKernel, tied});
-    }
+  const auto add = [&](const char* model, bool tied) {
+    const std::string name = fmt::format("{}_{}", model, tied ? "tied" : "untied");
+    variants.push_back({name + "_reference", model, FindReferenceKernel, tied});
+    variants.push_back({name + "_cpu", model, FindCpuKernel, tied});
+  };
+  for (const char* model : {"llama", "gpt2", "llama31", "olmo2"}) add(model, false);
+  for (const char* model : {"llama", "gpt2", "qwen2", "qwen3"}) add(model, true);
   return variants;
 }
 
-class PyTorch : public testing::TestWithParam<Variant> {};
+class PyTorch : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(PyTorch, LossAndEveryGradient) {
   const Variant& v = GetParam();
   const OracleGradients oracle =
-      ReadGradients(fmt::format("{}data/{}_gradients_{}.txt", kOracle, v.family, v.tied ? "tied" : "untied"));
+      ReadGradients(fmt::format("{}data/{}_gradients_{}.txt", kOracle, v.model, v.tied ? "tied" : "untied"));
   OneRank run(OracleDeck(v), v.kernels);
   run.Fill("ids", 0, oracle.tokens);
   run.Fill("targets", 0, oracle.targets);
@@ -192,14 +218,14 @@ TEST_P(PyTorch, LossAndEveryGradient) {
   EXPECT_NEAR(run.executor().GetScalar("norm"), std::sqrt(squares), 2e-6 * std::sqrt(squares));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PyTorch, testing::ValuesIn(Variants()),
+INSTANTIATE_TEST_SUITE_P(Models, PyTorch, ::testing::ValuesIn(Variants()),
                          [](const auto& info) { return info.param.name; });
 
-class PyTorchTraining : public testing::TestWithParam<const char*> {};
+class PyTorchTraining : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining,
-                         testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon",
-                                         "gpt2_muon"),
+                         ::testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon",
+                                           "gpt2_muon"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PyTorchTraining, EveryStep) {
@@ -240,6 +266,53 @@ TEST_P(PyTorchTraining, EveryStep) {
   std::set<std::string> stored;
   for (const StoredPart& part : run.compilation().stored) stored.insert(part.name);
   EXPECT_EQ(norms, static_cast<int64_t>(stored.size()));
+}
+
+/// What rope_table makes of a deck's keys at position 1: the factor of cosines and sines, and the frequencies.
+struct Frequencies {
+  double factor = 0;
+  std::vector<double> values;
+};
+
+Frequencies FrequenciesOf(const Deck& deck, Executor::KernelFinder kernels) {
+  const Model model = BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain);
+  const auto op = std::ranges::find(model.graph.ops, OpKind::kRopeTable, &Op::kind);
+  testing::OwnedTensor positions(Dtype::kI32, {1}), table(Dtype::kF32, {1, deck.model.head_dim});
+  positions.Set(0, 1);
+  testing::Run(kernels("rope_table"), {&positions}, {&table}, op->attributes);
+  Frequencies found;
+  const int64_t half = deck.model.head_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    found.factor = std::hypot(table[i], table[half + i]);
+    found.values.push_back(std::atan2(table[half + i], table[i]));
+  }
+  return found;
+}
+
+TEST(Rope, ScaledFrequenciesAreThoseOfTransformers) {
+  std::ifstream file(std::string(kOracle) + "data/rope_frequencies.txt");
+  std::vector<std::string> keys;
+  double factor = 0;
+  int cases = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    if (word == "model") keys.assign(std::istream_iterator<std::string>(words), {});
+    if (word == "factor") words >> factor;
+    if (word != "frequencies") continue;
+    const std::vector<double> expected(std::istream_iterator<double>(words), {});
+    for (Executor::KernelFinder kernels :
+         {Executor::KernelFinder(FindReferenceKernel), Executor::KernelFinder(FindCpuKernel)}) {
+      const Frequencies found = FrequenciesOf(SmallDeck(keys), kernels);
+      EXPECT_NEAR(found.factor, factor, 1e-6) << keys[0] << " " << cases;
+      ASSERT_EQ(found.values.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_NEAR(found.values[i], expected[i], 1e-7) << "case " << cases << ", frequency " << i;
+    }
+    ++cases;
+  }
+  EXPECT_EQ(cases, 8);
 }
 
 // Published sizes, tied heads counted once.

@@ -1,0 +1,44 @@
+#include "rope_attributes.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace espalier {
+namespace {
+
+constexpr double kTwoPi = 6.283185307179586;
+
+/// The index, of frequencies twice as dense, that makes so many turns in the original length (Peng et al. 2023, eq. 17
+/// and 18).
+double IndexOfTurns(const Deck::Model& m, double turns) {
+  return double(m.head_dim) * std::log(double(m.rope_original_seq_len) / (turns * kTwoPi)) /
+         (2 * std::log(m.rope_theta));
+}
+
+/// Hugging Face's ramp: whole indices, and not of width 0.
+void SetYarn(const Deck::Model& m, Attributes& a) {
+  const double low = std::max(0.0, std::floor(IndexOfTurns(m, m.rope_beta_fast)));
+  const double high = std::min(double(m.head_dim - 1), std::ceil(IndexOfTurns(m, m.rope_beta_slow)));
+  a.numbers["low"] = low;
+  a.numbers["high"] = low == high ? high + 0.001 : high;
+  a.numbers["amplitude"] =
+      m.rope_attention_factor > 0 ? m.rope_attention_factor : 0.1 * std::log(std::max(1.0, m.rope_factor)) + 1;
+}
+
+}  // namespace
+
+Attributes RopeAttributes(const Deck::Model& m) {
+  Attributes a{{{"theta", m.rope_theta}, {"head_dim", double(m.head_dim)}}, {}};
+  if (m.rope_scaling == RopeScaling::kNone) return a;
+  a.texts["stretch"] = DeckName(m.rope_scaling);
+  a.numbers["factor"] = m.rope_factor;
+  if (m.rope_scaling == RopeScaling::kYarn) SetYarn(m, a);
+  if (m.rope_scaling == RopeScaling::kLlama3) {
+    a.numbers["low"] = m.rope_low_freq_factor;
+    a.numbers["high"] = m.rope_high_freq_factor;
+    a.numbers["original_length"] = double(m.rope_original_seq_len);
+  }
+  return a;
+}
+
+}  // namespace espalier

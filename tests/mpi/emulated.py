@@ -264,8 +264,8 @@ def main():
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_rounded, check_attention, check_masks, check_guard,
-                      check_watch, check_choice):
+        for check in (check_one_rank, check_checkpoints, check_layouts, check_rounded, check_attention, check_masks,
+                      check_guard, check_watch, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

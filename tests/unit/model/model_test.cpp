@@ -422,7 +422,7 @@ Packed PackedSamples() {
   return packed;
 }
 
-void Run(OneRank& run, const Packed& packed) {
+void TrainOn(OneRank& run, const Packed& packed) {
   run.Fill("ids", 0, packed.ids);
   run.Fill("targets", 0, packed.targets);
   run.Fill("documents", 0, packed.starts);
@@ -451,7 +451,7 @@ TEST_P(Documents, TrainAsIfEachWereAlone) {
   const Deck deck = OracleDeck(GetParam());
   const Packed packed = PackedSamples();
   OneRank together(WithDocuments(deck), GetParam().kernels);
-  Run(together, packed);
+  TrainOn(together, packed);
   double loss = 0, targets = 0;
   std::map<std::string, std::vector<double>> gradients;
   for (size_t begin = 0; begin < packed.ids.size();) {
@@ -504,8 +504,8 @@ TEST_P(Documents, DoNotSeeOneAnother) {
   for (size_t i = 0; i < clean.ids.size(); ++i)
     if (i < 4 || i > 8) poisoned.ids[i] = static_cast<int32_t>(36 - i % 2);
   OneRank a(deck, GetParam().kernels), b(deck, GetParam().kernels);
-  Run(a, clean);
-  Run(b, poisoned);
+  TrainOn(a, clean);
+  TrainOn(b, poisoned);
   EXPECT_EQ(a.executor().GetScalar("mean_loss"), b.executor().GetScalar("mean_loss"));
   EXPECT_EQ(a.executor().GetScalar("norm"), b.executor().GetScalar("norm"));
   EXPECT_GT(a.executor().GetScalar("norm"), 0);

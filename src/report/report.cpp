@@ -115,13 +115,16 @@ std::string SharesText(const TraceRecord& record) {
 /// [{"name":...,"share":...,"samples":...,"epochs":...},...]
 std::string SourcesArray(const std::vector<SourceRecord>& sources) {
   std::string text;
-  for (const SourceRecord& source : sources)
-    text += (text.empty() ? "" : ",") + JsonLine()
-                                            .Text("name", source.name)
-                                            .Number("share", source.share, kShortest)
-                                            .Integer("samples", source.samples)
-                                            .Number("epochs", source.epochs, kFraction)
-                                            .Finish();
+  for (const SourceRecord& source : sources) {
+    std::string object = JsonLine()
+                             .Text("name", source.name)
+                             .Number("share", source.share, kShortest)
+                             .Integer("samples", source.samples)
+                             .Number("epochs", source.epochs, kFraction)
+                             .Finish();
+    object.pop_back();  // the end of the line
+    text += (text.empty() ? "" : ",") + object;
+  }
   return "[" + text + "]";
 }
 

@@ -95,6 +95,7 @@ std::string EndsBeforeTheTrace(const Deck& d) {
   const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
   return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
 }
+std::string NoRamp(const Deck& d) { return When(d.batch.ramp_start == 0, "batch.ramp_start = 0 has no ramp"); }
 std::string NoSpikes(const Deck& d) { return When(d.guard.spike_z == 0, "guard.spike_z = 0 looks for no spikes"); }
 std::string WindowIsNeverFull(const Deck& d) {
   return When(
@@ -165,6 +166,8 @@ const std::vector<Effect>& Effects() {
              spikes ? "neither guard.on_nonfinite nor guard.on_spike is \"rollback\""
                     : "guard.on_nonfinite is not \"rollback\"");
        }},
+      {"batch.ramp_step", NoRamp},
+      {"batch.ramp_steps", NoRamp},
       {"guard.on_spike", NoSpikes},
       {"guard.spike_window", NoSpikes},
       {"guard.spike_z", WindowIsNeverFull},

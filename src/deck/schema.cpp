@@ -255,7 +255,8 @@ std::vector<DeckKey> Rows() {
      "micro * dp_replicate * dp_shard must divide global; the quotient is the number of microbatches (gradient "
      "accumulation)."},
     {"batch", "ramp_start", FIELD(batch.ramp_start), 0, CountOrZero(),
-     "Sequences of the first steps, which grow by ramp_step to global; 0: all steps have global."},
+     "Sequences of the first steps, which grow by ramp_step to global; 0: all steps have global. Only 0 is available in "
+     "this version."},
     {"batch", "ramp_step", FIELD(batch.ramp_step), kRampStep, Count(),
      "Sequences by which a step grows at a time."},
     {"batch", "ramp_steps", FIELD(batch.ramp_steps), 100, Count(),
@@ -265,8 +266,7 @@ std::vector<DeckKey> Rows() {
      "Type of activations and of the weights in matmuls; master weights, gradients, their sums and the optimizer "
      "state are fp32."},
     {"precision", "moments", CHOICE(precision.moments), "fp32", OneOf<Dtype>(),
-     "Type in which the optimizer's moments are kept; bf16 is rounded at random, keyed by run.seed, so that small "
-     "changes add up."},
+     "Type in which the optimizer's moments are kept; bf16 is not available in this version."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "

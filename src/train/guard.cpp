@@ -49,7 +49,7 @@ struct MeanAndDeviation {
   double mean = 0, deviation = 0;  ///< of the sample
 };
 
-MeanAndDeviation Of(const std::vector<StepSeen>& window, float StepSeen::*number) {
+MeanAndDeviation MeanAndDeviationOf(const std::vector<StepSeen>& window, float StepSeen::*number) {
   const auto n = static_cast<double>(window.size());
   double sum = 0, squares = 0;
   for (const StepSeen& step : window) sum += static_cast<double>(step.*number);
@@ -62,14 +62,14 @@ MeanAndDeviation Of(const std::vector<StepSeen>& window, float StepSeen::*number
 }
 
 float LimitOf(const Deck::Guard& guard, const std::vector<StepSeen>& window, float StepSeen::*number) {
-  const MeanAndDeviation of = Of(window, number);
+  const MeanAndDeviation of = MeanAndDeviationOf(window, number);
   return static_cast<float>(of.mean + guard.spike_z * of.deviation);
 }
 
-/// "loss 7.1 is above 3.4 = 2.3 + 5 * 0.22 (mean and deviation of the last 128 steps, guard.spike_z = 5)".
+/// "loss 7.1 is a spike: above 3.4 = 2.3 + 5 * 0.22, mean and deviation of the last 128 steps (guard.spike_z = 5)".
 std::string SpikeText(std::string_view what, float number, const Deck::Guard& guard,
                       const std::vector<StepSeen>& window, float StepSeen::*member) {
-  const MeanAndDeviation of = Of(window, member);
+  const MeanAndDeviation of = MeanAndDeviationOf(window, member);
   return fmt::format(
       "{} {:.6g} is a spike: above {:.6g} = {:.6g} + {:g} * {:.3g}, mean and deviation of the last {} "
       "steps (guard.spike_z = {:g})",

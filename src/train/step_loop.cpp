@@ -25,6 +25,14 @@ void TakeParts(StepRecord& record, const Breakdown& traced) {
   record.exposed_comm_ms = record.comm->ExposedMs();
 }
 
+/// What else may get a run past a step that stopped it.
+std::string TrySetting(const Deck& deck, bool spike) {
+  if (spike && deck.guard.on_spike == OnSpike::kStop)
+    return "guard.on_spike=rollback or skip, or a higher guard.spike_z";
+  if (!spike && deck.guard.on_nonfinite == OnNonfinite::kStop) return "guard.on_nonfinite=rollback or skip";
+  return "another run.seed";
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const Run& run, int64_t first_step)
@@ -267,13 +275,6 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
   throw AgreedError(
       ExitStatus::kFault,
       {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry()});
-}
-
-static std::string TrySetting(const Deck& deck, bool spike) {
-  if (spike && deck.guard.on_spike == OnSpike::kStop)
-    return "guard.on_spike=rollback or skip, or a higher guard.spike_z";
-  if (!spike && deck.guard.on_nonfinite == OnNonfinite::kStop) return "guard.on_nonfinite=rollback or skip";
-  return "another run.seed";
 }
 
 std::string StepLoop::WhatToTry() const {

@@ -36,8 +36,8 @@ class Errors(unittest.TestCase):
             lines = self.refused(*command, SIX)
             self.assertEqual(lines[0], "espalier: 6 errors")
             self.assertEqual(len(lines), 7)
-            self.assertIn(f"{SIX}:10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, 64; or "
-                          "set model.head_dim)",
+            self.assertIn(f"{SIX}:10: model.heads = 7: must divide model.dim = 128 (allowed: 1, 2, 4, 8, 16, 32, "
+                          "64; or set model.head_dim)",
                           lines)
 
     def test_other_ranks_leave_the_report_to_the_first(self):

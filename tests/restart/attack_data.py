@@ -306,8 +306,8 @@ def main():
                       h6_another_file_system_for_the_run, h6_another_working_directory,
                       m3_data_that_changed_between_runs, m12_links_between_folders, m12_a_stop_while_data_are_opened,
                       b1_missing_data_before_memory, mission_d_a_start_reads_little,
-                      mission_d_a_bad_id_is_told_when_it_is_read, formats_are_refused_with_place, c9_vocabularies_and_epochs,
-                      mission_e_run_proves_the_world):
+                      mission_d_a_bad_id_is_told_when_it_is_read, formats_are_refused_with_place,
+                      c9_vocabularies_and_epochs, mission_e_run_proves_the_world):
             check(checks, home)
     checks.finish()
 

@@ -1,5 +1,6 @@
 """A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run
-stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart. The same for a spike, from a batch of noise."""
+stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart. The same
+for a spike, from a batch of noise."""
 import json, os, re, subprocess, tempfile
 
 from support.checkpoints import same_bits, tensors
@@ -162,7 +163,8 @@ def check_spike(checks, home, way, data):
 def check_spike_stop(checks, home, data):
     where = home("spike-stop")
     done = run(where, SHARDS, [*WATCH, data, "guard.on_spike=stop"])
-    checks.that(done.returncode == 1 and f"step {SPIKE}: loss" in done.stdout and "a higher guard.spike_z" in done.stdout,
+    told = f"step {SPIKE}: loss" in done.stdout and "a higher guard.spike_z" in done.stdout
+    checks.that(done.returncode == 1 and told,
                 "spike, stop: exit 1, the step is named" + ("" if done.returncode == 1 else "\n" + done.stdout))
 
 

@@ -255,8 +255,8 @@ std::vector<DeckKey> Rows() {
      "micro * dp_replicate * dp_shard must divide global; the quotient is the number of microbatches (gradient "
      "accumulation)."},
     {"batch", "ramp_start", FIELD(batch.ramp_start), 0, CountOrZero(),
-     "Sequences of the first steps, which grow by ramp_step to global; 0: all steps have global. Only 0 is available in "
-     "this version."},
+     "Sequences of the first steps, which grow by ramp_step to global; 0: all steps have global. Only 0 is available "
+     "in this version."},
     {"batch", "ramp_step", FIELD(batch.ramp_step), kRampStep, Count(),
      "Sequences by which a step grows at a time."},
     {"batch", "ramp_steps", FIELD(batch.ramp_steps), 100, Count(),

@@ -177,11 +177,12 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Relations, Overrides,
     testing::Values(
-        OverrideCase{"model.heads=10",
-                     "model.heads = 10: must divide model.dim = 48 (allowed: 1, 2, 3, 4, 6, 8, 12, 24)"},
+        OverrideCase{
+            "model.heads=10",
+            "model.heads = 10: must divide model.dim = 48 (allowed: 1, 2, 3, 4, 6, 8, 12, 24; or set model.head_dim)"},
         OverrideCase{"model.heads=16",
                      "model.heads = 16: must leave an even head size, not model.dim / heads = 48 / 16 = 3 "
-                     "(allowed: 1, 2, 3, 4, 6, 8, 12, 24)"},
+                     "(allowed: 1, 2, 3, 4, 6, 8, 12, 24; or set model.head_dim)"},
         OverrideCase{"model.kv_heads=4", "model.kv_heads = 4: must divide model.heads = 6 (allowed: 1, 2, 3, 6)"},
         OverrideCase{"model.vocab=255",
                      "model.vocab = 255: must be at least 256 for data.format = \"text\": tokens are bytes"},

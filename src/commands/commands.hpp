@@ -66,6 +66,24 @@ struct InspectOptions {
 /// Prints what a checkpoint holds.
 int InspectCommand(const InspectOptions& options);
 
+struct ImportOptions {
+  std::string folder;                  ///< Hugging Face's
+  std::string run_dir;                 ///< of the run to make
+  std::vector<std::string> overrides;  ///< keys of its deck
+  bool without_dropout = false;        ///< import a model with dropout, and train without
+};
+/// Makes a run at step 0 of a Hugging Face folder.
+int ImportCommand(const ImportOptions& options);
+
+struct ExportOptions {
+  std::string checkpoint;
+  std::string folder;                   ///< to make
+  std::string dtype = "fp32";           ///< or "bf16"
+  int64_t shard_bytes = 5'000'000'000;  ///< most bytes of a file, unless one tensor has more
+};
+/// Makes a Hugging Face folder of a checkpoint's weights.
+int ExportCommand(const ExportOptions& options);
+
 struct SampleOptions {
   std::string checkpoint;
   std::optional<std::string> prompt;  ///< text, one token per byte

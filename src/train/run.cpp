@@ -10,6 +10,7 @@
 #include "espalier/train/choose_device.hpp"
 #include "train/reporting/peak.hpp"
 #include "train/run_files.hpp"
+#include "train/state/init_from.hpp"
 #include "train/state/initialize_weights.hpp"
 
 namespace espalier {
@@ -81,7 +82,13 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
 int64_t Restore(const Run& run, Start& start) {
   if (!run.device.Computes()) return 0;
   const int64_t step = run.checkpoints.Restore(start);
-  if (start.checkpoints.empty()) InitializeWeights(run.programs.compilation(), *run.programs.train().executor);
+  const std::string& from = start.deck().run.init_from;
+  if (start.checkpoints.empty()) {
+    InitializeWeights(run.programs.compilation(), *run.programs.train().executor);
+    if (!from.empty()) LoadInitialWeights(start.loaded, run.programs, run.world);
+  } else if (!from.empty() && run.IsRankZero()) {
+    spdlog::info("run.init_from = \"{}\" is not read: this run continues from its checkpoint", from);
+  }
   return step;
 }
 

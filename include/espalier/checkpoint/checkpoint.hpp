@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ struct LocalTensor {
   const StateTensor* tensor = nullptr;
   void* data = nullptr;
   Arena* arena = nullptr;  ///< the arena of `data`; null: plain host memory
+  /// For a synchronous save, in place of `data`: elements [first, first + count) of the shard.
+  std::function<void(int64_t first, int64_t count, float* out)> read = {};
 
   bool OnHost() const { return arena == nullptr || arena->OnHost(); }
 };
@@ -77,6 +80,7 @@ class RefusedForGood : public AgreedError {
 /// Reads by the MANIFEST alone, never through HDF5. The ranks together check every byte of every file. Needs 4 MiB
 /// besides the shards (12 on a device). Throws the same UserError (kData) on every rank, listing what is missing, extra
 /// or damaged (tensor and file); RefusedForGood if names or shapes differ from the deck (both values).
+/// A checkpoint of step 0 may lack the optimizer's states: then they are zero.
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage = Coverage::kAll);
 

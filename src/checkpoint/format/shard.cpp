@@ -54,13 +54,17 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
 /// Writes a piece and reads it back, in chunks that stay in the processor's cache. Returns the checksum, computed from
 /// memory.
 uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, std::vector<char>& buffer) {
-  const auto* data = static_cast<const char*>(piece.data);
+  constexpr int64_t kElement = sizeof(float);
+  std::vector<float> elements(piece.read ? static_cast<size_t>(kChunkBytes / kElement) : 0);
   uint32_t crc = 0;
   for (int64_t at = 0; at < piece.Bytes(); at += kChunkBytes) {
     const int64_t bytes = std::min(kChunkBytes, piece.Bytes() - at);
+    if (piece.read) piece.read(at / kElement, bytes / kElement, elements.data());
+    const char* data =
+        piece.read ? reinterpret_cast<const char*>(elements.data()) : static_cast<const char*>(piece.data) + at;
     const uint32_t before = crc;
-    crc = Crc32c(data + at, static_cast<size_t>(bytes), before);
-    file.Write(data + at, bytes, offset + at);
+    crc = Crc32c(data, static_cast<size_t>(bytes), before);
+    file.Write(data, bytes, offset + at);
     file.Read(buffer.data(), bytes, offset + at);
     if (Crc32c(buffer.data(), static_cast<size_t>(bytes), before) != crc)
       throw UserError(ExitStatus::kData,

@@ -1,6 +1,7 @@
 // The HDF5 files of a checkpoint, without the header of HDF5 itself.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -16,6 +17,8 @@ struct ShardPiece {
   Shape shape;  ///< of the whole tensor
   Box box;      ///< global indices
   const void* data = nullptr;
+  /// In place of `data`: elements [first, first + count).
+  std::function<void(int64_t first, int64_t count, float* out)> read = {};
 
   int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32); }
 };

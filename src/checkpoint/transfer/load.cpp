@@ -57,6 +57,32 @@ void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& t
   throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
 }
 
+constexpr std::string_view kOptimizer = "optimizer/";
+
+/// At step 0 the optimizer's states are zero, and an import stores none.
+bool HasWeightsOnly(const Manifest& manifest) {
+  return manifest.metadata.step == 0 &&
+         std::ranges::none_of(manifest.tensors, [](const ManifestTensor& t) { return t.name.starts_with(kOptimizer); });
+}
+
+std::vector<StateTensor> WeightsOf(std::vector<StateTensor> tensors) {
+  std::erase_if(tensors, [](const StateTensor& tensor) { return tensor.name.starts_with(kOptimizer); });
+  return tensors;
+}
+
+/// Writes zeros to the optimizer's states, and removes them from the list.
+void ClearOptimizer(std::vector<LocalTensor>& local, const Mesh& mesh, const Coordinate& coordinate) {
+  const std::vector<char> zeros(static_cast<size_t>(kChunkBytes), 0);
+  for (const LocalTensor& own : local) {
+    if (!own.tensor->name.starts_with(kOptimizer)) continue;
+    const int64_t bytes = Volume(ExtentsOf(LocalBox(own.tensor->type, mesh, coordinate))) * SizeOf(Dtype::kF32);
+    Destination out(own);
+    for (int64_t at = 0; at < bytes; at += kChunkBytes) out.Put(at, zeros.data(), std::min(kChunkBytes, bytes - at));
+    out.Flush();
+  }
+  std::erase_if(local, [](const LocalTensor& own) { return own.tensor->name.starts_with(kOptimizer); });
+}
+
 /// A stored piece and the local tensor that needs part of it.
 struct Need {
   const ManifestTensor* tensor;
@@ -205,7 +231,7 @@ void RequireFit(const std::string& dir, const std::vector<StateTensor>& tensors,
   RefuseDifferences(dir, tensors, ReadManifest(dir), coverage);
 }
 
-Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
+Metadata Load(const std::string& dir, const std::vector<StateTensor>& all, const std::vector<LocalTensor>& shards,
               const Mesh& mesh, World& world, Coverage coverage) {
   CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
   const FailureRules rules = AnyFailureIs(ExitStatus::kData);
@@ -214,6 +240,10 @@ Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, c
   const std::string text = OnRankZero(
       world, [&] { return Print(ReadManifest(dir)); }, rules);
   Manifest manifest = ParseManifest(text, dir + "/" + kManifestName);
+  const bool weights_only = HasWeightsOnly(manifest);
+  const std::vector<StateTensor> tensors = weights_only ? WeightsOf(all) : all;
+  std::vector<LocalTensor> local = shards;
+  if (weights_only) ClearOptimizer(local, mesh, mesh.CoordinateOf(world.Rank()));
   // Every rank finds the same differences, so all ranks throw here or none does.
   RefuseDifferences(dir, tensors, manifest, coverage);
   const auto read = [&] {

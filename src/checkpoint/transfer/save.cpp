@@ -36,7 +36,7 @@ class CollectiveSave {
         world_(world),
         pieces_(PlanPieces(tensors, mesh)) {
     CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
-    for (const LocalTensor& piece : local) local_[piece.tensor->name] = piece.data;
+    for (const LocalTensor& piece : local) local_[piece.tensor->name] = &piece;
   }
 
   SaveResult Run(int64_t keep) {
@@ -109,9 +109,9 @@ class CollectiveSave {
   ShardPiece Fill(const Piece& piece) const {
     const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     const auto data = local_.find(tensor.name);
-    CHECK(data != local_.end() && data->second != nullptr, "rank {} holds {} but did not pass it", world_.Rank(),
-          tensor.name);
-    return {tensor.StoredName(), tensor.StoredShape(), piece.box, data->second};
+    CHECK(data != local_.end() && (data->second->data != nullptr || data->second->read),
+          "rank {} holds {} but did not pass it", world_.Rank(), tensor.name);
+    return {tensor.StoredName(), tensor.StoredShape(), piece.box, data->second->data, data->second->read};
   }
 
   /// Rank 0: writes the MANIFEST and commits. Removes everything if a rank failed.
@@ -196,7 +196,7 @@ class CollectiveSave {
   const Mesh& mesh_;
   World& world_;
   std::vector<Piece> pieces_;
-  std::map<std::string, void*> local_;
+  std::map<std::string, const LocalTensor*> local_;
   std::string id_;
   std::vector<std::string> settled_;  ///< rank 0: the warnings of Settle
 };

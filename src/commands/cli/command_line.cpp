@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -175,6 +177,50 @@ void AddInspect(CLI::App& app, Job& job) {
   command->add_flag("--tensors", options->tensors, "list files and tensors too");
   command->add_flag("--deck", options->deck, "print its deck too");
   command->callback([options, &job] { job = OnEveryRank([options] { return InspectCommand(*options); }); });
+}
+
+void AddImport(CLI::App& app, Job& job) {
+  auto options = std::make_shared<ImportOptions>();
+  CLI::App* command = app.add_subcommand("import", "make a run at step 0 of a Hugging Face model");
+  command->add_option("HF_DIR", options->folder, "folder with config.json and safetensors")->required();
+  command->add_option("RUN_DIR", options->run_dir, "folder of the run to make")->required();
+  command->add_option("key=value", options->overrides, "keys of its deck, such as run.steps=20");
+  command->add_flag("--without-dropout", options->without_dropout,
+                    "import a model with dropout too: it trains without it");
+  command->callback([options, &job] { job = OnFirstRank([options] { return ImportCommand(*options); }); });
+}
+
+/// "5GB", "300MB", "10KB" or bytes; powers of 1000, as Hugging Face has them.
+int64_t ReadSize(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  const std::map<std::string, int64_t> units = {{"", 1}, {"KB", 1000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}};
+  const auto found = units.find(unit);
+  int64_t bytes = 0;
+  if (error != std::errc{} || number < 1 || found == units.end() ||
+      __builtin_mul_overflow(number, found->second, &bytes))
+    Refuse(fmt::format("--shard-size: {} is no size (allowed: such as 5GB, 300MB, 10KB, or bytes)", text));
+  return bytes;
+}
+
+void AddExport(CLI::App& app, Job& job) {
+  auto options = std::make_shared<ExportOptions>();
+  auto size = std::make_shared<std::string>("5GB");
+  CLI::App* command = app.add_subcommand("export", "make a Hugging Face folder of a checkpoint's weights");
+  command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
+  command->add_option("HF_DIR", options->folder, "folder to make")->required();
+  command->add_option("--dtype", options->dtype, "element type: fp32, which is exact, or bf16")
+      ->type_name("TYPE")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--shard-size", *size, "most bytes of a file, such as 5GB or 300MB")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  command->callback([options, size, &job] {
+    options->shard_bytes = ReadSize(*size);
+    job = OnFirstRank([options] { return ExportCommand(*options); });
+  });
 }
 
 void AddSample(CLI::App& app, Job& job) {
@@ -364,6 +410,8 @@ CommandLine::CommandLine()
   AddTune(app, job_);
   AddInspect(app, job_);
   AddTokenize(app, job_);
+  AddImport(app, job_);
+  AddExport(app, job_);
   AddSample(app, job_);
   AddCalibrate(app, job_);
   AddOthers(app, job_);

@@ -125,8 +125,8 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
   const bool root = world_.Rank() == 0;
   if (!saved.proof) {
     if (root)
-      spdlog::warn("{}: no proof of its weights (it was saved by version {}): only checksums were compared", dir,
-                   saved.version);
+      spdlog::warn("{}: no proof of its weights ({}): only checksums were compared", dir,
+                   saved.step == 0 ? "they were imported" : "it was saved by version " + saved.version);
     return;
   }
   if (std::ranges::any_of(differences_, &DeckDifference::computes)) {

@@ -1,0 +1,42 @@
+// The weights of a Hugging Face folder: model.safetensors, or several files that model.safetensors.index.json lists.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/huggingface/safetensors.hpp"
+
+namespace espalier {
+
+class FolderOfWeights {
+ public:
+  /// Opens all files. UserError (kData) if there are none, or if the index does not fit them.
+  explicit FolderOfWeights(std::string dir);
+
+  const std::string& dir() const { return dir_; }
+  /// CHECKs nothing but shapes and names: UserError (kData) with all tensors that are missing, unknown or of another
+  /// shape. Returns the names of tensors that no model needs (buffers, the head of a model whose head is tied).
+  std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) const;
+  /// Elements [first, first + count) of a weight as fp32.
+  void Read(const std::string& name, int64_t first, int64_t count, float* out) const;
+  /// Names of the element types of all weights, each once.
+  std::vector<std::string> Dtypes() const;
+
+ private:
+  struct Place {
+    const SafetensorsFile* file;
+    const SafeTensor* tensor;
+  };
+  void Add(const std::string& name);
+  void CheckIndex(const std::map<std::string, std::string>& index) const;
+  /// Weights of a model without its head have no name of the model before their own.
+  const Place* Find(const std::string& name) const;
+
+  std::string dir_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Place> places_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,161 @@
+// espalier export: the weights of a checkpoint as a Hugging Face folder, which appears as a whole. Tensors are read and
+// written in groups no larger than the largest of them.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/huggingface/model_config.hpp"
+#include "espalier/report/text.hpp"
+#include "espalier/train/saved_deck.hpp"
+#include "espalier/train/states.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string NameOf(const StateTensor& tensor) { return tensor.name.substr(kParameterPrefix.size()); }
+int64_t Elements(const StateTensor& tensor) { return Volume(tensor.type.shape); }
+
+using Tensors = std::vector<StateTensor>;
+
+/// Runs of tensors, each at most `most` elements unless it is a single tensor.
+std::vector<Tensors> Groups(const Tensors& tensors, int64_t most) {
+  std::vector<Tensors> groups;
+  int64_t held = 0;
+  for (const StateTensor& tensor : tensors) {
+    if (groups.empty() || held + Elements(tensor) > most) {
+      groups.emplace_back();
+      held = 0;
+    }
+    groups.back().push_back(tensor);
+    held += Elements(tensor);
+  }
+  return groups;
+}
+
+/// A folder that gets its name when everything is in it; without that it is removed.
+class NewFolder {
+ public:
+  explicit NewFolder(const std::string& path)
+      : path_(fs::absolute(path).lexically_normal()), partial_(path_.string() + fmt::format(".partial-{}", getpid())) {
+    if (path_.filename().empty())
+      path_ = path_.parent_path(), partial_ = path_.string() + fmt::format(".partial-{}", getpid());
+    std::error_code error;
+    const bool empty = fs::is_directory(path_, error) && fs::is_empty(path_, error);
+    if (fs::exists(fs::symlink_status(path_)) && !empty)
+      throw UserError(ExitStatus::kDeck, fmt::format("command line: {} is there already: give another folder, or "
+                                                     "remove it",
+                                                     path));
+    fs::create_directories(path_.parent_path());
+    fs::create_directory(partial_);
+  }
+  ~NewFolder() {
+    std::error_code ignored;
+    if (!committed_) fs::remove_all(partial_, ignored);
+  }
+  std::string File(const std::string& name) const { return (partial_ / name).string(); }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream file(File(name), std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", File(name)));
+  }
+  void Commit() {
+    fs::rename(partial_, path_);
+    committed_ = true;
+  }
+
+ private:
+  fs::path path_, partial_;
+  bool committed_ = false;
+};
+
+/// Reads groups of tensors of one checkpoint, and checks every byte.
+class Source {
+ public:
+  explicit Source(std::string dir) : dir_(std::move(dir)) {}
+
+  void Append(const Tensors& group, SafetensorsWriter& file) {
+    int64_t elements = 0;
+    for (const StateTensor& tensor : group) elements += Elements(tensor);
+    memory_.resize(static_cast<size_t>(elements));
+    std::vector<LocalTensor> local;
+    float* at = memory_.data();
+    for (const StateTensor& tensor : group) {
+      local.push_back({.tensor = &tensor, .data = at});
+      at += Elements(tensor);
+    }
+    SelfWorld world;
+    Load(dir_, group, local, Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, Coverage::kSome);
+    file.Append(memory_.data(), elements);
+  }
+
+ private:
+  const std::string dir_;
+  std::vector<float> memory_;
+};
+
+std::string FileName(size_t file, size_t files) {
+  return files == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files);
+}
+
+std::string IndexOf(const std::vector<Tensors>& files, int64_t element_bytes) {
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  int64_t elements = 0;
+  for (size_t f = 0; f < files.size(); ++f)
+    for (const StateTensor& tensor : files[f]) {
+      map[NameOf(tensor)] = FileName(f, files.size());
+      elements += Elements(tensor);
+    }
+  const nlohmann::ordered_json index = {
+      {"metadata", {{"total_parameters", elements}, {"total_size", elements * element_bytes}}}, {"weight_map", map}};
+  return index.dump(2) + "\n";
+}
+
+void WriteWeights(const std::string& dir, const Tensors& tensors, const ExportOptions& options, SafeDtype dtype,
+                  const NewFolder& folder) {
+  const std::vector<Tensors> files = Groups(tensors, options.shard_bytes / SizeOf(dtype));
+  int64_t largest = 0;
+  for (const StateTensor& tensor : tensors) largest = std::max(largest, Elements(tensor));
+  Source source(dir);
+  for (size_t f = 0; f < files.size(); ++f) {
+    std::vector<SafetensorsWriter::Tensor> header;
+    for (const StateTensor& tensor : files[f]) header.push_back({NameOf(tensor), tensor.type.shape});
+    SafetensorsWriter file(folder.File(FileName(f, files.size())), dtype, header);
+    for (const Tensors& group : Groups(files[f], largest)) source.Append(group, file);
+    file.Close();
+  }
+  if (files.size() > 1) folder.Write("model.safetensors.index.json", IndexOf(files, SizeOf(dtype)));
+}
+
+}  // namespace
+
+int ExportCommand(const ExportOptions& options) {
+  const std::string dir = Resolve(options.checkpoint, options.checkpoint);
+  const Deck deck = SavedDeck(dir, ReadMetadata(dir).deck);
+  const SafeDtype dtype = options.dtype == "bf16" ? SafeDtype::kBf16 : SafeDtype::kF32;
+  const std::string config = ConfigJson(deck.model, dtype);
+  Tensors tensors;
+  for (StateTensor& tensor : StateTensors(BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample)))
+    if (std::ranges::find(tensors, tensor.name, &StateTensor::name) == tensors.end())
+      tensors.push_back(std::move(tensor));
+  RequireFit(dir, tensors, Coverage::kSome);
+  NewFolder folder(options.folder);
+  WriteWeights(dir, tensors, options, dtype, folder);
+  folder.Write("config.json", config);
+  folder.Write("generation_config.json", GenerationConfigJson(deck.data.end_token));
+  folder.Commit();
+  fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, ArchitectureOf(deck.model), tensors.size(),
+             options.dtype, dir);
+  return static_cast<int>(ExitStatus::kDone);
+}
+
+}  // namespace espalier

@@ -1,0 +1,165 @@
+// espalier import: a Hugging Face model becomes a run at step 0. Weights go from file to file in chunks; the moments of
+// the optimizer are zero, so the checkpoint has none.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "commands.hpp"
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/huggingface/model_config.hpp"
+#include "espalier/huggingface/weights.hpp"
+#include "espalier/report/text.hpp"
+#include "espalier/train/states.hpp"
+#include "espalier/util/build_info.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A key of the deck, its value as TOML, and a remark.
+struct Line {
+  std::string key, value, remark;
+};
+
+/// The deck of an import: the model exactly, and what a run needs besides.
+std::vector<Line> LinesOf(const ModelConfig& config, const ImportOptions& options) {
+  std::vector<Line> lines = {
+      {"run.steps", "1000", "optimizer steps"},
+      {"run.dir", TomlString(fs::absolute(options.run_dir).lexically_normal().string()), ""},
+  };
+  for (const auto& [key, value] : config.keys) lines.push_back({key, value, ""});
+  const std::vector<Line> others = {
+      {"batch.global", "8", "sequences per step"},
+      {"batch.micro", "1", "sequences per microbatch and data-parallel rank"},
+      {"optimizer.lr", "1e-05", "to train a model further; from random weights it is some ten times larger"},
+      {"data.format", "\"tokens\"", "files of token ids: doc/data.md"},
+      {"data.paths", "[\"train.bin\"]", "your data"},
+  };
+  lines.insert(lines.end(), others.begin(), others.end());
+  return lines;
+}
+
+std::string Section(const std::string& key) { return key.substr(0, key.find('.')); }
+
+std::string DeckText(const std::vector<Line>& lines, const std::string& head) {
+  std::string text = head;
+  for (const DeckSection& section : DeckSections()) {
+    std::string part;
+    for (const Line& line : lines)
+      if (Section(line.key) == section.name)
+        part += fmt::format("{} = {}{}\n", line.key.substr(line.key.find('.') + 1), line.value,
+                            line.remark.empty() ? "" : "  # " + line.remark);
+    if (!part.empty()) text += fmt::format("\n[{}]\n{}", section.name, part);
+  }
+  return text;
+}
+
+/// The lines with the values that the overrides give them, and the other overrides.
+std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::string>& overrides, const Deck& deck) {
+  for (const std::string& override : overrides) {
+    const std::string key = override.substr(0, override.find('='));
+    const DeckKey* row = FindDeckKey(key);
+    if (row == nullptr) continue;
+    const std::string value = ToToml(Get(deck, *row));
+    const auto line = std::ranges::find(lines, key, &Line::key);
+    if (line != lines.end())
+      *line = {key, value, ""};
+    else
+      lines.push_back({key, value, ""});
+  }
+  return lines;
+}
+
+/// The tensors of a model as checkpoints store them, each once.
+std::vector<StateTensor> StoredTensors(const Deck& deck) {
+  std::vector<StateTensor> tensors;
+  for (StateTensor& tensor : StateTensors(BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample)))
+    if (std::ranges::find(tensors, tensor.name, &StateTensor::name) == tensors.end())
+      tensors.push_back(std::move(tensor));
+  return tensors;
+}
+
+std::string NameOf(const StateTensor& tensor) { return tensor.name.substr(kParameterPrefix.size()); }
+
+/// Tensors that a save reads chunk by chunk from the folder.
+std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const FolderOfWeights& weights) {
+  std::vector<LocalTensor> local;
+  for (const StateTensor& tensor : tensors) {
+    LocalTensor from{.tensor = &tensor};
+    from.read = [&weights, name = NameOf(tensor)](int64_t first, int64_t count, float* out) {
+      weights.Read(name, first, count, out);
+    };
+    local.push_back(std::move(from));
+  }
+  return local;
+}
+
+void RefuseUsed(const std::string& run_dir) {
+  for (const char* name : {"deck.toml", "checkpoints"})
+    if (fs::exists(fs::symlink_status(run_dir + "/" + name)))
+      throw UserError(
+          ExitStatus::kDeck,
+          fmt::format("command line: {}/{} is there already: give another RUN_DIR, or remove it", run_dir, name));
+}
+
+void WriteDeck(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".espalier";
+  std::ofstream file(temporary, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", temporary));
+  fs::rename(temporary, path);
+}
+
+}  // namespace
+
+int ImportCommand(const ImportOptions& options) {
+  RefuseUsed(options.run_dir);
+  const ModelConfig config =
+      ReadModelConfig(options.folder, options.without_dropout ? Dropout::kLeaveOut : Dropout::kRefuse);
+  const std::string head =
+      fmt::format("# The {} of {}, by espalier import: its weights are step 0 of this run.\n", config.architecture,
+                  TomlString(fs::absolute(options.folder).lexically_normal().string()));
+  const std::vector<Line> lines = LinesOf(config, options);
+  const std::string path = options.run_dir + "/deck.toml";
+  const Deck deck = ParseDeck(DeckText(lines, head), fs::absolute(path).string(), options.overrides).deck;
+  if (fs::absolute(deck.run.dir).lexically_normal() != fs::absolute(options.run_dir).lexically_normal())
+    throw UserError(ExitStatus::kDeck, fmt::format("command line: run.dir = {}: here it is RUN_DIR, {} (leave it out)",
+                                                   deck.run.dir, options.run_dir));
+  const FolderOfWeights weights(options.folder);
+  const std::vector<StateTensor> tensors = StoredTensors(deck);
+  std::vector<SafetensorsWriter::Tensor> wanted;
+  for (const StateTensor& tensor : tensors) wanted.push_back({NameOf(tensor), tensor.type.shape});
+  const std::vector<std::string> unused = weights.RequireFit(wanted);
+
+  InitializeStorage();
+  SelfWorld world;
+  const SaveResult saved = Save((fs::path(deck.run.dir) / "checkpoints").string(),
+                                {.step = 0,
+                                 .samples = 0,
+                                 .version = kVersion,
+                                 .git_hash = kGitHash,
+                                 .losses = {},
+                                 .deck = EffectiveDeck(deck),
+                                 .lineage = Lineage{}},
+                                tensors, FromFolder(tensors, weights), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
+  WriteDeck(path, DeckText(WithOverrides(lines, options.overrides, deck), head));
+
+  fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
+             fmt::join(weights.Dtypes(), ", "), config.architecture);
+  if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
+  if (!config.unused.empty())
+    fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));
+  if (!unused.empty()) fmt::print("not needed, in the files: {}\n", fmt::join(unused, ", "));
+  fmt::print("to train it: espalier {} data.paths='[\"FILE\"]'\n", path);
+  return static_cast<int>(ExitStatus::kDone);
+}
+
+}  // namespace espalier

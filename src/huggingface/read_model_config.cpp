@@ -1,0 +1,271 @@
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "espalier/deck/print.hpp"
+#include "espalier/huggingface/model_config.hpp"
+#include "espalier/util/error.hpp"
+#include "huggingface/config_reader.hpp"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+/// Keys of all models that say how to use a model, or how it was made.
+const std::vector<std::string> kWithoutMeaning = {"_name_or_path",
+                                                  "architectures",
+                                                  "attn_implementation",
+                                                  "_attn_implementation",
+                                                  "auto_map",
+                                                  "bos_token_id",
+                                                  "chunk_size_feed_forward",
+                                                  "dtype",
+                                                  "eos_token_id",
+                                                  "gradient_checkpointing",
+                                                  "id2label",
+                                                  "is_decoder",
+                                                  "is_encoder_decoder",
+                                                  "label2id",
+                                                  "n_ctx",
+                                                  "output_attentions",
+                                                  "output_hidden_states",
+                                                  "output_scores",
+                                                  "pad_token_id",
+                                                  "pretraining_tp",
+                                                  "problem_type",
+                                                  "return_dict",
+                                                  "task_specific_params",
+                                                  "tokenizer_class",
+                                                  "torch_dtype",
+                                                  "transformers_version",
+                                                  "use_bfloat16",
+                                                  "use_cache"};
+
+/// What is fixed, or has another default, in each of the architectures with rotary positions.
+struct Rotary {
+  std::string_view model_type, architecture;
+  int64_t kv_heads, head_dim;  ///< where config.json is silent; 0: as many as heads, dim / heads
+  double norm_eps;
+  bool qkv_bias, attention_bias, mlp_bias;  ///< always biases of q, k and v; the key attention_bias, mlp_bias
+  bool windows;                             ///< the keys use_sliding_window and max_window_layers
+  std::string_view qk_norm, norm_placement;
+};
+constexpr Rotary kRotary[] = {
+    {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, false, "none", "pre"},
+    {"mistral", "MistralForCausalLM", 8, 0, 1e-6, false, false, false, false, "none", "pre"},
+    {"qwen2", "Qwen2ForCausalLM", 32, 0, 1e-6, true, false, false, true, "none", "pre"},
+    {"qwen3", "Qwen3ForCausalLM", 32, 128, 1e-6, false, true, false, true, "head", "pre"},
+    {"olmo2", "Olmo2ForCausalLM", 0, 0, 1e-5, false, true, false, false, "full", "post"},
+};
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UserError(ExitStatus::kData, fmt::format("{}: cannot read: is this a Hugging Face folder?", path));
+  std::string text(static_cast<size_t>(kMaxConfigBytes) + 1, '\0');
+  file.read(text.data(), std::ssize(text));
+  if (file.gcount() > kMaxConfigBytes)
+    throw UserError(ExitStatus::kData, fmt::format("{}: more than {} bytes", path, kMaxConfigBytes));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+/// A number as TOML: a float, whatever its value.
+std::string Float(double x) {
+  std::string text = fmt::format("{}", x);
+  return text.find_first_of(".en") == text.npos ? text + ".0" : text;
+}
+
+class Translator {
+ public:
+  Translator(ConfigReader& reader, Dropout dropout) : r_(reader), dropout_(dropout) {}
+
+  void Rotaries(const Rotary& a) {
+    Set("family", "\"llama\"");
+    const int64_t dim = Integer("dim", "hidden_size"), heads = r_.Integer("num_attention_heads");
+    Integer("layers", "num_hidden_layers");
+    Integer("ffn_dim", "intermediate_size");
+    Integer("vocab", "vocab_size");
+    length_ = Integer("seq_len", "max_position_embeddings");
+    Set("heads", heads);
+    Set("kv_heads", r_.IntegerOr("num_key_value_heads", a.kv_heads > 0 ? a.kv_heads : heads));
+    Set("head_dim", r_.IntegerOr("head_dim", a.head_dim > 0 ? a.head_dim : dim / heads));
+    Set("norm_eps", Float(r_.NumberOr("rms_norm_eps", a.norm_eps)));
+    Set("norm_placement", TomlString(a.norm_placement));
+    Set("qk_norm", TomlString(a.qk_norm));
+    const bool biases = a.attention_bias && r_.FlagOr("attention_bias", false);
+    Set("qkv_bias", a.qkv_bias || biases);
+    Set("o_bias", biases);
+    Set("mlp_bias", a.mlp_bias && r_.FlagOr("mlp_bias", false));
+    Windows(a);
+    Rope();
+    Set("tie_embeddings", r_.FlagOr("tie_word_embeddings", false));
+    Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
+    r_.Expect("hidden_act", {"silu", "swish"});
+    r_.Expect("partial_rotary_factor", {1.0});
+    NoDropout({"attention_dropout"});
+  }
+
+  void Gpt2() {
+    Set("family", "\"gpt2\"");
+    const int64_t dim = Integer("dim", "n_embd");
+    Integer("layers", "n_layer");
+    Integer("heads", "n_head");
+    Integer("vocab", "vocab_size");
+    Integer("seq_len", "n_positions");
+    Set("ffn_dim", r_.IntegerOr("n_inner", 4 * dim));
+    Set("norm_eps", Float(r_.NumberOr("layer_norm_epsilon", 1e-5)));
+    Set("tie_embeddings", r_.FlagOr("tie_word_embeddings", true));
+    Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
+    r_.Expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+    r_.Expect("add_cross_attention", {false});
+    r_.Expect("reorder_and_upcast_attn", {false, true});  // the same in exact arithmetic
+    r_.Expect("scale_attn_by_inverse_layer_idx", {false});
+    r_.Expect("scale_attn_weights", {true});
+    NoDropout({"attn_pdrop", "embd_pdrop", "resid_pdrop"});
+    r_.Unused(
+        {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+  }
+
+  std::vector<std::pair<std::string, std::string>> Take() { return std::move(keys_); }
+
+ private:
+  void Set(const std::string& name, std::string value) { keys_.emplace_back("model." + name, std::move(value)); }
+  void Set(const std::string& name, const char* value) { Set(name, std::string(value)); }
+  void Set(const std::string& name, int64_t value) { Set(name, std::to_string(value)); }
+  void Set(const std::string& name, bool value) { Set(name, std::string(value ? "true" : "false")); }
+  int64_t Integer(const std::string& name, const std::string& key) {
+    const int64_t value = r_.Integer(key);
+    Set(name, value);
+    return value;
+  }
+
+  /// The first max_window_layers layers see everything, the others a window.
+  void Windows(const Rotary& a) {
+    const int64_t layers = r_.IntegerOr("num_hidden_layers", 1);
+    int64_t window = r_.IntegerOr("sliding_window", 0, 0), full = 0;
+    if (a.windows) {
+      full = std::min(layers, r_.IntegerOr("max_window_layers", 28, 0));
+      if (!r_.FlagOr("use_sliding_window", false) || full == layers) window = 0;
+    }
+    if (window == 0) full = 0;
+    Set("sliding_window", window);
+    Set("full_attention_layers", full);
+    if (const json* types = r_.Find("layer_types")) CheckLayerTypes(*types, layers, window, full);
+  }
+  void CheckLayerTypes(const json& types, int64_t layers, int64_t window, int64_t full) {
+    json expected = json::array();
+    for (int64_t l = 0; l < layers; ++l)
+      expected.push_back(window > 0 && l >= full ? "sliding_attention" : "full_attention");
+    if (types != expected)
+      r_.Refuse("layer_types", types, "full_attention, then sliding_attention as the window has it");
+  }
+
+  void NoDropout(const std::vector<std::string>& keys) {
+    for (const std::string& key : keys)
+      if (dropout_ == Dropout::kLeaveOut)
+        r_.Unused({key});
+      else if (const json* value = r_.Find(key); value != nullptr && *value != 0)
+        r_.Refuse(key, *value, "0; with --without-dropout the model trains without it");
+  }
+
+  /// rope_parameters (transformers 5), or rope_theta and rope_scaling.
+  void Rope() {
+    constexpr double kTheta = 10000;
+    const json* scaling = r_.Find("rope_scaling");
+    const json* parameters = r_.Find("rope_parameters");
+    const double theta = r_.NumberOr("rope_theta", kTheta);
+    const json* rope = parameters != nullptr ? parameters : scaling;
+    if (rope == nullptr || !rope->is_object()) {
+      if (rope != nullptr) r_.Refuse(parameters != nullptr ? "rope_parameters" : "rope_scaling", *rope, "an object");
+      return Set("rope_theta", Float(theta));
+    }
+    ConfigReader inner(r_.place() + (parameters != nullptr ? ": rope_parameters" : ": rope_scaling"), *rope);
+    Set("rope_theta", Float(inner.NumberOr("rope_theta", theta)));
+    inner.Expect("partial_rotary_factor", {1.0});
+    Scaling(inner);
+    inner.RefuseOthers();
+    for (std::string& error : inner.errors()) r_.errors().push_back(std::move(error));
+  }
+
+  void Scaling(ConfigReader& s) {
+    std::string type = s.TextOr("type", "default");
+    type = s.TextOr("rope_type", type);
+    if (type == "default") return s.Unused({"factor", "original_max_position_embeddings"});
+    if (type != "linear" && type != "llama3" && type != "yarn")
+      return s.Refuse("rope_type", type, "\"default\", \"linear\", \"llama3\", \"yarn\"");
+    Set("rope_scaling", TomlString(type));
+    const int64_t original = s.IntegerOr("original_max_position_embeddings", length_);
+    const double factor =
+        type == "yarn" ? s.NumberOr("factor", double(length_) / double(original)) : s.Number("factor");
+    Set("rope_factor", Float(factor));
+    if (type != "linear") Set("rope_original_seq_len", original);
+    if (type == "llama3") {
+      Set("rope_low_freq_factor", Float(s.Number("low_freq_factor")));
+      Set("rope_high_freq_factor", Float(s.Number("high_freq_factor")));
+    }
+    if (type == "yarn") Yarn(s, factor);
+  }
+
+  void Yarn(ConfigReader& s, double factor) {
+    Set("rope_beta_fast", Float(s.NumberOr("beta_fast", 32)));
+    Set("rope_beta_slow", Float(s.NumberOr("beta_slow", 1)));
+    s.Expect("truncate", {true});
+    const double mscale = s.NumberOr("mscale", 0), all = s.NumberOr("mscale_all_dim", 0);
+    const auto scale = [&](double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; };
+    const double otherwise = mscale != 0 && all != 0 ? scale(mscale) / scale(all) : 0;
+    Set("rope_attention_factor", Float(s.NumberOr("attention_factor", otherwise)));
+  }
+
+  ConfigReader& r_;
+  const Dropout dropout_;
+  int64_t length_ = 1;
+  std::vector<std::pair<std::string, std::string>> keys_;
+};
+
+json ParseConfig(const std::string& path) {
+  try {
+    json config = json::parse(ReadText(path));
+    if (!config.is_object()) throw UserError(ExitStatus::kData, fmt::format("{}: an object is expected", path));
+    return config;
+  } catch (const json::exception& error) {
+    throw UserError(ExitStatus::kData, fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+[[noreturn]] void RefuseModelType(const std::string& path, const std::string& type) {
+  std::string allowed;
+  for (const Rotary& a : kRotary) allowed += fmt::format("\"{}\", ", a.model_type);
+  throw UserError(ExitStatus::kData, fmt::format("{}: model_type = \"{}\": another architecture (allowed: {}\"gpt2\")",
+                                                 path, type, allowed));
+}
+
+}  // namespace
+
+ModelConfig ReadModelConfig(const std::string& dir, Dropout dropout) {
+  const std::string path = dir + "/config.json";
+  ConfigReader reader(path, ParseConfig(path));
+  const std::string type = reader.TextOr("model_type", "");
+  Translator translator(reader, dropout);
+  ModelConfig config;
+  const auto rotary = std::ranges::find(kRotary, type, &Rotary::model_type);
+  if (rotary != std::end(kRotary)) {
+    config.architecture = rotary->architecture;
+    translator.Rotaries(*rotary);
+  } else if (type == "gpt2") {
+    config.architecture = "GPT2LMHeadModel";
+    translator.Gpt2();
+  } else {
+    RefuseModelType(path, type);
+  }
+  reader.Unused(kWithoutMeaning);
+  reader.RefuseOthers();
+  if (!reader.errors().empty()) throw UserError(ExitStatus::kData, reader.errors());
+  config.keys = translator.Take();
+  config.unused = reader.unused();
+  return config;
+}
+
+}  // namespace espalier

@@ -1,0 +1,145 @@
+#include "espalier/huggingface/weights.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr size_t kMaxMessages = 20;
+
+/// The file of each tensor.
+std::map<std::string, std::string> ReadIndex(const std::string& path) {
+  std::map<std::string, std::string> files;
+  try {
+    std::ifstream file(path);
+    const json index = json::parse(file);
+    for (const auto& [tensor, name] : index.at("weight_map").items()) files[tensor] = name.get<std::string>();
+  } catch (const json::exception& error) {
+    throw UserError(ExitStatus::kData, fmt::format("{}: {}", path, error.what()));
+  }
+  for (const auto& [tensor, name] : files)
+    if (name.empty() || name.front() == '.' || name.find('/') != name.npos)
+      throw UserError(ExitStatus::kData,
+                      fmt::format("{}: {} is in \"{}\" (allowed: a file of the same folder)", path, tensor, name));
+  return files;
+}
+
+std::string WithoutModel(const std::string& name) {
+  for (std::string_view prefix : {"model.", "transformer."})
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  return name;
+}
+
+/// Tensors that follow from the configuration.
+bool IsBuffer(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+[[noreturn]] void RefuseAll(const std::string& dir, std::vector<std::string> messages) {
+  if (messages.size() > kMaxMessages) {
+    const size_t more = messages.size() - kMaxMessages;
+    messages.resize(kMaxMessages);
+    messages.push_back(fmt::format("and {} more", more));
+  }
+  messages.insert(messages.begin(), fmt::format("{}: its weights are not those of this model", dir));
+  throw UserError(ExitStatus::kData, std::move(messages));
+}
+
+}  // namespace
+
+FolderOfWeights::FolderOfWeights(std::string dir) : dir_(std::move(dir)) {
+  const bool single = fs::exists(dir_ + "/" + kSingle);
+  if (!single && !fs::exists(dir_ + "/" + kIndex))
+    throw UserError(ExitStatus::kData,
+                    fmt::format("{}: neither {} nor {}; weights in other formats can be saved as safetensors with "
+                                "transformers: model.save_pretrained(FOLDER)",
+                                dir_, kSingle, kIndex));
+  if (single) {
+    Add(kSingle);
+    return;
+  }
+  const std::map<std::string, std::string> index = ReadIndex(dir_ + "/" + kIndex);
+  std::set<std::string> names;
+  for (const auto& [tensor, name] : index)
+    if (names.insert(name).second) Add(name);
+  CheckIndex(index);
+}
+
+void FolderOfWeights::Add(const std::string& name) {
+  const SafetensorsFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(dir_ + "/" + name));
+  for (const SafeTensor& tensor : file.tensors())
+    if (const auto [other, fresh] = places_.try_emplace(tensor.name, Place{&file, &tensor}); !fresh)
+      throw UserError(ExitStatus::kData,
+                      fmt::format("{}: {} is in {} too", file.path(), tensor.name, other->second.file->path()));
+}
+
+void FolderOfWeights::CheckIndex(const std::map<std::string, std::string>& index) const {
+  std::vector<std::string> messages;
+  for (const auto& [tensor, name] : index)
+    if (const auto place = places_.find(tensor);
+        place == places_.end() || place->second.file->path() != dir_ + "/" + name)
+      messages.push_back(fmt::format("{}: {} is not in {}", kIndex, tensor, name));
+  for (const auto& [tensor, place] : places_)
+    if (!index.contains(tensor)) messages.push_back(fmt::format("{}: {} is not listed", kIndex, tensor));
+  if (!messages.empty()) RefuseAll(dir_, std::move(messages));
+}
+
+const FolderOfWeights::Place* FolderOfWeights::Find(const std::string& name) const {
+  for (const std::string& known : {name, WithoutModel(name)})
+    if (const auto place = places_.find(known); place != places_.end()) return &place->second;
+  return nullptr;
+}
+
+std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) const {
+  std::vector<std::string> messages, unused;
+  std::set<const SafeTensor*> used;
+  bool has_head = false;
+  for (const SafetensorsWriter::Tensor& tensor : wanted) {
+    has_head = has_head || tensor.name == "lm_head.weight";
+    const Place* place = Find(tensor.name);
+    if (place == nullptr) {
+      messages.push_back(fmt::format("{}: missing", tensor.name));
+      continue;
+    }
+    used.insert(place->tensor);
+    if (place->tensor->shape != tensor.shape)
+      messages.push_back(fmt::format("{}: {}, but the model has {}", tensor.name, ToString(place->tensor->shape),
+                                     ToString(tensor.shape)));
+    ReadableDtype(*place->file, *place->tensor);
+  }
+  for (const auto& [name, place] : places_) {
+    if (used.contains(place.tensor)) continue;
+    if (IsBuffer(name) || (name == "lm_head.weight" && !has_head))
+      unused.push_back(name);
+    else
+      messages.push_back(fmt::format("{}: unknown to the model", name));
+  }
+  if (!messages.empty()) RefuseAll(dir_, std::move(messages));
+  return unused;
+}
+
+void FolderOfWeights::Read(const std::string& name, int64_t first, int64_t count, float* out) const {
+  const Place* place = Find(name);
+  CHECK(place != nullptr, "{} has no {}", dir_, name);
+  place->file->Read(*place->tensor, first, count, out);
+}
+
+std::vector<std::string> FolderOfWeights::Dtypes() const {
+  std::set<std::string> names;
+  for (const auto& [name, place] : places_) names.insert(place.tensor->dtype);
+  return {names.begin(), names.end()};
+}
+
+}  // namespace espalier

@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "espalier/huggingface/model_config.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// The keys in which a model differs from LlamaForCausalLM without biases.
+std::vector<std::string> SpecialKeys(const Deck::Model& m) {
+  std::vector<std::string> keys;
+  const auto flag = [&](const char* name, bool value) {
+    if (value) keys.push_back(fmt::format("model.{} = true", name));
+  };
+  if (m.norm_placement != NormPlacement::kPre)
+    keys.push_back(fmt::format("model.norm_placement = \"{}\"", DeckName(m.norm_placement)));
+  if (m.qk_norm != QkNorm::kNone) keys.push_back(fmt::format("model.qk_norm = \"{}\"", DeckName(m.qk_norm)));
+  flag("qkv_bias", m.qkv_bias);
+  flag("o_bias", m.o_bias);
+  flag("mlp_bias", m.mlp_bias);
+  if (m.sliding_window > 0) keys.push_back(fmt::format("model.sliding_window = {}", m.sliding_window));
+  if (m.full_attention_layers > 0)
+    keys.push_back(fmt::format("model.full_attention_layers = {}", m.full_attention_layers));
+  return keys;
+}
+
+std::string FindRotary(const Deck::Model& m) {
+  const bool pre = m.norm_placement == NormPlacement::kPre, window = m.sliding_window > 0;
+  const bool alike = m.qkv_bias == m.o_bias;  // one key for both
+  if (!pre) return m.qk_norm == QkNorm::kFull && alike && !m.mlp_bias && !window ? "Olmo2ForCausalLM" : "";
+  if (m.qk_norm == QkNorm::kHead) return alike && !m.mlp_bias ? "Qwen3ForCausalLM" : "";
+  if (m.qk_norm == QkNorm::kFull) return "";
+  if (alike && !window) return "LlamaForCausalLM";
+  if (m.mlp_bias || m.o_bias) return "";
+  if (m.qkv_bias) return "Qwen2ForCausalLM";
+  return m.full_attention_layers == 0 ? "MistralForCausalLM" : "";
+}
+
+ordered_json RopeScalingJson(const Deck::Model& m) {
+  if (m.rope_scaling == RopeScaling::kNone) return nullptr;
+  ordered_json rope = {{"rope_type", DeckName(m.rope_scaling)}, {"factor", m.rope_factor}};
+  if (m.rope_scaling != RopeScaling::kLinear) rope["original_max_position_embeddings"] = m.rope_original_seq_len;
+  if (m.rope_scaling == RopeScaling::kLlama3) {
+    rope["low_freq_factor"] = m.rope_low_freq_factor;
+    rope["high_freq_factor"] = m.rope_high_freq_factor;
+  }
+  if (m.rope_scaling == RopeScaling::kYarn) {
+    rope["beta_fast"] = m.rope_beta_fast;
+    rope["beta_slow"] = m.rope_beta_slow;
+    if (m.rope_attention_factor > 0) rope["attention_factor"] = m.rope_attention_factor;
+  }
+  return rope;
+}
+
+void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
+  if (architecture == "MistralForCausalLM") config["sliding_window"] = m.sliding_window;
+  if (architecture != "Qwen2ForCausalLM" && architecture != "Qwen3ForCausalLM") return;
+  const bool window = m.sliding_window > 0;
+  config["use_sliding_window"] = window;
+  config["sliding_window"] = window ? ordered_json(m.sliding_window) : ordered_json(nullptr);
+  config["max_window_layers"] = window ? m.full_attention_layers : m.layers;
+}
+
+ordered_json RotaryJson(const Deck::Model& m, const std::string& architecture) {
+  ordered_json config = {{"hidden_size", m.dim},
+                         {"intermediate_size", m.ffn_dim},
+                         {"num_hidden_layers", m.layers},
+                         {"num_attention_heads", m.heads},
+                         {"num_key_value_heads", m.kv_heads},
+                         {"head_dim", m.head_dim},
+                         {"max_position_embeddings", m.seq_len},
+                         {"hidden_act", "silu"},
+                         {"rms_norm_eps", m.norm_eps},
+                         {"rope_theta", m.rope_theta},
+                         {"rope_scaling", RopeScalingJson(m)},
+                         {"attention_dropout", 0.0}};
+  const bool has_key = architecture != "Qwen2ForCausalLM" && architecture != "MistralForCausalLM";
+  if (has_key) config["attention_bias"] = m.qkv_bias;
+  if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
+  AddWindows(m, architecture, config);
+  return config;
+}
+
+ordered_json Gpt2Json(const Deck::Model& m) {
+  return {{"n_embd", m.dim},
+          {"n_inner", m.ffn_dim},
+          {"n_layer", m.layers},
+          {"n_head", m.heads},
+          {"n_positions", m.seq_len},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", m.norm_eps},
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"resid_pdrop", 0.0}};
+}
+
+std::string ModelType(const std::string& architecture) {
+  std::string type;
+  for (char c : architecture.substr(0, architecture.find(architecture == "GPT2LMHeadModel" ? "LM" : "For")))
+    type += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return type;
+}
+
+}  // namespace
+
+std::string ArchitectureOf(const Deck::Model& m) {
+  if (m.family == Family::kGpt2) return "GPT2LMHeadModel";
+  if (const std::string found = FindRotary(m); !found.empty()) return found;
+  throw UserError(
+      ExitStatus::kDeck,
+      fmt::format("{}: no architecture of Hugging Face has these together (allowed: those of llama, mistral, "
+                  "qwen2, qwen3, olmo2; doc/huggingface.md)",
+                  fmt::join(SpecialKeys(m), ", ")));
+}
+
+std::string ConfigJson(const Deck::Model& m, SafeDtype dtype) {
+  const std::string architecture = ArchitectureOf(m);
+  ordered_json config = {{"architectures", {architecture}}, {"model_type", ModelType(architecture)}};
+  config.update(m.family == Family::kGpt2 ? Gpt2Json(m) : RotaryJson(m, architecture));
+  config["vocab_size"] = m.vocab;
+  config["initializer_range"] = m.init_std;
+  config["tie_word_embeddings"] = m.tie_embeddings;
+  // No token has a meaning of its own in a deck.
+  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) config[token] = nullptr;
+  config["torch_dtype"] = dtype == SafeDtype::kBf16 ? "bfloat16" : "float32";
+  return config.dump(2) + "\n";
+}
+
+std::string GenerationConfigJson(int64_t end_token) {
+  ordered_json config = {{"_from_model_config", false}};
+  if (end_token >= 0) config["eos_token_id"] = end_token;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace espalier

@@ -1,0 +1,147 @@
+#include "train/state/init_from.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/comm/agreement.hpp"
+#include "espalier/deck/compare.hpp"
+#include "espalier/deck/print.hpp"
+#include "espalier/huggingface/model_config.hpp"
+#include "espalier/huggingface/weights.hpp"
+#include "espalier/train/saved_deck.hpp"
+#include "espalier/train/states.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kBuffer = 1 << 20;  // elements
+
+bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.json"); }
+
+std::string NameOf(const std::string& state) { return state.substr(kParameterPrefix.size()); }
+
+/// The deck with the model of a config.json, on one rank: only its model is compared.
+Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
+  std::vector<std::string> keys = {"parallel.pp=1",     "parallel.dp_replicate=1", "parallel.dp_shard=1",
+                                   "parallel.cp=1",     "parallel.tp=1",           "pipeline.schedule=1f1b",
+                                   "pipeline.chunks=1", "pipeline.split=[]"};
+  for (const auto& [key, value] : config.keys) keys.push_back(key + "=" + value);
+  return SavedDeck(from, EffectiveDeck(deck), keys);
+}
+
+/// Refuses weights of another model. Returns the keys with which the same weights compute something else.
+std::vector<std::string> Compare(const std::string& from, const Deck& saved, const LoadedDeck& now) {
+  std::vector<std::string> fixed, others;
+  for (const DeckDifference& difference : Differences(saved, now))
+    if (difference.key.starts_with("model.")) {
+      const std::string text =
+          fmt::format("{} = {} ({}), {} there", difference.key, difference.now, difference.origin, difference.before);
+      if (difference.fixed) fixed.push_back(text);
+      if (!difference.fixed && difference.computes) others.push_back(text);
+    }
+  if (fixed.empty()) return others;
+  fixed.insert(fixed.begin(),
+               fmt::format("run.init_from = \"{}\" has the weights of another model; keys that differ:", from));
+  throw UserError(ExitStatus::kData, std::move(fixed));
+}
+
+/// Calls f(first stored element, elements, first local element) for the runs of a box that are adjacent in the stored
+/// tensor.
+template <typename F>
+void ForRuns(const Shape& shape, const Box& box, F f) {
+  size_t inner = shape.size() - 1;  // dims from here on make one run
+  int64_t run = box[inner].Extent();
+  while (inner > 0 && box[inner].Extent() == shape[inner]) run *= box[--inner].Extent();
+  int64_t runs = 1;
+  for (size_t d = 0; d < inner; ++d) runs *= box[d].Extent();
+  if (run == 0) return;
+  for (int64_t r = 0; r < runs; ++r) {
+    int64_t rest = r, first = 0, stride = 1;
+    for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
+      const int64_t index = d < inner ? rest % box[d].Extent() : 0;
+      if (d < inner) rest /= box[d].Extent();
+      first += (box[d].begin + index) * stride;
+    }
+    f(first, run, r * run);
+  }
+}
+
+void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
+  std::vector<float> buffer(static_cast<size_t>(kBuffer));
+  for (const LocalTensor& local : programs.local()) {
+    const StateTensor& tensor = *local.tensor;
+    if (!tensor.name.starts_with(kParameterPrefix)) continue;
+    const Box box = tensor.StoredBox(programs.compilation().mesh, programs.coordinate());
+    ForRuns(tensor.StoredShape(), box, [&](int64_t first, int64_t count, int64_t to) {
+      for (int64_t done = 0; done < count; done += kBuffer) {
+        const int64_t some = std::min(kBuffer, count - done);
+        weights.Read(NameOf(tensor.StoredName()), first + done, some, buffer.data());
+        local.arena->Write(static_cast<float*>(local.data) + to + done, buffer.data(), some * int64_t{sizeof(float)});
+      }
+    });
+  }
+}
+
+/// Returns what rank 0 says.
+std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDeck& loaded, const Programs& programs) {
+  const ModelConfig config = ReadModelConfig(from, Dropout::kLeaveOut);
+  std::vector<std::string> lines = Compare(from, DeckOf(config, loaded.deck, from), loaded);
+  const FolderOfWeights weights(from);
+  std::vector<SafetensorsWriter::Tensor> wanted;
+  for (const StateTensor& tensor : programs.tensors())
+    if (tensor.name.starts_with(kParameterPrefix))
+      wanted.push_back({NameOf(tensor.StoredName()), tensor.StoredShape()});
+  weights.RequireFit(wanted);
+  FillFrom(weights, programs);
+  lines.insert(lines.begin(), fmt::format("starts from the weights of {} ({})", from, config.architecture));
+  if (!config.unused.empty())
+    lines.push_back(fmt::format("without a meaning here, in its config.json: {}", fmt::join(config.unused, ", ")));
+  return lines;
+}
+
+std::vector<std::string> FromCheckpoint(const std::string& from, const LoadedDeck& loaded, const Programs& programs,
+                                        World& world) {
+  const FailureRules rules = AnyFailureIs(ExitStatus::kData);
+  const std::string dir = OnRankZero(
+      world, [&] { return Resolve(from, from); }, rules);
+  std::vector<std::string> lines;
+  OnAllRanks(
+      world,
+      [&] {
+        if (world.Rank() == 0) lines = Compare(from, SavedDeck(dir, ReadMetadata(dir).deck), loaded);
+      },
+      rules);
+  std::vector<StateTensor> tensors;
+  std::vector<LocalTensor> local;
+  for (const StateTensor& tensor : programs.tensors())
+    if (tensor.name.starts_with(kParameterPrefix)) tensors.push_back(tensor);
+  for (const LocalTensor& tensor : programs.local())
+    if (tensor.tensor->name.starts_with(kParameterPrefix)) local.push_back(tensor);
+  const Metadata saved = Load(dir, tensors, local, programs.compilation().mesh, world, Coverage::kSome);
+  lines.insert(lines.begin(), fmt::format("starts from the weights of {} (step {})", dir, saved.step));
+  return lines;
+}
+
+}  // namespace
+
+void LoadInitialWeights(const LoadedDeck& loaded, const Programs& programs, World& world) {
+  const std::string& from = loaded.deck.run.init_from;
+  const bool folder = OnRankZero(world, [&] { return std::string(IsHuggingFace(from) ? "yes" : ""); }) == "yes";
+  std::vector<std::string> lines;
+  if (folder)
+    OnAllRanks(
+        world, [&] { lines = FromHuggingFace(from, loaded, programs); }, AnyFailureIs(ExitStatus::kData));
+  else
+    lines = FromCheckpoint(from, loaded, programs, world);
+  if (world.Rank() == 0)
+    for (const std::string& line : lines) spdlog::info("run.init_from: {}", line);
+}
+
+}  // namespace espalier

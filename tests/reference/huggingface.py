@@ -1,0 +1,218 @@
+"""Hugging Face models in and out: small random models of every architecture that can be imported.
+
+Each is saved by transformers in several files, imported, and exported again: every tensor bitwise, loaded by
+transformers without a missing or unexpected key, with equal logits. Twenty steps from the imported weights equal those
+of Hugging Face's model with AdamW in fp64 to 1e-5, on one rank and at pp 2 x dp 2 x tp 2. A run with run.init_from has
+the losses of the run that was imported. What no deck can express is refused by name, and damaged files are refused.
+Import and export hold one tensor at a time. Needs the packages of tests/oracle/requirements_torch.txt; exits 77 without
+them.
+"""
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
+from support.reference import reference_python  # noqa: E402
+
+if importlib.util.find_spec("transformers") is None:
+    os.execv(python := reference_python("torch"), [python, os.path.realpath(__file__), *sys.argv[1:]])
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "oracle"))
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import oracle  # noqa: E402
+from support.runs import Checks, Metrics, difference, launch, scratch  # noqa: E402
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 20}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 12}
+COMMON = {"vocab_size": 259, "hidden_size": 44, "intermediate_size": 70, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 36, "initializer_range": 0.05}
+# Architecture, what differs from COMMON, element type of the files.
+MODELS = {
+    "llama2": ("Llama", {"num_key_value_heads": 4, "head_dim": 10}, "float32"),
+    "llama31": ("Llama", {"rope_parameters": LLAMA3, "head_dim": 14, "attention_bias": True, "mlp_bias": True},
+                "float32"),
+    "smollm": ("Llama", {"tie_word_embeddings": True, "head_dim": 12, "rms_norm_eps": 1e-5}, "bfloat16"),
+    "mistral": ("Mistral", {"head_dim": 16, "sliding_window": None}, "float32"),
+    "qwen2": ("Qwen2", {"hidden_size": 56, "tie_word_embeddings": True, "rope_parameters": YARN}, "float32"),
+    "qwen3": ("Qwen3", {"head_dim": 8}, "float32"),
+    "olmo2": ("Olmo2", {"hidden_size": 40, "num_hidden_layers": 3}, "float32"),
+    "gpt2": ("GPT2", {"vocab_size": 259, "n_embd": 44, "n_layer": 2, "n_head": 4, "n_positions": 36, "n_inner": 70,
+                      "initializer_range": 0.05, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}, "float32"),
+}
+RUN = ["run.steps=20", "data.format=text", "data.shuffle=false", "batch.global=8", "batch.micro=1", "optimizer.lr=1e-3",
+       "optimizer.eps=1e-6", "lr.warmup_steps=4", "precision.compute=fp32", "checkpoint.every_steps=0",
+       f"data.paths=['{ROOT}/tests/oracle/data/text.txt']"]
+EIGHT = ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]
+
+
+def make(name, folder):
+    """Saves the model with random biases and norms, in several files."""
+    kind, own, dtype = MODELS[name]
+    torch.manual_seed(len(name) + 17)
+    config = getattr(transformers, kind + "Config")(**(own if kind == "GPT2" else COMMON | own))
+    model = getattr(transformers, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder, max_shard_size="30KB")
+    return model
+
+
+def tensors(folder):
+    found = {}
+    for file in sorted(os.listdir(folder)):
+        if file.endswith(".safetensors"):
+            found |= safetensors.torch.load_file(os.path.join(folder, file))
+    return found
+
+
+def quietly(ranks, *arguments, status=0):
+    done = launch(ranks, list(arguments))
+    if done.returncode != status:
+        sys.exit(f"espalier {' '.join(arguments)}: exit status {done.returncode}, expected {status}\n{done.stdout}")
+    return done.stdout
+
+
+def check_tensors(checks, name, folder, out):
+    """Names, types and bits of all tensors, and what transformers makes of them."""
+    before, after = tensors(folder), tensors(out)
+    same = before.keys() == after.keys() and all(
+        a.dtype == after[n].dtype and torch.equal(a, after[n]) for n, a in before.items())
+    checks.that(same, f"{name}: {len(before)} tensors are exported as they were imported")
+    checks.that(len([f for f in os.listdir(out) if f.endswith(".safetensors")]) > 1, f"{name}: in several files")
+    old = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    new, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    checks.that(type(old) is type(new) and not any(info.values()), f"{name}: {type(new).__name__} loads it: {info}")
+    ids = torch.arange(2 * 30).reshape(2, 30) * 7 % 259
+    with torch.no_grad():
+        far = (old(ids).logits - new(ids).logits).abs().max().item()
+    checks.that(far == 0, f"{name}: the same logits ({far:g})")
+
+
+def expected(folder, run):
+    """Twenty steps of Hugging Face's model in fp64."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    deck = oracle.load_deck(os.path.join(run, "deck.toml"))
+    return list(oracle.train(oracle.compute_in_double(model), deck, 20))
+
+
+def check_training(checks, name, home, folder, run):
+    truth = expected(folder, run)
+    deck, curves = os.path.join(run, "deck.toml"), {}
+    for ranks, keys in ((1, []), (8, EIGHT)):
+        other = os.path.join(home, f"{name}-{ranks}")
+        shutil.copytree(run, other)
+        quietly(ranks, "run", os.path.join(other, "deck.toml"), "-d", other, *keys)
+        curves[ranks] = Metrics(other)
+        far = {key: difference(curves[ranks].curve(key), [s[key] for s in truth]) for key in ("loss", "grad_norm")}
+        checks.that(max(far.values()) <= 1e-5, f"{name}, {ranks} ranks: "
+                    + ", ".join(f"{k} {v:.1e}" for k, v in far.items()) + " from fp64")
+    new = os.path.join(home, f"{name}-from")
+    said = quietly(8, "run", deck, "-d", new, f"run.init_from={folder}", *EIGHT)
+    checks.that("starts from the weights of" in said, f"{name}: run.init_from says what it did")
+    checks.that(Metrics(new).curve("loss") == curves[8].curve("loss"), f"{name}: run.init_from has the same losses")
+
+
+def check_model(checks, name, home):
+    folder, run, out = (os.path.join(home, f"{name}-{what}") for what in ("hf", "run", "out"))
+    make(name, folder)
+    quietly(1, "import", folder, run, *RUN)
+    bf16 = MODELS[name][2] == "bfloat16"
+    quietly(1, "export", run, out, "--shard-size", "30KB", "--dtype", "bf16" if bf16 else "fp32")
+    check_tensors(checks, name, folder, out)
+    check_training(checks, name, home, folder, run)
+
+
+def changed(folder, to, **keys):
+    """A copy of a folder with other keys in config.json."""
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+    with open(os.path.join(to, "config.json")) as file:
+        config = json.load(file)
+    with open(os.path.join(to, "config.json"), "w") as file:
+        json.dump(config | keys, file)
+    return to
+
+
+def check_refusals(checks, home):
+    folder, run = os.path.join(home, "llama2-hf"), os.path.join(home, "refused")
+    def refused(what, source, *words, status=3):
+        said = quietly(1, "import", source, run, *RUN, status=status)
+        checks.that(all(word in said for word in words) and not os.path.exists(run), f"refused: {what}")
+    copy = lambda **keys: changed(folder, os.path.join(home, "changed"), **keys)
+    refused("other activations and dropout, both named", copy(hidden_act="gelu", attention_dropout=0.1), "hidden_act",
+            "\"silu\"", "attention_dropout = 0.1", "--without-dropout")
+    refused("an unknown key", copy(hidden_act="silu", attention_dropout=0.0, num_experts=8), "num_experts = 8")
+    refused("another architecture", copy(model_type="mixtral"), "mixtral", "\"qwen3\"")
+    refused("another RoPE", copy(rope_parameters={"rope_type": "longrope", "rope_theta": 1.0}), "longrope", "\"yarn\"")
+    refused("another shape", copy(intermediate_size=71), "mlp.up_proj.weight")
+    refused("a folder without weights", home, "config.json")
+    damaged = os.path.join(home, "damaged")
+    shutil.copytree(folder, damaged)
+    first = os.path.join(damaged, sorted(f for f in os.listdir(damaged) if f.endswith(".safetensors"))[0])
+    with open(first, "r+b") as file:
+        file.truncate(os.path.getsize(first) - 1)
+    refused("a file that is cut short", damaged, "cut short")
+    os.remove(first)
+    refused("a file that is missing", damaged, os.path.basename(first))
+    taken = os.path.join(home, "llama2-run")
+    checks.that("is there already" in quietly(1, "import", folder, taken, *RUN, status=2), "refused: a run that exists")
+    checks.that("is there already" in quietly(1, "export", taken, folder, status=2), "refused: a folder that exists")
+    strange = os.path.join(home, "strange")
+    quietly(1, "run", os.path.join(ROOT, "tests", "decks", "small.toml"), "-d", strange, "run.steps=1",
+            "model.norm_placement=post")
+    said = quietly(1, "export", strange, os.path.join(home, "never"), status=2)
+    checks.that("model.norm_placement = \"post\"" in said and not os.path.exists(os.path.join(home, "never")),
+                "refused: an architecture that Hugging Face does not have")
+    said = quietly(1, "run", os.path.join(ROOT, "tests", "decks", "small.toml"), "-d", os.path.join(home, "other"),
+                   f"run.init_from={folder}", status=3)
+    checks.that("run.init_from" in said and "model.dim" in said, "refused: run.init_from of another model")
+
+
+def peak(*arguments):
+    """Most bytes of memory of a command."""
+    child = subprocess.Popen([os.environ["ESPALIER"], *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    assert status == 0, arguments
+    return usage.ru_maxrss * 1024
+
+
+def check_memory(checks, home):
+    """A model of 160 MB whose largest tensor has 6 MB."""
+    config = transformers.LlamaConfig(**COMMON | {"hidden_size": 512, "intermediate_size": 3000,
+                                                  "num_hidden_layers": 7, "vocab_size": 3001})
+    model = transformers.LlamaForCausalLM(config)
+    largest = 4 * max(p.numel() for p in model.parameters())
+    whole = 4 * sum(p.numel() for p in model.parameters())
+    folder, run, out = (os.path.join(home, f"large-{what}") for what in ("hf", "run", "out"))
+    model.save_pretrained(folder)
+    idle = peak("info")
+    used = {"import": peak("import", folder, run) - idle, "export": peak("export", run, out) - idle}
+    for command, most in used.items():
+        checks.that(most < largest + (24 << 20) and most < whole / 3,
+                    f"{command} of {whole >> 20} MiB, its largest tensor {largest >> 20} MiB, takes {most >> 20} MiB")
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    checks = Checks()
+    with scratch() as home:
+        for name in sys.argv[1:] or MODELS:
+            check_model(checks, name, home)
+        if not sys.argv[1:]:
+            check_refusals(checks, home)
+            check_memory(checks, home)
+    checks.finish()
+
+
+main()

@@ -132,7 +132,8 @@ class ManifestReader {
     EndLine();
     if (NextIs("window")) ReadWindow();
     if (NextIs("proof")) ReadProof();
-    if (!manifest_.metadata.proof && AlwaysProves(manifest_.metadata.version))
+    // An import, which saves step 0, computes nothing.
+    if (!manifest_.metadata.proof && manifest_.metadata.step > 0 && AlwaysProves(manifest_.metadata.version))
       Fail(fmt::format("the proof is missing, which version {} always writes", manifest_.metadata.version));
     if (NextIs("data")) ReadData();
   }

@@ -92,6 +92,7 @@ struct Manifest {
   const ManifestFile* FindFile(std::string_view file) const;  ///< nullptr if there is none
   int64_t Bytes() const;                                      ///< of all files, without the MANIFEST
   int64_t Parameters() const;                                 ///< elements of "parameters/..."
+  int Format() const;  ///< the oldest format that can say all of it, so that older programs read what they understand
 };
 
 /// The text; its last line has the CRC-32C of all lines before. ParseManifest(Print(m)) prints the same text.

@@ -39,7 +39,7 @@ TEST(Choose, TopKKeepsTheLikeliest) {
 TEST(Choose, TopPKeepsThoseThatReachIt) {
   EXPECT_EQ(Shares({.temperature = 1, .top_p = 0.3}), (std::vector{0, 100, 0, 0}));
   EXPECT_EQ(Shares({.temperature = 1, .top_p = 0.65}), (std::vector{0, 57, 0, 43}));
-  EXPECT_EQ(Shares({.temperature = 1, .top_p = 0.85}), (std::vector{0, 44, 23, 33}));  // 4 to 2 to 3 of 9
+  EXPECT_EQ(Shares({.temperature = 1, .top_p = 0.85}), (std::vector{0, 44, 22, 34}));  // 4, 2 and 3 of 9
   EXPECT_EQ(Shares({.temperature = 1, .top_k = 2, .top_p = 0.5}), (std::vector{0, 100, 0, 0}));
 }
 

@@ -1,7 +1,7 @@
 """MB of text per second: `espalier tokenize` beside Hugging Face's tokenizers, both with two threads, on the documents
 and sources of this repository as lines of JSON, the same text several times over:
 
-    ESPALIER=build/espalier tests/bench/tokenize.py [TOKENIZER_JSON]
+    ESPALIER=build/espalier tests/bench/tokenizers_bench.py [TOKENIZER_JSON]
 
 Needs the Python package tokenizers (ESPALIER_REFERENCE_PYTHON, or fetched). Both read, parse and tokenize; Espalier
 also writes its file."""
@@ -26,7 +26,7 @@ with open(sys.argv[2], encoding="utf-8") as file:
     texts = [json.loads(line)["text"] for line in file]
 count = 0
 for k in range(0, len(texts), 1000):
-    count += sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts[k:k + 1000], add_special_tokens=False))
+    count += sum(len(e.ids) for e in tokenizer.encode_batch(texts[k:k + 1000], add_special_tokens=False))
 print(time.monotonic() - begin, count)
 """
 

@@ -86,13 +86,18 @@ int ExportCommand(const ExportOptions& options);
 
 struct SampleOptions {
   std::string checkpoint;
-  std::optional<std::string> prompt;  ///< text, one token per byte
-  std::optional<std::string> ids;     ///< token ids, such as "1 2 3", instead of a text
+  std::vector<std::string> prompts;  ///< texts; "-": every line of stdin is one
+  std::optional<std::string> ids;    ///< token ids, such as "1 2 3", instead of a text
+  std::string tokenizer;             ///< empty: the checkpoint's; without one tokens are bytes
+  bool bos = false;                  ///< begin with the token that begins a text
+  bool stop = false;                 ///< at the token that ends a text
   int64_t tokens = 200;
   double temperature = 0;  ///< 0: greedy
+  int64_t top_k = 0;       ///< 0: all
+  double top_p = 1;        ///< 1: all
   int64_t seed = 1234;
 };
-/// Continues a text by a trained model.
+/// Continues texts by a trained model.
 int SampleCommand(const SampleOptions& options);
 
 struct TokenizeOptions {

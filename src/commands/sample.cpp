@@ -1,16 +1,15 @@
 // espalier sample: continues a text by a trained model, on one process. The same pipeline as training, without
 // backward; each new token is one forward over the last seq_len tokens.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <numeric>
-#include <sstream>
+#include <span>
 
 #include "commands.hpp"
+#include "commands/sample/choose.hpp"
+#include "commands/sample/text_form.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/executor/cpu_executor.hpp"
@@ -24,8 +23,6 @@
 
 namespace espalier {
 namespace {
-
-constexpr int64_t kBytes = 256;
 
 /// The deck of a checkpoint, reduced to one process and one sequence. Throws before anything is compiled if the
 /// checkpoint lacks a parameter of the model.
@@ -93,56 +90,6 @@ class Sampler {
   std::vector<int32_t> positions_;
 };
 
-/// The likeliest token, or one drawn from softmax(logits / temperature) by `uniform` in [0, 1).
-int32_t Choose(const std::vector<float>& logits, double temperature, double uniform) {
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (temperature <= 0) return static_cast<int32_t>(best - logits.begin());
-  std::vector<double> sums;
-  double sum = 0;
-  for (float x : logits) sums.push_back(sum += std::exp((double(x) - double(*best)) / temperature));
-  const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
-  return static_cast<int32_t>(std::min<std::ptrdiff_t>(chosen - sums.begin(), std::ssize(logits) - 1));
-}
-
-[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
-
-/// "1 2 3" or "1,2,3".
-std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {
-  std::string words = text;
-  std::ranges::replace(words, ',', ' ');
-  std::istringstream stream(words);
-  std::vector<int32_t> ids;
-  for (std::string word; stream >> word;) {
-    int64_t id = -1;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocab)
-      Refuse(fmt::format("--ids: {} is not a token id (allowed: 0 to {})", word, vocab - 1));
-    ids.push_back(static_cast<int32_t>(id));
-  }
-  if (ids.empty()) Refuse("--ids: no token id");
-  return ids;
-}
-
-/// The tokens to continue; a newline if nothing is given. Every byte of a text is a token: the vocabulary of a text
-/// model has at least 256 entries.
-std::vector<int32_t> ReadPrompt(const SampleOptions& options, const Deck& deck) {
-  if (options.ids) return ReadIds(*options.ids, deck.model.vocab);
-  if (deck.data.format != DataFormat::kText)
-    Refuse(fmt::format(
-        "sample: this model was trained on token ids (data.format = \"{}\"), and this version has no tokenizer: "
-        "give --ids, such as --ids \"1 2 3\"{}",
-        DeckName(deck.data.format), options.prompt ? ", instead of --prompt" : ""));
-  const std::string text = options.prompt && !options.prompt->empty() ? *options.prompt : "\n";
-  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
-  return {bytes, bytes + text.size()};
-}
-
-/// For texts the byte itself, or the number of a token that is no byte; for ids the number.
-std::string TokenText(int32_t token, bool as_ids) {
-  if (as_ids) return fmt::format(" {}", token);
-  return token < kBytes ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
-}
-
 void Announce(const std::vector<int32_t>& tokens, int64_t window) {
   if (std::ssize(tokens) > window)
     fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n",
@@ -151,22 +98,45 @@ void Announce(const std::vector<int32_t>& tokens, int64_t window) {
 
 }  // namespace
 
+namespace {
+
+/// Continues one prompt; `number` tells the draws of several apart.
+void Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
+              Sampler& sampler) {
+  const Drawing drawing{options.temperature, options.top_k, options.top_p};
+  std::vector<int32_t> tokens = prompt.tokens;
+  TextForm::Shower shower(form);
+  // The prompt goes through the stream, which may need what is before a token.
+  for (size_t i = 0; !options.ids && i < tokens.size(); ++i) shower.Push(tokens[i]);
+  fmt::print("{}", prompt.shown);
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const std::array<uint32_t, 4> random =
+        Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), number, 0},
+                   {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
+    const std::vector<float> logits = sampler.Logits(tokens);
+    const auto allowed = std::span(logits).first(static_cast<size_t>(form.vocab()));
+    tokens.push_back(Choose(allowed, drawing, random[0] / 4294967296.0));
+    if (options.stop && tokens.back() == form.end()) break;
+    fmt::print("{}", shower.Push(tokens.back()));
+    std::fflush(stdout);
+  }
+  fmt::print("{}\n", shower.Finish());
+}
+
+}  // namespace
+
 int SampleCommand(const SampleOptions& options) {
   const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
   const Deck deck = SamplingDeck(dir);
-  std::vector<int32_t> tokens = ReadPrompt(options, deck);
-  Announce(tokens, deck.model.seq_len);
+  const TextForm form(options, deck, dir);
+  if (options.stop && !form.end())
+    throw UserError(ExitStatus::kDeck, "command line: --stop: it is not known which token ends a text");
+  const std::vector<TextForm::Prompt> prompts = form.Prompts();
   Sampler sampler(deck, dir);
-  const bool as_ids = options.ids.has_value();
-  fmt::print("{}", as_ids ? fmt::format("{}", fmt::join(tokens, " ")) : options.prompt.value_or(""));
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    const std::array<uint32_t, 4> random =
-        Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), 0, 0},
-                   {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
-    tokens.push_back(Choose(sampler.Logits(tokens), options.temperature, random[0] / 4294967296.0));
-    fmt::print("{}", TokenText(tokens.back(), as_ids));
+  for (size_t k = 0; k < prompts.size(); ++k) {
+    Announce(prompts[k].tokens, deck.model.seq_len);
+    Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler);
   }
-  fmt::print("\n");
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -69,8 +69,7 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
     reporter = &parts.Make<Reporter>(OptionsOfReport(deck, world, peak));
     if (root) WriteDeckOfRun(deck, options.arguments.deck);
   });
-  auto& checkpoints =
-      parts.Make<Checkpointing>(deck, requested_deck, start.data.Seen(), programs, world, mpi, *reporter);
+  auto& checkpoints = parts.Make<Checkpointing>(deck, requested_deck, start.data, programs, world, mpi, *reporter);
   auto& stop_reasons = parts.Make<StopReasons>(deck, world, options.began);
   auto& tracer = parts.Make<Tracer>(deck, programs, world, *reporter);
 

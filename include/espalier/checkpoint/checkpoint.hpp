@@ -121,6 +121,9 @@ Manifest ReadManifest(const std::string& dir);
 /// The metadata of a checkpoint, with its deck. Throws UserError (kData).
 Metadata ReadMetadata(const std::string& dir);
 
+/// The tokenizer of a checkpoint; null if it has none. Throws UserError (kData).
+std::shared_ptr<const Tokenizer> ReadTokenizer(const std::string& dir);
+
 struct VerifyReport {
   int64_t bytes = 0;  ///< read
   double seconds = 0;

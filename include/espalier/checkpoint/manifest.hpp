@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@
 #include "espalier/graph/type.hpp"
 
 namespace espalier {
+
+class Tokenizer;
 
 /// The loss of one fixed microbatch with the saved weights, computed when they were saved. A load computes it again and
 /// compares.
@@ -53,11 +56,12 @@ struct Metadata {
   std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
   std::vector<StepSeen> window = {};    ///< that the guard compares the next step with, oldest first; only format 3
+  std::shared_ptr<const Tokenizer> tokenizer = {};  ///< stored as a file; null: none. Only ReadTokenizer reads it
 };
 
 /// One file of a checkpoint.
 struct ManifestFile {
-  std::string name;  ///< "deck.toml", "master.h5" or "shard-00000.h5"; in the checkpoint's own directory
+  std::string name;  ///< such as "deck.toml" or "shard-00000.h5" (IsCheckpointFile); in the checkpoint's own directory
   int64_t bytes = 0;
   uint32_t crc = 0;  ///< CRC-32C of the whole file
 };
@@ -92,6 +96,7 @@ struct Manifest {
   const ManifestFile* FindFile(std::string_view file) const;  ///< nullptr if there is none
   int64_t Bytes() const;                                      ///< of all files, without the MANIFEST
   int64_t Parameters() const;                                 ///< elements of "parameters/..."
+  int Format() const;  ///< the oldest format that can say all of it, so that older programs read what they understand
 };
 
 /// The text; its last line has the CRC-32C of all lines before. ParseManifest(Print(m)) prints the same text.
@@ -112,8 +117,12 @@ inline constexpr int64_t kMaxHeadBytes = 256;
 /// True for 32 hex digits.
 bool IsCheckpointId(std::string_view text);
 
-/// True for the names of files in a checkpoint: MANIFEST, deck.toml, master.h5, shard-NNNNN.h5.
+/// True for the names of files in a checkpoint: MANIFEST, deck.toml, master.h5, shard-NNNNN.h5, tokenizer.json,
+/// tokenizer.model.
 bool IsCheckpointFile(std::string_view name);
+
+/// True for the names under which a checkpoint keeps its tokenizer.
+bool IsTokenizerFile(std::string_view name);
 
 /// Parses a MANIFEST strictly: checksum first; every number has bounds, every name a pattern; pieces tile their tensors
 /// and do not overlap in their files. Throws UserError (kData): "WHERE:LINE: what".

@@ -10,12 +10,6 @@
 namespace espalier {
 namespace {
 
-/// The oldest format that can say it, so that older programs read what they understand.
-int FormatOf(const Manifest& m) {
-  if (!m.metadata.window.empty()) return 3;
-  return m.metadata.lineage ? 2 : 1;
-}
-
 std::string_view IdOrNone(std::string_view id) { return id.empty() ? "none" : id; }
 
 }  // namespace
@@ -44,6 +38,11 @@ int64_t Manifest::Parameters() const {
   return elements;
 }
 
+int Manifest::Format() const {
+  if (!metadata.window.empty()) return 3;
+  return metadata.lineage ? 2 : 1;
+}
+
 std::string ToString(const Box& box) {
   std::string text;
   for (const Range& r : box) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", r.begin, r.end);
@@ -52,7 +51,7 @@ std::string ToString(const Box& box) {
 
 std::string Print(const Manifest& m) {
   const auto& lineage = m.metadata.lineage;
-  std::string text = fmt::format("espalier-checkpoint {}\nid {}\n", FormatOf(m), m.id);
+  std::string text = fmt::format("espalier-checkpoint {}\nid {}\n", m.Format(), m.id);
   if (lineage) text += fmt::format("parent {}\nbranch {}\n", IdOrNone(lineage->parent), IdOrNone(lineage->branch));
   text += fmt::format("step {}\nsamples {}\nranks {}\nmesh {}\n", m.metadata.step, m.metadata.samples, m.ranks, m.mesh);
   text += fmt::format("version {}\ngit {}\nlosses", m.metadata.version, m.metadata.git_hash);

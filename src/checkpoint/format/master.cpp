@@ -52,7 +52,7 @@ void WriteDeck(hid_t file, const std::string& deck) {
 void WriteFile(const std::string& path, const Manifest& manifest, const std::string& deck) {
   const auto lock = LockHdf5();
   Hdf5Handle file = CreateHdf5File(path);
-  WriteAttribute(file, "format", fmt::format("espalier-checkpoint {}", manifest.metadata.lineage ? 2 : 1));
+  WriteAttribute(file, "format", fmt::format("espalier-checkpoint {}", manifest.Format()));
   WriteAttribute(file, "step", manifest.metadata.step);
   WriteAttribute(file, "samples", manifest.metadata.samples);
   WriteAttribute(file, "ranks", manifest.ranks);

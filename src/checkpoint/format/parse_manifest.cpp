@@ -385,8 +385,10 @@ bool IsCheckpointId(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
+bool IsTokenizerFile(std::string_view name) { return name == "tokenizer.json" || name == "tokenizer.model"; }
+
 bool IsCheckpointFile(std::string_view name) {
-  return name == "MANIFEST" || name == "deck.toml" || name == "master.h5" || IsShardName(name);
+  return name == "MANIFEST" || name == "deck.toml" || name == "master.h5" || IsTokenizerFile(name) || IsShardName(name);
 }
 
 ManifestHead ParseManifestHead(std::string_view text, std::string_view where) {

@@ -7,12 +7,13 @@
 #include "checkpoint/directory/files.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/deck/parse.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
-constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30, kMaxTokenizerBytes = int64_t{1} << 30;
 
 /// A directory with the name of a step must contain the checkpoint of that step; any other name may contain any.
 void CheckName(const std::string& dir, int64_t step) {
@@ -21,6 +22,17 @@ void CheckName(const std::string& dir, int64_t step) {
   if (named && name != StepName(step))
     throw UserError(ExitStatus::kData, fmt::format("{}/{}: step {}, which belongs in a directory {}", dir,
                                                    kManifestName, step, StepName(step)));
+}
+
+/// Reads a file of a checkpoint against its checksum.
+std::string ReadListed(const std::string& dir, const ManifestFile& listed, int64_t most) {
+  std::string text = Directory(dir).ReadText(listed.name, most);
+  const uint32_t crc = Crc32c(text.data(), text.size());
+  if (std::ssize(text) != listed.bytes || crc != listed.crc)
+    throw UserError(ExitStatus::kData,
+                    fmt::format("{}/{}: {} bytes with checksum {:08x}, the MANIFEST says {} and {:08x}", dir,
+                                listed.name, text.size(), crc, listed.bytes, listed.crc));
+  return text;
 }
 
 }  // namespace
@@ -34,15 +46,15 @@ Manifest ReadManifest(const std::string& dir) {
 
 Metadata ReadMetadata(const std::string& dir) {
   Manifest manifest = ReadManifest(dir);
-  const ManifestFile& listed = *manifest.FindFile(kDeckName);
-  std::string deck = Directory(dir).ReadText(kDeckName, kMaxDeckBytes);
-  const uint32_t crc = Crc32c(deck.data(), deck.size());
-  if (static_cast<int64_t>(deck.size()) != listed.bytes || crc != listed.crc)
-    throw UserError(ExitStatus::kData,
-                    fmt::format("{}/{}: {} bytes with checksum {:08x}, the MANIFEST says {} and {:08x}", dir, kDeckName,
-                                deck.size(), crc, listed.bytes, listed.crc));
-  manifest.metadata.deck = std::move(deck);
+  manifest.metadata.deck = ReadListed(dir, *manifest.FindFile(kDeckName), kMaxDeckBytes);
   return manifest.metadata;
+}
+
+std::shared_ptr<const Tokenizer> ReadTokenizer(const std::string& dir) {
+  for (const ManifestFile& file : ReadManifest(dir).files)
+    if (IsTokenizerFile(file.name))
+      return Tokenizer::FromBytes(dir + "/" + file.name, ReadListed(dir, file, kMaxTokenizerBytes));
+  return nullptr;
 }
 
 }  // namespace espalier

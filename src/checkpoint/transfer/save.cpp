@@ -14,6 +14,7 @@
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 
@@ -89,6 +90,7 @@ class CollectiveSave {
     const Directory checkpoints(checkpoints_dir_);
     settled_ = Settle(checkpoints);
     int64_t bytes = static_cast<int64_t>(metadata_.deck.size());
+    if (metadata_.tokenizer) bytes += std::ssize(metadata_.tokenizer->bytes());
     for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(Dtype::kF32);
     RequireSpace(checkpoints_dir_, bytes);
     const std::string id = DrawId();
@@ -163,7 +165,12 @@ class CollectiveSave {
     temporary.WriteText(kDeckName, metadata_.deck);
     FaultPoint("master", TemporaryPath());
     WriteMaster(temporary, manifest, metadata_.deck);
-    for (const char* name : {"master.h5", kDeckName}) {
+    std::vector<std::string> names = {"master.h5", kDeckName};
+    if (metadata_.tokenizer) {
+      names.emplace_back(metadata_.tokenizer->file_name());
+      temporary.WriteText(names.back(), metadata_.tokenizer->bytes());
+    }
+    for (const std::string& name : names) {
       const File file = temporary.Open(name);
       manifest.files.push_back({name, file.Bytes(), ChecksumFile(file, {}).whole});
     }

@@ -228,11 +228,15 @@ void AddSample(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("sample", "continue a text, or token ids, by a trained model");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
   CLI::Option* prompt =
-      command->add_option("--prompt", options->prompt, "text to continue (models of data.format = text)");
-  prompt->type_name("TEXT");
+      command->add_option("--prompt", options->prompts, "text to continue; -: every line of stdin; may be repeated");
+  prompt->type_name("TEXT")->allow_extra_args(false);
   command->add_option("--ids", options->ids, "token ids to continue, such as \"1 2 3\"; prints ids")
       ->type_name("IDS")
       ->excludes(prompt);
+  command->add_option("--tokenizer", options->tokenizer, "tokenizer.json or tokenizer.model (the checkpoint's)")
+      ->type_name("FILE");
+  command->add_flag("--bos", options->bos, "begin with the token that begins a text");
+  command->add_flag("--stop", options->stop, "end at the token that ends a text");
   command->add_option("--tokens", options->tokens, "tokens to add")
       ->type_name("N")
       ->check(Within(int64_t{1}, kMaxTokens))
@@ -240,6 +244,14 @@ void AddSample(CLI::App& app, Job& job) {
   command->add_option("--temperature", options->temperature, "0: always the likeliest token (greedy)")
       ->type_name("X")
       ->check(Within(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--top-k", options->top_k, "draw among the N likeliest tokens only; 0: all")
+      ->type_name("N")
+      ->check(Within(int64_t{0}, kMaxTokens))
+      ->capture_default_str();
+  command->add_option("--top-p", options->top_p, "draw among the likeliest that together have this probability")
+      ->type_name("X")
+      ->check(Within(1e-9, 1.0))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the draws")
       ->type_name("N")

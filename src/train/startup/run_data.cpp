@@ -43,11 +43,25 @@ std::string Count(int64_t count, const char* what) {
   return fmt::format("{} {}{}", HumanCount(static_cast<double>(count)), what, count == 1 ? "" : "s");
 }
 
-/// The tokenizer of text and jsonl; null if tokens are bytes, or ids already.
-std::shared_ptr<const Tokenizer> TokenizerOf(const Deck& deck) {
+/// Whether the data may be text, which data.tokenizer cuts; otherwise they are ids already.
+bool CutsText(const Deck& deck) {
   const DataFormat format = deck.data.format;
-  const bool cuts = format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kAuto;
-  return cuts && !deck.data.tokenizer.empty() ? Tokenizer::Load(deck.data.tokenizer) : nullptr;
+  return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kAuto;
+}
+
+/// data.tokenizer, which must not have more tokens than the model; null if there is none.
+std::shared_ptr<const Tokenizer> TokenizerOf(const LoadedDeck& loaded) {
+  const Deck& deck = loaded.deck;
+  if (deck.data.tokenizer.empty()) return nullptr;
+  try {
+    auto tokenizer = Tokenizer::Load(deck.data.tokenizer);
+    if (tokenizer->vocab() > deck.model.vocab)
+      throw UserError(ExitStatus::kData, fmt::format("{}: has {} tokens, more than model.vocab = {}: raise model.vocab",
+                                                     deck.data.tokenizer, tokenizer->vocab(), deck.model.vocab));
+    return tokenizer;
+  } catch (const UserError& error) {
+    throw At(loaded, "data.tokenizer", error);
+  }
 }
 
 DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths, const std::vector<double>& weights,
@@ -95,12 +109,12 @@ double Epochs(const Deck& deck, double share, int64_t samples) {
 RunData OpenRunData(const LoadedDeck& loaded, World& world) {
   const Deck& deck = loaded.deck;
   RunData data;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  OnAllRanks(world, [&] { tokenizer = TokenizerOf(deck); });
-  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, tokenizer));
+  OnAllRanks(world, [&] { data.tokenizer = TokenizerOf(loaded); });
+  const std::shared_ptr<const Tokenizer> cuts = CutsText(deck) ? data.tokenizer : nullptr;
+  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, cuts));
   if (Evaluates(deck))
     data.validation = Open(loaded, world, "data.validation",
-                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, tokenizer));
+                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, cuts));
   return data;
 }
 

@@ -12,9 +12,12 @@
 
 namespace espalier {
 
+class Tokenizer;
+
 struct RunData {
-  std::shared_ptr<TokenSource> training;    ///< null if the device only waits
-  std::unique_ptr<TokenSource> validation;  ///< null if the deck does not evaluate
+  std::shared_ptr<TokenSource> training;       ///< null if the device only waits
+  std::unique_ptr<TokenSource> validation;     ///< null if the deck does not evaluate
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< data.tokenizer; null if there is none
 
   /// The training data as checkpoints name them.
   DataSeen Seen() const {

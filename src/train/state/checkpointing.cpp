@@ -35,11 +35,12 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 
 }  // namespace
 
-Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const DataSeen& data,
-                             const Programs& programs, World& world, MpiWorld* mpi, Reporter& reporter)
+Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const RunData& data, const Programs& programs,
+                             World& world, MpiWorld* mpi, Reporter& reporter)
     : deck_(deck),
       requested_deck_(std::move(requested_deck)),
-      data_(data),
+      data_(data.Seen()),
+      tokenizer_(data.tokenizer),
       programs_(programs),
       world_(world),
       reporter_(reporter),
@@ -184,7 +185,8 @@ double Checkpointing::Save(int64_t step, const History& history, Moment moment) 
                 proof,
                 data_,
                 {},
-                history.window},
+                history.window,
+                tokenizer_},
                keep);
   return MillisecondsSince(start);
 }

@@ -35,8 +35,9 @@ struct History {
 class Checkpointing {
  public:
   /// Allocates the staging buffer. Checkpoints contain `requested_deck`, the deck before its device was chosen, so that
-  /// a run that continues chooses anew. `data`: the training data. The other arguments must outlive this. Collective.
-  Checkpointing(const Deck& deck, LoadedDeck requested_deck, const DataSeen& data, const Programs& programs,
+  /// a run that continues chooses anew. `data` has the tokenizer that they contain, too. The other arguments must
+  /// outlive this. Collective.
+  Checkpointing(const Deck& deck, LoadedDeck requested_deck, const RunData& data, const Programs& programs,
                 World& world, MpiWorld* mpi, Reporter& reporter);
 
   /// Loads the first of start.checkpoints that is intact, stepping back as far as checkpoint.fallback allows, and
@@ -90,6 +91,7 @@ class Checkpointing {
   const Deck& deck_;
   const LoadedDeck requested_deck_;
   const DataSeen data_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
   const Programs& programs_;
   World& world_;
   Reporter& reporter_;

@@ -12,6 +12,7 @@
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
@@ -152,9 +153,12 @@ int ExportCommand(const ExportOptions& options) {
   WriteWeights(dir, tensors, options, dtype, folder);
   folder.Write("config.json", config);
   folder.Write("generation_config.json", GenerationConfigJson(deck.data.end_token));
+  const std::shared_ptr<const Tokenizer> tokenizer = ReadTokenizer(dir);
+  if (tokenizer) folder.Write(tokenizer->file_name(), tokenizer->bytes());
   folder.Commit();
   fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, ArchitectureOf(deck.model), tensors.size(),
              options.dtype, dir);
+  fmt::print("tokenizer: {}\n", tokenizer ? tokenizer->file_name() : "none, since the checkpoint has none");
   return static_cast<int>(ExitStatus::kDone);
 }
 

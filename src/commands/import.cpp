@@ -14,6 +14,7 @@
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/huggingface/weights.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/error.hpp"
@@ -28,8 +29,37 @@ struct Line {
   std::string key, value, remark;
 };
 
+/// The tokenizer of a Hugging Face folder: its file, or why there is none.
+struct FoundTokenizer {
+  std::string path;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::string why_none;
+};
+
+FoundTokenizer FindTokenizer(const std::string& folder, int64_t vocab) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const std::string path = fs::absolute(fs::path(folder) / name).lexically_normal().string();
+    if (!fs::exists(path)) continue;
+    try {
+      auto tokenizer = Tokenizer::Load(path);
+      if (tokenizer->vocab() <= vocab) return {path, std::move(tokenizer), ""};
+      return {"", nullptr,
+              fmt::format("{}: its {} tokens are more than the model's {}", path, tokenizer->vocab(), vocab)};
+    } catch (const UserError& error) {
+      return {"", nullptr, fmt::format("{}", fmt::join(error.messages(), "; "))};
+    }
+  }
+  return {"", nullptr, fmt::format("{} has neither tokenizer.json nor tokenizer.model", folder)};
+}
+
+int64_t VocabOf(const ModelConfig& config) {
+  const auto vocab = std::ranges::find(config.keys, "model.vocab", &std::pair<std::string, std::string>::first);
+  CHECK(vocab != config.keys.end(), "a model without model.vocab");
+  return std::stoll(vocab->second);
+}
+
 /// The deck of an import: the model exactly, and what a run needs besides.
-std::vector<Line> LinesOf(const ModelConfig& config, const ImportOptions& options) {
+std::vector<Line> LinesOf(const ModelConfig& config, const FoundTokenizer& found, const ImportOptions& options) {
   std::vector<Line> lines = {
       {"run.steps", "1000", "optimizer steps"},
       {"run.dir", TomlString(fs::absolute(options.run_dir).lexically_normal().string()), ""},
@@ -43,6 +73,8 @@ std::vector<Line> LinesOf(const ModelConfig& config, const ImportOptions& option
       {"data.paths", "[\"train.bin\"]", "your data"},
   };
   lines.insert(lines.end(), others.begin(), others.end());
+  if (found.tokenizer)
+    lines.push_back({"data.tokenizer", TomlString(found.path), "kept in every checkpoint, for sample and export"});
   return lines;
 }
 
@@ -127,7 +159,8 @@ int ImportCommand(const ImportOptions& options) {
   const std::string head =
       fmt::format("# The {} of {}, by espalier import: its weights are step 0 of this run.\n", config.architecture,
                   TomlString(fs::absolute(options.folder).lexically_normal().string()));
-  const std::vector<Line> lines = LinesOf(config, options);
+  const FoundTokenizer found = FindTokenizer(options.folder, VocabOf(config));
+  const std::vector<Line> lines = LinesOf(config, found, options);
   const std::string path = options.run_dir + "/deck.toml";
   const Deck deck = ParseDeck(DeckText(lines, head), fs::absolute(path).string(), options.overrides).deck;
   if (fs::absolute(deck.run.dir).lexically_normal() != fs::absolute(options.run_dir).lexically_normal())
@@ -148,12 +181,14 @@ int ImportCommand(const ImportOptions& options) {
                                  .git_hash = kGitHash,
                                  .losses = {},
                                  .deck = EffectiveDeck(deck),
-                                 .lineage = Lineage{}},
+                                 .lineage = Lineage{},
+                                 .tokenizer = found.tokenizer},
                                 tensors, FromFolder(tensors, weights), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
   WriteDeck(path, DeckText(WithOverrides(lines, options.overrides, deck), head));
 
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
+  fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
   if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));

@@ -295,14 +295,6 @@ std::string ClipNormIsAFloat(const Deck& deck) {
                                         : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kMinFloat);
 }
 
-std::string MomentsAreFp32(const Deck& deck) {
-  return deck.precision.moments == Dtype::kF32 ? "" : "is not available in this version (allowed: \"fp32\")";
-}
-
-std::string BatchHasNoRamp(const Deck& deck) {
-  return deck.batch.ramp_start == 0 ? "" : "is not available in this version (allowed: 0)";
-}
-
 std::string GroupsAreWellFormed(const Deck& deck) {
   std::string faults;
   for (const std::string& entry : deck.optimizer.groups)
@@ -393,8 +385,6 @@ const std::vector<Relation>& DeckRelations() {
       {{"run.device", "run.cluster"}, SleepsForACluster},
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
       {{"optimizer.groups"}, GroupsAreWellFormed},
-      {{"precision.moments"}, MomentsAreFp32},
-      {{"batch.ramp_start"}, BatchHasNoRamp},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"report.trace"}, TraceIsARange},

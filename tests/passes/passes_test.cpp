@@ -33,7 +33,6 @@ Deck PlainDeck() {
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
   deck.parallel.reduce = ReduceFrequency::kStep;
   deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
-  deck.precision.moments = Dtype::kF32;
   deck.optimizer.beta1 = 0.9;
   deck.optimizer.beta2 = 0.95;
   deck.optimizer.eps = 1e-8;

@@ -285,14 +285,6 @@ TEST(DataRelations, KeysOfOtherFormatsHaveNoEffect) {
   EXPECT_THAT(Idle({"data.hdf5_dataset=x", "data.format=hdf5"}), IsEmpty());
 }
 
-TEST(Relations, WhatThisVersionDoesNotHaveIsRefused) {
-  EXPECT_THAT(Errors({"precision.moments=bf16", "batch.ramp_start=3"}),
-              ElementsAre("command line: precision.moments = \"bf16\": is not available in this version (allowed: "
-                          "\"fp32\")",
-                          "command line: batch.ramp_start = 3: is not available in this version (allowed: 0)"));
-  EXPECT_THAT(Idle({"batch.ramp_step=3", "batch.ramp_steps=9"}), SizeIs(2));
-}
-
 TEST(Groups, MalformedEntriesAreNamedWithTheForm) {
   const std::string form = " (allowed: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing)";
   const std::pair<const char*, const char*> cases[] = {

@@ -144,10 +144,7 @@ int ExportCommand(const ExportOptions& options) {
   const Deck deck = SavedDeck(dir, ReadMetadata(dir).deck);
   const SafeDtype dtype = options.dtype == "bf16" ? SafeDtype::kBf16 : SafeDtype::kF32;
   const std::string config = ConfigJson(deck.model, dtype);
-  Tensors tensors;
-  for (StateTensor& tensor : StateTensors(BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample)))
-    if (std::ranges::find(tensors, tensor.name, &StateTensor::name) == tensors.end())
-      tensors.push_back(std::move(tensor));
+  const Tensors tensors = ParameterTensors(deck);
   RequireFit(dir, tensors, Coverage::kSome);
   NewFolder folder(options.folder);
   WriteWeights(dir, tensors, options, dtype, folder);

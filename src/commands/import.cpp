@@ -109,15 +109,6 @@ std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::
   return lines;
 }
 
-/// The tensors of a model as checkpoints store them, each once.
-std::vector<StateTensor> StoredTensors(const Deck& deck) {
-  std::vector<StateTensor> tensors;
-  for (StateTensor& tensor : StateTensors(BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample)))
-    if (std::ranges::find(tensors, tensor.name, &StateTensor::name) == tensors.end())
-      tensors.push_back(std::move(tensor));
-  return tensors;
-}
-
 std::string NameOf(const StateTensor& tensor) { return tensor.name.substr(kParameterPrefix.size()); }
 
 /// Tensors that a save reads chunk by chunk from the folder.
@@ -167,7 +158,7 @@ int ImportCommand(const ImportOptions& options) {
     throw UserError(ExitStatus::kDeck, fmt::format("command line: run.dir = {}: here it is RUN_DIR, {} (leave it out)",
                                                    deck.run.dir, options.run_dir));
   const FolderOfWeights weights(options.folder);
-  const std::vector<StateTensor> tensors = StoredTensors(deck);
+  const std::vector<StateTensor> tensors = ParameterTensors(deck);
   std::vector<SafetensorsWriter::Tensor> wanted;
   for (const StateTensor& tensor : tensors) wanted.push_back({NameOf(tensor), tensor.type.shape});
   const std::vector<std::string> unused = weights.RequireFit(wanted);

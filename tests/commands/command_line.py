@@ -81,7 +81,7 @@ class Errors(unittest.TestCase):
                 "--cluster, --search, --fix, --top, --output)"
             ])
         self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
-        for command in ("export", "import"):
+        for command in ("report", "convert"):
             self.assertIn(f"command line: {command}: neither a command nor a deck that exists",
                           self.refused(command, "a", "b")[1])
 
@@ -93,7 +93,8 @@ class Errors(unittest.TestCase):
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
-        commands = "(commands: run, check, plan, simulate, tune, inspect, tokenize, sample, calibrate, info)"
+        commands = ("(commands: run, check, plan, simulate, tune, inspect, tokenize, import, export, sample, "
+                    "calibrate, info)")
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"

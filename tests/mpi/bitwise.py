@@ -84,10 +84,11 @@ GROUPS = [
                                                                                                    [AT_ATTENTION]]),
     (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER],
                                                         [AT_ATTENTION]]),
-    # Windows and documents, whose input every stage reads.
-    (1, 2, ["parallel.cp=2", "parallel.context=ring", *MASKS], [[], [FULL], [SELECTIVE, TWO_STRIPS], [pp(2)],
+    # Windows and documents, whose input every stage reads. Zero's default follows pp, and with it when gradients of cp
+    # are added.
+    (1, 2, ["parallel.cp=2", "parallel.context=ring", ZERO1, *MASKS], [[], [FULL], [SELECTIVE, TWO_STRIPS], [pp(2)],
                                                                 [pp(2), schedule("zbv"), FULL], [AT_ATTENTION]]),
-    (1, 1, ["parallel.cp=2", "parallel.context=all_to_all", "model.family=gpt2", "model.kv_heads=4", *MASKS],
+    (1, 1, ["parallel.cp=2", "parallel.context=all_to_all", ZERO1, "model.family=gpt2", "model.kv_heads=4", *MASKS],
      [[], [FULL], [SELECTIVE], [pp(2), schedule("dualpipev")]]),
     (1, 4, [], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # kv heads are shared
     (1, 2, ["model.family=gpt2", "model.kv_heads=4"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases

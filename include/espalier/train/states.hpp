@@ -19,8 +19,8 @@ size_t ParameterIndex(const Compilation& compilation, std::string_view state);
 /// Every state of every stage, in graph order: the same list on all ranks.
 std::vector<StateTensor> StateTensors(const Compilation& compilation);
 
-/// The parameters of a model as a checkpoint holds them, whole.
-std::vector<StateTensor> StateTensors(const Model& model);
+/// The parameters of a deck's model as checkpoints hold them: whole, each stored tensor once.
+std::vector<StateTensor> ParameterTensors(const Deck& deck);
 
 /// This rank's shards of `tensors`.
 std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,

@@ -32,10 +32,14 @@ std::vector<StateTensor> StateTensors(const Compilation& compilation) {
   return tensors;
 }
 
-std::vector<StateTensor> StateTensors(const Model& model) {
+std::vector<StateTensor> ParameterTensors(const Deck& deck) {
+  const Model model = BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample);
   std::vector<StateTensor> tensors;
-  for (const StoredPart& stored : model.stored)
-    tensors.push_back({std::string(kParameterPrefix) + stored.name, MakeType(Dtype::kF32, stored.shape)});
+  for (const StoredPart& stored : model.stored) {
+    const std::string name = std::string(kParameterPrefix) + stored.name;
+    if (std::ranges::find(tensors, name, &StateTensor::name) == tensors.end())
+      tensors.push_back({name, MakeType(Dtype::kF32, stored.shape)});
+  }
   return tensors;
 }
 

@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string NameOf(const StateTensor& tensor) { return tensor.name.substr(kParameterPrefix.size()); }
 int64_t Elements(const StateTensor& tensor) { return Volume(tensor.type.shape); }
 
 using Tensors = std::vector<StateTensor>;
@@ -113,7 +112,7 @@ std::string IndexOf(const std::vector<Tensors>& files, int64_t element_bytes) {
   int64_t elements = 0;
   for (size_t f = 0; f < files.size(); ++f)
     for (const StateTensor& tensor : files[f]) {
-      map[NameOf(tensor)] = FileName(f, files.size());
+      map[ParameterName(tensor.name)] = FileName(f, files.size());
       elements += Elements(tensor);
     }
   const nlohmann::ordered_json index = {
@@ -129,7 +128,7 @@ void WriteWeights(const std::string& dir, const Tensors& tensors, const ExportOp
   Source source(dir);
   for (size_t f = 0; f < files.size(); ++f) {
     std::vector<SafetensorsWriter::Tensor> header;
-    for (const StateTensor& tensor : files[f]) header.push_back({NameOf(tensor), tensor.type.shape});
+    for (const StateTensor& tensor : files[f]) header.push_back({ParameterName(tensor.name), tensor.type.shape});
     SafetensorsWriter file(folder.File(FileName(f, files.size())), dtype, header);
     for (const Tensors& group : Groups(files[f], largest)) source.Append(group, file);
     file.Close();

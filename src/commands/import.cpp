@@ -109,14 +109,12 @@ std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::
   return lines;
 }
 
-std::string NameOf(const StateTensor& tensor) { return tensor.name.substr(kParameterPrefix.size()); }
-
 /// Tensors that a save reads chunk by chunk from the folder.
 std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const FolderOfWeights& weights) {
   std::vector<LocalTensor> local;
   for (const StateTensor& tensor : tensors) {
     LocalTensor from{.tensor = &tensor};
-    from.read = [&weights, name = NameOf(tensor)](int64_t first, int64_t count, float* out) {
+    from.read = [&weights, name = ParameterName(tensor.name)](int64_t first, int64_t count, float* out) {
       weights.Read(name, first, count, out);
     };
     local.push_back(std::move(from));
@@ -160,7 +158,7 @@ int ImportCommand(const ImportOptions& options) {
   const FolderOfWeights weights(options.folder);
   const std::vector<StateTensor> tensors = ParameterTensors(deck);
   std::vector<SafetensorsWriter::Tensor> wanted;
-  for (const StateTensor& tensor : tensors) wanted.push_back({NameOf(tensor), tensor.type.shape});
+  for (const StateTensor& tensor : tensors) wanted.push_back({ParameterName(tensor.name), tensor.type.shape});
   const std::vector<std::string> unused = weights.RequireFit(wanted);
 
   InitializeStorage();

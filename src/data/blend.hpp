@@ -32,7 +32,7 @@ class Turns {
   struct Source {
     int64_t weight = 0;
     int64_t taken = 0;     ///< in this round
-    int64_t credit = 0;    ///< weight x next_ - total_ x taken: above 0 when it lags behind its share
+    int64_t credit = 0;    ///< weight x next_ - total_ x taken: above 0 when it has less than its share
     int64_t deadline = 0;  ///< of the round: the next sample must be taken before this many
   };
   void Restart(int64_t round);

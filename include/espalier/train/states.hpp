@@ -1,6 +1,7 @@
 // The states of a program (weights and moments) as checkpoints know them.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace espalier {
 
 /// Prefix of the names of weights. Moments are named "optimizer/<moment>/<parameter>".
 inline constexpr std::string_view kParameterPrefix = "parameters/";
+/// The parameter's own name, of that of its weights.
+inline std::string ParameterName(std::string_view weights) {
+  return std::string(weights.substr(kParameterPrefix.size()));
+}
 
 /// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
 size_t ParameterIndex(const Compilation& compilation, std::string_view state);

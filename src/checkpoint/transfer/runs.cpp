@@ -1,4 +1,4 @@
-#include "checkpoint/transfer/runs.hpp"
+#include "espalier/checkpoint/runs.hpp"
 
 namespace espalier {
 namespace {

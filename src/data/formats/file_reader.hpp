@@ -46,7 +46,7 @@ class FileReader {
 /// Throws UserError (kData): "path: what".
 [[noreturn]] void RefuseData(const std::string& path, const std::string& what);
 
-/// Refuses a vocabulary larger than model.vocab; `place` says where it stands, such as " (byte 16)".
+/// Refuses a vocabulary larger than model.vocab; `place` says where it is, such as " (byte 16)".
 void CheckVocabulary(const std::string& path, int64_t vocab, const std::string& place, const DataSettings& settings);
 
 // The formats. Each opens a file and throws UserError (kData) saying what is damaged.

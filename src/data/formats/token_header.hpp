@@ -9,7 +9,7 @@ namespace espalier {
 inline constexpr int64_t kTokenHeaderBytes = 32;
 inline constexpr std::array<char, 8> kTokenMagic = {'E', 'S', 'P', 'T', 'O', 'K', '\0', '\1'};
 
-/// As it lies in the file.
+/// As in the file.
 struct TokenHeader {
   std::array<char, 8> magic = kTokenMagic;
   uint32_t version = 1;

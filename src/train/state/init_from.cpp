@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/checkpoint/runs.hpp"
 #include "espalier/comm/agreement.hpp"
 #include "espalier/deck/compare.hpp"
 #include "espalier/deck/print.hpp"
@@ -22,10 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kBuffer = 1 << 20;  // elements
+constexpr int64_t kElement = sizeof(float);
 
 bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.json"); }
-
-std::string NameOf(const std::string& state) { return state.substr(kParameterPrefix.size()); }
 
 /// The deck with the model of a config.json, on one rank: only its model is compared.
 Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
@@ -52,25 +52,10 @@ std::vector<std::string> Compare(const std::string& from, const Deck& saved, con
   throw UserError(ExitStatus::kData, std::move(fixed));
 }
 
-/// Calls f(first stored element, elements, first local element) for the runs of a box that are adjacent in the stored
-/// tensor.
-template <typename F>
-void ForRuns(const Shape& shape, const Box& box, F f) {
-  size_t inner = shape.size() - 1;  // dims from here on make one run
-  int64_t run = box[inner].Extent();
-  while (inner > 0 && box[inner].Extent() == shape[inner]) run *= box[--inner].Extent();
-  int64_t runs = 1;
-  for (size_t d = 0; d < inner; ++d) runs *= box[d].Extent();
-  if (run == 0) return;
-  for (int64_t r = 0; r < runs; ++r) {
-    int64_t rest = r, first = 0, stride = 1;
-    for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
-      const int64_t index = d < inner ? rest % box[d].Extent() : 0;
-      if (d < inner) rest /= box[d].Extent();
-      first += (box[d].begin + index) * stride;
-    }
-    f(first, run, r * run);
-  }
+Box WholeOf(const Shape& shape) {
+  Box box;
+  for (int64_t extent : shape) box.push_back({0, extent});
+  return box;
 }
 
 void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
@@ -79,13 +64,14 @@ void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
     const StateTensor& tensor = *local.tensor;
     if (!tensor.name.starts_with(kParameterPrefix)) continue;
     const Box box = tensor.StoredBox(programs.compilation().mesh, programs.coordinate());
-    ForRuns(tensor.StoredShape(), box, [&](int64_t first, int64_t count, int64_t to) {
+    for (Runs run(WholeOf(tensor.StoredShape()), box); !run.Done(); run.Next()) {
+      const int64_t first = run.From() / kElement, count = run.Bytes() / kElement, to = run.To() / kElement;
       for (int64_t done = 0; done < count; done += kBuffer) {
         const int64_t some = std::min(kBuffer, count - done);
-        weights.Read(NameOf(tensor.StoredName()), first + done, some, buffer.data());
-        local.arena->Write(static_cast<float*>(local.data) + to + done, buffer.data(), some * int64_t{sizeof(float)});
+        weights.Read(ParameterName(tensor.StoredName()), first + done, some, buffer.data());
+        local.arena->Write(static_cast<float*>(local.data) + to + done, buffer.data(), some * kElement);
       }
-    });
+    }
   }
 }
 
@@ -97,7 +83,7 @@ std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDe
   std::vector<SafetensorsWriter::Tensor> wanted;
   for (const StateTensor& tensor : programs.tensors())
     if (tensor.name.starts_with(kParameterPrefix))
-      wanted.push_back({NameOf(tensor.StoredName()), tensor.StoredShape()});
+      wanted.push_back({ParameterName(tensor.StoredName()), tensor.StoredShape()});
   weights.RequireFit(wanted);
   FillFrom(weights, programs);
   lines.insert(lines.begin(), fmt::format("starts from the weights of {} ({})", from, config.architecture));

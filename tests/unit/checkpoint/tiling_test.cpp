@@ -8,8 +8,8 @@
 
 #include "checkpoint/transfer/destination.hpp"
 #include "checkpoint/transfer/pieces.hpp"
-#include "checkpoint/transfer/runs.hpp"
 #include "checkpoint_testing.hpp"
+#include "espalier/checkpoint/runs.hpp"
 
 namespace espalier {
 namespace {

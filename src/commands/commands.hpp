@@ -96,6 +96,7 @@ struct SampleOptions {
   int64_t top_k = 0;       ///< 0: all
   double top_p = 1;        ///< 1: all
   int64_t seed = 1234;
+  std::string logits;  ///< file to write; empty: none
 };
 /// Continues texts by a trained model.
 int SampleCommand(const SampleOptions& options);

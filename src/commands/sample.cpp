@@ -1,24 +1,21 @@
-// espalier sample: continues a text by a trained model, on one process. The same pipeline as training, without
-// backward; each new token is one forward over the last seq_len tokens.
+// espalier sample: continues texts by a trained model, on one process.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
+#include <optional>
 #include <span>
 
 #include "commands.hpp"
+#include "commands/output_file.hpp"
 #include "commands/sample/choose.hpp"
+#include "commands/sample/logits_file.hpp"
+#include "commands/sample/sampler.hpp"
 #include "commands/sample/text_form.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
-#include "espalier/comm/memory_demand.hpp"
-#include "espalier/executor/cpu_executor.hpp"
-#include "espalier/program/compile.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
-#include "espalier/train/threads.hpp"
 #include "espalier/util/error.hpp"
-#include "espalier/util/host_name.hpp"
 #include "espalier/util/philox.hpp"
 
 namespace espalier {
@@ -35,75 +32,32 @@ Deck SamplingDeck(const std::string& dir) {
   return deck;
 }
 
-/// Returns `bytes`; throws if this host has less free memory.
-int64_t Available(int64_t bytes) {
-  SelfWorld world;
-  const MemoryShortage shortage = FindShortage(world, {HostName(), bytes, MemoryLimits()});
-  if (shortage.ranks != 0)
-    throw UserError(ExitStatus::kDoesNotFit, shortage.Text("the model and one sequence (sample runs on one process)"));
-  return bytes;
+/// Says what the model does not see, or is slow at.
+void Announce(const std::vector<TextForm::Prompt>& prompts, int64_t new_tokens, int64_t window) {
+  int64_t longest = 0;
+  for (const TextForm::Prompt& prompt : prompts) {
+    const auto tokens = std::ssize(prompt.tokens);
+    longest = std::max(longest, tokens);
+    if (tokens > window)
+      fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n",
+                 tokens, window);
+  }
+  if (longest <= window && longest + new_tokens - 1 > window)
+    fmt::print(stderr,
+               "espalier: the text outgrows the {} tokens that the model sees (model.seq_len): from there on each new "
+               "token takes as long as a prompt of {}\n",
+               window, window);
 }
 
-class Sampler {
- public:
-  Sampler(const Deck& deck, const std::string& dir)
-      : compilation_(Compile(deck, 1, Purpose::kSample)),
-        program_(MakeProgram(compilation_, {})),
-        arena_(Available(program_.arena_bytes)),
-        executor_(program_, {}, arena_, nullptr, FindCpuKernel),
-        positions_(static_cast<size_t>(Window())) {
-    SetCpuThreads(ThreadCount(compilation_.deck));
-    const std::vector<StateTensor> tensors = StateTensors(compilation_);
-    SelfWorld world;
-    Load(dir, tensors, LocalTensors(tensors, executor_, {}), compilation_.mesh, world, Coverage::kSome);
-    std::iota(positions_.begin(), positions_.end(), 0);
-  }
-
-  int64_t Vocab() const { return compilation_.deck.model.vocab; }
-
-  /// Logits after the last of `tokens` (at least one); only the last seq_len count.
-  std::vector<float> Logits(const std::vector<int32_t>& tokens) {
-    const int64_t used = std::min<int64_t>(Window(), static_cast<int64_t>(tokens.size()));
-    std::vector<int32_t> ids(tokens.end() - used, tokens.end());
-    ids.resize(static_cast<size_t>(Window()), 0);
-    executor_.SetInput("positions", -1, positions_.data(), Window() * int64_t{sizeof(int32_t)});
-    executor_.SetInput("ids", 0, ids.data(), Window() * int64_t{sizeof(int32_t)});
-    executor_.RunStep();
-    const Tensor logits = executor_.At("logits", 0);
-    std::vector<float> row(static_cast<size_t>(Vocab()));
-    for (int64_t v = 0; v < Vocab(); ++v) {
-      const int64_t at = (used - 1) * Vocab() + v;
-      row[static_cast<size_t>(v)] =
-          logits.dtype == Dtype::kBf16 ? ToFloat(logits.As<Bf16>()[at]) : logits.As<float>()[at];
-    }
-    return row;
-  }
-
- private:
-  int64_t Window() const { return compilation_.deck.model.seq_len; }
-
-  Compilation compilation_;
-  Program program_;
-  HostArena arena_;
-  CpuExecutor executor_;
-  std::vector<int32_t> positions_;
-};
-
-void Announce(const std::vector<int32_t>& tokens, int64_t window) {
-  if (std::ssize(tokens) > window)
-    fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n",
-               tokens.size(), window);
-}
-
-}  // namespace
-
-namespace {
-
-/// Continues one prompt; `number` tells the draws of several apart.
+/// Continues one prompt; `number` tells the draws of several apart. `file` may be null.
 void Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
-              Sampler& sampler) {
+              Sampler& sampler, LogitsFile* file) {
+  sampler.Restart();
+  Sampler::Observer observe;
   const Drawing drawing{options.temperature, options.top_k, options.top_p};
   std::vector<int32_t> tokens = prompt.tokens;
+  if (file != nullptr)
+    observe = [&](int64_t at, const std::vector<float>& logits) { file->Append(tokens[static_cast<size_t>(at)], logits); };
   TextForm::Shower shower(form);
   // The prompt goes through the stream, which may need what is before a token.
   for (size_t i = 0; !options.ids && i < tokens.size(); ++i) shower.Push(tokens[i]);
@@ -112,7 +66,7 @@ void Continue(const SampleOptions& options, const TextForm& form, const TextForm
     const std::array<uint32_t, 4> random =
         Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), number, 0},
                    {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
-    const std::vector<float> logits = sampler.Logits(tokens);
+    const std::vector<float> logits = sampler.Logits(tokens, observe);
     const auto allowed = std::span(logits).first(static_cast<size_t>(form.vocab()));
     tokens.push_back(Choose(allowed, drawing, random[0] / 4294967296.0));
     if (options.stop && tokens.back() == form.end()) break;
@@ -120,22 +74,28 @@ void Continue(const SampleOptions& options, const TextForm& form, const TextForm
     std::fflush(stdout);
   }
   fmt::print("{}\n", shower.Finish());
+  if (file != nullptr) file->EndPrompt();
 }
 
 }  // namespace
 
 int SampleCommand(const SampleOptions& options) {
+  CheckWritable("--logits", options.logits);
   const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
   const Deck deck = SamplingDeck(dir);
   const TextForm form(options, deck, dir);
   if (options.stop && !form.end())
     throw UserError(ExitStatus::kDeck, "command line: --stop: it is not known which token ends a text");
   const std::vector<TextForm::Prompt> prompts = form.Prompts();
-  Sampler sampler(deck, dir);
-  for (size_t k = 0; k < prompts.size(); ++k) {
-    Announce(prompts[k].tokens, deck.model.seq_len);
-    Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler);
-  }
+  Announce(prompts, options.tokens, deck.model.seq_len);
+  int64_t longest = 1;
+  for (const TextForm::Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
+  Sampler sampler(deck, dir, longest, longest + options.tokens - 1);
+  std::optional<LogitsFile> file;
+  if (!options.logits.empty()) file.emplace(options.logits, prompts.size(), deck.model.vocab);
+  for (size_t k = 0; k < prompts.size(); ++k)
+    Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler, file ? &*file : nullptr);
+  if (file) file->Close();
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -13,7 +13,7 @@ std::string_view Name(Role role) {
 }
 
 std::string_view Name(ValueKind kind) {
-  constexpr EnumArray<ValueKind, std::string_view, 4> kNames = {"activation", "input", "state", "accumulator"};
+  constexpr EnumArray<ValueKind, std::string_view, 5> kNames = {"activation", "input", "state", "accumulator", "cache"};
   return kNames[kind];
 }
 

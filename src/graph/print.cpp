@@ -94,6 +94,11 @@ class LineReader {
     return type;
   }
 
+  ValueKind DeclaredKind(std::string_view name) {
+    for (ValueKind kind : {ValueKind::kInput, ValueKind::kState, ValueKind::kAccumulator, ValueKind::kCache})
+      if (name == Name(kind)) return kind;
+    Fail("expected input, state, accumulator or cache");
+  }
   void ReadValue() {
     Value v;
     v.name = Word();
@@ -101,8 +106,7 @@ class LineReader {
     v.type = ReadType();
     Expect(" ");
     const std::string kind = Word();
-    v.kind = kind == "input" ? ValueKind::kInput : kind == "state" ? ValueKind::kState : ValueKind::kAccumulator;
-    if (kind != Name(v.kind)) Fail("expected input, state or accumulator");
+    v.kind = DeclaredKind(kind);
     v.frequency = Take(" microbatch") ? Frequency::kMicrobatch : Frequency::kStep;
     if (v.frequency == Frequency::kStep) Expect(" step");
     Expect(" chunk ");

@@ -238,6 +238,16 @@ struct AttentionArgs {
   Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]
   Array o;        ///< T or f32, as q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
+  /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On hosts
+  /// only, where kernels read it first of all.
+  const int32_t* positions = nullptr;
+
+  /// The shape with the place of the queries.
+  AttentionShape Placed() const {
+    AttentionShape placed = shape;
+    if (positions != nullptr && shape.queries > 0) placed.query_shard.start = positions[0];
+    return placed;
+  }
 };
 
 /// The adjoint. If k and v are only some of the keys of a softmax, o and lse are the results of the whole softmax.
@@ -257,6 +267,14 @@ struct AttentionMergeArgs {
   Array o;                                 ///< T; may be o_a
   float* lse;
   int64_t batch, queries, heads, head_dim;
+};
+
+/// Rows of x, written into a cache at their positions. Types are not looked at.
+struct CacheWriteArgs {
+  const int32_t* positions;  ///< i32[rows]
+  const void* x;             ///< [batch,rows,row_bytes]
+  void* cache;               ///< [batch,length,row_bytes]
+  int64_t batch, rows, length, row_bytes;
 };
 
 /// y = the sum of the terms, in order. y may be any of them.

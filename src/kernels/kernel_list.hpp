@@ -28,6 +28,7 @@
   X("attention", Attention)                           \
   X("attention_grad", AttentionGrad)                  \
   X("attention_merge", AttentionMerge)                \
+  X("cache_write", CacheWrite)                        \
   X("add", Add)                                       \
   X("swiglu", Swiglu)                                 \
   X("swiglu_grad", SwigluGrad)                        \

@@ -46,7 +46,7 @@ AttentionShape AttentionOf(const Reader& r) {
 
 /// The optional last operand of attention: where each query's document begins.
 const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t operand) {
-  if (r.Inputs() == operand) return nullptr;
+  if (r.Inputs() == operand || r.IntegerOr("cached", 0) != 0) return nullptr;
   const Tensor& x = r.In(operand);
   CHECK(a.causal && x.shape == Shape({a.batch, a.queries}), "attention: first keys {} for [{},{}] queries",
         ToString(x.shape), a.batch, a.queries);
@@ -198,7 +198,17 @@ template <>
 AttentionArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const AttentionShape shape = AttentionOf(r);
-  return {shape, FirstKeysOf(r, shape, 3), r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutF32(1)};
+  const bool cached = r.IntegerOr("cached", 0) != 0;
+  CHECK(!cached || r.In(3).shape == Shape{shape.queries}, "attention: positions {} of {} queries",
+        ToString(r.In(3).shape), shape.queries);
+  return {.shape = shape,
+          .first_keys = FirstKeysOf(r, shape, 3),
+          .q = r.InFloats(0),
+          .k = r.InFloats(1),
+          .v = r.InFloats(2),
+          .o = r.OutFloats(0),
+          .lse = r.OutF32(1),
+          .positions = cached ? r.InI32(3) : nullptr};
 }
 
 template <>
@@ -236,6 +246,22 @@ AttentionMergeArgs ReadArguments(const KernelCall& call) {
           .queries = o.shape[1],
           .heads = heads,
           .head_dim = heads == 0 ? 0 : o.shape[2] / heads};
+}
+
+template <>
+CacheWriteArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &cache = r.In(0), &x = r.In(1), &positions = r.In(2);
+  CHECK(cache.data == r.Out(0).data && cache.dtype == x.dtype && x.shape.size() == 3 && cache.shape.size() == 3 &&
+            x.shape[0] == cache.shape[0] && x.shape[2] == cache.shape[2] && positions.shape == Shape{x.shape[1]},
+        "cache_write: {} at {} into {}", ToString(x.shape), ToString(positions.shape), ToString(cache.shape));
+  return {.positions = r.InI32(2),
+          .x = x.data,
+          .cache = cache.data,
+          .batch = x.shape[0],
+          .rows = x.shape[1],
+          .length = cache.shape[1],
+          .row_bytes = x.shape[2] * SizeOf(x.dtype)};
 }
 
 template <>

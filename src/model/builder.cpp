@@ -35,10 +35,22 @@ int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std:
   model_.parameters.push_back(name);
   model_.inits.push_back(init);
   model_.stored.push_back(std::move(stored));
-  const int master = model_.graph.AddValue({"parameters/" + name, MakeType(Dtype::kF32, std::move(shape)),
+  const Dtype kept = purpose_ == Purpose::kSample ? compute_ : Dtype::kF32;
+  const int master = model_.graph.AddValue({"parameters/" + name, MakeType(kept, std::move(shape)),
                                             ValueKind::kState, Frequency::kStep, Chunk(), -1, std::move(layout)});
-  if (compute_ == Dtype::kF32) return master;
+  if (compute_ == kept) return master;
   return Prepare(OpKind::kCast, {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
+}
+
+int Builder::Cache(const std::string& name, int x, int64_t length) {
+  Type type = model_.graph.value(x).type;
+  type.shape[1] = length;
+  return model_.graph.AddValue({name, std::move(type), ValueKind::kCache, Frequency::kStep, Chunk(), -1, ""});
+}
+
+int Builder::WriteCache(int cache, int x, int positions) {
+  model_.graph.AddOp({OpKind::kCacheWrite, {cache, x, positions}, {cache}, {}, Role::kF, layer_, Chunk()});
+  return cache;
 }
 
 int Builder::Emit(OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
@@ -66,12 +78,12 @@ int Builder::EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector
   return first;
 }
 
-void Builder::Loss(int logits, Purpose purpose, double z_loss) {
+void Builder::Loss(int logits, double z_loss) {
   std::vector<int>& results = model_.graph.results;
-  if (purpose == Purpose::kSample) return results.push_back(logits);
+  if (purpose_ == Purpose::kSample) return results.push_back(logits);
   const Shape& shape = model_.graph.value(logits).type.shape;
   const int targets = MicrobatchInput("targets", {shape[0], shape[1]}, "batch,seq");
-  const bool with_z = purpose == Purpose::kTrain && z_loss > 0;
+  const bool with_z = purpose_ == Purpose::kTrain && z_loss > 0;
   const Attributes attributes = with_z ? Attributes{{{"z_loss", z_loss}}, {}} : Attributes{};
   std::vector<std::string> names = {"loss", "count"};
   if (with_z) names.emplace_back("z_loss");

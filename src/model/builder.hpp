@@ -11,7 +11,7 @@ namespace espalier {
 
 class Builder {
  public:
-  Builder(const Split& split, Dtype compute) : split_(split), compute_(compute) {}
+  Builder(const Split& split, Dtype compute, Purpose purpose) : split_(split), compute_(compute), purpose_(purpose) {}
 
   /// Everything after this call belongs to this layer and its chunk.
   void Layer(int layer) { layer_ = layer; }
@@ -22,10 +22,16 @@ class Builder {
   int SharedMicrobatchInput(const std::string& name, Shape shape, std::string layout);
   int StepInput(const std::string& name, Shape shape, std::string layout);
 
-  /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, computed once per step.
+  /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, computed once per step. In
+  /// sampling the state itself has the compute type.
   int Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init);
   /// The same for a part of a larger stored tensor; `word` distinguishes it from the other parts.
   int Parameter(const std::string& word, const StoredPart& stored, Shape shape, std::string layout, ParameterInit init);
+
+  /// A cache of `length` tokens for `x` [batch, seq, features].
+  int Cache(const std::string& name, int x, int64_t length);
+  /// Writes `x` into the cache, at `positions`, and returns the cache.
+  int WriteCache(int cache, int x, int positions);
 
   /// Emits a forward op, names its outputs and returns the first, which gets the layout.
   int Emit(OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
@@ -35,7 +41,7 @@ class Builder {
   /// The end of every family: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and
   /// their count.
   /// With z_loss > 0 also the sum of the z-loss, in training: what evaluation reports is the cross-entropy alone.
-  void Loss(int logits, Purpose purpose, double z_loss);
+  void Loss(int logits, double z_loss);
   /// Marks the producer of `value` as cheap and returns `value`. Selective recompute computes cheap values again in
   /// backward. Cheap are ops whose outputs need much memory for little work: norms, activations, and the inputs of
   /// attention (q, k and v with their positions); never attention itself, nor the matmuls before an activation or to
@@ -53,6 +59,7 @@ class Builder {
 
   const Split& split_;
   Dtype compute_;
+  Purpose purpose_;
   Model model_;
   int layer_ = 0;
 };

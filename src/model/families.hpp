@@ -5,7 +5,13 @@
 
 namespace espalier {
 
-Model BuildLlama(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
-Model BuildGpt2(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
+/// What a graph computes: `tokens` of `batch` sequences.
+struct Forward {
+  int64_t batch, tokens;
+  Purpose purpose;
+};
+
+Model BuildLlama(const Deck& deck, const Split& split, const Forward& forward);
+Model BuildGpt2(const Deck& deck, const Split& split, const Forward& forward);
 
 }  // namespace espalier

@@ -52,7 +52,7 @@ class Gpt2 final : public TransformerWriter {
 
   int Embed() override {
     const int positions = Positions();
-    const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
+    const int ids = b_.MicrobatchInput("ids", {forward_.batch, forward_.tokens}, "batch,seq");
     embedding_ = b_.Parameter("transformer.wte.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     const int x = b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {"transformer.wte.out"},
                           {{{"vocab", double(m_.vocab)}}, {}}, kStream);
@@ -85,8 +85,8 @@ class Gpt2 final : public TransformerWriter {
 
 }  // namespace
 
-Model BuildGpt2(const Deck& deck, const Split& split, int64_t batch, Purpose purpose) {
-  return Gpt2(deck, split, batch, purpose).Build();
+Model BuildGpt2(const Deck& deck, const Split& split, const Forward& forward) {
+  return Gpt2(deck, split, forward).Build();
 }
 
 }  // namespace espalier

@@ -59,9 +59,8 @@ class Llama final : public TransformerWriter {
   int InputNorm(int x, const std::string& name) { return b_.Cheap(Norm(x, name)); }
 
   int Embed() override {
-    const int positions = b_.StepInput("positions", {m_.seq_len}, "seq");
-    rope_table_ = b_.Prepare(OpKind::kRopeTable, {positions}, "rope_table", RopeAttributes(m_));
-    const int ids = b_.MicrobatchInput("ids", {batch_, m_.seq_len}, "batch,seq");
+    rope_table_ = b_.Prepare(OpKind::kRopeTable, {SequencePositions()}, "rope_table", RopeAttributes(m_));
+    const int ids = b_.MicrobatchInput("ids", {forward_.batch, forward_.tokens}, "batch,seq");
     embedding_ = b_.Parameter("model.embed_tokens.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
     return b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {"model.embed_tokens.out"},
                    {{{"vocab", double(m_.vocab)}}, {}}, kStream);
@@ -129,8 +128,8 @@ class Llama final : public TransformerWriter {
 
 }  // namespace
 
-Model BuildLlama(const Deck& deck, const Split& split, int64_t batch, Purpose purpose) {
-  return Llama(deck, split, batch, purpose).Build();
+Model BuildLlama(const Deck& deck, const Split& split, const Forward& forward) {
+  return Llama(deck, split, forward).Build();
 }
 
 }  // namespace espalier

@@ -5,12 +5,14 @@
 
 namespace espalier {
 
-Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose) {
+Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose, int64_t tokens) {
+  CHECK(tokens == deck.model.seq_len || purpose == Purpose::kSample, "{} tokens of {}", tokens, deck.model.seq_len);
+  const Forward forward{batch, tokens, purpose};
   switch (deck.model.family) {
     case Family::kLlama:
-      return BuildLlama(deck, split, batch, purpose);
+      return BuildLlama(deck, split, forward);
     case Family::kGpt2:
-      return BuildGpt2(deck, split, batch, purpose);
+      return BuildGpt2(deck, split, forward);
   }
   CHECK(false, "unknown model family");
 }

@@ -6,20 +6,19 @@
 
 namespace espalier {
 
-TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, int64_t batch, Purpose purpose)
+TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const Forward& forward)
     : m_(deck.model),
       // A prompt is one document.
-      isolate_documents_(deck.data.isolate_documents && purpose != Purpose::kSample),
-      batch_(batch),
-      b_(split, deck.precision.compute),
+      isolate_documents_(deck.data.isolate_documents && forward.purpose != Purpose::kSample),
+      forward_(forward),
+      b_(split, deck.precision.compute, forward.purpose),
       normal_{ParameterInit::Kind::kNormal, m_.init_std},
       output_{ParameterInit::Kind::kNormal, m_.init_std / std::sqrt(2.0 * double(m_.layers))},
-      purpose_(purpose),
       z_loss_(deck.loss.z_loss) {}
 
 Model TransformerWriter::Build() {
   b_.Layer(0);
-  if (isolate_documents_) documents_ = b_.SharedMicrobatchInput("documents", {batch_, m_.seq_len}, "batch,seq");
+  if (isolate_documents_) documents_ = b_.SharedMicrobatchInput("documents", {forward_.batch, forward_.tokens}, "batch,seq");
   int x = Embed();
   for (int l = 1; l <= m_.layers; ++l) {
     b_.Layer(l);
@@ -35,18 +34,32 @@ int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<s
   if (HasWindow(m_, l)) attributes.numbers["window"] = double(m_.sliding_window);
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);
+  if (Samples()) {
+    attributes.numbers["cached"] = 1;
+    const std::string at = "cache/" + std::to_string(l - 1);
+    inputs = {q, Cached(k, at + "/k"), Cached(v, at + "/v"), positions_};
+  }
   return b_.Emit(OpKind::kAttention, std::move(inputs), std::move(names), std::move(attributes));
 }
 
+int TransformerWriter::Cached(int x, const std::string& name) {
+  return b_.WriteCache(b_.Cache(name, x, m_.seq_len), x, positions_);
+}
+
+int TransformerWriter::SequencePositions() {
+  return positions_ = b_.StepInput("positions", {forward_.tokens}, "seq");
+}
+
 int TransformerWriter::Positions() {
-  return isolate_documents_ ? b_.MicrobatchInput("document_positions", {batch_, m_.seq_len}, "batch,seq")
-                            : b_.StepInput("positions", {m_.seq_len}, "seq");
+  return isolate_documents_
+             ? b_.MicrobatchInput("document_positions", {forward_.batch, forward_.tokens}, "batch,seq")
+             : SequencePositions();
 }
 
 void TransformerWriter::Head(int x) {
   const int w =
       m_.tie_embeddings ? embedding_ : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-  b_.Loss(b_.Emit(OpKind::kMatmul, {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"), purpose_,
+  b_.Loss(b_.Emit(OpKind::kMatmul, {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"),
           z_loss_);
 }
 

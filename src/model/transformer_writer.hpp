@@ -3,12 +3,13 @@
 #pragma once
 
 #include "builder.hpp"
+#include "families.hpp"
 
 namespace espalier {
 
 class TransformerWriter {
  public:
-  TransformerWriter(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
+  TransformerWriter(const Deck& deck, const Split& split, const Forward& forward);
   virtual ~TransformerWriter() = default;
 
   Model Build();
@@ -26,22 +27,27 @@ class TransformerWriter {
   /// Causal attention of layer `l`; its outputs are `names`: o and the log of the softmax denominators. A layer with a
   /// sliding window, and samples of several documents, see less.
   int CausalAttention(int q, int k, int v, int l, std::vector<std::string> names);
-  /// Learned positions: of the sequence, or of each document in it.
+  /// Input of the positions of the sequence's tokens.
+  int SequencePositions();
+  /// Input of learned positions: of the sequence, or of each document in it.
   int Positions();
 
   const Deck::Model& m_;
   const bool isolate_documents_;
-  const int64_t batch_;  ///< sequences of a microbatch
+  const Forward forward_;
   Builder b_;
   const ParameterInit normal_;  ///< of most weights
   const ParameterInit output_;  ///< of the two matmuls per layer that write to the residual stream
   int embedding_ = -1;
 
  private:
+  bool Samples() const { return forward_.purpose == Purpose::kSample; }
+  /// The cache `name` of `x`, which are keys or values, with those of the tokens at hand.
+  int Cached(int x, const std::string& name);
   void Head(int x);
 
-  const Purpose purpose_;
   const double z_loss_;
+  int positions_ = -1;  ///< SequencePositions, once it was called
   int documents_ = -1;  ///< input i32[b,s]: the position at which each token's document begins
 };
 

@@ -12,6 +12,9 @@
 // The attribute `window` (absent: none) and a last input, i32[b, s], of the position at which each query's document
 // begins (absent: 0) hide earlier keys: a query at position p sees keys from the larger of p - window + 1 and that
 // position to p. Positions are those of the whole sequence, whatever the placement.
+//
+// With `cached` (sampling) k and v are caches of all tokens so far, and the last input, i32[s], is the queries' adjacent
+// positions.
 #include <algorithm>
 
 #include "espalier/ops/op.hpp"
@@ -29,14 +32,14 @@ std::string Shardable(const OpContext& c) { return Has(c, "cp") ? "bsh" : "bh"; 
 
 Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.ElementType(0); }
 
-/// Appends the dims of the input of documents, if the op has it.
-std::vector<std::string> WithDocuments(std::vector<std::string> dims, const OpContext& c) {
-  if (c.inputs.size() > dims.size()) dims.emplace_back("bs");
+/// Appends the dims of the input of documents, or of positions, if the op has it.
+std::vector<std::string> WithLast(std::vector<std::string> dims, const OpContext& c) {
+  if (c.inputs.size() > dims.size()) dims.emplace_back(Has(c, "cached") ? "s" : "bs");
   return dims;
 }
 
 Einsum ForwardEinsum(const OpContext& c) {
-  return {WithDocuments({"bsh", KeyDims(c), KeyDims(c)}, c), {"bsh", "bhs"}, Shardable(c)};
+  return {WithLast({"bsh", KeyDims(c), KeyDims(c)}, c), {"bsh", "bhs"}, Shardable(c)};
 }
 std::vector<Type> ForwardInfer(const OpContext& c) {
   const Shape& q = c.Extents(0);
@@ -83,7 +86,7 @@ double ForwardFlops(const LocalOp& c) { return 4.0 * double(Volume(c.inputs[0]))
 
 Einsum BackwardEinsum(const OpContext& c) {
   const std::string keys = KeyDims(c);
-  return {WithDocuments({"bsh", keys, keys, "bsh", "bhs", "bsh"}, c), {"bsh", keys, keys}, Shardable(c)};
+  return {WithLast({"bsh", keys, keys, "bsh", "bhs", "bsh"}, c), {"bsh", keys, keys}, Shardable(c)};
 }
 std::vector<Type> BackwardInfer(const OpContext& c) {
   const Dtype dtype = ResultType(c);

@@ -24,6 +24,7 @@ std::vector<OpDefinition> MakeTable() {
       Attention(),
       AttentionGrad(),
       AttentionMerge(),
+      CacheWrite(),
       Add(),
       Swiglu(),
       SwigluGrad(),

@@ -31,6 +31,7 @@ OpDefinition RopeTable();
 OpDefinition Attention();
 OpDefinition AttentionGrad();
 OpDefinition AttentionMerge();
+OpDefinition CacheWrite();
 OpDefinition Add();
 OpDefinition Swiglu();
 OpDefinition SwigluGrad();

@@ -12,12 +12,12 @@
 namespace espalier {
 namespace {
 
-BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose) {
+BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose, int64_t tokens) {
   BatchShape batch = BatchOf(deck, mesh);
   if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate) return batch;
   batch.sequences = batch.rows;
   batch.microbatches = 1;
-  batch.tokens = batch.rows * deck.model.seq_len;
+  batch.tokens = batch.rows * tokens;
   return batch;
 }
 
@@ -64,15 +64,18 @@ DeviceKind DeviceOf(const Deck& deck) {
   return deck.run.device == RunDevice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
-Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
-                    const std::function<void(const std::string& pass, const Graph&)>& observe,
-                    Verification verification) {
+namespace {
+
+/// Compile, for `tokens` of each sequence.
+Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t tokens, DeviceKind device,
+                          const std::function<void(const std::string& pass, const Graph&)>& observe,
+                          Verification verification) {
   Compilation c;
   c.deck = deck;
   c.mesh = ResolveMesh(deck, ranks);
   c.purpose = purpose;
   c.device = device;
-  c.batch = BatchOfProgram(deck, c.mesh, purpose);
+  c.batch = BatchOfProgram(deck, c.mesh, purpose, tokens);
   const ScheduleTraits& traits = TraitsOf(deck.pipeline.schedule);
   const int stages = c.mesh.Degree(Axis::kPp), chunks = deck.pipeline.chunks,
             m = static_cast<int>(c.batch.microbatches);
@@ -80,7 +83,7 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind dev
   c.schedule = purpose == Purpose::kTrain ? MakeSchedule(traits, stages, chunks, m, steady)
                                           : ForwardOnly(traits.PlaceChunks(stages, chunks), m);
   const Split split = SplitLayers(deck, c.schedule.Chunks());
-  Model model = BuildModel(deck, split, c.batch.rows, purpose);
+  Model model = BuildModel(deck, split, c.batch.rows, purpose, tokens);
   if (observe) observe("model", model.graph);
   c.parameter_count = ParameterCount(model);
   c.parameters = std::move(model.parameters);
@@ -89,6 +92,18 @@ Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind dev
   RunPasses(model.graph, {deck, c.mesh, c.schedule.stage_of_chunk, traits}, purpose, observe, verification);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;
+}
+
+}  // namespace
+
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
+                    const std::function<void(const std::string& pass, const Graph&)>& observe,
+                    Verification verification) {
+  return CompileTokens(deck, ranks, purpose, deck.model.seq_len, device, observe, verification);
+}
+
+Compilation CompileSampling(const Deck& deck, int64_t tokens) {
+  return CompileTokens(deck, 1, Purpose::kSample, tokens, DeviceKind::kCpu, {}, Verification::kEveryPass);
 }
 
 std::vector<int> ClassRepresentatives(const Compilation& c) {

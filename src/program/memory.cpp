@@ -128,7 +128,8 @@ class MemoryPlanner {
     return v.chunk == kAllChunks || program_.stage_of_chunk[v.chunk] == program_.stage;
   }
 
-  /// States first, so that all programs of a deck have them at the same offsets.
+  static bool IsShared(const Value& v) { return v.kind == ValueKind::kState || v.kind == ValueKind::kCache; }
+  /// States and caches first, so that all programs of a deck have them at the same offsets.
   void PlacePersistent() {
     AddAllPersistent(true);
     base_ = std::max(base_, reserved_bytes_);
@@ -136,10 +137,10 @@ class MemoryPlanner {
     peak_live_ = live_total_;
     program_.peak_by_class = live_;
   }
-  void AddAllPersistent(bool states) {
+  void AddAllPersistent(bool shared) {
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       const Value& v = graph_.values[id];
-      if (number_[id] < 0 || !facts_.values[id].persistent || (v.kind == ValueKind::kState) != states) continue;
+      if (number_[id] < 0 || !facts_.values[id].persistent || IsShared(v) != shared) continue;
       const bool copies = !facts_.values[id].of_step;
       for (int k = 0; k < (copies ? program_.microbatches : 1); ++k)
         AddPersistent(static_cast<int>(id), copies ? k : -1);

@@ -1,4 +1,6 @@
-"""`espalier sample` and data.tokenizer: checkpoints keep the tokenizer, and texts go through it."""
+"""`espalier sample` and data.tokenizer: checkpoints keep the tokenizer, and texts go through it. Token by token with
+caches, a model gives the logits of the whole text at once."""
+import array
 import json
 import os
 import pathlib
@@ -95,13 +97,93 @@ def stops(checks, folder, run):
                 f"--stop ends at the end of a text: {with_names} {stopped}")
 
 
+# What attention and positions depend on; tests/decks/small.toml has grouped heads and 24 tokens.
+GPT2 = ["model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"]
+MODELS = {
+    "grouped heads": [],
+    "bf16": ["precision.compute=bf16"],
+    "a sliding window": ["model.sliding_window=5", "model.full_attention_layers=2"],
+    "a window and one kv head in bf16": ["model.sliding_window=7", "model.kv_heads=1", "precision.compute=bf16"],
+    "norms of heads": ["model.qk_norm=head", "model.head_dim=20", "model.norm_placement=post"],
+    "norms of all heads, biases": ["model.qk_norm=full", "model.qkv_bias=true", "model.o_bias=true"],
+    "stretched positions": ["model.rope_scaling=yarn", "model.rope_factor=4", "model.rope_original_seq_len=8"],
+    "isolated documents": ["data.isolate_documents=true", "data.end_token=10"],
+    "GPT-2": GPT2,
+    "GPT-2 in bf16": [*GPT2, "precision.compute=bf16"],
+}
+WINDOW = 24
+TOLERANCE = {"fp32": 1e-5, "bf16": 2.0**-6}  # of the largest logit; bf16 rounds in every layer
+
+
+def read_logits(path, prompt=0):
+    """(ids, rows of logits) of a prompt, from a file of safetensors."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+
+    def values(word, code):
+        begin, end = header[f"prompt.{prompt}.{word}"]["data_offsets"]
+        return array.array(code, data[start + begin:start + end])
+
+    ids, logits = values("ids", "i"), values("logits", "f")
+    vocab = header[f"prompt.{prompt}.logits"]["shape"][1]
+    return list(ids), [logits[i * vocab:(i + 1) * vocab] for i in range(len(ids))]
+
+
+def sampled(run, file, ids, tokens):
+    done = call("sample", run, "--ids", " ".join(map(str, ids)), "--tokens", tokens, "--logits", file)
+    assert done.returncode == 0, done.stderr
+    return read_logits(file)
+
+
+def difference(a, b):
+    """Of rows of logits, relative to the largest."""
+    assert len(a) == len(b) and a
+    return max(abs(x - y) for p, q in zip(a, b) for x, y in zip(p, q)) / max(abs(x) for p in a for x in p)
+
+
+def caches_change_nothing(checks, folder):
+    """Prompts of 1 to 23 tokens, continued until the window is full and beyond."""
+    for number, (name, model) in enumerate(MODELS.items()):
+        run, file = folder / f"model{number}", folder / "logits"
+        train(str(run), 1, ["run.steps=3", "optimizer.lr=0.02", "data.format=text", *model])
+        limit = TOLERANCE["bf16" if "precision.compute=bf16" in model else "fp32"]
+        prompt = [(number * 37 + 11 * k * k) % 260 for k in range(1 + number * 5 % 23)]
+        ids, one_by_one = sampled(run, file, prompt, WINDOW - len(prompt) + 1)
+        again, at_once = sampled(run, file, ids, 1)
+        checks.that(len(ids) == WINDOW and ids[:len(prompt)] == prompt and again == ids, f"{name}: the ids")
+        checks.that(max(map(max, at_once)) - min(map(min, at_once)) > 0.1, f"{name}: logits differ from each other")
+        found = difference(at_once, one_by_one)
+        checks.that(found <= limit, f"{name}: from {len(prompt)} tokens on, one by one: within {found:.1e}")
+        longer, beyond = sampled(run, file, prompt, WINDOW - len(prompt) + 4)
+        _, fresh = sampled(run, file, longer[3:], 1)
+        checks.that(len(longer) == WINDOW + 3 and longer[:WINDOW] == ids, f"{name}: beyond the window, the ids")
+        found = difference(beyond[-1:], fresh[-1:])
+        checks.that(found <= limit, f"{name}: beyond the window, as a prompt of the last {WINDOW}: {found:.1e}")
+
+
+def several_files_of_logits(checks, folder, run):
+    file = folder / "logits"
+    line = ["sample", run, "--tokens", 3, "--logits", file]
+    both = call(*line, "--prompt", PROMPT, "--prompt", SECOND)
+    pairs = [read_logits(file, k) for k in range(2)]
+    alone = [sampled(run, file, ids_of(folder, text), 3) for text in (PROMPT, SECOND)]
+    checks.that(both.returncode == 0 and [p[0] for p in pairs] == [a[0] for a in alone], "--logits of two prompts: ids")
+    checks.that(max(difference(p[1], a[1]) for p, a in zip(pairs, alone)) < 2e-5, "and their logits")
+    bad = call("sample", run, "--prompt", "a", "--logits", folder / "nosuch" / "logits")
+    checks.that(bad.returncode == 2 and b"--logits" in bad.stderr and b"does not exist" in bad.stderr,
+                f"a folder that does not exist: {bad.stderr}")
+
+
 def main():
     checks = Checks()
     with scratch() as home:
         folder = pathlib.Path(home)
         run = make_run(folder)
-        findings = [text_is_that_of_the_ids, several_prompts, vocabularies, stops, the_checkpoint_keeps_it]
+        findings = [text_is_that_of_the_ids, several_prompts, vocabularies, stops, several_files_of_logits,
+                    the_checkpoint_keeps_it]
         checks.each(findings, folder, run)
+        checks.each([caches_change_nothing], folder)
     checks.finish()
 
 

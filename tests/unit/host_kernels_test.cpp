@@ -14,6 +14,49 @@ namespace {
 
 using namespace testing;
 
+/// Rows [first, first + count) of dim 1.
+OwnedTensor RowsOf(const OwnedTensor& x, int64_t first, int64_t count) {
+  const int64_t rows = x.shape()[1], width = x.shape()[2];
+  OwnedTensor y(x.dtype(), {x.shape()[0], count, width});
+  for (int64_t i = 0; i < y.Count(); ++i)
+    y.Set(i, x[(i / (count * width) * rows + first) * width + i % (count * width)]);
+  return y;
+}
+
+// Queries over caches, whose later rows hold something else: as the last queries of a sequence that ends with them.
+TEST(KernelsAttention, OverACacheIsThatOfTheWholeSequence) {
+  Random random;
+  constexpr int64_t kBatch = 2, kLength = 151;
+  for (const auto& [heads, kv_heads, head_dim, window] :
+       {std::tuple{1, 1, 2, 0}, {4, 2, 16, 0}, {6, 1, 7, 40}, {3, 3, 65, 1}, {2, 2, 128, 500}}) {
+    for (const auto& [first, queries] : {std::pair{0, 1}, {0, 70}, {1, 1}, {63, 1}, {64, 5}, {150, 1}, {100, 51}}) {
+      for (const Dtype dtype : {kF32, kBf16}) {
+        const int64_t end = first + queries;
+        Case whole{"attention",
+                   {random.Real(dtype, {kBatch, kLength, heads * head_dim}),
+                    random.Real(dtype, {kBatch, kLength, kv_heads * head_dim}),
+                    random.Real(dtype, {kBatch, kLength, kv_heads * head_dim})},
+                   {OwnedTensor(dtype, {kBatch, kLength, heads * head_dim}), OwnedTensor(kF32, {kBatch, heads, kLength})},
+                   {{{"head_dim", head_dim}, {"causal", 1}}, {}}};
+        if (window > 0) whole.attributes.numbers["window"] = window;
+        Case cached = whole;
+        cached.attributes.numbers["cached"] = 1;
+        cached.inputs[0] = RowsOf(whole.inputs[0], first, queries);
+        cached.inputs.emplace_back(Dtype::kI32, Shape{queries});
+        for (int64_t i = 0; i < queries; ++i) cached.inputs[3].Set(i, double(first + i));
+        for (OwnedTensor* cache : {&cached.inputs[1], &cached.inputs[2]})
+          for (int64_t i = 0; i < cache->Count(); ++i)
+            if (i / (kv_heads * head_dim) % kLength >= end) cache->Set(i, 1000);
+        cached.outputs = {OwnedTensor(dtype, {kBatch, queries, heads * head_dim}),
+                          OwnedTensor(kF32, {kBatch, heads, queries})};
+        const double scores = SumBound(head_dim, 4 / std::sqrt(double(head_dim)));
+        Check(cached, 4 * scores + SumBound(kLength, 1) + (dtype == kBf16 ? 1.0 / 256 : 0));
+        ExpectNear(cached.Reference()[0], RowsOf(whole.Reference()[0], first, queries), 0, "the reference");
+      }
+    }
+  }
+}
+
 // Widened GEMMs, whatever this processor would choose.
 TEST(KernelsWiden, ProductsAgreeWithTheReference) {
   Random random;

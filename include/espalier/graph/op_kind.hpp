@@ -24,6 +24,7 @@ enum class OpKind : uint8_t {
   kAttention,
   kAttentionGrad,
   kAttentionMerge,
+  kCacheWrite,
   kAdd,
   kSwiglu,
   kSwigluGrad,
@@ -69,7 +70,7 @@ enum class OpKind : uint8_t {
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 54> kOpNames = {
+inline constexpr std::array<std::string_view, 55> kOpNames = {
     "",
     "embedding",
     "embedding_grad",
@@ -82,6 +83,7 @@ inline constexpr std::array<std::string_view, 54> kOpNames = {
     "attention",
     "attention_grad",
     "attention_merge",
+    "cache_write",
     "add",
     "swiglu",
     "swiglu_grad",

@@ -26,10 +26,12 @@
 //   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
+//             {cached} k and v are caches T[b,t,m], and the last input is the queries' positions i32[s]; CPUs only
 //             {cp, length, hop} rows are in zigzag order, k and v come from `hop` members away; o and gradients may be
 //             f32
 //   attention_grad {same} q, k, v, o, lse, do -> dq, dk, dv
 //   attention_merge =     oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]
+//   cache_write           cache T[b,t,n], x T[b,s,n], positions i32[s] -> the cache with x in the rows of its positions
 //   add =                 two or more of one type and shape -> their sum, in order
 //   swiglu =              g, u -> silu(g) u
 //   swiglu_grad =         g, u, dy -> dg, du; du may be an input, too

@@ -11,7 +11,8 @@
 namespace espalier {
 
 /// What a graph is built for. Evaluation, proof and sampling are the forward half of training: a proof (that a
-/// checkpoint was loaded correctly) evaluates one microbatch, sampling ends at the logits.
+/// checkpoint was loaded correctly) evaluates one microbatch. Sampling ends at the logits; its attention sees the keys
+/// and values of all tokens so far, which stay in caches, and its weights are kept in the compute type.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample };
 
 /// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
@@ -39,8 +40,12 @@ struct Model {
 };
 
 /// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together:
-/// BatchShape::rows). Results: "loss", "count" (train, evaluate) or "logits" (sample).
-Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose);
+/// BatchShape::rows). Results: "loss", "count" (train, evaluate) or "logits" (sample). `tokens` of each sequence at a
+/// time: model.seq_len, or fewer in sampling.
+Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose, int64_t tokens);
+inline Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose) {
+  return BuildModel(deck, split, batch, purpose, deck.model.seq_len);
+}
 
 /// Number of parameters; tied tensors count once.
 int64_t ParameterCount(const Model& model);

@@ -50,6 +50,10 @@ inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
   return Compile(deck, ranks, purpose, DeviceOf(deck), observe, verification);
 }
 
+/// Compiles the forward of `tokens` adjacent tokens of one sequence, on one CPU rank. The programs of all numbers of
+/// tokens have their weights and caches at the same offsets.
+Compilation CompileSampling(const Deck& deck, int64_t tokens);
+
 /// The program of the rank at `coordinate`: its instructions in the order of the schedule's jobs, with memory and waits
 /// planned. Persistent buffers come first in the arena, states before all others, in graph order, so all programs of a
 /// deck have their shared states at the same offsets. `reserved_bytes` at the bottom are kept free for states that this

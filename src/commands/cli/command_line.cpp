@@ -257,6 +257,8 @@ void AddSample(CLI::App& app, Job& job) {
       ->type_name("N")
       ->check(Within(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
+  command->add_option("--logits", options->logits, "write the logits after each token to this file (safetensors)")
+      ->type_name("FILE");
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 

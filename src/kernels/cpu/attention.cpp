@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/cpu/attention/blocks.hpp"
+#include "kernels/cpu/attention/one_query.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 
 namespace espalier::cpu {
@@ -205,7 +206,10 @@ class ForwardTask {
 
 }  // namespace
 
-void Attention(const AttentionArgs& a) {
+void Attention(const AttentionArgs& args) {
+  AttentionArgs a = args;
+  a.shape = args.Placed();
+  if (a.positions != nullptr && a.shape.queries == 1) return AttentionOfOneQuery(a);
   const Blocks all = BlocksOf(a.shape);
   const int64_t blocks = std::ssize(all.queries), heads = a.shape.batch * a.shape.heads;
   const int64_t parts = PartsOf(blocks, heads);

@@ -40,6 +40,7 @@ void PrepareAttentionGrad(const KernelCall& call) {
 }
 
 void Attention(const AttentionArgs& a, const LaunchContext& context) {
+  CHECK(a.positions == nullptr, "attention over a cache runs on CPUs only");
   const AttentionInBlocks blocks = BlocksOf(a);
   if (UseFused(blocks, context.workspace_bytes, PrepareInBlocks)) return AttentionByBlocks(blocks, a, context);
   LaunchAttention(a, context.stream);

@@ -95,7 +95,9 @@ void MergeRow(const AttentionMergeArgs& a, const Head& head, int64_t i) {
 
 }  // namespace
 
-void Attention(const AttentionArgs& a) {
+void Attention(const AttentionArgs& args) {
+  AttentionArgs a = args;
+  a.shape = args.Placed();
   ForRows(a.shape, [&](const Head& head, int64_t i) { ForwardRow(a, head, i); });
 }
 

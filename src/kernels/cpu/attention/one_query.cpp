@@ -1,0 +1,63 @@
+#include "kernels/cpu/attention/one_query.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/attention/blocks.hpp"
+#include "kernels/cpu/runtime/scratch.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+/// The query of one head: scores of its keys, their softmax, and the mean of the values under it.
+template <typename T>
+void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
+  const AttentionShape& s = a.shape;
+  const int64_t e = s.head_dim, query = batch * s.heads + head;
+  const HeadPlace place = KeyHead(s, batch, s.KvHeadOf(head));
+  const T *k = a.k.As<T>() + place.first, *v = a.v.As<T>() + place.first, *q = a.q.As<T>() + query * e;
+  const int64_t begin = std::max<int64_t>(0, s.FirstKey(a.first_keys, batch, 0));
+  const int64_t end = std::min(s.keys, s.query_shard.PositionOf(0) + 1), keys = std::max<int64_t>(0, end - begin);
+  float* scores = ScratchOf<float>(RoundUp(keys, kLanes) + RoundUp(e, kLanes));
+  float* sums = scores + RoundUp(keys, kLanes);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(e));
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t j = 0; j < keys; ++j) {
+    const T* key = k + (begin + j) * place.stride;
+    F16 sum{};
+    ForLanes(0, e, [&](int64_t c, auto lanes) { sum += Load(q + c, lanes) * Load(key + c, lanes); });
+    scores[j] = Sum(sum) * scale;
+    largest = std::max(largest, scores[j]);
+  }
+  F16 total{};
+  ForLanes(0, keys, [&](int64_t j, auto lanes) {
+    const F16 p = Exp(Load(scores + j, lanes) - largest);
+    Store(scores + j, p, lanes);
+    total += KeepFirst(p, keys - j);
+  });
+  ForLanes(0, e, [&](int64_t c, auto lanes) { Store(sums + c, F16{}, lanes); });
+  for (int64_t j = 0; j < keys; ++j) {
+    const T* value = v + (begin + j) * place.stride;
+    const float p = scores[j];
+    ForLanes(0, e, [&](int64_t c, auto lanes) {
+      Store(sums + c, Load(sums + c, lanes) + Load(value + c, lanes) * p, lanes);
+    });
+  }
+  const float sum = Sum(total), factor = keys == 0 ? 0.0f : 1.0f / sum;
+  a.lse[query] = keys == 0 ? largest : largest + std::log(sum);
+  ForElementType(a.o.dtype, [&]<typename O>(O) {
+    O* o = a.o.As<O>() + query * e;
+    ForLanes(0, e, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c, lanes) * factor, lanes); });
+  });
+}
+
+}  // namespace
+
+void AttentionOfOneQuery(const AttentionArgs& a) {
+  ForElementType(a.q.dtype, [&]<typename T>(T) {
+    ParallelTasks(a.shape.batch * a.shape.heads,
+                  [&](int64_t task) { OneHead<T>(a, task / a.shape.heads, task % a.shape.heads); });
+  });
+}
+
+}  // namespace espalier::cpu

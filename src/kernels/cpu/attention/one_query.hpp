@@ -1,0 +1,12 @@
+// Attention of one query per sequence over a cache: a step of sampling.
+#pragma once
+
+#include "kernels/arguments.hpp"
+
+namespace espalier::cpu {
+
+/// Attention, where queries == 1. Reads each visible key and value once per head, which is all the work there is: no
+/// blocks are packed.
+void AttentionOfOneQuery(const AttentionArgs& a);
+
+}  // namespace espalier::cpu

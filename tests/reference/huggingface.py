@@ -1,7 +1,8 @@
 """Hugging Face models in and out: small random models of every architecture that can be imported.
 
 Each is saved by transformers in several files, imported, and exported again: every tensor bitwise, loaded by
-transformers without a missing or unexpected key, with equal logits. Twenty steps from the imported weights equal those
+transformers without a missing or unexpected key, with equal logits. Those of `espalier sample`, of a prompt and of
+tokens after it, equal the exported model's in fp64 to 1e-5. Twenty steps from the imported weights equal those
 of Hugging Face's model with AdamW in fp64 to 1e-5, on one rank and at pp 2 x dp 2 x tp 2. A run with run.init_from has
 the losses of the run that was imported. What no deck can express is refused by name, and damaged files are refused.
 Import and export hold one tensor at a time. Needs the packages of tests/oracle/requirements_torch.txt; exits 77 without
@@ -114,6 +115,21 @@ def check_tensors(checks, name, folder, out):
     checks.that(far == 0, f"{name}: the same logits ({far:g})")
 
 
+def check_logits(checks, name, home, run, out):
+    """Of a prompt at once, and of the tokens that follow it, one by one."""
+    file, prompt = os.path.join(home, f"{name}.safetensors"), [k * k * 31 % 259 for k in range(3, 15)]
+    quietly(1, "sample", run, "--ids", " ".join(map(str, prompt)), "--tokens", "21", "--temperature", "1", "--logits",
+            file)
+    found = safetensors.torch.load_file(file)
+    ids, ours = found["prompt.0.ids"], found["prompt.0.logits"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        theirs = oracle.compute_in_double(model)(ids[None].long()).logits[0]
+    far = (ours.double() - theirs.double()).abs().max().item()
+    checks.that(len(ids) == 32 and ids[:12].tolist() == prompt and far <= 1e-5 and theirs.std() > 0.05,
+                f"{name}: sample's logits of {len(ids)} tokens are within {far:.1e} of the exported model's in fp64")
+
+
 def expected(folder, run):
     """Twenty steps of Hugging Face's model in fp64."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
@@ -146,6 +162,7 @@ def check_model(checks, name, home):
     bf16 = MODELS[name][2] == "bfloat16"
     quietly(1, "export", run, out, "--shard-size", "30KB", "--dtype", "bf16" if bf16 else "fp32")
     check_tensors(checks, name, folder, out)
+    check_logits(checks, name, home, run, out)
     check_training(checks, name, home, folder, run)
 
 

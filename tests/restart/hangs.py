@@ -32,6 +32,12 @@ def collectives(ranks, overrides, rank):
     return [(int(m[1]), m[4], m[3]) for m in found if m]
 
 
+def check_status(checks, status, what):
+    """mpirun of Open MPI 4.1 itself sometimes crashes while ranks abort. What ranks said is checked all the same."""
+    crashed = status == -signal.SIGSEGV
+    checks.that(status == 1 or crashed, f"{what}: exit status {status}" + (" (mpirun itself crashed)" if crashed else ""))
+
+
 def stopped(checks, home, draw, round):
     ranks, overrides = LAYOUTS[round % len(LAYOUTS)]
     rank, step = draw.randrange(ranks), draw.randint(2, 6)
@@ -46,7 +52,7 @@ def stopped(checks, home, draw, round):
             status, text = job.end(), job.text()
         finally:
             kill([process])
-    checks.that(status == 1, f"{what}: exit status {status}")
+    check_status(checks, status, what)
     once = text.count("watchdog of rank") == 1 and f"rank {rank} is stopped" in text
     checks.that(once, f"{what}: named, once" + ("" if once else "\n" + text))
 
@@ -62,7 +68,7 @@ def skipped(checks, home, draw, round):
     with start(home, ranks, [f"run.steps={step if OVER_NCCL else 1000000}", *overrides],
                f"instruction-{index}:skip:{step}", rank) as job:
         status, text = job.end(), job.text()
-    checks.that(status == 1, f"{what}: exit status {status}")
+    check_status(checks, status, what)
     waits = re.search(r"rank \d+ waits in instruction \d+ \((\w+), role (\w)(?:, microbatch (\d+))?, .*of step (\d+),",
                       text)
     past = re.search(r"rank (\d+) went past instruction \d+ of rank", text)

@@ -32,7 +32,7 @@ def launcher(ranks):
     if ranks == 1:
         return []
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-            "--mca", "btl_vader_single_copy_mechanism", "none"]
+            "--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "orte_base_help_aggregate", "0"]
 
 
 def launch(ranks, arguments, timeout=400):

@@ -57,7 +57,9 @@ void Continue(const SampleOptions& options, const TextForm& form, const TextForm
   const Drawing drawing{options.temperature, options.top_k, options.top_p};
   std::vector<int32_t> tokens = prompt.tokens;
   if (file != nullptr)
-    observe = [&](int64_t at, const std::vector<float>& logits) { file->Append(tokens[static_cast<size_t>(at)], logits); };
+    observe = [&](int64_t at, const std::vector<float>& logits) {
+      file->Append(tokens[static_cast<size_t>(at)], logits);
+    };
   TextForm::Shower shower(form);
   // The prompt goes through the stream, which may need what is before a token.
   for (size_t i = 0; !options.ids && i < tokens.size(); ++i) shower.Push(tokens[i]);

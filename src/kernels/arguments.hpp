@@ -238,8 +238,8 @@ struct AttentionArgs {
   Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]
   Array o;        ///< T or f32, as q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
-  /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On hosts
-  /// only, where kernels read it first of all.
+  /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On
+  /// hosts only, where kernels read it first of all.
   const int32_t* positions = nullptr;
 
   /// The shape with the place of the queries.
@@ -269,11 +269,12 @@ struct AttentionMergeArgs {
   int64_t batch, queries, heads, head_dim;
 };
 
-/// Rows of x, written into a cache at their positions. Types are not looked at.
+/// y = the cache with rows of x at their positions. y may be the cache; then nothing else is written.
 struct CacheWriteArgs {
+  const void* cache;         ///< [batch,length,row_bytes]
   const int32_t* positions;  ///< i32[rows]
   const void* x;             ///< [batch,rows,row_bytes]
-  void* cache;               ///< [batch,length,row_bytes]
+  void* y;                   ///< [batch,length,row_bytes]
   int64_t batch, rows, length, row_bytes;
 };
 

@@ -252,12 +252,13 @@ template <>
 CacheWriteArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &cache = r.In(0), &x = r.In(1), &positions = r.In(2);
-  CHECK(cache.data == r.Out(0).data && cache.dtype == x.dtype && x.shape.size() == 3 && cache.shape.size() == 3 &&
-            x.shape[0] == cache.shape[0] && x.shape[2] == cache.shape[2] && positions.shape == Shape{x.shape[1]},
+  CHECK(cache.dtype == x.dtype && x.shape.size() == 3 && cache.shape.size() == 3 && x.shape[0] == cache.shape[0] &&
+            x.shape[2] == cache.shape[2] && positions.shape == Shape{x.shape[1]},
         "cache_write: {} at {} into {}", ToString(x.shape), ToString(positions.shape), ToString(cache.shape));
-  return {.positions = r.InI32(2),
+  return {.cache = cache.data,
+          .positions = r.InI32(2),
           .x = x.data,
-          .cache = cache.data,
+          .y = r.Out(0).data,
           .batch = x.shape[0],
           .rows = x.shape[1],
           .length = cache.shape[1],

@@ -18,7 +18,8 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
 
 Model TransformerWriter::Build() {
   b_.Layer(0);
-  if (isolate_documents_) documents_ = b_.SharedMicrobatchInput("documents", {forward_.batch, forward_.tokens}, "batch,seq");
+  if (isolate_documents_)
+    documents_ = b_.SharedMicrobatchInput("documents", {forward_.batch, forward_.tokens}, "batch,seq");
   int x = Embed();
   for (int l = 1; l <= m_.layers; ++l) {
     b_.Layer(l);
@@ -46,21 +47,17 @@ int TransformerWriter::Cached(int x, const std::string& name) {
   return b_.WriteCache(b_.Cache(name, x, m_.seq_len), x, positions_);
 }
 
-int TransformerWriter::SequencePositions() {
-  return positions_ = b_.StepInput("positions", {forward_.tokens}, "seq");
-}
+int TransformerWriter::SequencePositions() { return positions_ = b_.StepInput("positions", {forward_.tokens}, "seq"); }
 
 int TransformerWriter::Positions() {
-  return isolate_documents_
-             ? b_.MicrobatchInput("document_positions", {forward_.batch, forward_.tokens}, "batch,seq")
-             : SequencePositions();
+  return isolate_documents_ ? b_.MicrobatchInput("document_positions", {forward_.batch, forward_.tokens}, "batch,seq")
+                            : SequencePositions();
 }
 
 void TransformerWriter::Head(int x) {
   const int w =
       m_.tie_embeddings ? embedding_ : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-  b_.Loss(b_.Emit(OpKind::kMatmul, {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"),
-          z_loss_);
+  b_.Loss(b_.Emit(OpKind::kMatmul, {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"), z_loss_);
 }
 
 }  // namespace espalier

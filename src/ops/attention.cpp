@@ -13,8 +13,8 @@
 // begins (absent: 0) hide earlier keys: a query at position p sees keys from the larger of p - window + 1 and that
 // position to p. Positions are those of the whole sequence, whatever the placement.
 //
-// With `cached` (sampling) k and v are caches of all tokens so far, and the last input, i32[s], is the queries' adjacent
-// positions.
+// With `cached` (sampling) k and v are caches of all tokens so far, and the last input, i32[s], is the positions of the
+// queries, which are adjacent.
 #include <algorithm>
 
 #include "espalier/ops/op.hpp"

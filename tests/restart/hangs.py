@@ -35,7 +35,8 @@ def collectives(ranks, overrides, rank):
 def check_status(checks, status, what):
     """mpirun of Open MPI 4.1 itself sometimes crashes while ranks abort. What ranks said is checked all the same."""
     crashed = status == -signal.SIGSEGV
-    checks.that(status == 1 or crashed, f"{what}: exit status {status}" + (" (mpirun itself crashed)" if crashed else ""))
+    end = "mpirun itself crashed" if crashed else f"exit status {status}"
+    checks.that(status == 1 or crashed, f"{what}: {end}")
 
 
 def stopped(checks, home, draw, round):

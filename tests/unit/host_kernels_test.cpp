@@ -32,12 +32,13 @@ TEST(KernelsAttention, OverACacheIsThatOfTheWholeSequence) {
     for (const auto& [first, queries] : {std::pair{0, 1}, {0, 70}, {1, 1}, {63, 1}, {64, 5}, {150, 1}, {100, 51}}) {
       for (const Dtype dtype : {kF32, kBf16}) {
         const int64_t end = first + queries;
-        Case whole{"attention",
-                   {random.Real(dtype, {kBatch, kLength, heads * head_dim}),
-                    random.Real(dtype, {kBatch, kLength, kv_heads * head_dim}),
-                    random.Real(dtype, {kBatch, kLength, kv_heads * head_dim})},
-                   {OwnedTensor(dtype, {kBatch, kLength, heads * head_dim}), OwnedTensor(kF32, {kBatch, heads, kLength})},
-                   {{{"head_dim", head_dim}, {"causal", 1}}, {}}};
+        Case whole{
+            "attention",
+            {random.Real(dtype, {kBatch, kLength, heads * head_dim}),
+             random.Real(dtype, {kBatch, kLength, kv_heads * head_dim}),
+             random.Real(dtype, {kBatch, kLength, kv_heads * head_dim})},
+            {OwnedTensor(dtype, {kBatch, kLength, heads * head_dim}), OwnedTensor(kF32, {kBatch, heads, kLength})},
+            {{{"head_dim", head_dim}, {"causal", 1}}, {}}};
         if (window > 0) whole.attributes.numbers["window"] = window;
         Case cached = whole;
         cached.attributes.numbers["cached"] = 1;

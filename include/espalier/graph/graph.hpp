@@ -31,7 +31,7 @@ enum class ValueKind : uint8_t {
   kInput,        ///< filled from outside before the step: token ids and targets (microbatch), lr and step (step)
   kState,        ///< persistent and checkpointed: master weights, exp_avg, exp_avg_sq; only role U writes it
   kAccumulator,  ///< fp32, summed over the microbatches of a step by ops that accumulate
-  kCache,        ///< persistent, not checkpointed: keys and values of earlier tokens, in sampling; cache_write writes it
+  kCache,        ///< persistent, not checkpointed: keys and values of earlier tokens in sampling (cache_write)
 };
 std::string_view Name(ValueKind kind);
 

@@ -34,8 +34,7 @@ Sampler::Sampler(const Deck& deck, const std::string& dir, int64_t prompt, int64
       next_(deck, 1),
       arena_(Available(std::max(prompt_.program.arena_bytes, next_.program.arena_bytes))) {
   for (Forward* forward : {&prompt_, &next_})
-    forward->executor =
-        std::make_unique<CpuExecutor>(forward->program, Coordinate{}, arena_, nullptr, FindCpuKernel);
+    forward->executor = std::make_unique<CpuExecutor>(forward->program, Coordinate{}, arena_, nullptr, FindCpuKernel);
   for (const ValueKind kind : {ValueKind::kState, ValueKind::kCache})
     for (const NamedTensor& shared : prompt_.executor->All(kind))
       CHECK(next_.executor->At(shared.name).data == shared.tensor.data, "the programs have two {}", shared.name);
@@ -49,7 +48,8 @@ void Sampler::Load(const std::string& dir) {
   std::vector<std::vector<float>> whole;
   for (StateTensor& t : tensors) t.type.dtype = Dtype::kF32;
   std::vector<LocalTensor> local = LocalTensors(tensors, *prompt_.executor, {});
-  for (LocalTensor& l : local) l.data = whole.emplace_back(static_cast<size_t>(Volume(l.tensor->type.shape))).data(), l.arena = nullptr;
+  for (LocalTensor& l : local)
+    l.data = whole.emplace_back(static_cast<size_t>(Volume(l.tensor->type.shape))).data(), l.arena = nullptr;
   espalier::Load(dir, tensors, local, prompt_.compilation.mesh, world, Coverage::kSome);
   for (size_t i = 0; i < local.size(); ++i) {
     const Tensor to = prompt_.executor->At(local[i].tensor->name);

@@ -284,6 +284,8 @@ inline const std::vector<Rule> kRules = {
      "bf16[1,3,30] f32[1,6,3]"},
     {"cache_write", "bf16[1,7,10] bf16[1,3,10] i32[3]", "bf16[1,7,10]"},
     {"cache_write", "f32[3{dp_shard},7,10{tp}] f32[3{dp_shard},3,10{tp}] i32[3]", "f32[3{dp_shard},7,10{tp}]"},
+    {"cache_write", "f32[3,7{tp},10] f32[3,3,10] i32[3]", "error: dim t may not be sharded"},
+    {"cache_write", "f32[3,7,10] f32[3,3{tp},10] i32[3{tp}]", "error: dim s may not be sharded"},
     {"cache_write", "bf16[1,7,10] f32[1,3,10] i32[3]", "error: cache_write: the types of cache and rows differ"},
     {"attention_merge to=bf16", "f32[3,5,30] f32[3,6,5] f32[3,5,30] f32[3,6,5]", "bf16[3,5,30] f32[3,6,5]"},
     {"attention_merge to=f32", "f32[3{tp},5,30] f32[3{tp},6,5] f32[3{tp},5,30] f32[3{tp},6,5]",

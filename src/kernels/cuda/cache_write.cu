@@ -4,11 +4,23 @@
 namespace espalier::cuda {
 namespace {
 
-// In units of a bf16 element, the smallest there is. A position that the cache lacks ends the job.
-__global__ void CacheWriteKernel(CacheWriteArgs a) {
+/// Rows are in units of a bf16 element, the smallest there is.
+constexpr int64_t kUnit = sizeof(uint16_t);
+
+__global__ void CopyCache(CacheWriteArgs a) {
+  const auto* from = static_cast<const uint16_t*>(a.cache);
+  auto* to = static_cast<uint16_t*>(a.y);
+  const int64_t width = a.row_bytes / kUnit;
+  ForRows(a.batch * a.length, [&](int64_t r) {
+    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) to[r * width + c] = from[r * width + c];
+  });
+}
+
+// A position that the cache lacks ends the job.
+__global__ void WriteRows(CacheWriteArgs a) {
   const auto* x = static_cast<const uint16_t*>(a.x);
   auto* y = static_cast<uint16_t*>(a.y);
-  const int64_t width = a.row_bytes / int64_t{sizeof(uint16_t)};
+  const int64_t width = a.row_bytes / kUnit;
   ForRows(a.batch * a.rows, [&](int64_t r) {
     const int64_t position = a.positions[r % a.rows];
     DEVICE_CHECK(position >= 0 && position < a.length);
@@ -20,12 +32,9 @@ __global__ void CacheWriteKernel(CacheWriteArgs a) {
 }  // namespace
 
 void CacheWrite(const CacheWriteArgs& a, const LaunchContext& context) {
-  if (a.y != a.cache)
-    CUDA_CALL(cudaMemcpyAsync(a.y, a.cache, static_cast<size_t>(a.batch * a.length * a.row_bytes),
-                              cudaMemcpyDeviceToDevice, context.stream));
-  const int64_t rows = a.batch * a.rows;
-  if (rows * a.row_bytes == 0) return;
-  Launch(CacheWriteKernel, RowBlocks(rows), kThreads, 0, context.stream, a);
+  if (a.batch * a.length * a.row_bytes == 0) return;
+  if (a.y != a.cache) Launch(CopyCache, RowBlocks(a.batch * a.length), kThreads, 0, context.stream, a);
+  if (a.rows > 0) Launch(WriteRows, RowBlocks(a.batch * a.rows), kThreads, 0, context.stream, a);
 }
 
 }  // namespace espalier::cuda

@@ -47,7 +47,7 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
 /// too; they are still read.
 bool IsFormer(const RawSetting& setting) {
   static const std::map<std::string_view, DeckValue> former = {
-      {"overlap.interleave", false}, {"report.tensorboard", false}, {"report.trace", std::string()}};
+      {"overlap.interleave", false}, {"report.trace", std::string()}};
   const auto found = former.find(setting.name);
   return found != former.end() && setting.value && AsDeckValue(*setting.value) == found->second;
 }

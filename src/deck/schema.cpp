@@ -408,6 +408,8 @@ std::vector<DeckKey> Rows() {
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},
+    {"report", "tensorboard", FIELD(report.tensorboard), false, Any(),
+     "What metrics.jsonl has is also written to event files of TensorBoard, in the folder tensorboard of run.dir."},
     {"report", "trace", FIELD(report.trace), "", Any(),
      "Steps whose instructions are timed and drawn, first:last, such as 10:12, in the folder trace of run.dir; empty: "
      "none."},

@@ -17,7 +17,9 @@
 #include "espalier/util/print.hpp"
 #include "report/communication_summary.hpp"
 #include "report/console.hpp"
+#include "report/event_file.hpp"
 #include "report/json_line.hpp"
+#include "report/run_summary.hpp"
 
 namespace espalier {
 namespace {
@@ -133,7 +135,8 @@ std::string SourcesArray(const std::vector<SourceRecord>& sources) {
 Reporter::Reporter(ReportOptions options)
     : options_(std::move(options)),
       console_(std::make_unique<Console>(options_.console)),
-      communication_(std::make_unique<CommunicationSummary>()) {
+      communication_(std::make_unique<CommunicationSummary>()),
+      summary_(std::make_unique<RunSummary>()) {
   CHECK(options_.every_steps >= 1, "a report every {} steps", options_.every_steps);
   if (!Silent() && !options_.metrics_path.empty()) metrics_ = OpenMetrics(options_.metrics_path);
 }
@@ -145,6 +148,8 @@ Reporter::~Reporter() {
 void Reporter::Start(const StartRecord& start) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  if (!options_.events_folder.empty())
+    events_ = std::make_unique<EventFile>(options_.events_folder, start.first_step, options_.now());
   JsonLine line;
   line.Text("event", "start")
       .Text("version", start.version)
@@ -171,26 +176,22 @@ void Reporter::Start(const StartRecord& start) {
   if (!start.data.sources.empty()) line.Raw("data_sources", SourcesArray(start.data.sources));
   if (!start.fault.empty()) line.Text("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
-  Write(line.Finish());
+  Write(line);
 }
 
 void Reporter::Changed(const std::string& key, const std::string& before, const std::string& now,
                        const std::string& origin) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "changed")
-            .Text("key", key)
-            .Text("old", before)
-            .Text("new", now)
-            .Text("origin", origin)
-            .Finish());
+  Write(
+      JsonLine().Text("event", "changed").Text("key", key).Text("old", before).Text("new", now).Text("origin", origin));
 }
 
 void Reporter::Step(const StepRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   communication_->Add(record);
+  summary_->Add(record);
   recent_ms_.push_back(record.step_ms);
   if (recent_ms_.size() > kPaceSteps) recent_ms_.pop_front();
   JsonLine line;
@@ -217,7 +218,7 @@ void Reporter::Step(const StepRecord& record) {
       .Raw("hidden_ms", record.comm ? MillisecondsObject(record.comm->hidden_ms) : "null")
       .Number("data_ms", record.data_ms, kMilliseconds)
       .Number("checkpoint_ms", record.checkpoint_ms, kMilliseconds);
-  Write(line.Finish());
+  Write(line);
   if (!header_printed_ || record.step % options_.every_steps == 0 || record.step == options_.steps) PrintStep(record);
 }
 
@@ -225,7 +226,7 @@ void Reporter::Validation(int64_t step, double loss) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   loss = PlainNan(loss);
-  Write(JsonLine().Integer("step", step).Number("val_loss", loss, kNineDigits).Finish());
+  Write(JsonLine().Integer("step", step).Number("val_loss", loss, kNineDigits));
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
 
@@ -239,8 +240,7 @@ void Reporter::Checkpoint(const CheckpointRecord& record) {
             .Integer("bytes", record.bytes)
             .Number("blocked_ms", record.blocked_ms, kMilliseconds)
             .Number("committed_ms", record.committed_ms, kMilliseconds)
-            .Number("proof_ms", record.proof_ms, kMilliseconds)
-            .Finish());
+            .Number("proof_ms", record.proof_ms, kMilliseconds));
   Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", record.step, StepWidth(options_.steps), record.dir,
                     HumanBytes(record.bytes), record.committed_ms));
 }
@@ -258,8 +258,7 @@ void Reporter::Trace(const TraceRecord& record) {
             .Number("compute_ms", record.mean.compute_us / 1e3, kMilliseconds)
             .Number("idle_ms", record.mean.idle_us / 1e3, kMilliseconds)
             .Raw("exposed_ms", MillisecondsObject(comm.exposed_ms))
-            .Raw("hidden_ms", MillisecondsObject(comm.hidden_ms))
-            .Finish());
+            .Raw("hidden_ms", MillisecondsObject(comm.hidden_ms)));
   Print(fmt::format("{:>{}}  traced: {} ({})\n", record.step, StepWidth(options_.steps), record.picture,
                     SharesText(record)));
 }
@@ -270,8 +269,7 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
   Write(JsonLine()
             .Text("event", "checkpoint_failed")
             .Integer("step", step)
-            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n")))
-            .Finish());
+            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
   for (const std::string& reason : reasons)
     Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason));
 }
@@ -279,28 +277,28 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
 void Reporter::Stop(int64_t step, std::string_view reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "stop").Integer("step", step).Text("reason", reason).Finish());
+  Write(JsonLine().Text("event", "stop").Integer("step", step).Text("reason", reason));
   Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason));
 }
 
 void Reporter::Spike(int64_t step, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "spike").Integer("step", step).Text("reason", reason).Finish());
+  Write(JsonLine().Text("event", "spike").Integer("step", step).Text("reason", reason));
   Print(fmt::format("{:>{}}  accepted: {}\n", step, StepWidth(options_.steps), reason));
 }
 
 void Reporter::Skipped(int64_t step, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "skipped").Integer("step", step).Text("reason", reason).Finish());
+  Write(JsonLine().Text("event", "skipped").Integer("step", step).Text("reason", reason));
   Print(fmt::format("{:>{}}  skipped: {}\n", step, StepWidth(options_.steps), reason));
 }
 
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "rollback").Integer("step", step).Integer("to", to).Text("reason", reason).Finish());
+  Write(JsonLine().Text("event", "rollback").Integer("step", step).Integer("to", to).Text("reason", reason));
   Print(fmt::format("{:>{}}  rolled back to step {}: {}\n", step, StepWidth(options_.steps), to, reason));
 }
 
@@ -311,11 +309,17 @@ void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_byte
             .Text("event", "end")
             .Integer("status", static_cast<int>(status))
             .Raw("rank_peak_bytes", fmt::format("[{}]", fmt::join(rank_peak_bytes, ",")))
-            .Integer("outside_bytes", outside_bytes)
-            .Finish());
+            .Integer("outside_bytes", outside_bytes));
 }
 
-void Reporter::Write(const std::string& line) {
+void Reporter::Write(JsonLine line) {
+  const double now = options_.now();
+  const std::string text = line.Number("time", now, kMilliseconds).Finish();
+  WriteMetrics(text);
+  if (events_) events_->Add(text, now);
+}
+
+void Reporter::WriteMetrics(const std::string& line) {
   if (metrics_ < 0) return;
   size_t done = 0;
   while (done < line.size()) {
@@ -340,13 +344,19 @@ void Reporter::TakeBack(size_t bytes) {
 
 void Reporter::Print(const std::string& line) {
   const std::string lost = console_->Print(line);
-  if (!lost.empty()) Write(JsonLine().Text("event", "console_lost").Text("reason", lost).Finish());
+  if (!lost.empty()) Write(JsonLine().Text("event", "console_lost").Text("reason", lost));
 }
 
 void Reporter::Say(const std::string& text) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   Print(text + "\n");
+}
+
+void Reporter::SaySummary() {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  if (const std::string text = summary_->Text(options_); !text.empty()) Print(text + "\n");
 }
 
 void Reporter::SayCommunication() {

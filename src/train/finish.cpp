@@ -81,6 +81,7 @@ ExitStatus Finish(const Run& run, const Outcome& outcome) {
       WriteWhole(DoneFile(run.deck()), fmt::format("step {}\n", outcome.last_step));
   });
   ReportLateness(run, outcome);
+  run.reporter.SaySummary();
   run.reporter.SayCommunication();
   run.reporter.Say(HowToContinue(run.deck(), outcome));
   return status;

@@ -51,6 +51,8 @@ Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
   CheckFit(deck, world, device_, bytes);
+  free_bytes_ = std::numeric_limits<int64_t>::max();
+  for (const MemoryLimit& limit : device_.ArenaLimits()) free_bytes_ = std::min(free_bytes_, limit.available);
   OnAllRanks(world, [&] { arena_ = device_.MakeArena(bytes); });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(training_);

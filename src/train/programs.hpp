@@ -33,6 +33,8 @@ class Programs {
   const Compilation& compilation() const { return training_; }
   const Coordinate& coordinate() const { return coordinate_; }
   const Arena& arena() const { return *arena_; }
+  /// That this rank could have had, before it took the arena; what it shares with other ranks counts whole.
+  int64_t free_bytes() const { return free_bytes_; }
   Device& device() const { return device_; }
 
   const Runnable& train() const { return train_; }
@@ -58,6 +60,7 @@ class Programs {
   Compilation training_;
   Coordinate coordinate_{};
   Device& device_;
+  int64_t free_bytes_ = 0;
   std::unique_ptr<Arena> arena_;
   Runnable train_, proof_;
   std::optional<Runnable> evaluate_;

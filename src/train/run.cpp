@@ -28,6 +28,7 @@ ReportOptions OptionsOfReport(const Deck& deck, const World& world, const PeakRa
   ReportOptions options;
   options.rank = world.Rank();
   options.metrics_path = (fs::path(deck.run.dir) / "metrics.jsonl").string();
+  if (deck.report.tensorboard) options.events_folder = (fs::path(deck.run.dir) / "tensorboard").string();
   options.steps = deck.run.steps;
   options.every_steps = deck.report.every_steps;
   options.flops_per_token = FlopsPerToken(deck);

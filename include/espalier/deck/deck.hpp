@@ -135,6 +135,7 @@ struct Deck {
   } guard;
   struct Report {
     int64_t every_steps;
+    bool tensorboard;
     std::string trace;  ///< "10:12": steps whose instructions are traced; empty: none
     std::string costs;  ///< cluster file to which this run adds the times of its instructions; empty: none
   } report;

@@ -14,6 +14,7 @@
 #include "espalier/mesh/mesh.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/timeline/timeline.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -93,6 +94,8 @@ struct TraceRecord {
 struct ReportOptions {
   int rank = 0;                 ///< every rank but 0 is silent
   std::string metrics_path;     ///< appended to; "" for none
+  std::string events_folder;    ///< of TensorBoard's event files; "" for none
+  double (*now)() = SecondsSinceEpoch;
   std::FILE* console = stdout;  ///< nullptr for none
   int64_t steps = 0;            ///< of the whole run
   int64_t every_steps = 1;      ///< >= 1; the console shows these, the first step of this start and the last
@@ -109,6 +112,9 @@ struct ReportOptions {
 /// member.
 class Console;
 class CommunicationSummary;
+class EventFile;
+class JsonLine;
+class RunSummary;
 
 class Reporter {
  public:
@@ -138,6 +144,8 @@ class Reporter {
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
   /// A line on the console only.
   void Say(const std::string& text);
+  /// A line on the console: what this start has done.
+  void SaySummary();
   /// A line on the console: hidden and exposed communication by axis, the mean of the steps for which it is known. The
   /// first step of this start is left out if there are others.
   void SayCommunication();
@@ -147,7 +155,9 @@ class Reporter {
 
  private:
   bool Silent() const { return options_.rank != 0; }
-  void Write(const std::string& line);
+  /// A line of metrics.jsonl, to which it adds the time of day.
+  void Write(JsonLine line);
+  void WriteMetrics(const std::string& line);
   /// Removes the first `bytes` of a line that could not be written completely.
   void TakeBack(size_t bytes);
   /// If the console is not read (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
@@ -161,6 +171,8 @@ class Reporter {
   std::mutex mutex_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<CommunicationSummary> communication_;
+  std::unique_ptr<RunSummary> summary_;
+  std::unique_ptr<EventFile> events_;
   int metrics_ = -1;
   bool warned_ = false;
   bool header_printed_ = false;

@@ -12,6 +12,7 @@
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
 #include "train/reporting/peak.hpp"
+#include "train/reporting/start_block.hpp"
 
 namespace espalier {
 namespace {
@@ -69,8 +70,7 @@ void Announce(const Run& run, const WorldProof& proof, int64_t step) {
   const bool root = run.IsRankZero();
   run.reporter.Start(RecordOf(run, proof, step));
   if (root && !run.device.Computes()) AnnounceSleep(run.deck());
-  if (root && run.device.Computes())
-    for (const std::string& line : Describe(run.start.data, run.deck())) spdlog::info("data: {}", line);
+  for (const std::string& line : StartBlock(run, step)) run.reporter.Say(line);
   if (root && run.world.Size() > 1) AnnounceWorld(run, proof);
   for (const DeckDifference& difference : run.checkpoints.differences()) {
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);

@@ -133,6 +133,7 @@ class ReporterTest : public testing::Test {
     ReportOptions options;
     options.metrics_path = MetricsPath();
     options.console = console_;
+    options.now = [] { return 1763890123.25; };
     options.steps = 12;
     options.flops_per_token = {2e9, 3e9};
     return options;
@@ -183,7 +184,7 @@ TEST_F(ReporterTest, StepLineHasEveryFieldInOrder) {
                           "\"compute_ms\":200.123,\"exposed_comm_ms\":30.000,\"idle_ms\":20.000,"
                           "\"exposed_ms\":{\"tp\":12.500,\"cp\":0.000,\"dp\":17.500,\"pp\":0.000},"
                           "\"hidden_ms\":{\"tp\":37.500,\"cp\":0.000,\"dp\":0.000,\"pp\":2.000},"
-                          "\"data_ms\":0.500,\"checkpoint_ms\":7.000}"));
+                          "\"data_ms\":0.500,\"checkpoint_ms\":7.000,\"time\":1763890123.250}"));
 }
 
 TEST_F(ReporterTest, CommunicationThatIsNotKnownIsNull) {

@@ -1,0 +1,38 @@
+// What metrics.jsonl says, as an event file of TensorBoard: a sequence of records (TFRecord: length, its masked
+// CRC-32C, bytes, their masked CRC-32C), each an Event of tensorflow/core/util/event.proto.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace espalier {
+
+class EventFile {
+ public:
+  /// Creates a file of its own in `folder`. TensorBoard then drops what earlier files have of `first_step` and later
+  /// steps. Nothing throws: if the file cannot be created or written, a warning says so once, and it ends there.
+  EventFile(const std::string& folder, int64_t first_step, double time);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  /// A line of metrics.jsonl, written at `time` (seconds since 1970). Numbers of a line with a step become scalars of
+  /// the same names, members of an object "object/member"; an event becomes a text with its fields, at its own step or
+  /// that of the last line. What is null is left out.
+  void Add(std::string_view line, double time);
+
+ private:
+  /// TensorBoard drops what was written before of this step and later ones.
+  void BeginSession(int64_t step, double time);
+  void Write(const std::string& event);
+
+  std::string path_;
+  int file_ = -1;
+  int64_t step_;  ///< of the last line
+};
+
+/// An Event with one text, for a file of its own in `folder`: what `espalier sample --tensorboard` writes.
+void WriteTextEvent(const std::string& folder, int64_t step, double time, std::string_view tag, std::string_view text);
+
+}  // namespace espalier

@@ -262,10 +262,11 @@ std::vector<DeckKey> Rows() {
      "Optimizer steps with each size below global."},
 
     {"precision", "compute", CHOICE(precision.compute), "bf16", OneOf<Dtype>(),
-     "Type of activations and of the weights in matmuls; master weights, gradients, their sums and the optimizer "
-     "state are fp32."},
+     "Type of activations and of the weights in matmuls; master weights, gradients and their sums are fp32, the "
+     "optimizer's moments of type moments."},
     {"precision", "moments", CHOICE(precision.moments), "fp32", OneOf<Dtype>(),
-     "Type in which the optimizer's moments are kept between steps."},
+     "Type in which the optimizer's moments are kept between steps. bf16 halves their memory: updates compute in fp32 "
+     "and round the result stochastically (doc/numerics.md)."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "

@@ -24,12 +24,12 @@ using ::testing::SizeIs;
 using ::testing::StrEq;
 
 TEST_F(CheckpointTest, DamagedPiecesAreNamed) {
-  SaveAt(kEight, 4, 2);
+  ASSERT_THAT(SaveState(Dir(), kEight, 4, 2, 3, Dtype::kBf16), Each(StrEq("")));
   const Manifest manifest = ReadManifest(Step(4));
   for (const ManifestTensor& tensor : manifest.tensors) {
     const ManifestPiece& piece = tensor.pieces.back();
     const std::string shard = manifest.files[static_cast<size_t>(piece.file)].name, path = Step(4) + "/" + shard;
-    const int64_t at = piece.offset + piece.Bytes() / 2;
+    const int64_t at = piece.offset + tensor.BytesOf(piece) / 2;
     FlipByte(path, at);
     EXPECT_THAT(VerifyCheckpoint(Step(4)).damage,
                 ElementsAre(AllOf(HasSubstr(shard), HasSubstr(tensor.name), HasSubstr(ToString(piece.box)))));

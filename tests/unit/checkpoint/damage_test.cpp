@@ -34,13 +34,13 @@ TEST_F(CheckpointTest, DamagedPiecesAreNamed) {
     EXPECT_THAT(VerifyCheckpoint(Step(4)).damage,
                 ElementsAre(AllOf(HasSubstr(shard), HasSubstr(tensor.name), HasSubstr(ToString(piece.box)))));
     for (const Degrees& degrees : {kEight, Degrees{1, 1, 3, 1, 1}}) {
-      const std::vector<std::string> errors = LoadState(Step(4), degrees, 2);
+      const std::vector<std::string> errors = LoadState(Step(4), degrees, 2, Dtype::kBf16);
       EXPECT_THAT(errors, Each(AllOf(HasSubstr(shard), HasSubstr(tensor.name), HasSubstr("damaged"))));
       EXPECT_THAT(errors, Each(StrEq(errors[0])));
     }
     FlipByte(path, at);
   }
-  EXPECT_THAT(LoadState(Step(4), kEight, 2), Each(StrEq("")));
+  EXPECT_THAT(LoadState(Step(4), kEight, 2, Dtype::kBf16), Each(StrEq("")));
 }
 
 TEST_F(CheckpointTest, VerifyFindsEveryFlippedByte) {

@@ -100,6 +100,8 @@ struct Root {
 
 /// Elements of a tensor that a block updates at a time.
 constexpr int64_t kTile = 4096;
+/// fp32 elements of a pack. nvcc 13 refuses kPack<float> as a constant once a kernel template has named it.
+constexpr int kFloats = kPack<float>;
 
 template <int N, typename M>
 __device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, uint32_t step, Lanes<N> lanes) {
@@ -169,7 +171,7 @@ __global__ void AdamwKernel(const __grid_constant__ AdamwTable<M> table) {
     const int64_t begin = (tile - table.first_tile[t]) * kTile,
                   end = begin + kTile < tensor.n ? begin + kTile : tensor.n;
     if (IsAligned(tensor))
-      UpdateRange<kPack<float>>(tensor, begin, end, f, step);
+      UpdateRange<kFloats>(tensor, begin, end, f, step);
     else
       UpdateRange<1>(tensor, begin, end, f, step);
   }

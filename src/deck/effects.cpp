@@ -123,6 +123,7 @@ std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
 }
+std::string NoRamp(const Deck& d) { return When(d.batch.ramp_start == 0, "batch.ramp_start = 0 has no ramp"); }
 std::string NoSpikes(const Deck& d) { return When(d.guard.spike_z == 0, "guard.spike_z = 0 looks for no spikes"); }
 std::string WindowIsNeverFull(const Deck& d) {
   return When(
@@ -224,6 +225,8 @@ const std::vector<Effect>& Effects() {
              spikes ? "neither guard.on_nonfinite nor guard.on_spike is \"rollback\""
                     : "guard.on_nonfinite is not \"rollback\"");
        }},
+      {"batch.ramp_step", NoRamp},
+      {"batch.ramp_steps", NoRamp},
       {"guard.on_spike", NoSpikes},
       {"guard.spike_window", NoSpikes},
       {"guard.spike_z", WindowIsNeverFull},

@@ -62,6 +62,9 @@ const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"
                             const int64_t heads = std::max<int64_t>(1, d.model.heads);
                             return d.model.dim % heads == 0 ? d.model.dim / heads : 1;  // 1: there is none
                           }};
+const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
+                             return std::max<int64_t>(1, d.batch.ramp_start);
+                           }};
 const Derived kDecaySteps = {"run.steps - lr.warmup_steps - lr.stable_steps",
                              {"run.steps", "lr.warmup_steps", "lr.stable_steps"},
                              [](const Deck& d) -> DeckValue {
@@ -251,10 +254,19 @@ std::vector<DeckKey> Rows() {
      "Sequences per microbatch and data-parallel rank; "
      "micro * dp_replicate * dp_shard must divide global; the quotient is the number of microbatches (gradient "
      "accumulation)."},
+    {"batch", "ramp_start", FIELD(batch.ramp_start), 0, CountOrZero(),
+     "Sequences of the first steps, which grow by ramp_step to global; 0: all steps have global."},
+    {"batch", "ramp_step", FIELD(batch.ramp_step), kRampStep, Count(),
+     "Sequences by which a step grows at a time."},
+    {"batch", "ramp_steps", FIELD(batch.ramp_steps), 100, Count(),
+     "Optimizer steps with each size below global."},
 
     {"precision", "compute", CHOICE(precision.compute), "bf16", OneOf<Dtype>(),
-     "Type of activations and of the weights in matmuls; master weights, gradients, their sums and the optimizer "
-     "state are fp32."},
+     "Type of activations and of the weights in matmuls; master weights, gradients and their sums are fp32, the "
+     "optimizer's moments of type moments."},
+    {"precision", "moments", CHOICE(precision.moments), "fp32", OneOf<Dtype>(),
+     "Type in which the optimizer's moments are kept between steps. bf16 halves their memory: updates compute in fp32 "
+     "and round the result stochastically (doc/numerics.md)."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "

@@ -13,6 +13,7 @@
 #include "espalier/util/types.hpp"
 #include "kernels/arithmetic.hpp"
 #include "kernels/host_device.hpp"
+#include "kernels/stochastic_rounding.hpp"
 
 namespace espalier {
 
@@ -372,11 +373,14 @@ struct ClipArgs {
   const float *loss_limit, *norm_limit;  ///< above which the update does not apply; nullptr: no limits
 };
 
-/// A parameter's optimizer state, which is updated in place, and its gradient: f32[n] each.
+/// A parameter's optimizer state, which is updated in place, and its gradient. Moments of bf16 are rounded
+/// stochastically.
 struct AdamwTensor {
-  float *master, *exp_avg, *exp_avg_sq;
-  const float* gradient;
+  float* master;              ///< f32[n]
+  Array exp_avg, exp_avg_sq;  ///< M[n], the same M for all tensors of a call
+  const float* gradient;      ///< f32[n]
   int64_t n;
+  RoundingStream rounding;  ///< of moments 0 and 1; only with bf16
 };
 
 /// AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as in torch.optim.AdamW); all scalars f32[].
@@ -391,7 +395,9 @@ struct AdamwArgs {
 /// look-ahead, scale gradient + beta (momentum - scale gradient); it may be the gradient.
 struct MuonDirectionArgs {
   const float *scale, *apply;  ///< apply 0: the momentum stays, and is the direction
-  float* momentum;             ///< f32[n]
+  const float* step;           ///< with a momentum of bf16, which is rounded stochastically; else nullptr
+  Array momentum;              ///< M[n]
+  RoundingStream rounding;     ///< of moment 0; only with bf16
   const float* gradient;       ///< f32[n]
   float* direction;            ///< f32[n]
   int64_t n;

@@ -1,8 +1,37 @@
 // Arguments of the kernels that run once per step.
+#include <charconv>
+
 #include "kernels/argument_reader.hpp"
 #include "kernels/read_arguments.hpp"
 
 namespace espalier {
+namespace {
+
+constexpr size_t kKeyDigits = 16;
+
+/// Where the random bits of the t-th state of a call come from. Attribute `rounding` has 16 hex digits per state; a
+/// kernel that is only timed has none.
+RoundingStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
+  if (state.dtype == Dtype::kF32) return {};
+  const std::string_view keys = r.TextOr("rounding", "");
+  uint64_t key = 0;
+  if (!keys.empty()) {
+    CHECK(keys.size() >= (t + 1) * kKeyDigits, "no random bits for state {}: rounding = {}", t, keys);
+    const char* const at = keys.data() + t * kKeyDigits;
+    const auto [end, error] = std::from_chars(at, at + kKeyDigits, key, 16);
+    CHECK(error == std::errc{} && end == at + kKeyDigits, "rounding = {}", keys);
+  }
+  CHECK(state.shape.size() == 1 || state.shape.size() == 2, "moments {} are no matrix and no vector",
+        ToString(state.shape));
+  const size_t last = state.shape.size() - 1;
+  const RoundingStream stream{key, last == 0 ? 0 : StartOf(state, 0), StartOf(state, last), state.shape[last]};
+  CHECK(stream.row + (last == 0 ? 0 : state.shape[0]) <= int64_t{1} << 32 &&
+            stream.column + stream.columns <= int64_t{1} << 34,
+        "moments {} at {} are too large for their random bits", ToString(state.shape), ToString(state.start));
+  return stream;
+}
+
+}  // namespace
 
 template <>
 SumSquaresArgs ReadArguments(const KernelCall& call) {
@@ -53,19 +82,27 @@ AdamwArgs ReadArguments(const KernelCall& call) {
                  .decaying = r.Integer("decaying"),
                  .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay"),
                                r.NumberOr("lr_factor", 1)}};
-  for (size_t t = 0; 3 * t < call.outputs.size(); ++t)
-    args.tensors.push_back({r.OutF32(3 * t), r.OutF32(3 * t + 1), r.OutF32(3 * t + 2), r.InF32(4 + 4 * t + 3),
-                            Volume(r.Out(3 * t).shape)});
+  for (size_t t = 0; 3 * t < call.outputs.size(); ++t) {
+    args.tensors.push_back({r.OutF32(3 * t), r.OutFloats(3 * t + 1), r.OutFloats(3 * t + 2), r.InF32(4 + 4 * t + 3),
+                            Volume(r.Out(3 * t).shape), RoundingOf(r, r.Out(3 * t + 1), t)});
+    const AdamwTensor &first = args.tensors[0], &last = args.tensors[t];
+    CHECK(last.exp_avg.dtype == first.exp_avg.dtype && last.exp_avg_sq.dtype == first.exp_avg.dtype,
+          "adamw: types of moments differ");
+  }
   return args;
 }
 
-/// Outputs are the momentum, in place, and the direction.
+/// Inputs scale, apply, momentum, gradient, and with a momentum of bf16 the step; outputs are the momentum, in place,
+/// and the direction.
 template <>
 MuonDirectionArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
+  const Tensor& momentum = r.Out(0);
   return {.scale = r.InF32(0),
           .apply = r.InF32(1),
-          .momentum = r.OutF32(0),
+          .step = momentum.dtype == Dtype::kF32 ? nullptr : r.InF32(4),
+          .momentum = r.OutFloats(0),
+          .rounding = RoundingOf(r, momentum, 0),
           .gradient = r.InF32(3),
           .direction = r.OutF32(1),
           .n = Volume(r.Out(0).shape),

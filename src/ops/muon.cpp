@@ -10,9 +10,15 @@ namespace {
 
 Type F32Like(const OpContext& c, int input) { return MakeType(Dtype::kF32, c.Extents(input)); }
 
-/// scale, apply; momentum, gradient.
-Einsum DirectionEinsum(const OpContext&) { return {{"", "", "ab", "ab"}, {"ab", "ab"}, "ab"}; }
-std::vector<Type> DirectionInfer(const OpContext& c) { return {F32Like(c, 2), F32Like(c, 2)}; }
+/// scale, apply; momentum, gradient; with a momentum of bf16 the step.
+Einsum DirectionEinsum(const OpContext& c) {
+  Einsum einsum = {{"", "", "ab", "ab"}, {"ab", "ab"}, "ab"};
+  if (c.inputs.size() > 4) einsum.inputs.emplace_back();
+  return einsum;
+}
+std::vector<Type> DirectionInfer(const OpContext& c) {
+  return {MakeType(c.ElementType(2), c.Extents(2)), F32Like(c, 2)};
+}
 
 Einsum NormalizeEinsum(const OpContext&) { return {{"ab", ""}, {"ab"}, "ab"}; }
 std::vector<Type> NormalizeInfer(const OpContext& c) {

@@ -25,7 +25,11 @@ Einsum AdamwEinsum(const OpContext& c) {
   const std::string l = DimsOfRank(c.Extents(4).size());
   return {{"", "", "", "", l, l, l, l}, {l, l, l}, l};
 }
-std::vector<Type> AdamwInfer(const OpContext& c) { return std::vector(3, MakeType(Dtype::kF32, c.Extents(4))); }
+/// Moments keep their types.
+std::vector<Type> AdamwInfer(const OpContext& c) {
+  const Shape& shape = c.Extents(4);
+  return {MakeType(Dtype::kF32, shape), MakeType(c.ElementType(5), shape), MakeType(c.ElementType(6), shape)};
+}
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // One AdamW for all tensors of a chunk with the same settings (optimizer.groups) instead of one per tensor: on a GPU
 // every launch has a cost, and most tensors are small. Tensors with weight decay come first. The merged op is placed
-// where the last update was; no update is delayed by that, since all of them wait for the norm of all gradients.
+// where the last update was; no update is delayed by that, since all of them wait for the norm of all gradients. Keys
+// of random bits (attribute `rounding`) are listed in the order of the tensors.
 #include <algorithm>
 #include <map>
 
@@ -18,6 +19,8 @@ void Append(Op& merged, const Op& op) {
   CHECK(std::equal(op.inputs.begin(), tensor, merged.inputs.begin()), "updates of one step with different scalars");
   merged.inputs.insert(merged.inputs.end(), tensor, op.inputs.end());
   merged.outputs.insert(merged.outputs.end(), op.outputs.begin(), op.outputs.end());
+  if (const auto keys = op.attributes.texts.find("rounding"); keys != op.attributes.texts.end())
+    merged.attributes.texts.at("rounding") += keys->second;
 }
 
 /// Updates with equal keys become one.

@@ -5,6 +5,7 @@
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
+#include "passes/optimizer/moments.hpp"
 #include "passes/optimizer/muon.hpp"
 
 namespace espalier {
@@ -44,7 +45,10 @@ class Optimizer {
         matrices.push_back(Matrix(parameters_[i], gradients[i]));
       else
         Update(parameters_[i], gradients[i], clip[2], clip[3]);
-    if (!matrices.empty()) AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3]});
+    if (!matrices.empty()) {
+      const int step = deck_.precision.moments == Dtype::kF32 ? -1 : StepScalar("step");
+      AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3], step});
+    }
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(graph_.Find("mean_z_loss"));
   }
@@ -115,16 +119,11 @@ class Optimizer {
     if (const int id = graph_.FindOrNone(name); id >= 0) return id;
     return graph_.AddValue({name, MakeType(Dtype::kF32, {}), ValueKind::kInput, Frequency::kStep, kAllChunks, -1, ""});
   }
-  int Moment(int p, const char* moment) {
-    const Value& master = graph_.value(p);
-    return graph_.AddValue({"optimizer/" + std::string(moment) + "/" + NameOf(p), master.type, ValueKind::kState,
-                            Frequency::kStep, master.chunk, -1, master.layout});
-  }
   void Update(int p, int gradient, int scale, int apply) {
     const Deck::Optimizer& o = deck_.optimizer;
     const ParameterGroup group = SettingsOf(deck_, NameOf(p));
     const bool decays = group.decay || graph_.value(p).type.shape.size() > 1 || o.decay_norms;
-    const int m = Moment(p, "exp_avg"), v = Moment(p, "exp_avg_sq");
+    const int m = AddMoment(graph_, deck_, p, "exp_avg"), v = AddMoment(graph_, deck_, p, "exp_avg_sq");
     Op op{OpKind::kAdamw,
           {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient},
           {p, m, v},
@@ -138,6 +137,7 @@ class Optimizer {
                              {"weight_decay", group.decay.value_or(o.weight_decay)},
                              {"decaying", decays ? 1.0 : 0.0}};
     if (group.lr != 1) op.attributes.numbers["lr_factor"] = group.lr;
+    SetRounding(graph_, deck_, p, op.attributes);
     graph_.AddOp(std::move(op));
   }
 

@@ -22,7 +22,7 @@ double SlowLimit(const Deck& deck, const Programs& programs) {
   constexpr double kMin = 600, kBytesPerSecond = 1e8;
   double bytes = 0;
   for (const StateTensor& tensor : programs.tensors())
-    bytes += static_cast<double>(Volume(tensor.type.shape)) * SizeOf(Dtype::kF32);
+    bytes += static_cast<double>(Volume(tensor.type.shape)) * static_cast<double>(SizeOf(tensor.type.dtype));
   return std::max(kMin, 10 * deck.run.watchdog_s) + bytes / kBytesPerSecond;
 }
 

@@ -26,25 +26,6 @@ namespace {
 #define ESPALIER_WIDE
 #endif
 
-constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
-constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
-
-struct Words {
-  uint32_t x0, x1, x2, x3;
-};
-
-ESPALIER_INLINE Words TenRounds(Words c, uint32_t k0, uint32_t k1) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{kMultiplier0} * c.x0;
-    const uint64_t p1 = uint64_t{kMultiplier1} * c.x2;
-    c = {static_cast<uint32_t>(p1 >> 32) ^ c.x1 ^ k0, static_cast<uint32_t>(p1),
-         static_cast<uint32_t>(p0 >> 32) ^ c.x3 ^ k1, static_cast<uint32_t>(p0)};
-    k0 += kWeyl0;
-    k1 += kWeyl1;
-  }
-  return c;
-}
-
 // x as a double, exactly, by bits alone: conversions from 64-bit integers do not vectorise everywhere.
 ESPALIER_INLINE double Exact(uint32_t x) { return std::bit_cast<double>(uint64_t{0x4330000000000000u} | x) - 0x1p52; }
 
@@ -119,8 +100,8 @@ ESPALIER_WIDE void NormalBlocks(float* out, uint64_t key, uint64_t first, double
   alignas(64) uint32_t words[4][kBlocks];
   for (int i = 0; i < kBlocks; ++i) {
     const uint64_t block = first + static_cast<uint64_t>(i);
-    const Words w = TenRounds({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0},
-                              static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
+    const PhiloxWords w = TenRounds({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0},
+                                    static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
     words[0][i] = w.x0;
     words[1][i] = w.x1;
     words[2][i] = w.x2;
@@ -148,7 +129,7 @@ uint64_t Fnv1a64(std::string_view text) {
 }  // namespace
 
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  const Words w = TenRounds({counter[0], counter[1], counter[2], counter[3]}, key[0], key[1]);
+  const PhiloxWords w = TenRounds({counter[0], counter[1], counter[2], counter[3]}, key[0], key[1]);
   return {w.x0, w.x1, w.x2, w.x3};
 }
 

@@ -82,11 +82,13 @@ Call AsHop(Call call) {
 Call MakeHop(Random& r, const Model& m, Dtype t) { return AsHop(MakeAttention(r, m, t)); }
 Call MakeHopGrad(Random& r, const Model& m, Dtype t) { return AsHop(MakeAttentionGrad(r, m, t)); }
 
-Call MakeAdamw(Random& r, const Model& m, Dtype) {
-  const OwnedTensor x = r.Real(Dtype::kF32, {m.parameters}, 0, 1);
-  Call c{{}, {x, x, x}, {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}}, {}}};
+Call MakeAdamw(Random& r, const Model& m, Dtype moments) {
+  const OwnedTensor x = r.Real(Dtype::kF32, {m.parameters}, 0, 1), moment = r.Real(moments, {m.parameters}, 0, 1);
+  Call c{{},
+         {x, moment, moment},
+         {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}}, {}}};
   for (double v : {1e-3, 5.0, 1.0, 1.0}) c.inputs.push_back(r.Real(Dtype::kF32, {}, v, v));
-  c.inputs.insert(c.inputs.end(), {x, x, x, x});
+  c.inputs.insert(c.inputs.end(), {x, moment, moment, x});
   return c;
 }
 
@@ -157,6 +159,8 @@ std::vector<Bench> OncePerStep() {
          return Call{{r.Real(Dtype::kF32, {m.parameters})}, {OwnedTensor(Dtype::kF32, {})}};
        }},
       {"adamw", "adamw", MakeAdamw},
+      {"adamw", "adamw with moments of bf16",
+       [](Random& r, const Model& m, Dtype) { return MakeAdamw(r, m, Dtype::kBf16); }},
       {"cast", "cast f32 to bf16",
        [](Random& r, const Model& m, Dtype) {
          return Call{{r.Real(Dtype::kF32, {m.parameters})}, {OwnedTensor(Dtype::kBf16, {m.parameters})}};

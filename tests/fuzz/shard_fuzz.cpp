@@ -29,9 +29,10 @@ std::string Fit(Manifest manifest, const std::string& bytes) {
   for (ManifestTensor& tensor : manifest.tensors)
     for (ManifestPiece& piece : tensor.pieces) {
       if (piece.file != file) continue;
-      if (piece.offset + piece.Bytes() > static_cast<int64_t>(bytes.size())) return "";
-      piece.crc = ChecksumOf(
-          std::string_view(bytes).substr(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.Bytes())));
+      const int64_t size = tensor.BytesOf(piece);
+      if (piece.offset + size > static_cast<int64_t>(bytes.size())) return "";
+      piece.crc =
+          ChecksumOf(std::string_view(bytes).substr(static_cast<size_t>(piece.offset), static_cast<size_t>(size)));
     }
   return Print(manifest);
 }
@@ -41,14 +42,16 @@ void RequireLoaded(Base& base, const std::string& bytes) {
   for (const LocalTensor& local : base.checkpoint.local()) {
     const StateTensor& tensor = *local.tensor;
     if (tensor.part) continue;
-    for (const ManifestPiece& piece : base.manifest.Find(tensor.name)->pieces) {
+    const ManifestTensor& stored = *base.manifest.Find(tensor.name);
+    for (const ManifestPiece& piece : stored.pieces) {
       // One tensor of one dim or cut on dim 0 alone is contiguous: enough to show that places are right.
-      const int64_t row = Volume(tensor.type.shape) / tensor.type.shape[0] * SizeOf(Dtype::kF32);
-      if (base.manifest.files[static_cast<size_t>(piece.file)].name != kShard || piece.Bytes() % row != 0 ||
-          piece.Bytes() != (piece.box[0].end - piece.box[0].begin) * row)
+      const int64_t row = Volume(tensor.type.shape) / tensor.type.shape[0] * SizeOf(tensor.type.dtype);
+      const int64_t size = stored.BytesOf(piece);
+      if (base.manifest.files[static_cast<size_t>(piece.file)].name != kShard || size % row != 0 ||
+          size != (piece.box[0].end - piece.box[0].begin) * row)
         continue;
       Require(std::memcmp(static_cast<const char*>(local.data) + piece.box[0].begin * row, bytes.data() + piece.offset,
-                          static_cast<size_t>(piece.Bytes())) == 0,
+                          static_cast<size_t>(size)) == 0,
               tensor.name + " is not what the file holds");
     }
   }

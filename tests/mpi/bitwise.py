@@ -19,6 +19,7 @@ TWO_STRIPS, THREE_STRIPS = "overlap.tensor_strips=2", "overlap.tensor_strips=3"
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 BF16 = "parallel.reduce_dtype=bf16"
+MOMENTS, MUON = "precision.moments=bf16", "optimizer.name=muon"
 PAIRS = "parallel.regather_group=2"
 LATE = "overlap.gradients=false"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
@@ -96,6 +97,12 @@ GROUPS = [
     (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
                                                                                  [pp(2)]]),  # biases in their products
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
+    # Moments of bf16: random bits depend on the element alone, however states are sharded and updates are merged.
+    (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
+                                      [pp(2), schedule("interleaved")]]),
+    (1, 2, [MOMENTS, MUON, *UNEVEN], [[], [FULL], [pp(2)]]),
+    (2, 1, [MOMENTS, "parallel.cp=2", "parallel.context=all_gather", "optimizer.groups=['*norm* lr=0.5']"],
+     [[], [FULL], [AT_ATTENTION]]),
 ]
 
 # dp_replicate, dp_shard, tp, further keys: compared with the same but for `reduce`.

@@ -69,6 +69,27 @@ def check_checkpoints(checks, home):
                 "saves that training waits for: bitwise equal")
 
 
+def check_moments(checks, home):
+    """Moments of bf16, of AdamW and of Muon: the same random bits as on the processor."""
+    for optimizer in ("adamw", "muon"):
+        keys = [*BASE, "precision.moments=bf16", f"optimizer.name={optimizer}", "checkpoint.at_start=true"]
+        name = lambda word: home(f"moments-{optimizer}-{word}")
+        cpu = train(name("cpu"), 1, [*keys, CPU])
+        environment(ESPALIER_EMULATED_GPUS="2")
+        for ranks, layout in ((1, []), (2, ["parallel.dp_shard=2", NCCL])):
+            run = train(name(f"cuda{ranks}"), ranks, [*keys, *layout, CUDA])
+            far = close(run, cpu)
+            checks.that(far <= RTOL, f"{optimizer}, {ranks} ranks: losses and norms of the processor to {far:.1e}")
+            checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*keys, *layout, CUDA]),
+                        f"{optimizer}, {ranks} ranks: planned peak is what was used")
+            mine, theirs = tensors(run.checkpoint(5)), tensors(cpu.checkpoint(5))
+            moments = [n for n in mine if n.startswith("optimizer/")]
+            same = sum(a == b for n in moments for a, b in zip(mine[n], theirs[n]))
+            share = same / sum(len(mine[n]) for n in moments)
+            checks.that(share > 0.95, f"{optimizer}, {ranks} ranks: {100 * share:.2f} % of the moments are equal")
+        environment(ESPALIER_EMULATED_GPUS=None)
+
+
 def check_layouts(checks, home):
     cpu = train(home("cpu-again"), 1, [*BASE, CPU])
     environment(ESPALIER_EMULATED_GPUS="8")
@@ -264,8 +285,8 @@ def main():
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_layouts, check_rounded, check_attention, check_masks,
-                      check_guard, check_watch, check_choice):
+        for check in (check_one_rank, check_checkpoints, check_moments, check_layouts, check_rounded, check_attention,
+                      check_masks, check_guard, check_watch, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

@@ -1,6 +1,6 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-switches of communication, and once around with a tied GPT-2 and with Muon. The loaded state, saved again before the
-first step, is bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
+switches of communication, and once around with a tied GPT-2, with Muon and with moments of bf16. The loaded state,
+saved again before the first step, is bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
 from support.checkpoints import same_bits, tensors
@@ -39,7 +39,10 @@ LAYOUTS = [
 GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, tp=4, context="all_gather"),
                 layout(pp=2, schedule="dualpipev", chunks=2)]
 MUON_LAYOUTS = [layout(), layout(dp_shard=3, zero=1), layout(pp=2, tp=2)]
-RINGS = [("gpt2", GPT2_MODEL, GPT2, GPT2_LAYOUTS), ("muon", MUON_MODEL, DECK, MUON_LAYOUTS)]
+MOMENTS = ["precision.moments=bf16"]
+RINGS = [("gpt2", GPT2_MODEL, GPT2, GPT2_LAYOUTS), ("muon", MUON_MODEL, DECK, MUON_LAYOUTS),
+         ("moments", [*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]),
+         ("moments of muon", [*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS)]
 
 
 def ranks(layout):

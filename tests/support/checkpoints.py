@@ -1,15 +1,22 @@
 """Reads the tensors of a checkpoint by its MANIFEST alone, and changes what it says. Standard library only."""
 import array, itertools, math, os, re
 
-TENSOR = re.compile(r"tensor (\S+) f32 \[(.*)\]")
+TENSOR = re.compile(r"tensor (\S+) (f32|bf16) \[(.*)\]")
 PIECE = re.compile(r"piece (\S+) \[(.*)\] (\d+) [0-9a-f]{8}")
 
 
-def read_piece(path, offset, count):
+def read_piece(path, dtype, offset, count):
+    """As floats: a bf16 is the upper half of one."""
     with open(path, "rb") as file:
         file.seek(offset)
         values = array.array("f")
-        values.frombytes(file.read(4 * count))
+        if dtype == "f32":
+            values.frombytes(file.read(4 * count))
+            return values
+        wide = bytearray(4 * count)
+        halves = file.read(2 * count)
+        wide[2::4], wide[3::4] = halves[0::2], halves[1::2]
+        values.frombytes(bytes(wide))
     return values
 
 
@@ -33,13 +40,20 @@ def tensors(checkpoint):
     with open(os.path.join(checkpoint, "MANIFEST")) as file:
         for line in file:
             if match := TENSOR.match(line):
-                name, shape = match[1], [int(n) for n in match[2].split(",") if n]
+                name, dtype, shape = match[1], match[2], [int(n) for n in match[3].split(",") if n]
                 found[name] = array.array("f", bytes(4 * math.prod(shape)))
             elif match := PIECE.match(line):
                 box = [tuple(map(int, r.split(":"))) for r in match[2].split(",") if r]
                 count = math.prod(e - b for b, e in box)
-                place(found[name], shape, box, read_piece(os.path.join(checkpoint, match[1]), int(match[3]), count))
+                piece = read_piece(os.path.join(checkpoint, match[1]), dtype, int(match[3]), count)
+                place(found[name], shape, box, piece)
     return found
+
+
+def types(checkpoint):
+    """Element type of every tensor by name."""
+    with open(os.path.join(checkpoint, "MANIFEST")) as file:
+        return {match[1]: match[2] for line in file if (match := TENSOR.match(line))}
 
 
 def same_bits(a, b):

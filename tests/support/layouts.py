@@ -18,6 +18,7 @@ TIED = ["model.tie_embeddings=true"]
 GROUPS = ["optimizer.groups=['*norm.weight lr=0.5 decay=0.2', '*.self_attn.* lr=2', '*embed* decay=0']"]
 Z_LOSS = "loss.z_loss=0.01"
 MUON = ["optimizer.name=muon"]
+MOMENTS = ["precision.moments=bf16"]
 UNTIED = ["model.tie_embeddings=false"]
 WINDOW = ["model.sliding_window=7"]
 SOME_WINDOWS = ["model.sliding_window=3", "model.full_attention_layers=2"]
@@ -279,4 +280,18 @@ def plain_table():
     half(2, 1, 2, 1, 2, model=[*POST, *ALL_HEADS])
     half(1, 1, 1, 1, 4, model=[*EACH_HEAD, *BIASES])
     half(1, 1, 2, 2, 1, model=[*BIASES, *WIDE_HEADS, *LLAMA31], keys=[SELECTIVE])
+
+    # Moments of bf16.
+    add(2, 1, 1, 1, 1, model=MOMENTS, steps=20)
+    add(1, 1, 1, 1, 3, model=[*THREES, *MOMENTS])
+    add(1, 1, 1, 2, 1, model=MOMENTS, keys=[RING])
+    for zero in (ZERO1, ZERO2, ZERO3):
+        add(1, 1, 4, 1, 1, model=[*narrow, *MOMENTS], keys=[zero])
+    add(1, 2, 2, 1, 2, model=[*MOMENTS, *GROUPS])
+    add(2, 1, 2, 2, 2, model=[*MANY_HEADS, *MOMENTS], keys=[ALL_TO_ALL])
+    add(2, 1, 2, 1, 2, model=[*EIGHT_LAYERS, *MOMENTS, *MUON], keys=schedule("zbv", 2))
+    add(1, 1, 2, 2, 1, model=[*MOMENTS, *MUON, *UNEVEN], keys=[ZERO1])
+    add(2, 1, 2, 1, 2, model=MOMENTS, deck=GPT2)
+    half(2, 1, 2, 1, 2, model=MOMENTS, keys=[ZERO3])
+    half(1, 1, 2, 1, 2, model=[*MOMENTS, *MUON])
     return rows

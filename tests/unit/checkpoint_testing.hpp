@@ -90,8 +90,8 @@ inline std::vector<std::string> OnRanks(int ranks, const std::function<void(Worl
 using Degrees = Coordinate;
 
 /// Tensors of every kind of placement; sizes that no degree divides; parts of one stored tensor; one of more than 1
-/// MiB; layer l on stage l % pp.
-inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
+/// MiB; layer l on stage l % pp. Moments of a type of their own.
+inline std::vector<StateTensor> TestTensors(const Degrees& degrees, Dtype moments = Dtype::kF32) {
   struct Sketch {
     const char* name;
     Shape shape;
@@ -119,7 +119,7 @@ inline std::vector<StateTensor> TestTensors(const Degrees& degrees) {
   std::vector<StateTensor> tensors;
   for (const char* prefix : {"parameters/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"})
     for (const Sketch& sketch : sketches) {
-      Type type = MakeType(Dtype::kF32, sketch.shape);
+      Type type = MakeType(prefix[0] == 'p' ? Dtype::kF32 : moments, sketch.shape);
       for (size_t d = 0; d < sketch.dims.size(); ++d)
         for (Axis axis : sketch.dims[d])
           if (mesh.Degree(axis) > 1) type.placements.dims[d].push_back(axis);
@@ -146,48 +146,60 @@ class RankState {
     for (const StateTensor& tensor : tensors) {
       if (tensor.stage != coordinate[0]) continue;
       const Box box = LocalBox(tensor.type, mesh, coordinate);
-      pieces_.push_back(
-          {&tensor, box, std::vector<uint32_t>(static_cast<size_t>(Volume(ExtentsOf(box))), 0xdeadbeefu)});
+      const auto bytes = static_cast<size_t>(Volume(ExtentsOf(box)) * SizeOf(tensor.type.dtype));
+      pieces_.push_back({&tensor, box, std::vector<unsigned char>(bytes, 0xdb)});
     }
   }
 
   std::vector<LocalTensor> Local() {
     std::vector<LocalTensor> local;
-    for (Piece& piece : pieces_) local.push_back({piece.tensor, piece.bits.data()});
+    for (Piece& piece : pieces_) local.push_back({piece.tensor, piece.bytes.data()});
     return local;
   }
 
   void Fill(uint64_t salt) {
     for (Piece& piece : pieces_)
-      ForEach(piece, [&](uint32_t& bits, int64_t element) { bits = TestBits(piece.tensor->name, element, salt); });
+      ForEach(piece, [&](uint32_t, int64_t element) { return TestBits(piece.tensor->name, element, salt); });
   }
 
   int64_t Errors(uint64_t salt) {
-    int64_t errors = 0;
+    return Differences(
+        [&](const StateTensor& tensor, int64_t element) { return TestBits(tensor.name, element, salt); });
+  }
+  /// Elements that have other bits than those expected, of which a bf16 has the lower half.
+  int64_t Differences(const std::function<uint32_t(const StateTensor& tensor, int64_t element)>& expected) {
+    int64_t differences = 0;
     for (Piece& piece : pieces_)
-      ForEach(piece,
-              [&](uint32_t& bits, int64_t element) { errors += bits != TestBits(piece.tensor->name, element, salt); });
-    return errors;
+      ForEach(piece, [&](uint32_t bits, int64_t element) {
+        const uint32_t mask = piece.tensor->type.dtype == Dtype::kBf16 ? 0xffffu : 0xffffffffu;
+        differences += bits != (expected(*piece.tensor, element) & mask);
+        return bits;
+      });
+    return differences;
   }
 
  private:
   struct Piece {
     const StateTensor* tensor;
     Box box;
-    std::vector<uint32_t> bits;
+    std::vector<unsigned char> bytes;
   };
 
-  /// Calls `visit` with each local element and its index in the whole tensor.
-  static void ForEach(Piece& piece, const std::function<void(uint32_t&, int64_t)>& visit) {
+  /// Replaces the bits of each local element by what `visit` makes of them and of its index in the whole tensor.
+  static void ForEach(Piece& piece, const std::function<uint32_t(uint32_t, int64_t)>& visit) {
     const Shape extents = ExtentsOf(piece.box);
-    for (size_t i = 0; i < piece.bits.size(); ++i) {
+    const auto size = static_cast<size_t>(SizeOf(piece.tensor->type.dtype));
+    for (size_t i = 0; i < piece.bytes.size() / size; ++i) {
       int64_t rest = static_cast<int64_t>(i), element = 0, stride = 1;
       for (size_t d = extents.size(); d-- > 0;) {
         element += (piece.box[d].begin + rest % extents[d]) * stride;
         rest /= extents[d];
         stride *= piece.tensor->type.shape[d];
       }
-      visit(piece.bits[i], element);
+      uint32_t bits = 0;  // little-endian
+      std::memcpy(&bits, piece.bytes.data() + i * size, size);
+      bits = visit(bits, element);
+      std::memcpy(piece.bytes.data() + i * size, &bits, size);
     }
   }
 
@@ -239,7 +251,7 @@ class RemoteState {
   static int64_t BytesOf(const std::vector<LocalTensor>& tensors, const Mesh& mesh, int rank) {
     int64_t bytes = 0;
     for (const LocalTensor& t : tensors)
-      bytes += Volume(LocalShape(t.tensor->type, mesh, mesh.CoordinateOf(rank))) * SizeOf(Dtype::kF32);
+      bytes += Volume(LocalShape(t.tensor->type, mesh, mesh.CoordinateOf(rank))) * SizeOf(t.tensor->type.dtype);
     return bytes;
   }
   std::vector<LocalTensor> here_, there_;
@@ -316,20 +328,23 @@ inline Metadata TestMetadata(int64_t step) {
 
 /// Saves a test state; returns the ranks' errors.
 inline std::vector<std::string> SaveState(const std::string& dir, const Degrees& degrees, int64_t step, uint64_t salt,
-                                          int64_t keep = 3) {
+                                          int64_t keep = 3, Dtype moments = Dtype::kF32) {
   const Mesh mesh(degrees);
-  const std::vector<StateTensor> tensors = TestTensors(degrees);
+  const std::vector<StateTensor> tensors = TestTensors(degrees, moments);
+  Metadata metadata = TestMetadata(step);
+  if (moments != Dtype::kF32) metadata.lineage = Lineage{};  // in the format that knows them
   return OnRanks(mesh.Ranks(), [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
     state.Fill(salt);
-    Save(dir, TestMetadata(step), tensors, state.Local(), mesh, world, keep);
+    Save(dir, metadata, tensors, state.Local(), mesh, world, keep);
   });
 }
 
 /// Loads into a layout and compares every bit; returns the ranks' errors.
-inline std::vector<std::string> LoadState(const std::string& dir, const Degrees& degrees, uint64_t salt) {
+inline std::vector<std::string> LoadState(const std::string& dir, const Degrees& degrees, uint64_t salt,
+                                          Dtype moments = Dtype::kF32) {
   const Mesh mesh(degrees);
-  const std::vector<StateTensor> tensors = TestTensors(degrees);
+  const std::vector<StateTensor> tensors = TestTensors(degrees, moments);
   return OnRanks(mesh.Ranks(), [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
     Load(dir, tensors, state.Local(), mesh, world);

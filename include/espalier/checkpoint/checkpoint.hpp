@@ -22,7 +22,7 @@ namespace espalier {
 /// coordinate[pp] == stage, else nothing.
 struct StateTensor {
   std::string name;  ///< "parameters/model.norm.weight", "optimizer/exp_avg/model.norm.weight", ...
-  Type type;         ///< fp32; global shape, placements over the mesh; never partial
+  Type type;         ///< fp32, moments fp32 or bf16; global shape, placements over the mesh; never partial
   int stage = 0;     ///< pp coordinate that holds it
   /// Stored as a part of a larger tensor; not set: stored separately. The parts of a stored tensor fill it as a grid.
   std::optional<StoredPart> part = std::nullopt;
@@ -78,9 +78,10 @@ class RefusedForGood : public AgreedError {
 
 /// Fills the shards of every rank, on host or device, from a checkpoint saved in any layout. Collective, like Save.
 /// Reads by the MANIFEST alone, never through HDF5. The ranks together check every byte of every file. Needs 4 MiB
-/// besides the shards (12 on a device). Throws the same UserError (kData) on every rank, listing what is missing, extra
-/// or damaged (tensor and file); RefusedForGood if names or shapes differ from the deck (both values).
-/// A checkpoint of step 0 may lack the optimizer's states: then they are zero.
+/// besides the shards (12 on a device). Moments of another type than the checkpoint's are converted, to bf16 by
+/// rounding to nearest. Throws the same UserError (kData) on every rank, listing what is missing, extra or damaged
+/// (tensor and file); RefusedForGood if names or shapes differ from the deck (both values). A checkpoint of step 0 may
+/// lack the optimizer's states: then they are zero.
 Metadata Load(const std::string& dir, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
               const Mesh& mesh, World& world, Coverage coverage = Coverage::kAll);
 

@@ -73,15 +73,19 @@ struct ManifestPiece {
   int64_t offset = 0;  ///< bytes from the start of the file
   uint32_t crc = 0;    ///< CRC-32C of the piece's bytes
 
-  /// Bytes of the piece.
-  int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32); }
+  int64_t Elements() const { return Volume(ExtentsOf(box)); }
 };
 
-/// A whole tensor: its pieces tile it exactly, as a grid. Elements are fp32.
+/// A whole tensor: its pieces tile it exactly, as a grid. Elements are fp32, those of the optimizer's moments fp32 or
+/// bf16.
 struct ManifestTensor {
   std::string name;  ///< "parameters/<name>", "optimizer/exp_avg/<name>", "optimizer/exp_avg_sq/<name>"
   Shape shape;       ///< global; 1 to 8 dims
   std::vector<ManifestPiece> pieces;
+  Dtype dtype = Dtype::kF32;
+
+  /// Bytes of one of its pieces.
+  int64_t BytesOf(const ManifestPiece& piece) const { return piece.Elements() * SizeOf(dtype); }
 };
 
 struct Manifest {

@@ -77,7 +77,7 @@ inline constexpr auto kChoices<ScheduleKind> =
                                          {ScheduleKind::kZeroBubbleH1, Name(ScheduleKind::kZeroBubbleH1)},
                                          {ScheduleKind::kZeroBubbleV, Name(ScheduleKind::kZeroBubbleV)},
                                          {ScheduleKind::kDualPipeV, Name(ScheduleKind::kDualPipeV)}});
-/// precision.compute, parallel.reduce_dtype.
+/// precision.compute, precision.moments, parallel.reduce_dtype.
 template <>
 inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});
 template <>

@@ -67,9 +67,11 @@ struct Deck {
   } pipeline;
   struct Batch {
     int64_t global, micro;
+    int64_t ramp_start, ramp_step;  ///< sequences; ramp_start 0: no ramp
+    int64_t ramp_steps;             ///< optimizer steps with each size below global
   } batch;
   struct Precision {
-    Dtype compute;
+    Dtype compute, moments;
   } precision;
   struct Recompute {
     RecomputeMode mode;

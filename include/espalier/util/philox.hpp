@@ -8,7 +8,27 @@
 
 namespace espalier {
 
-/// Ten rounds of Philox4x32 (Salmon et al. 2011, section 4).
+/// A block of Philox4x32.
+struct PhiloxWords {
+  uint32_t x0, x1, x2, x3;
+};
+
+inline constexpr uint32_t kPhiloxFactor0 = 0xD2511F53u, kPhiloxFactor1 = 0xCD9E8D57u, kPhiloxWeyl0 = 0x9E3779B9u,
+                          kPhiloxWeyl1 = 0xBB67AE85u;
+
+/// Ten rounds of Philox4x32 (Salmon et al. 2011, section 4) under the key (k0, k1). Kernels inline it, on GPUs too.
+__attribute__((always_inline)) constexpr PhiloxWords TenRounds(PhiloxWords c, uint32_t k0, uint32_t k1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{kPhiloxFactor0} * c.x0, p1 = uint64_t{kPhiloxFactor1} * c.x2;
+    c = {static_cast<uint32_t>(p1 >> 32) ^ c.x1 ^ k0, static_cast<uint32_t>(p1),
+         static_cast<uint32_t>(p0 >> 32) ^ c.x3 ^ k1, static_cast<uint32_t>(p0)};
+    k0 += kPhiloxWeyl0;
+    k1 += kPhiloxWeyl1;
+  }
+  return c;
+}
+
+/// The same for a counter and a key as arrays.
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 /// SplitMix64's step and finaliser (Steele, Lea, Flood 2014): a bijection of 64 bits that separates close values.

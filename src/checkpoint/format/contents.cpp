@@ -12,7 +12,7 @@ std::vector<Content> ContentsOf(const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest.tensors)
     for (const ManifestPiece& piece : tensor.pieces) {
       Content& content = contents[static_cast<size_t>(piece.file)];
-      content.extents.push_back({piece.offset, piece.Bytes()});
+      content.extents.push_back({piece.offset, tensor.BytesOf(piece)});
       content.pieces.emplace_back(&tensor, &piece);
     }
   return contents;

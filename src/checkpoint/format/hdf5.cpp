@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
@@ -72,6 +73,16 @@ void WriteAttribute(hid_t object, const char* name, const std::string& text) {
   const Hdf5Handle space(HDF5_CALL(H5Screate(H5S_SCALAR)), H5Sclose);
   const Hdf5Handle type = TextType(text);
   WriteAttributeOf(object, name, type, type, space, text.c_str());
+}
+
+Hdf5Handle ElementType(Dtype dtype) {
+  CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBf16, "checkpoints hold no {}", Name(dtype));
+  Hdf5Handle type(HDF5_CALL(H5Tcopy(H5T_IEEE_F32LE)), H5Tclose);
+  if (dtype == Dtype::kF32) return type;
+  HDF5_CALL(H5Tset_fields(type, 15, 7, 8, 0, 7));  // sign; exponent; mantissa
+  HDF5_CALL(H5Tset_precision(type, 16));
+  HDF5_CALL(H5Tset_size(type, 2));
+  return type;
 }
 
 Hdf5Handle TextType(const std::string& text) {

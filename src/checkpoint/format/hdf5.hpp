@@ -25,6 +25,10 @@ void WriteAttribute(hid_t object, const char* name, const Shape& values);
 void WriteAttribute(hid_t object, const char* name, int64_t value);
 void WriteAttribute(hid_t object, const char* name, const std::string& text);
 
+/// The type of elements in a file, little-endian: IEEE fp32, or bf16 as a float of 16 bits with fields 1, 8 and 7 and a
+/// bias of 127, which any reader of HDF5 widens to fp32.
+Hdf5Handle ElementType(Dtype dtype);
+
 /// A fixed-length string type of at least one character.
 Hdf5Handle TextType(const std::string& text);
 

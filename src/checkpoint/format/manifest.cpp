@@ -39,6 +39,7 @@ int64_t Manifest::Parameters() const {
 }
 
 int Manifest::Format() const {
+  if (std::ranges::any_of(tensors, [](const ManifestTensor& t) { return t.dtype != Dtype::kF32; })) return 4;
   if (!metadata.window.empty()) return 3;
   return metadata.lineage ? 2 : 1;
 }
@@ -65,7 +66,7 @@ std::string Print(const Manifest& m) {
   if (const auto& data = m.metadata.data) text += fmt::format("data {} {:016x}\n", data->tokens, data->fingerprint);
   for (const ManifestFile& f : m.files) text += fmt::format("file {} {} {:08x}\n", f.name, f.bytes, f.crc);
   for (const ManifestTensor& t : m.tensors) {
-    text += fmt::format("tensor {} {} {}\n", t.name, Name(Dtype::kF32), ToString(t.shape));
+    text += fmt::format("tensor {} {} {}\n", t.name, Name(t.dtype), ToString(t.shape));
     for (const ManifestPiece& p : t.pieces)
       text += fmt::format("piece {} {} {} {:08x}\n", m.files[static_cast<size_t>(p.file)].name, ToString(p.box),
                           p.offset, p.crc);

@@ -24,7 +24,7 @@ void CreateView(hid_t file, const Manifest& manifest, const ManifestTensor& tens
   const Hdf5Handle properties = DatasetProperties();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   HDF5_CALL(H5Pset_fill_value(properties, H5T_NATIVE_FLOAT, &nan));
-  const Hdf5Handle whole = Dataspace(tensor.shape);
+  const Hdf5Handle whole = Dataspace(tensor.shape), type = ElementType(tensor.dtype);
   std::map<int, int> count;  // by file: pieces of the tensor so far
   for (const ManifestPiece& piece : tensor.pieces) {
     SelectBox(whole, piece.box);
@@ -34,9 +34,8 @@ void CreateView(hid_t file, const Manifest& manifest, const ManifestTensor& tens
     HDF5_CALL(H5Pset_virtual(properties, whole, shard.c_str(), dataset.c_str(), source));
   }
   HDF5_CALL(H5Sselect_all(whole));
-  Hdf5Handle view(
-      HDF5_CALL(H5Dcreate2(file, tensor.name.c_str(), H5T_IEEE_F32LE, whole, H5P_DEFAULT, properties, H5P_DEFAULT)),
-      H5Dclose);
+  Hdf5Handle view(HDF5_CALL(H5Dcreate2(file, tensor.name.c_str(), type, whole, H5P_DEFAULT, properties, H5P_DEFAULT)),
+                  H5Dclose);
   view.Close();
 }
 

@@ -92,8 +92,8 @@ class ManifestReader {
     if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
     const std::string_view version =
         text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
-    if (version != "1" && version != "2" && version != "3")
-      Fail(fmt::format("format '{}' is not known here; this program reads formats 1, 2 and 3", version));
+    if (version.size() != 1 || !IsOneOf(version[0], "1234"))
+      Fail(fmt::format("format '{}' is not known here; this program reads formats 1 to 4", version));
   }
 
   /// Checks the first and last lines before the rest is parsed.
@@ -108,7 +108,7 @@ class ManifestReader {
   }
 
   void ReadIdentity() {
-    const int64_t format = NumberLine("espalier-checkpoint", 1, 3);
+    const int64_t format = NumberLine("espalier-checkpoint", 1, 4);
     manifest_.id = IdLine("id");
     if (format >= 2) {
       Lineage lineage;
@@ -192,7 +192,7 @@ class ManifestReader {
     tensor.name = Field();
     if (!IsTensorName(tensor.name)) Fail(fmt::format("'{}' is no tensor name", tensor.name));
     if (!tensor_names_.insert(tensor.name).second) Fail(fmt::format("tensor {} appears twice", tensor.name));
-    if (Field() != Name(Dtype::kF32)) Fail(fmt::format("{}: element type is not f32", tensor.name));
+    tensor.dtype = ReadDtype(tensor.name);
     tensor.shape = ReadShape();
     EndLine();
     while (NextIs("piece")) tensor.pieces.push_back(ReadPiece(tensor));
@@ -207,6 +207,15 @@ class ManifestReader {
     manifest_.tensors.push_back(std::move(tensor));
   }
 
+  /// Weights are f32; the optimizer's moments may be bf16.
+  Dtype ReadDtype(const std::string& tensor) {
+    const std::string name = Field();
+    if (name == Name(Dtype::kF32)) return Dtype::kF32;
+    if (!tensor.starts_with("optimizer/")) Fail(fmt::format("{}: element type is not f32", tensor));
+    if (name != Name(Dtype::kBf16)) Fail(fmt::format("{}: element type is neither f32 nor bf16", tensor));
+    return Dtype::kBf16;
+  }
+
   ManifestPiece ReadPiece(const ManifestTensor& tensor) {
     Key("piece");
     ManifestPiece piece;
@@ -218,9 +227,9 @@ class ManifestReader {
     piece.offset = Number(0, kMaxBytes);
     piece.crc = Hex();
     const int64_t file_bytes = manifest_.files[static_cast<size_t>(piece.file)].bytes;
-    if (piece.offset + piece.Bytes() > file_bytes)
+    if (piece.offset + tensor.BytesOf(piece) > file_bytes)
       Fail(fmt::format("{} {} ends at byte {} of {}, which has {}", tensor.name, ToString(piece.box),
-                       piece.offset + piece.Bytes(), name, file_bytes));
+                       piece.offset + tensor.BytesOf(piece), name, file_bytes));
     EndLine();
     return piece;
   }
@@ -264,7 +273,8 @@ class ManifestReader {
     };
     std::vector<Span> spans;
     for (const ManifestTensor& tensor : manifest_.tensors)
-      for (const ManifestPiece& p : tensor.pieces) spans.push_back({p.file, p.offset, p.offset + p.Bytes(), &tensor});
+      for (const ManifestPiece& p : tensor.pieces)
+        spans.push_back({p.file, p.offset, p.offset + tensor.BytesOf(p), &tensor});
     std::sort(spans.begin(), spans.end());
     for (size_t i = 1; i < spans.size(); ++i)
       if (spans[i].file == spans[i - 1].file && spans[i].begin < spans[i - 1].end)

@@ -25,9 +25,9 @@ int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name
   HDF5_CALL(H5Pset_layout(properties, H5D_CONTIGUOUS));
   HDF5_CALL(H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY));
   HDF5_CALL(H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER));
-  const Hdf5Handle space = Dataspace(ExtentsOf(piece.box));
-  Hdf5Handle dataset(
-      HDF5_CALL(H5Dcreate2(file, name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT)), H5Dclose);
+  const Hdf5Handle space = Dataspace(ExtentsOf(piece.box)), type = ElementType(piece.dtype);
+  Hdf5Handle dataset(HDF5_CALL(H5Dcreate2(file, name.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT)),
+                     H5Dclose);
   Shape start;
   for (const Range& r : piece.box) start.push_back(r.begin);
   WriteAttribute(dataset, "start", start);
@@ -55,6 +55,7 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
 /// memory.
 uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, std::vector<char>& buffer) {
   constexpr int64_t kElement = sizeof(float);
+  CHECK(!piece.read || piece.dtype == Dtype::kF32, "{} is read as f32", piece.tensor);
   std::vector<float> elements(piece.read ? static_cast<size_t>(kChunkBytes / kElement) : 0);
   uint32_t crc = 0;
   for (int64_t at = 0; at < piece.Bytes(); at += kChunkBytes) {

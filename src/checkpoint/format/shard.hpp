@@ -19,8 +19,9 @@ struct ShardPiece {
   const void* data = nullptr;
   /// In place of `data`: elements [first, first + count).
   std::function<void(int64_t first, int64_t count, float* out)> read = {};
+  Dtype dtype = Dtype::kF32;  ///< of `data`; with `read` f32
 
-  int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(Dtype::kF32); }
+  int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(dtype); }
 };
 
 /// A shard that was written: its size and checksum, and for each piece its offset and checksum.

@@ -21,9 +21,10 @@ std::string Files(const Manifest& manifest) {
 std::string Tensors(const Manifest& manifest) {
   size_t width = std::string_view("tensor").size();
   for (const ManifestTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
-  std::string text = fmt::format("\n{:<{}}  {:>6}  shape\n", "tensor", width, "pieces");
+  std::string text = fmt::format("\n{:<{}}  {:>6}  type  shape\n", "tensor", width, "pieces");
   for (const ManifestTensor& tensor : manifest.tensors)
-    text += fmt::format("{:<{}}  {:>6}  {}\n", tensor.name, width, tensor.pieces.size(), ToString(tensor.shape));
+    text += fmt::format("{:<{}}  {:>6}  {:<4}  {}\n", tensor.name, width, tensor.pieces.size(), Name(tensor.dtype),
+                        ToString(tensor.shape));
   return text;
 }
 

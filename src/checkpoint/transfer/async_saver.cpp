@@ -24,7 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLine = 64;
 
-int64_t BytesOf(const Piece& piece) { return Volume(ExtentsOf(piece.box)) * SizeOf(Dtype::kF32); }
 int64_t WholeLines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 }  // namespace
@@ -51,9 +50,9 @@ void AsyncSaver::Plan(const std::vector<LocalTensor>& local) {
   for (const LocalTensor& tensor : local) own[tensor.tensor->name] = tensor;
   for (const Piece& piece : PlanPieces(tensors_, mesh_)) {
     if (piece.writer != world_.Rank()) continue;
-    const std::string& name = tensors_[static_cast<size_t>(piece.tensor)].name;
-    CHECK(own.contains(name), "rank {} writes {} but passed none", world_.Rank(), name);
-    pieces_.push_back({own[name], BytesOf(piece), 0});
+    const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
+    CHECK(own.contains(tensor.name), "rank {} writes {} but passed none", world_.Rank(), tensor.name);
+    pieces_.push_back({own[tensor.name], Volume(ExtentsOf(piece.box)) * SizeOf(tensor.type.dtype), 0});
   }
   Place();
 }

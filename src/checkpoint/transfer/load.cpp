@@ -37,10 +37,10 @@ std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, co
     const auto found = stored.find(tensor.StoredName());
     if (found == stored.end())
       messages.push_back(fmt::format("{}: the deck asks for it, the checkpoint has none", tensor.StoredName()));
-    else if (tensor.StoredShape() != found->second->shape || tensor.type.dtype != Dtype::kF32)
-      messages.push_back(fmt::format("{}: {}{} by the deck, f32{} in the checkpoint", tensor.StoredName(),
+    else if (tensor.StoredShape() != found->second->shape)  // types are converted
+      messages.push_back(fmt::format("{}: {}{} by the deck, {}{} in the checkpoint", tensor.StoredName(),
                                      Name(tensor.type.dtype), ToString(tensor.StoredShape()),
-                                     ToString(found->second->shape)));
+                                     Name(found->second->dtype), ToString(found->second->shape)));
   }
   if (coverage == Coverage::kAll)
     for (const ManifestTensor& tensor : manifest.tensors)
@@ -75,7 +75,8 @@ void ClearOptimizer(std::vector<LocalTensor>& local, const Mesh& mesh, const Coo
   const std::vector<char> zeros(static_cast<size_t>(kChunkBytes), 0);
   for (const LocalTensor& own : local) {
     if (!own.tensor->name.starts_with(kOptimizer)) continue;
-    const int64_t bytes = Volume(ExtentsOf(LocalBox(own.tensor->type, mesh, coordinate))) * SizeOf(Dtype::kF32);
+    const Type& type = own.tensor->type;
+    const int64_t bytes = Volume(ExtentsOf(LocalBox(type, mesh, coordinate))) * SizeOf(type.dtype);
     Destination out(own);
     for (int64_t at = 0; at < bytes; at += kChunkBytes) out.Put(at, zeros.data(), std::min(kChunkBytes, bytes - at));
     out.Flush();
@@ -89,6 +90,10 @@ struct Need {
   const ManifestPiece* piece;
   Box box;  ///< of the local tensor, as indices of the stored one
   const LocalTensor* own;
+
+  int64_t Bytes() const { return tensor->BytesOf(*piece); }
+  /// The local shard is the same box of the same type in host memory.
+  bool IsInPlace() const { return piece->box == box && own->OnHost() && own->tensor->type.dtype == tensor->dtype; }
 };
 
 /// A tensor that is not loaded would start from arbitrary memory.
@@ -124,35 +129,54 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
 uint32_t ReadInPlace(const File& file, const Need& need) {
   char* const data = static_cast<char*>(need.own->data);
   uint32_t crc = 0;
-  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunkBytes) {
-    const int64_t bytes = std::min(kChunkBytes, need.piece->Bytes() - at);
+  for (int64_t at = 0; at < need.Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, need.Bytes() - at);
     file.Read(data + at, bytes, need.piece->offset + at);
     crc = Crc32c(data + at, static_cast<size_t>(bytes), crc);
   }
   return crc;
 }
 
-/// Copies the part of the runs that is in the chunk [at, at + bytes) of the piece; leaves `runs` at the first run that
-/// extends beyond it.
-void CopyRuns(const char* chunk, int64_t at, int64_t bytes, Destination& out, Runs& runs) {
+/// Elements of a stored type as bytes of another; `memory` holds them if the types differ.
+const char* Converted(const char* from, Dtype stored, Dtype wanted, int64_t count, std::vector<char>& memory) {
+  if (stored == wanted) return from;
+  memory.resize(static_cast<size_t>(count * SizeOf(wanted)));
+  if (wanted == Dtype::kF32)
+    std::transform(reinterpret_cast<const Bf16*>(from), reinterpret_cast<const Bf16*>(from) + count,
+                   reinterpret_cast<float*>(memory.data()), ToFloat);
+  else
+    std::transform(reinterpret_cast<const float*>(from), reinterpret_cast<const float*>(from) + count,
+                   reinterpret_cast<Bf16*>(memory.data()), ToBf16);
+  return memory.data();
+}
+
+/// Copies the part of the runs that is among elements [first, first + count) of the piece, which are in `chunk`; leaves
+/// `runs` at the first run that extends beyond them.
+void CopyRuns(const Need& need, const char* chunk, int64_t first, int64_t count, Destination& out, Runs& runs) {
+  const Dtype stored = need.tensor->dtype, wanted = need.own->tensor->type.dtype;
+  std::vector<char> memory;
   for (; !runs.Done(); runs.Next()) {
-    const int64_t begin = std::max(runs.From(), at);
-    const int64_t end = std::min(runs.From() + runs.Bytes(), at + bytes);
-    if (begin < end) out.Put(runs.To() + (begin - runs.From()), chunk + (begin - at), end - begin);
-    if (runs.From() + runs.Bytes() > at + bytes) return;
+    const int64_t begin = std::max(runs.From(), first), end = std::min(runs.From() + runs.Count(), first + count);
+    if (begin < end) {
+      const char* from = chunk + (begin - first) * SizeOf(stored);
+      out.Put((runs.To() + (begin - runs.From())) * SizeOf(wanted),
+              Converted(from, stored, wanted, end - begin, memory), (end - begin) * SizeOf(wanted));
+    }
+    if (runs.From() + runs.Count() > first + count) return;
   }
 }
 
 uint32_t ReadThrough(const File& file, const Need& need, std::vector<char>& buffer) {
-  buffer.resize(static_cast<size_t>(std::min(kChunkBytes, need.piece->Bytes())));
+  buffer.resize(static_cast<size_t>(std::min(kChunkBytes, need.Bytes())));
+  const int64_t element = SizeOf(need.tensor->dtype);
   uint32_t crc = 0;
   Runs runs(need.piece->box, need.box);
   Destination out(*need.own);
-  for (int64_t at = 0; at < need.piece->Bytes(); at += kChunkBytes) {
-    const int64_t bytes = std::min(kChunkBytes, need.piece->Bytes() - at);
+  for (int64_t at = 0; at < need.Bytes(); at += kChunkBytes) {
+    const int64_t bytes = std::min(kChunkBytes, need.Bytes() - at);
     file.Read(buffer.data(), bytes, need.piece->offset + at);
     crc = Crc32c(buffer.data(), static_cast<size_t>(bytes), crc);
-    CopyRuns(buffer.data(), at, bytes, out, runs);
+    CopyRuns(need, buffer.data(), at / element, bytes / element, out, runs);
   }
   out.Flush();
   return crc;
@@ -167,9 +191,8 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   std::vector<std::string> errors;
   for (size_t n = 0; n < needs.size(); ++n) {
     const Need& need = needs[n];
-    if (n + 1 < needs.size()) file.BeginRead(needs[n + 1].piece->offset, std::min(kAhead, needs[n + 1].piece->Bytes()));
-    const uint32_t crc =
-        need.piece->box == need.box && need.own->OnHost() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
+    if (n + 1 < needs.size()) file.BeginRead(needs[n + 1].piece->offset, std::min(kAhead, needs[n + 1].Bytes()));
+    const uint32_t crc = need.IsInPlace() ? ReadInPlace(file, need) : ReadThrough(file, need, buffer);
     if (crc != need.piece->crc)
       errors.push_back(
           fmt::format("{}: {} {}: checksum {:08x}, the MANIFEST says {:08x}: damaged, or of another checkpoint",

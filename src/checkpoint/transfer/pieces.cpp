@@ -12,7 +12,8 @@ namespace {
 
 void CheckTensor(const StateTensor& tensor, const Mesh& mesh) {
   const size_t rank = tensor.type.shape.size();
-  CHECK(tensor.type.dtype == Dtype::kF32, "{} is {}, checkpoints hold fp32", tensor.name, Name(tensor.type.dtype));
+  CHECK(tensor.type.dtype != Dtype::kI32, "{} is {}, checkpoints hold fp32 and bf16", tensor.name,
+        Name(tensor.type.dtype));
   CHECK(rank >= 1 && rank <= 8 && Volume(tensor.type.shape) > 0, "{} has shape {}", tensor.name,
         ToString(tensor.type.shape));
   CHECK(tensor.type.placements.Partial().Empty(), "{} is partial", tensor.name);
@@ -62,7 +63,7 @@ std::vector<Shard> ShardsOf(const StateTensor& tensor, const Mesh& mesh) {
   std::vector<Shard> shards;
   for (int i = 0; i < mesh.GroupSize(sharded); ++i) {
     const Coordinate holder = mesh.GroupMember(sharded, OnStage(tensor.stage), i);
-    const int64_t bytes = LocalVolume(tensor.type, mesh, holder) * SizeOf(Dtype::kF32);
+    const int64_t bytes = LocalVolume(tensor.type, mesh, holder) * SizeOf(tensor.type.dtype);
     if (bytes > 0) shards.push_back({holder, bytes});
   }
   return shards;

@@ -4,7 +4,7 @@ namespace espalier {
 namespace {
 
 Shape StridesOf(const Box& box) {
-  Shape strides(box.size(), SizeOf(Dtype::kF32));
+  Shape strides(box.size(), 1);
   for (size_t d = box.size() - 1; d > 0; --d) strides[d - 1] = strides[d] * box[d].Extent();
   return strides;
 }
@@ -20,10 +20,10 @@ Runs::Runs(const Box& from, const Box& to) : from_strides_(StridesOf(from)), to_
     to_at_ += (common[d].begin - to[d].begin) * to_strides_[d];
   }
   // The innermost dim is a run. It extends to the next outer dim while the dim is whole in both boxes.
-  bytes_ = SizeOf(Dtype::kF32);
+  count_ = 1;
   while (!extents_.empty()) {
     const size_t d = extents_.size() - 1;
-    bytes_ *= extents_.back();
+    count_ *= extents_.back();
     extents_.pop_back();
     if (common[d] != from[d] || common[d] != to[d]) break;
   }

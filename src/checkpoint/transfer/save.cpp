@@ -91,7 +91,7 @@ class CollectiveSave {
     settled_ = Settle(checkpoints);
     int64_t bytes = static_cast<int64_t>(metadata_.deck.size());
     if (metadata_.tokenizer) bytes += std::ssize(metadata_.tokenizer->bytes());
-    for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(Dtype::kF32);
+    for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(tensor.type.dtype);
     RequireSpace(checkpoints_dir_, bytes);
     const std::string id = DrawId();
     fs::create_directory(checkpoints_dir_ + "/" + TemporaryName(metadata_.step, id));
@@ -113,7 +113,8 @@ class CollectiveSave {
     const auto data = local_.find(tensor.name);
     CHECK(data != local_.end() && (data->second->data != nullptr || data->second->read),
           "rank {} holds {} but did not pass it", world_.Rank(), tensor.name);
-    return {tensor.StoredName(), tensor.StoredShape(), piece.box, data->second->data, data->second->read};
+    return {tensor.StoredName(), tensor.StoredShape(), piece.box,
+            data->second->data,  data->second->read,   tensor.type.dtype};
   }
 
   /// Rank 0: writes the MANIFEST and commits. Removes everything if a rank failed.
@@ -156,7 +157,7 @@ class CollectiveSave {
     std::map<std::string_view, size_t> places;
     for (const StateTensor& tensor : tensors_) {
       const auto [place, fresh] = places.emplace(tensor.StoredName(), manifest.tensors.size());
-      if (fresh) manifest.tensors.push_back({tensor.StoredName(), tensor.StoredShape(), {}});
+      if (fresh) manifest.tensors.push_back({tensor.StoredName(), tensor.StoredShape(), {}, tensor.type.dtype});
       stored.push_back(place->second);
     }
     AddShards(reports, stored, manifest);

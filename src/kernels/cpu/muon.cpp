@@ -4,21 +4,46 @@
 #include <cmath>
 
 #include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/cpu/runtime/rounding.hpp"
 
 namespace espalier::cpu {
 
-void MuonDirection(const MuonDirectionArgs& a) {
-  if (*a.apply == 0) {  // the gradient may be infinite
-    std::copy_n(a.momentum, a.n, a.direction);
-    return;
-  }
+namespace {
+
+/// Momentum and direction of sixteen elements.
+struct Moved {
+  F16 momentum, direction;
+};
+Moved MovedOf(const MuonDirectionArgs& a, F16 g, F16 before) {
   const auto beta = static_cast<float>(a.beta), lerp = static_cast<float>(1 - a.beta);
+  const F16 momentum = before + lerp * (g - before);
+  return {momentum, a.nesterov ? g + beta * (momentum - g) : momentum};
+}
+
+}  // namespace
+
+void MuonDirection(const MuonDirectionArgs& a) {
   const float scale = *a.scale;
-  ForElements(a.n, [=](int64_t i, auto lanes) {
-    const F16 g = Load(a.gradient + i, lanes) * scale, before = Load(a.momentum + i, lanes);
-    const F16 momentum = before + lerp * (g - before);
-    Store(a.direction + i, a.nesterov ? g + beta * (momentum - g) : momentum, lanes);
-    Store(a.momentum + i, momentum, lanes);
+  ForElementType(a.momentum.dtype, [&]<typename T>(T) {
+    T* const momentum = a.momentum.As<T>();
+    if (*a.apply == 0)  // the gradient may be infinite
+      return ForElements(a.n, [=](int64_t i, auto lanes) { Store(a.direction + i, Load(momentum + i, lanes), lanes); });
+    if constexpr (std::is_same_v<T, float>) {
+      ForElements(a.n, [=](int64_t i, auto lanes) {
+        const Moved moved = MovedOf(a, Load(a.gradient + i, lanes) * scale, Load(momentum + i, lanes));
+        Store(a.direction + i, moved.direction, lanes);
+        Store(momentum + i, moved.momentum, lanes);
+      });
+    } else {
+      const auto step = static_cast<uint32_t>(*a.step);
+      ParallelRanges(a.n, kWorthAThread, [&](int64_t begin, int64_t end) {
+        ForRoundedLanes(a.rounding, step, begin, end, [&](int64_t i, auto lanes, U16 words) {
+          const Moved moved = MovedOf(a, Load(a.gradient + i, lanes) * scale, Load(momentum + i, lanes));
+          Store(a.direction + i, moved.direction, lanes);
+          StoreRounded(momentum + i, moved.momentum, words, 0, lanes);
+        });
+      });
+    }
   });
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/cpu/runtime/rounding.hpp"
 
 namespace espalier::cpu {
 namespace {
@@ -47,12 +48,26 @@ AdamwFactors FactorsOf(const AdamwArgs& a, double weight_decay) {
 /// Elements [begin, end).
 void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f) {
   const float* gradient = tensor.gradient;
-  float *master = tensor.master, *exp_avg = tensor.exp_avg, *exp_avg_sq = tensor.exp_avg_sq;
+  float *master = tensor.master, *exp_avg = tensor.exp_avg.As<float>(), *exp_avg_sq = tensor.exp_avg_sq.As<float>();
   ForLanes(begin, end, [=](int64_t i, auto lanes) {
     const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
     const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
     Store(exp_avg + i, next.exp_avg, lanes);
     Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
+    Store(master + i, next.master, lanes);
+  });
+}
+
+/// The same with moments of bf16.
+void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f, uint32_t step) {
+  const float* gradient = tensor.gradient;
+  float* master = tensor.master;
+  Bf16 *exp_avg = tensor.exp_avg.As<Bf16>(), *exp_avg_sq = tensor.exp_avg_sq.As<Bf16>();
+  ForRoundedLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, U16 words) {
+    const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
+    const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+    StoreRounded(exp_avg + i, next.exp_avg, words, 0, lanes);
+    StoreRounded(exp_avg_sq + i, next.exp_avg_sq, words, 1, lanes);
     Store(master + i, next.master, lanes);
   });
 }
@@ -94,14 +109,19 @@ void Clip(const ClipArgs& a) {
 void Adamw(const AdamwArgs& a) {
   if (*a.apply == 0) return;
   const AdamwFactors decayed = FactorsOf(a, a.constants.weight_decay), kept = FactorsOf(a, 0);
+  const auto step = static_cast<uint32_t>(*a.step);
   int64_t all = 0;
   for (const AdamwTensor& tensor : a.tensors) all += tensor.n;
   ParallelRanges(all, kWorthAThread, [&](int64_t begin, int64_t end) {
     int64_t first = 0;
     for (size_t t = 0; t < a.tensors.size(); first += a.tensors[t].n, ++t) {
       const AdamwTensor& tensor = a.tensors[t];
-      Update(tensor, CutAt(begin - first, tensor.n), CutAt(end - first, tensor.n),
-             static_cast<int64_t>(t) < a.decaying ? decayed : kept);
+      const AdamwFactors& factors = static_cast<int64_t>(t) < a.decaying ? decayed : kept;
+      const int64_t from = CutAt(begin - first, tensor.n), to = CutAt(end - first, tensor.n);
+      if (tensor.exp_avg.dtype == Dtype::kBf16)
+        UpdateRounded(tensor, from, to, factors, step);
+      else
+        Update(tensor, from, to, factors);
     }
   });
 }

@@ -2,23 +2,30 @@
 // are written. Numbers that change from step to step are read on the device, so that a captured graph serves all.
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/rounding.cuh"
 
 namespace espalier::cuda {
 namespace {
 
-template <int N>
+template <typename M, int N>
 __global__ void MuonDirectionKernel(MuonDirectionArgs a) {
   const bool apply = *a.apply != 0;  // else the gradient may be infinite
   const float beta = static_cast<float>(a.beta), lerp = static_cast<float>(1 - a.beta), scale = *a.scale;
+  M* const moment = a.momentum.As<M>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
-    const auto before = Load(a.momentum + i, lanes);
+    const auto before = Load(moment + i, lanes);
     if (!apply) return Store(a.direction + i, before);
     const auto gradient = Load(a.gradient + i, lanes);
     const auto g = Each(lanes, [&](int k) { return gradient[k] * scale; });
     const auto momentum = Each(lanes, [&](int k) { return before[k] + lerp * (g[k] - before[k]); });
     Store(a.direction + i,
           Each(lanes, [&](int k) { return a.nesterov ? g[k] + beta * (momentum[k] - g[k]) : momentum[k]; }));
-    Store(a.momentum + i, momentum);
+    if constexpr (std::is_same_v<M, float>) {
+      Store(moment + i, momentum);
+    } else {
+      const auto step = static_cast<uint32_t>(*a.step);
+      StoreRounded(moment + i, momentum, RoundingWords(a.rounding, step, i, lanes), 0);
+    }
   });
 }
 
@@ -60,8 +67,10 @@ __global__ void MuonUpdateKernel(MuonUpdateArgs a) {
 
 void MuonDirection(const MuonDirectionArgs& a, const LaunchContext& context) {
   if (a.n == 0) return;
-  ForLanes<kPack<float>>(AreAligned(a.momentum, a.gradient, a.direction), [&](auto lanes) {
-    Launch(MuonDirectionKernel<lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+  ForElementType(a.momentum.dtype, [&]<typename M>(M) {
+    ForLanes<kPack<float>>(AreAligned(a.momentum.data, a.gradient, a.direction), [&](auto lanes) {
+      Launch(MuonDirectionKernel<M, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    });
   });
 }
 

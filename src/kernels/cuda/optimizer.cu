@@ -5,6 +5,7 @@
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
 #include "kernels/cuda/runtime/reduce.cuh"
+#include "kernels/cuda/runtime/rounding.cuh"
 
 namespace espalier::cuda {
 namespace {
@@ -65,16 +66,33 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / static_cast<double>(*a.count));
 }
 
+/// A tensor of an AdamW launch, its moments of type M. Those of bf16 are rounded stochastically.
+template <typename M>
+struct StateOf {
+  float* master;
+  M *exp_avg, *exp_avg_sq;
+  const float* gradient;
+  int64_t n;
+  RoundingStream rounding;
+};
+template <>
+struct StateOf<float> {
+  float *master, *exp_avg, *exp_avg_sq;
+  const float* gradient;
+  int64_t n;
+};
+
 /// The argument of one AdamW launch, which may have 32,764 bytes since CUDA 12.1.
+template <typename M>
 struct AdamwTable {
-  static constexpr int kMaxTensors = 736;
-  AdamwTensor tensors[kMaxTensors];
+  static constexpr int kMaxTensors = 32384 / (sizeof(StateOf<M>) + sizeof(int32_t));
+  StateOf<M> tensors[kMaxTensors];
   int32_t first_tile[kMaxTensors + 1];  ///< of each tensor, counted over all; after the last, the number of tiles
   int32_t count, decaying;              ///< tensors, and how many of them, from the first, decay
   AdamwConstants constants;
   const float *lr, *step, *scale, *apply;  ///< f32[]
 };
-static_assert(sizeof(AdamwTable) <= 32764);
+static_assert(sizeof(AdamwTable<float>) <= 32764 && sizeof(AdamwTable<__nv_bfloat16>) <= 32764);
 
 struct Root {
   __device__ float operator()(float x) const { return sqrtf(x); }
@@ -82,9 +100,11 @@ struct Root {
 
 /// Elements of a tensor that a block updates at a time.
 constexpr int64_t kTile = 4096;
+/// fp32 elements of a pack. nvcc 13 refuses kPack<float> as a constant once a kernel template has named it.
+constexpr int kFloats = kPack<float>;
 
-template <int N>
-__device__ void UpdateAt(const AdamwTensor& a, int64_t i, const AdamwFactors& f, Lanes<N> lanes) {
+template <int N, typename M>
+__device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, uint32_t step, Lanes<N> lanes) {
   const auto g = Load(a.gradient + i, lanes);
   auto p = Load(a.master + i, lanes), m = Load(a.exp_avg + i, lanes), v = Load(a.exp_avg_sq + i, lanes);
 #pragma unroll
@@ -94,22 +114,29 @@ __device__ void UpdateAt(const AdamwTensor& a, int64_t i, const AdamwFactors& f,
     m[k] = next.exp_avg;
     v[k] = next.exp_avg_sq;
   }
-  Store(a.exp_avg + i, m);
-  Store(a.exp_avg_sq + i, v);
+  if constexpr (std::is_same_v<M, float>) {
+    Store(a.exp_avg + i, m);
+    Store(a.exp_avg_sq + i, v);
+  } else {
+    const auto words = RoundingWords(a.rounding, step, i, lanes);
+    StoreRounded(a.exp_avg + i, m, words, 0);
+    StoreRounded(a.exp_avg_sq + i, v, words, 1);
+  }
   Store(a.master + i, p);
 }
 
 /// Elements [begin, end), by the whole block.
-template <int N>
-__device__ void UpdateRange(const AdamwTensor& a, int64_t begin, int64_t end, const AdamwFactors& f) {
+template <int N, typename M>
+__device__ void UpdateRange(const StateOf<M>& a, int64_t begin, int64_t end, const AdamwFactors& f, uint32_t step) {
   const int64_t packs_end = begin + (end - begin) / N * N;
   for (int64_t i = begin + int64_t{threadIdx.x} * N; i < packs_end; i += int64_t{blockDim.x} * N)
-    UpdateAt(a, i, f, Lanes<N>{});
-  if constexpr (N > 1) UpdateRange<1>(a, packs_end, end, f);
+    UpdateAt(a, i, f, step, Lanes<N>{});
+  if constexpr (N > 1) UpdateRange<1>(a, packs_end, end, f, step);
 }
 
 /// The last tensor whose tiles begin at `tile` or before; an empty tensor has no tiles.
-__device__ int TensorOf(const AdamwTable& table, int tile) {
+template <typename M>
+__device__ int TensorOf(const AdamwTable<M>& table, int tile) {
   int low = 0, high = table.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -118,12 +145,14 @@ __device__ int TensorOf(const AdamwTable& table, int tile) {
   return low;
 }
 
-__device__ bool IsAligned(const AdamwTensor& a) {
-  const auto address = [](const float* p) { return reinterpret_cast<uintptr_t>(p); };
+template <typename M>
+__device__ bool IsAligned(const StateOf<M>& a) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   return (address(a.master) | address(a.exp_avg) | address(a.exp_avg_sq) | address(a.gradient)) % 16 == 0;
 }
 
-__global__ void AdamwKernel(const __grid_constant__ AdamwTable table) {
+template <typename M>
+__global__ void AdamwKernel(const __grid_constant__ AdamwTable<M> table) {
   __shared__ AdamwFactors factors[2];  // of tensors that decay, and of those that do not
   if (*table.apply == 0) return;       // all threads, or none
   if (threadIdx.x < 2) {
@@ -133,34 +162,48 @@ __global__ void AdamwKernel(const __grid_constant__ AdamwTable table) {
         AdamwFactorsOf(constants, static_cast<double>(*table.lr), static_cast<double>(*table.step), *table.scale);
   }
   __syncthreads();
+  const auto step = static_cast<uint32_t>(*table.step);
   const int tiles = table.first_tile[table.count];
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     const int t = TensorOf(table, tile);
-    const AdamwTensor& tensor = table.tensors[t];
+    const StateOf<M>& tensor = table.tensors[t];
     const AdamwFactors f = factors[t < table.decaying ? 0 : 1];
     const int64_t begin = (tile - table.first_tile[t]) * kTile,
                   end = begin + kTile < tensor.n ? begin + kTile : tensor.n;
     if (IsAligned(tensor))
-      UpdateRange<kPack<float>>(tensor, begin, end, f);
+      UpdateRange<kFloats>(tensor, begin, end, f, step);
     else
-      UpdateRange<1>(tensor, begin, end, f);
+      UpdateRange<1>(tensor, begin, end, f, step);
   }
 }
 
+template <typename M>
+StateOf<M> StateFrom(const AdamwTensor& t) {
+  StateOf<M> state{};
+  state.master = t.master;
+  state.exp_avg = t.exp_avg.As<M>();
+  state.exp_avg_sq = t.exp_avg_sq.As<M>();
+  state.gradient = t.gradient;
+  state.n = t.n;
+  if constexpr (!std::is_same_v<M, float>) state.rounding = t.rounding;
+  return state;
+}
+
 /// Some tensors of a call, from `first` on.
+template <typename M>
 void LaunchAdamw(const AdamwArgs& a, int first, int count, cudaStream_t stream) {
-  AdamwTable table;
+  AdamwTable<M> table;
   table.count = count;
   table.decaying = std::clamp(static_cast<int>(a.decaying) - first, 0, count);
   table.constants = a.constants;
   table.lr = a.lr, table.step = a.step, table.scale = a.scale, table.apply = a.apply;
   table.first_tile[0] = 0;
   for (int t = 0; t < count; ++t) {
-    table.tensors[t] = a.tensors[static_cast<size_t>(first + t)];
+    table.tensors[t] = StateFrom<M>(a.tensors[static_cast<size_t>(first + t)]);
     table.first_tile[t + 1] = table.first_tile[t] + static_cast<int32_t>((table.tensors[t].n + kTile - 1) / kTile);
   }
   const int tiles = table.first_tile[count];
-  if (tiles > 0) Launch(AdamwKernel, dim3(Clamped(tiles, 8192)), dim3(kThreads), 0, stream, table);
+  if (tiles > 0) Launch(AdamwKernel<M>, dim3(Clamped(tiles, 8192)), dim3(kThreads), 0, stream, table);
 }
 
 }  // namespace
@@ -191,8 +234,12 @@ void Clip(const ClipArgs& a, const LaunchContext& context) {
 
 void Adamw(const AdamwArgs& a, const LaunchContext& context) {
   const int tensors = static_cast<int>(a.tensors.size());
-  for (int first = 0; first < tensors; first += AdamwTable::kMaxTensors)
-    LaunchAdamw(a, first, std::min(tensors - first, AdamwTable::kMaxTensors), context.stream);
+  if (tensors == 0) return;
+  ForElementType(a.tensors[0].exp_avg.dtype, [&]<typename M>(M) {
+    constexpr int kMost = AdamwTable<M>::kMaxTensors;
+    for (int first = 0; first < tensors; first += kMost)
+      LaunchAdamw<M>(a, first, std::min(tensors - first, kMost), context.stream);
+  });
 }
 
 }  // namespace espalier::cuda

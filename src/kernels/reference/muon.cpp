@@ -5,11 +5,11 @@ namespace espalier::reference {
 
 void MuonDirection(const MuonDirectionArgs& a) {
   for (int64_t i = 0; i < a.n; ++i) {
-    const double g = static_cast<double>(a.gradient[i]) * *a.scale, before = a.momentum[i];
+    const double g = static_cast<double>(a.gradient[i]) * *a.scale, before = Get(a.momentum, i);
     const double momentum = *a.apply == 0 ? before : before + (1 - a.beta) * (g - before);
     const bool ahead = a.nesterov && *a.apply != 0;
     Set(a.direction, i, ahead ? g + a.beta * (momentum - g) : momentum);
-    Set(a.momentum, i, momentum);
+    SetMoment(a.momentum, 0, i, momentum, a.rounding, a.step == nullptr ? 0 : *a.step);
   }
 }
 

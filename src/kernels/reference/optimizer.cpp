@@ -36,12 +36,12 @@ void Adamw(const AdamwArgs& a) {
     const double decay = static_cast<int64_t>(t) < a.decaying ? weight_decay : 0;
     for (int64_t i = 0; i < x.n; ++i) {
       const double g = x.gradient[i] * scale;
-      const double m = x.exp_avg[i] + (1 - beta1) * (g - x.exp_avg[i]);
-      const double v = beta2 * x.exp_avg_sq[i] + (1 - beta2) * g * g;
+      const double before = Get(x.exp_avg, i), m = before + (1 - beta1) * (g - before);
+      const double v = beta2 * Get(x.exp_avg_sq, i) + (1 - beta2) * g * g;
       const double p = x.master[i] * (1 - lr * decay);
       Set(x.master, i, p - lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + eps));
-      Set(x.exp_avg, i, m);
-      Set(x.exp_avg_sq, i, v);
+      SetMoment(x.exp_avg, 0, i, m, x.rounding, step);
+      SetMoment(x.exp_avg_sq, 1, i, v, x.rounding, step);
     }
   }
 }

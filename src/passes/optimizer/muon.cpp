@@ -17,6 +17,7 @@
 #include <map>
 
 #include "espalier/ops/op.hpp"
+#include "passes/optimizer/moments.hpp"
 
 namespace espalier {
 namespace {
@@ -82,18 +83,20 @@ class Writer {
   void Direct(Step& s) {
     const Value parameter = graph_.value(s.matrix.parameter);
     const int chunk = parameter.chunk;
-    const int momentum = graph_.AddValue({"optimizer/momentum_buffer/" + parameter.name.substr(11), parameter.type,
-                                          ValueKind::kState, Frequency::kStep, chunk, -1, parameter.layout});
+    const int momentum = AddMoment(graph_, deck_, s.matrix.parameter, "momentum_buffer");
     s.direction = graph_.AddValue(
         {s.name + ".direction", parameter.type, ValueKind::kActivation, Frequency::kStep, chunk, -1, ""});
     const Deck::Optimizer& o = deck_.optimizer;
-    graph_.AddOp({OpKind::kMuonDirection,
-                  {scalars_.scale, scalars_.apply, momentum, s.matrix.gradient},
-                  {momentum, s.direction},
-                  {{{"beta", o.muon_momentum}, {"nesterov", o.muon_nesterov ? 1.0 : 0.0}}, {}},
-                  Role::kU,
-                  s.matrix.layer,
-                  chunk});
+    Op op{OpKind::kMuonDirection,
+          {scalars_.scale, scalars_.apply, momentum, s.matrix.gradient},
+          {momentum, s.direction},
+          {{{"beta", o.muon_momentum}, {"nesterov", o.muon_nesterov ? 1.0 : 0.0}}, {}},
+          Role::kU,
+          s.matrix.layer,
+          chunk};
+    if (scalars_.step >= 0) op.inputs.push_back(scalars_.step);
+    SetRounding(graph_, deck_, s.matrix.parameter, op.attributes);
+    graph_.AddOp(std::move(op));
     s.squares = Emit(s, OpKind::kSumSquares, {s.direction}, "squares", {}, "");
   }
   void Normalize(Step& s) {

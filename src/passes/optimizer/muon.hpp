@@ -22,6 +22,7 @@ struct MuonMatrix {
 /// Inputs that all updates share.
 struct MuonScalars {
   int lr, scale, apply;
+  int step;  ///< where moments are rounded stochastically; else -1
 };
 
 /// Appends the updates in role U.

@@ -13,6 +13,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/train/saved_deck.hpp"
+#include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
@@ -97,7 +98,11 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       passed_over_ = saved.samples - saved.step * deck_.batch.global;
       window_ = saved.window;
       loaded_ = dir;
-      loaded_id_ = OnRankZero(world_, [&] { return ReadManifest(dir).id; });
+      loaded_id_ = OnRankZero(world_, [&] {
+        const Manifest manifest = ReadManifest(dir);
+        ReportConversion(dir, manifest);
+        return manifest.id;
+      });
       branch_ = branch.empty() && saved.lineage ? saved.lineage->branch : branch;
       saver_->Follow({loaded_id_, branch_});
       return saved.step;
@@ -120,6 +125,18 @@ void Checkpointing::CompareData(const Metadata& saved) {
   if (!saved.data || *saved.data == data_) return;
   differences_.push_back(
       {"data", Describe(*saved.data), Describe(data_), requested_deck_.origins.at("data.paths"), false, false});
+}
+
+void Checkpointing::ReportConversion(const std::string& dir, const Manifest& manifest) {
+  const Dtype wanted = deck_.precision.moments;
+  const auto differs = [&](const ManifestTensor& t) {
+    return !t.name.starts_with(kParameterPrefix) && t.dtype != wanted;
+  };
+  if (std::ranges::none_of(manifest.tensors, differs)) return;
+  const std::string text =
+      fmt::format("{}: the optimizer's moments were converted {} (precision.moments)", dir,
+                  wanted == Dtype::kF32 ? "from bf16 to fp32, exactly" : "from fp32 to bf16, by rounding to nearest");
+  if (said_.insert(text).second) spdlog::info("{}", text);
 }
 
 void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {

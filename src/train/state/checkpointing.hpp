@@ -83,6 +83,8 @@ class Checkpointing {
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
   void Compare(const std::string& dir);
   void CompareData(const Metadata& saved);
+  /// Rank 0: says once that moments of another type were converted.
+  void ReportConversion(const std::string& dir, const Manifest& manifest);
   void WarnOfAbandoned() const;
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
@@ -101,7 +103,7 @@ class Checkpointing {
   RunLock* lock_ = nullptr;         ///< rank 0's, of run.dir
   std::string branch_;              ///< id of the checkpoint that the command line named
   std::string loaded_, loaded_id_;  ///< the checkpoint that was loaded last
-  std::set<std::string> said_;      ///< warnings that were printed that were printed
+  std::set<std::string> said_;      ///< what was printed and is not repeated
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::deque<double> proof_ms_;  ///< of the saves not yet reported
   CheckpointNow now_;

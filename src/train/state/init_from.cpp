@@ -65,11 +65,10 @@ void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
     if (!tensor.name.starts_with(kParameterPrefix)) continue;
     const Box box = tensor.StoredBox(programs.compilation().mesh, programs.coordinate());
     for (Runs run(WholeOf(tensor.StoredShape()), box); !run.Done(); run.Next()) {
-      const int64_t first = run.From() / kElement, count = run.Bytes() / kElement, to = run.To() / kElement;
-      for (int64_t done = 0; done < count; done += kBuffer) {
-        const int64_t some = std::min(kBuffer, count - done);
-        weights.Read(ParameterName(tensor.StoredName()), first + done, some, buffer.data());
-        local.arena->Write(static_cast<float*>(local.data) + to + done, buffer.data(), some * kElement);
+      for (int64_t done = 0; done < run.Count(); done += kBuffer) {
+        const int64_t some = std::min(kBuffer, run.Count() - done);
+        weights.Read(ParameterName(tensor.StoredName()), run.From() + done, some, buffer.data());
+        local.arena->Write(static_cast<float*>(local.data) + run.To() + done, buffer.data(), some * kElement);
       }
     }
   }

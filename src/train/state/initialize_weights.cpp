@@ -62,6 +62,7 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
   std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck)));
   for (const NamedTensor& state : executor.All(ValueKind::kState)) {
     const std::vector<Slab> slabs = SlabsOf(state.tensor);
+    const int64_t element = SizeOf(state.tensor.dtype);  // weights are fp32; of moments, all bytes are 0
     for (size_t begin = 0, count = 0; begin < slabs.size(); begin += count) {
       count = std::min(buffers.size(), slabs.size() - begin);
       InThreads(count, [&](size_t i) {
@@ -71,8 +72,8 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
           FillSlab(compilation, ParameterIndex(compilation, state.name), box, buffers[i].data());
       });
       for (size_t i = 0; i < count; ++i)
-        executor.arena().Write(state.tensor.As<float>() + slabs[begin + i].first, buffers[i].data(),
-                               std::ssize(buffers[i]) * int64_t{sizeof(float)});
+        executor.arena().Write(state.tensor.As<std::byte>() + slabs[begin + i].first * element, buffers[i].data(),
+                               std::ssize(buffers[i]) * element);
     }
   }
 }

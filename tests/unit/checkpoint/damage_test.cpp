@@ -24,23 +24,23 @@ using ::testing::SizeIs;
 using ::testing::StrEq;
 
 TEST_F(CheckpointTest, DamagedPiecesAreNamed) {
-  SaveAt(kEight, 4, 2);
+  ASSERT_THAT(SaveState(Dir(), kEight, 4, 2, 3, Dtype::kBf16), Each(StrEq("")));
   const Manifest manifest = ReadManifest(Step(4));
   for (const ManifestTensor& tensor : manifest.tensors) {
     const ManifestPiece& piece = tensor.pieces.back();
     const std::string shard = manifest.files[static_cast<size_t>(piece.file)].name, path = Step(4) + "/" + shard;
-    const int64_t at = piece.offset + piece.Bytes() / 2;
+    const int64_t at = piece.offset + tensor.BytesOf(piece) / 2;
     FlipByte(path, at);
     EXPECT_THAT(VerifyCheckpoint(Step(4)).damage,
                 ElementsAre(AllOf(HasSubstr(shard), HasSubstr(tensor.name), HasSubstr(ToString(piece.box)))));
     for (const Degrees& degrees : {kEight, Degrees{1, 1, 3, 1, 1}}) {
-      const std::vector<std::string> errors = LoadState(Step(4), degrees, 2);
+      const std::vector<std::string> errors = LoadState(Step(4), degrees, 2, Dtype::kBf16);
       EXPECT_THAT(errors, Each(AllOf(HasSubstr(shard), HasSubstr(tensor.name), HasSubstr("damaged"))));
       EXPECT_THAT(errors, Each(StrEq(errors[0])));
     }
     FlipByte(path, at);
   }
-  EXPECT_THAT(LoadState(Step(4), kEight, 2), Each(StrEq("")));
+  EXPECT_THAT(LoadState(Step(4), kEight, 2, Dtype::kBf16), Each(StrEq("")));
 }
 
 TEST_F(CheckpointTest, VerifyFindsEveryFlippedByte) {

@@ -53,6 +53,19 @@ TEST(ManifestText, PrintsAndReadsBack) {
   EXPECT_EQ(read.Bytes(), 4096 + 2048 + 100 + 17);
 }
 
+TEST(ManifestText, MomentsOfBf16NeedFormat4) {
+  Manifest manifest = SmallManifest();
+  manifest.metadata.lineage = Lineage{};
+  manifest.tensors[1].dtype = Dtype::kBf16;
+  const std::string text = Print(manifest);
+  EXPECT_THAT(text, testing::StartsWith("espalier-checkpoint 4\n"));
+  EXPECT_THAT(text, testing::HasSubstr("tensor optimizer/exp_avg/a.weight bf16 [7]\n"));
+  const Manifest read = ParseManifest(text, "M");
+  EXPECT_EQ(Print(read), text);
+  EXPECT_EQ(read.tensors[0].BytesOf(read.tensors[0].pieces[0]), 48);
+  EXPECT_EQ(read.tensors[1].BytesOf(read.tensors[1].pieces[0]), 14);
+}
+
 TEST(ManifestText, AWindowOfStepsNeedsFormat3) {
   Manifest manifest = SmallManifest();
   manifest.metadata.lineage = Lineage{};
@@ -81,7 +94,7 @@ TEST(ManifestText, RefusesWhatIsMalformed) {
     const char *from, *to, *says;
   };
   const std::vector<Case> cases = {
-      {"espalier-checkpoint 1", "espalier-checkpoint 4", "M:1: format '4' is not known here"},
+      {"espalier-checkpoint 1", "espalier-checkpoint 5", "M:1: format '5' is not known here"},
       {"espalier-checkpoint 1", "espalier-checkpoint 2", "M:3: expected 'parent'"},
       {"version 0.1.0", "version 0.2.0", "M:10: the proof is missing, which version 0.2.0 always writes"},
       {"version 0.1.0", "version 1.0", "the proof is missing, which version 1.0 always writes"},
@@ -112,7 +125,8 @@ TEST(ManifestText, RefusesWhatIsMalformed) {
       {"tensor parameters/a.weight", "tensor parameters//a", "is no tensor name"},
       {"tensor parameters/a.weight", "tensor optimizer/exp_avg/a.weight",
        "M:17: tensor optimizer/exp_avg/a.weight appears twice"},
-      {"f32 [7]", "f64 [7]", "M:17: optimizer/exp_avg/a.weight: element type is not f32"},
+      {"f32 [7]", "f64 [7]", "M:17: optimizer/exp_avg/a.weight: element type is neither f32 nor bf16"},
+      {"f32 [5,4]", "bf16 [5,4]", "M:14: parameters/a.weight: element type is not f32"},
       {"f32 [7]", "f32 []", "M:17: expected a number from 1"},
       {"f32 [7]", "f32 [7", "expected one of ',]'"},
       {"f32 [7]", "f32 [0]", "expected a number from 1"},
@@ -210,7 +224,7 @@ TEST(ManifestText, MutantsWithFittingChecksumsAreReadOrRefused) {
       const Manifest read = ParseManifest(Sealed(changed), "M");
       for (const ManifestTensor& tensor : read.tensors)
         for (const ManifestPiece& piece : tensor.pieces)
-          ASSERT_LE(piece.offset + piece.Bytes(), read.files.at(static_cast<size_t>(piece.file)).bytes);
+          ASSERT_LE(piece.offset + tensor.BytesOf(piece), read.files.at(static_cast<size_t>(piece.file)).bytes);
     } catch (const UserError&) {
     }
   }

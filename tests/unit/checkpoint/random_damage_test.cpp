@@ -87,7 +87,7 @@ class Campaign : public ::testing::Test {
     for (const ManifestTensor& tensor : manifest_.tensors)
       for (const ManifestPiece& piece : tensor.pieces)
         if (before.size() == bytes.size() && manifest_.files[static_cast<size_t>(piece.file)].name == name &&
-            piece.offset <= at && at < piece.offset + piece.Bytes())
+            piece.offset <= at && at < piece.offset + tensor.BytesOf(piece))
           damage.named.push_back(tensor.name);
     return damage;
   }
@@ -137,10 +137,10 @@ class Campaign : public ::testing::Test {
     while (true) {
       const ManifestTensor &a = Pick(manifest_.tensors), &b = Pick(manifest_.tensors);
       const ManifestPiece &p = Pick(a.pieces), &q = Pick(b.pieces);
-      if (&p == &q || p.Bytes() != q.Bytes() || p.file != q.file) continue;
+      if (&p == &q || a.BytesOf(p) != b.BytesOf(q) || p.file != q.file) continue;
       const std::string name = manifest_.files[static_cast<size_t>(p.file)].name;
       std::string bytes = original_.at(name);
-      for (int64_t i = 0; i < p.Bytes(); ++i)
+      for (int64_t i = 0; i < a.BytesOf(p); ++i)
         std::swap(bytes[static_cast<size_t>(p.offset + i)], bytes[static_cast<size_t>(q.offset + i)]);
       Damage damage = Replace("swapped pieces", name, bytes);
       damage.named = {name, a.name, b.name};

@@ -202,6 +202,83 @@ TEST_F(CheckpointTest, MasterShowsWholeTensorsToOtherPrograms) {
   EXPECT_EQ(dump("-d /parameters/model.layers.0.self_attn.o_proj.weight").front(), "nan");
 }
 
+TEST_F(CheckpointTest, MomentsOfBf16InAnyLayout) {
+  const std::vector<Degrees> layouts = {kOne, {1, 1, 3, 1, 2}, {2, 1, 2, 1, 2}, {1, 2, 1, 2, 3}};
+  for (size_t a = 0; a < layouts.size(); ++a) {
+    const auto step = static_cast<int64_t>(a + 1);
+    ASSERT_THAT(SaveState(Dir(), layouts[a], step, a, 9, Dtype::kBf16), Each(StrEq("")));
+    for (const Degrees& to : layouts)
+      EXPECT_THAT(LoadState(Step(step), to, a, Dtype::kBf16), Each(StrEq(""))) << a << " to " << Mesh(to).ToString();
+    EXPECT_THAT(VerifyCheckpoint(Step(step)).damage, IsEmpty());
+  }
+  int64_t bytes = 0;
+  for (const ManifestTensor& tensor : ReadManifest(Step(1)).tensors)
+    for (const ManifestPiece& piece : tensor.pieces) bytes += tensor.BytesOf(piece);
+  int64_t elements = 0;
+  for (const StateTensor& tensor : TestTensors(kOne)) elements += Volume(tensor.type.shape);
+  EXPECT_EQ(bytes, elements / 3 * (4 + 2 + 2));
+  EXPECT_THAT(Describe(Step(1), {.tensors = true}), HasSubstr("bf16  [701,600]"));
+}
+
+// A piece of several chunks, strided boxes, host and device.
+TEST_F(CheckpointTest, MomentsOfAnotherTypeAreConverted) {
+  struct Way {
+    Dtype from, to;
+    std::function<uint32_t(uint32_t)> bits;
+  };
+  const std::vector<Way> ways = {
+      {Dtype::kF32, Dtype::kBf16, [](uint32_t x) { return uint32_t{ToBf16(std::bit_cast<float>(x)).bits}; }},
+      {Dtype::kBf16, Dtype::kF32,
+       [](uint32_t x) { return std::bit_cast<uint32_t>(ToFloat(Bf16{static_cast<uint16_t>(x)})); }}};
+  for (size_t w = 0; w < ways.size(); ++w) {
+    const auto step = static_cast<int64_t>(w + 1);
+    ASSERT_THAT(SaveState(Dir(), kEight, step, w, 9, ways[w].from), Each(StrEq("")));
+    for (const Degrees& to : {kOne, kEight, Degrees{1, 1, 3, 1, 2}})
+      for (bool on_device : {false, true}) {
+        const Mesh mesh(to);
+        const std::vector<StateTensor> tensors = TestTensors(to, ways[w].to);
+        const auto expected = [&](const StateTensor& tensor, int64_t element) {
+          const uint32_t bits = TestBits(tensor.name, element, w);
+          return tensor.name.starts_with("parameters/") ? bits : ways[w].bits(bits);
+        };
+        EXPECT_THAT(OnRanks(mesh.Ranks(),
+                            [&](World& world) {
+                              RankState state(tensors, mesh, world.Rank());
+                              RemoteState remote(state, mesh, world.Rank());
+                              Load(Step(step), tensors, on_device ? remote.Local() : state.Local(), mesh, world);
+                              if (on_device) remote.Download();
+                              EXPECT_EQ(state.Differences(expected), 0) << "rank " << world.Rank();
+                            }),
+                    Each(StrEq("")));
+      }
+  }
+}
+
+TEST_F(CheckpointTest, MasterShowsMomentsOfBf16ToOtherPrograms) {
+  if (std::system("h5dump --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "h5dump is not installed (hdf5-tools)";
+  const std::vector<StateTensor> tensors = TestTensors(kOne, Dtype::kBf16);
+  const std::string name = "optimizer/exp_avg/model.layers.0.self_attn.o_proj.weight";
+  RankState state(tensors, Mesh(), 0);
+  for (const LocalTensor& local : state.Local())
+    if (local.tensor->name == name)
+      for (int i = 0; i < 7 * 13; ++i) static_cast<Bf16*>(local.data)[i] = ToBf16(static_cast<float>(i - 40) / 8);
+  SelfWorld world;
+  Metadata metadata = TestMetadata(3);
+  metadata.lineage = Lineage{};
+  Save(Dir(), metadata, tensors, state.Local(), Mesh(), world, 3);
+  const std::string command =
+      "cd / && h5dump -y -o " + Dir() + "/dump -d /" + name + " " + Step(3) + "/master.h5 > " + Dir() + "/out 2>&1";
+  ASSERT_EQ(std::system(command.c_str()), 0) << ReadBytes(Dir() + "/out");
+  std::string text = ReadBytes(Dir() + "/dump");
+  std::replace(text.begin(), text.end(), ',', ' ');
+  std::istringstream in(text);
+  for (int i = 0; i < 7 * 13; ++i) {
+    double number = 99;
+    ASSERT_TRUE(in >> number);
+    EXPECT_EQ(number, (i - 40) / 8.0);
+  }
+}
+
 TEST_F(CheckpointTest, RefusesWhatDoesNotFitTheDeck) {
   SaveAt(kEight, 4, 2);
   std::vector<StateTensor> tensors = TestTensors(kOne);

@@ -88,7 +88,7 @@ TEST(Runs, CopyEveryCommonElementOnce) {
     for (Runs runs(from, to); !runs.Done(); runs.Next()) {
       EXPECT_GT(runs.From(), last);
       last = runs.From();
-      std::memcpy(target.data() + runs.To() / 4, source.data() + runs.From() / 4, static_cast<size_t>(runs.Bytes()));
+      std::copy_n(source.data() + runs.From(), runs.Count(), target.data() + runs.To());
     }
     for (size_t i = 0; i < target.size(); ++i) {
       const int element = number(to, static_cast<int64_t>(i));

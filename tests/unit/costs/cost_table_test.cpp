@@ -81,6 +81,12 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
       }
     }
   }
+  for (const char* optimizer : {"adamw", "muon"}) {
+    std::vector<std::string> overrides = Layout("222");
+    overrides.insert(overrides.end(), {"precision.moments=bf16", std::string("optimizer.name=") + optimizer});
+    for (const KernelKey& key : KeysOf(overrides, 8)) kinds.insert(key.kind);
+  }
+  EXPECT_TRUE(kinds.contains(OpKind::kMuonDirection));
   EXPECT_TRUE(kinds.contains(OpKind::kAttentionMerge));
   EXPECT_TRUE(kinds.contains(OpKind::kAdamw));
   EXPECT_TRUE(kinds.contains(OpKind::kClip));

@@ -386,9 +386,13 @@ inline const std::vector<Rule> kRules = {
      "error: partial inputs are not allowed"},
     {"adamw", "f32[] f32[] f32[] f32[] f32[11,7] f32[11,7] f32[11,7] f32[11{tp},7]",
      "error: inputs disagree on the axes of dim a"},
+    {"adamw", "f32[] f32[] f32[] f32[] f32[11{tp},7] bf16[11{tp},7] bf16[11{tp},7] f32[11{tp},7]",
+     "f32[11{tp},7] bf16[11{tp},7] bf16[11{tp},7]"},
     // Muon: matrices sharded on any dim; a product over a sharded dim is a sum.
     {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[11{dp_shard},7{tp}] f32[11{dp_shard},7{tp}]",
      "f32[11{dp_shard},7{tp}] f32[11{dp_shard},7{tp}]"},
+    {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] bf16[11,7{tp}] f32[11,7{tp}] f32[]",
+     "bf16[11,7{tp}] f32[11,7{tp}]"},
     {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[11,7] f32[11,7]+sum{tp}",
      "error: partial inputs are not allowed"},
     {"normalize to=bf16 eps=1e-7", "f32[11{dp_shard},7{tp}] f32[]", "bf16[11{dp_shard},7{tp}]"},

@@ -85,6 +85,7 @@ Deck RandomDeck(Draw& draw) {
                                         fmt::format("run.device={}", draw.Of({0, 1}) ? "cuda" : "cpu")};
   if (draw.Of({0, 1, 1}) == 0) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("model.tie_embeddings=true");
+  if (draw.Of({0, 0, 1}) == 1) overrides.push_back("precision.moments=bf16");
   return SmallDeck(overrides);
 }
 
@@ -124,6 +125,7 @@ TEST(MemoryBound, IsWithinTenPercentOfThePeakOfLargeModels) {
       {"8b", {"parallel.dp_shard=64", "parallel.tp=1"}},
       {"8b", {"parallel.dp_shard=64", "parallel.tp=1", "parallel.reduce=auto"}},
       {"8b", {"parallel.dp_shard=8"}},
+      {"8b", {"parallel.dp_shard=8", "precision.moments=bf16"}},
       {"8b", {"parallel.dp_shard=32", "parallel.tp=1", "parallel.pp=2"}},
       {"8b", {"parallel.dp_shard=16", "parallel.tp=2", "parallel.pp=4", "recompute.mode=selective"}},
       {"8b", {"parallel.dp_shard=16", "parallel.tp=1", "parallel.cp=2", "parallel.pp=2", "batch.micro=2"}},

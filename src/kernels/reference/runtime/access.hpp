@@ -34,6 +34,13 @@ inline void Set(const Array& x, int64_t i, double value) {
 }
 inline void Set(float* x, int64_t i, double value) { x[i] = static_cast<float>(value); }
 
+/// Writes an element of moment 0 or 1 (stochastic_rounding.hpp).
+inline void SetMoment(const Array& x, int moment, int64_t i, double value, const RoundingStream& s, double step) {
+  if (x.dtype == Dtype::kF32) return Set(x, i, value);
+  const uint32_t word = RoundingWord(s, static_cast<uint32_t>(step), i);
+  x.As<Bf16>()[i] = RoundedBy(static_cast<float>(value), BitsOf(word, moment));
+}
+
 /// Writes an element, or adds to it.
 inline void Put(const Array& x, int64_t i, double value, bool accumulate) {
   Set(x, i, accumulate ? Get(x, i) + value : value);

@@ -215,12 +215,7 @@ class JsonTokenizer final : public Tokenizer {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> ReadTokenizerJson(const std::string& name, std::string bytes) {
-  nlohmann::json document;
-  try {
-    document = nlohmann::json::parse(bytes);
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitStatus::kData, fmt::format("{}: is not JSON: {}", name, error.what()));
-  }
+  const nlohmann::json document = ParseJson(name, bytes);
   return std::make_shared<const JsonTokenizer>(std::move(bytes), JsonReader(name, document));
 }
 

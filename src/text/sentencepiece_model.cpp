@@ -111,8 +111,8 @@ class SentencePiece final : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes) {
-  return std::make_shared<const SentencePiece>(name, std::move(bytes));
+std::shared_ptr<Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes) {
+  return std::make_shared<SentencePiece>(name, std::move(bytes));
 }
 
 }  // namespace espalier

@@ -170,7 +170,8 @@ def check_companions(checks, home, folder):
     checks.that(all(name in said for name in COMPANIONS), "import names the files beside the tokenizer")
     quietly(1, "export", run, out)
     checks.that(contents(out, COMPANIONS) == COMPANIONS, "the files beside the tokenizer come back byte for byte")
-    quietly(2, "run", os.path.join(run, "deck.toml"), "run.steps=2", "parallel.dp_shard=2")
+    quietly(2, "run", os.path.join(run, "deck.toml"), "run.steps=2", "parallel.dp_shard=2",
+            f"data.index_dir={home}")
     said = quietly(1, "export", f"{run}/checkpoints/step-00000002", later)
     checks.that(contents(later, COMPANIONS) == COMPANIONS and all(name in said for name in COMPANIONS),
                 "... also after training")

@@ -150,11 +150,16 @@ int ExportCommand(const ExportOptions& options) {
   folder.Write("config.json", config);
   folder.Write("generation_config.json", GenerationConfigJson(deck.data.end_token));
   const std::shared_ptr<const Tokenizer> tokenizer = ReadTokenizer(dir);
-  if (tokenizer) folder.Write(tokenizer->file_name(), tokenizer->bytes());
+  if (tokenizer) {
+    folder.Write(tokenizer->file_name(), tokenizer->bytes());
+    for (const TokenizerCompanion& companion : tokenizer->companions()) folder.Write(companion.name, companion.bytes);
+  }
   folder.Commit();
   fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, ArchitectureOf(deck.model), tensors.size(),
              options.dtype, dir);
   fmt::print("tokenizer: {}\n", tokenizer ? tokenizer->file_name() : "none, since the checkpoint has none");
+  if (tokenizer && !tokenizer->companions().empty())
+    fmt::print("as they were beside the tokenizer: {}\n", tokenizer->CompanionNames());
   return static_cast<int>(ExitStatus::kDone);
 }
 

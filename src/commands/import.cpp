@@ -52,6 +52,15 @@ FoundTokenizer FindTokenizer(const std::string& folder, int64_t vocab) {
   return {"", nullptr, fmt::format("{} has neither tokenizer.json nor tokenizer.model", folder)};
 }
 
+/// What would be kept with a tokenizer.
+std::vector<std::string> CompanionsOf(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (IsTokenizerCompanion(entry.path().filename().string())) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
 int64_t VocabOf(const ModelConfig& config) {
   const auto vocab = std::ranges::find(config.keys, "model.vocab", &std::pair<std::string, std::string>::first);
   CHECK(vocab != config.keys.end(), "a model without model.vocab");
@@ -178,6 +187,10 @@ int ImportCommand(const ImportOptions& options) {
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
   fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
+  if (found.tokenizer && !found.tokenizer->companions().empty())
+    fmt::print("kept with it, without a meaning here: {}\n", found.tokenizer->CompanionNames());
+  if (const std::vector<std::string> lost = CompanionsOf(options.folder); !found.tokenizer && !lost.empty())
+    fmt::print("not kept without a tokenizer: {}\n", fmt::join(lost, ", "));
   if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/blend.hpp"
+#include "data/file_errors.hpp"
 #include "data/formats/file_reader.hpp"
 #include "data/open_files.hpp"
 #include "data/samples_of_files.hpp"
@@ -70,44 +71,18 @@ class FileTokenSource final : public TokenSource {
   OpenFiles open_;
 };
 
-/// Keeps the first messages and counts the rest: a corpus may have a hundred thousand files.
-class Errors {
- public:
-  void Add(const UserError& error) {
-    constexpr size_t kMaxMessages = 20;
-    for (const std::string& message : error.messages()) {
-      if (messages_.size() < kMaxMessages) {
-        messages_.push_back(message);
-      } else {
-        ++more_;
-      }
-    }
-  }
-  void ThrowAny() {
-    if (more_ > 0) messages_.push_back(fmt::format("... and {} more", more_));
-    if (!messages_.empty()) throw UserError(ExitStatus::kData, messages_);
-  }
-
- private:
-  std::vector<std::string> messages_;
-  int64_t more_ = 0;
-};
-
 /// Opens every file once.
 std::vector<Segment> OpenAll(const std::vector<std::string>& paths, const DataSettings& settings, OpenFiles& open,
                              const BeforeFile& before_file) {
   std::vector<Segment> segments;
-  Errors errors;
+  FileErrors errors;
   for (const std::string& path : paths) {
     if (before_file) before_file();
-    try {
+    errors.Collect([&] {
       segments.push_back({OpenReader(path, open, settings)});
       if (settings.isolate_documents && settings.end_token < 0 && !segments.back().reader->IsOfDocuments())
         RefuseData(path, "does not say where documents end, and data.isolate_documents must know: set data.end_token");
-    } catch (const UserError& error) {
-      if (error.status() != ExitStatus::kData) throw;
-      errors.Add(error);
-    }
+    });
   }
   errors.ThrowAny();
   return segments;
@@ -159,16 +134,11 @@ std::unique_ptr<TokenSource> OpenBlend(const DataSettings& settings, const Befor
   CHECK(settings.weights.size() == settings.paths.size(), "{} weights of {} sources", settings.weights.size(),
         settings.paths.size());
   std::vector<std::unique_ptr<TokenSource>> sources;
-  Errors errors;
+  FileErrors errors;
   for (const std::string& path : settings.paths) {
     DataSettings one = settings;
     one.paths = {path};
-    try {
-      sources.push_back(OpenFilesAsOne(one, before_file));
-    } catch (const UserError& error) {
-      if (error.status() != ExitStatus::kData) throw;
-      errors.Add(error);
-    }
+    errors.Collect([&] { sources.push_back(OpenFilesAsOne(one, before_file)); });
   }
   errors.ThrowAny();
   return MakeBlend(std::move(sources), settings.paths, settings.weights);
@@ -183,27 +153,6 @@ const std::vector<DataFile>& TokenSource::files() const {
 
 void TokenSource::ReadAt(int64_t position, const SampleOrder& order, Sample& out) {
   Read(SampleIndex(position, samples(), order.seed, order.order), out);
-}
-
-int64_t MakeIndices(const DataSettings& settings, int rank, int ranks, const BeforeFile& before_file) {
-  const bool counted = settings.format == DataFormat::kJsonl || settings.format == DataFormat::kAuto ||
-                       (settings.format == DataFormat::kText && settings.tokenizer != nullptr);
-  if (!counted) return 0;
-  const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_file);
-  OpenFiles open;
-  Errors errors;
-  int64_t made = 0;
-  for (auto i = static_cast<size_t>(rank); i < paths.size(); i += static_cast<size_t>(ranks)) {
-    if (before_file) before_file();
-    try {
-      made += OpenReader(paths[i], open, settings)->MadeIndex() ? 1 : 0;
-    } catch (const UserError& error) {
-      if (error.status() != ExitStatus::kData) throw;
-      errors.Add(error);
-    }
-  }
-  errors.ThrowAny();
-  return made;
 }
 
 std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file) {

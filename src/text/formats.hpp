@@ -9,9 +9,9 @@
 namespace espalier {
 
 /// Hugging Face's tokenizer.json.
-std::shared_ptr<const Tokenizer> ReadTokenizerJson(const std::string& name, std::string bytes);
+std::shared_ptr<Tokenizer> ReadTokenizerJson(const std::string& name, std::string bytes);
 
 /// SentencePiece's tokenizer.model.
-std::shared_ptr<const Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes);
+std::shared_ptr<Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes);
 
 }  // namespace espalier

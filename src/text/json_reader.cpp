@@ -8,6 +8,20 @@
 
 namespace espalier {
 
+nlohmann::json ParseJson(const std::string& file, const std::string& bytes) {
+  constexpr int kMostDepth = 100;
+  const auto check = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    if (depth > kMostDepth)
+      throw UserError(ExitStatus::kData, fmt::format("{}: is nested deeper than {} levels", file, kMostDepth));
+    return true;
+  };
+  try {
+    return nlohmann::json::parse(bytes, check);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(ExitStatus::kData, fmt::format("{}: is not JSON: {}", file, error.what()));
+  }
+}
+
 void JsonReader::Refuse(const std::string& why) const {
   constexpr size_t kMaxShown = 120;
   std::string shown = value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

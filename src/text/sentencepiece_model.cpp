@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "espalier/util/error.hpp"
+#include "text/charsmap.hpp"
 #include "text/formats.hpp"
 
 namespace espalier {
@@ -21,12 +22,23 @@ std::string TextOf(const sentencepiece::SentencePieceProcessor& processor, int i
   return text;
 }
 
+/// Why the library does not load a model; empty if it does. It throws what its tries of pieces throw.
+std::string LoadError(sentencepiece::SentencePieceProcessor& processor, const std::string& bytes) {
+  try {
+    const auto status = processor.LoadFromSerializedProto(bytes);
+    return status.ok() ? "" : status.ToString();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 class SentencePiece final : public Tokenizer {
  public:
   SentencePiece(const std::string& name, std::string bytes) : Tokenizer(std::move(bytes), "tokenizer.model") {
-    if (const auto status = processor_.LoadFromSerializedProto(this->bytes()); !status.ok())
-      throw UserError(ExitStatus::kData, fmt::format("{}: is neither a tokenizer.json nor a SentencePiece model: {}",
-                                                     name, status.ToString()));
+    CheckCharsmaps(name, this->bytes());
+    if (const std::string error = LoadError(processor_, this->bytes()); !error.empty())
+      throw UserError(ExitStatus::kData,
+                      fmt::format("{}: is neither a tokenizer.json nor a SentencePiece model: {}", name, error));
     const int count = processor_.GetPieceSize();
     std::vector<std::string> names, texts;
     std::vector<bool> special;
@@ -40,6 +52,7 @@ class SentencePiece final : public Tokenizer {
     for (int id = 0; id < count; ++id)
       is_bpe_ = is_bpe_ && std::floor(processor_.GetScore(id)) == processor_.GetScore(id);
     SetTokens(std::move(names), std::move(texts), std::move(special));
+    CheckNames(name);
     const auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
     end_of_text_ = known(processor_.eos_id());
     bos_ = known(processor_.bos_id());
@@ -71,6 +84,13 @@ class SentencePiece final : public Tokenizer {
     return false;
   }
 
+  void CheckNames(const std::string& name) const {
+    for (int32_t id = 0; id < vocab(); ++id)
+      if (const auto first = Find(Name(id)); first && *first != id)
+        throw UserError(ExitStatus::kData,
+                        fmt::format("{}: \"{}\" is the piece {} and the piece {}", name, Name(id), *first, id));
+  }
+
   /// Models may have spaces after words, or denormalize: then tokens alone do not tell the text.
   void CheckDecoding(const std::string& name) const {
     for (const char* probe : {"Hello world", " a  b", "x1 23,\n\ty.", "\u00e9\u4e2d \U0001f600"}) {
@@ -91,8 +111,8 @@ class SentencePiece final : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes) {
-  return std::make_shared<const SentencePiece>(name, std::move(bytes));
+std::shared_ptr<Tokenizer> ReadSentencePiece(const std::string& name, std::string bytes) {
+  return std::make_shared<SentencePiece>(name, std::move(bytes));
 }
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -14,14 +15,22 @@ namespace espalier {
 namespace {
 
 constexpr std::array kEndNames = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+constexpr std::array kCompanions = {"chat_template.jinja", "generation_config.json", "special_tokens_map.json",
+                                    "tokenizer_config.json"};
 constexpr std::array kBeginNames = {"<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"};
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  if (!file.is_open() || file.bad())
-    throw UserError(ExitStatus::kData, fmt::format("{}: cannot read this tokenizer", path));
+  if (!file.is_open() || file.bad()) throw UserError(ExitStatus::kData, fmt::format("{}: cannot be read", path));
   return bytes;
+}
+
+std::vector<TokenizerCompanion> CompanionsIn(const std::filesystem::path& folder) {
+  std::vector<TokenizerCompanion> companions;
+  for (const char* name : kCompanions)
+    if (std::filesystem::is_regular_file(folder / name)) companions.push_back({name, ReadFile(folder / name)});
+  return companions;
 }
 
 template <typename Names>
@@ -33,13 +42,20 @@ std::optional<int32_t> FindFirst(const Tokenizer& tokenizer, const Names& names)
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::string& path) { return FromBytes(path, ReadFile(path)); }
+bool IsTokenizerCompanion(std::string_view name) { return std::ranges::find(kCompanions, name) != kCompanions.end(); }
 
-std::shared_ptr<const Tokenizer> Tokenizer::FromBytes(const std::string& name, std::string bytes) {
+std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::string& path) {
+  return FromBytes(path, ReadFile(path), CompanionsIn(std::filesystem::path(path).parent_path()));
+}
+
+std::shared_ptr<const Tokenizer> Tokenizer::FromBytes(const std::string& name, std::string bytes,
+                                                      std::vector<TokenizerCompanion> companions) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first == bytes.npos) throw UserError(ExitStatus::kData, fmt::format("{}: the tokenizer is empty", name));
-  if (bytes[first] == '{') return ReadTokenizerJson(name, std::move(bytes));
-  return ReadSentencePiece(name, std::move(bytes));
+  const std::shared_ptr<Tokenizer> tokenizer =
+      bytes[first] == '{' ? ReadTokenizerJson(name, std::move(bytes)) : ReadSentencePiece(name, std::move(bytes));
+  tokenizer->companions_ = std::move(companions);
+  return tokenizer;
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
@@ -72,6 +88,12 @@ std::optional<int32_t> Tokenizer::Find(std::string_view name) const {
       std::ranges::lower_bound(ids_, name, {}, [](const auto& entry) { return std::string_view(entry.first); });
   if (found == ids_.end() || found->first != name) return std::nullopt;
   return found->second;
+}
+
+std::string Tokenizer::CompanionNames() const {
+  std::string names;
+  for (const TokenizerCompanion& companion : companions_) names += (names.empty() ? "" : ", ") + companion.name;
+  return names;
 }
 
 void Tokenizer::SetTokens(std::vector<std::string> names, std::vector<std::string> texts, std::vector<bool> special) {

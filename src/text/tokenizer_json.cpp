@@ -214,14 +214,9 @@ class JsonTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> ReadTokenizerJson(const std::string& name, std::string bytes) {
-  nlohmann::json document;
-  try {
-    document = nlohmann::json::parse(bytes);
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitStatus::kData, fmt::format("{}: is not JSON: {}", name, error.what()));
-  }
-  return std::make_shared<const JsonTokenizer>(std::move(bytes), JsonReader(name, document));
+std::shared_ptr<Tokenizer> ReadTokenizerJson(const std::string& name, std::string bytes) {
+  const nlohmann::json document = ParseJson(name, bytes);
+  return std::make_shared<JsonTokenizer>(std::move(bytes), JsonReader(name, document));
 }
 
 }  // namespace espalier

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Fuzzes everything that is read from disk or the command line, with AddressSanitizer and UndefinedBehaviorSanitizer:
-#   tests/fuzz/run.sh [N [M]]     N mutated decks, overrides and MANIFESTs each, M shards, token files and
-#                                 decks that are compiled each
+#   tests/fuzz/run.sh [N [M]]     N mutated decks, overrides, MANIFESTs, safetensors and tokenizers each, M shards,
+#                                 token files, HDF5 files and decks that are compiled each
 # Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME-PROGRAM
 # lists the parts that this very program has done. What crashes is kept there as crash-NAME_fuzz-SEED.
 set -euo pipefail
 
 texts=${1:-1000000} files=${2:-200000}
-names=(compile deck override manifest shard tokens)
+names=(compile deck hdf5 override manifest safetensors shard tokenizer_json tokenizer_model tokens)
 # shellcheck source=tests/sanitize/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../sanitize/environment.sh"
 SetUp address
@@ -46,8 +46,8 @@ Try() {
 export -f Try
 
 {
-  for name in deck override manifest; do Parts "$name" "$texts" 5000; done
-  for name in shard tokens compile; do Parts "$name" "$files" 1000; done
+  for name in deck override manifest safetensors tokenizer_json tokenizer_model; do Parts "$name" "$texts" 5000; done
+  for name in hdf5 shard tokens compile; do Parts "$name" "$files" 1000; done
 } | sort -n | xargs -r -L 1 -P "$(nproc)" bash -c 'Try "$@"' try
 
 # Sums, and the worst of each.

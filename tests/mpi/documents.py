@@ -5,12 +5,19 @@
   train    packed documents of one length train as sequences of that length do: every loss and gradient norm of four
            steps (relative 1e-5)
 
-Both in a table of layouts, for Llama and GPT-2, with and without a sliding window. Documents have 1 to 15 tokens.
+  poison   what is in the neighbours of a document does not change a bit of its losses, gradient norms and weights: not
+           other tokens, and not tokens whose embeddings are huge. (NaN would: products of whole blocks have terms of
+           zero times NaN, also in other frameworks.)
+
+All in a table of layouts, for Llama and GPT-2, with and without a sliding window. Documents have 1 to 15 tokens.
 """
+import json
 import os
+import struct
 
 from support.layouts import ALL_GATHER, ALL_TO_ALL, FULL, GPT2, RING, SELECTIVE
-from support.runs import Checks, DECK, difference, scratch, train
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, difference, launch, scratch, train
 
 END = 10  # the byte that ends a document
 LENGTHS = (7, 1, 11, 5, 3, 1, 1, 15, 4, 1)  # two samples of 24 tokens, and the last target
@@ -107,9 +114,69 @@ def trains(checks, folder):
             checks.that(worst <= 1e-5, f"{what}, {layout}: training differs from that of the documents by {worst:.1e}")
 
 
+def masked(folder, name, neighbours):
+    """A file of the documents in which the targets of two documents count alone; `neighbours` are the tokens, in turn,
+    of all others, whose ends stay; empty: their own."""
+    counted, ids, bits = (2, 7), [], []
+    for i, document in enumerate(documents()):
+        if neighbours and i not in counted:
+            document = [neighbours[(len(ids) + k) % len(neighbours)] for k in range(len(document) - 1)] + [END]
+        ids += document
+        bits += [i in counted] * len(document)
+    header = struct.pack("<8s5i", b"BIN.TOK\n", 2, 4, len(ids), 256, 1).ljust(1024, b"\0")
+    masks = bytes(sum(bit << k for k, bit in enumerate(bits[at:at + 8])) for at in range(0, len(bits), 8))
+    return write(folder, name, header + struct.pack(f"<{len(ids)}i", *ids) + masks)
+
+
+def with_embeddings(folder, exported, name, rows):
+    """A copy of a Hugging Face folder in which the embeddings of some tokens have one value."""
+    to = os.path.join(folder, name)
+    os.makedirs(to)
+    for file in os.listdir(exported):
+        with open(os.path.join(exported, file), "rb") as source:
+            write(to, file, source.read())
+    with open(os.path.join(to, "model.safetensors"), "r+b") as file:
+        size, = struct.unpack("<Q", file.read(8))
+        tensor = json.loads(file.read(size))["model.embed_tokens.weight"]
+        width = tensor["shape"][1]
+        for token, value in rows.items():
+            file.seek(8 + size + tensor["data_offsets"][0] + 4 * width * token)
+            file.write(struct.pack("<f", value) * width)
+    return to
+
+
+def is_not_poisoned(checks, folder):
+    huge = {250: 1e15, 251: -3e15}
+    plain = masked(folder, "plain", [])
+    other, large = masked(folder, "other", [200, 201, 202]), masked(folder, "large", list(huge))
+    train(os.path.join(folder, "start"), 1, ["run.steps=1", "batch.global=2"])
+    exported = os.path.join(folder, "exported")
+    done = launch(1, ["export", os.path.join(folder, "start"), exported])
+    assert done.returncode == 0, done.stdout
+    start = f"run.init_from={with_embeddings(folder, exported, 'poisoned', huge)}"
+    for (family, deck, model), layouts in zip(MODELS, (LAYOUTS, LAYOUTS, LAYOUTS[::4], LAYOUTS[1::4])):
+        for layout, ranks, parallel in layouts:
+            what = " ".join([family, *model]) + f", {layout}"
+            def run(name, data, *more):
+                return train(os.path.join(folder, f"{what} {name}"), ranks,
+                             [*COMMON, *model, "batch.global=2", "data.format=llmq", f"data.end_token={END}",
+                              "data.isolate_documents=true", paths(data), *parallel, *more], deck=deck)
+            # GPT-2's embeddings are its output weights, too: only its tokens change.
+            more = ["run.steps=3", *[start] * (family == "llama")]
+            clean = run("clean", plain, *more)
+            weights = tensors(clean.checkpoint(3))
+            for poison, data in (("other tokens", other), ("huge embeddings", large))[:1 + (family == "llama")]:
+                poisoned = run(poison, data, *more)
+                same = all(poisoned.curve(key) == clean.curve(key) for key in ("loss", "grad_norm"))
+                checks.that(same and same_bits(tensors(poisoned.checkpoint(3)), weights),
+                            f"{what}: neighbours of {poison} do not change a bit")
+            mixed = run("mixed", other, *more, "run.steps=1", "data.isolate_documents=false")
+            checks.that(mixed.curve("loss") != clean.curve("loss")[:1], f"{what}: without isolation they do")
+
+
 def main():
     checks = Checks()
-    for part in (is_alone, trains):
+    for part in (is_alone, trains, is_not_poisoned):
         with scratch() as folder:
             part(checks, folder)
     checks.finish()

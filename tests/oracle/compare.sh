@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains eight decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, and compares each run with PyTorch:
+# Trains nine decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, and compares each run with PyTorch:
 #
 #   tests/oracle/compare.sh [FOLDER]
 #
@@ -33,7 +33,7 @@ Compare() {
 }
 
 failed=0
-for name in grouped odd tied gpt2 llama31 qwen2 qwen3 olmo2; do
+for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2; do
   Compare "$name" 1 || failed=1
   Compare "$name" 8 parallel.pp=2 parallel.dp_shard=2 parallel.tp=2 || failed=1
 done

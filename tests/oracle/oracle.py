@@ -63,6 +63,10 @@ def build_llama(m):
         head_dim=m.get("head_dim", m["dim"] // m["heads"]))
     qkv, o, mlp = (m.get(f"{part}_bias", False) for part in ("qkv", "o", "mlp"))
     form = m.get("norm_placement", "pre"), m.get("qk_norm", "none")
+    if window := m.get("sliding_window", 0):
+        if form == ("pre", "none") and not (qkv or o or mlp or m.get("full_attention_layers", 0)):
+            return transformers.MistralForCausalLM(transformers.MistralConfig(**common, sliding_window=window))
+        raise SystemExit("of windows the oracle knows Mistral's only")
     if form == ("post", "full") and qkv == o and not mlp:
         return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**common, attention_bias=qkv))
     if form == ("pre", "head") and qkv == o and not mlp:

@@ -11,6 +11,7 @@ them.
 import importlib.util
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,45 @@ def check_model(checks, name, home):
     check_training(checks, name, home, folder, run)
 
 
+# Bytes that no writer of JSON would write.
+COMPANIONS = {"tokenizer_config.json": b'{"chat_template":\t"{{ x }}",\r\n"model_max_length": 1E+30 }',
+              "special_tokens_map.json": b'{"eos_token": "\xc3\xa9"}\n\n',
+              "chat_template.jinja": b"{% for m in messages %}\x00{{ m }}\n{% endfor %}",
+              "generation_config.json": b'{"eos_token_id": [1, 2],   "temperature": 0.60}'}
+
+
+def contents(folder, names):
+    return {name: pathlib.Path(folder, name).read_bytes() for name in names if os.path.exists(f"{folder}/{name}")}
+
+
+def check_companions(checks, home, folder):
+    """Files beside the tokenizer come back byte for byte, also from a checkpoint that a run made of the import."""
+    run, out, later = (os.path.join(home, f"companions-{what}") for what in ("run", "out", "later"))
+    for name, bytes_ in COMPANIONS.items():
+        pathlib.Path(folder, name).write_bytes(bytes_)
+    said = quietly(1, "import", folder, run, *RUN, "checkpoint.every_steps=2")
+    checks.that(all(name in said for name in COMPANIONS), "import names the files beside the tokenizer")
+    quietly(1, "export", run, out)
+    checks.that(contents(out, COMPANIONS) == COMPANIONS, "the files beside the tokenizer come back byte for byte")
+    quietly(2, "run", os.path.join(run, "deck.toml"), "run.steps=2", "parallel.dp_shard=2",
+            f"data.index_dir={home}")
+    said = quietly(1, "export", f"{run}/checkpoints/step-00000002", later)
+    checks.that(contents(later, COMPANIONS) == COMPANIONS and all(name in said for name in COMPANIONS),
+                "... also after training")
+    said = quietly(1, "inspect", run, "--verify")
+    checks.that("step-00000002" in said, "... in a checkpoint that is whole")
+    loaded = transformers.GenerationConfig.from_pretrained(later)
+    checks.that(loaded.temperature == 0.6 and loaded.eos_token_id == [1, 2], "... and transformers reads them")
+    kept = f"{run}/checkpoints/step-00000002/chat_template.jinja"
+    pathlib.Path(kept).write_bytes(COMPANIONS["chat_template.jinja"] + b" ")
+    said = quietly(1, "export", run, os.path.join(home, "companions-damaged"), status=3)
+    checks.that("chat_template.jinja" in said, "... and damage is found")
+    os.remove(os.path.join(folder, "tokenizer.json"))
+    said = quietly(1, "import", folder, os.path.join(home, "companions-alone"), *RUN)
+    checks.that("not kept without a tokenizer: " + ", ".join(sorted(COMPANIONS)) in said,
+                "files beside no tokenizer are not kept, and import says so")
+
+
 def check_tokenizer(checks, home):
     """Imported with a model, used by sample, exported again."""
     folder, run, out = (os.path.join(home, f"with-tokenizer-{what}") for what in ("hf", "run", "out"))
@@ -180,6 +220,7 @@ def check_tokenizer(checks, home):
     checks.that(same[0] == same[1], "the tokenizer comes back byte for byte")
     said = quietly(1, "sample", run, "--prompt", "the tree", "--tokens", "3")
     checks.that(said.startswith("the tree"), "sample continues a text")
+    check_companions(checks, home, folder)
 
 
 def changed(folder, to, **keys):

@@ -226,6 +226,28 @@ def mission_d_a_start_reads_little(checks, home):
             checks.that(more < 4_000_000, f"mission D: ... and {more} bytes more memory")
 
 
+def mission_d_ranks_share_the_bytes_of_a_huge_jsonl(checks, home):
+    """Bytes that each of four ranks reads of one file of 60 MB: those that tell where its tokens are, and the bounded
+    part that every rank reads of any data."""
+    size, ranks, read = 60 * 10**6, 4, {}
+    for name, count in (("small", 10), ("large", size // 1000)):
+        path = os.path.join(home, name + ".jsonl")
+        with open(path, "w") as file:
+            file.writelines('{"text": "%s"}\n' % ("%06d " % k + "x" * 980) for k in range(count))
+        more = "parallel.dp_shard=4", "data.format=jsonl", f"data.paths=['{path}']"
+        with Job(os.path.join(home, "share " + name), ranks, [*SMALL, *more], "step:hold", patience=PATIENCE) as job:
+            job.held()
+            read[name] = [int(re.match(r"rchar: (\d+)", open(f"/proc/{job.processes()[rank]}/io").read())[1])
+                          for rank in range(ranks)]
+            status, text = released(job)
+        checks.that(status == 0, f"mission D: four ranks train on the {name} jsonl")
+        if status != 0:
+            print(text)
+    more = [large - small for large, small in zip(read["large"], read["small"])]
+    checks.that(all(size / ranks * 0.98 < bytes_ < size / ranks + 9_000_000 for bytes_ in more),
+                f"mission D: each of four ranks reads its quarter of {size} bytes of one jsonl: {more}")
+
+
 def mission_d_a_bad_id_is_told_when_it_is_read(checks, home):
     ids = struct.pack("<900H", *([7] * 333 + [256] + [7] * 566))
     path = token_file(os.path.join(home, "bad.tokens"), 255, 900, ids)
@@ -306,8 +328,8 @@ def main():
                       h6_another_file_system_for_the_run, h6_another_working_directory,
                       m3_data_that_changed_between_runs, m12_links_between_folders, m12_a_stop_while_data_are_opened,
                       b1_missing_data_before_memory, mission_d_a_start_reads_little,
-                      mission_d_a_bad_id_is_told_when_it_is_read, formats_are_refused_with_place,
-                      c9_vocabularies_and_epochs, mission_e_run_proves_the_world):
+                      mission_d_ranks_share_the_bytes_of_a_huge_jsonl, mission_d_a_bad_id_is_told_when_it_is_read,
+                      formats_are_refused_with_place, c9_vocabularies_and_epochs, mission_e_run_proves_the_world):
             check(checks, home)
     checks.finish()
 

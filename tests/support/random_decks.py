@@ -70,10 +70,7 @@ class RandomDeck:
         if kind == "gone":
             return os.remove(self.data)
         seed, factor = self.seed + (kind == "other contents"), {"grown": 1.3, "cut": 0.8}.get(kind, 1)
-        if self.format == "text":
-            write_text(self.data, seed, round(self.words * factor))
-        else:
-            write_tokens(self.data, seed, round(self.words * factor), self.vocab)
+        self._write_data(self.data, seed, round(self.words * factor))
 
     def _draw_model(self, chooser):
         self.family = chooser.choice(["llama", "llama", "gpt2"])
@@ -95,6 +92,31 @@ class RandomDeck:
         self.asynchronous = chooser.random() < 0.7
         self.seed = chooser.randrange(10**6)
         self.validates = chooser.random() < 0.3
+        self._draw_variants(chooser)
+
+    def _draw_variants(self, chooser):
+        """Keys of later models and recipes, by section: each in a part of the decks, where it is allowed."""
+        some = lambda share: chooser.random() < share
+        self.model, self.optimizer, self.others = [], [], []
+        if self.family == "llama":
+            self.model += [f"{part}_bias = true" for part in ("qkv", "o", "mlp") if some(0.2)]
+            self.model += [f"head_dim = {2 * chooser.randint(2, 8)}"] * some(0.3)
+            self.model += [f"qk_norm = '{chooser.choice(['head', 'full'])}'"] * some(0.3)
+            self.model += ["norm_placement = 'post'"] * some(0.2)
+            if some(0.4):
+                scaling = chooser.choice(["linear", "llama3", "yarn"])
+                self.model += [f"rope_scaling = '{scaling}'", f"rope_factor = {chooser.choice([1.5, 2.0, 4.0])}"]
+                self.model += [f"rope_original_seq_len = {self.seq_len // 2}"] * (scaling != "linear")
+        if some(0.4):
+            self.model += [f"sliding_window = {chooser.randint(1, self.seq_len)}",
+                           f"full_attention_layers = {chooser.randint(0, self.layers - 1)}"]
+        self.optimizer += ["name = 'muon'", "muon_lr = 0.004"] * some(0.25)
+        embedding, norm = ("embed", "norm") if self.family == "llama" else ("wte", "ln_")
+        self.optimizer += [f"groups = ['*{embedding}* lr=0.5', '*{norm}* decay=0.02', "
+                           f"'*.{self.layers - 1}.* lr=1.5 decay=0']"] * some(0.25)
+        self.others += [f"[loss]\nz_loss = {chooser.choice([1e-4, 1e-2])}"] * some(0.3)
+        self.others += [f"[guard]\nspike_z = {chooser.choice([3.0, 6.0])}\nspike_window = {chooser.randint(4, 20)}\n"
+                        f"on_spike = '{chooser.choice(['skip', 'warn'])}'"] * some(0.3)
 
     @property
     def decay_steps(self):
@@ -106,6 +128,20 @@ class RandomDeck:
         self.data = os.path.join(self.folder, f"data{self.number}.{'txt' if self.format == 'text' else 'tokens'}")
         self.words = chooser.randint(500, 3000) if self.format == "text" else chooser.randint(3000, 20000)
         self.change_data("made")
+        self.documents, self.weights = [], ""
+        if chooser.random() < 0.4:
+            end = ord(".") if self.format == "text" else chooser.randrange(5)
+            self.documents = ["isolate_documents = true", f"end_token = {end}"]
+        self.second = os.path.join(self.folder, f"second{os.path.basename(self.data)}")
+        if chooser.random() < 0.3:
+            self.weights = f"weights = [{chooser.choice([0.7, 3, 1])}, {chooser.choice([0.3, 1])}]"
+            self._write_data(self.second, self.seed + 5, self.words // 2)
+
+    def _write_data(self, path, seed, words):
+        if self.format == "text":
+            write_text(path, seed, words)
+        else:
+            write_tokens(path, seed, words, self.vocab)
 
     def _draw_layout(self, chooser):
         self.ranks = chooser.choice([1, 1, 2, 2, 3, 4])
@@ -118,7 +154,7 @@ class RandomDeck:
         self.zero = chooser.randint(1, 3)
         self.reduce = chooser.choice(["microbatch", "auto"] if self.zero == 2 else ["microbatch", "auto", "step"])
         self.recompute = chooser.choice(["none", "selective", "full"])
-        self.context = chooser.choice(["ring", "all_gather"])
+        self.context = chooser.choice(["ring", "all_gather", "all_to_all"])
         self.interleave = chooser.choice([True, False])
 
     @property
@@ -129,6 +165,8 @@ class RandomDeck:
     @property
     def text(self):
         flag = lambda value: "true" if value else "false"
+        lines = lambda of: "".join(f"{line}\n" for line in of)
+        paths = [self.data, self.second] if self.weights else [self.data]
         validation = (f"validation = ['{self.data}']\nvalidate_every_steps = 7\n"
                       f"validate_sequences = {self.samples}\n") if self.validates else ""
         return (
@@ -136,13 +174,15 @@ class RandomDeck:
             f"[model]\nfamily = '{self.family}'\nlayers = {self.layers}\ndim = {self.dim}\n"
             f"heads = {self.heads}\nkv_heads = {self.kv_heads}\nffn_dim = {self.ffn_dim}\n"
             f"vocab = {self.vocab}\nseq_len = {self.seq_len}\ntie_embeddings = {flag(self.tied)}\ninit_std = 0.07\n"
+            + lines(self.model) +
             "[parallel]\n" + "".join(f"{axis} = {degree}\n" for axis, degree in self.degrees.items()) +
             f"zero = {self.zero}\nreduce = '{self.reduce}'\ncontext = '{self.context}'\n"
             f"[pipeline]\nschedule = '{self.schedule}'\n[batch]\nglobal = {self.samples}\nmicro = {self.micro}\n"
             f"[precision]\ncompute = '{self.compute}'\n[recompute]\nmode = '{self.recompute}'\n"
             f"[overlap]\ninterleave = {flag(self.interleave)}\n"
-            f"[optimizer]\nlr = {self.lr}\n[lr]\nwarmup_steps = {self.warmup}\ndecay = '{self.decay}'\n"
-            f"[data]\nformat = '{self.format}'\npaths = ['{self.data}']\n{validation}"
+            f"[optimizer]\nlr = {self.lr}\n{lines(self.optimizer)}{lines(self.others)}"
+            f"[lr]\nwarmup_steps = {self.warmup}\ndecay = '{self.decay}'\n"
+            f"[data]\nformat = '{self.format}'\npaths = {paths}\n{self.weights}\n{lines(self.documents)}{validation}"
             f"[checkpoint]\nevery_steps = {self.every}\nkeep = {self.keep}\nasynchronous = {flag(self.asynchronous)}\n"
             "[report]\nevery_steps = 10\n"
         )

@@ -56,7 +56,7 @@ struct Metadata {
   std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
   std::vector<StepSeen> window = {};    ///< that the guard compares the next step with, oldest first; only format 3
-  std::shared_ptr<const Tokenizer> tokenizer = {};  ///< stored as a file; null: none. Only ReadTokenizer reads it
+  std::shared_ptr<const Tokenizer> tokenizer = {};  ///< stored as files; null: none. Only ReadTokenizer reads it
 };
 
 /// One file of a checkpoint.
@@ -122,7 +122,7 @@ inline constexpr int64_t kMaxHeadBytes = 256;
 bool IsCheckpointId(std::string_view text);
 
 /// True for the names of files in a checkpoint: MANIFEST, deck.toml, master.h5, shard-NNNNN.h5, tokenizer.json,
-/// tokenizer.model.
+/// tokenizer.model, companions of a tokenizer.
 bool IsCheckpointFile(std::string_view name);
 
 /// True for the names under which a checkpoint keeps its tokenizer.

@@ -15,6 +15,7 @@
 namespace espalier {
 
 class Tokenizer;
+class World;
 
 /// A file of a source, as it was when the source was opened.
 struct DataFile {
@@ -86,9 +87,10 @@ struct DataSettings {
 };
 
 /// Counts the tokens of those files whose format does not say how many they have (jsonl; text with a tokenizer) and
-/// keeps them in index files, unless that was done before. Of all ranks, each takes its share of the files; then every
-/// rank opens the source. Returns how many indices this rank made. Throws UserError (kData) with file and line.
-int64_t MakeIndices(const DataSettings& settings, int rank, int ranks, const BeforeFile& before_file = {});
+/// keeps them in index files, unless that was done before. Collective: each rank reads its share of the bytes, to the
+/// end of its last line, and rank 0 writes the indices, whose bytes are the same for any number of ranks. Calls
+/// `before_part` often. Returns how many indices were made. Throws AgreedError (kData) with file and line.
+int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile& before_part = {});
 
 /// Opens files or globs (ExpandPaths) as one source, in the formats of doc/data.md. Files follow one another in byte
 /// order of their paths. With weights, each entry of paths is a source of its own, and this is their blend. Reads a

@@ -15,6 +15,16 @@ namespace espalier {
 /// Whether decoded text shows special tokens, such as <|endoftext|>, by their names.
 enum class SpecialTokens : uint8_t { kHide, kShow };
 
+/// A file that lies beside a tokenizer and says how others use it. It has no meaning here: it is kept, and written
+/// back.
+struct TokenizerCompanion {
+  std::string name, bytes;
+};
+
+/// True for the names of such files in Hugging Face folders: tokenizer_config.json, special_tokens_map.json,
+/// chat_template.jinja, generation_config.json.
+bool IsTokenizerCompanion(std::string_view name);
+
 /// A tokenizer. Immutable: any number of threads may use it at once.
 class Tokenizer {
  public:
@@ -22,9 +32,11 @@ class Tokenizer {
 
   /// Reads tokenizer.json or tokenizer.model; the content decides which. Throws UserError (kData) if the file cannot be
   /// read, is damaged, or asks for something that is not supported: the place in the file, its value, what is allowed.
+  /// Takes the companions in the same folder, too.
   static std::shared_ptr<const Tokenizer> Load(const std::string& path);
-  /// The same from the bytes of a file; messages call it `name`.
-  static std::shared_ptr<const Tokenizer> FromBytes(const std::string& name, std::string bytes);
+  /// The same from the bytes of files; messages call the tokenizer `name`.
+  static std::shared_ptr<const Tokenizer> FromBytes(const std::string& name, std::string bytes,
+                                                    std::vector<TokenizerCompanion> companions = {});
 
   /// The ids of `text`, without the tokens that a tokenizer adds around a text (bos). Special tokens inside the text
   /// are recognized. Throws UserError (kData) with the byte if `text` is not UTF-8.
@@ -57,6 +69,10 @@ class Tokenizer {
   /// The file itself, and the name under which it is stored: "tokenizer.json" or "tokenizer.model".
   const std::string& bytes() const { return bytes_; }
   const char* file_name() const { return file_name_; }
+  /// The files beside it, by name.
+  const std::vector<TokenizerCompanion>& companions() const { return companions_; }
+  /// "a, b", for messages.
+  std::string CompanionNames() const;
 
  protected:
   friend class TextStream;
@@ -77,6 +93,7 @@ class Tokenizer {
  private:
   std::string bytes_;
   const char* file_name_;
+  std::vector<TokenizerCompanion> companions_;
   std::vector<std::string> names_, texts_;            ///< by id
   std::vector<bool> special_;                         ///< by id
   std::vector<std::pair<std::string, int32_t>> ids_;  ///< sorted by name

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "espalier/checkpoint/manifest.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 
@@ -398,7 +399,8 @@ bool IsCheckpointId(std::string_view text) {
 bool IsTokenizerFile(std::string_view name) { return name == "tokenizer.json" || name == "tokenizer.model"; }
 
 bool IsCheckpointFile(std::string_view name) {
-  return name == "MANIFEST" || name == "deck.toml" || name == "master.h5" || IsTokenizerFile(name) || IsShardName(name);
+  return name == "MANIFEST" || name == "deck.toml" || name == "master.h5" || IsTokenizerFile(name) ||
+         IsTokenizerCompanion(name) || IsShardName(name);
 }
 
 ManifestHead ParseManifestHead(std::string_view text, std::string_view where) {

@@ -6,6 +6,7 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/tokenizer.hpp"
 #include "espalier/util/printable_lines.hpp"
 
 namespace espalier {
@@ -48,7 +49,8 @@ std::string Describe(const std::string& dir, const Details& details) {
   text += fmt::format("size        {} ({} bytes) in {} files, {} tensors\n", HumanBytes(manifest.Bytes()),
                       manifest.Bytes(), manifest.files.size(), manifest.tensors.size());
   for (const ManifestFile& file : manifest.files)
-    if (IsTokenizerFile(file.name)) text += fmt::format("tokenizer   {} ({})\n", file.name, HumanBytes(file.bytes));
+    if (IsTokenizerFile(file.name) || IsTokenizerCompanion(file.name))
+      text += fmt::format("tokenizer   {} ({})\n", file.name, HumanBytes(file.bytes));
   text +=
       fmt::format("written by  espalier {} ({})\nid          {}\n", metadata.version, metadata.git_hash, manifest.id);
   if (const auto& lineage = metadata.lineage) {

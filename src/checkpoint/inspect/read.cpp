@@ -1,6 +1,7 @@
 // Reads the MANIFEST and the deck of a checkpoint.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "checkpoint/directory/checkpoint_directory.hpp"
@@ -51,10 +52,14 @@ Metadata ReadMetadata(const std::string& dir) {
 }
 
 std::shared_ptr<const Tokenizer> ReadTokenizer(const std::string& dir) {
-  for (const ManifestFile& file : ReadManifest(dir).files)
-    if (IsTokenizerFile(file.name))
-      return Tokenizer::FromBytes(dir + "/" + file.name, ReadListed(dir, file, kMaxTokenizerBytes));
-  return nullptr;
+  const Manifest manifest = ReadManifest(dir);
+  const auto tokenizer = std::ranges::find_if(manifest.files, IsTokenizerFile, &ManifestFile::name);
+  if (tokenizer == manifest.files.end()) return nullptr;
+  std::vector<TokenizerCompanion> companions;
+  for (const ManifestFile& file : manifest.files)
+    if (IsTokenizerCompanion(file.name)) companions.push_back({file.name, ReadListed(dir, file, kMaxTokenizerBytes)});
+  return Tokenizer::FromBytes(dir + "/" + tokenizer->name, ReadListed(dir, *tokenizer, kMaxTokenizerBytes),
+                              std::move(companions));
 }
 
 }  // namespace espalier

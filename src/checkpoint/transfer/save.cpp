@@ -90,7 +90,7 @@ class CollectiveSave {
     const Directory checkpoints(checkpoints_dir_);
     settled_ = Settle(checkpoints);
     int64_t bytes = static_cast<int64_t>(metadata_.deck.size());
-    if (metadata_.tokenizer) bytes += std::ssize(metadata_.tokenizer->bytes());
+    for (const auto& [name, text] : TokenizerFiles()) bytes += std::ssize(*text);
     for (const StateTensor& tensor : tensors_) bytes += Volume(tensor.type.shape) * SizeOf(tensor.type.dtype);
     RequireSpace(checkpoints_dir_, bytes);
     const std::string id = DrawId();
@@ -167,15 +167,25 @@ class CollectiveSave {
     FaultPoint("master", TemporaryPath());
     WriteMaster(temporary, manifest, metadata_.deck);
     std::vector<std::string> names = {"master.h5", kDeckName};
-    if (metadata_.tokenizer) {
-      names.emplace_back(metadata_.tokenizer->file_name());
-      temporary.WriteText(names.back(), metadata_.tokenizer->bytes());
+    for (const auto& [name, text] : TokenizerFiles()) {
+      names.push_back(name);
+      temporary.WriteText(name, *text);
     }
     for (const std::string& name : names) {
       const File file = temporary.Open(name);
       manifest.files.push_back({name, file.Bytes(), ChecksumFile(file, {}).whole});
     }
     return manifest;
+  }
+
+  /// Names and bytes.
+  std::vector<std::pair<std::string, const std::string*>> TokenizerFiles() const {
+    if (!metadata_.tokenizer) return {};
+    std::vector<std::pair<std::string, const std::string*>> files = {
+        {metadata_.tokenizer->file_name(), &metadata_.tokenizer->bytes()}};
+    for (const TokenizerCompanion& companion : metadata_.tokenizer->companions())
+      files.emplace_back(companion.name, &companion.bytes);
+    return files;
   }
 
   void AddShards(const std::vector<std::string>& packed, const std::vector<size_t>& stored, Manifest& manifest) const {

@@ -43,22 +43,10 @@ Sampler::Sampler(const Deck& deck, const std::string& dir, int64_t prompt, int64
 }
 
 void Sampler::Load(const std::string& dir) {
-  std::vector<StateTensor> tensors = StateTensors(prompt_.compilation);
+  const std::vector<StateTensor> tensors = StateTensors(prompt_.compilation);
   SelfWorld world;
-  std::vector<std::vector<float>> whole;
-  for (StateTensor& t : tensors) t.type.dtype = Dtype::kF32;
-  std::vector<LocalTensor> local = LocalTensors(tensors, *prompt_.executor, {});
-  for (LocalTensor& l : local)
-    l.data = whole.emplace_back(static_cast<size_t>(Volume(l.tensor->type.shape))).data(), l.arena = nullptr;
-  espalier::Load(dir, tensors, local, prompt_.compilation.mesh, world, Coverage::kSome);
-  for (size_t i = 0; i < local.size(); ++i) {
-    const Tensor to = prompt_.executor->At(local[i].tensor->name);
-    for (size_t k = 0; k < whole[i].size(); ++k)
-      if (to.dtype == Dtype::kF32)
-        to.As<float>()[k] = whole[i][k];
-      else
-        to.As<Bf16>()[k] = ToBf16(whole[i][k]);
-  }
+  espalier::Load(dir, tensors, LocalTensors(tensors, *prompt_.executor, {}), prompt_.compilation.mesh, world,
+                 Coverage::kSome);
 }
 
 std::vector<float> Sampler::Logits(const std::vector<int32_t>& text, const Observer& observe) {

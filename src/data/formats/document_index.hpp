@@ -2,70 +2,75 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <string>
-#include <vector>
 
+#include "data/formats/document_blocks.hpp"
+#include "data/formats/document_coder.hpp"
 #include "data/formats/file_reader.hpp"
 
 namespace espalier {
 
-/// A block of a file: whole lines, some 32 KiB of them, that are tokenized together.
+/// Where a block of a file begins.
 struct DocumentBlock {
   int64_t offset = 0;       ///< of its first byte
   int64_t first_token = 0;  ///< in the file
 };
 
-/// The tokens of a block.
-struct BlockTokens {
-  std::vector<int32_t> ids;
-  std::vector<int64_t> documents;  ///< tokens at which a document begins, rising
+/// What an index belongs to: a file as it is now, and what gives its tokens.
+struct IndexedFile {
+  IndexedFile(const std::string& path, OpenFiles& open, const DataSettings& settings, const DocumentCoder& coder);
+
+  std::string data;  ///< the file
+  std::string path;  ///< of the index: beside the file, hidden from globs, or in data.index_dir
+  int64_t bytes = 0, modified = 0;
+  uint64_t key = 0;
 };
 
-/// How the bytes of a file become tokens: lines of JSON or text, as bytes or by a tokenizer.
-class DocumentCoder {
+/// Writes an index under a temporary name and commits it by renaming. Every function throws UserError (kData) saying
+/// what cannot be written.
+class IndexWriter {
  public:
-  explicit DocumentCoder(const DataSettings& settings, bool json);
-  /// Appends the tokens of whole lines. `at_end`: they are the last of the file. `line` is the number of the first one,
-  /// from 1, or 0 if it is not known; `offset` its byte. Throws UserError (kData) with file and line.
-  void Encode(const std::string& path, std::string_view lines, int64_t line, int64_t offset, bool at_end,
-              BlockTokens& out) const;
-  /// Tells apart what gives other tokens.
-  uint64_t Key() const;
-  /// One line is one document; otherwise the file is.
-  bool json() const { return json_; }
+  explicit IndexWriter(const IndexedFile& of);
+  /// Removes what was not committed.
+  ~IndexWriter();
+  IndexWriter(const IndexWriter&) = delete;
+  IndexWriter& operator=(const IndexWriter&) = delete;
+
+  /// Blocks in rising order.
+  void Add(const CountedBlock& block);
+  void Commit();
 
  private:
-  void AddText(std::string_view text, BlockTokens& out) const;
-  void EndDocument(BlockTokens& out) const;
+  [[noreturn]] void Refuse(const std::string& what) const;
 
-  bool json_;
-  std::string field_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
+  const IndexedFile of_;
+  const std::string partial_;
+  std::ofstream file_;
+  int64_t blocks_ = 0, tokens_ = 0;
 };
 
 /// The index of a file: block k begins at entry k, and the last block ends with the file.
 class DocumentIndex {
  public:
-  /// Reads the index of `path`; makes it if there is none that fits. Throws UserError (kData).
+  /// Reads the index of a file; makes it if there is none that fits. Throws UserError (kData).
   DocumentIndex(const std::string& path, OpenFiles& open, const DataSettings& settings, const DocumentCoder& coder);
+  /// Whether there is an index that fits; one that is damaged or of something else does not.
+  static bool Exists(const IndexedFile& of);
 
   int64_t tokens() const { return tokens_; }
   int64_t blocks() const { return blocks_; }
-  /// Whether this made the index.
-  bool made() const { return made_; }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return of_.path; }
   /// Block 0 <= k < blocks(); k = blocks() is the end of the file.
   DocumentBlock Block(OpenFiles& open, int64_t k) const;
   /// The block that holds a token.
   int64_t Holding(OpenFiles& open, int64_t token) const;
 
  private:
-  bool Load(int64_t data_bytes, int64_t modified, uint64_t key);
-  void Make(const InputFile& data, int64_t modified, uint64_t key, const DocumentCoder& coder);
+  bool Load();
 
-  std::string path_;
-  int64_t data_bytes_ = 0, tokens_ = 0, blocks_ = 0;
-  bool made_ = false;
+  const IndexedFile of_;
+  int64_t tokens_ = 0, blocks_ = 0;
 };
 
 }  // namespace espalier

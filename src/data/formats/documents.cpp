@@ -30,7 +30,6 @@ class DocumentReader final : public FileReader {
   int64_t tokens() const override { return index_.tokens(); }
   std::vector<std::string> Paths() const override { return {path_}; }
   bool IsOfDocuments() const override { return true; }
-  bool MadeIndex() const override { return index_.made(); }
 
   void Read(OpenFiles& open, int64_t first, const SamplePart& part) override {
     const std::span<int32_t> out = part.Tokens();

@@ -36,8 +36,6 @@ class FileReader {
   virtual bool IsOfDocuments() const { return false; }
   /// Whether a zero follows if another file does.
   virtual bool EndsWithZero() const { return false; }
-  /// Whether opening it wrote an index that was not there.
-  virtual bool MadeIndex() const { return false; }
   /// Fills `part` with the tokens from `first` on; also documents that begin at one of them, in rising order (that of
   /// the first token may be left out), and what is not counted. Throws UserError (kData) with file and place.
   virtual void Read(OpenFiles& open, int64_t first, const SamplePart& part) = 0;
@@ -65,7 +63,12 @@ std::unique_ptr<FileReader> OpenJsonl(const std::string& path, OpenFiles& open, 
 std::unique_ptr<FileReader> OpenTokenizedText(const std::string& path, OpenFiles& open, const DataSettings& settings);
 std::unique_ptr<FileReader> OpenHdf5(const std::string& path, OpenFiles& open, const DataSettings& settings);
 
-/// Opens a file in the format of the settings; kAuto: by its first bytes, else by its name.
+/// The format of a file: that of the settings; kAuto: by its first bytes, else by its name. Checks that text fits the
+/// vocabulary.
+DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings& settings);
+/// Whether files of a format do not say how many tokens they have.
+bool IsCounted(DataFormat format, const DataSettings& settings);
+/// Opens a file in its format.
 std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings);
 
 /// The files that `paths` name (ExpandPaths), each once. With megatron and auto, a .idx and the common prefix of .bin

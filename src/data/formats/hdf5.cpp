@@ -14,6 +14,7 @@ namespace {
 struct OpenDataset {
   std::string path, name;
   Hdf5Handle file, dataset;
+  int64_t ids;
 };
 
 constexpr size_t kMostOpen = 16;
@@ -46,15 +47,14 @@ Hdf5Handle OpenDatasetOf(hid_t file, const std::string& path, const std::string&
              fmt::format("has no dataset \"{}\" (data.hdf5_dataset); it has {}", name, names.empty() ? "none" : names));
 }
 
-/// Its extent; refuses what is not one-dimensional or not of integers.
-int64_t Extent(const OpenDataset& open) {
-  const Hdf5Handle space(HDF5_CALL(H5Dget_space(open.dataset)), H5Sclose);
-  const Hdf5Handle type(HDF5_CALL(H5Dget_type(open.dataset)), H5Tclose);
+/// How many ids a dataset has; refuses what is not one-dimensional or not of integers.
+int64_t Extent(hid_t dataset, const std::string& path, const std::string& name) {
+  const Hdf5Handle space(HDF5_CALL(H5Dget_space(dataset)), H5Sclose);
+  const Hdf5Handle type(HDF5_CALL(H5Dget_type(dataset)), H5Tclose);
   const int dims = HDF5_CALL(H5Sget_simple_extent_ndims(space));
   if (dims != 1)
-    RefuseData(open.path, fmt::format("dataset \"{}\" has {} dims; allowed: 1 (token ids in a row)", open.name, dims));
-  if (H5Tget_class(type) != H5T_INTEGER)
-    RefuseData(open.path, fmt::format("dataset \"{}\" is not of integers", open.name));
+    RefuseData(path, fmt::format("dataset \"{}\" has {} dims; allowed: 1 (token ids in a row)", name, dims));
+  if (H5Tget_class(type) != H5T_INTEGER) RefuseData(path, fmt::format("dataset \"{}\" is not of integers", name));
   return H5Sget_simple_extent_npoints(space);
 }
 
@@ -63,7 +63,7 @@ class Hdf5Reader final : public FileReader {
   Hdf5Reader(std::string path, const DataSettings& settings)
       : ids_{std::move(path), IdType::kI64, -1, 0, settings.vocab}, name_(settings.hdf5_dataset) {
     const auto lock = LockHdf5();
-    ids_.count = Extent(Dataset());
+    ids_.count = Dataset().ids;
   }
   ~Hdf5Reader() override {
     const auto lock = LockHdf5();
@@ -105,7 +105,8 @@ class Hdf5Reader final : public FileReader {
     while (all.size() >= kMostOpen) all.pop_back();
     Hdf5Handle file = OpenFile(ids_.path);
     Hdf5Handle dataset = OpenDatasetOf(file, ids_.path, name_);
-    return all.emplace_front(OpenDataset{ids_.path, name_, std::move(file), std::move(dataset)});
+    const int64_t ids = Extent(dataset, ids_.path, name_);
+    return all.emplace_front(OpenDataset{ids_.path, name_, std::move(file), std::move(dataset), ids});
   }
 
   FlatIds ids_;

@@ -57,7 +57,7 @@ bool HasIndex(const std::string& path, OpenFiles& open) {
 }
 
 /// The format of a file, for kAuto: by its first bytes, then by its index, then by its name.
-DataFormat FormatOf(const std::string& path, OpenFiles& open) {
+DataFormat GuessFormat(const std::string& path, OpenFiles& open) {
   const InputFile& file = open.Get(path);
   std::array<char, 8> first{};
   file.ReadAt(0, first.data(), std::min(file.bytes(), std::ssize(first)));
@@ -96,14 +96,23 @@ void CheckVocabulary(const std::string& path, int64_t vocab, const std::string& 
                                vocab, place, settings.vocab));
 }
 
-std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings) {
-  const DataFormat format = settings.format == DataFormat::kAuto ? FormatOf(path, open) : settings.format;
-  const auto found = std::ranges::find(Formats(), format, &Format::format);
-  CHECK(found != Formats().end(), "no reader for data.format = {}", DeckName(format));
+DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings& settings) {
+  const DataFormat format = settings.format == DataFormat::kAuto ? GuessFormat(path, open) : settings.format;
   if (settings.tokenizer == nullptr && IsText(format) && settings.vocab < 256)
     RefuseData(path, fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", settings.vocab));
   if (settings.tokenizer != nullptr && IsText(format))
     CheckVocabulary("data.tokenizer", settings.tokenizer->vocab(), "", settings);
+  return format;
+}
+
+bool IsCounted(DataFormat format, const DataSettings& settings) {
+  return format == DataFormat::kJsonl || (format == DataFormat::kText && settings.tokenizer != nullptr);
+}
+
+std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings) {
+  const DataFormat format = FormatOf(path, open, settings);
+  const auto found = std::ranges::find(Formats(), format, &Format::format);
+  CHECK(found != Formats().end(), "no reader for data.format = {}", DeckName(format));
   return found->open(path, open, settings);
 }
 

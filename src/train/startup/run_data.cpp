@@ -74,26 +74,17 @@ DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths,
 std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const std::string& key,
                                   const DataSettings& settings) {
   std::unique_ptr<TokenSource> source;
-  int64_t made = 0;
-  OnAllRanks(world, [&] {
-    try {
-      made = MakeIndices(settings, world.Rank(), world.Size(), ObeySignals());
-    } catch (const UserError& error) {
-      throw At(loaded, key, error);
-    }
-  });
   int64_t indices = 0;
-  for (const std::string& count : world.Gather(std::to_string(made))) indices += std::stoll(count);
+  try {
+    indices = MakeIndices(settings, world, ObeySignals());
+    OnAllRanks(world, [&] { source = OpenTokenSource(settings, ObeySignals()); });
+  } catch (const AgreedError& error) {
+    const UserError at = At(loaded, key, error);
+    throw AgreedError(at.status(), at.messages());
+  }
   if (world.Rank() == 0 && indices > 0)
     spdlog::info("data: counted the tokens of {} of {}; their indices are {}", Count(indices, "file"), key,
                  settings.index_dir.empty() ? "beside them" : "in " + settings.index_dir);
-  OnAllRanks(world, [&] {
-    try {
-      source = OpenTokenSource(settings, ObeySignals());
-    } catch (const UserError& error) {
-      throw At(loaded, key, error);
-    }
-  });
   AgreeOnData(world, key, *source);
   return source;
 }

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_testing.hpp"
 #include "data_testing.hpp"
 #include "espalier/text/tokenizer.hpp"
 
@@ -37,7 +38,20 @@ class DocumentsTest : public DataTest {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_))
       if (entry.path().extension() == ".index") names.push_back(entry.path().filename().string());
+    std::ranges::sort(names);
     return names;
+  }
+  std::string Read(const std::string& name) const {
+    std::ifstream file(Path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  /// How many indices that many ranks made, which all say the same.
+  static int64_t Make(const DataSettings& settings, int ranks = 1) {
+    std::vector<int64_t> made(static_cast<size_t>(ranks));
+    EXPECT_THAT(OnRanks(ranks, [&](World& w) { made[static_cast<size_t>(w.Rank())] = MakeIndices(settings, w); }),
+                testing::Each(""));
+    EXPECT_THAT(made, testing::Each(made[0]));
+    return made[0];
   }
   std::string Refusal(const std::string& text) const {
     Write("d.jsonl", text);
@@ -132,8 +146,8 @@ TEST_F(DocumentsTest, ATokenizerCutsLinesAndTexts) {
 
 TEST_F(DocumentsTest, AnIndexIsMadeOnceAndFollowsItsFile) {
   Write("d.jsonl", "{\"text\": \"some text\"}\n");
-  EXPECT_EQ(MakeIndices(Settings("d.jsonl"), 0, 1), 1);
-  EXPECT_EQ(MakeIndices(Settings("d.jsonl"), 0, 1), 0);
+  EXPECT_EQ(Make(Settings("d.jsonl")), 1);
+  EXPECT_EQ(Make(Settings("d.jsonl")), 0);
   ASSERT_EQ(Indices().size(), 1u);
   EXPECT_EQ(OpenTokenSource(Settings("d.jsonl"))->tokens(), 10);
   EXPECT_EQ(OpenTokenSource({DataFormat::kText, {Path("*")}, 4, 256})->files().size(), 1u) << "globs do not see it";
@@ -141,10 +155,10 @@ TEST_F(DocumentsTest, AnIndexIsMadeOnceAndFollowsItsFile) {
   const std::string index = Path(Indices()[0]);
   for (const int byte : {3, 9, 33, 41, 57}) {
     std::fstream(index, std::ios::in | std::ios::out | std::ios::binary).seekp(byte).put('\x55');
-    EXPECT_EQ(MakeIndices(Settings("d.jsonl"), 0, 1), 1) << byte;
+    EXPECT_EQ(Make(Settings("d.jsonl")), 1) << byte;
   }
   fs::resize_file(index, 70);
-  EXPECT_EQ(MakeIndices(Settings("d.jsonl"), 0, 1), 1);
+  EXPECT_EQ(Make(Settings("d.jsonl")), 1);
   // Other contents, another field: other indices.
   Write("d.jsonl", "{\"text\": \"some text!\", \"body\": \"b of it\"}\n");
   EXPECT_EQ(OpenTokenSource(Settings("d.jsonl"))->tokens(), 11);
@@ -156,19 +170,104 @@ TEST_F(DocumentsTest, AnIndexIsMadeOnceAndFollowsItsFile) {
 
 TEST_F(DocumentsTest, RanksShareTheFiles) {
   for (int i = 0; i < 7; ++i) Write(fmt::format("{}.jsonl", i), "{\"text\": \"some text\"}\n");
+  Write("empty.jsonl", "");
   DataSettings settings = Settings("*.jsonl");
-  EXPECT_EQ(MakeIndices(settings, 1, 3), 2);
-  EXPECT_EQ(MakeIndices(settings, 0, 3), 3);
-  EXPECT_EQ(MakeIndices(settings, 2, 3), 2);
-  EXPECT_EQ(MakeIndices(settings, 0, 1), 0);
+  EXPECT_EQ(Make(settings, 3), 8);
+  EXPECT_EQ(Make(settings, 2), 0);
   EXPECT_EQ(OpenTokenSource(settings)->tokens(), 70);
   settings.index_dir = Path("elsewhere/deep");
-  EXPECT_EQ(MakeIndices(settings, 0, 1), 7);
-  EXPECT_EQ(std::distance(fs::directory_iterator(Path("elsewhere/deep")), fs::directory_iterator()), 7);
+  EXPECT_EQ(Make(settings), 8);
+  EXPECT_EQ(std::distance(fs::directory_iterator(Path("elsewhere/deep")), fs::directory_iterator()), 8);
   EXPECT_EQ(OpenTokenSource(settings)->tokens(), 70);
   Write("blocked", "a file");
   settings.index_dir = Path("blocked");
   EXPECT_THAT(Message([&] { OpenTokenSource(settings); }), HasSubstr("data.index_dir names a folder for it"));
+  EXPECT_THAT(OnRanks(2, [&](World& world) { MakeIndices(settings, world); }),
+              testing::Each(HasSubstr("data.index_dir names a folder for it")));
+}
+
+/// Lines of odd lengths: with carriage returns, empty, longer than a block, and one longer than the share of a rank.
+/// Expects the tokens of their texts, a zero after each, in `tokens`. The last line has no newline.
+std::string OddLines(std::vector<int32_t>& tokens) {
+  std::string lines;
+  for (int i = 0; i < 900; ++i) {
+    const size_t length = i == 300 ? 400'001 : i % 97 == 5 ? 70'003 : static_cast<size_t>(i * 37 % 901);
+    const std::string text(length, static_cast<char>('a' + i % 26));
+    lines += fmt::format("{{\"text\": \"{}\"}}{}", text, i == 899 ? "" : i % 3 == 0 ? "\r\n" : "\n");
+    if (i % 11 == 0) lines += "\n \r\n";
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    tokens.push_back(0);
+  }
+  return lines;
+}
+
+TEST_F(DocumentsTest, TheIndexIsTheSameForAnyNumberOfRanks) {
+  std::vector<int32_t> tokens;
+  const std::string lines = OddLines(tokens);
+  const DataSettings settings = Settings("odd*.jsonl", 1009);
+  std::vector<std::string> texts;
+  for (const char* ending : {"", "\n", "\n\n\n", "\r\n  "}) texts.push_back(lines + ending);
+  // Ends on a multiple of a block, and one byte to either side.
+  const size_t to_end = 32768 - lines.size() % 32768;
+  for (const size_t spaces : {to_end - 1, to_end, to_end + 1}) texts.push_back(std::string(spaces, ' ') + lines);
+  for (const std::string& text : texts) {
+    Write("odd.jsonl", text);
+    Write("odd2.jsonl", "{\"text\": \"b\"}");
+    std::string alone;
+    for (const int ranks : {1, 2, 3, 5, 60}) {
+      for (const std::string& index : Indices()) fs::remove(Path(index));
+      ASSERT_EQ(Make(settings, ranks), 2);
+      std::string bytes;
+      for (const std::string& index : Indices()) bytes += Read(index);
+      if (ranks == 1) alone = bytes;
+      ASSERT_TRUE(bytes == alone) << ranks << " ranks";
+    }
+    const auto source = OpenTokenSource(settings);
+    ASSERT_EQ(source->tokens(), std::ssize(tokens) + 2);
+    const auto read = ReadAll(*source).first;
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), tokens.begin()));
+  }
+}
+
+TEST_F(DocumentsTest, ATokenizedTextHasTheSameIndexForAnyNumberOfRanks) {
+  std::string text;
+  for (int i = 0; i < 9000; ++i) text += std::string(static_cast<size_t>(i * 13 % 101), "abc "[i % 4]) + "ab\n";
+  Write("t.txt", text + std::string(100'000, 'c'));
+  DataSettings settings{DataFormat::kText, {Path("t.txt")}, 100, 7};
+  settings.tokenizer = SmallTokenizer();
+  std::string alone;
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const std::string& index : Indices()) fs::remove(Path(index));
+    ASSERT_EQ(Make(settings, ranks), 1);
+    if (ranks == 1) alone = Read(Indices()[0]);
+    EXPECT_TRUE(Read(Indices()[0]) == alone) << ranks;
+  }
+  std::vector<int32_t> ids = SmallTokenizer()->Encode(text + std::string(100'000, 'c'));
+  ids.push_back(6);
+  EXPECT_EQ(OpenTokenSource(settings)->tokens(), std::ssize(ids)) << "it ends once";
+}
+
+TEST_F(DocumentsTest, EveryRankNamesTheLine) {
+  std::vector<int32_t> tokens;
+  const std::string lines = OddLines(tokens);
+  for (const size_t at : {size_t{0}, size_t{200'000}, size_t{700'000}, lines.size()}) {
+    const size_t begin = at == lines.size() ? at : at == 0 ? 0 : lines.find('\n', at) + 1;
+    Write("d.jsonl",
+          lines.substr(0, begin) + (at == lines.size() ? "\n" : "") + "{\"text\": 7}\n" + lines.substr(begin));
+    const auto line = std::count(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(begin), '\n') + 1 +
+                      (at == lines.size() ? 1 : 0);
+    for (const int ranks : {1, 2, 3, 5})
+      EXPECT_THAT(OnRanks(ranks, [&](World& world) { MakeIndices(Settings("d.jsonl"), world); }),
+                  testing::Each(testing::EndsWith(
+                      fmt::format("d.jsonl: line {}: field \"text\" is a number, not a string", line))));
+    EXPECT_THAT(Indices(), testing::IsEmpty());
+  }
+  // Of several, the first.
+  Write("d.jsonl", lines + "\n[]\n" + lines + "\n[]\n");
+  for (const int ranks : {1, 2, 3, 5})
+    EXPECT_THAT(OnRanks(ranks, [&](World& world) { MakeIndices(Settings("d.jsonl"), world); }),
+                testing::Each(
+                    testing::EndsWith(fmt::format("line {} is no JSON object", std::ranges::count(lines, '\n') + 2))));
 }
 
 TEST_F(DocumentsTest, ErrorsNameFileAndLine) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "espalier/watch/watchdog.hpp"
@@ -22,10 +23,11 @@ class Watch {
   /// Ends the watch and removes the heartbeat. From then on the process has as long as a save may take to end.
   void End();
 
-  /// Training begins or awaits `step`. The first step of a start keeps the activity kStart, whose limit is longer.
+  /// Training begins or awaits `step`. The first step of a training program has the activity kStart, whose limit is
+  /// longer: libraries may load, and graphs are captured.
   void InStep(int64_t step);
-  /// A step was awaited.
-  void EndStep();
+  /// `step` was awaited.
+  void EndStep(int64_t step);
 
   void Set(Activity activity);
   /// Runs `work` while the heartbeat shows `activity`, then restores the previous activity.
@@ -39,12 +41,16 @@ class Watch {
   }
 
  private:
+  /// The step that the heartbeat shows, or 1 before the first. Any thread may call this.
+  int64_t StepSeen() const;
+
+  const Programs& programs_;
   std::string folder_;
   double slow_limit_s_ = 0;
   std::optional<HeartbeatFile> file_;
   std::optional<Watchdog> dog_;
   Activity activity_ = Activity::kStart;
-  bool first_ = true;
+  std::set<const Training*> ran_;  ///< programs of which a step was awaited
 };
 
 }  // namespace espalier

@@ -44,6 +44,14 @@ void AnnounceWorld(const Run& run, const WorldProof& proof) {
     spdlog::warn("world: not proven that the programs of all ranks fit together: {}", proof.why_not);
 }
 
+void AnnounceRamp(const Run& run, int64_t step) {
+  const BatchRamp& ramp = run.programs.ramp();
+  if (!ramp.Grows()) return;
+  const size_t sizes = run.programs.trainings().size();
+  spdlog::info("batch: {}{}; a training program for each of {} sizes", Describe(ramp),
+               step == 0 ? "" : fmt::format("; step {} has {}", step + 1, ramp.SequencesOf(step + 1)), sizes);
+}
+
 void AnnounceSleep(const Deck& deck) {
   spdlog::info(
       "sleep: nothing is computed or trained: kernels and messages wait for their times on the cluster of {}, {:g} "
@@ -71,6 +79,7 @@ void Announce(const Run& run, const WorldProof& proof, int64_t step) {
   if (root && !run.device.Computes()) AnnounceSleep(run.deck());
   if (root && run.device.Computes())
     for (const std::string& line : Describe(run.start.data, run.deck())) spdlog::info("data: {}", line);
+  if (root) AnnounceRamp(run, step);
   if (root && run.world.Size() > 1) AnnounceWorld(run, proof);
   for (const DeckDifference& difference : run.checkpoints.differences()) {
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);

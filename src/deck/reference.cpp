@@ -100,7 +100,7 @@ Checked against the number of ranks:
 - `tp` divides `heads`, and divides `kv_heads` or is a multiple of it; then ranks share kv heads.
 - `batch.global` is a multiple of `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at
   least `pp` for interleaved, `2 pp` for dualpipev.
-- `batch.ramp_start` and `batch.ramp_step` are such multiples too, and `batch.ramp_start` makes as many microbatches.
+- `batch.ramp_start` and `batch.ramp_step` are such multiples too, and `batch.ramp_start` makes enough microbatches.
 )";
 
 /// The bounds of sizes.cpp.

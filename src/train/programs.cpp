@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/fit.hpp"
 
@@ -79,8 +81,10 @@ std::vector<Runnable*> Programs::All() {
 }
 
 void Programs::Compile(const Deck& deck, World& world) {
+  const auto began = std::chrono::steady_clock::now();
   for (const RampSize& size : ramp_.Sizes())
     CompileTraining(size.sequences == deck.batch.global ? deck : WithSequences(deck, size.sequences), world);
+  training_compile_ms_ = MillisecondsSince(began);
   for (const Training& training : trainings_) RequireSameStates(training.program(), trainings_.back().program());
   proof_ = CompileForward(deck, Purpose::kProof);
   if (Evaluates(deck)) evaluate_ = CompileForward(deck, Purpose::kEvaluate);

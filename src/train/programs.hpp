@@ -47,6 +47,8 @@ class Programs {
   const Training& TrainingOf(int64_t step) const { return trainings_[static_cast<size_t>(ramp_.IndexOf(step))]; }
   /// Of all sizes, the largest last.
   const std::vector<Training>& trainings() const { return trainings_; }
+  /// How long it took to compile these, in milliseconds.
+  double training_compile_ms() const { return training_compile_ms_; }
 
   /// What does not depend on the size of a step: that of batch.global sequences.
   const Compilation& compilation() const { return trainings_.back().compilation; }
@@ -78,6 +80,7 @@ class Programs {
 
   const BatchRamp ramp_;
   std::vector<Training> trainings_;
+  double training_compile_ms_ = 0;
   Coordinate coordinate_{};
   Device& device_;
   std::unique_ptr<Arena> arena_;

@@ -54,7 +54,7 @@ Outcome StepLoop::Train() {
     while (MayBegin()) BeginStep();
     StepRecord record = AwaitStep();
     if (!PassesGuard(record)) continue;
-    run_.stop_reasons.StepTook(last_step_ms_);
+    run_.stop_reasons.StepTook(last_step_ms_ * GrowthAfter(step_));
     const StepFlags flags = AgreeOnFlags();
     save_due_ = save_due_ || run_.checkpoints.Due(step_);
     record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
@@ -80,6 +80,11 @@ bool StepLoop::MayBegin() {
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
          std::ssize(in_flight_) <= ExecutorOf(last).StepsAhead() && !run_.checkpoints.Due(last) &&
          !ValidatesAfter(last) && AllHaveNextBatch();
+}
+
+/// 1 but before a step with more sequences.
+double StepLoop::GrowthAfter(int64_t step) const {
+  return static_cast<double>(ramp().SequencesOf(step + 1)) / static_cast<double>(ramp().SequencesOf(step));
 }
 
 /// The size of a start's first step is announced. After a rollback the batch may be smaller again.
@@ -116,7 +121,7 @@ StepRecord StepLoop::AwaitStep() {
   const StepInFlight oldest = in_flight_.front();
   run_.watch.InStep(oldest.step);
   const StepTimes times = ExecutorOf(oldest.step).End();
-  run_.watch.EndStep(oldest.step);
+  run_.watch.EndStep();
   run_.instruction_times.After(oldest.step, times);
   run_.measured_costs.After(oldest.step, times);
   const std::optional<Breakdown> traced =

@@ -83,6 +83,7 @@ class StepLoop {
 
   // Steps.
   bool MayBegin();
+  double GrowthAfter(int64_t step) const;
   void SaySize(int64_t step);
   void BeginStep();
   StepRecord AwaitStep();

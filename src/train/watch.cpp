@@ -87,11 +87,11 @@ int64_t Watch::StepSeen() const { return std::max<int64_t>(1, file_->record().st
 
 void Watch::InStep(int64_t step) {
   if (file_) file_->record().step.store(step, std::memory_order_relaxed);
-  Set(ran_.contains(&programs_.TrainingOf(step)) ? Activity::kStep : Activity::kStart);
+  if (!first_) Set(Activity::kStep);
 }
 
-void Watch::EndStep(int64_t step) {
-  ran_.insert(&programs_.TrainingOf(step));
+void Watch::EndStep() {
+  first_ = false;
   Set(Activity::kBetween);
 }
 

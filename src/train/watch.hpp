@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "espalier/watch/watchdog.hpp"
@@ -23,11 +22,10 @@ class Watch {
   /// Ends the watch and removes the heartbeat. From then on the process has as long as a save may take to end.
   void End();
 
-  /// Training begins or awaits `step`. The first step of a training program has the activity kStart, whose limit is
-  /// longer: libraries may load, and graphs are captured.
+  /// Training begins or awaits `step`. The first step of a start keeps the activity kStart, whose limit is longer.
   void InStep(int64_t step);
-  /// `step` was awaited.
-  void EndStep(int64_t step);
+  /// A step was awaited.
+  void EndStep();
 
   void Set(Activity activity);
   /// Runs `work` while the heartbeat shows `activity`, then restores the previous activity.
@@ -50,7 +48,7 @@ class Watch {
   std::optional<HeartbeatFile> file_;
   std::optional<Watchdog> dog_;
   Activity activity_ = Activity::kStart;
-  std::set<const Training*> ran_;  ///< programs of which a step was awaited
+  bool first_ = true;
 };
 
 }  // namespace espalier

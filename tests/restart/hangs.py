@@ -72,8 +72,8 @@ def skipped(checks, home, draw, round):
 
 
 def skipped_in_a_ramp(checks, home):
-    """The program of the step is looked up: the second one with the larger batch, whose first may take longer."""
-    ranks, overrides, step = 2, ["parallel.tp=2"], 5
+    """The program of the step is looked up: here the first one with the larger batch."""
+    ranks, overrides, step = 2, ["parallel.tp=2"], 4
     grown = [*overrides, "batch.ramp_start=1", "batch.ramp_step=3", "batch.ramp_steps=3", "run.steps=1000000"]
     index, op, part = next(row for row in collectives(ranks, overrides, 1) if row[2] in ("B3", "W3"))
     with start(home, ranks, grown, f"instruction-{index}:skip:{step - 3}", 1) as job:

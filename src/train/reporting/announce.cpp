@@ -47,9 +47,9 @@ void AnnounceWorld(const Run& run, const WorldProof& proof) {
 void AnnounceRamp(const Run& run, int64_t step) {
   const BatchRamp& ramp = run.programs.ramp();
   if (!ramp.Grows()) return;
-  const size_t sizes = run.programs.trainings().size();
-  spdlog::info("batch: {}{}; a training program for each of {} sizes", Describe(ramp),
-               step == 0 ? "" : fmt::format("; step {} has {}", step + 1, ramp.SequencesOf(step + 1)), sizes);
+  spdlog::info("batch: {}{}; {} sizes with a training program each, compiled in {:.1f} s", Describe(ramp),
+               step == 0 ? "" : fmt::format("; step {} has {}", step + 1, ramp.SequencesOf(step + 1)),
+               run.programs.trainings().size(), run.programs.training_compile_ms() / 1e3);
 }
 
 void AnnounceSleep(const Deck& deck) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
@@ -32,6 +33,7 @@ int CheckCommand(const CheckOptions& options) {
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), deck.run.steps, RanksText(deck));
+  if (const BatchRamp ramp(deck.batch); ramp.Grows()) fmt::print("# batch: {}\n", Describe(ramp));
   if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", PredictDevice(deck));
   if (deck.run.device == RunDevice::kSleep) {
     const PlannedDevice planned = PlanDevice(deck);

@@ -14,6 +14,7 @@
 #include "commands/output_file.hpp"
 #include "commands/plan/parts.hpp"
 #include "commands/simulate/output.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
@@ -52,6 +53,25 @@ void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
              available / (peak_bytes + staging_bytes));
 }
 
+/// What else is printed is of a step with batch.global; peaks are the largest of all sizes.
+void PrintRamp(const Compilation& c) {
+  const BatchRamp ramp(c.deck.batch);
+  if (!ramp.Grows()) return;
+  fmt::print("batch       {}\n", Describe(ramp));
+  fmt::print(
+      "            {} sizes with programs of their own; memory is that of the largest, all else is of {} sequences\n",
+      ramp.Sizes().size(), c.batch.sequences);
+}
+
+nlohmann::ordered_json RampJson(const Compilation& c) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const RampSize& size : BatchRamp(c.deck.batch).Sizes())
+    json.push_back({{"first_step", size.first_step},
+                    {"sequences", size.sequences},
+                    {"microbatches", size.sequences / c.batch.rows}});
+  return json;
+}
+
 void PrintSchedule(const Schedule& schedule) {
   fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}",
              Name(schedule.kind), Draw(schedule));
@@ -85,6 +105,7 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
              flops.causal * static_cast<double>(c.batch.tokens) / ranks / 1e12);
   fmt::print("step        {} tokens: {} sequences in {} microbatches\n", c.batch.tokens, c.batch.sequences,
              c.batch.microbatches);
+  PrintRamp(c);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
     size_t most = 0;
     for (const auto& [rank, program] : plan.programs) most = std::max(most, program.instructions.size());
@@ -120,6 +141,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const ModelFlops flops = FlopsPerToken(c.deck);
   json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};
   json["tokens_per_step"] = c.batch.tokens;
+  if (BatchRamp(c.deck.batch).Grows()) json["batch_sizes"] = RampJson(c);
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;

@@ -9,6 +9,7 @@
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/simulate/output.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/model/flops.hpp"
@@ -45,6 +46,9 @@ class Printer {
   void Print() const {
     const Deck& deck = result_.ranking[0].deck;
     fmt::print("tuned       {} on {} x {} ({})\n", deck.name, ranks_, cluster_.compute.name, cluster_.path);
+    if (const BatchRamp ramp(deck.batch); ramp.Grows())
+      fmt::print("batch       {}: times are of {} sequences, peaks the largest of all sizes\n", Describe(ramp),
+                 deck.batch.global);
     fmt::print("memory      {:.4g} GB of {:.4g} GB per device for programs\n", double(result_.memory_bytes) / kGiga,
                double(cluster_.compute.memory_bytes) / kGiga);
     fmt::print("layouts     {} considered: {} invalid, {} too large by their lower bound, {} scored by formula\n",

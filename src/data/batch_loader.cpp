@@ -46,11 +46,16 @@ std::vector<int64_t> AllPositions(int64_t seq_len) {
 }
 
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch) {
+  batch.step = step;
+  LoadSequences(source, order, layout, step * layout.Global(), layout.microbatches, batch);
+}
+
+void LoadSequences(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t first,
+                   int64_t microbatches, Batch& batch) {
   CheckLayout(layout, source.seq_len());
   Sample sample;
-  batch.step = step;
-  batch.microbatches.resize(static_cast<size_t>(layout.microbatches));
-  int64_t position = order.first + step * layout.Global() + layout.rows.begin;
+  batch.microbatches.resize(static_cast<size_t>(microbatches));
+  int64_t position = order.first + first + layout.rows.begin;
   for (Microbatch& microbatch : batch.microbatches) {
     microbatch.ids.clear();
     microbatch.targets.clear();
@@ -70,8 +75,9 @@ Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t in
   return batch;
 }
 
-BatchLoader::BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step)
-    : source_(std::move(source)), order_(order), layout_(std::move(layout)) {
+BatchLoader::BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout,
+                         const BatchRamp& ramp, int64_t first_step)
+    : source_(std::move(source)), order_(order), layout_(std::move(layout)), ramp_(ramp) {
   CheckLayout(layout_, source_->seq_len());
   thread_ = std::thread([this, first_step] { Run(first_step); });
 }
@@ -109,7 +115,9 @@ void BatchLoader::Run(int64_t first_step) {
   for (int64_t step = first_step;; ++step) {
     std::exception_ptr error;
     try {
-      LoadBatch(*source_, order_, layout_, step, loading_);
+      loading_.step = step;
+      LoadSequences(*source_, order_, layout_, ramp_.SequencesUpTo(step),
+                    ramp_.SequencesOf(step + 1) / layout_.microbatch_rows, loading_);
     } catch (...) {
       error = std::current_exception();
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/step_range.hpp"
@@ -123,7 +124,19 @@ std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
 }
-std::string NoRamp(const Deck& d) { return When(d.batch.ramp_start == 0, "batch.ramp_start = 0 has no ramp"); }
+std::string StartsFull(const Deck& d) {
+  return When(d.batch.ramp_start == d.batch.global, "all steps have batch.global, which is the same");
+}
+std::string NoRamp(const Deck& d) {
+  if (d.batch.ramp_start == 0) return "batch.ramp_start = 0 has no ramp";
+  return When(d.batch.ramp_start == d.batch.global, "batch.ramp_start is batch.global, so the batch does not grow");
+}
+std::string EndsBeforeTheRamp(const Deck& d) {
+  const BatchRamp ramp(d.batch);
+  return When(ramp.FirstFullStep() > d.run.steps,
+              fmt::format("the run ends with step {}, and batch.global = {} would begin with step {}", d.run.steps,
+                          d.batch.global, ramp.FirstFullStep()));
+}
 std::string NoSpikes(const Deck& d) { return When(d.guard.spike_z == 0, "guard.spike_z = 0 looks for no spikes"); }
 std::string WindowIsNeverFull(const Deck& d) {
   return When(
@@ -225,6 +238,8 @@ const std::vector<Effect>& Effects() {
              spikes ? "neither guard.on_nonfinite nor guard.on_spike is \"rollback\""
                     : "guard.on_nonfinite is not \"rollback\"");
        }},
+      {"batch.ramp_start", StartsFull},
+      {"batch.ramp_start", EndsBeforeTheRamp, "grows slowly"},
       {"batch.ramp_step", NoRamp},
       {"batch.ramp_steps", NoRamp},
       {"guard.on_spike", NoSpikes},

@@ -87,7 +87,8 @@ Checked when the deck is read:
   the right direction.
 - `model.kv_heads` divides `model.heads`, and equals it for gpt2.
 - `model.vocab` is at least 256 for text.
-- `batch.micro` divides `batch.global`.
+- `batch.micro` divides `batch.global`, and the sizes of a ramp. `batch.ramp_start` is at most `batch.global`, and
+  `batch.ramp_step` divides what is between them.
 - The schedule can run `pipeline.chunks`, and every chunk gets a layer. `pipeline.split` names `pp * chunks` chunks that
   add up to `model.layers`.
 - With `parallel.zero = 2` gradients are never whole, so `parallel.reduce` is not `step`.
@@ -99,6 +100,7 @@ Checked against the number of ranks:
 - `tp` divides `heads`, and divides `kv_heads` or is a multiple of it; then ranks share kv heads.
 - `batch.global` is a multiple of `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at
   least `pp` for interleaved, `2 pp` for dualpipev.
+- `batch.ramp_start` and `batch.ramp_step` are such multiples too, and `batch.ramp_start` makes enough microbatches.
 )";
 
 /// The bounds of sizes.cpp.
@@ -116,6 +118,8 @@ every command ends. All limits are far above real use (405 billion parameters ha
 | tokens of a run | 2^62 |
 | `model.layers` | {} |
 | microbatches of a step x `model.layers` (x `cp` where keys travel in a ring); `pp` x `model.layers` | {} |
+| sizes of a ramp (`batch.ramp_start`) | {} |
+| microbatches of all sizes of a ramp together x `model.layers` | {} |
 | `model.layers` x `dp_replicate` x `dp_shard` x `cp` x `tp` | {} |
 | ranks | {} |
 
@@ -128,7 +132,7 @@ A setting that differs from its default but has no effect together with the othe
 `zero = 2`, `guard.max_skips` without `skip`, ...) is reported once, with the reason, by `check` and at the start of a
 run. If the command line gives a key twice, the last value counts, which is reported too.
 )",
-                     kMaxStepBytes, kMaxLayers, kMaxPasses, kMaxPeers, kMaxRanks);
+                     kMaxStepBytes, kMaxLayers, kMaxPasses, kMaxRampSizes, kMaxRampPasses, kMaxPeers, kMaxRanks);
 }
 
 constexpr std::string_view kStatuses = R"(

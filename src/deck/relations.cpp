@@ -154,15 +154,17 @@ std::string OpenUnit(const Deck& deck) {
                      others > 1 ? fmt::format(" / {}", others) : "");
 }
 
-/// The batch of a step, with 1 for an open dp_shard.
-BatchShape KnownBatch(const Deck& deck) {
-  return DivideBatch(deck.batch, Product({deck.parallel.dp_replicate, std::max(1, deck.parallel.dp_shard)}));
+/// A batch of so many sequences, with 1 for an open dp_shard.
+BatchShape KnownBatch(const Deck& deck, int64_t sequences) {
+  return DivideBatch(sequences, deck.batch.micro,
+                     Product({deck.parallel.dp_replicate, std::max(1, deck.parallel.dp_shard)}));
 }
 
-std::string MicrobatchesComeOutWhole(const Deck& deck) {
+/// What is wrong with a number of sequences that is to be divided into microbatches.
+std::string DivisionFault(const Deck& deck, int64_t sequences) {
   const auto& p = deck.parallel;
-  const int64_t unit = KnownBatch(deck).rows;
-  if (deck.batch.global % unit == 0) return "";
+  const int64_t unit = KnownBatch(deck, sequences).rows;
+  if (sequences % unit == 0) return "";
   if (p.dp_shard == -1)
     return fmt::format(
         "must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the other degrees "
@@ -170,6 +172,38 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
         OpenUnit(deck));
   return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {})",
                      deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
+}
+
+std::string MicrobatchesComeOutWhole(const Deck& deck) { return DivisionFault(deck, deck.batch.global); }
+
+/// By how many sequences the batch grows in all; 0 without a ramp.
+int64_t RiseOf(const Deck::Batch& batch) {
+  return batch.ramp_start == 0 ? 0 : std::max<int64_t>(0, batch.global - batch.ramp_start);
+}
+
+std::string RampStartsBelowGlobal(const Deck& deck) {
+  if (deck.batch.ramp_start <= deck.batch.global) return "";
+  return fmt::format("must be at most batch.global = {} (allowed: 0 for no ramp, or 1 to {})", deck.batch.global,
+                     deck.batch.global);
+}
+
+std::string RampEndsAtGlobal(const Deck& deck) {
+  const auto& b = deck.batch;
+  const int64_t rise = RiseOf(b);
+  if (rise % b.ramp_step == 0) return "";
+  std::vector<int64_t> allowed = Divisors(rise);
+  std::erase_if(allowed, [&](int64_t step) { return step % KnownBatch(deck, rise).rows != 0; });
+  if (allowed.empty()) allowed = Divisors(rise);
+  return fmt::format("must divide batch.global - batch.ramp_start = {} - {} = {} (allowed: {})", b.global, b.ramp_start,
+                     rise, ListNumbers(allowed));
+}
+
+std::string RampStartComesOutWhole(const Deck& deck) { return DivisionFault(deck, deck.batch.ramp_start); }
+
+/// Its default is ramp_start, which has been checked then.
+std::string RampStepComesOutWhole(const Deck& deck) {
+  const auto& b = deck.batch;
+  return RiseOf(b) == 0 || b.ramp_step == b.ramp_start ? "" : DivisionFault(deck, b.ramp_step);
 }
 
 /// tp shards attention by whole heads; kv heads are sharded or, if there are fewer than tp, replicated. Feed-forward
@@ -217,11 +251,12 @@ std::string ChunksSuitTheSchedule(const Deck& deck) {
   return TraitsOf(deck.pipeline.schedule).ChunkCountError(deck.pipeline.chunks);
 }
 
-/// While dp_shard is open there may be fewer microbatches than this counts, never more.
-std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
+/// What is wrong with the number of microbatches of so many sequences. While dp_shard is open there may be fewer than
+/// this counts, never more.
+std::string ScheduleFault(const Deck& deck, int64_t sequences) {
   const auto& p = deck.parallel;
   const ScheduleTraits& schedule = TraitsOf(deck.pipeline.schedule);
-  const BatchShape batch = KnownBatch(deck);
+  const BatchShape batch = KnownBatch(deck, sequences);
   const int64_t least = schedule.MinMicrobatches(p.pp);
   if (batch.sequences % batch.rows != 0 || batch.microbatches >= least) return "";
   if (p.dp_shard == -1)
@@ -233,6 +268,12 @@ std::string MicrobatchesSuitTheSchedule(const Deck& deck) {
       "makes {} microbatches of {} sequences, but pipeline.schedule = \"{}\" with parallel.pp = {} needs at least {} "
       "(allowed: multiples of {} from {})",
       batch.microbatches, batch.rows, Name(schedule.kind), p.pp, least, batch.rows, Product({least, batch.rows}));
+}
+
+std::string MicrobatchesSuitTheSchedule(const Deck& deck) { return ScheduleFault(deck, deck.batch.global); }
+
+std::string RampStartSuitsTheSchedule(const Deck& deck) {
+  return deck.batch.ramp_start == 0 ? "" : ScheduleFault(deck, deck.batch.ramp_start);
 }
 
 std::string EveryChunkHasALayer(const Deck& deck) {
@@ -354,6 +395,13 @@ const std::vector<Relation>& MeshRelations() {
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp",
         "pipeline.schedule"},
        MicrobatchesSuitTheSchedule},
+      {{"batch.ramp_start", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, RampStartComesOutWhole},
+      {{"batch.ramp_step", "batch.ramp_start", "batch.global", "batch.micro", "parallel.dp_replicate",
+        "parallel.dp_shard"},
+       RampStepComesOutWhole},
+      {{"batch.ramp_start", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp",
+        "pipeline.schedule"},
+       RampStartSuitsTheSchedule},
   };
   static const std::vector<Relation> relations = [] {
     std::vector<Relation> list = own;
@@ -397,6 +445,10 @@ const std::vector<Relation>& DeckRelations() {
       {{"run.watchdog_slow_s", "run.watchdog_s"}, SlowWatchdogWaitsLonger},
       {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},
       {{"data.validate_sequences", "data.validate_every_steps", "batch.global"}, ValidatesWholeBatches},
+      {{"batch.ramp_start", "batch.global"}, RampStartsBelowGlobal},
+      {{"batch.ramp_step", "batch.ramp_start", "batch.global", "batch.micro", "parallel.dp_replicate",
+        "parallel.dp_shard"},
+       RampEndsAtGlobal},
   };
   static const std::vector<Relation> all = [] {
     std::vector<Relation> list = rank_free;

@@ -18,8 +18,8 @@ struct Relation {
 /// The relations that can be checked without files and before the number of ranks is known; dp_shard = -1 counts as 1.
 const std::vector<Relation>& DeckRelations();
 
-/// The batch on so many data-parallel ranks; `tokens` is left out (0).
-BatchShape DivideBatch(const Deck::Batch& batch, int64_t data_parallel);
+/// A step of so many sequences on so many data-parallel ranks; `tokens` is left out (0).
+BatchShape DivideBatch(int64_t sequences, int64_t micro, int64_t data_parallel);
 
 /// The smallest fp32 of full precision.
 inline constexpr double kMinFloat = std::numeric_limits<float>::min();
@@ -31,7 +31,9 @@ inline constexpr double kMaxStepBytes =
 inline constexpr double kMaxTokens = double(int64_t{1} << 62);  ///< of a run
 inline constexpr int64_t kMaxLayers = 4096;
 inline constexpr int64_t kMaxPasses = 1 << 18;  ///< of microbatches through layers (and hops of a ring) in a step
-inline constexpr int64_t kMaxPeers = 1 << 22;   ///< of all layers' collectives
+inline constexpr int64_t kMaxRampSizes = 256;
+inline constexpr int64_t kMaxRampPasses = 1 << 20;  ///< of the steps of all sizes together
+inline constexpr int64_t kMaxPeers = 1 << 22;       ///< of all layers' collectives
 inline constexpr int64_t kMaxRanks = 1 << 20;
 
 /// The relations that involve the degrees; checked again when the number of ranks is known.

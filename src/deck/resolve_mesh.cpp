@@ -87,15 +87,15 @@ int SmallestRanks(const Deck& deck) {
       std::min<int64_t>(INT_MAX, Product({p.pp, p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp})));
 }
 
-BatchShape DivideBatch(const Deck::Batch& batch, int64_t data_parallel) {
-  const int64_t rows = Product({batch.micro, data_parallel});
-  return {batch.global, batch.micro, rows, batch.global / rows, 0};
+BatchShape DivideBatch(int64_t sequences, int64_t micro, int64_t data_parallel) {
+  const int64_t rows = Product({micro, data_parallel});
+  return {sequences, micro, rows, sequences / rows, 0};
 }
 
 int64_t TokensPerStep(const Deck& deck) { return deck.batch.global * deck.model.seq_len; }
 
 BatchShape BatchOf(const Deck& deck, const Mesh& mesh) {
-  BatchShape batch = DivideBatch(deck.batch, mesh.GroupSize(kBatchAxes));
+  BatchShape batch = DivideBatch(deck.batch.global, deck.batch.micro, mesh.GroupSize(kBatchAxes));
   batch.tokens = TokensPerStep(deck);
   return batch;
 }

@@ -26,12 +26,14 @@ std::string Lower(std::vector<Factor> factors) {
   return fmt::format("(lower {})", text);
 }
 
-/// Microbatches of a step; 1 while dp_shard is open, since then nobody knows.
-double Microbatches(const Deck& deck) {
+/// Microbatches of so many sequences; 1 while dp_shard is open, since then nobody knows.
+double MicrobatchesOf(const Deck& deck, double sequences) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard < 1) return 1;
-  return std::max(1.0, double(deck.batch.global) / (double(deck.batch.micro) * p.dp_replicate * p.dp_shard));
+  return std::max(1.0, sequences / (double(deck.batch.micro) * p.dp_replicate * p.dp_shard));
 }
+/// Microbatches of a step.
+double Microbatches(const Deck& deck) { return MicrobatchesOf(deck, double(deck.batch.global)); }
 
 /// model.head_dim if it does not follow from dim, else 1.
 int64_t OwnHeadDim(const Deck::Model& m) { return m.heads * m.head_dim == m.dim ? 1 : m.head_dim; }
@@ -114,6 +116,20 @@ std::string ProgramsAreShort(const Deck& deck) {
       hops > 1 ? ", or take another parallel.context" : "");
 }
 
+/// A run keeps the programs of all sizes.
+std::string RampSizesAreFew(const Deck& deck) {
+  const Deck::Batch& b = deck.batch;
+  if (b.ramp_start == 0 || b.ramp_start >= b.global) return "";
+  const int64_t sizes = (b.global - b.ramp_start) / b.ramp_step + 1;
+  const double mean = (double(b.ramp_start) + double(b.global)) / 2;
+  const double passes = double(deck.model.layers) * MicrobatchesOf(deck, mean) * double(sizes);
+  if (sizes <= kMaxRampSizes && passes <= double(kMaxRampPasses)) return "";
+  return fmt::format(
+      "makes steps of {} sizes, each with programs of its own, which take {:.3g} microbatches through {} layers "
+      "together; the limits are {} sizes and {} passes of a microbatch through a layer (raise batch.ramp_step)",
+      sizes, passes / deck.model.layers, deck.model.layers, kMaxRampSizes, kMaxRampPasses);
+}
+
 /// Every stage looks through the whole model's ops for its own.
 std::string StagesAreFew(const Deck& deck) {
   const double passes = double(deck.model.layers) * double(deck.parallel.pp);
@@ -163,6 +179,9 @@ const std::vector<Relation>& SizeRelations() {
       {{"batch.global", "model.layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",
         "parallel.context"},
        ProgramsAreShort},
+      {{"batch.ramp_step", "batch.ramp_start", "batch.global", "model.layers", "batch.micro", "parallel.dp_replicate",
+        "parallel.dp_shard"},
+       RampSizesAreFew},
       {{"parallel.pp", "model.layers"}, StagesAreFew},
       {{"parallel.dp_shard", "parallel.dp_replicate", "parallel.cp", "parallel.tp", "model.layers"}, GroupsAreSmall},
       {{"parallel.dp_shard", "parallel.pp", "parallel.dp_replicate", "parallel.cp", "parallel.tp"}, RanksAreFew},

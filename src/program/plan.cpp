@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
@@ -40,24 +41,25 @@ std::string TooManyPrograms(const Compilation& c, const std::vector<int>& repres
 
 /// The compilations of a deck, training first.
 std::vector<Compilation> CompileAll(const Deck& deck, int ranks) {
-  std::vector<Purpose> purposes = PurposesOf(deck);
-  std::vector<Compilation> compilations(purposes.size());
-  ParallelFor(purposes.size(), [&](size_t i) { compilations[i] = Compile(deck, ranks, purposes[i]); });
+  const std::vector<ProgramOfRun> programs = ProgramsOfRun(deck);
+  std::vector<Compilation> compilations(programs.size());
+  ParallelFor(programs.size(),
+              [&](size_t i) { compilations[i] = Compile(programs[i].deck, ranks, programs[i].purpose); });
   return compilations;
 }
 
 /// What a plan states of a program.
 struct ProgramFacts {
-  int64_t peak_bytes = 0;  ///< of all purposes
+  int64_t peak_bytes = 0;  ///< of all programs of a run
   std::vector<std::pair<std::string, MessageCount>> messages;
 };
 
 /// The facts of every program of a plan, in order.
-std::vector<ProgramFacts> FactsOf(const WorldPlan& plan, const std::vector<Compilation>& forward) {
+std::vector<ProgramFacts> FactsOf(const WorldPlan& plan, const std::vector<Compilation>& others) {
   std::vector<std::pair<int, const Program*>> programs;
   for (const auto& [rank, program] : plan.programs) programs.emplace_back(rank, &program);
   std::vector<std::unique_ptr<ProgramMaker>> makers;
-  for (const Compilation& other : forward) makers.push_back(std::make_unique<ProgramMaker>(other));
+  for (const Compilation& other : others) makers.push_back(std::make_unique<ProgramMaker>(other));
   std::vector<ProgramFacts> facts(programs.size());
   ParallelFor(programs.size(), [&](size_t i) {
     const auto& [rank, program] = programs[i];
@@ -73,10 +75,12 @@ std::vector<ProgramFacts> FactsOf(const WorldPlan& plan, const std::vector<Compi
 
 bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && !deck.data.validation.empty(); }
 
-std::vector<Purpose> PurposesOf(const Deck& deck) {
-  std::vector<Purpose> purposes = {Purpose::kTrain, Purpose::kProof};
-  if (Evaluates(deck)) purposes.push_back(Purpose::kEvaluate);
-  return purposes;
+std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck) {
+  std::vector<ProgramOfRun> programs = {{Purpose::kTrain, deck}, {Purpose::kProof, deck}};
+  if (Evaluates(deck)) programs.push_back({Purpose::kEvaluate, deck});
+  for (const RampSize& size : BatchRamp(deck.batch).Sizes())
+    if (size.sequences < deck.batch.global) programs.push_back({Purpose::kTrain, WithSequences(deck, size.sequences)});
+  return programs;
 }
 
 std::string ProveWorld(const Compilation& c) {
@@ -116,6 +120,8 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   for (int rank : plan.representative) plan.rank_peak_bytes.push_back(peak.at(rank));
   plan.peak_bytes = *std::max_element(plan.rank_peak_bytes.begin(), plan.rank_peak_bytes.end());
   CheckWorld(c.mesh, [&](int rank) -> const Program& { return plan.programs.at(plan.representative[rank]); });
+  for (const Compilation& other : compilations)
+    if (other.purpose == Purpose::kTrain) ProveWorld(other);
   return plan;
 }
 

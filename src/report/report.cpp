@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <numeric>
 
 #include "espalier/report/text.hpp"
 #include "espalier/util/print.hpp"
@@ -114,6 +113,15 @@ std::string SharesText(const TraceRecord& record) {
                      by_axis("hidden", record.mean.hidden_us));
 }
 
+/// [{"first_step":1,"sequences":4},...]
+std::string SizesArray(const BatchRamp& ramp) {
+  std::string text;
+  for (const RampSize& size : ramp.Sizes())
+    text += fmt::format("{}{{\"first_step\":{},\"sequences\":{}}}", text.empty() ? "" : ",", size.first_step,
+                        size.sequences);
+  return "[" + text + "]";
+}
+
 /// [{"name":...,"share":...,"samples":...,"epochs":...},...]
 std::string SourcesArray(const std::vector<SourceRecord>& sources) {
   std::string text;
@@ -173,6 +181,7 @@ void Reporter::Start(const StartRecord& start) {
       .Raw("peak_flops", options_.peak_flops > 0 ? fmt::format(kShortest, options_.peak_flops) : "null")
       .Text("peak_source", options_.peak_source)
       .Number("startup_ms", start.startup_ms, kMilliseconds);
+  if (options_.ramp.Grows()) line.Raw("batch_sizes", SizesArray(options_.ramp));
   if (!start.data.sources.empty()) line.Raw("data_sources", SourcesArray(start.data.sources));
   if (!start.fault.empty()) line.Text("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
@@ -192,8 +201,8 @@ void Reporter::Step(const StepRecord& record) {
   const std::lock_guard lock(mutex_);
   communication_->Add(record);
   summary_->Add(record);
-  recent_ms_.push_back(record.step_ms);
-  if (recent_ms_.size() > kPaceSteps) recent_ms_.pop_front();
+  recent_.push_back({record.step_ms, options_.ramp.SequencesOf(record.step)});
+  if (recent_.size() > kPaceSteps) recent_.pop_front();
   JsonLine line;
   line.Integer("step", record.step);
   if (options_.sleeps)
@@ -201,8 +210,9 @@ void Reporter::Step(const StepRecord& record) {
   else
     line.Number("loss", record.loss, kNineDigits).Number("grad_norm", record.grad_norm, kNineDigits);
   if (record.z_loss && !options_.sleeps) line.Number("z_loss", *record.z_loss, kNineDigits);
-  line.Number("lr", record.lr, kShortest)
-      .Integer("tokens", record.tokens)
+  line.Number("lr", record.lr, kShortest);
+  if (options_.ramp.Grows()) line.Integer("sequences", options_.ramp.SequencesOf(record.step));
+  line.Integer("tokens", record.tokens)
       .Number("step_ms", record.step_ms, kMilliseconds)
       .Number("tokens_per_s", record.tokens_per_s, kRate);
   if (options_.peak_flops > 0) {
@@ -295,6 +305,14 @@ void Reporter::Skipped(int64_t step, const std::string& reason) {
   Print(fmt::format("{:>{}}  skipped: {}\n", step, StepWidth(options_.steps), reason));
 }
 
+void Reporter::Grows(int64_t step, int64_t sequences) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine().Text("event", "batch").Integer("step", step).Integer("sequences", sequences).Finish());
+  Print(fmt::format("{:>{}}  from here on {} sequence{} a step\n", step, StepWidth(options_.steps), sequences,
+                    sequences == 1 ? "" : "s"));
+}
+
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
@@ -383,9 +401,12 @@ void Reporter::PrintStep(const StepRecord& record) {
 
 double Reporter::SecondsLeft(int64_t step) const {
   // The first step is slower; it counts only while it is the only one.
-  const auto first = recent_ms_.begin() + (recent_ms_.size() > 1 && recent_ms_.size() < kPaceSteps ? 1 : 0);
-  const double mean = std::accumulate(first, recent_ms_.end(), 0.0) / static_cast<double>(recent_ms_.end() - first);
-  return static_cast<double>(options_.steps - step) * mean * 1e-3 * options_.dilation;
+  const auto first = recent_.begin() + (recent_.size() > 1 && recent_.size() < kPaceSteps ? 1 : 0);
+  double ms = 0;
+  int64_t sequences = 0;
+  for (auto pace = first; pace != recent_.end(); ++pace) ms += pace->ms, sequences += pace->sequences;
+  const int64_t left = options_.ramp.SequencesUpTo(options_.steps) - options_.ramp.SequencesUpTo(step);
+  return static_cast<double>(left) * ms / static_cast<double>(sequences) * 1e-3 * options_.dilation;
 }
 
 }  // namespace espalier

@@ -31,14 +31,15 @@ int64_t CountNonFinite(const Arena& arena, const Tensor& tensor) {
 }
 
 /// This rank's first one as "order rank words", with numbers of fixed width so that texts compare; empty if none.
-std::string OwnFirst(const Programs& programs, int rank) {
+std::string OwnFirst(const Programs& programs, int64_t step, int rank) {
+  const Training& training = programs.TrainingOf(step);
   std::string first;
-  for (const NamedTensor& sum : programs.train().executor->All(ValueKind::kAccumulator)) {
+  for (const NamedTensor& sum : training.executor().All(ValueKind::kAccumulator)) {
     if (sum.tensor.dtype != Dtype::kF32) continue;
     const int64_t bad = CountNonFinite(programs.arena(), sum.tensor);
     if (bad == 0) continue;
     std::string mine = fmt::format("{:010} {:08} {} on rank {}: {} of its {} elements there",
-                                   FirstWriter(*programs.train().program.graph, sum.name), rank, sum.name, rank, bad,
+                                   FirstWriter(*training.program().graph, sum.name), rank, sum.name, rank, bad,
                                    Volume(sum.tensor.shape));
     if (first.empty() || mine < first) first = std::move(mine);
   }
@@ -144,9 +145,9 @@ std::string Guard::Limit() const {
   return "";
 }
 
-std::string FirstNonFinite(const Programs& programs, World& world) {
+std::string FirstNonFinite(const Programs& programs, int64_t step, World& world) {
   std::string first;
-  for (const std::string& text : world.Gather(OwnFirst(programs, world.Rank())))
+  for (const std::string& text : world.Gather(OwnFirst(programs, step, world.Rank())))
     if (!text.empty() && (first.empty() || text < first)) first = text;
   first = world.Broadcast(first);
   if (first.empty()) return kOverflow;
@@ -154,8 +155,8 @@ std::string FirstNonFinite(const Programs& programs, World& world) {
   return "first not finite: " + first.substr(kNumbers);
 }
 
-std::string FirstNonFiniteOfResults(const Programs& programs) {
-  const Executor& executor = *programs.train().executor;
+std::string FirstNonFiniteOfResults(const Programs& programs, int64_t step) {
+  const Executor& executor = programs.TrainingOf(step).executor();
   const auto first = static_cast<int64_t>(executor.GetScalar("first"));
   if (first >= 0)
     return "first not finite: gradients/" + programs.compilation().parameters.at(static_cast<size_t>(first));

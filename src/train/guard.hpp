@@ -58,10 +58,10 @@ class Guard {
   std::string spike_;
 };
 
-/// The first accumulator, in graph order, that is not finite, and the rank that holds it. Must be called after the
-/// step, before the next one begins. Collective.
-std::string FirstNonFinite(const Programs& programs, World& world);
+/// The first accumulator of `step`, in graph order, that is not finite, and the rank that holds it. Must be called
+/// after the step, before the next one begins. Collective.
+std::string FirstNonFinite(const Programs& programs, int64_t step, World& world);
 /// The same when the next step is already in flight, from the results of the last awaited step: only the parameter.
-std::string FirstNonFiniteOfResults(const Programs& programs);
+std::string FirstNonFiniteOfResults(const Programs& programs, int64_t step);
 
 }  // namespace espalier

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/fit.hpp"
 
@@ -22,6 +24,18 @@ void FillInput(const Runnable& runnable, std::string_view name, int microbatch, 
     if (id >= 0 && buffer.value == id && buffer.microbatch == microbatch)
       runnable.executor->SetInput(name, microbatch, numbers.data(),
                                   std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
+}
+
+/// Steps of all sizes go on with the states of the step before.
+void RequireSameStates(const Program& one, const Program& other) {
+  const auto states_of = [](const Program& program) {
+    std::vector<std::tuple<std::string, int64_t, int64_t>> states;  // name, offset, bytes
+    for (const PersistentBuffer& buffer : program.persistent)
+      if (const Value& value = program.graph->value(buffer.value); value.kind == ValueKind::kState)
+        states.emplace_back(value.name, buffer.place.offset, buffer.place.bytes);
+    return states;
+  };
+  CHECK(states_of(one) == states_of(other), "training programs of two sizes have their states in other places");
 }
 
 }  // namespace
@@ -46,7 +60,7 @@ void Runnable::FillScalars(const Deck& deck, int64_t step) const {
       executor->SetScalar(limit, std::numeric_limits<float>::infinity());
 }
 
-Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : device_(device) {
+Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : ramp_(deck.batch), device_(device) {
   OnAllRanks(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;
   for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
@@ -55,28 +69,39 @@ Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device
   for (const MemoryLimit& limit : device_.ArenaLimits()) free_bytes_ = std::min(free_bytes_, limit.available);
   OnAllRanks(world, [&] { arena_ = device_.MakeArena(bytes); });
   MakeExecutors(world, mpi);
-  tensors_ = StateTensors(training_);
-  local_ = LocalTensors(tensors_, *train_.executor, coordinate_);
+  tensors_ = StateTensors(compilation());
+  local_ = LocalTensors(tensors_, training().executor(), coordinate_);
   layout_ = LayoutOfBatch();
 }
 
 std::vector<Runnable*> Programs::All() {
-  std::vector<Runnable*> all = {&train_, &proof_};
+  std::vector<Runnable*> all;
+  for (Training& training : trainings_) all.push_back(&training.runnable);
+  all.push_back(&proof_);
   if (evaluate_) all.push_back(&*evaluate_);
   return all;
 }
 
 void Programs::Compile(const Deck& deck, World& world) {
-  training_ = espalier::Compile(deck, world.Size(), Purpose::kTrain, device_.Kind());
-  coordinate_ = training_.mesh.CoordinateOf(world.Rank());
-  train_.program = MakeProgram(training_, coordinate_);
+  const auto began = std::chrono::steady_clock::now();
+  for (const RampSize& size : ramp_.Sizes())
+    CompileTraining(size.sequences == deck.batch.global ? deck : WithSequences(deck, size.sequences), world);
+  training_compile_ms_ = MillisecondsSince(began);
+  for (const Training& training : trainings_) RequireSameStates(training.program(), trainings_.back().program());
   proof_ = CompileForward(deck, Purpose::kProof);
   if (Evaluates(deck)) evaluate_ = CompileForward(deck, Purpose::kEvaluate);
 }
 
+void Programs::CompileTraining(const Deck& deck, World& world) {
+  Training& training = trainings_.emplace_back();
+  training.compilation = espalier::Compile(deck, world.Size(), Purpose::kTrain, device_.Kind());
+  coordinate_ = training.compilation.mesh.CoordinateOf(world.Rank());
+  training.runnable.program = MakeProgram(training.compilation, coordinate_);
+}
+
 Runnable Programs::CompileForward(const Deck& deck, Purpose purpose) const {
-  return {MakeProgram(espalier::Compile(deck, training_.mesh.Ranks(), purpose, device_.Kind()), coordinate_,
-                      StateBytes(train_.program)),
+  return {MakeProgram(espalier::Compile(deck, compilation().mesh.Ranks(), purpose, device_.Kind()), coordinate_,
+                      StateBytes(training().program())),
           nullptr};
 }
 
@@ -88,7 +113,7 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
       const std::vector<Channel> more = ChannelsOf(runnable->program);
       channels.insert(channels.end(), more.begin(), more.end());
     }
-    device_.Connect(*mpi, training_.mesh, AgreeOnChannels(world, channels));
+    device_.Connect(*mpi, compilation().mesh, AgreeOnChannels(world, channels));
     abort = [mpi](const std::string& message) { mpi->Fail(message); };
   }
   for (Runnable* runnable : All())
@@ -96,17 +121,18 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
 }
 
 BatchLayout Programs::LayoutOfBatch() const {
-  const Graph& graph = *training_.graph;
-  const auto box_of = [&](int id) { return LocalBox(graph.value(id).type, training_.mesh, coordinate_); };
+  const Compilation& training = compilation();
+  const Graph& graph = *training.graph;
+  const auto box_of = [&](int id) { return LocalBox(graph.value(id).type, training.mesh, coordinate_); };
   const auto positions_in = [&](const Range& rows) {
     std::vector<int64_t> positions;
     for (int64_t i = rows.begin; i < rows.end; ++i)
-      positions.push_back(ZigzagPosition(i, training_.deck.model.seq_len, training_.mesh.Degree(Axis::kCp)));
+      positions.push_back(ZigzagPosition(i, training.deck.model.seq_len, training.mesh.Degree(Axis::kCp)));
     return positions;
   };
   const Box box = box_of(graph.Find("ids"));
-  BatchLayout layout{training_.batch.microbatches, training_.batch.rows, box[0], positions_in(box[1]),
-                     training_.deck.data.isolate_documents};
+  BatchLayout layout{training.batch.microbatches, training.batch.rows, box[0], positions_in(box[1]),
+                     training.deck.data.isolate_documents};
   const int documents = graph.FindOrNone("documents");
   if (documents >= 0 && box_of(documents)[1] != box[1]) layout.document_positions = positions_in(box_of(documents)[1]);
   return layout;

@@ -8,6 +8,7 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/data/batch_loader.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/executor/device.hpp"
 #include "espalier/program/compile.hpp"
 
@@ -24,20 +25,41 @@ struct Runnable {
   void FillScalars(const Deck& deck, int64_t step) const;
 };
 
+/// Training with steps of one size, and what the programs of other ranks are made from.
+struct Training {
+  Compilation compilation;
+  Runnable runnable;
+
+  const Program& program() const { return runnable.program; }
+  Executor& executor() const { return *runnable.executor; }
+};
+
 class Programs {
  public:
-  /// Compiles training, proof and, if the deck asks for it, evaluation; allocates memory on `device` and creates the
-  /// communicators. `mpi` is null for a world of one process; `device` must outlive this. Collective.
+  /// Compiles training with every size of the batch ramp, proof and, if the deck asks for it, evaluation; allocates
+  /// memory on `device` and creates the communicators. `mpi` is null for a world of one process; `device` must outlive
+  /// this. Collective.
   Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
-  const Compilation& compilation() const { return training_; }
+  /// How many sequences each step has.
+  const BatchRamp& ramp() const { return ramp_; }
+  /// The training program that `step` runs.
+  const Training& TrainingOf(int64_t step) const { return trainings_[static_cast<size_t>(ramp_.IndexOf(step))]; }
+  /// Of all sizes, the largest last.
+  const std::vector<Training>& trainings() const { return trainings_; }
+  /// How long it took to compile these, in milliseconds.
+  double training_compile_ms() const { return training_compile_ms_; }
+
+  /// What does not depend on the size of a step: that of batch.global sequences.
+  const Compilation& compilation() const { return trainings_.back().compilation; }
   const Coordinate& coordinate() const { return coordinate_; }
   const Arena& arena() const { return *arena_; }
   /// That this rank could have had, before it took the arena; what it shares with other ranks counts whole.
   int64_t free_bytes() const { return free_bytes_; }
   Device& device() const { return device_; }
 
-  const Runnable& train() const { return train_; }
+  /// Training with batch.global sequences. All training programs have the same states in the same places.
+  const Training& training() const { return trainings_.back(); }
   /// Forward of one microbatch: "mean_loss".
   const Runnable& proof() const { return proof_; }
   /// Null if the deck does not evaluate.
@@ -47,22 +69,25 @@ class Programs {
   const std::vector<StateTensor>& tensors() const { return tensors_; }
   const std::vector<LocalTensor>& local() const { return local_; }
 
-  /// This rank's part of a global batch.
+  /// This rank's part of a batch of batch.global sequences.
   const BatchLayout& layout() const { return layout_; }
 
  private:
   std::vector<Runnable*> All();
   void Compile(const Deck& deck, World& world);
+  void CompileTraining(const Deck& deck, World& world);
   Runnable CompileForward(const Deck& deck, Purpose purpose) const;
   void MakeExecutors(World& world, MpiWorld* mpi);
   BatchLayout LayoutOfBatch() const;
 
-  Compilation training_;
+  const BatchRamp ramp_;
+  std::vector<Training> trainings_;
+  double training_compile_ms_ = 0;
   Coordinate coordinate_{};
   Device& device_;
   int64_t free_bytes_ = 0;
   std::unique_ptr<Arena> arena_;
-  Runnable train_, proof_;
+  Runnable proof_;
   std::optional<Runnable> evaluate_;
   std::vector<StateTensor> tensors_;
   std::vector<LocalTensor> local_;

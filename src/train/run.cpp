@@ -30,6 +30,7 @@ ReportOptions OptionsOfReport(const Deck& deck, const World& world, const PeakRa
   options.metrics_path = (fs::path(deck.run.dir) / "metrics.jsonl").string();
   if (deck.report.tensorboard) options.events_folder = (fs::path(deck.run.dir) / "tensorboard").string();
   options.steps = deck.run.steps;
+  options.ramp = BatchRamp(deck.batch);
   options.every_steps = deck.report.every_steps;
   options.flops_per_token = FlopsPerToken(deck);
   options.peak_flops = peak.flops;
@@ -84,7 +85,7 @@ int64_t Restore(const Run& run, Start& start) {
   const int64_t step = run.checkpoints.Restore(start);
   const std::string& from = start.deck().run.init_from;
   if (start.checkpoints.empty()) {
-    InitializeWeights(run.programs.compilation(), *run.programs.train().executor);
+    InitializeWeights(run.programs.compilation(), run.programs.training().executor());
     if (!from.empty()) LoadInitialWeights(start.loaded, run.programs, run.world);
   } else if (!from.empty() && run.IsRankZero()) {
     spdlog::info("run.init_from = \"{}\" is not read: this run continues from its checkpoint", from);

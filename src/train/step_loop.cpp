@@ -54,7 +54,7 @@ Outcome StepLoop::Train() {
     while (MayBegin()) BeginStep();
     StepRecord record = AwaitStep();
     if (!PassesGuard(record)) continue;
-    run_.stop_reasons.StepTook(last_step_ms_);
+    run_.stop_reasons.StepTook(last_step_ms_ * GrowthAfter(step_));
     const StepFlags flags = AgreeOnFlags();
     save_due_ = save_due_ || run_.checkpoints.Due(step_);
     record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
@@ -74,39 +74,53 @@ bool StepLoop::MayBegin() {
   if (NoStepInFlight()) return true;
   if (guard_.WatchesSpikes()) return false;  // the limits of a step follow from the one before it
   const int64_t last = in_flight_.back().step;
+  if (ramp().IndexOf(last) != ramp().IndexOf(last + 1)) return false;          // their programs share the memory
   if (run_.tracer.Traces(last) || run_.tracer.Traces(last + 1)) return false;  // one timed step at a time, alone
   if (run_.measured_costs.Times(last) || run_.measured_costs.Times(last + 1)) return false;
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
-         std::ssize(in_flight_) <= executor().StepsAhead() && !run_.checkpoints.Due(last) && !ValidatesAfter(last) &&
-         AllHaveNextBatch();
+         std::ssize(in_flight_) <= ExecutorOf(last).StepsAhead() && !run_.checkpoints.Due(last) &&
+         !ValidatesAfter(last) && AllHaveNextBatch();
+}
+
+/// 1 but before a step with more sequences.
+double StepLoop::GrowthAfter(int64_t step) const {
+  return static_cast<double>(ramp().SequencesOf(step + 1)) / static_cast<double>(ramp().SequencesOf(step));
+}
+
+/// The size of a start's first step is announced. After a rollback the batch may be smaller again.
+void StepLoop::SaySize(int64_t step) {
+  const int64_t before = std::exchange(sequences_, ramp().SequencesOf(step));
+  if (before != 0 && before != sequences_) run_.reporter.Grows(step, sequences_);
 }
 
 void StepLoop::BeginStep() {
   FaultPoint("step");
   const int64_t step = NextStep();
-  if (loader_ != nullptr) run_.programs.train().Fill(loader_->Next(), run_.programs.layout().positions);
+  SaySize(step);
+  const Runnable& runnable = run_.programs.TrainingOf(step).runnable;
+  if (loader_ != nullptr) runnable.Fill(loader_->Next(), run_.programs.layout().positions);
   // The wait for the batch counts as time of this step, although it was at the end of the step before.
   const std::chrono::duration<double, std::milli> waited(loader_ != nullptr ? loader_->wait_ms() : 0.0);
   StepInFlight next{step, LearningRate(deck(), step), waited.count(),
                     Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
-  run_.programs.train().FillScalars(deck(), step);
+  runnable.FillScalars(deck(), step);
   if (guard_.WatchesSpikes()) {
     const SpikeLimits limits = guard_.LimitsOfUpdate();
-    executor().SetScalar("loss_limit", limits.loss);
-    executor().SetScalar("norm_limit", limits.norm);
+    runnable.executor->SetScalar("loss_limit", limits.loss);
+    runnable.executor->SetScalar("norm_limit", limits.norm);
   }
   run_.instruction_times.Before(step);
   run_.measured_costs.Before(step);
-  if (run_.tracer.Traces(step)) run_.tracer.Before();
+  if (run_.tracer.Traces(step)) run_.tracer.Before(step);
   run_.watch.InStep(step);
-  executor().Begin();
+  runnable.executor->Begin();
   in_flight_.push_back(next);
 }
 
 StepRecord StepLoop::AwaitStep() {
   const StepInFlight oldest = in_flight_.front();
   run_.watch.InStep(oldest.step);
-  const StepTimes times = executor().End();
+  const StepTimes times = ExecutorOf(oldest.step).End();
   run_.watch.EndStep();
   run_.instruction_times.After(oldest.step, times);
   run_.measured_costs.After(oldest.step, times);
@@ -126,19 +140,21 @@ StepRecord StepLoop::AwaitStep() {
 
 /// After a step that the guard gives up: a rollback loads the weights again, an end never uses them.
 void StepLoop::DiscardStepsInFlight() {
-  for (; !NoStepInFlight(); in_flight_.pop_front()) executor().End();
+  for (; !NoStepInFlight(); in_flight_.pop_front()) ExecutorOf(in_flight_.front().step).End();
 }
 
 StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) const {
+  const Executor& executor = ExecutorOf(step.step);
+  const int64_t sequences = ramp().SequencesOf(step.step), seq_len = deck().model.seq_len;
   StepRecord record;
   record.step = step.step;
-  record.loss = PlainNan(executor().GetScalar("mean_loss"));
-  record.grad_norm = PlainNan(executor().GetScalar("norm"));
-  if (deck().loss.z_loss > 0) record.z_loss = PlainNan(executor().GetScalar("mean_z_loss"));
+  record.loss = PlainNan(executor.GetScalar("mean_loss"));
+  record.grad_norm = PlainNan(executor.GetScalar("norm"));
+  if (deck().loss.z_loss > 0) record.z_loss = PlainNan(executor.GetScalar("mean_z_loss"));
   record.lr = step.lr;
-  record.tokens = step.step * TokensPerStep(deck());
+  record.tokens = ramp().SequencesUpTo(step.step) * seq_len;
   record.step_ms = last_step_ms_ / run_.Dilation();
-  record.tokens_per_s = static_cast<double>(TokensPerStep(deck())) / (record.step_ms / 1e3);
+  record.tokens_per_s = static_cast<double>(sequences * seq_len) / (record.step_ms / 1e3);
   record.peak_bytes = run_.programs.arena().HighWater();
   record.compute_ms = times.compute_ms;
   record.exposed_comm_ms = times.exposed_comm_ms;
@@ -155,7 +171,7 @@ std::unique_ptr<BatchLoader> StepLoop::NewLoader() const {
   if (run_.start.data.training == nullptr) return nullptr;
   const SampleOrder order{deck().run.seed, deck().data.shuffle ? Order::kShuffled : Order::kSequential,
                           run_.checkpoints.passed_over()};
-  return std::make_unique<BatchLoader>(run_.start.data.training, order, run_.programs.layout(), step_);
+  return std::make_unique<BatchLoader>(run_.start.data.training, order, run_.programs.layout(), ramp(), step_);
 }
 
 bool StepLoop::NextBatchIsUnread() {
@@ -245,8 +261,8 @@ void StepLoop::Validate() {
 
 std::string StepLoop::WhatIsWrong(const StepRecord& record) const {
   if (!guard_.Spike().empty()) return guard_.Spike();
-  const std::string where =
-      NoStepInFlight() ? FirstNonFinite(run_.programs, run_.world) : FirstNonFiniteOfResults(run_.programs);
+  const std::string where = NoStepInFlight() ? FirstNonFinite(run_.programs, record.step, run_.world)
+                                             : FirstNonFiniteOfResults(run_.programs, record.step);
   return fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm, where);
 }
 
@@ -288,11 +304,11 @@ std::string StepLoop::WhatToTry() const {
 /// Loads the last checkpoint and continues from it with the samples after those consumed so far. False if there is no
 /// checkpoint.
 bool StepLoop::RollBack(const std::string& reason) {
-  const int64_t given_up = step_, consumed = given_up * deck().batch.global + run_.checkpoints.passed_over();
+  const int64_t given_up = step_, consumed = ramp().SequencesUpTo(given_up) + run_.checkpoints.passed_over();
   const int64_t to = run_.checkpoints.RollBack();
   if (to < 0) return false;
   step_ = to;
-  run_.checkpoints.PassOver(consumed - step_ * deck().batch.global);
+  run_.checkpoints.PassOver(consumed - ramp().SequencesUpTo(step_));
   run_.reporter.RolledBack(given_up, to, reason);
   losses_.clear();
   guard_.GoBackTo(run_.checkpoints.window());

@@ -71,7 +71,8 @@ class StepLoop {
   };
 
   const Deck& deck() const { return run_.deck(); }
-  Executor& executor() const { return *run_.programs.train().executor; }
+  const BatchRamp& ramp() const { return run_.programs.ramp(); }
+  Executor& ExecutorOf(int64_t step) const { return run_.programs.TrainingOf(step).executor(); }
 
   // Where the loop is.
   bool AllStepsDone() const { return step_ >= deck().run.steps; }
@@ -82,6 +83,8 @@ class StepLoop {
 
   // Steps.
   bool MayBegin();
+  double GrowthAfter(int64_t step) const;
+  void SaySize(int64_t step);
   void BeginStep();
   StepRecord AwaitStep();
   void DiscardStepsInFlight();
@@ -115,6 +118,7 @@ class StepLoop {
   const int64_t first_step_;  ///< the step that this start continues from
   int64_t step_;              ///< the last one that was awaited
   std::deque<StepInFlight> in_flight_;
+  int64_t sequences_ = 0;  ///< of the last step that was begun; 0: none was
   Phase phase_ = Phase::kRunning;
   std::optional<AgreedError> error_;  ///< ends the run once its state is saved
 

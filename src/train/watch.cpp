@@ -46,26 +46,30 @@ void LimitTheEnd(int rank, double seconds) {
 }  // namespace
 
 Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi)
-    : folder_(HeartbeatFolder(deck.run.dir)) {
+    : programs_(programs), folder_(HeartbeatFolder(deck.run.dir)) {
   if (deck.run.watchdog_s == 0) return;
   OnAllRanks(world, [&] {
     if (world.Rank() == 0) PrepareHeartbeatFolder(folder_);
   });
   slow_limit_s_ = SlowLimit(deck, programs);
   OnAllRanks(world, [&] { file_.emplace(folder_, world.Rank()); });
-  programs.train().executor->Mirror(file_->record().training);
+  for (const Training& training : programs.trainings()) training.executor().Mirror(file_->record().training);
   programs.proof().executor->Mirror(file_->record().forward);
   if (programs.evaluate() != nullptr) programs.evaluate()->executor->Mirror(file_->record().forward);
   const bool elsewhere = mpi != nullptr && mpi->NodeRanks() < world.Size();
   world.Barrier();
   const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
-  const auto refresh = [&training = *programs.train().executor] { training.ShowProgress(); };
+  const auto refresh = [this] { programs_.TrainingOf(StepSeen()).executor().ShowProgress(); };
   const auto asked = [] { return StopSignal() == SIGTERM; };
-  dog_.emplace(Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
-               programs.compilation(), [mpi] {
-                 if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
-                 _exit(static_cast<int>(ExitStatus::kFault));
-               });
+  dog_.emplace(
+      Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
+      [&programs](int64_t step) -> const Compilation& {
+        return programs.TrainingOf(std::max<int64_t>(1, step)).compilation;
+      },
+      [mpi] {
+        if (mpi != nullptr) mpi->Abort(static_cast<int>(ExitStatus::kFault));
+        _exit(static_cast<int>(ExitStatus::kFault));
+      });
 }
 
 Watch::~Watch() { End(); }
@@ -78,6 +82,8 @@ void Watch::End() {
   std::error_code others_are_there;
   fs::remove(folder_, others_are_there);
 }
+
+int64_t Watch::StepSeen() const { return std::max<int64_t>(1, file_->record().step.load(std::memory_order_relaxed)); }
 
 void Watch::InStep(int64_t step) {
   if (file_) file_->record().step.store(step, std::memory_order_relaxed);

@@ -39,6 +39,10 @@ class Watch {
   }
 
  private:
+  /// The step that the heartbeat shows, or 1 before the first. Any thread may call this.
+  int64_t StepSeen() const;
+
+  const Programs& programs_;
   std::string folder_;
   double slow_limit_s_ = 0;
   std::optional<HeartbeatFile> file_;

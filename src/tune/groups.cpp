@@ -32,6 +32,7 @@ bool SuitsModel(const Deck& deck, int tp, int cp, ContextMode mode) {
   p.context = mode;
   changed.pipeline = {ScheduleKind::k1F1B, 1, {}};
   changed.batch.micro = changed.batch.global;
+  changed.batch.ramp_start = 0;
   changed.model.layers = 1;
   return IsValid(changed, cp * tp);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "tune/walk.hpp"
@@ -24,8 +25,7 @@ Deck SmallModel(const Deck& deck, const Layout& layout) {
   small.regather = Regather::kAuto;
   Deck changed = WithLayout(deck, small, {});
   changed.model.layers = kLayers;
-  changed.batch.global = layout.micro;
-  return changed;
+  return WithSequences(std::move(changed), layout.micro);
 }
 
 bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }

@@ -42,10 +42,10 @@ int64_t PeakOfTraining(const Programs& programs) {
 
 int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
   int64_t peak = PeakOfTraining(programs);
-  for (Purpose purpose : PurposesOf(training.deck)) {
-    if (purpose == Purpose::kTrain) continue;
-    const Compilation forward = CompileFor(training.deck, training.mesh.Ranks(), purpose);
-    const ProgramMaker maker(forward);
+  const std::vector<ProgramOfRun> all = ProgramsOfRun(training.deck);
+  for (auto other = all.begin() + 1; other != all.end(); ++other) {
+    const Compilation compilation = CompileFor(other->deck, training.mesh.Ranks(), other->purpose);
+    const ProgramMaker maker(compilation);
     for (const auto& [rank, program] : programs)
       peak = std::max(peak, maker.Make(training.mesh.CoordinateOf(rank), StateBytes(*program)).arena_bytes);
   }

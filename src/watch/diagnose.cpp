@@ -42,7 +42,7 @@ struct PendingWait {
 
 class Diagnoser {
  public:
-  Diagnoser(const std::vector<RankStatus>& statuses, const std::function<const Program&(int)>& program_of)
+  Diagnoser(const std::vector<RankStatus>& statuses, const ProgramFinder& program_of)
       : statuses_(statuses), program_of_(program_of) {}
 
   Diagnosis Run() {
@@ -54,12 +54,13 @@ class Diagnoser {
 
  private:
   const Heartbeat& BeatOf(int rank) const { return statuses_[static_cast<size_t>(rank)].heartbeat; }
+  const Program& ProgramOf(int rank) const { return program_of_(rank, BeatOf(rank).step); }
   bool InStep(int rank) const {
     const Activity activity = BeatOf(rank).activity;
     return activity == Activity::kStep || (activity == Activity::kStart && BeatOf(rank).step > 0);
   }
   const Lanes& LanesOfRank(int rank) {
-    const Program& program = program_of_(rank);
+    const Program& program = ProgramOf(rank);
     const auto [at, fresh] = lanes_.try_emplace(&program);
     if (fresh) at->second = LanesOf(program);
     return at->second;
@@ -72,7 +73,7 @@ class Diagnoser {
     return done < list.size() ? list[done] : -1;
   }
   std::vector<Wait> Unmet(int rank, int instruction) {
-    std::vector<Wait> unmet = At(program_of_(rank), instruction).waits;
+    std::vector<Wait> unmet = At(ProgramOf(rank), instruction).waits;
     std::erase_if(unmet, [&](const Wait& w) { return BeatOf(rank).done[static_cast<size_t>(w.lane)] >= w.count; });
     return unmet;
   }
@@ -97,7 +98,7 @@ class Diagnoser {
   }
 
   std::vector<int> GroupOf(int rank, int instruction) {
-    const Program& program = program_of_(rank);
+    const Program& program = ProgramOf(rank);
     const Op& op = OpAt(program, instruction);
     Coordinate here = program.mesh.CoordinateOf(rank);
     if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
@@ -109,10 +110,10 @@ class Diagnoser {
 
   /// The peer's instruction that matches this one; -1 if it has none. A send and its recv are adjacent in the graph.
   int Counterpart(int rank, int instruction, int peer) {
-    const Instruction& i = At(program_of_(rank), instruction);
-    const OpKind kind = OpAt(program_of_(rank), instruction).kind;
+    const Instruction& i = At(ProgramOf(rank), instruction);
+    const OpKind kind = OpAt(ProgramOf(rank), instruction).kind;
     const int op = kind == OpKind::kSend ? i.op + 1 : kind == OpKind::kRecv ? i.op - 1 : i.op;
-    const std::vector<Instruction>& theirs = program_of_(peer).instructions;
+    const std::vector<Instruction>& theirs = ProgramOf(peer).instructions;
     const auto at =
         std::ranges::find_if(theirs, [&](const Instruction& t) { return t.op == op && t.microbatch == i.microbatch; });
     return at == theirs.end() ? -1 : static_cast<int>(at - theirs.begin());
@@ -124,7 +125,7 @@ class Diagnoser {
     if (!InStep(peer)) return PeerPosition::kPast;
     const int counterpart = Counterpart(rank, instruction, peer);
     if (counterpart < 0) return PeerPosition::kArrived;
-    const Lane lane = At(program_of_(peer), counterpart).lane;
+    const Lane lane = At(ProgramOf(peer), counterpart).lane;
     const std::vector<int>& list = LanesOfRank(peer)[static_cast<size_t>(lane)];
     const auto place = std::ranges::find(list, counterpart) - list.begin();
     const int done = theirs.done[static_cast<size_t>(lane)];
@@ -137,7 +138,7 @@ class Diagnoser {
     if (!InStep(rank)) return BetweenSteps(rank);
     std::vector<PendingWait> waits;
     for (int instruction : Begun(rank)) {
-      if (At(program_of_(rank), instruction).lane == Lane::kCompute) continue;
+      if (At(ProgramOf(rank), instruction).lane == Lane::kCompute) continue;
       PendingWait wait{rank, instruction, GroupOf(rank, instruction), {}, {}};
       for (int peer : wait.group) {
         if (peer == rank) continue;
@@ -240,7 +241,7 @@ class Diagnoser {
     return in_kernel.size() == 1 && Blame(Fault::kInKernel, in_kernel[0], WaitForRank(in_kernel[0]));
   }
   bool IsInKernel(int rank) {
-    return std::ranges::any_of(Begun(rank), [&](int i) { return At(program_of_(rank), i).lane == Lane::kCompute; });
+    return std::ranges::any_of(Begun(rank), [&](int i) { return At(ProgramOf(rank), i).lane == Lane::kCompute; });
   }
 
   /// Blames the network for an instruction across hosts at which all have arrived.
@@ -321,11 +322,11 @@ class Diagnoser {
   std::string WaitText(const PendingWait& w) {
     if (w.instruction < 0)
       return fmt::format("rank {} waits after step {} for the other ranks", w.rank, BeatOf(w.rank).step);
-    const Op& op = OpAt(program_of_(w.rank), w.instruction);
+    const Op& op = OpAt(ProgramOf(w.rank), w.instruction);
     const bool between_stages = op.kind == OpKind::kSend || op.kind == OpKind::kRecv;
     const std::string group = between_stages ? "pp" : Name(op.Axes());
     return fmt::format("rank {} waits in {} of step {}, group {} (ranks {})", w.rank,
-                       Describe(program_of_(w.rank), w.instruction), BeatOf(w.rank).step, group,
+                       Describe(ProgramOf(w.rank), w.instruction), BeatOf(w.rank).step, group,
                        fmt::join(w.group, ", "));
   }
   /// "is at instruction 31 (...) of step 5 (process 12 on host a)".
@@ -335,20 +336,20 @@ class Diagnoser {
     if (!statuses_[static_cast<size_t>(rank)].present) return "has no heartbeat";
     if (!InStep(rank)) return fmt::format("is {}, step {} {}", Name(beat.activity), beat.step, where);
     std::vector<std::string> at;
-    for (int instruction : Begun(rank)) at.push_back(Describe(program_of_(rank), instruction));
+    for (int instruction : Begun(rank)) at.push_back(Describe(ProgramOf(rank), instruction));
     return fmt::format("is at {} of step {} {}", at.empty() ? "the end" : fmt::format("{}", fmt::join(at, " and ")),
                        beat.step, where);
   }
 
   const std::vector<RankStatus>& statuses_;
-  const std::function<const Program&(int)>& program_of_;
+  const ProgramFinder& program_of_;
   std::map<const Program*, Lanes> lanes_;
   Diagnosis diagnosis_;
 };
 
 }  // namespace
 
-Diagnosis Diagnose(const std::vector<RankStatus>& statuses, const std::function<const Program&(int rank)>& program_of) {
+Diagnosis Diagnose(const std::vector<RankStatus>& statuses, const ProgramFinder& program_of) {
   return Diagnoser(statuses, program_of).Run();
 }
 

@@ -46,8 +46,8 @@ bool Stuck(const RankStatus& status) {
 
 }  // namespace
 
-Watchdog::Watchdog(Options options, HeartbeatFile& mine, const Compilation& compilation, End end)
-    : options_(std::move(options)), mine_(mine), compilation_(compilation), end_(std::move(end)) {
+Watchdog::Watchdog(Options options, HeartbeatFile& mine, CompilationFinder compilation_of, End end)
+    : options_(std::move(options)), mine_(mine), compilation_of_(std::move(compilation_of)), end_(std::move(end)) {
   FindNeighbours();
   thread_ = std::thread([this] { Run(); });
 }
@@ -120,7 +120,7 @@ void Watchdog::EndIfNeighbourDied() {
 }
 
 bool Watchdog::AlreadyReported() const {
-  for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank)
+  for (int rank = 0; rank < Ranks(); ++rank)
     if (const auto beat = ReadHeartbeat(options_.folder, rank);
         beat && rank != mine_.record().rank && beat->activity == Activity::kEndingJob)
       return true;
@@ -151,7 +151,7 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
 std::vector<RankStatus> Watchdog::ReadStatuses() const {
   std::vector<RankStatus> statuses;
   const Heartbeat mine = Read(mine_.record());
-  for (int rank = 0; rank < compilation_.mesh.Ranks(); ++rank) {
+  for (int rank = 0; rank < Ranks(); ++rank) {
     const auto beat = ReadHeartbeat(options_.folder, rank);
     RankStatus status;
     status.present = beat.has_value() || rank == mine.rank;
@@ -176,7 +176,8 @@ void Watchdog::ReportBeforeExit() {
   reported_before_exit_ = true;
   const int rank = mine_.record().rank;
   if (rank != options_.node_ranks.front()) return;
-  const Diagnosis diagnosis = Diagnose(ReadStatuses(), [this](int r) -> const Program& { return ProgramOf(r); });
+  const Diagnosis diagnosis =
+      Diagnose(ReadStatuses(), [this](int r, int64_t step) -> const Program& { return ProgramOf(r, step); });
   if (diagnosis.fault != Fault::kLost) return;
   fmt::print(stderr, "espalier: watchdog of rank {}: asked to end after {:.3g} s without progress\n{}\n", rank,
              std::chrono::duration<double>(quiet_).count(), diagnosis.text);
@@ -202,7 +203,8 @@ void Watchdog::CheckForHang() {
   before_ = there;
   const bool stuck = std::any_of(now.begin(), now.end(), Stuck);
   if (!stuck && quiet_ < LimitOf(Read(mine_.record()).activity)) return;
-  const Diagnosis diagnosis = Diagnose(now, [this](int rank) -> const Program& { return ProgramOf(rank); });
+  const Diagnosis diagnosis =
+      Diagnose(now, [this](int rank, int64_t step) -> const Program& { return ProgramOf(rank, step); });
   const auto culprit = static_cast<size_t>(std::max(0, diagnosis.culprit));
   // A rank that is only slow gets more time.
   if (diagnosis.fault == Fault::kNotArrived &&
@@ -234,12 +236,14 @@ void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& 
   end_();
 }
 
-const Program& Watchdog::ProgramOf(int rank) {
-  if (representative_.empty()) representative_ = ClassRepresentatives(compilation_);
+/// Ranks are in the same classes in all training programs.
+const Program& Watchdog::ProgramOf(int rank, int64_t step) {
+  const Compilation& compilation = compilation_of_(step);
+  if (representative_.empty()) representative_ = ClassRepresentatives(compilation);
   const int representative = representative_[static_cast<size_t>(rank)];
-  if (const auto known = programs_.find(representative); known != programs_.end()) return known->second;
-  return programs_.emplace(representative, MakeProgram(compilation_, compilation_.mesh.CoordinateOf(representative)))
-      .first->second;
+  const std::pair key(&compilation, representative);
+  if (const auto known = programs_.find(key); known != programs_.end()) return known->second;
+  return programs_.emplace(key, MakeProgram(compilation, compilation.mesh.CoordinateOf(representative))).first->second;
 }
 
 }  // namespace espalier

@@ -131,6 +131,24 @@ def figures_follow_from_the_step(checks):
                 "an interval by the clock ends with the step in which it is over")
 
 
+def a_ramp_counts_each_step_with_its_own_time(checks):
+    keys = [*ALL_AXES, "checkpoint.every_steps=0", "batch.ramp_start=8", "batch.ramp_step=8", "batch.ramp_steps=3"]
+    figures, text = simulate([*keys, "run.steps=8", "batch.global=24"], 16)
+    sizes = figures["batch_sizes"]
+    checks.that([(size["first_step"], size["sequences"]) for size in sizes] == [(1, 8), (4, 16), (7, 24)],
+                f"the sizes of a ramp {sizes}")
+    for size in sizes:
+        alone, _ = simulate([*ALL_AXES, f"batch.global={size['sequences']}"], 16)
+        checks.that(alone["step_ms"] == size["step_ms"], f"{size['sequences']} sequences take {size['step_ms']:.3f} ms")
+    checks.that(figures["step_ms"] == sizes[2]["step_ms"], "the step is that of batch.global")
+    run_s = sum(n * size["step_ms"] for n, size in zip((3, 3, 2), sizes)) / 1e3
+    run_s += figures["checkpoint"]["count"] * figures["checkpoint"]["blocked_ms"] / 1e3
+    checks.that(close(figures["days"], run_s / 86400), "the run counts each step with its own time")
+    checks.that("8 sequences a step, 8 more every 3 steps, 24 from step 7 on" in text, "the text says how it grows")
+    short, _ = simulate([*keys, "run.steps=4", "batch.global=24"], 16)
+    checks.that([size["sequences"] for size in short["batch_sizes"]] == [8, 16], "a short run has fewer sizes")
+
+
 def memory_and_fit(checks):
     figures, text = simulate(ALL_AXES, 16)
     free = 1_000_000_000 - 100_000_000 - figures["peak_bytes"] - figures["staging_bytes"]
@@ -294,9 +312,9 @@ def errors(checks):
 def main():
     checks = Checks()
     findings = [
-        fields, figures_follow_from_the_step, memory_and_fit, trace_has_the_communication,
-        equal_inputs_give_equal_bytes, disturbances, sleeping_decks, plan_on_a_cluster, gpus,
-        gradients_are_reduced_under_backward, errors,
+        fields, figures_follow_from_the_step, a_ramp_counts_each_step_with_its_own_time, memory_and_fit,
+        trace_has_the_communication, equal_inputs_give_equal_bytes, disturbances, sleeping_decks, plan_on_a_cluster,
+        gpus, gradients_are_reduced_under_backward, errors,
         folded_is_unfolded, peaks_of_every_layout
     ]
     text = sys.argv[1] if len(sys.argv) > 1 else ""

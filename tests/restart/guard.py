@@ -14,21 +14,21 @@ BASE = [
 ONE, STAGES, SHARDS, TENSOR = (1, []), (2, ["parallel.pp=2"]), (2, ["parallel.dp_shard=2"]), (2, ["parallel.tp=2"])
 
 
-def instruction(layout, rank):
-    """Where this rank first writes the gradient."""
+def instruction(layout, rank, sequences=4):
+    """Where this rank first writes the gradient in a step of so many sequences."""
     ranks, overrides = layout
     found = [
         re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line)
-        for line in program(ranks, rank, [*BASE, *overrides])
+        for line in program(ranks, rank, [*BASE, *overrides, f"batch.global={sequences}"])
     ]
     return next(int(m[1]) for m in found if m)
 
 
-def run(home, layout, more, rank=None, step=BAD):
+def run(home, layout, more, rank=None, step=BAD, sequences=4):
     ranks, overrides = layout
     line = [executable(), "run", DECK, "-d", home, *BASE, *overrides, *more]
     if rank is not None:
-        fault = f"export ESPALIER_FAULT=instruction-{instruction(layout, rank)}:nan:{step}"
+        fault = f"export ESPALIER_FAULT=instruction-{instruction(layout, rank, sequences)}:nan:{step}"
         line = ["bash", "-c", f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" = {rank} ] && {fault}; exec "$@"', "bash", *line]
     launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
@@ -88,6 +88,26 @@ def check_going_on(checks, home, way):
     whole = home(f"{way}-whole")
     codes.append(run(whole, ONE, halves[1], 0).returncode)
     checks.that(codes == [0, 0, 0] and same(broken, whole), f"{way}: a continued run is the unbroken one {codes}")
+
+
+def check_ramp(checks, home):
+    """The steps that are made again have the sizes of their numbers, and read on after what was read."""
+    sizes = [1, 1, 2, 2, 3, 3, 4, 4]
+    ramp = ["batch.ramp_start=1", "batch.ramp_steps=2", "guard.on_nonfinite=rollback", f"run.steps={STEPS}"]
+    one, stages = home("ramp-one"), home("ramp-stages")
+    codes = [run(where, layout, ramp, 0, sequences=sizes[BAD - 1]).returncode
+             for where, layout in ((one, ONE), (stages, STAGES))]
+    back = [(event["step"], event["to"], NAME in event["reason"]) for event in events(one, "rollback")]
+    checks.that(codes == [0, 0] and back == [(BAD, 3, True)],
+                f"in a ramp: rolled back, the tensor is named {codes} {back}")
+    checks.that(same(one, stages), "in a ramp: bitwise equal in two stages")
+    checks.that(Metrics(one).curve("sequences") == sizes, "in a ramp: sizes follow the steps")
+    manifest = open(os.path.join(Metrics(one).checkpoint(STEPS), "MANIFEST")).read()
+    checks.that(f"samples {sum(sizes) + sizes[BAD - 1]}\n" in manifest,
+                "in a ramp: the samples passed over are those of the step given up")
+    halves, first = home("ramp-halves"), [*ramp, "run.steps=6", f"lr.decay_steps={STEPS - 4}"]
+    codes = [run(halves, ONE, first, 0, sequences=sizes[BAD - 1]).returncode, run(halves, ONE, ramp).returncode]
+    checks.that(codes == [0, 0] and same(halves, one), f"in a ramp: a continued run is the unbroken one {codes}")
 
 
 def check_limits(checks, home):
@@ -175,6 +195,7 @@ def main():
         check_stop(checks, home)
         for way in ("skip", "rollback"):
             check_going_on(checks, home, way)
+        check_ramp(checks, home)
         check_limits(checks, home)
         data = poisoned(home)
         for way in ("warn", "skip", "rollback"):

@@ -78,6 +78,18 @@ def skipped(checks, home, draw, round):
     checks.that(named, f"{what}: rank, instruction, microbatch and step are named" + ("" if named else "\n" + text))
 
 
+def skipped_in_a_ramp(checks, home):
+    """The program of the step is looked up: here the first one with the larger batch."""
+    ranks, overrides, step = 2, ["parallel.tp=2"], 4
+    grown = [*overrides, "batch.ramp_start=1", "batch.ramp_step=3", "batch.ramp_steps=3", "run.steps=1000000"]
+    index, op, part = next(row for row in collectives(ranks, overrides, 1) if row[2] in ("B3", "W3"))
+    with start(home, ranks, grown, f"instruction-{index}:skip:{step - 3}", 1) as job:
+        status, text = job.end(), job.text()
+    named = f"rank 1 went past instruction {index} of rank 0" in text and f"of step {step}, group tp" in text
+    checks.that(status == 1 and named, f"a ramp: rank 1 leaves out instruction {index} ({op}, {part}) of step {step}, "
+                "which smaller steps do not have: named" + ("" if named else f", {status}\n" + text))
+
+
 def await_end(processes):
     """The indices of those that are still there after all patience."""
     wait_until(lambda: not any(map(alive, processes)), PATIENCE)
@@ -140,6 +152,7 @@ def main():
         if not ON_DEVICE:
             launcher_stopped(checks, os.path.join(folder, "dead"))
             all_stopped(checks, os.path.join(folder, "stopped"))
+            skipped_in_a_ramp(checks, os.path.join(folder, "ramp"))
         for round in range(rounds):
             (skipped if round % 2 else stopped)(checks, os.path.join(folder, f"round-{round}"), draw, round)
     checks.finish()

@@ -29,6 +29,7 @@ EACH_HEAD, ALL_HEADS = ["model.qk_norm=head"], ["model.qk_norm=full"]
 POST = ["model.norm_placement=post"]
 LLAMA31 = ["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
 YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
+RAMP = ["batch.ramp_start=4", "batch.ramp_step=6", "batch.ramp_steps=2"]  # steps of 4, 4, 10, 10 and 16 sequences
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
@@ -258,6 +259,12 @@ def plain_table():
     add(1, 1, 2, 1, 4, model=[*MUON, *ONE_KV_HEAD, "optimizer.muon_nesterov=false"])
     add(1, 1, 1, 1, 3, model=[*MUON, *THREES, "optimizer.muon_scale=spectral"])
     gpt2(1, 1, 2, 1, 2, model=MUON)
+
+    # A batch that grows.
+    add(2, 1, 2, 1, 2, model=RAMP)
+    add(1, 2, 1, 2, 1, model=RAMP, keys=[RING])
+    add(2, 1, 1, 1, 2, model=RAMP, keys=schedule("zbv", 2))
+    gpt2(1, 1, 2, 1, 2, model=[*RAMP, Z_LOSS])
 
     # bf16.
     half = lambda *degrees, **more: add(*degrees, compute="bf16", **more)

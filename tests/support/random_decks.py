@@ -92,6 +92,9 @@ class RandomDeck:
         self.asynchronous = chooser.random() < 0.7
         self.seed = chooser.randrange(10**6)
         self.validates = chooser.random() < 0.3
+        own = random.Random(self.seed)
+        self.ramp_start = own.choice([0, 0, *divisors(self.samples)[:-1]])  # 0: the batch does not grow
+        self.ramp_steps = own.randint(1, 9)
         self._draw_variants(chooser)
 
     def _draw_variants(self, chooser):
@@ -178,6 +181,7 @@ class RandomDeck:
             "[parallel]\n" + "".join(f"{axis} = {degree}\n" for axis, degree in self.degrees.items()) +
             f"zero = {self.zero}\nreduce = '{self.reduce}'\ncontext = '{self.context}'\n"
             f"[pipeline]\nschedule = '{self.schedule}'\n[batch]\nglobal = {self.samples}\nmicro = {self.micro}\n"
+            f"ramp_start = {self.ramp_start}\nramp_steps = {self.ramp_steps}\n"
             f"[precision]\ncompute = '{self.compute}'\n[recompute]\nmode = '{self.recompute}'\n"
             f"[overlap]\ninterleave = {flag(self.interleave)}\n"
             f"[optimizer]\nlr = {self.lr}\n{lines(self.optimizer)}{lines(self.others)}"

@@ -11,6 +11,7 @@
 
 #include "espalier/data/permutation.hpp"
 #include "espalier/data/token_source.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/graph/type.hpp"
 
 namespace espalier {
@@ -53,6 +54,11 @@ struct Batch {
 /// order.first + step * Global() + j * microbatch_rows + r of the run's order. Throws what the source throws.
 void LoadBatch(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t step, Batch& batch);
 
+/// Fills `batch` with `microbatches` of the sequences from position order.first + `first` on, and otherwise as
+/// LoadBatch.
+void LoadSequences(TokenSource& source, SampleOrder order, const BatchLayout& layout, int64_t first,
+                   int64_t microbatches, Batch& batch);
+
 /// Batch `index` of a pass over a validation source: LoadBatch in sequential order. Positions after the last sample
 /// start again at the first.
 Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t index);
@@ -60,8 +66,10 @@ Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t in
 /// Reads batches on its own thread, one ahead.
 class BatchLoader {
  public:
-  /// Starts to read batch `first_step` (from 0). `source` must not be used elsewhere meanwhile.
-  BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, int64_t first_step);
+  /// Starts to read batch `first_step` (from 0). Steps have as many sequences as `ramp` says, whatever
+  /// `layout.microbatches` is. `source` must not be used elsewhere meanwhile.
+  BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, const BatchRamp& ramp,
+              int64_t first_step);
   /// Waits for the read in progress.
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
@@ -83,6 +91,7 @@ class BatchLoader {
   std::shared_ptr<TokenSource> source_;
   const SampleOrder order_;
   const BatchLayout layout_;
+  const BatchRamp ramp_;
   Batch loading_;  ///< owned by the thread until ready_
   Batch current_;  ///< owned by the caller
   double wait_ms_ = 0;

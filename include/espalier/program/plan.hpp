@@ -19,11 +19,11 @@ struct StagePlan {
 };
 
 struct WorldPlan {
-  Compilation training;
+  Compilation training;             ///< with batch.global sequences
   std::vector<int> representative;  ///< by rank: the lowest rank with the same program
   std::map<int, Program> programs;  ///< by representative
   std::vector<StagePlan> stages;
-  std::vector<int64_t> rank_peak_bytes;          ///< training, proof and, if the deck asks for it, evaluation
+  std::vector<int64_t> rank_peak_bytes;          ///< the largest of all programs of a run
   int64_t peak_bytes = 0;                        ///< largest of all ranks
   std::map<std::string, MessageCount> messages;  ///< by lane: those of the rank that sends the most bytes on it
 };
@@ -31,8 +31,15 @@ struct WorldPlan {
 /// True if the deck evaluates during training, so that evaluation programs are planned too.
 bool Evaluates(const Deck& deck);
 
-/// The programs that a run of the deck has: training, proof and, if it evaluates, evaluation.
-std::vector<Purpose> PurposesOf(const Deck& deck);
+/// A program of a run, as Compile takes it.
+struct ProgramOfRun {
+  Purpose purpose;
+  Deck deck;
+};
+
+/// The programs that a run of the deck has: training with batch.global sequences, proof, evaluation if it evaluates,
+/// and training with every smaller size of the batch ramp.
+std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck);
 
 /// Makes the program of every class of ranks and runs CheckWorld on them. Returns "" if that proved them, or the reason
 /// why there are too many programs for one process. Throws InvariantError.

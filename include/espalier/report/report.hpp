@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/mesh/mesh.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/timeline/timeline.hpp"
@@ -63,8 +64,8 @@ struct StartRecord {
   int64_t threads = 1;  ///< of each rank
   Mesh mesh;
   int64_t parameters = 0;
-  int64_t tokens_per_step = 0;
-  int64_t first_step = 1;  ///< of this start: 1, or the step after the checkpoint
+  int64_t tokens_per_step = 0;  ///< with batch.global sequences
+  int64_t first_step = 1;       ///< of this start: 1, or the step after the checkpoint
   DataRecord data;
   double world_check_ms = 0;  ///< to prove that the programs of all ranks fit together; NaN: not proven
   double startup_ms = 0;      ///< from the start of the process
@@ -92,13 +93,14 @@ struct TraceRecord {
 };
 
 struct ReportOptions {
-  int rank = 0;                 ///< every rank but 0 is silent
-  std::string metrics_path;     ///< appended to; "" for none
-  std::string events_folder;    ///< of TensorBoard's event files; "" for none
+  int rank = 0;                   ///< every rank but 0 is silent
+  std::string metrics_path;       ///< appended to; "" for none
+  std::string events_folder;      ///< of TensorBoard's event files; "" for none
   double (*now)() = SecondsSinceEpoch;
-  std::FILE* console = stdout;  ///< nullptr for none
-  int64_t steps = 0;            ///< of the whole run
-  int64_t every_steps = 1;      ///< >= 1; the console shows these, the first step of this start and the last
+  std::FILE* console = stdout;    ///< nullptr for none
+  int64_t steps = 0;              ///< of the whole run
+  BatchRamp ramp = BatchRamp(1);  ///< the sequences of each step
+  int64_t every_steps = 1;        ///< >= 1; the console shows these, the first step of this start and the last
   ModelFlops flops_per_token;
   double peak_flops = 0;    ///< of all ranks together, per second; 0: not known, so mfu is null
   std::string peak_source;  ///< its source, or why it is not known
@@ -140,6 +142,8 @@ class Reporter {
   void Spike(int64_t step, const std::string& reason);
   /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
+  /// The batch has another size from `step` on, which is about to begin.
+  void Grows(int64_t step, int64_t sequences);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
   /// A line on the console only.
@@ -164,7 +168,7 @@ class Reporter {
   /// continues.
   void Print(const std::string& line);
   void PrintStep(const StepRecord& record);
-  /// Seconds to the last step, at the mean rate of the latest steps.
+  /// Seconds to the last step, at the mean time of a sequence in the latest steps.
   double SecondsLeft(int64_t step) const;
 
   const ReportOptions options_;
@@ -176,7 +180,11 @@ class Reporter {
   int metrics_ = -1;
   bool warned_ = false;
   bool header_printed_ = false;
-  std::deque<double> recent_ms_;
+  struct Pace {
+    double ms;
+    int64_t sequences;
+  };
+  std::deque<Pace> recent_;
 };
 
 }  // namespace espalier

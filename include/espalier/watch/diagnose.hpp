@@ -49,7 +49,10 @@ struct Diagnosis {
   std::string text;          ///< the diagnosis in words, a few lines
 };
 
-/// `statuses` by rank. `program_of(rank)` is called only for the ranks that matter.
-Diagnosis Diagnose(const std::vector<RankStatus>& statuses, const std::function<const Program&(int rank)>& program_of);
+/// The training program that a rank runs in a step.
+using ProgramFinder = std::function<const Program&(int rank, int64_t step)>;
+
+/// `statuses` by rank. `program_of` is called only for the ranks that matter, with the step that they are in.
+Diagnosis Diagnose(const std::vector<RankStatus>& statuses, const ProgramFinder& program_of);
 
 }  // namespace espalier

@@ -26,11 +26,13 @@ class Watchdog {
     std::function<bool()> asked = {};    ///< this process was asked to end; not set: never
     std::function<void()> refresh = {};  ///< updates the heartbeat; called at every tick, if set
   };
+  /// What the programs of a training step are made from. The result outlives the watchdog.
+  using CompilationFinder = std::function<const Compilation&(int64_t step)>;
   /// Ends the job; it must not return.
   using End = std::function<void()>;
 
   /// Watches the rank whose heartbeat is `mine`; the files of all ranks must exist. All arguments must outlive it.
-  Watchdog(Options options, HeartbeatFile& mine, const Compilation& compilation, End end);
+  Watchdog(Options options, HeartbeatFile& mine, CompilationFinder compilation_of, End end);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -57,16 +59,17 @@ class Watchdog {
   void ReportBeforeExit();
   void CheckForHang();
   void EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis);
-  const Program& ProgramOf(int rank);
+  int Ranks() const { return compilation_of_(1).mesh.Ranks(); }
+  const Program& ProgramOf(int rank, int64_t step);
 
   const Options options_;
   HeartbeatFile& mine_;
-  const Compilation& compilation_;
+  const CompilationFinder compilation_of_;
   const End end_;
   std::vector<Heartbeat> neighbours_;  ///< the other ranks of this host, as read at the start
   std::vector<RankStatus> before_;     ///< read half a limit before the next check
   std::vector<int> representative_;
-  std::map<int, Program> programs_;  ///< by representative
+  std::map<std::pair<const Compilation*, int>, Program> programs_;  ///< by compilation and representative
   Clock::duration quiet_{}, check_at_{};
   bool warned_ = false, reported_before_exit_ = false;
 

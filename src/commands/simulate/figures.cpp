@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "commands/plan/parts.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/error.hpp"
@@ -55,6 +56,18 @@ std::string WhyItDoesNotFit(const Prediction& prediction, const Figures& figures
                      DecimalBytes(-figures.free_bytes));
 }
 
+/// All steps of the run, each as long as its size takes.
+double StepsSeconds(const Prediction& prediction) {
+  const Deck& deck = prediction.deck();
+  const std::vector<RampSize> sizes = BatchRamp(deck.batch).SizesWithin(deck.run.steps);
+  double us = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const int64_t end = i + 1 < sizes.size() ? sizes[i + 1].first_step : deck.run.steps + 1;
+    us += static_cast<double>(end - sizes[i].first_step) * prediction.ramp_us[i];
+  }
+  return us * kMicro;
+}
+
 }  // namespace
 
 int64_t PeakOf(const Prediction& prediction, int rank) {
@@ -74,8 +87,7 @@ Figures FiguresOf(const Prediction& prediction) {
   f.mfu = flops.causal * of_peak;
   f.mfu_full = flops.full * of_peak;
   f.saves = SavesOf(prediction);
-  f.run_s = static_cast<double>(c.deck.run.steps) * f.step_s +
-            static_cast<double>(f.saves.count) * f.saves.blocked_s.value_or(0);
+  f.run_s = StepsSeconds(prediction) + static_cast<double>(f.saves.count) * f.saves.blocked_s.value_or(0);
   f.node_hours = f.run_s / kHour * prediction.nodes();
   for (const double us : simulation.Slowest().breakdown.exposed_us) f.exposed_us += us;
   f.source_share = SourceShares(simulation);

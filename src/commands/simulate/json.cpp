@@ -2,6 +2,7 @@
 
 #include "commands/plan/parts.hpp"
 #include "commands/simulate/output.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -54,6 +55,18 @@ Json SavesJson(const Saves& saves) {
           {"blocked_ms", Milliseconds(saves.blocked_s)}};
 }
 
+/// The sizes of the batch ramp that the run has, with the time of a step of each.
+Json SizesJson(const Prediction& prediction) {
+  const Deck& deck = prediction.deck();
+  const std::vector<RampSize> sizes = BatchRamp(deck.batch).SizesWithin(deck.run.steps);
+  Json json = Json::array();
+  for (size_t i = 0; i < sizes.size(); ++i)
+    json.push_back({{"first_step", sizes[i].first_step},
+                    {"sequences", sizes[i].sequences},
+                    {"step_ms", prediction.ramp_us[i] * kMilli}});
+  return json;
+}
+
 void AddRates(Json& json, const Prediction& prediction, const Figures& f) {
   const Compilation& c = prediction.plan.training;
   json["tokens_per_step"] = c.batch.tokens;
@@ -63,6 +76,7 @@ void AddRates(Json& json, const Prediction& prediction, const Figures& f) {
   json["mfu_full"] = f.mfu_full;
   json["peak_tflops"] = f.peak_tflops;
   json["steps"] = c.deck.run.steps;
+  if (BatchRamp(c.deck.batch).Grows()) json["batch_sizes"] = SizesJson(prediction);
   json["days"] = f.run_s / kSecondsOfDay;
   json["node_hours"] = f.node_hours;
 }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/choices.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
@@ -74,7 +75,13 @@ Prediction Predict(const Deck& deck, int ranks, Target target, SimulateOptions o
   prediction.plan = PlanWorld(planned, ranks);
   prediction.plan_ms = MillisecondsSince(start);
   const auto planned_at = Clock::now();
-  prediction.simulation = SimulatePlan(prediction.plan, prediction.target, std::move(options));
+  prediction.simulation = SimulatePlan(prediction.plan, prediction.target, options);
+  for (const RampSize& size : BatchRamp(deck.batch).SizesWithin(deck.run.steps))
+    prediction.ramp_us.push_back(
+        size.sequences == deck.batch.global
+            ? prediction.simulation.step_us
+            : SimulatePlan(PlanWorld(WithSequences(planned, size.sequences), ranks), prediction.target, options)
+                  .step_us);
   prediction.simulate_ms = MillisecondsSince(planned_at);
   return prediction;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "espalier/deck/parse.hpp"
 #include "espalier/program/plan.hpp"
@@ -24,7 +25,8 @@ Target ChooseTarget(const LoadedDeck& loaded, const std::string& path);
 struct Prediction {
   Target target;
   WorldPlan plan;
-  Simulation simulation;
+  Simulation simulation;                ///< of a step with batch.global sequences
+  std::vector<double> ramp_us;          ///< a step of each size of the batch ramp that the run has, batch.global too
   double plan_ms = 0, simulate_ms = 0;  ///< how long this took here
 
   const Deck& deck() const { return plan.training.deck; }

@@ -7,6 +7,7 @@
 
 #include "commands/plan/parts.hpp"
 #include "commands/simulate/output.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/report/text.hpp"
 
 namespace espalier {
@@ -44,6 +45,9 @@ void PrintRates(const Prediction& prediction, const Figures& f) {
              HumanCount(f.tokens_per_s / prediction.ranks()), device);
   fmt::print("mfu         {:.1f} % causal, {:.1f} % with full attention; peak {:.4g} TFLOP/s per {}\n", 100 * f.mfu,
              100 * f.mfu_full, f.peak_tflops, device);
+  if (const BatchRamp ramp(c.deck.batch); ramp.Grows())
+    fmt::print("batch       {}: the run below counts each step with its own time, all else is of {} sequences\n",
+               Describe(ramp), c.batch.sequences);
   fmt::print("run         {} steps: {}, {} node-hours ({})\n", c.deck.run.steps, HumanDuration(f.run_s),
              HumanCount(f.node_hours),
              f.saves.blocked_s ? "with waits for checkpoints" : "without checkpoints, whose time is not known");

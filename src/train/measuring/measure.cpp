@@ -39,6 +39,7 @@ LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const
   std::vector<std::string> overrides = options.overrides;
   overrides.push_back(fmt::format("batch.micro={}", micro));
   overrides.push_back(fmt::format("batch.global={}", micro * Replicas(mesh) * microbatches));
+  overrides.emplace_back("batch.ramp_start=0");
   overrides.push_back(fmt::format("model.seq_len={}", seq_len));
   return LoadDeck(path, overrides);
 }

@@ -53,7 +53,7 @@ class Measuring {
       : deck_(deck),
         world_(world),
         programs_(deck, world, mpi, device),
-        times_(programs_.train().program, programs_.coordinate()),
+        times_(programs_.training().program(), programs_.coordinate()),
         transfers_(programs_, world),
         batch_(MadeUpBatch(programs_.layout(), deck.model.vocab)) {
     InitializeWeights(programs_.compilation(), executor());
@@ -87,12 +87,13 @@ class Measuring {
   }
 
  private:
-  Executor& executor() const { return *programs_.train().executor; }
+  Executor& executor() const { return programs_.training().executor(); }
 
   StepTimes Step() {
-    programs_.train().Fill(batch_, programs_.layout().positions);
+    const Runnable& runnable = programs_.training().runnable;
+    runnable.Fill(batch_, programs_.layout().positions);
     ++step_;
-    programs_.train().FillScalars(deck_, step_);
+    runnable.FillScalars(deck_, step_);
     return executor().RunStep();
   }
 
@@ -100,7 +101,7 @@ class Measuring {
     transfers_.Before();
     executor().TimeNextStep();
     const StepTimes times = Step();
-    transfers_.Add();
+    transfers_.Add(programs_.training());
     const double gap_us = GapUs(programs_.device(), times, times_.calls());
     times_.Add(executor().instruction_ms(), gap_us);
     gaps_us_.push_back(gap_us);

@@ -36,7 +36,7 @@ std::map<CollectiveKey, std::map<int64_t, Measured>> RowsOf(const TransferSample
 }
 
 TransferTimes::TransferTimes(const Programs& programs, World& world)
-    : programs_(programs), world_(world), measured_(TracedRanks(programs.compilation().mesh, kMostRanks)) {}
+    : world_(world), measured_(TracedRanks(programs.compilation().mesh, kMostRanks)) {}
 
 void TransferTimes::Before() {
   barriers_us_.clear();
@@ -46,31 +46,31 @@ void TransferTimes::Before() {
   }
 }
 
-void TransferTimes::Add() {
+void TransferTimes::Add(const Training& training) {
   if (world_.Size() == 1) return;
-  const Executor& executor = *programs_.train().executor;
+  const Executor& executor = training.executor();
   MeasuredRank step{NodeKey(), barriers_us_, executor.TimedStepBegan(), {}, {}};
   if (std::ranges::find(measured_, world_.Rank()) != measured_.end())
     for (const Span& span : executor.spans()) {
       step.ready_us.push_back(span.ready_us);
       step.end_us.push_back(span.end_us);
     }
-  steps_.push_back(std::move(step));
+  steps_.push_back({&training, std::move(step)});
 }
 
 std::map<CollectiveKey, std::map<int64_t, Measured>> TransferTimes::Rows(int ranks_per_node) const {
-  const Compilation& compilation = programs_.compilation();
-  std::map<int, std::shared_ptr<const Program>> programs;
-  const auto program_of = [&](int rank) {
-    std::shared_ptr<const Program>& program = programs[rank];
-    if (program == nullptr)
-      program = std::make_shared<const Program>(MakeProgram(compilation, compilation.mesh.CoordinateOf(rank)));
-    return program;
-  };
+  std::map<std::pair<const Training*, int>, std::shared_ptr<const Program>> programs;
   TransferSamples samples;
-  for (const MeasuredRank& step : steps_) {
+  for (const TimedStep& step : steps_) {
+    const auto program_of = [&](int rank) {
+      const Compilation& compilation = step.training->compilation;
+      std::shared_ptr<const Program>& program = programs[{step.training, rank}];
+      if (program == nullptr)
+        program = std::make_shared<const Program>(MakeProgram(compilation, compilation.mesh.CoordinateOf(rank)));
+      return program;
+    };
     std::vector<MeasuredRank> ranks;
-    for (const std::string& packed : world_.Gather(Pack(step))) ranks.push_back(Unpack<MeasuredRank>(packed));
+    for (const std::string& packed : world_.Gather(Pack(step.measured))) ranks.push_back(Unpack<MeasuredRank>(packed));
     if (world_.Rank() == 0) AddTransfers(MeasuredTimeline("", ranks, measured_, program_of), ranks_per_node, samples);
   }
   return RowsOf(samples);

@@ -35,17 +35,21 @@ class TransferTimes {
   /// Must be called just before a timed step begins: measures how far the clocks of nodes are apart. No other step may
   /// be in flight. Collective.
   void Before();
-  /// Must be called after that step was awaited.
-  void Add();
+  /// Must be called after that step, which has run `training`, was awaited.
+  void Add(const Training& training);
   /// What all steps gave, on rank 0; nothing elsewhere. Collective.
   std::map<CollectiveKey, std::map<int64_t, Measured>> Rows(int ranks_per_node) const;
 
  private:
-  const Programs& programs_;
+  struct TimedStep {
+    const Training* training;
+    MeasuredRank measured;
+  };
+
   World& world_;
   const std::vector<int> measured_;  ///< ranks
   std::vector<double> barriers_us_;
-  std::vector<MeasuredRank> steps_;
+  std::vector<TimedStep> steps_;
 };
 
 }  // namespace espalier

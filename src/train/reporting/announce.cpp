@@ -45,6 +45,14 @@ void AnnounceWorld(const Run& run, const WorldProof& proof) {
     spdlog::warn("world: not proven that the programs of all ranks fit together: {}", proof.why_not);
 }
 
+void AnnounceRamp(const Run& run, int64_t step) {
+  const BatchRamp& ramp = run.programs.ramp();
+  if (!ramp.Grows()) return;
+  spdlog::info("batch: {}{}; {} sizes with a training program each, compiled in {:.1f} s", Describe(ramp),
+               step == 0 ? "" : fmt::format("; step {} has {}", step + 1, ramp.SequencesOf(step + 1)),
+               run.programs.trainings().size(), run.programs.training_compile_ms() / 1e3);
+}
+
 void AnnounceSleep(const Deck& deck) {
   spdlog::info(
       "sleep: nothing is computed or trained: kernels and messages wait for their times on the cluster of {}, {:g} "
@@ -71,6 +79,7 @@ void Announce(const Run& run, const WorldProof& proof, int64_t step) {
   run.reporter.Start(RecordOf(run, proof, step));
   if (root && !run.device.Computes()) AnnounceSleep(run.deck());
   for (const std::string& line : StartBlock(run, step)) run.reporter.Say(line);
+  if (root) AnnounceRamp(run, step);
   if (root && run.world.Size() > 1) AnnounceWorld(run, proof);
   for (const DeckDifference& difference : run.checkpoints.differences()) {
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);

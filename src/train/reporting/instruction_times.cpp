@@ -50,7 +50,7 @@ InstructionTimes::InstructionTimes(const Deck& deck, const Programs& programs, i
 }
 
 void InstructionTimes::Before(int64_t step) const {
-  if (!path_.empty() && step == last_) programs_.train().executor->TimeNextStep();
+  if (!path_.empty() && step == last_) programs_.TrainingOf(step).executor().TimeNextStep();
 }
 
 /// A table that cannot be written only gives a warning: the other ranks train on.
@@ -60,8 +60,9 @@ void InstructionTimes::After(int64_t step, const StepTimes& times) const {
 }
 
 std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const {
-  const Program& program = programs_.train().program;
-  const std::vector<double> instruction_ms = programs_.train().executor->instruction_ms();
+  const Training& training = programs_.TrainingOf(step);
+  const Program& program = training.program();
+  const std::vector<double> instruction_ms = training.executor().instruction_ms();
   std::map<std::tuple<std::string_view, std::string_view, std::string_view>, Sum> sums;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
@@ -69,7 +70,7 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
     Sum& sum = sums[{Name(instruction.lane), Name(op.role), Name(op.kind)}];
     ++sum.count;
     sum.ms += instruction_ms[i];
-    sum.flops += FlopsOf(instruction);
+    sum.flops += FlopsOf(program, instruction);
     sum.bytes += BytesOf(instruction);
   }
   nlohmann::ordered_json table = {{"step", step},
@@ -89,8 +90,7 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
 }
 
 /// With this rank's shapes; 0 for messages and for ops without a cost.
-double InstructionTimes::FlopsOf(const Instruction& instruction) const {
-  const Program& program = programs_.train().program;
+double InstructionTimes::FlopsOf(const Program& program, const Instruction& instruction) const {
   const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
   if (instruction.lane != Lane::kCompute || Define(op.kind).flops == nullptr) return 0;
   return Define(op.kind).flops(LocalOpOf(*program.graph, op, program.mesh, programs_.coordinate()));

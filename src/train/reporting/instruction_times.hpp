@@ -22,7 +22,7 @@ class InstructionTimes {
 
  private:
   std::string Table(int64_t step, const StepTimes& times) const;
-  double FlopsOf(const Instruction& instruction) const;
+  double FlopsOf(const Program& program, const Instruction& instruction) const;
 
   const Programs& programs_;
   const std::string device_;

@@ -42,12 +42,11 @@ MeasuredCosts::MeasuredCosts(const Deck& deck, const Programs& programs, World& 
     machine_ = DescribeMachine(programs.device(), world, mpi);
     machine_->path = file_;
   }
-  times_.emplace(programs.train().program, programs.coordinate());
   transfers_.emplace(programs, world);
 }
 
 bool MeasuredCosts::Times(int64_t step) const {
-  if (!times_) return false;
+  if (!transfers_) return false;
   const int64_t warm_up = std::min(kWarmUp, last_ - first_), steps = last_ - first_ + 1 - warm_up;
   const int64_t stride = std::max<int64_t>(1, steps / kMostSteps), at = step - first_ - warm_up;
   return at >= 0 && at % stride == 0 && at / stride < kMostSteps;
@@ -56,20 +55,26 @@ bool MeasuredCosts::Times(int64_t step) const {
 void MeasuredCosts::Before(int64_t step) {
   if (!Times(step)) return;
   transfers_->Before();
-  programs_.train().executor->TimeNextStep();
+  programs_.TrainingOf(step).executor().TimeNextStep();
 }
 
 void MeasuredCosts::After(int64_t step, const StepTimes& times) {
   if (!Times(step)) return;
-  times_->Add(programs_.train().executor->instruction_ms(), GapUs(programs_.device(), times, times_->calls()));
-  transfers_->Add();
+  const Training& training = programs_.TrainingOf(step);
+  KernelTimes& kernels = times_.try_emplace(&training, training.program(), programs_.coordinate()).first->second;
+  kernels.Add(training.executor().instruction_ms(), GapUs(programs_.device(), times, kernels.calls()));
+  transfers_->Add(training);
 }
 
 void MeasuredCosts::Write(World& world) const {
-  if (!times_) return;
+  if (!transfers_) return;
+  Sums sums;
+  for (const auto& [training, times] : times_) {
+    const std::vector<KernelSum> more = times.Sums();
+    sums.kernels.insert(sums.kernels.end(), more.begin(), more.end());
+  }
   std::vector<std::vector<KernelSum>> of_ranks;
-  for (const std::string& packed : world.Gather(Pack(Sums{times_->Sums()})))
-    of_ranks.push_back(Unpack<Sums>(packed).kernels);
+  for (const std::string& packed : world.Gather(Pack(sums))) of_ranks.push_back(Unpack<Sums>(packed).kernels);
   const CostTable added{RowsOf(of_ranks), transfers_->Rows(KeyOfMachine(programs_.device(), mpi_).ranks_per_node)};
   if (world.Rank() != 0) return;
   try {
@@ -84,17 +89,18 @@ void MeasuredCosts::AddRows(const CostTable& added) const {
   std::optional<Cluster> cluster = LoadForMachine(file_, KeyOfMachine(programs_.device(), mpi_));
   if (!cluster) {
     cluster = machine_;
-    if (cluster->compute.memory_bytes_per_us == 0)
-      cluster->compute.memory_bytes_per_us = times_->BestBytesPerUs(kManyBytes);
+    if (double& rate = cluster->compute.memory_bytes_per_us; rate == 0)
+      for (const auto& [training, times] : times_) rate = std::max(rate, times.BestBytesPerUs(kManyBytes));
     RequireRates(*cluster);
   }
   const size_t before = cluster->table.kernels.size();
   cluster->table.Merge(added);
   WriteRows(*cluster);
-  int64_t transfers = 0;
+  int64_t transfers = 0, steps = 0;
+  for (const auto& [training, times] : times_) steps += times.steps();
   for (const auto& [key, points] : added.collectives) transfers += std::ssize(points);
   spdlog::info("{}: times of {} kernels, {} of them new, and of {} transfers, from {} steps", file_,
-               added.kernels.size(), cluster->table.kernels.size() - before, transfers, times_->steps());
+               added.kernels.size(), cluster->table.kernels.size() - before, transfers, steps);
 }
 
 }  // namespace espalier

@@ -1,6 +1,7 @@
 // report.costs: times of a run's kernels and transfers, added to a cluster file at its end.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -42,10 +43,10 @@ class MeasuredCosts {
   const std::string file_;
   const int64_t last_;  ///< step of the run
   const MpiWorld* const mpi_;
-  std::optional<KernelTimes> times_;  ///< nothing: no file is named
-  std::optional<TransferTimes> transfers_;
-  std::optional<Cluster> machine_;  ///< on rank 0, if there is no file yet
-  int64_t first_ = 1;               ///< step of this start
+  std::map<const Training*, KernelTimes> times_;  ///< of the training programs that were timed
+  std::optional<TransferTimes> transfers_;        ///< nothing: no file is named
+  std::optional<Cluster> machine_;                ///< on rank 0, if there is no file yet
+  int64_t first_ = 1;                             ///< step of this start
 };
 
 }  // namespace espalier

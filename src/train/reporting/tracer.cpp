@@ -50,8 +50,8 @@ void Tracer::BeginWith(int64_t step) {
     sampled_ = std::min(step + kWarmUp, last_step_);
 }
 
-void Tracer::Before() {
-  programs_.train().executor->TimeNextStep();
+void Tracer::Before(int64_t step) {
+  programs_.TrainingOf(step).executor().TimeNextStep();
   barriers_us_.clear();
   for (int i = 0; i < kBarriers; ++i) {
     world_.Barrier();
@@ -59,8 +59,7 @@ void Tracer::Before() {
   }
 }
 
-MeasuredRank Tracer::Measured() const {
-  const Executor& executor = *programs_.train().executor;
+MeasuredRank Tracer::Measured(const Executor& executor) const {
   MeasuredRank measured{NodeKey(), barriers_us_, executor.TimedStepBegan() / dilation_, {}, {}};
   if (std::ranges::find(traced_, world_.Rank()) == traced_.end()) return measured;
   for (const Span& span : executor.spans()) {
@@ -72,7 +71,8 @@ MeasuredRank Tracer::Measured() const {
 
 std::optional<Breakdown> Tracer::After(int64_t step) {
   std::vector<MeasuredRank> ranks;
-  for (const std::string& packed : world_.Gather(Pack(Measured()))) ranks.push_back(Unpack<MeasuredRank>(packed));
+  for (const std::string& packed : world_.Gather(Pack(Measured(programs_.TrainingOf(step).executor()))))
+    ranks.push_back(Unpack<MeasuredRank>(packed));
   if (world_.Rank() != 0) return std::nullopt;
   const Timeline timeline = TimelineOf(step, ranks);
   if (steps_.Has(step)) Write(step, timeline);
@@ -82,7 +82,7 @@ std::optional<Breakdown> Tracer::After(int64_t step) {
 Timeline Tracer::TimelineOf(int64_t step, const std::vector<MeasuredRank>& ranks) {
   return MeasuredTimeline(
       fmt::format("{}, step {}, measured on {} rank{}", deck_name_, step, world_.Size(), world_.Size() == 1 ? "" : "s"),
-      ranks, traced_, [&](int rank) { return ProgramOf(rank); });
+      ranks, traced_, [&](int rank) { return ProgramOf(step, rank); });
 }
 
 /// Traces that cannot be written only give a warning: the run goes on.
@@ -97,11 +97,11 @@ void Tracer::Write(int64_t step, const Timeline& timeline) {
   reporter_.Trace({step, static_cast<int>(traced_.size()), timeline.step_us, MeanBreakdown(timeline), file + ".svg"});
 }
 
-std::shared_ptr<const Program> Tracer::ProgramOf(int rank) {
+std::shared_ptr<const Program> Tracer::ProgramOf(int64_t step, int rank) {
   if (representatives_.empty()) representatives_ = ClassRepresentatives(programs_.compilation());
   const int representative = representatives_[static_cast<size_t>(rank)];
-  std::shared_ptr<const Program>& program = compiled_[representative];
-  const Compilation& compilation = programs_.compilation();
+  const Compilation& compilation = programs_.TrainingOf(step).compilation;
+  std::shared_ptr<const Program>& program = compiled_[{&compilation, representative}];
   if (program == nullptr)
     program = std::make_shared<const Program>(MakeProgram(compilation, compilation.mesh.CoordinateOf(representative)));
   return program;

@@ -34,16 +34,16 @@ class Tracer {
   /// No other step may be in flight together with such a step, so that its times count from its own beginning.
   bool Traces(int64_t step) const { return steps_.Has(step) || step == sampled_; }
   /// Must be called just before a traced step begins: measures how far the clocks of nodes are apart. Collective.
-  void Before();
+  void Before(int64_t step);
   /// Must be called after a traced step was awaited: writes the files. One that cannot be written only gives a warning.
   /// Returns rank 0's part of the step on rank 0, nothing on other ranks. Collective.
   std::optional<Breakdown> After(int64_t step);
 
  private:
-  MeasuredRank Measured() const;
+  MeasuredRank Measured(const Executor& executor) const;
   Timeline TimelineOf(int64_t step, const std::vector<MeasuredRank>& ranks);
   void Write(int64_t step, const Timeline& timeline);
-  std::shared_ptr<const Program> ProgramOf(int rank);
+  std::shared_ptr<const Program> ProgramOf(int64_t step, int rank);
 
   const Programs& programs_;
   World& world_;
@@ -56,8 +56,9 @@ class Tracer {
   const double dilation_;  ///< of a device that waits: its spans are in the cluster's time, clocks are not; otherwise 1
   const std::vector<int> traced_;
   std::vector<double> barriers_us_;
-  std::vector<int> representatives_;                        ///< by rank
-  std::map<int, std::shared_ptr<const Program>> compiled_;  ///< by representative, on rank 0
+  std::vector<int> representatives_;  ///< by rank
+  /// By compilation and representative, on rank 0.
+  std::map<std::pair<const Compilation*, int>, std::shared_ptr<const Program>> compiled_;
 };
 
 }  // namespace espalier

@@ -145,13 +145,13 @@ std::string Advice(const std::vector<std::string>& settings) {
 }  // namespace
 
 int64_t ArenaBytes(const Deck& deck, int ranks, int rank) {
-  const Compilation training = Compile(deck, ranks, Purpose::kTrain);
-  const Coordinate coordinate = training.mesh.CoordinateOf(rank);
-  const Program train = MakeProgram(training, coordinate);
-  int64_t bytes = train.arena_bytes;
-  for (Purpose purpose : {Purpose::kProof, Purpose::kEvaluate})
-    if (purpose == Purpose::kProof || Evaluates(deck))
-      bytes = std::max(bytes, MakeProgram(Compile(deck, ranks, purpose), coordinate, StateBytes(train)).arena_bytes);
+  int64_t bytes = 0, state_bytes = 0;  // training comes first, and has all states
+  for (const ProgramOfRun& of_run : ProgramsOfRun(deck)) {
+    const Compilation compilation = Compile(of_run.deck, ranks, of_run.purpose);
+    const Program program = MakeProgram(compilation, compilation.mesh.CoordinateOf(rank), state_bytes);
+    bytes = std::max(bytes, program.arena_bytes);
+    state_bytes = std::max(state_bytes, StateBytes(program));
+  }
   return bytes;
 }
 

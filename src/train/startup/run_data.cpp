@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/deck/batch_ramp.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/text/tokenizer.hpp"
@@ -89,10 +90,18 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
   return source;
 }
 
+int64_t SequencesOfRun(const Deck& deck) { return BatchRamp(deck.batch).SequencesUpTo(deck.run.steps); }
+
 /// Passes over `samples`, if the run takes this share of its samples from them.
 double Epochs(const Deck& deck, double share, int64_t samples) {
-  return share * static_cast<double>(deck.run.steps) * static_cast<double>(deck.batch.global) /
-         static_cast<double>(samples);
+  return share * static_cast<double>(SequencesOfRun(deck)) / static_cast<double>(samples);
+}
+
+/// "240 steps x 16", "240 steps of 4 to 16".
+std::string StepsText(const Deck& deck) {
+  const std::vector<RampSize> sizes = BatchRamp(deck.batch).SizesWithin(deck.run.steps);
+  if (sizes.size() == 1) return fmt::format("{} steps x {}", deck.run.steps, sizes[0].sequences);
+  return fmt::format("{} steps of {} to {}", deck.run.steps, sizes.front().sequences, sizes.back().sequences);
 }
 
 }  // namespace
@@ -124,11 +133,10 @@ std::string Describe(const DataSeen& data) {
 
 std::vector<std::string> Describe(const RunData& data, const Deck& deck) {
   const DataRecord record = data.Record(deck);
-  const std::string all =
-      fmt::format("{}, {}, {}; {} steps x {} = ", Count(record.files, "file"), Count(record.tokens, "token"),
-                  Count(record.samples, "sample"), deck.run.steps, deck.batch.global);
+  const std::string all = fmt::format("{}, {}, {}; {} = ", Count(record.files, "file"), Count(record.tokens, "token"),
+                                      Count(record.samples, "sample"), StepsText(deck));
   if (record.sources.empty()) return {all + fmt::format("{:.3g} epochs", record.epochs)};
-  std::vector<std::string> lines = {all + Count(deck.run.steps * deck.batch.global, "sample") +
+  std::vector<std::string> lines = {all + Count(SequencesOfRun(deck), "sample") +
                                     fmt::format(" of {} sources", record.sources.size())};
   for (const SourceRecord& source : record.sources)
     lines.push_back(fmt::format("{:.4g} % from {}: {} = {:.3g} epochs", 100 * source.share, source.name,

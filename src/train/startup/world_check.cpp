@@ -17,8 +17,8 @@ WorldProof Check(const Deck& deck, int ranks, DeviceKind device) {
   const auto start = std::chrono::steady_clock::now();
   FaultPoint("world-check");
   std::string why_not;
-  for (Purpose purpose : PurposesOf(deck))
-    if (why_not.empty()) why_not = ProveWorld(Compile(deck, ranks, purpose, device));
+  for (const ProgramOfRun& program : ProgramsOfRun(deck))
+    if (why_not.empty()) why_not = ProveWorld(Compile(program.deck, ranks, program.purpose, device));
   return {MillisecondsSince(start), why_not};
 }
 

@@ -95,7 +95,7 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       Prove(dir, saved);
       if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
       CompareData(saved);
-      passed_over_ = saved.samples - saved.step * deck_.batch.global;
+      passed_over_ = saved.samples - programs_.ramp().SequencesUpTo(saved.step);
       window_ = saved.window;
       loaded_ = dir;
       loaded_id_ = OnRankZero(world_, [&] {
@@ -194,7 +194,7 @@ double Checkpointing::Save(int64_t step, const History& history, Moment moment) 
                        : moment == Moment::kAfterSkip ? kEverything
                                                       : std::max(deck_.checkpoint.keep, int64_t{2});
   saver_->Save({step,
-                step * deck_.batch.global + passed_over_,
+                programs_.ramp().SequencesUpTo(step) + passed_over_,
                 kVersion,
                 kGitHash,
                 history.losses,

@@ -31,7 +31,7 @@ bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.
 Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
   std::vector<std::string> keys = {"parallel.pp=1",     "parallel.dp_replicate=1", "parallel.dp_shard=1",
                                    "parallel.cp=1",     "parallel.tp=1",           "pipeline.schedule=1f1b",
-                                   "pipeline.chunks=1", "pipeline.split=[]"};
+                                   "pipeline.chunks=1", "pipeline.split=[]",       "batch.ramp_start=0"};
   for (const auto& [key, value] : config.keys) keys.push_back(key + "=" + value);
   return SavedDeck(from, EffectiveDeck(deck), keys);
 }

@@ -95,7 +95,7 @@ TEST(LoadBatchTest, ValidationIsSequential) {
 
 TEST(BatchLoaderTest, GivesEveryStepInOrderFromAnyStart) {
   const BatchLayout layout = Layout(3, 2, {1, 2}, AllPositions(3));
-  BatchLoader loader(std::make_unique<CountingSource>(13, 3), {5, Order::kShuffled}, layout, 4);
+  BatchLoader loader(std::make_unique<CountingSource>(13, 3), {5, Order::kShuffled}, layout, BatchRamp(6), 4);
   CountingSource plain(13, 3);
   for (int64_t step = 4; step < 40; ++step) {
     Batch expected;
@@ -109,10 +109,34 @@ TEST(BatchLoaderTest, GivesEveryStepInOrderFromAnyStart) {
   }
 }
 
+// Steps of 2, 2, 6, 6, 10, 10, ... sequences: together they are the positions in order, on two ranks of one row each.
+TEST(BatchLoaderTest, StepsOfARampFollowOneAnotherWithoutGaps) {
+  const BatchRamp ramp(Deck::Batch{10, 1, 2, 4, 2});
+  for (const int64_t first_step : {0, 1, 3, 5, 9}) {
+    const auto loader_of = [&](Range mine) {
+      return BatchLoader(std::make_unique<CountingSource>(1000, 1), {0, Order::kSequential, 7},
+                         Layout(5, 2, mine, AllPositions(1)), ramp, first_step);
+    };
+    BatchLoader even = loader_of({0, 1}), odd = loader_of({1, 2});
+    int32_t next = static_cast<int32_t>(1000 + 7 + ramp.SequencesUpTo(first_step));
+    for (int64_t step = first_step; step < 12; ++step) {
+      const Batch &mine = even.Next(), &theirs = odd.Next();
+      ASSERT_EQ(mine.step, step);
+      ASSERT_EQ(std::ssize(mine.microbatches) * 2, ramp.SequencesOf(step + 1));
+      ASSERT_EQ(theirs.microbatches.size(), mine.microbatches.size());
+      for (size_t j = 0; j < mine.microbatches.size(); ++j) {
+        ASSERT_THAT(mine.microbatches[j].ids, ElementsAre(next++));
+        ASSERT_THAT(theirs.microbatches[j].ids, ElementsAre(next++));
+      }
+    }
+  }
+}
+
 TEST(BatchLoaderTest, ABatchStaysWhileTheNextIsRead) {
   auto source = std::make_unique<CountingSource>(50, 2);
   CountingSource& reads = *source;
-  BatchLoader loader(std::move(source), {0, Order::kSequential}, Layout(1, 2, {0, 2}, AllPositions(2)), 0);
+  BatchLoader loader(std::move(source), {0, Order::kSequential}, Layout(1, 2, {0, 2}, AllPositions(2)), BatchRamp(2),
+                     0);
   const Batch& batch = loader.Next();
   // Two rows a batch: batch 1 is read while batch 0 is in use, and no more than that.
   while (reads.reads_ < 4) std::this_thread::yield();
@@ -127,7 +151,8 @@ TEST(BatchLoaderTest, EndsWhileReadingAndWhileWaiting) {
   for (int i = 0; i < 20; ++i) {
     auto source = std::make_unique<CountingSource>(50, 2);
     source->delay_ = std::chrono::microseconds(300 * (i % 3));
-    BatchLoader loader(std::move(source), {1, Order::kShuffled}, Layout(1, 3, {0, 3}, AllPositions(2)), 0);
+    BatchLoader loader(std::move(source), {1, Order::kShuffled}, Layout(1, 3, {0, 3}, AllPositions(2)), BatchRamp(3),
+                       0);
     for (int n = 0; n < i % 4; ++n) loader.Next();
   }
 }
@@ -135,7 +160,7 @@ TEST(BatchLoaderTest, EndsWhileReadingAndWhileWaiting) {
 TEST(BatchLoaderTest, ErrorsReachTheCallerAfterTheGoodBatches) {
   auto source = std::make_unique<CountingSource>(50, 2);
   source->fail_at_ = 5;
-  BatchLoader loader(std::move(source), {1, Order::kShuffled}, Layout(1, 2, {0, 2}, AllPositions(2)), 0);
+  BatchLoader loader(std::move(source), {1, Order::kShuffled}, Layout(1, 2, {0, 2}, AllPositions(2)), BatchRamp(2), 0);
   EXPECT_EQ(loader.Next().step, 0);
   EXPECT_EQ(loader.Next().step, 1);
   EXPECT_THAT(Message([&] { loader.Next(); }), HasSubstr("token 3 is 9"));

@@ -79,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                     OverrideCase{"model=3", "model=3: must be a section, [model]"},
                     OverrideCase{"run.steps", "run.steps: must be key=value, such as run.steps=20"},
                     OverrideCase{"run.steps=", "run.steps=: no value (an empty string is \"\")"},
-                    OverrideCase{"precision.what=3", "precision.what=3: unknown key ([precision] has compute)"},
+                    OverrideCase{"precision.what=3",
+                                 "precision.what=3: unknown key ([precision] has compute, moments)"},
                     OverrideCase{"include=[\"a\"]", "include=[\"a\"]: only decks can include others"},
                     OverrideCase{" run.steps = 30 ", ""}));
 

@@ -123,6 +123,32 @@ TEST(Plan, PeaksAreThoseOfEveryRanksOwnPrograms) {
   }
 }
 
+// The program of each size is that of a deck with so many sequences, with its states in the same places.
+TEST(Plan, ARampHasThePeakOfItsLargestProgram) {
+  for (const Case& layout : kUneven) {
+    SCOPED_TRACE(testing::PrintToString(layout));
+    std::vector<std::string> overrides = layout.overrides;
+    const int64_t unit = SmallDeck(overrides).batch.global;
+    overrides.insert(overrides.end(),
+                     {fmt::format("batch.global={}", 4 * unit), fmt::format("batch.ramp_start={}", unit),
+                      fmt::format("batch.ramp_step={}", 3 * unit)});
+    const Deck deck = SmallDeck(overrides);
+    const std::vector<ProgramOfRun> programs = ProgramsOfRun(deck);
+    ASSERT_EQ(programs.size(), 3u);
+    EXPECT_EQ(programs[2].deck.batch.global, unit);
+    const WorldPlan plan = PlanWorld(deck, layout.ranks);
+    const Compilation small = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+    const Compilation of_ramp = Compile(programs[2].deck, layout.ranks, Purpose::kTrain);
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      const Coordinate coordinate = plan.training.mesh.CoordinateOf(rank);
+      const Program full = MakeProgram(plan.training, coordinate), first = MakeProgram(of_ramp, coordinate);
+      EXPECT_EQ(Print(first), Print(MakeProgram(small, coordinate))) << rank;
+      EXPECT_EQ(StateBytes(first), StateBytes(full)) << rank;
+      EXPECT_GE(plan.rank_peak_bytes[rank], std::max(first.arena_bytes, full.arena_bytes)) << rank;
+    }
+  }
+}
+
 TEST(Program, ThreadsMakeTheSameProgramsAsOne) {
   const Compilation c = Compile(SmallDeck(kUneven[1].overrides), kUneven[1].ranks, Purpose::kTrain);
   const std::vector<int> representative = ClassRepresentatives(c);

@@ -406,6 +406,37 @@ TEST_F(ReporterTest, ConsoleLinesAreAligned) {
   EXPECT_EQ(Lines().size(), 12u);
 }
 
+// 2, 2, 4, 4, 6, 6, 6, 6 sequences, each in a second: after step 4, 12 are done and 24 are left.
+TEST_F(ReporterTest, TheTimeLeftOfARampCountsSequences) {
+  ReportOptions options = Options();
+  options.steps = 8;
+  options.every_steps = 4;
+  options.ramp = BatchRamp(Deck::Batch{6, 1, 2, 2, 2});
+  {
+    Reporter reporter(options);
+    StartRecord start;
+    start.tokens_per_step = 600;
+    reporter.Start(start);
+    for (int64_t step = 1; step <= 8; ++step) {
+      StepRecord r = Record(step);
+      r.step_ms = 1000.0 * static_cast<double>(options.ramp.SequencesOf(step));
+      if (step == 3) reporter.Grows(3, 4);
+      reporter.Step(r);
+    }
+  }
+  const std::vector<std::string> console = Console();
+  EXPECT_EQ(console.at(2), "        3  from here on 4 sequences a step\n");
+  EXPECT_THAT(console.at(3), testing::EndsWith("4000.0        24s\n"));
+  const std::vector<std::string> lines = Lines();
+  EXPECT_EQ(json::parse(lines.at(0))["batch_sizes"],
+            json::parse(R"([{"first_step":1,"sequences":2},{"first_step":3,"sequences":4},
+                            {"first_step":5,"sequences":6}])"));
+  EXPECT_EQ(json::parse(lines.at(1))["sequences"], 2);
+  EXPECT_EQ(json::parse(lines.at(3)), json::parse(R"({"event":"batch","step":3,"sequences":4})"));
+  EXPECT_EQ(json::parse(lines.at(4))["sequences"], 4);
+  EXPECT_EQ(json::parse(lines.at(8))["sequences"], 6);
+}
+
 TEST_F(ReporterTest, OtherRanksAreSilent) {
   ReportOptions options = Options();
   options.rank = 3;

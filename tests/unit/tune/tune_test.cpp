@@ -1,6 +1,7 @@
 // The search as a whole.
 #include "espalier/tune/tune.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +76,24 @@ TEST(Tune, DoesNotDependOnTheNumberOfThreads) {
 TEST(Tune, PeakIsThatOfThePlan) {
   const TuneResult result = Tune(ShortDeck(), 8, CostsOf("h100-8x400g"), Few(4));
   for (const Candidate& c : result.ranking) EXPECT_EQ(PlanWorld(c.deck, 8).peak_bytes, c.peak_bytes) << c.layout;
+}
+
+// Every size suits the layouts, times are of batch.global.
+TEST(Tune, ARampLeavesOutWhatItsSizesDoNotSuit) {
+  const int64_t global = ShortDeck().batch.global;
+  ASSERT_EQ(global % 16, 0);
+  const TuneResult plain = Tune(ShortDeck(), 8, CostsOf("h100-8x400g"), Few(4));
+  const TuneResult ramp =
+      Tune(ShortDeck({fmt::format("batch.ramp_start={}", global / 16)}), 8, CostsOf("h100-8x400g"), Few(4));
+  EXPECT_GT(ramp.invalid, plain.invalid);
+  for (const Candidate& c : ramp.ranking) {
+    EXPECT_EQ(c.deck.batch.ramp_start % (c.layout.micro * c.layout.DataParallel()), 0) << c.layout;
+    EXPECT_EQ(PlanWorld(c.deck, 8).peak_bytes, c.peak_bytes) << c.layout;
+    for (const Candidate& other : plain.ranking)
+      if (other.layout == c.layout) {
+        EXPECT_EQ(c.step_us, other.step_us);
+      }
+  }
 }
 
 TEST(Tune, FixedKeysKeepTheDecksValue) {

@@ -69,7 +69,7 @@ class Simulation {
   }
 
   Diagnosis Diagnose() const {
-    return espalier::Diagnose(statuses, [this](int rank) -> const Program& { return ProgramOf(rank); });
+    return espalier::Diagnose(statuses, [this](int rank, int64_t) -> const Program& { return ProgramOf(rank); });
   }
 
   std::vector<RankStatus> statuses;
@@ -327,6 +327,24 @@ TEST(Diagnose, H2NetworkAnAgreementThatIsLostIsNotTheWaitingRanksFault) {
   d = world.Diagnose();
   EXPECT_EQ(d.fault, Fault::kNotArrived) << d.text;
   EXPECT_EQ(d.culprit, 1) << d.text;
+}
+
+// With a batch ramp steps have different programs.
+TEST(Diagnose, ProgramsAreThoseOfTheStep) {
+  Simulation large({"parallel.dp_shard=2", "batch.global=6"}, 2), small({"parallel.dp_shard=2", "batch.global=2"}, 2);
+  large.frozen = 1;
+  large.frozen_at = 3 * static_cast<int>(large.ProgramOf(1).instructions.size()) / 4;
+  large.Run();
+  for (RankStatus& status : large.statuses) status.heartbeat.step = 7;
+  const Diagnosis of_large = large.Diagnose();
+  ASSERT_EQ(of_large.culprit, 1) << of_large.text;
+  const auto with = [&](int64_t grows_at) {
+    return Diagnose(large.statuses, [&, grows_at](int rank, int64_t step) -> const Program& {
+      return step >= grows_at ? large.ProgramOf(rank) : small.ProgramOf(rank);
+    });
+  };
+  EXPECT_EQ(with(7).text, of_large.text);
+  EXPECT_NE(with(8).text, of_large.text);
 }
 
 TEST(Diagnose, H2ARankWithoutHeartbeatOrSignOfLifeIsNamed) {

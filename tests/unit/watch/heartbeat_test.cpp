@@ -60,13 +60,17 @@ pid_t StartNeighbour(const std::string& folder, int rank) {
   return child;
 }
 
+Watchdog::CompilationFinder OfEveryStep(const Compilation& world) {
+  return [&world](int64_t) -> const Compilation& { return world; };
+}
+
 /// What rank 0 does when a rank of its host dies.
 void LiveBesideADyingRank(const std::string& folder) {
   const Compilation world = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
   StartNeighbour(folder, 1);
   const pid_t victim = StartNeighbour(folder, 2);
   HeartbeatFile mine(folder, 0);
-  const Watchdog dog({folder, 60, 600, {0, 1, 2}, false}, mine, world, [] { _exit(99); });
+  const Watchdog dog({folder, 60, 600, {0, 1, 2}, false}, mine, OfEveryStep(world), [] { _exit(99); });
   kill(victim, SIGKILL);
   waitpid(victim, nullptr, 0);
   for (int patience = 0; patience < 60; ++patience) sleep(1);
@@ -86,7 +90,7 @@ void WaitForARankWithoutHeartbeat(const std::string& folder, const std::function
   HeartbeatFile mine(folder, 0);
   mine.record().step = 3;
   mine.record().activity = Activity::kStep;
-  const Watchdog dog({folder, 1, 600, {0, 1}, false}, mine, world, [] { _exit(99); });
+  const Watchdog dog({folder, 1, 600, {0, 1}, false}, mine, OfEveryStep(world), [] { _exit(99); });
   spoil(folder + "/rank-00001");
   for (int patience = 0; patience < 60; ++patience) sleep(1);
 }
@@ -108,7 +112,7 @@ TEST_F(HeartbeatFiles, H2NothingIsExcusedForEver) {
     HeartbeatFile mine(folder_, 0);
     mine.record().step = 1;
     mine.record().activity = Activity::kAgreeing;
-    const Watchdog dog({folder_, 1, 2, {0, 1}, false}, mine, world, [] { _exit(99); });
+    const Watchdog dog({folder_, 1, 2, {0, 1}, false}, mine, OfEveryStep(world), [] { _exit(99); });
     for (int patience = 0; patience < 60; ++patience) sleep(1);
   };
   EXPECT_EXIT(wait(), testing::ExitedWithCode(99), "rank 1 is starting, step 0");

@@ -125,8 +125,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, double time)
   std::filesystem::create_directories(folder, error);
   path_ = folder + "/" + NewName(time);
   file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file_ < 0)
-    return spdlog::warn("{}: cannot write: {}; TensorBoard will miss this run", path_, std::strerror(errno));
+  if (file_ < 0) spdlog::warn("{}: cannot write: {}; TensorBoard will miss this run", path_, std::strerror(errno));
   Write(EventAt(0, time).Bytes(kFileVersion, "brain.Event:2").text());
   BeginSession(first_step, time);
 }

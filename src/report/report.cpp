@@ -308,7 +308,7 @@ void Reporter::Skipped(int64_t step, const std::string& reason) {
 void Reporter::Grows(int64_t step, int64_t sequences) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "batch").Integer("step", step).Integer("sequences", sequences).Finish());
+  Write(JsonLine().Text("event", "batch").Integer("step", step).Integer("sequences", sequences));
   Print(fmt::format("{:>{}}  from here on {} sequence{} a step\n", step, StepWidth(options_.steps), sequences,
                     sequences == 1 ? "" : "s"));
 }

@@ -9,18 +9,15 @@ namespace {
 
 constexpr size_t kKeyDigits = 16;
 
-/// Where the random bits of the t-th state of a call come from. Attribute `rounding` has 16 hex digits per state; a
-/// kernel that is only timed has none.
+/// Where the random bits of the t-th parameter of a call come from. Attribute `rounding` has 16 hex digits for each.
 RoundingStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
   if (state.dtype == Dtype::kF32) return {};
   const std::string_view keys = r.TextOr("rounding", "");
+  CHECK(keys.size() >= (t + 1) * kKeyDigits, "no random bits for parameter {}: rounding = \"{}\"", t, keys);
+  const char* const at = keys.data() + t * kKeyDigits;
   uint64_t key = 0;
-  if (!keys.empty()) {
-    CHECK(keys.size() >= (t + 1) * kKeyDigits, "no random bits for state {}: rounding = {}", t, keys);
-    const char* const at = keys.data() + t * kKeyDigits;
-    const auto [end, error] = std::from_chars(at, at + kKeyDigits, key, 16);
-    CHECK(error == std::errc{} && end == at + kKeyDigits, "rounding = {}", keys);
-  }
+  const auto [end, error] = std::from_chars(at, at + kKeyDigits, key, 16);
+  CHECK(error == std::errc{} && end == at + kKeyDigits, "rounding = \"{}\"", keys);
   CHECK(state.shape.size() == 1 || state.shape.size() == 2, "moments {} are no matrix and no vector",
         ToString(state.shape));
   const size_t last = state.shape.size() - 1;

@@ -89,6 +89,7 @@ Call MakeAdamw(Random& r, const Model& m, Dtype moments) {
          {{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}}, {}}};
   for (double v : {1e-3, 5.0, 1.0, 1.0}) c.inputs.push_back(r.Real(Dtype::kF32, {}, v, v));
   c.inputs.insert(c.inputs.end(), {x, moment, moment, x});
+  if (moments == Dtype::kBf16) c.attributes.texts["rounding"] = "0123456789abcdef";
   return c;
 }
 

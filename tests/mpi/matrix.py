@@ -6,8 +6,8 @@ model:
   bf16   every loss and gradient norm to rtol 1e-2
 With moments of bf16 a result that differs in its last bit is sometimes rounded to the other neighbour: at least 97 % of
 the moments must be equal (with other random bits it would be half of them), and parameters agree to 5e-3 of how far
-they moved, since Muon magnifies small directions. Of every row
-the planned peak of every rank is what the executor used, exactly.
+they moved, since Muon magnifies small directions. And of every row the planned peak of every rank is what the executor
+used, exactly.
 
     matrix.py             run the whole table
     matrix.py list        print it

@@ -1,6 +1,6 @@
-"""Moments of bf16 (precision.moments): a restart goes on bitwise, a restart with another type converts and says so, 50
-steps train as with fp32, files are what they should be, and plan knows the bytes. With the argument "files" only what
-other programs read (needs h5py)."""
+"""Moments of bf16 (precision.moments): random bits are the documented ones, a restart goes on bitwise, a restart with
+another type converts and says so, 50 steps train as with fp32, files are what they should be, and plan knows the bytes.
+With the argument "files" only what other programs read (needs h5py)."""
 import array, json, os, re, subprocess, sys
 
 from support.checkpoints import same_bits, tensors, types
@@ -41,6 +41,68 @@ def check_restart(checks, folder):
                     f"{word}: weights are stored as f32, moments as bf16")
         moved = sum(any(v != 0 for v in values) for values in moments(tensors(whole.checkpoint(8))).values())
         checks.that(moved == len(moments(found)), f"{word}: all of {moved} moments have moved")
+
+
+M = 2**64 - 1
+
+
+def mix64(x):
+    x = (x + 0x9E3779B97F4A7C15) & M
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & M
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & M
+    return x ^ x >> 31
+
+
+def stream_key(seed, name):
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001B3 & M
+    return mix64(mix64(seed & M) ^ h)
+
+
+def philox(counter, key):
+    c, k = list(counter), [key & 0xFFFFFFFF, key >> 32]
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, p0 >> 32 ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
+        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
+    return c
+
+
+def rounding_bits(seed, parameter, row, column, t):
+    """As doc/numerics.md has it."""
+    word = philox([column // 4, row, t, 0], stream_key(seed, "optimizer/" + parameter))[column % 4]
+    return word & 0xFFFF, word >> 16
+
+
+def rounded(values, columns, part_of, moment, t):
+    """A tensor of fp32, rounded as doc/numerics.md says; `part_of(column)`: the parameter, and the column in it."""
+    bits = array.array("I", values.tobytes())
+    for i, b in enumerate(bits):
+        parameter, column = part_of(i % columns)
+        bits[i] = (b + rounding_bits(7, parameter, i // columns, column, t)[moment]) & 0xffff0000
+    return array.array("f", bits.tobytes())
+
+
+def check_documented(checks, folder):
+    """After one step the moments are those of fp32, rounded by the documented bits."""
+    third = lambda name: lambda column: (f"{name}[{'qkv'[column // 48]}]", column % 48)
+    whole = lambda name: lambda column: (name, column)
+    cases = [(DECK, [], "model.layers.2.mlp.down_proj.weight", 88, whole), (DECK, [], "model.norm.weight", 48, whole),
+             (GPT2, [], "transformer.h.1.attn.c_attn.weight", 144, third),
+             (GPT2, [], "transformer.h.0.attn.c_attn.bias", 144, third),
+             (DECK, [MUON], "model.layers.1.mlp.up_proj.weight", 48, whole)]
+    for i, (deck, more, name, columns, part) in enumerate(cases):
+        state = {
+            kind: tensors(train(os.path.join(folder, f"documented{i}-{kind[18:]}"), 1, [*more, kind, "run.steps=1"],
+                                deck=deck).checkpoint(1))
+            for kind in (FP32, BF16)
+        }
+        for moment, word in enumerate(("momentum_buffer",) if more else ("exp_avg", "exp_avg_sq")):
+            tensor = f"optimizer/{word}/{name}"
+            expected = rounded(state[FP32][tensor], columns, part(name), moment, 1)
+            same = sum(a == b for a, b in zip(state[BF16][tensor], expected)) / len(expected)
+            checks.that(same > 0.995, f"{tensor}: {100 * same:.2f} % are rounded as documented")
 
 
 def check_seed(checks, folder):
@@ -136,7 +198,7 @@ def main():
         if sys.argv[1:] == ["files"]:
             check_files(checks, folder)
         else:
-            for check in (check_restart, check_seed, check_conversion, check_training, check_plan):
+            for check in (check_restart, check_documented, check_seed, check_conversion, check_training, check_plan):
                 check(checks, folder)
     checks.finish()
 

@@ -45,8 +45,8 @@
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[];
 //                         clip_norm 0: no clipping;
 //                         first: which of the squares is the first not to be finite, from 0; -1: none
-//   adamw {beta1, beta2, eps, weight_decay, decaying} lr, step, scale, apply f32[], master, exp_avg, exp_avg_sq,
-//                         g f32[...] of each tensor
+//   adamw {beta1, beta2, eps, weight_decay, decaying, rounding} lr, step, scale, apply f32[]; of each tensor master,
+//                         exp_avg, exp_avg_sq (f32, or bf16 with 16 hex digits of `rounding`), g f32
 //                         -> master, exp_avg, exp_avg_sq of each, on these inputs; the first `decaying` decay; apply 0:
 //                         nothing is written
 //   slice                 x -> the box that the output's start and extents name

@@ -254,6 +254,33 @@ TEST_F(CheckpointTest, MomentsOfAnotherTypeAreConverted) {
   }
 }
 
+// As an import has it.
+TEST_F(CheckpointTest, MomentsThatStep0LacksAreZero) {
+  const Mesh mesh(kTwo);
+  std::vector<StateTensor> weights = TestTensors(kTwo);
+  weights.resize(weights.size() / 3);
+  EXPECT_THAT(OnRanks(2,
+                      [&](World& world) {
+                        RankState state(weights, mesh, world.Rank());
+                        state.Fill(6);
+                        Save(Dir(), TestMetadata(0), weights, state.Local(), mesh, world, 3);
+                      }),
+              Each(StrEq("")));
+  for (Dtype moments : {Dtype::kF32, Dtype::kBf16}) {
+    const std::vector<StateTensor> tensors = TestTensors(kTwo, moments);
+    EXPECT_THAT(OnRanks(2,
+                        [&](World& world) {
+                          RankState state(tensors, mesh, world.Rank());
+                          Load(Step(0), tensors, state.Local(), mesh, world);
+                          EXPECT_EQ(state.Differences([](const StateTensor& tensor, int64_t element) {
+                            return tensor.name.starts_with("parameters/") ? TestBits(tensor.name, element, 6) : 0u;
+                          }),
+                                    0);
+                        }),
+                Each(StrEq("")));
+  }
+}
+
 TEST_F(CheckpointTest, MasterShowsMomentsOfBf16ToOtherPrograms) {
   if (std::system("h5dump --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "h5dump is not installed (hdf5-tools)";
   const std::vector<StateTensor> tensors = TestTensors(kOne, Dtype::kBf16);

@@ -225,6 +225,13 @@ TEST(KernelsRounding, IsEven) {
   }
 }
 
+TEST(KernelsRounding, NoMomentIsRoundedWithoutAKey) {
+  Case c = RoundedCase({{{5}, {0}}, {{7}, {0}}}, 1);
+  c.attributes.texts["rounding"].resize(31);
+  EXPECT_THROW(c.Reference(), InvariantError);
+  EXPECT_THROW(c.Tested(), InvariantError);
+}
+
 TEST(KernelsRounding, NothingIsWrittenUnlessItApplies) {
   const Case c = RoundedCase({{{65}, {0}}, {{50, 100}, {0, 0}}}, 1, 0);
   for (const std::vector<OwnedTensor>& results : {c.Tested(), c.Reference()})

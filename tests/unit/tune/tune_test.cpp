@@ -87,7 +87,8 @@ TEST(Tune, ARampLeavesOutWhatItsSizesDoNotSuit) {
       Tune(ShortDeck({fmt::format("batch.ramp_start={}", global / 16)}), 8, CostsOf("h100-8x400g"), Few(4));
   EXPECT_GT(ramp.invalid, plain.invalid);
   for (const Candidate& c : ramp.ranking) {
-    EXPECT_EQ(c.deck.batch.ramp_start % (c.layout.micro * c.layout.DataParallel()), 0) << c.layout;
+    const Deck::Parallel& p = c.deck.parallel;
+    EXPECT_EQ(c.deck.batch.ramp_start % (c.deck.batch.micro * p.dp_replicate * p.dp_shard), 0) << c.layout;
     EXPECT_EQ(PlanWorld(c.deck, 8).peak_bytes, c.peak_bytes) << c.layout;
     for (const Candidate& other : plain.ranking)
       if (other.layout == c.layout) {

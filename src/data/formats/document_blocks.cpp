@@ -50,8 +50,8 @@ int64_t BlockReader::LineBegin(int64_t from, int64_t limit) {
   return limit;
 }
 
-/// Drops what is before offset_ and reads on; the file does not end here. Beyond the end of its part a reader takes
-/// little at once: that is another one's part.
+/// Drops what is before offset_ and reads on; there must be more. Beyond the end of its part a reader takes little at
+/// once, since that is the part of another rank.
 void BlockReader::ReadMore() {
   const auto used = static_cast<size_t>(std::max<int64_t>(offset_ - buffer_begin_, 0));
   const int64_t at = BufferEnd();

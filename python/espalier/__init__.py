@@ -20,6 +20,6 @@ from .tensors import Tensor, Tensors
 __version__ = "0.3.1"
 
 __all__ = [
-    "Checkpoint", "Columns", "Comparison", "DataError", "Error", "Export", "Metrics", "Tensor", "Tensors", "UnknownName",
-    "UsageError", "compare", "open_checkpoint", "open_export", "plot", "read_metrics"
+    "Checkpoint", "Columns", "Comparison", "DataError", "Error", "Export", "Metrics", "Tensor", "Tensors",
+    "UnknownName", "UsageError", "compare", "open_checkpoint", "open_export", "plot", "read_metrics"
 ]

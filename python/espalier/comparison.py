@@ -29,8 +29,8 @@ class Comparison:
 
     a, b                  directories of the runs
     steps                 number of steps that both have
-    deck                  (key, value in a, value in b) of the keys that differ; None stands for a key that is not there.
-                          run.dir, which always differs, is left out. None if a run has no deck.toml
+    deck                  (key, value in a, value in b) of the keys that differ, without run.dir, which always does.
+                          A value of None: the key is not there. None: a run has no deck.toml
     first_different_step  the first common step whose losses differ in any bit; None if all are equal
     losses                the losses of that step, or None
     metrics               the largest difference of each metric that both have

@@ -1,5 +1,4 @@
-"""What this package raises. `status` is the exit status of `espalier-runs`, with the meaning that it has for `espalier`.
-"""
+"""What this package raises. `status` is the exit status of `espalier-runs`; it means what it means for `espalier`."""
 from __future__ import annotations
 
 import difflib

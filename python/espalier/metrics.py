@@ -83,8 +83,8 @@ class Metrics(Columns):
 
 
 def read_metrics(run: Union[str, os.PathLike]) -> Metrics:
-    """The metrics of a run: its directory, or a file metrics.jsonl. A torn last line is left out: the run may be writing
-    it. Raises DataError if there is no such file or another line is damaged."""
+    """The metrics of a run: its directory, or a file metrics.jsonl. A torn last line is left out: the run may be
+    writing it. Raises DataError if there is no such file or another line is damaged."""
     path = os.fspath(run)
     if os.path.isdir(path):
         path = os.path.join(path, NAME)

@@ -39,7 +39,7 @@ def plot(runs: Union[Run, Iterable[Run]], keys: Union[str, Sequence[str]] = ("lo
     keys = [keys] if isinstance(keys, str) else list(keys)
     _check(metrics, keys, x, smooth)
     scale, label = _time_unit(metrics) if x == "time" else (1.0, x)
-    figure = Figure(figsize=(WIDTH, MARGIN + HEIGHT * len(keys)), dpi=DPI, constrained_layout=True)
+    figure = Figure(figsize=(WIDTH, MARGIN + HEIGHT * len(keys)), dpi=DPI, layout="constrained")
     panels = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
     for panel, key in zip(panels, keys):
         for run, color in zip(metrics, _colors(len(metrics))):

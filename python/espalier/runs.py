@@ -73,30 +73,34 @@ def _setup(start: dict) -> Iterator[str]:
     mesh = " x ".join(f"{axis} {degree}" for axis, degree in start.get("mesh", {}).items() if degree > 1)
     yield f"version     {start.get('version', '?')}"
     yield f"deck        {start.get('deck', '?')}"
-    yield f"layout      {start.get('ranks', '?')} ranks{': ' + mesh if mesh else ''}, {start.get('device', '?')}"
+    ranks = start.get("ranks", "?")
+    words = f"{ranks} rank{'s' if ranks != 1 else ''}{': ' + mesh if mesh else ''}"
+    yield f"layout      {words}, {start.get('device', '?')}"
     yield f"parameters  {start.get('parameters', '?')}"
 
 
 def _progress(run: Metrics) -> Iterator[str]:
     planned = f" of {run.starts[-1]['steps']}" if run.starts and "steps" in run.starts[-1] else ""
     done = int(run.steps[-1]) if len(run.steps) else 0
-    yield f"steps       {done}{planned}{_of(run, 'tokens', ', {:.0f} tokens')}"
+    tokens = f", {np.nanmax(run['tokens']):.0f} tokens" if done and "tokens" in run else ""
+    yield f"steps       {done}{planned}{tokens}"
     for key in ("loss", "val_loss", "grad_norm"):
         if key in run and np.isfinite(run[key]).any():
             at = np.flatnonzero(np.isfinite(run[key]))
             low = at[np.argmin(run[key][at])]
             yield (f"{key:<11} {run[key][at[-1]]:.9g} at step {run.steps[at[-1]]}"
                    f" (lowest {run[key][low]:.9g} at step {run.steps[low]})")
-    if "tokens_per_s" in run and np.isfinite(run["tokens_per_s"]).any():
-        mfu = f", mfu {np.nanmedian(run['mfu']):.3g}" if "mfu" in run and np.isfinite(run["mfu"]).any() else ""
-        yield f"speed       {np.nanmedian(run['tokens_per_s']):.4g} tokens/s{mfu} (medians over steps)"
+    if len(speeds := _values(run, "tokens_per_s")):
+        mfu = _values(run, "mfu")
+        mfu = f", mfu {np.median(mfu):.3g}" if len(mfu) else ""
+        yield f"speed       {np.median(speeds):.4g} tokens/s{mfu} (medians since the last start)"
         yield f"time        {run.time_s[-1]:.1f} s in steps"
 
 
-def _of(run: Metrics, key: str, form: str) -> str:
-    """The last value of a metric, if it has one."""
-    values = run[key][np.isfinite(run[key])] if key in run else []
-    return form.format(values[-1]) if len(values) else ""
+def _values(run: Metrics, key: str) -> np.ndarray:
+    """The finite values of a metric since the last start."""
+    values = run[key][run.steps >= (run.starts[-1]["first_step"] if run.starts else 0)] if key in run else np.empty(0)
+    return values[np.isfinite(values)]
 
 
 def _starts(run: Metrics) -> Iterator[str]:

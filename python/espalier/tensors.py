@@ -95,15 +95,15 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         try:
             return np.memmap(piece.path, TYPES[self.stored][0], "r", piece.offset, shape)
         except FileNotFoundError:
-            raise DataError(f"{piece.path}: there is no such file, which holds a part of {self.name}; a run removes its "
-                            "older checkpoints (checkpoint.keep)") from None
+            raise DataError(f"{piece.path}: this file is missing, which holds a part of {self.name} (a run removes its "
+                            "older checkpoints: checkpoint.keep)") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{piece.path}: cannot read {self.name} at byte {piece.offset}: {error}") from None
 
 
 class Tensors(Mapping[str, Tensor]):
-    """A read-only mapping from names to tensors, in the order of the model. An unknown name raises UnknownName (a
-    KeyError), which says the nearest one. `path` is where they are."""
+    """A read-only mapping from names to tensors, in the order in which the folder `path` lists them. An unknown name
+    raises UnknownName (a KeyError), which says the nearest one."""
 
     def __init__(self, path: str, tensors: Mapping[str, Tensor]) -> None:
         self.path, self._tensors = path, dict(tensors)
@@ -166,6 +166,7 @@ def _split(name: str, shape: Tuple[int, ...], index: Any) -> Tuple[Box, Any]:
     if dims > len(shape):
         raise IndexError(f"{name}: {dims} indices for {len(shape)} dims")
     at = words.index(Ellipsis) if Ellipsis in words else len(words)
+    end = (Ellipsis,) if Ellipsis in words else ()  # it makes an array even of a single element
     words = words[:at] + (slice(None),) * (len(shape) - dims) + words[at + 1:]
     box, rest = [], []
     for dim, (word, extent) in enumerate(zip(words, shape)):
@@ -178,4 +179,4 @@ def _split(name: str, shape: Tuple[int, ...], index: Any) -> Tuple[Box, Any]:
             rest.append(0)
         else:
             raise IndexError(f"{name}: index {word} is out of bounds for dim {dim} of {extent}")
-    return tuple(box), tuple(rest)
+    return tuple(box), (*rest, *end)

@@ -80,7 +80,7 @@ def open_checkpoint(path: Union[str, os.PathLike], step: Optional[int] = None) -
             return Checkpoint(found)
         except FileNotFoundError as error:
             gone = error
-    raise DataError(f"{found}: {gone.filename} is missing: the checkpoint was removed while it was read") from None
+    raise DataError(f"{gone.filename} is missing: was the checkpoint removed while it was read?") from None
 
 
 def _resolve(path: str, step: Optional[int]) -> str:

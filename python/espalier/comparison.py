@@ -48,8 +48,8 @@ class Comparison:
 
     def __str__(self) -> str:
         return "\n".join([
-            f"a  {self.a}: {self.steps + self.only_a} steps",
-            f"b  {self.b}: {self.steps + self.only_b} steps", "", *self._deck_lines(), "", *self._metric_lines()
+            f"a  {self.a}: {_steps(self.steps + self.only_a)}",
+            f"b  {self.b}: {_steps(self.steps + self.only_b)}", "", *self._deck_lines(), "", *self._metric_lines()
         ])
 
     def _deck_lines(self) -> List[str]:
@@ -65,12 +65,12 @@ class Comparison:
         if self.steps == 0:
             return ["metrics: the runs have no step in common"]
         if self.first_different_step is None:
-            first = f"loss: equal at all {self.steps} common steps"
+            first = f"loss: equal at {_steps(self.steps)}, all that both have"
         else:
             a, b = self.losses
             first = f"loss: first differs at step {self.first_different_step}: a {a:.9g}   b {b:.9g}"
         width = max(map(len, self.metrics), default=0)
-        lines = [first, f"largest relative difference over {self.steps} common steps"]
+        lines = [first, f"largest relative difference over {_steps(self.steps)} that both have"]
         for name, found in self.metrics.items():
             text = f"  {name:<{width}}  "
             if found.steps == 0:
@@ -79,7 +79,7 @@ class Comparison:
                 text += "equal"
             else:
                 text += f"{found.relative:<8.2g}  at step {found.step}: a {found.a:.9g}   b {found.b:.9g}"
-            lines.append(text + (f" ({found.only_one} steps in one run only)" if found.only_one else ""))
+            lines.append(text + (f" (only one run has a value at {_steps(found.only_one)})" if found.only_one else ""))
         return lines
 
 
@@ -125,6 +125,10 @@ def _decks(a: str, b: str) -> Optional[List[Tuple[str, Any, Any]]]:
 def _read(path: str) -> Dict[str, Any]:
     with open(path, encoding="utf-8") as file:
         return parse_deck(file.read(), path)
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' if count != 1 else ''}"
 
 
 def _toml(value: Any) -> str:

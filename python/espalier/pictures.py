@@ -65,6 +65,9 @@ def _check(metrics: Sequence[Metrics], keys: Sequence[str], x: str, smooth: floa
         raise UsageError(f"x = {x!r} is not allowed (allowed: {', '.join(AXES)})")
     if not 0 <= smooth < 1:
         raise UsageError(f"smooth = {smooth} is not allowed (allowed: 0 to below 1)")
+    for run in metrics:
+        if x == "tokens" and len(run.steps) and x not in run:
+            raise unknown(run.run, "metric", x, run)
     for key in keys:
         if not any(key in run for run in metrics):
             raise unknown(", ".join(run.run for run in metrics), "metric", key,
@@ -79,9 +82,9 @@ def _colors(count: int) -> List[Tuple[float, ...]]:
 
 def _positions(run: Metrics, x: str) -> np.ndarray:
     """Where each row is on the x axis; seconds for time."""
-    if x == "time":
+    if x == "time" or not len(run.steps):
         return run.time_s
-    return run[x].astype(np.float64) if x in run else np.full(len(run.steps), np.nan)
+    return run[x].astype(np.float64)
 
 
 def _time_unit(metrics: Sequence[Metrics]) -> Tuple[float, str]:

@@ -456,7 +456,10 @@ def pictures(checks):
     checks.that("hand: has no mfu" in [text.get_text() for text in one], "a run without the metric is named")
     espalier.plot(tiny, out="curve.svg")
     checks.that("<svg" in open("curve.svg").read(), "SVG")
-    checks.that(len(espalier.plot(["nothing_yet"], ["step"]).axes) == 1, "a run without a step")
+    begun = espalier.plot([tiny, "nothing_yet", *[other] * 10], ["lr", "loss"], x="tokens").axes[1].get_lines()
+    checks.that(len({line.get_color() for line in begun}) == 12 and len(begun[2].get_xdata()) == 0,
+                "twelve runs in as many colours, one without a step")
+    raises(checks, lambda: espalier.plot(["runs/tiny", "hand"], x="tokens"), espalier.UsageError, "hand", "tokens")
     for arguments, words in [({"keys": ["los"]}, "did you mean loss?"), ({"x": "epoch"}, "step, tokens, time"),
                              ({"smooth": 1}, "smooth = 1"), ({"out": "x.doc"}, "png"), ({"keys": []}, "one key"),
                              ({"out": "no/folder.png"}, "no such folder")]:
@@ -481,12 +484,13 @@ def comparisons(checks):
                 re.search(r"loss +\S+ +at step \d: a ", text) and re.search(r"tokens +equal", text),
                 f"printed:\n{text}")
     again = espalier.compare("runs/tiny", espalier.read_metrics("runs/tiny"))
-    checks.that(again.deck == [] and again.first_different_step is None and "equal at all 7" in str(again),
+    checks.that(again.deck == [] and again.first_different_step is None and "equal at 7 steps, all" in str(again),
                 "a run equals itself")
     hand = espalier.compare("hand", "runs/base")
     checks.that(hand.deck is None and "no deck.toml" in str(hand) and hand.first_different_step == 1 and
                 hand.metrics["grad_norm"].only_one == 1 and hand.metrics["grad_norm"].steps == 2,
                 "missing values and decks are said")
+    checks.that("only one run has a value at 1 step)" in str(hand) and "b  runs/base: 5 steps" in str(hand), "in words")
     nothing = espalier.compare("nothing_yet", "runs/base")
     checks.that(nothing.steps == 0 and "no step in common" in str(nothing), "no step in common")
 
@@ -526,7 +530,7 @@ def examples(checks):
     with open(os.path.join(ROOT, PAGE)) as file:
         blocks = re.findall(r"```(python|sh)\n(.*?)```", file.read(), re.DOTALL)
     script = "".join(text for language, text in blocks if language == "python")
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], stdout=subprocess.PIPE,
+    done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", script], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     checks.that(done.returncode == 0 and "first differs" in done.stdout, f"{PAGE}: Python\n{done.stdout[-3000:]}")
     shell = "set -e\n" + "".join(text for language, text in blocks if language == "sh")
@@ -535,7 +539,7 @@ def examples(checks):
                 f"{PAGE}: shell\n{done.stdout}")
 
 
-if sys.argv[1:] == ["installed"]:
+if sys.argv[1:] == ["installed"]:  # only that Python has these
     import espalier
     import h5py
     import matplotlib

@@ -92,7 +92,7 @@ def read_metrics(run: Union[str, os.PathLike]) -> Metrics:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file, so this is no run that has begun") from None
+        raise DataError(f"{path}: there is no such file: this is no run, or one that has not begun") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot read it: {error}") from None
     whole, _, last = text.rpartition("\n")

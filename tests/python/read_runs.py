@@ -20,6 +20,7 @@ from support.runs import Checks, Metrics, ROOT, launch, layout, scratch, train
 
 PACKAGE = os.path.join(ROOT, "python")
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
+TOKENIZER = os.path.join(ROOT, "tests", "data", "tokenizer.json")
 TEXT = os.path.join(ROOT, "tests", "oracle", "data", "text.txt")
 SMALL = ["model.layers=2", "model.ffn_dim=94", "parallel.zero=3", "checkpoint.every_steps=2", "checkpoint.keep=9",
          f"data.validation=['{TEXT}']", "data.validate_every_steps=3", "data.validate_sequences=16"]
@@ -155,8 +156,10 @@ def one_rank(checks):
 
 
 def gpt2(checks):
-    """q, k and v in one tensor, of which each rank has several boxes."""
-    train("runs/gpt2", 2, ["run.steps=2", "model.layers=1", "parallel.tp=2"], deck=GPT2)
+    """q, k and v in one tensor, of which each rank has several boxes; an odd vocabulary; a tokenizer."""
+    shutil.copy(TEXT, "text.txt")  # an index of its tokens is written beside it
+    train("runs/gpt2", 2, ["run.steps=2", "model.layers=1", "parallel.tp=2", "model.vocab=601",
+                           f"data.tokenizer={TOKENIZER}", "data.paths=['text.txt']"], deck=GPT2)
     quietly("export", "runs/gpt2", "hf/gpt2")
     checkpoint, export = espalier.open_checkpoint("runs/gpt2/checkpoints/latest"), espalier.open_export("hf/gpt2")
     name = next(name for name in checkpoint.parameters if "c_attn.weight" in name)
@@ -165,6 +168,8 @@ def gpt2(checks):
     checks.that(list(export) == list(checkpoint.parameters) and set(export) == set(theirs) and all(
         same(t, theirs[n]) and same(export[n], theirs[n]) for n, t in checkpoint.parameters.items()),
         "GPT-2: the tensors of checkpoint, export and safetensors are equal, bitwise")
+    kept = [open(path, "rb").read() for path in (checkpoint.tokenizer, export.tokenizer, TOKENIZER)]
+    checks.that(kept[0] == kept[1] == kept[2], "... each with the tokenizer")
 
 
 def slices(checks):

@@ -23,7 +23,7 @@ OTHER_BLOCK = re.compile(r" *(if|for|while|switch|else|do|return|using|namespace
 def files():
     """All sources, relative to the root; no links, and nothing that is built."""
     found = [name for name in os.listdir(ROOT) if os.path.isfile(os.path.join(ROOT, name))]
-    for top in (".ci", "src", "include", "tests", "bench", "doc", "inputs", "jobscripts", "packaging"):
+    for top in (".ci", "src", "include", "tests", "bench", "doc", "inputs", "jobscripts", "packaging", "python"):
         for folder, inner, names in os.walk(os.path.join(ROOT, top)):
             inner[:] = [name for name in inner if name not in ("__pycache__", "corpus")]
             found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
@@ -72,7 +72,7 @@ def functions(path, text):
 def too_long(path, text):
     if path in LONGER or not path.endswith(CXX + PYTHON):
         return
-    most_in_file, most_in_function = PROGRAM if path.startswith(("src/", "include/")) else TESTS
+    most_in_file, most_in_function = PROGRAM if path.startswith(("src/", "include/", "python/")) else TESTS
     count = text.count("\n")
     if count > most_in_file:
         yield f"{path}: {count} lines, at most {most_in_file}"

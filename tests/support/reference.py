@@ -1,16 +1,17 @@
 """Pythons with the real tools that tests compare with: Hugging Face's libraries, PyTorch, h5py.
 
-    python = reference_python("torch")          # or "formats", which is small
+    python = reference_python("torch")          # or "formats" or "plots", which are small
     subprocess.run([python, "script.py"], check=True)
 
 Each set of packages (tests/oracle/requirements_NAME.txt) is installed once from PyPI into a virtual environment under
-$XDG_CACHE_HOME (default ~/.cache). $ESPALIER_REFERENCE_PYTHON names a Python that has all of them instead. Where PyPI
-cannot be reached, the test is skipped: exit status 77, with the reason.
+$XDG_CACHE_HOME (default ~/.cache). $ESPALIER_REFERENCE_PYTHON names a Python that has all of them instead; what it
+lacks is an error. Where PyPI cannot be reached, the test is skipped: exit status 77, with the reason.
 """
 import fcntl
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -42,11 +43,31 @@ def _install(folder, requirements):
     partial.rename(folder)
 
 
+def _packages(requirements):
+    """Names of the packages in a file of requirements and in those that it includes, which are also those of their
+    modules; without packages that have a condition."""
+    for line in requirements.read_text().splitlines():
+        if line.startswith("-r "):
+            yield from _packages(requirements.with_name(line[3:].strip()))
+        elif (name := re.match(r"[\w.-]+", line)) and ";" not in line:
+            yield name[0]
+
+
+def _require(python, requirements):
+    """Ends the test if the given Python has not all of the packages."""
+    code = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
+    done = subprocess.run([python, "-c", code, *_packages(requirements)], capture_output=True, text=True)
+    if done.returncode != 0 or done.stdout.strip():
+        sys.exit(f"ESPALIER_REFERENCE_PYTHON={python} lacks: {done.stdout.strip() or done.stderr.strip()}\n"
+                 f"install {requirements} there, or unset the variable")
+
+
 def reference_python(name):
     """The Python with the packages of requirements_NAME.txt; exits 77 if there is none."""
-    if given := os.environ.get("ESPALIER_REFERENCE_PYTHON"):
-        return given
     requirements = _ORACLE / f"requirements_{name}.txt"
+    if given := os.environ.get("ESPALIER_REFERENCE_PYTHON"):
+        _require(given, requirements)
+        return given
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "espalier"
     cache.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]

@@ -46,8 +46,8 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
 /// A key of version 0.3.0 that never had more than one value. Effective decks of that version name it, in checkpoints
 /// too; they are still read.
 bool IsFormer(const RawSetting& setting) {
-  static const std::map<std::string_view, DeckValue> former = {
-      {"overlap.interleave", false}, {"report.trace", std::string()}};
+  static const std::map<std::string_view, DeckValue> former = {{"overlap.interleave", false},
+                                                               {"report.trace", std::string()}};
   const auto found = former.find(setting.name);
   return found != former.end() && setting.value && AsDeckValue(*setting.value) == found->second;
 }

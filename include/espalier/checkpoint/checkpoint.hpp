@@ -22,7 +22,7 @@ namespace espalier {
 /// coordinate[pp] == stage, else nothing.
 struct StateTensor {
   std::string name;  ///< "parameters/model.norm.weight", "optimizer/exp_avg/model.norm.weight", ...
-  Type type;         ///< fp32; moments, and weights of sampling, fp32 or bf16; global shape, placements over the mesh; never partial
+  Type type;         ///< fp32 (moments and weights of sampling also bf16); global shape, placements; never partial
   int stage = 0;     ///< pp coordinate that holds it
   /// Stored as a part of a larger tensor; not set: stored separately. The parts of a stored tensor fill it as a grid.
   std::optional<StoredPart> part = std::nullopt;

@@ -93,9 +93,9 @@ struct TraceRecord {
 };
 
 struct ReportOptions {
-  int rank = 0;                   ///< every rank but 0 is silent
-  std::string metrics_path;       ///< appended to; "" for none
-  std::string events_folder;      ///< of TensorBoard's event files; "" for none
+  int rank = 0;               ///< every rank but 0 is silent
+  std::string metrics_path;   ///< appended to; "" for none
+  std::string events_folder;  ///< of TensorBoard's event files; "" for none
   double (*now)() = SecondsSinceEpoch;
   std::FILE* console = stdout;    ///< nullptr for none
   int64_t steps = 0;              ///< of the whole run

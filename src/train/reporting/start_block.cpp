@@ -41,7 +41,7 @@ std::string ModelText(const Run& run) {
   const Deck::Model& m = run.deck().model;
   return fmt::format("{}, {} parameters: {} of {}, {} tokens; {}", DeckName(m.family),
                      HumanCount(static_cast<double>(run.programs.compilation().parameter_count)),
-                     Count(m.layers, "layer"), m.dim, m.vocab, Name(run.deck().precision.compute));
+                     Count(m.layers, "layer"), m.dim, m.vocab, DeckName(run.deck().precision.compute));
 }
 
 std::string MeshText(const Mesh& mesh) {
@@ -86,9 +86,10 @@ std::string SavesText(const Deck& deck) {
 }
 
 /// The process to signal: under a launcher, which passes signals on, that is the launcher.
-std::string StopText() {
-  return fmt::format("kill -USR1 {} on {} saves and ends{}; the same command goes on", getpid(), HostName(),
-                     StartedByLauncher() ? " (or any other rank, or the launcher)" : "");
+std::string StopText(const Deck& deck) {
+  return fmt::format("kill -USR1 {} on {} saves and ends{}; the same command{} goes on", getpid(), HostName(),
+                     StartedByLauncher() ? " (or any other rank, or the launcher)" : "",
+                     deck.checkpoint.restart == "auto" ? "" : " with -r latest");
 }
 
 }  // namespace
@@ -107,7 +108,7 @@ std::vector<std::string> StartBlock(const Run& run, int64_t step) {
   lines.push_back(Line("steps", StepsText(deck, step)));
   if (run.device.Computes()) lines.push_back(Line("saves", SavesText(deck)));
   lines.push_back(Line("metrics", deck.run.dir + "/metrics.jsonl"));
-  lines.push_back(Line("stop", StopText()));
+  lines.push_back(Line("stop", StopText(deck)));
   return lines;
 }
 

@@ -89,7 +89,7 @@ std::string SavesText(const Deck& deck) {
 std::string StopText(const Deck& deck) {
   return fmt::format("kill -USR1 {} on {} saves and ends{}; the same command{} goes on", getpid(), HostName(),
                      StartedByLauncher() ? " (or any other rank, or the launcher)" : "",
-                     deck.checkpoint.restart == "auto" ? "" : " with -r latest");
+                     deck.checkpoint.restart == Restart::kAuto ? "" : " with -r latest");
 }
 
 }  // namespace

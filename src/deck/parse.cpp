@@ -43,15 +43,6 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   return std::nullopt;
 }
 
-/// A key of version 0.3.0 that never had more than one value. Effective decks of that version name it, in checkpoints
-/// too; they are still read.
-bool IsFormer(const RawSetting& setting) {
-  static const std::map<std::string_view, DeckValue> former = {{"overlap.interleave", false},
-                                                               {"report.trace", std::string()}};
-  const auto found = former.find(setting.name);
-  return found != former.end() && setting.value && AsDeckValue(*setting.value) == found->second;
-}
-
 DeckValue MakeAbsolute(const DeckValue& value, const fs::path& folder) {
   std::vector<std::string> paths = std::get<std::vector<std::string>>(value);
   for (std::string& path : paths) path = fs::absolute(folder / path).lexically_normal().string();
@@ -76,7 +67,6 @@ class Assembler {
   void Apply(const RawSetting& setting) {
     if (setting.reported) return void(meant_.insert(setting.name));
     const DeckKey* key = FindDeckKey(setting.name);
-    if (!key && IsFormer(setting)) return;
     if (!key) return RefuseName(setting);
     const std::string full_name = key->FullName();
     const std::optional<DeckValue> value = setting.value ? Convert(*setting.value, *key) : std::nullopt;

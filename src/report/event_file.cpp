@@ -11,11 +11,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "espalier/util/crc32c.hpp"
-#include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
 
 namespace espalier {
@@ -163,16 +161,6 @@ void EventFile::Write(const std::string& event) {
   spdlog::warn("{}: cannot write: {}; TensorBoard will miss the rest of this run", path_, std::strerror(errno));
   close(file_);
   file_ = -1;
-}
-
-void WriteTextEvent(const std::string& folder, int64_t step, double time, std::string_view tag, std::string_view text) {
-  std::filesystem::create_directories(folder);
-  Message summary;
-  AddText(summary, tag, text);
-  std::ofstream file(folder + "/" + NewName(time), std::ios::binary);
-  file << Record(EventAt(0, time).Bytes(kFileVersion, "brain.Event:2").text())
-       << Record(EventAt(step, time).Nested(kSummary, summary).text());
-  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", folder));
 }
 
 }  // namespace espalier

@@ -32,7 +32,4 @@ class EventFile {
   int64_t step_;  ///< of the last line
 };
 
-/// An Event with one text, for a file of its own in `folder`: what `espalier sample --tensorboard` writes.
-void WriteTextEvent(const std::string& folder, int64_t step, double time, std::string_view tag, std::string_view text);
-
 }  // namespace espalier

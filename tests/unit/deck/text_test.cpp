@@ -71,8 +71,6 @@ TEST_F(DeckFiles, TheEffectiveDeckIsNoLargerThanADeckMayBe) {
 TEST(Errors, B3EffectiveDecksOfEarlierVersionsAreRead) {
   const std::string of_0_3_0 = "[overlap]\ninterleave = false\n[report]\ntensorboard = false\ntrace = \"\"\n";
   EXPECT_EQ(EffectiveDeck(ParseDeck(std::string(kSmall) + of_0_3_0, "small").deck), EffectiveDeck(Small()));
-  EXPECT_THAT(ErrorsOfText(std::string(kSmall) + "[report]\ntensorboard = true\n"),
-              ElementsAre(testing::StartsWith("small:21: report.tensorboard = true: unknown key")));
 }
 
 struct TextCase {

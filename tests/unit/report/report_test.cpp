@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -19,6 +21,7 @@
 
 #include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/util/crc32c.hpp"
 
 namespace espalier {
 namespace {
@@ -164,6 +167,12 @@ class ReporterTest : public testing::Test {
     for (std::string line; std::getline(file, line);) lines.push_back(line);
     return lines;
   }
+  /// A line without its time, which Options() states.
+  static std::string Untimed(const std::string& line) {
+    const std::string end = ",\"time\":1763890123.250}";
+    EXPECT_TRUE(line.ends_with(end)) << line;
+    return line.substr(0, line.size() - std::min(line.size(), end.size())) + "}";
+  }
   std::vector<std::string> Console() const {
     std::rewind(console_);
     std::vector<std::string> lines;
@@ -293,17 +302,66 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   EXPECT_EQ(first["deck"], "inputs/llama/\"tiny\".toml");
   EXPECT_EQ(first["first_step"], 1);
   EXPECT_EQ(first["flops_per_token"], 2e9);
-  EXPECT_EQ(lines[1], R"({"step":5,"val_loss":2.25})");
-  EXPECT_EQ(lines[2], R"({"event":"checkpoint","step":6,"dir":"runs/x/checkpoints/step-00000006","bytes":2097152,)"
-                      R"("blocked_ms":1.500,"committed_ms":20.250,"proof_ms":0.750})");
-  EXPECT_EQ(lines[3], R"({"event":"checkpoint_failed","step":7,)"
-                      R"("reason":"runs/x/checkpoints/step-00000007 is not saved\nno \"room\""})");
-  EXPECT_EQ(lines[4], R"({"event":"trace","step":7,"picture":"runs/x/trace/step-00000007.svg","ranks":4,)"
-                      R"("step_ms":1.000,"compute_ms":0.600,"idle_ms":0.250,)"
-                      R"("exposed_ms":{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000},)"
-                      R"("hidden_ms":{"tp":0.000,"cp":0.000,"dp":0.000,"pp":0.040}})");
-  EXPECT_EQ(lines[5], R"({"event":"stop","step":7,"reason":"SIGUSR1 to rank 1"})");
-  EXPECT_EQ(lines[6], R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
+  EXPECT_EQ(Untimed(lines[1]), R"({"step":5,"val_loss":2.25})");
+  EXPECT_EQ(Untimed(lines[2]),
+            R"({"event":"checkpoint","step":6,"dir":"runs/x/checkpoints/step-00000006","bytes":2097152,)"
+            R"("blocked_ms":1.500,"committed_ms":20.250,"proof_ms":0.750})");
+  EXPECT_EQ(Untimed(lines[3]), R"({"event":"checkpoint_failed","step":7,)"
+                               R"("reason":"runs/x/checkpoints/step-00000007 is not saved\nno \"room\""})");
+  EXPECT_EQ(Untimed(lines[4]), R"({"event":"trace","step":7,"picture":"runs/x/trace/step-00000007.svg","ranks":4,)"
+                               R"("step_ms":1.000,"compute_ms":0.600,"idle_ms":0.250,)"
+                               R"("exposed_ms":{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000},)"
+                               R"("hidden_ms":{"tp":0.000,"cp":0.000,"dp":0.000,"pp":0.040}})");
+  EXPECT_EQ(Untimed(lines[5]), R"({"event":"stop","step":7,"reason":"SIGUSR1 to rank 1"})");
+  EXPECT_EQ(Untimed(lines[6]), R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
+}
+
+/// The records of an event file, whose lengths and checksums are right.
+std::vector<std::string> Records(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto masked = [](std::string_view bytes) {
+    return std::rotr(Crc32cPortable(bytes.data(), bytes.size()), 15) + 0xa282ead8u;
+  };
+  const auto number = [&]<typename T>(size_t at, T value) {
+    std::memcpy(&value, text.data() + at, sizeof value);
+    return value;
+  };
+  std::vector<std::string> records;
+  for (size_t at = 0; at + 16 <= text.size();) {
+    const auto length = number(at, uint64_t{0});
+    EXPECT_EQ(number(at + 8, uint32_t{0}), masked(text.substr(at, 8)));
+    records.push_back(text.substr(at + 12, length));
+    EXPECT_EQ(number(at + 12 + length, uint32_t{0}), masked(records.back()));
+    at += 16 + length;
+  }
+  return records;
+}
+
+TEST_F(ReporterTest, EventFilesHaveTheLinesOfMetrics) {
+  ReportOptions options = Options();
+  options.events_folder = folder_ + "/run/tensorboard";
+  {
+    Reporter reporter(options);
+    StartRecord start;
+    start.first_step = 300;
+    reporter.Start(start);
+    reporter.Step(Record(300));
+    reporter.Spike(300, "loss");
+  }
+  const fs::directory_iterator files(options.events_folder);
+  const std::vector<std::string> records = Records(files->path().string());
+  ASSERT_EQ(records.size(), 5u);              // version, session, start, step, spike
+  const std::string at_300 = "\x10\xac\x02";  // field 2: the step
+  EXPECT_THAT(records[0], HasSubstr("brain.Event:2"));
+  EXPECT_THAT(records[1], testing::EndsWith(at_300 + "\x3a\x02\x08\x01"));  // SessionLog, START
+  const float loss = 5.54321098f;
+  const std::string scalar =
+      std::string("\x0a\x0b\x0a\x04loss\x15", 9) + std::string(reinterpret_cast<const char*>(&loss), sizeof loss);
+  EXPECT_THAT(records[3], HasSubstr(at_300));
+  EXPECT_THAT(records[3], HasSubstr(scalar));
+  EXPECT_THAT(records[3], HasSubstr("exposed_ms/dp"));
+  EXPECT_THAT(records[4], HasSubstr("| reason | loss |"));
 }
 
 TEST_F(ReporterTest, WhatIsNotFiniteIsNullWithANote) {
@@ -432,7 +490,7 @@ TEST_F(ReporterTest, TheTimeLeftOfARampCountsSequences) {
             json::parse(R"([{"first_step":1,"sequences":2},{"first_step":3,"sequences":4},
                             {"first_step":5,"sequences":6}])"));
   EXPECT_EQ(json::parse(lines.at(1))["sequences"], 2);
-  EXPECT_EQ(json::parse(lines.at(3)), json::parse(R"({"event":"batch","step":3,"sequences":4})"));
+  EXPECT_EQ(json::parse(Untimed(lines.at(3))), json::parse(R"({"event":"batch","step":3,"sequences":4})"));
   EXPECT_EQ(json::parse(lines.at(4))["sequences"], 4);
   EXPECT_EQ(json::parse(lines.at(8))["sequences"], 6);
 }

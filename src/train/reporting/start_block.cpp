@@ -71,9 +71,13 @@ std::string MemoryText(const std::vector<RankMemory>& ranks) {
                      HumanBytes(least->free), ranks.size() > 1 ? " on " + least->host : "");
 }
 
-std::string StepsText(const Deck& deck, int64_t step) {
-  return fmt::format("{} to {}, {} of {} tokens each: {} tokens", step + 1, deck.run.steps,
-                     Count(deck.batch.global, "sequence"), deck.model.seq_len, HumanCount(double(TokensPerStep(deck))));
+std::string StepsText(const Run& run, int64_t step) {
+  const Deck& deck = run.deck();
+  const std::string sequences =
+      run.programs.ramp().Grows()
+          ? Describe(run.programs.ramp())
+          : fmt::format("{} a step, {} tokens", Count(deck.batch.global, "sequence"), TokensPerStep(deck));
+  return fmt::format("{} to {}; sequences of {}: {}", step + 1, deck.run.steps, deck.model.seq_len, sequences);
 }
 
 std::string SavesText(const Deck& deck) {
@@ -105,7 +109,7 @@ std::vector<std::string> StartBlock(const Run& run, int64_t step) {
                                     Line("memory", MemoryText(ranks))};
   if (run.device.Computes())
     for (const std::string& text : Describe(run.start.data, deck)) lines.push_back(Line("data", text));
-  lines.push_back(Line("steps", StepsText(deck, step)));
+  lines.push_back(Line("steps", StepsText(run, step)));
   if (run.device.Computes()) lines.push_back(Line("saves", SavesText(deck)));
   lines.push_back(Line("metrics", deck.run.dir + "/metrics.jsonl"));
   lines.push_back(Line("stop", StopText(deck)));

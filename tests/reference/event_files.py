@@ -16,10 +16,10 @@ if importlib.util.find_spec("tensorboard") is None:
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
 
-from support.runs import Checks, launch, scratch, train  # noqa: E402
+from support.runs import ROOT, Checks, launch, scratch, train  # noqa: E402
 
 RUN = ["run.steps=6", "report.tensorboard=true", "checkpoint.every_steps=2", "checkpoint.keep=9", "loss.z_loss=1e-4",
-       "data.validate_every_steps=3", "data.validate_sequences=16", "run.peak_tflops=0.5"]
+       f"data.validation=['{ROOT}/tests/oracle/data/text.txt']", "data.validate_every_steps=3", "data.validate_sequences=16", "run.peak_tflops=0.5"]
 
 
 def fp32(number):

@@ -32,26 +32,26 @@ Deck SamplingDeck(const std::string& dir) {
   return deck;
 }
 
-/// Says what the model does not see, or is slow at.
-void Announce(const std::vector<TextForm::Prompt>& prompts, int64_t new_tokens, int64_t window) {
-  int64_t longest = 0;
-  for (const TextForm::Prompt& prompt : prompts) {
-    const auto tokens = std::ssize(prompt.tokens);
-    longest = std::max(longest, tokens);
-    if (tokens > window)
+void Announce(const std::vector<TextForm::Prompt>& prompts, int64_t window) {
+  for (const TextForm::Prompt& prompt : prompts)
+    if (std::ssize(prompt.tokens) > window)
       fmt::print(stderr, "espalier: the prompt has {} tokens; the model sees the last {} of them (model.seq_len)\n",
-                 tokens, window);
-  }
-  if (longest <= window && longest + new_tokens - 1 > window)
+                 prompt.tokens.size(), window);
+}
+
+/// `longest`: tokens of the longest text that the model has continued.
+void SayIfSlow(int64_t longest, int64_t window) {
+  if (longest > window)
     fmt::print(stderr,
-               "espalier: the text outgrows the {} tokens that the model sees (model.seq_len): from there on each new "
-               "token takes as long as a prompt of {}\n",
+               "espalier: the model sees {} tokens (model.seq_len): in a longer text each new token took as long as a "
+               "prompt of {}\n",
                window, window);
 }
 
-/// Continues one prompt; `number` tells the draws of several apart. `file` may be null.
-void Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
-              Sampler& sampler, LogitsFile* file) {
+/// Continues one prompt, and returns how many tokens the last new one follows; `number` tells the draws of several
+/// apart. `file` may be null.
+int64_t Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
+                 Sampler& sampler, LogitsFile* file) {
   sampler.Restart();
   Sampler::Observer observe;
   const Drawing drawing{options.temperature, options.top_k, options.top_p};
@@ -77,6 +77,7 @@ void Continue(const SampleOptions& options, const TextForm& form, const TextForm
   }
   fmt::print("{}\n", shower.Finish());
   if (file != nullptr) file->EndPrompt();
+  return std::ssize(tokens) - 1;
 }
 
 }  // namespace
@@ -89,15 +90,19 @@ int SampleCommand(const SampleOptions& options) {
   if (options.stop && !form.end())
     throw UserError(ExitStatus::kDeck, "command line: --stop: it is not known which token ends a text");
   const std::vector<TextForm::Prompt> prompts = form.Prompts();
-  Announce(prompts, options.tokens, deck.model.seq_len);
+  Announce(prompts, deck.model.seq_len);
   int64_t longest = 1;
   for (const TextForm::Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
   Sampler sampler(deck, dir, longest, longest + options.tokens - 1);
   std::optional<LogitsFile> file;
   if (!options.logits.empty()) file.emplace(options.logits, prompts.size(), deck.model.vocab);
+  int64_t seen = 0;
   for (size_t k = 0; k < prompts.size(); ++k)
-    Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler, file ? &*file : nullptr);
+    seen =
+        std::max(seen, Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler, file ? &*file : nullptr));
   if (file) file->Close();
+  std::fflush(stdout);
+  SayIfSlow(seen, deck.model.seq_len);
   return static_cast<int>(ExitStatus::kDone);
 }
 

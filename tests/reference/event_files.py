@@ -19,7 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from support.runs import ROOT, Checks, launch, scratch, train  # noqa: E402
 
 RUN = ["run.steps=6", "report.tensorboard=true", "checkpoint.every_steps=2", "checkpoint.keep=9", "loss.z_loss=1e-4",
-       f"data.validation=['{ROOT}/tests/oracle/data/text.txt']", "data.validate_every_steps=3", "data.validate_sequences=16", "run.peak_tflops=0.5"]
+       f"data.validation=['{ROOT}/tests/oracle/data/text.txt']", "data.validate_every_steps=3",
+       "data.validate_sequences=16", "run.peak_tflops=0.5"]
 
 
 def fp32(number):

@@ -15,7 +15,7 @@ namespace espalier {
 /// Whether decoded text shows special tokens, such as <|endoftext|>, by their names.
 enum class SpecialTokens : uint8_t { kHide, kShow };
 
-/// A file that lies beside a tokenizer and says how others use it. It has no meaning here: it is kept, and written
+/// A file that is beside a tokenizer and says how others use it. It has no meaning here: it is kept, and written
 /// back.
 struct TokenizerCompanion {
   std::string name, bytes;

@@ -16,8 +16,7 @@ struct Piece {
 
 /// Every piece of every tensor once, in the order of tensors, then of the mesh. Of the ranks with equal copies, the one
 /// with the fewest bytes so far writes (ties: the lowest rank). CHECKs that pieces tile each stored tensor, that names
-/// differ, and that tensors are fp32 or bf16 with
-/// 1 to 8 dims and not partial.
+/// differ, and that tensors are fp32 or bf16 with 1 to 8 dims and not partial.
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
 /// By rank: the sum of the bytes of its pieces, each of them rounded. The writers of PlanPieces without its boxes,

@@ -1,5 +1,7 @@
 #include "espalier/device_memory/fused_attention.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace espalier {
@@ -64,17 +66,32 @@ bool AttentionInBlocks::IsOneCall() const {
          results == Dtype::kBf16;
 }
 
-bool FusedAttentionTakes(const AttentionInBlocks& call, int major) {
+std::string WhyNotFused(const AttentionInBlocks& call, int major) {
   const AttentionShape& x = call.whole;
   const int64_t widest = major >= 9 ? 256 : 128;
-  const bool there = !call.blocks.empty() && x.batch > 0 && x.heads > 0;
-  return there && major >= 8 && call.inputs == Dtype::kBf16 && x.head_dim % 8 == 0 && x.head_dim <= widest;
+  if (major < 8) return fmt::format("compute capability {}.x is below 8.0", major);
+  if (x.IsEmpty()) return "it is empty";
+  if (call.inputs != Dtype::kBf16) return "it is fp32";
+  if (x.head_dim % 8 != 0) return fmt::format("heads of {} elements, no multiple of 8", x.head_dim);
+  if (x.head_dim > widest) return fmt::format("heads of {} elements, more than {}", x.head_dim, widest);
+  return call.blocks.empty() ? "no mask for isolated documents, for a window with parallel.cp > 1, or for sequences "
+                               "that are no multiple of 256 parallel.cp tokens"
+                             : "";
 }
+
+bool FusedAttentionTakes(const AttentionInBlocks& call, int major) { return WhyNotFused(call, major).empty(); }
 
 AttentionPart PartOfBackward(const AttentionShape& x) {
   const int64_t units = kMaxScoreBytes / std::max<int64_t>(ScoreBytes(x), 1);
   if (units >= x.kv_heads) return {LargestDivisor(x.batch, units / std::max<int64_t>(x.kv_heads, 1)), x.kv_heads};
   return {1, LargestDivisor(x.kv_heads, units)};
+}
+
+std::vector<AttentionPart> PartsFrom(const AttentionShape& x, AttentionPart first) {
+  std::vector<AttentionPart> parts = {first};
+  while (parts.back().batch > 1) parts.push_back({LargestDivisor(x.batch, parts.back().batch - 1), first.kv_heads});
+  while (parts.back().kv_heads > 1) parts.push_back({1, LargestDivisor(x.kv_heads, parts.back().kv_heads - 1)});
+  return parts;
 }
 
 int64_t FusedAttentionBytes(const AttentionShape& x) { return kOwnBytes + x.batch * x.heads * x.queries * 4; }

@@ -9,6 +9,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/print.hpp"
+#include "train/reporting/fallbacks.hpp"
 
 namespace espalier {
 namespace {
@@ -122,6 +123,7 @@ StepRecord StepLoop::AwaitStep() {
   run_.watch.InStep(oldest.step);
   const StepTimes times = ExecutorOf(oldest.step).End();
   run_.watch.EndStep();
+  SayFallbacks(run_.device, run_.world.Rank());
   run_.instruction_times.After(oldest.step, times);
   run_.measured_costs.After(oldest.step, times);
   const std::optional<Breakdown> traced =

@@ -1,6 +1,7 @@
 // Attention as a plain loop, in place of src/kernels/cuda/attention/fused_attention.cpp: bf16 there and back, fp32
 // inside, in the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it,
-// `say` prints on stderr what is prepared.
+// `say` prints on stderr what is prepared, `hungry` wants more workspace than is planned for the part of the plan,
+// `starving` for every part.
 #include "kernels/cuda/attention/fused_attention.hpp"
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include "emulate.hpp"
 #include "espalier/util/error.hpp"
 #include "fused_attention_calls.hpp"
+#include "kernels/cuda/attention/choose_part.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
 
 namespace espalier {
@@ -161,7 +163,13 @@ void Scribble(const FusedMemory& m) {
   std::memset(workspace.data, 0xff, static_cast<size_t>(workspace.bytes));
 }
 
-bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t workspace_bytes) {
+/// Bytes for a part of a call, of which `wanted` are planned; a library that wants more is emulated, too.
+Offer Ask(AttentionPart part, AttentionPart first, int64_t wanted, int64_t usable) {
+  const bool is_first = part.batch == first.batch && part.kv_heads == first.kv_heads;
+  return {IsEmulated("starving") || (IsEmulated("hungry") && is_first) ? usable + 1 : wanted, ""};
+}
+
+bool Prepare(const char* what, const FusedCall& call, AttentionPart first, int64_t wanted, int64_t workspace_bytes) {
   const AttentionShape& s = call.shape;
   const std::string window = s.window > 0 ? fmt::format(", window {}", s.window) : "";
   const std::string text =
@@ -173,7 +181,10 @@ bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t wo
   CHECK(s.window == 0 || s.causal, "{}: a window without its diagonal", text);
   static std::set<std::string> said;
   if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);
-  return true;
+  const int64_t usable = UsableBytes(workspace_bytes);
+  return ChoosePart(
+             s, first, usable, [&](AttentionPart part) { return Ask(part, first, wanted, usable); }, text)
+      .has_value();
 }
 
 }  // namespace
@@ -181,11 +192,13 @@ bool Prepare(const char* what, const FusedCall& call, int64_t wanted, int64_t wo
 int FusedAttentionMajor() { return IsEmulated("none") ? 0 : 9; }
 
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
-  return Prepare("attention", call, FusedAttentionBytes(call.shape), workspace_bytes);
+  return Prepare("attention", call, {call.shape.batch, call.shape.kv_heads}, FusedAttentionBytes(call.shape),
+                 workspace_bytes);
 }
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
   if (call.shape.queries == 1 && call.shape.keys == 1) return false;  // it has none
-  return Prepare("attention_grad", call, FusedAttentionGradBytes(call.shape), workspace_bytes);
+  return Prepare("attention_grad", call, PartOfBackward(call.shape), FusedAttentionGradBytes(call.shape),
+                 workspace_bytes);
 }
 
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {

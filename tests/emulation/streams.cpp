@@ -1,7 +1,8 @@
 // Streams, events and graphs of the emulated runtime. Work runs when it is issued, in the thread that issues it; or,
 // with ESPALIER_EMULATED_STREAMS=late, only when something waits for it, and of other streams no more than events
 // demand: so that a wait that is missing is a wrong result. (Not over NCCL, whose emulated calls wait for other
-// ranks'.)
+// ranks'.) ESPALIER_EMULATED_CAPTURE names where a capture fails: `inside` (an event is recorded), `end` or
+// `instantiate`.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,6 +62,11 @@ bool Late() {
   static const char* const set = std::getenv("ESPALIER_EMULATED_STREAMS");
   static const bool late = set != nullptr && std::strcmp(set, "late") == 0;
   return late;
+}
+
+bool CaptureFails(std::string_view where) {
+  const char* set = std::getenv("ESPALIER_EMULATED_CAPTURE");
+  return set != nullptr && set == where;
 }
 
 void RunUntil(CUstream_st& stream, long ticket) {
@@ -178,7 +185,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on) {
   event->captured = stream.captured;
   if (event->captured != nullptr) {
     event->ticket = stream.captured_works;
-    return cudaSuccess;
+    return CaptureFails("inside") ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
   const std::lock_guard lock(mutex);
   stream.works.push_back([event] { event->time = std::chrono::steady_clock::now(); });
@@ -219,9 +226,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     other->captured_works = other->joined_works = 0;
   }
   *graph = std::exchange(capture, nullptr);
-  return unjoined ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
+  if (!unjoined && !CaptureFails("end")) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = stream->captured != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  if (CaptureFails("instantiate")) return cudaErrorMemoryAllocation;
   *executable = new CUgraphExec_st{graph->works};
   ++graphs;
   return cudaSuccess;

@@ -5,7 +5,8 @@
 #   tests/gpu/build.sh [meson option ...]
 #
 # The module is built for the machine's GPU, or for all that Espalier knows where there is none. A second call does only
-# what has changed. GPU_BUILD names another folder, JOBS the compilers side by side.
+# what has changed, judged by contents, so the tree may be copied there again. GPU_BUILD names another folder, JOBS the
+# compilers side by side.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -105,4 +106,5 @@ if [[ -f $tree/build.ninja ]]; then
 else
   Meson setup "$tree" "$gpu_root" "${options[@]}" >"$gpu_build/setup.log" || { cat "$gpu_build/setup.log" >&2; exit 1; }
 fi
+python3 "$here/keep_times.py" "$gpu_root" "$gpu_build/times.json"
 Ninja -C "$tree" -j "${JOBS:-$(nproc)}" gpu </dev/null

@@ -52,6 +52,9 @@ if [[ -f $gpu_libraries/folders ]]; then
   while read -r path; do Prepend LD_LIBRARY_PATH "$path"; done <"$gpu_libraries/folders"
 fi
 export ESPALIER=$gpu_build/release/espalier
+# One host: NCCL and Open MPI talk over its loopback interface.
+python3 "$gpu_root/tests/gpu/loopback.py" || true
+export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo} NCCL_IB_DISABLE=${NCCL_IB_DISABLE:-1}
 if [[ $EUID -eq 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 for path in /usr/local/cuda/compute-sanitizer /opt/nvidia/compute-sanitizer; do
   if ! command -v compute-sanitizer >/dev/null && [[ -x $path/compute-sanitizer ]]; then Prepend PATH "$path"; fi

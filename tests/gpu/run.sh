@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
 # Builds Espalier on a machine with an NVIDIA GPU and checks all that one GPU can check:
 #
-#   tests/gpu/run.sh [-b BUILD] [-l LOGS] [-t SECONDS] [PART ...]
+#   tests/gpu/run.sh [-b BUILD] [-l LOGS] [-o FILE.tgz] [-t SECONDS] [PART or GROUP ...]
+#
+# A group is what fits into ten minutes with its share of the build, on a machine with 16 cores:
+#
+#   first        info kernels collectives losses graph
+#   second       nccl layouts
+#   third        memcheck racecheck
 #
 #   info         what the executable found: GPU, driver, libraries
 #   kernels      every kernel against the plain one in fp64
@@ -14,10 +20,14 @@
 #   racecheck    the same
 #   matrix-1 ... matrix-4   the whole matrix of layouts in quarters; only when asked for
 #
-# -b: a meson build folder to take as it is, instead of building. -l: the folder for one log a part (build-gpu/logs).
-# -t: seconds for all of it, the build included (570): a part may take half of what is left, the last one all, so that
-# one that hangs hides no other; one for which none is left is skipped. Ends with one line a part and exit status 0
-# (none failed), 1 (one failed) or 77 (all were skipped, or there is no GPU). ESPALIER_CUDA_MODULE names another module
+# Without any, all three groups follow one another. -b: a meson build folder to take as it is, instead of building. -l:
+# the folder for one log a part (build-gpu/logs). -o: an archive to make of all logs, however it ends. -t: seconds for
+# all of it, the build included (570 for each group): a part may take half of what is left, the last one all, so that
+# one that hangs hides no other; one for which none is left is skipped.
+#
+# Ends with one line a part: ok, FAIL, "cut" (it was not done in its time, and had not failed) or skip. Exit status: 0
+# (all ok), 1 (one failed), 124 (none failed, one was cut) or 77 (all were skipped, or there is no GPU). The log
+# margins.tsv has the deviation and the bound of each comparison of `kernels`. ESPALIER_CUDA_MODULE names another module
 # to load, an emulated one too; ESPALIER_DEVICE=cpu rehearses the script without a GPU.
 set -uo pipefail
 
@@ -26,12 +36,15 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/environment.sh"
 
 logs=$gpu_build/logs
-budget=570
+seconds_of_group=570
+budget=''
 build=''
-while getopts b:l:t:h option; do
+archive=''
+while getopts b:l:o:t:h option; do
   case $option in
     b) build=$OPTARG ;;
     l) logs=$OPTARG ;;
+    o) archive=$OPTARG ;;
     t) budget=$OPTARG ;;
     *)
       sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
@@ -40,8 +53,21 @@ while getopts b:l:t:h option; do
   esac
 done
 shift $((OPTIND - 1))
-usual=(info kernels collectives losses graph nccl layouts memcheck racecheck)
-if [[ $# -eq 0 ]]; then set -- "${usual[@]}"; fi
+first=(info kernels collectives losses graph)
+second=(nccl layouts)
+third=(memcheck racecheck)
+if [[ $# -eq 0 ]]; then set -- first second third; fi
+parts=()
+groups=0
+for name in "$@"; do
+  case $name in
+    first) parts+=("${first[@]}") groups=$((groups + 1)) ;;
+    second) parts+=("${second[@]}") groups=$((groups + 1)) ;;
+    third) parts+=("${third[@]}") groups=$((groups + 1)) ;;
+    *) parts+=("$name") ;;
+  esac
+done
+: "${budget:=$((seconds_of_group * (groups > 0 ? groups : 1)))}"
 
 export ESPALIER_DEVICE=${ESPALIER_DEVICE:-cuda}
 HasGpu() { nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
@@ -58,6 +84,9 @@ layouts=("2x1x2x1x2 fp32" "1x1x1x2x1 fp32 context=ring" "1x1x1x4x1 fp32 context=
   "2x1x2x1x2 gpt2 fp32 20 steps"
   "2x1x2x2x2 fp32 20 steps heads=8 kv_heads=4 context=ring" "2x1x2x1x2 bf16" "1x1x1x2x1 bf16 context=ring")
 
+# Matmuls are the library's kernels, and tests of many large ones take minutes under a sanitizer.
+slow_under_sanitizers='*Matmul*:*Muon*:*HundredsOfTensors*:*OfFrequentTokens*'
+
 # What a part runs, into `command`, and the programs that it needs.
 Choose() {
   programs=()
@@ -70,12 +99,13 @@ Choose() {
     # Libraries try calls that may fail, and their kernels are theirs.
     memcheck | racecheck)
       command=(compute-sanitizer --error-exitcode 9 --tool "$1" --kernel-name kns=espalier --report-api-errors no
-        "$kernels")
+        "$kernels" "--gtest_filter=-$slow_under_sanitizers")
       programs=(compute-sanitizer "$kernels")
       ;;
     matrix-[1-4]) command=(python3 -u "$here/../mpi/matrix.py" share "${1#matrix-}" 4) ;;
     *)
-      echo "no part is called $1; they are ${usual[*]} matrix-1 matrix-2 matrix-3 matrix-4" >&2
+      echo "no part or group is called $1; groups are first second third, parts are ${first[*]} ${second[*]}" \
+        "${third[*]} matrix-1 matrix-2 matrix-3 matrix-4" >&2
       exit 2
       ;;
   esac
@@ -97,14 +127,31 @@ Run() {
   case $result in
     0) verdict="ok" ;;
     77) verdict="skip" ;;
-    124 | 137) verdict="FAIL" note="not done after $2 s: $note" ;;
+    124 | 137) verdict="cut" note="not done after $2 s: $note" ;;
     *) verdict="FAIL" ;;
   esac
-  if [[ $verdict == FAIL ]]; then tail -n 30 "$log"; fi
+  if [[ $verdict == cut ]] && grep -qE '^\[  FAILED  \]|^FAIL' "$log"; then verdict="FAIL"; fi
+  if [[ $verdict == FAIL || $verdict == cut ]]; then tail -n 30 "$log"; fi
 }
 
-for part in "$@"; do Choose "$part"; done
+# The closest comparisons of `kernels`, and all that went beyond their bound.
+PrintMargins() {
+  if [[ ! -s $ESPALIER_KERNEL_MARGINS ]]; then return; fi
+  printf '\n%s comparisons; closest to their bounds (deviation, bound, share):\n' "$(wc -l <"$ESPALIER_KERNEL_MARGINS")"
+  sort -t $'\t' -k7,7gr "$ESPALIER_KERNEL_MARGINS" | head -n 15
+}
+
+# PackLogs: however the script ends.
+PackLogs() {
+  if [[ -n $archive ]]; then tar -czf "$archive" -C "$(dirname "$logs")" "$(basename "$logs")"; fi
+}
+
+for part in "${parts[@]}"; do Choose "$part"; done
 mkdir -p "$logs"
+logs=$(cd "$logs" && pwd)
+rm -f "$logs"/*.log "$logs"/margins.tsv
+export ESPALIER_KERNEL_MARGINS=$logs/margins.tsv
+trap PackLogs EXIT
 SECONDS=0
 if [[ -z $build ]] && ! "$here/build.sh" >"$logs/build.log" 2>&1; then
   cat "$logs/build.log"
@@ -120,20 +167,22 @@ summary=()
 status=77
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
 if [[ -z $build ]]; then echo "built in $SECONDS s"; fi
-rest=$#
-for part in "$@"; do
+rest=${#parts[@]}
+for part in "${parts[@]}"; do
   begin=$SECONDS
   left=$((budget - begin))
   if ((--rest > 0)); then left=$(((left + 1) / 2)); fi
   if ((left > 0)); then Run "$part" "$left"; else verdict="skip" note="no time left of $budget s"; fi
   case $verdict in
     FAIL) status=1 ;;
+    cut) ((status == 1)) || status=124 ;;
     ok) ((status != 77)) || status=0 ;;
   esac
   line=$(printf '%-5s %-11s %5d s  %s' "$verdict" "$part" $((SECONDS - begin)) "${note:0:120}")
   echo "$line"
   summary+=("$line")
 done
+PrintMargins
 printf '\n%s\n' "summary ($ESPALIER_DEVICE; logs in $logs)"
 printf '%s\n' "${summary[@]}"
 exit "$status"

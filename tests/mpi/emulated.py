@@ -5,7 +5,7 @@ only these."""
 import json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, DECK, ENVIRONMENT, difference, launch, planned_peaks, program, scratch, train
+from support.runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch, planned_peaks, program, scratch, train
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
@@ -49,6 +49,46 @@ def check_one_rank(checks, home):
     late = train(home("late"), 1, [*BASE, CUDA])
     environment(ESPALIER_EMULATED_STREAMS=None)
     checks.that(equal(graph, late), "streams that run as late as they may: bitwise equal")
+
+
+def train_and_listen(run_dir, ranks, overrides):
+    """The run, and what it said."""
+    done = launch(ranks, ["run", DECK, "-d", run_dir, *overrides])
+    if done.returncode != 0:
+        sys.exit(done.stdout)
+    return Metrics(run_dir), done.stdout
+
+
+def check_capture(checks, home):
+    """A step that cannot be captured is issued, and the run says so once."""
+    graph = train(home("captured"), 1, [*BASE, CUDA])
+    for where in ("inside", "end", "instantiate"):
+        environment(ESPALIER_EMULATED_CAPTURE=where)
+        run, text = train_and_listen(home(f"capture-{where}"), 1, [*BASE, CUDA])
+        environment(ESPALIER_EMULATED_CAPTURE=None)
+        said = text.count("a step cannot be captured as a CUDA graph")
+        bits = same_bits(tensors(graph.checkpoint(5)), tensors(run.checkpoint(5)))
+        checks.that(said == 1 and equal(graph, run) and bits, f"capture fails ({where}): said {said}, bitwise equal")
+    environment(ESPALIER_EMULATED_GPUS="2", ESPALIER_EMULATED_CAPTURE="end")
+    layout = [*BASE, "parallel.dp_shard=2", CUDA, NCCL]
+    issued = train(home("capture-2"), 2, layout)
+    environment(ESPALIER_EMULATED_CAPTURE=None)
+    captured = train(home("captured-2"), 2, layout)
+    checks.that(equal(issued, captured), "two ranks over NCCL, issued and captured: bitwise equal")
+    environment(ESPALIER_EMULATED_GPUS=None)
+
+
+def check_hungry(checks, home):
+    """cuDNN wants more workspace than planned: it computes smaller parts, or the plain kernels compute the call."""
+    run = train(home("planned"), 1, [*LONG, CUDA])
+    for appetite, text in (("hungry", "sequences and"), ("starving", "the plain kernel computes it")):
+        environment(ESPALIER_EMULATED_CUDNN=appetite)
+        other, output = train_and_listen(home(appetite), 1, [*LONG, CUDA])
+        environment(ESPALIER_EMULATED_CUDNN=None)
+        said = [line for line in output.split("\n") if "bytes of workspace" in line and text in line]
+        far = close(other, run)
+        checks.that(said and far <= (0 if appetite == "hungry" else BF16_RTOL),
+                    f"{appetite}: {len(said)} lines, losses and norms to {far:.1e}")
 
 
 def check_checkpoints(checks, home):
@@ -195,7 +235,7 @@ def check_masks(checks, home):
         environment(ESPALIER_EMULATED_CUDNN="say")
         done = launch(1, ["run", DECK, "-d", home(f"{mask}-said"), *keys, CUDA])
         environment(ESPALIER_EMULATED_CUDNN=None)
-        fused, plain = "emulated cuDNN: attention" in done.stdout, "cuDNN has no mask for" in done.stdout
+        fused, plain = "emulated cuDNN: attention" in done.stdout, "no mask for isolated documents" in done.stdout
         checks.that(done.returncode == 0 and fused != plain and plain == (mask == "documents"),
                     f"{mask} in bf16: by cuDNN {fused}, the run says that the plain kernels compute it: {plain}")
         if fused:
@@ -285,8 +325,8 @@ def main():
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_checkpoints, check_moments, check_layouts, check_rounded, check_attention,
-                      check_masks, check_guard, check_watch, check_choice):
+        for check in (check_one_rank, check_capture, check_hungry, check_checkpoints, check_moments, check_layouts,
+                      check_rounded, check_attention, check_masks, check_guard, check_watch, check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

@@ -1,9 +1,12 @@
 // Calls of kernels with their inputs and outputs, and how the kernels under test are compared with the reference.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -21,16 +24,48 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// One step of rounding in an element type, relative.
 inline double UnitOf(Dtype dtype) { return dtype == kBf16 ? 1.0 / 128 : 1.0 / (1 << 23); }
 
-/// |actual - expected| <= 2 ulp of the type, plus `absolute`.
-inline void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, double absolute,
-                       const std::string& what) {
-  ASSERT_EQ(actual.shape(), expected.shape());
+/// The element of a result that is furthest from what is expected, as a share of its bound.
+struct Margin {
+  int64_t element = 0;
+  double deviation = 0, bound = 1;
+
+  double Share() const {
+    const double share = deviation / bound;
+    return std::isnan(share) ? kInfinity : share;
+  }
+};
+
+/// Bounds are 2 ulp of the type, plus `absolute`.
+inline Margin MarginOf(const OwnedTensor& actual, const OwnedTensor& expected, double absolute) {
+  Margin worst;
   for (int64_t i = 0; i < actual.Count(); ++i) {
     const double a = actual[i], e = expected[i];
     if (a == e) continue;
-    ASSERT_LE(std::abs(a - e), 2 * UnitOf(expected.dtype()) * std::abs(e) + absolute)
-        << what << ": element " << i << " of " << ToString(actual.shape()) << " is " << a << ", not " << e;
+    const Margin margin{i, std::abs(a - e), 2 * UnitOf(expected.dtype()) * std::abs(e) + absolute};
+    if (margin.Share() > worst.Share()) worst = margin;
   }
+  return worst;
+}
+
+/// Appends a line to the file that ESPALIER_KERNEL_MARGINS names: test, result, type, shape, deviation, bound, share.
+inline void LogMargin(const Margin& margin, const OwnedTensor& x, const std::string& what) {
+  const char* path = std::getenv("ESPALIER_KERNEL_MARGINS");
+  if (path == nullptr) return;
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::ofstream(path, std::ios::app) << fmt::format(
+      "{}.{}\t{}\t{}\t{}\t{:.3e}\t{:.3e}\t{:.4f}\n", test->test_suite_name(), test->name(), what, Name(x.dtype()),
+      ToString(x.shape()), margin.deviation, margin.bound, margin.Share());
+}
+
+/// |actual - expected| <= 2 ulp of the type, plus `absolute`, for every element.
+inline void ExpectNear(const OwnedTensor& actual, const OwnedTensor& expected, double absolute,
+                       const std::string& what) {
+  ASSERT_EQ(actual.shape(), expected.shape());
+  const Margin worst = MarginOf(actual, expected, absolute);
+  LogMargin(worst, actual, what);
+  ASSERT_LE(worst.Share(), 1) << what << ": element " << worst.element << " of " << ToString(actual.shape()) << " is "
+                              << actual[worst.element] << ", not " << expected[worst.element] << ": off by "
+                              << worst.deviation << ", more than " << worst.bound;
 }
 
 /// Error of an fp32 sum of `terms` terms of size `scale`.

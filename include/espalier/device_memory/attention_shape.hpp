@@ -23,6 +23,7 @@ struct AttentionShape {
   SequenceShard query_shard{}, key_shard{};
   int64_t window = 0;  ///< causal queries see so many keys, themselves included; 0: all
 
+  constexpr bool IsEmpty() const { return batch == 0 || queries == 0 || keys == 0 || heads == 0 || kv_heads == 0; }
   constexpr int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
   /// Position of the first key that query row i of sequence b sees: the later one of the window's and the document's.
   /// `first_keys` i32[batch,queries] are those of the documents; nullptr: the whole sequence is one.

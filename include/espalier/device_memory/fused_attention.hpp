@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "espalier/device_memory/attention_blocks.hpp"
@@ -23,8 +24,11 @@ struct AttentionInBlocks {
   bool IsOneCall() const;
 };
 
-/// True if cuDNN has a kernel for the call on a GPU of compute capability `major`.x: scores in blocks, bf16, head_dim a
-/// multiple of 8 up to 128, on Hopper and later 256. The plan uses the default.
+/// Why cuDNN has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, head_dim a
+/// multiple of 8 up to 128, on Hopper and later 256, scores in blocks. A call without any element is refused, too.
+std::string WhyNotFused(const AttentionInBlocks& call, int major);
+
+/// True if cuDNN has a kernel. The plan uses the default.
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major = 9);
 
 /// How a backward call of cuDNN is split. Deterministic backward stores all scores of a call in bf16 (on Hopper before
@@ -35,10 +39,14 @@ struct AttentionPart {
 };
 AttentionPart PartOfBackward(const AttentionShape& extents);
 
+/// `first`, then ever smaller parts: fewer sequences, then fewer heads of keys.
+std::vector<AttentionPart> PartsFrom(const AttentionShape& extents, AttentionPart first);
+
 /// Maximum bytes of the scores of one part, unless one head of keys needs more.
 inline constexpr int64_t kMaxScoreBytes = int64_t{256} << 20;
 
-/// Bytes that one call of cuDNN may use. If cuDNN needs more, the start fails (exit status 4).
+/// Bytes that one call of cuDNN may use. If it wants more, it computes smaller parts, or leaves the call to our own
+/// kernels; the start says so.
 int64_t FusedAttentionBytes(const AttentionShape& extents);
 int64_t FusedAttentionGradBytes(const AttentionShape& extents);
 

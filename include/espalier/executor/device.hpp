@@ -28,6 +28,9 @@ class Device {
   /// Device memory of this rank outside its arena. On a CPU: the high-water mark, staging buffer not counted. On a GPU:
   /// what is in use now (context, modules, NCCL).
   virtual int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const = 0;
+  /// What runs slower on this device than it could, because a library or the driver refused it: in words, each once,
+  /// since the last call.
+  virtual std::vector<std::string> TakeFallbacks() const { return {}; }
   /// Peak rate of matmuls of this type. A CPU measures it in about 30 ms, together with the other ranks of its node if
   /// these call it at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;

@@ -4,6 +4,7 @@
 #include "espalier/comm/mpi_communication.hpp"
 #include "espalier/comm/stream_communication.hpp"
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/kernels/cuda/fallbacks.hpp"
 #include "handles.hpp"
 
 namespace espalier::cuda {
@@ -16,6 +17,7 @@ class CudaDevice final : public Device {
   std::string Describe() const override { return gpu_.name + ", " + gpu_.bus_id; }
   std::string Conditions() const override;
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override;
+  std::vector<std::string> TakeFallbacks() const override { return cuda::TakeFallbacks(); }
   PeakRate Peak(Dtype compute) const override { return GpuPeak(gpu_.name, compute); }
 
   std::vector<MemoryLimit> ArenaLimits() const override;

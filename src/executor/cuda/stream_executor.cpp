@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "espalier/kernels/cuda/fallbacks.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
@@ -45,8 +46,7 @@ void StreamExecutor::BeforeStep() {
 }
 
 void StreamExecutor::IssueStep(cudaEvent_t) {
-  if (!MayCapture()) return Issue(false);
-  if (graph_ == nullptr) Capture();
+  if (!MayCapture() || (graph_ == nullptr && !Capture())) return Issue(false);
   CUDA_CALL(cudaGraphLaunch(graph_, streams_.Compute()));
 }
 
@@ -54,13 +54,32 @@ void StreamExecutor::IssueStep(cudaEvent_t) {
 /// by one.
 bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed() && Clock() == nullptr; }
 
-void StreamExecutor::Capture() {
+/// A step that cannot be captured is issued instead, and so are all that follow.
+bool StreamExecutor::Capture() {
   cudaGraph_t graph = nullptr;
   CUDA_CALL(cudaStreamBeginCapture(streams_.Compute(), cudaStreamCaptureModeThreadLocal));
-  Issue(true);
-  CUDA_CALL(cudaStreamEndCapture(streams_.Compute(), &graph));
-  CUDA_CALL(cudaGraphInstantiate(&graph_, graph, 0));
+  try {
+    Issue(true);
+    CUDA_CALL(cudaStreamEndCapture(streams_.Compute(), &graph));
+    CUDA_CALL(cudaGraphInstantiate(&graph_, graph, 0));
+  } catch (const std::exception& error) {
+    GiveUpCapture(graph, error.what());
+    return false;
+  }
   CUDA_CALL(cudaGraphDestroy(graph));
+  return true;
+}
+
+void StreamExecutor::GiveUpCapture(cudaGraph_t graph, const std::string& why) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA_CALL(cudaStreamIsCapturing(streams_.Compute(), &status));
+  if (status != cudaStreamCaptureStatusNone) cudaStreamEndCapture(streams_.Compute(), &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  graph_ = nullptr;
+  graphs_ = false;
+  counts_beside_ = false;
+  NoteFallback("a step cannot be captured as a CUDA graph, so its kernels are launched one by one: " + why);
 }
 
 void StreamExecutor::Issue(bool captured) {

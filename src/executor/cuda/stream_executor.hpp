@@ -1,6 +1,7 @@
 // A program on a GPU, alone or with NCCL. Lanes are streams and waits are events. The calling thread walks the program
 // once and issues kernels and communication; nothing in a step waits on the host. From the second step on, the whole
-// step is a captured CUDA graph; ESPALIER_CUDA_GRAPH=0 issues every step anew.
+// step is a captured CUDA graph; ESPALIER_CUDA_GRAPH=0 issues every step anew, and so does a run whose step cannot be
+// captured.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,10 @@ class StreamExecutor final : public CudaExecutor {
   void Abandon() override;
 
   bool MayCapture() const;
-  void Capture();
+  /// False if the step cannot be captured, which is noted as a fallback.
+  bool Capture();
+  /// After an error in a capture, of which `graph` may be what there is.
+  void GiveUpCapture(cudaGraph_t graph, const std::string& why);
   /// Issues the step; without wait marks while it is captured.
   void Issue(bool captured);
   /// The `exchange`-th communication instruction, `index` in the program.
@@ -42,7 +46,7 @@ class StreamExecutor final : public CudaExecutor {
   Event fork_{Timing::kOff}, join_{Timing::kOff}, computed_{Timing::kOff};
   bool counts_beside_ = false;  ///< the step under way uses the stream of progress
   cudaGraphExec_t graph_ = nullptr;
-  const bool graphs_;
+  bool graphs_;  ///< steps are captured: wanted, and never failed
 };
 
 }  // namespace espalier::cuda

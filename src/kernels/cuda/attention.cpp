@@ -1,7 +1,10 @@
 // Which attention a call gets: cuDNN's where it has a kernel, else the plain one.
+#include <fmt/format.h>
+
 #include "attention/attention_in_blocks.hpp"
 #include "attention/fused_attention.hpp"
 #include "attention/plain_attention.hpp"
+#include "espalier/kernels/cuda/fallbacks.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/read_arguments.hpp"
 #include "runtime/kernels.hpp"
@@ -20,6 +23,19 @@ AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a, a.dq
 
 using Prepare = bool (*)(const AttentionInBlocks&, int64_t workspace_bytes);
 
+std::string Describe(const AttentionInBlocks& call) {
+  const AttentionShape& x = call.whole;
+  return fmt::format("attention of [{},{},{} x {}] queries and {} keys", x.batch, x.queries, x.heads, x.head_dim,
+                     x.keys);
+}
+
+/// Notes that our own kernels compute what cuDNN cannot take. What it refuses after all is noted where it does.
+void NoteIfPlain(const AttentionInBlocks& call) {
+  if (const std::string why = WhyNotFused(call, FusedAttentionMajor()); !why.empty() && !call.whole.IsEmpty())
+    NoteFallback(fmt::format("{}: cuDNN cannot take it ({}): the plain kernel computes it, many times slower",
+                             Describe(call), why));
+}
+
 /// True if cuDNN serves the call. If not, our kernels must.
 bool UseFused(const AttentionInBlocks& blocks, int64_t workspace_bytes, Prepare prepare) {
   if (FusedAttentionTakes(blocks, FusedAttentionMajor()) && prepare(blocks, workspace_bytes)) return true;
@@ -33,7 +49,9 @@ bool UseFused(const AttentionInBlocks& blocks, int64_t workspace_bytes, Prepare 
 }  // namespace
 
 void PrepareAttention(const KernelCall& call) {
-  UseFused(BlocksOf(ReadArguments<AttentionArgs>(call)), call.workspace_bytes, PrepareInBlocks);
+  const AttentionInBlocks blocks = BlocksOf(ReadArguments<AttentionArgs>(call));
+  NoteIfPlain(blocks);
+  UseFused(blocks, call.workspace_bytes, PrepareInBlocks);
 }
 void PrepareAttentionGrad(const KernelCall& call) {
   UseFused(BlocksOf(ReadArguments<AttentionGradArgs>(call)), call.workspace_bytes, PrepareGradInBlocks);

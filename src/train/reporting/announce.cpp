@@ -11,6 +11,7 @@
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
+#include "train/reporting/fallbacks.hpp"
 #include "train/reporting/peak.hpp"
 #include "train/reporting/start_block.hpp"
 
@@ -64,14 +65,6 @@ void AnnounceSleep(const Deck& deck) {
       Evaluates(deck) ? ", and validation is left out" : "");
 }
 
-/// What of the deck's masks cuDNN lacks; empty: nothing.
-std::string MaskWithoutFused(const Deck& deck) {
-  const bool windows = HasWindow(deck.model, deck.model.layers);
-  if (deck.precision.compute != Dtype::kBf16) return "";  // cuDNN takes no fp32 anyway
-  if (deck.data.isolate_documents) return "data.isolate_documents";
-  return windows && deck.parallel.cp > 1 ? "model.sliding_window with parallel.cp > 1" : "";
-}
-
 }  // namespace
 
 void Announce(const Run& run, const WorldProof& proof, int64_t step) {
@@ -88,9 +81,7 @@ void Announce(const Run& run, const WorldProof& proof, int64_t step) {
   if (root)
     for (const std::string& line : DescribeGroups(run.deck())) spdlog::info("{}", line);
   AnnounceDevices(run.device, run.world);
-  if (const std::string mask = MaskWithoutFused(run.deck());
-      root && run.device.Kind() == DeviceKind::kCuda && !mask.empty())
-    spdlog::info("attention: cuDNN has no mask for {}: the plain kernels compute it, and are slower", mask);
+  AnnounceFallbacks(run.device, run.world);
   if (root) AnnouncePeak(run.peak);
   if (root && !run.threads.notice.empty()) spdlog::info("threads: {}", run.threads.notice);
   if (const std::string notice = run.stop_reasons.Notice(); root && !notice.empty()) spdlog::info("{}", notice);

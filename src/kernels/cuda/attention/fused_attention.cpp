@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "choose_part.hpp"
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
@@ -28,7 +29,7 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
 enum class Direction { kForward, kBackward };
 
 /// The call that a graph serves: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
-/// of longer sequences.
+/// of longer sequences. Before a part is chosen, `part` is the one of the plan.
 struct Key {
   AttentionShape whole;
   AttentionPart part;
@@ -175,35 +176,43 @@ std::string ToString(const Key& key) {
                      w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal", window);
 }
 
-std::shared_ptr<fe::graph::Graph> BuildOrSay(const Key& key) {
-  try {
-    return Builder(key).Build();
-  } catch (const Refused& refused) {
-    fmt::print(stderr, "cuDNN has no kernel for {}: the plain one takes it ({})\n", ToString(key), refused.what());
-    return nullptr;
-  }
+/// The graph of a call, cut to the part that it computes at once; without a graph the plain kernels compute the call.
+struct ChosenGraph {
+  Key key;
+  std::shared_ptr<fe::graph::Graph> graph;
+  int64_t needed = 0;  ///< bytes of workspace
+};
+
+ChosenGraph Choose(const Key& planned, int64_t usable) {
+  ChosenGraph chosen{planned, nullptr};
+  const auto ask = [&](AttentionPart part) {
+    chosen.key.part = part;
+    try {
+      chosen.graph = Builder(chosen.key).Build();
+    } catch (const Refused& refused) {
+      return Offer{0, refused.what()};
+    }
+    chosen.needed = chosen.graph->get_workspace_size();
+    return Offer{chosen.needed, ""};
+  };
+  if (!ChoosePart(planned.whole, planned.part, usable, ask, ToString(planned))) chosen.graph = nullptr;
+  return chosen;
 }
 
-/// nullptr: refused. Graphs are never destroyed: when a process ends, the libraries that cuDNN loaded after this was
-/// first called have ended before.
-fe::graph::Graph* FindGraph(const Key& key) {
+/// Made once for each call, before the first step, and again if the same call has less memory elsewhere. Graphs are
+/// never destroyed: when a process ends, the libraries that cuDNN loaded after this was first called have ended before.
+const ChosenGraph& Find(const Key& planned, int64_t usable) {
   static std::mutex mutex;
-  static auto& graphs = *new std::map<Key, std::shared_ptr<fe::graph::Graph>>;
+  static auto& graphs = *new std::map<Key, ChosenGraph>;
   const std::lock_guard lock(mutex);
-  auto it = graphs.find(key);
-  if (it == graphs.end()) it = graphs.emplace(key, BuildOrSay(key)).first;
-  return it->second.get();
+  auto it = graphs.find(planned);
+  if (it == graphs.end() || (it->second.graph != nullptr && it->second.needed > usable))
+    it = graphs.insert_or_assign(planned, Choose(planned, usable)).first;
+  return it->second;
 }
 
-bool Prepare(const Key& key, int64_t workspace_bytes) {
-  const fe::graph::Graph* graph = FindGraph(key);
-  if (graph == nullptr) return false;
-  const int64_t needed = graph->get_workspace_size(), usable = UsableBytes(workspace_bytes);
-  if (needed > usable)
-    throw UserError(ExitStatus::kDoesNotFit, fmt::format("cuDNN {} wants {} bytes of workspace for {}, {} are planned: "
-                                                         "use another cuDNN, or precision.compute = \"fp32\"",
-                                                         cudnnGetVersion(), needed, ToString(key), usable));
-  return true;
+bool Prepare(const Key& planned, int64_t workspace_bytes) {
+  return Find(planned, UsableBytes(workspace_bytes)).graph != nullptr;
 }
 
 std::byte* Advanced(void* data, int64_t elements, int64_t element_bytes) {
@@ -227,20 +236,24 @@ FusedMemory PartOf(const FusedMemory& m, const Key& key, int64_t batch, int64_t 
   return part;
 }
 
-void Execute(const Key& key, const FusedMemory& m, cudaStream_t stream) {
+void Execute(const ChosenGraph& chosen, const FusedMemory& m, cudaStream_t stream) {
+  const Key& key = chosen.key;
   std::unordered_map<int64_t, void*> tensors = {{kQ, m.q}, {kK, m.k}, {kV, m.v}, {kO, m.o}, {kLse, m.lse}};
   if (key.direction == Direction::kBackward) tensors.insert({{kDo, m.d_o}, {kDq, m.dq}, {kDk, m.dk}, {kDv, m.dv}});
   CheckStatus(cudnnSetStream(Handle(), stream), "cudnnSetStream");
-  fe::error_t error = FindGraph(key)->execute(Handle(), tensors, AlignedWorkspace(m.workspace, m.workspace_bytes).data);
+  fe::error_t error = chosen.graph->execute(Handle(), tensors, AlignedWorkspace(m.workspace, m.workspace_bytes).data);
   if (!error.is_good())
     throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
 }
 
 /// Part by part, one after the other in the same workspace.
-void ExecuteParts(const Key& key, const FusedMemory& memory, cudaStream_t stream) {
+void ExecuteParts(const Key& planned, const FusedMemory& memory, cudaStream_t stream) {
+  const ChosenGraph& chosen = Find(planned, UsableBytes(memory.workspace_bytes));
+  CHECK(chosen.graph != nullptr, "{} is not prepared", ToString(planned));
+  const Key& key = chosen.key;
   for (int64_t batch = 0; batch < key.whole.batch; batch += key.part.batch)
     for (int64_t kv_head = 0; kv_head < key.whole.kv_heads; kv_head += key.part.kv_heads)
-      Execute(key, PartOf(memory, key, batch, kv_head), stream);
+      Execute(chosen, PartOf(memory, key, batch, kv_head), stream);
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ struct FusedMemory {
   int64_t workspace_bytes;
 };
 
-/// Chooses and compiles. False if the library has no kernel after all, which it says on stderr. Throws UserError
-/// (kDoesNotFit) if the one it has wants more memory.
+/// Chooses and compiles. False if the library has no kernel after all, or none that does with the workspace: that is
+/// noted as a fallback.
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes);
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes);
 

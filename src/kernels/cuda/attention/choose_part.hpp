@@ -1,0 +1,25 @@
+// Which part of an attention call the library computes at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "espalier/device_memory/fused_attention.hpp"
+
+namespace espalier::cuda {
+
+/// What the library says of a part: the bytes of workspace that it wants, or why it has no kernel.
+struct Offer {
+  int64_t bytes = 0;
+  std::string refusal;  ///< "": it has one
+};
+
+/// The first of PartsFrom(`shape`, `first`) whose workspace has at most `usable` bytes. Nothing if there is none, or if
+/// the library refuses one: then the plain kernels must compute the call. Whatever is not `first` is noted as a
+/// fallback, in which `call` describes the call.
+std::optional<AttentionPart> ChoosePart(const AttentionShape& shape, AttentionPart first, int64_t usable,
+                                        const std::function<Offer(AttentionPart)>& ask, const std::string& call);
+
+}  // namespace espalier::cuda

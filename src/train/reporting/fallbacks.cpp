@@ -1,0 +1,28 @@
+#include "train/reporting/fallbacks.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "espalier/comm/pack.hpp"
+
+namespace espalier {
+
+void AnnounceFallbacks(const Device& device, World& world) {
+  std::map<std::string, std::vector<size_t>> ranks_of;
+  const std::vector<std::string> packed = world.Gather(Pack(device.TakeFallbacks()));
+  for (size_t rank = 0; rank < packed.size(); ++rank)
+    for (const std::string& text : Unpack<std::vector<std::string>>(packed[rank])) ranks_of[text].push_back(rank);
+  for (const auto& [text, ranks] : ranks_of)
+    spdlog::warn("{}{}", text,
+                 packed.size() == 1 ? "" : fmt::format(" (on {} ranks, the first is {})", ranks.size(), ranks.front()));
+}
+
+void SayFallbacks(const Device& device, int rank) {
+  for (const std::string& text : device.TakeFallbacks()) spdlog::warn("rank {}: {}", rank, text);
+}
+
+}  // namespace espalier

@@ -1,0 +1,15 @@
+// What a run says of ops that run slower than they could (Device::TakeFallbacks).
+#pragma once
+
+#include "espalier/comm/world.hpp"
+#include "espalier/executor/device.hpp"
+
+namespace espalier {
+
+/// Before the first step: rank 0 warns of what the programs of all ranks fell back to, each once. Collective.
+void AnnounceFallbacks(const Device& device, World& world);
+
+/// After a step: this rank warns of its own.
+void SayFallbacks(const Device& device, int rank);
+
+}  // namespace espalier

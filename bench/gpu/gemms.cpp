@@ -1,5 +1,5 @@
 // The bare products of a training step on a GPU: every matrix product of one forward and backward of a Llama, as
-// cuBLASLt calls and nothing else. What a whole step reaches is measured against this (bench/gpu/bench.py).
+// cuBLASLt calls and nothing else. What a whole step reaches is measured against this (bench/bench.py).
 //
 //   gpu_gemms LAYERS DIM KV_DIM FFN VOCAB TOKENS
 //

@@ -16,7 +16,7 @@ if [[ ${1:-} == -b ]]; then
   build=$2
   shift 2
 fi
-if [[ " $* " == *" --help "* ]]; then exec python3 "$here/bench.py" --help; fi
+if [[ " $* " == *" --help "* ]]; then exec python3 "$here/../bench.py" --help; fi
 if [[ " $* " != *" cpu "* ]] && ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   echo "skipped: no NVIDIA GPU (nvidia-smi -L lists none)"
   exit 77
@@ -29,4 +29,4 @@ if [[ -z $build ]]; then
   # shellcheck source=tests/gpu/environment.sh
   source "$here/../../tests/gpu/environment.sh"
 fi
-exec python3 -u "$here/bench.py" --build "$build" --spent "$SECONDS" "$@"
+exec python3 -u "$here/../bench.py" --build "$build" --spent "$SECONDS" "$@"

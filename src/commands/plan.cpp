@@ -34,19 +34,20 @@ constexpr size_t kProgramWidth = 120, kOperandIndent = 18;
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
 
 /// "fits        80 GB: yes, 67.9 GB free", a line for each common size of a GPU's memory.
-void PrintFitOfGpus(int64_t bytes) {
+void PrintFitOfGpus(int64_t arena_bytes, int64_t outside_bytes) {
   const char* head = "fits       ";
   for (const int size : {16, 24, 40, 80, 141, 192}) {
-    const double left = size - static_cast<double>(bytes) / kGiga;
+    const double left = size - static_cast<double>(arena_bytes + outside_bytes) / kGiga;
     fmt::print("{} {:>3} GB: {}, {:.1f} GB {}\n", head, size, left < 0 ? "no" : "yes", std::abs(left),
                left < 0 ? "short" : "free");
     head = "           ";
   }
-  fmt::print("            (a GPU's context and libraries take some 0.5 to 2 GB besides)\n");
+  fmt::print("            (with {} for the GPU's context and libraries: run.outside_bytes)\n",
+             Gigabytes(outside_bytes));
 }
 
 void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
-  if (c.deck.run.device == RunDevice::kCuda) return PrintFitOfGpus(peak_bytes);
+  if (c.deck.run.device == RunDevice::kCuda) return PrintFitOfGpus(peak_bytes, c.deck.run.outside_bytes);
   const int64_t available = AvailableMemory();
   if (available == std::numeric_limits<int64_t>::max()) return;  // the system does not say
   fmt::print("fits        this host has {} available: enough for {} such ranks\n", HumanBytes(available),
@@ -145,6 +146,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;
+  if (plan.training.deck.run.device == RunDevice::kCuda) json["outside_bytes"] = plan.training.deck.run.outside_bytes;
   json["stages"] = StagesJson(plan);
   json["messages"] = nlohmann::ordered_json::object();
   for (const auto& [lane, count] : plan.messages)

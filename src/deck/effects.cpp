@@ -165,6 +165,7 @@ const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
+      {"run.outside_bytes", OnCpus},
       {"run.threads", Sleeps},
       {"run.transport", SleepsOverNccl},
       {"report.costs", Sleeps},

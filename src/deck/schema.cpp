@@ -24,7 +24,8 @@ Allowed From(double min) { return {.min = min}; }
 Allowed Float() { return {.min = 0, .max = kMaxFloat}; }
 Allowed PositiveFloat() { return {.min = kMinFloat, .max = kMaxFloat}; }
 Allowed Between(double min, double max) { return {.min = min, .max = max}; }
-constexpr double kMaxCtas = 64;  // of NCCL
+constexpr double kMaxCtas = 64;            // of NCCL
+constexpr double kMaxOutsideBytes = 1e12;  // more than any GPU has
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
@@ -116,6 +117,9 @@ std::vector<DeckKey> Rows() {
      "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
      "GPUs; empty: the library's "
      "first choice."},
+    {"run", "outside_bytes", FIELD(run.outside_bytes), 2000000000, Between(0, kMaxOutsideBytes),
+     "Bytes of GPU memory that a rank keeps free of its arena: for the context, the kernels of libraries and NCCL's "
+     "buffers. The end of metrics.jsonl has what they took."},
     {"run", "init_from", FIELD(run.init_from), "", Any(),
      "Run, checkpoint or Hugging Face folder, relative to the working directory, whose weights a new run starts from; "
      "empty: random weights."},

@@ -4,6 +4,7 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/memory.hpp"
 #include "train/run_files.hpp"
 
 namespace espalier {
@@ -17,12 +18,24 @@ ExitStatus StatusOf(const Outcome& outcome, bool saved) {
   return outcome.stopped ? ExitStatus::kStopped : ExitStatus::kDone;
 }
 
+/// Ranks that share a GPU cannot tell their memory apart.
+bool TellsOutside(const Run& run) {
+  return run.device.Kind() == DeviceKind::kCuda && run.device.Computes() &&
+         run.deck().run.transport == Transport::kNccl;
+}
+
 void ReportEnd(const Run& run, ExitStatus status) {
   const Arena& arena = run.programs.arena();
   std::vector<int64_t> peaks;
   const int64_t outside = run.device.OutsideBytes(arena.bytes(), run.checkpoints.staging_bytes());
   for (const std::string& peak : run.world.Gather(std::to_string(arena.HighWater()))) peaks.push_back(std::stoll(peak));
-  run.reporter.End(status, peaks, run.world.Max(outside));
+  const int64_t most_outside = run.world.Max(outside);
+  run.reporter.End(status, peaks, most_outside);
+  if (const int64_t planned = run.deck().run.outside_bytes; TellsOutside(run) && most_outside > planned)
+    run.reporter.Say(fmt::format(
+        "memory: a rank took {} of its GPU outside its arena, more than run.outside_bytes = {}: state it, so "
+        "that plans and starts count on it",
+        Gigabytes(most_outside), planned));
 }
 
 /// How well the machine could wait. Collective.

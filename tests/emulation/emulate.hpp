@@ -113,9 +113,14 @@ void __stwb(T* p, T x) {
 inline int __popc(uint32_t x) { return std::popcount(x); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
+/// y as far off as a function may be, up for some arguments and down for others.
+inline float OffByUlps(float y, float ulps, float argument) {
+  const float sign = std::bit_cast<uint32_t>(argument) * 2654435761u >> 31 != 0 ? 1.0f : -1.0f;
+  return y * (1.0f + sign * ulps / (1 << 24));
+}
+inline float __expf(float x) { return OffByUlps(std::exp(x), 2 + std::floor(std::abs(1.173f * x)), x); }
 inline float __logf(float x) { return std::log(x); }
-inline float __fdividef(float x, float y) { return x / y; }
+inline float __fdividef(float x, float y) { return std::abs(y) > 0x1p126f ? 0.0f : OffByUlps(x / y, 2, y); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }

@@ -33,7 +33,7 @@ std::atomic<int> opened = -1;  ///< the GPU that the process chose first
 thread_local int device = 0;   ///< as with CUDA, a thread that chooses none is on the first
 
 int Gpus() { return static_cast<int>(Setting("ESPALIER_EMULATED_GPUS", 1)); }
-size_t DeviceBytes() { return Setting("ESPALIER_EMULATED_BYTES", size_t{4} << 30); }
+size_t DeviceBytes() { return Setting("ESPALIER_EMULATED_BYTES", size_t{64} << 30); }
 
 void Add(void* memory, size_t bytes, Place place) {
   const std::lock_guard lock(mutex);

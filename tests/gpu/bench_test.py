@@ -5,7 +5,7 @@ import json, os, runpy, subprocess, sys, tempfile
 
 from support.runs import Checks, DECK, ROOT, difference, launch, train
 
-BENCH = os.path.join(ROOT, "bench", "gpu")
+BENCH = os.path.join(ROOT, "bench")
 STEPS = 4
 RTOL = 1e-5
 MODELS = {
@@ -74,10 +74,12 @@ def rehearsal(checks):
     """The whole command at a tiny size; its table must have a line for every way to train."""
     ways = ["espalier", "espalier-fast", "eager"]  # torch.compile takes minutes on a CPU
     done = subprocess.run([
-        os.path.join(BENCH, "run.sh"), "-b",
+        os.path.join(BENCH, "gpu", "run.sh"), "-b",
         os.path.dirname(os.environ["ESPALIER"]), "--device", "cpu", "--threads", "1", "--rounds", "2", "--steps", "3",
-        "--ways", ",".join(ways), "--python", sys.executable, "tiny"
+        "--ways", ",".join(ways), "--python", sys.executable, "tiny", "tiny@64"
     ], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    checks.that("tiny@64 on CPU" in done.stdout and "a step is 1 sequences of 64 tokens" in done.stdout,
+                "tiny@64: a step is one microbatch of 64 tokens")
     wanted = [way + " " for way in ways if way != "eager" or has_torch()]
     lines = done.stdout.splitlines()
     missing = [w for w in wanted if not any(line.startswith(w) and "tokens/s" not in line for line in lines)]

@@ -141,17 +141,13 @@ PrintMargins() {
   sort -t $'\t' -k7,7gr "$ESPALIER_KERNEL_MARGINS" | head -n 15
 }
 
-# PackLogs: however the script ends.
-PackLogs() {
-  if [[ -n $archive ]]; then tar -czf "$archive" -C "$(dirname "$logs")" "$(basename "$logs")"; fi
-}
-
 for part in "${parts[@]}"; do Choose "$part"; done
 mkdir -p "$logs"
 logs=$(cd "$logs" && pwd)
 rm -f "$logs"/*.log "$logs"/margins.tsv
 export ESPALIER_KERNEL_MARGINS=$logs/margins.tsv
-trap PackLogs EXIT
+# However the script ends.
+if [[ -n $archive ]]; then trap 'tar -czf "$archive" -C "$(dirname "$logs")" "$(basename "$logs")"' EXIT; fi
 SECONDS=0
 if [[ -z $build ]] && ! "$here/build.sh" >"$logs/build.log" 2>&1; then
   cat "$logs/build.log"

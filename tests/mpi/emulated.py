@@ -315,6 +315,20 @@ def check_choice(checks, home):
     checks.that(done.returncode == 4 and "0.1 MB is available (free memory of an emulated GPU" in done.stdout,
                 "a GPU that is too small: exit 4" + done.stdout)
     environment(ESPALIER_EMULATED_BYTES=None)
+    built = "is loaded, and this program was built with the headers of 2.28"
+    for version, status, words in (("3.0", 1, f"NCCL 3.0 {built}"), ("2.20", 0, f"NCCL 2.20 {built}"),
+                                   ("2.30", 0, None)):
+        environment(ESPALIER_EMULATED_NCCL=version)
+        done = launch(1, ["run", DECK, "-d", home(f"nccl-{version}"), *BASE, "run.steps=1", CUDA])
+        said = (words or "NCCL") in done.stdout
+        right = done.returncode == status and said == (words is not None)
+        checks.that(right, f"NCCL {version}: exit {done.returncode}")
+    environment(ESPALIER_EMULATED_NCCL=None, ESPALIER_EMULATED_BYTES="1200000000")
+    done = launch(1, ["run", DECK, "-d", home("no-room"), *BASE, CUDA])
+    checks.that(done.returncode == 4 and "and for libraries (2 GB of it: run.outside_bytes)" in done.stdout,
+                "no room for libraries beside the arena: exit 4" + done.stdout)
+    train(home("room"), 1, [*BASE, CUDA, "run.outside_bytes=100000000", "run.steps=1"])
+    environment(ESPALIER_EMULATED_BYTES=None)
     checks.that("an emulated GPU, 0000:01:00.0" in launch(1, ["info"]).stdout, "info lists the GPU")
 
 

@@ -70,6 +70,22 @@ TEST(FusedAttention, PartsAreThoseOfTheLargestBlock) {
   EXPECT_GE(AttentionGradBytes(OnRing(1024, -1)), grad.Bytes() + FusedAttentionGradBytes({2, 1024, 1024, 32, 8, 128}));
 }
 
+TEST(FusedAttention, SmallerPartsHaveFewerSequencesThenFewerHeads) {
+  const AttentionShape x{12, 64, 64, 18, 6, 64};
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (const AttentionPart& part : PartsFrom(x, {4, 6})) parts.emplace_back(part.batch, part.kv_heads);
+  EXPECT_EQ(parts, (std::vector<std::pair<int64_t, int64_t>>{{4, 6}, {3, 6}, {2, 6}, {1, 6}, {1, 3}, {1, 2}, {1, 1}}));
+  EXPECT_EQ(PartsFrom(x, {1, 1}).size(), 1u);
+}
+
+TEST(FusedAttention, SaysWhyItIsNot) {
+  EXPECT_EQ(WhyNotFused(InBlocks(kLayer), 9), "");
+  EXPECT_EQ(WhyNotFused(InBlocks(kLayer, Dtype::kF32), 9), "it is fp32");
+  EXPECT_EQ(WhyNotFused(InBlocks({1, 64, 64, 4, 4, 34}), 9), "heads of 34 elements, no multiple of 8");
+  EXPECT_EQ(WhyNotFused(InBlocks({1, 64, 64, 4, 4, 256}), 8), "heads of 256 elements, more than 128");
+  EXPECT_EQ(WhyNotFused(InBlocks(kLayer), 7), "compute capability 7.x is below 8.0");
+}
+
 TEST(FusedAttention, IsCutIntoEqualPartsBelowTheBound) {
   for (const AttentionShape& x : {AttentionShape{1, 64, 64, 4, 4, 64},
                                   kLayer,

@@ -3,6 +3,7 @@
 
 #include "cuda_device.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/kernels/cuda/fallbacks.hpp"
 #include "espalier/util/error.hpp"
 #include "versions.hpp"
 
@@ -45,6 +46,7 @@ class Module final : public CudaModule {
   }
 
   std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) override {
+    for (const std::string& older : CheckVersions(LoadedAndBuilt())) NoteFallback(older);
     Require(cudaSetDevice(gpu.index), "the GPU cannot be opened");
     ConfigureCudaKernels(options.deterministic, options.product_plans);
     return std::make_unique<CudaDevice>(gpu, options);

@@ -3,6 +3,7 @@
 #include "espalier/device_memory/partial_sums.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/quick.cuh"
 #include "kernels/cuda/runtime/reduce.cuh"
 
 namespace espalier::cuda {
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs 
     float sum = 0;
     ForRow(row, row, width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
-      for (int k = 0; k < lanes.value; ++k) sum += expf(v[k] - max);
+      for (int k = 0; k < lanes.value; ++k) sum += ExpFor<T>(v[k] - max);
     });
     sum = BlockSum(sum);
     if (threadIdx.x != 0) return;
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEn
     ForRow(row, static_cast<const T*>(to), width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
       Store(to + c, Each(lanes, [&](int k) {
-              const float p = expf(v[k] - max) * factor;
+              const float p = ExpFor<T>(v[k] - max) * factor;
               return target < 0 ? 0.0f : first + c + k == target ? p - 1.0f : p;
             }));
     });

@@ -1,6 +1,7 @@
 // Outputs may be inputs: an element's inputs are read before its outputs are written.
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/quick.cuh"
 
 namespace espalier::cuda {
 namespace {
@@ -41,7 +42,7 @@ __global__ void SwigluKernel(SwigluArgs a) {
   T* y = a.y.As<T>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto g = Load(gate + i, lanes), u = Load(up + i, lanes);
-    Store(y + i, Each(lanes, [&](int k) { return SwigluOf(g[k], u[k], SigmoidOf(g[k])); }));
+    Store(y + i, Each(lanes, [&](int k) { return SwigluOf(g[k], u[k], SigmoidFor<T>(g[k])); }));
   });
 }
 
@@ -51,7 +52,7 @@ __global__ void SwigluGradKernel(SwigluGradArgs a) {
   T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
-    const auto s = Each(lanes, [&](int k) { return SigmoidOf(g[k]); });
+    const auto s = Each(lanes, [&](int k) { return SigmoidFor<T>(g[k]); });
     Store(dgate + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).gate; }));
     Store(dup + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).up; }));
   });

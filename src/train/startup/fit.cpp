@@ -24,6 +24,8 @@ constexpr size_t kMaxSettings = 3;
 constexpr int kMaxTimesTheRanks = 64;
 // Host memory that a rank needs later in addition to its arena: threads, buffers of libraries, batches.
 constexpr int64_t kOutsideArena = int64_t{32} << 20;
+// Of run.outside_bytes the context of a GPU, which is there when free memory is read.
+constexpr int64_t kMostOfContext = 500'000'000;
 
 /// A change of a deck, and of the number of ranks.
 struct Change {
@@ -135,6 +137,20 @@ std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, 
   return nearest;
 }
 
+/// What this rank takes after its arena, from the memory that holds it.
+int64_t BytesToCome(const Deck& deck, const Device& device) {
+  if (device.Kind() == DeviceKind::kCpu) return kOutsideArena;
+  if (!device.Computes()) return 0;
+  const int64_t taken = std::min(device.OutsideBytes(0, 0), kMostOfContext);
+  return std::max<int64_t>(0, deck.run.outside_bytes - taken);
+}
+
+std::string PurposeOf(const Device& device, int64_t to_come) {
+  const std::string arena = "its arena (parameters, gradients, optimizer state, activations)";
+  if (device.Kind() == DeviceKind::kCpu || to_come == 0) return arena;
+  return fmt::format("{} and for libraries ({} of it: run.outside_bytes)", arena, Gigabytes(to_come));
+}
+
 std::string Advice(const std::vector<std::string>& settings) {
   if (settings.empty())
     return "no change of batch.micro, recompute.mode or parallel.dp_shard that was tried fits: espalier plan shows "
@@ -160,13 +176,13 @@ std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, 
 }
 
 void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes) {
-  const int64_t outside = device.Kind() == DeviceKind::kCpu ? kOutsideArena : 0;
+  const int64_t outside = BytesToCome(deck, device);
   const MemoryShortage shortage = FindShortage(world, {HostName(), arena_bytes + outside, device.ArenaLimits()});
   if (shortage.ranks == 0) return;
   const std::string text = OnRankZero(world, [&] {
     const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
     const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes)) - outside;
-    return fmt::format("{}; {}{}", shortage.Text("its arena (parameters, gradients, optimizer state, activations)"),
+    return fmt::format("{}; {}{}", shortage.Text(PurposeOf(device, outside)),
                        Advice(NearestSettings(deck, world.Size(), shortage.rank, budget)),
                        shortage.ranks > 1 ? "; or fewer ranks on this node" : "");
   });

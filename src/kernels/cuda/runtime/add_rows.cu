@@ -1,6 +1,9 @@
 // The adjoint needs neither a sort of the ids nor atomics: a block owns some rows of the table, reads all ids (8192 of
 // them are 32 KB, of the second-level cache), lists the tokens that are its rows' in order, and adds these up. For
-// 50000 rows and 8192 tokens that is some 25 MB of ids for every 1024 columns, beside 200 MB of the table's.
+// 50000 rows and 8192 tokens that is some 33 MB of ids for every 1024 columns, beside 200 MB of the table's.
+//
+// Tokenizers give frequent tokens the lowest ids. So the rows of a block are far apart: 2^shift, the number of blocks.
+// Blocks of neighbouring rows would leave most of the sums of a text to a few of them.
 #include "add_rows.hpp"
 #include "launch_context.hpp"
 #include "pack.cuh"
@@ -54,7 +57,8 @@ template <typename T, int N>
 struct RowAdder {
   const T* dy;
   int64_t batch, tokens, width;
-  float* table;  ///< the block's first row
+  float* table;    ///< the block's first row
+  int64_t stride;  ///< elements from one of its rows to the next
   int rows;
   int64_t column;
 
@@ -68,7 +72,7 @@ struct RowAdder {
   __device__ void AddRow(const TokenList& list, int r, bool started) const {
     constexpr Lanes<N> lanes;
     const int64_t begin = list.begin[r], end = list.begin[r + 1];
-    float* to = table + r * width + column;
+    float* to = table + r * stride + column;
     Floats<N> sum{};
     if (started) sum = Load(to, lanes);
     if (batch == 1) {
@@ -103,25 +107,30 @@ struct RowAdder {
 };
 
 template <typename T, int N>
-__global__ void AddRows(AddRowsArgs a, int block_rows) {
+__global__ void AddRows(AddRowsArgs a, int shift) {
   __shared__ TokenList list;
-  const int64_t row0 = int64_t{blockIdx.x} * block_rows, tokens = a.tokens;
-  const int here = static_cast<int>(a.rows - row0 < block_rows ? a.rows - row0 : block_rows);
+  const int64_t first = blockIdx.x, stride = int64_t{1} << shift, tokens = a.tokens;
+  const int here = static_cast<int>((a.rows - first + stride - 1) >> shift);
   const RowAdder<T, N> adder{a.dy.As<T>(),
                              a.batch,
                              tokens,
                              a.width,
-                             a.table + row0 * a.width,
+                             a.table + first * a.width,
+                             stride * a.width,
                              here,
                              (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N};
-  const auto row_of = [&](int64_t token) { return token < tokens ? a.ids[token] - a.first_id - row0 : -1; };
+  // Which of the block's rows is the token's; -1: none.
+  const auto row_of = [&](int64_t token) -> int64_t {
+    const int64_t row = token < tokens ? a.ids[token] - a.first_id : -1;
+    return row >= 0 && row < a.rows && (row & (stride - 1)) == first ? row >> shift : -1;
+  };
   bool started = a.accumulate;
   int count = 0;
   int64_t next = row_of(threadIdx.x);
   for (int64_t t = 0; t < tokens; t += kThreads) {
     const int64_t token = t + threadIdx.x, row = next;
     next = row_of(token + kThreads);  // loaded while the block counts
-    count = Append(list, count, row >= 0 && row < here, static_cast<int>(token), static_cast<int>(row));
+    count = Append(list, count, row >= 0, static_cast<int>(token), static_cast<int>(row));
     if (count + kThreads <= kListed) continue;
     adder.Add(list, count, started);
     started = true;
@@ -130,12 +139,16 @@ __global__ void AddRows(AddRowsArgs a, int block_rows) {
   if (count > 0 || !started) adder.Add(list, count, started);
 }
 
-/// Table rows per block: fewer for a small table, so that there are enough blocks for a GPU.
-int RowsOfBlock(int64_t rows, int64_t blocks_of_columns) {
+/// The number of blocks that share the rows is 2 to this: so many that none has more than kTableRows, and for a small
+/// table that there are enough for a GPU, but no more than rows.
+int ShiftOf(int64_t rows, int64_t blocks_of_columns) {
   constexpr int64_t kMinBlocks = 256;
-  int each = kTableRows;
-  while (each > 1 && (rows + each - 1) / each * blocks_of_columns < kMinBlocks) each /= 2;
-  return each;
+  int shift = 0;
+  const auto blocks = [&] { return int64_t{1} << shift; };
+  while ((rows + blocks() - 1) / blocks() > kTableRows ||
+         (blocks() * blocks_of_columns < kMinBlocks && 2 * blocks() <= rows))
+    ++shift;
+  return shift;
 }
 
 }  // namespace
@@ -146,10 +159,9 @@ void LaunchAddRows(const AddRowsArgs& a, cudaStream_t stream) {
   ForElementType(a.dy.dtype, [&]<typename T>(T) {
     ForLanes<4>(a.width % 4 == 0 && AreAligned(a.dy.data, a.table), [&](auto lanes) {
       const int64_t columns = int64_t{kThreads} * lanes, blocks_of_columns = (a.width + columns - 1) / columns;
-      const int block_rows = RowsOfBlock(a.rows, blocks_of_columns);
-      const dim3 blocks(static_cast<unsigned>((a.rows + block_rows - 1) / block_rows),
-                        static_cast<unsigned>(blocks_of_columns));
-      Launch(AddRows<T, lanes.value>, blocks, dim3(kThreads), 0, stream, a, block_rows);
+      const int shift = ShiftOf(a.rows, blocks_of_columns);
+      const dim3 blocks(1u << shift, static_cast<unsigned>(blocks_of_columns));
+      Launch(AddRows<T, lanes.value>, blocks, dim3(kThreads), 0, stream, a, shift);
     });
   });
 }

@@ -7,6 +7,8 @@ from tokens import write_random_tokens
 
 # CUDA's context and modules, cuBLAS, cuDNN: what a run needs beside its arena.
 OUTSIDE_BYTES = 4 << 30
+# Of the logits of a microbatch. A larger one than this nobody trains.
+MOST_LOGITS = 1 << 31
 MICRO = sorted({n for k in range(12) for n in (2**k, 3 * 2**k)})
 
 
@@ -16,13 +18,18 @@ class Shape:
 
     def __init__(self, name, o):
         self.name, self.o = name, o
-        self.deck = os.path.join(HERE, f"{name}.toml")
+        deck, _, tokens = name.partition("@")
+        self.deck = os.path.join(HERE, f"{deck}.toml")
         if not os.path.exists(self.deck):
-            sys.exit(f"no shape is called {name}; they are the decks of {HERE}")
+            sys.exit(f"no shape is called {deck}; they are the decks of {HERE}")
+        if tokens and not tokens.isdigit():
+            sys.exit(f"{name}: after @ comes the number of tokens of a microbatch")
+        self.small = bool(tokens)
         self.tokens_file, self.plans_file = (os.path.join(o.folder, f"{name}.{what}") for what in ("tokens", "plans"))
         model = self.effective([])["model"]
         self.layers, self.micro = model["layers"], 1
-        self.choose(max(1, o.least_tokens // model["seq_len"]))
+        self.choose(max(1, int(tokens or o.least_tokens) // model["seq_len"]),
+                    MOST_LOGITS // (model["seq_len"] * model["vocab"]))
         write_random_tokens(self.tokens_file, 2 * self.micro * model["seq_len"] + 1, model["vocab"])
         self.values = self.effective(self.overrides())
         self.plan = self.planned(self.layers, self.micro)
@@ -31,7 +38,7 @@ class Shape:
         layers, micro = layers or self.layers, micro or self.micro
         return [
             f"run.device={self.o.device}", f"model.layers={layers}", f"batch.micro={micro}", f"batch.global={micro}",
-            f"run.threads={self.o.threads}", f'data.paths=["{self.tokens_file}"]'
+            f"run.threads={self.o.threads}", f"precision.compute={self.o.compute}", f'data.paths=["{self.tokens_file}"]'
         ]
 
     def effective(self, overrides):
@@ -43,13 +50,14 @@ class Shape:
     def fits(self, layers, micro):
         return self.planned(layers, micro)["peak_bytes"] + OUTSIDE_BYTES <= self.o.memory
 
-    def choose(self, least):
+    def choose(self, least, most):
+        """Layers and microbatch; of a small shape the microbatch is `least`."""
         layers = next((n for n in range(self.layers, 0, -1) if self.fits(n, least)), None)
         if layers is None:
             sys.exit(f"{self.name}: not one layer fits into {self.o.memory} bytes; --least-tokens below "
                      f"{self.o.least_tokens} asks for less")
         self.layers, self.micro = layers, least
-        for micro in (m for m in MICRO if m > least):
+        for micro in (m for m in MICRO if least < m <= most and not self.small):
             if not self.fits(layers, micro):
                 break
             self.micro = micro

@@ -1,6 +1,16 @@
 """What a shape's turns come to. Standard library only."""
 import statistics
 
+LIKE = "compile-deterministic"  # what deterministic Espalier is compared with, like with like
+
+
+COLUMNS = [  # title, width, key of a row, form
+    ("tokens/s", 10, "tokens_per_s", ".0f"), ("ms a step", 10, "step_ms", ".1f"),
+    ("/ compile", 9, "over_compile", ".2f"), ("/ comp.-det.", 12, "over_deterministic", ".2f"),
+    ("MFU causal", 10, "mfu_causal", ".1%"),
+    ("MFU full", 8, "mfu_full", ".1%"), ("/ products", 10, "of_products", ".2f"), ("micro", 6, "micro", "d")
+]
+
 
 def rows(shape, results, peak):
     """The bare products' TFLOP/s, or None, and a row for every way that ran. `peak` in TFLOP/s, or None."""
@@ -11,6 +21,7 @@ def rows(shape, results, peak):
         causal, full = (1e-12 * flops[kind] * rate for kind in ("causal", "full"))
         found.append({
             "way": way, "tokens_per_s": rate, "over_compile": rate / rates["compile"] if "compile" in rates else None,
+            "over_deterministic": rate / rates[LIKE] if LIKE in rates else None, "gpu": results.said[way]["gpu"],
             "mfu_causal": causal / peak if peak else None, "mfu_full": full / peak if peak else None,
             "of_products": causal / bare if bare else None, "ms": results.ms[way],
             "micro": results.said[way].get("micro", shape.micro)
@@ -25,12 +36,10 @@ def text(value, form):
 def show(shape, results, peak):
     """Prints the table and returns all that is in it."""
     bare, found = rows(shape, results, peak)
-    print(f"{'':<22} {'tokens/s':>10} {'ms a step':>10} {'/ compile':>9} {'MFU causal':>10} {'MFU full':>8} "
-          f"{'/ products':>10} {'micro':>6}")
+    print(f"{'':<22}" + "".join(f" {title:>{width}}" for title, width, _, _ in COLUMNS))
     for r in found:
-        print(f"{r['way']:<22} {r['tokens_per_s']:>10.0f} {statistics.median(r['ms']):>10.1f} "
-              f"{text(r['over_compile'], '.2f'):>9} {text(r['mfu_causal'], '.1%'):>10} {text(r['mfu_full'], '.1%'):>8} "
-              f"{text(r['of_products'], '.2f'):>10} {r['micro']:>6}")
+        r = dict(r, step_ms=statistics.median(r["ms"]))
+        print(f"{r['way']:<22}" + "".join(f" {text(r[key], form):>{width}}" for _, width, key, form in COLUMNS))
     for way, reason in results.failed.items():
         print(f"{way:<22} failed: {reason}")
     if bare:

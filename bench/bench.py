@@ -1,12 +1,16 @@
-"""Training steps of Espalier and of PyTorch on one GPU, in turns within one run: bench/gpu/run.sh [option ...] [SHAPE
-...]
+"""Training steps of Espalier and of PyTorch on one device, in turns within one run: bench/gpu/run.sh or
+bench/cpu/run.sh, with [option ...] [SHAPE ...].
 
-SHAPE: 124m, 1.5b, 8b-4k, 8b-8k, or tiny to rehearse on a CPU (--device cpu). Model, samples, batch and optimizer are
-the same on both sides; the decks stand beside this file. The batch fills the memory: of the deck's layers as many as
-fit with a microbatch of --least-tokens, then the largest microbatch whose planned peak fits.
+SHAPE: 124m, 1.5b, 8b-4k, 8b-8k, or tiny to rehearse. Model, samples, batch and optimizer are the same on both sides;
+the decks stand beside this file. The batch fills the memory: of the deck's layers as many as fit with a microbatch of
+--least-tokens, then the largest microbatch whose planned peak fits, with at most 2^31 logits. SHAPE@TOKENS is a step of
+one microbatch of so many tokens. On a GPU, where kernels of such steps are short and launches count, one more way
+issues Espalier's kernels one by one instead of as a CUDA graph.
+
+If PyTorch's memory holds only a smaller microbatch, one more way runs Espalier with that.
 
 Each round runs every way to train for --steps steps, of which the first --warmup do not count, and the bare products of
-the model. Prints medians: tokens/s, the ratio to torch.compile, model flops utilisation against the datasheet, causal
+the model. Prints medians: tokens/s, the ratios to torch.compile, model flops utilisation against the datasheet, causal
 and full, and the step's rate over that of the bare products. One more short run of Espalier shows where a step's time
 goes by kind of instruction."""
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
@@ -24,6 +28,7 @@ TIMED_STEPS = 5       # of the run whose last step is timed instruction by instr
 LEAST_SECONDS = 60    # that are left for it, whatever the rounds take
 PRODUCTS = "bare products"
 SHAPES = ["124m", "1.5b", "8b-4k", "8b-8k"]
+ISSUED, SAME_MICRO = "espalier-issued", "espalier-same-micro"
 WAYS = {  # name -> deck keys of Espalier, or flags of torch_llama.py
     "espalier": ["run.deterministic=true"],
     "espalier-calibrated": ["run.deterministic=true", "run.product_plans={plans}"],
@@ -42,15 +47,20 @@ def gpu():
     return name, int(mib) << 20
 
 
-def turn(shape, way, seconds):
-    """One turn of one way: milliseconds of its counted steps, and all that it said."""
+def turn(shape, way, seconds, micro=None):
+    """One turn of one way: milliseconds of its counted steps, and all that it said, with the GPU's clocks. `micro`: of
+    Espalier, another microbatch than the shape's, for the same batch."""
     o = shape.o
-    if way.startswith("espalier"):
-        keys = [key.format(plans=shape.plans_file) for key in WAYS[way]]
-        said = sides.espalier(o.espalier, shape.deck, [*shape.overrides(), *keys], o.steps, seconds)
-    else:
-        said = sides.pytorch(o.python, shape.effective_deck(), o.device, o.steps, seconds, WAYS[way])
-    return said["ms"][o.warmup:], said
+    with sides.Watch() as watch:
+        if way.startswith("espalier"):
+            keys = [key.format(plans=shape.plans_file) for key in WAYS.get(way, WAYS["espalier"])]
+            smaller = [f"batch.micro={micro}"] if micro else []
+            said = sides.espalier(o.espalier, shape.deck, [*shape.overrides(), *smaller, *keys], o.steps, seconds,
+                                  {"ESPALIER_CUDA_GRAPH": "0"} if way == ISSUED else {})
+            said["micro"] = micro or shape.micro
+        else:
+            said = sides.pytorch(o.python, shape.effective_deck(), o.device, o.steps, seconds, WAYS[way])
+    return said["ms"][o.warmup:], dict(said, gpu=watch.seen)
 
 
 class Results:
@@ -73,13 +83,18 @@ class Results:
     def measure(self, shape, end):
         """One round."""
         self.attempt(PRODUCTS, lambda: self.products.append(sides.products(shape)))
-        for way in self.ms:
+        for way in [way for way in self.ms if way != SAME_MICRO]:
             self.attempt(way, lambda: self.measure_way(shape, way, end))
+        micro = self.said.get("compile", {}).get("micro", shape.micro)
+        if micro < shape.micro and "espalier" in self.ms:
+            self.ms.setdefault(SAME_MICRO, [])
+            self.attempt(SAME_MICRO, lambda: self.measure_way(shape, SAME_MICRO, end, micro))
 
-    def measure_way(self, shape, way, end):
-        ms, self.said[way] = turn(shape, way, end - time.monotonic())
+    def measure_way(self, shape, way, end, micro=None):
+        ms, self.said[way] = turn(shape, way, end - time.monotonic(), micro)
         self.ms[way] += ms
-        print(f"  {way}: {statistics.median(ms):.1f} ms a step ({min(ms):.1f} to {max(ms):.1f})", flush=True)
+        gpu = "".join(f", {value:.0f} {name}" for name, value in self.said[way]["gpu"].items())
+        print(f"  {way}: {statistics.median(ms):.1f} ms a step ({min(ms):.1f} to {max(ms):.1f}){gpu}", flush=True)
 
     def time_instructions(self, shape, seconds):
         """In the last of a few steps, behind those in which libraries make themselves ready."""
@@ -90,7 +105,8 @@ class Results:
 def rounds(shape, o, ways, end):
     """Rounds in turn, as many as were asked for or as there is time for before `end`, and a step instruction by
     instruction."""
-    results, begin = Results(ways), time.monotonic()
+    issued = [ISSUED] if shape.small and o.device == "cuda" and "espalier" in ways else []
+    results, begin = Results([*ways, *issued]), time.monotonic()
     end -= LEAST_SECONDS
     results.attempt("espalier-calibrated", shape.calibrate)
     for n in range(o.rounds):
@@ -111,16 +127,18 @@ def bench(name, o, ways, begin):
     print(
         f"\n{shape.name} on {o.name}: {m['layers']} layers x {m['dim']}, vocabulary {m['vocab']}, "
         f"{shape.plan['parameters']} parameters; a step is {shape.micro} sequences of {m['seq_len']} tokens; "
-        f"planned peak {shape.plan['peak_bytes'] / 2**30:.2f} GiB",
+        f"planned peak {shape.plan['peak_bytes'] / 2**30:.2f} GiB; {o.compute}",
         flush=True)
     return table.show(shape, rounds(shape, o, ways, begin + o.seconds), o.peak)
 
 
 def read_options():
-    parser = argparse.ArgumentParser(prog="bench/gpu/run.sh", description=__doc__,
+    parser = argparse.ArgumentParser(prog="run.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help="124m, 1.5b, 8b-4k, 8b-8k, tiny (all but tiny)")
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE",
+                        help="124m, 1.5b, 8b-4k, 8b-8k, tiny (all but tiny), or one of them with @TOKENS")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--compute", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12, help="steps of a turn")
     parser.add_argument("--warmup", type=int, help="of them, how many do not count (a third)")

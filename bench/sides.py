@@ -1,6 +1,6 @@
 """One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library
 only."""
-import contextlib, json, os, signal, subprocess, tempfile, time
+import contextlib, json, math, os, shutil, signal, statistics, subprocess, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_SECONDS = 120  # for a program that trains nothing
@@ -59,11 +59,12 @@ def run_until(done, folder, command, seconds, environment=None):
             raise Failed(last_words(file.read()))
 
 
-def espalier(executable, deck, overrides, steps, seconds):
+def espalier(executable, deck, overrides, steps, seconds, variables={}):
     """Milliseconds and the other step fields of metrics.jsonl."""
     with tempfile.TemporaryDirectory() as folder:
         found = lambda: read_steps(os.path.join(folder, "metrics.jsonl"))[:steps]
-        run_until(lambda: len(found()) == steps, folder, [executable, "run", deck, "-d", folder, *overrides], seconds)
+        run_until(lambda: len(found()) == steps, folder, [executable, "run", deck, "-d", folder, *overrides], seconds,
+                  dict(os.environ, **variables))
         return {"ms": [line["step_ms"] for line in found()], "steps": found()}
 
 
@@ -89,6 +90,37 @@ def pytorch(python, deck, device, steps, seconds, flags):
     return json.loads(last_words(done.stdout))
 
 
+class Watch:
+    """Clocks and power of the GPU while a turn runs, as medians of what nvidia-smi says twice a second; nothing where
+    there is none."""
+    QUERY = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader,nounits", "-i",
+             "0", "-lms", "500"]
+
+    def __enter__(self):
+        self.process = None
+        if shutil.which("nvidia-smi"):
+            self.process = subprocess.Popen(self.QUERY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return self
+
+    def __exit__(self, *_):
+        self.seen = {}
+        if self.process is None:
+            return
+        self.process.terminate()
+        rows = [line.split(",") for line in self.process.communicate()[0].splitlines()]
+        for column, name in enumerate(("sm_mhz", "watts", "celsius")):
+            values = [float(row[column]) for row in rows if len(row) == 3 and is_number(row[column])]
+            if values:
+                self.seen[name] = statistics.median(values)
+
+
+def is_number(text):
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def has_torch(python):
     return subprocess.run([python, "-c", "import torch"], env=python_environment(), capture_output=True).returncode == 0
 
@@ -101,7 +133,7 @@ def products(shape):
         program = [os.path.join(shape.o.build, "bench", "gpu", "gpu_gemms")]
     else:
         program = [
-            os.path.join(shape.o.build, "tests", "gemms_bench"), "bf16",
+            os.path.join(shape.o.build, "tests", "gemms_bench"), {"bf16": "bf16", "fp32": "f32"}[shape.o.compute],
             str(shape.o.threads or os.cpu_count())
         ]
     return json.loads(command(program[0], [*program[1:], *map(str, numbers)]))["tflops"]

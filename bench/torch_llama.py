@@ -141,7 +141,8 @@ class Trainer:
         torch.manual_seed(deck["run"]["seed"])
         with torch.device(device):  # where billions of numbers are drawn at once
             self.model = Llama(deck["model"], compute)
-        self.run = torch.compile(self.model) if compiled else self.model
+        # Sizes as constants: a dynamic batch would be another, slower program.
+        self.run = torch.compile(self.model, dynamic=False) if compiled else self.model
         self.autocast = lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=compute == torch.bfloat16)
         self.tokens = read_tokens(deck["data"]).to(device)
         o, parameters = deck["optimizer"], list(self.model.parameters())
@@ -190,6 +191,7 @@ class Trainer:
                     raise
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
+            torch._dynamo.reset()  # what was compiled for the microbatch that found no room
             self.micro //= 2
         self.optimizer.zero_grad(set_to_none=True)
         del states
@@ -236,6 +238,8 @@ def make_deterministic():
 def train(arguments):
     with open(arguments.deck, "rb") as file:
         deck = tomllib.load(file)
+    if arguments.device == "cuda":  # before the first allocation: else holes cost it a part of the memory
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if arguments.deterministic:
         make_deterministic()
     trainer, clock = Trainer(deck, arguments.device, arguments.compile), Clock(arguments.device)

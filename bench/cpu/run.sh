@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Measures training steps of GPT-2 124M's size on this machine's processor against PyTorch's, 1 x 1024 and 4 x 1024
+# tokens a step, in fp32 and in bf16:
+#
+#   bench/cpu/run.sh [-b BUILD] [option of bench.py ...] [SHAPE ...]
+#
+# -b: the meson build folder (build), with tests. --python names a Python that has PyTorch. --help lists the rest. The
+# times mean little beside other work: read the ratios, and repeat.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=$here/../../build
+if [[ ${1:-} == -b ]]; then
+  build=$2
+  shift 2
+fi
+shapes=(124m@1024 124m@4096)
+for argument in "$@"; do
+  case $argument in
+    --help) exec python3 "$here/../bench.py" --help ;;
+    tiny* | 124m* | 1.5b* | 8b*) shapes=() ;;
+  esac
+done
+bytes=$(awk '/^MemAvailable/ { print $2 * 1024 }' /proc/meminfo)
+status=0
+for compute in fp32 bf16; do
+  python3 -u "$here/../bench.py" --build "$build" --device cpu --compute "$compute" --memory "$bytes" --seconds 3600 \
+    --ways espalier,compile,eager --steps 6 "$@" "${shapes[@]}" || status=$?
+done
+exit "$status"

@@ -1,0 +1,20 @@
+// Versions of libraries that are loaded at run time, against those of the headers that the program was built with.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace espalier {
+
+struct LibraryVersion {
+  std::string name;
+  int built_major, built_minor;    ///< of the headers
+  int loaded_major, loaded_minor;  ///< of the library
+};
+
+/// Libraries that are older than their headers, in words; newer ones of the same major version keep what older ones
+/// promised. Throws UserError (kFault) if the major version of one is another one.
+std::vector<std::string> CheckVersions(std::span<const LibraryVersion> libraries);
+
+}  // namespace espalier

@@ -21,7 +21,7 @@ for argument in "$@"; do
     tiny* | 124m* | 1.5b* | 8b*) shapes=() ;;
   esac
 done
-bytes=$(awk '/^MemAvailable/ { print $2 * 1024 }' /proc/meminfo)
+bytes=$(awk '/^MemAvailable/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
 status=0
 for compute in fp32 bf16; do
   python3 -u "$here/../bench.py" --build "$build" --device cpu --compute "$compute" --memory "$bytes" --seconds 3600 \

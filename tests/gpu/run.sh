@@ -76,6 +76,7 @@ if [[ $ESPALIER_DEVICE == cuda && -z ${ESPALIER_CUDA_MODULE:-} ]] && ! HasGpu; t
   exit 77
 fi
 
+margins=''
 kernels=${build:-$gpu_build/release}/tests/gpu/kernels
 collectives=${build:-$gpu_build/release}/tests/emulation/nccl_alone_cuda_test
 layouts=("2x1x2x1x2 fp32" "1x1x1x2x1 fp32 context=ring" "1x1x1x4x1 fp32 context=ring"
@@ -92,7 +93,7 @@ Choose() {
   programs=()
   case $1 in
     info) command=("$ESPALIER" info) ;;
-    kernels) command=("$kernels") programs=("$kernels") ;;
+    kernels) command=(env "ESPALIER_KERNEL_MARGINS=$margins" "$kernels") programs=("$kernels") ;;
     collectives) command=("$collectives") programs=("$collectives") ;;
     losses | graph | nccl) command=(python3 -u "$here/compare.py" "$1") ;;
     layouts) command=(python3 -u "$here/../mpi/matrix.py" named "${layouts[@]}") ;;
@@ -136,16 +137,16 @@ Run() {
 
 # The closest comparisons of `kernels`, and all that went beyond their bound.
 PrintMargins() {
-  if [[ ! -s $ESPALIER_KERNEL_MARGINS ]]; then return; fi
-  printf '\n%s comparisons; closest to their bounds (deviation, bound, share):\n' "$(wc -l <"$ESPALIER_KERNEL_MARGINS")"
-  sort -t $'\t' -k7,7gr "$ESPALIER_KERNEL_MARGINS" | head -n 15
+  if [[ ! -s $margins ]]; then return; fi
+  printf '\n%s comparisons; closest to their bounds (deviation, bound, share):\n' "$(wc -l <"$margins")"
+  sort -t $'\t' -k7,7gr "$margins" | head -n 15
 }
 
 for part in "${parts[@]}"; do Choose "$part"; done
 mkdir -p "$logs"
 logs=$(cd "$logs" && pwd)
-rm -f "$logs"/*.log "$logs"/margins.tsv
-export ESPALIER_KERNEL_MARGINS=$logs/margins.tsv
+margins=$logs/margins.tsv
+rm -f "$logs"/*.log "$margins"
 # However the script ends.
 if [[ -n $archive ]]; then trap 'tar -czf "$archive" -C "$(dirname "$logs")" "$(basename "$logs")"' EXIT; fi
 SECONDS=0

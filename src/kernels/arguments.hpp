@@ -328,9 +328,10 @@ struct LogitsMaxArgs {
 /// sum = the sum of exp(x - max) in each row; target = the target's logit, 0 if it is not in this shard.
 struct LogitsSumArgs {
   LogitsShard logits;
-  const float* max;        ///< f32[rows]
+  const float* max;        ///< f32[rows]; nullptr: it is found first, as by LogitsMaxArgs
   const int32_t* targets;  ///< i32[rows]
   float *sum, *target;     ///< f32[rows]
+  float* found_max;        ///< f32[rows], where it is found
 };
 
 /// loss = the sum of log(sum) + max - target over rows whose target is not negative; count = their number; z = the sum

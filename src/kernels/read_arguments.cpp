@@ -309,7 +309,8 @@ LogitsMaxArgs ReadArguments(const KernelCall& call) {
 template <>
 LogitsSumArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {LogitsOf(r), r.InF32(1), r.InI32(2), r.OutF32(0), r.OutF32(1)};
+  if (call.inputs.size() == 2) return {LogitsOf(r), nullptr, r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2)};
+  return {LogitsOf(r), r.InF32(1), r.InI32(2), r.OutF32(0), r.OutF32(1), nullptr};
 }
 
 template <>

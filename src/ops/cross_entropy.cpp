@@ -3,9 +3,11 @@
 //   max_v x                        (reduced by max)
 //   sum_v exp(x - max), x_target   (reduced by sum)
 //   loss = sum over tokens of log(sum) + max - x_target
-// Backward starts from 1 at the loss and goes straight to the logits: softmax - onehot. Targets below 0 are not
-// counted. With an attribute z_loss = c the differentiated loss also has c log(Z)^2 for each token, log(Z) = log(sum) +
-// max: token_loss has their sum as a third output, and the gradient is softmax (1 + 2 c log(Z)) - onehot.
+// Where a rank has the whole vocabulary, one op takes the first two steps and reads the logits once: without max among
+// its inputs, logits_sum has it as a third output (src/passes/fuse.cpp). Backward starts from 1 at the loss and goes
+// straight to the logits: softmax - onehot. Targets below 0 are not counted. With an attribute z_loss = c the
+// differentiated loss also has c log(Z)^2 for each token, log(Z) = log(sum) + max: token_loss has their sum as a third
+// output, and the gradient is softmax (1 + 2 c log(Z)) - onehot.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -17,8 +19,12 @@ Type RowType(const OpContext& c) { return MakeType(Dtype::kF32, {c.Extents(0)[0]
 Einsum MaxEinsum(const OpContext&) { return {{"bsv"}, {"bs"}, "bsv", Reduce::kMax}; }
 std::vector<Type> MaxInfer(const OpContext& c) { return {RowType(c)}; }
 
-Einsum SumEinsum(const OpContext&) { return {{"bsv", "bs", "bs"}, {"bs", "bs"}, "bsv"}; }
-std::vector<Type> SumInfer(const OpContext& c) { return {RowType(c), RowType(c)}; }
+bool FindsMax(const OpContext& c) { return c.op.inputs.size() == 2; }
+Einsum SumEinsum(const OpContext& c) {
+  if (FindsMax(c)) return {{"bsv", "bs"}, {"bs", "bs", "bs"}, "bs"};
+  return {{"bsv", "bs", "bs"}, {"bs", "bs"}, "bsv"};
+}
+std::vector<Type> SumInfer(const OpContext& c) { return std::vector(FindsMax(c) ? 3 : 2, RowType(c)); }
 void SumGradient(GradientBuilder& g) {
   CHECK(g.Adjoint(0) == GradientBuilder::kSeed, "logits_sum: its sums may feed token_loss only");
   g.Emit(OpKind::kCrossEntropyGrad, {g.Input(0), g.Input(1), g.Output(0), g.Input(2)}, g.ForwardAttributes(), {0});
@@ -43,7 +49,7 @@ OpDefinition LogitsMax() {
 }
 OpDefinition LogitsSum() {
   return {.kind = OpKind::kLogitsSum,
-          .summary = "sum of exponentials and the target's logit of each token",
+          .summary = "sum of exponentials and the target's logit of each token; fused: its largest logit, too",
           .einsum = SumEinsum,
           .infer = SumInfer,
           .gradient = SumGradient};

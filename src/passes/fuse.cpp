@@ -10,6 +10,11 @@
 //   z = matmul(x, w)
 //   y = add_bias(z, b)                ->  y = matmul(x, w, b)                        a matmul and its bias
 //
+// So is the maximum of logits, where no reduction comes between: the logits are read once.
+//
+//   m = logits_max(x)
+//   s, t = logits_sum(x, m, targets)  ->  s, t, m = logits_sum(x, targets)
+//
 // A fused norm rounds where its parts round, so no bit changes; a matmul with a bias is rounded once. The fused op is
 // placed where the later part was: nothing may read the result of the earlier part before that. Ops of different chunks
 // or roles are not fused, nor are sums of more than two, whose order would change.
@@ -26,6 +31,7 @@ using Arity = std::map<OpKind, size_t>;
 const Arity kNorms = {{OpKind::kRmsNorm, 2}, {OpKind::kLayerNorm, 3}};
 const Arity kNormGrads = {{OpKind::kRmsNormGrad, 4}, {OpKind::kLayerNormGrad, 5}};
 const Arity kMatmuls = {{OpKind::kMatmul, 2}};
+const Arity kSums = {{OpKind::kLogitsSum, 3}};
 
 class Fuser {
  public:
@@ -43,6 +49,7 @@ class Fuser {
       if (IsPlain(graph_.ops[i], kNorms)) SumIntoNorm(at);
       if (IsSum(graph_.ops[i])) NormGradIntoSum(at);
       if (graph_.ops[i].kind == OpKind::kAddBias) IntoAddition(at, 0, kMatmuls);
+      if (IsPlain(graph_.ops[i], kSums)) MaxIntoSum(at);
     }
     std::erase_if(graph_.ops, [](const Op& op) { return op.kind == OpKind::kNone; });
     graph_.Renumber();
@@ -75,6 +82,15 @@ class Fuser {
     norm.inputs.push_back(sum->inputs[1]);
     norm.outputs.push_back(sum->outputs[0]);
     *sum = {};
+  }
+
+  void MaxIntoSum(int at) {
+    Op& sum = graph_.op(at);
+    Op* max = Neighbour(sum.inputs[1], at);
+    if (max == nullptr || max->kind != OpKind::kLogitsMax) return;
+    sum.inputs.erase(sum.inputs.begin() + 1);
+    sum.outputs.push_back(max->outputs[0]);
+    *max = {};
   }
 
   void NormGradIntoSum(int at) {

@@ -37,6 +37,7 @@
 //   swiglu_grad =         g, u, dy -> dg, du; du may be an input, too
 //   logits_max            x T[b,s,v] -> f32[b,s]
 //   logits_sum            x, max, targets i32[b,s] -> sum of exp(x - max), target's logit (0 if not here) f32[b,s]
+//                         x, targets -> the same two, and the row's largest logit f32[b,s]
 //   token_loss +          max, sum, target, targets -> sum of losses, tokens counted f32[]; targets < 0 do not count
 //   cross_entropy_grad =  x, max, sum, targets -> dx T[b,s,v]
 //   cast                  f32 or bf16 -> f32 or bf16

@@ -1,5 +1,5 @@
 // Softmax cross-entropy in the steps that a sharded vocabulary needs. Rows of the vocabulary are long: each is read
-// once.
+// once from memory. Of a row whose maximum is not given the second read finds it in the cache.
 #include <cstring>
 #include <limits>
 
@@ -71,7 +71,8 @@ void LogitsSum(const LogitsSumArgs& a) {
   ForElementType(x.dtype, [&]<typename T>(T) {
     ForRows(rows, width, [&](int64_t r) {
       const T* row = x.As<T>() + r * width;
-      a.sum[r] = SumOfExp(row, a.max[r], width);
+      const float max = a.max == nullptr ? a.found_max[r] = LargestOf(row, width) : a.max[r];
+      a.sum[r] = SumOfExp(row, max, width);
       a.target[r] = TargetLogit(row, a.targets[r] - first, width);
     });
   });

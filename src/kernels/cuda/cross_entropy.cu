@@ -25,18 +25,23 @@ __device__ void ForRow(const T* row, const T* other, int64_t width, F f) {
   if (last < width) f(last, Lanes<1>{});
 }
 
+/// For every thread of the block.
+template <typename T>
+__device__ float LargestOfRow(const T* row, int64_t width) {
+  float max = -INFINITY;
+  ForRow(row, row, width, [&](int64_t c, auto lanes) {
+    const auto v = Load(row + c, lanes);
+    for (int k = 0; k < lanes.value; ++k) max = Larger{}(v[k], max);
+  });
+  return BlockReduce(max, -INFINITY, Larger{});
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads, 2) LogitsMaxKernel(LogitsMaxArgs a) {
   const T* x = a.logits.x.As<T>();
   const int64_t width = a.logits.width;
   ForRows(a.logits.rows, [&](int64_t r) {
-    const T* row = x + r * width;
-    float max = -INFINITY;
-    ForRow(row, row, width, [&](int64_t c, auto lanes) {
-      const auto v = Load(row + c, lanes);
-      for (int k = 0; k < lanes.value; ++k) max = Larger{}(v[k], max);
-    });
-    max = BlockReduce(max, -INFINITY, Larger{});
+    const float max = LargestOfRow(x + r * width, width);
     if (threadIdx.x == 0) a.max[r] = max;
   });
 }
@@ -47,7 +52,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs 
   const int64_t width = a.logits.width;
   ForRows(a.logits.rows, [&](int64_t r) {
     const T* row = x + r * width;
-    const float max = a.max[r];
+    const float max = a.max == nullptr ? LargestOfRow(row, width) : a.max[r];  // the second read is of the cache
     float sum = 0;
     ForRow(row, row, width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
@@ -56,6 +61,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs 
     sum = BlockSum(sum);
     if (threadIdx.x != 0) return;
     const int64_t target = a.targets[r] - a.logits.first;
+    if (a.max == nullptr) a.found_max[r] = max;
     a.sum[r] = sum;
     a.target[r] = target >= 0 && target < width ? Widen(row[target]) : 0.0f;
   });

@@ -16,9 +16,11 @@ void LogitsMax(const LogitsMaxArgs& a) {
 
 void LogitsSum(const LogitsSumArgs& a) {
   const auto& [x, rows, width, first] = a.logits;
+  if (a.max == nullptr) LogitsMax({a.logits, a.found_max});
+  const float* max = a.max == nullptr ? a.found_max : a.max;
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
-    for (int64_t c = 0; c < width; ++c) sum += std::exp(Get(x, r * width + c) - a.max[r]);
+    for (int64_t c = 0; c < width; ++c) sum += std::exp(Get(x, r * width + c) - max[r]);
     const int64_t target = a.targets[r] - first;
     Set(a.sum, r, sum);
     Set(a.target, r, target >= 0 && target < width ? Get(x, r * width + target) : 0.0);

@@ -30,6 +30,17 @@ TEST_P(Kernels, CrossEntropy) {
   }
 }
 
+/// One op that finds the maximum itself, against two: bitwise.
+TEST_P(Kernels, LogitsSumFindsTheMaximum) {
+  for (int64_t width : {1, 17, 127, 5003}) {
+    const Case two = LogitsCase(random_, T(), width, "logits_sum");
+    const Case one{"logits_sum", {two.inputs[0], two.inputs[2]}, {F32({2, 9}), F32({2, 9}), F32({2, 9})}};
+    Check(one, SumBound(64, 1) * two.Reference()[0].Largest());
+    const std::vector<OwnedTensor> fused = one.Tested(), sums = two.Tested();
+    EXPECT_TRUE(fused[0].SameBits(sums[0]) && fused[1].SameBits(sums[1]) && fused[2].SameBits(two.inputs[1]));
+  }
+}
+
 /// The rows of a case twice: with logits as they are, and so large that log Z is far from 0.
 TEST_P(Kernels, ZLoss) {
   for (int64_t width : {1, 17, 127, 5003}) {

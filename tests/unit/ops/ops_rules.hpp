@@ -347,6 +347,7 @@ inline const std::vector<Rule> kRules = {
     {"logits_max", "f32[3{dp_shard},5{cp},13{tp,kv_replicate}]", "f32[3{dp_shard},5{cp}]+max{tp,kv_replicate}"},
     {"logits_sum", "bf16[3,5,13] f32[3,5] i32[3,5]", "f32[3,5] f32[3,5]"},
     {"logits_sum", "bf16[3{tp},5,13] f32[3{tp},5] i32[3{tp},5]", "f32[3{tp},5] f32[3{tp},5]"},
+    {"logits_sum", "bf16[3{tp},5,13] i32[3{tp},5]", "f32[3{tp},5] f32[3{tp},5] f32[3{tp},5]"},
     {"logits_sum", "bf16[3,5{tp},13] f32[3,5{tp}] i32[3,5{tp}]", "f32[3,5{tp}] f32[3,5{tp}]"},
     {"logits_sum", "f32[3,5,13{tp}] f32[3,5] i32[3,5]", "f32[3,5]+sum{tp} f32[3,5]+sum{tp}"},
     {"logits_sum", "f32[3,5,13{tp}] f32[3,5]+max{tp} i32[3,5]", "error: partial inputs are not allowed"},

@@ -18,7 +18,7 @@ int Main(const std::vector<std::string>& arguments) {
   OpenStandardStreams();
   CatchStopSignals();
   LauncherRank();
-  ChooseColours();
+  SetUpLog();
   try {
     // 2. Environment: the ESPALIER_* variables are known and have allowed values.
     CheckEnvironment();

@@ -5,6 +5,7 @@
 
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -19,8 +20,8 @@ std::string Verify(const std::string& dir) {
     messages.insert(messages.end(), report.damage.begin(), report.damage.end());
     throw UserError(ExitStatus::kData, std::move(messages));
   }
-  return fmt::format("verified: every byte agrees with its checksum ({} bytes, {:.2f} s, {:.1f} GB/s)\n\n",
-                     report.bytes, report.seconds,
+  return fmt::format("verified    every byte agrees with its checksum: {} ({} bytes) in {:.2f} s, {:.1f} GB/s\n",
+                     HumanBytes(report.bytes), report.bytes, report.seconds,
                      static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -33,17 +34,18 @@ constexpr size_t kProgramWidth = 120, kOperandIndent = 18;
 /// Lanes by the name of their axis: what a stage sends to its neighbours counts as "pp".
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
 
-/// "fits        80 GB: yes, 67.9 GB free", a line for each common size of a GPU's memory.
+/// The smallest of the common sizes of a GPU's memory that is enough, and how much the next smaller one lacks.
 void PrintFitOfGpus(int64_t arena_bytes, int64_t outside_bytes) {
-  const char* head = "fits       ";
-  for (const int size : {16, 24, 40, 80, 141, 192}) {
-    const double left = size - static_cast<double>(arena_bytes + outside_bytes) / kGiga;
-    fmt::print("{} {:>3} GB: {}, {:.1f} GB {}\n", head, size, left < 0 ? "no" : "yes", std::abs(left),
-               left < 0 ? "short" : "free");
-    head = "           ";
-  }
-  fmt::print("            (with {} for the GPU's context and libraries: run.outside_bytes)\n",
-             Gigabytes(outside_bytes));
+  constexpr std::array<int, 6> kSizes = {16, 24, 40, 80, 141, 192};
+  const auto left = [&](int size) { return size - static_cast<double>(arena_bytes + outside_bytes) / kGiga; };
+  const auto* enough = std::ranges::find_if(kSizes, [&](int size) { return left(size) >= 0; });
+  const std::string lacks =
+      enough == kSizes.begin() ? "" : fmt::format("{:.1f} GB short on {} GB", -left(enough[-1]), enough[-1]);
+  if (enough == kSizes.end())
+    return fmt::print("fits        no GPU of {} to {} GB: {}\n", kSizes[0], kSizes.back(), lacks);
+  fmt::print(
+      "fits        GPUs of {0} GB and more: {1:.1f} GB free on {0} GB{2}{3}; with {4} for context and libraries\n",
+      *enough, left(*enough), lacks.empty() ? "" : ", ", lacks, Gigabytes(outside_bytes));
 }
 
 void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
@@ -98,14 +100,14 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   const int ranks = c.mesh.Ranks();
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
   fmt::print("planned for {} ({})\n", DeckName(device.device), device.reason);
-  fmt::print("model       {}: {} parameters ({}), {} in computation\n", DeckName(c.deck.model.family),
-             c.parameter_count, InWords(c.parameter_count), DeckName(c.deck.precision.compute));
+  fmt::print("model       {}, {} parameters, {} compute\n", DeckName(c.deck.model.family),
+             ExactCount(c.parameter_count), DeckName(c.deck.precision.compute));
   const ModelFlops flops = FlopsPerToken(c.deck);
-  fmt::print("flops       {:.4g} GFLOP per token, causal; {:.4g} with full attention; {:.4g} TFLOP per step and rank\n",
-             flops.causal / kGiga, flops.full / kGiga,
-             flops.causal * static_cast<double>(c.batch.tokens) / ranks / 1e12);
-  fmt::print("step        {} tokens: {} sequences in {} microbatches\n", c.batch.tokens, c.batch.sequences,
-             c.batch.microbatches);
+  fmt::print("flops       {} per token, causal; {} with full attention; {} per step and rank\n",
+             HumanFlops(flops.causal), HumanFlops(flops.full),
+             HumanFlops(flops.causal * static_cast<double>(c.batch.tokens) / ranks));
+  fmt::print("step        {} tokens: {} in {}\n", c.batch.tokens, Counted(c.batch.sequences, "sequence"),
+             Counted(c.batch.microbatches, "microbatch"));
   PrintRamp(c);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
     size_t most = 0;
@@ -115,8 +117,8 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   PrintSchedule(c.schedule);
   PrintMemory(plan);
   fmt::print("largest     {} ({} bytes)\n", HumanBytes(plan.peak_bytes), plan.peak_bytes);
-  fmt::print("staging     {} of the host's memory besides, for checkpoints written while training goes on\n",
-             HumanBytes(staging_bytes));
+  fmt::print("staging     {} ({} bytes) of the host's memory besides, for checkpoints written while training goes on\n",
+             HumanBytes(staging_bytes), staging_bytes);
   PrintFit(c, plan.peak_bytes, staging_bytes);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)

@@ -66,9 +66,9 @@ std::vector<std::string> DescribeGroups(const Deck& deck) {
   }
   std::vector<std::string> lines;
   for (size_t i = 0; i < groups.size(); ++i)
-    lines.push_back(Text(fmt::format("optimizer.groups: \"{}\"", groups[i]), members[i]) +
+    lines.push_back(Text(fmt::format("\"{}\"", groups[i]), members[i]) +
                     (members[i].tensors == 0 ? "; entries before it have all that it matches" : ""));
-  lines.push_back(Text("optimizer.groups: in no group", members.back()));
+  lines.push_back(Text("in no group", members.back()));
   return lines;
 }
 

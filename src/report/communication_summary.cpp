@@ -30,7 +30,7 @@ std::string CommunicationSummary::Text() const {
   for (const CommAxis axis : kCommAxes) {
     const double hidden_ms = sums.comm.hidden_ms[axis], all_ms = hidden_ms + sums.comm.exposed_ms[axis];
     if (all_ms <= 0) continue;
-    text += fmt::format("{}{} {}{}, {:.0f} % hidden", text.empty() ? "communication: " : "; ", Name(axis),
+    text += fmt::format("{}{} {}{}, {:.0f} % hidden", text.empty() ? "" : "; ", Name(axis),
                         Milliseconds(all_ms / steps), text.empty() ? " a step" : "", 100 * hidden_ms / all_ms);
   }
   if (text.empty()) return "";

@@ -12,8 +12,8 @@ class CommunicationSummary {
   /// A step of which communication is not known adds nothing.
   void Add(const StepRecord& record);
 
-  /// "communication: tp 3.20 ms a step, 45 % hidden; dp 12.1 ms, 98 % hidden; exposed 4.1 % of the step (rank 0, mean
-  /// of 9 steps)". Empty if nothing is known, or nothing was sent.
+  /// "tp 3.20 ms a step, 45 % hidden; dp 12.1 ms, 98 % hidden; exposed 4.1 % of the step (rank 0, mean of 9 steps)".
+  /// Empty if nothing is known, or nothing was sent.
   std::string Text() const;
 
  private:

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -31,10 +32,31 @@ int OpenWithoutBlocking(std::FILE* file) {
 
 }  // namespace
 
-Console::Console(std::FILE* file) : file_(file), descriptor_(OpenWithoutBlocking(file)) {}
+Console::Console(std::FILE* file)
+    : file_(file),
+      descriptor_(OpenWithoutBlocking(file)),
+      terminal_(descriptor_ < 0 ? std::nullopt : Terminal::Of(fileno(file))) {}
 
 Console::~Console() {
-  if (descriptor_ >= 0) close(descriptor_);
+  pending_ += Erasure();
+  if (descriptor_ < 0) return;
+  WritePending(0);
+  close(descriptor_);
+}
+
+std::string Console::Erasure() {
+  const size_t length = std::exchange(shown_, 0);
+  return length == 0 ? "" : "\r" + std::string(length, ' ') + "\r";
+}
+
+// The cursor is left at the beginning, so that what others print, such as the launcher, overwrites the line.
+void Console::Show(const std::string& line) {
+  if (!terminal_ || (!pending_.empty() && !WritePending(0))) return;
+  const std::string text = line.substr(0, static_cast<size_t>(std::max(0, terminal_->Width() - 1)));
+  const size_t longer = shown_ > text.size() ? shown_ - text.size() : 0;
+  pending_ = "\r" + text + std::string(longer, ' ') + "\r";
+  shown_ = text.size();
+  WritePending(0);
 }
 
 std::string Console::Print(const std::string& line) {
@@ -43,7 +65,7 @@ std::string Console::Print(const std::string& line) {
   if (descriptor_ < 0) return WriteToFile(line) ? (lost_ = false, "") : Lose();
   if (!pending_.empty() && !WritePending(0)) return ++dropped_, Lose();
   if (dropped_ > 0) pending_ = fmt::format("... {} lines left out: nobody read them\n", dropped_);
-  pending_ += line;
+  pending_ += Erasure() + line;
   if (!WritePending(kPatienceMs)) return Lose();
   dropped_ = 0;
   lost_ = false;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/host_name.hpp"
@@ -123,7 +123,8 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, double time)
   std::filesystem::create_directories(folder, error);
   path_ = folder + "/" + NewName(time);
   file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file_ < 0) spdlog::warn("{}: cannot write: {}; TensorBoard will miss this run", path_, std::strerror(errno));
+  if (file_ < 0)
+    complaint_ = fmt::format("{}: cannot write: {}; TensorBoard will miss this run", path_, std::strerror(errno));
   Write(EventAt(0, time).Bytes(kFileVersion, "brain.Event:2").text());
   BeginSession(first_step, time);
 }
@@ -150,6 +151,8 @@ void EventFile::Add(std::string_view line, double time) {
   Write(EventAt(step_, time).Nested(kSummary, summary).text());
 }
 
+std::string EventFile::TakeComplaint() { return std::exchange(complaint_, {}); }
+
 void EventFile::BeginSession(int64_t step, double time) {
   Write(EventAt(step, time).Nested(kSessionLog, Message().Integer(kSessionStatus, kSessionStart)).text());
 }
@@ -158,7 +161,8 @@ void EventFile::Write(const std::string& event) {
   if (file_ < 0) return;
   const std::string record = Record(event);
   if (write(file_, record.data(), record.size()) == std::ssize(record)) return;
-  spdlog::warn("{}: cannot write: {}; TensorBoard will miss the rest of this run", path_, std::strerror(errno));
+  complaint_ =
+      fmt::format("{}: cannot write: {}; TensorBoard will miss the rest of this run", path_, std::strerror(errno));
   close(file_);
   file_ = -1;
 }

@@ -11,7 +11,7 @@ namespace espalier {
 class EventFile {
  public:
   /// Creates a file of its own in `folder`. TensorBoard then drops what earlier files have of `first_step` and later
-  /// steps. Nothing throws: if the file cannot be created or written, a warning says so once, and it ends there.
+  /// steps. Nothing throws: if the file cannot be created or written, there is a complaint, and it ends there.
   EventFile(const std::string& folder, int64_t first_step, double time);
   ~EventFile();
   EventFile(const EventFile&) = delete;
@@ -22,12 +22,16 @@ class EventFile {
   /// that of the last line. What is null is left out.
   void Add(std::string_view line, double time);
 
+  /// Why the file ends here, once; empty if it does not.
+  std::string TakeComplaint();
+
  private:
   /// TensorBoard drops what was written before of this step and later ones.
   void BeginSession(int64_t step, double time);
   void Write(const std::string& event);
 
   std::string path_;
+  std::string complaint_;
   int file_ = -1;
   int64_t step_;  ///< of the last line
 };

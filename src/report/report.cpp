@@ -1,16 +1,9 @@
 #include "espalier/report/report.hpp"
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
-#include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
+#include <utility>
 
 #include "espalier/report/text.hpp"
 #include "espalier/util/print.hpp"
@@ -18,6 +11,7 @@
 #include "report/console.hpp"
 #include "report/event_file.hpp"
 #include "report/json_line.hpp"
+#include "report/metrics_file.hpp"
 #include "report/run_summary.hpp"
 
 namespace espalier {
@@ -31,55 +25,6 @@ constexpr std::string_view kRate = "{:.1f}";
 constexpr std::string_view kFraction = "{:.4g}";
 
 constexpr size_t kPaceSteps = 20;
-
-/// The end of the last complete line in the first `end` bytes, searched backwards in blocks.
-off_t EndOfLines(int file, off_t end) {
-  std::array<char, 1 << 16> block;
-  while (end > 0) {
-    const off_t begin = std::max<off_t>(0, end - std::ssize(block));
-    if (pread(file, block.data(), static_cast<size_t>(end - begin), begin) != end - begin) return end;
-    const std::string_view text(block.data(), static_cast<size_t>(end - begin));
-    if (const size_t last = text.rfind('\n'); last != text.npos) return begin + static_cast<off_t>(last) + 1;
-    end = begin;
-  }
-  return 0;
-}
-
-/// Truncates the file after its last newline.
-void RemoveTornLine(int file, const std::string& path) {
-  struct stat status {};
-  if (fstat(file, &status) != 0) return;
-  const off_t end = EndOfLines(file, status.st_size);
-  if (end == status.st_size) return;
-  if (ftruncate(file, end) == 0)
-    return spdlog::info("{}: the last line was torn: its {} bytes are removed", path, status.st_size - end);
-  spdlog::warn("{}: the last line is torn and stays: {}", path, std::strerror(errno));
-}
-
-/// A regular file, not a link, which may name a file of others, nor a pipe, which could block the run.
-bool IsPlainFile(int file) {
-  struct stat status {};
-  return fstat(file, &status) == 0 && S_ISREG(status.st_mode);
-}
-
-int OpenMetrics(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-  if (file < 0 && errno == ELOOP)
-    throw UserError(
-        ExitStatus::kFault,
-        fmt::format("{}: is a link, which a run does not follow: remove it, or set run.dir to where it leads", path));
-  if (file < 0) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
-  if (!IsPlainFile(file)) {
-    close(file);
-    throw UserError(ExitStatus::kFault,
-                    fmt::format("{}: is not a regular file: remove it, or use another run.dir", path));
-  }
-  RemoveTornLine(file, path);
-  return file;
-}
 
 std::string MeshObject(const Mesh& mesh) {
   JsonLine line;
@@ -146,11 +91,14 @@ Reporter::Reporter(ReportOptions options)
       communication_(std::make_unique<CommunicationSummary>()),
       summary_(std::make_unique<RunSummary>()) {
   CHECK(options_.every_steps >= 1, "a report every {} steps", options_.every_steps);
-  if (!Silent() && !options_.metrics_path.empty()) metrics_ = OpenMetrics(options_.metrics_path);
+  if (Silent()) return;
+  if (!options_.metrics_path.empty()) metrics_ = std::make_unique<MetricsFile>(options_.metrics_path);
+  if (metrics_ && !metrics_->note().empty()) Say(metrics_->note());
+  if (options_.log != nullptr) options_.log->SendTo(this);
 }
 
 Reporter::~Reporter() {
-  if (metrics_ >= 0) close(metrics_);
+  if (!Silent() && options_.log != nullptr) options_.log->SendTo(nullptr);
 }
 
 void Reporter::Start(const StartRecord& start) {
@@ -158,6 +106,7 @@ void Reporter::Start(const StartRecord& start) {
   const std::lock_guard lock(mutex_);
   if (!options_.events_folder.empty())
     events_ = std::make_unique<EventFile>(options_.events_folder, start.first_step, options_.now());
+  if (events_) Complain(events_->TakeComplaint());
   JsonLine line;
   line.Text("event", "start")
       .Text("version", start.version)
@@ -186,6 +135,8 @@ void Reporter::Start(const StartRecord& start) {
   if (!start.fault.empty()) line.Text("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
   Write(line);
+  started_ = true;
+  for (const std::string& warning : std::exchange(early_warnings_, {})) WriteWarning(warning);
 }
 
 void Reporter::Changed(const std::string& key, const std::string& before, const std::string& now,
@@ -221,6 +172,7 @@ void Reporter::Step(const StepRecord& record) {
     line.Null("mfu");
   }
   line.Integer("peak_bytes", record.peak_bytes)
+      .Integer("host_bytes", record.host_bytes)
       .Number("compute_ms", record.compute_ms, kMilliseconds)
       .Number("exposed_comm_ms", record.exposed_comm_ms, kMilliseconds)
       .Number("idle_ms", record.idle_ms, kMilliseconds)
@@ -229,13 +181,17 @@ void Reporter::Step(const StepRecord& record) {
       .Number("data_ms", record.data_ms, kMilliseconds)
       .Number("checkpoint_ms", record.checkpoint_ms, kMilliseconds);
   Write(line);
-  if (!header_printed_ || record.step % options_.every_steps == 0 || record.step == options_.steps) PrintStep(record);
+  if (!header_printed_ || record.step % options_.every_steps == 0 || record.step == options_.steps)
+    PrintStep(record);
+  else
+    Show(StepRow(record));
 }
 
 void Reporter::Validation(int64_t step, double loss) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   loss = PlainNan(loss);
+  summary_->AddValidation(step, loss);
   Write(JsonLine().Integer("step", step).Number("val_loss", loss, kNineDigits));
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
@@ -243,6 +199,7 @@ void Reporter::Validation(int64_t step, double loss) {
 void Reporter::Checkpoint(const CheckpointRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  summary_->Add(record);
   Write(JsonLine()
             .Text("event", "checkpoint")
             .Integer("step", record.step)
@@ -280,29 +237,32 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
             .Text("event", "checkpoint_failed")
             .Integer("step", step)
             .Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
+  summary_->AddFailedSave();
   for (const std::string& reason : reasons)
-    Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason));
+    Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
 void Reporter::Stop(int64_t step, std::string_view reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   Write(JsonLine().Text("event", "stop").Integer("step", step).Text("reason", reason));
-  Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason));
+  Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
 void Reporter::Spike(int64_t step, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  summary_->AddSpike();
   Write(JsonLine().Text("event", "spike").Integer("step", step).Text("reason", reason));
-  Print(fmt::format("{:>{}}  accepted: {}\n", step, StepWidth(options_.steps), reason));
+  Print(fmt::format("{:>{}}  accepted: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
 void Reporter::Skipped(int64_t step, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  summary_->AddSkip();
   Write(JsonLine().Text("event", "skipped").Integer("step", step).Text("reason", reason));
-  Print(fmt::format("{:>{}}  skipped: {}\n", step, StepWidth(options_.steps), reason));
+  Print(fmt::format("{:>{}}  skipped: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
 void Reporter::Grows(int64_t step, int64_t sequences) {
@@ -316,13 +276,16 @@ void Reporter::Grows(int64_t step, int64_t sequences) {
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  summary_->AddRollback();
   Write(JsonLine().Text("event", "rollback").Integer("step", step).Integer("to", to).Text("reason", reason));
-  Print(fmt::format("{:>{}}  rolled back to step {}: {}\n", step, StepWidth(options_.steps), to, reason));
+  Print(fmt::format("{:>{}}  rolled back to step {}: {}\n", step, StepWidth(options_.steps), to, reason),
+        Worth::kResult);
 }
 
 void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
+  summary_->AddMemory(rank_peak_bytes, outside_bytes);
   Write(JsonLine()
             .Text("event", "end")
             .Integer("status", static_cast<int>(status))
@@ -330,73 +293,105 @@ void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_byte
             .Integer("outside_bytes", outside_bytes));
 }
 
+void Reporter::Warn(const std::string& text) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Print(PrintWarning(text, options_.colours), Worth::kResult);
+  TakeWarning(text);
+}
+
+void Reporter::RecordWarning(const std::string& text) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  TakeWarning(text);
+}
+
+/// The first line of a start is its "start" event.
+void Reporter::TakeWarning(const std::string& text) {
+  if (started_)
+    WriteWarning(text);
+  else
+    early_warnings_.push_back(text);
+}
+
+void Reporter::WriteWarning(const std::string& text) { Write(JsonLine().Text("event", "warning").Text("text", text)); }
+
 void Reporter::Write(JsonLine line) {
   const double now = options_.now();
   const std::string text = line.Number("time", now, kMilliseconds).Finish();
-  WriteMetrics(text);
-  if (events_) events_->Add(text, now);
+  if (metrics_)
+    if (const std::string failed = metrics_->Write(text); !failed.empty())
+      Print(PrintWarning(failed, options_.colours), Worth::kResult);
+  if (!events_) return;
+  events_->Add(text, now);
+  Complain(events_->TakeComplaint());
 }
 
-void Reporter::WriteMetrics(const std::string& line) {
-  if (metrics_ < 0) return;
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t written = write(metrics_, line.data() + done, line.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      if (!warned_)
-        spdlog::warn("{}: cannot write: {}; lines will be missing", options_.metrics_path, std::strerror(errno));
-      warned_ = true;
-      return TakeBack(done);
-    }
-    done += static_cast<size_t>(written);
-  }
+void Reporter::Complain(const std::string& of_events) {
+  if (of_events.empty()) return;
+  Print(PrintWarning(of_events, options_.colours), Worth::kResult);
+  TakeWarning(of_events);
 }
 
-void Reporter::TakeBack(size_t bytes) {
-  struct stat status {};
-  if (bytes == 0 || fstat(metrics_, &status) != 0) return;
-  if (ftruncate(metrics_, status.st_size - static_cast<off_t>(bytes)) != 0)
-    spdlog::warn("{}: a torn line stays: {}", options_.metrics_path, std::strerror(errno));
-}
-
-void Reporter::Print(const std::string& line) {
+void Reporter::Print(const std::string& line, Worth worth) {
+  if (!Shows(options_.verbosity, worth)) return;
+  shown_ = {};
   const std::string lost = console_->Print(line);
   if (!lost.empty()) Write(JsonLine().Text("event", "console_lost").Text("reason", lost));
 }
 
-void Reporter::Say(const std::string& text) {
+void Reporter::Show(const std::string& line) {
+  if (!Shows(options_.verbosity, Worth::kNormal)) return;
+  constexpr auto kPause = std::chrono::milliseconds(100);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - shown_ < kPause) return;
+  shown_ = now;
+  console_->Show(line);
+}
+
+void Reporter::Doing(int64_t step, std::string_view what) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Print(text + "\n");
+  shown_ = {};
+  Show(fmt::format("{:>{}}  {} ...", step, StepWidth(options_.steps), what));
+}
+
+void Reporter::Say(const std::string& text, Worth worth) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Print(text + "\n", worth);
+}
+
+void Reporter::SayLine(const BlockLine& line) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Print(espalier::Print(line, options_.colours), line.worth);
 }
 
 void Reporter::SaySummary() {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  if (const std::string text = summary_->Text(options_); !text.empty()) Print(text + "\n");
+  for (const BlockLine& line : summary_->Lines(options_)) Print(espalier::Print(line, options_.colours), line.worth);
+  if (const std::string text = communication_->Text(); !text.empty())
+    Print(espalier::Print({"messages", text}, options_.colours), Worth::kNormal);
 }
 
-void Reporter::SayCommunication() {
-  if (Silent()) return;
-  const std::lock_guard lock(mutex_);
-  if (const std::string text = communication_->Text(); !text.empty()) Print(text + "\n");
-}
-
-void Reporter::PrintStep(const StepRecord& record) {
-  const int width = StepWidth(options_.steps);
-  if (!header_printed_) {
-    Print(fmt::format("{:>{}}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>9}\n", "step", width, "loss", "grad norm", "lr",
-                      "tokens/s", "ms", "time left"));
-    header_printed_ = true;
-  }
+std::string Reporter::StepRow(const StepRecord& record) const {
   const auto value = [&](double number, int digits) {
     return options_.sleeps ? std::string("-") : fmt::format("{:.{}f}", number, digits);
   };
-  Print(fmt::format("{:>{}}  {:>9}  {:>9}  {:>9.3e}  {:>8}  {:>9.1f}  {:>9}\n",
-                    fmt::format("{}/{}", record.step, options_.steps), width, value(record.loss, 5),
-                    value(record.grad_norm, 4), record.lr, HumanCount(record.tokens_per_s), record.step_ms,
-                    HumanDuration(SecondsLeft(record.step))));
+  return fmt::format("{:>{}}  {:>9}  {:>9}  {:>9.3e}  {:>8}  {:>9.1f}  {:>9}",
+                     fmt::format("{}/{}", record.step, options_.steps), StepWidth(options_.steps),
+                     value(record.loss, 5), value(record.grad_norm, 4), record.lr, HumanCount(record.tokens_per_s),
+                     record.step_ms, HumanDuration(SecondsLeft(record.step)));
+}
+
+void Reporter::PrintStep(const StepRecord& record) {
+  if (!header_printed_)
+    Print(fmt::format("{:>{}}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {:>9}\n", "step", StepWidth(options_.steps), "loss",
+                      "grad norm", "lr", "tokens/s", "ms", "time left"));
+  header_printed_ = true;
+  Print(StepRow(record) + "\n");
 }
 
 double Reporter::SecondsLeft(int64_t step) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <string_view>
 
@@ -36,6 +37,27 @@ std::string HumanCount(double count) {
   if (std::abs(count) < 999.5) return fmt::format("{:.0f}", count);
   constexpr std::array<std::string_view, 6> kUnits = {"k", "M", "G", "T", "P", "E"};
   return (count < 0 ? "-" : "") + Scaled(std::abs(count) / 1000, 1000, kUnits);
+}
+
+std::string Counted(int64_t count, std::string_view thing) {
+  constexpr int64_t kExact = 1'000'000;
+  const std::string number = std::abs(count) < kExact ? std::to_string(count) : HumanCount(static_cast<double>(count));
+  return fmt::format("{} {}{}", number, thing, count == 1 ? "" : thing.ends_with("ch") ? "es" : "s");
+}
+
+std::string ExactCount(int64_t count) {
+  const auto x = static_cast<double>(count);
+  if (x >= 1e12) return fmt::format("{} ({:.4g} T)", count, x / 1e12);
+  if (x >= 1e9) return fmt::format("{} ({:.4g} B)", count, x / 1e9);
+  return fmt::format("{} ({:.4g} M)", count, x / 1e6);
+}
+
+std::string HumanFlops(double flops) {
+  std::string text = HumanCount(flops);  // "5.01M"
+  const std::string unit =
+      std::isalpha(static_cast<unsigned char>(text.back())) != 0 ? text.substr(text.size() - 1) : "";
+  text.resize(text.size() - unit.size());
+  return fmt::format("{} {}FLOP", text, unit);
 }
 
 std::string HumanDuration(double seconds) {

@@ -5,6 +5,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/memory.hpp"
+#include "train/reporting/end_block.hpp"
 #include "train/run_files.hpp"
 
 namespace espalier {
@@ -45,10 +46,10 @@ void ReportLateness(const Run& run, const Outcome& outcome) {
   const double most =
       static_cast<double>(run.world.Max(static_cast<int64_t>(outcome.late_share * kMillion))) / kMillion;
   if (most < kWorthSaying) return;
-  run.reporter.Say(
-      fmt::format("late: on some rank, instructions began too late by {:.1f} % of the time of all steps, since this "
-                  "machine was too busy: the times are too long by about as much; a larger run.dilation helps",
-                  100 * most));
+  run.reporter.SayLine(
+      {"late", fmt::format("on some rank, instructions began too late by {:.1f} % of the time of all steps, since this "
+                           "machine was too busy: the times are too long by about as much; a larger run.dilation helps",
+                           100 * most)});
 }
 
 std::string FinalState(const Run& run, const Outcome& outcome, bool saved) {
@@ -59,17 +60,22 @@ std::string FinalState(const Run& run, const Outcome& outcome, bool saved) {
                      CheckpointFolder(run.deck()));
 }
 
-std::string HowToContinue(const Deck& deck, const Outcome& outcome) {
-  if (deck.run.device == RunDevice::kSleep)
-    return outcome.stopped ? fmt::format(
-                                 "stopped after step {} of {}: a run that waits has no state, so that it begins "
-                                 "at step 1 when it is started again",
-                                 outcome.last_step, deck.run.steps)
-                           : fmt::format("all {} steps are done; nothing was trained", deck.run.steps);
-  if (outcome.stopped)
-    return fmt::format("stopped after step {} of {}: start it again to go on", outcome.last_step, deck.run.steps);
-  return fmt::format("all {} steps are done; for more: run.steps=N{}", deck.run.steps,
-                     deck.data.format == DataFormat::kText ? "; for a text: espalier sample " + deck.run.dir : "");
+void SayEnd(const Run& run, const Outcome& outcome, ExitStatus status) {
+  ReportLateness(run, outcome);
+  run.reporter.SaySummary();
+  if (!run.IsRankZero()) return;
+  for (const BlockLine& line : EndBlock(run, outcome, status)) run.reporter.SayLine(line);
+}
+
+/// Throws if the run failed; on every rank the same.
+void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bool saved) {
+  if (outcome.ruined) throw AgreedError(*outcome.error);  // it says how to go on
+  if (outcome.error)
+    throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
+  if (saved) return;
+  const std::string good = OnRankZero(run.world, [&] { return LastGoodCheckpoint(run.deck()); });
+  throw AgreedError(status, {fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(run.deck())),
+                             fmt::format("{}; to try: more room there, or a smaller checkpoint.keep", good)});
 }
 
 }  // namespace
@@ -85,18 +91,12 @@ ExitStatus Finish(const Run& run, const Outcome& outcome) {
   run.world.Barrier();  // from here on, a heartbeat that is gone says that its rank has ended in order
   run.watch.End();
   FaultPoint("end");
-  if (outcome.error)
-    throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
-  if (!saved)
-    throw AgreedError(status, fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(run.deck())));
   OnAllRanks(run.world, [&] {
     if (run.IsRankZero() && status == ExitStatus::kDone)
       WriteWhole(DoneFile(run.deck()), fmt::format("step {}\n", outcome.last_step));
   });
-  ReportLateness(run, outcome);
-  run.reporter.SaySummary();
-  run.reporter.SayCommunication();
-  run.reporter.Say(HowToContinue(run.deck(), outcome));
+  SayEnd(run, outcome, status);
+  ThrowIfFailed(run, outcome, status, saved);
   return status;
 }
 

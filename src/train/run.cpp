@@ -7,6 +7,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/report/terminal.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "train/reporting/peak.hpp"
 #include "train/run_files.hpp"
@@ -29,6 +30,7 @@ ReportOptions OptionsOfReport(const Deck& deck, const World& world, const PeakRa
   options.rank = world.Rank();
   options.metrics_path = (fs::path(deck.run.dir) / "metrics.jsonl").string();
   if (deck.report.tensorboard) options.events_folder = (fs::path(deck.run.dir) / "tensorboard").string();
+  options.colours = WantsColours() ? Colours::kYes : Colours::kNo;
   options.steps = deck.run.steps;
   options.ramp = BatchRamp(deck.batch);
   options.every_steps = deck.report.every_steps;
@@ -42,7 +44,8 @@ ReportOptions OptionsOfReport(const Deck& deck, const World& world, const PeakRa
 
 }  // namespace
 
-Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, Parts& parts) {
+Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, RunLog& log,
+          Parts& parts) {
   const bool root = world.Rank() == 0;
   const Deck& deck = start.deck();
   const LoadedDeck requested_deck = start.loaded;
@@ -68,7 +71,10 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
   const PeakRate peak = PeakOfRun(deck, device, world);
   Reporter* reporter = nullptr;
   OnAllRanks(world, [&] {
-    reporter = &parts.Make<Reporter>(OptionsOfReport(deck, world, peak));
+    ReportOptions report = OptionsOfReport(deck, world, peak);
+    report.verbosity = options.verbosity;
+    report.log = &log;
+    reporter = &parts.Make<Reporter>(std::move(report));
     if (root) WriteDeckOfRun(deck, options.arguments.deck);
   });
   auto& checkpoints = parts.Make<Checkpointing>(deck, requested_deck, start.data, programs, world, mpi, *reporter);

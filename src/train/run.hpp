@@ -58,8 +58,10 @@ struct Run {
 };
 
 /// Chooses threads and devices, compiles, takes the memory of every rank, and opens metrics.jsonl and the checkpoints.
-/// `parts` owns what is made. Writes the chosen device into the deck of `start`. Collective.
-Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, Parts& parts);
+/// `log` is led to the report; `parts` owns what is made. Writes the chosen device into the deck of `start`.
+/// Collective.
+Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, RunLog& log,
+          Parts& parts);
 
 /// The state to begin with: the first checkpoint of `start` that can be loaded, or initial weights. Returns its step.
 /// Collective.

@@ -8,7 +8,9 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/memory.hpp"
 #include "espalier/util/print.hpp"
+#include "train/reporting/end_block.hpp"
 #include "train/reporting/fallbacks.hpp"
 
 namespace espalier {
@@ -51,6 +53,7 @@ Outcome StepLoop::Train() {
   if (!AllStepsDone() && AgreeOnFlags().stop) SaveUnlessThere();
   if (step_ > 0 && !Stopped() && (AllStepsDone() || ValidatesAfter(step_)))
     Validate();  // the start that trained this step may have ended before its validation
+  if (!AllStepsDone() && !Stopped()) run_.reporter.Doing(NextStep(), "the first step of this start");
   while (!AllStepsDone() && !Stopped()) {
     while (MayBegin()) BeginStep();
     StepRecord record = AwaitStep();
@@ -65,7 +68,7 @@ Outcome StepLoop::Train() {
     run_.checkpoints.Report();
     if (AllStepsDone() || (!Stopped() && ValidatesAfter(step_))) Validate();
   }
-  return {first_step_, step_, Stopped(), error_, late_ms_ / std::max(stepped_ms_, 1e-9)};
+  return {first_step_, step_, Stopped(), error_, ruined_, late_ms_ / std::max(stepped_ms_, 1e-9)};
 }
 
 // Steps.
@@ -158,6 +161,7 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   record.step_ms = last_step_ms_ / run_.Dilation();
   record.tokens_per_s = static_cast<double>(sequences * seq_len) / (record.step_ms / 1e3);
   record.peak_bytes = run_.programs.arena().HighWater();
+  if (run_.IsRankZero()) record.host_bytes = ResidentMemory();
   record.compute_ms = times.compute_ms;
   record.exposed_comm_ms = times.exposed_comm_ms;
   record.idle_ms = times.idle_ms;
@@ -235,6 +239,7 @@ void StepLoop::Save() {
   save_due_ = skipped_ && !end;
   if (save_due_) return;
   const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
+  run_.reporter.Doing(step_, "saving");
   save_wait_ms_ +=
       run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, HistoryOfSteps(), moment); });
 }
@@ -248,6 +253,7 @@ bool StepLoop::ValidatesAfter(int64_t step) const {
 void StepLoop::Validate() {
   if (run_.evaluation == nullptr) return;
   const auto before = Clock::now();
+  run_.reporter.Doing(step_, "validating");
   StopOnError([&] {
     run_.reporter.Validation(step_, run_.watch.During(Activity::kEvaluating, [&] { return run_.evaluation->Loss(); }));
   });
@@ -289,17 +295,23 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
   DiscardStepsInFlight();
   if (verdict == Guard::Verdict::kRollBack && run_.watch.During(Activity::kSaving, [&] { return RollBack(reason); }))
     return false;
+  GiveUp(record, reason);
+  return false;
+}
+
+/// Ends the run without a save: this state is the one that the step before left.
+void StepLoop::GiveUp(const StepRecord& record, const std::string& reason) {
   run_.checkpoints.Finish();
-  throw AgreedError(
+  error_ = AgreedError(
       ExitStatus::kFault,
       {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry()});
+  ruined_ = true;
+  phase_ = Phase::kStopped;
 }
 
 std::string StepLoop::WhatToTry() const {
-  const std::string last = OnRankZero(run_.world, [&] { return FindLatest(CheckpointFolder(deck())).value_or(""); });
   return fmt::format("{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
-                     last.empty() ? "there is no checkpoint to go on from"
-                                  : "the last good checkpoint is " + last + ": started again, the run goes on from it",
+                     OnRankZero(run_.world, [&] { return LastGoodCheckpoint(deck()); }),
                      TrySetting(deck(), !guard_.Spike().empty()));
 }
 

@@ -44,7 +44,8 @@ struct Outcome {
   int64_t first_step = 0;            ///< the step that this start continued from
   int64_t last_step = 0;             ///< the last one that was awaited
   bool stopped = false;              ///< before run.steps
-  std::optional<AgreedError> error;  ///< what ended the run after its state was saved
+  std::optional<AgreedError> error;  ///< what ended the run
+  bool ruined = false;               ///< the state after the last step is not worth saving, and was not saved
   double late_share = 0;             ///< of the time of all steps (StepTimes::late_ms)
 };
 
@@ -55,8 +56,7 @@ class StepLoop {
   StepLoop(const Run& run, int64_t first_step);
 
   /// Runs steps until run.steps, a stop, or an error. A run that is to stop before its first step saves the state that
-  /// it began with, unless a checkpoint has it. Throws AgreedError if the run may not go on and its state is not worth
-  /// saving.
+  /// it began with, unless a checkpoint has it.
   Outcome Train();
 
  private:
@@ -110,6 +110,7 @@ class StepLoop {
   bool PassesGuard(const StepRecord& record);
   bool RollBack(const std::string& reason);
   std::string WhatIsWrong(const StepRecord& record) const;
+  void GiveUp(const StepRecord& record, const std::string& reason);
   std::string WhatToTry() const;
 
   const Run& run_;
@@ -121,6 +122,7 @@ class StepLoop {
   int64_t sequences_ = 0;  ///< of the last step that was begun; 0: none was
   Phase phase_ = Phase::kRunning;
   std::optional<AgreedError> error_;  ///< ends the run once its state is saved
+  bool ruined_ = false;               ///< by the last step: the state is not saved
 
   // Batches.
   std::unique_ptr<BatchLoader> loader_;  ///< null on a device that only waits

@@ -2,12 +2,15 @@
 // of doc/architecture.md once, in SetUp; the steps are in step_loop.
 #include "espalier/train/trainer.hpp"
 
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
+#include "espalier/report/run_log.hpp"
+#include "espalier/report/text.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/finish.hpp"
@@ -27,18 +30,18 @@ namespace {
 
 /// The checkpoint is already beyond the deck's last step.
 ExitStatus NothingToDo(const Start& start, const World& world) {
-  if (world.Rank() == 0)
-    spdlog::info(
-        "{}: the checkpoint is at step {}, the deck asks for {} step{}: nothing is done, and nothing was changed; "
-        "for more training: run.steps=N above {}",
-        start.checkpoints.front(), *start.beyond, start.deck().run.steps, start.deck().run.steps == 1 ? "" : "s",
-        *start.beyond);
+  const std::string text = fmt::format(
+      "{}: the checkpoint is at step {}, the deck asks for {}: nothing is done, and nothing was changed; for more "
+      "training: run.steps=N above {}\n",
+      start.checkpoints.front(), *start.beyond, Counted(start.deck().run.steps, "step"), *start.beyond);
+  if (world.Rank() == 0) std::fputs(text.c_str(), stdout);  // which, unlike fmt::print, does not throw
   return ExitStatus::kDone;
 }
 
 /// Every rank takes these steps together. `parts` owns what must stay alive until the end of the job is decided.
 ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& parts) {
   // 1. Start: the deck, the data, the run directory, and the checkpoints to try. All ranks have the same.
+  RunLog& log = parts.Make<RunLog>(world.Rank(), options.verbosity);
   CheckLauncher(world.Size());
   const std::string faults = AnnounceFaults(world);
   Start& start = parts.Make<Start>(FindStart(options, world));
@@ -47,7 +50,7 @@ ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& 
   MakeSharedFolder(world, sleeps ? start.deck().run.dir : CheckpointFolder(start.deck()));
 
   // 2. Setup: devices, programs and their memory, watchdog, report.
-  const Run& run = parts.Make<Run>(SetUp(options, faults, start, world, mpi, parts));
+  const Run& run = parts.Make<Run>(SetUp(options, faults, start, world, mpi, log, parts));
 
   // 3. State: weights and moments, from a checkpoint or initial ones.
   const int64_t first_step = Restore(run, start);

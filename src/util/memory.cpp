@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -137,6 +138,13 @@ std::string Gigabytes(int64_t bytes) {
   if (b >= 1e12) return fmt::format("{:.3g} TB", b / 1e12);
   if (b >= 1e9) return fmt::format("{:.3g} GB", b / 1e9);
   return fmt::format("{:.3g} MB", b / 1e6);
+}
+
+int64_t ResidentMemory() {
+  // "total resident shared ...", in pages.
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  return file >> total >> resident ? resident * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
 int64_t PeakResidentMemory() { return KilobytesOf("/proc/self/status", "VmHWM:"); }

@@ -99,7 +99,7 @@ def check_layout(checks, folder, name, ranks, overrides, dilation):
             expected = mine["exposed_ms"][axis] + mine["hidden_ms"][axis]
             checks.that(abs(transfers - expected) <= 0.01 + 0.05 * expected,
                         f"{name}: {axis} transfers for {transfers:.3f} ms, predicted {expected:.3f} ms")
-    said = [text for text in done.stdout.splitlines() if text.startswith("communication: ")]
+    said = [text for text in done.stdout.splitlines() if text.startswith("messages ")]
     checks.that(len(said) == 1 and "% hidden" in said[0] and said[0].endswith("(rank 0, one step)"),
                 f"{name}: it ends with {said}")
     checks.that(metrics.end["rank_peak_bytes"] == [rank["peak_bytes"] for rank in predicted["by_rank"]],

@@ -197,14 +197,15 @@ def b6_the_end_says_how_to_go_on(checks, home):
     where = home("end")
     for time in ("first", "second"):
         answer = run(where, "run.steps=4", "checkpoint.every_steps=4")
-        said = f"all 4 steps are done; for more: run.steps=N; for a text: espalier sample {where}" in answer[1]
+        more = "continue   all 4 steps are done; for more: the same command and run.steps=N above 4\n"
+        said = f"{more}sample     espalier sample {where}\nexport     espalier export {where} HF_DIR\n" in answer[1]
         expect(checks, answer[0] == 0 and said, f"what is done, the {time} time", answer)
     answer = run(where, "run.steps=9", "optimizer.lr=1e38", "optimizer.clip_norm=0")
     said = f"the last good checkpoint is {where}/checkpoints/step-00000004" in answer[
         1] and "lower optimizer.lr" in answer[1]
     expect(checks, answer[0] == 1 and said, "after NaN: the last checkpoint and what to try", answer)
     answer = run(home("stopped"), "run.steps=1000000", "report.every_steps=100000", flags=["-t", "00:00:02"])
-    expect(checks, answer[0] == 75 and "start it again to go on" in answer[1], "after a stop", answer)
+    expect(checks, answer[0] == 75 and "the same command goes on\nsample" in answer[1], "after a stop", answer)
 
 
 def c10_never_says_what_is_there(checks, home):

@@ -1,6 +1,7 @@
 // What a run reports: one line per step on the console, and one JSON object per line in metrics.jsonl.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -14,6 +15,8 @@
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/mesh/mesh.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/report/block.hpp"
+#include "espalier/report/run_log.hpp"
 #include "espalier/timeline/timeline.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
@@ -31,6 +34,7 @@ struct StepRecord {
   double step_ms = 0;
   double tokens_per_s = 0;
   int64_t peak_bytes = 0;
+  int64_t host_bytes = 0;  ///< memory of this process on the host now, as the system counts it (resident)
   double compute_ms = 0;
   double exposed_comm_ms = 0;
   double idle_ms = 0;
@@ -97,7 +101,10 @@ struct ReportOptions {
   std::string metrics_path;   ///< appended to; "" for none
   std::string events_folder;  ///< of TensorBoard's event files; "" for none
   double (*now)() = SecondsSinceEpoch;
-  std::FILE* console = stdout;    ///< nullptr for none
+  std::FILE* console = stdout;  ///< nullptr for none
+  Colours colours = Colours::kNo;
+  Verbosity verbosity = Verbosity::kNormal;
+  RunLog* log = nullptr;          ///< what it gets is printed here while the reporter exists; null: none
   int64_t steps = 0;              ///< of the whole run
   BatchRamp ramp = BatchRamp(1);  ///< the sequences of each step
   int64_t every_steps = 1;        ///< >= 1; the console shows these, the first step of this start and the last
@@ -116,12 +123,13 @@ class Console;
 class CommunicationSummary;
 class EventFile;
 class JsonLine;
+class MetricsFile;
 class RunSummary;
 
 class Reporter {
  public:
   /// Creates missing folders. Throws UserError (kFault) if the metrics file cannot be opened. If a later line cannot be
-  /// written it warns once, and the run continues.
+  /// written it prints a warning once, and the run continues.
   explicit Reporter(ReportOptions options);
   ~Reporter();
   Reporter(const Reporter&) = delete;
@@ -146,13 +154,18 @@ class Reporter {
   void Grows(int64_t step, int64_t sequences);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
+  /// A warning, on the console and as an event.
+  void Warn(const std::string& text);
+  /// A warning that was printed before there was a reporter, as an event.
+  void RecordWarning(const std::string& text);
   /// A line on the console only.
-  void Say(const std::string& text);
-  /// A line on the console: what this start has done.
+  void Say(const std::string& text, Worth worth = Worth::kNormal);
+  void SayLine(const BlockLine& line);
+  /// On a terminal, until the next line: what takes long now, after `step`, "saving".
+  void Doing(int64_t step, std::string_view what);
+  /// Lines on the console, after End(): what this start has done. Of communication, the mean of the steps for which it
+  /// is known; the first step of this start is left out if there are others.
   void SaySummary();
-  /// A line on the console: hidden and exposed communication by axis, the mean of the steps for which it is known. The
-  /// first step of this start is left out if there are others.
-  void SayCommunication();
   /// `rank_peak_bytes`: the high-water mark of each rank; `outside_bytes`: the most memory of a rank outside its
   /// arenas.
   void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
@@ -161,12 +174,17 @@ class Reporter {
   bool Silent() const { return options_.rank != 0; }
   /// A line of metrics.jsonl, to which it adds the time of day.
   void Write(JsonLine line);
-  void WriteMetrics(const std::string& line);
-  /// Removes the first `bytes` of a line that could not be written completely.
-  void TakeBack(size_t bytes);
+  /// Writes a warning, or keeps it until there is a "start" event.
+  void TakeWarning(const std::string& text);
+  void WriteWarning(const std::string& text);
+  /// Prints and records what became of the event file; nothing if the text is empty.
+  void Complain(const std::string& of_events);
   /// If the console is not read (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
   /// continues.
-  void Print(const std::string& line);
+  void Print(const std::string& line, Worth worth = Worth::kNormal);
+  /// Shows a line until the next one, on a terminal; several times a second at most.
+  void Show(const std::string& line);
+  std::string StepRow(const StepRecord& record) const;
   void PrintStep(const StepRecord& record);
   /// Seconds to the last step, at the mean time of a sequence in the latest steps.
   double SecondsLeft(int64_t step) const;
@@ -177,9 +195,11 @@ class Reporter {
   std::unique_ptr<CommunicationSummary> communication_;
   std::unique_ptr<RunSummary> summary_;
   std::unique_ptr<EventFile> events_;
-  int metrics_ = -1;
-  bool warned_ = false;
+  std::unique_ptr<MetricsFile> metrics_;
+  std::vector<std::string> early_warnings_;  ///< before the "start" event
+  bool started_ = false;
   bool header_printed_ = false;
+  std::chrono::steady_clock::time_point shown_;  ///< when the last line was shown
   struct Pace {
     double ms;
     int64_t sequences;

@@ -57,7 +57,7 @@ PlannedDevice PlanDevice(const Deck& deck);
 /// into the deck. Collective.
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads);
 
-/// Rank 0 prints the devices of the ranks. Collective.
-void AnnounceDevices(const Device& device, World& world);
+/// Device::Describe of every rank, on rank 0. Collective.
+std::vector<std::string> DescribeDevices(const Device& device, World& world);
 
 }  // namespace espalier

@@ -26,6 +26,7 @@ CoresOfRank CoresOfThis();
 
 struct Threads {
   int count = 1;       ///< per rank, the same on all: the slowest rank sets the pace
+  int cores = 0;       ///< that all ranks together may use, on rank 0; 0: not known, or no thread computes
   std::string notice;  ///< a line for the user where the number may surprise; otherwise empty
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "espalier/deck/parse.hpp"
+#include "espalier/report/verbosity.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -12,6 +13,7 @@ namespace espalier {
 struct RunOptions {
   DeckArguments arguments;
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< of the process
+  Verbosity verbosity = Verbosity::kNormal;
   std::string restart;  ///< "latest", a checkpoint's folder, or empty: as checkpoint.restart says
 };
 

@@ -33,4 +33,7 @@ std::string Gigabytes(int64_t bytes);
 /// The peak resident memory of this process, in bytes; 0 if the system does not report it.
 int64_t PeakResidentMemory();
 
+/// The resident memory of this process now, in bytes, in some microseconds; 0 if the system does not report it.
+int64_t ResidentMemory();
+
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/report/text.hpp"
@@ -45,9 +46,13 @@ std::string Describe(const std::string& dir, const Details& details) {
     text += fmt::format("proof       loss {:.9g} of the fixed microbatch, in {}\n", proof->loss, proof->compute);
   text += fmt::format("ranks       {}\nmesh        {}\n", manifest.ranks, manifest.mesh);
   const int64_t parameters = manifest.Parameters();
-  text += fmt::format("parameters  {} ({})\n", HumanCount(static_cast<double>(parameters)), parameters);
-  text += fmt::format("size        {} ({} bytes) in {} files, {} tensors\n", HumanBytes(manifest.Bytes()),
-                      manifest.Bytes(), manifest.files.size(), manifest.tensors.size());
+  text += fmt::format("parameters  {}\n", ExactCount(parameters));
+  std::error_code unknown;
+  const int64_t bytes = manifest.Bytes() + static_cast<int64_t>(std::filesystem::file_size(dir + "/MANIFEST", unknown));
+  text += fmt::format("size        {} ({} bytes) in {}, {}\n", HumanBytes(bytes), bytes,
+                      Counted(std::ssize(manifest.files) + 1, "file"), Counted(std::ssize(manifest.tensors), "tensor"));
+  if (const auto& data = metadata.data)
+    text += fmt::format("data        {}, fingerprint {:016x}\n", Counted(data->tokens, "token"), data->fingerprint);
   for (const ManifestFile& file : manifest.files)
     if (IsTokenizerFile(file.name) || IsTokenizerCompanion(file.name))
       text += fmt::format("tokenizer   {} ({})\n", file.name, HumanBytes(file.bytes));

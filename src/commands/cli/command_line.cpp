@@ -72,6 +72,13 @@ void AddRun(CLI::App& app, Job& job) {
                    "same as run.time_limit: minutes, hh:mm:ss, d-hh:mm:ss, 30m, 2h, ...")
       ->type_name("TIME");
   command->add_option("-w,--watchdog", flags->watchdog, "same as run.watchdog_s")->type_name("SECONDS");
+  Verbosity& verbosity = flags->options.verbosity;
+  CLI::Option* quiet = command->add_flag_callback(
+      "-q,--quiet", [&verbosity] { verbosity = Verbosity::kQuiet; }, "print warnings, errors and the result only");
+  command
+      ->add_flag_callback(
+          "-v,--verbose", [&verbosity] { verbosity = Verbosity::kVerbose; }, "print routine details too")
+      ->excludes(quiet);
   command->callback([flags, &job] {
     std::vector<std::string>& overrides = flags->options.arguments.overrides;
     if (flags->dir) AddFlag("-d", "run.dir", TomlString(*flags->dir), overrides);

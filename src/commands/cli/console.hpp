@@ -7,8 +7,7 @@ namespace espalier {
 /// before anything is opened.
 void OpenStandardStreams();
 
-/// The log has colours on a terminal, unless NO_COLOR is set or a launcher made the terminal (Open MPI gives every rank
-/// one), and wherever CLICOLOR_FORCE is set.
-void ChooseColours();
+/// The log prints "warning: TEXT", with colours where WantsColours() says so. A run takes it over (RunLog).
+void SetUpLog();
 
 }  // namespace espalier

@@ -23,13 +23,6 @@ std::string RangesText(const std::vector<int>& numbers) {
   return text;
 }
 
-std::string InWords(int64_t count) {
-  const auto x = static_cast<double>(count);
-  if (x >= 1e12) return fmt::format("{:.4g} trillion", x / 1e12);
-  if (x >= 1e9) return fmt::format("{:.4g} billion", x / 1e9);
-  return fmt::format("{:.4g} million", x / 1e6);
-}
-
 std::string DecimalBytes(int64_t bytes) {
   if (bytes < 1000) return fmt::format("{} B", bytes);
   std::string text = HumanCount(static_cast<double>(bytes));  // "7.82M"

@@ -15,9 +15,6 @@ inline constexpr int kMaxRanksListed = 1024;
 /// "0-9" or "0-3,8-11", of ascending numbers.
 std::string RangesText(const std::vector<int>& numbers);
 
-/// 8030261248 -> "8.03 billion".
-std::string InWords(int64_t count);
-
 /// "7.82 MB", "80.0 GB": three significant digits, decimal units, as the memory of GPUs is stated.
 std::string DecimalBytes(int64_t bytes);
 

@@ -23,8 +23,8 @@ void PrintSetting(const Prediction& prediction, const SimulateOptions& options) 
              cluster.compute.name);
   fmt::print("planned for {} ({})\n", DeckName(prediction.target.device), prediction.target.reason);
   fmt::print("ranks       {}: {}\n", prediction.ranks(), c.mesh.ToString());
-  fmt::print("model       {}: {} parameters, {} in computation\n", DeckName(c.deck.model.family),
-             InWords(c.parameter_count), DeckName(c.deck.precision.compute));
+  fmt::print("model       {}, {} parameters, {} compute\n", DeckName(c.deck.model.family),
+             ExactCount(c.parameter_count), DeckName(c.deck.precision.compute));
   if (!prediction.target.interference)
     fmt::print("sleep       kernels and transfers do not slow each other down, as with run.device = \"sleep\"\n");
   if (options.jitter > 0)

@@ -8,6 +8,7 @@
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/host_name.hpp"
+#include "measure_peak.hpp"
 #include "staged_executor.hpp"
 #include "stream_executor.hpp"
 #include "versions.hpp"
@@ -36,6 +37,11 @@ std::string CudaDevice::Conditions() const {
   return fmt::format("{} driver {} {} {} {} {}", gpu_.name, driver, Versions(),
                      options_.deterministic ? "deterministic" : "fast",
                      options_.transport == GpuTransport::kNccl ? "nccl" : "mpi", GemmPlansInUse());
+}
+
+PeakRate CudaDevice::Peak(Dtype compute) const {
+  const PeakRate known = GpuPeak(gpu_.name, compute);
+  return known.flops > 0 ? known : MeasureGpuPeak(compute, streams_.Compute());
 }
 
 /// Of all processes on the GPU, as the driver reports it; with nccl a rank has the GPU for itself.

@@ -18,7 +18,8 @@ class CudaDevice final : public Device {
   std::string Conditions() const override;
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override;
   std::vector<std::string> TakeFallbacks() const override { return cuda::TakeFallbacks(); }
-  PeakRate Peak(Dtype compute) const override { return GpuPeak(gpu_.name, compute); }
+  /// By the name of the GPU, otherwise measured.
+  PeakRate Peak(Dtype compute) const override;
 
   std::vector<MemoryLimit> ArenaLimits() const override;
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override;

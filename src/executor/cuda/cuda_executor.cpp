@@ -1,5 +1,7 @@
 #include "cuda_executor.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,6 +12,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
+#include "ranges.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -75,6 +78,7 @@ void CudaExecutor::TimeNextStep() {
 
 void CudaExecutor::Begin() {
   CHECK(begun_ - ended_ < kSlots, "{} steps are in flight", begun_ - ended_);
+  const Range range(fmt::format("issue run {} of a program", begun_ + 1).c_str());
   Marks& marks = MarksOf(begun_);
   marks.used = 0;
   marks.follows = begun_ > ended_;
@@ -98,6 +102,7 @@ void CudaExecutor::Begin() {
 
 StepTimes CudaExecutor::End() {
   CHECK(ended_ < begun_, "no step is in flight");
+  const Range range("await");
   StepTimes times;
   try {
     AwaitDone(MarksOf(ended_));

@@ -1,6 +1,7 @@
 #include "staged_executor.hpp"
 
 #include "espalier/util/error.hpp"
+#include "ranges.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -33,7 +34,9 @@ void StagedExecutor::IssueStep(cudaEvent_t began) {
   if (comm_ != nullptr) communication_.Start(*comm_, lanes_);
   progress_.Begin(streams_.Compute());
   int issued = 0;
+  JobRanges jobs(program_);
   for (const Call& call : calls_) {
+    jobs.Enter(call.index);
     AwaitLanes(call.waits);
     IssueKernel(call);
     events_.Issued(Lane::kCompute, ++issued, streams_.Compute());

@@ -9,6 +9,7 @@
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
+#include "ranges.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -85,8 +86,11 @@ void StreamExecutor::GiveUpCapture(cudaGraph_t graph, const std::string& why) {
 void StreamExecutor::Issue(bool captured) {
   Fork();
   ByLane<int> issued{};
+  JobRanges jobs(program_);
   size_t call = 0, exchange = 0;
   for (const Instruction& i : program_.instructions) {
+    const int index = static_cast<int>(&i - program_.instructions.data());
+    jobs.Enter(index);
     const cudaStream_t stream = streams_.Of(i.lane);
     const bool computes = i.lane == Lane::kCompute, marks = computes && !i.waits.empty() && !captured;
     if (marks) MarkWait();
@@ -95,7 +99,7 @@ void StreamExecutor::Issue(bool captured) {
     if (computes)
       IssueKernel(calls_[call++]);
     else
-      IssueExchange(exchange++, static_cast<int>(&i - program_.instructions.data()), stream);
+      IssueExchange(exchange++, index, stream);
     Finished(i.lane, ++issued[i.lane], stream);
   }
   Join();

@@ -1,7 +1,6 @@
 #include "train/reporting/peak.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <set>
 
@@ -46,9 +45,9 @@ PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world) {
   return SumOfPeaks(ranks);
 }
 
-void AnnouncePeak(const PeakRate& peak) {
-  if (peak.flops > 0) return spdlog::info("peak: {:.4g} TFLOP/s ({}), for mfu", peak.flops / 1e12, peak.source);
-  spdlog::info("peak: {}; mfu is null unless run.peak_tflops states it", peak.source);
+std::string PeakText(const PeakRate& peak) {
+  if (peak.flops > 0) return fmt::format("{:.4g} TFLOP/s ({}), for mfu", peak.flops / 1e12, peak.source);
+  return fmt::format("{}; mfu is null unless run.peak_tflops states it", peak.source);
 }
 
 }  // namespace espalier

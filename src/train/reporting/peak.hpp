@@ -23,7 +23,7 @@ PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks);
 /// The peak of all ranks, on rank 0: from run.peak_tflops, otherwise from their devices. Collective.
 PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world);
 
-/// Says what mfu is computed against, or why there is no mfu. For rank 0.
-void AnnouncePeak(const PeakRate& peak);
+/// What mfu is computed against, or why there is no mfu.
+std::string PeakText(const PeakRate& peak);
 
 }  // namespace espalier

@@ -5,21 +5,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 
 #include "espalier/comm/pack.hpp"
+#include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/train/choose_device.hpp"
 #include "espalier/util/build_info.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
+#include "train/reporting/end_block.hpp"
+#include "train/reporting/peak.hpp"
+#include "train/reporting/training_lines.hpp"
 
 namespace espalier {
 namespace {
 
-std::string Count(int64_t count, std::string_view thing) {
-  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
-}
-
-std::string Line(std::string_view word, const std::string& text) { return fmt::format("{:<10} {}", word, text); }
+using Lines = std::vector<BlockLine>;
 
 /// What each rank says of its memory.
 struct RankMemory {
@@ -37,13 +41,6 @@ std::vector<RankMemory> MemoryOfRanks(const Run& run) {
   return ranks;
 }
 
-std::string ModelText(const Run& run) {
-  const Deck::Model& m = run.deck().model;
-  return fmt::format("{}, {} parameters: {} of {}, {} tokens; {}", DeckName(m.family),
-                     HumanCount(static_cast<double>(run.programs.compilation().parameter_count)),
-                     Count(m.layers, "layer"), m.dim, m.vocab, DeckName(run.deck().precision.compute));
-}
-
 std::string MeshText(const Mesh& mesh) {
   std::vector<std::string> degrees;
   for (const auto& [axis, degree] : mesh.DeckDegrees())
@@ -51,68 +48,173 @@ std::string MeshText(const Mesh& mesh) {
   return degrees.empty() ? "no parallelism" : fmt::format("{}", fmt::join(degrees, " x "));
 }
 
+/// ", 1 thread each (4 threads on 2 cores)"; empty where no thread computes.
+std::string ThreadsText(const Run& run) {
+  if (run.threads.cores == 0) return "";
+  const int64_t all = int64_t{run.threads.count} * run.world.Size();
+  return fmt::format(", {} each ({} on {})", Counted(run.threads.count, "thread"), Counted(all, "thread"),
+                     Counted(run.threads.cores, "core"));
+}
+
 std::string RanksText(const Run& run, size_t hosts) {
   const Compilation& c = run.programs.compilation();
   const std::string pipeline =
       c.mesh.Degree(Axis::kPp) == 1 ? "" : fmt::format(", {}", DeckName(c.deck.pipeline.schedule));
-  return fmt::format("{} on {}, {}, {} each; {}{}, {} microbatch{} of {}", run.world.Size(),
-                     Count(static_cast<int64_t>(hosts), "host"), DeckName(run.deck().run.device),
-                     Count(run.threads.count, "thread"), MeshText(c.mesh), pipeline, c.batch.microbatches,
-                     c.batch.microbatches == 1 ? "" : "es", c.batch.micro);
+  return fmt::format("{} on {}, {}{}; {}{}, {} of {}", run.world.Size(), Counted(static_cast<int64_t>(hosts), "host"),
+                     DeckName(run.deck().run.device), ThreadsText(run), MeshText(c.mesh), pipeline,
+                     Counted(c.batch.microbatches, "microbatch"), c.batch.micro);
+}
+
+/// "; 21.3 GiB were free on node7": where it is least. Empty if no memory is taken.
+std::string FreeText(const std::vector<RankMemory>& ranks) {
+  const auto least = std::ranges::min_element(ranks, {}, &RankMemory::free);
+  if (least->free == std::numeric_limits<int64_t>::max()) return "";
+  return fmt::format("; {} were free{}", HumanBytes(least->free), ranks.size() > 1 ? " on " + least->host : "");
 }
 
 /// The rank that needs most, and the one with the least free memory.
 std::string MemoryText(const std::vector<RankMemory>& ranks) {
   const auto most = std::ranges::max_element(ranks, {}, &RankMemory::arena);
-  const auto least = std::ranges::min_element(ranks, {}, &RankMemory::free);
-  const std::string staging = most->staging == 0 ? "" : fmt::format(" + {} to stage saves", HumanBytes(most->staging));
-  return fmt::format("{} a rank{}{}; {} were free{}", HumanBytes(most->arena),
-                     ranks.size() > 1 ? fmt::format(" at most (rank {})", most - ranks.begin()) : "", staging,
-                     HumanBytes(least->free), ranks.size() > 1 ? " on " + least->host : "");
+  const int64_t staged = std::ranges::max(ranks, {}, &RankMemory::staging).staging;
+  const std::string staging = staged == 0 ? "" : fmt::format(" + {} to stage saves", HumanBytes(staged));
+  const std::string which = ranks.size() > 1 ? fmt::format(" at most (rank {})", most - ranks.begin()) : "";
+  return fmt::format("{} a rank{}{}{}", HumanBytes(most->arena), which, staging, FreeText(ranks));
 }
 
-std::string StepsText(const Run& run, int64_t step) {
+std::string SavesText(const Run& run) {
   const Deck& deck = run.deck();
-  const std::string sequences =
-      run.programs.ramp().Grows()
-          ? Describe(run.programs.ramp())
-          : fmt::format("{} a step, {} tokens", Count(deck.batch.global, "sequence"), TokensPerStep(deck));
-  return fmt::format("{} to {}; sequences of {}: {}", step + 1, deck.run.steps, deck.model.seq_len, sequences);
-}
-
-std::string SavesText(const Deck& deck) {
   std::vector<std::string> when;
   if (deck.checkpoint.every_steps > 0)
-    when.push_back(fmt::format("every {}", Count(deck.checkpoint.every_steps, "step")));
+    when.push_back(fmt::format("every {}", Counted(deck.checkpoint.every_steps, "step")));
   if (deck.checkpoint.every_s > 0) when.push_back(fmt::format("every {}", HumanDuration(deck.checkpoint.every_s)));
   when.emplace_back("at the end");
-  return fmt::format("{} {}, {} kept", CheckpointFolder(deck), fmt::join(when, ", "), deck.checkpoint.keep);
+  int64_t bytes = 0;
+  for (const StateTensor& tensor : run.programs.tensors())
+    bytes += Volume(tensor.type.shape) * SizeOf(tensor.type.dtype);
+  return fmt::format("{} {}, {} each, {} kept", CheckpointFolder(deck), fmt::join(when, ", "), HumanBytes(bytes),
+                     deck.checkpoint.keep);
 }
 
 /// The process to signal: under a launcher, which passes signals on, that is the launcher.
-std::string StopText(const Deck& deck) {
-  return fmt::format("kill -USR1 {} on {} saves and ends{}; the same command{} goes on", getpid(), HostName(),
-                     StartedByLauncher() ? " (or any other rank, or the launcher)" : "",
-                     deck.checkpoint.restart == Restart::kAuto ? "" : " with -r latest");
+std::string StopText(const Run& run) {
+  return fmt::format("kill -USR1 {} on {} saves and ends{}; {} goes on", getpid(), HostName(),
+                     StartedByLauncher() ? " (or any other rank, or the launcher)" : "", SameCommand(run));
 }
+
+/// Where the weights come from, and what differs from there.
+Lines OriginLines(const Run& run, int64_t step) {
+  if (!run.device.Computes()) return {};
+  if (run.checkpoints.loaded().empty()) {
+    const std::string& from = run.deck().run.init_from;
+    return {{"weights", from.empty() ? fmt::format("initial, of run.seed = {}", run.deck().run.seed) : "of " + from}};
+  }
+  Lines lines = {{"restart", fmt::format("from {} (step {})", run.checkpoints.loaded(), step)}};
+  for (const DeckDifference& difference : run.checkpoints.differences())
+    lines.push_back({"changed", difference.Text()});
+  return lines;
+}
+
+/// Devices that are alike are counted. CPUs matter where products are bf16: few multiply them fast.
+Lines DeviceLines(const Run& run, const std::vector<std::string>& devices) {
+  if (!run.device.Computes() || run.device.Kind() == DeviceKind::kCpu) {
+    const bool routine = run.device.Computes() && run.deck().precision.compute != Dtype::kBf16;
+    const std::set<std::string> kinds(devices.begin(), devices.end());
+    Lines lines;
+    for (const std::string& kind : kinds) lines.push_back({"device", kind, routine ? Worth::kRoutine : Worth::kNormal});
+    return lines;
+  }
+  std::map<std::string, int> counts;
+  for (const std::string& device : devices) ++counts[device.substr(0, device.rfind(", "))];
+  Lines lines;
+  for (const auto& [name, count] : counts) lines.push_back({"device", fmt::format("{} x {}", count, name)});
+  for (size_t rank = 0; rank < devices.size(); ++rank)
+    lines.push_back({"device", fmt::format("rank {}: {}", rank, devices[rank]), Worth::kRoutine});
+  return lines;
+}
+
+Lines SleepLines(const Deck& deck) {
+  return {
+      {"sleep",
+       fmt::format("nothing is computed or trained: kernels and messages wait for their times on the cluster of {}, "
+                   "{:g} times as long (run.dilation)",
+                   deck.run.cluster, deck.run.dilation)},
+      {"sleep", "the times reported are those of the cluster; loss and gradient norm are null"},
+      {"sleep", fmt::format("no data are read and no checkpoint is read or written; the guard on values that are not "
+                            "finite is off{}",
+                            Evaluates(deck) ? ", and validation is left out" : "")}};
+}
+
+/// Device::Conditions on one line; Linux names a processor "model name : ...".
+std::string LibrariesText(const Device& device) {
+  const std::string text = device.Conditions();
+  const size_t colon = text.find(": ");
+  return colon == text.npos ? text : text.substr(colon + 2);
+}
+
+/// What is as expected, and how long the start took.
+Lines RoutineLines(const Run& run, const WorldProof& proof) {
+  Lines lines = {{"peak", PeakText(run.peak), run.peak.flops > 0 ? Worth::kRoutine : Worth::kNormal}};
+  if (run.programs.ramp().Grows())
+    lines.push_back({"programs",
+                     fmt::format("{} for training with {}, compiled in {:.1f} s", run.programs.trainings().size(),
+                                 Counted(std::ssize(run.programs.ramp().Sizes()), "size"),
+                                 run.programs.training_compile_ms() / 1e3),
+                     Worth::kRoutine});
+  lines.push_back(
+      {"programs",
+       fmt::format("{} on rank 0", Counted(std::ssize(run.programs.training().program().instructions), "instruction")),
+       Worth::kRoutine});
+  if (proof.why_not.empty())
+    lines.push_back({"world",
+                     fmt::format("the programs of {} fit together (proven in {:.0f} ms beside the start)",
+                                 Counted(run.world.Size(), "rank"), proof.ms),
+                     Worth::kRoutine});
+  if (run.device.Computes()) lines.push_back({"libraries", LibrariesText(run.device), Worth::kRoutine});
+  lines.push_back(
+      {"start", fmt::format("took {:.2f} s so far", MillisecondsSince(run.options.began) / 1e3), Worth::kRoutine});
+  return lines;
+}
+
+Lines DataLines(const Run& run) {
+  if (!run.device.Computes()) return {};
+  Lines lines;
+  for (const std::string& text : Describe(run.start.data, run.deck())) lines.push_back({"data", text});
+  lines.push_back({"data", Describe(run.start.data.Seen()), Worth::kRoutine});
+  return lines;
+}
+
+/// Where results go, and when the run ends.
+Lines EndingLines(const Run& run) {
+  Lines lines;
+  if (run.device.Computes()) lines.push_back({"saves", SavesText(run)});
+  lines.push_back({"metrics", run.deck().run.dir + "/metrics.jsonl"});
+  if (const std::string notice = run.tracer.Notice(); !notice.empty()) lines.push_back({"trace", notice});
+  if (const std::string notice = run.stop_reasons.Notice(); !notice.empty()) lines.push_back({"limit", notice});
+  lines.push_back({"stop", StopText(run)});
+  return lines;
+}
+
+void Append(Lines& lines, Lines more) { std::ranges::move(more, std::back_inserter(lines)); }
 
 }  // namespace
 
-std::vector<std::string> StartBlock(const Run& run, int64_t step) {
+Lines StartBlock(const Run& run, const WorldProof& proof, int64_t step) {
   const std::vector<RankMemory> ranks = MemoryOfRanks(run);
+  const std::vector<std::string> devices = DescribeDevices(run.device, run.world);
   if (!run.IsRankZero()) return {};
   std::set<std::string> hosts;
   for (const RankMemory& rank : ranks) hosts.insert(rank.host);
-  const Deck& deck = run.deck();
-  std::vector<std::string> lines = {Line("espalier", fmt::format("{} ({}), {}", kVersion, kGitHash, deck.name)),
-                                    Line("model", ModelText(run)), Line("ranks", RanksText(run, hosts.size())),
-                                    Line("memory", MemoryText(ranks))};
-  if (run.device.Computes())
-    for (const std::string& text : Describe(run.start.data, deck)) lines.push_back(Line("data", text));
-  lines.push_back(Line("steps", StepsText(run, step)));
-  if (run.device.Computes()) lines.push_back(Line("saves", SavesText(deck)));
-  lines.push_back(Line("metrics", deck.run.dir + "/metrics.jsonl"));
-  lines.push_back(Line("stop", StopText(deck)));
+  Lines lines = {{"espalier", fmt::format("{} ({}), {}", kVersion, kGitHash, run.options.arguments.deck)}};
+  Append(lines, TrainingLines(run, step));
+  Append(lines, DataLines(run));
+  Append(lines, OriginLines(run, step));
+  lines.push_back({"ranks", RanksText(run, hosts.size())});
+  if (!run.threads.notice.empty()) lines.push_back({"threads", run.threads.notice});
+  Append(lines, DeviceLines(run, devices));
+  if (!run.device.Computes()) Append(lines, SleepLines(run.deck()));
+  lines.push_back({"memory", MemoryText(ranks)});
+  Append(lines, RoutineLines(run, proof));
+  Append(lines, EndingLines(run));
   return lines;
 }
 

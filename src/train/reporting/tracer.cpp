@@ -34,13 +34,17 @@ Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporte
     std::filesystem::create_directories(folder_);
     return std::string();
   });
-  if (world.Rank() != 0) return;
-  spdlog::info("trace: steps {} to {} {}, in {}", steps_.first, steps_.last,
-               std::ssize(traced_) == world.Size()
-                   ? fmt::format("of all {} ranks", world.Size())
-                   : fmt::format("of rank 0's pipeline, one rank per stage: {} of {} ranks (at most {} are drawn)",
-                                 traced_.size(), world.Size(), kMostTraced),
-               folder_);
+}
+
+std::string Tracer::Notice() const {
+  if (steps_.last < steps_.first) return "";
+  return fmt::format(
+      "steps {} to {} {}, in {}", steps_.first, steps_.last,
+      std::ssize(traced_) == world_.Size()
+          ? fmt::format("of all {} ranks", world_.Size())
+          : fmt::format("of rank 0's pipeline, one rank per stage: {} of {} ranks (at most {} are drawn)",
+                        traced_.size(), world_.Size(), kMostTraced),
+      folder_);
 }
 
 void Tracer::BeginWith(int64_t step) {

@@ -23,9 +23,12 @@ class Tracer {
  public:
   static constexpr int kMostTraced = 64;
 
-  /// Makes the folder and says where traces go. All arguments must outlive it. Throws AgreedError if the folder cannot
+  /// Makes the folder. All arguments must outlive it. Throws AgreedError if the folder cannot
   /// be made. Collective.
   Tracer(const Deck& deck, const Programs& programs, World& world, Reporter& reporter);
+
+  /// Which steps and ranks are traced, and where to; empty if none.
+  std::string Notice() const;
 
   /// This start begins with `step`. On several GPUs its third step is traced, without files, since libraries are loaded
   /// in the first ones. Of a shorter run the last step is traced.

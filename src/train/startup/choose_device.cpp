@@ -1,12 +1,10 @@
 #include "espalier/train/choose_device.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
@@ -173,14 +171,6 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
   return device;
 }
 
-void AnnounceDevices(const Device& device, World& world) {
-  const std::vector<std::string> devices = world.Gather(device.Describe());
-  const bool alike = device.Kind() == DeviceKind::kCpu || !device.Computes();
-  if (std::set(devices.begin(), devices.end()).size() <= 1 && alike) {
-    if (!devices.empty()) spdlog::info("device: {}", devices.front());
-    return;
-  }
-  for (size_t rank = 0; rank < devices.size(); ++rank) spdlog::info("rank {}: {}", rank, devices[rank]);
-}
+std::vector<std::string> DescribeDevices(const Device& device, World& world) { return world.Gather(device.Describe()); }
 
 }  // namespace espalier

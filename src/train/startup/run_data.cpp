@@ -40,10 +40,6 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
   return {error.status(), std::move(messages)};
 }
 
-std::string Count(int64_t count, const char* what) {
-  return fmt::format("{} {}{}", HumanCount(static_cast<double>(count)), what, count == 1 ? "" : "s");
-}
-
 /// Whether the data may be text, which data.tokenizer cuts; otherwise they are ids already.
 bool CutsText(const Deck& deck) {
   const DataFormat format = deck.data.format;
@@ -84,7 +80,7 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
     throw AgreedError(at.status(), at.messages());
   }
   if (world.Rank() == 0 && indices > 0)
-    spdlog::info("data: counted the tokens of {} of {}; their indices are {}", Count(indices, "file"), key,
+    spdlog::info("data: counted the tokens of {} of {}; their indices are {}", Counted(indices, "file"), key,
                  settings.index_dir.empty() ? "beside them" : "in " + settings.index_dir);
   AgreeOnData(world, key, *source);
   return source;
@@ -133,14 +129,15 @@ std::string Describe(const DataSeen& data) {
 
 std::vector<std::string> Describe(const RunData& data, const Deck& deck) {
   const DataRecord record = data.Record(deck);
-  const std::string all = fmt::format("{}, {}, {}; {} = ", Count(record.files, "file"), Count(record.tokens, "token"),
-                                      Count(record.samples, "sample"), StepsText(deck));
+  const std::string all =
+      fmt::format("{}, {}, {}; {} = ", Counted(record.files, "file"), Counted(record.tokens, "token"),
+                  Counted(record.samples, "sample"), StepsText(deck));
   if (record.sources.empty()) return {all + fmt::format("{:.3g} epochs", record.epochs)};
-  std::vector<std::string> lines = {all + Count(SequencesOfRun(deck), "sample") +
+  std::vector<std::string> lines = {all + Counted(SequencesOfRun(deck), "sample") +
                                     fmt::format(" of {} sources", record.sources.size())};
   for (const SourceRecord& source : record.sources)
     lines.push_back(fmt::format("{:.4g} % from {}: {} = {:.3g} epochs", 100 * source.share, source.name,
-                                Count(source.samples, "sample"), source.epochs));
+                                Counted(source.samples, "sample"), source.epochs));
   return lines;
 }
 

@@ -121,6 +121,7 @@ CoresOfRank CoresOfThis() {
 Threads ChooseThreads(int64_t run_threads, std::span<const CoresOfRank> ranks) {
   const Users users = UsersOf(ranks);
   Threads threads;
+  threads.cores = static_cast<int>(users.size());
   if (run_threads > 0) {
     threads.count = static_cast<int>(run_threads);
   } else {

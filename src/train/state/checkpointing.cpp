@@ -93,7 +93,6 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       Compare(dir);
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
       Prove(dir, saved);
-      if (world_.Rank() == 0) spdlog::info("restarted from {} (step {})", dir, saved.step);
       CompareData(saved);
       passed_over_ = saved.samples - programs_.ramp().SequencesUpTo(saved.step);
       window_ = saved.window;

@@ -44,6 +44,8 @@ class Checkpointing {
   /// checks its proof. Warns of checkpoints in the directory that the run does not continue. Returns the step; 0 if
   /// there is no checkpoint. `start` must outlive this. Collective.
   int64_t Restore(Start& start);
+  /// The checkpoint that was loaded last; empty: none was.
+  const std::string& loaded() const { return loaded_; }
   /// Differences between the deck and that of the checkpoint loaded last; "data" if the training data differ.
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// Waits for the save in flight, then restores the checkpoint that this run saved or loaded last. Returns its step;

@@ -375,12 +375,12 @@ TEST(Groups, AreDescribedByWhatTheyHave) {
                         .deck;
   const std::vector<std::string> lines = DescribeGroups(deck);
   ASSERT_EQ(lines.size(), 4u);
-  EXPECT_EQ(lines[0], "optimizer.groups: \"*norm.weight lr=0.5\": 9 tensors, 432 parameters");
-  EXPECT_EQ(lines[1], "optimizer.groups: \"lm_head.* decay=0\": 1 tensor, 12480 parameters");
+  EXPECT_EQ(lines[0], "\"*norm.weight lr=0.5\": 9 tensors, 432 parameters");
+  EXPECT_EQ(lines[1], "\"lm_head.* decay=0\": 1 tensor, 12480 parameters");
   EXPECT_EQ(lines[2],
-            "optimizer.groups: \"*.input_layer* lr=2\": 0 tensors, 0 parameters; entries before it have all "
+            "\"*.input_layer* lr=2\": 0 tensors, 0 parameters; entries before it have all "
             "that it matches");
-  EXPECT_EQ(lines[3], "optimizer.groups: in no group: 29 tensors, 90816 parameters");
+  EXPECT_EQ(lines[3], "in no group: 29 tensors, 90816 parameters");
   EXPECT_TRUE(DescribeGroups(LoadDeck(SOURCE_ROOT "/tests/decks/small.toml").deck).empty());
 }
 

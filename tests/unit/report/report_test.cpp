@@ -22,6 +22,7 @@
 #include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/util/crc32c.hpp"
+#include "report/reporter_testing.hpp"
 
 namespace espalier {
 namespace {
@@ -118,78 +119,12 @@ TEST(Text, Durations) {
   EXPECT_EQ(HumanDuration(INFINITY), "-");
 }
 
-class ReporterTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "espalier-report-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    console_ = std::tmpfile();
-  }
-  void TearDown() override {
-    std::fclose(console_);
-    fs::remove_all(folder_);
-  }
-
-  std::string MetricsPath() const { return folder_ + "/run/metrics.jsonl"; }
-  ReportOptions Options() const {
-    ReportOptions options;
-    options.metrics_path = MetricsPath();
-    options.console = console_;
-    options.now = [] { return 1763890123.25; };
-    options.steps = 12;
-    options.flops_per_token = {2e9, 3e9};
-    return options;
-  }
-  static StepRecord Record(int64_t step) {
-    StepRecord r;
-    r.step = step;
-    r.loss = 5.54321098f;
-    r.grad_norm = 1.0f / 3.0f;
-    r.lr = 3e-4;
-    r.tokens = step * 1001;
-    r.step_ms = 250;
-    r.tokens_per_s = 4004;
-    r.peak_bytes = 123456789;
-    r.compute_ms = 200.1234;
-    r.exposed_comm_ms = 30;
-    r.idle_ms = 20;
-    r.comm.emplace();
-    r.comm->exposed_ms = {12.5, 0, 17.5, 0};
-    r.comm->hidden_ms = {37.5, 0, 0, 2};
-    r.data_ms = 0.5;
-    r.checkpoint_ms = 7;
-    return r;
-  }
-  std::vector<std::string> Lines() const {
-    std::ifstream file(MetricsPath());
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) lines.push_back(line);
-    return lines;
-  }
-  /// A line without its time, which Options() states.
-  static std::string Untimed(const std::string& line) {
-    const std::string end = ",\"time\":1763890123.250}";
-    EXPECT_TRUE(line.ends_with(end)) << line;
-    return line.substr(0, line.size() - std::min(line.size(), end.size())) + "}";
-  }
-  std::vector<std::string> Console() const {
-    std::rewind(console_);
-    std::vector<std::string> lines;
-    char line[512];
-    while (std::fgets(line, sizeof line, console_) != nullptr) lines.emplace_back(line);
-    return lines;
-  }
-
-  std::string folder_;
-  std::FILE* console_ = nullptr;
-};
-
 TEST_F(ReporterTest, StepLineHasEveryFieldInOrder) {
   Reporter(Options()).Step(Record(3));
   EXPECT_THAT(Lines(),
               ElementsAre("{\"step\":3,\"loss\":5.54321098,\"grad_norm\":0.333333343,\"lr\":0.0003,\"tokens\":3003,"
                           "\"step_ms\":250.000,\"tokens_per_s\":4004.0,\"mfu\":null,\"peak_bytes\":123456789,"
+                          "\"host_bytes\":234567,"
                           "\"compute_ms\":200.123,\"exposed_comm_ms\":30.000,\"idle_ms\":20.000,"
                           "\"exposed_ms\":{\"tp\":12.500,\"cp\":0.000,\"dp\":17.500,\"pp\":0.000},"
                           "\"hidden_ms\":{\"tp\":37.500,\"cp\":0.000,\"dp\":0.000,\"pp\":2.000},"
@@ -207,7 +142,7 @@ TEST_F(ReporterTest, CommunicationThatIsNotKnownIsNull) {
 
 TEST_F(ReporterTest, TheEndSaysHowMuchCommunicationWasHidden) {
   Reporter reporter(Options());
-  reporter.SayCommunication();  // nothing is known yet
+  reporter.SaySummary();  // nothing is known yet
   StepRecord r = Record(1);
   r.comm->exposed_ms[CommAxis::kTp] = 1000;  // the first step does not count
   reporter.Step(r);
@@ -218,16 +153,16 @@ TEST_F(ReporterTest, TheEndSaysHowMuchCommunicationWasHidden) {
   r = Record(4);
   r.comm->exposed_ms[CommAxis::kTp] = 62.5;
   reporter.Step(r);
-  reporter.SayCommunication();
+  reporter.SaySummary();
   EXPECT_EQ(Console().back(),
-            "communication: tp 75.0 ms a step, 50 % hidden; dp 17.5 ms, 0 % hidden; pp 2.00 ms, 100 % hidden; exposed "
+            "messages   tp 75.0 ms a step, 50 % hidden; dp 17.5 ms, 0 % hidden; pp 2.00 ms, 100 % hidden; exposed "
             "22.0 % of the step (rank 0, mean of 2 steps)\n");
 }
 
 TEST_F(ReporterTest, OneStepIsItsOwnMean) {
   Reporter reporter(Options());
   reporter.Step(Record(1));
-  reporter.SayCommunication();
+  reporter.SaySummary();
   EXPECT_THAT(Console().back(), HasSubstr("tp 50.0 ms a step, 75 % hidden;"));
   EXPECT_THAT(Console().back(), HasSubstr("exposed 12.0 % of the step (rank 0, one step)\n"));
 }

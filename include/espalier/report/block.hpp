@@ -1,0 +1,28 @@
+// The blocks that a run prints at its start and at its end: lines with a label each.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "espalier/report/verbosity.hpp"
+
+namespace espalier {
+
+struct BlockLine {
+  std::string_view label;  ///< at most kBlockLabel characters
+  std::string text;
+  Worth worth = Worth::kNormal;
+};
+
+inline constexpr int kBlockLabel = 10;  ///< width of the column of labels
+
+/// Escape codes in what a person reads.
+enum class Colours : uint8_t { kNo, kYes };
+
+/// "model      llama, ..." and a newline.
+std::string Print(const BlockLine& line, Colours colours);
+
+/// "warning: TEXT" and a newline.
+std::string PrintWarning(std::string_view text, Colours colours);
+
+}  // namespace espalier

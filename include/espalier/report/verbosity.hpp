@@ -1,0 +1,20 @@
+// How much a run says on its console.
+#pragma once
+
+#include <cstdint>
+
+namespace espalier {
+
+/// -q, neither, -v.
+enum class Verbosity : uint8_t { kQuiet, kNormal, kVerbose };
+
+/// The least verbosity at which a line is shown. Warnings and errors are always shown.
+enum class Worth : uint8_t {
+  kResult,   ///< what a run has come to
+  kNormal,   ///< what it is and does
+  kRoutine,  ///< what is as expected: checks that passed, times of the start, libraries
+};
+
+inline bool Shows(Verbosity verbosity, Worth worth) { return static_cast<int>(worth) <= static_cast<int>(verbosity); }
+
+}  // namespace espalier

@@ -1,0 +1,85 @@
+#include "train/reporting/end_block.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+using Lines = std::vector<BlockLine>;
+
+/// A word of a shell's command line.
+std::string Quoted(const std::string& text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string Latest(const Deck& deck) {
+  try {
+    return FindLatest(CheckpointFolder(deck)).value_or("");
+  } catch (const UserError&) {
+    return "";  // it cannot be determined
+  }
+}
+
+std::string ResultsText(const Run& run) {
+  const std::string latest = run.device.Computes() ? Latest(run.deck()) : "";
+  return run.deck().run.dir + "/metrics.jsonl" + (latest.empty() ? "" : ", " + latest);
+}
+
+std::string ContinueText(const Run& run, const Outcome& outcome) {
+  const int64_t steps = run.deck().run.steps;
+  if (!run.device.Computes())
+    return outcome.stopped
+               ? fmt::format(
+                     "stopped after step {} of {}: a run that waits has no state, so that it begins at step 1 "
+                     "when it is started again",
+                     outcome.last_step, steps)
+               : fmt::format("all {} steps are done; nothing was trained", steps);
+  if (outcome.stopped)
+    return fmt::format("stopped after step {} of {}: {} goes on", outcome.last_step, steps, SameCommand(run));
+  return fmt::format("all {} steps are done; for more: {} and run.steps=N above {}", steps, SameCommand(run), steps);
+}
+
+/// Token ids without a tokenizer cannot be written as text.
+std::string SampleText(const Deck& deck) {
+  const bool bytes = deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl;
+  const std::string command = "espalier sample " + Quoted(deck.run.dir);
+  if (!deck.data.tokenizer.empty()) return command + " --prompt TEXT";
+  return bytes ? command : command + " --ids \"1 2 3\"";
+}
+
+}  // namespace
+
+std::string SameCommand(const Run& run) {
+  const bool anew = run.deck().checkpoint.restart == Restart::kNever && run.options.restart.empty();
+  return anew ? "the same command with -r latest" : "the same command";
+}
+
+std::string LastGoodCheckpoint(const Deck& deck) {
+  const std::string latest = Latest(deck);
+  if (latest.empty()) return "there is no checkpoint to go on from";
+  return "the last good checkpoint is " + latest + ": started again, the run goes on from it";
+}
+
+Lines EndBlock(const Run& run, const Outcome& outcome, ExitStatus status) {
+  const Deck& deck = run.deck();
+  Lines lines = {{"results", ResultsText(run), Worth::kResult}};
+  if (status != ExitStatus::kDone && status != ExitStatus::kStopped) return lines;
+  lines.push_back({"continue", ContinueText(run, outcome), Worth::kResult});
+  if (run.device.Computes() && !Latest(deck).empty()) {
+    lines.push_back({"sample", SampleText(deck)});
+    lines.push_back({"export", fmt::format("espalier export {} HF_DIR", Quoted(deck.run.dir))});
+  }
+  lines.push_back({"report", "espalier report " + Quoted(deck.run.dir)});
+  return lines;
+}
+
+}  // namespace espalier

@@ -1,0 +1,23 @@
+// What a run prints at its end beside the summary of its steps: where the results are, and what to do next.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "espalier/report/block.hpp"
+#include "train/run.hpp"
+#include "train/step_loop.hpp"
+
+namespace espalier {
+
+/// How to start this run again so that it continues: "the same command", with what else it needs.
+std::string SameCommand(const Run& run);
+
+/// "the last good checkpoint is DIR: started again, the run goes on from it", or that there is none. For rank 0.
+std::string LastGoodCheckpoint(const Deck& deck);
+
+/// Where the results are and, after a run that is done or stopped, how to continue and what the model can be used for.
+/// For rank 0.
+std::vector<BlockLine> EndBlock(const Run& run, const Outcome& outcome, ExitStatus status);
+
+}  // namespace espalier

@@ -1,0 +1,14 @@
+// What a run trains, for its start block: lines that follow from the deck and the programs alone.
+#pragma once
+
+#include <vector>
+
+#include "espalier/report/block.hpp"
+#include "train/run.hpp"
+
+namespace espalier {
+
+/// Model, precision, optimizer with its groups of parameters, and steps. `step` is the last one that is done.
+std::vector<BlockLine> TrainingLines(const Run& run, int64_t step);
+
+}  // namespace espalier

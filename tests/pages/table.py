@@ -70,6 +70,7 @@ GIVEN = [
     ("doc/tokenize.md", "printf 'The tree\\nA lattice\\n' >prompts.txt"),
     ("doc/tokenize.md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine data.tokenizer=tests/data/tokenizer.json "
      "model.vocab=600"),
+    ("doc/metrics.md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine"),
     ("README.md|doc/huggingface.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 && "
      "build/espalier export given/run/checkpoints/latest given/hf"),
     ("README.md|doc/huggingface.md", "build/espalier tokenize tests/data/tokenizer.json doc/data.md -o tokens.bin"),

@@ -24,7 +24,8 @@ OWN_TIME = rf"(?:in|after|took) {TIME}"
 DATE = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)?)?|\b\d\d:\d\d:\d\d\b"
 HASH = r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b"
 PROCESS = r"(?:process|-USR1) \(?\d+(?: on \S+?(?=[\s),:;]|$))?"
-HOST = r"this host has .*|[\d.]+ [KMGT]iB (?:were|are) free|\d+ threads?(?: each)?"
+# The search for settings ends after some time.
+HOST = r"this host has .*|nearest settings that fit: .*|[\d.]+ [KMGT]iB (?:were|are) free|\d+ threads?(?: each)?"
 JSON_TIME = rf'"\w+(?:_ms|_us|_s|_per_s|mfu|_bytes_per_us)":\s*{NUMBER}'
 COUNT = rf"{NUMBER}[kMG]?(?=\s(?:files|tokens|samples|epochs)\b)"  # in a line that begins with `data`
 LOSS = rf"(?:(?<=loss )|(?<=lowest )|(?<=norm )|(?<=\"loss\":)|(?<=\"grad_norm\":)){NUMBER}"

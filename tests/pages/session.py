@@ -24,7 +24,7 @@ def make_clone(folder):
     for name in os.listdir(ROOT):
         if os.path.isfile(os.path.join(ROOT, name)):
             shutil.copy2(os.path.join(ROOT, name), folder)
-    os.symlink(executable(), os.path.join(folder, "build", "espalier"))
+    os.symlink(os.path.abspath(executable()), os.path.join(folder, "build", "espalier"))
 
 
 def script(commands, folder):

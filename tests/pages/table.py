@@ -16,7 +16,8 @@ NOT_RUN = [
     (ANY_PAGE, r"build-libfuzzer/.*", "the long form of a fuzz target"),
     (ANY_PAGE, r".*tests/predict/calibrated\.py.*", "the long form of another test"),
     (ANY_PAGE, r"(ESPALIER=\S+ )?(ninja .*&& )?python3 tests/bench/.*", "a benchmark of some minutes"),
-    (ANY_PAGE, r"(CXX=\S+ )?meson setup .*|meson (compile|install) .*|ninja .*", "builds"),
+    (ANY_PAGE, r"(CXX=\S+ )?meson setup .*|meson (compile|install) .*|ninja .*|(\./)?jobscripts/install_packages\.sh",
+     "builds, or installs packages"),
     (ANY_PAGE, r"(tests|bench)/gpu/\S+( [\w. -]+)?", "needs a GPU"),
     (ANY_PAGE, r"build/espalier (calibrate|run) .*product.plans.*", "needs a GPU"),
     ("doc/gpu.md", r"python3 tests/gpu/compare\.py .*", "needs the emulation of GPUs; mpi/emulated.py runs it"),
@@ -76,8 +77,6 @@ GIVEN = [
     ("README.md|doc/huggingface.md", "build/espalier tokenize tests/data/tokenizer.json doc/data.md -o tokens.bin"),
     ("doc/install.md", "mkdir -p $HOME/espalier/share $HOME/espalier/bin && "
      "ln -s $PWD $HOME/espalier/share/espalier && ln -s $PWD/build/espalier $HOME/espalier/bin"),
-    ("doc/getting-started.md", "sed -e 's/\"1f1b\"/\"1f2b\"/' -e 's/^global/globl/' -e 's/^heads    = 4/heads = 6/' "
-     "inputs/llama/tiny.toml >bad.toml"),
 ]
 
 

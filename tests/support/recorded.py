@@ -5,7 +5,7 @@ import re
 
 VARIABLE = "ESPALIER_TEST_ERRORS"
 HEAD = re.compile(r"espalier: (?:error|(\d+) errors)(?: \(rank \d+\))?$")
-ALONE = re.compile(r"espalier: (?:internal )?error \(rank \d+\): (.*)|(espalier: (?:watchdog of|MPI failed on|rank) .*)")
+ALONE = re.compile(r"espalier: (?:internal )?error \(rank \d+\): (.*)|(espalier: (?:watchdog|MPI failed|rank) .*)")
 OTHERS = re.compile(r"-{5,}|\[[\w.-]+:\d+\]|\*\*\*")  # what a launcher prints in between
 
 

@@ -6,9 +6,8 @@ import subprocess
 
 from support.runs import ENVIRONMENT, ROOT, executable
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+STAND_INS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_ins")
 TREE = ("bench", "doc", "include", "inputs", "jobscripts", "packaging", "python", "src", "tests")
-BUILT = ("tests/kernels_bench", "tests/faults_test")
 # Ranks may be more than cores on the machine of a test, and waiting ranks leave the cores to the others.
 MPI = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
        "OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -27,6 +26,13 @@ def make_clone(folder):
     os.symlink(os.path.abspath(executable()), os.path.join(folder, "build", "espalier"))
 
 
+def make_stand_ins(folder):
+    """The programs of stand_ins, under the names of those that they stand in for."""
+    os.makedirs(folder)
+    for name in os.listdir(STAND_INS):
+        os.symlink(os.path.join(STAND_INS, name), os.path.join(folder, name.removesuffix(".sh")))
+
+
 def script(commands, folder):
     """Each command writes its output and its exit status into files; variables and folders last to the end."""
     lines = [f"cd {folder}/clone"]
@@ -36,8 +42,10 @@ def script(commands, folder):
 
 
 def environment(folder):
-    path = [os.path.join(HERE, "stand_ins"), os.path.join(folder, "clone", "build"), os.environ["PATH"]]
-    return {**ENVIRONMENT, **MPI, "PATH": os.pathsep.join(path), "TMPDIR": folder, "HOME": os.path.join(folder, "home")}
+    """That of a user: a home without settings, and no variables of tests."""
+    inherited = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("ESPALIER")}
+    path = [os.path.join(folder, "bin"), os.path.join(folder, "clone", "build"), os.environ["PATH"]]
+    return {**inherited, **MPI, "PATH": os.pathsep.join(path), "TMPDIR": folder, "HOME": os.path.join(folder, "home")}
 
 
 def run_page(commands, folder, timeout):
@@ -45,6 +53,8 @@ def run_page(commands, folder, timeout):
 
     `folder` is empty, and is left with the clone in it."""
     make_clone(os.path.join(folder, "clone"))
+    make_stand_ins(os.path.join(folder, "bin"))
+    os.mkdir(os.path.join(folder, "home"))
     path = os.path.join(folder, "script")
     with open(path, "w") as file:
         file.write(script(commands, folder))

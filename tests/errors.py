@@ -11,13 +11,15 @@ import os
 import re
 import sys
 
+from support.recorded import errors_of
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "doc", "errors.md")
 
 # What stands for a part of a message in a form.
 FORMS = {"FILE": r"\S.*?", "LINE": r"\d+", "KEY": r"[\w.\[\]*\"]+", "VALUE": r".*?", "PLACE": r".+?",
          "TOKENIZER": r"\S*(?:tokenizer|\.json|\.model)\S*"}
-# Sources whose messages all have one form: (files, the form that they follow).
+# Sources whose functions Refuse, Fail, ... give all messages one form: (files, the form that they follow).
 FAMILIES = [
     ("src/deck/*", "FILE:LINE: KEY = VALUE: ..."),
     ("src/costs/cluster_*", "FILE:LINE: KEY = VALUE: ..."),
@@ -95,18 +97,23 @@ def words(text):
 
 def messages_of(call):
     """The strings of a call that are messages: those that begin with a place, or else the longest."""
-    strings = [text for part in LITERAL.findall(call) if len(words(text := plain(part))) >= LEAST_WORDS and " " in text]
-    return [text for text in strings if text.startswith("...:")] or sorted(strings, key=len)[-1:]
+    strings = sorted((plain(part) for part in LITERAL.findall(call)), key=len)
+    placed = [text for text in strings if text.startswith("...:")]
+    return [text for text in placed or strings[-1:] if len(words(text)) >= LEAST_WORDS and " " in text]
+
+
+def templates_of(text):
+    """(line, function, message with `...`) of every error in a source that has words of its own."""
+    for call in CALL.finditer(text):
+        for message in messages_of(arguments(text, call.end() - 1)):
+            yield text[:call.start()].count("\n") + 1, call[0][:-1], message
 
 
 def templates():
-    """(place, message with `...`) of every error in the sources that has words of its own."""
+    """The same of all sources, with their paths."""
     for path, text in sources():
-        if any(fnmatch.fnmatch(path, pattern) for pattern in INTERNAL):
-            continue
-        for call in CALL.finditer(text):
-            for message in messages_of(arguments(text, call.end() - 1)):
-                yield f"{path}:{text[:call.start()].count(chr(10)) + 1}", message
+        if not any(fnmatch.fnmatch(path, pattern) for pattern in INTERNAL):
+            yield from ((f"{path}:{line}", *found) for line, *found in templates_of(text))
 
 
 def pieces(row):
@@ -127,8 +134,8 @@ def has(text, row):
 
 
 def without_row(page):
-    for place, message in templates():
-        if any(fnmatch.fnmatch(place.split(":")[0], pattern) for pattern, _ in FAMILIES):
+    for place, function, message in templates():
+        if not function.endswith("Error") and any(fnmatch.fnmatch(place.split(":")[0], files) for files, _ in FAMILIES):
             continue
         if not any(has(message, row) for row in page if not is_form(row) and pieces(row)):
             yield f"{place}: doc/errors.md has no row for: {message}"
@@ -168,7 +175,25 @@ def check_recorded(path):
             yield f"doc/errors.md has no row for (exit status, message): {line}"
 
 
+def check_rules():
+    """The rules themselves, tried on small texts."""
+    source = """Keep("no error of a user");
+      throw UserError(kData, fmt::format("{}: has {:.4g} GB (at "
+                                         "most {})", path, Size("of a file"), most));"""
+    assert list(templates_of(source)) == [(2, "UserError", "...: has ... GB (at most ...)")]
+    assert has("...: has ... GB (at most ...)", "...: has ... GB") and not has("...: has ...", "...: has ... GB")
+    row = "...: no file matches"
+    assert expression(row).fullmatch("a.toml:3: data.paths: b*: no file matches; set it")
+    assert not expression(row).fullmatch("no file of b*") and not expression(row).fullmatch("b*: no file matches2")
+    form = expression("FILE:LINE: KEY = VALUE: ...")
+    assert form.fullmatch('a b.toml:17: model.heads = "6": must divide') and not form.fullmatch("a.toml: heads = 6: no")
+    printed = ("step 1\nespalier: 2 errors (rank 3)\na: b\n[vm:12] noise\nc: d\nstep 2\nespalier: error (rank 0): e\n"
+               "espalier: rank 1: f\n")
+    assert errors_of(printed) == ["a: b", "c: d", "e", "espalier: rank 1: f"]
+
+
 def main():
+    check_rules()
     faults = list(check_recorded(sys.argv[2]) if sys.argv[1:2] == ["--recorded"] else check_sources())
     print(*faults, sep="\n", end="\n" if faults else "")
     print(f"{len(rows())} rows, {sum(1 for _ in templates())} messages in the sources, {len(faults)} faults")

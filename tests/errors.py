@@ -39,7 +39,8 @@ FAMILIES = [
 # Calls of these names in these files only hand on what others say, or are no errors of a user.
 INTERNAL = ["src/schedule/*", "src/graph/*", "src/executor/cuda/cuda_executor.cpp", "src/commands/cli/report_error.cpp"]
 
-CALL = re.compile(r"\b(?:UserError|AgreedError|PrintError|Refuse(?!d)\w*|Fail|FailAt|(?:errors?|messages?)_?\.(?:push|emplace)_back)\(")
+CALL = re.compile(r"\b(?:(?:User|Agreed|Print)Error|Refuse(?!d)\w*|Fail|FailAt"
+                  r"|(?:errors?|messages?)_?\.(?:push|emplace)_back)\(")
 LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"')
 # Rows whose words are not in the sources.
 OTHERS = {"... std::bad_alloc": "by the library of C++"}

@@ -4,10 +4,10 @@ A line `...` stands for any lines, and `...` in a line for any text. Spaces coun
 for figures that depend on the machine or on the text of this repository, which must be there:
 
 - times, rates and shares that a run measures: a number with a unit of these, or in a column with such a heading;
-- dates, ids of processes, hashes, and lines about this host;
+- dates, ids of processes, hashes, and what is said about this host: its free memory, its threads;
 - losses, norms and counts of data: within TOLERANCE, since decks train on this repository.
 
-Commands that only compute (EXACT) have no measured figures but the time that they took themselves.
+Commands that only compute (EXACT) measure nothing but the time that they take themselves ("in 101 ms").
 """
 import dataclasses
 import re

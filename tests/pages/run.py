@@ -5,7 +5,8 @@
         --update   rewrite documented outputs that differ, and print what changed
         --list     print what would be done with each command, and run nothing
 
-Needs ESPALIER=build/espalier. blocks.py says what is a command, compare.py what may differ, table.py what does not run.
+Runs ESPALIER, by default build/espalier. blocks.py says what is a command, compare.py what may differ, table.py what
+does not run.
 """
 import argparse
 import collections
@@ -170,10 +171,11 @@ def print_list(pages):
 
 def summary(tasks):
     """How many commands are of which class."""
-    compared = {id(t.group) for t in tasks if t.group.output and t.kind != NOT_RUN}
     ran = [t for t in tasks if t.kind != NOT_RUN]
-    yield (f"{len(tasks)} commands: {len(ran)} ran, {sum(id(t.group) in compared for t in ran)} of them with an output "
-           f"that was compared ({len(compared)} outputs); {len(tasks) - len(ran)} did not run")
+    shown = {id(t.group) for t in tasks if t.group.output}
+    not_compared = {id(t.group) for t in tasks if t.group.output and t.kind == NOT_RUN}
+    yield (f"{len(tasks)} commands: {len(ran)} ran, {len(tasks) - len(ran)} did not; {len(shown)} outputs: "
+           f"{len(shown - not_compared)} were compared, {len(not_compared)} are of commands that did not run")
     for kind in (INSTEAD, NOT_RUN):
         for reason, count in collections.Counter(t.reason for t in tasks if t.kind == kind).items():
             yield f"  {count:3} {kind}: {reason}"
@@ -190,6 +192,9 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("pages", nargs="*", metavar="PAGE")
     options = parser.parse_args()
+    os.environ.setdefault("ESPALIER", os.path.join(ROOT, "build", "espalier"))
+    if not os.path.exists(executable()):
+        sys.exit(f"{executable()}: not there (ninja -C build espalier; or name it in ESPALIER)")
     pages = [os.path.relpath(os.path.abspath(page), ROOT) for page in options.pages] or all_pages()
     if options.list:
         return print_list(pages)

@@ -31,7 +31,7 @@ NOT_RUN = [
 TINY = "build/espalier inputs/llama/tiny.toml"
 MPI = "mpirun -n 8 --oversubscribe --bind-to none"
 
-# (page, command, what runs instead, in what it differs). \1 is the first group of the pattern.
+# (page, command, what runs instead, in what it differs). \g<0> is the command itself.
 INSTEAD = [
     (ANY_PAGE, r"(\./)?jobscripts/workstation\.sh.*", f"{MPI} {TINY}", "without installing, building and the text"),
     ("doc/install.md", r"\$HOME/espalier/share/espalier/jobscripts/workstation\.sh",

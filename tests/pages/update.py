@@ -42,15 +42,15 @@ def partners(documented, printed):
     return found
 
 
-def shortened(documented, printed):
+def shortened(documented, line):
     """A printed line with `...` where the documented one has it: as many words before and after it."""
     before, any_text, after = documented.partition(ANY)
-    theirs = words(printed)
-    if not any_text or len(words(before)) + len(words(after)) >= len(theirs):
-        return printed
-    tail = len(words(after))
+    text, theirs, tail = line.text.rstrip(), words(line.text.rstrip()), len(words(after))
+    if not any_text or len(words(before)) + tail >= len(theirs):
+        return text
     space = " " if before.endswith(" ") else ""
-    return "".join(theirs[:len(words(before))]) + space + ANY + "".join(theirs[len(theirs) - tail:] if tail else [])
+    short = "".join(theirs[:len(words(before))]) + space + ANY + "".join(theirs[len(theirs) - tail:] if tail else [])
+    return short if difference([short], [line]) is None else text
 
 
 def new_segment(k, bounds, documented, printed, found, patterns):
@@ -71,7 +71,7 @@ def new_segment(k, bounds, documented, printed, found, patterns):
         elif patterns.match(line, printed[place]):
             lines.append(documented[line])
         else:
-            lines.append(shortened(documented[line], printed[place].text.rstrip()))
+            lines.append(shortened(documented[line], printed[place]))
     return lines
 
 
@@ -106,6 +106,8 @@ def updated(page, text, outputs):
             continue
         new, gone = rewritten(output.lines, printed)
         lost += [f"{page}:{output.begin + 1}: no printed line is like this one: {line}" for line in gone]
+        if not gone and difference(new, printed) is not None:
+            lost.append(f"{page}:{output.begin + 1}: the output could not be rewritten: mend it by hand")
         if new != output.lines:
             change = "".join([f"\n  - {line}" for line in output.lines if line not in new]
                              + [f"\n  + {line}" for line in new if line not in output.lines])

@@ -1,7 +1,7 @@
 """Compares the documented output of a command with the real one.
 
-A line `...` stands for any lines, and `...` in a line for any text. Spaces count as one. All else must be equal, but
-for figures that depend on the machine or on the text of this repository, which must be there:
+A line `...` stands for any lines, and `...` in a line for any text. Spaces count as one. Lines of the log have no time.
+All else must be equal, but for figures that depend on the machine or on the text of this repository, which must be there:
 
 - times, rates and shares that a run measures: a number with a unit of these, or in a column with such a heading;
 - dates, ids of processes, hashes, and what is said about this host: its free memory, its threads;
@@ -22,12 +22,13 @@ RATE = rf"{NUMBER}\s?[kMGTP]?i?\s?(?:tokens|samples|steps|bytes|B|FLOPs?|FLOP)/s
 SHARE = rf"{NUMBER}\s?%"
 OWN_TIME = rf"(?:in|after|took) {TIME}"
 DATE = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[-+]\d\d:?\d\d)?)?|\b\d\d:\d\d:\d\d\b"
-HASH = r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b"
+HASH = r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}(?:-dirty)?\b"
 PROCESS = r"(?:process|-USR1) \(?\d+(?: on \S+?(?=[\s),:;]|$))?"
 # The search for settings ends after some time.
 HOST = r"this host has .*|nearest settings that fit: .*|[\d.]+ [KMGT]iB (?:were|are) free|\d+ threads?(?: each)?"
 JSON_TIME = rf'"\w+(?:_ms|_us|_s|_per_s|mfu|_bytes_per_us)":\s*{NUMBER}'
-COUNT = rf"{NUMBER}[kMG]?(?=\s(?:files|tokens|samples|epochs)\b)"  # in a line that begins with `data`
+COUNT = rf"{NUMBER}[kMG]?(?=\s(?:files|documents|tokens|samples|epochs|[KMG]iB of text)\b)"
+OF_DATA = re.compile(r"data\b|\d+ files, ")  # how a line with such counts begins
 LOSS = rf"(?:(?<=loss )|(?<=lowest )|(?<=norm )|(?<=\"loss\":)|(?<=\"grad_norm\":)){NUMBER}"
 
 ALWAYS = {"date": DATE, "hash": HASH, "process": PROCESS, "host": HOST}
@@ -101,7 +102,7 @@ class Pattern:
         return rf"({NUMBER}[kMG]?)"
 
     def words(self, text, measured):
-        near = NEAR_OF_DATA if text.startswith("data") else NEAR
+        near = NEAR_OF_DATA if OF_DATA.match(text) else NEAR
         kinds = {**near, **(MEASURED if measured else COMPUTED)}
         figure = "|".join(f"(?P<{name}>{regex})" for name, regex in kinds.items())
         parts, end = [], 0

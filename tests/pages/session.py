@@ -1,5 +1,6 @@
 """Runs the commands of a page: one bash in a folder that looks like a built clone."""
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from support.runs import ENVIRONMENT, ROOT, executable
 
 STAND_INS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_ins")
 TREE = ("bench", "doc", "include", "inputs", "jobscripts", "packaging", "python", "src", "tests")
+TIME_OF_LOG = re.compile(r"(?m)^\[\d{4}-\d\d-\d\d [\d:.]+\] (?=\[)")
 # Ranks may be more than cores on the machine of a test, and waiting ranks leave the cores to the others.
 MPI = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
        "OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -72,7 +74,8 @@ def result(path, folder):
     status, lines = None, []
     if os.path.exists(path + ".out"):
         with open(path + ".out", encoding="utf-8", errors="replace") as file:
-            lines = file.read().replace(os.path.join(folder, "clone") + "/", "").split("\n")
+            text = file.read().replace(os.path.join(folder, "clone") + "/", "")
+        lines = TIME_OF_LOG.sub("", text).split("\n")
     if os.path.exists(path + ".status"):
         with open(path + ".status") as file:
             status = int(file.read())

@@ -1,7 +1,8 @@
 """Compares the documented output of a command with the real one.
 
 A line `...` stands for any lines, and `...` in a line for any text. Spaces count as one. Lines of the log have no time.
-All else must be equal, but for figures that depend on the machine or on the text of this repository, which must be there:
+All else must be equal, but for figures that depend on the machine or on the text of this repository, which must be
+there:
 
 - times, rates and shares that a run measures: a number with a unit of these, or in a column with such a heading;
 - dates, ids of processes, hashes, and what is said about this host: its free memory, its threads;

@@ -34,7 +34,9 @@ Build all
 # Tests that run side by side wait half of the time: three on two cores.
 processes=$(($(nproc) * 3 / 2))
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+errors=$(mktemp)
+trap 'rm -f "$log" "$errors"' EXIT
+export ESPALIER_TEST_ERRORS=$errors
 status=0
 meson test -C "$espalier_build" --no-rebuild --num-processes "$processes" "${selection[@]}" --print-errorlogs "$@" \
   </dev/null 2>&1 |
@@ -46,5 +48,7 @@ Count() { awk -v labels="$1" '$0 ~ "^(" labels "): +[0-9]+ *$" { n += $NF } END 
 passed=$(Count 'Ok|Expected Fail')
 failed=$(Count 'Fail|Unexpected Pass|Timeout')
 if [[ $status -eq 0 && ($passed -eq 0 || $failed -ne 0) ]]; then status=1; fi
+# Every error that the tests have seen is in doc/errors.md.
+if ! python3 "$here/errors.py" --recorded "$errors"; then status=1; fi
 echo "$passed passed, $failed failed, $(Count 'Skipped') skipped"
 exit "$status"

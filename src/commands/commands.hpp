@@ -96,7 +96,8 @@ struct SampleOptions {
   int64_t top_k = 0;       ///< 0: all
   double top_p = 1;        ///< 1: all
   int64_t seed = 1234;
-  std::string logits;  ///< file to write; empty: none
+  std::string logits;                      ///< file to write; empty: none
+  std::optional<std::string> tensorboard;  ///< folder for an event file of the texts; "": that of the run
 };
 /// Continues texts by a trained model.
 int SampleCommand(const SampleOptions& options);

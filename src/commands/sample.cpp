@@ -11,6 +11,7 @@
 #include "commands/sample/choose.hpp"
 #include "commands/sample/logits_file.hpp"
 #include "commands/sample/sampler.hpp"
+#include "commands/sample/text_events.hpp"
 #include "commands/sample/text_form.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/train/saved_deck.hpp"
@@ -48,10 +49,22 @@ void SayIfSlow(int64_t longest, int64_t window) {
                window, window);
 }
 
-/// Continues one prompt, and returns how many tokens the last new one follows; `number` tells the draws of several
-/// apart. `file` may be null.
-int64_t Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
-                 Sampler& sampler, LogitsFile* file) {
+/// What was shown of a text, and how many tokens its last one follows.
+struct Continued {
+  std::string text;
+  int64_t seen = 0;
+};
+
+/// Shows a part of the text.
+void Show(Continued& to, const std::string& part) {
+  fmt::print("{}", part);
+  std::fflush(stdout);
+  to.text += part;
+}
+
+/// Continues one prompt; `number` tells the draws of several apart. `file` may be null.
+Continued Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
+                   Sampler& sampler, LogitsFile* file) {
   sampler.Restart();
   Sampler::Observer observe;
   const Drawing drawing{options.temperature, options.top_k, options.top_p};
@@ -63,7 +76,8 @@ int64_t Continue(const SampleOptions& options, const TextForm& form, const TextF
   TextForm::Shower shower(form);
   // The prompt goes through the stream, which may need what is before a token.
   for (size_t i = 0; !options.ids && i < tokens.size(); ++i) shower.Push(tokens[i]);
-  fmt::print("{}", prompt.shown);
+  Continued result;
+  Show(result, prompt.shown);
   for (int64_t i = 0; i < options.tokens; ++i) {
     const std::array<uint32_t, 4> random =
         Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), number, 0},
@@ -72,12 +86,12 @@ int64_t Continue(const SampleOptions& options, const TextForm& form, const TextF
     const auto allowed = std::span(logits).first(static_cast<size_t>(form.vocab()));
     tokens.push_back(Choose(allowed, drawing, random[0] / 4294967296.0));
     if (options.stop && tokens.back() == form.end()) break;
-    fmt::print("{}", shower.Push(tokens.back()));
-    std::fflush(stdout);
+    Show(result, shower.Push(tokens.back()));
   }
-  fmt::print("{}\n", shower.Finish());
+  Show(result, shower.Finish() + "\n");
   if (file != nullptr) file->EndPrompt();
-  return std::ssize(tokens) - 1;
+  result.seen = std::ssize(tokens) - 1;
+  return result;
 }
 
 }  // namespace
@@ -85,6 +99,7 @@ int64_t Continue(const SampleOptions& options, const TextForm& form, const TextF
 int SampleCommand(const SampleOptions& options) {
   CheckWritable("--logits", options.logits);
   const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
+  const std::string folder = options.tensorboard ? FolderOfTexts(options, dir) : "";
   const Deck deck = SamplingDeck(dir);
   const TextForm form(options, deck, dir);
   if (options.stop && !form.end())
@@ -97,11 +112,14 @@ int SampleCommand(const SampleOptions& options) {
   std::optional<LogitsFile> file;
   if (!options.logits.empty()) file.emplace(options.logits, prompts.size(), deck.model.vocab);
   int64_t seen = 0;
-  for (size_t k = 0; k < prompts.size(); ++k)
-    seen =
-        std::max(seen, Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler, file ? &*file : nullptr));
+  std::vector<std::string> texts;
+  for (size_t k = 0; k < prompts.size(); ++k) {
+    Continued done = Continue(options, form, prompts[k], static_cast<uint32_t>(k), sampler, file ? &*file : nullptr);
+    seen = std::max(seen, done.seen);
+    texts.push_back(std::move(done.text));
+  }
   if (file) file->Close();
-  std::fflush(stdout);
+  if (options.tensorboard) WriteTexts(folder, options, dir, texts);
   SayIfSlow(seen, deck.model.seq_len);
   return static_cast<int>(ExitStatus::kDone);
 }

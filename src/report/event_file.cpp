@@ -10,10 +10,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "espalier/report/text_events.hpp"
 #include "espalier/util/crc32c.hpp"
+#include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
 
 namespace espalier {
@@ -73,6 +76,9 @@ Message EventAt(int64_t step, double time) {
   return event;
 }
 
+/// The first event of every file.
+Message Version(double time) { return EventAt(0, time).Bytes(kFileVersion, "brain.Event:2"); }
+
 void AddScalar(Message& summary, std::string_view tag, double value) {
   summary.Nested(kValue, Message().Bytes(kValueTag, tag).Float(kSimpleValue, static_cast<float>(value)));
 }
@@ -107,6 +113,11 @@ std::string NewName(double time) {
                      number++);
 }
 
+/// Bytes that are not UTF-8 become the character for that.
+std::string ValidUtf8(const std::string& text) {
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+}
+
 /// The fields of an event as a table of Markdown.
 std::string Table(const json& line) {
   std::string rows = "| | |\n|---|---|\n";
@@ -118,6 +129,20 @@ std::string Table(const json& line) {
 
 }  // namespace
 
+void WriteTextEvents(const std::string& folder, int64_t step, double time, const std::vector<TextEvent>& texts) {
+  std::string records = Record(Version(time).text());
+  for (const TextEvent& text : texts) {
+    Message summary;
+    AddText(summary, text.name, ValidUtf8(text.text));
+    records += Record(EventAt(step, time).Nested(kSummary, summary).text());
+  }
+  const std::string path = folder + "/" + NewName(time);
+  std::ofstream file(path, std::ios::binary);
+  file << records;
+  file.close();
+  if (!file) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
+}
+
 EventFile::EventFile(const std::string& folder, int64_t first_step, double time) : step_(first_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -125,7 +150,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, double time)
   file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file_ < 0)
     complaint_ = fmt::format("{}: cannot write: {}; TensorBoard will miss this run", path_, std::strerror(errno));
-  Write(EventAt(0, time).Bytes(kFileVersion, "brain.Event:2").text());
+  Write(Version(time).text());
   BeginSession(first_step, time);
 }
 

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+from support.recorded import recorded
+
 EXECUTABLE = os.environ["ESPALIER"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "inputs/llama/tiny.toml")
@@ -19,8 +21,8 @@ def run(*arguments, **environment):
     """One process with a launcher's variables only where a test sets them."""
     launchers = ("OMPI_", "PMIX_", "PMI_", "SLURM_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    return subprocess.run([EXECUTABLE, *arguments], capture_output=True, text=True, timeout=60, check=False,
-                          env=clean | environment)
+    return recorded(subprocess.run([EXECUTABLE, *arguments], capture_output=True, text=True, timeout=60, check=False,
+                                   env=clean | environment))
 
 
 class Errors(unittest.TestCase):

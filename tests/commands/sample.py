@@ -4,8 +4,10 @@ import array
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
+from support.recorded import recorded
 from support.runs import Checks, DECK, ROOT, executable, launch, scratch, train
 
 TOKENIZER = os.path.join(ROOT, "tests", "data", "tokenizer.json")
@@ -13,8 +15,8 @@ PROMPT, SECOND = "The checkpoint of a run", "Tokens é中"
 
 
 def call(*arguments, **options):
-    return subprocess.run([executable(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=120, **options)
+    return recorded(subprocess.run([executable(), *map(str, arguments)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, timeout=120, **options))
 
 
 def make_run(folder):
@@ -48,6 +50,22 @@ def text_is_that_of_the_ids(checks, folder, run):
         ["--prompt", PROMPT], ["--prompt", PROMPT, "--temperature", 1, "--top-k", 1],
         ["--prompt", PROMPT, "--tokenizer", TOKENIZER], ["--prompt", PROMPT, "--temperature", 1, "--top-p", 1e-6])]
     checks.that(len(set(greedy)) == 1, "top-k 1, a tiny top-p and no temperature choose the likeliest")
+
+
+def texts_for_tensorboard(checks, folder, run):
+    line = ["sample", run, "--tokens", 5, "--prompt", PROMPT]
+    plain, written = call(*line), call(*line, "--tensorboard")
+    files = list(pathlib.Path(run, "tensorboard", "samples").iterdir())
+    checks.that(written.stdout == plain.stdout and written.returncode == 0 and len(files) == 1,
+                "--tensorboard prints the same, and writes a file into the run")
+    call(*line, "--tensorboard", folder / "texts")
+    checks.that(len(list((folder / "texts").iterdir())) == 1, "or into another folder")
+    alone = shutil.copytree(next(pathlib.Path(run, "checkpoints").glob("step-*")), folder / "alone")
+    for more, word in [([alone, "--tensorboard"], b"lies in no run: name a folder"),
+                       ([run, "--tensorboard", folder / "prompt.txt" / "x"], b"Not a directory")]:
+        refused = call("sample", *more, "--tokens", 1, "--prompt", "a")
+        checks.that(refused.returncode == 2 and word in refused.stderr and refused.stdout == b"",
+                    f"refused before the work: {refused.stderr}")
 
 
 def several_prompts(checks, folder, run):
@@ -180,8 +198,8 @@ def main():
     with scratch() as home:
         folder = pathlib.Path(home)
         run = make_run(folder)
-        findings = [text_is_that_of_the_ids, several_prompts, vocabularies, stops, several_files_of_logits,
-                    the_checkpoint_keeps_it]
+        findings = [text_is_that_of_the_ids, texts_for_tensorboard, several_prompts, vocabularies, stops,
+                    several_files_of_logits, the_checkpoint_keeps_it]
         checks.each(findings, folder, run)
         checks.each([caches_change_nothing], folder)
     checks.finish()

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import time
 
+from support.recorded import recorded
 from support.runs import Checks, ROOT, executable, scratch
 
 TOKENIZER = os.path.join(ROOT, "tests", "data", "tokenizer.json")
@@ -17,8 +18,8 @@ PATIENCE, END, SEED = 120, 0, 5
 
 
 def call(*arguments):
-    return subprocess.run([executable(), "tokenize", TOKENIZER, *map(str, arguments)], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    return recorded(subprocess.run([executable(), "tokenize", TOKENIZER, *map(str, arguments)],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE))
 
 
 def read_tokens(path):

@@ -5,6 +5,7 @@ without them.
 import importlib.util
 import json
 import os
+import re
 import struct
 import sys
 
@@ -79,6 +80,32 @@ def check(checks, run, what):
     return missing
 
 
+def ascii_of(text):
+    """Without bytes that are no text, which an event file has as another character."""
+    return re.sub(r"[^\n -~]", "", text)
+
+
+def sample(checks, run, home):
+    """Texts stand at the step of their checkpoint, as they were printed, and the run's own file is read as before."""
+    before = read(run).Tags()
+    asked = ["sample", run, "--tokens", "9", "--temperature", "1", "--prompt", "A <b>*lattice*</b>", "--prompt", "The ",
+             "--tensorboard"]
+    done = launch(1, asked)
+    first = ascii_of(done.stdout.split("The ")[0]).split("\n")
+    again = launch(1, [*asked, os.path.join(home, "elsewhere")])
+    for folder in (os.path.join(run, "tensorboard", "samples"), os.path.join(home, "elsewhere")):
+        events = EventAccumulator(folder, size_guidance={"tensors": 0})
+        events.Reload()
+        found = {tag: [(e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors(tag)]
+                 for tag in events.Tags()["tensors"]}
+        texts = found.get("sample 1", [(None, "")])
+        checks.that(done.returncode == again.returncode == 0 and sorted(found) == ["sample 1", "sample 2"]
+                    and [step for step, _ in texts] == [6] and "temperature 1," in texts[0][1]
+                    and all("    " + line in ascii_of(texts[0][1]) for line in first if line.strip()),
+                    f"texts at the step of their checkpoint: {found}")
+    checks.that(read(run).Tags() == before, "the run's own events are read as before")
+
+
 def main():
     checks = Checks()
     with scratch() as home:
@@ -86,6 +113,7 @@ def main():
         train(run, 1, RUN)
         missing = check(checks, run, "one start")
         checks.that(not missing, f"every event is a text: {missing}")
+        sample(checks, run, home)
         # Back to step 3's checkpoint, of which steps 3 to 6 are done again, with another learning rate.
         train(run, 2, [*RUN, "parallel.tp=2", "optimizer.lr=1e-3", "run.steps=7"],
               flags=["-r", os.path.join(run, "checkpoints", "step-00000002")])

@@ -5,6 +5,7 @@ import os, re, resource, signal, struct, subprocess, tempfile, time
 
 from support.disturbed import command, events
 from support.jobs import Job
+from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, ROOT, executable, launch, train
 
 PATIENCE = 120  # seconds for anything that should take a few
@@ -26,8 +27,8 @@ def arguments(where, *more):
 
 def ran(line, environment=ENVIRONMENT):
     try:
-        return subprocess.run(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=PATIENCE, stdin=subprocess.DEVNULL)
+        return recorded(subprocess.run(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL))
     except subprocess.TimeoutExpired as endless:
         return subprocess.CompletedProcess(line, None, f"not ended after {PATIENCE} s\n{endless.stdout}")
 

@@ -6,6 +6,7 @@ import os, shutil, signal, subprocess, sys, tempfile
 from support.checkpoints import reseal
 from support.disturbed import events
 from support.jobs import Job
+from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, train
 from support.waiting import await_that
 
@@ -26,9 +27,9 @@ def run(home, *overrides, flags=(), ranks=1, environment=()):
 
 
 def look(arguments, environment=()):
-    done = subprocess.run([executable(), *arguments], env=dict(ENVIRONMENT, **dict(environment)),
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape",
-                          timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    done = recorded(subprocess.run([executable(), *arguments], env=dict(ENVIRONMENT, **dict(environment)),
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                                   errors="surrogateescape", timeout=PATIENCE, stdin=subprocess.DEVNULL))
     return done.returncode, done.stdout
 
 

@@ -3,6 +3,7 @@ every function is named after the findings of a review that it shows to be mende
 import atexit, contextlib, json, os, pty, re, resource, signal, subprocess, tempfile
 
 from support.disturbed import events, verified, visible
+from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, executable, launch, launcher, planned_peaks
 from support.waiting import await_that
 
@@ -63,9 +64,9 @@ def text(home):
 
 def ran(arguments, environment=(), **more):
     """Exit status and text of a command of its own."""
-    done = subprocess.run(arguments, env={**ENVIRONMENT,
-                                          **dict(environment)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace", timeout=PATIENCE, **more)
+    done = recorded(subprocess.run(arguments, env={**ENVIRONMENT, **dict(environment)}, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, encoding="utf-8",
+                                   errors="replace", timeout=PATIENCE, **more))
     return done.returncode, done.stdout
 
 

@@ -86,7 +86,8 @@ def l_training_data_that_one_rank_cannot_read(checks, home):
 
 def h2_any_error_of_one_rank(checks, home):
     """Wherever it happens, the others do not wait for ever."""
-    for fault, cause in (("step:eio:3", "Input/output error"), ("step:nomem:2", "bad_alloc"),
+    for fault, cause in (("step:eio:3", "Input/output error"),
+                         ("step:nomem:2", "bad_alloc: the system has no more memory"),
                          ("proof:eio", "Input/output error"), ("copy:enospc", "No space left")):
         with Job(f"{home}-{fault.replace(':', '-')}", 2, [*ENDLESS, "checkpoint.every_steps=3"], fault, 1) as job:
             status, text = ended(job)
@@ -97,7 +98,7 @@ def m7_memory_that_one_rank_lacks_in_a_save(checks, home):
     with Job(home, 2, [*ENDLESS, "checkpoint.every_steps=2"], "reported:nomem:2", 1) as job:
         status, text = ended(job)
     named(checks, "m7: no memory on rank 1 in its second save", status, 1, text,
-          "rank 1: in the save of step 4: .*bad_alloc")
+          "rank 1: in the save of step 4: .*bad_alloc: the system has no more memory")
     checks.that(visible(home) and verified(visible(home)[0]), "m7: ... and the checkpoint before is whole")
 
 

@@ -2,6 +2,7 @@
 the finding that it shows to be mended."""
 import os, re, shlex, shutil, subprocess, tempfile
 
+from support.recorded import recorded
 from support.runs import Checks, ENVIRONMENT, ROOT, executable
 
 PATIENCE = 600
@@ -12,8 +13,8 @@ ASKED_FOR = ["c++", "git", "meson", "ninja", "pkg-config", "mpicxx", "mpirun", "
 
 def call(line, environment=(), **options):
     variables = {**{k: v for k, v in ENVIRONMENT.items() if not k.startswith("SLURM_")}, **dict(environment)}
-    done = subprocess.run(line, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, **options)
+    done = recorded(subprocess.run(line, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, **options))
     return done.returncode, done.stdout
 
 

@@ -3,6 +3,7 @@ of processor time and of memory. Standard library only."""
 import os, re, resource, shutil, subprocess, tempfile
 
 from support.checkpoints import crc32c
+from support.recorded import recorded
 from support.runs import DECK, ENVIRONMENT, Checks, executable, train
 
 MEMORY = 4 << 30   # bytes of address space of one command
@@ -14,8 +15,9 @@ def ask(*arguments, seconds=PROCESSOR):
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    done = subprocess.run([executable(), *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL, preexec_fn=limit, timeout=600)
+    done = recorded(subprocess.run([executable(), *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+                                   stdin=subprocess.DEVNULL, preexec_fn=limit, timeout=600))
     return done.returncode, done.stdout
 
 

@@ -4,6 +4,7 @@ for a spike, from a batch of noise."""
 import json, os, re, subprocess, tempfile
 
 from support.checkpoints import same_bits, tensors
+from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, executable, program
 
 STEPS, BAD, PATIENCE = 8, 4, 240
@@ -32,8 +33,8 @@ def run(home, layout, more, rank=None, step=BAD, sequences=4):
         line = ["bash", "-c", f'[ "${{OMPI_COMM_WORLD_RANK:-0}}" = {rank} ] && {fault}; exec "$@"', "bash", *line]
     launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "btl_vader_single_copy_mechanism", "none"] if ranks > 1 else []
-    return subprocess.run(launcher + line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          encoding="utf-8", errors="replace", timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    return recorded(subprocess.run(launcher + line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   encoding="utf-8", errors="replace", timeout=PATIENCE, stdin=subprocess.DEVNULL))
 
 
 def events(home, event):

@@ -3,6 +3,7 @@ can be found and removed. Standard library only."""
 import contextlib, glob, os, re, shutil, signal, subprocess, sys, time
 
 from .disturbed import command
+from .recorded import record
 from .runs import DECK, executable
 from .waiting import TICK, await_that, wait_until
 
@@ -58,7 +59,7 @@ class Job:
     def __exit__(self, *_):
         self.look()
         kill(filter(alive, self.seen))
-        self.launcher.wait()
+        record(self.launcher.wait(), self.text())
         self.log.close()
         # Open MPI leaves its shared memory behind when ranks are killed, and its folders when the launcher is.
         for path in glob.glob(f"/dev/shm/vader_segment.*.{self.namespace:x}.*") if self.namespace else []:

@@ -1,6 +1,8 @@
 """Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
 import json, os, re, shutil, subprocess, sys, tempfile
 
+from .recorded import recorded
+
 # Seen through the links in the folders of tests, this file is in tests/support all the same.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 # On one host Open MPI chooses ob1 in the end; looking for fast networks first takes 0.2 s of every start.
@@ -37,9 +39,9 @@ def launcher(ranks):
 
 def launch(ranks, arguments, timeout=400):
     """Runs the executable; returns the finished process with its text."""
-    return subprocess.run([*launcher(ranks), executable(), *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape", timeout=timeout,
-                          stdin=subprocess.DEVNULL)
+    return recorded(subprocess.run([*launcher(ranks), executable(), *arguments], env=ENVIRONMENT,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                                   errors="surrogateescape", timeout=timeout, stdin=subprocess.DEVNULL))
 
 
 def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=400):

@@ -14,6 +14,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/host_name.hpp"
+#include "espalier/util/what_of.hpp"
 
 namespace espalier {
 namespace {
@@ -120,8 +121,8 @@ SaveOutcome AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalT
     outcome.reasons = error.messages();
   } catch (const std::exception& error) {
     // The other ranks do not know of this failure, and would wait for this rank.
-    if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, error.what()));
-    outcome.reasons = {error.what()};
+    if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, WhatOf(error)));
+    outcome.reasons = {WhatOf(error)};
   }
   return outcome;
 }

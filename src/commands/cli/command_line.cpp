@@ -266,6 +266,11 @@ void AddSample(CLI::App& app, Job& job) {
       ->capture_default_str();
   command->add_option("--logits", options->logits, "write the logits after each token to this file (safetensors)")
       ->type_name("FILE");
+  command
+      ->add_option("--tensorboard", options->tensorboard,
+                   "write the texts for TensorBoard too, into this folder (tensorboard/samples of the run)")
+      ->type_name("[FOLDER]")
+      ->expected(0, 1);
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 

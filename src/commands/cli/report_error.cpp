@@ -10,6 +10,7 @@
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/print.hpp"
 #include "espalier/util/printable_lines.hpp"
+#include "espalier/util/what_of.hpp"
 
 namespace espalier {
 
@@ -29,7 +30,7 @@ int ReportUserError(const UserError& error) {
 }
 
 int ReportFault(const char* kind, const std::exception& error) {
-  PrintError("espalier: {} (rank {}): {}\n", kind, LauncherRank(), error.what());
+  PrintError("espalier: {} (rank {}): {}\n", kind, LauncherRank(), WhatOf(error));
   return static_cast<int>(ExitStatus::kFault);
 }
 

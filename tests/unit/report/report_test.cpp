@@ -21,7 +21,9 @@
 
 #include "espalier/model/flops.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/report/text_events.hpp"
 #include "espalier/util/crc32c.hpp"
+#include "espalier/util/error.hpp"
 #include "report/reporter_testing.hpp"
 
 namespace espalier {
@@ -297,6 +299,21 @@ TEST_F(ReporterTest, EventFilesHaveTheLinesOfMetrics) {
   EXPECT_THAT(records[3], HasSubstr(scalar));
   EXPECT_THAT(records[3], HasSubstr("exposed_ms/dp"));
   EXPECT_THAT(records[4], HasSubstr("| reason | loss |"));
+}
+
+TEST_F(ReporterTest, TextEventsAreAFileOfTheirOwnThatSupersedesNothing) {
+  WriteTextEvents(folder_, 300, 1.5, {{"sample 1", "    Once\n"}, {"sample 2", "a \xff b"}});
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
+    if (entry.path().string().find("tfevents") != std::string::npos) files.push_back(entry.path().string());
+  ASSERT_EQ(files.size(), 1u);
+  const std::vector<std::string> records = Records(files[0]);
+  ASSERT_EQ(records.size(), 3u);  // version and two texts, but no session
+  EXPECT_THAT(records[0], HasSubstr("brain.Event:2"));
+  EXPECT_THAT(records[1], testing::AllOf(HasSubstr("\x10\xac\x02"), HasSubstr("sample 1"), HasSubstr("    Once\n")));
+  EXPECT_THAT(records[2],
+              testing::AllOf(HasSubstr("\x10\xac\x02"), HasSubstr("sample 2"), HasSubstr("a \xef\xbf\xbd b")));
+  EXPECT_THROW(WriteTextEvents(folder_ + "/none", 1, 1.5, {}), UserError);
 }
 
 TEST_F(ReporterTest, WhatIsNotFiniteIsNullWithANote) {

@@ -1,0 +1,19 @@
+// Texts for TensorBoard, apart from those of a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace espalier {
+
+struct TextEvent {
+  std::string name;  ///< texts of one name are shown together, by step
+  std::string text;  ///< Markdown; bytes that are not UTF-8 are replaced
+};
+
+/// Writes texts of one step, at `time` (seconds since 1970), as an event file of its own in `folder`, which must be
+/// there. It supersedes no other file. Throws UserError (kFault) if it cannot be written.
+void WriteTextEvents(const std::string& folder, int64_t step, double time, const std::vector<TextEvent>& texts);
+
+}  // namespace espalier

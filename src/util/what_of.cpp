@@ -1,0 +1,16 @@
+#include "espalier/util/what_of.hpp"
+
+#include <fmt/format.h>
+
+#include <new>
+
+namespace espalier {
+
+std::string WhatOf(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return fmt::format("{}: the system has no more memory (use fewer ranks on this node, or a node with more)",
+                       error.what());
+  return error.what();
+}
+
+}  // namespace espalier

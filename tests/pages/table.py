@@ -1,0 +1,88 @@
+"""What the test does with commands that do not run as they are written: the whole list, with reasons.
+
+A pattern is a regular expression that must match the whole command, with single spaces. Every row must be of use to
+some page. A command in no list runs as it is written.
+"""
+import re
+
+ANY_PAGE = r".*"
+
+# (page, command, why it does not run)
+NOT_RUN = [
+    (ANY_PAGE, r"(\./)?tests/run\.sh.*", "runs all tests, this one too"),
+    (ANY_PAGE, r"meson test .*", "runs other tests"),
+    (ANY_PAGE, r"(python3 |\./)?tests/(restart|fuzz)/.*", "another test, or its long form"),
+    (ANY_PAGE, r"ESPALIER_F(AULTS|ULL_DISKS)=.*", "the long form of a unit test"),
+    (ANY_PAGE, r"build-libfuzzer/.*", "the long form of a fuzz target"),
+    (ANY_PAGE, r".*tests/predict/calibrated\.py.*", "the long form of another test"),
+    (ANY_PAGE, r"(ESPALIER=\S+ )?(ninja .*&& )?python3 tests/bench/.*", "a benchmark of some minutes"),
+    (ANY_PAGE, r"(CXX=\S+ )?meson setup .*|meson (compile|install) .*|ninja .*|(\./)?jobscripts/install_packages\.sh",
+     "builds, or installs packages"),
+    (ANY_PAGE, r"(tests|bench)/gpu/\S+( [\w. -]+)?", "needs a GPU"),
+    (ANY_PAGE, r"build/espalier (calibrate|run) .*product.plans.*", "needs a GPU"),
+    ("doc/gpu.md", r"python3 tests/gpu/compare\.py .*", "needs the emulation of GPUs; mpi/emulated.py runs it"),
+    (ANY_PAGE, r"(python3 -m )?pip install .*", "installs a package; python/read_runs.py does"),
+    (ANY_PAGE, r"espalier-runs .*|python3 -c 'import h5py.*", "needs packages of Python; python/read_runs.py runs it"),
+    (ANY_PAGE, r"h5dump .*", "needs the tools of HDF5"),
+    (ANY_PAGE, r"tensorboard .*", "a server; reference/event_files.py reads its files"),
+    (ANY_PAGE, r"module .*|spack .*|docker .*|apptainer .*|mpirun .*apptainer .*", "needs another system"),
+]
+
+TINY = "build/espalier inputs/llama/tiny.toml"
+MPI = "mpirun -n 8 --oversubscribe --bind-to none"
+
+# (page, command, what runs instead, in what it differs). \g<0> is the command itself.
+INSTEAD = [
+    (ANY_PAGE, r"(\./)?jobscripts/workstation\.sh.*", f"{MPI} {TINY}", "without installing, building and the text"),
+    ("doc/install.md", r"\$HOME/espalier/share/espalier/jobscripts/workstation\.sh",
+     "$HOME/espalier/share/espalier/jobscripts/workstation.sh --help", "prints its help only"),
+    (ANY_PAGE, r"kill -USR1 PID",
+     f"({TINY} parallel.pp=1 parallel.dp_shard=1 parallel.tp=1 run.dir=runs/stopped run.steps=1000000 & PID=$!; "
+     "until [ -f runs/stopped/metrics.jsonl ]; do sleep 0.1; done; kill -USR1 $PID; wait $PID; test $? = 75)",
+     "begins a run, and checks that it exits with 75"),
+    (ANY_PAGE, r".*espalier inputs/\S*/tiny\.toml .*run\.dir=runs/mine .*", r"\g<0> run.steps=20", "20 steps"),
+    (ANY_PAGE, r".*espalier \S+/hf/deck\.toml .*|espalier RUN_DIR/deck\.toml .*", r"\g<0> run.steps=2", "2 steps"),
+    ("doc/calibrate.md", r"espalier calibrate FILE .*", "espalier calibrate FILE --deck DECK", "with one deck"),
+    ("doc/install.md", r"mpirun .*/tiny\.toml", r"\g<0> run.steps=20", "20 steps"),
+    ("doc/(data|tokenize).md", r"espalier inputs/gpt2/124m\.toml", "espalier check inputs/gpt2/124m.toml",
+     "is checked only"),
+]
+
+SMALL = "tests/decks/small.toml"
+
+# Values of what a page leaves open: (page, name, value).
+PLACEHOLDERS = [
+    ("doc/(sleep|timeline).md", "DECK", f"{SMALL} parallel.dp_shard=-1"),
+    ("doc/(?!sleep|timeline).*", "DECK", SMALL),
+    ("doc/calibrate.md", "FILE", "measured.toml"),
+    ("README.md|doc/huggingface.md", "HF_DIR", "given/hf"),
+    ("README.md|doc/huggingface.md", "OUT", "given/out"),
+    ("doc/huggingface.md", "RUN_DIR", "runs/hf"),
+]
+
+ONE_RANK = f"{TINY} parallel.pp=1 parallel.dp_shard=1 parallel.tp=1"
+
+# What a page takes as given: (page, the command that makes it).
+GIVEN = [
+    ("README.md|doc/getting-started.md", "cp doc/metrics.md my.txt"),
+    ("README.md|doc/(tokenize|data).md", "mkdir -p gpt2 my_texts && cp tests/data/tokenizer.json gpt2/ && "
+     "cp doc/data.md my_texts/one.txt && cp doc/plan.md my_texts/other.txt"),
+    ("doc/tokenize.md", "mkdir more && printf '{\"text\": \"A lattice.\"}\\n{\"text\": \"A tree.\"}\\n' >more/a.jsonl"),
+    ("doc/tokenize.md", "printf 'The tree\\nA lattice\\n' >prompts.txt"),
+    ("doc/tokenize.md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine data.tokenizer=tests/data/tokenizer.json "
+     "model.vocab=600"),
+    ("doc/metrics.md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine"),
+    ("README.md|doc/huggingface.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 && "
+     "build/espalier export given/run/checkpoints/latest given/hf"),
+    ("README.md|doc/huggingface.md", "build/espalier tokenize tests/data/tokenizer.json doc/data.md -o tokens.bin"),
+    ("doc/install.md", "mkdir -p $HOME/espalier/share $HOME/espalier/bin && "
+     "ln -s $PWD $HOME/espalier/share/espalier && ln -s $PWD/build/espalier $HOME/espalier/bin"),
+]
+
+
+def row_of(table, page, command):
+    """The first row of a table for a command of a page, or None."""
+    for row in table:
+        if re.fullmatch(row[0], page) and re.fullmatch(row[1], command):
+            return row
+    return None

@@ -5,8 +5,8 @@
     documents.py sentences    print the lengths of sentences of every page
 
 In text in code font (`like/this.cpp`) it checks paths of the tree; in doc/architecture.md, doc/how-to-add.md, the
-guides and doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name of
-something new, so only the folder must exist.
+guides and doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name
+of something new, so only the folder must exist.
 """
 import collections, pathlib, re, statistics, sys
 

@@ -99,7 +99,8 @@ def pipeline():
 def legend():
     for row, (axis, words) in enumerate(LEGEND.items()):
         y = HEAD + NODE_H + MARGIN + 10 + 20 * row
-        yield f'<rect x="{MARGIN}" y="{y - 9}" width="22" height="9" fill="{COLOURS[axis]}"/>' + text(MARGIN + 32, y, words)
+        yield f'<rect x="{MARGIN}" y="{y - 9}" width="22" height="9" fill="{COLOURS[axis]}"/>'
+        yield text(MARGIN + 32, y, words)
 
 
 STYLE = """text{font-family:Helvetica,Arial,"DejaVu Sans",sans-serif;font-size:13px;fill:#333}

@@ -56,13 +56,16 @@ Build() {
   ninja -C "$espalier_build" -j "${JOBS:-$(nproc)}" "$@" </dev/null
 }
 
-# RunDir ESPALIER DECK [key=value ...]: prints the folder of the run: dir = "..." of [run] in the effective deck.
-RunDir() {
-  "$1" check "${@:2}" |
-    awk '/^\[/ { section = $1 }
-      section == "[run]" && $1 == "dir" { split($0, part, "\""); found = part[2] }
+# DeckValue ESPALIER SECTION KEY DECK [key=value ...]: prints the value of KEY = "..." in the effective deck.
+DeckValue() {
+  "$1" check "${@:4}" |
+    awk -v section="[$2]" -v key="$3" '/^\[/ { here = $1 }
+      here == section && $1 == key { split($0, part, "\""); found = part[2] }
       END { print found }'
 }
+
+# RunDir ESPALIER DECK [key=value ...]: prints the folder of the run.
+RunDir() { DeckValue "$1" run dir "${@:2}"; }
 
 # EndIfAlone LAUNCHER [SECONDS]: kills a launcher that still runs although all its children have died. Open MPI (with
 # PMIx 4.2) deadlocks at its end if a rank dies while it connects. Runs in the background; returns when the launcher has

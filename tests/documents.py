@@ -4,18 +4,20 @@
     documents.py              check links, paths, columns and sentences of every page, and names in those for developers
     documents.py sentences    print the lengths of sentences of every page
 
-In text in code font (`like/this.cpp`) it checks paths of the tree; in doc/architecture.md, doc/how-to-add.md and
-doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name of
-something new, so only the folder must exist.
+In text in code font (`like/this.cpp`) it checks paths of the tree; in doc/architecture.md, doc/how-to-add.md, the
+guides and doc/decisions also names of the source, keys of the deck and names of unit tests. NAME in a path is the name
+of something new, so only the folder must exist.
 """
 import collections, pathlib, re, statistics, sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "doc" / "architecture.md"
-CHECKED = [PAGE, ROOT / "doc" / "how-to-add.md", *sorted((ROOT / "doc" / "decisions").glob("*.md"))]
+GUIDES = [ROOT / "doc" / name for name in ("start.md", "cluster.md", "layouts.md", "coming-from.md")]
+CHECKED = [PAGE, ROOT / "doc" / "how-to-add.md", *GUIDES, *sorted((ROOT / "doc" / "decisions").glob("*.md"))]
 MOST_LINES = MOST_COLUMNS = 120
 MOST_MEDIAN, MOST_P90 = 18, 30  # words of a sentence
 
+FILES = {"run.lock"}  # not keys of the deck
 GENERATED = ROOT / "doc" / "deck.md"  # its text is in src/deck
 HISTORY = ROOT / "CHANGELOG.md"       # names what is gone
 
@@ -68,9 +70,15 @@ def name_exists(span, source, words, deck):
         return span in words
     if re.fullmatch(r"ESPALIER_\w+", span.partition("=")[0]):
         return span.partition("=")[0] in words
-    if key := re.fullmatch(r"([a-z]+)\.([a-z_0-9]+)( = .*)?", span):
+    if (key := re.fullmatch(r"([a-z]+)\.([a-z_0-9]+)( = .*)?", span)) and span not in FILES:
         return key[2] in deck[key[1]] if key[1] in deck else None
     return None
+
+
+def words_of_the_source(source):
+    """Those of the source and of the job scripts, which have variables of their own."""
+    scripts = (p.read_text() for p in sorted((ROOT / "jobscripts").iterdir()) if p.is_file())
+    return set(re.findall(r"\w+", "\n".join([source, *scripts])))
 
 
 def keys_of_the_deck():
@@ -138,7 +146,7 @@ def faults_of(page):
 def check():
     faults = []
     source, deck = sources(), keys_of_the_deck()
-    words = set(re.findall(r"\w+", source))
+    words = words_of_the_source(source)
     for page in CHECKED:
         for span in spans(page.read_text()):
             if not is_path(span) and name_exists(span, source, words, deck) is False:

@@ -86,10 +86,12 @@ class Install(unittest.TestCase):
         (tools / "scontrol").write_text(f"#!/bin/sh\necho '   Command={script} deck.toml'\n")
         (tools / "scontrol").chmod(0o755)
         job = {"SLURM_JOB_ID": "1", "SLURM_SUBMIT_DIR": str(self.scratch), "PATH": f"{tools}:{ENVIRONMENT['PATH']}"}
-        done = call(["bash", script], env=job)
-        self.assertEqual(done.returncode, 2, done)
-        self.assertIn("which deck?", done.stdout)
-        done = call(["bash", script], env=job | {"ESPALIER_ROOT": "/nowhere"})
+        copy = shutil.copy(script, tools / "slurm_script")  # as in the spool folder of Slurm
+        for started in (copy, script):
+            done = call(["bash", started], env=job)
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn("which deck?", done.stdout)
+        done = call(["bash", copy], env=job | {"ESPALIER_ROOT": "/nowhere"})
         self.assertEqual(done.returncode, 1, done)
         self.assertIn("/nowhere holds no jobscripts/common.sh", done.stderr)
 

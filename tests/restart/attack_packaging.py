@@ -3,7 +3,7 @@ the finding that it shows to be mended."""
 import os, re, shlex, shutil, subprocess, tempfile
 
 from support.recorded import recorded
-from support.runs import Checks, ENVIRONMENT, ROOT, executable
+from support.runs import Checks, DECK, ENVIRONMENT, ROOT, executable
 
 PATIENCE = 600
 # What the scripts themselves call, besides what packages.txt asks for.
@@ -136,10 +136,18 @@ def c13_batch_script_outside_slurm(checks, scratch):
     checks.that(status == 2 and told, "C13: the batch script says how it is started")
 
 
+def slurm_chain_that_would_begin_anew(checks, scratch):
+    environment = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": ROOT}
+    status, text = script("slurm.sbatch", DECK, "checkpoint.restart=never", environment=environment,
+                          cwd=scratch)
+    checks.that(status == 2 and 'set it to "auto"' in text, f"a chain with restart = never is refused: {text.strip()}")
+
+
 def main():
     checks = Checks()
     for finding in [a8_licence, b7_packages_without_dpkg, b7_hdf5_under_its_own_name, b8_readme,
-                    b9_the_deck_before_the_build, b9_names_the_target, c13_batch_script_outside_slurm]:
+                    b9_the_deck_before_the_build, b9_names_the_target, c13_batch_script_outside_slurm,
+                    slurm_chain_that_would_begin_anew]:
         with tempfile.TemporaryDirectory() as scratch:
             checks.each([finding], scratch)
     checks.finish()

@@ -128,7 +128,7 @@ def check_array(checks, cluster, home, straight):
                 "array: losses and norms of the unbroken run, bitwise")
 
 
-def check_gpus(checks, cluster, launch, home):
+def check_gpus(checks, cluster, launch, home, script="slurm.sbatch"):
     """Each rank sees one of the job's two GPUs: that of its number on the node. They are none, so what is looked at is
     the environment."""
     os.makedirs(home)
@@ -141,15 +141,15 @@ exec "{ENVIRONMENT["ESPALIER"]}" "$@"
 """)
     os.chmod(wrapper, 0o755)
     environment = {**cluster.environment, "LAUNCH": launch, "ESPALIER": wrapper}
-    status, said = ask("sbatch", "--wait", "--ntasks=2", "--gres=gpu:2", "--time=5", f"--output={home}.out",
-                       "jobscripts/slurm.sbatch", DECK, f"run.dir={home}/run", "run.steps=5", *MODEL,
-                       environment=environment)
+    status, said = ask("sbatch", "--wait", "--nodes=1", "--ntasks-per-node=2", "--gpus-per-node=2", "--cpus-per-task=1",
+                       "--time=5", f"--output={home}.out", f"jobscripts/{script}", DECK, f"run.dir={home}/run",
+                       "run.device=cpu", "run.steps=5", *MODEL, environment=environment)
     seen = [
         open(path).read().strip() if os.path.exists(path) else None
         for path in (f"{home}/gpu-of-{rank}" for rank in range(2))
     ]
     checks.that(status == 0 and seen == ["0", "1"],
-                f"{launch}: ranks 0 and 1 see GPUs {seen} of two ({status}, {said})")
+                f"{script}, {launch}: ranks 0 and 1 see GPUs {seen} of two ({status}, {said})")
     if status != 0:
         print(open(home + ".out").read() if os.path.exists(home + ".out") else "no output")
 
@@ -186,6 +186,7 @@ def main():
         check_guard(checks, cluster, os.path.join(folder, "guard"))
         for launch in ("srun", "mpirun"):
             check_gpus(checks, cluster, launch, os.path.join(folder, f"gpus-{launch}"))
+            check_gpus(checks, cluster, launch, os.path.join(folder, f"nodes-{launch}"), "gpu_nodes.sbatch")
         check_array(checks, cluster, os.path.join(folder, "array"), straight)
         for launch in ("srun", "mpirun"):
             check_chain(checks, cluster, launch, os.path.join(folder, launch), straight)

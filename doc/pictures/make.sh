@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Makes the pictures of the documents: make.sh [FOLDER], by default this one. One line per picture, at the end. Takes
+# build/espalier, or the executable that ESPALIER names.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+mkdir -p "${1:-$here}"
+folder=$(cd "${1:-$here}" && pwd)
+espalier=${ESPALIER:-$root/build/espalier}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$root"
+if [[ $EUID -eq 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+
+# Says what failed only if something did.
+Quietly() { "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2 && return 1; }; }
+
+# Timeline NAME DECK RANKS [key=value ...]: a step on H100s, as `espalier simulate` predicts it.
+Timeline() {
+  Quietly "$espalier" simulate "$2" --ranks "$3" --cluster inputs/clusters/h100-8x400g.toml --svg "$folder/$1.svg" \
+    "${@:4}"
+}
+
+# Schedule NAME: eight microbatches on four stages.
+Schedule() {
+  Timeline "schedule-$1" inputs/llama/8b.toml 4 parallel.pp=4 parallel.tp=1 batch.global=8 model.seq_len=4096 \
+    "pipeline.schedule=$1"
+}
+
+python3 "$here/mesh.py" "$folder/mesh.svg"
+Timeline layout-tp8 inputs/llama/8b.toml 8 batch.global=16
+Timeline layout-dp8 inputs/llama/8b.toml 8 batch.global=16 parallel.tp=1 parallel.reduce=microbatch
+Schedule 1f1b
+Schedule interleaved
+Schedule zb-h1
+Schedule zbv
+Schedule dualpipev

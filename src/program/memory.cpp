@@ -3,6 +3,7 @@
 // reuses the buffer of an input that is dead afterwards.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/local_range.hpp"
@@ -194,6 +195,8 @@ class MemoryPlanner {
     const auto n = static_cast<int>(program_.instructions.size());
     overlap_ends_.resize(program_.instructions.size());
     NextReaders next(buffers_.size(), n);
+    ByLane<int> next_reduction{};
+    for (const Lane lane : kLanes) next_reduction[lane] = n;
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[i];
       const int strip = facts_.ops[instruction.op].strip;
@@ -202,9 +205,17 @@ class MemoryPlanner {
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
+      if (ReducesGradients(instruction))
+        overlap_ends_[i] = std::min(overlap_ends_[i], std::exchange(next_reduction[instruction.lane], i) - 1);
       const int read = HasCollectives(instruction.lane) ? overlap_ends_[i] + 1 : i;
       for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, read);
     }
+  }
+  /// With one microbatch only the update reads what these bring, and whole gradients of all layers would be kept until
+  /// then. So a reduction overlaps with the layer after it and no more, as where gradients are added up.
+  bool ReducesGradients(const Instruction& instruction) const {
+    const bool data = instruction.lane == Lane::kDp || instruction.lane == Lane::kCp;
+    return data && instruction.microbatch >= 0 && graph_.op(instruction.op).role == Role::kW;
   }
   /// The next instruction that reads a value, in a walk from the last instruction to the first.
   class NextReaders {

@@ -93,6 +93,26 @@ TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
   }
 }
 
+/// Bytes that a layer more costs at the peak, of gradients and messages.
+int64_t GradientBytesOfALayer(int64_t microbatches, const std::string& more) {
+  const auto bytes = [&](int layers) {
+    const Compilation c =
+        Compile(SmallDeck({"parallel.dp_shard=4", "parallel.zero=3", "parallel.reduce=microbatch", more, "model.dim=96",
+                           "model.seq_len=8", fmt::format("model.layers={}", layers), "batch.micro=1",
+                           fmt::format("batch.global={}", 4 * microbatches)}),
+                4, Purpose::kTrain);
+    const Program program = MakeProgram(c, {});
+    return program.peak_by_class[static_cast<size_t>(MemoryClass::kGradients)] +
+           program.peak_by_class[static_cast<size_t>(MemoryClass::kCommunication)];
+  };
+  return (bytes(9) - bytes(5)) / 4;
+}
+
+TEST(Program, WholeGradientsDoNotPileUpWithOneMicrobatch) {
+  for (const char* more : {"overlap.gradients=true", "parallel.reduce_dtype=bf16"})
+    EXPECT_LE(GradientBytesOfALayer(1, more), GradientBytesOfALayer(2, more)) << more;
+}
+
 TEST(Program, ASchedulePutsWOffAtLittleMemory) {
   // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W
   // needs of the adjoints comes in place of what B needed, as long as W gathers again.

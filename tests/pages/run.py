@@ -13,8 +13,10 @@ import collections
 import dataclasses
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import table
 from blocks import Group, read_groups
@@ -198,10 +200,14 @@ def main():
     pages = [os.path.relpath(os.path.abspath(page), ROOT) for page in options.pages] or all_pages()
     if options.list:
         return print_list(pages)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with an end to what runs
     used, faults, tasks = set(), [], []
     for page in pages:
+        begun = time.monotonic()
         found, changes, done = test_page(page, options.update, used)
-        print(*changes, *found, sep="\n", end="\n" if changes or found else "", flush=True)
+        if done or found:
+            said = f"{page}: {len(done)} commands, {time.monotonic() - begun:.1f} s"
+            print(said, *changes, *found, sep="\n", flush=True)
         faults += found
         tasks += done
     if not options.pages:

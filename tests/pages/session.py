@@ -1,14 +1,17 @@
 """Runs the commands of a page: one bash in a folder that looks like a built clone."""
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
+import time
 
 from support.runs import ENVIRONMENT, ROOT, executable
 
 STAND_INS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_ins")
 TREE = ("bench", "doc", "include", "inputs", "jobscripts", "packaging", "python", "src", "tests")
+PATIENCE = 0.5  # seconds for mpirun to end its ranks
 TIME_OF_LOG = re.compile(r"(?m)^\[\d{4}-\d\d-\d\d [\d:.]+\] (?=\[)")
 # Ranks may be more than cores on the machine of a test, and waiting ranks leave the cores to the others.
 MPI = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -50,6 +53,15 @@ def environment(folder):
     return {**inherited, **MPI, "PATH": os.pathsep.join(path), "TMPDIR": folder, "HOME": os.path.join(folder, "home")}
 
 
+def end_all(bash):
+    """Ends what the commands have left: mpirun ends its ranks when it is asked to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(bash.pid, number)
+            time.sleep(PATIENCE)
+    bash.wait()
+
+
 def run_page(commands, folder, timeout):
     """[(status, lines)] of the commands; the status is None of one that did not end in time, or was not begun.
 
@@ -62,11 +74,11 @@ def run_page(commands, folder, timeout):
         file.write(script(commands, folder))
     bash = subprocess.Popen(["bash", path], env=environment(folder), start_new_session=True,
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    try:
-        bash.wait(timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(bash.pid, signal.SIGKILL)
-        bash.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
+            bash.wait(timeout)
+        finally:
+            end_all(bash)
     return [result(os.path.join(folder, str(k)), folder) for k in range(len(commands))]
 
 

@@ -43,6 +43,7 @@ INSTEAD = [
     (ANY_PAGE, r".*espalier inputs/\S*/tiny\.toml .*run\.dir=runs/mine .*", r"\g<0> run.steps=20", "20 steps"),
     (ANY_PAGE, r".*espalier \S+/hf/deck\.toml .*|espalier RUN_DIR/deck\.toml .*", r"\g<0> run.steps=2", "2 steps"),
     ("doc/calibrate.md", r"espalier calibrate FILE .*", "espalier calibrate FILE --deck DECK", "with one deck"),
+    ("doc/calibrate.md", r"mpirun -n 8 (espalier calibrate .*)dp_shard=8", r"mpirun -n 2 \1dp_shard=2", "on 2 ranks"),
     ("doc/install.md", r"mpirun .*/tiny\.toml", r"\g<0> run.steps=20", "20 steps"),
     ("doc/(data|tokenize).md", r"espalier inputs/gpt2/124m\.toml", "espalier check inputs/gpt2/124m.toml",
      "is checked only"),

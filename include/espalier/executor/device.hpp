@@ -28,8 +28,8 @@ class Device {
   /// Device memory of this rank outside its arena. On a CPU: the high-water mark, staging buffer not counted. On a GPU:
   /// what is in use now (context, modules, NCCL).
   virtual int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const = 0;
-  /// Peak rate of matmuls of this type. CPUs, and GPUs that no data sheet is known of, measure it in about 30 ms,
-  /// together with the ranks that share them if these call it at the same time.
+  /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms, and GPUs that no data sheet is known of in a
+  /// fraction of a second, together with the ranks that share them if these call it at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;
 
   /// The limits of the arena: memory of this node, or of the GPU.

@@ -44,6 +44,7 @@ ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& 
   // 1. Start: the deck, the data, the run directory, and the checkpoints to try. All ranks have the same.
   RunLog& log = parts.Make<RunLog>(world.Rank(), options.verbosity);
   CheckLauncher(world.Size());
+  log.Doing("opening the data");
   const std::string faults = AnnounceFaults(world);
   Start& start = parts.Make<Start>(FindStart(options, world));
   StartTimes times{.found_ms = MillisecondsSince(options.began)};
@@ -56,6 +57,7 @@ ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& 
   times.set_up_ms = MillisecondsSince(options.began);
 
   // 3. State: weights and moments, from a checkpoint or initial ones.
+  run.reporter.Doing(start.checkpoints.empty() ? "making the initial weights" : "loading the checkpoint");
   const int64_t first_step = Restore(run, start);
   times.state_ms = MillisecondsSince(options.began);
 

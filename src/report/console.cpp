@@ -51,6 +51,7 @@ std::string Console::Erasure() {
 
 // The cursor is left at the beginning, so that what others print, such as the launcher, overwrites the line.
 void Console::Show(const std::string& line) {
+  if (line.empty() && shown_ == 0) return;
   if (!terminal_ || (!pending_.empty() && !WritePending(0))) return;
   const std::string text = line.substr(0, static_cast<size_t>(std::max(0, terminal_->Width() - 1)));
   const size_t longer = shown_ > text.size() ? shown_ - text.size() : 0;

@@ -25,7 +25,8 @@ class Console {
   /// begins; otherwise an empty text.
   std::string Print(const std::string& line);
 
-  /// Shows a line, given without its newline, in place of the one shown before; cut to the width of the terminal.
+  /// Shows a line, given without its newline, in place of the one shown before; cut to the width of the terminal. An
+  /// empty one only erases.
   /// Nothing happens where there is no terminal, or where its reader is slow. Only for ASCII.
   void Show(const std::string& line);
 

@@ -350,10 +350,16 @@ void Reporter::Show(const std::string& line) {
 }
 
 void Reporter::Doing(int64_t step, std::string_view what) {
+  ShowNow(fmt::format("{:>{}}  {} ...", step, StepWidth(options_.steps), what));
+}
+
+void Reporter::Doing(std::string_view what) { ShowNow(fmt::format("{} ...", what)); }
+
+void Reporter::ShowNow(const std::string& line) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   shown_ = {};
-  Show(fmt::format("{:>{}}  {} ...", step, StepWidth(options_.steps), what));
+  Show(line);
 }
 
 void Reporter::Say(const std::string& text, Worth worth) {

@@ -1,5 +1,6 @@
 #include "espalier/report/run_log.hpp"
 
+#include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -12,6 +13,7 @@
 #include "espalier/report/block.hpp"
 #include "espalier/report/report.hpp"
 #include "espalier/report/terminal.hpp"
+#include "report/console.hpp"
 
 namespace espalier {
 namespace {
@@ -29,8 +31,14 @@ class RunLog::Sink final : public spdlog::sinks::base_sink<std::mutex> {
   void SendTo(Reporter* reporter) {
     const std::lock_guard lock(mutex_);
     reporter_ = reporter;
+    console_.Show("");
     if (reporter == nullptr) return;
     for (const std::string& warning : std::exchange(early_, {})) reporter->RecordWarning(warning);
+  }
+
+  void Show(std::string_view what) {
+    const std::lock_guard lock(mutex_);
+    if (reporter_ == nullptr) console_.Show(fmt::format("{} ...", what));
   }
 
  private:
@@ -38,7 +46,7 @@ class RunLog::Sink final : public spdlog::sinks::base_sink<std::mutex> {
     const std::string text(message.payload.data(), message.payload.size());
     const bool warns = message.level >= spdlog::level::warn;
     if (reporter_ == nullptr) {
-      Print(warns ? PrintWarning(text, colours_) : text + "\n");
+      console_.Print(warns ? PrintWarning(text, colours_) : text + "\n");
       if (warns) early_.push_back(text);
     } else if (warns) {
       reporter_->Warn(text);
@@ -47,26 +55,28 @@ class RunLog::Sink final : public spdlog::sinks::base_sink<std::mutex> {
     }
   }
 
-  /// Text that cannot be written is lost.
-  static void Print(const std::string& line) {
-    std::fwrite(line.data(), 1, line.size(), stdout);
-    std::fflush(stdout);
-  }
-
   void flush_() override {}
 
+  Console console_{stdout};  ///< without a reporter
   const Colours colours_ = WantsColours() ? Colours::kYes : Colours::kNo;
   Reporter* reporter_ = nullptr;
   std::vector<std::string> early_;  ///< warnings before there was a reporter
 };
 
-RunLog::RunLog(int rank, Verbosity verbosity) : sink_(std::make_shared<Sink>()), former_(spdlog::default_logger()) {
+RunLog::RunLog(int rank, Verbosity verbosity)
+    : shows_(rank == 0 && verbosity != Verbosity::kQuiet),
+      sink_(std::make_shared<Sink>()),
+      former_(spdlog::default_logger()) {
   auto logger = std::make_shared<spdlog::logger>("", sink_);
   logger->set_level(LevelOf(rank, verbosity));
   spdlog::set_default_logger(std::move(logger));
 }
 
 RunLog::~RunLog() { spdlog::set_default_logger(former_); }
+
+void RunLog::Doing(std::string_view what) {
+  if (shows_) sink_->Show(what);
+}
 
 void RunLog::SendTo(Reporter* reporter) { sink_->SendTo(reporter); }
 

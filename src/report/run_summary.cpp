@@ -56,7 +56,7 @@ void RunSummary::AddMemory(const std::vector<int64_t>& rank_peak_bytes, int64_t 
   if (most == rank_peak_bytes.end()) return;
   peak_bytes_ = *most;
   peak_rank_ = most - rank_peak_bytes.begin();
-  outside_bytes_ = outside_bytes;
+  outside_bytes_ = std::max<int64_t>(0, outside_bytes);
 }
 
 std::string RunSummary::StepsText(const ReportOptions& options) const {

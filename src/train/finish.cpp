@@ -73,7 +73,7 @@ void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bo
   if (outcome.error)
     throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
   if (saved) return;
-  const std::string good = OnRankZero(run.world, [&] { return LastGoodCheckpoint(run.deck()); });
+  const std::string good = OnRankZero(run.world, [&] { return LastGoodCheckpoint(run); });
   throw AgreedError(status, {fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(run.deck())),
                              fmt::format("{}; to try: more room there, or a smaller checkpoint.keep", good)});
 }

@@ -22,6 +22,13 @@
 
 namespace espalier {
 
+/// When parts of the start were complete, in milliseconds from the start of the process.
+struct StartTimes {
+  double found_ms = 0;   ///< MPI, deck, data, checkpoints to try
+  double set_up_ms = 0;  ///< devices, programs, memory
+  double state_ms = 0;   ///< weights and moments
+};
+
 /// A run that is set up: its parts are complete, and none is replaced until the run has ended. What changes from step
 /// to step is in StepLoop.
 struct Run {

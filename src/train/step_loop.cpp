@@ -311,7 +311,7 @@ void StepLoop::GiveUp(const StepRecord& record, const std::string& reason) {
 
 std::string StepLoop::WhatToTry() const {
   return fmt::format("{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
-                     OnRankZero(run_.world, [&] { return LastGoodCheckpoint(deck()); }),
+                     OnRankZero(run_.world, [&] { return LastGoodCheckpoint(run_); }),
                      TrySetting(deck(), !guard_.Spike().empty()));
 }
 

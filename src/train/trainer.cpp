@@ -12,6 +12,7 @@
 #include "espalier/report/run_log.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/stop_signals.hpp"
+#include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "train/finish.hpp"
 #include "train/job.hpp"
@@ -43,20 +44,25 @@ ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& 
   // 1. Start: the deck, the data, the run directory, and the checkpoints to try. All ranks have the same.
   RunLog& log = parts.Make<RunLog>(world.Rank(), options.verbosity);
   CheckLauncher(world.Size());
+  log.Doing("opening the data");
   const std::string faults = AnnounceFaults(world);
   Start& start = parts.Make<Start>(FindStart(options, world));
+  StartTimes times{.found_ms = MillisecondsSince(options.began)};
   if (start.beyond) return NothingToDo(start, world);
   const bool sleeps = start.deck().run.device == RunDevice::kSleep;
   MakeSharedFolder(world, sleeps ? start.deck().run.dir : CheckpointFolder(start.deck()));
 
   // 2. Setup: devices, programs and their memory, watchdog, report.
   const Run& run = parts.Make<Run>(SetUp(options, faults, start, world, mpi, log, parts));
+  times.set_up_ms = MillisecondsSince(options.began);
 
   // 3. State: weights and moments, from a checkpoint or initial ones.
+  run.reporter.Doing(start.checkpoints.empty() ? "making the initial weights" : "loading the checkpoint");
   const int64_t first_step = Restore(run, start);
+  times.state_ms = MillisecondsSince(options.began);
 
   // 4. Announcement, once rank 0 has proved that the programs of all ranks fit together.
-  Announce(run, run.world_check.Await(), first_step);
+  Announce(run, times, run.world_check.Await(), first_step);
   OnAllRanks(world, [&] {
     if (run.IsRankZero() && first_step < run.deck().run.steps) RemoveFile(DoneFile(run.deck()));
   });

@@ -36,10 +36,10 @@ def counted(count, thing):
 class Run:
     """What a run printed, by label, and what it wrote."""
 
-    def __init__(self, folder, ranks, overrides, flags=(), expect=0):
-        self.folder, self.ranks, self.overrides = folder, ranks, overrides
-        done = launch(ranks, ["run", DECK, "-d", folder, *flags, *overrides])
-        if done.returncode != expect:
+    def __init__(self, folder, ranks, overrides):
+        self.folder, self.ranks, self.overrides = folder, ranks, ["run.device=cpu", *overrides]
+        done = launch(ranks, ["run", DECK, "-d", folder, *self.overrides])
+        if done.returncode != 0:
             sys.exit(f"{overrides}: exit status {done.returncode}\n{done.stdout}")
         self.text, self.lines = done.stdout, {}
         for line in done.stdout.splitlines():
@@ -54,7 +54,7 @@ class Run:
 
     def planned(self):
         path = self.folder + ".json"
-        done = launch(1, ["plan", DECK, "--ranks", str(self.ranks), "--json", path, "run.device=cpu", *self.overrides])
+        done = launch(1, ["plan", DECK, "--ranks", str(self.ranks), "--json", path, *self.overrides])
         if done.returncode != 0:
             sys.exit(done.stdout)
         with open(path) as file:

@@ -68,6 +68,7 @@ class Errors(unittest.TestCase):
             "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for "
             "Slurm, or 90s, 30m, 1h, 2d; empty for no limit)",
             ("run", TINY, "-w", "-1"): None,
+            ("run", TINY, "-q", "-v"): "command line: --quiet excludes --verbose",
         }
         for arguments, message in cases.items():
             lines = self.refused(*arguments)
@@ -82,6 +83,8 @@ class Errors(unittest.TestCase):
                 f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program, "
                 "--cluster, --search, --fix, --top, --output)"
             ])
+        for command in ("check", "plan", "simulate", "sample"):
+            self.assertIn(f"command line: -q: unknown option of {command} ", self.refused(command, TINY, "-q")[1])
         self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
         for command in ("report", "convert"):
             self.assertIn(f"command line: {command}: neither a command nor a deck that exists",

@@ -10,6 +10,7 @@ STEPS = ["run.steps=37", "report.every_steps=18", "batch.global=6", "data.valida
          "data.validate_every_steps=18", "data.validate_sequences=6"]
 ROW = re.compile(r"^ *\d+/37  +\d")
 WAITS = re.compile(r"\r +37  (saving|validating) \.\.\.\r")
+STARTS = re.compile(r"\r(opening the data|compiling the programs|making the initial weights) \.\.\. *\r")
 
 
 def command(folder, *flags, ranks=1):
@@ -65,6 +66,7 @@ def a_terminal_shows_it(checks, home):
     checks.that(any(ROW.match(part) for part in transient), f"steps between printed ones: {len(transient)} updates")
     checks.that(all(len(part) < COLUMNS for part in transient), f"no update is wider than {COLUMNS - 1} columns")
     checks.that(len(set(WAITS.findall(said))) == 2, f"it says that the run saves, and validates: {WAITS.findall(said)}")
+    checks.that(len(STARTS.findall(said)) == 3, f"it says what the start does: {STARTS.findall(said)}")
     left = [line for line in screen(said) if ROW.match(line)]
     checks.that([line.split("/")[0].strip() for line in left] == ["1", "18", "36", "37"],
                 f"what stays are the printed steps, whole: {left}")

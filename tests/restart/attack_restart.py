@@ -201,8 +201,8 @@ def b6_the_end_says_how_to_go_on(checks, home):
         said = f"{more}sample     espalier sample {where}\nexport     espalier export {where} HF_DIR\n" in answer[1]
         expect(checks, answer[0] == 0 and said, f"what is done, the {time} time", answer)
     answer = run(where, "run.steps=9", "optimizer.lr=1e38", "optimizer.clip_norm=0")
-    said = f"the last good checkpoint is {where}/checkpoints/step-00000004" in answer[
-        1] and "lower optimizer.lr" in answer[1]
+    good = f"the last good checkpoint is {where}/checkpoints/step-00000004: the same command goes on from it"
+    said = good in answer[1] and "lower optimizer.lr" in answer[1]
     expect(checks, answer[0] == 1 and said, "after NaN: the last checkpoint and what to try", answer)
     answer = run(home("stopped"), "run.steps=1000000", "report.every_steps=100000", flags=["-t", "00:00:02"])
     expect(checks, answer[0] == 75 and "the same command goes on\nsample" in answer[1], "after a stop", answer)

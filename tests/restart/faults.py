@@ -91,7 +91,8 @@ def check_failures(checks, home, straight, degrees):
     checks.that(same_run(where, straight, STEPS), "... and changes no number")
     where = home("last")
     done = run(2, where, degrees, f"shard-fsync:eio:{STEPS // EVERY}")
-    checks.that(done.returncode == 1 and "the last checkpoint could not be saved" in done.stdout,
+    checks.that(done.returncode == 1 and "the last checkpoint could not be saved" in done.stdout and
+        "the last good checkpoint is " in done.stdout and "to try: more room there" in done.stdout,
                 "the last save failed: exit 1")
     checks.that(
         visible(where)[-1].endswith(f"{STEPS - EVERY:08d}") and verified(visible(where)[-1]),

@@ -31,8 +31,8 @@ class Device {
   /// What runs slower on this device than it could, because a library or the driver refused it: in words, each once,
   /// since the last call.
   virtual std::vector<std::string> TakeFallbacks() const { return {}; }
-  /// Peak rate of matmuls of this type. CPUs, and GPUs that no data sheet is known of, measure it in about 30 ms,
-  /// together with the ranks that share them if these call it at the same time.
+  /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms, and GPUs that no data sheet is known of in a
+  /// fraction of a second, together with the ranks that share them if these call it at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;
 
   /// The limits of the arena: memory of this node, or of the GPU.

@@ -161,8 +161,9 @@ class Reporter {
   /// A line on the console only.
   void Say(const std::string& text, Worth worth = Worth::kNormal);
   void SayLine(const BlockLine& line);
-  /// On a terminal, until the next line: what takes long now, after `step`, "saving".
+  /// On a terminal, until the next line: what takes long now, "saving", and after which step.
   void Doing(int64_t step, std::string_view what);
+  void Doing(std::string_view what);
   /// Lines on the console, after End(): what this start has done. Of communication, the mean of the steps for which it
   /// is known; the first step of this start is left out if there are others.
   void SaySummary();
@@ -184,6 +185,7 @@ class Reporter {
   void Print(const std::string& line, Worth worth = Worth::kNormal);
   /// Shows a line until the next one, on a terminal; several times a second at most.
   void Show(const std::string& line);
+  void ShowNow(const std::string& line);
   std::string StepRow(const StepRecord& record) const;
   void PrintStep(const StepRecord& record);
   /// Seconds to the last step, at the mean time of a sequence in the latest steps.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "espalier/report/verbosity.hpp"
 
@@ -27,8 +28,12 @@ class RunLog {
   /// `reporter` gets what is logged from now on, and the warnings logged before; null: none does.
   void SendTo(Reporter* reporter);
 
+  /// On a terminal, until the next line: what takes long now, before there is a reporter; not on a quiet console.
+  void Doing(std::string_view what);
+
  private:
   class Sink;
+  const bool shows_;
   std::shared_ptr<Sink> sink_;
   std::shared_ptr<spdlog::logger> former_;
 };

@@ -11,6 +11,7 @@
 #include "espalier/report/terminal.hpp"
 
 namespace espalier {
+
 void OpenStandardStreams() {
   for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF)

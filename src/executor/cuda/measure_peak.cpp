@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <random>
 #include <vector>
@@ -96,9 +97,7 @@ int64_t ChooseSide(Dtype dtype, cudaStream_t stream) {
   return side;
 }
 
-}  // namespace
-
-PeakRate MeasureGpuPeak(Dtype compute, cudaStream_t stream) {
+PeakRate Measure(Dtype compute, cudaStream_t stream) {
   if (!Fits(kSmallestSide, compute)) return {0, "too little free memory to measure the GPU's peak"};
   const int64_t side = ChooseSide(compute, stream);
   const SquareMatmul matmul(side, compute, stream);
@@ -112,6 +111,17 @@ PeakRate MeasureGpuPeak(Dtype compute, cudaStream_t stream) {
   const double flops = 2 * n * n * n / (fastest_ms * 1e-3);
   return {flops, fmt::format("measured at the start: {0} x {0} GEMMs in {1} reach {2:.4g} TFLOP/s", side, Name(compute),
                              flops * 1e-12)};
+}
+
+}  // namespace
+
+PeakRate MeasureGpuPeak(Dtype compute, cudaStream_t stream) {
+  try {
+    return Measure(compute, stream);
+  } catch (const std::exception& error) {
+    cudaGetLastError();  // otherwise the next launch would report it
+    return {0, fmt::format("the GPU's peak could not be measured: {}", error.what())};
+  }
 }
 
 }  // namespace espalier::cuda

@@ -6,9 +6,9 @@
 
 namespace espalier::cuda {
 
-/// The fastest of some large matmuls on random numbers, in some 30 ms. Takes at most a quarter of the memory that is
-/// free, and gives it back. Unknown, with the reason, if that is too little. A GPU that others use at the same time
-/// seems slower.
+/// The fastest of some large matmuls on random numbers, in a fraction of a second. Takes at most a quarter of the
+/// memory that is free, and gives it back. Unknown, with the reason, if that is too little or a call fails. A GPU that
+/// others use at the same time seems slower.
 PeakRate MeasureGpuPeak(Dtype compute, cudaStream_t stream);
 
 }  // namespace espalier::cuda

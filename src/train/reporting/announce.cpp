@@ -36,11 +36,11 @@ StartRecord RecordOf(const Run& run, const WorldProof& proof, int64_t step) {
 
 }  // namespace
 
-void Announce(const Run& run, const WorldProof& proof, int64_t step) {
+void Announce(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step) {
   run.reporter.Start(RecordOf(run, proof, step));
   for (const DeckDifference& difference : run.checkpoints.differences())
     run.reporter.Changed(difference.key, difference.before, difference.now, difference.origin);
-  for (const BlockLine& line : StartBlock(run, proof, step)) run.reporter.SayLine(line);
+  for (const BlockLine& line : StartBlock(run, times, proof, step)) run.reporter.SayLine(line);
   if (run.IsRankZero() && !proof.why_not.empty())
     spdlog::warn("not proven that the programs of all ranks fit together: {}", proof.why_not);
   AnnounceFallbacks(run.device, run.world);

@@ -63,10 +63,10 @@ std::string SameCommand(const Run& run) {
   return anew ? "the same command with -r latest" : "the same command";
 }
 
-std::string LastGoodCheckpoint(const Deck& deck) {
-  const std::string latest = Latest(deck);
+std::string LastGoodCheckpoint(const Run& run) {
+  const std::string latest = Latest(run.deck());
   if (latest.empty()) return "there is no checkpoint to go on from";
-  return "the last good checkpoint is " + latest + ": started again, the run goes on from it";
+  return fmt::format("the last good checkpoint is {}: {} goes on from it", latest, SameCommand(run));
 }
 
 Lines EndBlock(const Run& run, const Outcome& outcome, ExitStatus status) {

@@ -13,8 +13,8 @@ namespace espalier {
 /// How to start this run again so that it continues: "the same command", with what else it needs.
 std::string SameCommand(const Run& run);
 
-/// "the last good checkpoint is DIR: started again, the run goes on from it", or that there is none. For rank 0.
-std::string LastGoodCheckpoint(const Deck& deck);
+/// "the last good checkpoint is DIR: the same command goes on from it", or that there is none. For rank 0.
+std::string LastGoodCheckpoint(const Run& run);
 
 /// Where the results are and, after a run that is done or stopped, how to continue and what the model can be used for.
 /// For rank 0.

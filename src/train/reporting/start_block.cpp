@@ -14,7 +14,6 @@
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/build_info.hpp"
-#include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
 #include "train/reporting/end_block.hpp"
 #include "train/reporting/peak.hpp"
@@ -151,8 +150,14 @@ std::string LibrariesText(const Device& device) {
   return colon == text.npos ? text : text.substr(colon + 2);
 }
 
+std::string TimesText(const StartTimes& times) {
+  return fmt::format("{:.2f} s to find deck, data and checkpoint, {:.2f} s to set up, {:.2f} s for the weights",
+                     times.found_ms / 1e3, (times.set_up_ms - times.found_ms) / 1e3,
+                     (times.state_ms - times.set_up_ms) / 1e3);
+}
+
 /// What is as expected, and how long the start took.
-Lines RoutineLines(const Run& run, const WorldProof& proof) {
+Lines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& proof) {
   Lines lines = {{"peak", PeakText(run.peak), run.peak.flops > 0 ? Worth::kRoutine : Worth::kNormal}};
   if (run.programs.ramp().Grows())
     lines.push_back({"programs",
@@ -170,8 +175,7 @@ Lines RoutineLines(const Run& run, const WorldProof& proof) {
                                  Counted(run.world.Size(), "rank"), proof.ms),
                      Worth::kRoutine});
   if (run.device.Computes()) lines.push_back({"libraries", LibrariesText(run.device), Worth::kRoutine});
-  lines.push_back(
-      {"start", fmt::format("took {:.2f} s so far", MillisecondsSince(run.options.began) / 1e3), Worth::kRoutine});
+  lines.push_back({"start", TimesText(times), Worth::kRoutine});
   return lines;
 }
 
@@ -198,7 +202,7 @@ void Append(Lines& lines, Lines more) { std::ranges::move(more, std::back_insert
 
 }  // namespace
 
-Lines StartBlock(const Run& run, const WorldProof& proof, int64_t step) {
+Lines StartBlock(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step) {
   const std::vector<RankMemory> ranks = MemoryOfRanks(run);
   const std::vector<std::string> devices = DescribeDevices(run.device, run.world);
   if (!run.IsRankZero()) return {};
@@ -213,7 +217,7 @@ Lines StartBlock(const Run& run, const WorldProof& proof, int64_t step) {
   Append(lines, DeviceLines(run, devices));
   if (!run.device.Computes()) Append(lines, SleepLines(run.deck()));
   lines.push_back({"memory", MemoryText(ranks)});
-  Append(lines, RoutineLines(run, proof));
+  Append(lines, RoutineLines(run, times, proof));
   Append(lines, EndingLines(run));
   return lines;
 }

@@ -9,6 +9,6 @@
 namespace espalier {
 
 /// The lines on rank 0; none on others. `step` is the last one that is done. Collective.
-std::vector<BlockLine> StartBlock(const Run& run, const WorldProof& proof, int64_t step);
+std::vector<BlockLine> StartBlock(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step);
 
 }  // namespace espalier

@@ -54,8 +54,9 @@ class ConsoleTest : public ReporterTest {
 };
 
 TEST_F(ConsoleTest, WarningsOfTheLogAreEventsAfterTheStart) {
-  RunLog log(0, Verbosity::kNormal);
   testing::internal::CaptureStdout();
+  RunLog log(0, Verbosity::kNormal);
+  log.Doing("not shown in a file");
   spdlog::warn("before there is a {}", "reporter");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "warning: before there is a reporter\n");
   ReportOptions options = Options();
@@ -78,8 +79,8 @@ TEST_F(ConsoleTest, WarningsOfTheLogAreEventsAfterTheStart) {
 }
 
 TEST_F(ConsoleTest, OtherRanksLogWarningsOnly) {
-  RunLog log(3, Verbosity::kVerbose);
   testing::internal::CaptureStdout();
+  RunLog log(3, Verbosity::kVerbose);
   spdlog::info("nothing to see");
   spdlog::warn("rank 3 is in trouble");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "warning: rank 3 is in trouble\n");

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "timeline/picture/bars.hpp"
-#include "timeline/picture/svg.hpp"
+#include "espalier/svg/svg.hpp"
 
 namespace espalier {
 

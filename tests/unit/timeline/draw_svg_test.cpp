@@ -8,7 +8,7 @@
 #include "program/program_testing.hpp"
 #include "test_decks.hpp"
 #include "timeline/picture/jobs.hpp"
-#include "timeline/picture/svg.hpp"
+#include "espalier/svg/svg.hpp"
 #include "timeline/picture/time_axis.hpp"
 #include "timeline/timeline_testing.hpp"
 

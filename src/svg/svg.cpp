@@ -1,4 +1,4 @@
-#include "timeline/picture/svg.hpp"
+#include "espalier/svg/svg.hpp"
 
 #include <cmath>
 
@@ -26,6 +26,20 @@ std::string Escaped(std::string_view text) {
       escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
   return escaped;
+}
+
+std::string SvgFile(const Drawing& drawing) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{0}\" width=\"{1}\" height=\"{2}\" viewBox=\"0 0 {1} "
+      "{2}\">\n<title>{3}</title>\n<style>{4}</style>\n{5}</svg>\n",
+      drawing.css_class, Pixels(drawing.width), Pixels(drawing.height), Escaped(drawing.title), drawing.style,
+      drawing.body);
+}
+
+std::string SvgElement(const Drawing& drawing) {
+  return fmt::format("<svg class=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
+                     drawing.css_class, Pixels(drawing.width), Pixels(drawing.height), Escaped(drawing.title),
+                     drawing.body);
 }
 
 void Svg::Rect(const Rectangle& r, std::string_view css_class) {

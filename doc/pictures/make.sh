@@ -21,3 +21,19 @@ Timeline() {
     "${@:4}"
 }
 
+# Train: a small run on 4 ranks with one restart, validations and a traced step, which the charts are of.
+Train() {
+  local run=(mpirun -n 4 --oversubscribe --bind-to none "$espalier" tests/decks/small.toml -d "$scratch/small"
+    run.steps=240 checkpoint.every_steps=40 checkpoint.restart=auto parallel.pp=2 parallel.tp=2 batch.global=8
+    'data.validation=["tests/oracle/data/text.txt"]' data.validate_every_steps=20 data.validate_sequences=8)
+  ESPALIER_FAULT=step:kill:131 Quietly "${run[@]}" && return 1
+  Quietly "${run[@]}"
+  Quietly "$espalier" report "$scratch/small" --svg "$scratch/charts"
+}
+
+# Chart NAME PICTURE: a picture of the page about that run.
+Chart() { cp "$scratch/charts/$2.svg" "$folder/$1.svg"; }
+
+Train 2>/dev/null
+Chart report-loss loss
+Chart report-memory memory-1

@@ -33,9 +33,9 @@ class Html {
   /// A table behind its title, for those who want it.
   void AddFolded(std::string_view title, const Table& table);
   void Add(const std::vector<Card>& cards);
-  /// Pictures stand side by side between these.
-  void BeginPictures();
-  void EndPictures();
+  /// Pictures and tables stand side by side between these, where the screen is wide enough.
+  void BeginColumns();
+  void EndColumns();
   /// `name` is unique on the page.
   void Add(std::string name, Drawing drawing, std::string_view caption = "");
 
@@ -47,8 +47,5 @@ class Html {
   std::string styles_;  ///< of the pictures, each once
   std::vector<NamedDrawing> drawings_;
 };
-
-/// Escaped text in UTF-8: bytes that are not are '?'.
-std::string SafeText(std::string_view text);
 
 }  // namespace espalier

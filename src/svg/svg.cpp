@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "espalier/text/utf8.hpp"
+
 namespace espalier {
 
 std::string Pixels(double value) {
@@ -12,8 +14,9 @@ std::string Pixels(double value) {
 }
 
 std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
+  std::string valid(text), escaped;
+  for (auto bad = FindBadUtf8(valid); bad; bad = FindBadUtf8(valid)) valid[*bad] = '?';
+  for (const char c : valid) {
     if (c == '&')
       escaped += "&amp;";
     else if (c == '<')

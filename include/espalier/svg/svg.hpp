@@ -11,7 +11,8 @@ namespace espalier {
 /// A coordinate in pixels with one decimal at most: "12.3", "12", "-0.5".
 std::string Pixels(double value);
 
-/// With &, <, > and quotes as entities, and without characters that XML forbids.
+/// With &, <, > and quotes as entities. Control characters, which XML forbids, are spaces; bytes that are not UTF-8 are
+/// '?'.
 std::string Escaped(std::string_view text);
 
 struct Rectangle {

@@ -1,5 +1,10 @@
 #include "page/chart/frame.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "page/assets.hpp"
 
 namespace espalier {
@@ -8,6 +13,12 @@ namespace {
 constexpr double kMargin = 10, kTitleBaseline = 18, kLegendRow = 17, kLetterWidth = 6.1, kSampleWidth = 18;
 
 }  // namespace
+
+std::string DotPath(double x, double y) {
+  constexpr double kRadius = 2.4;
+  return fmt::format("M{0} {1}m-{2} 0a{2} {2} 0 1 0 {3} 0a{2} {2} 0 1 0 -{3} 0", Pixels(x), Pixels(y), kRadius,
+                     2 * kRadius);
+}
 
 ChartFrame::ChartFrame(ChartText text, ChartSize size, std::vector<LegendEntry> legend)
     : text_(std::move(text)), size_(size), legend_(std::move(legend)) {
@@ -26,14 +37,23 @@ void ChartFrame::DrawLegend() {
       x = kMargin;
       y += kLegendRow;
     }
-    if (entry.square)
-      svg_.Rect({x + 3, y - 9, 11, 11}, entry.css_class);
-    else
-      svg_.Line(x, y - 4, x + kSampleWidth, y - 4, entry.css_class);
+    DrawSample(entry, x, y);
     svg_.Text(x + kSampleWidth + 5, y, entry.words, "legend");
     x += width;
   }
   top_ = y + 14;
+}
+
+void ChartFrame::DrawSample(const LegendEntry& entry, double x, double y) {
+  switch (entry.sample) {
+    case LegendEntry::Sample::kLine:
+      return svg_.Line(x, y - 4, x + kSampleWidth, y - 4, entry.css_class);
+    case LegendEntry::Sample::kSquare:
+      return svg_.Rect({x + 3, y - 9, 11, 11}, entry.css_class);
+    case LegendEntry::Sample::kDot:
+      return svg_.Raw(
+          fmt::format("<path class=\"{}\" d=\"{}\"/>\n", entry.css_class, DotPath(x + kSampleWidth / 2, y - 4)));
+  }
 }
 
 void ChartFrame::DrawYAxis(const Scale& y) {
@@ -44,7 +64,8 @@ void ChartFrame::DrawYAxis(const Scale& y) {
 }
 
 void ChartFrame::DrawXAxis(const Scale& x) {
-  for (const double value : x.Ticks(static_cast<int>((right() - left()) / 70))) {
+  const double places = (right() - left()) / 70, integers = std::max(1.0, std::floor(x.high() - x.low()));
+  for (const double value : x.Ticks(static_cast<int>(std::min(places, integers)))) {
     svg_.Line(x.At(value), bottom(), x.At(value), bottom() + 4, "axis");
     svg_.Text(x.At(value), bottom() + 16, TickText(value), "tick", Anchor::kMiddle);
   }

@@ -14,10 +14,11 @@ struct ChartSize {
 };
 inline constexpr ChartSize kWideChart = {1060, 330};
 
-/// An entry of the legend: a piece of line or a square, of a CSS class.
+/// An entry of the legend: its words, and a sample of a CSS class.
 struct LegendEntry {
+  enum class Sample : uint8_t { kLine, kSquare, kDot };
   std::string words, css_class;
-  bool square = false;
+  Sample sample = Sample::kLine;
 };
 
 /// What is drawn around the values of a chart.
@@ -26,6 +27,9 @@ struct ChartText {
   std::string unit;     ///< of y: "ms"; may be empty
   std::string x_title;  ///< "step"
 };
+
+/// The path of a circle around (x, y).
+std::string DotPath(double x, double y);
 
 /// The place for values, and the drawing so far.
 class ChartFrame {
@@ -37,7 +41,7 @@ class ChartFrame {
   double top() const { return top_; }
   double bottom() const { return size_.height - 34; }
 
-  /// The axis says its values and pixels to the script of the page.
+  /// With ticks at integers. The axis says its values and pixels to the script of the page.
   void DrawXAxis(const Scale& x);
   void DrawYAxis(const Scale& y);
   /// A vertical line through the place for values.
@@ -49,6 +53,7 @@ class ChartFrame {
 
  private:
   void DrawLegend();
+  void DrawSample(const LegendEntry& entry, double x, double y);
 
   ChartText text_;
   ChartSize size_;

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kColours = 8;
 constexpr double kSpread = 50;     // of the largest value over the median: beyond it the axis is logarithmic
 constexpr size_t kFewPoints = 40;  // are shown one by one
-constexpr double kDotRadius = 2.4, kCross = 3.5;
+constexpr double kCross = 3.5;
 
 std::string ColourClass(size_t colour) { return fmt::format("c{}", colour % kColours); }
 
@@ -77,12 +77,13 @@ class LineChartDrawer {
     std::vector<LegendEntry> legend;
     for (const Curve& curve : chart_.curves)
       if (!curve.name.empty() && !curve.points.empty())
-        legend.push_back({curve.name, LookClass(curve.look) + " " + ColourClass(curve.colour)});
+        legend.push_back({curve.name, LookClass(curve.look) + " " + ColourClass(curve.colour),
+                          curve.look == CurveLook::kDots ? LegendEntry::Sample::kDot : LegendEntry::Sample::kLine});
     std::set<ChartMark::Kind> kinds;
     for (const ChartMark& mark : chart_.marks) kinds.insert(mark.kind);
     for (const ChartMark::Kind kind : kinds) {
       constexpr std::string_view kWords[] = {"restart", "rollback", "not finite"};
-      legend.push_back({std::string(kWords[static_cast<size_t>(kind)]), MarkClass(kind)});
+      legend.push_back({std::string(kWords[static_cast<size_t>(kind)]), MarkClass(kind) + " mark"});
     }
     return legend;
   }
@@ -97,6 +98,9 @@ class LineChartDrawer {
       }
     if (x_extent_.empty()) return;
     for (const ChartMark& mark : chart_.marks) x_extent_.Add(mark.x);
+    if (x_extent_.low < x_extent_.high) return;
+    x_extent_.Add(x_extent_.low - 1);
+    x_extent_.Add(x_extent_.high + 1);
   }
 
   Scale YScale() {
@@ -131,9 +135,7 @@ class LineChartDrawer {
     if (curve.look != CurveLook::kDots)
       for (size_t i = 0; i < points.size(); ++i)
         path += fmt::format("{}{} {}", i == 0 ? "M" : "L", Pixels(x.At(points[i].x)), Pixels(y.At(points[i].y)));
-    for (size_t i = 0; dots && i < points.size(); ++i)
-      path += fmt::format("M{0} {1}m-{2} 0a{2} {2} 0 1 0 {3} 0a{2} {2} 0 1 0 -{3} 0", Pixels(x.At(points[i].x)),
-                          Pixels(y.At(points[i].y)), kDotRadius, 2 * kDotRadius);
+    for (size_t i = 0; dots && i < points.size(); ++i) path += DotPath(x.At(points[i].x), y.At(points[i].y));
     return path;
   }
 

@@ -13,7 +13,7 @@ namespace {
 
 std::vector<LegendEntry> LegendOf(const StackedChart& chart) {
   std::vector<LegendEntry> legend;
-  for (const Layer& layer : chart.layers) legend.push_back({layer.name, layer.css_class, true});
+  for (const Layer& layer : chart.layers) legend.push_back({layer.name, layer.css_class, LegendEntry::Sample::kSquare});
   if (chart.mark >= 0) legend.push_back({chart.mark_words, "peak"});
   return legend;
 }

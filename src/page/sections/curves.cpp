@@ -11,8 +11,8 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kSmoothedFrom = 40;  // steps
-constexpr int kSmoothSteps = 50;      // a run is smoothed over so many parts of it
+constexpr size_t kSmoothedFrom = 150;  // steps
+constexpr int kSmoothSteps = 50;       // a run is smoothed over so many parts of it
 constexpr int kColumns = 600, kColumnsOfAllRuns = 2400;
 constexpr size_t kRowsOfValues = 25;
 
@@ -153,10 +153,10 @@ void AddGivenUpNote(const RunOnPage& run, Html& html) {
 }  // namespace
 
 void WriteCurves(const Runs& runs, Html& html) {
-  html.BeginPictures();
+  html.BeginColumns();
   for (const Metric& metric : kMetrics)
     if (IsShown(metric, runs)) html.Add(metric.field, DrawLineChart(MetricChart(runs, metric).chart()));
-  html.EndPictures();
+  html.EndColumns();
   for (const RunOnPage& run : runs) AddGivenUpNote(run, html);
   for (const RunOnPage& run : runs) AddValues(run, html);
 }

@@ -194,6 +194,17 @@ const std::vector<Fact>& Facts() {
   return facts;
 }
 
+Table FactsOf(const Runs& runs, size_t first, size_t last) {
+  Table table;
+  table.words = 1 + runs.size();
+  for (size_t i = first; i < last; ++i) {
+    std::vector<std::string> row = {Facts()[i].name};
+    for (const RunOnPage& run : runs) row.push_back(Facts()[i].text(run.history));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
 }  // namespace
 
 void WriteSummary(const Runs& runs, Html& html) {
@@ -201,15 +212,16 @@ void WriteSummary(const Runs& runs, Html& html) {
     if (runs.size() > 1) html.Heading(run.name());
     AddCards(run, html);
   }
-  Table table;
-  table.words = 1 + runs.size();
+  const size_t facts = Facts().size();
+  if (runs.size() == 1) {
+    html.BeginColumns();
+    html.Add(FactsOf(runs, 0, facts / 2));
+    html.Add(FactsOf(runs, facts / 2, facts));
+    return html.EndColumns();
+  }
+  Table table = FactsOf(runs, 0, facts);
   table.heads = {""};
   for (const RunOnPage& run : runs) table.heads.push_back(run.name());
-  for (const Fact& fact : Facts()) {
-    std::vector<std::string> row = {fact.name};
-    for (const RunOnPage& run : runs) row.push_back(fact.text(run.history));
-    table.rows.push_back(std::move(row));
-  }
   html.Add(table);
 }
 

@@ -79,7 +79,7 @@ void AddTotals(const Runs& runs, const std::vector<std::vector<double>>& totals,
     chart.bars.push_back({run.name(), {}});
   }
   for (const size_t p : shown) {
-    chart.parts.push_back({kParts[p].name, kParts[p].css_class, true});
+    chart.parts.push_back({kParts[p].name, kParts[p].css_class, LegendEntry::Sample::kSquare});
     std::vector<std::string> row = {kParts[p].name};
     for (size_t r = 0; r < runs.size(); ++r) {
       double whole = 0;

@@ -217,13 +217,5 @@ TEST(TimeAxis, HasRoundTicks) {
   EXPECT_EQ(TimeText(35), "35 µs");
 }
 
-TEST(Svg, WritesShortNumbersAndSafeText) {
-  EXPECT_EQ(Pixels(12.34), "12.3");
-  EXPECT_EQ(Pixels(12), "12");
-  EXPECT_EQ(Pixels(-0.46), "-0.5");
-  EXPECT_EQ(Pixels(-0.01), "0");
-  EXPECT_EQ(Escaped("a<b>&\"\n"), "a&lt;b&gt;&amp;&quot; ");
-}
-
 }  // namespace
 }  // namespace espalier

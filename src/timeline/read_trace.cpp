@@ -22,11 +22,11 @@ class TraceReader {
       : path_(std::move(path)), program_of_(program_of) {}
 
   Timeline Read(const std::string& text) {
-    const json whole = Parse(text);
-    const json about = whole.value("otherData", json::object());
-    timeline_.title = about.value("title", "");
-    timeline_.origin = about.value("origin", "");
-    timeline_.step_us = about.value("step_us", 0.0);
+    try {
+      ReadTitle(Parse(text));
+    } catch (const json::exception& error) {
+      throw UserError(ExitStatus::kData, fmt::format("{}: is damaged: {}", path_, error.what()));
+    }
     for (auto& [rank, track] : tracks_) timeline_.tracks.push_back(Complete(std::move(track)));
     if (timeline_.tracks.empty()) Refuse("it has no events");
     return std::move(timeline_);
@@ -37,16 +37,20 @@ class TraceReader {
     throw UserError(ExitStatus::kData, fmt::format("{}: is not a trace of this program: {}", path_, why));
   }
 
+  /// Everything but the events, which are added.
   json Parse(const std::string& text) {
-    try {
-      return json::parse(text, [this](int depth, json::parse_event_t event, json& value) {
-        if (depth != kEventDepth || event != json::parse_event_t::object_end || !value.contains("ph")) return true;
-        Add(value);
-        return false;
-      });
-    } catch (const json::exception& error) {
-      throw UserError(ExitStatus::kData, fmt::format("{}: is damaged: {}", path_, error.what()));
-    }
+    return json::parse(text, [this](int depth, json::parse_event_t event, json& value) {
+      if (depth != kEventDepth || event != json::parse_event_t::object_end || !value.contains("ph")) return true;
+      Add(value);
+      return false;
+    });
+  }
+
+  void ReadTitle(const json& whole) {
+    const json about = whole.value("otherData", json::object());
+    timeline_.title = about.value("title", "");
+    timeline_.origin = about.value("origin", "");
+    timeline_.step_us = about.value("step_us", 0.0);
   }
 
   void Add(const json& event) {

@@ -140,11 +140,12 @@ TEST(Page, ShowsTimelinesAndMemoryOfCompiledPrograms) {
 
 TEST(Page, OfALongRunIsSmall) {
   std::string text = kStart;
-  for (int step = 1; step <= 100'000; ++step)
+  for (int64_t step = 1; step <= 100'000; ++step)
     text += fmt::format(
         "{{\"step\":{0},\"loss\":{1},\"grad_norm\":{2},\"lr\":{3},\"step_ms\":{2},\"tokens_per_s\":{1},\"mfu\":{3},"
         "\"peak_bytes\":{0},\"compute_ms\":{1}}}\n",
-        step, 2 + 1.0 / step + (step * 7919 % 1000) * 1e-4, 1 + (step * 104'729 % 1000) * 1e-3, 1e-3 / step);
+        step, 2 + 1.0 / double(step) + double(step * 7919 % 1000) * 1e-4, 1 + double(step * 104'729 % 1000) * 1e-3,
+        1e-3 / double(step));
   const RunOnPage run = RunOf(text);
   EXPECT_LT(MakePage({run}).html.size(), 1'000'000U);
   EXPECT_LT(MakePage({run, run, run, run, run}).html.size(), 2'000'000U);

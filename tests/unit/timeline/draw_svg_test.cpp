@@ -5,10 +5,10 @@
 #include <map>
 #include <regex>
 
+#include "espalier/svg/svg.hpp"
 #include "program/program_testing.hpp"
 #include "test_decks.hpp"
 #include "timeline/picture/jobs.hpp"
-#include "espalier/svg/svg.hpp"
 #include "timeline/picture/time_axis.hpp"
 #include "timeline/timeline_testing.hpp"
 

@@ -35,3 +35,21 @@ Schedule interleaved
 Schedule zb-h1
 Schedule zbv
 Schedule dualpipev
+
+# Train: the run that charts are of, on 2 ranks: killed in step 131, continued from step 120.
+Train() {
+  local run=(mpirun -n 2 --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$espalier"
+    tests/decks/small.toml -d "$scratch/small" run.steps=240 checkpoint.every_steps=40 checkpoint.restart=auto
+    checkpoint.asynchronous=false parallel.pp=2 batch.global=6 'data.validation=["tests/oracle/data/text.txt"]'
+    data.validate_every_steps=20 data.validate_sequences=6)
+  if ESPALIER_FAULT=step:kill:131 "${run[@]}" >/dev/null 2>&1; then echo "the fault did not happen" >&2 && return 1; fi
+  Quietly "${run[@]}"
+  Quietly "$espalier" report "$scratch/small" --svg "$scratch/charts"
+}
+
+# Chart NAME PICTURE: a picture of the page about that run.
+Chart() { cp "$scratch/charts/$2.svg" "$folder/$1.svg"; }
+
+Train
+Chart report-loss loss
+Chart report-memory memory-1

@@ -66,6 +66,15 @@ struct InspectOptions {
 /// Prints what a checkpoint holds.
 int InspectCommand(const InspectOptions& options);
 
+struct ReportCommandOptions {
+  std::vector<std::string> runs;  ///< folders: their run.dir
+  std::string output;             ///< file; empty: report.html in the first run
+  std::string svg;                ///< folder for the pictures; empty: none
+  std::string cluster;            ///< cluster file to simulate on; empty: report.costs or run.cluster of the decks
+};
+/// Writes one page about one or several runs.
+int ReportCommand(const ReportCommandOptions& options);
+
 struct ImportOptions {
   std::string folder;                  ///< Hugging Face's
   std::string run_dir;                 ///< of the run to make

@@ -67,7 +67,7 @@ Continued Continue(const SampleOptions& options, const TextForm& form, const Tex
                    Sampler& sampler, LogitsFile* file) {
   sampler.Restart();
   Sampler::Observer observe;
-  const Drawing drawing{options.temperature, options.top_k, options.top_p};
+  const Sampling sampling{options.temperature, options.top_k, options.top_p};
   std::vector<int32_t> tokens = prompt.tokens;
   if (file != nullptr)
     observe = [&](int64_t at, const std::vector<float>& logits) {
@@ -84,7 +84,7 @@ Continued Continue(const SampleOptions& options, const TextForm& form, const Tex
                    {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
     const std::vector<float> logits = sampler.Logits(tokens, observe);
     const auto allowed = std::span(logits).first(static_cast<size_t>(form.vocab()));
-    tokens.push_back(Choose(allowed, drawing, random[0] / 4294967296.0));
+    tokens.push_back(Choose(allowed, sampling, random[0] / 4294967296.0));
     if (options.stop && tokens.back() == form.end()) break;
     Show(result, shower.Push(tokens.back()));
   }

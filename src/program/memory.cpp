@@ -18,13 +18,14 @@ namespace {
 class MemoryPlanner {
  public:
   MemoryPlanner(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes)
+                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryCourse* course)
       : program_(program),
         graph_(*program.graph),
         facts_(facts),
         coordinate_(coordinate),
         job_ends_(job_ends),
         reserved_bytes_(reserved_bytes),
+        course_(course),
         bytes_(graph_.values.size(), -1),
         workspaces_(static_cast<size_t>(facts.signatures), -1),
         number_(graph_.values.size(), -1),
@@ -40,7 +41,7 @@ class MemoryPlanner {
     Heap heap(base_);
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       Place(program_.instructions[i], static_cast<int>(i), heap);
-      NotePeak(heap);
+      NoteMemory(static_cast<int>(i), heap);
       Free(static_cast<int>(i), heap);
     }
     program_.arena_bytes = std::max(base_, heap.peak());
@@ -364,11 +365,13 @@ class MemoryPlanner {
     live_[memory_class] += sign * Aligned(bytes);
     live_total_ += sign * Aligned(bytes);
   }
-  void NotePeak(const Heap& heap) {
+  void NoteMemory(int i, const Heap& heap) {
+    if (course_ != nullptr) course_->allocated.push_back(live_);
     if (heap.peak() <= peak_seen_ && live_total_ <= peak_live_) return;
     peak_seen_ = std::max(peak_seen_, heap.peak());
     peak_live_ = live_total_;
     program_.peak_by_class = live_;
+    if (course_ != nullptr) course_->peak = i;
   }
 
   Program& program_;
@@ -377,6 +380,7 @@ class MemoryPlanner {
   const Coordinate coordinate_;
   const std::vector<int>& job_ends_;
   const int64_t reserved_bytes_;
+  MemoryCourse* const course_;       // null: not asked for
   std::vector<int64_t> bytes_;       // by value; -1: not computed yet
   std::vector<int64_t> workspaces_;  // by signature of the op; -1: not computed yet
   std::vector<int> number_;          // by value: among those of its frequency on this stage; -1: on another stage
@@ -395,8 +399,8 @@ class MemoryPlanner {
 }  // namespace
 
 void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes) {
-  MemoryPlanner(program, facts, coordinate, job_ends, reserved_bytes).Run();
+                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryCourse* course) {
+  MemoryPlanner(program, facts, coordinate, job_ends, reserved_bytes, course).Run();
 }
 
 int64_t StateBytes(const Program& program) {

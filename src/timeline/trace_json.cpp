@@ -67,7 +67,8 @@ class TraceWriter {
 
   void WriteTrack(const Track& track) {
     NextEvent();
-    Append(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}})", track.rank, TrackLabel(track));
+    Append(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}","ranks":{}}}}})", track.rank,
+           TrackLabel(track), track.ranks);
     NextEvent();
     Append(R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}})", track.rank, track.rank);
     const ByLane<std::vector<Span>> lanes = SpansByLane(track);

@@ -1,5 +1,6 @@
 """doc/pictures/make.sh makes the pictures of the documents. The predicted ones are those that are committed, up to the
-last digits of their numbers, which depend on the compiler; a document shows each one, and every one has a title."""
+last digits of their numbers, which depend on the compiler; charts of a run have the committed titles and curves, while
+their values are those of this machine. A document shows each picture, and every one has a title."""
 import os, re, subprocess, sys, tempfile
 import xml.etree.ElementTree as xml
 
@@ -36,6 +37,12 @@ def title(svg):
     return None
 
 
+def structure(svg):
+    """The title without its values, and the names of curves and layers."""
+    names = [element.get("data-name") for element in xml.fromstring(svg).iter()]
+    return (title(svg) or "").split(":")[0], [name for name in names if name]
+
+
 def shown():
     """Names of the pictures that README.md and the documents show."""
     texts = [read(ROOT, "README.md")]
@@ -67,6 +74,9 @@ def main():
             if name.startswith(DETERMINISTIC):
                 found = differences(read(folder, name), svg)
                 checks.that(not found, f"{name} is what is made now: {found or 'yes'}")
+            else:
+                made_now = structure(read(folder, name))
+                checks.that(made_now == structure(svg), f"{name} has the curves that are made now: {made_now}")
     checks.finish()
 
 

@@ -60,14 +60,21 @@ Compilation CompileSampling(const Deck& deck, int64_t tokens);
 /// program does not have (evaluation next to training: StateBytes of the training program).
 Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes = 0);
 
+/// The memory of a program while it runs, in bytes by class: what is allocated while each instruction runs, in program
+/// order. Holes between buffers are not counted.
+struct MemoryCourse {
+  std::vector<ByMemoryClass<int64_t>> allocated;  ///< by instruction
+  int peak = -1;                                  ///< the instruction of Program::peak_by_class; -1: before the first
+};
+
 /// Makes the programs of several ranks of one compilation: what they have in common is found once. Threads may make
 /// programs at the same time. The compilation must outlive it.
 class ProgramMaker {
  public:
   explicit ProgramMaker(const Compilation& compilation);
   ~ProgramMaker();
-  /// MakeProgram.
-  Program Make(const Coordinate& coordinate, int64_t reserved_bytes = 0) const;
+  /// MakeProgram. Writes the memory of the program to `course` unless it is null.
+  Program Make(const Coordinate& coordinate, int64_t reserved_bytes = 0, MemoryCourse* course = nullptr) const;
 
  private:
   struct Common;

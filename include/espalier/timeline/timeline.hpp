@@ -2,12 +2,14 @@
 // both are broken down, drawn and written by the same functions.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "espalier/program/instruction.hpp"
+#include "espalier/svg/svg.hpp"
 
 namespace espalier {
 
@@ -83,10 +85,18 @@ Breakdown BreakDown(const Track& track, double step_us);
 
 /// A picture: one row per rank and lane group, one coloured bar per job, the warm-up, the steady state and the end in
 /// sight, with a legend and a time axis. Several timelines are drawn below one another on the same scale.
-std::string DrawSvg(const std::vector<Timeline>& timelines);
+Drawing DrawTimelines(const std::vector<Timeline>& timelines);
+/// The same as a file.
+inline std::string DrawSvg(const std::vector<Timeline>& timelines) { return SvgFile(DrawTimelines(timelines)); }
 
 /// JSON of Chrome's trace event format, for Perfetto: one process per rank, one thread per lane, an arrow from each
 /// send to its recv.
 std::string TraceJson(const Timeline& timeline);
+
+/// Reads what TraceJson wrote, to nanoseconds. `program_of(rank)` is the program of a traced rank, or null if there is
+/// no such rank. Throws UserError (kData), with `path` in the message, if the text is damaged, or if its instructions
+/// are not those of the programs.
+Timeline ReadTrace(const std::string& text, const std::string& path,
+                   const std::function<std::shared_ptr<const Program>(int rank)>& program_of);
 
 }  // namespace espalier

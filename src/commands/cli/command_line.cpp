@@ -186,6 +186,20 @@ void AddInspect(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnEveryRank([options] { return InspectCommand(*options); }); });
 }
 
+void AddReport(CLI::App& app, Job& job) {
+  auto options = std::make_shared<ReportCommandOptions>();
+  CLI::App* command = app.add_subcommand("report", "one page about runs: curves, time, memory, checkpoints, events");
+  command->add_option("RUN...", options->runs, "folder of a run, its run.dir; several are compared")->required();
+  command->add_option("-o,--output", options->output, "page to write (report.html in the first run)")
+      ->type_name("FILE.html");
+  command->add_option("--svg", options->svg, "write every picture as a file into this folder too")->type_name("FOLDER");
+  command
+      ->add_option("--cluster", options->cluster,
+                   "cluster file (TOML): simulate a step on it (report.costs or run.cluster of the deck)")
+      ->type_name("FILE");
+  command->callback([options, &job] { job = OnFirstRank([options] { return ReportCommand(*options); }); });
+}
+
 void AddImport(CLI::App& app, Job& job) {
   auto options = std::make_shared<ImportOptions>();
   CLI::App* command = app.add_subcommand("import", "make a run at step 0 of a Hugging Face model");
@@ -439,6 +453,7 @@ CommandLine::CommandLine()
   AddImport(app, job_);
   AddExport(app, job_);
   AddSample(app, job_);
+  AddReport(app, job_);
   AddCalibrate(app, job_);
   AddOthers(app, job_);
 }

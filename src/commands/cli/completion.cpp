@@ -21,8 +21,9 @@ Kind KindOf(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name() : option.get_type_name();
   if (!option.get_positional() && option.get_items_expected_max() == 0) return Kind::kFlag;
   if (type == "DECK") return Kind::kDeck;
-  if (type == "FILE" || type == "CHECKPOINT") return Kind::kFile;  // checkpoints/latest is a file
-  if (type == "RUNDIR") return Kind::kFolder;
+  if (type == "FILE" || type == "FILE.html" || type == "CHECKPOINT")
+    return Kind::kFile;  // checkpoints/latest is a file
+  if (type == "RUNDIR" || type == "RUN..." || type == "FOLDER") return Kind::kFolder;
   if (type == "latest|DIR") return Kind::kRestart;
   if (type == "key=value") return Kind::kKeys;
   return Kind::kNothing;

@@ -9,15 +9,15 @@ namespace espalier {
 namespace {
 
 /// The likeliest tokens, likeliest first; equal ones by id. All of them, by id, if nothing is cut off.
-std::vector<int32_t> Candidates(std::span<const float> logits, const Drawing& drawing) {
+std::vector<int32_t> Candidates(std::span<const float> logits, const Sampling& sampling) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
-  if (drawing.top_k == 0 && drawing.top_p >= 1) return ids;
+  if (sampling.top_k == 0 && sampling.top_p >= 1) return ids;
   const auto likelier = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  const size_t kept = drawing.top_k == 0 ? ids.size() : std::min(ids.size(), static_cast<size_t>(drawing.top_k));
+  const size_t kept = sampling.top_k == 0 ? ids.size() : std::min(ids.size(), static_cast<size_t>(sampling.top_k));
   std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(kept), ids.end(), likelier);
   ids.resize(kept);
   return ids;
@@ -25,16 +25,16 @@ std::vector<int32_t> Candidates(std::span<const float> logits, const Drawing& dr
 
 }  // namespace
 
-int32_t Choose(std::span<const float> logits, const Drawing& drawing, double uniform) {
+int32_t Choose(std::span<const float> logits, const Sampling& sampling, double uniform) {
   const auto best = std::max_element(logits.begin(), logits.end());
-  if (drawing.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
-  const std::vector<int32_t> ids = Candidates(logits, drawing);
+  if (sampling.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
+  const std::vector<int32_t> ids = Candidates(logits, sampling);
   std::vector<double> sums;  // of exp((logit - best) / temperature), over the candidates up to each
   double sum = 0;
   for (int32_t id : ids)
-    sums.push_back(sum += std::exp((double(logits[static_cast<size_t>(id)]) - double(*best)) / drawing.temperature));
-  if (drawing.top_p < 1) {
-    const auto last = std::lower_bound(sums.begin(), sums.end(), drawing.top_p * sum);
+    sums.push_back(sum += std::exp((double(logits[static_cast<size_t>(id)]) - double(*best)) / sampling.temperature));
+  if (sampling.top_p < 1) {
+    const auto last = std::lower_bound(sums.begin(), sums.end(), sampling.top_p * sum);
     sums.resize(std::min(sums.size(), static_cast<size_t>(last - sums.begin()) + 1));
     sum = sums.back();
   }

@@ -7,13 +7,13 @@
 namespace espalier {
 
 /// How tokens are drawn from softmax(logits / temperature).
-struct Drawing {
+struct Sampling {
   double temperature = 0;  ///< 0: always the likeliest (the first of several)
   int64_t top_k = 0;       ///< only the so many likeliest; 0: all
   double top_p = 1;        ///< of those, only the likeliest that together have this probability; 1: all
 };
 
 /// The token drawn by `uniform` in [0, 1).
-int32_t Choose(std::span<const float> logits, const Drawing& drawing, double uniform);
+int32_t Choose(std::span<const float> logits, const Sampling& sampling, double uniform);
 
 }  // namespace espalier

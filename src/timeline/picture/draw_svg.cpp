@@ -16,6 +16,11 @@ constexpr double kReadableJob = 16;   ///< pixels: if jobs are narrower on avera
 constexpr int kLeastForEnlarged = 8;  ///< microbatches of a step
 constexpr int kMostEnlarged = 8;      ///< microbatches
 
+constexpr std::string_view kHatch =
+    "<defs><pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" "
+    "patternTransform=\"rotate(45)\"><rect width=\"4\" height=\"4\" fill=\"#FBE3DE\"/>"
+    "<rect width=\"1.8\" height=\"4\" fill=\"#CC3311\"/></pattern></defs>\n";
+
 class Page {
  public:
   explicit Page(const std::vector<Timeline>& timelines) {
@@ -25,7 +30,7 @@ class Page {
     }
   }
 
-  std::string Draw() {
+  Drawing Draw() {
     double y = kMargin;
     for (const PictureTimeline& timeline : timelines_) {
       y = DrawHeading(timeline, y);
@@ -161,19 +166,16 @@ class Page {
     return std::ranges::any_of(timelines_, [&](const PictureTimeline& timeline) { return timeline.axes[axis]; });
   }
 
-  std::string Document(double height) const {
+  Drawing Document(double height) const {
     int chunks = 1;
-    for (const PictureTimeline& timeline : timelines_) chunks = std::max(chunks, timeline.chunks);
-    std::string text = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
-        "{1}\">\n<style>{2}</style>\n",
-        kPageWidth, Pixels(height), StyleSheet(chunks));
-    text +=
-        "<defs><pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" "
-        "patternTransform=\"rotate(45)\"><rect width=\"4\" height=\"4\" fill=\"#FBE3DE\"/>"
-        "<rect width=\"1.8\" height=\"4\" fill=\"#CC3311\"/></pattern></defs>\n";
-    text += fmt::format("<rect width=\"{}\" height=\"{}\" class=\"page\"/>\n", kPageWidth, Pixels(height));
-    return text + svg_.body() + "</svg>\n";
+    std::string title;
+    for (const PictureTimeline& timeline : timelines_) {
+      chunks = std::max(chunks, timeline.chunks);
+      title += (title.empty() ? "" : "; ") + timeline.timeline->title;
+    }
+    const std::string page =
+        fmt::format("<rect width=\"{}\" height=\"{}\" class=\"page\"/>\n", kPageWidth, Pixels(height));
+    return {kPageWidth, height, title, "timeline", StyleSheet(chunks), std::string(kHatch) + page + svg_.body()};
   }
 
   Svg svg_;
@@ -183,6 +185,6 @@ class Page {
 
 }  // namespace
 
-std::string DrawSvg(const std::vector<Timeline>& timelines) { return Page(timelines).Draw(); }
+Drawing DrawTimelines(const std::vector<Timeline>& timelines) { return Page(timelines).Draw(); }
 
 }  // namespace espalier

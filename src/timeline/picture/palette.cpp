@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace espalier {
@@ -22,6 +23,24 @@ constexpr ByJobKind<Colour> kColours = {
 };
 constexpr ByJobKind<std::string_view> kLetters = {"P", "F", "B", "W", "BW", "S", "U"};
 constexpr ByCommAxis<std::string_view> kAxisColours = {"#EE7733", "#882255", "#33AADD", "#4B4B9B"};
+
+/// Prefixes the selector of every rule, so that the rules hold in this picture only. No rule has a list of selectors.
+std::string Scoped(std::string_view css) {
+  std::string scoped;
+  for (size_t begin = 0; begin < css.size();) {
+    const size_t end = std::min(css.find('}', begin), css.size() - 1) + 1;
+    scoped += css[begin] == '\n' ? "" : fmt::format(".timeline {}\n", css.substr(begin, end - begin));
+    begin = css[begin] == '\n' ? begin + 1 : end;
+  }
+  return scoped;
+}
+
+/// On a dark screen. Bars keep their colours.
+constexpr std::string_view kDark = R"(text{fill:#CCC}.title{fill:#EEE}.head{fill:#BBB}.small{fill:#AAA}.lane{fill:#999}
+.page{fill:#16181C}.track{fill:#2A2E35;stroke:#444}.grid{stroke:#FFFFFF1A}.axis{stroke:#888}
+.window{fill:#FFFFFF14;stroke:#AAA}.beam{stroke:#888}.phase{stroke:#888}.end{stroke:#EEE}.I{stroke:#2A2E35}
+.compute{fill:#BBB}.idle{fill:#2A2E35;stroke:#888}
+)";
 
 /// Later chunks are lighter.
 Colour Shade(Colour colour, int chunk, int chunks) {
@@ -66,9 +85,9 @@ std::string StyleSheet(int chunks) {
       css += fmt::format(".{}{{stroke:#{:02X}{:02X}{:02X}}}", ClassOf(kind, chunk), c.red, c.green, c.blue);
     }
   for (const CommAxis axis : kCommAxes)
-    css += fmt::format("\n.{0}{{stroke:{1}}}.{0}h{{stroke:{1};stroke-opacity:.4}}.{0}t{{fill:{1}}}", Name(axis),
+    css += fmt::format(".{0}{{stroke:{1}}}.{0}h{{stroke:{1};stroke-opacity:.4}}.{0}t{{fill:{1}}}", Name(axis),
                        kAxisColours[axis]);
-  return css + "\n";
+  return fmt::format("{}@media screen and (prefers-color-scheme:dark){{\n{}}}\n", Scoped(css), Scoped(kDark));
 }
 
 }  // namespace espalier

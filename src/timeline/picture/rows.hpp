@@ -1,8 +1,8 @@
 // The rows of a panel: for every rank the compute lane and a thin row per axis.
 #pragma once
 
+#include "espalier/svg/svg.hpp"
 #include "timeline/picture/bars.hpp"
-#include "timeline/picture/svg.hpp"
 
 namespace espalier {
 

@@ -17,9 +17,9 @@ std::vector<float> Logits() {
 }
 
 /// The tokens drawn by 0.00, 0.01, ...: how many of a hundred are each.
-std::vector<int> Shares(const Drawing& drawing) {
+std::vector<int> Shares(const Sampling& sampling) {
   std::vector<int> shares(4);
-  for (int i = 0; i < 100; ++i) ++shares[static_cast<size_t>(Choose(Logits(), drawing, (i + 0.5) / 100))];
+  for (int i = 0; i < 100; ++i) ++shares[static_cast<size_t>(Choose(Logits(), sampling, (i + 0.5) / 100))];
   return shares;
 }
 

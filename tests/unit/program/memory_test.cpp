@@ -1,6 +1,8 @@
 // Memory: peaks, states and activations against closed forms.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "espalier/program/compile.hpp"
 #include "program_testing.hpp"
 #include "test_decks.hpp"
@@ -28,6 +30,37 @@ TEST(Program, PeakIsTheHighestByteTouched) {
       EXPECT_LE(live, program.arena_bytes);
       EXPECT_GT(live, program.arena_bytes * 7 / 10)
           << testing::PrintToString(layout) << ": holes take more than they should";
+    }
+  }
+}
+
+/// Bytes of a class that are there during the whole step.
+int64_t PersistentBytes(const Program& program, MemoryClass memory_class) {
+  int64_t bytes = 0;
+  for (const PersistentBuffer& buffer : program.persistent)
+    if (buffer.memory_class == memory_class) bytes += Aligned(buffer.place.bytes);
+  return bytes;
+}
+
+TEST(Program, TheCourseOfMemoryHasThePeak) {
+  for (const Case& layout : AllCases()) {
+    const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+    const ProgramMaker maker(c);
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      MemoryCourse course;
+      const Program program = maker.Make(c.mesh.CoordinateOf(rank), 0, &course);
+      EXPECT_EQ(Print(program), Print(maker.Make(c.mesh.CoordinateOf(rank)))) << "looking changes nothing";
+      ASSERT_EQ(course.allocated.size(), program.instructions.size());
+      ASSERT_GE(course.peak, 0);
+      EXPECT_EQ(course.allocated[static_cast<size_t>(course.peak)], program.peak_by_class);
+      for (size_t i = 0; i < course.allocated.size(); ++i) {
+        const ByMemoryClass<int64_t>& bytes = course.allocated[i];
+        EXPECT_LE(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}), program.arena_bytes);
+        for (const MemoryClass k : {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer})
+          EXPECT_GE(bytes[k], PersistentBytes(program, k));
+        const Operand& workspace = program.instructions[i].workspace;
+        EXPECT_GE(bytes[MemoryClass::kCommunication] + bytes[MemoryClass::kWorkspace], workspace.bytes);
+      }
     }
   }
 }

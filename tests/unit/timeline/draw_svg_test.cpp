@@ -5,10 +5,10 @@
 #include <map>
 #include <regex>
 
+#include "espalier/svg/svg.hpp"
 #include "program/program_testing.hpp"
 #include "test_decks.hpp"
 #include "timeline/picture/jobs.hpp"
-#include "timeline/picture/svg.hpp"
 #include "timeline/picture/time_axis.hpp"
 #include "timeline/timeline_testing.hpp"
 
@@ -215,14 +215,6 @@ TEST(TimeAxis, HasRoundTicks) {
   EXPECT_EQ(TimeText(812345), "812.3 ms");
   EXPECT_EQ(TimeText(1.2e6), "1.2 s");
   EXPECT_EQ(TimeText(35), "35 µs");
-}
-
-TEST(Svg, WritesShortNumbersAndSafeText) {
-  EXPECT_EQ(Pixels(12.34), "12.3");
-  EXPECT_EQ(Pixels(12), "12");
-  EXPECT_EQ(Pixels(-0.46), "-0.5");
-  EXPECT_EQ(Pixels(-0.01), "0");
-  EXPECT_EQ(Escaped("a<b>&\"\n"), "a&lt;b&gt;&amp;&quot; ");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Text of an SVG file, piece by piece.
+// SVG: text of pictures, piece by piece. Text is escaped for HTML as well.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,12 +11,28 @@ namespace espalier {
 /// A coordinate in pixels with one decimal at most: "12.3", "12", "-0.5".
 std::string Pixels(double value);
 
-/// With &, <, > and quotes as entities, and without characters that XML forbids.
+/// With &, <, > and quotes as entities. Control characters, which XML forbids, are spaces; bytes that are not UTF-8 are
+/// '?'.
 std::string Escaped(std::string_view text);
 
 struct Rectangle {
   double x = 0, y = 0, width = 0, height = 0;
 };
+
+/// A picture, to be a file of its own or a part of a page.
+struct Drawing {
+  double width = 0, height = 0;  ///< pixels
+  std::string title;             ///< for those who cannot see it
+  std::string css_class;         ///< of the root; every rule of `style` begins with it
+  std::string style;             ///< CSS
+  std::string body;              ///< the elements
+};
+
+/// A file: what any viewer of SVG shows.
+std::string SvgFile(const Drawing& drawing);
+
+/// An element of an HTML page that has `style` elsewhere. It is as wide as its place, and keeps its proportions.
+std::string SvgElement(const Drawing& drawing);
 
 /// All bars of one class in a row: horizontal lines as thick as the bars are high.
 class Lines {

@@ -1,6 +1,8 @@
-#include "timeline/picture/svg.hpp"
+#include "espalier/svg/svg.hpp"
 
 #include <cmath>
+
+#include "espalier/text/utf8.hpp"
 
 namespace espalier {
 
@@ -12,8 +14,9 @@ std::string Pixels(double value) {
 }
 
 std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
+  std::string valid(text), escaped;
+  for (auto bad = FindBadUtf8(valid); bad; bad = FindBadUtf8(valid)) valid[*bad] = '?';
+  for (const char c : valid) {
     if (c == '&')
       escaped += "&amp;";
     else if (c == '<')
@@ -26,6 +29,20 @@ std::string Escaped(std::string_view text) {
       escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
   return escaped;
+}
+
+std::string SvgFile(const Drawing& drawing) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{0}\" width=\"{1}\" height=\"{2}\" viewBox=\"0 0 {1} "
+      "{2}\">\n<title>{3}</title>\n<style>{4}</style>\n{5}</svg>\n",
+      drawing.css_class, Pixels(drawing.width), Pixels(drawing.height), Escaped(drawing.title), drawing.style,
+      drawing.body);
+}
+
+std::string SvgElement(const Drawing& drawing) {
+  return fmt::format("<svg class=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
+                     drawing.css_class, Pixels(drawing.width), Pixels(drawing.height), Escaped(drawing.title),
+                     drawing.body);
 }
 
 void Svg::Rect(const Rectangle& r, std::string_view css_class) {

@@ -1,0 +1,76 @@
+// metrics.jsonl of a run, read back: the steps that count, the steps that were given up, and the events. Which lines
+// count is said in doc/metrics.md; espalier.read_metrics of the Python package has the same rules.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/history/step_columns.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+
+/// A line with the field "event".
+struct Event {
+  int64_t line = 0;  ///< of the file, from 1
+  std::string kind;  ///< "start", "checkpoint", ...
+  nlohmann::json fields;
+};
+
+/// The field as a number or as text. NaN, nothing or "" if it is absent or of another type: the file may be damaged.
+double NumberOf(const nlohmann::json& fields, std::string_view name);
+std::optional<int64_t> IntegerOf(const nlohmann::json& fields, std::string_view name);
+std::string TextOf(const nlohmann::json& fields, std::string_view name);
+
+/// Where a run went on: after a restart or a rollback. Steps from `first_step` on that were there before are given up.
+struct Resumption {
+  enum class Kind : uint8_t { kRestart, kRollback } kind = Kind::kRestart;
+  int64_t first_step = 1;
+  int64_t given_up = 0;  ///< number of steps
+};
+
+/// A number that was not finite.
+struct NotFinite {
+  int64_t step = 0;
+  std::string field, value;  ///< "loss", "nan"
+};
+
+/// A line that cannot be read.
+struct UnreadLine {
+  int64_t line = 0;  ///< from 1
+  std::string why;
+};
+
+struct RunHistory {
+  std::string folder;    ///< run.dir, as given
+  StepColumns steps;     ///< that count, ascending; validations are in "val_loss" of their step
+  StepColumns given_up;  ///< in the order in which they were given up
+  std::vector<Event> events;
+  std::vector<Resumption> resumptions;
+  std::vector<NotFinite> not_finite;  ///< also of steps that were given up
+  std::vector<UnreadLine> unread;
+  double first_time = 0, last_time = 0;  ///< of all lines, seconds since 1970; NaN: no line has a time
+
+  /// Events of one kind, in order.
+  std::vector<const Event*> EventsOf(std::string_view kind) const;
+  /// The last event "start"; null if none can be read.
+  const Event* LastStart() const;
+  /// The event "end" of the last start; null if the run goes on, or was killed.
+  const Event* End() const;
+};
+
+/// The file of a run.
+std::string MetricsFile(const std::string& folder);
+
+/// Reads metrics.jsonl in `folder`, line by line: memory is that of the columns and events. A line that cannot be read
+/// is listed and left out. Throws UserError (kData) if there is no such file or no line of it can be read.
+RunHistory ReadHistory(const std::string& folder);
+
+/// The same from an open file; `path` is for messages.
+RunHistory ReadHistory(std::istream& file, const std::string& path);
+
+}  // namespace espalier

@@ -1,0 +1,40 @@
+// The numbers of steps as columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace espalier {
+
+/// One row per step. Columns have the names of the fields of metrics.jsonl; members of objects have dotted names
+/// ("exposed_ms.tp"). NaN stands for what a line does not have, and for null.
+class StepColumns {
+ public:
+  /// Adds a row with no values; returns its index.
+  size_t AddRow(int64_t step);
+  /// Sets every field of a line that is a number.
+  void Set(size_t row, const nlohmann::json& line);
+  /// The rows with these indices, in this order.
+  StepColumns Select(const std::vector<size_t>& rows) const;
+
+  size_t Rows() const { return steps_.size(); }
+  const std::vector<int64_t>& steps() const { return steps_; }
+  /// True if some row has a number there.
+  bool Has(std::string_view name) const { return columns_.contains(name); }
+  /// One value per row; all NaN if no row has the field.
+  const std::vector<double>& Column(std::string_view name) const;
+
+ private:
+  void SetField(size_t row, const std::string& name, const nlohmann::json& value);
+
+  std::vector<int64_t> steps_;
+  std::map<std::string, std::vector<double>, std::less<>> columns_;
+  std::vector<double> missing_;  ///< the column of a field that no row has
+};
+
+}  // namespace espalier

@@ -1,0 +1,45 @@
+// The page, section by section.
+#include "espalier/page/page.hpp"
+
+#include <fmt/format.h>
+
+#include "espalier/util/error.hpp"
+#include "page/html.hpp"
+#include "page/sections/sections.hpp"
+
+namespace espalier {
+namespace {
+
+struct Section {
+  const char *id, *title;
+  void (*write)(const Runs& runs, Html& html);
+};
+
+constexpr Section kSections[] = {
+    {"summary", "Summary", WriteSummary},
+    {"curves", "Curves", WriteCurves},
+    {"time", "Where the time went", WriteTime},
+    {"step", "Timeline of a step", WriteStep},
+    {"memory", "Memory during a step", WriteMemory},
+    {"checkpoints", "Checkpoints", WriteCheckpoints},
+    {"events", "Events and warnings", WriteEvents},
+};
+constexpr Section kDecks = {"decks", "Keys of the decks that differ", WriteDecks};
+
+}  // namespace
+
+Page MakePage(const std::vector<RunOnPage>& runs) {
+  CHECK(!runs.empty(), "a page about no run");
+  Html html;
+  const auto write = [&](const Section& section) {
+    html.BeginSection(section.id, section.title);
+    section.write(runs, html);
+    html.EndSection();
+  };
+  for (const Section& section : kSections) write(section);
+  if (runs.size() > 1) write(kDecks);
+  return html.Done(runs.size() == 1 ? fmt::format("Run {}", runs[0].name())
+                                    : fmt::format("{} runs: {} and others", runs.size(), runs[0].name()));
+}
+
+}  // namespace espalier

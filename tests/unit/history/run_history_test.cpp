@@ -1,0 +1,151 @@
+// metrics.jsonl read back: which steps count after restarts and rollbacks, and what happens to bad lines.
+#include "espalier/history/run_history.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace espalier {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+RunHistory Read(const std::string& text) {
+  std::istringstream file(text);
+  return ReadHistory(file, "x/metrics.jsonl");
+}
+
+std::string Start(int64_t first_step) {
+  return fmt::format("{{\"event\":\"start\",\"first_step\":{},\"ranks\":3}}\n", first_step);
+}
+
+/// Steps with a loss each.
+std::string Steps(int64_t first, const std::vector<double>& losses) {
+  std::string text;
+  for (const double loss : losses) text += fmt::format("{{\"step\":{},\"loss\":{}}}\n", first++, loss);
+  return text;
+}
+
+std::string MessageOf(const std::string& text) {
+  try {
+    Read(text);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.status(), ExitStatus::kData);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(RunHistory, HasFieldsAsColumns) {
+  const RunHistory history = Read(Start(1) +
+                                  "{\"step\":1,\"loss\":5.5,\"mfu\":null,\"exposed_ms\":{\"tp\":0.25,\"pp\":3},"
+                                  "\"time\":1700000000.5}\n"
+                                  "{\"step\":2,\"loss\":4.5,\"exposed_ms\":null,\"time\":1700000002}\n");
+  EXPECT_THAT(history.steps.steps(), ElementsAre(1, 2));
+  EXPECT_THAT(history.steps.Column("loss"), ElementsAre(5.5, 4.5));
+  EXPECT_EQ(history.steps.Column("exposed_ms.pp")[0], 3);
+  EXPECT_TRUE(std::isnan(history.steps.Column("exposed_ms.pp")[1]));
+  EXPECT_FALSE(history.steps.Has("mfu"));
+  EXPECT_EQ(history.steps.Column("mfu").size(), 2U) << "a column of NaN";
+  EXPECT_EQ(history.first_time, 1700000000.5);
+  EXPECT_EQ(history.last_time, 1700000002);
+}
+
+TEST(RunHistory, GivesUpTheStepsAfterARestart) {
+  const RunHistory history = Read(Start(1) + Steps(1, {5, 4, 3, 2.5}) + Start(3) + Steps(3, {3.25, 2.75}));
+  EXPECT_THAT(history.steps.steps(), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(history.steps.Column("loss"), ElementsAre(5, 4, 3.25, 2.75));
+  EXPECT_THAT(history.given_up.steps(), ElementsAre(3, 4));
+  EXPECT_THAT(history.given_up.Column("loss"), ElementsAre(3, 2.5));
+  ASSERT_EQ(history.resumptions.size(), 1U);
+  EXPECT_EQ(history.resumptions[0].first_step, 3);
+  EXPECT_EQ(history.resumptions[0].given_up, 2);
+  EXPECT_EQ(history.resumptions[0].kind, Resumption::Kind::kRestart);
+}
+
+TEST(RunHistory, GivesUpTheStepsAfterARollback) {
+  const RunHistory history =
+      Read(Start(1) + Steps(1, {5, 4, 9}) + "{\"event\":\"rollback\",\"step\":3,\"to\":1,\"reason\":\"a spike\"}\n" +
+           Steps(2, {4.5, 4.25, 4.125}));
+  EXPECT_THAT(history.steps.Column("loss"), ElementsAre(5, 4.5, 4.25, 4.125));
+  EXPECT_THAT(history.given_up.Column("loss"), ElementsAre(4, 9));
+  ASSERT_EQ(history.resumptions.size(), 1U);
+  EXPECT_EQ(history.resumptions[0].first_step, 2);
+  EXPECT_EQ(history.resumptions[0].kind, Resumption::Kind::kRollback);
+}
+
+TEST(RunHistory, OfEqualStepsTheLastCounts) {
+  const RunHistory history = Read(Steps(1, {5, 4}) + Steps(2, {3.5}));
+  EXPECT_THAT(history.steps.Column("loss"), ElementsAre(5, 3.5));
+  EXPECT_THAT(history.given_up.Column("loss"), ElementsAre(4));
+  EXPECT_TRUE(history.resumptions.empty());
+}
+
+TEST(RunHistory, HasValidationsInTheRowOfTheirStep) {
+  const RunHistory history =
+      Read(Steps(1, {5, 4}) + "{\"step\":2,\"val_loss\":4.5}\n" + Start(3) + "{\"step\":2,\"val_loss\":4.25}\n");
+  EXPECT_EQ(history.steps.Column("val_loss")[1], 4.25);
+  EXPECT_EQ(history.steps.Column("loss")[1], 4) << "the step stays";
+  EXPECT_EQ(history.given_up.Rows(), 0U);
+}
+
+TEST(RunHistory, NotesWhatIsNotFinite) {
+  const RunHistory history = Read(
+      "{\"step\":7,\"loss\":null,\"grad_norm\":null,\"note\":\"loss is nan, grad_norm is -inf\"}\n"
+      "{\"step\":8,\"loss\":null}\n");
+  ASSERT_EQ(history.not_finite.size(), 2U) << "a null without a note is only not there";
+  EXPECT_EQ(history.not_finite[0].field, "loss");
+  EXPECT_EQ(history.not_finite[1].value, "-inf");
+  EXPECT_EQ(history.not_finite[1].step, 7);
+}
+
+TEST(RunHistory, ListsLinesThatCannotBeRead) {
+  const RunHistory history = Read(Steps(1, {5}) +
+                                  "{\"step\":2,\"lo\n[1,2]\n{\"loss\":3}\n{\"event\":\"start\"}\n"
+                                  "{\"event\":\"rollback\",\"step\":2}\n{\"event\":7,\"step\":2}\n" +
+                                  Steps(3, {4}) + "{\"step\":4,\"loss\":3");
+  EXPECT_THAT(history.steps.steps(), ElementsAre(1, 3));
+  std::vector<int64_t> lines;
+  for (const UnreadLine& line : history.unread) lines.push_back(line.line);
+  EXPECT_THAT(lines, ElementsAre(2, 3, 4, 5, 6, 7, 9));
+  EXPECT_EQ(history.unread[0].why, "is no JSON");
+  EXPECT_THAT(history.unread[6].why, HasSubstr("not complete"));
+}
+
+TEST(RunHistory, ReadsALastLineWithoutItsEnd) {
+  EXPECT_THAT(Read(Steps(1, {5}) + "{\"step\":2,\"loss\":3}").steps.Column("loss"), ElementsAre(5, 3));
+}
+
+TEST(RunHistory, KnowsTheEndOfTheLastStartOnly) {
+  const std::string end = "{\"event\":\"end\",\"status\":75}\n";
+  EXPECT_NE(Read(Start(1) + end).End(), nullptr);
+  EXPECT_EQ(Read(Start(1) + end + Start(2)).End(), nullptr) << "the second start goes on";
+  EXPECT_EQ(Read(Steps(1, {5})).LastStart(), nullptr);
+}
+
+TEST(RunHistory, FieldsOfOtherTypesAreMissing) {
+  const nlohmann::json fields = {{"text", "a"}, {"number", 1.5}, {"integer", 3}};
+  EXPECT_TRUE(std::isnan(NumberOf(fields, "text")));
+  EXPECT_EQ(NumberOf(fields, "integer"), 3);
+  EXPECT_EQ(IntegerOf(fields, "number"), std::nullopt);
+  EXPECT_EQ(TextOf(fields, "number"), "");
+  EXPECT_EQ(TextOf(fields, "absent"), "");
+}
+
+TEST(RunHistory, RefusesFilesWithoutALine) {
+  EXPECT_EQ(MessageOf(""), "x/metrics.jsonl: is empty: the run has not begun yet");
+  EXPECT_THAT(MessageOf("a\nb\n"), HasSubstr("none of its 2 lines can be read; line 1 is no JSON"));
+  EXPECT_THROW(ReadHistory("/nonexistent"), UserError);
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "run_history_test";
+  std::filesystem::create_directories(folder / "metrics.jsonl");
+  EXPECT_THROW(ReadHistory(folder.string()), UserError) << "a folder is no file";
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace espalier

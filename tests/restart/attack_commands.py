@@ -60,7 +60,8 @@ def mission_c_mfu(checks, home, data):
         checks.that(source.startswith(origin), f"mission c, {name}: {source}")
         for line in metrics.steps.values():
             mfu, wanted = line["mfu"], start["flops_per_token"] * line["tokens_per_s"] / peak
-            checks.that(mfu > 0 and abs(mfu / wanted - 1) < 1e-3,
+            rounding = 1e-3 + 0.05 / line["tokens_per_s"]  # which has one digit after the point
+            checks.that(mfu > 0 and abs(mfu / wanted - 1) < rounding,
                         f"mission c, {name}, step {line['step']}: {mfu}, wanted {wanted}")
 
 

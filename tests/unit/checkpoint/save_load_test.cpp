@@ -121,8 +121,9 @@ TEST_F(CheckpointTest, TellsWhatItSavedAndLoaded) {
         "lm_head.weight", "[701,600]", "steps = 20"})
     EXPECT_THAT(text, HasSubstr(part));
   const std::string summary = Describe(results[0].dir, {});
-  EXPECT_THAT(summary, AllOf(HasSubstr(fmt::format("size        {} ({} bytes) in 10 files",
-                                                   HumanBytes(manifest.Bytes()), manifest.Bytes())),
+  const int64_t size = results[0].bytes;
+  EXPECT_EQ(size, manifest.Bytes() + std::ssize(ReadBytes(results[0].dir + "/MANIFEST")));
+  EXPECT_THAT(summary, AllOf(HasSubstr(fmt::format("size        {} ({} bytes) in 11 files", HumanBytes(size), size)),
                              ::testing::Not(HasSubstr("lm_head.weight")), ::testing::Not(HasSubstr("steps = 20"))));
   EXPECT_THAT(VerifyCheckpoint(results[0].dir).damage, IsEmpty());
 }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "espalier/util/error.hpp"
 #include "page/html.hpp"
 #include "page/sections/sections.hpp"
@@ -26,6 +28,15 @@ constexpr Section kSections[] = {
 };
 constexpr Section kDecks = {"decks", "Keys of the decks that differ", WriteDecks};
 
+/// "3 runs: a, b, c".
+std::string TitleOf(const std::vector<RunOnPage>& runs) {
+  constexpr size_t kMostNames = 4;
+  std::string names;
+  for (size_t r = 0; r < std::min(runs.size(), kMostNames); ++r) names += (r == 0 ? "" : ", ") + runs[r].name();
+  if (runs.size() == 1) return "Run " + names;
+  return fmt::format("{} runs: {}{}", runs.size(), names, runs.size() > kMostNames ? ", ..." : "");
+}
+
 }  // namespace
 
 Page MakePage(const std::vector<RunOnPage>& runs) {
@@ -38,8 +49,7 @@ Page MakePage(const std::vector<RunOnPage>& runs) {
   };
   for (const Section& section : kSections) write(section);
   if (runs.size() > 1) write(kDecks);
-  return html.Done(runs.size() == 1 ? fmt::format("Run {}", runs[0].name())
-                                    : fmt::format("{} runs: {} and others", runs.size(), runs[0].name()));
+  return html.Done(TitleOf(runs));
 }
 
 }  // namespace espalier

@@ -86,7 +86,7 @@ class Errors(unittest.TestCase):
         for command in ("check", "plan", "simulate", "sample"):
             self.assertIn(f"command line: -q: unknown option of {command} ", self.refused(command, TINY, "-q")[1])
         self.assertIn("--jsn: unknown option of plan (did you mean --json?)", self.refused("plan", TINY, "--jsn")[1])
-        for command in ("report", "convert"):
+        for command in ("compare", "convert"):
             self.assertIn(f"command line: {command}: neither a command nor a deck that exists",
                           self.refused(command, "a", "b")[1])
 
@@ -99,7 +99,7 @@ class Errors(unittest.TestCase):
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
         commands = ("(commands: run, check, plan, simulate, tune, inspect, tokenize, import, export, sample, "
-                    "calibrate, info)")
+                    "report, calibrate, info)")
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"
@@ -151,12 +151,18 @@ class Answers(unittest.TestCase):
 
     def test_c4_one_text_says_what_a_command_does(self):
         general = " ".join(self.answer("help").split())
-        for command in ("run", "check", "plan", "simulate", "inspect", "sample", "calibrate", "info"):
+        for command in ("run", "check", "plan", "simulate", "inspect", "sample", "report", "calibrate", "info"):
             summary = self.answer(command, "--help").splitlines()[0]
             self.assertIn(summary, general)
 
+    def test_c4_help_on_a_name_of_a_command_and_a_section_is_on_both(self):
+        for name, key in (("run", "run.steps"), ("report", "report.trace")):
+            text = self.answer("help", name)
+            self.assertTrue(text.startswith(self.answer(name, "--help")))
+            self.assertIn(key.split(".")[1], text[len(self.answer(name, "--help")):])
+
     def test_c14_help_is_at_most_100_columns_wide(self):
-        for topic in ("run", "plan", "simulate", "sample", "calibrate", "all", ""):
+        for topic in ("run", "plan", "simulate", "sample", "report", "calibrate", "all", ""):
             lines = self.answer("help", *[topic] * bool(topic)).splitlines()
             self.assertEqual([line for line in lines if len(line) > 100], [])
 

@@ -17,6 +17,7 @@
 #include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
 #include "espalier/deck/print.hpp"
+#include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/spelling.hpp"
 
@@ -402,12 +403,17 @@ bool AsksForHelp(const std::vector<std::string>& arguments, std::string& topic) 
   return true;
 }
 
-/// Help on a command, or on a section or key of decks.
+Job HelpOnCommand(const CLI::App& command) {
+  return OnFirstRank([text = command.help("espalier")] { return Print(text); });
+}
+
+/// Help on a command, or on a section or key of decks; on both where they have the same name.
 Job Help(const CLI::App& app, const std::string& topic) {
-  if (const CLI::App* command = FindCommand(app, topic))
-    return OnFirstRank(
-        [text = command->help("espalier")] { return fmt::print("{}", text), static_cast<int>(ExitStatus::kDone); });
-  return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
+  const CLI::App* command = FindCommand(app, topic);
+  if (command == nullptr) return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
+  if (std::ranges::find(DeckSections(), topic, &DeckSection::name) == DeckSections().end())
+    return HelpOnCommand(*command);
+  return OnFirstRank([text = command->help("espalier"), topic] { return Print(text + "\n" + HelpText(topic)); });
 }
 
 /// The first argument is meant as a command or as a deck.
@@ -471,7 +477,7 @@ Job CommandLine::Read(std::vector<std::string> arguments) {
   try {
     app.parse(arguments);
   } catch (const CLI::CallForHelp&) {
-    return Help(app, app.get_subcommands().at(0)->get_name());
+    return HelpOnCommand(*app.get_subcommands().at(0));
   } catch (const CLI::ExtrasError&) {
     RefuseExtras(app);
   } catch (const CLI::ParseError& error) {

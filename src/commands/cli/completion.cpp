@@ -274,7 +274,8 @@ std::string ZshArgument(const CLI::Option& option) {
   const Kind kind = KindOf(option);
   const std::string description = ZshText(option.get_description());
   if (option.get_positional())
-    return fmt::format("'{}:{}:{}'", kind == Kind::kKeys ? "*" : "1", ZshText(option.get_name()), ZshAction(kind));
+    return fmt::format("'{}:{}:{}'", option.get_items_expected_max() > 1 ? "*" : "1", ZshText(option.get_name()),
+                       ZshAction(kind));
   const std::vector<std::string> names = Names(option);
   std::string text = fmt::format("'[{}]", description);
   if (kind != Kind::kFlag) text += fmt::format(":{}:{}", ZshText(option.get_type_name()), ZshAction(kind));

@@ -35,7 +35,7 @@ StackedChart ChartOf(const MemoryOnPage& memory) {
   const bool large = static_cast<double>(memory.arena_bytes) >= kGiB;
   StackedChart chart;
   chart.text = {fmt::format("memory of rank {}, stage {}", memory.rank, memory.stage), large ? "GiB" : "MiB",
-                "instruction, in program order"};
+                "instruction"};
   chart.size = kWideChart;
   const std::vector<size_t> shown = HighestOfIntervals(course);
   for (size_t i = 0; i <= shown.size(); ++i)

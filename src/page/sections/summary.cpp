@@ -102,7 +102,7 @@ std::string MeshText(const json& setup) {
     for (const auto& [axis, degree] : setup["mesh"].items())
       if (degree.is_number_integer() && degree != 1)
         text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, degree.get<int64_t>());
-  return text.empty() ? "1 rank for everything" : text;
+  return text.empty() ? "every degree is 1" : text;
 }
 
 std::string DeviceText(const json& setup) {

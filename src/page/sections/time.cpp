@@ -158,8 +158,8 @@ void WriteTime(const Runs& runs, Html& html) {
   if (shown.empty()) return html.Note("No step has been done yet.");
   AddTotals(runs, totals, shown, html);
   for (size_t r = 0; r < runs.size(); ++r) {
-    if (runs[r].history.steps.Rows() > 0)
-      html.Add(fmt::format("time-{}", r + 1), DrawStackedChart(OverSteps(runs[r], shown)));
+    if (!Shown({totals[r]}).empty())
+      html.Add(fmt::format("time-{}", r + 1), DrawStackedChart(OverSteps(runs[r], Shown({totals[r]}))));
     AddHidden(runs[r], html);
     html.Paragraph(OutsideSteps(runs[r].history, totals[r]));
   }

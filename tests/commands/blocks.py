@@ -98,7 +98,7 @@ def check_model(checks, name, run, family, layers):
            f"{family}, {count} ({count / 1e6:.4g} M) parameters: {layers} layers of {DIM}, {heads}, "
            f"feed-forward {FFN}, vocabulary {VOCAB}")
     every, kept = run.only("saves").split(", "), human_bytes(4 * elements(saved))
-    checks.that(every[-2] == f"{kept} each", f"{name}: a checkpoint holds {kept} of state: {every}")
+    checks.that(every[-2] == f"{kept} of tensors each", f"{name}: a checkpoint holds {kept} of state: {every}")
 
 
 def check_ranks(checks, name, run, micro):

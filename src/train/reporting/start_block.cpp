@@ -90,8 +90,8 @@ std::string SavesText(const Run& run) {
   int64_t bytes = 0;
   for (const StateTensor& tensor : run.programs.tensors())
     bytes += Volume(tensor.type.shape) * SizeOf(tensor.type.dtype);
-  return fmt::format("{} {}, {} each, {} kept", CheckpointFolder(deck), fmt::join(when, ", "), HumanBytes(bytes),
-                     deck.checkpoint.keep);
+  return fmt::format("{} {}, {} of tensors each, {} kept", CheckpointFolder(deck), fmt::join(when, ", "),
+                     HumanBytes(bytes), deck.checkpoint.keep);
 }
 
 /// The process to signal: under a launcher, which passes signals on, that is the launcher.

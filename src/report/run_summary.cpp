@@ -102,9 +102,9 @@ std::string RunSummary::MemoryText() const {
                      peak_rank_, HumanBytes(outside_bytes_));
 }
 
-std::vector<BlockLine> RunSummary::Lines(const ReportOptions& options) const {
+BlockLines RunSummary::Lines(const ReportOptions& options) const {
   if (first_step_ == 0) return {};
-  std::vector<BlockLine> lines = {{"done", StepsText(options), Worth::kResult}};
+  BlockLines lines = {{"done", StepsText(options), Worth::kResult}};
   const auto add = [&](std::string_view label, const std::string& text, Worth worth = Worth::kNormal) {
     if (!text.empty()) lines.push_back({label, text, worth});
   };

@@ -24,7 +24,7 @@ class RunSummary {
 
   /// "done       steps 1 to 20: 61440 tokens in 12s, ..." and so on; no line of what there was not. The rate is that of
   /// all steps but the first, if there are others. A run that sleeps has no losses, and without a peak there is no mfu.
-  std::vector<BlockLine> Lines(const ReportOptions& options) const;
+  BlockLines Lines(const ReportOptions& options) const;
 
  private:
   struct Sums {

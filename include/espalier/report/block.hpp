@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "espalier/report/verbosity.hpp"
 
@@ -13,6 +14,7 @@ struct BlockLine {
   std::string text;
   Worth worth = Worth::kNormal;
 };
+using BlockLines = std::vector<BlockLine>;
 
 inline constexpr int kBlockLabel = 10;  ///< width of the column of labels
 

@@ -10,8 +10,6 @@
 namespace espalier {
 namespace {
 
-using Lines = std::vector<BlockLine>;
-
 /// A word of a shell's command line.
 std::string Quoted(const std::string& text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
@@ -69,9 +67,9 @@ std::string LastGoodCheckpoint(const Run& run) {
   return fmt::format("the last good checkpoint is {}: {} goes on from it", latest, SameCommand(run));
 }
 
-Lines EndBlock(const Run& run, const Outcome& outcome, ExitStatus status) {
+BlockLines EndBlock(const Run& run, const Outcome& outcome, ExitStatus status) {
   const Deck& deck = run.deck();
-  Lines lines = {{"results", ResultsText(run), Worth::kResult}};
+  BlockLines lines = {{"results", ResultsText(run), Worth::kResult}};
   if (status != ExitStatus::kDone && status != ExitStatus::kStopped) return lines;
   lines.push_back({"continue", ContinueText(run, outcome), Worth::kResult});
   if (run.device.Computes() && !Latest(deck).empty()) {

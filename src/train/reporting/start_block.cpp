@@ -22,8 +22,6 @@
 namespace espalier {
 namespace {
 
-using Lines = std::vector<BlockLine>;
-
 /// What each rank says of its memory.
 struct RankMemory {
   std::string host;
@@ -101,37 +99,37 @@ std::string StopText(const Run& run) {
 }
 
 /// Where the weights come from, and what differs from there.
-Lines OriginLines(const Run& run, int64_t step) {
+BlockLines OriginLines(const Run& run, int64_t step) {
   if (!run.device.Computes()) return {};
   if (run.checkpoints.loaded().empty()) {
     const std::string& from = run.deck().run.init_from;
     return {{"weights", from.empty() ? fmt::format("initial, of run.seed = {}", run.deck().run.seed) : "of " + from}};
   }
-  Lines lines = {{"restart", fmt::format("from {} (step {})", run.checkpoints.loaded(), step)}};
+  BlockLines lines = {{"restart", fmt::format("from {} (step {})", run.checkpoints.loaded(), step)}};
   for (const DeckDifference& difference : run.checkpoints.differences())
     lines.push_back({"changed", difference.Text()});
   return lines;
 }
 
 /// Devices that are alike are counted. CPUs matter where products are bf16: few multiply them fast.
-Lines DeviceLines(const Run& run, const std::vector<std::string>& devices) {
+BlockLines DeviceLines(const Run& run, const std::vector<std::string>& devices) {
   if (!run.device.Computes() || run.device.Kind() == DeviceKind::kCpu) {
     const bool routine = run.device.Computes() && run.deck().precision.compute != Dtype::kBf16;
     const std::set<std::string> kinds(devices.begin(), devices.end());
-    Lines lines;
+    BlockLines lines;
     for (const std::string& kind : kinds) lines.push_back({"device", kind, routine ? Worth::kRoutine : Worth::kNormal});
     return lines;
   }
   std::map<std::string, int> counts;
   for (const std::string& device : devices) ++counts[device.substr(0, device.rfind(", "))];
-  Lines lines;
+  BlockLines lines;
   for (const auto& [name, count] : counts) lines.push_back({"device", fmt::format("{} x {}", count, name)});
   for (size_t rank = 0; rank < devices.size(); ++rank)
     lines.push_back({"device", fmt::format("rank {}: {}", rank, devices[rank]), Worth::kRoutine});
   return lines;
 }
 
-Lines SleepLines(const Deck& deck) {
+BlockLines SleepLines(const Deck& deck) {
   return {
       {"sleep",
        fmt::format("nothing is computed or trained: kernels and messages wait for their times on the cluster of {}, "
@@ -157,8 +155,8 @@ std::string TimesText(const StartTimes& times) {
 }
 
 /// What is as expected, and how long the start took.
-Lines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& proof) {
-  Lines lines = {{"peak", PeakText(run.peak), run.peak.flops > 0 ? Worth::kRoutine : Worth::kNormal}};
+BlockLines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& proof) {
+  BlockLines lines = {{"peak", PeakText(run.peak), run.peak.flops > 0 ? Worth::kRoutine : Worth::kNormal}};
   if (run.programs.ramp().Grows())
     lines.push_back({"programs",
                      fmt::format("{} for training with {}, compiled in {:.1f} s", run.programs.trainings().size(),
@@ -179,17 +177,17 @@ Lines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& pr
   return lines;
 }
 
-Lines DataLines(const Run& run) {
+BlockLines DataLines(const Run& run) {
   if (!run.device.Computes()) return {};
-  Lines lines;
+  BlockLines lines;
   for (const std::string& text : Describe(run.start.data, run.deck())) lines.push_back({"data", text});
   lines.push_back({"data", Describe(run.start.data.Seen()), Worth::kRoutine});
   return lines;
 }
 
 /// Where results go, and when the run ends.
-Lines EndingLines(const Run& run) {
-  Lines lines;
+BlockLines EndingLines(const Run& run) {
+  BlockLines lines;
   if (run.device.Computes()) lines.push_back({"saves", SavesText(run)});
   lines.push_back({"metrics", run.deck().run.dir + "/metrics.jsonl"});
   if (const std::string notice = run.tracer.Notice(); !notice.empty()) lines.push_back({"trace", notice});
@@ -198,17 +196,17 @@ Lines EndingLines(const Run& run) {
   return lines;
 }
 
-void Append(Lines& lines, Lines more) { std::ranges::move(more, std::back_inserter(lines)); }
+void Append(BlockLines& lines, BlockLines more) { std::ranges::move(more, std::back_inserter(lines)); }
 
 }  // namespace
 
-Lines StartBlock(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step) {
+BlockLines StartBlock(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step) {
   const std::vector<RankMemory> ranks = MemoryOfRanks(run);
   const std::vector<std::string> devices = DescribeDevices(run.device, run.world);
   if (!run.IsRankZero()) return {};
   std::set<std::string> hosts;
   for (const RankMemory& rank : ranks) hosts.insert(rank.host);
-  Lines lines = {{"espalier", fmt::format("{} ({}), {}", kVersion, kGitHash, run.options.arguments.deck)}};
+  BlockLines lines = {{"espalier", fmt::format("{} ({}), {}", kVersion, kGitHash, run.options.arguments.deck)}};
   Append(lines, TrainingLines(run, step));
   Append(lines, DataLines(run));
   Append(lines, OriginLines(run, step));

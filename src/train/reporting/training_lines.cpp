@@ -55,9 +55,9 @@ std::string StepsText(const Run& run, int64_t step) {
 
 }  // namespace
 
-std::vector<BlockLine> TrainingLines(const Run& run, int64_t step) {
+BlockLines TrainingLines(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
-  std::vector<BlockLine> lines = {{"model", ModelText(run)}, {"precision", PrecisionText(deck)}};
+  BlockLines lines = {{"model", ModelText(run)}, {"precision", PrecisionText(deck)}};
   if (!run.device.Computes()) return lines.push_back({"steps", StepsText(run, step)}), lines;
   lines.push_back({"optimizer", OptimizerText(deck)});
   for (const std::string& text : DescribeGroups(deck)) lines.push_back({"groups", text});

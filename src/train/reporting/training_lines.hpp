@@ -9,6 +9,6 @@
 namespace espalier {
 
 /// Model, precision, optimizer with its groups of parameters, and steps. `step` is the last one that is done.
-std::vector<BlockLine> TrainingLines(const Run& run, int64_t step);
+BlockLines TrainingLines(const Run& run, int64_t step);
 
 }  // namespace espalier

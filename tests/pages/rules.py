@@ -4,7 +4,7 @@ import unittest
 import blocks
 import table
 from compare import Line, difference
-from run import filled, options_of, without_options
+from run import NOT_RUN, RUN, Task, filled, options_of, printed, summary, without_options
 from update import rewritten
 
 RUN = """\
@@ -160,6 +160,16 @@ class Blocks(unittest.TestCase):
     def test_a_block_without_an_end_is_refused(self):
         with self.assertRaises(ValueError):
             blocks.read_groups("```\nls\n")
+
+    def test_a_command_that_does_not_run_leaves_its_neighbours_compared(self):
+        group, other = blocks.Group([], blocks.Output(0, 1, 0, ["a"])), blocks.Group([], blocks.Output(2, 3, 0, ["b"]))
+        tasks = [Task(group, 1, "ninja", NOT_RUN, reason="builds"), Task(group, 2, "ls", RUN, printed=["a"]),
+                 Task(other, 5, "ninja", NOT_RUN, reason="builds")]
+        self.assertEqual([line.text for line in printed(group, tasks)], ["a"])
+        self.assertIsNone(printed(other, tasks))
+        self.assertIn("2 outputs: 1 of commands that ran, 1 of commands that did not", next(summary(tasks)))
+        tasks[1].status = 1
+        self.assertIsNone(printed(group, tasks))
 
     def test_placeholders_and_options(self):
         table.PLACEHOLDERS.append(("page.md", "DECK", "a.toml"))

@@ -28,6 +28,7 @@ FAMILIES = [
     ("src/huggingface/config_reader.hpp", "FILE/config.json: KEY = VALUE: ..."),
     ("src/huggingface/read_model_config.cpp", "FILE/config.json: KEY = VALUE: ..."),
     ("src/checkpoint/format/parse_manifest.cpp", "FILE/MANIFEST:LINE: ..."),
+    ("src/timeline/read_trace.cpp", "...: is not a trace of this program: ..."),
     ("src/text/*", "TOKENIZER: PLACE = VALUE: ..."),
     ("src/commands/cli/*", "command line: ..."),
     ("src/commands/sample/text_form.cpp", "command line: ..."),

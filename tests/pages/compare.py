@@ -6,7 +6,8 @@ there:
 
 - times, rates and shares that a run measures: a number with a unit of these, or in a column with such a heading;
 - dates, ids of processes, hashes, and what is said about this host: its free memory, its threads;
-- losses, norms and counts of data: within TOLERANCE, since decks train on this repository.
+- norms of gradients, which jump from batch to batch;
+- losses and counts of data: within TOLERANCE, since decks train on this repository.
 
 Commands that only compute (EXACT) measure nothing but the time that they take themselves ("in 101 ms").
 """
@@ -30,16 +31,17 @@ HOST = r"this host has .*|nearest settings that fit: .*|[\d.]+ [KMGT]iB (?:were|
 JSON_TIME = rf'"\w+(?:_ms|_us|_s|_per_s|mfu|_bytes_per_us)":\s*{NUMBER}'
 COUNT = rf"{NUMBER}[kMG]?(?=\s(?:files|documents|tokens|samples|epochs|[KMG]iB of text)\b)"
 OF_DATA = re.compile(r"data\b|\d+ files, ")  # how a line with such counts begins
-LOSS = rf"(?:(?<=loss )|(?<=lowest )|(?<=norm )|(?<=\"loss\":)|(?<=\"grad_norm\":)){NUMBER}"
+LOSS = rf"(?:(?<=loss )|(?<=lowest )|(?<=\"loss\":)){NUMBER}"
+NORM = rf"(?:(?<=norm )|(?<=\"grad_norm\":)){NUMBER}"
 
 ALWAYS = {"date": DATE, "hash": HASH, "process": PROCESS, "host": HOST}
-MEASURED = {"json": JSON_TIME, "rate": RATE, "share": SHARE, "time": TIME, **ALWAYS}
+MEASURED = {"json": JSON_TIME, "rate": RATE, "share": SHARE, "time": TIME, "norm": NORM, **ALWAYS}
 COMPUTED = {"own": OWN_TIME, **ALWAYS}
 NEAR = {"loss": LOSS}
 NEAR_OF_DATA = {"count": COUNT, **NEAR}
 
-MEASURED_COLUMN = re.compile(rf"(?:us|ms|s|%|mfu|time left|[\w ]+/s|[\w ]+ (?:ms|s|us))")
-NEAR_COLUMN = ("loss", "grad norm", "val loss")
+MEASURED_COLUMN = re.compile(rf"(?:us|ms|s|%|mfu|time left|grad norm|[\w ]+/s|[\w ]+ (?:ms|s|us))")
+NEAR_COLUMN = ("loss", "val loss")
 
 
 @dataclasses.dataclass

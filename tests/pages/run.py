@@ -114,9 +114,9 @@ def shown(lines):
 
 
 def printed(group, tasks):
-    """The lines of the commands of a group, in order; None if one did not run, or not as expected."""
-    mine = [task for task in tasks if task.group is group]
-    if any(task.kind == NOT_RUN or task.status != task.expected for task in mine):
+    """The lines of the commands of a group that ran, in order; None if none did, or one not as expected."""
+    mine = [task for task in tasks if task.group is group and task.kind != NOT_RUN]
+    if not mine or any(task.status != task.expected for task in mine):
         return None
     return [Line(text, not EXACT.search(task.words)) for task in mine for text in task.printed]
 
@@ -175,9 +175,9 @@ def summary(tasks):
     """How many commands are of which class."""
     ran = [t for t in tasks if t.kind != NOT_RUN]
     shown = {id(t.group) for t in tasks if t.group.output}
-    not_compared = {id(t.group) for t in tasks if t.group.output and t.kind == NOT_RUN}
+    compared = {id(t.group) for t in ran if t.group.output}
     yield (f"{len(tasks)} commands: {len(ran)} ran, {len(tasks) - len(ran)} did not; {len(shown)} outputs: "
-           f"{len(shown - not_compared)} were compared, {len(not_compared)} are of commands that did not run")
+           f"{len(compared)} of commands that ran, {len(shown - compared)} of commands that did not")
     for kind in (INSTEAD, NOT_RUN):
         for reason, count in collections.Counter(t.reason for t in tasks if t.kind == kind).items():
             yield f"  {count:3} {kind}: {reason}"

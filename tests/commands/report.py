@@ -163,7 +163,8 @@ def check_bad_runs(checks, folder, run):
     checks.that(page.says("events", "2 lines of metrics.jsonl cannot be read") and
                 page.says("events", "line 10 is no JSON"), "names lines that cannot be read")
     checks.that(page.says("events", "<script>a warning</script>") and "<script>a" not in page.text, "escapes text")
-    checks.that(page.says("memory", "its deck cannot be read") and "loss" in page.pictures,
+    checks.that(page.says("memory", "its deck cannot be read") and page.says("step", "its deck cannot be read") and
+                "loss" in page.pictures,
                 "a deck that cannot be read costs only what follows from it")
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from support.checkpoints import crc32c, reseal
+from support.pages import Page
 from support.reference import reference_python
 from support.runs import Checks, Metrics, ROOT, launch, layout, scratch, train
 
@@ -403,6 +404,13 @@ def metrics_by_hand(checks):
     checks.that(list(mine.history["loss"]) == [4.5, 4.4, 4.2] and list(mine.history["step"]) == [3, 3, 4] and
                 mine.history["val_loss"][-1] == 4.1, "a rollback and a start give steps up")
     checks.that(list(mine.time_s) == [2, 3, 3] and list(mine.restarts) == [3], "time and restarts")
+    quietly("report", "hand", "-o", "hand.html")
+    with open("hand.html", encoding="utf-8") as file:
+        page = Page(file.read())
+    shown = {row[0]: float(row[1]) for row in page.tables["curves"][0][1:]}
+    checks.that(shown == {str(step): loss for step, loss in zip(mine.steps, mine["loss"])} and
+                page.row("summary", "steps given up")[0].startswith(f"{len(mine.history['step'])} steps"),
+                "the page of espalier report counts the same steps")
     nothing = espalier.read_metrics(by_hand("nothing_yet", ""))
     checks.that(len(nothing.steps) == 0 and nothing.starts == [] and len(nothing.time_s) == 0, "an empty file")
 

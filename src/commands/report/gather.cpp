@@ -24,8 +24,8 @@ void FindCheckpoints(RunOnPage& run) {
 
 void WithoutDeck(RunOnPage& run, const UserError& error) {
   run.why_no_keys = fmt::format("its deck cannot be read: {}", InOneLine(error));
-  run.programs.why_none = "The memory of its programs is not known, since " + run.why_no_keys;
-  run.measured.why_none = run.simulated.why_none = "";
+  run.programs.why_none = "the memory of its programs is not known, since " + run.why_no_keys;
+  run.measured.why_none = "no step is shown, since " + run.why_no_keys;
 }
 
 }  // namespace

@@ -114,9 +114,10 @@ std::string ClusterOf(const Deck& deck, const std::string& cluster) {
 TimelineOnPage SimulateStep(const LoadedDeck& loaded, const Setup& setup, const std::string& path, RunDevice run_device,
                             const PlanPointer& run_plan) {
   if (path.empty())
-    return {std::nullopt,
-            "no step was simulated: give --cluster FILE (inputs/clusters has some), or let the run measure its own "
-            "machine by report.costs=FILE"};
+    return {
+        std::nullopt,
+        "no step was simulated: give --cluster FILE (inputs/clusters has some, and espalier calibrate measures this "
+        "machine)"};
   try {
     const Target target = ChooseTarget(loaded, path);
     const PlanPointer plan =

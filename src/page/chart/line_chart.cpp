@@ -27,13 +27,17 @@ struct Extent {
   bool empty() const { return low > high; }
 };
 
-/// The pieces of a curve between values that are missing. Each begins anew where x goes back, too.
-std::vector<std::vector<Point>> Pieces(const std::vector<Point>& points) {
+enum class Gaps : uint8_t { kShown, kBridged };
+
+/// The pieces of a curve between values that are missing, unless these gaps are bridged. A piece begins anew where x
+/// goes back, too.
+std::vector<std::vector<Point>> Pieces(const std::vector<Point>& points, Gaps gaps) {
   std::vector<std::vector<Point>> pieces(1);
   for (const Point& point : points) {
-    const bool back = !pieces.back().empty() && point.x <= pieces.back().back().x;
-    if ((std::isnan(point.y) || back) && !pieces.back().empty()) pieces.emplace_back();
-    if (!std::isnan(point.y)) pieces.back().push_back(point);
+    const bool missing = std::isnan(point.y);
+    const bool back = !missing && !pieces.back().empty() && point.x <= pieces.back().back().x;
+    if (((missing && gaps == Gaps::kShown) || back) && !pieces.back().empty()) pieces.emplace_back();
+    if (!missing) pieces.back().push_back(point);
   }
   if (pieces.back().empty()) pieces.pop_back();
   return pieces;
@@ -113,10 +117,17 @@ class LineChartDrawer {
                  logarithmic ? Scale::Kind::kLogarithmic : Scale::Kind::kLinear);
   }
 
+  /// Dots have no gaps, and more gaps than columns cannot be seen.
+  std::vector<std::vector<Point>> PiecesOf(const Curve& curve) const {
+    if (curve.look == CurveLook::kDots) return Pieces(curve.points, Gaps::kBridged);
+    std::vector<std::vector<Point>> pieces = Pieces(curve.points, Gaps::kShown);
+    return std::ssize(pieces) > chart_.columns ? Pieces(curve.points, Gaps::kBridged) : pieces;
+  }
+
   void DrawCurve(const Curve& curve, const Scale& x, const Scale& y) {
     std::vector<Point> shown;
     std::string path;
-    for (const std::vector<Point>& piece : Pieces(curve.points)) {
+    for (const std::vector<Point>& piece : PiecesOf(curve)) {
       const std::vector<Point> reduced = KeepExtremes(piece, x_extent_.low, x_extent_.high, chart_.columns);
       path += PathOf(curve, reduced, x, y);
       shown.insert(shown.end(), reduced.begin(), reduced.end());

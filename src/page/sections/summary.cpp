@@ -194,15 +194,26 @@ const std::vector<Fact>& Facts() {
   return facts;
 }
 
-Table FactsOf(const Runs& runs, size_t first, size_t last) {
+/// What is known of some run.
+Table FactsOf(const Runs& runs) {
   Table table;
   table.words = 1 + runs.size();
-  for (size_t i = first; i < last; ++i) {
-    std::vector<std::string> row = {Facts()[i].name};
-    for (const RunOnPage& run : runs) row.push_back(Facts()[i].text(run.history));
-    table.rows.push_back(std::move(row));
+  for (const Fact& fact : Facts()) {
+    std::vector<std::string> row = {fact.name};
+    for (const RunOnPage& run : runs) row.push_back(fact.text(run.history));
+    const auto known = [](const std::string& text) { return text != kUnknown; };
+    if (std::any_of(row.begin() + 1, row.end(), known)) table.rows.push_back(std::move(row));
   }
   return table;
+}
+
+/// One run has its facts in two columns.
+void AddFacts(const Table& facts, Html& html) {
+  const auto middle = facts.rows.begin() + std::ssize(facts.rows) / 2;
+  html.BeginColumns();
+  html.Add(Table{{}, {facts.rows.begin(), middle}, facts.words});
+  html.Add(Table{{}, {middle, facts.rows.end()}, facts.words});
+  html.EndColumns();
 }
 
 }  // namespace
@@ -212,14 +223,8 @@ void WriteSummary(const Runs& runs, Html& html) {
     if (runs.size() > 1) html.Heading(run.name());
     AddCards(run, html);
   }
-  const size_t facts = Facts().size();
-  if (runs.size() == 1) {
-    html.BeginColumns();
-    html.Add(FactsOf(runs, 0, facts / 2));
-    html.Add(FactsOf(runs, facts / 2, facts));
-    return html.EndColumns();
-  }
-  Table table = FactsOf(runs, 0, facts);
+  Table table = FactsOf(runs);
+  if (runs.size() == 1) return AddFacts(table, html);
   table.heads = {""};
   for (const RunOnPage& run : runs) table.heads.push_back(run.name());
   html.Add(table);

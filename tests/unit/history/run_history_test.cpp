@@ -86,6 +86,33 @@ TEST(RunHistory, OfEqualStepsTheLastCounts) {
   EXPECT_TRUE(history.resumptions.empty());
 }
 
+/// The example of tests/python/read_runs.py, which expects the same of espalier.read_metrics.
+TEST(RunHistory, AgreesWithThePythonPackage) {
+  const RunHistory history = Read(R"({"event":"start","first_step":1,"steps":9}
+{"step":1,"loss":5.5,"grad_norm":null,"note":"grad_norm is inf","step_ms":2000,"exposed_ms":null}
+{"step":2,"loss":5.0,"grad_norm":2,"step_ms":1000,"exposed_ms":{"tp":1.5,"cp":0.000}}
+{"step":2,"val_loss":4.75}
+{"step":3,"loss":4.5,"grad_norm":2,"step_ms":1000,"exposed_ms":{"tp":2.5,"cp":0.000}}
+{"event":"rollback","step":4,"to":2,"reason":"loss is nan"}
+{"step":3,"loss":4.4,"grad_norm":2,"step_ms":1000,"exposed_ms":{"tp":2.5,"cp":0.000}}
+{"step":4,"loss":4.2,"grad_norm":2,"step_ms":1000,"exposed_ms":{"tp":2.5,"cp":0.000}}
+{"step":4,"val_loss":4.1}
+{"event":"start","first_step":3,"steps":9}
+{"step":2,"val_loss":4.75}
+{"step":3,"loss":4.3,"grad_norm":3,"step_ms":null,"exposed_ms":{"tp":3.5,"cp":0.000}}
+{"step":4,"loss":4.1,"grad_)");
+  EXPECT_THAT(history.steps.steps(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(history.steps.Column("loss"), ElementsAre(5.5, 5.0, 4.3));
+  EXPECT_THAT(history.steps.Column("grad_norm"), ElementsAre(testing::IsNan(), 2, 3));
+  EXPECT_THAT(history.steps.Column("val_loss"), ElementsAre(testing::IsNan(), 4.75, testing::IsNan()));
+  EXPECT_THAT(history.steps.Column("exposed_ms.tp"), ElementsAre(testing::IsNan(), 1.5, 3.5));
+  EXPECT_THAT(history.steps.Column("step_ms"), ElementsAre(2000, 1000, testing::IsNan()));
+  EXPECT_THAT(history.given_up.steps(), ElementsAre(3, 3, 4));
+  EXPECT_THAT(history.given_up.Column("loss"), ElementsAre(4.5, 4.4, 4.2));
+  EXPECT_EQ(history.given_up.Column("val_loss")[2], 4.1);
+  EXPECT_EQ(history.unread.size(), 1U);
+}
+
 TEST(RunHistory, HasValidationsInTheRowOfTheirStep) {
   const RunHistory history =
       Read(Steps(1, {5, 4}) + "{\"step\":2,\"val_loss\":4.5}\n" + Start(3) + "{\"step\":2,\"val_loss\":4.25}\n");

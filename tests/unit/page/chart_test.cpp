@@ -61,11 +61,16 @@ TEST(Scale, PlacesValues) {
   EXPECT_THROW(Scale(std::nan(""), 1, 0, 1), InvariantError);
 }
 
-/// The attribute of the path of a class.
+/// The attribute of the first path of a class; "" if there is none.
 std::string AttributeOf(const std::string& svg, const std::string& css_class, const std::string& name) {
-  std::smatch match;
-  const std::regex path("<path class=\"" + css_class + "\"[^>]* " + name + "=\"([^\"]*)\"");
-  return std::regex_search(svg, match, path) ? match[1].str() : "";
+  for (size_t path = 0; (path = svg.find("<path class=\"" + css_class + "\"", path)) != svg.npos; ++path) {
+    const std::string element = svg.substr(path, svg.find('>', path) - path), begin = " " + name + "=\"";
+    const size_t at = element.find(begin);
+    if (at == element.npos) continue;
+    const size_t value = at + begin.size();
+    return element.substr(value, element.find('"', value) - value);
+  }
+  return "";
 }
 
 LineChart ChartOf(std::vector<Point> points) {
@@ -97,6 +102,19 @@ TEST(LineChart, InterruptsTheLineWhereAValueIsMissing) {
   const std::string path = AttributeOf(svg, "curve c1", "d");
   EXPECT_EQ(AttributeOf(svg, "curve c1", "data-x"), "1 2 4 5 7");
   EXPECT_EQ(std::ranges::count(path, 'L'), 2) << path;
+}
+
+TEST(LineChart, ReducesDotsAndValuesWithManyGaps) {
+  std::vector<Point> points;
+  for (int i = 0; i < 40'000; ++i) points.push_back({double(i), i % 4 == 0 ? 1 + 0.01 * (i % 89) : std::nan("")});
+  for (const CurveLook look : {CurveLook::kDots, CurveLook::kLine}) {
+    LineChart chart = ChartOf(points);
+    chart.curves[0].look = look;
+    const std::string xs =
+        AttributeOf(DrawLineChart(chart).body, look == CurveLook::kDots ? "dots c1" : "curve c1", "data-x");
+    EXPECT_LE(std::ranges::count(xs, ' '), 2 * chart.columns + 2);
+    EXPECT_GE(std::ranges::count(xs, ' '), chart.columns);
+  }
 }
 
 TEST(LineChart, BeginsAnewWhereStepsGoBack) {

@@ -19,7 +19,7 @@ Type RowType(const OpContext& c) { return MakeType(Dtype::kF32, {c.Extents(0)[0]
 Einsum MaxEinsum(const OpContext&) { return {{"bsv"}, {"bs"}, "bsv", Reduce::kMax}; }
 std::vector<Type> MaxInfer(const OpContext& c) { return {RowType(c)}; }
 
-bool FindsMax(const OpContext& c) { return c.op.inputs.size() == 2; }
+bool FindsMax(const OpContext& c) { return c.inputs.size() == 2; }
 Einsum SumEinsum(const OpContext& c) {
   if (FindsMax(c)) return {{"bsv", "bs"}, {"bs", "bs", "bs"}, "bs"};
   return {{"bsv", "bs", "bs"}, {"bs", "bs"}, "bsv"};

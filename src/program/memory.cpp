@@ -206,7 +206,7 @@ class MemoryPlanner {
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
-      if (ReducesGradients(instruction))
+      if (ReducesOnlyMicrobatch(instruction))
         overlap_ends_[i] = std::min(overlap_ends_[i], std::exchange(next_reduction[instruction.lane], i) - 1);
       const int read = HasCollectives(instruction.lane) ? overlap_ends_[i] + 1 : i;
       for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, read);
@@ -214,9 +214,9 @@ class MemoryPlanner {
   }
   /// With one microbatch only the update reads what these bring, and whole gradients of all layers would be kept until
   /// then. So a reduction overlaps with the layer after it and no more, as where gradients are added up.
-  bool ReducesGradients(const Instruction& instruction) const {
+  bool ReducesOnlyMicrobatch(const Instruction& instruction) const {
     const bool data = instruction.lane == Lane::kDp || instruction.lane == Lane::kCp;
-    return data && instruction.microbatch >= 0 && graph_.op(instruction.op).role == Role::kW;
+    return data && program_.microbatches == 1 && graph_.op(instruction.op).role == Role::kW;
   }
   /// The next instruction that reads a value, in a walk from the last instruction to the first.
   class NextReaders {

@@ -147,12 +147,12 @@ double GainOfASlowRank(const CompiledWorld& world, const CostsOfRank& costs, int
 }
 
 TEST(Anomaly, ASlowRankMayMakeAStepSlightlyFaster) {
-  const CompiledWorld world(PipelineDeck({"dualpipev", 2}, 2, 22,
-                                         {"parallel.dp_shard=2", "parallel.cp=2", "model.heads=8", "model.kv_heads=8",
-                                          "parallel.context=all_gather", "parallel.reduce=microbatch",
-                                          "parallel.zero=2", "overlap.prefetch=0"}),
-                            8);
-  const double gain = GainOfASlowRank(world, RandomCosts(world, 22, 40), 7);
+  const CompiledWorld world(
+      {"parallel.dp_shard=1", "parallel.tp=2", "parallel.cp=2", "model.heads=8", "model.kv_heads=8",
+       "parallel.context=ring", "parallel.zero=2", "overlap.gradients=false", "overlap.interleave=false",
+       "parallel.pp=4", "pipeline.schedule=1f1b", "pipeline.chunks=1", "batch.global=9", "model.layers=5"},
+      16);
+  const double gain = GainOfASlowRank(world, RandomCosts(world, 1, 40), 12);
   EXPECT_GT(gain, 0.001);
   EXPECT_LT(gain, 0.01);
 }

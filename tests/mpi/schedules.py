@@ -4,7 +4,8 @@ the switches of communication. The planned peak of every rank is what was used."
 import os
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, DECK, launch, layout, planned_peaks, scratch, train
+from support.runs import (Checks, DECK, launch, layout, planned_peaks, same_bits_in_strips, scratch,
+                          train)
 from support.switches import Cover
 
 STEPS = 4
@@ -84,13 +85,15 @@ def main():
             digits, schedule, chunks, more = row
             model = tuple(o for o in more if not o.startswith(("pipeline.", "recompute.", "parallel.zero")))
             key = (digits[1:], model)
-            if key not in references:
-                degrees, ranks = layout_of("1" + digits[1:], more)
-                references[key] = train(os.path.join(folder, f"reference{number}"), ranks, BASE + degrees + list(model))
-            reference = references[key]
             ranks = layout_of(digits, more)[1]
             overrides = BASE + keys_of(*row) + switches
-            run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
+            with same_bits_in_strips(overrides):
+                if key not in references:
+                    degrees, of_one_stage = layout_of("1" + digits[1:], more)
+                    references[key] = train(os.path.join(folder, f"reference{number}"), of_one_stage,
+                                            BASE + degrees + list(model))
+                run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
+            reference = references[key]
             name = f"{digits} {schedule} chunks {chunks} {' '.join(more + switches)}"
             for curve in ("loss", "grad_norm"):
                 checks.that(run.curve(curve) == reference.curve(curve), f"{name}: {curve} bitwise")

@@ -31,7 +31,7 @@ HOST = r"this host has .*|nearest settings that fit: .*|[\d.]+ [KMGT]iB (?:were|
 JSON_TIME = rf'"\w+(?:_ms|_us|_s|_per_s|mfu|_bytes_per_us)":\s*{NUMBER}'
 COUNT = rf"{NUMBER}[kMG]?(?=\s(?:files|documents|tokens|samples|epochs|[KMG]iB of text)\b)"
 OF_DATA = re.compile(r"data\b|\d+ files, ")  # how a line with such counts begins
-LOSS = rf"(?:(?<=loss )|(?<=lowest )|(?<=\"loss\":)){NUMBER}"
+LOSS = rf"(?:(?<=loss )|(?<=lowest )|(?<=\"loss\":)){NUMBER}|{NUMBER}(?= +validation)"
 NORM = rf"(?:(?<=norm )|(?<=\"grad_norm\":)){NUMBER}"
 
 ALWAYS = {"date": DATE, "hash": HASH, "process": PROCESS, "host": HOST}

@@ -198,6 +198,8 @@ def main():
     if not os.path.exists(executable()):
         sys.exit(f"{executable()}: not there (ninja -C build espalier; or name it in ESPALIER)")
     pages = [os.path.relpath(os.path.abspath(page), ROOT) for page in options.pages] or all_pages()
+    if strange := set(pages) - set(all_pages()):
+        sys.exit(f"{', '.join(sorted(strange))}: no page of this tree (README.md, doc/*.md)")
     if options.list:
         return print_list(pages)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with an end to what runs

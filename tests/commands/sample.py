@@ -61,7 +61,7 @@ def texts_for_tensorboard(checks, folder, run):
     call(*line, "--tensorboard", folder / "texts")
     checks.that(len(list((folder / "texts").iterdir())) == 1, "or into another folder")
     alone = shutil.copytree(next(pathlib.Path(run, "checkpoints").glob("step-*")), folder / "alone")
-    for more, word in [([alone, "--tensorboard"], b"lies in no run: name a folder"),
+    for more, word in [([alone, "--tensorboard"], b"is in no run: name a folder"),
                        ([run, "--tensorboard", folder / "prompt.txt" / "x"], b"Not a directory")]:
         refused = call("sample", *more, "--tokens", 1, "--prompt", "a")
         checks.that(refused.returncode == 2 and word in refused.stderr and refused.stdout == b"",

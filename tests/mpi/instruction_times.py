@@ -40,7 +40,7 @@ def check_table(checks, name, table, program):
 def check_bytes(checks, name, tables):
     """AdamW reads gradient, parameter and two moments and writes three of them, and every rank reads four numbers; all
     in fp32. Each parameter is one rank's."""
-    parameters = int(re.search(r"model .* (\d+) parameters", launch(1, ["plan", DECK, *BASE]).stdout)[1])
+    parameters = int(re.search(r"model .* (\d+) \([^)]*\) parameters", launch(1, ["plan", DECK, *BASE]).stdout)[1])
     updates = [row for table in tables for row in table["instructions"] if row["kind"] == "adamw"]
     found, wanted = (sum(row["bytes"] for row in updates), 28 * parameters + sum(16 * row["count"] for row in updates))
     checks.that(found == wanted, f"{name}: AdamW of {parameters} parameters moves {found} bytes, wanted {wanted}")

@@ -39,7 +39,7 @@ std::string FolderOfTexts(const SampleOptions& options, const std::string& check
     const fs::path checkpoints = fs::absolute(checkpoint).lexically_normal().parent_path();
     if (checkpoints.filename() != "checkpoints")
       throw UserError(ExitStatus::kDeck,
-                      fmt::format("command line: --tensorboard: {} lies in no run: name a folder", checkpoint));
+                      fmt::format("command line: --tensorboard: {} is in no run: name a folder", checkpoint));
     folder = checkpoints.parent_path() / "tensorboard" / "samples";
   }
   std::error_code error;

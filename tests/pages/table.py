@@ -15,7 +15,7 @@ NOT_RUN = [
     (ANY_PAGE, r"ESPALIER_F(AULTS|ULL_DISKS)=.*", "the long form of a unit test"),
     (ANY_PAGE, r"build-libfuzzer/.*", "the long form of a fuzz target"),
     (ANY_PAGE, r".*tests/predict/calibrated\.py.*", "the long form of another test"),
-    (ANY_PAGE, r"(ESPALIER=\S+ )?(ninja .*&& )?python3 tests/bench/.*", "a benchmark of some minutes"),
+    (ANY_PAGE, r"(ESPALIER=\S+ )?(ninja .*&& )?(python3 tests/bench/|bench/cpu/).*", "a benchmark of some minutes"),
     (ANY_PAGE, r"(CXX=\S+ )?meson setup .*|meson (compile|install) .*|ninja .*|(\./)?jobscripts/install_packages\.sh",
      "builds, or installs packages"),
     (ANY_PAGE, r"(tests|bench)/gpu/\S+( [\w. -]+)?", "needs a GPU"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws how a mesh lies on nodes: mesh.py FILE.svg. One row of cards per node and dp coordinate, one card per rank; a
+"""Draws a mesh on nodes: mesh.py FILE.svg. One row of cards per node and dp coordinate, one card per rank; a
 line of an axis connects ranks that differ in it alone. Standard library only."""
 import sys
 

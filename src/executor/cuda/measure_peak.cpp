@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/kernels/cuda/fill_with_numbers.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -16,22 +16,6 @@ namespace {
 constexpr int64_t kSmallestSide = 256, kLargestSide = 8192, kWorkspaceBytes = int64_t{32} << 20;
 constexpr double kLongEnoughMs = 2, kMeasuringMs = 25;
 constexpr double kClockMs = 0.0005;  ///< resolution of events
-
-/// Numbers between -1 and 1, the same block again and again: on zeros a GPU draws less power and runs faster.
-void FillWithNumbers(std::byte* data, int64_t bytes, Dtype dtype) {
-  constexpr int64_t kBlockBytes = int64_t{1} << 18;
-  std::mt19937 random(1);
-  std::uniform_real_distribution<float> values(-1, 1);
-  std::vector<std::byte> block(kBlockBytes);
-  for (int64_t i = 0; i < kBlockBytes / SizeOf(dtype); ++i) {
-    if (dtype == Dtype::kF32)
-      reinterpret_cast<float*>(block.data())[i] = values(random);
-    else
-      reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
-  }
-  for (int64_t at = 0; at < bytes; at += kBlockBytes)
-    CopyToDevice(data + at, block.data(), static_cast<size_t>(std::min(kBlockBytes, bytes - at)));
-}
 
 /// c = a b of square matrices in memory of their own.
 class SquareMatmul {

@@ -25,8 +25,9 @@ struct CudaKernelOptions {
 void ConfigureCudaKernels(bool deterministic, const std::string& product_plans);
 const CudaKernelOptions& GetCudaKernelOptions();
 
-/// Prepares what the kernel of `op` needs for this call, and launches nothing. Throws UserError (kDoesNotFit) if a
-/// library wants more than the planned workspace, UserError (kDeck) if the call is beyond what the kernels take.
+/// Prepares what the kernel of `op` needs for this call, and launches nothing. Where cuDNN refuses, or wants more than
+/// the planned workspace, a slower kernel takes the call (NoteFallback). Throws UserError (kDoesNotFit) if no algorithm
+/// of a GEMM has room in the workspace, UserError (kDeck) if the call is beyond what the kernels take.
 void PrepareCudaKernel(std::string_view op, const KernelCall& call);
 
 }  // namespace espalier

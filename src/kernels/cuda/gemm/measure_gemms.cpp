@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <random>
 
 #include "cublas_lt.hpp"
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/kernels/cuda/fill_with_numbers.hpp"
 #include "espalier/util/error.hpp"
 #include "gemm.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
@@ -26,22 +26,6 @@ DeviceMemory Allocate(int64_t bytes) {
   void* data = nullptr;
   CUDA_CALL(cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))));
   return DeviceMemory(data);
-}
-
-/// A mebibyte of numbers between -1 and 1, repeated: on zeros a GPU draws less power and runs faster.
-void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
-  constexpr int64_t kBlock = int64_t{1} << 20;
-  std::mt19937 random(1);
-  std::uniform_real_distribution<float> values(-1, 1);
-  std::vector<std::byte> block(kBlock);
-  for (int64_t i = 0; i < kBlock / SizeOf(dtype); ++i) {
-    if (dtype == Dtype::kF32)
-      reinterpret_cast<float*>(block.data())[i] = values(random);
-    else
-      reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
-  }
-  for (int64_t at = 0; at < bytes; at += kBlock)
-    CopyToDevice(static_cast<std::byte*>(data) + at, block.data(), static_cast<size_t>(std::min(kBlock, bytes - at)));
 }
 
 /// Operands of one GEMM in memory of their own.

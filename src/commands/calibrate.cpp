@@ -6,24 +6,15 @@
 
 #include "commands.hpp"
 #include "commands/calibrate/demands.hpp"
-#include "espalier/deck/parse.hpp"
 #include "espalier/executor/cuda_module.hpp"
-#include "espalier/model/groups_of_parameters.hpp"
-#include "espalier/program/plan.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-/// GEMMs of every rank of a deck, as it is planned for GPUs.
+/// GEMMs of every rank of a deck.
 std::vector<GemmDemand> DemandsOf(const std::string& deck, const CalibrateOptions& options) {
-  std::vector<std::string> overrides = options.measure.overrides;
-  overrides.push_back("run.device=cuda");
-  const LoadedDeck loaded = LoadDeck(deck, overrides);
-  const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
-  ResolveMesh(loaded, ranks);
-  RequireGroupsMatch(loaded);
-  const WorldPlan plan = PlanWorld(loaded.deck, ranks);
+  const WorldPlan plan = PlanForGpus(deck, options.measure.overrides, options.ranks);
   std::vector<GemmDemand> demands;
   for (const auto& [rank, program] : plan.programs)
     for (const GemmDemand& demand : GemmsOf(program, plan.training.mesh.CoordinateOf(rank))) demands.push_back(demand);

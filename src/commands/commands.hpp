@@ -130,11 +130,18 @@ int TokenizeCommand(const TokenizeOptions& options);
 struct CalibrateOptions {
   MeasureOptions measure;     ///< `file` empty: no cluster file
   std::string product_plans;  ///< file for run.product_plans to write; empty: none
-  int ranks = 0;              ///< that matmuls are planned for; 0: the fewest that a deck's degrees allow
+  bool attention = false;     ///< time attention's backward instead
+  int ranks = 0;              ///< that the decks are planned for; 0: the fewest that a deck's degrees allow
+
+  /// A measurement by one process, which writes no cluster file.
+  bool OnOneGpu() const { return !product_plans.empty() || attention; }
 };
 /// Times the fastest algorithm of each matmul of the decks on this machine's GPU, and writes a file for
 /// run.product_plans. Needs the CUDA module.
 int CalibrateProducts(const CalibrateOptions& options);
+/// Times attention's backward of the decks on this machine's GPU, and prints the fastest run.attention_backward. Needs
+/// the CUDA module.
+int CalibrateAttention(const CalibrateOptions& options);
 
 /// Prints version, compiler, libraries and which backends are built in.
 int InfoCommand();

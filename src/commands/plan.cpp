@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "commands/commands.hpp"
@@ -17,6 +18,7 @@
 #include "commands/simulate/output.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
+#include "espalier/device_memory/workspace.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/report/text.hpp"
@@ -95,6 +97,24 @@ void PrintMemory(const WorldPlan& plan) {
   }
 }
 
+/// The reasons for which GPUs compute attention by our own kernels.
+std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
+  std::set<std::string> reasons;
+  if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;
+  for (const auto& [rank, program] : plan.programs)
+    for (const Op& op : program.graph->ops)
+      if (op.kind == OpKind::kAttention)
+        reasons.insert(
+            WhyPlainAttention(LocalOpOf(*program.graph, op, program.mesh, plan.training.mesh.CoordinateOf(rank))));
+  reasons.erase("");
+  return reasons;
+}
+
+void PrintPlainAttention(const WorldPlan& plan) {
+  for (const std::string& reason : ReasonsForPlainAttention(plan))
+    fmt::print("attention   not by cuDNN ({}): our own kernels compute it, many times slower\n", reason);
+}
+
 void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
@@ -120,6 +140,7 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   fmt::print("staging     {} ({} bytes) of the host's memory besides, for checkpoints written while training goes on\n",
              HumanBytes(staging_bytes), staging_bytes);
   PrintFit(c, plan.peak_bytes, staging_bytes);
+  PrintPlainAttention(plan);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)
     fmt::print("{:>5} {:>8} messages {:>10}\n", AxisName(lane), count.count, HumanBytes(count.bytes));
@@ -148,6 +169,8 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;
+  if (const std::set<std::string> reasons = ReasonsForPlainAttention(plan); !reasons.empty())
+    json["plain_attention"] = reasons;
   if (plan.training.deck.run.device == RunDevice::kCuda) json["outside_bytes"] = plan.training.deck.run.outside_bytes;
   json["stages"] = StagesJson(plan);
   json["messages"] = nlohmann::ordered_json::object();

@@ -116,6 +116,9 @@ std::string VariantOf(const LocalOp& op, bool accumulate, const Einsum& einsum) 
   for (std::string_view name : kTexts)
     if (const auto found = op.op.attributes.texts.find(name); found != op.op.attributes.texts.end())
       text += fmt::format(" {}={}", name, found->second);
+  if (op.op.kind == OpKind::kAttentionGrad)
+    if (const std::string_view backward = op.op.attributes.TextOr("backward", ""); !backward.empty())
+      text += fmt::format(" backward={}", backward);
   if (const int64_t cp = op.op.attributes.IntegerOr("cp", 0); cp > 0) text += fmt::format(" cp={}", cp);
   if (const int64_t head_dim = HeadDim(op); head_dim > 0) text += fmt::format(" head_dim={}", head_dim);
   const int64_t window = op.op.attributes.IntegerOr("window", 0);
@@ -150,7 +153,7 @@ bool ReadWord(const std::string& word, RebuiltOp& rebuilt) {
   const size_t equals = word.find('=');
   if (equals == word.npos) return false;
   const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
-  if (IsOneOf(kTexts, name)) return rebuilt.op.attributes.texts[name] = value, true;
+  if (name == "backward" || IsOneOf(kTexts, name)) return rebuilt.op.attributes.texts[name] = value, true;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (!IsOneOf(kNumbers, name) || error != std::errc{} || *end != '\0' || number < 0) return false;

@@ -60,6 +60,10 @@ std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
 }
+std::string NoDeterministicGpu(const Deck& d) {
+  if (!d.run.deterministic) return "run.deterministic = false stores no scores";
+  return OnCpus(d);
+}
 std::string NotOverNccl(const Deck& d) {
   if (d.run.transport == Transport::kMpi) return "run.transport = \"mpi\" uses no thread blocks";
   return OnCpus(d);
@@ -165,6 +169,7 @@ const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
+      {"run.attention_backward", NoDeterministicGpu},
       {"run.outside_bytes", OnCpus},
       {"run.threads", Sleeps},
       {"run.transport", SleepsOverNccl},

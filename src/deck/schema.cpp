@@ -117,6 +117,10 @@ std::vector<DeckKey> Rows() {
      "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
      "GPUs; empty: the library's "
      "first choice."},
+    {"run", "attention_backward", CHOICE(run.attention_backward), "parts", OneOf<AttentionBackward>(),
+     "How cuDNN's deterministic attention backward stores scores on GPUs: parts (at most 256 MiB at a time), "
+     "large_parts (1 GiB), two_streams (two parts of 256 MiB at the same time) or ordered (none; needs cuDNN 9.25). "
+     "espalier calibrate --attention says which is fastest."},
     {"run", "outside_bytes", FIELD(run.outside_bytes), 2000000000, Between(0, kMaxOutsideBytes),
      "Bytes of GPU memory that a rank keeps free of its arena: for the context, the kernels of libraries and NCCL's "
      "buffers. The end of metrics.jsonl has what they took."},

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "espalier/util/error.hpp"
+
 namespace espalier {
 namespace {
 
@@ -48,7 +50,8 @@ int64_t SumsOf(const AttentionInBlocks& call, int64_t heads) {
 }
 
 /// Bytes for the largest block, for any alignment of its workspace.
-int64_t MaxLibraryBytes(const AttentionInBlocks& call, int64_t (*bytes)(const AttentionShape&)) {
+template <typename F>
+int64_t MaxLibraryBytes(const AttentionInBlocks& call, F bytes) {
   int64_t most = 0;
   for (const AttentionBlock& block : call.blocks) most = std::max(most, bytes(call.ShapeOf(block)));
   return most + 2 * kScratchAlignment;
@@ -81,10 +84,27 @@ std::string WhyNotFused(const AttentionInBlocks& call, int major) {
 
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major) { return WhyNotFused(call, major).empty(); }
 
-AttentionPart PartOfBackward(const AttentionShape& x) {
-  const int64_t units = kMaxScoreBytes / std::max<int64_t>(ScoreBytes(x), 1);
+BackwardMethod BackwardMethodOf(std::string_view name) {
+  if (name == "large_parts") return {kLargeScoreBytes, 1};
+  if (name == "two_streams") return {kScoreBytes, 2};
+  if (name == "ordered") return {0, 1};
+  CHECK(name == "parts", "attention's backward is computed by '{}'", name);
+  return {};
+}
+
+AttentionPart PartOfBackward(const AttentionShape& x, const BackwardMethod& method) {
+  if (method.score_bytes == 0) return {x.batch, x.kv_heads};
+  const int64_t units = method.score_bytes / std::max<int64_t>(ScoreBytes(x), 1);
   if (units >= x.kv_heads) return {LargestDivisor(x.batch, units / std::max<int64_t>(x.kv_heads, 1)), x.kv_heads};
   return {1, LargestDivisor(x.kv_heads, units)};
+}
+
+int64_t PartsIn(const AttentionShape& x, AttentionPart part) {
+  return x.IsEmpty() ? 0 : x.batch / part.batch * (x.kv_heads / part.kv_heads);
+}
+
+int64_t ShareOfStream(int64_t bytes, int64_t streams) {
+  return bytes / streams / kScratchAlignment * kScratchAlignment;
 }
 
 std::vector<AttentionPart> PartsFrom(const AttentionShape& x, AttentionPart first) {
@@ -96,11 +116,13 @@ std::vector<AttentionPart> PartsFrom(const AttentionShape& x, AttentionPart firs
 
 int64_t FusedAttentionBytes(const AttentionShape& x) { return kOwnBytes + x.batch * x.heads * x.queries * 4; }
 
-int64_t FusedAttentionGradBytes(const AttentionShape& x) {
-  const AttentionPart part = PartOfBackward(x);
-  const int64_t in_parts = part.batch * part.kv_heads * (ScoreBytes(x) + SumBytes(x));
-  const int64_t at_once = x.batch * x.kv_heads * SumBytes(x);  // not deterministic: one call, no scores are stored
-  return kOwnBytes + std::max(in_parts, at_once);
+int64_t FusedAttentionGradBytes(const AttentionShape& x, const BackwardMethod& method) {
+  const int64_t at_once = kOwnBytes + x.batch * x.kv_heads * SumBytes(x);  // one call, no scores are stored
+  if (method.score_bytes == 0) return at_once;
+  const AttentionPart part = PartOfBackward(x, method);
+  const int64_t of_part = kOwnBytes + part.batch * part.kv_heads * (ScoreBytes(x) + SumBytes(x));
+  const int64_t streams = std::min(method.streams, PartsIn(x, part));
+  return std::max(streams > 1 ? streams * Aligned(of_part) : of_part, at_once);
 }
 
 ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {
@@ -124,7 +146,9 @@ int64_t AttentionBytes(const AttentionInBlocks& call) {
   return ForwardScratchOf(call).Bytes() + MaxLibraryBytes(call, FusedAttentionBytes);
 }
 int64_t AttentionGradBytes(const AttentionInBlocks& call) {
-  return BackwardScratchOf(call).Bytes() + MaxLibraryBytes(call, FusedAttentionGradBytes);
+  return BackwardScratchOf(call).Bytes() + MaxLibraryBytes(call, [&](const AttentionShape& block) {
+           return FusedAttentionGradBytes(block, call.backward);
+         });
 }
 
 }  // namespace espalier

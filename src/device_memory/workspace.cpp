@@ -60,7 +60,8 @@ AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
   const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
   // q, k and v, or with o, lse and dO; one more input of documents.
   const bool documents = op.inputs.size() > (op.op.kind == OpKind::kAttention ? 3 : 6);
-  return {shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype, results};
+  return {shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype, results,
+          BackwardMethodOf(op.op.attributes.TextOr("backward", "parts"))};
 }
 
 /// What cuDNN's attention needs, if it takes the call, on the rank that needs most, since all ranks run one program.
@@ -76,6 +77,11 @@ int64_t Attention(const LocalOp& op) {
 }
 
 }  // namespace
+
+std::string WhyPlainAttention(const LocalOp& op) {
+  const AttentionInBlocks call = AttentionOfRank(op, 0);  // all ranks agree
+  return call.whole.IsEmpty() ? "" : WhyNotFused(call, 9);
+}
 
 WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {
   switch (kind) {

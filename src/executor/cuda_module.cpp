@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -52,6 +53,14 @@ bool NcclToItself() { return FromEnvironment("ESPALIER_NCCL_SELF") == "1"; }
 
 bool MayHaveGpus() {
   return FromEnvironment(kVariable).has_value() || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr;
+}
+
+bool AttentionDemand::IsSameCall(const AttentionDemand& other) const {
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && a.start == b.start;
+  };
+  return attributes == other.attributes && std::ranges::equal(inputs, other.inputs, same) &&
+         std::ranges::equal(outputs, other.outputs, same);
 }
 
 CudaModule& LoadCudaModule() {

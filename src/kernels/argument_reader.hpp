@@ -38,8 +38,7 @@ class Reader {
     return call_.attributes->IntegerOr(name, otherwise);
   }
   std::string_view TextOr(std::string_view name, std::string_view otherwise) const {
-    const auto found = call_.attributes->texts.find(std::string(name));
-    return found == call_.attributes->texts.end() ? otherwise : found->second;
+    return call_.attributes->TextOr(name, otherwise);
   }
 
  private:

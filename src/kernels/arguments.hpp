@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "espalier/device_memory/attention_shape.hpp"
+#include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/kernels/gemm.hpp"
 #include "espalier/util/types.hpp"
 #include "kernels/arithmetic.hpp"
@@ -259,6 +259,7 @@ struct AttentionGradArgs {
   const float* lse;           ///< f32[batch,heads,queries]
   Array d_o;                  ///< T, as o
   Array dq, dk, dv;           ///< T or f32, as q, k and v
+  BackwardMethod backward{};  ///< of cuDNN
 };
 
 /// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +

@@ -225,7 +225,8 @@ AttentionGradArgs ReadArguments(const KernelCall& call) {
           .d_o = r.InFloats(5),
           .dq = r.OutFloats(0),
           .dk = r.OutFloats(1),
-          .dv = r.OutFloats(2)};
+          .dv = r.OutFloats(2),
+          .backward = BackwardMethodOf(r.TextOr("backward", "parts"))};
 }
 
 template <>

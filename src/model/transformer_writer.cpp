@@ -14,7 +14,8 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
       b_(split, deck.precision.compute, forward.purpose),
       normal_{ParameterInit::Kind::kNormal, m_.init_std},
       output_{ParameterInit::Kind::kNormal, m_.init_std / std::sqrt(2.0 * double(m_.layers))},
-      z_loss_(deck.loss.z_loss) {}
+      z_loss_(deck.loss.z_loss),
+      backward_(deck.run.attention_backward) {}
 
 Model TransformerWriter::Build() {
   b_.Layer(0);
@@ -33,6 +34,7 @@ Model TransformerWriter::Build() {
 int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
   Attributes attributes{{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}};
   if (HasWindow(m_, l)) attributes.numbers["window"] = double(m_.sliding_window);
+  if (backward_ != AttentionBackward::kParts) attributes.texts["backward"] = DeckName(backward_);
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);
   if (Samples()) {

@@ -47,6 +47,7 @@ class TransformerWriter {
   void Head(int x);
 
   const double z_loss_;
+  const AttentionBackward backward_;
   int positions_ = -1;  ///< SequencePositions, once it was called
   int documents_ = -1;  ///< input i32[b,s]: the position at which each token's document begins
 };

@@ -53,6 +53,23 @@ class Calibrate(unittest.TestCase):
         without = train(str(self.folder / "without"), 1, [*ON_GPU, *SHORT])
         self.assertEqual(with_plans.curve("loss"), without.curve("loss"))
 
+    def test_the_fastest_attention_backward(self):
+        deck = ["--deck", DECK, "precision.compute=bf16", "model.head_dim=8"]
+        done = launch(1, ["calibrate", "--attention", *deck])
+        self.assertEqual(done.returncode, 0, done.stdout)
+        lines = done.stdout.splitlines()
+        self.assertRegex(lines[0],
+                         r"^\d+ x \d+ queries of \d+ heads, \d+ keys of \d+ heads, head_dim 8, \d+ times a step$")
+        ways = [line.split()[0] for line in lines[1:-1]]
+        self.assertEqual(ways, ["parts", "large_parts", "two_streams", "ordered", "run.deterministic=false"])
+        self.assertRegex(lines[-1], r"^run.attention_backward=[a-z_]+: [\d.]+ ms a step, [\d.]+ of \"parts\"$")
+
+    def test_attention_that_cudnn_does_not_take_has_no_fastest_way(self):
+        done = launch(1, ["calibrate", "--attention", "--deck", DECK])
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("left out: attention of", done.stdout)
+        self.assertIn("no way computes all of them", done.stdout.splitlines()[-1])
+
     def test_a_file_of_another_gpu_is_refused(self):
         plans, _ = self.calibrate(*SHORT)
         self.plans.write_text(json.dumps(plans | {"gpu": "NVIDIA H200"}))

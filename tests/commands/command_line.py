@@ -56,12 +56,18 @@ class Errors(unittest.TestCase):
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 1048576",
             ("--help", "modle"): None,
-            ("calibrate", ): "command line: FILE is missing: a cluster file to write, or --product-plans FILE",
+            ("calibrate", ):
+            "command line: FILE is missing: a cluster file to write, --product-plans FILE, or --attention",
+            ("calibrate", "--attention"): "command line: --attention needs --deck DECK",
+            ("calibrate", "c.toml", "--attention", "--deck", TINY):
+            "command line: --attention is a command of its own: leave FILE out, then calibrate FILE with "
+            "run.attention_backward",
             ("calibrate", "--product-plans", "plans.json"): "command line: --product-plans needs --deck DECK",
             ("calibrate", "c.toml", "run.steps=5"): "command line: run.steps=5 is a key of a deck, and there is none: "
             "--deck DECK",
             ("calibrate", "c.toml", "--ranks", "2"):
-            "command line: --ranks is for --product-plans: a cluster file is measured on the ranks that mpirun starts",
+            "command line: --ranks is for --product-plans and --attention: a cluster file is measured on the ranks "
+            "that mpirun starts",
             ("calibrate", "c.toml", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
             ("run", TINY, "-t", "1 hour"):
             'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, minutes:seconds, '

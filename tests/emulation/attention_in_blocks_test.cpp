@@ -1,6 +1,10 @@
 // Which calls of attention go to cuDNN, and as how many of its own; that the results are right is shown by the kernels'
 // tests.
+#include <algorithm>
+
+#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "fused_attention_calls.hpp"
+#include "kernels/cuda/runtime/kernels.hpp"
 #include "unit/kernel_cases.hpp"
 
 namespace espalier::testing {
@@ -56,6 +60,52 @@ TEST(AttentionInBlocks, ThePlainKernelTakesTheRest) {
   EXPECT_EQ(CallsOf(kBf16, {1, 256, 256, 2, 1, 10, 0, 0, 1, 2, 512, 0}), 0) << "odd heads";
   EXPECT_EQ(CallsOf(kBf16, {1, 128, 128, 2, 1, 8, 0, 0, 1, 2, 256, 0}), 0) << "short chunks";
   EXPECT_EQ(CallsOf(kBf16, {1, 320, 320, 2, 1, 8, 0, 0, 1, 2, 640, 1}), 0) << "odd chunks";
+}
+
+/// dq, dk and dv of a call by `method`, one after the other, in a workspace as planned.
+std::vector<double> GradientsBy(const BackwardMethod& method, const AttentionShape& x) {
+  Random random;
+  const Shape queries = {x.batch, x.queries, x.heads * x.head_dim}, keys = {x.batch, x.keys, x.kv_heads * x.head_dim};
+  const OwnedTensor q = random.Real(kBf16, queries), k = random.Real(kBf16, keys), v = random.Real(kBf16, keys),
+                    o = random.Real(kBf16, queries), d_o = random.Real(kBf16, queries),
+                    lse = random.Real(kF32, {x.batch, x.heads, x.queries}, 3, 4);
+  const OwnedTensor dq(kBf16, queries), dk(kBf16, keys), dv(kBf16, keys);
+  const AttentionInBlocks call{x, AttentionBlocksOf(x), kBf16, kBf16, method};
+  std::vector<std::byte> workspace(static_cast<size_t>(AttentionGradBytes(call)));
+  const cuda::LaunchContext context{nullptr, workspace.data(), std::ssize(workspace)};
+  const auto array = [](const OwnedTensor& of) { return Array{of.View().data, kBf16}; };
+  cuda::AttentionGrad({.shape = x,
+                       .first_keys = nullptr,
+                       .q = array(q),
+                       .k = array(k),
+                       .v = array(v),
+                       .o = array(o),
+                       .lse = lse.View().As<float>(),
+                       .d_o = array(d_o),
+                       .dq = array(dq),
+                       .dk = array(dk),
+                       .dv = array(dv),
+                       .backward = method},
+                      context);
+  CUDA_CALL(cudaStreamSynchronize(nullptr));
+  std::vector<double> made;
+  for (const OwnedTensor* gradient : {&dq, &dk, &dv})
+    for (int64_t i = 0; i < gradient->Count(); ++i) made.push_back((*gradient)[i]);
+  return made;
+}
+
+TEST(AttentionBackward, PartsAndStreamsChangeNoBit) {
+  constexpr int64_t kHeadOfKeys = 2 * 128 * 128 * 2;  // scores of two query heads in tiles
+  const AttentionShape shape{3, 65, 65, 6, 3, 16, true};
+  const std::vector<double> whole = GradientsBy({}, shape);
+  ASSERT_GT(std::ranges::count_if(whole, [](double x) { return x != 0; }), 9 * std::ssize(whole) / 10);
+  for (int64_t scores : {kHeadOfKeys, 3 * kHeadOfKeys, 6 * kHeadOfKeys})
+    for (int64_t streams : {1, 2}) {
+      ASSERT_LT(PartsIn(shape, PartOfBackward(shape, {scores, streams})), 10);
+      ASSERT_GT(PartsIn(shape, PartOfBackward(shape, {scores, streams})), 1);
+      EXPECT_EQ(GradientsBy({scores, streams}, shape), whole) << scores << " bytes, " << streams << " streams";
+    }
+  EXPECT_EQ(GradientsBy(BackwardMethodOf("ordered"), shape), whole);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "espalier/util/error.hpp"
 #include "fused_attention_calls.hpp"
 #include "kernels/cuda/attention/choose_part.hpp"
+#include "kernels/cuda/attention/parts.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
 
 namespace espalier {
@@ -169,22 +171,34 @@ Offer Ask(AttentionPart part, AttentionPart first, int64_t wanted, int64_t usabl
   return {IsEmulated("starving") || (IsEmulated("hungry") && is_first) ? usable + 1 : wanted, ""};
 }
 
-bool Prepare(const char* what, const FusedCall& call, AttentionPart first, int64_t wanted, int64_t workspace_bytes) {
+/// What the library computes at once, of at most `first`; nothing if it refuses.
+std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, AttentionPart first, int64_t wanted,
+                                    int64_t usable) {
   const AttentionShape& s = call.shape;
   const std::string window = s.window > 0 ? fmt::format(", window {}", s.window) : "";
   const std::string text =
       fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}{}", what, s.batch, s.queries, s.heads,
                   s.head_dim, s.keys, s.kv_heads, s.causal ? "causal" : "not causal", window);
-  CHECK(wanted <= UsableBytes(workspace_bytes), "{} may use {} bytes, {} are left", text, wanted,
-        UsableBytes(workspace_bytes));
+  CHECK(wanted <= usable, "{} may use {} bytes, {} are left", text, wanted, usable);
   CHECK(!s.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
   CHECK(s.window == 0 || s.causal, "{}: a window without its diagonal", text);
   static std::set<std::string> said;
   if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);
-  const int64_t usable = UsableBytes(workspace_bytes);
   return ChoosePart(
-             s, first, usable, [&](AttentionPart part) { return Ask(part, first, wanted, usable); }, text)
-      .has_value();
+      s, first, usable, [&](AttentionPart part) { return Ask(part, first, wanted, usable); }, text);
+}
+
+std::optional<AttentionPart> ChooseForward(const FusedCall& call, int64_t workspace_bytes) {
+  return Choose("attention", call, {call.shape.batch, call.shape.kv_heads}, FusedAttentionBytes(call.shape),
+                UsableBytes(workspace_bytes));
+}
+
+/// The bytes of one part: those of a call on one stream.
+std::optional<AttentionPart> ChooseBackward(const FusedCall& call, int64_t workspace_bytes) {
+  if (call.shape.queries == 1 && call.shape.keys == 1) return std::nullopt;  // it has none
+  const BackwardMethod alone{call.backward.score_bytes, 1};
+  return Choose("attention_grad", call, PartOfBackward(call.shape, call.backward),
+                FusedAttentionGradBytes(call.shape, alone), UsableByPart(call, workspace_bytes));
 }
 
 }  // namespace
@@ -192,13 +206,11 @@ bool Prepare(const char* what, const FusedCall& call, AttentionPart first, int64
 int FusedAttentionMajor() { return IsEmulated("none") ? 0 : 9; }
 
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
-  return Prepare("attention", call, {call.shape.batch, call.shape.kv_heads}, FusedAttentionBytes(call.shape),
-                 workspace_bytes);
+  return ChooseForward(call, workspace_bytes).has_value();
 }
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
-  if (call.shape.queries == 1 && call.shape.keys == 1) return false;  // it has none
-  return Prepare("attention_grad", call, PartOfBackward(call.shape), FusedAttentionGradBytes(call.shape),
-                 workspace_bytes);
+  PrepareParts(call);
+  return ChooseBackward(call, workspace_bytes).has_value();
 }
 
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
@@ -214,10 +226,13 @@ void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream
 void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
   ++calls;
   CheckAligned(memory);
-  emulation::issue(stream, [=] {
-    Scribble(memory);
-    for (int64_t batch = 0; batch < call.shape.batch; ++batch)
-      for (int64_t kv_head = 0; kv_head < call.shape.kv_heads; ++kv_head) BackwardOfKeys(call, memory, batch, kv_head);
+  const AttentionPart part = ChooseBackward(call, memory.workspace_bytes).value();
+  ForEachPart(call, part, memory, stream, [&](const FusedMemory& m, cudaStream_t on) {
+    emulation::issue(on, [=] {
+      Scribble(m);
+      for (int64_t batch = 0; batch < part.batch; ++batch)
+        for (int64_t kv_head = 0; kv_head < part.kv_heads; ++kv_head) BackwardOfKeys(call, m, batch, kv_head);
+    });
   });
 }
 

@@ -67,7 +67,8 @@ TEST(FusedAttention, PartsAreThoseOfTheLargestBlock) {
   const BackwardScratch grad = BackwardScratchOf(OnRing(1024, -1));
   EXPECT_EQ(grad.dk, int64_t{2} * 2048 * 8 * 128 * 2) << "two later pieces";
   EXPECT_EQ(grad.dk_sums, int64_t{2} * 4096 * 8 * 128 * 4);
-  EXPECT_GE(AttentionGradBytes(OnRing(1024, -1)), grad.Bytes() + FusedAttentionGradBytes({2, 1024, 1024, 32, 8, 128}));
+  EXPECT_GE(AttentionGradBytes(OnRing(1024, -1)),
+            grad.Bytes() + FusedAttentionGradBytes({2, 1024, 1024, 32, 8, 128}, {}));
 }
 
 TEST(FusedAttention, SmallerPartsHaveFewerSequencesThenFewerHeads) {
@@ -94,30 +95,47 @@ TEST(FusedAttention, IsCutIntoEqualPartsBelowTheBound) {
                                   {6, 1000, 1000, 12, 12, 64},
                                   {5, 1024, 1024, 16, 16, 64},
                                   {7, 300, 300, 6, 2, 40}}) {
-    const AttentionPart part = PartOfBackward(x);
+    const AttentionPart part = PartOfBackward(x, {});
     EXPECT_EQ(x.batch % part.batch, 0);
     EXPECT_EQ(x.kv_heads % part.kv_heads, 0);
     EXPECT_TRUE(part.batch == 1 || part.kv_heads == x.kv_heads) << "lse of a part is dense";
-    EXPECT_TRUE(ScoreBytes(x, part) <= kMaxScoreBytes || (part.batch == 1 && part.kv_heads == 1));
-    EXPECT_GE(FusedAttentionGradBytes(x), ScoreBytes(x, part));
+    EXPECT_TRUE(ScoreBytes(x, part) <= kScoreBytes || (part.batch == 1 && part.kv_heads == 1));
+    EXPECT_GE(FusedAttentionGradBytes(x, {}), ScoreBytes(x, part));
   }
 }
 
 TEST(FusedAttention, IsWholeWhereItFits) {
-  const AttentionPart part = PartOfBackward({8, 512, 512, 12, 12, 64});
+  const AttentionPart part = PartOfBackward({8, 512, 512, 12, 12, 64}, {});
   EXPECT_EQ(part.batch, 8);
   EXPECT_EQ(part.kv_heads, 12);
 }
 
 TEST(FusedAttention, LongSequencesAreCutByHeads) {
-  const AttentionPart part = PartOfBackward({2, 4096, 4096, 32, 8, 128});
+  const AttentionPart part = PartOfBackward({2, 4096, 4096, 32, 8, 128}, {});
   EXPECT_EQ(part.batch, 1);
   EXPECT_EQ(part.kv_heads, 2);
 }
 
+TEST(FusedAttention, MethodsOfBackwardDifferInScoresAndStreams) {
+  const AttentionShape x{3, 4096, 4096, 32, 8, 128};
+  const auto part = [&](std::string_view name) { return PartOfBackward(x, BackwardMethodOf(name)); };
+  EXPECT_EQ(PartsIn(x, part("parts")), 3 * 4) << "two kv heads of one sequence";
+  EXPECT_EQ(PartsIn(x, part("large_parts")), 3) << "one sequence";
+  EXPECT_EQ(PartsIn(x, part("two_streams")), 3 * 4);
+  EXPECT_EQ(PartsIn(x, part("ordered")), 1);
+  const auto bytes = [&](std::string_view name) { return FusedAttentionGradBytes(x, BackwardMethodOf(name)); };
+  EXPECT_GT(bytes("large_parts"), kLargeScoreBytes);
+  EXPECT_GE(bytes("two_streams"), 2 * kScoreBytes);
+  EXPECT_LT(bytes("ordered"), bytes("parts") + x.batch * x.heads * x.queries * x.head_dim * 4 * 3);
+  for (std::string_view name : {"parts", "large_parts", "two_streams"})
+    EXPECT_LE(FusedAttentionGradBytes(x, {BackwardMethodOf(name).score_bytes, 1}),
+              ShareOfStream(bytes(name), BackwardMethodOf(name).streams))
+        << name;
+}
+
 TEST(FusedAttention, BoundsHoldTheSumsOfAllHeadsAtOnce) {
   const AttentionShape x{4, 8192, 8192, 32, 8, 128};
-  EXPECT_GE(FusedAttentionGradBytes(x), x.batch * x.heads * x.queries * x.head_dim * 4);
+  EXPECT_GE(FusedAttentionGradBytes(x, {}), x.batch * x.heads * x.queries * x.head_dim * 4);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace espalier {
 
 enum class RunDevice : uint8_t { kAuto, kCpu, kCuda, kSleep };
 enum class Transport : uint8_t { kAuto, kMpi, kNccl };
+enum class AttentionBackward : uint8_t { kParts, kLargeParts, kTwoStreams, kOrdered };
 enum class Family : uint8_t { kLlama, kGpt2 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 enum class QkNorm : uint8_t { kNone, kHead, kFull };
@@ -49,6 +50,12 @@ template <>
 inline constexpr auto kChoices<Transport> = std::to_array<Choice<Transport>>({{Transport::kAuto, "auto"},
                                                                               {Transport::kMpi, "mpi"},
                                                                               {Transport::kNccl, "nccl"}});
+template <>
+inline constexpr auto kChoices<AttentionBackward> =
+    std::to_array<Choice<AttentionBackward>>({{AttentionBackward::kParts, "parts"},
+                                              {AttentionBackward::kLargeParts, "large_parts"},
+                                              {AttentionBackward::kTwoStreams, "two_streams"},
+                                              {AttentionBackward::kOrdered, "ordered"}});
 template <>
 inline constexpr auto kChoices<Family> = std::to_array<Choice<Family>>({{Family::kLlama, "llama"},
                                                                         {Family::kGpt2, "gpt2"}});

@@ -23,7 +23,8 @@ struct Deck {
     int threads;
     bool deterministic;
     std::string product_plans;  ///< empty: none
-    int64_t outside_bytes;      ///< of GPU memory, kept free of the arena
+    AttentionBackward attention_backward;
+    int64_t outside_bytes;  ///< of GPU memory, kept free of the arena
     std::string time_limit;
     double stop_margin_s;    ///< < 0: the smaller of 90 s and 15 % of the limit
     double watchdog_s;       ///< 0: off

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "espalier/device_memory/attention_blocks.hpp"
@@ -10,12 +11,26 @@
 
 namespace espalier {
 
+/// Maximum bytes of the scores of one part, unless one head of keys needs more.
+inline constexpr int64_t kScoreBytes = int64_t{256} << 20, kLargeScoreBytes = int64_t{1} << 30;
+
+/// How cuDNN computes deterministic backward. It stores the scores of a call in bf16, so a call has only part of the
+/// sequences and heads; or, from 9.25 on, it adds up dq in a fixed order and stores none.
+struct BackwardMethod {
+  int64_t score_bytes = kScoreBytes;  ///< maximum of one part; 0: no scores are stored
+  int64_t streams = 1;                ///< parts computed at the same time, each in its own share of the workspace
+};
+
+/// By the name that run.attention_backward and the attribute `backward` of ops give it.
+BackwardMethod BackwardMethodOf(std::string_view name);
+
 /// An attention call as a list of blocks, one cuDNN call each; no blocks if documents hide keys, of which cuDNN has no
 /// mask that a captured step could replay for others.
 struct AttentionInBlocks {
   AttentionShape whole;
   std::vector<AttentionBlock> blocks;
   Dtype inputs, results;
+  BackwardMethod backward = {};
 
   /// Of one block, whose rows are counted from its first.
   AttentionShape ShapeOf(const AttentionBlock& block) const;
@@ -31,24 +46,26 @@ std::string WhyNotFused(const AttentionInBlocks& call, int major);
 /// True if cuDNN has a kernel. The plan uses the default.
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major = 9);
 
-/// How a backward call of cuDNN is split. Deterministic backward stores all scores of a call in bf16 (on Hopper before
-/// cuDNN 9.25 there is no other). So each call has only `batch` sequences and `kv_heads` heads of keys, with the heads
-/// of queries that see them. Both are divisors; with more than one sequence a call has all heads.
+/// What one call of cuDNN's deterministic backward computes: `batch` sequences and `kv_heads` heads of keys, with the
+/// heads of queries that see them. Both are divisors; with more than one sequence a call has all heads.
 struct AttentionPart {
   int64_t batch, kv_heads;
 };
-AttentionPart PartOfBackward(const AttentionShape& extents);
+AttentionPart PartOfBackward(const AttentionShape& extents, const BackwardMethod& method);
+
+/// Number of such parts in a call.
+int64_t PartsIn(const AttentionShape& extents, AttentionPart part);
+
+/// Bytes of the share of one of `streams` in `bytes` of workspace, aligned.
+int64_t ShareOfStream(int64_t bytes, int64_t streams);
 
 /// `first`, then ever smaller parts: fewer sequences, then fewer heads of keys.
 std::vector<AttentionPart> PartsFrom(const AttentionShape& extents, AttentionPart first);
 
-/// Maximum bytes of the scores of one part, unless one head of keys needs more.
-inline constexpr int64_t kMaxScoreBytes = int64_t{256} << 20;
-
-/// Bytes that one call of cuDNN may use. If it wants more, it computes smaller parts, or leaves the call to our own
+/// Bytes that one call of attention may use. If it wants more, it computes smaller parts, or leaves the call to our own
 /// kernels; the start says so.
 int64_t FusedAttentionBytes(const AttentionShape& extents);
-int64_t FusedAttentionGradBytes(const AttentionShape& extents);
+int64_t FusedAttentionGradBytes(const AttentionShape& extents, const BackwardMethod& method);
 
 /// The buffers in the workspace of a call: bytes of each, aligned to kScratchAlignment; all 0 if it is one cuDNN call.
 inline constexpr int64_t kScratchAlignment = 256;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "espalier/ops/op.hpp"
 
@@ -14,5 +15,9 @@ using WorkspaceFormula = int64_t (*)(const LocalOp&);
 /// The formula for the cuda kernel of an op kind, or nullptr if that kernel needs no workspace. (cpu kernels keep their
 /// scratch in the caches of the cores, outside the arena.)
 WorkspaceFormula CudaWorkspaceFormula(OpKind kind);
+
+/// Why cuDNN takes no attention or attention_grad of these shapes on a GPU of compute capability 9.0, so that our own,
+/// much slower kernels compute it; empty if it does.
+std::string WhyPlainAttention(const LocalOp& op);
 
 }  // namespace espalier

@@ -10,6 +10,7 @@
 
 #include "espalier/executor/device.hpp"
 #include "espalier/kernels/gemm_plans.hpp"
+#include "espalier/kernels/kernel_table.hpp"
 
 namespace espalier {
 
@@ -37,6 +38,20 @@ struct GpuOptions {
   ByLane<int> ctas{};         ///< NcclOptions
 };
 
+/// attention_grad as a program calls it.
+struct AttentionDemand {
+  std::vector<Tensor> inputs, outputs;  ///< without memory
+  Attributes attributes;
+  int64_t calls = 0;  ///< in a step of one rank
+
+  bool IsSameCall(const AttentionDemand& other) const;
+};
+
+struct AttentionTime {
+  double microseconds = 0;             ///< of one call
+  std::vector<std::string> fallbacks;  ///< what was not done as wanted
+};
+
 class CudaModule {
  public:
   virtual ~CudaModule() = default;
@@ -50,6 +65,10 @@ class CudaModule {
   /// them one by one.
   virtual GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
                                  const std::function<void(const GemmPlan&)>& measured) = 0;
+  /// Times one call on the first visible GPU, on operands of its own. Throws UserError (kDeck) if the library is too
+  /// old for the call's attribute `backward`.
+  virtual AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes,
+                                          bool deterministic) = 0;
 };
 
 /// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so

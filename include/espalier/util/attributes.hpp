@@ -36,6 +36,10 @@ struct Attributes {
     CHECK(it != texts.end(), "op attribute {} is missing", name);
     return it->second;
   }
+  std::string_view TextOr(std::string_view name, std::string_view otherwise) const {
+    const auto it = texts.find(name);
+    return it == texts.end() ? otherwise : it->second;
+  }
 };
 
 }  // namespace espalier

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "espalier/deck/parse.hpp"
 #include "espalier/kernels/shapes.hpp"
+#include "espalier/model/groups_of_parameters.hpp"
 
 namespace espalier {
 namespace {
@@ -54,7 +56,26 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   return gemms;
 }
 
+/// Adds a demand, or combines its number of calls with that of the same call.
+void AddCall(const AttentionDemand& demand, std::vector<AttentionDemand>& demands,
+             int64_t (*combine)(int64_t, int64_t)) {
+  const auto same = [&](const AttentionDemand& other) { return other.IsSameCall(demand); };
+  if (const auto it = std::ranges::find_if(demands, same); it != demands.end())
+    it->calls = combine(it->calls, demand.calls);
+  else
+    demands.push_back(demand);
+}
+
 }  // namespace
+
+WorldPlan PlanForGpus(const std::string& deck, std::vector<std::string> overrides, int ranks) {
+  overrides.push_back("run.device=cuda");
+  const LoadedDeck loaded = LoadDeck(deck, overrides);
+  if (ranks == 0) ranks = SmallestRanks(loaded.deck);
+  ResolveMesh(loaded, ranks);
+  RequireGroupsMatch(loaded);
+  return PlanWorld(loaded.deck, ranks);
+}
 
 std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordinate) {
   std::vector<GemmDemand> demands;
@@ -65,6 +86,28 @@ std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordi
       if (gemm.shape.m * gemm.shape.n * gemm.shape.k > 0) demands.push_back({gemm, instruction.workspace.bytes});
   }
   return Distinct(std::move(demands));
+}
+
+void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, std::vector<AttentionDemand>& demands) {
+  std::vector<AttentionDemand> of_rank;
+  for (const Instruction& instruction : program.instructions) {
+    const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
+    if (op.kind != OpKind::kAttentionGrad) continue;
+    const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
+    const auto tensors = [&](const std::vector<int>& values, const std::vector<std::vector<Box>>& boxes_of) {
+      std::vector<Tensor> made;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const Box& box = boxes_of[i].at(0);
+        made.push_back({nullptr, program.graph->value(values[i]).type.dtype, ExtentsOf(box), {}});
+        for (const Range& range : box) made.back().start.push_back(range.begin);
+      }
+      return made;
+    };
+    AddCall({tensors(op.inputs, boxes.inputs), tensors(op.outputs, boxes.outputs), op.attributes, 1}, of_rank,
+            [](int64_t there, int64_t here) { return there + here; });
+  }
+  for (const AttentionDemand& demand : of_rank)
+    AddCall(demand, demands, [](int64_t there, int64_t here) { return std::max(there, here); });
 }
 
 std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands) {

@@ -317,26 +317,32 @@ void AddTokenize(CLI::App& app, Job& job) {
 }
 
 void CheckCalibrate(const CalibrateOptions& options) {
-  if (options.measure.file.empty() && options.product_plans.empty())
-    Refuse("FILE is missing: a cluster file to write, or --product-plans FILE");
+  const char* option = options.attention ? "--attention" : "--product-plans";
+  if (options.measure.file.empty() && !options.OnOneGpu())
+    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
+  if (!options.product_plans.empty() && options.attention)
+    Refuse("--product-plans and --attention are commands of their own: give one of them");
   if (options.measure.decks.empty() && !options.measure.overrides.empty())
     Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
-  if (options.measure.decks.empty() && !options.product_plans.empty()) Refuse("--product-plans needs --deck DECK");
-  if (options.ranks > 0 && options.product_plans.empty())
-    Refuse("--ranks is for --product-plans: a cluster file is measured on the ranks that mpirun starts");
+  if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
+  if (!options.measure.file.empty() && options.OnOneGpu())
+    Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
+                       options.attention ? "attention_backward" : "product_plans"));
+  if (options.ranks > 0 && !options.OnOneGpu())
+    Refuse(
+        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
   if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
     Refuse("--neighbours needs --deck DECK");
 }
 
-/// Product plans on rank 0 alone, before MPI starts; then the cluster file on all ranks.
+/// Product plans and attention on rank 0 alone, before MPI starts; then the cluster file on all ranks.
 Job CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
   MeasureOptions& measure = options->measure;
-  if (!options->product_plans.empty() && measure.file.find('=') != std::string::npos)
+  if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
     measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
   CheckCalibrate(*options);
-  if (measure.file.empty()) return OnFirstRank([options] { return CalibrateProducts(*options); });
-  if (!options->product_plans.empty())
-    Refuse("--product-plans is a command of its own: leave FILE out, then calibrate FILE with run.product_plans");
+  if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
+  if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });
   return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
 }
 
@@ -354,7 +360,10 @@ void AddCalibrate(CLI::App& app, Job& job) {
       ->add_option("--product-plans", options->product_plans,
                    "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
       ->type_name("PLANS");
-  AddRanks(command, options->ranks, "of --product-plans: ranks of each deck (the fewest that it allows)");
+  command->add_flag("--attention", options->attention,
+                    "instead of FILE: the fastest run.attention_backward on this GPU");
+  AddRanks(command, options->ranks,
+           "of --product-plans and --attention: ranks of each deck (the fewest that it allows)");
   command->add_option("key=value", options->measure.overrides, "keys of the decks, such as batch.micro=4");
   command->callback([options, &job] { job = CalibrateJob(options); });
 }

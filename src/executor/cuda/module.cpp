@@ -5,6 +5,7 @@
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/cuda/fallbacks.hpp"
 #include "espalier/util/error.hpp"
+#include "time_attention.hpp"
 #include "versions.hpp"
 
 namespace espalier::cuda {
@@ -55,6 +56,9 @@ class Module final : public CudaModule {
   GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
                          const std::function<void(const GemmPlan&)>& measured) override {
     return cuda::MeasureGemms(demands, measured);
+  }
+  AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes, bool deterministic) override {
+    return cuda::TimeAttentionGrad(demand, workspace_bytes, deterministic);
   }
 };
 

@@ -14,12 +14,13 @@ namespace espalier::cuda {
 namespace {
 
 template <typename Args>
-AttentionInBlocks BlocksOf(const Args& a, Dtype results) {
+AttentionInBlocks BlocksOf(const Args& a, Dtype results, BackwardMethod backward) {
   const bool documents = a.first_keys != nullptr;
-  return {a.shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(a.shape), a.q.dtype, results};
+  return {a.shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(a.shape), a.q.dtype, results,
+          backward};
 }
-AttentionInBlocks BlocksOf(const AttentionArgs& a) { return BlocksOf(a, a.o.dtype); }
-AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a, a.dq.dtype); }
+AttentionInBlocks BlocksOf(const AttentionArgs& a) { return BlocksOf(a, a.o.dtype, {}); }
+AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a, a.dq.dtype, a.backward); }
 
 using Prepare = bool (*)(const AttentionInBlocks&, int64_t workspace_bytes);
 

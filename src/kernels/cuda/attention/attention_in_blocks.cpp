@@ -11,7 +11,7 @@ namespace espalier::cuda {
 namespace {
 
 FusedCall CallOf(const AttentionInBlocks& a, const AttentionBlock& block) {
-  return {a.ShapeOf(block), a.whole.queries, a.whole.keys};
+  return {a.ShapeOf(block), a.whole.queries, a.whole.keys, a.backward};
 }
 
 using PrepareFused = bool (*)(const FusedCall&, int64_t);

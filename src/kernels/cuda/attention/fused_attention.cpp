@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
+#include "parts.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -36,11 +38,11 @@ struct Key {
   int64_t query_rows, key_rows;
   bool causal;
   Direction direction;
-  bool deterministic;
+  bool deterministic, ordered;
 
   auto Fields() const {
     return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch,
-                      part.kv_heads, query_rows, key_rows, causal, whole.window, direction, deterministic);
+                      part.kv_heads, query_rows, key_rows, causal, whole.window, direction, deterministic, ordered);
   }
   bool operator<(const Key& other) const { return Fields() < other.Fields(); }
   int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
@@ -49,10 +51,11 @@ struct Key {
 Key KeyOf(const FusedCall& call, Direction direction) {
   const bool deterministic = GetCudaKernelOptions().deterministic;
   const bool cut = deterministic && direction == Direction::kBackward;
-  return {call.shape,        cut ? PartOfBackward(call.shape) : AttentionPart{call.shape.batch, call.shape.kv_heads},
+  const AttentionPart whole{call.shape.batch, call.shape.kv_heads};
+  return {call.shape,        cut ? PartOfBackward(call.shape, call.backward) : whole,
           call.query_rows,   call.key_rows,
           call.shape.causal, direction,
-          deterministic};
+          deterministic,     cut && call.backward.score_bytes == 0};
 }
 
 void CheckStatus(cudnnStatus_t status, const char* what) {
@@ -79,6 +82,19 @@ void CheckGraph(fe::error_t error, const char* step) {
   if (!error.is_good()) throw Refused(fmt::format("{}: {}", step, error.get_message()));
 }
 
+constexpr size_t kFirstOrdered = 92500;
+
+/// The front end reads from the environment whether scores of deterministic backward may be stored.
+void ChooseOrder(const Key& key) {
+  if (key.ordered && cudnnGetVersion() < kFirstOrdered)
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("run.attention_backward = \"ordered\" needs cuDNN 9.25, this is {}.{}: use \"parts\", "
+                                "\"large_parts\" or \"two_streams\"",
+                                cudnnGetVersion() / 10000, cudnnGetVersion() / 100 % 100));
+  constexpr const char *kNoScores = "0", *kAllScores = "-1";
+  setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", key.ordered ? kNoScores : kAllScores, 1);
+}
+
 /// Makes the graph of a key.
 class Builder {
  public:
@@ -92,6 +108,7 @@ class Builder {
     if (key_.whole.keys % 128 != 0 && cudnnGetVersion() < 91600)
       throw Refused(
           "below 9.16 it pads keys to a multiple of 128, by a copy from the host that no captured step may hold");
+    ChooseOrder(key_);
     if (key_.direction == Direction::kForward)
       AddForward();
     else
@@ -211,31 +228,6 @@ const ChosenGraph& Find(const Key& planned, int64_t usable) {
   return it->second;
 }
 
-bool Prepare(const Key& planned, int64_t workspace_bytes) {
-  return Find(planned, UsableBytes(workspace_bytes)).graph != nullptr;
-}
-
-std::byte* Advanced(void* data, int64_t elements, int64_t element_bytes) {
-  return static_cast<std::byte*>(data) + elements * element_bytes;
-}
-
-/// The memory of the part that begins at sequence `batch` and kv head `kv_head`.
-FusedMemory PartOf(const FusedMemory& m, const Key& key, int64_t batch, int64_t kv_head) {
-  const AttentionShape& w = key.whole;
-  const int64_t head = kv_head * (w.heads / w.kv_heads);
-  const auto query = [&](int64_t rows) { return (batch * rows * w.heads + head) * w.head_dim; };
-  const auto row = [&](int64_t rows) { return (batch * rows * w.kv_heads + kv_head) * w.head_dim; };
-  const auto at = [](void* data, int64_t elements) { return data == nullptr ? nullptr : Advanced(data, elements, 2); };
-  FusedMemory part = m;
-  for (void** x : {&part.q, &part.d_o}) *x = at(*x, query(key.query_rows));
-  for (void** x : {&part.k, &part.v}) *x = at(*x, row(key.key_rows));
-  part.o = at(m.o, query(key.direction == Direction::kForward ? w.queries : key.query_rows));
-  part.dq = at(m.dq, query(w.queries));
-  for (void** x : {&part.dk, &part.dv}) *x = at(*x, row(w.keys));
-  part.lse = Advanced(m.lse, (batch * w.heads + head) * w.queries, 4);
-  return part;
-}
-
 void Execute(const ChosenGraph& chosen, const FusedMemory& m, cudaStream_t stream) {
   const Key& key = chosen.key;
   std::unordered_map<int64_t, void*> tensors = {{kQ, m.q}, {kK, m.k}, {kV, m.v}, {kO, m.o}, {kLse, m.lse}};
@@ -246,14 +238,21 @@ void Execute(const ChosenGraph& chosen, const FusedMemory& m, cudaStream_t strea
     throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
 }
 
-/// Part by part, one after the other in the same workspace.
-void ExecuteParts(const Key& planned, const FusedMemory& memory, cudaStream_t stream) {
-  const ChosenGraph& chosen = Find(planned, UsableBytes(memory.workspace_bytes));
-  CHECK(chosen.graph != nullptr, "{} is not prepared", ToString(planned));
-  const Key& key = chosen.key;
-  for (int64_t batch = 0; batch < key.whole.batch; batch += key.part.batch)
-    for (int64_t kv_head = 0; kv_head < key.whole.kv_heads; kv_head += key.part.kv_heads)
-      Execute(chosen, PartOf(memory, key, batch, kv_head), stream);
+/// As many bytes of workspace as one part of a call may use.
+int64_t Usable(const FusedCall& call, Direction direction, int64_t bytes) {
+  return direction == Direction::kBackward ? UsableByPart(call, bytes) : UsableBytes(bytes);
+}
+
+bool Prepare(const FusedCall& call, Direction direction, int64_t workspace_bytes) {
+  if (direction == Direction::kBackward) PrepareParts(call);
+  return Find(KeyOf(call, direction), Usable(call, direction, workspace_bytes)).graph != nullptr;
+}
+
+const ChosenGraph& Prepared(const FusedCall& call, Direction direction, int64_t workspace_bytes) {
+  const Key key = KeyOf(call, direction);
+  const ChosenGraph& chosen = Find(key, Usable(call, direction, workspace_bytes));
+  CHECK(chosen.graph != nullptr, "{} is not prepared", ToString(key));
+  return chosen;
 }
 
 }  // namespace
@@ -269,17 +268,19 @@ int FusedAttentionMajor() {
 }
 
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
-  return Prepare(KeyOf(call, Direction::kForward), workspace_bytes);
+  return Prepare(call, Direction::kForward, workspace_bytes);
 }
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes) {
-  return Prepare(KeyOf(call, Direction::kBackward), workspace_bytes);
+  return Prepare(call, Direction::kBackward, workspace_bytes);
 }
 
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
-  ExecuteParts(KeyOf(call, Direction::kForward), memory, stream);
+  Execute(Prepared(call, Direction::kForward, memory.workspace_bytes), memory, stream);
 }
 void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream) {
-  ExecuteParts(KeyOf(call, Direction::kBackward), memory, stream);
+  const ChosenGraph& chosen = Prepared(call, Direction::kBackward, memory.workspace_bytes);
+  ForEachPart(call, chosen.key.part, memory, stream,
+              [&](const FusedMemory& part, cudaStream_t on) { Execute(chosen, part, on); });
 }
 
 }  // namespace espalier::cuda

@@ -11,11 +11,12 @@ namespace espalier::cuda {
 /// Compute capability of the current device, its first number; 0 where there is no cuDNN.
 int FusedAttentionMajor();
 
-/// Extents of a call, whose mask is causal or none, and the rows per sequence of the tensors that its operands are
-/// slices of.
+/// Extents of a call, whose mask is causal or none, the rows per sequence of the tensors that its operands are slices
+/// of, and how its deterministic backward is computed.
 struct FusedCall {
   AttentionShape shape;
   int64_t query_rows, key_rows;
+  BackwardMethod backward = {};
 };
 
 /// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; sequences are `query_rows`
@@ -30,7 +31,7 @@ struct FusedMemory {
 };
 
 /// Chooses and compiles. False if the library has no kernel after all, or none that does with the workspace: that is
-/// noted as a fallback.
+/// noted as a fallback. Throws UserError (kDeck) if the library is too old for the method of backward.
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes);
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes);
 

@@ -1,0 +1,11 @@
+// How long attention's backward takes on this GPU.
+#pragma once
+
+#include "espalier/executor/cuda_module.hpp"
+
+namespace espalier::cuda {
+
+/// CudaModule::TimeAttentionGrad.
+AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes, bool deterministic);
+
+}  // namespace espalier::cuda

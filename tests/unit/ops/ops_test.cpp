@@ -290,7 +290,7 @@ std::string Difference(const Rule& rule, std::string_view outputs) {
   std::vector<Type> types = Types(outputs);
   Op op = ParseOp(rule.op);
   for (size_t o = 0; o < types.size(); ++o)
-    if (op.attributes.texts.count("to") == 0) types[o] = InFp32({types[o]})[0];
+    if (op.attributes.texts.count("to") + op.attributes.texts.count("copy") == 0) types[o] = InFp32({types[o]})[0];
   if (op.kind == OpKind::kAdamw)
     op.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}};
   testing::Random random;

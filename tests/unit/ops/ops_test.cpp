@@ -101,12 +101,14 @@ std::string Name(const auto& rule) { return fmt::format("{} of {}", rule.op, rul
 
 bool IsRefused(const Rule& rule) { return rule.outputs.starts_with("error: "); }
 
+bool HasCopy(const Rule& rule) { return ParseOp(rule.op).attributes.texts.contains("copy"); }
+
 /// How many outputs an op has with such inputs: as in a rule that allows as many inputs, or any.
 size_t OutputsOf(const Rule& rule) {
   if (!IsRefused(rule)) return Types(rule.outputs).size();
   size_t outputs = 0;
   for (const Rule& other : kRules) {
-    if (IsRefused(other) || KindOf(other.op) != KindOf(rule.op)) continue;
+    if (IsRefused(other) || KindOf(other.op) != KindOf(rule.op) || HasCopy(other) != HasCopy(rule)) continue;
     if (outputs == 0 || Types(other.inputs).size() == Types(rule.inputs).size()) outputs = Types(other.outputs).size();
   }
   return outputs;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kAccumulate = "accumulate";
 /// Attributes that select a kernel or its work. Others, such as eps, change no time.
-constexpr std::string_view kTexts[] = {"spec", "to"};
+constexpr std::string_view kTexts[] = {"copy", "spec", "to"};
 constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop", "window"};
 
 bool Moves(OpKind kind) { return kind == OpKind::kSlice || kind == OpKind::kPad; }
@@ -233,7 +233,7 @@ void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
 
 /// `tensors` of a multi-tensor op, the elements in the first; the others are empty.
 void SetTensors(const KernelKey& key, RebuiltOp& rebuilt) {
-  const OpDefinition::PerTensor per = Define(key.kind).per_tensor;
+  const OpDefinition::PerTensor per = PerTensorOf(rebuilt.op);
   std::vector<Dtype> inputs = rebuilt.input_dtypes, outputs = rebuilt.output_dtypes;
   rebuilt.inputs.assign(per.shared, {});
   rebuilt.input_dtypes.resize(per.shared);
@@ -251,7 +251,7 @@ void SetTensors(const KernelKey& key, RebuiltOp& rebuilt) {
 /// Fills the shapes; false if the numbers of types or sizes do not fit the op.
 bool Fill(const KernelKey& key, RebuiltOp& rebuilt) {
   constexpr int64_t kMostTensors = 1 << 20;
-  const OpDefinition::PerTensor per = Define(key.kind).per_tensor;
+  const OpDefinition::PerTensor per = PerTensorOf(rebuilt.op);
   if (per.inputs > 0) {
     if (rebuilt.input_dtypes.size() != per.shared + per.inputs || rebuilt.output_dtypes.size() != per.outputs ||
         key.sizes.size() != 2 || key.sizes[0] > kMostTensors)

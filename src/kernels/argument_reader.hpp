@@ -24,6 +24,13 @@ class Reader {
   /// Operands that a call may leave out.
   Array InFloatsOrNone(size_t i) const { return i < call_.inputs.size() ? InFloats(i) : Array{}; }
   Array OutFloatsOrNone(size_t i) const { return i < call_.outputs.size() ? OutFloats(i) : Array{}; }
+  bool HasCopy() const { return call_.attributes->texts.contains("copy"); }
+  /// The copy of a master; none without attribute `copy`.
+  Array CopyOrNone(size_t i) const {
+    if (!HasCopy()) return {};
+    CHECK(Out(i).dtype == Dtype::kBf16, "output {}: {} where bf16 was expected", i, Name(Out(i).dtype));
+    return OutFloats(i);
+  }
   const float* InF32(size_t i) const { return F32(In(i)); }
   float* OutF32(size_t i) const { return F32(Out(i)); }
   const int32_t* InI32(size_t i) const {

@@ -380,6 +380,7 @@ struct ClipArgs {
 struct AdamwTensor {
   float* master;              ///< f32[n]
   Array exp_avg, exp_avg_sq;  ///< M[n], the same M for all tensors of a call
+  Array copy;                 ///< bf16[n]: becomes the rounded master; or none
   const float* gradient;      ///< f32[n]
   int64_t n;
   RoundingStream rounding;  ///< of moments 0 and 1; only with bf16
@@ -426,6 +427,7 @@ struct WeightedSumArgs {
 struct MuonUpdateArgs {
   const float *lr, *apply;  ///< apply 0: nothing is written
   float* master;            ///< f32[n]
+  Array copy;               ///< bf16[n]: becomes the rounded master; or none
   Array orthogonal;         ///< T[n]
   int64_t n;
   double weight_decay, factor;

@@ -67,7 +67,7 @@ ClipArgs ReadArguments(const KernelCall& call) {
 }
 
 /// Inputs lr, step, scale, apply, then master, exp_avg, exp_avg_sq and gradient of each tensor; outputs are the first
-/// three of each, in place.
+/// three of each, in place, and with attribute `copy` the copy of each master after them.
 template <>
 AdamwArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
@@ -79,9 +79,15 @@ AdamwArgs ReadArguments(const KernelCall& call) {
                  .decaying = r.Integer("decaying"),
                  .constants = {r.Number("beta1"), r.Number("beta2"), r.Number("eps"), r.Number("weight_decay"),
                                r.NumberOr("lr_factor", 1)}};
-  for (size_t t = 0; 3 * t < call.outputs.size(); ++t) {
-    args.tensors.push_back({r.OutF32(3 * t), r.OutFloats(3 * t + 1), r.OutFloats(3 * t + 2), r.InF32(4 + 4 * t + 3),
-                            Volume(r.Out(3 * t).shape), RoundingOf(r, r.Out(3 * t + 1), t)});
+  const size_t each = r.HasCopy() ? 4 : 3;
+  for (size_t t = 0, o = 0; o < call.outputs.size(); ++t, o += each) {
+    args.tensors.push_back({.master = r.OutF32(o),
+                            .exp_avg = r.OutFloats(o + 1),
+                            .exp_avg_sq = r.OutFloats(o + 2),
+                            .copy = r.CopyOrNone(o + 3),
+                            .gradient = r.InF32(4 + 4 * t + 3),
+                            .n = Volume(r.Out(o).shape),
+                            .rounding = RoundingOf(r, r.Out(o + 1), t)});
     const AdamwTensor &first = args.tensors[0], &last = args.tensors[t];
     CHECK(last.exp_avg.dtype == first.exp_avg.dtype && last.exp_avg_sq.dtype == first.exp_avg.dtype,
           "adamw: types of moments differ");
@@ -125,6 +131,7 @@ MuonUpdateArgs ReadArguments(const KernelCall& call) {
   return {.lr = r.InF32(0),
           .apply = r.InF32(1),
           .master = r.OutF32(0),
+          .copy = r.CopyOrNone(1),
           .orthogonal = r.InFloats(3),
           .n = Volume(r.Out(0).shape),
           .weight_decay = r.Number("weight_decay"),

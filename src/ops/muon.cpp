@@ -31,8 +31,16 @@ Einsum WeightedSumEinsum(const OpContext&) { return {{"ab", "ab"}, {"ab"}, "ab"}
 std::vector<Type> WeightedSumInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
 /// lr, apply; master, orthogonal.
-Einsum UpdateEinsum(const OpContext&) { return {{"", "", "ab", "ab"}, {"ab"}, "ab"}; }
-std::vector<Type> UpdateInfer(const OpContext& c) { return {F32Like(c, 2)}; }
+Einsum UpdateEinsum(const OpContext& c) {
+  Einsum einsum = {{"", "", "ab", "ab"}, {"ab"}, "ab"};
+  if (TypeOfCopy(c.op)) einsum.outputs.emplace_back("ab");
+  return einsum;
+}
+std::vector<Type> UpdateInfer(const OpContext& c) {
+  std::vector<Type> types = {F32Like(c, 2)};
+  if (const auto copy = TypeOfCopy(c.op)) types.push_back(MakeType(*copy, c.Extents(2)));
+  return types;
+}
 
 }  // namespace
 
@@ -58,7 +66,7 @@ OpDefinition WeightedSum() {
 }
 OpDefinition MuonUpdate() {
   return {.kind = OpKind::kMuonUpdate,
-          .summary = "weight decay, and a step against an orthogonal direction",
+          .summary = "weight decay, a step against an orthogonal direction, and a copy of the weights in another type",
           .einsum = UpdateEinsum,
           .infer = UpdateInfer};
 }

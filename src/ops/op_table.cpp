@@ -153,6 +153,12 @@ const OpDefinition& Define(OpKind kind) {
   return *index[kind];
 }
 
+OpDefinition::PerTensor PerTensorOf(const Op& op) {
+  OpDefinition::PerTensor each = Define(op.kind).per_tensor;
+  if (each.inputs > 0 && op.attributes.texts.contains("copy")) ++each.outputs;
+  return each;
+}
+
 std::vector<Axis> AxesOfDim(const std::map<char, std::vector<Axis>>& axes, char dim) {
   const auto it = axes.find(LowerCase(dim));
   std::vector<Axis> list = it == axes.end() ? std::vector<Axis>{} : it->second;
@@ -197,11 +203,11 @@ LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
 
 std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vector<Placements>& free) {
   const OpDefinition& definition = Define(op.kind);
-  if (const size_t tensors = TensorsOf(op, definition.per_tensor); tensors > 1) {
+  const OpDefinition::PerTensor each = PerTensorOf(op);
+  if (const size_t tensors = TensorsOf(op, each); tensors > 1) {
     std::vector<Type> types;
     for (size_t i = 0; i < tensors; ++i)
-      for (Type& type : InferOutputs(graph, OfTensor(op, definition.per_tensor, i), {}))
-        types.push_back(std::move(type));
+      for (Type& type : InferOutputs(graph, OfTensor(op, each, i), {})) types.push_back(std::move(type));
     return types;
   }
   const OpContext context = ContextOf(graph, op);

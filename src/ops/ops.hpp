@@ -1,9 +1,14 @@
 // One function per op definition; op_table.cpp lists them.
 #pragma once
 
+#include <optional>
+
 #include "espalier/ops/op.hpp"
 
 namespace espalier {
+
+/// The element type of the copy that an update writes beside the master; none without attribute `copy`.
+std::optional<Dtype> TypeOfCopy(const Op& op);
 
 OpDefinition Embedding();
 OpDefinition EmbeddingGrad();

@@ -1,6 +1,7 @@
 // Once per step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2, constants
 // as in torch.optim.AdamW and clip_grad_norm_). Numbers that depend on the step are values, not kernel arguments.
 #include "espalier/ops/op.hpp"
+#include "espalier/util/error.hpp"
 #include "ops.hpp"
 
 namespace espalier {
@@ -23,15 +24,27 @@ std::vector<Type> ClipInfer(const OpContext& c) { return std::vector(ClipOutputs
 /// For one tensor.
 Einsum AdamwEinsum(const OpContext& c) {
   const std::string l = DimsOfRank(c.Extents(4).size());
-  return {{"", "", "", "", l, l, l, l}, {l, l, l}, l};
+  Einsum einsum = {{"", "", "", "", l, l, l, l}, {l, l, l}, l};
+  if (TypeOfCopy(c.op)) einsum.outputs.push_back(l);
+  return einsum;
 }
 /// Moments keep their types.
 std::vector<Type> AdamwInfer(const OpContext& c) {
   const Shape& shape = c.Extents(4);
-  return {MakeType(Dtype::kF32, shape), MakeType(c.ElementType(5), shape), MakeType(c.ElementType(6), shape)};
+  std::vector<Type> types = {MakeType(Dtype::kF32, shape), MakeType(c.ElementType(5), shape),
+                             MakeType(c.ElementType(6), shape)};
+  if (const auto copy = TypeOfCopy(c.op)) types.push_back(MakeType(*copy, shape));
+  return types;
 }
 
 }  // namespace
+
+std::optional<Dtype> TypeOfCopy(const Op& op) {
+  const auto copy = op.attributes.texts.find("copy");
+  if (copy == op.attributes.texts.end()) return std::nullopt;
+  CHECK(copy->second == Name(Dtype::kBf16), "a copy in {}", copy->second);
+  return Dtype::kBf16;
+}
 
 OpDefinition SumSquares() {
   return {.kind = OpKind::kSumSquares,
@@ -50,7 +63,7 @@ OpDefinition Clip() {
 }
 OpDefinition Adamw() {
   return {.kind = OpKind::kAdamw,
-          .summary = "AdamW update of weights and moments, in place",
+          .summary = "AdamW update of weights and moments, in place, and of a copy of the weights in another type",
           .einsum = AdamwEinsum,
           .infer = AdamwInfer,
           .per_tensor = {.shared = 4, .inputs = 4, .outputs = 3}};

@@ -33,7 +33,9 @@ void CheckTypes(const Graph& graph, const Op& op) {
 
 void CheckOutput(const Op& op, const Value& v) {
   if (v.kind == ValueKind::kState) CHECK(op.role == Role::kU, "only role U writes state {}", v.name);
-  if (v.kind == ValueKind::kCache) CHECK(op.kind == OpKind::kCacheWrite, "{} writes cache {}", op.kind, v.name);
+  if (v.kind == ValueKind::kCache)
+    CHECK(op.kind == OpKind::kCacheWrite || op.role == Role::kP || op.role == Role::kU, "{} writes cache {}", op.kind,
+          v.name);
   if (v.kind == ValueKind::kAccumulator) {
     CHECK(op.frequency() == Frequency::kMicrobatch, "accumulator {} is written once a step", v.name);
     CHECK(v.type.dtype == Dtype::kF32, "accumulator {} is not f32", v.name);

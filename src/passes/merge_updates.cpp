@@ -4,6 +4,7 @@
 // of random bits (attribute `rounding`) are listed in the order of the tensors.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
@@ -24,11 +25,11 @@ void Append(Op& merged, const Op& op) {
 }
 
 /// Updates with equal keys become one.
-using Key = std::pair<int, std::map<std::string, double, std::less<>>>;
+using Key = std::tuple<int, bool, std::map<std::string, double, std::less<>>>;
 Key KeyOf(const Op& op) {
   auto settings = op.attributes.numbers;
   settings.erase("decaying");
-  return {op.chunk, settings};
+  return {op.chunk, op.attributes.texts.contains("copy"), settings};
 }
 
 Op Merged(std::vector<Op> updates) {

@@ -4,15 +4,16 @@
 
 namespace espalier {
 
-void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
-               const std::function<void(const std::string& pass, const Graph&)>& observe, Verification verification) {
-  RepeatedVerifier verifier;
-  const auto run = [&](const std::string& name, const auto& pass) {
-    pass();
-    if (verification == Verification::kEveryPass) verifier.Verify(graph, name);
-    if (observe) observe(name, graph);
-  };
-  if (verification == Verification::kEveryPass) verifier.Verify(graph, "model");
+namespace {
+
+/// Nothing but the casts of masters, where masters are.
+void RunPassesOfCopies(Graph& graph, const PassContext& context, const auto& run) {
+  run("leave_copies", [&] { LeaveCopies(graph); });
+  run("partition", [&] { Partition(graph, context); });
+  run("keep_copies", [&] { KeepCopies(graph, Purpose::kCopies); });
+}
+
+void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose, const auto& run) {
   // First: all later passes treat forward and backward ops alike.
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
   // Before partition, which places the accumulators.
@@ -35,7 +36,10 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
     run("store_gradients", [&] { StoreGradients(graph, BatchOf(context.deck, context.mesh).microbatches); });
   // After lower_reshards, which makes the collectives.
   run("coalesce", [&] { Coalesce(graph, context.mesh); });
-  // After coalesce, when placements and messages are settled.
+  // After partition, which places copies like their masters. After coalesce, which orders messages by what makes their
+  // inputs. Sampling has weights of the compute type.
+  if (purpose != Purpose::kSample) run("keep_copies", [&] { KeepCopies(graph, purpose); });
+  // After keep_copies, which writes a copy per update. After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
   // After coalesce, whose messages it moves or splits. Before prefetch, which looks for the first op of a layer.
   run("overlap_context", [&] { OverlapContext(graph, context); });
@@ -51,6 +55,23 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   // Last: a send follows the op that makes its value, so a sum whose norm is on the next stage must not be fused with
   // it. After tensor_strips: the send follows the last strip.
   run("cut", [&] { Cut(graph, context.stage_of_chunk); });
+}
+
+}  // namespace
+
+void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
+               const std::function<void(const std::string& pass, const Graph&)>& observe, Verification verification) {
+  RepeatedVerifier verifier;
+  const auto run = [&](const std::string& name, const auto& pass) {
+    pass();
+    if (verification == Verification::kEveryPass) verifier.Verify(graph, name);
+    if (observe) observe(name, graph);
+  };
+  if (verification == Verification::kEveryPass) verifier.Verify(graph, "model");
+  if (purpose == Purpose::kCopies)
+    RunPassesOfCopies(graph, context, run);
+  else
+    RunPassesOfSteps(graph, context, purpose, run);
   if (verification == Verification::kAtTheEnd) verifier.Verify(graph, "all passes");
 }
 

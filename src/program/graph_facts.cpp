@@ -42,7 +42,13 @@ bool GathersParameters(const Graph& graph, const Op& op) {
          graph.value(op.inputs[0]).frequency == Frequency::kStep;
 }
 
+/// The copy of a master in the compute type, which has its name.
+bool IsCopy(const Graph& graph, const Value& v) {
+  return v.kind == ValueKind::kCache && graph.FindOrNone("parameters/" + v.name) >= 0;
+}
+
 MemoryClass ClassOf(const Graph& graph, const Value& v) {
+  if (IsCopy(graph, v)) return MemoryClass::kParameters;
   if (v.kind == ValueKind::kState)
     return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
   if (v.kind == ValueKind::kAccumulator || v.name.starts_with("gradients/")) return MemoryClass::kGradients;

@@ -130,19 +130,25 @@ class MemoryPlanner {
     return v.chunk == kAllChunks || program_.stage_of_chunk[v.chunk] == program_.stage;
   }
 
-  static bool IsShared(const Value& v) { return v.kind == ValueKind::kState || v.kind == ValueKind::kCache; }
-  /// States and caches first, so that all programs of a deck have them at the same offsets.
+  /// What all programs of a deck have at the same offsets: parameters and caches. Then what training alone has.
+  enum class Tier : uint8_t { kParameters, kCaches, kOtherStates, kOfProgram };
+  Tier TierOf(int id) const {
+    const ValueKind kind = graph_.value(id).kind;
+    if (kind == ValueKind::kCache) return Tier::kCaches;
+    if (kind != ValueKind::kState) return Tier::kOfProgram;
+    return FactsOf(id).memory_class == MemoryClass::kParameters ? Tier::kParameters : Tier::kOtherStates;
+  }
   void PlacePersistent() {
-    AddAllPersistent(true);
+    for (const Tier tier : {Tier::kParameters, Tier::kCaches, Tier::kOtherStates}) AddAllPersistent(tier);
     base_ = std::max(base_, reserved_bytes_);
-    AddAllPersistent(false);
+    AddAllPersistent(Tier::kOfProgram);
     peak_live_ = live_total_;
     program_.peak_by_class = live_;
   }
-  void AddAllPersistent(bool shared) {
+  void AddAllPersistent(Tier tier) {
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       const Value& v = graph_.values[id];
-      if (number_[id] < 0 || !facts_.values[id].persistent || IsShared(v) != shared) continue;
+      if (number_[id] < 0 || !facts_.values[id].persistent || TierOf(static_cast<int>(id)) != tier) continue;
       const bool copies = !facts_.values[id].of_step;
       for (int k = 0; k < (copies ? program_.microbatches : 1); ++k)
         AddPersistent(static_cast<int>(id), copies ? k : -1);
@@ -406,7 +412,7 @@ void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coo
 int64_t StateBytes(const Program& program) {
   int64_t end = 0;
   for (const PersistentBuffer& buffer : program.persistent)
-    if (program.graph->value(buffer.value).kind == ValueKind::kState)
+    if (IsKept(program.graph->value(buffer.value).kind))
       end = std::max(end, Aligned(buffer.place.offset + buffer.place.bytes));
   return end;
 }

@@ -75,11 +75,14 @@ std::vector<ProgramFacts> FactsOf(const WorldPlan& plan, const std::vector<Compi
 
 bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && !deck.data.validation.empty(); }
 
+bool CopiesWeights(const Deck& deck) { return deck.precision.compute != Dtype::kF32; }
+
 std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck) {
   std::vector<ProgramOfRun> programs = {{Purpose::kTrain, deck}, {Purpose::kProof, deck}};
   if (Evaluates(deck)) programs.push_back({Purpose::kEvaluate, deck});
   for (const RampSize& size : BatchRamp(deck.batch).Sizes())
     if (size.sequences < deck.batch.global) programs.push_back({Purpose::kTrain, WithSequences(deck, size.sequences)});
+  if (CopiesWeights(deck)) programs.push_back({Purpose::kCopies, deck});
   return programs;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
@@ -26,16 +27,22 @@ void FillInput(const Runnable& runnable, std::string_view name, int microbatch, 
                                   std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
 }
 
-/// Steps of all sizes go on with the states of the step before.
-void RequireSameStates(const Program& one, const Program& other) {
-  const auto states_of = [](const Program& program) {
-    std::vector<std::tuple<std::string, int64_t, int64_t>> states;  // name, offset, bytes
-    for (const PersistentBuffer& buffer : program.persistent)
-      if (const Value& value = program.graph->value(buffer.value); value.kind == ValueKind::kState)
-        states.emplace_back(value.name, buffer.place.offset, buffer.place.bytes);
-    return states;
-  };
-  CHECK(states_of(one) == states_of(other), "training programs of two sizes have their states in other places");
+/// By name: offset and bytes of what a program keeps from step to step.
+std::map<std::string, std::pair<int64_t, int64_t>> KeptOf(const Program& program) {
+  std::map<std::string, std::pair<int64_t, int64_t>> kept;
+  for (const PersistentBuffer& buffer : program.persistent)
+    if (const Value& value = program.graph->value(buffer.value); IsKept(value.kind))
+      kept[value.name] = {buffer.place.offset, buffer.place.bytes};
+  return kept;
+}
+
+/// Steps of all sizes go on with the states and copies of the step before; other programs read some of them.
+void RequireSamePlaces(const Program& training, const Program& other) {
+  const auto places = KeptOf(training);
+  for (const auto& [name, place] : KeptOf(other)) {
+    const auto found = places.find(name);
+    CHECK(found != places.end() && found->second == place, "two programs of a run have {} at different places", name);
+  }
 }
 
 }  // namespace
@@ -79,6 +86,7 @@ std::vector<Runnable*> Programs::All() {
   for (Training& training : trainings_) all.push_back(&training.runnable);
   all.push_back(&proof_);
   if (evaluate_) all.push_back(&*evaluate_);
+  if (copies_) all.push_back(&*copies_);
   return all;
 }
 
@@ -87,9 +95,10 @@ void Programs::Compile(const Deck& deck, World& world) {
   for (const RampSize& size : ramp_.Sizes())
     CompileTraining(size.sequences == deck.batch.global ? deck : WithSequences(deck, size.sequences), world);
   training_compile_ms_ = MillisecondsSince(began);
-  for (const Training& training : trainings_) RequireSameStates(training.program(), trainings_.back().program());
-  proof_ = CompileForward(deck, Purpose::kProof);
-  if (Evaluates(deck)) evaluate_ = CompileForward(deck, Purpose::kEvaluate);
+  proof_ = CompileOther(deck, Purpose::kProof);
+  if (Evaluates(deck)) evaluate_ = CompileOther(deck, Purpose::kEvaluate);
+  if (CopiesWeights(deck)) copies_ = CompileOther(deck, Purpose::kCopies);
+  for (const Runnable* runnable : All()) RequireSamePlaces(training().program(), runnable->program);
 }
 
 void Programs::CompileTraining(const Deck& deck, World& world) {
@@ -99,10 +108,14 @@ void Programs::CompileTraining(const Deck& deck, World& world) {
   training.runnable.program = MakeProgram(training.compilation, coordinate_);
 }
 
-Runnable Programs::CompileForward(const Deck& deck, Purpose purpose) const {
+Runnable Programs::CompileOther(const Deck& deck, Purpose purpose) const {
   return {MakeProgram(espalier::Compile(deck, compilation().mesh.Ranks(), purpose, device_.Kind()), coordinate_,
                       StateBytes(training().program())),
           nullptr};
+}
+
+void Programs::CopyWeights() const {
+  if (copies_) copies_->executor->RunStep();
 }
 
 void Programs::MakeExecutors(World& world, MpiWorld* mpi) {

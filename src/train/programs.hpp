@@ -36,9 +36,9 @@ struct Training {
 
 class Programs {
  public:
-  /// Compiles training with every size of the batch ramp, proof and, if the deck asks for it, evaluation; allocates
-  /// memory on `device` and creates the communicators. `mpi` is null for a world of one process; `device` must outlive
-  /// this. Collective.
+  /// Compiles training with every size of the batch ramp, proof and, if the deck asks for it, evaluation and copies of
+  /// weights; allocates memory on `device` and creates the communicators. `mpi` is null for a world of one process;
+  /// `device` must outlive this. Collective.
   Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
   /// How many sequences each step has.
@@ -65,6 +65,10 @@ class Programs {
   /// Null if the deck does not evaluate.
   const Runnable* evaluate() const { return evaluate_ ? &*evaluate_ : nullptr; }
 
+  /// Makes the copies of this rank's master weights in the compute type, which all programs read and training updates.
+  /// Must follow whatever else writes masters.
+  void CopyWeights() const;
+
   /// Every state of every stage, and this rank's shards of them.
   const std::vector<StateTensor>& tensors() const { return tensors_; }
   const std::vector<LocalTensor>& local() const { return local_; }
@@ -76,7 +80,7 @@ class Programs {
   std::vector<Runnable*> All();
   void Compile(const Deck& deck, World& world);
   void CompileTraining(const Deck& deck, World& world);
-  Runnable CompileForward(const Deck& deck, Purpose purpose) const;
+  Runnable CompileOther(const Deck& deck, Purpose purpose) const;
   void MakeExecutors(World& world, MpiWorld* mpi);
   BatchLayout LayoutOfBatch() const;
 
@@ -88,7 +92,7 @@ class Programs {
   int64_t free_bytes_ = 0;
   std::unique_ptr<Arena> arena_;
   Runnable proof_;
-  std::optional<Runnable> evaluate_;
+  std::optional<Runnable> evaluate_, copies_;
   std::vector<StateTensor> tensors_;
   std::vector<LocalTensor> local_;
   BatchLayout layout_;

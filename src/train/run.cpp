@@ -94,6 +94,7 @@ int64_t Restore(const Run& run, Start& start) {
   if (start.checkpoints.empty()) {
     InitializeWeights(run.programs.compilation(), run.programs.training().executor());
     if (!from.empty()) LoadInitialWeights(start.loaded, run.programs, run.world);
+    run.programs.CopyWeights();
   } else if (!from.empty() && run.IsRankZero()) {
     spdlog::info("run.init_from = \"{}\" is not read: this run continues from its checkpoint", from);
   }

@@ -25,12 +25,12 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     elements += whole;
     elements_of_shards += shard;
     elements_of_gathers += gather_ranks == layout.Shards() ? shard : parameter.Shard(gather_ranks, 1);
+    if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     for (int64_t bytes : parameter.state_bytes) states.bytes += Aligned(bytes * shard);
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
     if (again) {
       states.gathered += weight;
-      if (profile.copies_weights) states.weights += Aligned(shard * profile.element_bytes);
-    } else if (sharded || profile.copies_weights) {
+    } else if (sharded) {
       (parameter.in_backward ? states.weights : states.forward_only) += Aligned(weight);
     }
     if (sharded && !layout.ShardsGradients()) states.step_gradients += kMaster * shard;

@@ -82,9 +82,9 @@ class MemoryReader {
       PartMemory& memory = profile_.memory[part];
       for (int v : op.inputs) {
         const Value& value = graph_.value(v);
-        if (seen[v] || (value.kind != ValueKind::kState && value.kind != ValueKind::kInput)) continue;
+        if (seen[v] || (!IsKept(value.kind) && value.kind != ValueKind::kInput)) continue;
         seen[v] = true;
-        if (value.kind == ValueKind::kState) memory.parameters.push_back(RowsOf(v, op.layer));
+        if (IsKept(value.kind)) memory.parameters.push_back(RowsOf(v, op.layer));
         if (value.kind == ValueKind::kInput && value.frequency == Frequency::kMicrobatch) memory.inputs += RowBytes(v);
       }
       for (int v : op.outputs) {
@@ -95,12 +95,15 @@ class MemoryReader {
       }
     }
   }
-  ParameterRows RowsOf(int state, int layer) const {
+  /// Of a master or its copy, whichever the layer reads.
+  ParameterRows RowsOf(int weight, int layer) const {
+    const Value& value = graph_.value(weight);
+    const int state = value.kind == ValueKind::kCache ? graph_.Find("parameters/" + value.name) : weight;
     Type type = graph_.value(state).type;
     for (std::vector<Axis>& dim : type.placements.dims)
       std::erase_if(dim, [](Axis a) { return kShardAxes.Has(a) || a == Axis::kCp; });
     const Shape shape = LocalShape(type, mesh_, {});
-    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(state, layer), StateBytes(state)};
+    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(weight, layer), StateBytes(state)};
   }
   /// Of an element of a master and of each of its states, "optimizer/WORD/NAME".
   std::vector<int64_t> StateBytes(int master) const {
@@ -113,10 +116,10 @@ class MemoryReader {
         bytes.push_back(SizeOf(value.type.dtype));
     return bytes;
   }
-  /// The weight that P makes of a master, or the master itself.
-  bool BackwardReads(int state, int layer) const {
+  /// The weight, or what P makes of it.
+  bool BackwardReads(int kept, int layer) const {
     std::vector<bool> weight(graph_.values.size());
-    weight[state] = true;
+    weight[kept] = true;
     for (const Op& op : graph_.ops)
       for (int v : op.inputs) {
         if (!weight[v]) continue;

@@ -34,13 +34,14 @@ int64_t CountNotFinite(const Tensor& tensor) {
 std::string Train(const Program& program, Communication& communication) {
   HostArena arena(program.arena_bytes);
   CpuExecutor executor(program, program.mesh.CoordinateOf(TheWorld().Rank()), arena, &communication, FindCpuKernel);
-  for (const NamedTensor& state : executor.All(ValueKind::kState)) FillSmall(state);
+  for (ValueKind kind : {ValueKind::kState, ValueKind::kCache})
+    for (const NamedTensor& kept : executor.All(kind)) FillSmall(kept);
   for (int step = 0; step < 2; ++step) {
     for (const NamedTensor& input : executor.All(ValueKind::kInput)) FillSmall(input);
     executor.RunStep();
   }
   std::string bytes;
-  for (ValueKind kind : {ValueKind::kState, ValueKind::kAccumulator})
+  for (ValueKind kind : {ValueKind::kState, ValueKind::kCache, ValueKind::kAccumulator})
     for (const NamedTensor& named : executor.All(kind)) {
       EXPECT_EQ(CountNotFinite(named.tensor), 0) << named.name;
       bytes.append(named.tensor.As<char>(),

@@ -116,6 +116,12 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
   if (c.pass == "coalesce") return Coalesce(graph, c.mesh);
+  if (c.pass == "keep_copies") return KeepCopies(graph, Purpose::kTrain);
+  if (c.pass == "keep_copies_of_evaluation") return KeepCopies(graph, Purpose::kEvaluate);
+  if (c.pass == "make_copies") {
+    LeaveCopies(graph);
+    return KeepCopies(graph, Purpose::kCopies);
+  }
   if (c.pass == "merge_updates") return MergeUpdates(graph);
   if (c.pass == "cut") return Cut(graph, c.stage_of_chunk);
   FAIL() << "unknown pass " << c.pass;

@@ -111,6 +111,19 @@ def check_ramp(checks, home):
     checks.that(codes == [0, 0] and same(halves, one), f"in a ramp: a continued run is the unbroken one {codes}")
 
 
+def check_copies(checks, home):
+    """In bf16 a rollback makes the copies of the weights anew, and a skipped step leaves them as they are."""
+    bf16, bad = "precision.compute=bf16", BAD + 1  # the checkpoint is two steps back
+    for way in ("skip", "rollback"):
+        homes = [home(f"bf16-{way}-{ranks}") for ranks in (1, 2)]
+        keys = [f"run.steps={STEPS}", f"guard.on_nonfinite={way}"]
+        codes = [run(where, (ranks, [*layout, bf16]), keys, 0, bad).returncode
+                 for where, (ranks, layout) in zip(homes, (ONE, STAGES))]
+        checks.that(codes == [0, 0] and same(*homes), f"bf16, {way}: bitwise equal in two stages {codes}")
+    back = events(homes[0], "rollback")
+    checks.that([(event["step"], event["to"]) for event in back] == [(bad, 3)], f"bf16: rolled back {back}")
+
+
 def check_limits(checks, home):
     where = home("nothing")
     done = run(where, ONE, [f"run.steps={STEPS}", "guard.on_nonfinite=rollback", "checkpoint.every_steps=0"], 0)
@@ -197,6 +210,7 @@ def main():
         for way in ("skip", "rollback"):
             check_going_on(checks, home, way)
         check_ramp(checks, home)
+        check_copies(checks, home)
         check_limits(checks, home)
         data = poisoned(home)
         for way in ("warn", "skip", "rollback"):

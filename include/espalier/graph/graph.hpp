@@ -31,9 +31,11 @@ enum class ValueKind : uint8_t {
   kInput,        ///< filled from outside before the step: token ids and targets (microbatch), lr and step (step)
   kState,        ///< persistent and checkpointed: master weights, exp_avg, exp_avg_sq; only role U writes it
   kAccumulator,  ///< fp32, summed over the microbatches of a step by ops that accumulate
-  kCache,        ///< persistent, not checkpointed: keys and values of earlier tokens in sampling (cache_write)
+  kCache,        ///< persistent, not checkpointed: copies of masters; keys and values of earlier tokens (cache_write)
 };
 std::string_view Name(ValueKind kind);
+/// From one step to the next.
+constexpr bool IsKept(ValueKind kind) { return kind == ValueKind::kState || kind == ValueKind::kCache; }
 
 /// The chunk of step values and ops that exist on every stage.
 inline constexpr int kAllChunks = -1;

@@ -46,10 +46,10 @@
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[];
 //                         clip_norm 0: no clipping;
 //                         first: which of the squares is the first not to be finite, from 0; -1: none
-//   adamw {beta1, beta2, eps, weight_decay, decaying, rounding} lr, step, scale, apply f32[]; of each tensor master,
-//                         exp_avg, exp_avg_sq (f32, or bf16 with 16 hex digits of `rounding`), g f32
-//                         -> master, exp_avg, exp_avg_sq of each, on these inputs; the first `decaying` decay; apply 0:
-//                         nothing is written
+//   adamw {beta1, beta2, eps, weight_decay, decaying, rounding, copy} lr, step, scale, apply f32[]; of each tensor
+//                         master, exp_avg, exp_avg_sq (f32, or bf16 with 16 hex digits of `rounding`), g f32 -> master,
+//                         exp_avg, exp_avg_sq of each, on these inputs, and with `copy` the new master in bf16; the
+//                         first `decaying` decay; apply 0: nothing is written
 //   slice                 x -> the box that the output's start and extents name
 //   pad {max}             x -> a larger box with x in its place, else 0, or with `max` the lowest value there is
 #pragma once

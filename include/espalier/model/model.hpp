@@ -12,8 +12,9 @@ namespace espalier {
 
 /// What a graph is built for. Evaluation, proof and sampling are the forward half of training: a proof (that a
 /// checkpoint was loaded correctly) evaluates one microbatch. Sampling ends at the logits; its attention sees the keys
-/// and values of all tokens so far, which stay in caches, and its weights are kept in the compute type.
-enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample };
+/// and values of all tokens so far, which stay in caches, and its weights are kept in the compute type. `kCopies` is
+/// what makes the copies of master weights in the compute type, which training, evaluation and proof read.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample, kCopies };
 
 /// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
 struct Split {

@@ -90,7 +90,8 @@ struct OpDefinition {
   /// The op adds to its outputs, which are accumulators.
   bool accumulates = false;
   /// A multi-tensor op. Its inputs are `shared` common ones, then `inputs` per tensor; its outputs are `outputs` per
-  /// tensor. `einsum` and `infer` describe one tensor with the shared inputs. inputs == 0: not a multi-tensor op.
+  /// tensor, and a copy with attribute `copy`. `einsum` and `infer` describe one tensor with the shared inputs.
+  /// inputs == 0: not a multi-tensor op.
   struct PerTensor {
     size_t shared = 0, inputs = 0, outputs = 0;
   } per_tensor = {};
@@ -100,6 +101,9 @@ struct OpDefinition {
 const OpDefinition& Define(OpKind kind);
 /// All definitions, in the order of the table.
 const std::vector<OpDefinition>& AllOps();
+
+/// OpDefinition::per_tensor of an op, with its copies.
+OpDefinition::PerTensor PerTensorOf(const Op& op);
 
 /// "abc...": the dims of an element-wise op on tensors of this rank.
 std::string DimsOfRank(size_t rank);

@@ -55,9 +55,10 @@ inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
 Compilation CompileSampling(const Deck& deck, int64_t tokens);
 
 /// The program of the rank at `coordinate`: its instructions in the order of the schedule's jobs, with memory and waits
-/// planned. Persistent buffers come first in the arena, states before all others, in graph order, so all programs of a
-/// deck have their shared states at the same offsets. `reserved_bytes` at the bottom are kept free for states that this
-/// program does not have (evaluation next to training: StateBytes of the training program).
+/// planned. Persistent buffers come first in the arena: parameters, caches, other states, then all others, each in
+/// graph order. So all programs of a deck have their shared states and copies at the same offsets. `reserved_bytes` at
+/// the bottom are kept free for states that this program does not have (evaluation next to training: StateBytes of the
+/// training program).
 Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes = 0);
 
 /// The memory of a program while it runs, in bytes by class: what is allocated while each instruction runs, in program
@@ -81,7 +82,7 @@ class ProgramMaker {
   std::unique_ptr<const Common> common_;
 };
 
-/// Bytes at the bottom of the arena that hold the program's states.
+/// Bytes at the bottom of the arena that hold the program's states and caches.
 int64_t StateBytes(const Program& program);
 
 /// Ranks of a stage share a program if their shards of all values of the stage have equal shapes. Returns for each rank

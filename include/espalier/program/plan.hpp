@@ -31,6 +31,9 @@ struct WorldPlan {
 /// True if the deck evaluates during training, so that evaluation programs are planned too.
 bool Evaluates(const Deck& deck);
 
+/// True if weights are copied to the compute type, so that a program that makes the copies is planned too.
+bool CopiesWeights(const Deck& deck);
+
 /// A program of a run, as Compile takes it.
 struct ProgramOfRun {
   Purpose purpose;
@@ -38,7 +41,7 @@ struct ProgramOfRun {
 };
 
 /// The programs that a run of the deck has: training with batch.global sequences, proof, evaluation if it evaluates,
-/// and training with every smaller size of the batch ramp.
+/// training with every smaller size of the batch ramp, and copies if it copies weights.
 std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck);
 
 /// Makes the program of every class of ranks and runs CheckWorld on them. Returns "" if that proved them, or the reason

@@ -71,10 +71,13 @@ void MuonUpdate(const MuonUpdateArgs& a) {
   if (*a.apply == 0) return;
   const double lr = *a.lr;
   const auto kept = static_cast<float>(1 - lr * a.weight_decay), step = static_cast<float>(lr * a.factor);
+  Bf16* copy = a.copy.As<Bf16>();
   ForElementType(a.orthogonal.dtype, [&]<typename T>(T) {
     const T* orthogonal = a.orthogonal.As<T>();
     ForElements(a.n, [=](int64_t i, auto lanes) {
-      Store(a.master + i, Load(a.master + i, lanes) * kept - step * Load(orthogonal + i, lanes), lanes);
+      const F16 master = Load(a.master + i, lanes) * kept - step * Load(orthogonal + i, lanes);
+      Store(a.master + i, master, lanes);
+      if (copy != nullptr) Store(copy + i, master, lanes);
     });
   });
 }

@@ -49,12 +49,14 @@ AdamwFactors FactorsOf(const AdamwArgs& a, double weight_decay) {
 void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f) {
   const float* gradient = tensor.gradient;
   float *master = tensor.master, *exp_avg = tensor.exp_avg.As<float>(), *exp_avg_sq = tensor.exp_avg_sq.As<float>();
+  Bf16* copy = tensor.copy.As<Bf16>();
   ForLanes(begin, end, [=](int64_t i, auto lanes) {
     const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
     const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
     Store(exp_avg + i, next.exp_avg, lanes);
     Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
     Store(master + i, next.master, lanes);
+    if (copy != nullptr) Store(copy + i, next.master, lanes);
   });
 }
 
@@ -62,13 +64,14 @@ void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFa
 void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f, uint32_t step) {
   const float* gradient = tensor.gradient;
   float* master = tensor.master;
-  Bf16 *exp_avg = tensor.exp_avg.As<Bf16>(), *exp_avg_sq = tensor.exp_avg_sq.As<Bf16>();
+  Bf16 *exp_avg = tensor.exp_avg.As<Bf16>(), *exp_avg_sq = tensor.exp_avg_sq.As<Bf16>(), *copy = tensor.copy.As<Bf16>();
   ForRoundedLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, U16 words) {
     const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
     const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
     StoreRounded(exp_avg + i, next.exp_avg, words, 0, lanes);
     StoreRounded(exp_avg_sq + i, next.exp_avg_sq, words, 1, lanes);
     Store(master + i, next.master, lanes);
+    if (copy != nullptr) Store(copy + i, next.master, lanes);
   });
 }
 

@@ -57,9 +57,12 @@ __global__ void MuonUpdateKernel(MuonUpdateArgs a) {
   const double lr = *a.lr;
   const auto kept = static_cast<float>(1 - lr * a.weight_decay), step = static_cast<float>(lr * a.factor);
   const T* orthogonal = a.orthogonal.As<T>();
+  __nv_bfloat16* copy = a.copy.As<__nv_bfloat16>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto master = Load(a.master + i, lanes), o = Load(orthogonal + i, lanes);
-    Store(a.master + i, Each(lanes, [&](int k) { return master[k] * kept - step * o[k]; }));
+    const auto next = Each(lanes, [&](int k) { return master[k] * kept - step * o[k]; });
+    Store(a.master + i, next);
+    if (copy != nullptr) Store(copy + i, next);
   });
 }
 
@@ -95,7 +98,7 @@ void WeightedSum(const WeightedSumArgs& a, const LaunchContext& context) {
 void MuonUpdate(const MuonUpdateArgs& a, const LaunchContext& context) {
   if (a.n == 0) return;
   ForElementType(a.orthogonal.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(AreAligned(a.master, a.orthogonal.data), [&](auto lanes) {
+    ForLanes<kPack<T>>(AreAligned(a.master, a.copy.data, a.orthogonal.data), [&](auto lanes) {
       Launch(MuonUpdateKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
     });
   });

@@ -72,6 +72,7 @@ struct StateOf {
   float* master;
   M *exp_avg, *exp_avg_sq;
   const float* gradient;
+  __nv_bfloat16* copy;
   int64_t n;
   RoundingStream rounding;
 };
@@ -79,6 +80,7 @@ template <>
 struct StateOf<float> {
   float *master, *exp_avg, *exp_avg_sq;
   const float* gradient;
+  __nv_bfloat16* copy;
   int64_t n;
 };
 
@@ -123,6 +125,7 @@ __device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, 
     StoreRounded(a.exp_avg_sq + i, v, words, 1);
   }
   Store(a.master + i, p);
+  if (a.copy != nullptr) Store(a.copy + i, p);
 }
 
 /// Elements [begin, end), by the whole block.
@@ -148,7 +151,9 @@ __device__ int TensorOf(const AdamwTable<M>& table, int tile) {
 template <typename M>
 __device__ bool IsAligned(const StateOf<M>& a) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return (address(a.master) | address(a.exp_avg) | address(a.exp_avg_sq) | address(a.gradient)) % 16 == 0;
+  return (address(a.master) | address(a.exp_avg) | address(a.exp_avg_sq) | address(a.gradient) | address(a.copy)) %
+             16 ==
+         0;
 }
 
 template <typename M>
@@ -184,6 +189,7 @@ StateOf<M> StateFrom(const AdamwTensor& t) {
   state.exp_avg = t.exp_avg.As<M>();
   state.exp_avg_sq = t.exp_avg_sq.As<M>();
   state.gradient = t.gradient;
+  state.copy = t.copy.As<__nv_bfloat16>();
   state.n = t.n;
   if constexpr (!std::is_same_v<M, float>) state.rounding = t.rounding;
   return state;

@@ -25,8 +25,10 @@ void WeightedSum(const WeightedSumArgs& a) {
 void MuonUpdate(const MuonUpdateArgs& a) {
   if (*a.apply == 0) return;
   const double lr = *a.lr;
-  for (int64_t i = 0; i < a.n; ++i)
+  for (int64_t i = 0; i < a.n; ++i) {
     Set(a.master, i, a.master[i] * (1 - lr * a.weight_decay) - lr * a.factor * Get(a.orthogonal, i));
+    SetCopy(a.copy, a.master, i);
+  }
 }
 
 }  // namespace espalier::reference

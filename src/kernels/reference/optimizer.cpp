@@ -40,6 +40,7 @@ void Adamw(const AdamwArgs& a) {
       const double v = beta2 * Get(x.exp_avg_sq, i) + (1 - beta2) * g * g;
       const double p = x.master[i] * (1 - lr * decay);
       Set(x.master, i, p - lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + eps));
+      SetCopy(x.copy, x.master, i);
       SetMoment(x.exp_avg, 0, i, m, x.rounding, step);
       SetMoment(x.exp_avg_sq, 1, i, v, x.rounding, step);
     }

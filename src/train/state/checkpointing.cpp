@@ -92,6 +92,7 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
   for (const std::string& dir : checkpoints) try {
       Compare(dir);
       const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
+      programs_.CopyWeights();
       Prove(dir, saved);
       CompareData(saved);
       passed_over_ = saved.samples - programs_.ramp().SequencesUpTo(saved.step);

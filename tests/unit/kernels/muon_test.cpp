@@ -1,4 +1,5 @@
 // Muon's element-wise steps.
+#include "copy_cases.hpp"
 #include "fixture.hpp"
 
 namespace espalier::testing {
@@ -90,6 +91,13 @@ TEST(KernelsMuon, Update) {
     EXPECT_FLOAT_EQ(c.Tested()[0][3], c.inputs[2][3] * (1 - 0.002) - 0.034 * c.inputs[3][3]);
     EXPECT_TRUE(none.Tested()[0].SameBits(none.inputs[2]));
     EXPECT_TRUE(none.Reference()[0].SameBits(none.inputs[2]));
+  }
+}
+
+TEST(KernelsMuon, UpdateWritesTheRoundedMasterAsWell) {
+  for (Dtype dtype : {kF32, kBf16}) {
+    CheckCopies(UpdateCase(dtype, 1), 1);
+    CheckCopiesStay(UpdateCase(dtype, 0), 1);
   }
 }
 

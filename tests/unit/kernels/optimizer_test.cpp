@@ -1,4 +1,5 @@
 // What runs once per step: accumulation, norm and clipping, AdamW.
+#include "copy_cases.hpp"
 #include "fixture.hpp"
 
 namespace espalier::testing {
@@ -157,6 +158,15 @@ TEST(KernelsOptimizer, AdamwOfHundredsOfTensors) {
   std::vector<int64_t> tensors;
   for (int64_t t = 0; t < 1500; ++t) tensors.push_back(t % 30 == 0 ? t % 7 : 0);  // most of them empty shards
   for (int decaying : {700, 1400}) Check(AdamwCase(tensors, decaying), SumBound(8, 1));
+}
+
+TEST(KernelsOptimizer, AdamwWritesTheRoundedMasterAsWell) {
+  Case c = AdamwCase({1, 4097, 0, 17, 40001, 127}, 3);
+  CheckCopies(c, 3);
+  CheckCopiesStay(AdamwCase({65, 5000}, 1, 0), 3);
+  Case unaligned = WithCopies(c, 3);
+  unaligned.outputs[4 * 4 + 3] = unaligned.outputs[4 * 4 + 3].Shifted(3);
+  EXPECT_TRUE(unaligned.Tested()[4 * 4 + 3].SameBits(WithCopies(c, 3).Tested()[4 * 4 + 3]));
 }
 
 TEST(KernelsOptimizer, AdamwWritesNothingUnlessItApplies) {

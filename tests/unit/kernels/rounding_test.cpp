@@ -1,6 +1,7 @@
 // Moments of bf16: what is rounded by which random bits (src/kernels/stochastic_rounding.hpp, doc/numerics.md).
 #include <cstdio>
 
+#include "copy_cases.hpp"
 #include "espalier/util/philox.hpp"
 #include "fixture.hpp"
 
@@ -77,6 +78,8 @@ TEST(KernelsRounding, AdamwIsTheReferences) {
     }
   }
 }
+
+TEST(KernelsRounding, CopiesAreOfTheMaster) { CheckCopies(RoundedCase(kShards, 2), 3); }
 
 // Exactly what doc/numerics.md says: with no gradient the first moment is beta1 times itself.
 TEST(KernelsRounding, BitsAreTheDocumentedOnes) {

@@ -389,6 +389,9 @@ inline const std::vector<Rule> kRules = {
      "error: inputs disagree on the axes of dim a"},
     {"adamw", "f32[] f32[] f32[] f32[] f32[11{tp},7] bf16[11{tp},7] bf16[11{tp},7] f32[11{tp},7]",
      "f32[11{tp},7] bf16[11{tp},7] bf16[11{tp},7]"},
+    {"adamw copy=bf16", "f32[] f32[] f32[] f32[] f32[11{tp},7] f32[11{tp},7] f32[11{tp},7] f32[11{tp},7]",
+     "f32[11{tp},7] f32[11{tp},7] f32[11{tp},7] bf16[11{tp},7]"},
+    {"adamw copy=f32", "f32[] f32[] f32[] f32[] f32[11,7] f32[11,7] f32[11,7] f32[11,7]", "error: a copy in f32"},
     // Muon: matrices sharded on any dim; a product over a sharded dim is a sum.
     {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[11{dp_shard},7{tp}] f32[11{dp_shard},7{tp}]",
      "f32[11{dp_shard},7{tp}] f32[11{dp_shard},7{tp}]"},
@@ -403,6 +406,8 @@ inline const std::vector<Rule> kRules = {
     {"weighted_sum alpha=2 beta=3", "bf16[11{tp},7] bf16[11,7]", "error: inputs disagree on the axes of dim a"},
     {"muon_update weight_decay=0.1 factor=2", "f32[] f32[] f32[11{dp_shard},7{tp}] bf16[11{dp_shard},7{tp}]",
      "f32[11{dp_shard},7{tp}]"},
+    {"muon_update weight_decay=0.1 factor=2 copy=bf16", "f32[] f32[] f32[11{dp_shard},7{tp}] bf16[11{dp_shard},7{tp}]",
+     "f32[11{dp_shard},7{tp}] bf16[11{dp_shard},7{tp}]"},
     {"matmul spec=sk,sn->kn", "bf16[11{tp,dp_shard},7] bf16[11{tp,dp_shard},7]", "bf16[7,7]+sum{dp_shard,tp}"},
     {"matmul spec=sk,nk->sn", "bf16[7,11{dp_shard}] bf16[7,11{dp_shard}]", "bf16[7,7]+sum{dp_shard}"},
     {"matmul spec=sk,nk->sn", "bf16[7{dp_shard},7] bf16[7,7]", "bf16[7{dp_shard},7]"},

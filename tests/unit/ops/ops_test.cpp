@@ -101,12 +101,14 @@ std::string Name(const auto& rule) { return fmt::format("{} of {}", rule.op, rul
 
 bool IsRefused(const Rule& rule) { return rule.outputs.starts_with("error: "); }
 
+bool HasCopy(const Rule& rule) { return ParseOp(rule.op).attributes.texts.contains("copy"); }
+
 /// How many outputs an op has with such inputs: as in a rule that allows as many inputs, or any.
 size_t OutputsOf(const Rule& rule) {
   if (!IsRefused(rule)) return Types(rule.outputs).size();
   size_t outputs = 0;
   for (const Rule& other : kRules) {
-    if (IsRefused(other) || KindOf(other.op) != KindOf(rule.op)) continue;
+    if (IsRefused(other) || KindOf(other.op) != KindOf(rule.op) || HasCopy(other) != HasCopy(rule)) continue;
     if (outputs == 0 || Types(other.inputs).size() == Types(rule.inputs).size()) outputs = Types(other.outputs).size();
   }
   return outputs;
@@ -290,7 +292,7 @@ std::string Difference(const Rule& rule, std::string_view outputs) {
   std::vector<Type> types = Types(outputs);
   Op op = ParseOp(rule.op);
   for (size_t o = 0; o < types.size(); ++o)
-    if (op.attributes.texts.count("to") == 0) types[o] = InFp32({types[o]})[0];
+    if (op.attributes.texts.count("to") + op.attributes.texts.count("copy") == 0) types[o] = InFp32({types[o]})[0];
   if (op.kind == OpKind::kAdamw)
     op.attributes.numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"decaying", 1}};
   testing::Random random;

@@ -66,7 +66,7 @@ TEST(Program, TheCourseOfMemoryHasThePeak) {
 }
 
 TEST(Program, StateTakesTheBytesOfTheClosedForm) {
-  // Per parameter and rank: fp32 master, moments and accumulators over tp and dp_shard.
+  // Per parameter and rank: fp32 master, moments and accumulators, and bf16 copy, over tp and dp_shard.
   for (const char* compute : {"fp32", "bf16"}) {
     const Compilation c =
         Compile(SmallDeck({"parallel.dp_shard=2", "parallel.tp=2", std::string("precision.compute=") + compute}), 4,
@@ -78,7 +78,8 @@ TEST(Program, StateTakesTheBytesOfTheClosedForm) {
     for (const Value& v : c.graph->values)
       if (v.kind == ValueKind::kState && v.name.starts_with("parameters/"))
         (v.type.shape.size() > 1 ? matrices : vectors) += Volume(v.type.shape);
-    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kParameters)], 4 * (matrices / 4 + vectors / 2)) << compute;
+    const int64_t weight = c.deck.precision.compute == Dtype::kBf16 ? 4 + 2 : 4;
+    EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kParameters)], weight * (matrices / 4 + vectors / 2)) << compute;
     EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kOptimizer)], 8 * (matrices / 4 + vectors / 2)) << compute;
     EXPECT_EQ(bytes[static_cast<size_t>(MemoryClass::kGradients)], 4 * (matrices / 4 + vectors / 2) + 8)
         << compute << ": with loss and count";
@@ -124,6 +125,45 @@ TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
     else
       EXPECT_GE(b.place.offset, StateBytes(training)) << v.name;
   }
+}
+
+// Training, evaluation, proof and what makes them share the copies of master weights.
+TEST(Program, CopiesOfWeightsHaveOnePlace) {
+  for (const char* optimizer : {"adamw", "muon"})
+    for (const char* zero : {"1", "3"}) {
+      std::vector<std::string> overrides = Layout("222");
+      overrides.insert(overrides.end(),
+                       {"precision.compute=bf16", "model.tie_embeddings=true", std::string("parallel.zero=") + zero,
+                        std::string("optimizer.name=") + optimizer});
+      const Deck deck = SmallDeck(overrides);
+      for (const Coordinate& coordinate : {Coordinate{0, 0, 0, 0, 1}, Coordinate{1, 0, 1, 0, 0}}) {
+        const Program training = MakeProgram(Compile(deck, 8, Purpose::kTrain), coordinate);
+        std::map<std::string, int64_t> copies, parameters;  // bytes
+        for (const PersistentBuffer& b : training.persistent) {
+          const Value& v = training.graph->value(b.value);
+          if (v.kind == ValueKind::kCache) copies[v.name] = b.place.bytes;
+          if (v.name.starts_with("parameters/")) parameters[v.name.substr(11)] = b.place.bytes / 2;
+        }
+        EXPECT_EQ(copies, parameters);
+        for (const Instruction& i : training.instructions) {
+          const Op& op = training.graph->op(i.op);
+          EXPECT_FALSE(op.kind == OpKind::kCast && op.role == Role::kP);
+        }
+        for (Purpose purpose : {Purpose::kEvaluate, Purpose::kProof, Purpose::kCopies}) {
+          const Program other = MakeProgram(Compile(deck, 8, purpose), coordinate, StateBytes(training));
+          size_t shared = 0;
+          for (const PersistentBuffer& b : other.persistent) {
+            const Value& v = other.graph->value(b.value);
+            if (!IsKept(v.kind)) continue;
+            EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << v.name;
+            ++shared;
+          }
+          EXPECT_EQ(shared, 2 * copies.size());
+          if (purpose == Purpose::kCopies) EXPECT_EQ(other.instructions.size(), copies.size());
+          EXPECT_LE(other.arena_bytes, training.arena_bytes);
+        }
+      }
+    }
 }
 
 /// Bytes that a layer more costs at the peak, of gradients and messages.

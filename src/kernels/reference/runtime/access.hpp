@@ -34,6 +34,11 @@ inline void Set(const Array& x, int64_t i, double value) {
 }
 inline void Set(float* x, int64_t i, double value) { x[i] = static_cast<float>(value); }
 
+/// Element i of a master's copy, if there is one.
+inline void SetCopy(const Array& copy, const float* master, int64_t i) {
+  if (copy) Set(copy, i, master[i]);
+}
+
 /// Writes an element of moment 0 or 1 (stochastic_rounding.hpp).
 inline void SetMoment(const Array& x, int moment, int64_t i, double value, const RoundingStream& s, double step) {
   if (x.dtype == Dtype::kF32) return Set(x, i, value);

@@ -1,0 +1,65 @@
+// Where weights are computed in bf16, their copies are kept from step to step, beside the fp32 masters: the update that
+// writes a master writes its copy, too, instead of a cast at the start of each step.
+//
+//   P  w = cast(parameters/w)
+//   F  y = matmul(x, w)                  ->   F  y = matmul(x, w)
+//   U  parameters/w, m, v = adamw(...)        U  parameters/w, m, v, w = adamw(...) {copy="bf16"}
+//
+// A copy has the placements of its master: that of a shard is a shard, and is gathered as before. Bits do not change.
+// Copies are no part of checkpoints. The casts are a program of their own (Purpose::kCopies), which runs whenever
+// masters were drawn or loaded; training, evaluation and proof find the copies at the same place. Memory grows by two
+// bytes per parameter of this rank, only where the copies were not live at the peak: a step needs them from its first
+// forward to its last backward.
+#include <map>
+
+#include "espalier/passes/pipeline.hpp"
+
+namespace espalier {
+namespace {
+
+/// A cast that makes the copy of a master, on the chunk of the master.
+bool MakesCopy(const Graph& graph, const Op& op) {
+  if (op.kind != OpKind::kCast || op.role != Role::kP) return false;
+  const Value& master = graph.value(op.inputs[0]);
+  return master.kind == ValueKind::kState && master.chunk == op.chunk;
+}
+
+/// By master: its copy.
+using Copies = std::map<int, int>;
+
+/// Copies become caches.
+Copies TakeCopies(Graph& graph) {
+  Copies copies;
+  for (const Op& op : graph.ops)
+    if (MakesCopy(graph, op)) {
+      copies[op.inputs[0]] = op.outputs[0];
+      graph.value(op.outputs[0]).kind = ValueKind::kCache;
+    }
+  return copies;
+}
+
+/// An update writes its master first.
+void WriteCopy(const Graph& graph, const Copies& copies, Op& update) {
+  const auto copy = copies.find(update.outputs[0]);
+  if (copy == copies.end()) return;
+  update.outputs.push_back(copy->second);
+  update.attributes.texts["copy"] = Name(graph.value(copy->second).type.dtype);
+}
+
+}  // namespace
+
+void LeaveCopies(Graph& graph) {
+  std::erase_if(graph.ops, [&](const Op& op) { return !MakesCopy(graph, op); });
+  graph.results.clear();
+  graph.Renumber();
+}
+
+void KeepCopies(Graph& graph, Purpose purpose) {
+  const Copies copies = TakeCopies(graph);
+  if (purpose != Purpose::kCopies) std::erase_if(graph.ops, [&](const Op& op) { return MakesCopy(graph, op); });
+  for (Op& op : graph.ops)
+    if (op.kind == OpKind::kAdamw || op.kind == OpKind::kMuonUpdate) WriteCopy(graph, copies, op);
+  graph.Renumber();
+}
+
+}  // namespace espalier

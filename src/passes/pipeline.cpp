@@ -37,11 +37,12 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("coalesce", [&] { Coalesce(graph, context.mesh); });
   // After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
+  // After coalesce, which gathers a layer's weights in one message; before passes that move matmuls.
+  run("join", [&] { Join(graph, context); });
   // After coalesce, whose messages it moves or splits. Before prefetch, which looks for the first op of a layer.
   run("overlap_context", [&] { OverlapContext(graph, context); });
-  // After coalesce: it moves whole messages.
+  // After coalesce: these move whole messages, and matmuls under them.
   run("prefetch", [&] { Prefetch(graph, context.deck); });
-  // After coalesce: it moves matmuls under whole messages.
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });

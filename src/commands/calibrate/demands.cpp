@@ -34,6 +34,9 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
     return BlocksOf(program.graph->value(value).type, boxes_of, program, coordinate);
   };
   const Blocks output = blocks_of(op.outputs[0], boxes.outputs[0]);
+  std::vector<Tensor> gradients;  // of the neighbours of the first weight
+  for (size_t o = 1; o < op.outputs.size(); ++o)
+    gradients.push_back(blocks_of(op.outputs[o], boxes.outputs[o]).tensors.at(0));
   std::vector<Blocks> inputs;
   for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(blocks_of(op.inputs[i], boxes.inputs[i]));
   const size_t count = output.tensors.size();
@@ -42,8 +45,9 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   for (size_t b = 0; b < (batched ? 1 : count); ++b) {
     std::vector<Tensor> from;
     for (const Blocks& input : inputs) from.push_back(input.tensors[input.tensors.size() == 1 ? 0 : b]);
-    KernelCall call{
-        .inputs = from, .outputs = {&output.tensors[b], 1}, .attributes = &op.attributes, .accumulate = accumulate};
+    std::vector<Tensor> to = {output.tensors[b]};
+    to.insert(to.end(), gradients.begin(), gradients.end());
+    KernelCall call{.inputs = from, .outputs = to, .attributes = &op.attributes, .accumulate = accumulate};
     if (batched) {
       call.blocks = static_cast<int64_t>(count);
       call.input_stride_bytes = inputs[0].stride_bytes;

@@ -19,6 +19,7 @@
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/device_memory/workspace.hpp"
+#include "espalier/graph/columns.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/report/text.hpp"
@@ -75,6 +76,28 @@ nlohmann::ordered_json RampJson(const Compilation& c) {
                     {"sequences", size.sequences},
                     {"microbatches", size.sequences / c.batch.rows}});
   return json;
+}
+
+/// Layers in which `kind` reads one joined value, and all of its layers.
+struct JoinedLayers {
+  std::set<int> joined, all;
+};
+JoinedLayers JoinedLayersOf(const Graph& graph, OpKind kind) {
+  JoinedLayers layers;
+  for (const Op& op : graph.ops) {
+    if (op.kind != kind || op.role != Role::kF) continue;
+    layers.all.insert(op.layer);
+    if (op.attributes.texts.contains(kColumns)) layers.joined.insert(op.layer);
+  }
+  return layers;
+}
+
+/// What fusion.join_matmuls has joined, if anything.
+void PrintJoined(const Graph& graph) {
+  const JoinedLayers gates = JoinedLayersOf(graph, OpKind::kSwiglu), heads = JoinedLayersOf(graph, OpKind::kAttention);
+  if (gates.joined.empty() && heads.joined.empty()) return;
+  fmt::print("joined      matmuls of gate and up in {} of {} layers, of q, k and v in {} of {}\n", gates.joined.size(),
+             gates.all.size(), heads.joined.size(), heads.all.size());
 }
 
 void PrintSchedule(const Schedule& schedule) {
@@ -134,6 +157,7 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
     for (const auto& [rank, program] : plan.programs) most = std::max(most, program.instructions.size());
     return most;
   }());
+  PrintJoined(*c.graph);
   PrintSchedule(c.schedule);
   PrintMemory(plan);
   fmt::print("largest     {} ({} bytes)\n", HumanBytes(plan.peak_bytes), plan.peak_bytes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "espalier/graph/columns.hpp"
 #include "formulas/formulas.hpp"
 
 namespace espalier {
@@ -142,7 +143,8 @@ double InstructionCosts::ExtraUs(const Op& op) const {
   double us = unread == unread_us_.end() ? 0 : unread->second;
   // Plain attention keeps its probabilities only from a forward pass in the same job.
   if (op.kind == OpKind::kAttentionGrad && cluster_.attention == AttentionKernels::kPlain) {
-    const int forward = graph_.value(op.inputs.at(4)).producer;
+    const size_t lse = op.attributes.texts.contains(kColumns) ? 2 : 4;
+    const int forward = graph_.value(op.inputs.at(lse)).producer;
     if (forward < 0 || graph_.op(forward).role == Role::kF)
       us += PlainAttentionAgainUs(cluster_, LocalOpOf(graph_, op, program_.mesh, coordinate_));
   }

@@ -56,6 +56,10 @@ std::string NoJointJobs(const Deck& d) {
   return When(!TraitsOf(d.pipeline.schedule).has_joint_jobs,
               fmt::format("pipeline.schedule = \"{}\" has no jobs of a forward and a backward", schedule));
 }
+std::string NothingJoins(const Deck& d) {
+  return When(d.model.family == Family::kGpt2 && d.fusion.join_matmuls == JoinMatmuls::kAlways,
+              "the weights of model.family = \"gpt2\" are stored [in, out]");
+}
 std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
@@ -203,6 +207,7 @@ const std::vector<Effect>& Effects() {
       {"overlap.context", NoContextParallelism},
       {"overlap.interleave", NoJointJobs},
       {"overlap.prefetch", NoShardedParameters},
+      {"fusion.join_matmuls", NothingJoins},
       {"overlap.tp_ctas", NotOverNccl},
       {"overlap.cp_ctas", NotOverNccl},
       {"overlap.dp_ctas", NotOverNccl},

@@ -312,6 +312,10 @@ std::vector<DeckKey> Rows() {
     {"overlap", "pp_ctas", FIELD(overlap.pp_ctas), 4, Between(1, kMaxCtas),
      "The same for each direction of a message between stages."},
 
+    {"fusion", "join_matmuls", CHOICE(fusion.join_matmuls), "auto", OneOf<JoinMatmuls>(),
+     "Compute matmuls of one input as one: gate and up of an MLP, and q, k and v where attention reads them as they "
+     "are or rotated. Sums are grouped differently, so bits differ. auto: always on GPUs, never on CPUs."},
+
     {"optimizer", "name", CHOICE(optimizer.name), "adamw", OneOf<OptimizerName>(),
      "Optimizer, as PyTorch defines it."},
     {"optimizer", "lr", FIELD(optimizer.lr), Required{}, Float(),
@@ -455,6 +459,7 @@ const std::vector<DeckSection>& DeckSections() {
       {"precision", "number formats"},
       {"recompute", "activation checkpointing and parameters that are gathered again"},
       {"overlap", "communication that overlaps with compute"},
+      {"fusion", "kernels that do the work of several"},
       {"optimizer", "AdamW and Muon"},
       {"loss", "what is added to the cross-entropy"},
       {"lr", "the learning rate over the steps"},

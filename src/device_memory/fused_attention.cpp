@@ -60,8 +60,8 @@ int64_t MaxLibraryBytes(const AttentionInBlocks& call, F bytes) {
 }  // namespace
 
 AttentionShape AttentionInBlocks::ShapeOf(const AttentionBlock& block) const {
-  return {whole.batch,    block.queries, block.keys, whole.heads, whole.kv_heads,
-          whole.head_dim, block.causal,  {},         {},          whole.window};
+  return {whole.batch, block.queries, block.keys,      whole.heads, whole.kv_heads, whole.head_dim, block.causal, {},
+          {},          whole.window,  whole.joined_row};
 }
 
 bool AttentionInBlocks::IsOneCall() const {

@@ -213,12 +213,13 @@ struct MatmulArgs {
   Array a, b, bias, c;  ///< bias T[n] or none
 };
 
-/// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama. y may be x.
+/// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama, of the first `rotated`
+/// columns; the others stay. y may be x.
 struct RopeArgs {
   Array x;             ///< T[rows,width]: heads of head_dim; row r has position index r mod `length`
   const float* table;  ///< f32[length,head_dim]: cosines, then sines
   Array y;             ///< T[rows,width]
-  int64_t rows, width, length, head_dim;
+  int64_t rows, width, rotated, length, head_dim;
   float sine_sign;  ///< -1: the inverse rotation
 };
 
@@ -236,8 +237,8 @@ struct AttentionArgs {
   /// i32[batch,queries]: the position at which each query's document begins, rising with the query's position. nullptr:
   /// at 0.
   const int32_t* first_keys;
-  Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]
-  Array o;        ///< T or f32, as q
+  Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]; or columns of one tensor
+  Array o;        ///< T or f32, as a dense q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
   /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On
   /// hosts only, where kernels read it first of all.
@@ -255,7 +256,7 @@ struct AttentionArgs {
 struct AttentionGradArgs {
   AttentionShape shape;
   const int32_t* first_keys;  ///< as above
-  Array q, k, v, o;           ///< T, as above
+  Array q, k, v, o;           ///< T, as above; dq, dk and dv are columns of one tensor if q, k and v are
   const float* lse;           ///< f32[batch,heads,queries]
   Array d_o;                  ///< T, as o
   Array dq, dk, dv;           ///< T or f32, as q, k and v
@@ -295,17 +296,25 @@ struct AccumulateArgs {
   bool accumulate;
 };
 
-/// y = silu(gate) up (Shazeer 2020, eq. 6). y may be gate or up.
-struct SwigluArgs {
-  Array gate, up, y;  ///< T[n]
-  int64_t n;
+/// Rows of gate and up in memory: `stride` elements from one to the next, more than `width` where both are joined.
+/// Where they are not, all elements are one row.
+struct GateRows {
+  int64_t rows, width, stride;
 };
 
-/// The adjoint; dgate and dup may each be any of the inputs.
+/// y = silu(gate) up (Shazeer 2020, eq. 6). y may be gate or up.
+struct SwigluArgs {
+  Array gate, up;  ///< T[rows,width], in rows of `shape.stride`
+  Array y;         ///< T[rows,width]
+  GateRows shape;
+};
+
+/// The adjoint; dgate and dup may be any of the inputs, or if they are joined, gate and up.
 struct SwigluGradArgs {
-  Array gate, up, dy;  ///< T[n]
-  Array dgate, dup;    ///< T[n]
-  int64_t n;
+  Array gate, up;    ///< T[rows,width], in rows of `shape.stride`
+  Array dy;          ///< T[rows,width]
+  Array dgate, dup;  ///< T[rows,width], in rows of `shape.stride`
+  GateRows shape;
 };
 
 /// y = x in another element type.

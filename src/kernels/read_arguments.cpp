@@ -1,5 +1,6 @@
 #include "kernels/read_arguments.hpp"
 
+#include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
 #include "kernels/argument_reader.hpp"
 
@@ -22,26 +23,68 @@ SequenceShard SequenceOf(const Reader& r, const Tensor& x, int64_t hop) {
   return shard;
 }
 
-/// q is input 0, k input 1.
-AttentionShape AttentionOf(const Reader& r) {
-  const Tensor &q = r.In(0), &k = r.In(1);
+bool IsJoined(const KernelCall& call) {
+  return call.attributes != nullptr && call.attributes->texts.contains(kColumns);
+}
+
+/// The first elements of the parts of a joined tensor.
+std::vector<Array> PartsOf(const KernelCall& call, const Tensor& x) {
+  CHECK(x.dtype != Dtype::kI32, "a floating-point tensor was expected");
+  std::vector<Array> parts;
+  auto* at = x.As<std::byte>();
+  for (int64_t width : LocalColumns(*call.attributes, ColumnsOf(x))) {
+    parts.push_back({at, x.dtype});
+    at += width * SizeOf(x.dtype);
+  }
+  return parts;
+}
+
+/// Widths of q and k: inputs 0 and 1, or parts of input 0.
+struct AttentionWidths {
+  int64_t q, k, joined_row;
+};
+AttentionWidths WidthsOf(const KernelCall& call) {
+  const Reader r(call);
+  if (!IsJoined(call)) return {ColumnsOf(r.In(0)), ColumnsOf(r.In(1)), 0};
+  const std::vector<int64_t> parts = LocalColumns(*call.attributes, ColumnsOf(r.In(0)));
+  CHECK(parts.size() == 3 && parts[1] == parts[2], "attention: {} joined tensors", parts.size());
+  return {parts[0], parts[1], ColumnsOf(r.In(0))};
+}
+
+AttentionShape AttentionOf(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &q = r.In(0), &k = IsJoined(call) ? q : r.In(1);
+  const AttentionWidths widths = WidthsOf(call);
   const int64_t e = r.Integer("head_dim");
-  CHECK(q.shape.size() == 3 && k.shape.size() == 3 && q.shape[2] % e == 0 && k.shape[2] % e == 0,
+  CHECK(q.shape.size() == 3 && k.shape.size() == 3 && widths.q % e == 0 && widths.k % e == 0,
         "attention: {} and {} do not hold heads of {}", ToString(q.shape), ToString(k.shape), e);
   const AttentionShape a{q.shape[0],
                          q.shape[1],
                          k.shape[1],
-                         q.shape[2] / e,
-                         k.shape[2] / e,
+                         widths.q / e,
+                         widths.k / e,
                          e,
                          r.NumberOr("causal", 1) != 0,
                          SequenceOf(r, q, 0),
                          SequenceOf(r, k, r.IntegerOr("hop", 0)),
-                         r.IntegerOr("window", 0)};
+                         r.IntegerOr("window", 0),
+                         widths.joined_row};
   CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
         a.kv_heads);
   CHECK(a.causal || a.window == 0, "attention: a window of {} without a causal mask", a.window);
   return a;
+}
+
+/// q, k and v, or their gradients: three operands, or parts of one.
+std::vector<Array> QkvIn(const KernelCall& call) {
+  const Reader r(call);
+  if (IsJoined(call)) return PartsOf(call, r.In(0));
+  return {r.InFloats(0), r.InFloats(1), r.InFloats(2)};
+}
+std::vector<Array> QkvOut(const KernelCall& call) {
+  const Reader r(call);
+  if (IsJoined(call)) return PartsOf(call, r.Out(0));
+  return {r.OutFloats(0), r.OutFloats(1), r.OutFloats(2)};
 }
 
 /// The optional last operand of attention: where each query's document begins.
@@ -104,6 +147,14 @@ BoxArgs BoxOf(const Reader& r) {
 /// Minus infinity, twice in bf16; for integers the smallest one.
 uint32_t LowestOf(Dtype dtype) {
   return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u;
+}
+
+GateRows OneRow(const Tensor& x) { return {1, Volume(x.shape), Volume(x.shape)}; }
+/// Of gate and up side by side in `both`, and what has the shape of each.
+GateRows GateRowsOf(const Tensor& each, const Tensor& both) {
+  CHECK(RowsOf(each) == RowsOf(both) && 2 * ColumnsOf(each) == ColumnsOf(both), "swiglu: gate and up {} beside {}",
+        ToString(both.shape), ToString(each.shape));
+  return {RowsOf(each), ColumnsOf(each), ColumnsOf(both)};
 }
 
 }  // namespace
@@ -169,7 +220,8 @@ GeluGradArgs ReadArguments(const KernelCall& call) {
 template <>
 MatmulArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {GemmOf(call), r.InFloats(0), r.InFloats(1), r.InFloatsOrNone(2), r.OutFloats(0)};
+  const Gemm gemm = GemmOf(call);
+  return {gemm, r.InFloats(0), r.InFloats(1), gemm.bias ? r.InFloats(2) : Array{}, r.OutFloats(0)};
 }
 
 template <>
@@ -177,12 +229,15 @@ RopeArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor& x = r.In(0);
   const int64_t e = r.Integer("head_dim");
-  CHECK(e % 2 == 0 && ColumnsOf(x) % e == 0, "rope: {} does not hold heads of {}", ToString(x.shape), e);
+  const int64_t last = IsJoined(call) ? LocalColumns(*call.attributes, ColumnsOf(x)).back() : 0;
+  const int64_t rotated = ColumnsOf(x) - last;  // of a joined tensor, the last part is not
+  CHECK(e % 2 == 0 && rotated % e == 0, "rope: {} does not hold heads of {}", ToString(x.shape), e);
   return {.x = r.InFloats(0),
           .table = r.InF32(1),
           .y = r.OutFloats(0),
           .rows = RowsOf(x),
           .width = ColumnsOf(x),
+          .rotated = rotated,
           .length = x.shape[1],
           .head_dim = e,
           .sine_sign = r.NumberOr("inverse", 0) != 0 ? -1.0f : 1.0f};
@@ -197,35 +252,39 @@ RopeTableArgs ReadArguments(const KernelCall& call) {
 template <>
 AttentionArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const AttentionShape shape = AttentionOf(r);
+  const AttentionShape shape = AttentionOf(call);
+  const std::vector<Array> qkv = QkvIn(call);
+  const size_t last = IsJoined(call) ? 1 : 3;
   const bool cached = r.IntegerOr("cached", 0) != 0;
-  CHECK(!cached || r.In(3).shape == Shape{shape.queries}, "attention: positions {} of {} queries",
-        ToString(r.In(3).shape), shape.queries);
+  CHECK(!cached || r.In(last).shape == Shape{shape.queries}, "attention: positions {} of {} queries",
+        ToString(r.In(last).shape), shape.queries);
   return {.shape = shape,
-          .first_keys = FirstKeysOf(r, shape, 3),
-          .q = r.InFloats(0),
-          .k = r.InFloats(1),
-          .v = r.InFloats(2),
+          .first_keys = FirstKeysOf(r, shape, last),
+          .q = qkv[0],
+          .k = qkv[1],
+          .v = qkv[2],
           .o = r.OutFloats(0),
           .lse = r.OutF32(1),
-          .positions = cached ? r.InI32(3) : nullptr};
+          .positions = cached ? r.InI32(last) : nullptr};
 }
 
 template <>
 AttentionGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const AttentionShape shape = AttentionOf(r);
+  const AttentionShape shape = AttentionOf(call);
+  const std::vector<Array> qkv = QkvIn(call), gradients = QkvOut(call);
+  const size_t o = IsJoined(call) ? 1 : 3;
   return {.shape = shape,
-          .first_keys = FirstKeysOf(r, shape, 6),
-          .q = r.InFloats(0),
-          .k = r.InFloats(1),
-          .v = r.InFloats(2),
-          .o = r.InFloats(3),
-          .lse = r.InF32(4),
-          .d_o = r.InFloats(5),
-          .dq = r.OutFloats(0),
-          .dk = r.OutFloats(1),
-          .dv = r.OutFloats(2),
+          .first_keys = FirstKeysOf(r, shape, o + 3),
+          .q = qkv[0],
+          .k = qkv[1],
+          .v = qkv[2],
+          .o = r.InFloats(o),
+          .lse = r.InF32(o + 1),
+          .d_o = r.InFloats(o + 2),
+          .dq = gradients[0],
+          .dk = gradients[1],
+          .dv = gradients[2],
           .backward = BackwardMethodOf(r.TextOr("backward", "parts"))};
 }
 
@@ -286,13 +345,21 @@ AccumulateArgs ReadArguments(const KernelCall& call) {
 template <>
 SwigluArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.Out(0).shape)};
+  if (IsJoined(call)) {
+    const std::vector<Array> parts = PartsOf(call, r.In(0));
+    return {parts.at(0), parts.at(1), r.OutFloats(0), GateRowsOf(r.Out(0), r.In(0))};
+  }
+  return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), OneRow(r.Out(0))};
 }
 
 template <>
 SwigluGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutFloats(1), Volume(r.Out(0).shape)};
+  if (IsJoined(call)) {
+    const std::vector<Array> parts = PartsOf(call, r.In(0)), gradients = PartsOf(call, r.Out(0));
+    return {parts.at(0), parts.at(1), r.InFloats(1), gradients.at(0), gradients.at(1), GateRowsOf(r.In(1), r.In(0))};
+  }
+  return {r.InFloats(0), r.InFloats(1), r.InFloats(2), r.OutFloats(0), r.OutFloats(1), OneRow(r.Out(0))};
 }
 
 template <>

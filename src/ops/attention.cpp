@@ -13,10 +13,13 @@
 // begins (absent: 0) hide earlier keys: a query at position p sees keys from the larger of p - window + 1 and that
 // position to p. Positions are those of the whole sequence, whatever the placement.
 //
+// With `columns` q, k and v are joined in one tensor (graph/columns.hpp), and so are their gradients.
+//
 // With `cached` (sampling) k and v are caches of all tokens so far, and the last input, i32[s], is the positions of the
 // queries, which are adjacent.
 #include <algorithm>
 
+#include "espalier/graph/columns.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -38,11 +41,17 @@ std::vector<std::string> WithLast(std::vector<std::string> dims, const OpContext
   return dims;
 }
 
-Einsum ForwardEinsum(const OpContext& c) {
-  return {WithLast({"bsh", KeyDims(c), KeyDims(c)}, c), {"bsh", "bhs"}, Shardable(c)};
+bool IsJoined(const OpContext& c) { return c.op.attributes.texts.contains(kColumns); }
+/// q, k and v, or their gradients.
+std::vector<std::string> QkvDims(const OpContext& c) {
+  if (IsJoined(c)) return {"bsh"};
+  return {"bsh", KeyDims(c), KeyDims(c)};
 }
+
+Einsum ForwardEinsum(const OpContext& c) { return {WithLast(QkvDims(c), c), {"bsh", "bhs"}, Shardable(c)}; }
 std::vector<Type> ForwardInfer(const OpContext& c) {
-  const Shape& q = c.Extents(0);
+  Shape q = c.Extents(0);
+  if (IsJoined(c)) q[2] = ColumnsOf(c.op.attributes).at(0);
   const auto heads = q[2] / c.op.attributes.Integer("head_dim");
   return {MakeType(ResultType(c), q), MakeType(Dtype::kF32, {q[0], heads, q[1]})};
 }
@@ -85,11 +94,13 @@ double VisibleKeys(const LocalOp& c) {
 double ForwardFlops(const LocalOp& c) { return 4.0 * double(Volume(c.inputs[0])) * VisibleKeys(c); }
 
 Einsum BackwardEinsum(const OpContext& c) {
-  const std::string keys = KeyDims(c);
-  return {WithLast({"bsh", keys, keys, "bsh", "bhs", "bsh"}, c), {"bsh", keys, keys}, Shardable(c)};
+  std::vector<std::string> inputs = QkvDims(c);
+  inputs.insert(inputs.end(), {"bsh", "bhs", "bsh"});
+  return {WithLast(std::move(inputs), c), QkvDims(c), Shardable(c)};
 }
 std::vector<Type> BackwardInfer(const OpContext& c) {
   const Dtype dtype = ResultType(c);
+  if (IsJoined(c)) return {MakeType(dtype, c.Extents(0))};
   return {MakeType(dtype, c.Extents(0)), MakeType(dtype, c.Extents(1)), MakeType(dtype, c.Extents(2))};
 }
 /// Five matmuls where forward has two.
@@ -110,14 +121,16 @@ OpDefinition Attention() {
           .einsum = ForwardEinsum,
           .infer = ForwardInfer,
           .gradient = Gradient,
-          .flops = ForwardFlops};
+          .flops = ForwardFlops,
+          .joinable = {3, 0}};
 }
 OpDefinition AttentionGrad() {
   return {.kind = OpKind::kAttentionGrad,
           .summary = "adjoint of attention in q, k and v",
           .einsum = BackwardEinsum,
           .infer = BackwardInfer,
-          .flops = BackwardFlops};
+          .flops = BackwardFlops,
+          .joinable = {3, 3}};
 }
 OpDefinition AttentionMerge() {
   return {.kind = OpKind::kAttentionMerge,

@@ -1,18 +1,29 @@
-// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, and sums over microbatches.
+// Addition, the SwiGLU gate (Shazeer 2020, eq. 6), casts, and sums over microbatches. Gate and up may be joined
+// (graph/columns.hpp), and then so are their gradients.
+#include "espalier/graph/columns.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
 namespace espalier {
 namespace {
 
+size_t Outputs(const Op& op) {
+  return op.kind == OpKind::kSwigluGrad && !op.attributes.texts.contains(kColumns) ? 2 : 1;
+}
 Einsum SameEinsum(const OpContext& c) {
   const std::string dims = DimsOfRank(c.Extents(0).size());
-  const size_t outputs = c.op.kind == OpKind::kSwigluGrad ? 2 : 1;
-  return {std::vector(c.inputs.size(), dims), std::vector(outputs, dims), dims};
+  return {std::vector(c.inputs.size(), dims), std::vector(Outputs(c.op), dims), dims};
 }
 std::vector<Type> SameType(const OpContext& c) {
-  const size_t outputs = c.op.kind == OpKind::kSwigluGrad ? 2 : 1;
-  return std::vector(outputs, MakeType(c.ElementType(0), c.Extents(0)));
+  return std::vector(Outputs(c.op), MakeType(c.ElementType(0), c.Extents(0)));
+}
+std::vector<Type> SwigluInfer(const OpContext& c) {
+  Type type = MakeType(c.ElementType(0), c.Extents(0));
+  if (const std::vector<int64_t> columns = ColumnsOf(c.op.attributes); !columns.empty()) {
+    CHECK(columns.size() == 2 && columns[0] == columns[1], "swiglu: gate and up have other widths");
+    type.shape.back() = columns[0];
+  }
+  return {std::move(type)};
 }
 
 void AddGradient(GradientBuilder& g) {
@@ -43,15 +54,17 @@ OpDefinition Swiglu() {
   return {.kind = OpKind::kSwiglu,
           .summary = "silu(gate) times up",
           .einsum = SameEinsum,
-          .infer = SameType,
-          .gradient = SwigluGradient};
+          .infer = SwigluInfer,
+          .gradient = SwigluGradient,
+          .joinable = {2, 0}};
 }
 OpDefinition SwigluGrad() {
   return {.kind = OpKind::kSwigluGrad,
           .summary = "adjoint of swiglu in gate and up",
           .einsum = SameEinsum,
           .infer = SameType,
-          .in_place = {{0, 2}}};
+          .in_place = {{0, 2}, {0, 0}},
+          .joinable = {2, 2}};
 }
 OpDefinition Accumulate() {
   return {.kind = OpKind::kAccumulate,

@@ -2,8 +2,14 @@
 // y = x W^T ("bsk,nk->bsn"), dx = dy W, dW = dy^T x. [in, out], GPT-2's: y = x W ("bsk,kn->bsn"), dx = dy W^T, dW = x^T
 // dy. A third input (pass `fuse`) is a bias that is added to every row. Without "b" the same specs multiply two
 // matrices (Muon): "sk,nk->sn", "sk,kn->sn", "sk,sn->kn", into the type of the inputs.
+//
+// With the attribute `columns` (pass `join`) the weight is several ones, neighbours in memory, whose rows follow one
+// another; what is n in the spec has the columns of all of them: y = [y1 y2] = x [W1; W2]^T, dx = [dy1 dy2] [W1; W2],
+// [dW1; dW2] = [dy1 dy2]^T x.
 #include <map>
+#include <numeric>
 
+#include "espalier/graph/columns.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -18,24 +24,49 @@ Einsum ParseSpec(const std::string& spec) {
   const size_t comma = spec.find(','), arrow = spec.find("->");
   return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1)}, {spec.substr(arrow + 2)}, "bsnk"};
 }
-Einsum MatmulEinsum(const OpContext& c) {
-  Einsum einsum = ParseSpec(c.op.attributes.Text("spec"));
-  if (c.inputs.size() == 3) einsum.inputs.push_back(einsum.outputs[0].substr(2));
-  return einsum;
-}
-
 /// A matmul that contracts the tokens makes a weight gradient, in fp32.
 bool MakesWeightGradient(const Einsum& einsum) { return einsum.inputs[0].size() == 3 && einsum.outputs[0].size() == 2; }
 
-std::vector<Type> Infer(const OpContext& c) {
-  const Einsum einsum = MatmulEinsum(c);
+Einsum MatmulEinsum(const OpContext& c) {
+  Einsum einsum = ParseSpec(c.op.attributes.Text("spec"));
+  if (const size_t weights = ColumnsOf(c.op.attributes).size(); weights > 0) {
+    if (MakesWeightGradient(einsum))
+      einsum.outputs.assign(weights, einsum.outputs[0]);
+    else
+      einsum.inputs.insert(einsum.inputs.end(), weights - 1, einsum.inputs[1]);
+  } else if (c.inputs.size() == 3) {
+    einsum.inputs.push_back(einsum.outputs[0].substr(2));
+  }
+  return einsum;
+}
+
+/// The extent of every dim of the spec; n is that of all weights together.
+std::map<char, int64_t> ExtentsOf(const OpContext& c, const Einsum& spec) {
   std::map<char, int64_t> extents;
   for (size_t i = 0; i < 2; ++i)
-    for (size_t d = 0; d < einsum.inputs[i].size(); ++d)
-      extents[einsum.inputs[i][d]] = c.Extents(static_cast<int>(i))[d];
+    for (size_t d = 0; d < spec.inputs[i].size(); ++d) extents[spec.inputs[i][d]] = c.Extents(static_cast<int>(i))[d];
+  const std::vector<int64_t> columns = ColumnsOf(c.op.attributes);
+  if (!columns.empty()) extents['n'] = std::accumulate(columns.begin(), columns.end(), int64_t{0});
+  return extents;
+}
+
+std::vector<Type> Infer(const OpContext& c) {
+  const Einsum spec = ParseSpec(c.op.attributes.Text("spec"));
+  const std::map<char, int64_t> extents = ExtentsOf(c, spec);
   Shape shape;
-  for (char dim : einsum.outputs[0]) shape.push_back(extents.at(dim));
-  return {MakeType(MakesWeightGradient(einsum) ? Dtype::kF32 : c.ElementType(0), std::move(shape))};
+  for (char dim : spec.outputs[0]) shape.push_back(extents.at(dim));
+  if (!MakesWeightGradient(spec)) return {MakeType(c.ElementType(0), std::move(shape))};
+  std::vector<Type> gradients;
+  for (int64_t rows : ColumnsOf(c.op.attributes)) gradients.push_back(MakeType(Dtype::kF32, {rows, shape[1]}));
+  if (gradients.empty()) gradients.push_back(MakeType(Dtype::kF32, std::move(shape)));
+  return gradients;
+}
+
+/// The weights or their gradients.
+Neighbours NeighboursOf(const Op& op) {
+  const size_t weights = ColumnsOf(op.attributes).size();
+  if (weights == 0) return {};
+  return op.outputs.size() > 1 ? Neighbours{.outputs = {0, weights}} : Neighbours{.inputs = {1, weights}};
 }
 
 void Gradient(GradientBuilder& g) {
@@ -68,7 +99,8 @@ OpDefinition Matmul() {
           .infer = Infer,
           .gradient = Gradient,
           .flops = Flops,
-          .linear_inputs = 2};
+          .linear_inputs = 2,
+          .neighbours = NeighboursOf};
 }
 
 }  // namespace espalier

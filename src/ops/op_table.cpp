@@ -4,6 +4,7 @@
 
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/strip.hpp"
+#include "espalier/ops/unjoin.hpp"
 #include "espalier/util/enum_array.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -186,7 +187,10 @@ LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
     local.output_dtypes.push_back(type(value).dtype);
   }
   const std::optional<Strip> strip = StripOf(op);
-  if (!strip) return local;
+  if (!strip) {
+    Unjoin(local);
+    return local;
+  }
   const OperandBoxes boxes = BoxesOf(graph, op, mesh, coordinate);
   const auto shrink = [&](const std::vector<std::vector<Box>>& boxes_of, std::vector<Shape>& shapes) {
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -198,6 +202,7 @@ LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
   };
   shrink(boxes.inputs, local.inputs);
   shrink(boxes.outputs, local.outputs);
+  Unjoin(local);
   return local;
 }
 

@@ -41,11 +41,12 @@ void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose,
   if (purpose != Purpose::kSample) run("keep_copies", [&] { KeepCopies(graph, purpose); });
   // After keep_copies, which writes a copy per update. After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
+  // After coalesce, which gathers a layer's weights in one message; before passes that move matmuls.
+  run("join", [&] { Join(graph, context); });
   // After coalesce, whose messages it moves or splits. Before prefetch, which looks for the first op of a layer.
   run("overlap_context", [&] { OverlapContext(graph, context); });
-  // After coalesce: it moves whole messages.
+  // After coalesce: these move whole messages, and matmuls under them.
   run("prefetch", [&] { Prefetch(graph, context.deck); });
-  // After coalesce: it moves matmuls under whole messages.
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });

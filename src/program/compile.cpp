@@ -21,6 +21,12 @@ BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose, i
   return batch;
 }
 
+/// fusion.join_matmuls of a device. The GEMMs of CPUs gain nothing (doc/dev/performance-log.md).
+bool JoinsMatmuls(const Deck& deck, DeviceKind device) {
+  const JoinMatmuls choice = deck.fusion.join_matmuls;
+  return choice == JoinMatmuls::kAlways || (choice == JoinMatmuls::kAuto && device == DeviceKind::kCuda);
+}
+
 /// A dim that its axes do not divide evenly: ranks hold different extents of it.
 using UnevenDim = std::pair<int64_t, std::vector<Axis>>;  // extent, axes
 
@@ -89,7 +95,8 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
   c.stored = std::move(model.stored);
-  RunPasses(model.graph, {deck, c.mesh, c.schedule.stage_of_chunk, traits}, purpose, observe, verification);
+  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, JoinsMatmuls(deck, device)};
+  RunPasses(model.graph, context, purpose, observe, verification);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;
 }

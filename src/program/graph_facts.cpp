@@ -4,6 +4,7 @@
 
 #include "espalier/graph/signature.hpp"
 #include "espalier/ops/strip.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
@@ -79,6 +80,24 @@ GraphFacts::GraphFacts(const Graph& graph) {
   for (const Value& v : graph.values)
     values.push_back({v.kind != ValueKind::kActivation, v.frequency == Frequency::kStep, ClassOf(graph, v)});
   for (int id : graph.results) values[id].persistent = true;
+  for (const Op& op : graph.ops)
+    if (const auto neighbours_of = Define(op.kind).neighbours; neighbours_of != nullptr) {
+      const Neighbours neighbours = neighbours_of(op);
+      AddBlock(op.inputs, neighbours.inputs);
+      AddBlock(op.outputs, neighbours.outputs);
+    }
+}
+
+void GraphFacts::AddBlock(const std::vector<int>& operands, const Neighbours::Operands& neighbours) {
+  if (neighbours.count == 0) return;
+  const auto first = operands.begin() + static_cast<ptrdiff_t>(neighbours.first);
+  std::vector<int> block(first, first + static_cast<ptrdiff_t>(neighbours.count));
+  const int known = values[block[0]].block;
+  CHECK(known < 0 ? std::ranges::all_of(block, [&](int v) { return values[v].block < 0; }) : blocks[known] == block,
+        "value {} has other neighbours already", block[0]);
+  if (known >= 0) return;
+  for (int v : block) values[v].block = static_cast<int>(blocks.size());
+  blocks.push_back(std::move(block));
 }
 
 }  // namespace espalier

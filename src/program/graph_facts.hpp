@@ -21,6 +21,7 @@ struct ValueFacts {
   bool persistent = false;  ///< not an activation, or a result of the step
   bool of_step = false;     ///< one buffer per step, not one per microbatch
   MemoryClass memory_class = MemoryClass::kActivations;
+  int block = -1;  ///< of neighbours that it belongs to; -1: none
 };
 
 struct GraphFacts {
@@ -28,7 +29,13 @@ struct GraphFacts {
 
   std::vector<OpFacts> ops;
   std::vector<ValueFacts> values;
+  /// Values that follow one another in memory (OpDefinition::neighbours). All but the last of a block have a multiple
+  /// of kAlignment bytes on every rank (pass `join`).
+  std::vector<std::vector<int>> blocks;
   int signatures = 0;  ///< numbers of OpFacts::signature are below
+
+ private:
+  void AddBlock(const std::vector<int>& operands, const Neighbours::Operands& neighbours);
 };
 
 }  // namespace espalier

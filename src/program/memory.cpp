@@ -1,6 +1,7 @@
 // Offsets by liveness. Persistent buffers are at the bottom of the arena. Above them a scan over the program gives each
 // value the smallest hole that fits when it is produced, and frees it after its last use. An op that can work in place
-// reuses the buffer of an input that is dead afterwards.
+// reuses the buffer of an input that is dead afterwards. Neighbours (GraphFacts::blocks) get one hole when the first of
+// them is produced; each frees its part.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -58,8 +59,9 @@ class MemoryPlanner {
     int value = -1;
     int last_use = -1;
     MemoryClass memory_class = MemoryClass::kActivations;
-    Key next = kNone;  // in the list of those that die after the same instruction
-    bool exists = false;
+    Key next = kNone;     // in the list of those that die after the same instruction
+    bool placed = false;  // has memory
+    bool exists = false;  // has been made
     bool reused = false;  // another value has the memory now
   };
   struct Workspace {
@@ -151,7 +153,19 @@ class MemoryPlanner {
       if (number_[id] < 0 || !facts_.values[id].persistent || TierOf(static_cast<int>(id)) != tier) continue;
       const bool copies = !facts_.values[id].of_step;
       for (int k = 0; k < (copies ? program_.microbatches : 1); ++k)
-        AddPersistent(static_cast<int>(id), copies ? k : -1);
+        AddWithNeighbours(static_cast<int>(id), copies ? k : -1);
+    }
+  }
+  void AddWithNeighbours(int id, int microbatch) {
+    const int block = FactsOf(id).block;
+    if (block < 0) return AddPersistent(id, microbatch);
+    if (At(KeyOf(id, microbatch)).placed) return;
+    int64_t end = base_;
+    for (int neighbour : facts_.blocks[block]) {
+      CHECK(base_ == end && FactsOf(neighbour).persistent, "{} has no place beside {}", ValueOf(neighbour).name,
+            ValueOf(id).name);
+      AddPersistent(neighbour, microbatch);
+      end += BytesOf(neighbour);
     }
   }
   void AddPersistent(int id, int microbatch) {
@@ -162,7 +176,7 @@ class MemoryPlanner {
     Buffer& buffer = At(KeyOf(id, microbatch));
     buffer.offset = base_;
     buffer.value = id;
-    buffer.exists = true;
+    buffer.placed = buffer.exists = true;
     Count(memory_class, place.bytes, +1);
     base_ += Aligned(place.bytes);
   }
@@ -274,7 +288,8 @@ class MemoryPlanner {
       const Key key = KeyOf(value, instruction.microbatch);
       Buffer& buffer = At(key);
       if (!buffer.exists) {
-        if (!ReuseInput(instruction, i, o, key)) Allocate(key, value, heap);
+        if (!buffer.placed && !ReuseInput(instruction, i, o, key)) Allocate(value, instruction.microbatch, heap);
+        buffer.exists = true;
         Append(deaths_[buffer.last_use], buffers_, key);
       }
       instruction.outputs[o] = {buffer.value, buffer.offset, BytesOf(value)};
@@ -300,17 +315,32 @@ class MemoryPlanner {
     Append(released_[last], held_, static_cast<int>(held_.size()) - 1);
     return place;
   }
-  void Allocate(Key key, int value, Heap& heap) {
-    const int64_t bytes = BytesOf(value);
-    Buffer& buffer = At(key);
+  /// Memory for a value and its neighbours.
+  void Allocate(int value, int microbatch, Heap& heap) {
+    const int block = FactsOf(value).block;
+    const std::vector<int> values = block < 0 ? std::vector{value} : facts_.blocks[block];
+    int64_t bytes = 0;
+    for (int v : values) {
+      CHECK(bytes % kAlignment == 0, "{} has no place beside {}", ValueOf(v).name, ValueOf(values[0]).name);
+      bytes += BytesOf(v);
+    }
+    int64_t offset = heap.Take(bytes);
+    for (int v : values) {
+      GiveMemory(At(KeyOf(v, microbatch)), v, offset);
+      offset += BytesOf(v);
+    }
+  }
+  void GiveMemory(Buffer& buffer, int value, int64_t offset) {
+    CHECK(!buffer.placed, "{} has memory already", ValueOf(value).name);
     buffer.value = value;
-    buffer.offset = heap.Take(bytes);
+    buffer.offset = offset;
     buffer.memory_class = FactsOf(value).memory_class;
-    buffer.exists = true;
-    Count(buffer.memory_class, bytes, +1);
+    buffer.placed = true;
+    Count(buffer.memory_class, BytesOf(value), +1);
   }
   bool ReuseInput(const Instruction& instruction, int i, size_t output, Key key) {
     const Op& op = graph_.op(instruction.op);
+    if (FactsOf(op.outputs[output]).block >= 0) return false;
     const std::vector<InPlace>& pairs = *facts_.ops[instruction.op].in_place;
     return std::any_of(pairs.begin(), pairs.end(), [&](const InPlace& pair) {
       return pair.output == static_cast<int>(output) && pair.input < static_cast<int>(op.inputs.size()) &&
@@ -325,7 +355,7 @@ class MemoryPlanner {
     Buffer& buffer = At(key);
     buffer.value = output;
     buffer.offset = donor.offset;
-    buffer.exists = true;
+    buffer.placed = true;
     buffer.memory_class = donor.memory_class;
     donor.reused = true;
     return true;
@@ -339,7 +369,7 @@ class MemoryPlanner {
     }
     for (Key key = deaths_[i].first; key != kNone; key = At(key).next) {
       Buffer& buffer = At(key);
-      buffer.exists = false;
+      buffer.placed = buffer.exists = false;
       if (buffer.reused) continue;
       const int64_t bytes = BytesOf(buffer.value);
       heap.Give(buffer.offset, bytes);

@@ -53,11 +53,11 @@ struct Rows {
   const float* operator[](int64_t row) const { return values.data() + static_cast<size_t>(row) * e; }
 };
 
-/// Rows of one head in a tensor [b,rows,heads e].
+/// Rows of one head in a tensor [b,rows,heads e], whose rows are `stride` elements apart.
 struct Place {
-  int64_t batch, rows, heads, head, head_dim;
+  int64_t batch, rows, stride, head, head_dim;
   Bf16* At(void* x, int64_t row) const {
-    return static_cast<Bf16*>(x) + ((batch * rows + row) * heads + head) * head_dim;
+    return static_cast<Bf16*>(x) + (batch * rows + row) * stride + head * head_dim;
   }
 };
 
@@ -89,9 +89,11 @@ struct Head {
   int64_t batch, head;
 
   const AttentionShape& shape() const { return call.shape; }
-  Place Queries(int64_t rows) const { return {batch, rows, shape().heads, head, shape().head_dim}; }
+  Place Queries(int64_t rows) const { return {batch, rows, shape().QueryRow(), head, shape().head_dim}; }
+  /// Of the dense o and its gradient.
+  Place Results(int64_t rows) const { return {batch, rows, shape().heads * shape().head_dim, head, shape().head_dim}; }
   Place Keys(int64_t rows) const {
-    return {batch, rows, shape().kv_heads, head * shape().kv_heads / shape().heads, shape().head_dim};
+    return {batch, rows, shape().KeyRow(), head * shape().kv_heads / shape().heads, shape().head_dim};
   }
   int64_t Visible(int64_t query) const { return call.shape.causal ? query + 1 : shape().keys; }
   int64_t First(int64_t query) const {
@@ -117,15 +119,15 @@ void Forward(const Head& h, const FusedMemory& m) {
     for (size_t j = 0; j < seen.size(); ++j) Add(seen[j] / sum, v[first + static_cast<int64_t>(j)], o[i], o.e);
     h.Lse(m.lse)[i] = largest + std::log(sum);
   }
-  Store(o, m.o, h.Queries(s.queries));
+  Store(o, m.o, h.Results(s.queries));
 }
 
 /// What one head of queries adds to dk and dv, and its dq.
 void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
   const AttentionShape& s = h.shape();
-  const Place queries = h.Queries(h.call.query_rows), keys = h.Keys(h.call.key_rows);
-  const Rows q = Load(m.q, queries, s.queries), o = Load(m.o, queries, s.queries),
-             d_o = Load(m.d_o, queries, s.queries);
+  const Place results = h.Results(h.call.query_rows), keys = h.Keys(h.call.key_rows);
+  const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), o = Load(m.o, results, s.queries),
+             d_o = Load(m.d_o, results, s.queries);
   const Rows k = Load(m.k, keys, s.keys), v = Load(m.v, keys, s.keys);
   Rows dq(s.queries, s.head_dim);
   for (int64_t i = 0; i < s.queries; ++i) {

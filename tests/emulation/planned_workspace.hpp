@@ -6,6 +6,7 @@
 
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/ops/unjoin.hpp"
 
 namespace espalier::testing {
 
@@ -21,7 +22,15 @@ inline int64_t PlannedWorkspace(std::string_view op, const KernelCall& call) {
   Op definition;
   definition.kind = OpKindOf(op);
   definition.attributes = *call.attributes;
-  return formula({definition, shapes(call.inputs), shapes(call.outputs), call.inputs[0].dtype});
+  const auto dtypes = [](std::span<const Tensor> tensors) {
+    std::vector<Dtype> all;
+    for (const Tensor& x : tensors) all.push_back(x.dtype);
+    return all;
+  };
+  LocalOp local{definition,           shapes(call.inputs), shapes(call.outputs),
+                call.inputs[0].dtype, dtypes(call.inputs), dtypes(call.outputs)};
+  Unjoin(local);
+  return formula(local);
 }
 
 }  // namespace espalier::testing

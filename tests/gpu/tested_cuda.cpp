@@ -32,27 +32,38 @@ class DeviceMemory {
 
 size_t BytesOf(const Tensor& x) { return static_cast<size_t>(Volume(x.shape) * SizeOf(x.dtype)); }
 
-/// The tensors of a call on the device: those with one address once.
+/// The tensors of a call on the device: those with one address once, and neighbours as neighbours.
 class DeviceTensors {
  public:
   std::vector<Tensor> Upload(std::span<const Tensor> tensors) {
     std::vector<Tensor> there;
-    for (Tensor x : tensors) {
-      auto& memory = memory_[x.data];
-      if (memory == nullptr) memory = std::make_unique<DeviceMemory>(BytesOf(x), x.data);
-      CUDA_CALL(cudaMemcpy(memory->data(), x.data, BytesOf(x), cudaMemcpyHostToDevice));
-      x.data = memory->data();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      Tensor x = tensors[i];
+      if (!there_.contains(x.data)) PlaceWithNeighbours(tensors.subspan(i));
+      CUDA_CALL(cudaMemcpy(there_.at(x.data), x.data, BytesOf(x), cudaMemcpyHostToDevice));
+      x.data = there_.at(x.data);
       there.push_back(x);
     }
     return there;
   }
   void Download(std::span<const Tensor> tensors) const {
     for (const Tensor& x : tensors)
-      CUDA_CALL(cudaMemcpy(x.data, memory_.at(x.data)->data(), BytesOf(x), cudaMemcpyDeviceToHost));
+      CUDA_CALL(cudaMemcpy(x.data, there_.at(x.data), BytesOf(x), cudaMemcpyDeviceToHost));
   }
 
  private:
-  std::map<void*, std::unique_ptr<DeviceMemory>> memory_;
+  /// Memory for the first tensor and those that follow it in the host's.
+  void PlaceWithNeighbours(std::span<const Tensor> tensors) {
+    auto* const begin = static_cast<char*>(tensors[0].data);
+    size_t bytes = 0, count = 0;
+    for (; count < tensors.size() && tensors[count].data == begin + bytes; ++count) bytes += BytesOf(tensors[count]);
+    memory_.push_back(std::make_unique<DeviceMemory>(bytes, begin));
+    for (const Tensor& x : tensors.first(count))
+      there_[x.data] = static_cast<char*>(memory_.back()->data()) + (static_cast<char*>(x.data) - begin);
+  }
+
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;
+  std::map<void*, void*> there_;  // by address on the host
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ MOMENTS, MUON = "precision.moments=bf16", "optimizer.name=muon"
 PAIRS = "parallel.regather_group=2"
 LATE = "overlap.gradients=false"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
+JOIN = "fusion.join_matmuls=always"
 AT_ATTENTION = "overlap.context=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
 MASKS = ["model.sliding_window=7", "model.full_attention_layers=1", "data.isolate_documents=true", "data.end_token=32"]
@@ -97,6 +98,10 @@ GROUPS = [
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),
     (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
                                                                                  [pp(2)]]),  # biases in their products
+    # Joined matmuls: recomputed ones are joined likewise.
+    (2, 2, [JOIN, STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS],
+                          [pp(2), schedule("zbv")], [TWO_STRIPS]]),
+    (1, 1, [JOIN, "precision.compute=bf16"], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
     # Moments of bf16: random bits depend on the element alone, however states are sharded and updates are merged.
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],

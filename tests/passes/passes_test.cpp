@@ -99,7 +99,7 @@ Case ReadCase(const std::filesystem::path& path) {
 }
 
 void Apply(Graph& graph, const Case& c) {
-  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule)};
+  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule), true};
   if (c.pass == "verify") return;
   if (c.pass == "differentiate") return Differentiate(graph);
   if (c.pass == "merge_gradients") return MergeGradients(graph, context);
@@ -108,6 +108,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "context_parallel") return ContextParallel(graph, context);
   if (c.pass == "partition") return Partition(graph, context);
   if (c.pass == "recompute") return Recompute(graph, context);
+  if (c.pass == "join") return Join(graph, context);
   if (c.pass == "prefetch") return Prefetch(graph, c.deck);
   if (c.pass == "overlap_context") return OverlapContext(graph, context);
   if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);

@@ -36,6 +36,7 @@ ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 EACH = "parallel.reduce=microbatch"
 SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
+JOIN = "fusion.join_matmuls=always"
 NO_SP, NO_LP = "parallel.sequence_parallel=false", "parallel.loss_parallel=false"
 
 
@@ -301,4 +302,19 @@ def plain_table():
     add(2, 1, 2, 1, 2, model=MOMENTS, deck=GPT2)
     half(2, 1, 2, 1, 2, model=MOMENTS, keys=[ZERO3])
     half(1, 1, 2, 1, 2, model=[*MOMENTS, *MUON])
+
+    # Joined matmuls: with each way to cut a step, and with what leaves q, k and v apart.
+    add(1, 1, 1, 1, 1, keys=[JOIN], steps=20)
+    add(1, 1, 1, 1, 2, keys=[JOIN], steps=20)
+    add(2, 1, 2, 1, 2, keys=[JOIN, ZERO3, FULL])
+    add(1, 1, 2, 1, 2, keys=[JOIN, SELECTIVE])
+    add(1, 2, 2, 1, 1, keys=[JOIN, ZERO2, EACH])
+    add(2, 1, 1, 1, 2, model=EIGHT_LAYERS, keys=[JOIN, *schedule("zbv", 2)])
+    add(1, 1, 2, 2, 1, keys=[JOIN, RING])
+    add(1, 1, 1, 1, 4, model=ONE_KV_HEAD, keys=[JOIN, strips])
+    add(2, 1, 1, 1, 2, model=[*SOME_WINDOWS, *DOCUMENTS], keys=[JOIN])
+    add(1, 1, 1, 1, 2, model=[*BIASES, *EACH_HEAD], keys=[JOIN])
+    add(1, 1, 2, 1, 2, model=POST, keys=[JOIN, FULL])
+    add(1, 1, 2, 1, 2, model=[*MUON, *UNEVEN], keys=[JOIN])
+    half(2, 1, 2, 1, 2, keys=[JOIN, SELECTIVE])
     return rows

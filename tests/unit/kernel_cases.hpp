@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/graph/columns.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "kernels_testing.hpp"
 #include "tested_kernels.hpp"
@@ -95,6 +96,29 @@ struct Case {
     return Outputs([&](const KernelCall& call) { FindReferenceKernel(op)(call); });
   }
 };
+
+/// Columns of tensors with the same rows, side by side in one.
+inline OwnedTensor SideBySide(const std::vector<OwnedTensor>& parts) {
+  Shape shape = parts[0].shape();
+  shape.back() = 0;
+  for (const OwnedTensor& x : parts) shape.back() += x.shape().back();
+  OwnedTensor all(parts[0].dtype(), shape);
+  int64_t first = 0;
+  for (const OwnedTensor& x : parts) {
+    const int64_t width = x.shape().back();
+    for (int64_t i = 0; i < x.Count(); ++i) all.Set(i / width * shape.back() + first + i % width, x[i]);
+    first += width;
+  }
+  return all;
+}
+
+/// The attribute `columns` of parts of these widths, each times `shards`: it states global ones.
+inline Attributes WithColumns(Attributes attributes, const std::vector<OwnedTensor>& parts, int64_t shards = 3) {
+  std::vector<int64_t> widths;
+  for (const OwnedTensor& x : parts) widths.push_back(shards * x.shape().back());
+  SetColumns(attributes, widths);
+  return attributes;
+}
 
 /// Compares all outputs with the reference's, and bit by bit with those of 1 and 5 threads (`on_any_threads`).
 inline void Check(const Case& c, double absolute, bool on_any_threads = true) {

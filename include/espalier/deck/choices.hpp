@@ -25,6 +25,7 @@ enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
+enum class JoinMatmuls : uint8_t { kAuto, kAlways, kNever };
 enum class OptimizerName : uint8_t { kAdamw, kMuon };
 enum class MuonScale : uint8_t { kMatchAdamw, kSpectral };
 enum class Decay : uint8_t { kCosine, kLinear, kConstant, kInverseSqrt, kOneMinusSqrt };
@@ -94,6 +95,10 @@ template <>
 inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Regather::kAuto, "auto"},
                                                                             {Regather::kAlways, "always"},
                                                                             {Regather::kNever, "never"}});
+template <>
+inline constexpr auto kChoices<JoinMatmuls> = std::to_array<Choice<JoinMatmuls>>({{JoinMatmuls::kAuto, "auto"},
+                                                                                  {JoinMatmuls::kAlways, "always"},
+                                                                                  {JoinMatmuls::kNever, "never"}});
 template <>
 inline constexpr auto kChoices<OptimizerName> = std::to_array<Choice<OptimizerName>>({{OptimizerName::kAdamw, "adamw"},
                                                                                       {OptimizerName::kMuon, "muon"}});

@@ -86,6 +86,9 @@ struct Deck {
     bool context, interleave;
     int tp_ctas, cp_ctas, dp_ctas, pp_ctas;
   } overlap;
+  struct Fusion {
+    JoinMatmuls join_matmuls;
+  } fusion;
   struct Optimizer {
     OptimizerName name;
     double lr, beta1, beta2, eps, weight_decay;

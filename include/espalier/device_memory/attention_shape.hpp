@@ -22,8 +22,14 @@ struct AttentionShape {
   bool causal = false;
   SequenceShard query_shard{}, key_shard{};
   int64_t window = 0;  ///< causal queries see so many keys, themselves included; 0: all
+  /// Elements from one token to the next in q, k and v, and in their gradients, where they are columns of one tensor;
+  /// 0: each is dense.
+  int64_t joined_row = 0;
 
   constexpr bool IsEmpty() const { return batch == 0 || queries == 0 || keys == 0 || heads == 0 || kv_heads == 0; }
+  /// Elements from one token to the next.
+  constexpr int64_t QueryRow() const { return joined_row > 0 ? joined_row : heads * head_dim; }
+  constexpr int64_t KeyRow() const { return joined_row > 0 ? joined_row : kv_heads * head_dim; }
   constexpr int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
   /// Position of the first key that query row i of sequence b sees: the later one of the window's and the document's.
   /// `first_keys` i32[batch,queries] are those of the documents; nullptr: the whole sequence is one.

@@ -1,6 +1,7 @@
 // How the shapes of a call are read: rows and columns, GEMMs. No arithmetic on data.
 #pragma once
 
+#include "espalier/graph/columns.hpp"
 #include "espalier/kernels/gemm.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 
@@ -19,14 +20,38 @@ inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape
 /// Global index of the first element along dim `d`; 0 where none is stated.
 inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
 
+/// Neighbours in memory as one tensor with the rows of all of them. CHECKs that they are neighbours.
+inline Tensor RowsOfAll(std::span<const Tensor> tensors) {
+  Tensor all = tensors[0];
+  for (const Tensor& x : tensors.subspan(1)) {
+    CHECK(x.dtype == all.dtype && ColumnsOf(x) == ColumnsOf(all), "{} {} beside {} {}", Name(x.dtype),
+          ToString(x.shape), Name(all.dtype), ToString(all.shape));
+    CHECK(x.data == nullptr || x.data == all.As<std::byte>() + Volume(all.shape) * SizeOf(all.dtype),
+          "{} does not follow {} in memory", ToString(x.shape), ToString(all.shape));
+    all.shape[0] += x.shape[0];
+  }
+  return all;
+}
+
+/// The operands of a matmul call: several weights, or the gradients of several, are one (attribute `columns`).
+struct MatmulOperands {
+  Tensor a, b, c;
+  bool bias = false;
+};
+inline MatmulOperands MatmulOperandsOf(const KernelCall& call) {
+  const size_t weights = ColumnsOf(*call.attributes).size(), inputs = call.inputs.size();
+  if (weights == 0) return {call.inputs[0], call.inputs[1], call.outputs[0], inputs > 2};
+  CHECK(inputs == 2 ? call.outputs.size() == weights : inputs == 1 + weights,
+        "matmul of {} weights: {} inputs, {} outputs", weights, inputs, call.outputs.size());
+  return {call.inputs[0], RowsOfAll(call.inputs.subspan(1)), RowsOfAll(call.outputs)};
+}
+
 /// The GEMM of a matmul call. CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of
 /// it too, or the output f32. A spec is an einsum: tokens times a weight as stored ("bsX,XY->bsY") or transposed
 /// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order. The same
 /// without "b" multiplies matrices.
 inline Gemm GemmOf(const KernelCall& call) {
-  const Tensor& a = call.inputs[0];
-  const Tensor& b = call.inputs[1];
-  const bool bias = call.inputs.size() > 2;
+  const auto [a, b, c, bias] = MatmulOperandsOf(call);
   const std::string& spec = call.attributes->Text("spec");
   GemmShape p{};
   int64_t depth = 0;  // as b has it
@@ -42,7 +67,6 @@ inline Gemm GemmOf(const KernelCall& call) {
     depth = RowsOf(b);
   }
   CHECK(depth == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
-  const Tensor& c = call.outputs[0];
   CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
   CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul {}: {} by {} into {}", spec,
         Name(a.dtype), Name(b.dtype), Name(c.dtype));

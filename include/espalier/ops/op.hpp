@@ -53,9 +53,10 @@ class GradientBuilder {
   static constexpr int kSeed = -2;
 };
 
-/// Local shapes of one op on one rank, for costs.
+/// Local shapes of one op on one rank, for costs. A joined op is the one that it stands for: its joined values are the
+/// parts by themselves, its neighbours are one tensor, and `op` has no attribute `columns`.
 struct LocalOp {
-  const Op& op;
+  Op op;
   std::vector<Shape> inputs;
   std::vector<Shape> outputs;
   Dtype dtype = Dtype::kF32;  ///< of the first input
@@ -66,6 +67,13 @@ struct LocalOp {
 /// An output that may reuse the buffer of an input that is dead after the op.
 struct InPlace {
   int output, input;
+};
+
+/// Operands of an op that kernels see as one tensor with all their rows, so that they follow one another in memory.
+struct Neighbours {
+  struct Operands {
+    size_t first = 0, count = 0;
+  } inputs = {}, outputs = {};
 };
 
 struct OpDefinition {
@@ -95,6 +103,13 @@ struct OpDefinition {
   struct PerTensor {
     size_t shared = 0, inputs = 0, outputs = 0;
   } per_tensor = {};
+  /// So many inputs and outputs, from the first, may be one joined value each (graph/columns.hpp): the op then has the
+  /// attribute `columns`.
+  struct Joinable {
+    size_t inputs = 0, outputs = 0;
+  } joinable = {};
+  /// nullptr: no operands need to be neighbours.
+  Neighbours (*neighbours)(const Op&) = nullptr;
 };
 
 /// The definition of a kind; CHECKs that it has one.

@@ -13,6 +13,7 @@
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/program/instruction.hpp"
 #include "espalier/schedule/schedule.hpp"
+#include "espalier/util/alignment.hpp"
 
 namespace espalier {
 
@@ -94,11 +95,8 @@ std::vector<int> ClassRepresentatives(const Compilation& compilation);
 std::map<int, Program> MakePrograms(const Compilation& compilation, const std::vector<int>& representative,
                                     int threads = 0);
 
-/// Offsets in the arena, and messages packed in a workspace, are multiples of this many bytes.
-inline constexpr int64_t kAlignment = 64;
 /// No value and no arena is larger: the relations of a deck ensure it (src/deck/sizes.cpp). Sums of these do not wrap.
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
-constexpr int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// Orders the lanes: an instruction waits for the last writer of the bytes it reads, and for the last readers and
 /// writer of the bytes it overwrites, if these run on other lanes.

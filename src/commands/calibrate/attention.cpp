@@ -10,6 +10,7 @@
 #include "espalier/deck/choices.hpp"
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/ops/unjoin.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -33,18 +34,24 @@ std::vector<Way> Ways() {
   return ways;
 }
 
-int64_t WorkspaceOf(const AttentionDemand& demand) {
+LocalOp LocalOpOf(const AttentionDemand& demand) {
   Op op;
   op.kind = OpKind::kAttentionGrad;
   op.attributes = demand.attributes;
   LocalOp local{op, {}, {}, demand.inputs[0].dtype};
-  for (const Tensor& x : demand.inputs) local.inputs.push_back(x.shape);
-  for (const Tensor& x : demand.outputs) local.outputs.push_back(x.shape);
-  return CudaWorkspaceFormula(OpKind::kAttentionGrad)(local);
+  for (const Tensor& x : demand.inputs) local.inputs.push_back(x.shape), local.input_dtypes.push_back(x.dtype);
+  for (const Tensor& x : demand.outputs) local.outputs.push_back(x.shape), local.output_dtypes.push_back(x.dtype);
+  Unjoin(local);
+  return local;
+}
+
+int64_t WorkspaceOf(const AttentionDemand& demand) {
+  return CudaWorkspaceFormula(OpKind::kAttentionGrad)(LocalOpOf(demand));
 }
 
 std::string Describe(const AttentionDemand& demand) {
-  const Shape &q = demand.inputs[0].shape, &k = demand.inputs[1].shape;
+  const LocalOp local = LocalOpOf(demand);
+  const Shape &q = local.inputs[0], &k = local.inputs[1];
   const int64_t e = demand.attributes.Integer("head_dim");
   return fmt::format("{} x {} queries of {} heads, {} keys of {} heads, head_dim {}, {} times a step", q[0], q[1],
                      q[2] / e, k[1], k[2] / e, e, demand.calls);
@@ -125,6 +132,9 @@ int CalibrateAttention(const CalibrateOptions& options) {
     for (const auto& [rank, program] : plan.programs)
       AddAttentionGradsOf(program, plan.training.mesh.CoordinateOf(rank), demands);
   }
+  if (demands.empty())
+    throw UserError(ExitStatus::kDeck,
+                    "calibrate --attention: cuDNN takes no attention of these decks (data.isolate_documents)");
   const std::vector<Way> ways = Ways();
   std::map<size_t, double> steps;  // microseconds of all calls of a step; ways that some call lacks are not in it
   for (size_t i = 0; i < ways.size(); ++i) steps[i] = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/deck/parse.hpp"
+#include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 
@@ -36,6 +37,9 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
     return BlocksOf(program.graph->value(value).type, boxes_of, program, coordinate);
   };
   const Blocks output = blocks_of(op.outputs[0], boxes.outputs[0]);
+  std::vector<Tensor> gradients;  // of the neighbours of the first weight
+  for (size_t o = 1; o < op.outputs.size(); ++o)
+    gradients.push_back(blocks_of(op.outputs[o], boxes.outputs[o]).tensors.at(0));
   std::vector<Blocks> inputs;
   for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(blocks_of(op.inputs[i], boxes.inputs[i]));
   const size_t count = output.tensors.size();
@@ -44,8 +48,9 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   for (size_t b = 0; b < (batched ? 1 : count); ++b) {
     std::vector<Tensor> from;
     for (const Blocks& input : inputs) from.push_back(input.tensors[input.tensors.size() == 1 ? 0 : b]);
-    KernelCall call{
-        .inputs = from, .outputs = {&output.tensors[b], 1}, .attributes = &op.attributes, .accumulate = accumulate};
+    std::vector<Tensor> to = {output.tensors[b]};
+    to.insert(to.end(), gradients.begin(), gradients.end());
+    KernelCall call{.inputs = from, .outputs = to, .attributes = &op.attributes, .accumulate = accumulate};
     if (batched) {
       call.blocks = static_cast<int64_t>(count);
       call.input_stride_bytes = inputs[0].stride_bytes;
@@ -55,6 +60,9 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   }
   return gemms;
 }
+
+/// attention_grad whose last input says where documents begin.
+bool HasDocuments(const Op& op) { return op.inputs.size() > (op.attributes.texts.contains(kColumns) ? 4 : 6); }
 
 /// Adds a demand, or combines its number of calls with that of the same call.
 void AddCall(const AttentionDemand& demand, std::vector<AttentionDemand>& demands,
@@ -92,7 +100,7 @@ void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, s
   std::vector<AttentionDemand> of_rank;
   for (const Instruction& instruction : program.instructions) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
-    if (op.kind != OpKind::kAttentionGrad) continue;
+    if (op.kind != OpKind::kAttentionGrad || HasDocuments(op)) continue;
     const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
     const auto tensors = [&](const std::vector<int>& values, const std::vector<std::vector<Box>>& boxes_of) {
       std::vector<Tensor> made;

@@ -7,6 +7,7 @@
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/cuda/fallbacks.hpp"
 #include "espalier/kernels/cuda/fill_with_numbers.hpp"
+#include "espalier/ops/unjoin.hpp"
 #include "handles.hpp"
 
 namespace espalier::cuda {
@@ -15,7 +16,7 @@ namespace {
 constexpr double kRoundMs = 20;
 constexpr int kMostRepetitions = 50;
 
-/// Operands of forward and of backward in memory of their own, after forward has run on q, k and v.
+/// Operands of backward in memory of their own, after forward has made o and lse.
 class Backward {
  public:
   Backward(const AttentionDemand& demand, int64_t workspace_bytes)
@@ -24,8 +25,7 @@ class Backward {
         attributes_(demand.attributes),
         inputs_(Place(demand.inputs)),
         outputs_(Place(demand.outputs)) {
-    for (size_t i : {kQ, kK, kV, kDo})
-      FillWithNumbers(inputs_[i].data, Volume(inputs_[i].shape) * SizeOf(inputs_[i].dtype), inputs_[i].dtype);
+    for (const Tensor& x : inputs_) FillWithNumbers(x.data, Volume(x.shape) * SizeOf(x.dtype), x.dtype);
     Forward();
     PrepareCudaKernel("attention_grad", Call());
     Milliseconds(1);  // the first one loads the kernel
@@ -43,8 +43,6 @@ class Backward {
   }
 
  private:
-  static constexpr size_t kQ = 0, kK = 1, kV = 2, kO = 3, kLse = 4, kDo = 5;
-
   std::vector<Tensor> Place(std::vector<Tensor> tensors) {
     for (Tensor& x : tensors) {
       memory_.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(Volume(x.shape) * SizeOf(x.dtype))));
@@ -53,14 +51,17 @@ class Backward {
     return tensors;
   }
 
+  /// The inputs end with o, lse and dO; before them are q, k and v, or these three joined.
   void Forward() {
-    const std::vector<Tensor> inputs(inputs_.begin(), inputs_.begin() + kO), outputs = {inputs_[kO], inputs_[kLse]};
+    const auto o = inputs_.end() - 3;
+    const std::vector<Tensor> inputs(inputs_.begin(), o), outputs(o, o + 2);
     Op op;
     op.kind = OpKind::kAttention;
     op.attributes = attributes_;
-    LocalOp local{op, {}, {}, inputs[kQ].dtype};
-    for (const Tensor& x : inputs) local.inputs.push_back(x.shape);
-    for (const Tensor& x : outputs) local.outputs.push_back(x.shape);
+    LocalOp local{op, {}, {}, inputs[0].dtype};
+    for (const Tensor& x : inputs) local.inputs.push_back(x.shape), local.input_dtypes.push_back(x.dtype);
+    for (const Tensor& x : outputs) local.outputs.push_back(x.shape), local.output_dtypes.push_back(x.dtype);
+    Unjoin(local);
     const int64_t bytes = CudaWorkspaceFormula(OpKind::kAttention)(local);
     const DeviceMemory workspace(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     const KernelCall call{.inputs = inputs,

@@ -7,6 +7,15 @@ namespace {
 
 F16 Sigmoid(F16 x) { return 1.0f / (1.0f + Exp(-x)); }
 
+/// Calls f(i, gate, lanes) for all elements of a dense tensor, with their place in rows of gates.
+template <typename F>
+void ForGates(const GateRows& shape, F f) {
+  if (shape.rows == 1) return ForElements(shape.width, [&](int64_t i, auto lanes) { f(i, i, lanes); });
+  ForRows(shape.rows, shape.width, [&](int64_t r) {
+    ForLanes(0, shape.width, [&](int64_t c, auto lanes) { f(r * shape.width + c, r * shape.stride + c, lanes); });
+  });
+}
+
 }  // namespace
 
 // Sums are fp32.
@@ -31,9 +40,9 @@ void Swiglu(const SwigluArgs& a) {
   ForElementType(a.y.dtype, [&]<typename T>(T) {
     const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
     T* y = a.y.As<T>();
-    ForElements(a.n, [=](int64_t i, auto lanes) {
-      const F16 g = Load(gate + i, lanes);
-      Store(y + i, SwigluOf(g, Load(up + i, lanes), Sigmoid(g)), lanes);
+    ForGates(a.shape, [=](int64_t i, int64_t at, auto lanes) {
+      const F16 g = Load(gate + at, lanes);
+      Store(y + i, SwigluOf(g, Load(up + at, lanes), Sigmoid(g)), lanes);
     });
   });
 }
@@ -42,11 +51,11 @@ void SwigluGrad(const SwigluGradArgs& a) {
   ForElementType(a.dgate.dtype, [&]<typename T>(T) {
     const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
     T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
-    ForElements(a.n, [=](int64_t i, auto lanes) {
-      const F16 g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
+    ForGates(a.shape, [=](int64_t i, int64_t at, auto lanes) {
+      const F16 g = Load(gate + at, lanes), u = Load(up + at, lanes), dy = Load(adjoint + i, lanes);
       const GateAndUp<F16> gradient = SwigluGradOf(g, u, dy, Sigmoid(g));
-      Store(dgate + i, gradient.gate, lanes);
-      Store(dup + i, gradient.up, lanes);
+      Store(dgate + at, gradient.gate, lanes);
+      Store(dup + at, gradient.up, lanes);
     });
   });
 }

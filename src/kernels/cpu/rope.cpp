@@ -1,4 +1,6 @@
 // Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama.
+#include <algorithm>
+
 #include "kernels/cpu/runtime/kernels.hpp"
 
 namespace espalier::cpu {
@@ -22,8 +24,10 @@ void Rope(const RopeArgs& a) {
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     ForRows(a.rows, a.width, [&](int64_t r) {
       const float* angles = a.table + r % a.length * a.head_dim;
-      for (int64_t c = r * a.width; c < (r + 1) * a.width; c += a.head_dim)
-        RotateHead(a.x.As<T>() + c, angles, a.sine_sign, a.head_dim / 2, a.y.As<T>() + c);
+      const T* x = a.x.As<T>() + r * a.width;
+      T* y = a.y.As<T>() + r * a.width;
+      for (int64_t c = 0; c < a.rotated; c += a.head_dim) RotateHead(x + c, angles, a.sine_sign, a.head_dim / 2, y + c);
+      if (y != x) std::copy_n(x + a.rotated, a.width - a.rotated, y + a.rotated);
     });
   });
 }

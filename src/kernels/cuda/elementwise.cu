@@ -36,12 +36,22 @@ __global__ void AccumulateKernel(AccumulateArgs a) {
   });
 }
 
+/// Calls f(i, gate, lanes) for all elements of a dense tensor, with their place in rows of gates: if there are several
+/// rows, each is one block's, and its width a multiple of N.
+template <int N, typename F>
+__device__ void ForGates(const GateRows& shape, F f) {
+  if (shape.rows == 1) return ForElements<N>(shape.width, [&](int64_t i, auto lanes) { f(i, i, lanes); });
+  ForRows(shape.rows, [&](int64_t r) {
+    ForColumns<N>(shape.width, [&](int64_t c, auto lanes) { f(r * shape.width + c, r * shape.stride + c, lanes); });
+  });
+}
+
 template <typename T, int N>
 __global__ void SwigluKernel(SwigluArgs a) {
   const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
   T* y = a.y.As<T>();
-  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
-    const auto g = Load(gate + i, lanes), u = Load(up + i, lanes);
+  ForGates<N>(a.shape, [&](int64_t i, int64_t at, auto lanes) {
+    const auto g = Load(gate + at, lanes), u = Load(up + at, lanes);
     Store(y + i, Each(lanes, [&](int k) { return SwigluOf(g[k], u[k], SigmoidFor<T>(g[k])); }));
   });
 }
@@ -50,11 +60,11 @@ template <typename T, int N>
 __global__ void SwigluGradKernel(SwigluGradArgs a) {
   const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
   T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
-  ForElements<N>(a.n, [&](int64_t i, auto lanes) {
-    const auto g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
+  ForGates<N>(a.shape, [&](int64_t i, int64_t at, auto lanes) {
+    const auto g = Load(gate + at, lanes), u = Load(up + at, lanes), dy = Load(adjoint + i, lanes);
     const auto s = Each(lanes, [&](int k) { return SigmoidFor<T>(g[k]); });
-    Store(dgate + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).gate; }));
-    Store(dup + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).up; }));
+    Store(dgate + at, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).gate; }));
+    Store(dup + at, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], dy[k], s[k]).up; }));
   });
 }
 
@@ -67,6 +77,18 @@ bool AreAligned(const Terms& terms) {
   for (int t = 0; t < terms.count; ++t)
     if (!cuda::AreAligned(terms.pointers[t])) return false;
   return true;
+}
+
+/// Every row begins at a multiple of 16 bytes, if the first does.
+template <typename T>
+bool HasPackedRows(const GateRows& shape) {
+  return shape.rows == 1 || (shape.width % kPack<T> == 0 && shape.stride % kPack<T> == 0);
+}
+dim3 GateBlocks(const GateRows& shape, int lanes) {
+  return shape.rows == 1 ? ElementBlocks(shape.width, lanes) : RowBlocks(shape.rows);
+}
+dim3 GateThreads(const GateRows& shape, int lanes) {
+  return shape.rows == 1 ? dim3(kThreads) : RowThreads(shape.width, lanes);
 }
 
 }  // namespace
@@ -92,20 +114,23 @@ void Accumulate(const AccumulateArgs& a, const LaunchContext& context) {
 }
 
 void Swiglu(const SwigluArgs& a, const LaunchContext& context) {
-  if (a.n == 0) return;
+  if (a.shape.rows * a.shape.width == 0) return;
   ForElementType(a.y.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(cuda::AreAligned(a.gate.data, a.up.data, a.y.data), [&](auto lanes) {
-      Launch(SwigluKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    const bool packed = cuda::AreAligned(a.gate.data, a.up.data, a.y.data) && HasPackedRows<T>(a.shape);
+    ForLanes<kPack<T>>(packed, [&](auto lanes) {
+      Launch(SwigluKernel<T, lanes.value>, GateBlocks(a.shape, lanes), GateThreads(a.shape, lanes), 0, context.stream,
+             a);
     });
   });
 }
 
 void SwigluGrad(const SwigluGradArgs& a, const LaunchContext& context) {
-  if (a.n == 0) return;
+  if (a.shape.rows * a.shape.width == 0) return;
   const bool aligned = cuda::AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data);
   ForElementType(a.dgate.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(aligned, [&](auto lanes) {
-      Launch(SwigluGradKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    ForLanes<kPack<T>>(aligned && HasPackedRows<T>(a.shape), [&](auto lanes) {
+      Launch(SwigluGradKernel<T, lanes.value>, GateBlocks(a.shape, lanes), GateThreads(a.shape, lanes), 0,
+             context.stream, a);
     });
   });
 }

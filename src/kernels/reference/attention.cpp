@@ -7,12 +7,21 @@
 namespace espalier::reference {
 namespace {
 
-/// Offsets of one (batch, query head) into queries, keys and lse.
+/// Offsets of one (batch, query head) into queries, results, keys and lse.
 struct Head {
   const AttentionShape& shape;
   int64_t b, h;
-  int64_t Query(int64_t i, int64_t c) const { return ((b * shape.queries + i) * shape.heads + h) * shape.head_dim + c; }
+  int64_t Query(int64_t i, int64_t c) const {
+    return (b * shape.queries + i) * shape.QueryRow() + h * shape.head_dim + c;
+  }
+  int64_t Result(int64_t i, int64_t c) const {
+    return ((b * shape.queries + i) * shape.heads + h) * shape.head_dim + c;
+  }
   int64_t Key(int64_t j, int64_t c) const {
+    return (b * shape.keys + j) * shape.KeyRow() + shape.KvHeadOf(h) * shape.head_dim + c;
+  }
+  /// In a dense tensor.
+  int64_t DenseKey(int64_t j, int64_t c) const {
     return ((b * shape.keys + j) * shape.kv_heads + shape.KvHeadOf(h)) * shape.head_dim + c;
   }
   int64_t Row(int64_t i) const { return (b * shape.heads + h) * shape.queries + i; }
@@ -27,9 +36,10 @@ void ForRows(const AttentionShape& shape, F f) {
   }
 }
 
-double Dot(const Array& x, const Array& y, const Head& head, int64_t i, int64_t j) {
+/// Of a query, or of the gradient of a result, and of a key.
+double Dot(const Array& x, int64_t first, const Array& y, const Head& head, int64_t j) {
   double sum = 0;
-  for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, head.Query(i, c)) * Get(y, head.Key(j, c));
+  for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, first + c) * Get(y, head.Key(j, c));
   return sum;
 }
 
@@ -41,7 +51,7 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   double largest = hidden, sum = 0;
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
-    p[static_cast<size_t>(j)] = scale * Dot(a.q, a.k, head, i, j);
+    p[static_cast<size_t>(j)] = scale * Dot(a.q, head.Query(i, 0), a.k, head, j);
     largest = std::max(largest, p[static_cast<size_t>(j)]);
   }
   for (double& x : p) sum += x = x == hidden ? 0 : std::exp(x - largest);
@@ -50,7 +60,7 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
     double o = 0;
     for (int64_t j = 0; j < s.keys; ++j)
       if (s.Sees(a.first_keys, head.b, i, j)) o += p[static_cast<size_t>(j)] * Get(a.v, head.Key(j, c));
-    Set(a.o, head.Query(i, c), sum == 0 ? 0 : o / sum);
+    Set(a.o, head.Result(i, c), sum == 0 ? 0 : o / sum);
   }
 }
 
@@ -63,22 +73,23 @@ void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradie
   const AttentionShape& s = a.shape;
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim)), lse = a.lse[head.Row(i)];
   double mean = 0;
-  for (int64_t c = 0; c < s.head_dim; ++c) mean += Get(a.o, head.Query(i, c)) * Get(a.d_o, head.Query(i, c));
+  for (int64_t c = 0; c < s.head_dim; ++c) mean += Get(a.o, head.Result(i, c)) * Get(a.d_o, head.Result(i, c));
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
-    const double p = std::exp(scale * Dot(a.q, a.k, head, i, j) - lse);
-    const double ds = scale * p * (Dot(a.d_o, a.v, head, i, j) - mean);
+    const double p = std::exp(scale * Dot(a.q, head.Query(i, 0), a.k, head, j) - lse);
+    const double ds = scale * p * (Dot(a.d_o, head.Result(i, 0), a.v, head, j) - mean);
     for (int64_t c = 0; c < s.head_dim; ++c) {
-      const auto query = static_cast<size_t>(head.Query(i, c)), key = static_cast<size_t>(head.Key(j, c));
-      g.dv[key] += p * Get(a.d_o, head.Query(i, c));
+      const auto query = static_cast<size_t>(head.Result(i, c)), key = static_cast<size_t>(head.DenseKey(j, c));
+      g.dv[key] += p * Get(a.d_o, head.Result(i, c));
       g.dq[query] += ds * Get(a.k, head.Key(j, c));
       g.dk[key] += ds * Get(a.q, head.Query(i, c));
     }
   }
 }
 
-void SetAll(const Array& x, const std::vector<double>& values) {
-  for (size_t i = 0; i < values.size(); ++i) Set(x, static_cast<int64_t>(i), values[i]);
+/// Rows of `width` values into rows that are `row` elements apart.
+void SetRows(const Array& x, const std::vector<double>& values, int64_t width, int64_t row) {
+  for (int64_t i = 0; i < std::ssize(values); ++i) Set(x, i / width * row + i % width, values[static_cast<size_t>(i)]);
 }
 
 void MergeRow(const AttentionMergeArgs& a, const Head& head, int64_t i) {
@@ -86,7 +97,7 @@ void MergeRow(const AttentionMergeArgs& a, const Head& head, int64_t i) {
   const bool hidden = largest == -std::numeric_limits<double>::infinity();
   const double wa = hidden ? 0 : std::exp(lse_a - largest), wb = hidden ? 0 : std::exp(lse_b - largest);
   for (int64_t c = 0; c < a.head_dim; ++c) {
-    const int64_t at = head.Query(i, c);
+    const int64_t at = head.Result(i, c);
     const double o_a = a.o_a[at], o_b = a.o_b[at];
     Set(a.o, at, hidden ? 0 : (wa * o_a + wb * o_b) / (wa + wb));
   }
@@ -108,9 +119,9 @@ void AttentionGrad(const AttentionGradArgs& a) {
   Gradients g{std::vector<double>(query_elements), std::vector<double>(key_elements),
               std::vector<double>(key_elements)};
   ForRows(s, [&](const Head& head, int64_t i) { BackwardRow(a, head, i, g); });
-  SetAll(a.dq, g.dq);
-  SetAll(a.dk, g.dk);
-  SetAll(a.dv, g.dv);
+  SetRows(a.dq, g.dq, s.heads * s.head_dim, s.QueryRow());
+  SetRows(a.dk, g.dk, s.kv_heads * s.head_dim, s.KeyRow());
+  SetRows(a.dv, g.dv, s.kv_heads * s.head_dim, s.KeyRow());
 }
 
 void AttentionMerge(const AttentionMergeArgs& a) {

@@ -2,6 +2,16 @@
 #include "kernels/reference/runtime/access.hpp"
 
 namespace espalier::reference {
+namespace {
+
+/// Calls f(i, gate) for all elements of a dense tensor, with the place of the element in rows of gates.
+template <typename F>
+void ForGates(const GateRows& shape, F f) {
+  for (int64_t r = 0; r < shape.rows; ++r)
+    for (int64_t c = 0; c < shape.width; ++c) f(r * shape.width + c, r * shape.stride + c);
+}
+
+}  // namespace
 
 void Add(const AddArgs& a) {
   for (int64_t i = 0; i < a.n; ++i) {
@@ -12,20 +22,20 @@ void Add(const AddArgs& a) {
 }
 
 void Swiglu(const SwigluArgs& a) {
-  for (int64_t i = 0; i < a.n; ++i) {
-    const double g = Get(a.gate, i);
-    Set(a.y, i, g / (1 + std::exp(-g)) * Get(a.up, i));
-  }
+  ForGates(a.shape, [&](int64_t i, int64_t gate) {
+    const double g = Get(a.gate, gate);
+    Set(a.y, i, g / (1 + std::exp(-g)) * Get(a.up, gate));
+  });
 }
 
 // With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s.
 void SwigluGrad(const SwigluGradArgs& a) {
-  for (int64_t i = 0; i < a.n; ++i) {
-    const double g = Get(a.gate, i), u = Get(a.up, i), dy = Get(a.dy, i);
+  ForGates(a.shape, [&](int64_t i, int64_t gate) {
+    const double g = Get(a.gate, gate), u = Get(a.up, gate), dy = Get(a.dy, i);
     const double s = 1 / (1 + std::exp(-g));
-    Set(a.dgate, i, dy * u * s * (1 + g * (1 - s)));
-    Set(a.dup, i, dy * g * s);
-  }
+    Set(a.dgate, gate, dy * u * s * (1 + g * (1 - s)));
+    Set(a.dup, gate, dy * g * s);
+  });
 }
 
 void Accumulate(const AccumulateArgs& a) {

@@ -41,7 +41,7 @@ uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) 
   std::string text = fmt::format("{} {} {}", kVersion, kGitHash, programs.compilation().mesh.ToString());
   for (const std::string& rank : ranks) text += "\n" + rank;
   for (const DeckKey& key : DeckSchema())
-    for (std::string_view section : {"model", "parallel", "pipeline", "precision", "recompute", "overlap"})
+    for (std::string_view section : {"model", "parallel", "pipeline", "precision", "recompute", "overlap", "fusion"})
       if (key.section == section) text += fmt::format("\n{} = {}", key.FullName(), ToToml(Get(deck, key)));
   text += fmt::format("\nbatch.micro = {}", deck.batch.micro);
   text += fmt::format("\ndata.isolate_documents = {}", deck.data.isolate_documents);  // it chooses kernels of GPUs

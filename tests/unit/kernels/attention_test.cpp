@@ -87,6 +87,38 @@ TEST_P(Kernels, AttentionGrad) {
   }
 }
 
+/// The same call with q, k and v in columns of one tensor, and their gradients likewise.
+Case JoinedAttention(const Case& apart) {
+  const std::vector<OwnedTensor> qkv(apart.inputs.begin(), apart.inputs.begin() + 3);
+  Case joined{apart.op, {SideBySide(qkv)}, apart.outputs, WithColumns(apart.attributes, qkv)};
+  joined.inputs.insert(joined.inputs.end(), apart.inputs.begin() + 3, apart.inputs.end());
+  if (apart.outputs.size() == 3) joined.outputs = {SideBySide(apart.outputs)};
+  return joined;
+}
+
+// Grouped heads or not, documents, windows, heads that libraries take and heads that they do not: the bits of three
+// tensors.
+TEST_P(Kernels, AttentionOfJoinedHeads) {
+  for (const Heads& h : {Heads{2, 17, 17, 3, 3, 6},
+                         {1, 127, 127, 6, 2, 34},
+                         {2, 130, 130, 4, 2, 16},
+                         {2, 200, 200, 2, 1, 64},
+                         {1, 70, 70, 2, 1, 200},
+                         {2, 65, 65, 3, 3, 8, 0, 0, 0},
+                         {1, 90, 90, 4, 2, 16, 0, 0, 1, 1, 0, -1, 7},
+                         {2, 90, 90, 2, 2, 8, 0, 0, 1, 1, 0, -1, 40, 2},
+                         {0, 5, 5, 2, 1, 16},
+                         {1, 0, 0, 2, 1, 16}}) {
+    const Case forward = AttentionCase(random_, T(), h), joined = JoinedAttention(forward);
+    const std::vector<OwnedTensor> results = forward.Tested(), of_joined = joined.Tested();
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(of_joined[i].SameBits(results[i])) << "result " << i;
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(joined.Reference()[i].SameBits(forward.Reference()[i])) << i;
+    const Case backward = AttentionGradCase(random_, forward), joined_backward = JoinedAttention(backward);
+    EXPECT_TRUE(joined_backward.Tested()[0].SameBits(SideBySide(backward.Tested())));
+    EXPECT_TRUE(joined_backward.Reference()[0].SameBits(SideBySide(backward.Reference())));
+  }
+}
+
 // The numbers of the reference itself: a causal query of equal scores averages the values that it sees.
 TEST(KernelsAttention, AQuerySeesItsWindowAndItsDocument) {
   constexpr int64_t kLength = 9;

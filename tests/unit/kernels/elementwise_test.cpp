@@ -19,6 +19,24 @@ TEST_P(Kernels, Rope) {
   }
 }
 
+// Queries and keys in columns of one tensor are rotated as by themselves; the values beside them stay.
+TEST_P(Kernels, RopeOfJoinedHeads) {
+  for (int64_t e : {2, 6, 64}) {
+    const OwnedTensor table = F32({17, e});
+    const std::vector<OwnedTensor> parts = {Real({2, 17, 3 * e}), Real({2, 17, e}), Real({2, 17, e})};
+    Attributes attributes{{{"head_dim", e}, {"inverse", 1}}, {}};
+    std::vector<OwnedTensor> rotated;
+    for (const OwnedTensor& x : {parts[0], parts[1]})
+      rotated.push_back(Case{"rope", {x, table}, {Empty(T(), x.shape())}, attributes}.Tested()[0]);
+    rotated.push_back(parts[2]);
+    const OwnedTensor all = SideBySide(parts);
+    const Case joined{"rope", {all, table}, {Empty(T(), all.shape())}, WithColumns(attributes, parts)};
+    Check(joined, SumBound(2, 1));
+    CheckInPlace(joined, 0, 0);
+    EXPECT_TRUE(joined.Tested()[0].SameBits(SideBySide(rotated))) << "heads of " << e;
+  }
+}
+
 TEST(KernelsRope, InverseUndoesRotation) {
   Random random;
   const OwnedTensor x = random.Real(kF32, {2, 5, 12});
@@ -50,6 +68,23 @@ TEST_P(Kernels, Swiglu) {
     Check(grad, SumBound(8, 9));
     for (size_t input : {0, 1, 2}) CheckInPlace(grad, 0, input);
     CheckInPlace(grad, 1, 2);
+  }
+}
+
+// Gate and up in columns of one tensor give the bits of two tensors.
+TEST_P(Kernels, SwigluOfJoinedGates) {
+  for (const Shape& shape : {Shape{1, 1, 1}, {2, 3, 17}, {1, 5, 64}, {3, 41, 1000}}) {
+    const std::vector<OwnedTensor> gates = {Real(shape, -9, 9), Real(shape)};
+    const OwnedTensor dy = Real(shape), both = SideBySide(gates);
+    const Attributes columns = WithColumns({}, gates);
+    const Case apart{"swiglu", gates, {Empty(T(), shape)}}, joined{"swiglu", {both}, {Empty(T(), shape)}, columns};
+    Check(joined, SumBound(8, 9));
+    EXPECT_TRUE(joined.Tested()[0].SameBits(apart.Tested()[0])) << ToString(shape);
+    const Case grad_apart{"swiglu_grad", {gates[0], gates[1], dy}, {Empty(T(), shape), Empty(T(), shape)}},
+        grad{"swiglu_grad", {both, dy}, {Empty(T(), both.shape())}, columns};
+    Check(grad, SumBound(8, 9));
+    CheckInPlace(grad, 0, 0);
+    EXPECT_TRUE(grad.Tested()[0].SameBits(SideBySide(grad_apart.Tested()))) << ToString(shape);
   }
 }
 

@@ -59,6 +59,72 @@ TEST_P(Kernels, Matmul) {
   }
 }
 
+/// Rows of a matrix, as a tensor of its own.
+Tensor RowsOf(const OwnedTensor& x, int64_t first, int64_t count) {
+  Tensor rows = x.View();
+  rows.data = rows.As<std::byte>() + first * rows.shape[1] * SizeOf(rows.dtype);
+  rows.shape[0] = count;
+  return rows;
+}
+
+/// The rows of a matrix in parts, neighbours in memory.
+std::vector<Tensor> PartsOf(const OwnedTensor& x, const std::vector<int64_t>& counts) {
+  std::vector<Tensor> parts;
+  int64_t first = 0;
+  for (int64_t count : counts) {
+    parts.push_back(RowsOf(x, first, count));
+    first += count;
+  }
+  return parts;
+}
+
+// Several weights are one with all their rows.
+TEST_P(Kernels, JoinedMatmul) {
+  const int64_t rows = 13, k = 31;
+  for (const std::vector<int64_t>& counts : {std::vector<int64_t>{3, 5}, {34, 17, 9}, {1, 1, 200}}) {
+    const int64_t n = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const OwnedTensor x = Real({1, rows, k}), w = Real({n, k}), dy = Real({1, rows, n});
+    Attributes attributes;
+    SetColumns(attributes, counts);
+    const auto inputs = [&](const OwnedTensor& first) {
+      std::vector<Tensor> all = PartsOf(w, counts);
+      all.insert(all.begin(), first.View());
+      return all;
+    };
+    const auto expect = [&](const char* spec, const OwnedTensor& a, const OwnedTensor& b, const OwnedTensor& empty,
+                            bool accumulate) {
+      const Case whole{"matmul", {a, b}, {empty}, {{}, {{"spec", spec}}}, accumulate};
+      OwnedTensor result = empty;
+      const bool gradient = &b != &w;
+      const std::vector<Tensor> in = gradient ? std::vector{a.View(), b.View()} : inputs(a),
+                                out = gradient ? PartsOf(result, counts) : std::vector{result.View()};
+      attributes.texts["spec"] = spec;
+      RunTested("matmul", {.inputs = in, .outputs = out, .attributes = &attributes, .accumulate = accumulate});
+      EXPECT_TRUE(result.SameBits(whole.Tested()[0])) << spec;
+      ExpectNear(result, whole.Reference()[0], SumBound(std::max(n, k) + 1, 1), spec);
+    };
+    expect("bsk,nk->bsn", x, w, Empty(T(), {1, rows, n}), false);
+    expect("bsn,nk->bsk", dy, w, Empty(T(), {1, rows, k}), false);
+    for (bool accumulate : {false, true}) expect("bsn,bsk->nk", dy, x, F32({n, k}), accumulate);
+  }
+}
+
+TEST(KernelsMatmul, RefusesWeightsThatAreNoNeighbours) {
+  Random random;
+  const OwnedTensor x = random.Real(kF32, {1, 2, 3}), w = random.Real(kF32, {9, 3});
+  const std::vector<Tensor> in = {x.View(), RowsOf(w, 0, 4), RowsOf(w, 5, 4)};
+  OwnedTensor y(kF32, {1, 2, 8});
+  const Tensor out = y.View();
+  const Attributes attributes{{}, {{"spec", "bsk,nk->bsn"}, {"columns", "4,4"}}};
+  try {
+    RunTested("matmul", {.inputs = in, .outputs = {&out, 1}, .attributes = &attributes});
+    ADD_FAILURE() << "no error";
+  } catch (const InvariantError& error) {
+    EXPECT_NE(std::string(error.what()).find("[4,3] does not follow [4,3] in memory"), std::string::npos)
+        << error.what();
+  }
+}
+
 // Contracted dims beyond 16384 are summed in slices.
 TEST_P(Kernels, DeepMatmul) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };

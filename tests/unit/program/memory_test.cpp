@@ -1,8 +1,11 @@
 // Memory: peaks, states and activations against closed forms.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
+#include <span>
 
+#include "espalier/graph/columns.hpp"
 #include "espalier/program/compile.hpp"
 #include "program_testing.hpp"
 #include "test_decks.hpp"
@@ -32,6 +35,48 @@ TEST(Program, PeakIsTheHighestByteTouched) {
           << testing::PrintToString(layout) << ": holes take more than they should";
     }
   }
+}
+
+/// CHECKs that these follow one another in memory, without a gap.
+void ExpectNeighbours(std::span<const Operand> operands) {
+  for (size_t i = 1; i < operands.size(); ++i)
+    EXPECT_EQ(operands[i].offset, operands[i - 1].offset + operands[i - 1].bytes);
+}
+
+TEST(Program, WeightsOfAJoinedMatmulAreNeighbours) {
+  for (Case layout : AllCases()) {
+    layout.overrides.emplace_back("fusion.join_matmuls=always");
+    const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+    for (const Program& program : AllPrograms(c)) {
+      std::map<std::string, int> joined;  // by spec
+      for (const Instruction& i : program.instructions) {
+        const Op& op = c.graph->op(i.op);
+        if (op.kind != OpKind::kMatmul || !op.attributes.texts.contains(kColumns)) continue;
+        ++joined[op.attributes.Text("spec")];
+        if (i.outputs.size() > 1)
+          ExpectNeighbours(i.outputs);
+        else
+          ExpectNeighbours(std::span(i.inputs).subspan(1));
+      }
+      const bool has_gates = SmallDeck(layout.overrides).model.family == Family::kLlama;
+      for (const char* spec : {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk"})
+        EXPECT_EQ(joined[spec] > 0, has_gates) << spec << ": " << testing::PrintToString(layout);
+    }
+  }
+}
+
+TEST(Program, JoinedMatmulsLeaveStatesWhereTheyAre) {
+  const auto states = [](const char* choice, Purpose purpose) {
+    const Compilation c =
+        Compile(SmallDeck({std::string("fusion.join_matmuls=") + choice, "precision.compute=fp32"}), 1, purpose);
+    const Program program = MakeProgram(c, {});
+    std::map<std::string, int64_t> offsets;
+    for (const PersistentBuffer& b : program.persistent)
+      if (c.graph->value(b.value).kind == ValueKind::kState) offsets[c.graph->value(b.value).name] = b.place.offset;
+    return offsets;
+  };
+  EXPECT_EQ(states("always", Purpose::kTrain), states("never", Purpose::kTrain));
+  EXPECT_EQ(states("always", Purpose::kEvaluate), states("never", Purpose::kEvaluate));
 }
 
 /// Bytes of a class that are there during the whole step.

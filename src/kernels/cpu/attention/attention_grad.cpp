@@ -97,9 +97,10 @@ class BackwardTask {
 
   void PackQueries(int64_t head) {
     const int64_t blocks = s_.query_end - s_.query_begin;
-    const HeadPlace place = QueryHead(shape_, s_.batch, head);
-    const auto q = RowsOfHead<T>(args_.q, place, shape_.head_dim), o = RowsOfHead<T>(args_.o, place, shape_.head_dim);
-    const auto dy = RowsOfHead<T>(args_.d_o, place, shape_.head_dim);
+    const HeadPlace place = ResultHead(shape_, s_.batch, head);
+    const auto q = RowsOfHead<T>(args_.q, QueryHead(shape_, s_.batch, head), shape_.head_dim);
+    const auto o = RowsOfHead<T>(args_.o, place, shape_.head_dim),
+               dy = RowsOfHead<T>(args_.d_o, place, shape_.head_dim);
     for (int64_t b = 0; b < blocks; ++b) {
       PackBoth(q, b, transposed_queries_, paired_queries_);
       PackBoth(dy, b, transposed_dy_, paired_dy_);

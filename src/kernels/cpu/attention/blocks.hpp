@@ -45,15 +45,19 @@ inline Blocks BlocksOf(const AttentionShape& a) {
   return {BlocksOf(a.query_shard, a.queries), BlocksOf(a.key_shard, a.keys)};
 }
 
-/// Where one head of one sequence is inside [batch,rows,heads e], in elements.
+/// Where one head of one sequence is inside [batch,rows,heads e], in elements; queries and keys may be columns of wider
+/// rows, results are dense.
 struct HeadPlace {
   int64_t first, stride, rows;
 };
 inline HeadPlace QueryHead(const AttentionShape& s, int64_t batch, int64_t head) {
-  return {(batch * s.queries * s.heads + head) * s.head_dim, s.heads * s.head_dim, s.queries};
+  return {batch * s.queries * s.QueryRow() + head * s.head_dim, s.QueryRow(), s.queries};
 }
 inline HeadPlace KeyHead(const AttentionShape& s, int64_t batch, int64_t kv_head) {
-  return {(batch * s.keys * s.kv_heads + kv_head) * s.head_dim, s.kv_heads * s.head_dim, s.keys};
+  return {batch * s.keys * s.KeyRow() + kv_head * s.head_dim, s.KeyRow(), s.keys};
+}
+inline HeadPlace ResultHead(const AttentionShape& s, int64_t batch, int64_t head) {
+  return {(batch * s.queries * s.heads + head) * s.head_dim, s.heads * s.head_dim, s.queries};
 }
 
 /// Rows of one head.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "block_results.hpp"
+#include "espalier/util/error.hpp"
 #include "fused_attention.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
@@ -96,6 +97,7 @@ void* LseOf(const AttentionInBlocks& a, const AttentionBlock& block, const float
 }
 
 void ForwardInBlocks(const AttentionInBlocks& a, const AttentionArgs& args, const LaunchContext& context) {
+  CHECK(a.whole.joined_row == 0, "attention in blocks of a joined tensor");
   const ForwardScratch bytes = ForwardScratchOf(a);
   Scratch scratch(context);
   void* o = scratch.Take(bytes.o);
@@ -115,6 +117,7 @@ void ForwardInBlocks(const AttentionInBlocks& a, const AttentionArgs& args, cons
 }
 
 void BackwardInBlocks(const AttentionInBlocks& a, const AttentionGradArgs& args, const LaunchContext& context) {
+  CHECK(a.whole.joined_row == 0, "attention in blocks of a joined tensor");
   const BackwardScratch bytes = BackwardScratchOf(a);
   Scratch scratch(context);
   void *dq = scratch.Take(bytes.dq), *dk = scratch.Take(bytes.dk), *dv = scratch.Take(bytes.dv);

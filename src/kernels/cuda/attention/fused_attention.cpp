@@ -42,7 +42,8 @@ struct Key {
 
   auto Fields() const {
     return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch,
-                      part.kv_heads, query_rows, key_rows, causal, whole.window, direction, deterministic, ordered);
+                      part.kv_heads, query_rows, key_rows, causal, whole.window, whole.joined_row, direction,
+                      deterministic, ordered);
   }
   bool operator<(const Key& other) const { return Fields() < other.Fields(); }
   int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
@@ -127,12 +128,11 @@ class Builder {
   /// [b,h,s,e] of a part of tensors that hold the rows of all heads side by side.
   Dims QueryDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.head_dim}; }
   Dims KeyDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.head_dim}; }
-  /// Sequences of so many rows, one after the other.
-  Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads); }
-  Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.kv_heads); }
-  Dims StridesOf(int64_t rows, int64_t heads) const {
-    return {rows * heads * key_.whole.head_dim, key_.whole.head_dim, heads * key_.whole.head_dim, 1};
-  }
+  /// Sequences of so many rows, one after the other. Results are dense.
+  Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.QueryRow()); }
+  Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.KeyRow()); }
+  Dims ResultStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads * key_.whole.head_dim); }
+  Dims StridesOf(int64_t rows, int64_t row) const { return {rows * row, key_.whole.head_dim, row, 1}; }
   Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
   /// Dense: where heads are cut, there is one sequence.
   Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
@@ -145,6 +145,7 @@ class Builder {
                               .set_data_type(type));
   }
   TensorAttributes Queries(Id id) { return Input(id, QueryDims(), QueryStrides(key_.query_rows)); }
+  TensorAttributes Results(Id id) { return Input(id, QueryDims(), ResultStrides(key_.query_rows)); }
   TensorAttributes Keys(Id id) { return Input(id, KeyDims(), KeyStrides(key_.key_rows)); }
   static void Output(const TensorAttributes& x, Id id, Dims dims, Dims strides,
                      fe::DataType_t type = fe::DataType_t::BFLOAT16) {
@@ -166,7 +167,7 @@ class Builder {
     options.set_generate_stats(true);
     SetMask(options);
     auto [o, lse] = graph_->sdpa(Queries(kQ), Keys(kK), Keys(kV), options);
-    Output(o, kO, QueryDims(), QueryStrides(key_.whole.queries));
+    Output(o, kO, QueryDims(), ResultStrides(key_.whole.queries));
     Output(lse, kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
   }
 
@@ -175,7 +176,7 @@ class Builder {
     options.set_deterministic_algorithm(key_.deterministic);
     SetMask(options);
     const TensorAttributes lse = Input(kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
-    auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Keys(kV), Queries(kO), Queries(kDo), lse, options);
+    auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Keys(kV), Results(kO), Results(kDo), lse, options);
     Output(dq, kDq, QueryDims(), QueryStrides(key_.whole.queries));
     Output(dk, kDk, KeyDims(), KeyStrides(key_.whole.keys));
     Output(dv, kDv, KeyDims(), KeyStrides(key_.whole.keys));

@@ -49,10 +49,11 @@ void* Advanced(void* data, int64_t elements) {
 FusedMemory PartOf(const FusedMemory& m, const FusedCall& call, int64_t batch, int64_t kv_head) {
   const AttentionShape& w = call.shape;
   const int64_t head = kv_head * (w.heads / w.kv_heads);
-  const auto query = [&](int64_t rows) { return (batch * rows * w.heads + head) * w.head_dim; };
-  const auto key = [&](int64_t rows) { return (batch * rows * w.kv_heads + kv_head) * w.head_dim; };
+  const auto query = [&](int64_t rows) { return batch * rows * w.QueryRow() + head * w.head_dim; };
+  const auto key = [&](int64_t rows) { return batch * rows * w.KeyRow() + kv_head * w.head_dim; };
   FusedMemory part = m;
-  for (void** x : {&part.q, &part.o, &part.d_o}) *x = Advanced(*x, query(call.query_rows));
+  part.q = Advanced(m.q, query(call.query_rows));
+  for (void** x : {&part.o, &part.d_o}) *x = Advanced(*x, (batch * call.query_rows * w.heads + head) * w.head_dim);
   for (void** x : {&part.k, &part.v}) *x = Advanced(*x, key(call.key_rows));
   part.dq = Advanced(m.dq, query(w.queries));
   for (void** x : {&part.dk, &part.dv}) *x = Advanced(*x, key(w.keys));

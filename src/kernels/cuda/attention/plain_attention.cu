@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs a) {
     o.ScaleRow(i, softmax.sum[i] == 0 ? 0.0f : 1.0f / softmax.sum[i]);
     if (at.x == 0 && at.Row(i) < q.count) a.lse[tile.LseOffset(at.Row(i))] = softmax.largest[i] + logf(softmax.sum[i]);
   }
-  o.Store(a.o, tile.Offset(), q);
+  o.Store(a.o, tile.OffsetOfResults(), tile.Results<T>(a.o));
 }
 
 }  // namespace

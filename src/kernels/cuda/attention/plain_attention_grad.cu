@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionGradArgs a)
   const Place at;
   const QueryTile tile(a.shape);
   const float scale = ScaleOf(a.shape);
-  const TileRows<T> q = tile.Queries<T>(a.q), d_o = tile.Queries<T>(a.d_o);
+  const TileRows<T> q = tile.Queries<T>(a.q), d_o = tile.Results<T>(a.d_o);
   float mean[kOwn], lse[kOwn];
-  MeanAdjoints(tile.Queries<T>(a.o), d_o, mean);
+  MeanAdjoints(tile.Results<T>(a.o), d_o, mean);
   for (int i = 0; i < kOwn; ++i) lse[i] = LseAt(a, tile.batch, tile.head, tile.query + at.Row(i));
   Sums<kChunks> dq;
   const OwnQueries queries(a.shape, a.first_keys, tile.batch, tile.query + at.y);
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int64_t query = 0; query < x.queries; query += kTile) {
       if (IsHidden(x, a.first_keys, batch, query, key)) continue;
-      const TileRows<T> q = QueryRows<T>(a.q, x, batch, head, query), d_o = QueryRows<T>(a.d_o, x, batch, head, query);
+      const TileRows<T> q = QueryRows<T>(a.q, x, batch, head, query), d_o = ResultRows<T>(a.d_o, x, batch, head, query);
       float mean[kOwn], probabilities[kOwn][kOwn], adjoints[kOwn][kOwn];
-      MeanAdjoints(QueryRows<T>(a.o, x, batch, head, query), d_o, mean);
+      MeanAdjoints(ResultRows<T>(a.o, x, batch, head, query), d_o, mean);
       // All threads have passed a barrier since the previous tile was last read.
       for (int i = 0; i < kOwn && at.x == 0; ++i) {
         s.mean[at.Row(i)] = mean[i];

@@ -59,21 +59,28 @@ struct TileRows {
   }
 };
 
-/// Where the tile of rows [row, row + 64) of one head begins, in elements.
+/// Where the tile of rows [row, row + 64) of one head begins, in elements. Results (o and its gradient) are dense.
 __device__ inline int64_t QueryOffset(const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
+  return (batch * s.queries + row) * s.QueryRow() + head * s.head_dim;
+}
+__device__ inline int64_t ResultOffset(const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
   return ((batch * s.queries + row) * s.heads + head) * s.head_dim;
 }
 __device__ inline int64_t KeyOffset(const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
-  return ((batch * s.keys + row) * s.kv_heads + kv_head) * s.head_dim;
+  return (batch * s.keys + row) * s.KeyRow() + kv_head * s.head_dim;
 }
 
 template <typename T>
 __device__ TileRows<T> QueryRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
-  return {x.As<T>() + QueryOffset(s, batch, head, row), s.heads * s.head_dim, Min(s.queries - row, kTile), s.head_dim};
+  return {x.As<T>() + QueryOffset(s, batch, head, row), s.QueryRow(), Min(s.queries - row, kTile), s.head_dim};
+}
+template <typename T>
+__device__ TileRows<T> ResultRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
+  return {x.As<T>() + ResultOffset(s, batch, head, row), s.heads * s.head_dim, Min(s.queries - row, kTile), s.head_dim};
 }
 template <typename T>
 __device__ TileRows<T> KeyRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
-  return {x.As<T>() + KeyOffset(s, batch, kv_head, row), s.kv_heads * s.head_dim, Min(s.keys - row, kTile), s.head_dim};
+  return {x.As<T>() + KeyOffset(s, batch, kv_head, row), s.KeyRow(), Min(s.keys - row, kTile), s.head_dim};
 }
 
 /// The 64 queries of one head that a block takes. The last queries, which see most keys, come first.
@@ -93,10 +100,15 @@ struct QueryTile {
     return QueryRows<T>(x, shape, batch, head, query);
   }
   template <typename T>
+  __device__ TileRows<T> Results(const Array& x) const {
+    return ResultRows<T>(x, shape, batch, head, query);
+  }
+  template <typename T>
   __device__ TileRows<T> Keys(const Array& x, int64_t key) const {
     return KeyRows<T>(x, shape, batch, kv_head, key);
   }
   __device__ int64_t Offset() const { return QueryOffset(shape, batch, head, query); }
+  __device__ int64_t OffsetOfResults() const { return ResultOffset(shape, batch, head, query); }
   /// Of a row of the tile, in [b,h,s].
   __device__ int64_t LseOffset(int row) const { return (batch * shape.heads + head) * shape.queries + query + row; }
 };

@@ -1,0 +1,12 @@
+// What a joined op (graph/columns.hpp) stands for.
+#pragma once
+
+#include "espalier/ops/op.hpp"
+
+namespace espalier {
+
+/// Makes a joined op the one that it stands for: its joined values become their parts, its neighbours one tensor with
+/// the rows of all of them, and `columns` goes. Any other op stays.
+void Unjoin(LocalOp& local);
+
+}  // namespace espalier

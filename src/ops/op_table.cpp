@@ -18,6 +18,7 @@ std::vector<OpDefinition> MakeTable() {
       RmsNorm(),
       RmsNormGrad(),
       RmsNormWeightGrad(),
+      RmsNormBackward(),
       Matmul(),
       Rope(),
       RopeTable(),
@@ -33,6 +34,7 @@ std::vector<OpDefinition> MakeTable() {
       LogitsSum(),
       TokenLoss(),
       CrossEntropyGrad(),
+      CrossEntropy(),
       SumSquares(),
       Clip(),
       Adamw(),
@@ -43,6 +45,7 @@ std::vector<OpDefinition> MakeTable() {
       LayerNorm(),
       LayerNormGrad(),
       LayerNormWeightGrad(),
+      LayerNormBackward(),
       PositionEmbedding(),
       PositionEmbeddingGrad(),
       AddBias(),
@@ -58,6 +61,8 @@ std::vector<OpDefinition> MakeTable() {
       Accumulate(),
       Slice(),
       Pad(),
+      TakeRows(),
+      PutRows(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);
   return table;

@@ -23,6 +23,7 @@ BF16 = "parallel.reduce_dtype=bf16"
 MOMENTS, MUON = "precision.moments=bf16", "optimizer.name=muon"
 PAIRS = "parallel.regather_group=2"
 LATE = "overlap.gradients=false"
+CHUNKS = "loss.chunks=5"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 AT_ATTENTION = "overlap.context=false"
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
@@ -98,6 +99,13 @@ GROUPS = [
     (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
                                                                                  [pp(2)]]),  # biases in their products
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
+    # The loss in chunks of rows, whose gradients are made in forward.
+    (1, 1, [CHUNKS], [[], [FULL], [SELECTIVE], [pp(2)], [pp(2), schedule("gpipe")], [pp(2), schedule("zb-h1")]]),
+    (2, 1, [CHUNKS, STEP], [[], [LATE], [ZERO1], [pp(2), ZERO3, ALWAYS, FULL], [AT_USE], [pp(2), schedule("zbv")],
+                            [pp(2), schedule("interleaved"), TOGETHER]]),
+    (2, 1, [CHUNKS, EACH, ZERO2], [[], [LATE, TOGETHER], [ZERO3], [pp(2), schedule("zb-h1")],
+                                   [pp(2), schedule("dualpipev"), LATE]]),
+    (1, 2, [CHUNKS, *UNEVEN], [[], [ALONE], [SELECTIVE], [FULL], [THREE_STRIPS], [pp(2), schedule("zbv")]]),
     # Moments of bf16: random bits depend on the element alone, however states are sharded and updates are merged.
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),

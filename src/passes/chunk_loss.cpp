@@ -49,7 +49,7 @@ class LossChunker {
 
   void Run() {
     if (chunks_ <= 1) return;
-    std::vector<Op> ops = std::move(graph_.ops), rest;
+    std::vector<Op> ops = std::move(graph_.ops);
     old_ = &ops;
     for (size_t i = 0; i < ops.size(); ++i) {
       if (static_cast<int>(i) == head_) graph_.ops.push_back({});  // the place of all chunks

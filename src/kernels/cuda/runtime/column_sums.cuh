@@ -65,30 +65,30 @@ void LaunchColumnSums(Term term, int64_t rows, int64_t columns, const ColumnSums
 
 /// The same sums, bit by bit, by blocks that pass over whole rows for another reason, too: all threads of a block call
 /// `row(r)` before the term. Each of the kSumRows rows of a part that stand beside each other has a block. Its sums are
-/// in shared memory f32[sum, column]; a thread reads only those that it has written.
+/// in shared memory f32[sum, lane, pack], so that the threads of a warp have neighbouring words; a thread reads only
+/// those that it has written.
 template <int kSums, int N, typename Row, typename Term>
 __global__ void SumPartsInPass(Row row, Term term, int64_t rows, int64_t columns, float* partials) {
   SHARED_ARRAY(float, sums);
-  const int64_t parts = gridDim.x / kSumRows, part = blockIdx.x / kSumRows;
+  const int64_t parts = gridDim.x / kSumRows, part = blockIdx.x / kSumRows, packs = columns / N;
+  const auto sum = [&](int s, int k, int64_t c) -> float& { return sums[(s * N + k) * packs + c / N]; };
   ForColumns<N>(columns, [&](int64_t c, auto) {
     for (int s = 0; s < kSums; ++s)
-      for (int k = 0; k < N; ++k) sums[s * columns + c + k] = 0;
+      for (int k = 0; k < N; ++k) sum(s, k, c) = 0;
   });
   for (int64_t r = rows * part / parts + blockIdx.x % kSumRows; r < rows * (part + 1) / parts; r += kSumRows) {
     row(r);
     ForColumns<N>(columns, [&](int64_t c, auto lanes) {
       Floats<N> here[kSums];
-      for (int s = 0; s < kSums; ++s)
-        for (int k = 0; k < N; ++k) here[s][k] = sums[s * columns + c + k];
+      for (int s = 0; s < kSums; ++s) here[s] = Each(lanes, [&](int k) { return sum(s, k, c); });
       term(r, c, here, lanes);
       for (int s = 0; s < kSums; ++s)
-        for (int k = 0; k < N; ++k) sums[s * columns + c + k] = here[s][k];
+        for (int k = 0; k < N; ++k) sum(s, k, c) = here[s][k];
     });
   }
   ForColumns<N>(columns, [&](int64_t c, auto) {
     for (int s = 0; s < kSums; ++s)
-      for (int k = 0; k < N; ++k)
-        partials[(int64_t{s} * gridDim.x + blockIdx.x) * columns + c + k] = sums[s * columns + c + k];
+      for (int k = 0; k < N; ++k) partials[(int64_t{s} * gridDim.x + blockIdx.x) * columns + c + k] = sum(s, k, c);
   });
 }
 

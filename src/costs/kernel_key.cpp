@@ -17,7 +17,9 @@ constexpr std::string_view kAccumulate = "accumulate";
 constexpr std::string_view kTexts[] = {"copy", "spec", "to"};
 constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop", "window"};
 
-bool Moves(OpKind kind) { return kind == OpKind::kSlice || kind == OpKind::kPad; }
+bool Moves(OpKind kind) {
+  return kind == OpKind::kSlice || kind == OpKind::kPad || kind == OpKind::kTakeRows || kind == OpKind::kPutRows;
+}
 
 /// The dims of one tensor of an op, or of all its tensors if it is not a multi-tensor op.
 Einsum DimsOf(const Op& op, const std::vector<Shape>& inputs) {

@@ -229,6 +229,14 @@ std::string ContextParallelCutsSequence(const Deck& deck) {
                      ListNumbers(length % 2 == 0 ? Divisors(length / 2) : std::vector<int64_t>{1}));
 }
 
+std::string ChunksHaveRows(const Deck& deck) {
+  const int64_t rows = Product({deck.batch.micro, deck.model.seq_len}) / deck.parallel.cp;
+  if (deck.loss.chunks <= rows) return "";
+  return fmt::format(
+      "a microbatch has batch.micro * model.seq_len / parallel.cp = {} * {} / {} = {} rows (allowed: 0 to {})",
+      deck.batch.micro, deck.model.seq_len, deck.parallel.cp, rows, rows);
+}
+
 /// "all_to_all" turns parts of a sequence with all of a tp rank's heads into whole sequences with some of them.
 std::string AllToAllHasHeads(const Deck& deck) {
   const auto& p = deck.parallel;
@@ -389,6 +397,7 @@ const std::vector<Relation>& MeshRelations() {
   static const std::vector<Relation> own = {
       {{"parallel.tp", "model.heads", "model.kv_heads"}, TensorParallelDivides},
       {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
+      {{"loss.chunks", "batch.micro", "model.seq_len", "parallel.cp"}, ChunksHaveRows},
       {{"parallel.regather_group", "parallel.dp_shard", "parallel.zero", "recompute.regather"}, GroupsShareOutShards},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},

@@ -15,6 +15,13 @@ int64_t TokenSums(const LocalOp& op) {
   return ColumnSumBytes(kSums, x[0] * x[1], x[2]);
 }
 
+/// The same in a pass over whole rows.
+template <int64_t kSums>
+int64_t TokenSumsInPass(const LocalOp& op) {
+  const Shape& x = op.inputs[0];
+  return ColumnSumInPassBytes(kSums, x[0] * x[1], x[2]);
+}
+
 /// The sum over the rows of a norm: tokens, or the heads of all tokens.
 int64_t HeadSums(const LocalOp& op) {
   const Shape& x = op.inputs[0];
@@ -93,12 +100,16 @@ WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {
       return TokenSums<1>;
     case OpKind::kClip:
       return Clip;
+    case OpKind::kLayerNormBackward:
+      return TokenSumsInPass<2>;
     case OpKind::kLayerNormWeightGrad:
       return TokenSums<2>;
     case OpKind::kMatmul:
       return Matmul;
     case OpKind::kRowNormWeightGrad:
       return HeadSums;
+    case OpKind::kRmsNormBackward:
+      return TokenSumsInPass<1>;
     case OpKind::kRmsNormWeightGrad:
       return TokenSums<1>;
     case OpKind::kSumSquares:

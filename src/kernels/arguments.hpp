@@ -93,6 +93,12 @@ struct RmsNormWeightGradArgs {
   bool accumulate;
 };
 
+/// RmsNormGradArgs and RmsNormWeightGradArgs, of the same x, rstd and dy, in one: the same bits.
+struct RmsNormBackwardArgs {
+  RmsNormGradArgs input;
+  RmsNormWeightGradArgs weight;
+};
+
 /// A matrix of rows to be normalised: tokens, or the heads of all tokens. Under tensor parallelism `width` columns of
 /// `whole_width` are here.
 struct NormRows {
@@ -178,6 +184,12 @@ struct LayerNormWeightGradArgs {
   float *dweight, *dbias;    ///< f32[width]
   int64_t rows, width;
   bool accumulate;
+};
+
+/// LayerNormGradArgs and LayerNormWeightGradArgs, of the same x, mean, rstd and dy, in one: the same bits.
+struct LayerNormBackwardArgs {
+  LayerNormGradArgs input;
+  LayerNormWeightGradArgs weight;
 };
 
 /// y = x + bias in every row. y may be x.
@@ -365,6 +377,15 @@ struct CrossEntropyGradArgs {
   double z_loss;           ///< 0: none
 };
 
+/// LogitsSumArgs, which finds the maximum, and CrossEntropyGradArgs in one: the same bits.
+struct CrossEntropyArgs {
+  LogitsShard logits;
+  const int32_t* targets;     ///< i32[rows]
+  float *sum, *target, *max;  ///< f32[rows]
+  Array dlogits;              ///< T[rows,width]; may be the logits
+  double z_loss;              ///< 0: none
+};
+
 /// sum = the sum of gradient^2.
 struct SumSquaresArgs {
   const float* gradient;  ///< f32[n]
@@ -460,5 +481,9 @@ struct BoxArgs {
 struct SliceArgs : BoxArgs {};
 /// The source lies inside the target.
 struct PadArgs : BoxArgs {};
+/// One dim, of which the target is a part.
+struct TakeRowsArgs : BoxArgs {};
+/// One dim; the target is where the source belongs.
+struct PutRowsArgs : BoxArgs {};
 
 }  // namespace espalier

@@ -7,9 +7,11 @@
   X("rms_norm", RmsNorm)                              \
   X("rms_norm_grad", RmsNormGrad)                     \
   X("rms_norm_weight_grad", RmsNormWeightGrad)        \
+  X("rms_norm_backward", RmsNormBackward)             \
   X("layer_norm", LayerNorm)                          \
   X("layer_norm_grad", LayerNormGrad)                 \
   X("layer_norm_weight_grad", LayerNormWeightGrad)    \
+  X("layer_norm_backward", LayerNormBackward)         \
   X("position_embedding", PositionEmbedding)          \
   X("position_embedding_grad", PositionEmbeddingGrad) \
   X("add_bias", AddBias)                              \
@@ -36,6 +38,7 @@
   X("logits_sum", LogitsSum)                          \
   X("token_loss", TokenLoss)                          \
   X("cross_entropy_grad", CrossEntropyGrad)           \
+  X("cross_entropy", CrossEntropy)                    \
   X("cast", Cast)                                     \
   X("sum_squares", SumSquares)                        \
   X("clip", Clip)                                     \
@@ -46,4 +49,6 @@
   X("muon_update", MuonUpdate)                        \
   X("accumulate", Accumulate)                         \
   X("slice", Slice)                                   \
-  X("pad", Pad)
+  X("pad", Pad)                                       \
+  X("take_rows", TakeRows)                            \
+  X("put_rows", PutRows)

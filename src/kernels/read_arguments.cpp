@@ -144,6 +144,26 @@ BoxArgs BoxOf(const Reader& r) {
   return box;
 }
 
+/// Chunk `chunk` of the rows of `whole`, from attribute `first` on: its first element in `whole`.
+int64_t FirstElementOf(const Reader& r, const Tensor& chunk, const Tensor& whole) {
+  int64_t width = 1;
+  for (size_t d = 2; d < whole.shape.size(); ++d) width *= whole.shape[d];
+  const int64_t first = r.IntegerOr("first", 0) * width;
+  CHECK(chunk.dtype == whole.dtype && first >= 0 && first + Volume(chunk.shape) <= Volume(whole.shape),
+        "rows {} from {} of {}", ToString(chunk.shape), r.IntegerOr("first", 0), ToString(whole.shape));
+  return first;
+}
+BoxArgs Run(int64_t elements, int64_t source, int64_t shift, const void* x, void* y, Dtype dtype) {
+  return {.dims = 1,
+          .target = {elements},
+          .source = {source},
+          .shift = {shift},
+          .x = x,
+          .y = y,
+          .element_bytes = SizeOf(dtype),
+          .fill = 0};
+}
+
 /// Minus infinity, twice in bf16; for integers the smallest one.
 uint32_t LowestOf(Dtype dtype) {
   return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u;
@@ -403,6 +423,12 @@ CrossEntropyGradArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
+CrossEntropyArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {LogitsOf(r), r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2), r.OutFloats(3), r.NumberOr("z_loss", 0)};
+}
+
+template <>
 SliceArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const SliceArgs args{BoxOf(r)};
@@ -417,6 +443,21 @@ PadArgs ReadArguments(const KernelCall& call) {
   CheckInside(r.In(0), r.Out(0));
   if (r.NumberOr("max", 0) != 0) args.fill = LowestOf(r.Out(0).dtype);
   return args;
+}
+
+template <>
+TakeRowsArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &x = r.In(0), &y = r.Out(0);
+  return {Run(Volume(y.shape), Volume(x.shape), FirstElementOf(r, y, x), x.data, y.data, y.dtype)};
+}
+
+template <>
+PutRowsArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &x = r.In(0), &y = r.Out(0);
+  const int64_t elements = Volume(x.shape), first = FirstElementOf(r, x, y);
+  return {Run(elements, elements, 0, x.data, static_cast<char*>(y.data) + first * SizeOf(y.dtype), y.dtype)};
 }
 
 }  // namespace espalier

@@ -59,6 +59,20 @@ RmsNormWeightGradArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
+RmsNormBackwardArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const auto input = ReadArguments<RmsNormGradArgs>(call);
+  return {input,
+          {.x = input.x,
+           .rstd = input.rstd,
+           .dy = input.dy,
+           .dweight = r.OutF32(1),
+           .rows = input.rows,
+           .width = input.width,
+           .accumulate = call.accumulate}};
+}
+
+template <>
 LayerNormArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor& x = r.In(0);
@@ -103,6 +117,22 @@ LayerNormWeightGradArgs ReadArguments(const KernelCall& call) {
           .rows = RowsOf(x),
           .width = ColumnsOf(x),
           .accumulate = call.accumulate};
+}
+
+template <>
+LayerNormBackwardArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const auto input = ReadArguments<LayerNormGradArgs>(call);
+  return {input,
+          {.x = input.x,
+           .mean = input.mean,
+           .rstd = input.rstd,
+           .dy = input.dy,
+           .dweight = r.OutF32(1),
+           .dbias = r.OutF32(2),
+           .rows = input.rows,
+           .width = input.width,
+           .accumulate = call.accumulate}};
 }
 
 template <>

@@ -5,9 +5,10 @@
 //   loss = sum over tokens of log(sum) + max - x_target
 // Where a rank has the whole vocabulary, one op takes the first two steps and reads the logits once: without max among
 // its inputs, logits_sum has it as a third output (src/passes/fuse.cpp). Backward starts from 1 at the loss and goes
-// straight to the logits: softmax - onehot. Targets below 0 are not counted. With an attribute z_loss = c the
-// differentiated loss also has c log(Z)^2 for each token, log(Z) = log(sum) + max: token_loss has their sum as a third
-// output, and the gradient is softmax (1 + 2 c log(Z)) - onehot.
+// straight to the logits: softmax - onehot. It waits for nothing, so cross_entropy makes it in the same pass over the
+// logits, in their place. Targets below 0 are not counted. With an attribute z_loss = c the differentiated loss also
+// has c log(Z)^2 for each token, log(Z) = log(sum) + max: token_loss has their sum as a third output, and the gradient
+// is softmax (1 + 2 c log(Z)) - onehot.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -42,6 +43,13 @@ void LossGradient(GradientBuilder& g) {
 Einsum GradEinsum(const OpContext&) { return {{"bsv", "bs", "bs", "bs"}, {"bsv"}, "bsv"}; }
 std::vector<Type> GradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
+Einsum CrossEntropyEinsum(const OpContext&) { return {{"bsv", "bs"}, {"bs", "bs", "bs", "bsv"}, "bs"}; }
+std::vector<Type> CrossEntropyInfer(const OpContext& c) {
+  std::vector<Type> types(3, RowType(c));
+  types.push_back(GradInfer(c)[0]);
+  return types;
+}
+
 }  // namespace
 
 OpDefinition LogitsMax() {
@@ -68,6 +76,13 @@ OpDefinition CrossEntropyGrad() {
           .einsum = GradEinsum,
           .infer = GradInfer,
           .in_place = {{0, 0}}};
+}
+OpDefinition CrossEntropy() {
+  return {.kind = OpKind::kCrossEntropy,
+          .summary = "fused logits_sum of whole rows and cross_entropy_grad: what each has as output",
+          .einsum = CrossEntropyEinsum,
+          .infer = CrossEntropyInfer,
+          .in_place = {{3, 0}}};
 }
 
 }  // namespace espalier

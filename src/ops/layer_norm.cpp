@@ -32,6 +32,16 @@ std::vector<Type> WeightGradInfer(const OpContext& c) {
   return std::vector(2, MakeType(Dtype::kF32, {c.Extents(0)[2]}));
 }
 
+Einsum BackwardEinsum(const OpContext& c) {
+  Einsum einsum = InputGradEinsum(c);
+  einsum.outputs.insert(einsum.outputs.end(), {"d", "d"});
+  return einsum;
+}
+std::vector<Type> BackwardInfer(const OpContext& c) {
+  const Type weight = MakeType(Dtype::kF32, {c.Extents(0)[2]});
+  return {InputGradInfer(c)[0], weight, weight};
+}
+
 }  // namespace
 
 OpDefinition LayerNorm() {
@@ -54,6 +64,13 @@ OpDefinition LayerNormWeightGrad() {
           .summary = "adjoint of layer_norm in its weight and bias",
           .einsum = WeightGradEinsum,
           .infer = WeightGradInfer};
+}
+OpDefinition LayerNormBackward() {
+  return {.kind = OpKind::kLayerNormBackward,
+          .summary = "fused layer_norm_grad and layer_norm_weight_grad",
+          .einsum = BackwardEinsum,
+          .infer = BackwardInfer,
+          .in_place = {{0, 5}}};
 }
 
 }  // namespace espalier

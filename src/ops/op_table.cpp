@@ -19,6 +19,7 @@ std::vector<OpDefinition> MakeTable() {
       RmsNorm(),
       RmsNormGrad(),
       RmsNormWeightGrad(),
+      RmsNormBackward(),
       Matmul(),
       Rope(),
       RopeTable(),
@@ -34,6 +35,7 @@ std::vector<OpDefinition> MakeTable() {
       LogitsSum(),
       TokenLoss(),
       CrossEntropyGrad(),
+      CrossEntropy(),
       SumSquares(),
       Clip(),
       Adamw(),
@@ -44,6 +46,7 @@ std::vector<OpDefinition> MakeTable() {
       LayerNorm(),
       LayerNormGrad(),
       LayerNormWeightGrad(),
+      LayerNormBackward(),
       PositionEmbedding(),
       PositionEmbeddingGrad(),
       AddBias(),
@@ -59,6 +62,8 @@ std::vector<OpDefinition> MakeTable() {
       Accumulate(),
       Slice(),
       Pad(),
+      TakeRows(),
+      PutRows(),
   };
   for (OpDefinition& op : CommunicationOps()) table.push_back(op);
   return table;

@@ -1,6 +1,7 @@
 // RMSNorm (Zhang and Sennrich 2019, eq. 4): y = w x / sqrt(mean(x^2) + eps), fp32 inside. Input and weight gradients
 // are separate ops, so that schedules can separate them. With an addend a (pass `fuse`), forward normalises h = x + a
-// and also outputs h; the input gradient is added to a.
+// and also outputs h; the input gradient is added to a. rms_norm_backward is both gradients in one pass over x and dy
+// (pass `fuse_norm_gradients`).
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -30,6 +31,15 @@ std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.Elemen
 Einsum WeightGradEinsum(const OpContext&) { return {{"bsd", "bs", "bsd"}, {"d"}, "bs"}; }
 std::vector<Type> WeightGradInfer(const OpContext& c) { return {MakeType(Dtype::kF32, {c.Extents(0)[2]})}; }
 
+Einsum BackwardEinsum(const OpContext& c) {
+  Einsum einsum = InputGradEinsum(c);
+  einsum.outputs.emplace_back("d");
+  return einsum;
+}
+std::vector<Type> BackwardInfer(const OpContext& c) {
+  return {InputGradInfer(c)[0], MakeType(Dtype::kF32, {c.Extents(0)[2]})};
+}
+
 }  // namespace
 
 OpDefinition RmsNorm() {
@@ -52,6 +62,13 @@ OpDefinition RmsNormWeightGrad() {
           .summary = "adjoint of rms_norm in its weight",
           .einsum = WeightGradEinsum,
           .infer = WeightGradInfer};
+}
+OpDefinition RmsNormBackward() {
+  return {.kind = OpKind::kRmsNormBackward,
+          .summary = "fused rms_norm_grad and rms_norm_weight_grad",
+          .einsum = BackwardEinsum,
+          .infer = BackwardInfer,
+          .in_place = {{0, 4}}};
 }
 
 }  // namespace espalier

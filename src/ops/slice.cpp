@@ -1,11 +1,45 @@
-// The parts of a reshard that need no communication: a shard cut out of a replicated value, and its adjoint.
+// Parts of values, without communication: of a reshard, a shard cut out of a replicated value, and its adjoint; and
+// chunks of a rank's rows (pass chunk_loss).
+//
+// The rows (tokens) of a rank are those of its shard [b,s,...], in the order of memory. A chunk is some of them, on
+// every rank as one sequence. It has the placements of the whole; its first two extents, over all ranks, are
+// attributes.
 #include "ops.hpp"
 
 namespace espalier {
+namespace {
+
+/// Unsharded dims of the same letter have other extents in the result.
+Einsum RowsEinsum(const OpContext& c) {
+  const std::string dims = DimsOfRank(c.inputs[0].shape.size());
+  return {{dims}, {dims}, dims};
+}
+std::vector<Type> RowsInfer(const OpContext& c) {
+  Shape shape = c.Extents(0);
+  shape.at(0) = c.op.attributes.Integer("sequences");
+  shape.at(1) = c.op.attributes.Integer("tokens");
+  return {MakeType(c.ElementType(0), std::move(shape))};
+}
+
+}  // namespace
 
 OpDefinition Slice() { return Moving(OpKind::kSlice, "this rank's shard of a replicated value; no communication"); }
 OpDefinition Pad() {
   return Moving(OpKind::kPad, "a shard as a partial value: nothing to add outside it; no communication");
+}
+OpDefinition TakeRows() {
+  return {.kind = OpKind::kTakeRows,
+          .summary = "a chunk of a rank's rows, from row `first` on",
+          .einsum = RowsEinsum,
+          .infer = RowsInfer,
+          .jointly_linear = true};
+}
+OpDefinition PutRows() {
+  return {.kind = OpKind::kPutRows,
+          .summary = "writes a chunk of a rank's rows to its place, from row `first` on",
+          .einsum = RowsEinsum,
+          .infer = RowsInfer,
+          .jointly_linear = true};
 }
 
 }  // namespace espalier

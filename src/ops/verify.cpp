@@ -73,7 +73,8 @@ class Verifier {
     for (int output : op.outputs) {
       CHECK(output >= 0 && output < static_cast<int>(graph_.values.size()), "output id {} does not exist", output);
       const Value& v = graph_.value(output);
-      CHECK(v.kind != ValueKind::kActivation || !defined_[output], "{} is defined twice", v.name);
+      CHECK(v.kind != ValueKind::kActivation || defined_[output] == op.Adds(), "{} is {}", v.name,
+            op.Adds() ? "added to before it is defined" : "defined twice");
       CheckOutput(op, v);
       Define(output, op);
     }
@@ -95,7 +96,13 @@ class Verifier {
       CHECK(IsCollective(op.kind) || IsRowwise(graph_, op), "{} has no strips", op.kind);
       ++written;
     }
-    defined_[output] = !strip || strip->index + 1 == strip->count;
+    defined_[output] =
+        op.kind == OpKind::kPutRows ? IsComplete(output, op) : !strip || strip->index + 1 == strip->count;
+  }
+  /// Notes the rows that put_rows writes.
+  bool IsComplete(int output, const Op& op) {
+    const Shape &part = graph_.value(op.inputs[0]).type.shape, &whole = graph_.value(output).type.shape;
+    return (rows_[output] += part[0] * part[1]) == whole[0] * whole[1];
   }
   /// A strip needs the rows of its inputs that are in it, any other op needs all.
   bool IsDefined(int input, const Op& op) const {
@@ -116,7 +123,8 @@ class Verifier {
   Signatures& signatures_;
   std::vector<bool>& sound_;
   std::vector<bool> defined_;
-  std::map<int, int> strips_;  // by value: strips written so far
+  std::map<int, int> strips_;    // by value: strips written so far
+  std::map<int, int64_t> rows_;  // by value: rows put so far
 };
 
 }  // namespace

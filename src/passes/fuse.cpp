@@ -15,9 +15,21 @@
 //   m = logits_max(x)
 //   s, t = logits_sum(x, m, targets)  ->  s, t, m = logits_sum(x, targets)
 //
+// And where the logits of whole rows have no other readers, their gradient, which waits for nothing of backward. It
+// moves to forward and takes the place of the logits:
+//
+//   F  s, t, m = logits_sum(x, targets)            F  s, t, m, d = cross_entropy(x, targets)
+//   B  d = cross_entropy_grad(x, m, s, targets)  ->
+//
 // A fused norm rounds where its parts round, so no bit changes; a matmul with a bias is rounded once. The fused op is
 // placed where the later part was: nothing may read the result of the earlier part before that. Ops of different chunks
 // or roles are not fused, nor are sums of more than two, whose order would change.
+//
+// The gradient of such logits waits for nothing of backward. So it moves to forward, into the op that has their row at
+// hand, and takes their place. No bit changes:
+//
+//   F  s, t, m = logits_sum(x, targets)
+//   B  d = cross_entropy_grad(x, m, s, targets)  ->  F  s, t, m, d = cross_entropy(x, targets)
 #include <algorithm>
 #include <map>
 
@@ -32,6 +44,7 @@ const Arity kNorms = {{OpKind::kRmsNorm, 2}, {OpKind::kLayerNorm, 3}};
 const Arity kNormGrads = {{OpKind::kRmsNormGrad, 4}, {OpKind::kLayerNormGrad, 5}};
 const Arity kMatmuls = {{OpKind::kMatmul, 2}};
 const Arity kSums = {{OpKind::kLogitsSum, 3}};
+const Arity kWholeSums = {{OpKind::kLogitsSum, 2}};
 
 class Fuser {
  public:
@@ -50,6 +63,7 @@ class Fuser {
       if (IsSum(graph_.ops[i])) NormGradIntoSum(at);
       if (graph_.ops[i].kind == OpKind::kAddBias) IntoAddition(at, 0, kMatmuls);
       if (IsPlain(graph_.ops[i], kSums)) MaxIntoSum(at);
+      if (graph_.ops[i].kind == OpKind::kCrossEntropyGrad) GradientIntoSum(at);
     }
     std::erase_if(graph_.ops, [](const Op& op) { return op.kind == OpKind::kNone; });
     graph_.Renumber();
@@ -91,6 +105,19 @@ class Fuser {
     sum.inputs.erase(sum.inputs.begin() + 1);
     sum.outputs.push_back(max->outputs[0]);
     *max = {};
+  }
+
+  /// Of the sum and its maximum only this gradient may read the logits after it.
+  void GradientIntoSum(int at) {
+    Op& gradient = graph_.op(at);
+    const int logits = gradient.inputs[0], producer = producer_[gradient.inputs[2]];
+    if (producer < 0 || !IsPlain(graph_.op(producer), kWholeSums)) return;
+    Op& sum = graph_.op(producer);
+    const bool of_one = sum.inputs[0] == logits && sum.inputs[1] == gradient.inputs[3] && sum.chunk == gradient.chunk;
+    if (!of_one || gradient.inputs[1] != sum.outputs[2] || readers_[logits].back() != at) return;
+    sum.kind = OpKind::kCrossEntropy;
+    sum.outputs.push_back(gradient.outputs[0]);
+    gradient = {};
   }
 
   void NormGradIntoSum(int at) {

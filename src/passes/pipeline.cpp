@@ -18,8 +18,7 @@ void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose,
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
   // Before partition, which places the accumulators.
   if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph, context); });
-  // Before partition, which places norm and update; reducing gradients is then a reshard like any other. For evaluation
-  // the pass adds only the mean loss.
+  // Before partition, which places norm and update. For evaluation it adds only the mean loss.
   if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
   // Before partition, which places the new ops; after differentiate, since it rewrites attention and its gradient.
   run("context_parallel", [&] { ContextParallel(graph, context); });
@@ -34,6 +33,8 @@ void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose,
   // After lower_reshards: only then it is known which op makes a reduced gradient.
   if (purpose == Purpose::kTrain)
     run("store_gradients", [&] { StoreGradients(graph, BatchOf(context.deck, context.mesh).microbatches); });
+  // After store_gradients, which settles where gradients stay. Before coalesce, which merges the messages of a chunk.
+  if (purpose != Purpose::kSample) run("chunk_loss", [&] { ChunkLoss(graph, context); });
   // After lower_reshards, which makes the collectives.
   run("coalesce", [&] { Coalesce(graph, context.mesh); });
   // After partition, which places copies like their masters. After coalesce, which orders messages by what makes their
@@ -50,11 +51,11 @@ void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose,
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });
-  // After fuse, which looks for single producers of values. After overlap_tensor, so that weight gradients stay where
-  // they cover the last strip of a message.
+  // After fuse, which looks for single producers. After overlap_tensor: its weight gradients cover the last strips.
   run("tensor_strips", [&] { TensorStrips(graph, context); });
-  // Last: a send follows the op that makes its value, so a sum whose norm is on the next stage must not be fused with
-  // it. After tensor_strips: the send follows the last strip.
+  // After tensor_strips, which cuts gradients of norms in strips, but not fused ones.
+  run("fuse_norm_gradients", [&] { FuseNormGradients(graph); });
+  // Last: a send follows the op that makes its value, or its last strip. What is sent is not fused with what follows.
   run("cut", [&] { Cut(graph, context.stage_of_chunk); });
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 /// How a value of role S came to be.
 struct Origin {
-  bool gradient = false;       // an accumulator of role W, or made of some
+  bool gradient = false;       // an accumulator of gradients, or made of some
   bool ready = false;          // final as soon as backward has made its part: an accumulator, or made by an early op
   Lane lane = Lane::kCompute;  // that made it
 };
@@ -32,7 +32,8 @@ class EarlyFinder {
  private:
   void NoteAccumulators(const Op& op, Lane lane) {
     for (int output : op.outputs)
-      if (graph_.value(output).kind == ValueKind::kAccumulator) origins_[output] = {op.role == Role::kW, true, lane};
+      if (graph_.value(output).kind == ValueKind::kAccumulator)
+        origins_[output] = {IsGradientOfWeight(graph_.value(output)), true, lane};
   }
   void Decide(const Op& op, size_t i) {
     if (IsBetweenStages(op.kind) || op.kind == OpKind::kGatherStages) return;

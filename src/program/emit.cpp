@@ -256,7 +256,7 @@ class Emitter {
     instruction.op = id;
     instruction.microbatch = microbatch;
     instruction.lane = facts.lane;
-    instruction.accumulate = facts.sums && microbatch > 0;
+    instruction.accumulate = facts.adds || (facts.sums && microbatch > 0);
     instruction.inputs.reserve(op.inputs.size());
     for (int input : op.inputs)
       if (op.kind != OpKind::kGatherStages || Mine(graph_.value(input).chunk))
@@ -266,6 +266,7 @@ class Emitter {
     const bool early = common_.early.inputs[id] > 0;
     if (!early && microbatch != program_.microbatches - 1) return;
     for (int output : op.outputs) {
+      if (common_.facts.values[output].last_writer != id) continue;
       if (early || IsReduced(op, output)) final_after_[output] = Position();
       EmitReadersOf(output);
     }

@@ -12,13 +12,13 @@ namespace {
 Lane LaneOf(const Graph& graph, const Op& op);
 
 /// A reduction of gradients, each microbatch or once per step.
-bool ReducesGradients(const Op& op) {
-  return op.role == Role::kS || (op.role == Role::kW && op.kind != OpKind::kAllGather);
+bool ReducesGradients(const Graph& graph, const Op& op) {
+  return op.role == Role::kS || (HandlesGradients(graph, op) && op.kind != OpKind::kAllGather);
 }
 
 /// The second reduction of a gradient, after one on lane dp.
 bool FollowsLaneDp(const Graph& graph, const Op& op) {
-  return ReducesGradients(op) && std::any_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
+  return ReducesGradients(graph, op) && std::any_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
            const int producer = graph.value(v).producer;
            return producer >= 0 && LaneOf(graph, graph.op(producer)) == Lane::kDp;
          });
@@ -33,7 +33,7 @@ Lane LaneOf(const Graph& graph, const Op& op) {
   if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
   const AxisSet axes = op.Axes();
   if ((axes - kTensorAxes).Empty()) return FollowsLaneDp(graph, op) ? Lane::kDp : Lane::kTp;
-  const bool activation = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !ReducesGradients(op);
+  const bool activation = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !ReducesGradients(graph, op);
   return axes == AxisSet{Axis::kCp} && activation ? Lane::kCp : Lane::kDp;
 }
 
@@ -52,7 +52,7 @@ MemoryClass ClassOf(const Graph& graph, const Value& v) {
   if (IsCopy(graph, v)) return MemoryClass::kParameters;
   if (v.kind == ValueKind::kState)
     return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
-  if (v.kind == ValueKind::kAccumulator || v.name.starts_with("gradients/")) return MemoryClass::kGradients;
+  if (v.kind == ValueKind::kAccumulator || IsGradientOfWeight(v)) return MemoryClass::kGradients;
   if (v.producer < 0) return MemoryClass::kActivations;
   const Op& maker = graph.op(v.producer);
   if (maker.role == Role::kP || GathersParameters(graph, maker)) return MemoryClass::kParameters;
@@ -63,10 +63,16 @@ OpFacts FactsOf(const Graph& graph, const Op& op, Signatures& signatures) {
   const bool sums = std::any_of(op.outputs.begin(), op.outputs.end(),
                                 [&](int v) { return graph.value(v).kind == ValueKind::kAccumulator; });
   const std::optional<Strip> strip = StripOf(op);
-  return {LaneOf(graph, op), sums, signatures.Of(op), &Define(op.kind).in_place, strip ? strip->index : -1};
+  return {LaneOf(graph, op), sums, op.Adds(), signatures.Of(op), &Define(op.kind).in_place, strip ? strip->index : -1};
 }
 
 }  // namespace
+
+bool IsGradientOfWeight(const Value& value) { return value.name.starts_with("gradients/"); }
+bool HandlesGradients(const Graph& graph, const Op& op) {
+  if (op.frequency() != Frequency::kMicrobatch) return false;
+  return op.role == Role::kW || (!op.outputs.empty() && IsGradientOfWeight(graph.value(op.outputs[0])));
+}
 
 GraphFacts::GraphFacts(const Graph& graph) {
   Signatures signature_of;
@@ -78,7 +84,9 @@ GraphFacts::GraphFacts(const Graph& graph) {
   }
   values.reserve(graph.values.size());
   for (const Value& v : graph.values)
-    values.push_back({v.kind != ValueKind::kActivation, v.frequency == Frequency::kStep, ClassOf(graph, v)});
+    values.push_back({v.kind != ValueKind::kActivation, v.frequency == Frequency::kStep, -1, ClassOf(graph, v)});
+  for (size_t i = 0; i < graph.ops.size(); ++i)
+    for (int output : graph.ops[i].outputs) values[output].last_writer = static_cast<int>(i);
   for (int id : graph.results) values[id].persistent = true;
   for (const Op& op : graph.ops)
     if (const auto neighbours_of = Define(op.kind).neighbours; neighbours_of != nullptr) {

@@ -12,6 +12,7 @@ namespace espalier {
 struct OpFacts {
   Lane lane = Lane::kCompute;
   bool sums = false;   ///< an output is an accumulator
+  bool adds = false;   ///< Op::Adds
   int signature = -1;  ///< ops with equal numbers have equal workspaces and messages on every rank
   const std::vector<InPlace>* in_place = nullptr;
   int strip = -1;  ///< which strip of its outputs the op computes or moves; -1: all rows
@@ -20,9 +21,14 @@ struct OpFacts {
 struct ValueFacts {
   bool persistent = false;  ///< not an activation, or a result of the step
   bool of_step = false;     ///< one buffer per step, not one per microbatch
+  int last_writer = -1;     ///< the last op that makes it or adds to it
   MemoryClass memory_class = MemoryClass::kActivations;
   int block = -1;  ///< of neighbours that it belongs to; -1: none
 };
+
+bool IsGradientOfWeight(const Value& value);
+/// True if the op of a microbatch makes, sends or adds up gradients of weights: all of role W, and some of others.
+bool HandlesGradients(const Graph& graph, const Op& op);
 
 struct GraphFacts {
   explicit GraphFacts(const Graph& graph);

@@ -82,7 +82,7 @@ std::vector<JobOp> OfMicrobatch(int microbatch, const std::vector<int>& ops) {
 }  // namespace
 
 int MessageAddedBy(const Graph& graph, const Op& op) {
-  const bool widens = op.kind == OpKind::kCast && op.role == Role::kW;
+  const bool widens = op.kind == OpKind::kCast && HandlesGradients(graph, op);
   if (op.kind != OpKind::kAccumulate && !widens) return -1;
   const int producer = graph.value(op.inputs[0]).producer;
   if (producer < 0 || IsCommunication(graph.op(producer).kind)) return producer;

@@ -236,7 +236,7 @@ class MemoryPlanner {
   /// then. So a reduction overlaps with the layer after it and no more, as where gradients are added up.
   bool ReducesOnlyMicrobatch(const Instruction& instruction) const {
     const bool data = instruction.lane == Lane::kDp || instruction.lane == Lane::kCp;
-    return data && program_.microbatches == 1 && graph_.op(instruction.op).role == Role::kW;
+    return data && program_.microbatches == 1 && HandlesGradients(graph_, graph_.op(instruction.op));
   }
   /// The next instruction that reads a value, in a walk from the last instruction to the first.
   class NextReaders {

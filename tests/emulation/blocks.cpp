@@ -269,8 +269,7 @@ void Block::Fail(int thread, const std::string& what) {
 
 void IssueAtOnce(cudaStream_t, std::function<void()> work) { work(); }
 
-/// The limits of compute capability 8.0 to 9.0; of shared memory, that of a kernel which has not asked for more, as
-/// none of ours does.
+/// The limits of compute capability 8.0 to 9.0; of shared memory, the least of them that a kernel may ask for.
 void CheckLimits(const Grid& grid) {
   const dim3 blocks = grid.blocks, threads = grid.threads;
   CHECK(
@@ -279,7 +278,7 @@ void CheckLimits(const Grid& grid) {
   const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
   CHECK(count > 0 && count <= 1024 && threads.z <= 64, "blocks of {} x {} x {} threads", threads.x, threads.y,
         threads.z);
-  CHECK(grid.shared_bytes <= 48 << 10, "{} bytes of dynamic shared memory", grid.shared_bytes);
+  CHECK(grid.shared_bytes <= cuda::MostSharedBytes(), "{} bytes of dynamic shared memory", grid.shared_bytes);
 }
 
 }  // namespace

@@ -128,9 +128,9 @@ TEST(Emulation, WhatNeedsAnOrderComesOutOtherwise) {
   EXPECT_NE(first, second);
 }
 
-TEST(Emulation, SharedMemoryBeyondWhatEveryKernelHasIsRefused) {
-  EXPECT_THAT([] { Start(Overflows, 1, 64, (48 << 10) + 4); },
-              ThrowsMessage<InvariantError>(HasSubstr("49156 bytes of dynamic shared memory")));
+TEST(Emulation, SharedMemoryBeyondWhatAKernelMayAskForIsRefused) {
+  EXPECT_THAT([] { Start(Overflows, 1, 64, (98 << 10) + 4); },
+              ThrowsMessage<InvariantError>(HasSubstr("100356 bytes of dynamic shared memory")));
 }
 
 TEST(Emulation, GoesOnAfterAnError) {

@@ -131,6 +131,9 @@ namespace espalier::cuda {
 /// Bytes of a kernel's parameters that a launch may have, since CUDA 12.1.
 inline constexpr size_t kMostParameterBytes = 32764;
 
+/// That of compute capability 8.6, the least from 8.0 to 9.0.
+inline size_t MostSharedBytes() { return 98 << 10; }
+
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,

@@ -23,6 +23,7 @@ BF16 = "parallel.reduce_dtype=bf16"
 MOMENTS, MUON = "precision.moments=bf16", "optimizer.name=muon"
 PAIRS = "parallel.regather_group=2"
 LATE = "overlap.gradients=false"
+CHUNKS = "loss.chunks=5"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 JOIN = "fusion.join_matmuls=always"
 AT_ATTENTION = "overlap.context=false"
@@ -103,6 +104,13 @@ GROUPS = [
                           [pp(2), schedule("zbv")], [TWO_STRIPS]]),
     (1, 1, [JOIN, "precision.compute=bf16"], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
+    # The loss in chunks of rows, whose gradients are made in forward.
+    (1, 1, [CHUNKS], [[], [FULL], [SELECTIVE], [pp(2)], [pp(2), schedule("gpipe")], [pp(2), schedule("zb-h1")]]),
+    (2, 1, [CHUNKS, STEP], [[], [LATE], [ZERO1], [pp(2), ZERO3, ALWAYS, FULL], [AT_USE], [pp(2), schedule("zbv")],
+                            [pp(2), schedule("interleaved"), TOGETHER]]),
+    (2, 1, [CHUNKS, EACH, ZERO2], [[], [LATE, TOGETHER], [ZERO3], [pp(2), schedule("zb-h1")],
+                                   [pp(2), schedule("dualpipev"), LATE]]),
+    (1, 2, [CHUNKS, *UNEVEN], [[], [ALONE], [SELECTIVE], [FULL], [THREE_STRIPS], [pp(2), schedule("zbv")]]),
     # Moments of bf16: random bits depend on the element alone, however states are sharded and updates are merged.
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),

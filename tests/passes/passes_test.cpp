@@ -33,6 +33,7 @@ Deck PlainDeck() {
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
   deck.parallel.reduce = ReduceFrequency::kStep;
   deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
+  deck.loss.chunks = 1;
   deck.optimizer.beta1 = 0.9;
   deck.optimizer.beta2 = 0.95;
   deck.optimizer.eps = 1e-8;
@@ -55,6 +56,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
   if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
   if (key == "tensor_strips") return void(c.deck.overlap.tensor_strips = std::stoi(value));
+  if (key == "chunks") return void(c.deck.loss.chunks = std::stoi(value));
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   FAIL() << "unknown setting " << setting;
 }
@@ -116,6 +118,8 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "fuse") return Fuse(graph);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
+  if (c.pass == "chunk_loss") return ChunkLoss(graph, context);
+  if (c.pass == "fuse_norm_gradients") return FuseNormGradients(graph);
   if (c.pass == "coalesce") return Coalesce(graph, c.mesh);
   if (c.pass == "keep_copies") return KeepCopies(graph, Purpose::kTrain);
   if (c.pass == "keep_copies_of_evaluation") return KeepCopies(graph, Purpose::kEvaluate);

@@ -102,6 +102,7 @@ struct Deck {
   } optimizer;
   struct Loss {
     double z_loss;
+    int64_t chunks;  ///< of the rows of logits; 0: automatic
   } loss;
   struct Lr {
     int64_t warmup_steps, stable_steps;

@@ -17,6 +17,13 @@ constexpr int64_t ColumnSumBytes(int64_t sums, int64_t rows, int64_t columns) {
   return sums * ColumnSumParts(rows) * columns * 4;
 }
 
+/// Rows of a part that are summed side by side, each a sum of its own, before these are added up.
+constexpr int64_t kRowsBeside = 8;
+/// The same partial sums where each row of a part that stands beside others is a block's of its own.
+constexpr int64_t ColumnSumInPassBytes(int64_t sums, int64_t rows, int64_t columns) {
+  return kRowsBeside * ColumnSumBytes(sums, rows, columns);
+}
+
 /// Partial sums of squares, in fp64: few, since most tensors are small, and their sums follow one another.
 constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 4096, 1024); }
 constexpr int64_t SumSquaresBytes(int64_t n) { return SumSquaresParts(n) * 8; }

@@ -64,6 +64,8 @@ struct Op {
   int chunk = kUnset;  ///< pipeline chunk that runs it; kAllChunks: every stage
   bool cheap = false;  ///< selective recompute computes its outputs again in backward instead of keeping them
   Frequency frequency() const { return FrequencyOf(role); }
+  /// True if it adds to its outputs, which an op before it has written in the same microbatch (pass `chunk_loss`).
+  bool Adds() const { return attributes.IntegerOr("adds", 0) != 0; }
   /// The group of a collective, ring_shift or gather_stages.
   AxisSet Axes() const { return AxisSet::FromBits(static_cast<int>(attributes.Number("axes"))); }
   /// The stage that a send goes to, or that a recv comes from.

@@ -11,9 +11,11 @@
 //   rms_norm_grad         x, w, rstd, dy -> dx
 //                         x, w, rstd, dy, addend -> dx + addend, which may be the addend
 //   rms_norm_weight_grad + x, rstd, dy -> dw f32[d]
+//   rms_norm_backward +   x, w, rstd, dy[, addend] -> dx, dw: the bits of the two; only dw accumulates
 //   layer_norm {eps}      x T[b,s,d], w, bias T[d] -> y T[b,s,d], mean, rstd f32[b,s]; with an addend as rms_norm
 //   layer_norm_grad       x, w, mean, rstd, dy -> dx; with an addend as rms_norm_grad
 //   layer_norm_weight_grad + x, mean, rstd, dy -> dw, dbias f32[d]
+//   layer_norm_backward + x, w, mean, rstd, dy[, addend] -> dx, dw, dbias: the bits of the two; dx never accumulates
 //   position_embedding =  x T[b,s,d], positions i32[s], table T[p,d] -> x plus the table's row of each position
 //   position_embedding_grad + positions, dy T[b,s,d] -> f32[p,d]
 //   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +), for weights [in, out]
@@ -40,6 +42,8 @@
 //                         x, targets -> the same two, and the row's largest logit f32[b,s]
 //   token_loss +          max, sum, target, targets -> sum of losses, tokens counted f32[]; targets < 0 do not count
 //   cross_entropy_grad =  x, max, sum, targets -> dx T[b,s,v]
+//   cross_entropy         x, targets -> sum, target's logit, largest logit f32[b,s], dx T[b,s,v], which may be x: the
+//                         bits of logits_sum and cross_entropy_grad
 //   cast                  f32 or bf16 -> f32 or bf16
 //   accumulate +          f32[...] -> f32[...]
 //   sum_squares           f32[...] -> f32[]
@@ -52,6 +56,8 @@
 //                         first `decaying` decay; apply 0: nothing is written
 //   slice                 x -> the box that the output's start and extents name
 //   pad {max}             x -> a larger box with x in its place, else 0, or with `max` the lowest value there is
+//   take_rows {first}     x [b,s,...] -> rows of its memory from `first` on, as many as the output has
+//   put_rows {first}      x -> the output's rows from `first` on; nothing else is written
 #pragma once
 
 #include <cstdint>

@@ -54,6 +54,9 @@ void Rematerialize(Graph& graph, const PassContext& context);
 /// Lowers each `reshard` to collectives and slices, by least traffic.
 void LowerReshards(Graph& graph, const Mesh& mesh);
 
+/// Computes the loss of a microbatch and its gradient in chunks of rows, in forward (loss.chunks).
+void ChunkLoss(Graph& graph, const PassContext& context);
+
 /// Merges collectives of one kind, group, role and layer into one op with one message per peer; sums of gradients also
 /// across short layers.
 void Coalesce(Graph& graph, const Mesh& mesh);
@@ -79,13 +82,16 @@ void Prefetch(Graph& graph, const Deck& deck);
 /// Moves weight-gradient matmuls between tp collectives of backward and their consumers (overlap.tensor).
 void OverlapTensor(Graph& graph, const PassContext& context);
 
-/// Fuses additions into adjacent norms, gradients of norms and matmuls. Results stay bitwise the same, except those of
-/// bf16 matmuls with a bias.
+/// Fuses additions into adjacent norms, gradients of norms and matmuls, and the loss of whole rows of logits with its
+/// gradient. Results stay bitwise the same, except those of bf16 matmuls with a bias.
 void Fuse(Graph& graph);
 
 /// Splits the ops between two attentions into strips of rows, so that tp messages overlap with matmuls
 /// (overlap.tensor_strips).
 void TensorStrips(Graph& graph, const PassContext& context);
+
+/// Fuses the input gradient of a norm with its weight gradient, which moves to role B. No bit changes.
+void FuseNormGradients(Graph& graph);
 
 /// Inserts send and recv where a value crosses stages, and gather_stages where scalars are needed on all of them.
 void Cut(Graph& graph, const std::vector<int>& stage_of_chunk);

@@ -40,7 +40,10 @@ double MovedBytes(const LocalOp& op, bool accumulate) {
     case OpKind::kPositionEmbeddingGrad:
       return ScatteredBytes(op, 1, accumulate);
     case OpKind::kSlice:  // the rest is not touched
+    case OpKind::kTakeRows:
       return 2 * OutputBytes(op);
+    case OpKind::kPutRows:
+      return 2 * InputBytes(op, 0);
     default:
       return BytesOf(op.inputs, op.input_dtypes) + OutputBytes(op) * (accumulate ? 2 : 1);
   }

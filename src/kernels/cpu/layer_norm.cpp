@@ -51,6 +51,25 @@ void BackwardRow(const LayerNormGradArgs& a, int64_t row) {
   });
 }
 
+/// What a row adds to dweight and to dbias.
+template <typename T>
+struct WeightTerms {
+  const T *x, *dy;
+  const float *mean, *rstd;
+  int64_t width;
+
+  explicit WeightTerms(const LayerNormWeightGradArgs& a)
+      : x(a.x.As<T>()), dy(a.dy.As<T>()), mean(a.mean), rstd(a.rstd), width(a.width) {}
+  template <typename Lanes>
+  F16 Weight(int64_t r, int64_t c, Lanes lanes) const {
+    return Load(dy + r * width + c, lanes) * ((Load(x + r * width + c, lanes) - mean[r]) * rstd[r]);
+  }
+  template <typename Lanes>
+  F16 Bias(int64_t r, int64_t c, Lanes lanes) const {
+    return Load(dy + r * width + c, lanes);
+  }
+};
+
 }  // namespace
 
 void LayerNorm(const LayerNormArgs& a) {
@@ -62,18 +81,25 @@ void LayerNormGrad(const LayerNormGradArgs& a) {
 }
 
 void LayerNormWeightGrad(const LayerNormWeightGradArgs& a) {
-  const float *mean = a.mean, *rstd = a.rstd;
-  const int64_t width = a.width;
   ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForColumns(a.rows, width, [&](int64_t c, auto lanes) {
-      const T *x = a.x.As<T>() + c, *dy = a.dy.As<T>() + c;
-      const F16 weight = SumOverRows(a.rows, [=](int64_t r) {
-        return Load(dy + r * width, lanes) * ((Load(x + r * width, lanes) - mean[r]) * rstd[r]);
-      });
-      const F16 bias = SumOverRows(a.rows, [=](int64_t r) { return Load(dy + r * width, lanes); });
+    ForColumns(a.rows, a.width, [&](int64_t c, auto lanes) {
+      const WeightTerms<T> terms(a);
+      const F16 weight = SumOverRows(a.rows, [=](int64_t r) { return terms.Weight(r, c, lanes); });
+      const F16 bias = SumOverRows(a.rows, [=](int64_t r) { return terms.Bias(r, c, lanes); });
       PutColumns(a.dweight + c, weight, a.accumulate, lanes);
       PutColumns(a.dbias + c, bias, a.accumulate, lanes);
     });
+  });
+}
+
+void LayerNormBackward(const LayerNormBackwardArgs& a) {
+  ForElementType(a.input.x.dtype, [&]<typename T>(T) {
+    const WeightTerms<T> terms(a.weight);
+    SumInPass(
+        a.input.rows, a.input.width, {{a.weight.dweight, a.weight.dbias}, a.weight.accumulate},
+        [&](int64_t r) { BackwardRow<T>(a.input, r); },
+        [terms](int64_t r, int64_t c, auto lanes) { return terms.Weight(r, c, lanes); },
+        [terms](int64_t r, int64_t c, auto lanes) { return terms.Bias(r, c, lanes); });
   });
 }
 

@@ -43,16 +43,20 @@ void BackwardRow(const RmsNormGradArgs& a, int64_t row) {
   });
 }
 
-/// Sixteen columns of dweight.
-template <typename T, typename Lanes>
-F16 WeightColumns(const RmsNormWeightGradArgs& a, int64_t c, Lanes lanes) {
-  const T *x = a.x.As<T>(), *dy = a.dy.As<T>();
-  const float* rstd = a.rstd;
-  const int64_t width = a.width;
-  return SumOverRows(a.rows, [=](int64_t r) {
+/// What a row adds to dweight.
+template <typename T>
+struct WeightTerm {
+  const T *x, *dy;
+  const float* rstd;
+  int64_t width;
+
+  explicit WeightTerm(const RmsNormWeightGradArgs& a)
+      : x(a.x.As<T>()), dy(a.dy.As<T>()), rstd(a.rstd), width(a.width) {}
+  template <typename Lanes>
+  F16 operator()(int64_t r, int64_t c, Lanes lanes) const {
     return Load(dy + r * width + c, lanes) * Rounded<T>(Load(x + r * width + c, lanes) * rstd[r]);
-  });
-}
+  }
+};
 
 }  // namespace
 
@@ -67,8 +71,17 @@ void RmsNormGrad(const RmsNormGradArgs& a) {
 void RmsNormWeightGrad(const RmsNormWeightGradArgs& a) {
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     ForColumns(a.rows, a.width, [&](int64_t c, auto lanes) {
-      PutColumns(a.dweight + c, WeightColumns<T>(a, c, lanes), a.accumulate, lanes);
+      const auto term = [term = WeightTerm<T>(a), c, lanes](int64_t r) { return term(r, c, lanes); };
+      PutColumns(a.dweight + c, SumOverRows(a.rows, term), a.accumulate, lanes);
     });
+  });
+}
+
+void RmsNormBackward(const RmsNormBackwardArgs& a) {
+  ForElementType(a.input.x.dtype, [&]<typename T>(T) {
+    SumInPass(
+        a.input.rows, a.input.width, {{a.weight.dweight}, a.weight.accumulate},
+        [&](int64_t r) { BackwardRow<T>(a.input, r); }, WeightTerm<T>(a.weight));
   });
 }
 

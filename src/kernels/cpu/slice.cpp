@@ -6,5 +6,7 @@ namespace espalier::cpu {
 
 void Slice(const SliceArgs& a) { SliceOnHost(a); }
 void Pad(const PadArgs& a) { PadOnHost(a); }
+void TakeRows(const TakeRowsArgs& a) { SliceOnHost({a}); }
+void PutRows(const PutRowsArgs& a) { SliceOnHost({a}); }
 
 }  // namespace espalier::cpu

@@ -1,5 +1,9 @@
 // One block per row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte
-// boundary, packs, and single elements after the last pack.
+// boundary, packs, and single elements after the last pack. The loss with its gradient passes over a row three times:
+// for the largest logit, for the sum of exponentials, and to write the gradient. What fits of the row is in shared
+// memory meanwhile (50304 bf16 are 100 KB, so that a multiprocessor has two rows); the rest is read again.
+#include <algorithm>
+
 #include "espalier/device_memory/partial_sums.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
@@ -119,6 +123,77 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEn
   });
 }
 
+/// A row of logits of which the first columns are kept in shared memory.
+template <typename T>
+class KeptRow {
+ public:
+  /// `shared` has room for `room` elements and, since a row may begin anywhere in 16 bytes, for kPack<T> more.
+  __device__ KeptRow(const T* row, int64_t width, T* shared, int64_t room)
+      : row_(row), kept_(shared + reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T)), columns_(width) {
+    constexpr int64_t N = kPack<T>;
+    const int64_t head = (16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T);
+    if (width > room) columns_ = head + (room - head) / N * N;  // whole packs of ForRow
+  }
+
+  /// From memory, into shared memory.
+  template <int N>
+  __device__ Floats<N> Keep(int64_t c, Lanes<N> lanes) const {
+    CheckAligned(row_ + c, alignof(Pack<T, N>));
+    const auto pack = *reinterpret_cast<const Pack<T, N>*>(row_ + c);
+    if (c < columns_) *reinterpret_cast<Pack<T, N>*>(kept_ + c) = pack;
+    return Each(lanes, [&](int k) { return Widen(pack.values[k]); });
+  }
+  template <int N>
+  __device__ Floats<N> Load(int64_t c, Lanes<N> lanes) const {
+    return cuda::Load((c < columns_ ? kept_ : row_) + c, lanes);
+  }
+
+ private:
+  const T* row_;
+  T* kept_;
+  int64_t columns_;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyKernel(CrossEntropyArgs a, int64_t room) {
+  SHARED_ARRAY(T, shared);
+  const T* x = a.logits.x.As<T>();
+  T* dx = a.dlogits.As<T>();
+  const int64_t width = a.logits.width, first = a.logits.first;
+  ForRows(a.logits.rows, [&](int64_t r) {
+    const T* row = x + r * width;
+    T* to = dx + r * width;
+    const KeptRow<T> kept(row, width, shared, room);
+    float max = -INFINITY, sum = 0;
+    ForRow(row, row, width, [&](int64_t c, auto lanes) {
+      const auto v = kept.Keep(c, lanes);
+      for (int k = 0; k < lanes.value; ++k) max = Larger{}(v[k], max);
+    });
+    max = BlockReduce(max, -INFINITY, Larger{});
+    ForRow(row, row, width, [&](int64_t c, auto lanes) {
+      const auto v = kept.Load(c, lanes);
+      for (int k = 0; k < lanes.value; ++k) sum += ExpFor<T>(v[k] - max);
+    });
+    sum = BlockSum(sum);
+    const int64_t target = a.targets[r], column = target - first;
+    if (threadIdx.x == 0) {
+      a.max[r] = max;
+      a.sum[r] = sum;
+      a.target[r] = column >= 0 && column < width ? Widen(row[column]) : 0.0f;
+    }
+    __syncthreads();  // the target's logit has been read
+    const float factor = SoftmaxFactorOf(max, sum, a.z_loss);
+    ForRow(row, static_cast<const T*>(to), width, [&](int64_t c, auto lanes) {
+      const auto v = kept.Load(c, lanes);
+      Store(to + c, Each(lanes, [&](int k) {
+              const float p = ExpFor<T>(v[k] - max) * factor;
+              return target < 0 ? 0.0f : c + k == column ? p - 1.0f : p;
+            }));
+    });
+    __syncthreads();  // the row in shared memory has been read
+  });
+}
+
 template <typename T>
 dim3 ThreadsOf(const LogitsShard& logits) {
   return RowThreads(logits.width, kPack<T>, kRowThreads);
@@ -151,6 +226,16 @@ void CrossEntropyGrad(const CrossEntropyGradArgs& a, const LaunchContext& contex
   if (a.logits.rows * a.logits.width == 0) return;
   ForElementType(a.logits.x.dtype, [&]<typename T>(T) {
     Launch(CrossEntropyGradKernel<T>, RowBlocks(a.logits.rows), ThreadsOf<T>(a.logits), 0, context.stream, a);
+  });
+}
+
+void CrossEntropy(const CrossEntropyArgs& a, const LaunchContext& context) {
+  if (a.logits.rows == 0) return;
+  ForElementType(a.logits.x.dtype, [&]<typename T>(T) {
+    const auto most = static_cast<int64_t>(MostSharedBytes() / sizeof(T)) - kPack<T>;
+    const int64_t room = std::min(a.logits.width, most);
+    Launch(CrossEntropyKernel<T>, RowBlocks(a.logits.rows), ThreadsOf<T>(a.logits),
+           static_cast<size_t>(room + kPack<T>) * sizeof(T), context.stream, a, room);
   });
 }
 

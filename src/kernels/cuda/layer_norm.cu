@@ -38,12 +38,14 @@ __global__ void LayerNormKernel(LayerNormArgs a) {
 }
 
 template <typename T, int N>
-__global__ void LayerNormGradKernel(LayerNormGradArgs a) {
-  const T *x = a.x.As<T>(), *weight = a.weight.As<T>(), *adjoint = a.dy.As<T>(), *addend = a.addend.As<T>();
-  T* dx = a.dx.As<T>();
-  const int64_t width = a.width;
-  ForRows(a.rows, [&](int64_t r) {
-    const T *row = x + r * width, *dy = adjoint + r * width;
+struct GradRow {
+  LayerNormGradArgs a;
+
+  __device__ void operator()(int64_t r) const {
+    const int64_t width = a.width;
+    const T *weight = a.weight.As<T>(), *addend = a.addend.As<T>();
+    const T *row = a.x.As<T>() + r * width, *dy = a.dy.As<T>() + r * width;
+    T* dx = a.dx.As<T>();
     const float mean = a.mean[r], scale = a.rstd[r];
     float plain = 0, projected = 0;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
@@ -61,7 +63,12 @@ __global__ void LayerNormGradKernel(LayerNormGradArgs a) {
                       Each(lanes, [&](int k) { return scale * (w[k] * g[k] - shift - (v[k] - mean) * factor); }),
                       lanes);
     });
-  });
+  }
+};
+
+template <typename T, int N>
+__global__ void LayerNormGradKernel(GradRow<T, N> row) {
+  ForRows(row.a.rows, row);
 }
 
 template <typename T>
@@ -97,7 +104,8 @@ void LayerNormGrad(const LayerNormGradArgs& a, const LaunchContext& context) {
   const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(LayerNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
+      Launch(LayerNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+             GradRow<T, lanes.value>{a});
     });
   });
 }
@@ -109,6 +117,24 @@ void LayerNormWeightGrad(const LayerNormWeightGradArgs& a, const LaunchContext& 
       const WeightTerms<T> terms{a.x.As<T>(), a.mean, a.rstd, a.dy.As<T>(), a.width};
       LaunchColumnSums<2, lanes.value>(terms, a.rows, a.width, {{a.dweight, a.dbias}, a.accumulate, workspace},
                                        context.stream);
+    });
+  });
+}
+
+void LayerNormBackward(const LayerNormBackwardArgs& args, const LaunchContext& context) {
+  const auto& [a, b] = args;
+  if (a.rows == 0 || !MaySumInPass<2>(a.width)) {
+    LayerNormGrad(a, context);
+    return LayerNormWeightGrad(b, context);
+  }
+  auto* workspace = context.Workspace<float>(ColumnSumInPassBytes(2, a.rows, a.width));
+  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
+      const WeightTerms<T> terms{b.x.As<T>(), b.mean, b.rstd, b.dy.As<T>(), b.width};
+      LaunchColumnSumsInPass<2, lanes.value>(GradRow<T, lanes.value>{a}, terms, a.rows, a.width,
+                                             {{b.dweight, b.dbias}, b.accumulate, workspace},
+                                             RowThreads(a.width, lanes), context.stream);
     });
   });
 }

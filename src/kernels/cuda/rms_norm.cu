@@ -30,12 +30,14 @@ __global__ void RmsNormKernel(RmsNormArgs a) {
 }
 
 template <typename T, int N>
-__global__ void RmsNormGradKernel(RmsNormGradArgs a) {
-  const T *x = a.x.As<T>(), *weight = a.weight.As<T>(), *adjoint = a.dy.As<T>(), *addend = a.addend.As<T>();
-  T* dx = a.dx.As<T>();
-  const int64_t width = a.width;
-  ForRows(a.rows, [&](int64_t r) {
-    const T *row = x + r * width, *dy = adjoint + r * width;
+struct GradRow {
+  RmsNormGradArgs a;
+
+  __device__ void operator()(int64_t r) const {
+    const int64_t width = a.width;
+    const T *weight = a.weight.As<T>(), *addend = a.addend.As<T>();
+    const T *row = a.x.As<T>() + r * width, *dy = a.dy.As<T>() + r * width;
+    T* dx = a.dx.As<T>();
     float sum = 0;
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes), w = Load(weight + c, lanes), g = Load(dy + c, lanes);
@@ -47,7 +49,12 @@ __global__ void RmsNormGradKernel(RmsNormGradArgs a) {
       StoreWithAddend(addend, dx, r * width + c,
                       Each(lanes, [&](int k) { return scale * (w[k] * g[k] - v[k] * factor); }), lanes);
     });
-  });
+  }
+};
+
+template <typename T, int N>
+__global__ void RmsNormGradKernel(GradRow<T, N> row) {
+  ForRows(row.a.rows, row);
 }
 
 template <typename T>
@@ -82,7 +89,8 @@ void RmsNormGrad(const RmsNormGradArgs& a, const LaunchContext& context) {
   const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(RmsNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
+      Launch(RmsNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+             GradRow<T, lanes.value>{a});
     });
   });
 }
@@ -93,6 +101,24 @@ void RmsNormWeightGrad(const RmsNormWeightGradArgs& a, const LaunchContext& cont
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.dy.data), [&](auto lanes) {
       const WeightTerm<T> term{a.x.As<T>(), a.rstd, a.dy.As<T>(), a.width};
       LaunchColumnSums<1, lanes.value>(term, a.rows, a.width, {{a.dweight}, a.accumulate, workspace}, context.stream);
+    });
+  });
+}
+
+void RmsNormBackward(const RmsNormBackwardArgs& args, const LaunchContext& context) {
+  const auto& [a, b] = args;
+  if (a.rows == 0 || !MaySumInPass<1>(a.width)) {
+    RmsNormGrad(a, context);
+    return RmsNormWeightGrad(b, context);
+  }
+  auto* workspace = context.Workspace<float>(ColumnSumInPassBytes(1, a.rows, a.width));
+  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
+  ForElementType(a.x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
+      const WeightTerm<T> term{b.x.As<T>(), b.rstd, b.dy.As<T>(), b.width};
+      LaunchColumnSumsInPass<1, lanes.value>(GradRow<T, lanes.value>{a}, term, a.rows, a.width,
+                                             {{b.dweight}, b.accumulate, workspace}, RowThreads(a.width, lanes),
+                                             context.stream);
     });
   });
 }

@@ -79,5 +79,7 @@ void CopyBox(const BoxArgs& args, cudaStream_t stream) {
 
 void Slice(const SliceArgs& a, const LaunchContext& context) { CopyBox(a, context.stream); }
 void Pad(const PadArgs& a, const LaunchContext& context) { CopyBox(a, context.stream); }
+void TakeRows(const TakeRowsArgs& a, const LaunchContext& context) { CopyBox(a, context.stream); }
+void PutRows(const PutRowsArgs& a, const LaunchContext& context) { CopyBox(a, context.stream); }
 
 }  // namespace espalier::cuda

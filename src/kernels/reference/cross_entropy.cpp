@@ -53,4 +53,9 @@ void CrossEntropyGrad(const CrossEntropyGradArgs& a) {
   }
 }
 
+void CrossEntropy(const CrossEntropyArgs& a) {
+  LogitsSum({a.logits, nullptr, a.targets, a.sum, a.target, a.max});
+  CrossEntropyGrad({a.logits, a.max, a.sum, a.targets, a.dlogits, a.z_loss});
+}
+
 }  // namespace espalier::reference

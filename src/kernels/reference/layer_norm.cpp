@@ -51,4 +51,9 @@ void LayerNormWeightGrad(const LayerNormWeightGradArgs& a) {
   }
 }
 
+void LayerNormBackward(const LayerNormBackwardArgs& a) {
+  LayerNormGrad(a.input);
+  LayerNormWeightGrad(a.weight);
+}
+
 }  // namespace espalier::reference

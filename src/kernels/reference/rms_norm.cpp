@@ -42,4 +42,9 @@ void RmsNormWeightGrad(const RmsNormWeightGradArgs& a) {
   }
 }
 
+void RmsNormBackward(const RmsNormBackwardArgs& a) {
+  RmsNormGrad(a.input);
+  RmsNormWeightGrad(a.weight);
+}
+
 }  // namespace espalier::reference

@@ -41,6 +41,30 @@ TEST_P(Kernels, LogitsSumFindsTheMaximum) {
   }
 }
 
+/// One op for the sum and the gradient, against two: bitwise, in place and beside the logits, with and without a
+/// z-loss. Rows of 60013 do not fit into a multiprocessor's shared memory.
+TEST_P(Kernels, LossWithItsGradientIsTheTwoOps) {
+  for (int64_t width : {1, 17, 127, 5003, 60013}) {
+    for (double z_loss : {0.0, 0.3}) {
+      const Attributes attributes{{{"z_loss", z_loss}}, {}};
+      const Case sum = LogitsCase(random_, T(), width, "logits_sum");
+      const Case one{"cross_entropy",
+                     {sum.inputs[0], sum.inputs[2]},
+                     {F32({2, 9}), F32({2, 9}), F32({2, 9}), Empty(T(), {2, 9, width})},
+                     attributes};
+      if (width < 60013) Check(one, SumBound(64, 1) * sum.Reference()[0].Largest());
+      CheckInPlace(one, 3, 0);
+      const std::vector<OwnedTensor> fused = one.Tested(), sums = sum.Tested();
+      const Case grad{"cross_entropy_grad",
+                      {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]},
+                      {Empty(T(), {2, 9, width})},
+                      attributes};
+      EXPECT_TRUE(fused[0].SameBits(sums[0]) && fused[1].SameBits(sums[1]) && fused[2].SameBits(sum.inputs[1]));
+      EXPECT_TRUE(fused[3].SameBits(grad.Tested()[0])) << width << ", " << z_loss;
+    }
+  }
+}
+
 /// The rows of a case twice: with logits as they are, and so large that log Z is far from 0.
 TEST_P(Kernels, ZLoss) {
   for (int64_t width : {1, 17, 127, 5003}) {

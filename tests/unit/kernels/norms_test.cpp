@@ -106,6 +106,46 @@ TEST_P(Kernels, BothStepsAreRmsNorm) {
   }
 }
 
+/// Both gradients of a norm in one op, against two ops: bitwise. `input` is the gradient in x, `weight` that in the
+/// weight, which ignores the inputs w and addend.
+void ExpectBitsOfTwoOps(const Case& input, const Case& weight, const std::string& both, bool accumulate) {
+  Case one = input, apart = weight;
+  one.op = both;
+  one.accumulate = apart.accumulate = accumulate;
+  one.outputs.insert(one.outputs.end(), weight.outputs.begin(), weight.outputs.end());
+  const std::vector<OwnedTensor> fused = one.Tested(), sums = apart.Tested();
+  EXPECT_TRUE(fused[0].SameBits(input.Tested()[0])) << both << ToString(one.outputs[0].shape());
+  for (size_t i = 0; i < sums.size(); ++i)
+    EXPECT_TRUE(fused[i + 1].SameBits(sums[i])) << both << ToString(one.outputs[0].shape()) << " sum " << i;
+  for (int threads : {1, 5}) {
+    SetTestedThreads(threads);
+    const std::vector<OwnedTensor> again = one.Tested();
+    for (size_t o = 0; o < again.size(); ++o) EXPECT_TRUE(again[o].SameBits(fused[o])) << both << " on " << threads;
+  }
+  SetTestedThreads(2);
+  const size_t addend = weight.inputs.size() + 1;  // after the weight, which only the input gradient reads
+  if (input.inputs.size() > addend) CheckInPlace(one, 0, addend);
+}
+
+/// 663 rows are parts of unequal size. Of 25100 columns the sums do not fit into a multiprocessor's shared memory.
+TEST_P(Kernels, BothGradientsOfANormAreTheTwoOps) {
+  for (const Shape& shape :
+       {Shape{2, 33, 1}, Shape{2, 33, 17}, Shape{3, 221, 65}, Shape{2, 65, 128}, Shape{1, 3, 25100}}) {
+    const OwnedTensor x = Real(shape), w = Real({shape[2]}, 0.5, 2), dy = Real(shape), addend = Real(shape);
+    const Shape rows = {shape[0], shape[1]};
+    const OwnedTensor mean = F32(rows), rstd = F32(rows, 1, 2), y = Empty(T(), shape), dw = F32({shape[2]});
+    const Case rms{"rms_norm_weight_grad", {x, rstd, dy}, {dw}},
+        layer{"layer_norm_weight_grad", {x, mean, rstd, dy}, {dw, F32({shape[2]})}};
+    for (bool accumulate : {false, true}) {
+      ExpectBitsOfTwoOps({"rms_norm_grad", {x, w, rstd, dy}, {y}}, rms, "rms_norm_backward", accumulate);
+      ExpectBitsOfTwoOps({"rms_norm_grad", {x, w, rstd, dy, addend}, {y}}, rms, "rms_norm_backward", accumulate);
+      ExpectBitsOfTwoOps({"layer_norm_grad", {x, w, mean, rstd, dy}, {y}}, layer, "layer_norm_backward", accumulate);
+      ExpectBitsOfTwoOps({"layer_norm_grad", {x, w, mean, rstd, dy, addend}, {y}}, layer, "layer_norm_backward",
+                         accumulate);
+    }
+  }
+}
+
 /// A norm with an addend, and its gradient.
 struct WithAddend {
   Case forward, gradient;

@@ -112,6 +112,13 @@ inline std::vector<RowKernel> RowKernels() {
          return Case{"rms_norm_weight_grad", {m.X(), m.Each(1, 2), m.X()}, {m.DW()}};
        },
        [](Dtype type, int64_t) { return SumBound(6, 2) + (type == kBf16 ? 6.0 / 128 : 0); }},
+      {"rms_norm_backward", Width::kModel,
+       [](M& m) {
+         return Case{"rms_norm_backward", {m.X(), m.W(), m.Each(1, 2), m.X(), m.X()}, {m.Y(), m.DW()}};
+       },
+       [=](Dtype type, int64_t width) {
+         return row_sum_with_addend(16)(type, width) + SumBound(6, 2) + (type == kBf16 ? 6.0 / 128 : 0);
+       }},
       {"row_squares", Width::kModel,
        [](M& m) {
          return Case{"row_squares", {m.X()}, {m.Row()}};
@@ -167,6 +174,12 @@ inline std::vector<RowKernel> RowKernels() {
          return Case{"layer_norm_weight_grad", {m.X(), m.Each(-1, 1), m.Each(1, 2), m.X()}, {m.DW(), m.DW()}};
        },
        sum_of(6, 4)},
+      {"layer_norm_backward", Width::kModel,
+       [](M& m) {
+         return Case{
+             "layer_norm_backward", {m.X(), m.W(), m.Each(-1, 1), m.Each(1, 2), m.X(), m.X()}, {m.Y(), m.DW(), m.DW()}};
+       },
+       [=](Dtype type, int64_t width) { return row_sum_with_addend(32)(type, width) + SumBound(6, 4); }},
       {"add_bias", Width::kFfn,
        [](M& m) {
          return Case{"add_bias", {m.X(), m.W()}, {m.Y()}};
@@ -244,6 +257,11 @@ inline std::vector<RowKernel> RowKernels() {
          return Case{"cross_entropy_grad", {m.X(), m.Each(-1, 1), m.Each(1, 2), m.Ids()}, {m.Y()}};
        },
        sum_of(4, 8)},
+      {"cross_entropy", Width::kVocab,
+       [](M& m) {
+         return Case{"cross_entropy", {m.X(), m.Ids()}, {m.Row(), m.Row(), m.Row(), m.Y()}};
+       },
+       [](Dtype, int64_t width) { return SumBound(width, 8) * static_cast<double>(width); }},
       {"cast to f32", Width::kModel,
        [](M& m) {
          return Case{"cast", {m.X()}, {OwnedTensor(kF32, m.Rows())}};

@@ -66,6 +66,8 @@ TEST_P(Kernels, EmptyExtents) {
     if (d > 0) Check({"layer_norm", {x, w, w, x}, {y, row, row, y}, head}, SumBound(d, 400));
     if (d > 0) Check({"layer_norm_grad", {x, w, row, row, x, x}, {y}}, SumBound(d, 8));
     Check({"layer_norm_weight_grad", {x, row, row, x}, {F32({d}), F32({d})}}, SumBound(6, 4));
+    if (d > 0) Check({"rms_norm_backward", {x, w, row, x, x}, {y, F32({d})}}, SumBound(d, 4) + SumBound(6, 1) + 0.1);
+    if (d > 0) Check({"layer_norm_backward", {x, w, row, row, x}, {y, F32({d}), F32({d})}}, SumBound(d + 6, 8));
     const OwnedTensor positions = random_.Integer({s}, 0, 4);
     Check({"position_embedding", {x, positions, Real({5, d})}, {y}}, SumBound(2, 1));
     Check({"position_embedding_grad", {positions, x}, {F32({5, d})}}, SumBound(6, 1));
@@ -81,11 +83,14 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"logits_sum", {logits, row, ids({b, s})}, {row, row}}, SumBound(64, 1));
     Check({"token_loss", {row, F32({b, s}, 1, 2), row, ids({b, s})}, {F32({}), F32({})}}, SumBound(6, 1));
     Check({"cross_entropy_grad", {logits, row, F32({b, s}, 1, 2), ids({b, s})}, {logits}}, SumBound(4, 8));
+    Check({"cross_entropy", {logits, ids({b, s})}, {row, row, row, logits}}, SumBound(64, 8));
     Check({"cast", {x}, {F32({b, s, d})}}, 0);
     Check({"sum_squares", {F32({b, s, d})}, {F32({})}}, 0);
     Check({"accumulate", {F32({b, s, d})}, {F32({b, s, d})}}, 0);
     Check({"slice", {x}, {y}}, 0);
     Check({"pad", {x}, {y}}, 0);
+    Check({"take_rows", {x}, {y}}, 0);
+    Check({"put_rows", {x}, {y}}, 0);
     const Case attention{"attention", {x, Real({b, v, d}), Real({b, v, d})}, {y, F32({b, d / 4, s})}, head};
     Check(attention, 0.02);
     Check(AttentionGradCase(random_, attention), 0.05);

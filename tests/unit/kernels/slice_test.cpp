@@ -43,5 +43,27 @@ TEST_P(Kernels, Pad) {
   EXPECT_TRUE(c.Tested()[0].SameBits(c.Reference()[0]));
 }
 
+// Rows 4 to 9 of [3,5,d] lie in two sequences; widths that fill 16 bytes, and odd ones.
+TEST_P(Kernels, ChunksOfRows) {
+  for (int64_t d : {8, 11}) {
+    const OwnedTensor x = Real({3, 5, d}), chunk = Real({1, 6, d});
+    const Attributes first{{{"first", 4}}, {}};
+    const Case take{"take_rows", {x}, {Empty(T(), {1, 6, d})}, first};
+    Check(take, 0);
+    EXPECT_EQ(take.Tested()[0][6 * d - 1], x[10 * d - 1]);
+    const Case put{"put_rows", {chunk}, {x}, first};
+    Check(put, 0);
+    const OwnedTensor whole = put.Tested()[0];
+    for (int64_t i = 0; i < 15 * d; ++i) EXPECT_EQ(whole[i], i >= 4 * d && i < 10 * d ? chunk[i - 4 * d] : x[i]) << i;
+    Case over = take;
+    over.attributes.numbers["first"] = 10;
+    EXPECT_THROW(over.Tested(), InvariantError);
+  }
+  const OwnedTensor ids = random_.Integer({3, 5}, 0, 90);
+  const OwnedTensor taken = Case{"take_rows", {ids}, {Empty(Dtype::kI32, {1, 2})}, {{{"first", 13}}, {}}}.Tested()[0];
+  EXPECT_EQ(taken[0], ids[13]);
+  EXPECT_EQ(taken[1], ids[14]);
+}
+
 }  // namespace
 }  // namespace espalier::testing

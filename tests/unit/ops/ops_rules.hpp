@@ -105,6 +105,10 @@ inline const std::vector<Rule> kRules = {
     {"rms_norm_weight_grad", "bf16[3,5{tp},7] f32[3,5{tp}] bf16[3,5{tp},7]", "f32[7]+sum{tp}"},
     {"rms_norm_weight_grad", "f32[3{dp_shard},5{tp},7] f32[3{dp_shard},5{tp}] f32[3{dp_shard},5{tp},7]",
      "f32[7]+sum{dp_shard,tp}"},
+    {"rms_norm_backward", "f32[4{cp},5{tp},7] f32[7] f32[4{cp},5{tp}] f32[4{cp},5{tp},7] f32[4{cp},5{tp},7]",
+     "f32[4{cp},5{tp},7] f32[7]+sum{cp,tp}"},
+    {"rms_norm_backward", "bf16[3,5,7{tp}] bf16[7{tp}] f32[3,5] bf16[3,5,7{tp}] bf16[3,5,7{tp}]",
+     "error: dim d may not be sharded"},
     {"rms_norm_weight_grad", "bf16[3,5,7{tp}] f32[3,5] bf16[3,5,7{tp}]", "error: dim d may not be sharded"},
     {"layer_norm eps=1e-5", "bf16[3,5,7] bf16[7] bf16[7]", "bf16[3,5,7] f32[3,5] f32[3,5]"},
     {"layer_norm eps=1e-5", "bf16[3{tp},5,7] bf16[7] bf16[7]", "bf16[3{tp},5,7] f32[3{tp},5] f32[3{tp},5]"},
@@ -131,6 +135,12 @@ inline const std::vector<Rule> kRules = {
      "f32[7]+sum{tp} f32[7]+sum{tp}"},
     {"layer_norm_weight_grad", "bf16[3,5{tp},7] f32[3,5{tp}] f32[3,5{tp}] bf16[3,5{tp},7]",
      "f32[7]+sum{tp} f32[7]+sum{tp}"},
+    {"layer_norm_backward", "bf16[3,5,7] bf16[7] f32[3,5] f32[3,5] bf16[3,5,7]", "bf16[3,5,7] f32[7] f32[7]"},
+    {"layer_norm_backward",
+     "f32[4{cp},5{tp},7] f32[7] f32[4{cp},5{tp}] f32[4{cp},5{tp}] f32[4{cp},5{tp},7] f32[4{cp},5{tp},7]",
+     "f32[4{cp},5{tp},7] f32[7]+sum{cp,tp} f32[7]+sum{cp,tp}"},
+    {"layer_norm_backward", "bf16[3,5,7{tp}] bf16[7{tp}] f32[3,5] f32[3,5] bf16[3,5,7{tp}] bf16[3,5,7{tp}]",
+     "error: dim d may not be sharded"},
     {"layer_norm_weight_grad", "bf16[3,5,7{tp}] f32[3,5] f32[3,5] bf16[3,5,7{tp}]", "error: dim d may not be sharded"},
 
     // The table of positions is whole while it is read: a row is picked by a position's value.
@@ -338,6 +348,11 @@ inline const std::vector<Rule> kRules = {
     {"accumulate", "f32[11{tp},7]", "f32[11{tp},7]"},
     {"accumulate", "f32[11,7{tp}]", "f32[11,7{tp}]"},
 
+    // Chunks of each rank's rows: placed as the whole, so partial sums stay partial.
+    {"take_rows first=1 sequences=2 tokens=8", "bf16[4{cp},6{dp_shard},7{tp}]", "bf16[2{cp},8{dp_shard},7{tp}]"},
+    {"put_rows first=1 sequences=3 tokens=5", "f32[1,4,7]+sum{tp}", "f32[3,5,7]+sum{tp}"},
+    {"put_rows first=1 sequences=4 tokens=6", "f32[2{cp},8{dp_shard},7{tp}]", "f32[4{cp},6{dp_shard},7{tp}]"},
+
     // The loss over a sharded vocabulary: a partial maximum, then two partial sums; the loss itself is a sum over
     // tokens.
     {"logits_max", "bf16[3,5,13]", "f32[3,5]"},
@@ -362,6 +377,10 @@ inline const std::vector<Rule> kRules = {
     {"cross_entropy_grad", "bf16[3{tp},5,13] f32[3{tp},5] f32[3{tp},5] i32[3{tp},5]", "bf16[3{tp},5,13]"},
     {"cross_entropy_grad", "bf16[3,5{tp},13] f32[3,5{tp}] f32[3,5{tp}] i32[3,5{tp}]", "bf16[3,5{tp},13]"},
     {"cross_entropy_grad", "f32[3,5,13{tp}] f32[3,5] f32[3,5] i32[3,5]", "f32[3,5,13{tp}]"},
+    {"cross_entropy", "bf16[3,5,13] i32[3,5]", "f32[3,5] f32[3,5] f32[3,5] bf16[3,5,13]"},
+    {"cross_entropy", "bf16[4{cp},5{tp},13] i32[4{cp},5{tp}]",
+     "f32[4{cp},5{tp}] f32[4{cp},5{tp}] f32[4{cp},5{tp}] bf16[4{cp},5{tp},13]"},
+    {"cross_entropy", "bf16[3,5,13{tp}] i32[3,5]", "error: dim v may not be sharded"},
 
     // Once a step. The update is element by element, over any number of tensors of any shapes after the scalars that
     // all share.

@@ -34,7 +34,8 @@ int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t in
 }
 
 // Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on
-// the next stage. With full recompute the sum inside a layer is computed again with its norm.
+// the next stage. Adjoints of norms are joined by those of their weights. With full recompute the sum inside a layer is
+// computed again with its norm.
 TEST(Program, AdditionsToTheStreamJoinNorms) {
   for (const bool gpt2 : {false, true})
     for (const char* layout : {"111", "222", "411"})
@@ -49,8 +50,9 @@ TEST(Program, AdditionsToTheStreamJoinNorms) {
         SCOPED_TRACE(fmt::format("{} {} {}", norm, layout, mode));
         EXPECT_EQ(CountOps(*c.graph, norm, Role::kF, plain + 1), 8 - crossings);
         EXPECT_EQ(CountOps(*c.graph, "add", Role::kF, 2), crossings);
-        EXPECT_EQ(CountOps(*c.graph, norm + "_grad", Role::kB, plain_gradient + 1), 8);
-        EXPECT_EQ(CountOps(*c.graph, norm + "_grad", Role::kB, plain_gradient), 1);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_backward", Role::kB, plain_gradient + 1), 8);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_backward", Role::kB, plain_gradient), 1);
+        EXPECT_EQ(CountOps(*c.graph, norm + "_weight_grad", Role::kW, plain_gradient - 1), 0);
         EXPECT_EQ(CountOps(*c.graph, norm, Role::kB, plain + 1), std::string_view(mode) == "full" ? 4 : 0);
       }
 }
@@ -63,6 +65,54 @@ TEST(Program, BiasesJoinProducts) {
     EXPECT_EQ(CountOps(*c.graph, "matmul", Role::kF, 3), tp == 1 ? 4 * 6 : 4 * 4);
     EXPECT_EQ(CountOps(*c.graph, "add_bias", Role::kF, 2), tp == 1 ? 0 : 4 * 2);
   }
+}
+
+/// Values [b,s,vocab] that an op reads or makes.
+std::vector<Shape> LogitsOf(const Graph& graph, const Op& op, int64_t vocab) {
+  std::vector<Shape> shapes;
+  for (const std::vector<int>* values : {&op.inputs, &op.outputs})
+    for (int v : *values)
+      if (const Shape& shape = graph.value(v).type.shape; shape.size() == 3 && shape[2] == vocab)
+        shapes.push_back(shape);
+  return shapes;
+}
+
+TEST(Program, LogitsInChunksAreNeverWholeAndDoNotWaitForBackward) {
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
+    for (Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate}) {
+      const Deck deck =
+          SmallDeck({"parallel.pp=2", "batch.micro=2", "loss.chunks=5", fmt::format("pipeline.schedule={}", schedule)});
+      const Compilation c = Compile(deck, 2, purpose);
+      const int64_t rows = 2 * deck.model.seq_len;
+      int64_t found = 0;
+      for (const Op& op : c.graph->ops)
+        for (const Shape& shape : LogitsOf(*c.graph, op, deck.model.vocab)) {
+          ++found;
+          EXPECT_EQ(op.role, Role::kF) << op.kind;
+          EXPECT_LE(shape[0] * shape[1], (rows + 4) / 5) << op.kind;
+        }
+      EXPECT_GT(found, 5) << schedule;
+    }
+}
+
+/// Chunks of the rows of a microbatch.
+int64_t ChunksOf(const char* path, const std::vector<std::string>& overrides, int ranks) {
+  const Compilation c = Compile(LoadDeck(path, overrides).deck, ranks, Purpose::kTrain);
+  return std::max<int64_t>(1, CountOps(*c.graph, "put_rows", Role::kF, 1));
+}
+
+TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
+  const char *small = SOURCE_ROOT "/inputs/gpt2/124m.toml", *large = SOURCE_ROOT "/inputs/llama/8b.toml";
+  const std::string bf16 = "precision.compute=bf16";
+  // 32 x 1024 rows of 50304 or so are 3.3 GB in bf16: seven chunks of up to 512 MiB, or of fp32 thirteen.
+  EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", bf16}, 1), 7);
+  EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", "precision.compute=fp32"}, 1), 13);
+  EXPECT_EQ(ChunksOf(small, {"batch.micro=4", "batch.global=4", bf16}, 1), 1);
+  // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, and one where eight ranks share out the vocabulary.
+  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8"}, 8), 4);
+  EXPECT_EQ(ChunksOf(large, {}, 8), 1);
+  // No fewer than 2048 rows.
+  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8", "model.seq_len=3000"}, 8), 1);
 }
 
 TEST(Plan, SeventyBillionOnAThousandRanks) {

@@ -15,10 +15,28 @@
 
 namespace espalier::cuda {
 
-/// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
+/// Dynamic shared memory that every kernel may have; more has to be asked for.
+inline constexpr size_t kSharedBytes = 48 << 10;
+
+/// The most dynamic shared memory that a kernel may ask for on this device, with room for 1 KiB of static one.
+inline size_t MostSharedBytes() {
+  static const size_t bytes = [] {
+    int device = 0, value = 0;
+    CUDA_CALL(cudaGetDevice(&device));
+    CUDA_CALL(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return static_cast<size_t>(value) - 1024;
+  }();
+  return bytes;
+}
+
+/// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory, at most
+/// MostSharedBytes().
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
+  if (shared_bytes > kSharedBytes)
+    CUDA_CALL(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
   kernel<<<blocks, threads, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
   CUDA_CALL(cudaGetLastError());
 }

@@ -1,27 +1,47 @@
 // Sums over the rows of a matrix, one for each column: gradients of weights that every token shares. Threads own
-// columns, so an element's sum has one order on any number of threads.
+// columns or blocks of rows, so an element's sum has one order on any number of threads: blocks of rows are summed in
+// fp32, the blocks in fp64.
 #pragma once
 
 #include "kernels.hpp"
+#include "scratch.hpp"
 
 namespace espalier::cpu {
 
-/// Sixteen sums of term(row): blocks of rows are summed in fp32, the blocks in fp64.
-template <typename Term>
-F16 SumOverRows(int64_t rows, Term term) {
-  constexpr int64_t kRowsOfABlock = 64;
+inline constexpr int64_t kRowsOfABlock = 64;
+
+/// Sixteen sums of block(b).
+template <typename Block>
+F16 SumOverBlocks(int64_t blocks, Block block) {
   D8 sums[2] = {};
-  for (int64_t first = 0; first < rows; first += kRowsOfABlock) {
-    F16 block{};
-    for (int64_t r = first; r < std::min(rows, first + kRowsOfABlock); ++r) block += term(r);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const F16 x = block(b);
     F8 half[2];
-    std::memcpy(half, &block, sizeof block);
+    std::memcpy(half, &x, sizeof x);
     for (int i = 0; i < 2; ++i) sums[i] += __builtin_convertvector(half[i], D8);
   }
   const F8 half[2] = {__builtin_convertvector(sums[0], F8), __builtin_convertvector(sums[1], F8)};
   F16 result;
   std::memcpy(&result, half, sizeof result);
   return result;
+}
+
+inline int64_t BlocksOf(int64_t rows) { return (rows + kRowsOfABlock - 1) / kRowsOfABlock; }
+
+/// Calls f(r) for the rows of a block.
+template <typename F>
+void ForRowsOfBlock(int64_t rows, int64_t block, F f) {
+  for (int64_t r = block * kRowsOfABlock; r < std::min(rows, (block + 1) * kRowsOfABlock); ++r) f(r);
+}
+
+/// Sixteen sums of term(row).
+template <typename Term>
+F16 SumOverRows(int64_t rows, Term term) {
+  return SumOverBlocks(BlocksOf(rows), [&](int64_t b) {
+    F16 sum{};
+    ForRowsOfBlock(rows, b, [&](int64_t r) { sum += term(r); });
+    return sum;
+  });
 }
 
 /// Calls f(c, lanes) for every sixteen columns, on as many threads as the matrix is worth.
@@ -35,6 +55,45 @@ void ForColumns(int64_t rows, int64_t columns, F f) {
 template <typename Lanes>
 void PutColumns(float* out, F16 sum, bool accumulate, Lanes lanes) {
   Store(out, accumulate ? Load(out, lanes) + sum : sum, lanes);
+}
+
+/// Several sums for each column, f32[columns] each.
+template <size_t kSums>
+struct ColumnOutputs {
+  float* sums[kSums];
+  bool accumulate;
+};
+
+/// The sums of SumOverRows, bit by bit, in a pass over whole rows that does other work, too: pass(r) is called for
+/// every row, then each term(r, c, lanes), one per sum, for its columns. Threads own blocks of rows.
+template <typename Pass, typename... Terms>
+void SumInPass(int64_t rows, int64_t columns, const ColumnOutputs<sizeof...(Terms)>& outputs, Pass pass,
+               Terms... terms) {
+  constexpr int64_t kSums = sizeof...(Terms);
+  const int64_t blocks = BlocksOf(rows), size = kSums * columns;
+  auto* partials = ScratchOf<float>(blocks * size);
+  const auto add = [columns](float* sums, int64_t r, auto term) {
+    ForLanes(0, columns, [&](int64_t c, auto lanes) {
+      Store(sums + c, Load(static_cast<const float*>(sums + c), lanes) + term(r, c, lanes), lanes);
+    });
+  };
+  ParallelRanges(blocks, (RowGrain(columns) + kRowsOfABlock - 1) / kRowsOfABlock, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      std::fill_n(partials + b * size, size, 0.0f);
+      ForRowsOfBlock(rows, b, [&](int64_t r) {
+        pass(r);
+        float* sums = partials + b * size;
+        ((add(sums, r, terms), sums += columns), ...);
+      });
+    }
+  });
+  ForColumns(blocks, columns, [&](int64_t c, auto lanes) {
+    for (int64_t s = 0; s < kSums; ++s) {
+      const float* of_column = partials + s * columns + c;
+      const F16 sum = SumOverBlocks(blocks, [&](int64_t b) { return Load(of_column + b * size, lanes); });
+      PutColumns(outputs.sums[s] + c, sum, outputs.accumulate, lanes);
+    }
+  });
 }
 
 }  // namespace espalier::cpu

@@ -1,6 +1,6 @@
 // Sums over the rows of a matrix, one of each column, in two launches: rows are cut into parts
 // (device_memory/partial_sums.hpp) that blocks sum in fp32 beside each other, and the parts are added up in order, in
-// fp64.
+// fp64. Or in a pass over whole rows that has another purpose, with the same order.
 #pragma once
 
 #include "espalier/device_memory/partial_sums.hpp"
@@ -15,7 +15,7 @@ struct ColumnSums {
   float* workspace;
 };
 
-inline constexpr int kSumLanes = 32, kSumRows = 8;
+inline constexpr int kSumLanes = 32, kSumRows = kRowsBeside;
 
 /// `term(r, c, sums, lanes)` adds row r's to the sums of the columns from c on. Partials are [sum, part, column].
 template <int kSums, int N, typename Term>
@@ -61,6 +61,72 @@ void LaunchColumnSums(Term term, int64_t rows, int64_t columns, const ColumnSums
                     static_cast<unsigned>(parts));
   Launch(SumParts<kSums, N, Term>, blocks, dim3(kSumLanes, kSumRows), 0, stream, term, rows, columns, sums.workspace);
   Launch(AddParts<kSums>, dim3(static_cast<unsigned>((columns + 63) / 64)), dim3(64), 0, stream, sums, parts, columns);
+}
+
+/// The same sums, bit by bit, by blocks that pass over whole rows for another reason, too: all threads of a block call
+/// `row(r)` before the term. Each of the kSumRows rows of a part that stand beside each other has a block. Its sums are
+/// in shared memory f32[sum, lane, pack], so that the threads of a warp have neighbouring words; a thread reads only
+/// those that it has written.
+template <int kSums, int N, typename Row, typename Term>
+__global__ void SumPartsInPass(Row row, Term term, int64_t rows, int64_t columns, float* partials) {
+  SHARED_ARRAY(float, sums);
+  const int64_t parts = gridDim.x / kSumRows, part = blockIdx.x / kSumRows, packs = columns / N;
+  const auto sum = [&](int s, int k, int64_t c) -> float& { return sums[(s * N + k) * packs + c / N]; };
+  ForColumns<N>(columns, [&](int64_t c, auto) {
+    for (int s = 0; s < kSums; ++s)
+      for (int k = 0; k < N; ++k) sum(s, k, c) = 0;
+  });
+  for (int64_t r = rows * part / parts + blockIdx.x % kSumRows; r < rows * (part + 1) / parts; r += kSumRows) {
+    row(r);
+    ForColumns<N>(columns, [&](int64_t c, auto lanes) {
+      Floats<N> here[kSums];
+      for (int s = 0; s < kSums; ++s) here[s] = Each(lanes, [&](int k) { return sum(s, k, c); });
+      term(r, c, here, lanes);
+      for (int s = 0; s < kSums; ++s)
+        for (int k = 0; k < N; ++k) sum(s, k, c) = here[s][k];
+    });
+  }
+  ForColumns<N>(columns, [&](int64_t c, auto) {
+    for (int s = 0; s < kSums; ++s)
+      for (int k = 0; k < N; ++k) partials[(int64_t{s} * gridDim.x + blockIdx.x) * columns + c + k] = sum(s, k, c);
+  });
+}
+
+/// Adds up what stands beside each other in fp32, as SumParts does, then the parts.
+template <int kSums>
+__global__ void AddPartsOfPass(ColumnSums sums, int64_t parts, int64_t columns) {
+  const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (c >= columns) return;
+  for (int s = 0; s < kSums; ++s) {
+    double sum = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const float* beside = sums.workspace + (s * parts + part) * kSumRows * columns + c;
+      float of_part = 0;
+#pragma unroll
+      for (int64_t r = 0; r < kSumRows; ++r) of_part += beside[r * columns];
+      sum += of_part;
+    }
+    float* y = sums.outputs[s] + c;
+    *y = sums.add ? *y + static_cast<float>(sum) : static_cast<float>(sum);
+  }
+}
+
+/// True if a block's sums fit its shared memory.
+template <int kSums>
+bool MaySumInPass(int64_t columns) {
+  return columns * kSums * sizeof(float) <= MostSharedBytes();
+}
+
+/// `threads`: of a block that passes over a row, the columns in turn (RowThreads).
+template <int kSums, int N, typename Row, typename Term>
+void LaunchColumnSumsInPass(Row row, Term term, int64_t rows, int64_t columns, const ColumnSums& sums, dim3 threads,
+                            cudaStream_t stream) {
+  if (columns == 0) return;
+  const int64_t parts = ColumnSumParts(rows);
+  Launch(SumPartsInPass<kSums, N, Row, Term>, dim3(static_cast<unsigned>(parts * kSumRows)), threads,
+         static_cast<size_t>(columns) * kSums * sizeof(float), stream, row, term, rows, columns, sums.workspace);
+  Launch(AddPartsOfPass<kSums>, dim3(static_cast<unsigned>((columns + 63) / 64)), dim3(64), 0, stream, sums, parts,
+         columns);
 }
 
 }  // namespace espalier::cuda

@@ -22,7 +22,7 @@ std::vector<GemmDemand> DemandsOf(const std::string& deck, const CalibrateOption
   const LoadedDeck loaded = LoadDeck(deck, overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
-  RequireGroupsMatch(loaded);
+  RequirePatternsMatch(loaded);
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   std::vector<GemmDemand> demands;
   for (const auto& [rank, program] : plan.programs)

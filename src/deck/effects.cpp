@@ -77,6 +77,9 @@ std::string NeverSleeps(const Deck& d) {
 std::string NoMuon(const Deck& d) {
   return When(d.optimizer.name != OptimizerName::kMuon, "optimizer.name is not \"muon\"");
 }
+std::string NoFp8(const Deck& d) {
+  return When(d.precision.matmul != MatmulPrecision::kFp8, "precision.matmul is not \"fp8\"");
+}
 std::string ConstantRate(const Deck& d) {
   return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
 }
@@ -203,6 +206,8 @@ const std::vector<Effect>& Effects() {
       {"overlap.dp_ctas", NotOverNccl},
       {"overlap.pp_ctas", NotOverNccl},
       {"report.trace", EndsBeforeTheTrace},
+      {"precision.fp8_scaling", NoFp8},
+      {"precision.bf16_matmuls", NoFp8},
       {"optimizer.muon_lr", NoMuon},
       {"optimizer.muon_momentum", NoMuon},
       {"optimizer.muon_nesterov", NoMuon},

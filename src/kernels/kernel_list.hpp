@@ -37,6 +37,7 @@
   X("token_loss", TokenLoss)                          \
   X("cross_entropy_grad", CrossEntropyGrad)           \
   X("cast", Cast)                                     \
+  X("quantize", Quantize)                             \
   X("sum_squares", SumSquares)                        \
   X("clip", Clip)                                     \
   X("adamw", Adamw)                                   \

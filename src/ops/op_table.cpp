@@ -29,6 +29,7 @@ std::vector<OpDefinition> MakeTable() {
       Swiglu(),
       SwigluGrad(),
       Cast(),
+      Quantize(),
       LogitsMax(),
       LogitsSum(),
       TokenLoss(),

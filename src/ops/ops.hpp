@@ -36,6 +36,7 @@ OpDefinition Add();
 OpDefinition Swiglu();
 OpDefinition SwigluGrad();
 OpDefinition Cast();
+OpDefinition Quantize();
 OpDefinition LogitsMax();
 OpDefinition LogitsSum();
 OpDefinition TokenLoss();

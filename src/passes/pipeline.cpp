@@ -45,6 +45,9 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });
+  // After fuse, which adds biases to matmuls of two operands. Before tensor_strips: rows with scales of their own are
+  // quantized in strips.
+  run("quantize", [&] { Quantize(graph, context); });
   // After fuse, which looks for single producers of values. After overlap_tensor, so that weight gradients stay where
   // they cover the last strip of a message.
   run("tensor_strips", [&] { TensorStrips(graph, context); });

@@ -29,6 +29,7 @@ enum class OpKind : uint8_t {
   kSwiglu,
   kSwigluGrad,
   kCast,
+  kQuantize,
   kLogitsMax,
   kLogitsSum,
   kTokenLoss,
@@ -70,7 +71,7 @@ enum class OpKind : uint8_t {
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 55> kOpNames = {
+inline constexpr std::array<std::string_view, 56> kOpNames = {
     "",
     "embedding",
     "embedding_grad",
@@ -88,6 +89,7 @@ inline constexpr std::array<std::string_view, 55> kOpNames = {
     "swiglu",
     "swiglu_grad",
     "cast",
+    "quantize",
     "logits_max",
     "logits_sum",
     "token_loss",

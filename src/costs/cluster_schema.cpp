@@ -52,8 +52,7 @@ std::vector<ClusterKey> Machine() {
     {"cluster", "jitter", FIELD(jitter), kOptional, From(0),
      "Relative standard deviation of a kernel's time."},
 
-    {"device", "name", FIELD(compute.name), kRequired, Any(),
-     "Of the device of one rank."},
+    {"device", "name", FIELD(compute.name), kRequired, Any(), "Of the device of one rank."},
     {"device", "memory_bytes", FIELD(compute.memory_bytes), kRequired, From(1),
      "Memory of one rank."},
     {"device", "reserved_bytes", FIELD(compute.reserved_bytes), kOptional, From(0),

@@ -17,8 +17,7 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
   // Before partition, which places the accumulators.
   if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph, context); });
-  // Before partition, which places norm and update; reducing gradients is then a reshard like any other. For evaluation
-  // the pass adds only the mean loss.
+  // Before partition, which places norm, update and the reshards of gradients. Evaluation gets the mean loss only.
   if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
   // Before partition, which places the new ops; after differentiate, since it rewrites attention and its gradient.
   run("context_parallel", [&] { ContextParallel(graph, context); });
@@ -45,8 +44,7 @@ void RunPasses(Graph& graph, const PassContext& context, Purpose purpose,
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });
-  // After fuse, which adds biases to matmuls of two operands. Before tensor_strips: rows with scales of their own are
-  // quantized in strips.
+  // After fuse, which adds biases to matmuls. Before tensor_strips: rows with scales of their own have strips, too.
   run("quantize", [&] { Quantize(graph, context); });
   // After fuse, which looks for single producers of values. After overlap_tensor, so that weight gradients stay where
   // they cover the last strip of a message.

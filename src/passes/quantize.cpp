@@ -152,7 +152,7 @@ class Quantizer {
     int64_t shards = 1;
     for (size_t d : dims.spanned)
       for (Axis a : source.type.placements.dims[d]) axes.push_back(a), shards *= mesh_.Degree(a);
-    Op op{OpKind::kQuantize, {value}, {}, {}, role, reader.layer, reader.chunk};
+    Op op{OpKind::kQuantize, {value}, {-1, -1}, {}, role, reader.layer, reader.chunk};
     op.attributes.texts = {{"spec", dims.from + "->" + dims.to + "," + dims.scales}, {"to", std::string(Name(format))}};
     op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
     Placements free;

@@ -22,7 +22,7 @@ def main():
                              f"run.seed={seed}", *keys], deck=TINY, timeout=1200)
                 loss[name] = statistics.mean(run.steps[step]["loss"] for step in range(181, 201))
                 relative = loss[name] / loss["bf16"] - 1
-                checks.that(abs(relative) < 0.005, f"seed {seed}: {name}: {loss[name]:.4f}, {100 * relative:+.2f} % of bf16")
+                checks.that(abs(relative) < 0.005, f"seed {seed}: {name}: {loss[name]:.4f}, {100 * relative:+.2f} %")
             checks.that(len(set(loss.values())) == len(RUNS), "they are different runs")
     checks.finish()
 

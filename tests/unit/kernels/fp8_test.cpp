@@ -32,7 +32,8 @@ TEST(Fp8, HasTheValuesOfItsFormat) {
   EXPECT_EQ(FromFp8(Dtype::kF8E4M3, 0x3d), 1.625f);
   EXPECT_EQ(FromFp8(Dtype::kF8E5M2, 0xbe), -1.5f);
   for (Dtype format : kFormats) {
-    EXPECT_TRUE(std::is_sorted(ValuesOf(format).begin(), ValuesOf(format).end()));
+    const std::vector<float> values = ValuesOf(format);
+    EXPECT_TRUE(std::is_sorted(values.begin(), values.end()));
     EXPECT_TRUE(std::isnan(FromFp8(format, kFp8Nan)));
   }
 }

@@ -29,7 +29,7 @@ int64_t CountParameters(const Deck& deck) {
 
 int CheckCommand(const CheckOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
-  RequireGroupsMatch(loaded);
+  RequirePatternsMatch(loaded);
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), deck.run.steps, RanksText(deck));

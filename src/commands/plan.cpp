@@ -22,6 +22,7 @@
 #include "espalier/graph/columns.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
+#include "espalier/passes/fp8.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
@@ -32,7 +33,7 @@ namespace espalier {
 namespace {
 
 constexpr double kGiga = 1e9, kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
-constexpr size_t kProgramWidth = 120, kOperandIndent = 18;
+constexpr size_t kProgramWidth = 120, kOperandIndent = 18, kLabelIndent = 12;
 
 /// Lanes by the name of their axis: what a stage sends to its neighbours counts as "pp".
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
@@ -145,6 +146,8 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   fmt::print("planned for {} ({})\n", DeckName(device.device), device.reason);
   fmt::print("model       {}, {} parameters, {} compute\n", DeckName(c.deck.model.family),
              ExactCount(c.parameter_count), DeckName(c.deck.precision.compute));
+  if (c.deck.precision.matmul == MatmulPrecision::kFp8)
+    fmt::print("{}\n", Wrap("fp8         " + Describe(CountFp8Matmuls(*c.graph)), kProgramWidth, kLabelIndent));
   const ModelFlops flops = FlopsPerToken(c.deck);
   fmt::print("flops       {} per token, causal; {} with full attention; {} per step and rank\n",
              HumanFlops(flops.causal), HumanFlops(flops.full),
@@ -179,6 +182,10 @@ void PrintProgram(const Program& program) {
   for (std::string line; std::getline(lines, line);) fmt::print("{}\n", Wrap(line, kProgramWidth, kOperandIndent));
 }
 
+nlohmann::ordered_json ToJson(const Fp8Matmuls& matmuls) {
+  return {{"matmuls", matmuls.in_fp8}, {"matmuls_in_bf16", matmuls.in_bf16}, {"weights_in_bf16", matmuls.weights}};
+}
+
 nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
@@ -196,6 +203,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   if (const std::set<std::string> reasons = ReasonsForPlainAttention(plan); !reasons.empty())
     json["plain_attention"] = reasons;
   if (plan.training.deck.run.device == RunDevice::kCuda) json["outside_bytes"] = plan.training.deck.run.outside_bytes;
+  if (c.deck.precision.matmul == MatmulPrecision::kFp8) json["fp8"] = ToJson(CountFp8Matmuls(*c.graph));
   json["stages"] = StagesJson(plan);
   json["messages"] = nlohmann::ordered_json::object();
   for (const auto& [lane, count] : plan.messages)
@@ -238,7 +246,7 @@ int PlanCommand(const PlanOptions& options) {
   LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
-  RequireGroupsMatch(loaded);
+  RequirePatternsMatch(loaded);
   if (options.program >= ranks)
     throw UserError(
         ExitStatus::kDeck,

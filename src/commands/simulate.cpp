@@ -35,7 +35,7 @@ int SimulateCommand(const SimulateCommandOptions& options) {
   LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
-  RequireGroupsMatch(loaded);
+  RequirePatternsMatch(loaded);
   Target target = ChooseTarget(loaded, options.cluster);
   const SimulateOptions simulate = OptionsOf(options, target.cluster, ranks);
   Prediction prediction = Predict(loaded.deck, ranks, std::move(target), simulate);

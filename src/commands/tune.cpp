@@ -177,7 +177,7 @@ nlohmann::ordered_json ToJson(const TuneResult& result, const Deck& deck, int ra
 
 int TuneCommand(const TuneCommandOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
-  RequireGroupsMatch(loaded);
+  RequirePatternsMatch(loaded);
   const Deck& deck = loaded.deck;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
   const Costs costs(LoadCluster(options.cluster));

@@ -52,8 +52,7 @@ std::vector<ClusterKey> Machine() {
     {"cluster", "jitter", FIELD(jitter), kOptional, From(0),
      "Relative standard deviation of a kernel's time."},
 
-    {"device", "name", FIELD(compute.name), kRequired, Any(),
-     "Of the device of one rank."},
+    {"device", "name", FIELD(compute.name), kRequired, Any(), "Of the device of one rank."},
     {"device", "memory_bytes", FIELD(compute.memory_bytes), kRequired, From(1),
      "Memory of one rank."},
     {"device", "reserved_bytes", FIELD(compute.reserved_bytes), kOptional, From(0),
@@ -62,6 +61,8 @@ std::vector<ClusterKey> Machine() {
      "Peak of matmuls in bf16, TFLOP/s."},
     {"device", "fp32_tflops", FIELD(compute.fp32_tflops), kRequired, Above(0),
      "Peak of matmuls in fp32, TFLOP/s."},
+    {"device", "fp8_tflops", FIELD(compute.fp8_tflops), kOptional, From(0),
+     "Peak of matmuls in fp8, TFLOP/s; 0: that of bf16, as on CPUs."},
     {"device", "memory_bytes_per_us", FIELD(compute.memory_bytes_per_us), kRequired, Above(0),
      "Peak memory bandwidth, bytes per us (= MB/s)."},
     {"device", "matmul_share", FIELD(compute.matmul_share), kOptional, Share(),

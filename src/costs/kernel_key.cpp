@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kAccumulate = "accumulate";
 /// Attributes that select a kernel or its work. Others, such as eps, change no time.
-constexpr std::string_view kTexts[] = {"copy", "spec", "to"};
+constexpr std::string_view kTexts[] = {"copy", "spec", "to", "scales"};
 constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop", "window"};
 
 bool Moves(OpKind kind) {
@@ -136,9 +136,8 @@ std::optional<std::vector<Dtype>> ParseDtypes(const std::string& text) {
   std::istringstream stream(text);
   for (std::string name; std::getline(stream, name, ',');) {
     const auto is = [&](Dtype dtype) { return name == Name(dtype); };
-    const Dtype all[] = {Dtype::kF32, Dtype::kBf16, Dtype::kI32};
-    const auto found = std::ranges::find_if(all, is);
-    if (found == std::end(all)) return std::nullopt;
+    const auto found = std::ranges::find_if(kDtypes, is);
+    if (found == kDtypes.end()) return std::nullopt;
     dtypes.push_back(*found);
   }
   return dtypes;
@@ -179,14 +178,31 @@ bool ReadVariant(const std::string& variant, RebuiltOp& rebuilt) {
   return true;
 }
 
-/// The spec of a matmul names three tensors of known dims.
+/// A text attribute; "" if there is none.
+std::string_view TextOf(const RebuiltOp& rebuilt, std::string_view name) {
+  const auto found = rebuilt.op.attributes.texts.find(name);
+  return found == rebuilt.op.attributes.texts.end() ? "" : std::string_view(found->second);
+}
+
+/// Operands in fp8 have scales, no others do.
+bool HasScales(const RebuiltOp& rebuilt) {
+  static constexpr std::string_view kScales[] = {"tensor", "row"};
+  const auto fp8 = std::ranges::count_if(rebuilt.input_dtypes, IsFp8);
+  return fp8 == 0 ? TextOf(rebuilt, "scales").empty()
+                  : fp8 == 2 && IsFp8(rebuilt.input_dtypes[0]) && IsOneOf(kScales, TextOf(rebuilt, "scales"));
+}
+
+/// The spec of a matmul names three tensors of known dims, that of a quantize op two and the scales.
 bool HasSpec(const RebuiltOp& rebuilt) {
-  if (rebuilt.op.kind != OpKind::kMatmul) return true;
-  const auto spec = rebuilt.op.attributes.texts.find("spec");
-  static constexpr std::string_view kSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk",
-                                                "bsk,kn->bsn", "bsn,kn->bsk", "bsk,bsn->kn",
+  static constexpr std::string_view kSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk", "bsk,kn->bsn",
+                                                "bsn,kn->bsk", "bsk,bsn->kn", "nbs,kbs->nk", "kbs,nbs->kn",
                                                 "sk,nk->sn",   "sk,kn->sn",   "sk,sn->kn"};
-  return spec != rebuilt.op.attributes.texts.end() && IsOneOf(kSpecs, spec->second);
+  static constexpr std::string_view kQuantizeSpecs[] = {"bsk->bsk,y",   "bsk->kbs,y",  "nk->nk,y",  "nk->kn,y",
+                                                        "bsk->bsk,bsy", "bsk->kbs,ky", "nk->nk,ny", "nk->kn,ky"};
+  if (rebuilt.op.kind == OpKind::kMatmul) return IsOneOf(kSpecs, TextOf(rebuilt, "spec")) && HasScales(rebuilt);
+  if (rebuilt.op.kind != OpKind::kQuantize) return true;
+  return IsOneOf(kQuantizeSpecs, TextOf(rebuilt, "spec")) && rebuilt.output_dtypes.size() == 2 &&
+         TextOf(rebuilt, "to") == Name(rebuilt.output_dtypes[0]);
 }
 
 /// Tensors whose heads have no features, inputs and then outputs: the log of the softmax denominators ("bhs"), and the

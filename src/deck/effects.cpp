@@ -57,8 +57,9 @@ std::string NoJointJobs(const Deck& d) {
               fmt::format("pipeline.schedule = \"{}\" has no jobs of a forward and a backward", schedule));
 }
 std::string NothingJoins(const Deck& d) {
-  return When(d.model.family == Family::kGpt2 && d.fusion.join_matmuls == JoinMatmuls::kAlways,
-              "the weights of model.family = \"gpt2\" are stored [in, out]");
+  if (d.fusion.join_matmuls != JoinMatmuls::kAlways) return "";
+  if (d.model.family == Family::kGpt2) return "the weights of model.family = \"gpt2\" are stored [in, out]";
+  return When(d.precision.matmul == MatmulPrecision::kFp8, "each weight of precision.matmul = \"fp8\" has its own scale");
 }
 std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
@@ -84,6 +85,9 @@ std::string NeverSleeps(const Deck& d) {
 }
 std::string NoMuon(const Deck& d) {
   return When(d.optimizer.name != OptimizerName::kMuon, "optimizer.name is not \"muon\"");
+}
+std::string NoFp8(const Deck& d) {
+  return When(d.precision.matmul != MatmulPrecision::kFp8, "precision.matmul is not \"fp8\"");
 }
 std::string ConstantRate(const Deck& d) {
   return When(d.lr.decay == Decay::kConstant, "lr.decay = \"constant\" does not decay");
@@ -213,6 +217,8 @@ const std::vector<Effect>& Effects() {
       {"overlap.dp_ctas", NotOverNccl},
       {"overlap.pp_ctas", NotOverNccl},
       {"report.trace", EndsBeforeTheTrace},
+      {"precision.fp8_scaling", NoFp8},
+      {"precision.bf16_matmuls", NoFp8},
       {"optimizer.muon_lr", NoMuon},
       {"optimizer.muon_momentum", NoMuon},
       {"optimizer.muon_nesterov", NoMuon},

@@ -344,6 +344,11 @@ std::string ClipNormIsAFloat(const Deck& deck) {
                                         : fmt::format("is 0 in fp32, which means off (allowed: 0, >= {:g})", kMinFloat);
 }
 
+std::string Fp8RoundsBf16(const Deck& deck) {
+  if (deck.precision.matmul != MatmulPrecision::kFp8 || deck.precision.compute == Dtype::kBf16) return "";
+  return "needs precision.compute = \"bf16\" (allowed: \"compute\", or \"fp8\" with bf16)";
+}
+
 std::string GroupsAreWellFormed(const Deck& deck) {
   std::string faults;
   for (const std::string& entry : deck.optimizer.groups)
@@ -441,6 +446,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"run.dir"}, RunHasFolder},
       {{"run.device", "run.cluster"}, SleepsForACluster},
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
+      {{"precision.matmul", "precision.compute"}, Fp8RoundsBf16},
       {{"optimizer.groups"}, GroupsAreWellFormed},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},

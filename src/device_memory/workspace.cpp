@@ -33,6 +33,15 @@ int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0]
 int64_t SumSquares(const LocalOp& op) { return SumSquaresBytes(Volume(op.inputs[0])); }
 int64_t Clip(const LocalOp&) { return kClipBytes; }
 
+/// Of one scale per rank the maxima of parts; of columns with scales of their own the same per column. Rows need none.
+int64_t Quantize(const LocalOp& op) {
+  const Shape &x = op.inputs[0], &scales = op.outputs[1];
+  const int64_t width = x.empty() ? 1 : x.back(), n = Volume(x);
+  if (scales.size() == 1) return MaximaBytes(n);
+  const bool transposed = op.op.attributes.Text("spec").ends_with(",ky");
+  return transposed && width > 0 ? ColumnSumBytes(1, n / width, width) : 0;
+}
+
 /// For cuBLASLt: eight fp32 copies of the output, so that it can split the contracted dim (split-K), plus 64 KiB of its
 /// own; at most the 32 MiB that NVIDIA advises for Hopper.
 int64_t Matmul(const LocalOp& op) {
@@ -106,6 +115,8 @@ WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {
       return TokenSums<2>;
     case OpKind::kMatmul:
       return Matmul;
+    case OpKind::kQuantize:
+      return Quantize;
     case OpKind::kRowNormWeightGrad:
       return HeadSums;
     case OpKind::kRmsNormBackward:

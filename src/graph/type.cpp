@@ -66,7 +66,7 @@ class TypeReader {
   }
   void Expect(std::string_view token) { CHECK(Take(token), "type '{}': expected '{}' at '{}'", text_, token, rest_); }
   Dtype ReadDtype() {
-    for (Dtype d : {Dtype::kF32, Dtype::kBf16, Dtype::kI32})
+    for (Dtype d : kDtypes)
       if (Take(Name(d))) return d;
     CHECK(false, "type '{}': unknown element type", text_);
   }

@@ -31,6 +31,9 @@ class Reader {
     CHECK(Out(i).dtype == Dtype::kBf16, "output {}: {} where bf16 was expected", i, Name(Out(i).dtype));
     return OutFloats(i);
   }
+  /// Operands whose type the caller checks.
+  Array InAny(size_t i) const { return {In(i).data, In(i).dtype}; }
+  Array OutAny(size_t i) const { return {Out(i).data, Out(i).dtype}; }
   const float* InF32(size_t i) const { return F32(In(i)); }
   float* OutF32(size_t i) const { return F32(Out(i)); }
   const int32_t* InI32(size_t i) const {
@@ -54,7 +57,7 @@ class Reader {
     return tensors[i];
   }
   static Array Floats(const Tensor& x) {
-    CHECK(x.dtype != Dtype::kI32, "a floating-point tensor was expected");
+    CHECK(x.dtype == Dtype::kF32 || x.dtype == Dtype::kBf16, "{} where f32 or bf16 was expected", Name(x.dtype));
     return {x.data, x.dtype};
   }
   static float* F32(const Tensor& x) {

@@ -222,7 +222,21 @@ struct GeluGradArgs {
 /// c = a b, plus a bias or plus what c holds; strides and types are the GEMM's.
 struct MatmulArgs {
   Gemm gemm;
-  Array a, b, bias, c;  ///< bias T[n] or none
+  Array a, b, bias, c;                                   ///< bias T[n] or none
+  const float *a_scales = nullptr, *b_scales = nullptr;  ///< of fp8 operands: f32[1], or f32[m] and f32[n]
+};
+
+/// What fp8 values are scaled by: one scale, or one per row of the result.
+enum class ScaleOf : uint8_t { kTensor, kRow };
+
+/// y = x / scale in fp8, or y = x^T / scale, with scales by the largest magnitude of what they are of (fp8.hpp).
+struct QuantizeArgs {
+  Array x;              ///< bf16[rows,width]
+  Array y;              ///< fp8[rows,width], transposed [width,rows]
+  float* scales;        ///< f32[1], or one per row of y
+  int64_t rows, width;  ///< of x
+  bool transposed;
+  ScaleOf scale_of;
 };
 
 /// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama, of the first `rotated`

@@ -24,13 +24,13 @@ constexpr int kFormat = 1;
 
 Dtype DtypeOf(const Json& json) {
   const std::string name = json.get<std::string>();
-  if (name == Name(Dtype::kF32)) return Dtype::kF32;
-  if (name == Name(Dtype::kBf16)) return Dtype::kBf16;
-  throw std::invalid_argument(fmt::format("type {} is neither f32 nor bf16", name));
+  for (const Dtype dtype : kDtypes)
+    if (name == Name(dtype) && dtype != Dtype::kI32) return dtype;
+  throw std::invalid_argument(fmt::format("type {} is none of f32, bf16, f8e4m3 and f8e5m2", name));
 }
 
 Json ToJson(const GemmPlan& plan) {
-  const auto& [shape, input, output, accumulate, bias] = plan.gemm;
+  const auto& [shape, input, output, accumulate, bias, scales, scaled_b] = plan.gemm;
   Json json = {{"m", shape.m},
                {"n", shape.n},
                {"k", shape.k},
@@ -47,7 +47,19 @@ Json ToJson(const GemmPlan& plan) {
                {"microseconds", plan.microseconds},
                {"first_microseconds", plan.first_microseconds}};
   if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block};
+  if (scales != Scales::kNone) {
+    json["input_b"] = Name(scaled_b);
+    json["scales"] = scales == Scales::kRow ? "row" : "tensor";
+  }
   return json;
+}
+
+void ReadScales(const Json& json, Gemm& gemm) {
+  const std::string scales = json.at("scales");
+  if (scales != "row" && scales != "tensor")
+    throw std::invalid_argument(fmt::format("scales {} are neither tensor nor row", scales));
+  gemm.scales = scales == "row" ? Scales::kRow : Scales::kTensor;
+  gemm.scaled_b = DtypeOf(json.at("input_b"));
 }
 
 GemmPlan PlanOf(const Json& json) {
@@ -67,6 +79,7 @@ GemmPlan PlanOf(const Json& json) {
     throw std::invalid_argument(fmt::format("epilogue {} is none of none, accumulate and bias", epilogue));
   plan.gemm.accumulate = epilogue == "accumulate";
   plan.gemm.bias = epilogue == "bias";
+  if (json.contains("scales")) ReadScales(json, plan.gemm);
   plan.algorithm = json.at("algorithm");
   if (plan.algorithm.size() % 2 != 0 || plan.algorithm.find_first_not_of("0123456789abcdef") != std::string::npos)
     throw std::invalid_argument(fmt::format("algorithm {} is no hexadecimal number of bytes", plan.algorithm));
@@ -81,7 +94,10 @@ GemmPlan PlanOf(const Json& json) {
 std::string ToString(const Gemm& p) {
   const GemmShape& s = p.shape;
   const std::string blocks = s.blocks > 1 ? fmt::format("{} x ", s.blocks) : "";
-  return fmt::format("{}{} x {} x {}, {} -> {}{}{}{}{}", blocks, s.m, s.n, s.k, Name(p.input), Name(p.output),
+  const std::string by = p.scales == Scales::kNone ? ""
+                                                   : fmt::format(" by {} (scales of {})", Name(p.scaled_b),
+                                                                 p.scales == Scales::kRow ? "rows" : "tensors");
+  return fmt::format("{}{} x {} x {}, {}{} -> {}{}{}{}{}", blocks, s.m, s.n, s.k, Name(p.input), by, Name(p.output),
                      s.a_column == 1 ? "" : ", a transposed", s.b_column == 1 ? "" : ", b transposed",
                      p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
 }

@@ -40,6 +40,7 @@
   X("cross_entropy_grad", CrossEntropyGrad)           \
   X("cross_entropy", CrossEntropy)                    \
   X("cast", Cast)                                     \
+  X("quantize", Quantize)                             \
   X("sum_squares", SumSquares)                        \
   X("clip", Clip)                                     \
   X("adamw", Adamw)                                   \

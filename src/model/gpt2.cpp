@@ -19,8 +19,8 @@ class Gpt2 final : public TransformerWriter {
   static constexpr ParameterInit kOnes{ParameterInit::Kind::kOnes, 0}, kZeros{ParameterInit::Kind::kZeros, 0};
 
   /// x W, under the layout `out`: a matmul that tp leaves partial is reduced here, before its bias is added.
-  int Matmul(int x, int w, const std::string& name, const char* out = "") {
-    return b_.Emit(OpKind::kMatmul, {x, w}, {name + ".product"}, {{}, {{"spec", "bsk,kn->bsn"}}}, out);
+  int Matmul(int x, int w, const std::string& weight, const std::string& name, const char* out = "") {
+    return WeightMatmul(x, w, weight, name + ".product", "bsk,kn->bsn", out);
   }
   int AddBias(int x, int bias, const std::string& name) {
     return b_.Emit(OpKind::kAddBias, {x, bias}, {name + ".out"});
@@ -28,19 +28,20 @@ class Gpt2 final : public TransformerWriter {
   /// From the residual stream to a dim that tp shards as `to` (column parallel).
   int UpProjection(int x, const std::string& name, int64_t width, const std::string& to) {
     const int w = b_.Parameter(name + ".weight", {m_.dim, width}, "embed," + to, normal_);
-    return AddBias(Matmul(x, w, name), b_.Parameter(name + ".bias", {width}, to, kZeros), name);
+    return AddBias(Matmul(x, w, name + ".weight", name), b_.Parameter(name + ".bias", {width}, to, kZeros), name);
   }
   /// From a dim that tp shards as `from` back to the residual stream (row parallel).
   int DownProjection(int x, const std::string& name, int64_t width, const std::string& from) {
     const int w = b_.Parameter(name + ".weight", {width, m_.dim}, from + ",embed", output_);
-    return AddBias(Matmul(x, w, name, kStream), b_.Parameter(name + ".bias", {m_.dim}, "embed", kZeros), name);
+    return AddBias(Matmul(x, w, name + ".weight", name, kStream),
+                   b_.Parameter(name + ".bias", {m_.dim}, "embed", kZeros), name);
   }
   /// The i-th third of c_attn: q, k or v.
   int Third(int n, const std::string& name, const char* word, int64_t i) {
     const StoredPart weight{name + ".weight", {m_.dim, 3 * m_.dim}, {0, i * m_.dim}};
     const StoredPart bias{name + ".bias", {3 * m_.dim}, {i * m_.dim}};
     const int w = b_.Parameter(word, weight, {m_.dim, m_.dim}, "embed,heads", normal_);
-    const int projected = b_.Cheap(Matmul(n, w, name + "." + word));
+    const int projected = b_.Cheap(Matmul(n, w, name + ".weight[" + word + "]", name + "." + word));
     return b_.Cheap(AddBias(projected, b_.Parameter(word, bias, {m_.dim}, "heads", kZeros), name + "." + word));
   }
   int Norm(int x, const std::string& name) {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "espalier/deck/parameter_groups.hpp"
-#include "espalier/model/model.hpp"
+#include "espalier/model/matmul_patterns.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -37,9 +37,11 @@ std::string Text(const std::string& who, const Members& members) {
 
 }  // namespace
 
-void RequireGroupsMatch(const LoadedDeck& loaded) {
+void RequirePatternsMatch(const LoadedDeck& loaded) {
   const std::vector<std::string>& groups = loaded.deck.optimizer.groups;
-  if (groups.empty()) return;
+  const Deck::Precision& precision = loaded.deck.precision;
+  const bool fp8 = precision.matmul == MatmulPrecision::kFp8;
+  if (groups.empty() && !fp8) return;
   const Model model = ModelOf(loaded.deck);
   std::vector<std::string> errors;
   for (const std::string& entry : groups) {
@@ -50,6 +52,13 @@ void RequireGroupsMatch(const LoadedDeck& loaded) {
                       "stands for any characters, dots included)",
                       loaded.origins.find("optimizer.groups")->second, entry, pattern, nearest));
   }
+  if (fp8)
+    for (const std::string& pattern : precision.bf16_matmuls)
+      if (const std::string nearest = NearestUnlessMatched(pattern, MatmulNames(model)); !nearest.empty())
+        errors.push_back(
+            fmt::format("{}: precision.bf16_matmuls: \"{}\" matches no weight of a matmul (the nearest name is {}; * "
+                        "stands for any characters, dots included)",
+                        loaded.origins.find("precision.bf16_matmuls")->second, pattern, nearest));
   if (!errors.empty()) throw UserError(ExitStatus::kDeck, std::move(errors));
 }
 

@@ -27,7 +27,7 @@ class Llama final : public TransformerWriter {
   int Matmul(int x, const std::string& name, Shape shape, const char* layout, ParameterInit init,
              const std::string& product, const char* out = "") {
     const int w = b_.Parameter(name + ".weight", std::move(shape), layout, init);
-    return b_.Emit(OpKind::kMatmul, {x, w}, {name + product}, {{}, {{"spec", "bsk,nk->bsn"}}}, out);
+    return WeightMatmul(x, w, name + ".weight", name + product, "bsk,nk->bsn", out);
   }
   int AddBias(int product, const std::string& name, int64_t width, const char* layout) {
     const int bias = b_.Parameter(name + ".bias", {width}, layout, kZeros);

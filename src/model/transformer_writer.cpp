@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "espalier/model/flops.hpp"
+#include "espalier/model/matmul_patterns.hpp"
+#include "espalier/ops/op.hpp"
 
 namespace espalier {
 
@@ -14,6 +16,7 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
       b_(split, deck.precision.compute, forward.purpose),
       normal_{ParameterInit::Kind::kNormal, m_.init_std},
       output_{ParameterInit::Kind::kNormal, m_.init_std / std::sqrt(2.0 * double(m_.layers))},
+      precision_(deck.precision),
       z_loss_(deck.loss.z_loss),
       backward_(deck.run.attention_backward) {}
 
@@ -45,6 +48,13 @@ int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<s
   return b_.Emit(OpKind::kAttention, std::move(inputs), std::move(names), std::move(attributes));
 }
 
+int TransformerWriter::WeightMatmul(int x, int w, const std::string& name, const std::string& product, const char* spec,
+                                    const std::string& out) {
+  Attributes attributes{{}, {{"spec", spec}}};
+  if (IsInFp8(precision_, name)) attributes.numbers[std::string(kFp8Mark)] = 1;
+  return b_.Emit(OpKind::kMatmul, {x, w}, {product}, std::move(attributes), out);
+}
+
 int TransformerWriter::Cached(int x, const std::string& name) {
   return b_.WriteCache(b_.Cache(name, x, m_.seq_len), x, positions_);
 }
@@ -59,7 +69,7 @@ int TransformerWriter::Positions() {
 void TransformerWriter::Head(int x) {
   const int w =
       m_.tie_embeddings ? embedding_ : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-  b_.Loss(b_.Emit(OpKind::kMatmul, {x, w}, {"logits"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,seq,logits"), z_loss_);
+  b_.Loss(WeightMatmul(x, w, std::string(kHeadMatmul), "logits", "bsk,nk->bsn", "batch,seq,logits"), z_loss_);
 }
 
 }  // namespace espalier

@@ -27,6 +27,9 @@ class TransformerWriter {
   /// Causal attention of layer `l`; its outputs are `names`: o and the log of the softmax denominators. A layer with a
   /// sliding window, and samples of several documents, see less.
   int CausalAttention(int q, int k, int v, int l, std::vector<std::string> names);
+  /// x times a weight, under the layout `out`. `name` is that of the weight in precision.bf16_matmuls.
+  int WeightMatmul(int x, int w, const std::string& name, const std::string& product, const char* spec,
+                   const std::string& out);
   /// Input of the positions of the sequence's tokens.
   int SequencePositions();
   /// Input of learned positions: of the sequence, or of each document in it.
@@ -46,6 +49,7 @@ class TransformerWriter {
   int Cached(int x, const std::string& name);
   void Head(int x);
 
+  const Deck::Precision& precision_;
   const double z_loss_;
   const AttentionBackward backward_;
   int positions_ = -1;  ///< SequencePositions, once it was called

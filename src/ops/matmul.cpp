@@ -6,6 +6,9 @@
 // With the attribute `columns` (pass `join`) the weight is several ones, neighbours in memory, whose rows follow one
 // another; what is n in the spec has the columns of all of them: y = [y1 y2] = x [W1; W2]^T, dx = [dy1 dy2] [W1; W2],
 // [dW1; dW2] = [dy1 dy2]^T x.
+//
+// Operands in fp8 (pass `quantize`) have scales, which are the last two inputs: with {scales="tensor"} one per rank,
+// with "row" one per row of the operand. Their dims y and z count the shards of the contracted dims.
 #include <map>
 #include <numeric>
 
@@ -16,14 +19,26 @@
 namespace espalier {
 namespace {
 
-Attributes Spec(const std::string& a, const std::string& b, const std::string& c) {
-  return {{}, {{"spec", a + "," + b + "->" + c}}};
+/// The spec of a gradient of a matmul, which is in fp8 if the matmul is.
+Attributes Spec(const GradientBuilder& g, const std::string& a, const std::string& b, const std::string& c) {
+  Attributes attributes{{}, {{"spec", a + "," + b + "->" + c}}};
+  if (g.ForwardAttributes().numbers.contains(kFp8Mark)) attributes.numbers[std::string(kFp8Mark)] = 1;
+  return attributes;
 }
 
 Einsum ParseSpec(const std::string& spec) {
   const size_t comma = spec.find(','), arrow = spec.find("->");
-  return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1)}, {spec.substr(arrow + 2)}, "bsnk"};
+  return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1)}, {spec.substr(arrow + 2)}, "bsnkyz"};
 }
+/// The dims of an operand's scales: its dims that are not contracted if each row has one, and the shards.
+std::string ScaleDims(const std::string& operand, const std::string& result, bool rows, char shards) {
+  std::string dims;
+  for (char dim : operand)
+    if (rows && result.find(dim) != result.npos) dims += dim;
+  return dims + shards;
+}
+Dtype ResultType(const OpContext& c) { return IsFp8(c.ElementType(0)) ? Dtype::kBf16 : c.ElementType(0); }
+
 /// A matmul that contracts the tokens makes a weight gradient, in fp32.
 bool MakesWeightGradient(const Einsum& einsum) { return einsum.inputs[0].size() == 3 && einsum.outputs[0].size() == 2; }
 
@@ -34,8 +49,13 @@ Einsum MatmulEinsum(const OpContext& c) {
       einsum.outputs.assign(weights, einsum.outputs[0]);
     else
       einsum.inputs.insert(einsum.inputs.end(), weights - 1, einsum.inputs[1]);
-  } else if (c.inputs.size() == 3) {
-    einsum.inputs.push_back(einsum.outputs[0].substr(2));
+    return einsum;
+  }
+  const std::string result = einsum.outputs[0], a = einsum.inputs[0], b = einsum.inputs[1];
+  if (c.inputs.size() % 2 == 1) einsum.inputs.push_back(result.substr(2));
+  if (const auto scales = c.op.attributes.texts.find("scales"); scales != c.op.attributes.texts.end()) {
+    einsum.inputs.push_back(ScaleDims(a, result, scales->second == "row", 'y'));
+    einsum.inputs.push_back(ScaleDims(b, result, scales->second == "row", 'z'));
   }
   return einsum;
 }
@@ -55,7 +75,7 @@ std::vector<Type> Infer(const OpContext& c) {
   const std::map<char, int64_t> extents = ExtentsOf(c, spec);
   Shape shape;
   for (char dim : spec.outputs[0]) shape.push_back(extents.at(dim));
-  if (!MakesWeightGradient(spec)) return {MakeType(c.ElementType(0), std::move(shape))};
+  if (!MakesWeightGradient(spec)) return {MakeType(ResultType(c), std::move(shape))};
   std::vector<Type> gradients;
   for (int64_t rows : ColumnsOf(c.op.attributes)) gradients.push_back(MakeType(Dtype::kF32, {rows, shape[1]}));
   if (gradients.empty()) gradients.push_back(MakeType(Dtype::kF32, std::move(shape)));
@@ -74,11 +94,11 @@ void Gradient(GradientBuilder& g) {
   CHECK(!MakesWeightGradient(einsum), "only the forward matmul has a gradient");
   const std::string &x = einsum.inputs[0], &w = einsum.inputs[1], &y = einsum.outputs[0];
   const int dy = g.Adjoint(0);
-  g.Emit(OpKind::kMatmul, {dy, g.Input(1)}, Spec(y, w, x), {0});
+  g.Emit(OpKind::kMatmul, {dy, g.Input(1)}, Spec(g, y, w, x), {0});
   if (w[0] == y[2])
-    g.Emit(OpKind::kMatmul, {dy, g.Input(0)}, Spec(y, x, w), {1});
+    g.Emit(OpKind::kMatmul, {dy, g.Input(0)}, Spec(g, y, x, w), {1});
   else
-    g.Emit(OpKind::kMatmul, {g.Input(0), dy}, Spec(x, y, w), {1});
+    g.Emit(OpKind::kMatmul, {g.Input(0), dy}, Spec(g, x, y, w), {1});
 }
 
 /// 2 M N K: each element of the output is a dot product over the contracted dims.

@@ -31,6 +31,7 @@ std::vector<OpDefinition> MakeTable() {
       Swiglu(),
       SwigluGrad(),
       Cast(),
+      Quantize(),
       LogitsMax(),
       LogitsSum(),
       TokenLoss(),

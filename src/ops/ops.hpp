@@ -43,6 +43,7 @@ OpDefinition Add();
 OpDefinition Swiglu();
 OpDefinition SwigluGrad();
 OpDefinition Cast();
+OpDefinition Quantize();
 OpDefinition LogitsMax();
 OpDefinition LogitsSum();
 OpDefinition TokenLoss();

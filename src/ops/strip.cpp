@@ -45,6 +45,7 @@ bool ComputesRows(OpKind kind) {
     case OpKind::kGelu:
     case OpKind::kGeluGrad:
     case OpKind::kCast:
+    case OpKind::kQuantize:
     case OpKind::kRowSquares:
     case OpKind::kRowSquaresGrad:
     case OpKind::kRowNorm:
@@ -99,6 +100,8 @@ bool IsRowwise(const Graph& graph, const Op& op) {
   return std::ranges::none_of(einsum.inputs, [&](const std::string& dims) { return HasPartOfRows(dims, rows); }) &&
          std::ranges::all_of(einsum.outputs, [&](const std::string& dims) { return HasRows(dims, rows); });
 }
+
+bool TakesBlocks(const Op& op) { return op.kind == OpKind::kMatmul && !op.attributes.texts.contains("scales"); }
 
 std::vector<Box> StripBoxes(const Type& type, const Strip& strip, const Mesh& mesh, const Coordinate& coordinate) {
   CHECK(strip.dim < type.shape.size(), "a strip of {}", ToString(type));

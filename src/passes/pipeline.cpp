@@ -51,6 +51,8 @@ void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose,
   run("overlap_tensor", [&] { OverlapTensor(graph, context); });
   // After all passes that move ops: adjacency is final.
   run("fuse", [&] { Fuse(graph); });
+  // After fuse, which adds biases to matmuls. Before tensor_strips: rows with scales of their own have strips, too.
+  run("quantize", [&] { Quantize(graph, context); });
   // After fuse, which looks for single producers. After overlap_tensor: its weight gradients cover the last strips.
   run("tensor_strips", [&] { TensorStrips(graph, context); });
   // After tensor_strips, which cuts gradients of norms in strips, but not fused ones.

@@ -15,6 +15,10 @@ std::string_view Name(Dtype dtype) {
       return "bf16";
     case Dtype::kI32:
       return "i32";
+    case Dtype::kF8E4M3:
+      return "f8e4m3";
+    case Dtype::kF8E5M2:
+      return "f8e5m2";
   }
   return "?";
 }

@@ -6,11 +6,13 @@
 #include "emulate.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/util/error.hpp"
+#include "kernels/fp8.hpp"
 
 namespace espalier::cuda {
 namespace {
 
 float Load(const void* x, Dtype dtype, int64_t i) {
+  if (IsFp8(dtype)) return FromFp8(dtype, static_cast<const uint8_t*>(x)[i]);
   return dtype == Dtype::kF32 ? static_cast<const float*>(x)[i] : ToFloat(static_cast<const Bf16*>(x)[i]);
 }
 
@@ -21,6 +23,23 @@ void Store(void* x, Dtype dtype, int64_t i, float value) {
     static_cast<Bf16*>(x)[i] = ToBf16(value);
 }
 
+/// What the sum for c[i,j] is multiplied by.
+float ScaleOf(const Gemm& gemm, const GemmOperands& memory, int64_t i, int64_t j) {
+  if (gemm.scales == Scales::kNone) return 1;
+  const bool rows = gemm.scales == Scales::kRow;
+  return memory.a_scales[rows ? i : 0] * memory.b_scales[rows ? j : 0];
+}
+
+/// Tensor cores take fp8 operands that are contiguous along the contracted dim, in whole pieces of 16 bytes, and not
+/// two of e5m2.
+void CheckFp8(const Gemm& gemm) {
+  if (gemm.scales == Scales::kNone) return;
+  const GemmShape& s = gemm.shape;
+  CHECK(s.a_column == 1 && s.b_row == 1 && s.k % 16 == 0 && s.n % 16 == 0 && s.a_row % 16 == 0 && s.b_column % 16 == 0,
+        "GEMM {}: tensor cores take no such fp8 operands", ToString(gemm));
+  CHECK(gemm.input == Dtype::kF8E4M3 || gemm.TypeOfB() == Dtype::kF8E4M3, "GEMM {}: both are e5m2", ToString(gemm));
+}
+
 /// Rows are summed side by side, so that the loop over a row of c is a vector's.
 void MultiplyRow(const Gemm& gemm, const GemmOperands& memory, int64_t i) {
   const GemmShape& s = gemm.shape;
@@ -28,14 +47,14 @@ void MultiplyRow(const Gemm& gemm, const GemmOperands& memory, int64_t i) {
   for (int64_t p = 0; p < s.k; ++p) {
     const float a = Load(memory.a, gemm.input, i * s.a_row + p * s.a_column);
     for (int64_t j = 0; j < s.n; ++j)
-      sums[static_cast<size_t>(j)] += a * Load(memory.b, gemm.input, p * s.b_row + j * s.b_column);
+      sums[static_cast<size_t>(j)] += a * Load(memory.b, gemm.TypeOfB(), p * s.b_row + j * s.b_column);
   }
   for (int64_t j = 0; j < s.n; ++j) {
     const int64_t at = i * s.c_row + j;
     const float more = gemm.accumulate ? Load(memory.c, gemm.output, at)
                        : gemm.bias     ? Load(memory.bias, gemm.output, j)
                                        : 0.0f;
-    Store(memory.c, gemm.output, at, more + sums[static_cast<size_t>(j)]);
+    Store(memory.c, gemm.output, at, more + sums[static_cast<size_t>(j)] * ScaleOf(gemm, memory, i, j));
   }
 }
 
@@ -44,6 +63,7 @@ void MultiplyRow(const Gemm& gemm, const GemmOperands& memory, int64_t i) {
 GemmPlatform GetGemmPlatform() { return {"emulated", "plain loop"}; }
 
 void PrepareGemm(const Gemm& gemm, int64_t workspace_bytes) {
+  CheckFp8(gemm);
   CHECK(workspace_bytes > 0, "GEMM {}: no workspace is planned", ToString(gemm));
 }
 

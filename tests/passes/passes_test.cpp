@@ -32,6 +32,7 @@ Deck PlainDeck() {
   deck.parallel.zero = 3;
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
   deck.parallel.reduce = ReduceFrequency::kStep;
+  deck.precision.matmul = MatmulPrecision::kFp8;
   deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
   deck.loss.chunks = 1;
   deck.optimizer.beta1 = 0.9;
@@ -57,6 +58,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
   if (key == "tensor_strips") return void(c.deck.overlap.tensor_strips = std::stoi(value));
   if (key == "chunks") return void(c.deck.loss.chunks = std::stoi(value));
+  if (key == "fp8_scaling") return void(c.deck.precision.fp8_scaling = ParseChoice<Fp8Scaling>(value).value());
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   FAIL() << "unknown setting " << setting;
 }
@@ -116,6 +118,7 @@ void Apply(Graph& graph, const Case& c) {
   if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
   if (c.pass == "tensor_strips") return TensorStrips(graph, context);
   if (c.pass == "fuse") return Fuse(graph);
+  if (c.pass == "quantize") return Quantize(graph, context);
   if (c.pass == "rematerialize") return Rematerialize(graph, context);
   if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
   if (c.pass == "chunk_loss") return ChunkLoss(graph, context);

@@ -61,6 +61,19 @@ TEST(GemmPlans, AreReadAsTheyAreWritten) {
   }
 }
 
+TEST(GemmPlans, KnowFp8ByTypesAndScales) {
+  const Gemm rows{
+      {64, 32, 48, 48, 1, 1, 48, 32}, Dtype::kF8E5M2, Dtype::kF32, true, false, Scales::kRow, Dtype::kF8E4M3};
+  Gemm tensors = rows;
+  tensors.scales = Scales::kTensor;
+  const GemmPlans written{"NVIDIA H200", "cuBLASLt 13.1.0", {{rows, "00ff", 1024, 2.5, 2.5}, {tensors, "a0", 0, 3, 3}}};
+  const GemmPlans read = ParseGemmPlans(ToText(written), "plans.json");
+  EXPECT_EQ(read.Find(rows), &read.plans[0]);
+  EXPECT_EQ(read.Find(tensors), &read.plans[1]);
+  EXPECT_EQ(ToString(rows), "64 x 32 x 48, f8e5m2 by f8e4m3 (scales of rows) -> f32, b transposed, accumulating");
+  EXPECT_THAT(Refusal(Replaced(ToText(written), "\"row\"", "\"column\"")), HasSubstr("neither tensor nor row"));
+}
+
 TEST(GemmPlans, OtherMeasurementsInTheFileArePassedOver) {
   const std::string text = Replaced(ToText(SomePlans()), "{", "{\"costs\": [1, 2],");
   EXPECT_EQ(ParseGemmPlans(text, "plans.json").plans.size(), 3u);
@@ -193,6 +206,8 @@ TEST(ColumnMajor, NamesTheSameElementsForAllLetterings) {
         expect("bsk,kn->bsn", {1, s, k}, {k, n}, {1, s, n});
         expect("bsn,kn->bsk", {1, s, n}, {k, n}, {1, s, k});
         expect("bsk,bsn->kn", {1, s, k}, {1, s, n}, {k, n});
+        expect("nbs,kbs->nk", {n, 1, s}, {k, 1, s}, {n, k});
+        expect("kbs,nbs->kn", {k, 1, s}, {n, 1, s}, {k, n});
       }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "espalier/kernels/kernel_table.hpp"
+#include "kernels/fp8.hpp"
 
 namespace espalier::testing {
 
@@ -40,8 +41,10 @@ class OwnedTensor {
 
   double operator[](int64_t i) const {
     if (dtype_ == Dtype::kI32) return View().As<int32_t>()[i];
+    if (IsFp8(dtype_)) return FromFp8(dtype_, View().As<uint8_t>()[i]);
     return dtype_ == Dtype::kF32 ? View().As<float>()[i] : ToFloat(View().As<Bf16>()[i]);
   }
+  /// Of any type but fp8, which kernels write.
   void Set(int64_t i, double value) {
     if (dtype_ == Dtype::kI32) {
       View().As<int32_t>()[i] = static_cast<int32_t>(value);

@@ -64,6 +64,7 @@ struct Cluster {
     int64_t memory_bytes = 0;
     int64_t reserved_bytes = 0;               ///< of that: context and libraries
     double bf16_tflops = 0, fp32_tflops = 0;  ///< peak of matmuls
+    double fp8_tflops = 0;                    ///< the same; 0: that of bf16
     double memory_bytes_per_us = 0;           ///< peak
 
     // Matmuls (src/costs/formulas/matmul.cpp).

@@ -23,6 +23,10 @@ enum class QkNorm : uint8_t { kNone, kHead, kFull };
 enum class NormPlacement : uint8_t { kPre, kPost };
 enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
+/// How matmuls round their operands: not beyond precision.compute, or to fp8.
+enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
+/// What has a scale of its own in fp8: each operand of a matmul on each rank, or each row of it.
+enum class Fp8Scaling : uint8_t { kTensor, kRow };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
 enum class JoinMatmuls : uint8_t { kAuto, kAlways, kNever };
@@ -85,6 +89,12 @@ inline constexpr auto kChoices<ScheduleKind> =
                                          {ScheduleKind::kZeroBubbleH1, Name(ScheduleKind::kZeroBubbleH1)},
                                          {ScheduleKind::kZeroBubbleV, Name(ScheduleKind::kZeroBubbleV)},
                                          {ScheduleKind::kDualPipeV, Name(ScheduleKind::kDualPipeV)}});
+template <>
+inline constexpr auto kChoices<MatmulPrecision> =
+    std::to_array<Choice<MatmulPrecision>>({{MatmulPrecision::kCompute, "compute"}, {MatmulPrecision::kFp8, "fp8"}});
+template <>
+inline constexpr auto kChoices<Fp8Scaling> = std::to_array<Choice<Fp8Scaling>>({{Fp8Scaling::kTensor, "tensor"},
+                                                                                {Fp8Scaling::kRow, "row"}});
 /// precision.compute, precision.moments, parallel.reduce_dtype.
 template <>
 inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});

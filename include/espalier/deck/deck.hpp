@@ -74,6 +74,9 @@ struct Deck {
   } batch;
   struct Precision {
     Dtype compute, moments;
+    MatmulPrecision matmul;
+    Fp8Scaling fp8_scaling;
+    std::vector<std::string> bf16_matmuls;  ///< patterns of names of weights
   } precision;
   struct Recompute {
     RecomputeMode mode;

@@ -28,6 +28,10 @@ constexpr int64_t ColumnSumInPassBytes(int64_t sums, int64_t rows, int64_t colum
 constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 4096, 1024); }
 constexpr int64_t SumSquaresBytes(int64_t n) { return SumSquaresParts(n) * 8; }
 
+/// Largest magnitudes of parts of a tensor.
+constexpr int64_t MaximaParts(int64_t n) { return PartsOfSize(n, 8192, 1024); }
+constexpr int64_t MaximaBytes(int64_t n) { return MaximaParts(n) * 4; }
+
 /// Partial sums of the losses, of the count and, as a third, of the z-loss, in fp64.
 constexpr int64_t TokenLossParts(int64_t tokens) { return PartsOfSize(tokens, 1024, 128); }
 constexpr int64_t TokenLossBytes(int64_t tokens, int64_t sums) { return sums * TokenLossParts(tokens) * 8; }

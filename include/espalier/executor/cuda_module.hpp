@@ -20,8 +20,9 @@ struct Gpu {
   std::string name;    ///< "NVIDIA H200"
   std::string bus_id;  ///< "0000:1b:00.0"; the same GPU has the same one in every process of a node
   int64_t bytes = 0;   ///< of its memory
+  int capability = 0;  ///< compute capability: 90 is 9.0
 
-  auto Fields() { return std::tie(index, name, bus_id, bytes); }
+  auto Fields() { return std::tie(index, name, bus_id, bytes, capability); }
 };
 
 /// What carries messages between ranks that compute on GPUs.

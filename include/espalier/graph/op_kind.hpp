@@ -30,6 +30,7 @@ enum class OpKind : uint8_t {
   kSwiglu,
   kSwigluGrad,
   kCast,
+  kQuantize,
   kLogitsMax,
   kLogitsSum,
   kTokenLoss,
@@ -75,7 +76,7 @@ enum class OpKind : uint8_t {
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 60> kOpNames = {
+inline constexpr std::array<std::string_view, 61> kOpNames = {
     "",
     "embedding",
     "embedding_grad",
@@ -94,6 +95,7 @@ inline constexpr std::array<std::string_view, 60> kOpNames = {
     "swiglu",
     "swiglu_grad",
     "cast",
+    "quantize",
     "logits_max",
     "logits_sum",
     "token_loss",

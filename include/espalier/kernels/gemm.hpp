@@ -20,12 +20,19 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
-/// `input` is the type of both operands; sums are fp32.
+/// How many scales multiply an fp8 operand: none (it is not fp8), one, or one per row of c for a and one per column for
+/// b.
+enum class Scales : uint8_t { kNone, kTensor, kRow };
+
+/// `input` is the type of both operands, or of a where operands have scales; sums are fp32.
 struct Gemm {
   GemmShape shape;
   Dtype input, output;
   bool accumulate = false;  ///< c += a b
   bool bias = false;        ///< a vector of the output's type is added to every row before sums are rounded
+  Scales scales = Scales::kNone;
+  Dtype scaled_b = Dtype::kF32;  ///< the type of b where operands have scales
+  Dtype TypeOfB() const { return scales == Scales::kNone ? input : scaled_b; }
   auto operator<=>(const Gemm&) const = default;
 };
 

@@ -21,6 +21,12 @@
 //   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +), for weights [in, out]
 //                         bsk,kn->bsn  bsn,kn->bsk (T)  bsk,bsn->kn (f32 +)
 //                         a, b, bias T of the result's last dim: added to every row before the sums are rounded
+//                {scales} the same of fp8 operands, contiguous along the contracted dim, into bf16 or f32:
+//                         a, b, [bias bf16,] scales of a and b f32: of each one, or with "row" one per row of a and per
+//                         row of b as stored; a dW has operands nbs,kbs->nk or kbs,nbs->kn
+//   quantize {spec, to}   x bf16 -> fp8 `to` in the order of spec's dims, its scales f32 (src/kernels/fp8.hpp):
+//                         bsk->bsk,y bsk->kbs,y nk->nk,y nk->kn,y have one; bsk->bsk,bsy bsk->kbs,ky nk->nk,ny
+//                         nk->kn,ky have one per row of the result
 //   add_bias =            x T[b,s,n], bias T[n] -> T[b,s,n]
 //   bias_grad +           dy T[b,s,n] -> f32[n]
 //   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))

@@ -40,16 +40,43 @@ struct MatmulOperands {
 };
 inline MatmulOperands MatmulOperandsOf(const KernelCall& call) {
   const size_t weights = ColumnsOf(*call.attributes).size(), inputs = call.inputs.size();
-  if (weights == 0) return {call.inputs[0], call.inputs[1], call.outputs[0], inputs > 2};
+  // Inputs are a, b, the bias, and two scales.
+  if (weights == 0) return {call.inputs[0], call.inputs[1], call.outputs[0], inputs % 2 == 1};
   CHECK(inputs == 2 ? call.outputs.size() == weights : inputs == 1 + weights,
         "matmul of {} weights: {} inputs, {} outputs", weights, inputs, call.outputs.size());
   return {call.inputs[0], RowsOfAll(call.inputs.subspan(1)), RowsOfAll(call.outputs)};
 }
 
+/// The scales of a matmul call by the attribute `scales`: "tensor" or "row"; without it none.
+inline Scales ScalesOf(const KernelCall& call) {
+  const auto found = call.attributes->texts.find("scales");
+  if (found == call.attributes->texts.end()) return Scales::kNone;
+  return found->second == "row" ? Scales::kRow : Scales::kTensor;
+}
+
+/// CHECKs the types of a GEMM's operands, and that fp8 ones have scales and are contiguous along the contracted dim.
+inline void CheckTypes(const KernelCall& call, const Gemm& gemm) {
+  const Dtype a = gemm.input, b = gemm.TypeOfB(), c = gemm.output;
+  const size_t vectors = gemm.bias ? 3 : 2;
+  if (gemm.scales == Scales::kNone) {
+    CHECK(!IsFp8(a) && (a == c || c == Dtype::kF32), "matmul: {} by {} into {}", Name(a), Name(b), Name(c));
+  } else {
+    const GemmShape& s = gemm.shape;
+    const bool rows = gemm.scales == Scales::kRow;
+    CHECK(IsFp8(a) && IsFp8(b) && !IsFp8(c), "matmul: {} by {} into {}, with scales", Name(a), Name(b), Name(c));
+    CHECK(s.a_column == 1 && s.b_row == 1, "matmul: fp8 operands are contiguous along the contracted dim");
+    CHECK(call.inputs.size() == vectors + 2 && Volume(call.inputs[vectors].shape) == (rows ? s.m : 1) &&
+              Volume(call.inputs[vectors + 1].shape) == (rows ? s.n : 1),
+          "matmul: scales of {} x {}", s.m, s.n);
+  }
+  CHECK(!call.accumulate || (c == Dtype::kF32 && !gemm.bias), "matmul: only f32 accumulates, and without a bias");
+  CHECK(!gemm.bias || call.inputs[2].dtype == c, "matmul: a bias of {} to {}", Name(call.inputs[2].dtype), Name(c));
+}
+
 /// The GEMM of a matmul call. CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of
-/// it too, or the output f32. A spec is an einsum: tokens times a weight as stored ("bsX,XY->bsY") or transposed
-/// ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and n in either order. The same
-/// without "b" multiplies matrices.
+/// it too, or the output f32; or fp8 operands with scales. A spec is an einsum: tokens times a weight as stored
+/// ("bsX,XY->bsY") or transposed ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and
+/// n in either order. The same without "b" multiplies matrices. Tokens may also be stored transposed ("Xbs,Ybs->XY").
 inline Gemm GemmOf(const KernelCall& call) {
   const auto [a, b, c, bias] = MatmulOperandsOf(call);
   const std::string& spec = call.attributes->Text("spec");
@@ -61,6 +88,10 @@ inline Gemm GemmOf(const KernelCall& call) {
   } else if (spec == "bsn,nk->bsk" || spec == "bsk,kn->bsn" || spec == "sk,kn->sn") {
     p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1, ColumnsOf(b)};
     depth = RowsOf(b);
+  } else if (spec == "nbs,kbs->nk" || spec == "kbs,nbs->kn") {
+    const int64_t tokens = a.shape[1] * a.shape[2];
+    p = {a.shape[0], b.shape[0], tokens, tokens, 1, 1, tokens, b.shape[0]};
+    depth = b.shape[1] * b.shape[2];
   } else {
     CHECK(spec == "bsn,bsk->nk" || spec == "bsk,bsn->kn" || spec == "sk,sn->kn", "matmul: spec {} is unknown", spec);
     p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1, ColumnsOf(b)};
@@ -68,16 +99,14 @@ inline Gemm GemmOf(const KernelCall& call) {
   }
   CHECK(depth == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
   CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
-  CHECK(a.dtype == b.dtype && (a.dtype == c.dtype || c.dtype == Dtype::kF32), "matmul {}: {} by {} into {}", spec,
-        Name(a.dtype), Name(b.dtype), Name(c.dtype));
-  CHECK(!call.accumulate || (c.dtype == Dtype::kF32 && !bias), "matmul {}: only f32 accumulates, and without a bias",
-        spec);
-  CHECK(!bias || (call.inputs[2].dtype == a.dtype && call.inputs[2].dtype == c.dtype), "matmul {}: a bias of {}", spec,
-        Name(call.inputs[2].dtype));
   p.blocks = call.blocks;
   p.a_block = call.input_stride_bytes / SizeOf(a.dtype);
   p.c_block = call.output_stride_bytes / SizeOf(c.dtype);
-  return {p, a.dtype, c.dtype, call.accumulate, bias};
+  const Scales scales = ScalesOf(call);
+  const Gemm gemm{p, a.dtype, c.dtype, call.accumulate, bias, scales, scales == Scales::kNone ? Dtype::kF32 : b.dtype};
+  CHECK(scales != Scales::kNone || a.dtype == b.dtype, "matmul {}: {} by {}", spec, Name(a.dtype), Name(b.dtype));
+  CheckTypes(call, gemm);
+  return gemm;
 }
 
 /// Row of a position in its table; CHECKs that the table has it.

@@ -1,4 +1,4 @@
-// Which parameters the entries of optimizer.groups mean.
+// Which parameters the patterns of a deck mean: the entries of optimizer.groups and of precision.bf16_matmuls.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace espalier {
 
-/// Throws UserError (kDeck) with a message for each entry of optimizer.groups that matches no parameter of the model,
-/// with the nearest name.
-void RequireGroupsMatch(const LoadedDeck& loaded);
+/// Throws UserError (kDeck) with a message for each pattern that matches nothing, with the nearest name: an entry of
+/// optimizer.groups no parameter of the model, or one of precision.bf16_matmuls no matmul, if these are in fp8.
+void RequirePatternsMatch(const LoadedDeck& loaded);
 
 /// A line for each entry of optimizer.groups and one for the other parameters: how many tensors and elements it has.
 /// Empty if there are no entries.

@@ -22,6 +22,9 @@ struct Einsum {
   Reduce reduce = Reduce::kSum;  ///< how the partial results of a contracted dim are reduced
 };
 
+/// Attribute of a matmul that precision.matmul = "fp8" selects, until its operands are quantized (pass `quantize`).
+inline constexpr std::string_view kFp8Mark = "fp8";
+
 /// An op with the types of its inputs.
 struct OpContext {
   const Op& op;

@@ -86,6 +86,10 @@ void OverlapTensor(Graph& graph, const PassContext& context);
 /// gradient. Results stay bitwise the same, except those of bf16 matmuls with a bias.
 void Fuse(Graph& graph);
 
+/// Quantizes the operands of the matmuls that the model marks with kFp8Mark (precision.matmul = "fp8"). A matmul whose
+/// shards do not suit fp8 stays as it is and keeps the mark.
+void Quantize(Graph& graph, const PassContext& context);
+
 /// Splits the ops between two attentions into strips of rows, so that tp messages overlap with matmuls
 /// (overlap.tensor_strips).
 void TensorStrips(Graph& graph, const PassContext& context);

@@ -42,6 +42,10 @@ enum class Sharing : uint8_t { kOverMpi, kAlways };
 DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<GpusOfRank>& ranks,
                     Sharing sharing = Sharing::kOverMpi);
 
+/// Throws UserError (kDeck) if the GPU has no matmuls for the deck's precision: fp8 needs compute capability 8.9, and
+/// scales by row 9.0, no other.
+void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu);
+
 /// A sentence: what run.device = "auto" would resolve to on this host, and why. Never fails.
 std::string PredictDevice(const Deck& deck);
 

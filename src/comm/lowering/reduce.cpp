@@ -48,6 +48,9 @@ void ReduceRun(Dtype dtype, Reduce how, std::byte* to, std::span<const std::byte
       return ReduceTyped<Bf16>(how, to, sources, count);
     case Dtype::kI32:
       return ReduceTyped<int32_t>(how, to, sources, count);
+    case Dtype::kF8E4M3:
+    case Dtype::kF8E5M2:
+      CHECK(false, "fp8 is not reduced");
   }
 }
 

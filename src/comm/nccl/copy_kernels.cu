@@ -143,6 +143,9 @@ __global__ void Reductions(const ReduceJob* jobs, int count, int64_t tiles) {
       case Dtype::kI32:
         ReduceTileOf<int32_t>(job, tile);
         break;
+      case Dtype::kF8E4M3:
+      case Dtype::kF8E5M2:
+        break;  // never reduced
     }
   }
 }

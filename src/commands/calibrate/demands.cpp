@@ -43,7 +43,7 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   std::vector<Blocks> inputs;
   for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(blocks_of(op.inputs[i], boxes.inputs[i]));
   const size_t count = output.tensors.size();
-  const bool batched = count > 1 && output.stride_bytes > 0 && inputs[0].stride_bytes > 0;
+  const bool batched = TakesBlocks(op) && count > 1 && output.stride_bytes > 0 && inputs[0].stride_bytes > 0;
   std::vector<Gemm> gemms;
   for (size_t b = 0; b < (batched ? 1 : count); ++b) {
     std::vector<Tensor> from;
@@ -81,7 +81,7 @@ WorldPlan PlanForGpus(const std::string& deck, std::vector<std::string> override
   const LoadedDeck loaded = LoadDeck(deck, overrides);
   if (ranks == 0) ranks = SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
-  RequireGroupsMatch(loaded);
+  RequirePatternsMatch(loaded);
   return PlanWorld(loaded.deck, ranks);
 }
 

@@ -1,6 +1,7 @@
 // One kernel of any op.
 #include <algorithm>
 
+#include "espalier/ops/strip.hpp"
 #include "formulas.hpp"
 
 namespace espalier {
@@ -46,7 +47,7 @@ double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape) {
 /// GPUs have one batched kernel for the blocks of a matmul; any other kernel is launched once per block of rows.
 double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   const double us = AloneUs(cluster, op, accumulate);
-  if (op.op.kind == OpKind::kMatmul && cluster.device == DeviceKind::kCuda) return Launched(cluster, us);
+  if (TakesBlocks(op.op) && cluster.device == DeviceKind::kCuda) return Launched(cluster, us);
   return double(op.blocks) * Launched(cluster, us / double(op.blocks));
 }
 

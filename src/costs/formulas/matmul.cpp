@@ -16,7 +16,9 @@ namespace {
 
 /// Multiply-adds per microsecond at which large matmuls run, times two.
 double Rate(const DeviceModel& d, Dtype dtype) {
-  return (dtype == Dtype::kBf16 ? d.bf16_tflops : d.fp32_tflops) * 1e6 * d.matmul_share;
+  const double fp8 = d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops;
+  const double peak = IsFp8(dtype) ? fp8 : dtype == Dtype::kBf16 ? d.bf16_tflops : d.fp32_tflops;
+  return peak * 1e6 * d.matmul_share;
 }
 
 double CeilOf(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }

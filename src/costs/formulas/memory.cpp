@@ -21,6 +21,12 @@ double ScatteredBytes(const LocalOp& op, size_t gradient, bool accumulate) {
   return InputBytes(op, gradient) + 2 * rows + (accumulate ? 0 : OutputBytes(op));
 }
 
+/// Rows of `quantize` with scales of their own, not transposed.
+bool RowsAreStoredAsRead(const Op& quantize) {
+  const std::string& spec = quantize.attributes.Text("spec");
+  return spec == "bsk->bsk,bsy" || spec == "nk->nk,ny";
+}
+
 }  // namespace
 
 double MemoryUs(const DeviceModel& d, double bytes) {
@@ -44,6 +50,8 @@ double MovedBytes(const LocalOp& op, bool accumulate) {
       return 2 * OutputBytes(op);
     case OpKind::kPutRows:
       return 2 * InputBytes(op, 0);
+    case OpKind::kQuantize:  // the second time to round, which rows of their own find in the caches
+      return InputBytes(op, 0) * (RowsAreStoredAsRead(op.op) ? 1 : 2) + OutputBytes(op);
     default:
       return BytesOf(op.inputs, op.input_dtypes) + OutputBytes(op) * (accumulate ? 2 : 1);
   }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
@@ -37,7 +38,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CopyToDevice(nan_.data(), &nan, sizeof nan);
   for (Call& call : calls_)
-    if (OpOf(call.index).kind == OpKind::kMatmul) Batch(call);
+    if (TakesBlocks(OpOf(call.index))) Batch(call);
   for (const Call& call : calls_)
     for (const Operands& block : call.blocks) PrepareCudaKernel(Name(OpOf(call.index).kind), ArgumentsOf(call, block));
 }

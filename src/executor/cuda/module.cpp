@@ -30,7 +30,8 @@ Gpu GpuAt(int index) {
   char bus_id[32] = {};
   Require(cudaGetDeviceProperties(&properties, index), "a GPU does not tell what it is");
   Require(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "a GPU does not tell where it is");
-  return {index, properties.name, bus_id, static_cast<int64_t>(properties.totalGlobalMem)};
+  return {index, properties.name, bus_id, static_cast<int64_t>(properties.totalGlobalMem),
+          10 * properties.major + properties.minor};
 }
 
 class Module final : public CudaModule {

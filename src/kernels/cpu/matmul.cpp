@@ -14,6 +14,7 @@
 #include "espalier/util/environment.hpp"
 #include "kernels/cpu/gemm/bf16_method.hpp"
 #include "kernels/cpu/gemm/one_dnn_gemm.hpp"
+#include "kernels/cpu/gemm/scaled_gemm.hpp"
 #include "kernels/cpu/gemm/widened_gemm.hpp"
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
@@ -166,12 +167,13 @@ bool UsesAmx() {
   return uses;
 }
 
-// bf16 GEMMs accumulate in fp32. A bias is added before the sums are rounded.
+// bf16 and fp8 GEMMs accumulate in fp32. A bias is added before the sums are rounded.
 void Matmul(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
   const bool accumulate = a.gemm.accumulate;
   if (s.m * s.n == 0) return;
   if (s.k == 0) return MatmulOfDepth0(a);
+  if (a.gemm.scales != Scales::kNone) return Matmul(WidenScaled(a));
   if (a.a.dtype == Dtype::kBf16 && WidensBf16())
     return WidenedGemm(s, a.a.As<Bf16>(), a.b.As<Bf16>(), a.c, accumulate, a.bias.As<Bf16>());
   const Operands operands{a.a.data, a.b.data, a.c.data, a.a.dtype, a.c.dtype, accumulate, a.bias.data};

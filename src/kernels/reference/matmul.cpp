@@ -1,7 +1,18 @@
 // GEMMs of activations and weights.
+#include "kernels/fp8.hpp"
 #include "kernels/reference/runtime/access.hpp"
 
 namespace espalier::reference {
+namespace {
+
+/// Element i of an operand; of an fp8 one, of the row or column `line`, times its scale.
+double Element(const Array& x, const float* scales, const Gemm& gemm, int64_t i, int64_t line) {
+  if (gemm.scales == Scales::kNone) return Get(x, i);
+  const double scale = scales[gemm.scales == Scales::kRow ? line : 0];
+  return FromFp8(x.dtype, x.As<uint8_t>()[i]) * scale;
+}
+
+}  // namespace
 
 void Matmul(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
@@ -9,7 +20,8 @@ void Matmul(const MatmulArgs& a) {
     for (int64_t j = 0; j < s.n; ++j) {
       double sum = 0;
       for (int64_t p = 0; p < s.k; ++p)
-        sum += Get(a.a, i * s.a_row + p * s.a_column) * Get(a.b, p * s.b_row + j * s.b_column);
+        sum += Element(a.a, a.a_scales, a.gemm, i * s.a_row + p * s.a_column, i) *
+               Element(a.b, a.b_scales, a.gemm, p * s.b_row + j * s.b_column, j);
       if (a.bias) sum += Get(a.bias, j);
       Put(a.c, i * s.n + j, sum, a.gemm.accumulate);
     }

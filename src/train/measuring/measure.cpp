@@ -47,7 +47,7 @@ LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const
 std::vector<Shape> ShapesOf(const MeasureOptions& options, const std::string& path, int ranks) {
   const LoadedDeck deck = LoadDeck(path, options.overrides);
   const Mesh mesh = ResolveMesh(deck, ranks);
-  RequireGroupsMatch(deck);
+  RequirePatternsMatch(deck);
   const int64_t micro = deck.deck.batch.micro, seq_len = deck.deck.model.seq_len;
   std::vector<std::pair<int64_t, int64_t>> sizes = {{micro, seq_len}};
   if (options.shapes == Shapes::kNeighbours) {

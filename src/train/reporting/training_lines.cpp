@@ -4,6 +4,7 @@
 
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
+#include "espalier/passes/fp8.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 
@@ -19,8 +20,11 @@ std::string ModelText(const Run& run) {
 }
 
 std::string PrecisionText(const Deck& deck) {
-  return fmt::format("{} compute, {} moments; weights and gradient sums fp32", DeckName(deck.precision.compute),
-                     DeckName(deck.precision.moments));
+  const std::string matmuls = deck.precision.matmul == MatmulPrecision::kFp8
+                                  ? fmt::format(", fp8 matmuls (scales by {})", DeckName(deck.precision.fp8_scaling))
+                                  : "";
+  return fmt::format("{} compute{}, {} moments; weights and gradient sums fp32", DeckName(deck.precision.compute),
+                     matmuls, DeckName(deck.precision.moments));
 }
 
 std::string RateText(const Deck& deck) {
@@ -58,6 +62,8 @@ std::string StepsText(const Run& run, int64_t step) {
 BlockLines TrainingLines(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
   BlockLines lines = {{"model", ModelText(run)}, {"precision", PrecisionText(deck)}};
+  if (deck.precision.matmul == MatmulPrecision::kFp8)
+    lines.push_back({"fp8", Describe(CountFp8Matmuls(*run.programs.compilation().graph))});
   if (!run.device.Computes()) return lines.push_back({"steps", StepsText(run, step)}), lines;
   lines.push_back({"optimizer", OptimizerText(deck)});
   for (const std::string& text : DescribeGroups(deck)) lines.push_back({"groups", text});

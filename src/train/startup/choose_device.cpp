@@ -122,6 +122,22 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
   return {RunDevice::kCuda, shared.empty() ? Transport::kNccl : Transport::kMpi};
 }
 
+void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu) {
+  constexpr int kFirstWithFp8 = 89, kWithRows = 90;
+  if (precision.matmul != MatmulPrecision::kFp8) return;
+  const std::string of_gpu = fmt::format("{} on {} has compute capability {}.{}", gpu.name, HostName(),
+                                         gpu.capability / 10, gpu.capability % 10);
+  if (gpu.capability < kFirstWithFp8)
+    throw UserError(
+        ExitStatus::kDeck,
+        fmt::format("precision.matmul = \"fp8\": {}; fp8 needs 8.9 or later (allowed here: \"compute\")", of_gpu));
+  if (precision.fp8_scaling == Fp8Scaling::kRow && gpu.capability != kWithRows)
+    throw UserError(
+        ExitStatus::kDeck,
+        fmt::format("precision.fp8_scaling = \"row\": {}; cuBLASLt has it for 9.0 only (allowed here: \"tensor\")",
+                    of_gpu));
+}
+
 std::string PredictDevice(const Deck& deck) {
   const GpusOfRank here = Look(deck, nullptr);
   const size_t count = here.gpus.size();
@@ -159,6 +175,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
   deck.run.transport = choice.transport;
   std::unique_ptr<Device> device;
   OnAllRanks(world, [&] {
+    if (choice.device == RunDevice::kCuda) CheckPrecision(deck.precision, GpuOf(mine));
     if (choice.device == RunDevice::kCuda)
       device = LoadCudaModule().Open(GpuOf(mine),
                                      {choice.transport == Transport::kNccl ? GpuTransport::kNccl : GpuTransport::kMpi,

@@ -56,7 +56,7 @@ class Finder {
     AgreeOnDeck(world_, options_, start_.loaded);
     OnAllRanks(world_, [&] {
       ResolveMesh(start_.loaded, world_.Size());
-      RequireGroupsMatch(start_.loaded);
+      RequirePatternsMatch(start_.loaded);
     });
     if (Sleeps()) {
       OnAllRanks(world_, [&] { RequireNoState(); });

@@ -86,6 +86,15 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
     overrides.insert(overrides.end(), {"precision.moments=bf16", std::string("optimizer.name=") + optimizer});
     for (const KernelKey& key : KeysOf(overrides, 8)) kinds.insert(key.kind);
   }
+  for (const char* scaling : {"tensor", "row"})
+    for (const bool gpt2 : {false, true}) {
+      std::vector<std::string> overrides = Layout("222");
+      overrides.insert(overrides.end(), {"precision.compute=bf16", "precision.matmul=fp8", "model.dim=64",
+                                         "model.ffn_dim=96", std::string("precision.fp8_scaling=") + scaling});
+      if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
+      for (const KernelKey& key : KeysOf(overrides, 8)) kinds.insert(key.kind);
+    }
+  EXPECT_TRUE(kinds.contains(OpKind::kQuantize));
   EXPECT_TRUE(kinds.contains(OpKind::kMuonDirection));
   EXPECT_TRUE(kinds.contains(OpKind::kAttentionMerge));
   EXPECT_TRUE(kinds.contains(OpKind::kAdamw));
@@ -102,6 +111,16 @@ TEST(KernelKeys, UnknownVariantsHaveNoOp) {
     EXPECT_FALSE(Rebuild({OpKind::kMatmul, variant, sizes})) << variant;
   EXPECT_FALSE(Rebuild({OpKind::kMatmul, "f32,f32->f32 spec=bsk,nk->bsn", {1, 2}}));
   EXPECT_FALSE(Rebuild({OpKind::kMatmul, "f32,f32->f32 spec=bsk,nk->bsn", {1, 2, -3}}));
+  const std::vector<int64_t> scaled = {1, 2, 3, 1, 1};
+  EXPECT_TRUE(Rebuild({OpKind::kMatmul, "f8e4m3,f8e4m3,f32,f32->bf16 spec=bsk,nk->bsn scales=row", scaled}));
+  for (const char* variant : {"f8e4m3,f8e4m3->bf16 spec=bsk,nk->bsn", "f8e4m3,f8e4m3,f32,f32->bf16 spec=bsk,nk->bsn",
+                              "f8e4m3,bf16,f32,f32->bf16 spec=bsk,nk->bsn scales=row",
+                              "f8e4m3,f8e4m3,f32,f32->bf16 spec=bsk,nk->bsn scales=column"})
+    EXPECT_FALSE(Rebuild({OpKind::kMatmul, variant, scaled})) << variant;
+  EXPECT_TRUE(Rebuild({OpKind::kQuantize, "bf16->f8e5m2,f32 spec=nk->kn,ky to=f8e5m2", {4, 5, 1}}));
+  for (const char* variant : {"bf16->f8e5m2,f32 spec=nk->kn,ky to=f8e4m3", "bf16->f8e5m2,f32 spec=nk to=f8e5m2",
+                              "bf16->f8e5m2 spec=nk->kn,ky to=f8e5m2"})
+    EXPECT_FALSE(Rebuild({OpKind::kQuantize, variant, {4, 5, 1}})) << variant;
   EXPECT_FALSE(Rebuild({OpKind::kAllGather, "f32->f32", {1}}));
 }
 

@@ -66,6 +66,31 @@ TEST(MatmulFormula, ReachesTheBestMeasuredRate) {
   }
 }
 
+TEST(MatmulFormula, Fp8HasItsOwnRate) {
+  const DeviceModel device = Shipped("h100-8x400g").compute;
+  const MatmulShape bf16{.m = 16384, .n = 8192, .k = 8192};
+  MatmulShape fp8 = bf16;
+  fp8.dtype = Dtype::kF8E4M3;
+  EXPECT_NEAR(MatmulUs(device, bf16) / MatmulUs(device, fp8), 1979.0 / 989.0, 0.02);
+  DeviceModel without = device;
+  without.fp8_tflops = 0;
+  EXPECT_EQ(MatmulUs(without, fp8), MatmulUs(without, bf16));
+}
+
+// A scale of all needs a pass of its own; rows of their own are in the caches when they are rounded.
+TEST(MemoryFormula, QuantizingReadsTwiceUnlessRowsHaveScales) {
+  const auto bytes = [](const char* spec) {
+    Op op;
+    op.kind = OpKind::kQuantize;
+    op.attributes.texts = {{"spec", spec}, {"to", "f8e4m3"}};
+    return MovedBytes({op, {{2, 3, 5}}, {{2, 3, 5}, {1}}, Dtype::kBf16, {Dtype::kBf16}, {Dtype::kF8E4M3, Dtype::kF32}},
+                      false);
+  };
+  EXPECT_EQ(bytes("bsk->bsk,y"), 2 * 60 + 30 + 4);
+  EXPECT_EQ(bytes("bsk->kbs,ky"), 2 * 60 + 30 + 4);
+  EXPECT_EQ(bytes("bsk->bsk,bsy"), 60 + 30 + 4);
+}
+
 // 108 units: 9 x 12 tiles of 256 x 128 are one wave. One more row of tiles needs another.
 TEST(MatmulFormula, CountsWavesOfTiles) {
   DeviceModel device = Shipped("a100-8x200g").compute;

@@ -114,6 +114,15 @@ TEST(Errors, HeadsMayHaveAWidthOfTheirOwn) {
                   "(allowed: \"pre\"), nor model.qk_norm = \"full\" (allowed: \"none\"); leave it out")));
 }
 
+TEST(Errors, Fp8RoundsBf16) {
+  EXPECT_THAT(Errors({"precision.matmul=fp8", "precision.compute=bf16"}), IsEmpty());
+  EXPECT_EQ(
+      Errors({"precision.matmul=fp8", "precision.compute=fp32"}),
+      Strings{"command line: precision.matmul = \"fp8\": needs precision.compute = \"bf16\" (allowed: \"compute\", "
+              "or \"fp8\" with bf16)"});
+  EXPECT_THAT(Errors({"precision.matmul=fp4"}), SizeIs(1));
+}
+
 TEST(Errors, RopeScalingStretches) {
   EXPECT_THAT(Errors({"model.rope_scaling=linear", "model.rope_factor=0.5"}),
               ElementsAre(HasSubstr("must be at least 1 for model.rope_scaling = \"linear\"")));

@@ -349,7 +349,7 @@ TEST(Gpt2, PartsFillWhatIsStored) {
 TEST(Groups, EveryPatternMustMatchAParameter) {
   const auto errors = [](const char* deck, const char* groups) -> std::vector<std::string> {
     try {
-      RequireGroupsMatch(LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck, {groups}));
+      RequirePatternsMatch(LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck, {groups}));
     } catch (const UserError& error) {
       EXPECT_EQ(error.status(), ExitStatus::kDeck);
       return error.messages();
@@ -367,6 +367,51 @@ TEST(Groups, EveryPatternMustMatchAParameter) {
   EXPECT_NE(two[1].find("the nearest name is lm_head.weight;"), std::string::npos) << two[1];
   EXPECT_TRUE(errors("small_gpt2.toml", "optimizer.groups=['*.c_attn.weight lr=2']").empty());
   EXPECT_EQ(errors("small_gpt2.toml", "optimizer.groups=['lm_head.weight lr=2']").size(), 1u) << "the head is tied";
+}
+
+TEST(MatmulPatterns, LeaveMatmulsInBf16) {
+  const auto marked = [](const char* deck, const std::string& patterns) {
+    std::vector<std::string> names;
+    const Deck loaded =
+        LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck,
+                 {"precision.compute=bf16", "precision.matmul=fp8", "precision.bf16_matmuls=" + patterns})
+            .deck;
+    const Model model = BuildModel(loaded, SplitLayers(loaded, 1), 1, Purpose::kTrain);
+    for (const Op& op : model.graph.ops)
+      if (op.attributes.numbers.contains(kFp8Mark)) names.push_back(model.graph.value(op.inputs[1]).name);
+    return names;
+  };
+  EXPECT_EQ(marked("small.toml", "[]").size(), 4u * 7 + 1);
+  EXPECT_EQ(marked("small.toml", "['lm_head.weight']").size(), 4u * 7);
+  EXPECT_EQ(marked("small_gpt2.toml", "['lm_head.weight']").size(), 4u * 6) << "the head is tied";
+  EXPECT_EQ(marked("small.toml", "['lm_head.weight', '*.0.*', '*_proj.weight']").size(), 0u);
+  EXPECT_EQ(marked("small.toml", "['*.self_attn.*', '*.mlp.up_proj.*', '*.1.*', 'lm_head.*']"),
+            (std::vector<std::string>{"model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.down_proj.weight",
+                                      "model.layers.2.mlp.gate_proj.weight", "model.layers.2.mlp.down_proj.weight",
+                                      "model.layers.3.mlp.gate_proj.weight", "model.layers.3.mlp.down_proj.weight"}));
+}
+
+TEST(MatmulPatterns, MustMatchTheWeightOfAMatmul) {
+  const auto errors = [](const char* deck, const char* patterns) -> std::vector<std::string> {
+    try {
+      RequirePatternsMatch(LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck,
+                                    {"precision.compute=bf16", "precision.matmul=fp8", patterns}));
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kDeck);
+      return error.messages();
+    }
+    return {};
+  };
+  EXPECT_TRUE(errors("small.toml", "precision.bf16_matmuls=['lm_head.weight', '*.3.mlp.*']").empty());
+  EXPECT_TRUE(errors("small_gpt2.toml", "precision.bf16_matmuls=['lm_head.weight', '*.c_attn.weight']").empty());
+  EXPECT_EQ(
+      errors("small.toml", "precision.bf16_matmuls=['*.4.mlp.*']"),
+      std::vector<std::string>{
+          "command line: precision.bf16_matmuls: \"*.4.mlp.*\" matches no weight of a matmul (the nearest name is "
+          "model.layers.0.mlp.gate_proj.weight; * stands for any characters, dots included)"});
+  EXPECT_EQ(errors("small.toml", "precision.bf16_matmuls=['*layernorm.weight', 'model.embed_tokens.weight']").size(),
+            2u)
+      << "they have no matmuls";
 }
 
 TEST(Groups, AreDescribedByWhatTheyHave) {

@@ -280,10 +280,11 @@ std::string DifferenceOf(const std::vector<std::vector<OwnedTensor>>& made, size
 }
 
 /// The keys of a hop of a ring are another rank's, so its ops are no parts of one op; tests/unit/kernels
-/// compares whole rings. Chunks of rows are chunks of each rank's own.
+/// compares whole rings. Chunks of rows are chunks of each rank's own. In fp8 each rank scales its own part.
 bool HasWhole(const Op& op) {
-  const bool of_rank = op.kind == OpKind::kTakeRows || op.kind == OpKind::kPutRows;
-  return FindReferenceKernel(Name(op.kind)) != nullptr && !op.attributes.numbers.contains("hop") && !of_rank;
+  const bool of_rank = op.kind == OpKind::kTakeRows || op.kind == OpKind::kPutRows || op.kind == OpKind::kQuantize;
+  return FindReferenceKernel(Name(op.kind)) != nullptr && !op.attributes.numbers.contains("hop") && !of_rank &&
+         !op.attributes.texts.contains("scales");
 }
 
 /// Runs a rule's op on whole inputs, and on each rank's parts of them; empty if what the ranks make is, as `outputs`

@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 /// A rank of `host` that sees so many GPUs.
 GpusOfRank Rank(const std::string& host, int node_rank, int gpus) {
   GpusOfRank rank{host, node_rank, {}, gpus == 0 ? "cuda: there is no GPU" : ""};
-  for (int i = 0; i < gpus; ++i) rank.gpus.push_back({i, "a GPU", "0000:0" + std::to_string(i + 1) + ":00.0", 1000});
+  for (int i = 0; i < gpus; ++i)
+    rank.gpus.push_back({i, "a GPU", "0000:0" + std::to_string(i + 1) + ":00.0", 1000, 90});
   return rank;
 }
 
@@ -32,6 +33,28 @@ std::string Outcome(const std::string& device, const std::string& transport, con
   } catch (const UserError& error) {
     return std::to_string(static_cast<int>(error.status())) + ": " + error.what();
   }
+}
+
+TEST(Devices, MatmulsInFp8NeedAGpuThatHasThem) {
+  const auto refusal = [](Fp8Scaling scaling, int capability) -> std::string {
+    try {
+      CheckPrecision({Dtype::kBf16, Dtype::kF32, MatmulPrecision::kFp8, scaling, {}},
+                     {0, "a GPU", "0000:01:00.0", 1000, capability});
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kDeck);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(Fp8Scaling::kTensor, 80),
+              HasSubstr("compute capability 8.0; fp8 needs 8.9 or later (allowed here: \"compute\")"));
+  EXPECT_EQ(refusal(Fp8Scaling::kTensor, 89), "");
+  EXPECT_EQ(refusal(Fp8Scaling::kTensor, 120), "");
+  EXPECT_EQ(refusal(Fp8Scaling::kRow, 90), "");
+  for (int capability : {89, 100})
+    EXPECT_THAT(refusal(Fp8Scaling::kRow, capability), HasSubstr("9.0 only (allowed here: \"tensor\")"));
+  CheckPrecision({Dtype::kBf16, Dtype::kF32, MatmulPrecision::kCompute, Fp8Scaling::kRow, {}},
+                 {0, "a GPU", "0000:01:00.0", 1000, 80});
 }
 
 TEST(Device, AutoIsCudaWhereEveryRankHasAGpu) {

@@ -7,7 +7,8 @@
 namespace espalier::cpu {
 
 /// What scratch memory is for; each purpose has its own.
-enum class ScratchUse { kKernel, kOneDnn };
+enum class ScratchUse { kKernel, kOneDnn, kWidened };
+inline constexpr int kScratchUses = 3;
 
 /// At least `bytes` bytes, page-aligned, of the calling thread; valid until its next call for the same use. Grows,
 /// never shrinks, and is given back when the thread ends. Contents are undefined.

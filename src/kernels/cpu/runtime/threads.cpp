@@ -32,7 +32,7 @@ std::byte* Scratch(int64_t bytes, ScratchUse use) {
     std::unique_ptr<std::byte, Free> data;
     int64_t bytes = 0;
   };
-  thread_local Memory memories[2];
+  thread_local Memory memories[kScratchUses];
   Memory& memory = memories[static_cast<size_t>(use)];
   if (bytes > memory.bytes) {
     memory.bytes = (bytes + kPage - 1) / kPage * kPage;

@@ -10,7 +10,18 @@
 namespace espalier::cuda {
 namespace {
 
-cudaDataType_t TypeOf(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t TypeOf(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return CUDA_R_32F;
+    case Dtype::kF8E4M3:
+      return CUDA_R_8F_E4M3;
+    case Dtype::kF8E5M2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_16BF;
+  }
+}
 
 cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
   cublasLtMatrixLayout_t layout = nullptr;
@@ -33,6 +44,25 @@ void SetBias(cublasLtMatmulDesc_t operation, const void* bias) {
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
 }
 
+void SetScales(cublasLtMatmulDesc_t operation, const float* first, const float* second) {
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &first, sizeof first));
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof second));
+}
+
+/// Scales of fp8 operands. Fast accumulation is off: it leaves sums in the tensor cores, which keep about 14 bits of
+/// them on Hopper (DeepSeek-AI 2024, section 3.5.2).
+void SetScaleModes(cublasLtMatmulDesc_t operation, Scales scales) {
+  const int8_t fast = 0;
+  CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+  // Their alignment affects the choice of algorithms.
+  const auto* anywhere = reinterpret_cast<const float*>(kBufferAlignment);
+  SetScales(operation, anywhere, anywhere);
+  if (scales == Scales::kTensor) return;
+  const cublasLtMatmulMatrixScale_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  for (const auto mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
+    CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, mode, &rows, sizeof rows));
+}
+
 /// fp32 GEMMs multiply in fp32, never TF32: precision is the deck's, not the backend's.
 cublasLtMatmulDesc_t OperationOf(const Gemm& p) {
   cublasLtMatmulDesc_t operation = nullptr;
@@ -45,6 +75,7 @@ cublasLtMatmulDesc_t OperationOf(const Gemm& p) {
   if (p.bias)
     SetBias(operation,
             reinterpret_cast<const void*>(kBufferAlignment));  // its alignment affects the choice of algorithms
+  if (p.scales != Scales::kNone) SetScaleModes(operation, p.scales);
   return operation;
 }
 
@@ -82,7 +113,7 @@ cublasLtHandle_t CublasHandle() {
 CublasGemm::CublasGemm(const Gemm& p)
     : beta_(p.accumulate ? 1.0f : 0.0f),
       operation_(OperationOf(p)),
-      first_(LayoutOf(p.input, FirstOperand(p.shape))),
+      first_(LayoutOf(p.TypeOfB(), FirstOperand(p.shape))),
       second_(LayoutOf(p.input, SecondOperand(p.shape))),
       result_(LayoutOf(p.output, ResultOf(p.shape))) {
   if (p.shape.blocks == 1) return;
@@ -120,6 +151,7 @@ int64_t CublasGemm::WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const {
 void CublasGemm::Run(const cublasLtMatmulAlgo_t& algorithm, const GemmOperands& x, cudaStream_t stream) const {
   const float one = 1.0f;
   if (x.bias != nullptr) SetBias(operation_.get(), x.bias);
+  if (x.a_scales != nullptr) SetScales(operation_.get(), x.b_scales, x.a_scales);
   const Workspace workspace = AlignedWorkspace(x.workspace, x.workspace_bytes);
   CUBLAS_CALL(cublasLtMatmul(CublasHandle(), operation_.get(), &one, x.b, first_.get(), x.a, second_.get(), &beta_, x.c,
                              result_.get(), x.c, result_.get(), &algorithm, workspace.data,

@@ -19,7 +19,8 @@ GemmPlatform GetGemmPlatform();
 /// Device memory of a GEMM; `workspace` is free for the length of the call.
 struct GemmOperands {
   const void *a, *b;
-  const void* bias;  ///< nullptr: none
+  const void* bias;                  ///< nullptr: none
+  const float *a_scales, *b_scales;  ///< of fp8 operands, else nullptr
   void* c;
   void* workspace;
   int64_t workspace_bytes;

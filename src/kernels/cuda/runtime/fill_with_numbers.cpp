@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/kernels/cuda/cuda_call.hpp"
+#include "kernels/fp8.hpp"
 
 namespace espalier::cuda {
 
@@ -17,6 +18,10 @@ void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
   for (int64_t i = 0; i < kBlock / SizeOf(dtype); ++i) {
     if (dtype == Dtype::kF32)
       reinterpret_cast<float*>(block.data())[i] = values(random);
+    else if (dtype == Dtype::kF8E4M3)
+      reinterpret_cast<uint8_t*>(block.data())[i] = ToFp8<Dtype::kF8E4M3>(values(random));
+    else if (dtype == Dtype::kF8E5M2)
+      reinterpret_cast<uint8_t*>(block.data())[i] = ToFp8<Dtype::kF8E5M2>(values(random));
     else
       reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
   }

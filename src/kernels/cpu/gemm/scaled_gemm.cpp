@@ -1,0 +1,54 @@
+#include "scaled_gemm.hpp"
+
+#include <array>
+
+#include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/cpu/runtime/parallel.hpp"
+#include "kernels/cpu/runtime/scratch.hpp"
+#include "kernels/fp8.hpp"
+
+namespace espalier::cpu {
+namespace {
+
+using Values = std::array<float, 256>;
+
+Values ValuesOf(Dtype dtype) {
+  Values values;
+  for (size_t code = 0; code < values.size(); ++code) values[code] = FromFp8(dtype, static_cast<uint8_t>(code));
+  return values;
+}
+const Values& FindValues(Dtype dtype) {
+  static const Values e4m3 = ValuesOf(Dtype::kF8E4M3), e5m2 = ValuesOf(Dtype::kF8E5M2);
+  return dtype == Dtype::kF8E4M3 ? e4m3 : e5m2;
+}
+
+/// Rows of codes times their scales, exactly.
+void Widen(const Array& x, const float* scales, bool per_row, int64_t rows, int64_t depth, Bf16* to) {
+  const Values& values = FindValues(x.dtype);
+  const uint8_t* codes = x.As<uint8_t>();
+  ParallelRanges(rows, RowGrain(depth), [=, &values](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float scale = scales[per_row ? r : 0];
+      for (int64_t p = r * depth; p < (r + 1) * depth; ++p) to[p] = ToBf16(values[codes[p]] * scale);
+    }
+  });
+}
+
+}  // namespace
+
+MatmulArgs WidenScaled(const MatmulArgs& a) {
+  const GemmShape& s = a.gemm.shape;
+  const bool per_row = a.gemm.scales == Scales::kRow;
+  auto* wide = reinterpret_cast<Bf16*>(Scratch((s.m + s.n) * s.k * SizeOf(Dtype::kBf16), ScratchUse::kWidened));
+  Bf16* wide_b = wide + s.m * s.k;
+  Widen(a.a, a.a_scales, per_row, s.m, s.k, wide);
+  Widen(a.b, a.b_scales, per_row, s.n, s.k, wide_b);
+  MatmulArgs bf16 = a;
+  bf16.a = {wide, Dtype::kBf16};
+  bf16.b = {wide_b, Dtype::kBf16};
+  bf16.gemm.input = Dtype::kBf16;
+  bf16.gemm.scales = Scales::kNone;
+  return bf16;
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,222 @@
+// Values in fp8 and their scales. Rows with scales of their own take one launch. Else the largest magnitudes are found
+// in parts (device_memory/partial_sums.hpp), which a second launch makes scales of, and a third one rounds, through
+// shared memory if the result is transposed. The order of a maximum does not matter.
+#if !defined(ESPALIER_EMULATE)
+#include <cuda_fp8.h>
+#endif
+
+#include "espalier/device_memory/partial_sums.hpp"
+#include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/reduce.cuh"
+#include "kernels/fp8.hpp"
+
+namespace espalier::cuda {
+namespace {
+
+constexpr int kLanes = kPack<__nv_bfloat16>;
+/// Rows and columns of a tile that is transposed; threads of its block in x and y; bytes that a thread writes at a
+/// time.
+constexpr int kTile = 64, kTileThreads = 32, kTileRows = 8, kTileBytes = 4;
+
+struct Most {
+  __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
+/// MagnitudeBits of a bf16 that was widened.
+__device__ uint32_t Magnitude(float x) { return (__float_as_uint(x) & 0x7fffffffu) >> 16; }
+
+template <int N>
+__device__ uint32_t LargestOf(const Floats<N>& x, uint32_t largest) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) largest = Most{}(largest, Magnitude(x[k]));
+  return largest;
+}
+
+/// The same code as ToFp8 for all but infinities, which a scale of NaN precludes.
+template <Dtype kTo>
+__device__ uint8_t Fp8Of(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, kTo == Dtype::kF8E4M3 ? __NV_E4M3 : __NV_E5M2);
+#else
+  return ToFp8<kTo>(x);
+#endif
+}
+
+template <Dtype kTo, int N>
+__device__ void StoreFp8(uint8_t* y, const Floats<N>& x, float factor) {
+  if constexpr (N == 1) {
+    *y = Fp8Of<kTo>(x[0] * factor);
+  } else {
+    CheckAligned(y, N);
+    Pack<uint8_t, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.values[k] = Fp8Of<kTo>(x[k] * factor);
+    __stwb(reinterpret_cast<Word<N>*>(y), std::bit_cast<Word<N>>(pack));
+  }
+}
+
+template <Dtype kTo, int N>
+__global__ void QuantizeRows(QuantizeArgs a) {
+  ForRows(a.rows, [&](int64_t r) {
+    const __nv_bfloat16* x = a.x.As<__nv_bfloat16>() + r * a.width;
+    uint8_t* y = a.y.As<uint8_t>() + r * a.width;
+    uint32_t largest = 0;
+    ForColumns<N>(a.width, [&](int64_t c, auto lanes) { largest = LargestOf(Load(x + c, lanes), largest); });
+    const float scale = ScaleFor(kTo, BlockReduce(largest, 0u, Most{})), factor = InverseOf(scale);
+    if (threadIdx.x == 0) a.scales[r] = scale;
+    ForColumns<N>(a.width, [&](int64_t c, auto lanes) { StoreFp8<kTo>(y + c, Load(x + c, lanes), factor); });
+  });
+}
+
+/// Part blockIdx.x of all elements.
+template <int N>
+__global__ void LargestParts(const __nv_bfloat16* x, int64_t n, uint32_t* parts) {
+  uint32_t largest = 0;
+  ForElements<N>(n, [&](int64_t i, auto lanes) { largest = LargestOf(Load(x + i, lanes), largest); });
+  largest = BlockReduce(largest, 0u, Most{});
+  if (threadIdx.x == 0) parts[blockIdx.x] = largest;
+}
+
+/// Of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y.
+__global__ void LargestOfColumns(const __nv_bfloat16* x, int64_t rows, int64_t width, uint32_t* parts) {
+  __shared__ uint32_t block[kTileRows][kTileThreads];
+  const int64_t c = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
+  uint32_t largest = 0;
+  if (c < width) {
+    const int64_t part = blockIdx.y, count = gridDim.y;
+    for (int64_t r = rows * part / count + threadIdx.y; r < rows * (part + 1) / count; r += kTileRows)
+      largest = LargestOf(Load(x + r * width + c, Lanes<1>{}), largest);
+  }
+  block[threadIdx.y][threadIdx.x] = largest;
+  __syncthreads();
+  if (threadIdx.y > 0 || c >= width) return;
+  for (int r = 1; r < kTileRows; ++r) largest = Most{}(largest, block[r][threadIdx.x]);
+  parts[int64_t{blockIdx.y} * width + c] = largest;
+}
+
+__global__ void FinishScales(const uint32_t* parts, int64_t count, int64_t scales, Dtype to, float* result) {
+  const int64_t s = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (s >= scales) return;
+  uint32_t largest = 0;
+#pragma unroll 16  // loads in flight
+  for (int64_t part = 0; part < count; ++part) largest = Most{}(largest, parts[part * scales + s]);
+  result[s] = ScaleFor(to, largest);
+}
+
+template <Dtype kTo, int N>
+__global__ void RoundKernel(QuantizeArgs a) {
+  const float factor = InverseOf(a.scales[0]);
+  ForElements<N>(a.rows * a.width, [&](int64_t i, auto lanes) {
+    StoreFp8<kTo>(a.y.As<uint8_t>() + i, Load(a.x.As<__nv_bfloat16>() + i, lanes), factor);
+  });
+}
+
+/// A tile of x per block. Rows of a tile have a pad, so that the bytes of a column are in different banks.
+template <Dtype kTo, int kBytes>
+__global__ void RoundTransposed(QuantizeArgs a) {
+  __shared__ uint8_t tile[kTile][kTile + kTileBytes];
+  const int64_t row = int64_t{blockIdx.y} * kTile, column = int64_t{blockIdx.x} * kTile;
+  const bool per_column = a.scale_of == ScaleOf::kRow;
+  for (int c = static_cast<int>(threadIdx.x); c < kTile; c += kTileThreads) {
+    if (column + c >= a.width) break;
+    const float factor = InverseOf(a.scales[per_column ? column + c : 0]);
+    for (int r = static_cast<int>(threadIdx.y); r < kTile && row + r < a.rows; r += kTileRows)
+      tile[r][c] = Fp8Of<kTo>(Widen(a.x.As<__nv_bfloat16>()[(row + r) * a.width + column + c]) * factor);
+  }
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.y * kTileThreads + threadIdx.x);
+  for (int i = thread; i < kTile * kTile / kBytes; i += kTileThreads * kTileRows) {
+    const int c = i / (kTile / kBytes), r = i % (kTile / kBytes) * kBytes;
+    if (column + c >= a.width || row + r >= a.rows) continue;
+    uint8_t* y = a.y.As<uint8_t>() + (column + c) * a.rows + row + r;
+    if constexpr (kBytes == 1) {
+      *y = tile[r][c];
+    } else {
+      CheckAligned(y, kBytes);
+      Pack<uint8_t, kBytes> pack;
+#pragma unroll
+      for (int k = 0; k < kBytes; ++k) pack.values[k] = tile[r + k][c];
+      __stwb(reinterpret_cast<Word<kBytes>*>(y), std::bit_cast<Word<kBytes>>(pack));
+    }
+  }
+}
+
+/// Calls f with an integral constant of the format.
+template <typename F>
+void ForFormat(Dtype to, F f) {
+  if (to == Dtype::kF8E4M3)
+    f(std::integral_constant<Dtype, Dtype::kF8E4M3>{});
+  else
+    f(std::integral_constant<Dtype, Dtype::kF8E5M2>{});
+}
+
+bool IsPacked(const QuantizeArgs& a, int64_t length) { return AreAligned(a.x.data, a.y.data) && length % kLanes == 0; }
+
+void LaunchRows(const QuantizeArgs& a, cudaStream_t stream) {
+  ForFormat(a.y.dtype, [&](auto to) {
+    ForLanes<kLanes>(IsPacked(a, a.width), [&](auto lanes) {
+      Launch(QuantizeRows<to(), lanes()>, RowBlocks(a.rows), RowThreads(a.width, lanes()), 0, stream, a);
+    });
+  });
+}
+
+void FindScale(const QuantizeArgs& a, const LaunchContext& context) {
+  const int64_t n = a.rows * a.width, parts = MaximaParts(n);
+  auto* workspace = context.Workspace<uint32_t>(MaximaBytes(n));
+  ForLanes<kLanes>(AreAligned(a.x.data), [&](auto lanes) {
+    Launch(LargestParts<lanes()>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream,
+           a.x.As<__nv_bfloat16>(), n, workspace);
+  });
+  Launch(FinishScales, dim3(1), dim3(32), 0, context.stream, workspace, parts, int64_t{1}, a.y.dtype, a.scales);
+}
+
+void FindScalesOfColumns(const QuantizeArgs& a, const LaunchContext& context) {
+  const int64_t parts = ColumnSumParts(a.rows);
+  auto* workspace = context.Workspace<uint32_t>(ColumnSumBytes(1, a.rows, a.width));
+  const dim3 blocks(static_cast<unsigned>((a.width + kTileThreads - 1) / kTileThreads), static_cast<unsigned>(parts));
+  Launch(LargestOfColumns, blocks, dim3(kTileThreads, kTileRows), 0, context.stream, a.x.As<__nv_bfloat16>(), a.rows,
+         a.width, workspace);
+  Launch(FinishScales, dim3(static_cast<unsigned>((a.width + 63) / 64)), dim3(64), 0, context.stream, workspace, parts,
+         a.width, a.y.dtype, a.scales);
+}
+
+void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
+  const dim3 blocks(static_cast<unsigned>((a.width + kTile - 1) / kTile),
+                    static_cast<unsigned>((a.rows + kTile - 1) / kTile));
+  Require((a.rows + kTile - 1) / kTile <= 65535, "quantize: more than 4 million rows");
+  ForFormat(a.y.dtype, [&](auto to) {
+    const auto launch = [&](auto kernel) { Launch(kernel, blocks, dim3(kTileThreads, kTileRows), 0, stream, a); };
+    if (AreAligned(a.y.data) && a.rows % kTileBytes == 0)
+      launch(RoundTransposed<to(), kTileBytes>);
+    else
+      launch(RoundTransposed<to(), 1>);
+  });
+}
+
+}  // namespace
+
+void Quantize(const QuantizeArgs& a, const LaunchContext& context) {
+  // Of an empty shard all scales are 1.
+  if (a.rows * a.width == 0) {
+    const int64_t scales = a.scale_of == ScaleOf::kTensor ? 1 : a.transposed ? a.width : a.rows;
+    if (scales > 0)
+      Launch(FinishScales, dim3(static_cast<unsigned>((scales + 63) / 64)), dim3(64), 0, context.stream,
+             static_cast<const uint32_t*>(nullptr), int64_t{0}, scales, a.y.dtype, a.scales);
+    return;
+  }
+  if (a.scale_of == ScaleOf::kRow && !a.transposed) return LaunchRows(a, context.stream);
+  if (a.scale_of == ScaleOf::kRow)
+    FindScalesOfColumns(a, context);
+  else
+    FindScale(a, context);
+  if (a.transposed) return LaunchTransposed(a, context.stream);
+  ForFormat(a.y.dtype, [&](auto to) {
+    ForLanes<kLanes>(AreAligned(a.x.data, a.y.data), [&](auto lanes) {
+      Launch(RoundKernel<to(), lanes()>, ElementBlocks(a.rows * a.width, lanes()), dim3(kThreads), 0, context.stream,
+             a);
+    });
+  });
+}
+
+}  // namespace espalier::cuda

@@ -1,0 +1,28 @@
+#include "espalier/model/matmul_patterns.hpp"
+
+#include <algorithm>
+
+#include "espalier/deck/parameter_groups.hpp"
+
+namespace espalier {
+
+bool IsInFp8(const Deck::Precision& precision, std::string_view weight) {
+  return precision.matmul == MatmulPrecision::kFp8 &&
+         std::ranges::none_of(precision.bf16_matmuls,
+                              [&](const std::string& pattern) { return MatchesParameter(pattern, weight); });
+}
+
+std::vector<std::string> MatmulNames(const Model& model) {
+  constexpr std::string_view kPrefix = "parameters/";
+  std::vector<std::string> names;
+  for (const Op& op : model.graph.ops) {
+    if (op.kind != OpKind::kMatmul) continue;
+    const std::string& name = model.graph.value(op.inputs[1]).name;
+    names.push_back(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
+  }
+  // The head comes last. If it is tied, its weight has another name.
+  if (!names.empty()) names.back() = kHeadMatmul;
+  return names;
+}
+
+}  // namespace espalier

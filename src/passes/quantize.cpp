@@ -1,0 +1,260 @@
+// Matmuls in fp8 (precision.matmul; Micikevicius et al. 2022). Both operands are rounded to fp8, with scales, and the
+// matmul reads these:
+//
+//                                        x8, sx = quantize(x)
+//   y = matmul(x, w)              ->     w8, sw = quantize(w)                  P, if w is whole for a step
+//                                        y = matmul(x8, w8, sx, sw)
+//
+// Activations and weights are e4m3, gradients e5m2. Tensor cores of Hopper want operands that are contiguous along the
+// contracted dim, so `quantize` stores the others transposed: w for dx, dy and x for dW. Readers of one value in one
+// role share what is quantized alike. Only matmuls that the model has marked are rewritten (precision.bf16_matmuls
+// leaves some out). A marked matmul stays in bf16, and keeps its mark, where a rank's shard does not suit fp8, by a
+// rule that is the same on all devices (Suits).
+//
+// Nothing but the operands of matmuls is in fp8: messages carry bf16. Scales are of the shards of a rank, so no message
+// is needed for them. They are powers of two, so shards of one tensor are rounded as the whole would be, except close
+// to zero (src/kernels/fp8.hpp).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "espalier/ops/op.hpp"
+#include "espalier/passes/fp8.hpp"
+#include "espalier/passes/pipeline.hpp"
+
+namespace espalier {
+namespace {
+
+/// Tensor cores read the contracted dim and write the last dim of a result in pieces of so many elements.
+constexpr int64_t kPiece = 16;
+
+/// The dims of a matmul's operands and result.
+struct Spec {
+  std::string a, b, result;
+};
+Spec SpecOf(const Op& op) {
+  const std::string& spec = op.attributes.Text("spec");
+  const size_t comma = spec.find(','), arrow = spec.find("->");
+  return {spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1), spec.substr(arrow + 2)};
+}
+
+bool IsContracted(char dim, const std::string& result) { return result.find(dim) == result.npos; }
+
+/// The dims of an operand with the contracted ones last.
+std::string ContractedLast(const std::string& dims, const std::string& result) {
+  std::string last = dims;
+  std::ranges::stable_partition(last, [&](char dim) { return !IsContracted(dim, result); });
+  return last;
+}
+
+bool IsMarked(const Op& op) { return op.kind == OpKind::kMatmul && op.attributes.numbers.contains(kFp8Mark); }
+
+class Quantizer {
+ public:
+  Quantizer(Graph& graph, const PassContext& context)
+      : graph_(graph), mesh_(context.mesh), rows_(context.deck.precision.fp8_scaling == Fp8Scaling::kRow) {}
+
+  void Run() {
+    const std::vector<Op> ops = std::move(graph_.ops);
+    std::vector<Op> rewritten;
+    for (const Op& op : ops) {
+      Op next = IsMarked(op) && Suits(op) ? Rewrite(op) : op;
+      std::ranges::move(before_, std::back_inserter(rewritten));
+      before_.clear();
+      rewritten.push_back(std::move(next));
+    }
+    graph_.ops.clear();
+    PlacePrepared(rewritten);
+    graph_.Renumber();
+  }
+
+ private:
+  /// Which quantized value: of a value, in a format, transposed, in a role of a chunk.
+  using Key = std::tuple<int, Dtype, bool, Role, int>;
+  struct Quantized {
+    int values = -1, scales = -1;
+  };
+
+  const Type& TypeOf(int value) const { return graph_.value(value).type; }
+
+  /// The extent of a dim on every rank; 0 if ranks differ.
+  int64_t LocalExtent(const Type& type, size_t dim) const {
+    int64_t shards = 1;
+    for (Axis a : type.placements.dims[dim]) shards *= mesh_.Degree(a);
+    return type.shape[dim] % shards == 0 ? type.shape[dim] / shards : 0;
+  }
+  /// Whole pieces of the contracted dims and of the result's last dim on every rank, and operands that are no partial
+  /// sums.
+  bool Suits(const Op& op) const {
+    const Spec spec = SpecOf(op);
+    const Type& a = TypeOf(op.inputs[0]);
+    const Type& b = TypeOf(op.inputs[1]);
+    if (a.dtype != Dtype::kBf16 || b.dtype != Dtype::kBf16) return false;
+    if (!a.placements.Partial().Empty() || !b.placements.Partial().Empty()) return false;
+    int64_t depth = 1;
+    for (size_t d = 0; d < spec.a.size(); ++d)
+      if (IsContracted(spec.a[d], spec.result)) depth *= LocalExtent(a, d);
+    const int64_t width = LocalExtent(b, spec.b.find(spec.result.back()));
+    return depth > 0 && depth % kPiece == 0 && width > 0 && width % kPiece == 0;
+  }
+
+  Op Rewrite(const Op& op) {
+    const Spec spec = SpecOf(op);
+    const std::string a = ContractedLast(spec.a, spec.result), b = ContractedLast(spec.b, spec.result);
+    const Quantized left = Operand(op, 0, spec.a, a, spec.result), right = Operand(op, 1, spec.b, b, spec.result);
+    Op scaled = op;
+    scaled.inputs[0] = left.values;
+    scaled.inputs[1] = right.values;
+    scaled.inputs.insert(scaled.inputs.end(), {left.scales, right.scales});
+    scaled.attributes.numbers.erase(scaled.attributes.numbers.find(kFp8Mark));
+    scaled.attributes.texts["spec"] = a + "," + b + "->" + spec.result;
+    scaled.attributes.texts["scales"] = rows_ ? "row" : "tensor";
+    return scaled;
+  }
+
+  /// Operand `index` of a matmul in fp8. Only gradients of results have the tokens and the features that a weight
+  /// makes.
+  Quantized Operand(const Op& reader, size_t index, const std::string& dims, const std::string& stored,
+                    const std::string& result) {
+    const int value = reader.inputs[index];
+    const Dtype format = dims == "bsn" ? Dtype::kF8E5M2 : Dtype::kF8E4M3;
+    const Role role = graph_.value(value).frequency == Frequency::kStep ? Role::kP : reader.role;
+    const auto [found, fresh] = made_.try_emplace({value, format, stored != dims, role, reader.chunk});
+    if (fresh) found->second = Make(value, format, role, reader, Letters(dims, stored, result));
+    return found->second;
+  }
+
+  /// The dims of a quantize op: of its input, its result and its scales.
+  struct Dims {
+    std::string from, to, scales;
+    std::vector<size_t> spanned;  ///< dims of the input that a scale spans
+  };
+  /// Letters that do not depend on which weight it is: "nk" or "bsk".
+  Dims Letters(const std::string& dims, const std::string& stored, const std::string& result) const {
+    Dims letters{dims.size() == 2 ? "nk" : "bsk", "", "", {}};
+    for (char dim : stored) {
+      const size_t at = dims.find(dim);
+      letters.to += letters.from[at];
+      if (rows_ && !IsContracted(dim, result)) letters.scales += letters.from[at];
+    }
+    for (size_t d = 0; d < dims.size(); ++d)
+      if (!rows_ || IsContracted(dims[d], result)) letters.spanned.push_back(d);
+    letters.scales += 'y';
+    return letters;
+  }
+
+  Quantized Make(int value, Dtype format, Role role, const Op& reader, const Dims& dims) {
+    const Value source = graph_.value(value);
+    std::vector<Axis> axes;
+    int64_t shards = 1;
+    for (size_t d : dims.spanned)
+      for (Axis a : source.type.placements.dims[d]) axes.push_back(a), shards *= mesh_.Degree(a);
+    Op op{OpKind::kQuantize, {value}, {-1, -1}, {}, role, reader.layer, reader.chunk};
+    op.attributes.texts = {{"spec", dims.from + "->" + dims.to + "," + dims.scales}, {"to", std::string(Name(format))}};
+    op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
+    Placements free;
+    free.dims.assign(dims.scales.size(), {});
+    free.dims.back() = axes;
+    const std::vector<Type> types = InferOutputs(graph_, op, {Placements{}, free});
+    const std::string name = source.name + (dims.to == dims.from ? ".f8" : ".f8t");
+    const auto add = [&](const std::string& word, const Type& type) {
+      return graph_.AddValue(
+          {graph_.Unique(name + word), type, ValueKind::kActivation, FrequencyOf(role), reader.chunk, -1, ""});
+    };
+    const Quantized made{add("", types[0]), add(".scale", types[1])};
+    op.outputs = {made.values, made.scales};
+    if (role == Role::kP)
+      prepared_[value].push_back(std::move(op));
+    else
+      before_.push_back(std::move(op));
+    return made;
+  }
+
+  /// What role P quantizes comes right after the op that makes it, so that its bf16 value is dead where nothing else
+  /// reads it; a state comes first.
+  void PlacePrepared(std::vector<Op>& ops) {
+    const auto place = [&](int value) {
+      const auto found = prepared_.find(value);
+      if (found == prepared_.end()) return;
+      std::ranges::move(found->second, std::back_inserter(graph_.ops));
+      prepared_.erase(found);
+    };
+    std::vector<int> states;
+    for (const auto& [value, made] : prepared_)
+      if (graph_.value(value).kind != ValueKind::kActivation) states.push_back(value);
+    for (int value : states) place(value);
+    for (Op& op : ops) {
+      const std::vector<int> outputs = op.outputs;
+      graph_.ops.push_back(std::move(op));
+      for (int value : outputs) place(value);
+    }
+    CHECK(prepared_.empty(), "{} weights in fp8 have no place", prepared_.size());
+  }
+
+  Graph& graph_;
+  const Mesh& mesh_;
+  const bool rows_;
+  std::map<Key, Quantized> made_;
+  std::vector<Op> before_;                   // the next matmul
+  std::map<int, std::vector<Op>> prepared_;  // by value, in role P
+};
+
+/// The parameter that role P or a gather has made a value of; "" if none.
+std::string ParameterOf(const Graph& graph, int value) {
+  constexpr std::string_view kPrefix = "parameters/";
+  while (graph.value(value).producer >= 0) {
+    const Op& op = graph.op(graph.value(value).producer);
+    const auto output = std::ranges::find(op.outputs, value) - op.outputs.begin();
+    if (output >= std::ssize(op.inputs)) return "";
+    value = op.inputs[static_cast<size_t>(output)];
+  }
+  const std::string& name = graph.value(value).name;
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+}
+
+std::string WeightOf(const Graph& graph, const Op& op) {
+  constexpr std::string_view kPrefix = "gradients/";
+  if (const std::string name = ParameterOf(graph, op.inputs[1]); op.role != Role::kW && !name.empty()) return name;
+  const std::string& name = graph.value(op.outputs[0]).name;
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
+
+/// A name with * in place of the number of its layer: "model.layers.*.mlp.up_proj.weight".
+std::string WithoutLayer(const std::string& name) {
+  const size_t first = name.find_first_of("0123456789");
+  if (first == name.npos || first == 0 || name[first - 1] != '.') return name;
+  return name.substr(0, first) + "*" + name.substr(std::min(name.find('.', first), name.size()));
+}
+
+}  // namespace
+
+void Quantize(Graph& graph, const PassContext& context) {
+  if (context.deck.precision.matmul == MatmulPrecision::kFp8) Quantizer(graph, context).Run();
+}
+
+Fp8Matmuls CountFp8Matmuls(const Graph& graph) {
+  Fp8Matmuls matmuls;
+  for (const Op& op : graph.ops) {
+    if (op.kind != OpKind::kMatmul) continue;
+    if (op.attributes.texts.contains("scales")) ++matmuls.in_fp8;
+    if (!IsMarked(op)) continue;
+    ++matmuls.in_bf16;
+    matmuls.weights.insert(WeightOf(graph, op));
+  }
+  return matmuls;
+}
+
+std::string Describe(const Fp8Matmuls& matmuls) {
+  std::string text = fmt::format("{} matmul{} of a microbatch", matmuls.in_fp8, matmuls.in_fp8 == 1 ? "" : "s");
+  if (matmuls.in_bf16 == 0) return text;
+  std::set<std::string> names;
+  for (const std::string& name : matmuls.weights) names.insert(WithoutLayer(name));
+  return text +
+         fmt::format("; {} stay{} in bf16, where sizes on a rank are no multiples of {} or values are partial sums: {}",
+                     matmuls.in_bf16, matmuls.in_bf16 == 1 ? "s" : "", kPiece, fmt::join(names, ", "));
+}
+
+}  // namespace espalier

@@ -1,0 +1,215 @@
+// Values in fp8, their scales, and matmuls of them.
+#include "kernels/fp8.hpp"
+
+#include <cmath>
+
+#include "fixture.hpp"
+
+namespace espalier::testing {
+namespace {
+
+constexpr Dtype kFormats[] = {Dtype::kF8E4M3, Dtype::kF8E5M2};
+
+/// The codes of a format in ascending order of their values, from 0 to the largest.
+std::vector<float> ValuesOf(Dtype format) {
+  std::vector<float> values;
+  for (int code = 0; code < 0x80; ++code)
+    if (const float value = FromFp8(format, static_cast<uint8_t>(code)); std::isfinite(value)) values.push_back(value);
+  return values;
+}
+
+uint8_t Code(Dtype format, float x) {
+  return format == Dtype::kF8E4M3 ? ToFp8<Dtype::kF8E4M3>(x) : ToFp8<Dtype::kF8E5M2>(x);
+}
+
+TEST(Fp8, HasTheValuesOfItsFormat) {
+  EXPECT_EQ(ValuesOf(Dtype::kF8E4M3).size(), 127u);
+  EXPECT_EQ(ValuesOf(Dtype::kF8E5M2).size(), 124u);
+  EXPECT_EQ(ValuesOf(Dtype::kF8E4M3).back(), 448);
+  EXPECT_EQ(ValuesOf(Dtype::kF8E5M2).back(), 57344);
+  EXPECT_EQ(ValuesOf(Dtype::kF8E4M3)[1], 0x1p-9f);
+  EXPECT_EQ(ValuesOf(Dtype::kF8E5M2)[1], 0x1p-16f);
+  EXPECT_EQ(FromFp8(Dtype::kF8E4M3, 0x3d), 1.625f);
+  EXPECT_EQ(FromFp8(Dtype::kF8E5M2, 0xbe), -1.5f);
+  for (Dtype format : kFormats) {
+    const std::vector<float> values = ValuesOf(format);
+    EXPECT_TRUE(std::is_sorted(values.begin(), values.end()));
+    EXPECT_TRUE(std::isnan(FromFp8(format, kFp8Nan)));
+  }
+}
+
+/// The nearest value by search, ties to an even code.
+uint8_t Nearest(const std::vector<float>& values, float magnitude) {
+  const auto above = std::lower_bound(values.begin(), values.end(), magnitude);
+  const auto code = static_cast<size_t>(above - values.begin());
+  if (above == values.end()) return static_cast<uint8_t>(values.size() - 1);
+  if (code == 0 || *above == magnitude) return static_cast<uint8_t>(code);
+  const double up = double(*above) - magnitude, down = double(magnitude) - values[code - 1];
+  return static_cast<uint8_t>(up < down || (up == down && code % 2 == 0) ? code : code - 1);
+}
+
+// All bf16 values, the values halfway to the next one, and those just beside both.
+TEST(Fp8, RoundsToNearestEvenAndSaturates) {
+  for (Dtype format : kFormats) {
+    const std::vector<float> values = ValuesOf(format);
+    for (uint32_t upper = 0; upper < 0x7f80u; ++upper)
+      for (const uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+        const float x = std::bit_cast<float>(upper << 16 | lower);
+        const uint8_t expected = Nearest(values, x);
+        ASSERT_EQ(Code(format, x), expected) << Name(format) << " of " << x;
+        ASSERT_EQ(Code(format, -x), expected | 0x80) << Name(format) << " of " << -x;
+      }
+    for (size_t code = 0; code + 1 < values.size(); ++code) {
+      const float half = values[code] / 2 + values[code + 1] / 2;
+      ASSERT_EQ(Code(format, half), code % 2 == 0 ? code : code + 1);
+      ASSERT_EQ(Code(format, std::nextafter(half, 1e9f)), code + 1);
+    }
+    for (float x : {kInfinity, -kInfinity, std::nanf("")}) EXPECT_EQ(Code(format, x), kFp8Nan);
+  }
+}
+
+TEST(Fp8, AScaleIsTheSmallestPowerOfTwoThatFits) {
+  for (Dtype format : kFormats) {
+    const double largest = ValuesOf(format).back();
+    EXPECT_EQ(ScaleFor(format, 0), 1);
+    EXPECT_TRUE(std::isnan(ScaleFor(format, 0x7f80u)));
+    EXPECT_TRUE(std::isnan(ScaleFor(format, 0x7fc1u)));
+    EXPECT_TRUE(std::isnan(InverseOf(ScaleFor(format, 0x7f80u))));
+    for (uint16_t bits = 1; bits < 0x7f80u; ++bits) {
+      const double x = ToFloat(Bf16{bits});
+      const float scale = ScaleFor(format, bits);
+      ASSERT_EQ(scale * InverseOf(scale), 1.0f) << x;
+      ASSERT_EQ(std::exp2(std::round(std::log2(scale))), scale);
+      ASSERT_TRUE(x / scale <= largest) << Name(format) << ": " << x << " by " << scale;
+      ASSERT_TRUE(scale == 0x1p-126f || x / scale > largest / 2) << Name(format) << ": " << x << " by " << scale;
+    }
+  }
+}
+
+Attributes QuantizeTo(Dtype format, const std::string& spec) {
+  return {{}, {{"spec", spec}, {"to", std::string(Name(format))}}};
+}
+
+struct Spec {
+  const char* text;
+  bool transposed, rows;
+};
+constexpr Spec kTokens[] = {{"bsk->bsk,y", false, false},
+                            {"bsk->kbs,y", true, false},
+                            {"bsk->bsk,bsy", false, true},
+                            {"bsk->kbs,ky", true, true}};
+constexpr Spec kWeights[] = {
+    {"nk->nk,y", false, false}, {"nk->kn,y", true, false}, {"nk->nk,ny", false, true}, {"nk->kn,ky", true, true}};
+
+/// A call with its outputs. Columns differ in size, so that scales do.
+Case QuantizeCase(const Spec& spec, Dtype format, OwnedTensor x) {
+  const int64_t width = x.shape().back();
+  Shape stored = x.shape(), scales;
+  if (spec.transposed) {
+    stored.pop_back();
+    stored.insert(stored.begin(), width);
+  }
+  if (spec.rows) scales = spec.transposed ? Shape{width} : Shape(x.shape().begin(), x.shape().end() - 1);
+  scales.push_back(1);
+  return {"quantize",
+          {std::move(x)},
+          {OwnedTensor(format, stored), OwnedTensor(kF32, scales)},
+          QuantizeTo(format, spec.text)};
+}
+
+OwnedTensor Spread(Random& random, const Shape& shape) {
+  OwnedTensor x = random.Real(kBf16, shape, -1, 1);
+  for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, std::ldexp(x[i], static_cast<int>(i * 7 % 23) - 30));
+  return x;
+}
+
+void CheckBits(const Case& c) {
+  Check(c, 0);
+  const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
+  for (size_t o = 0; o < tested.size(); ++o)
+    EXPECT_TRUE(tested[o].SameBits(reference[o])) << ToString(c.inputs[0].shape()) << " " << c.attributes.Text("spec");
+}
+
+TEST(KernelsFp8, QuantizesBitByBit) {
+  Random random;
+  for (Dtype format : kFormats) {
+    for (const Shape& shape :
+         {Shape{1, 1, 1}, {2, 3, 5}, {1, 65, 127}, {3, 64, 192}, {1, 1030, 17}, {2, 0, 5}, {1, 3, 0}})
+      for (const Spec& spec : kTokens) CheckBits(QuantizeCase(spec, format, Spread(random, shape)));
+    for (const Shape& shape : {Shape{1, 1}, {33, 40}, {128, 352}, {301, 77}})
+      for (const Spec& spec : kWeights) CheckBits(QuantizeCase(spec, format, Spread(random, shape)));
+  }
+}
+
+TEST(KernelsFp8, ZerosHaveScaleOneAndWhatIsNotFiniteStaysVisible) {
+  for (const Spec& spec : kTokens) {
+    OwnedTensor x(kBf16, {1, 3, 16});
+    for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, 0);
+    const std::vector<OwnedTensor> zeros = QuantizeCase(spec, Dtype::kF8E4M3, x).Tested();
+    for (int64_t i = 0; i < zeros[1].Count(); ++i) EXPECT_EQ(zeros[1][i], 1);
+    for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
+      x.Set(20, bad);
+      const std::vector<OwnedTensor> seen = QuantizeCase(spec, Dtype::kF8E4M3, x).Tested();
+      const int64_t scale = !spec.rows ? 0 : spec.transposed ? 4 : 1, at = spec.transposed ? 4 * 3 + 1 : 20;
+      EXPECT_TRUE(std::isnan(seen[1][scale])) << spec.text;
+      EXPECT_TRUE(std::isnan(seen[0][at])) << spec.text;
+      if (spec.rows) EXPECT_EQ(seen[1][scale + 1], 1) << spec.text << ": other rows are not touched";
+    }
+  }
+}
+
+// Against sums in fp64 of the quantized values, which are exact.
+TEST(KernelsFp8, MatmulsMultiplyWhatWasQuantized) {
+  Random random;
+  const auto e4m3 = Dtype::kF8E4M3, e5m2 = Dtype::kF8E5M2;
+  for (const Sizes s : {Sizes{16, 16, 16}, {48, 32, 64}, {80, 144, 176}})
+    for (const bool rows : {false, true}) {
+      const Spec *tokens = rows ? kTokens + 2 : kTokens, *weights = rows ? kWeights + 2 : kWeights;
+      const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), dy = random.Real(kBf16, {1, s.rows, s.n}),
+                        w = random.Real(kBf16, {s.n, s.k}), bias = random.Real(kBf16, {s.n});
+      const auto quantize = [](const Spec& spec, Dtype format, const OwnedTensor& value) {
+        return QuantizeCase(spec, format, value).Reference();
+      };
+      const auto check = [&](const char* spec, const std::vector<OwnedTensor>& a, const std::vector<OwnedTensor>& b,
+                             std::vector<OwnedTensor> more, OwnedTensor result, int64_t depth, bool accumulate) {
+        std::vector<OwnedTensor> inputs = {a[0], b[0]};
+        inputs.insert(inputs.end(), more.begin(), more.end());
+        inputs.insert(inputs.end(), {a[1], b[1]});
+        Check({"matmul",
+               inputs,
+               {std::move(result)},
+               {{}, {{"spec", spec}, {"scales", rows ? "row" : "tensor"}}},
+               accumulate},
+              SumBound(depth + 1, 2), false);
+      };
+      const OwnedTensor y(kBf16, {1, s.rows, s.n}), dx(kBf16, {1, s.rows, s.k});
+      check("bsk,nk->bsn", quantize(tokens[0], e4m3, x), quantize(weights[0], e4m3, w), {}, y, s.k, false);
+      check("bsk,nk->bsn", quantize(tokens[0], e4m3, x), quantize(weights[0], e4m3, w), {bias}, y, s.k, false);
+      check("bsn,kn->bsk", quantize(tokens[0], e5m2, dy), quantize(weights[1], e4m3, w), {}, dx, s.n, false);
+      for (bool accumulate : {false, true}) {
+        check("nbs,kbs->nk", quantize(tokens[1], e5m2, dy), quantize(tokens[1], e4m3, x), {},
+              random.Real(kF32, {s.n, s.k}), s.rows, accumulate);
+        check("kbs,nbs->kn", quantize(tokens[1], e4m3, x), quantize(tokens[1], e5m2, dy), {},
+              random.Real(kF32, {s.k, s.n}), s.rows, accumulate);
+      }
+    }
+}
+
+// Shards of a rank are rounded as the whole is, but for what underflows: scales are powers of two.
+TEST(KernelsFp8, AShardIsRoundedAsTheWhole) {
+  Random random;
+  for (Dtype format : kFormats) {
+    OwnedTensor whole = random.Real(kBf16, {1, 6, 64}, 0.01, 1);
+    OwnedTensor half(kBf16, {1, 3, 64});
+    for (int64_t i = 0; i < half.Count(); ++i) half.Set(i, whole[i] / 32);
+    for (int64_t i = 0; i < half.Count(); ++i) whole.Set(i, half[i]);
+    const auto of_whole = QuantizeCase(kTokens[0], format, whole).Tested(),
+               of_half = QuantizeCase(kTokens[0], format, half).Tested();
+    EXPECT_NE(of_whole[1][0], of_half[1][0]);
+    for (int64_t i = 0; i < half.Count(); ++i)
+      ASSERT_EQ(of_whole[0][i] * of_whole[1][0], of_half[0][i] * of_half[1][0]);
+  }
+}
+
+}  // namespace
+}  // namespace espalier::testing

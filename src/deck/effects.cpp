@@ -59,7 +59,8 @@ std::string NoJointJobs(const Deck& d) {
 std::string NothingJoins(const Deck& d) {
   if (d.fusion.join_matmuls != JoinMatmuls::kAlways) return "";
   if (d.model.family == Family::kGpt2) return "the weights of model.family = \"gpt2\" are stored [in, out]";
-  return When(d.precision.matmul == MatmulPrecision::kFp8, "each weight of precision.matmul = \"fp8\" has its own scale");
+  return When(d.precision.matmul == MatmulPrecision::kFp8,
+              "each weight of precision.matmul = \"fp8\" has its own scale");
 }
 std::string OnCpus(const Deck& d) {
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";

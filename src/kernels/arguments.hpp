@@ -12,22 +12,11 @@
 #include "espalier/kernels/gemm.hpp"
 #include "espalier/util/types.hpp"
 #include "kernels/arithmetic.hpp"
+#include "kernels/array.hpp"
 #include "kernels/host_device.hpp"
 #include "kernels/stochastic_rounding.hpp"
 
 namespace espalier {
-
-/// A dense row-major tensor of floating-point numbers, in memory of the host or of a GPU.
-struct Array {
-  void* data = nullptr;
-  Dtype dtype = Dtype::kF32;
-
-  template <typename T>
-  ESPALIER_HOST_DEVICE T* As() const {
-    return static_cast<T*>(data);
-  }
-  ESPALIER_HOST_DEVICE explicit operator bool() const { return data != nullptr; }
-};
 
 /// y[t] = the row of the table for ids[t]; 0 for ids outside of it. A table shard holds rows of ids from `first_id` on.
 struct EmbeddingArgs {

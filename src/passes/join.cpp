@@ -18,8 +18,9 @@
 // The weights, and their gradients, are neighbours in memory, which the planner sees to (OpDefinition::neighbours). So
 // each but the last must have a multiple of kAlignment bytes on every rank, and each must be shared out evenly, so that
 // every rank holds the same share of each part. Weights are [out, in]: those of [in, out] would have to alternate row
-// by row. Where a bias, a norm, a message or a cache reads the result of a matmul, nothing is joined; nor are matmuls in fp8, whose weights have scales of their own. All or nothing:
-// an op that reads the parts and its gradient are joined together.
+// by row. Where a bias, a norm, a message or a cache reads the result of a matmul, nothing is joined; nor are matmuls
+// in fp8, whose weights have scales of their own. All or nothing: an op that reads the parts and its gradient are
+// joined together.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -189,7 +190,8 @@ class Joiner {
     const auto fits = [&](int at) {
       const Op& op = OpAt(at);
       if (op.kind != OpKind::kMatmul || op.inputs.size() != 2 || op.attributes.texts.contains(kColumns) ||
-          op.attributes.numbers.contains(kFp8Mark) || op.attributes.Text("spec") != spec || made_[op.inputs[1]] >= place)
+          op.attributes.numbers.contains(kFp8Mark) || op.attributes.Text("spec") != spec ||
+          made_[op.inputs[1]] >= place)
         return false;
       if (spec == kForward) return op.inputs[0] == OpAt(ops[0]).inputs[0] && made_[op.inputs[0]] < place;
       return spec == kInputGradient || op.inputs[1] == OpAt(ops[0]).inputs[1];

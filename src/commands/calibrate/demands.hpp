@@ -20,8 +20,8 @@ std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordi
 /// Sorted, without duplicates.
 std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands);
 
-/// Adds the attention_grad that the rank at `coordinate` computes in a step, but none over isolated documents. A call that is there already is not added
-/// again; it counts as often as on the rank that makes it most often.
+/// Adds the attention_grad that the rank at `coordinate` computes in a step, but none over isolated documents. A call
+/// that is there already is not added again; it counts as often as on the rank that makes it most often.
 void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, std::vector<AttentionDemand>& demands);
 
 }  // namespace espalier

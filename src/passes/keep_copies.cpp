@@ -49,9 +49,15 @@ void WriteCopy(const Graph& graph, const Copies& copies, Op& update) {
 }  // namespace
 
 void LeaveCopies(Graph& graph) {
-  std::erase_if(graph.ops, [&](const Op& op) { return !MakesCopy(graph, op); });
-  graph.results.clear();
-  graph.Renumber();
+  Graph left;
+  for (const Op& op : graph.ops) {
+    if (!MakesCopy(graph, op)) continue;
+    Op cast = op;
+    cast.inputs = {left.AddValue(graph.value(op.inputs[0]))};
+    cast.outputs = {left.AddValue(graph.value(op.outputs[0]))};
+    left.AddOp(std::move(cast));
+  }
+  graph = std::move(left);
 }
 
 void KeepCopies(Graph& graph, Purpose purpose) {

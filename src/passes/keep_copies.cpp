@@ -7,9 +7,7 @@
 //
 // A copy has the placements of its master: that of a shard is a shard, and is gathered as before. Bits do not change.
 // Copies are no part of checkpoints. The casts are a program of their own (Purpose::kCopies), which runs whenever
-// masters were drawn or loaded; training, evaluation and proof find the copies at the same place. Memory grows by two
-// bytes per parameter of this rank, only where the copies were not live at the peak: a step needs them from its first
-// forward to its last backward.
+// masters were drawn or loaded; training, evaluation and proof find the copies at the same place.
 #include <map>
 
 #include "espalier/passes/pipeline.hpp"
@@ -38,7 +36,7 @@ Copies TakeCopies(Graph& graph) {
   return copies;
 }
 
-/// An update writes its master first.
+/// If the op is an update that writes a master, which is its first output, it also writes the copy.
 void WriteCopy(const Graph& graph, const Copies& copies, Op& update) {
   const auto copy = copies.find(update.outputs[0]);
   if (copy == copies.end()) return;
@@ -49,16 +47,22 @@ void WriteCopy(const Graph& graph, const Copies& copies, Op& update) {
 }  // namespace
 
 void LeaveCopies(Graph& graph) {
-  std::erase_if(graph.ops, [&](const Op& op) { return !MakesCopy(graph, op); });
-  graph.results.clear();
-  graph.Renumber();
+  Graph left;
+  for (const Op& op : graph.ops) {
+    if (!MakesCopy(graph, op)) continue;
+    Op cast = op;
+    cast.inputs = {left.AddValue(graph.value(op.inputs[0]))};
+    cast.outputs = {left.AddValue(graph.value(op.outputs[0]))};
+    left.AddOp(std::move(cast));
+  }
+  graph = std::move(left);
 }
 
 void KeepCopies(Graph& graph, Purpose purpose) {
   const Copies copies = TakeCopies(graph);
   if (purpose != Purpose::kCopies) std::erase_if(graph.ops, [&](const Op& op) { return MakesCopy(graph, op); });
   for (Op& op : graph.ops)
-    if (op.kind == OpKind::kAdamw || op.kind == OpKind::kMuonUpdate) WriteCopy(graph, copies, op);
+    if (op.role == Role::kU && !op.outputs.empty()) WriteCopy(graph, copies, op);
   graph.Renumber();
 }
 

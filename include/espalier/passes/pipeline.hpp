@@ -67,7 +67,7 @@ void Join(Graph& graph, const PassContext& context);
 /// Issues cp communication before the ops that do not need it (overlap.context).
 void OverlapContext(Graph& graph, const PassContext& context);
 
-/// Leaves only the casts that make the copies of master weights (Purpose::kCopies).
+/// Leaves only masters and the casts that make their copies (Purpose::kCopies).
 void LeaveCopies(Graph& graph);
 
 /// Keeps copies of master weights from step to step: updates write them, and casts only in Purpose::kCopies.

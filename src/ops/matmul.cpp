@@ -86,7 +86,8 @@ std::vector<Type> Infer(const OpContext& c) {
 Neighbours NeighboursOf(const Op& op) {
   const size_t weights = ColumnsOf(op.attributes).size();
   if (weights == 0) return {};
-  return op.outputs.size() > 1 ? Neighbours{.outputs = {0, weights}} : Neighbours{.inputs = {1, weights}};
+  const bool gradients = MakesWeightGradient(ParseSpec(op.attributes.Text("spec")));
+  return gradients ? Neighbours{.outputs = {0, weights}} : Neighbours{.inputs = {1, weights}};
 }
 
 void Gradient(GradientBuilder& g) {

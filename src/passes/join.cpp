@@ -140,7 +140,7 @@ class Joiner {
     }
     const Ids &inputs = backward.inputs.matmuls, &weights = backward.weights;
     if (!MayBeOne(inputs, kInputGradient) || !MayBeOne(weights, kWeightGradient) || !AreOneRotation(backward.inputs) ||
-        !MayBeNeighbours(InputsOf(inputs, 1)) || !MayBeNeighbours(OutputsOf(weights)))
+        !MayBeNeighbours(InputsOf(inputs, 1)) || !MayBeNeighbours(OutputsOf(weights)) || AreReadBetween(weights))
       return std::nullopt;
     backward.sum = SumOf(inputs);
     return backward.sum < 0 ? std::nullopt : std::optional(std::move(backward));
@@ -163,6 +163,14 @@ class Joiner {
     const auto like_the_first = [&](int v) { return readers_[v] == readers && TypeOf(v) == TypeOf(values[0]); };
     const bool here = sum.kind == OpKind::kAdd && sum.role == matmul.role && sum.chunk == matmul.chunk;
     return here && std::ranges::all_of(values, like_the_first) ? readers[0] : -1;
+  }
+
+  /// A result of one of the ops is read before the last of them.
+  bool AreReadBetween(const Ids& ops) const {
+    const int last = *std::ranges::max_element(ops);
+    return std::ranges::any_of(OutputsOf(ops), [&](int v) {
+      return std::ranges::any_of(readers_[v], [&](int reader) { return reader >= 0 && reader < last; });
+    });
   }
 
   Ids InputsOf(const Ids& ops, size_t input) const {
@@ -279,8 +287,9 @@ class Joiner {
     of_weights.outputs = OutputsOf(weights);
     SetNeighbours(InputsOf(inputs, 1));
     SetNeighbours(OutputsOf(weights));
-    ReplaceFirst(inputs, std::move(of_input));
-    ReplaceFirst(weights, std::move(of_weights));
+    // At the last of them: tp collectives that gather x again for the weights are issued before, and run meanwhile.
+    Replace(inputs, *std::ranges::max_element(inputs), std::move(of_input));
+    Replace(weights, *std::ranges::max_element(weights), std::move(of_weights));
   }
 
   static Ids WithFirst(int first, const Ids& others) {
@@ -315,8 +324,8 @@ class Joiner {
   void SetNeighbours(const Ids& values) {
     for (int v : values) neighbours_[v] = values;
   }
-  void ReplaceFirst(const Ids& ops, Op joined) {
-    const int place = *std::ranges::min_element(ops);
+  void ReplaceFirst(const Ids& ops, Op joined) { Replace(ops, *std::ranges::min_element(ops), std::move(joined)); }
+  void Replace(const Ids& ops, int place, Op joined) {
     SetColumns(joined.attributes, columns_);
     Erase(ops);
     graph_.op(place) = std::move(joined);

@@ -21,7 +21,7 @@ BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose, i
   return batch;
 }
 
-/// fusion.join_matmuls of a device. The GEMMs of CPUs gain nothing (doc/dev/performance-log.md).
+/// fusion.join_matmuls of a device. On CPUs no gain was measured (doc/dev/performance-log.md).
 bool JoinsMatmuls(const Deck& deck, DeviceKind device) {
   const JoinMatmuls choice = deck.fusion.join_matmuls;
   return choice == JoinMatmuls::kAlways || (choice == JoinMatmuls::kAuto && device == DeviceKind::kCuda);

@@ -81,6 +81,13 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
       }
     }
   }
+  // Joined ops have keys of the ops that they stand for: "64 x 48" and "64 x 48" are "64 x 96".
+  for (const char* layout : {"111", "222"}) {
+    std::vector<std::string> overrides = Layout(layout);
+    overrides.emplace_back("fusion.join_matmuls=always");
+    for (const KernelKey& key : KeysOf(overrides, RanksOf(layout)))
+      EXPECT_EQ(key.variant.find("columns"), key.variant.npos) << key.variant;
+  }
   for (const char* optimizer : {"adamw", "muon"}) {
     std::vector<std::string> overrides = Layout("222");
     overrides.insert(overrides.end(), {"precision.moments=bf16", std::string("optimizer.name=") + optimizer});

@@ -231,7 +231,7 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"overlap.gradients=false", "parallel.dp_shard=1"}),
               ElementsAre("command line: overlap.gradients = false has no effect: no gradient is reduced over ranks"));
   EXPECT_THAT(Idle({"fusion.join_matmuls=always"}), IsEmpty());
-  EXPECT_THAT(Idle({"fusion.join_matmuls=always", "model.family=gpt2", "model.kv_heads=4"}),
+  EXPECT_THAT(Idle({"fusion.join_matmuls=always", "model.family=gpt2", "model.kv_heads=6"}),
               ElementsAre("command line: fusion.join_matmuls = \"always\" has no effect: the weights of model.family = "
                           "\"gpt2\" are stored [in, out]"));
   EXPECT_THAT(Idle({"overlap.gradients=false"}), IsEmpty()) << "dp_shard may come to more than 1";

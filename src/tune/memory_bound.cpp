@@ -120,6 +120,7 @@ class Stage {
   int64_t Extra(int chunk) const {
     const int64_t layer = ExtraOf(Part::kLayer, Count(chunk, Part::kLayer));
     if (Count(chunk, Part::kHead) == 0) return layer;
+    if (q_.profile.memory[Part::kHead].done_in_forward) return 0;  // what its dx took may serve the layer
     return std::max(ExtraOf(Part::kHead, 1), layer - q_.micro * q_.profile.memory[Part::kHead].kept);
   }
   /// Of one of `layers` equal layers. At its start its gathered weights are live, with those of the layers below it
@@ -128,6 +129,7 @@ class Stage {
   int64_t ExtraOf(Part part, int64_t layers) const {
     const PartMemory& memory = q_.profile.memory[part];
     const PartStates& states = q_.states[part];
+    if (memory.done_in_forward) return q_.micro * memory.extra;
     const int64_t gathered = std::min<int64_t>(layers, 1 + q_.prefetch) * states.gathered + states.gathering;
     const int64_t gradients = states.raw_gradients + states.reducing - q_.micro * memory.kept;
     return std::max({q_.micro * memory.extra, gathered, q_.profile.defers_w ? 0 : gradients});
@@ -137,6 +139,7 @@ class Stage {
   int64_t ExtraOfW(int chunk) const {
     const auto gradients = [&](Part part) {
       const PartStates& states = q_.states[part];
+      if (q_.profile.memory[part].done_in_forward) return int64_t{0};
       return states.raw_gradients + states.reducing - q_.micro * q_.profile.memory[part].kept_for_w;
     };
     const int64_t layer = Count(chunk, Part::kLayer) > 0 ? gradients(Part::kLayer) : 0;

@@ -55,6 +55,7 @@ class MemoryReader {
     ReadStates();
     ReadKept();
     for (Part part : kParts) ReadExtra(part);
+    profile_.memory[Part::kHead].done_in_forward = !HeadHasBackwardMatmuls();
   }
 
  private:
@@ -128,6 +129,13 @@ class MemoryReader {
         if (IsBackward(op) && op.layer == layer) return true;
       }
     return false;
+  }
+
+  bool HeadHasBackwardMatmuls() const {
+    return std::ranges::any_of(graph_.ops, [](const Op& op) {
+      Part part{};
+      return IsBackward(op) && op.kind == OpKind::kMatmul && PartOf(op.layer, part) && part == Part::kHead;
+    });
   }
 
   /// A value belongs to the highest layer whose backward reads it: its backward runs first.

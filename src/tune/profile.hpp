@@ -41,6 +41,7 @@ struct PartMemory {
   int64_t kept_for_w = 0;          ///< made by F or B for W: what lives while W is put off
   /// The most that lives at once in backward, above what had been kept for this part.
   int64_t extra = 0;
+  bool done_in_forward = false;  ///< of the head: both gradients of its matmul are made in forward (loss.chunks)
 };
 
 /// What one pass of a microbatch through a part takes in forward, backward, or W alone.

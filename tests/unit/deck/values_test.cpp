@@ -202,6 +202,9 @@ INSTANTIATE_TEST_SUITE_P(
                      "parallel.tp = 3: must divide model.kv_heads = 2 or be a multiple of it (allowed: 1, 2, 6)"},
         OverrideCase{"parallel.cp=5",
                      "parallel.cp = 5: twice it must divide model.seq_len = 24 (allowed: 1, 2, 3, 4, 6, 12)"},
+        OverrideCase{"loss.chunks=73",
+                     "loss.chunks = 73: a microbatch has batch.micro * model.seq_len / parallel.cp = 3 * 24 / 1 = 72 "
+                     "rows (allowed: 0 to 72)"},
         OverrideCase{"model.family=gpt2",
                      "model.family = \"gpt2\": has no grouped heads: model.kv_heads must be model.heads = 6, not 2 "
                      "(leave it out)"},

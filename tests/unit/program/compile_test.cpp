@@ -88,8 +88,8 @@ TEST(Program, LogitsInChunksAreNeverWholeAndDoNotWaitForBackward) {
       for (const Op& op : c.graph->ops)
         for (const Shape& shape : LogitsOf(*c.graph, op, deck.model.vocab)) {
           ++found;
-          EXPECT_EQ(op.role, Role::kF) << op.kind;
-          EXPECT_LE(shape[0] * shape[1], (rows + 4) / 5) << op.kind;
+          EXPECT_EQ(op.role, Role::kF) << Name(op.kind);
+          EXPECT_LE(shape[0] * shape[1], (rows + 4) / 5) << Name(op.kind);
         }
       EXPECT_GT(found, 5) << schedule;
     }

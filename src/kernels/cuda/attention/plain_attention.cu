@@ -68,7 +68,7 @@ void LaunchAttention(const AttentionArgs& a, cudaStream_t stream) {
   const int64_t blocks = TilesOf(a.shape.queries) * a.shape.batch * a.shape.heads;
   if (blocks == 0) return;
   ForKind(a.q.dtype, a.shape.head_dim, [&]<typename T, int kChunks>(T, Sums<kChunks>) {
-    Launch(AttentionKernel<T, kChunks>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, stream, a);
+    Launch(AttentionKernel<T, kChunks>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kTileBytes, stream, a);
   });
 }
 

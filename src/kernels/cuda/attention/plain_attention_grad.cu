@@ -112,7 +112,7 @@ void LaunchAttentionGrad(const AttentionGradArgs& a, cudaStream_t stream) {
                 key_blocks = TilesOf(s.keys) * s.batch * s.kv_heads;
   ForKind(a.q.dtype, s.head_dim, [&]<typename T, int kChunks>(T, Sums<kChunks>) {
     const auto launch = [&](auto kernel, int64_t blocks) {
-      if (blocks > 0) Launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, stream, a);
+      if (blocks > 0) Launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kTileBytes, stream, a);
     };
     launch(QueryGradKernel<T, kChunks>, query_blocks);
     launch(KeyGradKernel<T, kChunks>, key_blocks);

@@ -12,7 +12,7 @@ constexpr int kTile = 64, kThreads = 256, kSide = 16, kOwn = kTile / kSide;
 constexpr int kDepth = 32, kOwnColumns = kDepth / kSide;
 constexpr int kPitch = kDepth + 1, kWeightPitch = kTile + 1;  // odd: a column's elements are in different banks
 constexpr size_t kSharedFloats = 2 * kTile * kPitch + kTile * kWeightPitch + 2 * kTile;
-constexpr size_t kSharedBytes = kSharedFloats * sizeof(float);
+constexpr size_t kTileBytes = kSharedFloats * sizeof(float);
 
 __device__ inline float AsFloat(float x) { return x; }
 __device__ inline float AsFloat(__nv_bfloat16 x) { return __bfloat162float(x); }

@@ -86,9 +86,10 @@ __global__ void SumPartsInPass(Row row, Term term, int64_t rows, int64_t columns
         for (int k = 0; k < N; ++k) sum(s, k, c) = here[s][k];
     });
   }
-  ForColumns<N>(columns, [&](int64_t c, auto) {
+  ForColumns<N>(columns, [&](int64_t c, auto lanes) {
     for (int s = 0; s < kSums; ++s)
-      for (int k = 0; k < N; ++k) partials[(int64_t{s} * gridDim.x + blockIdx.x) * columns + c + k] = sum(s, k, c);
+      Store(partials + (int64_t{s} * gridDim.x + blockIdx.x) * columns + c,
+            Each(lanes, [&](int k) { return sum(s, k, c); }));
   });
 }
 

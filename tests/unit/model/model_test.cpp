@@ -1,6 +1,7 @@
 // The whole model against PyTorch: loss, every gradient, and fifty AdamW steps, from the numbers committed in
 // tests/oracle.
 #include "espalier/model/model.hpp"
+#include "espalier/ops/op.hpp"
 
 #include <gtest/gtest.h>
 

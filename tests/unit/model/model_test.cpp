@@ -1,7 +1,6 @@
 // The whole model against PyTorch: loss, every gradient, and fifty AdamW steps, from the numbers committed in
 // tests/oracle.
 #include "espalier/model/model.hpp"
-#include "espalier/ops/op.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,6 +15,7 @@
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
+#include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "kernels_testing.hpp"
 #include "test_decks.hpp"

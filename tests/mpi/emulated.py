@@ -360,7 +360,8 @@ def main():
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
         for check in (check_one_rank, check_capture, check_hungry, check_checkpoints, check_moments, check_fp8,
-                      check_layouts, check_rounded, check_attention, check_masks, check_guard, check_watch, check_choice):
+                      check_layouts, check_rounded, check_attention, check_masks, check_guard, check_watch,
+                      check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

@@ -10,6 +10,8 @@ from support.runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch,
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
 RTOL, ROUNDED_RTOL, BF16_RTOL = 1e-5, 1e-4, 1e-3
+FP8 = ["model.dim=64", "model.ffn_dim=128", "model.seq_len=32", "precision.compute=bf16", "precision.matmul=fp8"]
+FP8_RTOL = {"loss": 5e-3, "grad_norm": 5e-2}
 LAYOUTS = {
     "2x1x2x1x2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]),
     "ring": (2, ["parallel.cp=2", "parallel.context=ring"]),
@@ -107,6 +109,24 @@ def check_checkpoints(checks, home):
     sync = train(home("sync"), 1, [*BASE, *steps, CUDA, "checkpoint.asynchronous=false"])
     checks.that(same_bits(tensors(sync.checkpoint(5)), tensors(straight[CUDA].checkpoint(5))),
                 "saves that training waits for: bitwise equal")
+
+
+def check_fp8(checks, home):
+    """Matmuls in fp8: operands are rounded as on the processor, so that only the order of sums differs. The rows of
+    strips are in several blocks, each a GEMM of its own."""
+    environment(ESPALIER_EMULATED_GPUS="2")
+    strips = ["parallel.tp=2", "overlap.tensor_strips=2", NCCL]
+    for scaling in ("tensor", "row"):
+        keys = [*BASE, *FP8, f"precision.fp8_scaling={scaling}"]
+        cpu = train(home(f"fp8-{scaling}-cpu"), 1, [*keys, CPU])
+        for ranks, layout in ((1, []), (2, strips)):
+            run = train(home(f"fp8-{scaling}-{ranks}"), ranks, [*keys, *layout, CUDA])
+            far = {key: difference(run.curve(key), cpu.curve(key)) for key in FP8_RTOL}
+            text = ", ".join(f"{key} {far[key]:.1e}" for key in far)
+            checks.that(all(far[key] <= FP8_RTOL[key] for key in far), f"fp8 by {scaling}, {ranks} ranks: {text}")
+            checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*keys, *layout, CUDA]),
+                        f"fp8 by {scaling}, {ranks} ranks: planned peak is what was used")
+    environment(ESPALIER_EMULATED_GPUS=None)
 
 
 def check_moments(checks, home):
@@ -339,8 +359,9 @@ def main():
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_capture, check_hungry, check_checkpoints, check_moments, check_layouts,
-                      check_rounded, check_attention, check_masks, check_guard, check_watch, check_choice):
+        for check in (check_one_rank, check_capture, check_hungry, check_checkpoints, check_moments, check_fp8,
+                      check_layouts, check_rounded, check_attention, check_masks, check_guard, check_watch,
+                      check_choice):
             if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
                 check(checks, home)
     checks.finish()

@@ -100,7 +100,8 @@ TEST(GemmPlans, WhatIsWrongWithTheFileIsSaid) {
   EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_product_plans"));
   EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")),
               HasSubstr("format 2 is not 1"));
-  EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")), HasSubstr("type f16 is neither f32 nor bf16"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")),
+              HasSubstr("type f16 is none of f32, bf16, f8e4m3 and f8e5m2"));
   EXPECT_THAT(Refusal(Replaced(text, "\"none\"", "\"gelu\"")),
               HasSubstr("epilogue gelu is none of none, accumulate and bias"));
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00f")), HasSubstr("algorithm 00f is no hexadecimal number of bytes"));

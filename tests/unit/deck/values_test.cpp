@@ -80,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
                     OverrideCase{"run.steps", "run.steps: must be key=value, such as run.steps=20"},
                     OverrideCase{"run.steps=", "run.steps=: no value (an empty string is \"\")"},
                     OverrideCase{"precision.what=3",
-                                 "precision.what=3: unknown key ([precision] has compute, moments)"},
+                                 "precision.what=3: unknown key ([precision] has compute, moments, matmul, "
+                                 "fp8_scaling, bf16_matmuls)"},
                     OverrideCase{"include=[\"a\"]", "include=[\"a\"]: only decks can include others"},
                     OverrideCase{" run.steps = 30 ", ""}));
 

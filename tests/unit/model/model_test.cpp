@@ -15,6 +15,7 @@
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
+#include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "kernels_testing.hpp"
 #include "test_decks.hpp"

@@ -214,7 +214,6 @@ inline const std::vector<Rule> kRules = {
      "f8e5m2[7{tp},3{dp_shard},5{cp}] f32[7{tp},4{dp_shard,cp}]"},
     {"quantize spec=nk->kn,ky to=f8e4m3 shards=1", "bf16[11,7]", "f8e4m3[7,11] f32[7,1]"},
     {"quantize spec=bsk->bsk,y to=f8e4m3 shards=1", "f32[3,5,7]", "error: quantize: f32"},
-    {"quantize spec=bsk->bsk,y to=bf16 shards=1", "bf16[3,5,7]", "error: quantize to bf16"},
     {"quantize spec=bsk->bsk,y to=f8e4m3 shards=1", "bf16[3,5,7]+sum{tp}", "error: partial inputs are not allowed"},
     {"matmul spec=bsn,nk->bsk", "bf16[3{dp_shard},5,11{tp}] bf16[11{tp},7]", "bf16[3{dp_shard},5,7]+sum{tp}"},
     {"matmul spec=bsn,bsk->nk", "bf16[3{dp_shard},5{cp},11{tp}] bf16[3{dp_shard},5{cp},7]",

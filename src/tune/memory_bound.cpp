@@ -120,7 +120,6 @@ class Stage {
   int64_t Extra(int chunk) const {
     const int64_t layer = ExtraOf(Part::kLayer, Count(chunk, Part::kLayer));
     if (Count(chunk, Part::kHead) == 0) return layer;
-    if (q_.profile.memory[Part::kHead].done_in_forward) return 0;  // what its dx took may serve the layer
     return std::max(ExtraOf(Part::kHead, 1), layer - q_.micro * q_.profile.memory[Part::kHead].kept);
   }
   /// Of one of `layers` equal layers. At its start its gathered weights are live, with those of the layers below it

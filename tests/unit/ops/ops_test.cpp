@@ -14,6 +14,7 @@
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels_testing.hpp"
+#include "gradient_rules.hpp"
 #include "ops_rules.hpp"
 
 namespace espalier {

@@ -1,5 +1,5 @@
-// As ops_rules.hpp, of the same extents: the backward ops of every op, its flops, and where axes go that inputs disagree
-// about.
+// As ops_rules.hpp, of the same extents: the backward ops of every op, its flops, and where axes go that inputs
+// disagree about.
 #pragma once
 
 #include <string_view>

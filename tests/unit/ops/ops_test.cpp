@@ -13,8 +13,8 @@
 #include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels_testing.hpp"
 #include "gradient_rules.hpp"
+#include "kernels_testing.hpp"
 #include "ops_rules.hpp"
 
 namespace espalier {

@@ -37,7 +37,7 @@ TEST(Program, PeakIsTheHighestByteTouched) {
   }
 }
 
-/// CHECKs that these follow one another in memory, without a gap.
+/// Expects that these follow one another in memory, without a gap.
 void ExpectNeighbours(std::span<const Operand> operands) {
   for (size_t i = 1; i < operands.size(); ++i)
     EXPECT_EQ(operands[i].offset, operands[i - 1].offset + operands[i - 1].bytes);

@@ -213,9 +213,9 @@ const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {
-  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), !l.ReducesEach()};
+  const StateKey key{l.micro, l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), !l.ReducesEach()};
   if (const auto it = states_.find(key); it != states_.end()) return it->second;
-  return states_.emplace(key, espalier::StatesOf(ProfileOf(l, 1), l)).first->second;
+  return states_.emplace(key, espalier::StatesOf(ProfileOf(l, l.micro), l)).first->second;
 }
 
 const DataParallelTimes& Scorer::SyncOf(const Layout& l) {
@@ -238,7 +238,7 @@ const std::vector<int64_t>& Scorer::LayersOf(const Layout& l) {
 
 int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<int64_t>& layers) {
   const auto flights = flights_.Of(l, Microbatches(l));
-  return LeastBytes({ProfileOf(l, 1), StatesOf(l), *flights, layers, l.micro, Microbatches(l), l.prefetch});
+  return LeastBytes({ProfileOf(l, l.micro), StatesOf(l), *flights, layers, l.micro, Microbatches(l), l.prefetch});
 }
 
 double Scorer::FormulaOf(const Layout& l, const std::vector<int64_t>& layers) {

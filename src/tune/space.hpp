@@ -112,7 +112,7 @@ class Scorer {
   FlightsCache& flights_;
   Deck deck_;  ///< scratch for checks of relations
   std::map<ProfileKey, LayerProfile> profiles_;
-  using StateKey = std::tuple<int, int, bool, bool, bool>;
+  using StateKey = std::tuple<int64_t, int, int, bool, bool, bool>;
   std::map<StateKey, ByPart<PartStates>> states_;
   std::map<std::tuple<int, int, int>, DataParallelTimes> syncs_;
   std::map<std::tuple<int, ScheduleKind>, std::vector<int64_t>> layers_;

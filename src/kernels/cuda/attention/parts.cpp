@@ -12,7 +12,8 @@ namespace {
 /// Runs every other part. Never destroyed: when a process ends, the driver may have ended before.
 struct SideStream {
   SideStream() {
-    CUDA_CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    constexpr int kLowest = 0;
+    CUDA_CALL(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, kLowest));
     CUDA_CALL(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
     CUDA_CALL(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
   }

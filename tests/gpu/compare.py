@@ -2,6 +2,8 @@
 
     compare.py losses   the tiny deck in fp32 on the CPU and on the GPU: every loss and gradient norm to rtol 1e-4
     compare.py graph    steps replayed as a CUDA graph and steps issued one by one: bitwise equal
+    compare.py fusions  parts of attention's backward, large ones and two at a time: bitwise equal; joined matmuls and
+                        the loss in chunks against neither: to rtol 1e-4 in fp32; matmuls in fp8 against the CPU's
     compare.py nccl     dp 2 x cp 2 x tp 2, every NCCL communicator one rank alone (values are not the program's): graph
                         against no graph bitwise equal
 
@@ -14,6 +16,7 @@ from support.runs import Checks, DECK, ROOT, difference, train
 
 TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
 RTOL = 1e-4
+FP8_RTOL = {"loss": 5e-3, "grad_norm": 5e-2}  # a last bit of bf16 now and then decides how fp8 rounds
 ONE_RANK = [f"parallel.{axis}=1" for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp")]
 KEYS = [*ONE_RANK, "run.steps=20", "run.threads=1", "checkpoint.restart=never", *sys.argv[2:]]
 EAGER = {"ESPALIER_CUDA_GRAPH": "0"}
@@ -62,6 +65,33 @@ def graph(folder, checks):
         equal(checks, f"{compute}, graph against no graph", replayed, issued)
 
 
+def near(checks, what, mine, theirs, rtol):
+    far = {curve: difference(mine.curve(curve), theirs.curve(curve)) for curve in rtol}
+    checks.that(all(far[curve] <= rtol[curve] for curve in rtol),
+                what + ": " + ", ".join(f"{curve} {far[curve]:.1e}" for curve in far))
+
+
+def fusions(folder, checks):
+    # 1 GiB of scores: four parts, or two on each of two streams.
+    long = ["precision.compute=bf16", "model.dim=512", "model.heads=8", "model.kv_heads=8", "model.layers=2",
+            "model.seq_len=2048", "batch.micro=16", "run.steps=3", *sys.argv[2:]]
+    parts, large, two = (run(folder, way, [*long, f"run.attention_backward={way}"])
+                         for way in ("parts", "large_parts", "two_streams"))
+    equal(checks, "attention's backward, large parts against parts", large, parts)
+    equal(checks, "attention's backward, two streams against one", two, parts)
+    apart = ["precision.compute=fp32", "model.dim=64", "model.ffn_dim=96", "fusion.join_matmuls=never", "loss.chunks=1",
+             *sys.argv[2:]]
+    plain = run(folder, "plain", apart)
+    for key in ("fusion.join_matmuls=always", "loss.chunks=3"):
+        near(checks, key, run(folder, key, [*apart, key]), plain, {"loss": RTOL, "grad_norm": RTOL})
+    for scaling in ("tensor", "row"):
+        fp8 = ["precision.compute=bf16", "precision.matmul=fp8", f"precision.fp8_scaling={scaling}", "model.dim=64",
+               "model.ffn_dim=96", "model.seq_len=32", "run.steps=5", *sys.argv[2:]]
+        gpu, cpu = (run(folder, f"{scaling}-{device}", [*fp8, f"run.device={device}", "run.transport=mpi"])
+                    for device in (os.environ["ESPALIER_DEVICE"], "cpu"))
+        near(checks, f"fp8 by {scaling}, GPU against CPU", gpu, cpu, FP8_RTOL)
+
+
 def nccl(folder, checks):
     keys = ["parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2",
             "optimizer.lr=1e-6"]  # no stages: one without the loss would have none
@@ -73,7 +103,7 @@ def nccl(folder, checks):
 
 
 def main():
-    part = {"losses": losses, "graph": graph, "nccl": nccl}[sys.argv[1]]
+    part = {"losses": losses, "graph": graph, "fusions": fusions, "nccl": nccl}[sys.argv[1]]
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         part(folder, checks)

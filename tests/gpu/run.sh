@@ -6,7 +6,7 @@
 # A group is what fits into ten minutes with its share of the build, on a machine with 16 cores:
 #
 #   first        info kernels collectives losses graph
-#   second       nccl layouts
+#   second       fusions nccl layouts
 #   third        memcheck racecheck
 #
 #   info         what the executable found: GPU, driver, libraries
@@ -54,7 +54,7 @@ while getopts b:l:o:t:h option; do
 done
 shift $((OPTIND - 1))
 first=(info kernels collectives losses graph)
-second=(nccl layouts)
+second=(fusions nccl layouts)
 third=(memcheck racecheck)
 if [[ $# -eq 0 ]]; then set -- first second third; fi
 parts=()
@@ -95,7 +95,7 @@ Choose() {
     info) command=("$ESPALIER" info) ;;
     kernels) command=(env "ESPALIER_KERNEL_MARGINS=$margins" "$kernels") programs=("$kernels") ;;
     collectives) command=("$collectives") programs=("$collectives") ;;
-    losses | graph | nccl) command=(python3 -u "$here/compare.py" "$1") ;;
+    losses | graph | fusions | nccl) command=(python3 -u "$here/compare.py" "$1") ;;
     layouts) command=(python3 -u "$here/../mpi/matrix.py" named "${layouts[@]}") ;;
     # Libraries try calls that may fail, and their kernels are theirs.
     memcheck | racecheck)

@@ -364,7 +364,7 @@ std::vector<DeckKey> Rows() {
 
     {"loss", "chunks", FIELD(loss.chunks), 0, CountOrZero(),
      "Chunks of the rows (tokens) of a microbatch in which logits, loss and their gradients are computed, so that "
-     "memory never holds all logits. 1: one; 0: automatic, as few as keep the logits of a chunk within 512 MiB, with "
+     "memory never holds all logits. 1: one; 0: automatic, as few as keep the logits of a chunk within 1 GiB, with "
      "2048 rows or more in each."},
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),

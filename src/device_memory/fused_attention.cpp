@@ -116,13 +116,17 @@ std::vector<AttentionPart> PartsFrom(const AttentionShape& x, AttentionPart firs
 
 int64_t FusedAttentionBytes(const AttentionShape& x) { return kOwnBytes + x.batch * x.heads * x.queries * 4; }
 
-int64_t FusedAttentionGradBytes(const AttentionShape& x, const BackwardMethod& method) {
-  const int64_t at_once = kOwnBytes + x.batch * x.kv_heads * SumBytes(x);  // one call, no scores are stored
-  if (method.score_bytes == 0) return at_once;
+int64_t BackwardPartBytes(const AttentionShape& x, const BackwardMethod& method) {
   const AttentionPart part = PartOfBackward(x, method);
-  const int64_t of_part = kOwnBytes + part.batch * part.kv_heads * (ScoreBytes(x) + SumBytes(x));
-  const int64_t streams = std::min(method.streams, PartsIn(x, part));
-  return std::max(streams > 1 ? streams * Aligned(of_part) : of_part, at_once);
+  const int64_t scores = method.score_bytes == 0 ? 0 : ScoreBytes(x);
+  return kOwnBytes + part.batch * part.kv_heads * (scores + SumBytes(x));
+}
+
+int64_t FusedAttentionGradBytes(const AttentionShape& x, const BackwardMethod& method) {
+  const int64_t streams = std::min(method.streams, PartsIn(x, PartOfBackward(x, method)));
+  const int64_t of_part = BackwardPartBytes(x, method);
+  const int64_t not_deterministic = kOwnBytes + x.batch * x.kv_heads * SumBytes(x);  // one call, no scores are stored
+  return std::max(streams > 1 ? streams * Aligned(of_part) : of_part, not_deterministic);
 }
 
 ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {

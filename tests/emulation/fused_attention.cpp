@@ -195,12 +195,10 @@ std::optional<AttentionPart> ChooseForward(const FusedCall& call, int64_t worksp
                 UsableBytes(workspace_bytes));
 }
 
-/// The bytes of one part: those of a call on one stream.
 std::optional<AttentionPart> ChooseBackward(const FusedCall& call, int64_t workspace_bytes) {
   if (call.shape.queries == 1 && call.shape.keys == 1) return std::nullopt;  // it has none
-  const BackwardMethod alone{call.backward.score_bytes, 1};
   return Choose("attention_grad", call, PartOfBackward(call.shape, call.backward),
-                FusedAttentionGradBytes(call.shape, alone), UsableByPart(call, workspace_bytes));
+                BackwardPartBytes(call.shape, call.backward), UsableByPart(call, workspace_bytes));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ KNOWN = {
     ("8b h100-8x400g dp_shard 32 micro=2", "parallel.reduce"): 0.5,
     ("8b h100-8x400g dp_shard 8 tp 8", "parallel.reduce"): 22.0,
     ("8b h100-8x400g dp_shard 16 dp_replicate 4 mode=full", "parallel.reduce"): 1.5,
-    ("8b h100-8x400g dp_shard 16 cp 4", "parallel.reduce"): 14.0,
+    ("8b h100-8x400g dp_shard 16 cp 4", "parallel.reduce"): 14.5,
     ("8b h100-8x400g dp_shard 8 tp 2 cp 4 context=all_gather", "parallel.reduce"): 54.0,
     ("8b h100-8x400g dp_shard 16 cp 2 context=all_to_all", "parallel.reduce"): 2.5,
     ("8b a100-8x200g dp_shard 8 tp 4 micro=2", "parallel.reduce"): 1.0,

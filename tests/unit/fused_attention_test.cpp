@@ -128,8 +128,7 @@ TEST(FusedAttention, MethodsOfBackwardDifferInScoresAndStreams) {
   EXPECT_GE(bytes("two_streams"), 2 * kScoreBytes);
   EXPECT_LT(bytes("ordered"), bytes("parts") + x.batch * x.heads * x.queries * x.head_dim * 4 * 3);
   for (std::string_view name : {"parts", "large_parts", "two_streams"})
-    EXPECT_LE(FusedAttentionGradBytes(x, {BackwardMethodOf(name).score_bytes, 1}),
-              ShareOfStream(bytes(name), BackwardMethodOf(name).streams))
+    EXPECT_LE(BackwardPartBytes(x, BackwardMethodOf(name)), ShareOfStream(bytes(name), BackwardMethodOf(name).streams))
         << name;
 }
 

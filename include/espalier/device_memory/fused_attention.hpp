@@ -62,9 +62,10 @@ int64_t ShareOfStream(int64_t bytes, int64_t streams);
 /// `first`, then ever smaller parts: fewer sequences, then fewer heads of keys.
 std::vector<AttentionPart> PartsFrom(const AttentionShape& extents, AttentionPart first);
 
-/// Bytes that one call of attention may use. If it wants more, it computes smaller parts, or leaves the call to our own
-/// kernels; the start says so.
+/// Bytes that attention, one part of its deterministic backward, and all of its backward may use. If cuDNN wants more,
+/// it computes smaller parts, or leaves the call to our own kernels; the start says so.
 int64_t FusedAttentionBytes(const AttentionShape& extents);
+int64_t BackwardPartBytes(const AttentionShape& extents, const BackwardMethod& method);
 int64_t FusedAttentionGradBytes(const AttentionShape& extents, const BackwardMethod& method);
 
 /// The buffers in the workspace of a call: bytes of each, aligned to kScratchAlignment; all 0 if it is one cuDNN call.

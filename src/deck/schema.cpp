@@ -362,9 +362,9 @@ std::vector<DeckKey> Rows() {
      "Adds this times the squared log of the softmax denominator of every token to the loss that is differentiated "
      "(Chowdhery et al. 2022). The loss that is reported stays the cross-entropy; z_loss is a metric of its own."},
 
-    {"loss", "chunks", FIELD(loss.chunks), 0, CountOrZero(),
+    {"loss", "chunks", FIELD(loss.chunks), 1, CountOrZero(),
      "Chunks of the rows (tokens) of a microbatch in which logits, loss and their gradients are computed, so that "
-     "memory never holds all logits. 1: one; 0: automatic, as few as keep the logits of a chunk within 1 GiB, with "
+     "memory never holds all logits. 1: one; 0: automatic, as few as keep the logits of a chunk within 512 MiB, with "
      "2048 rows or more in each."},
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),

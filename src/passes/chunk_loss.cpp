@@ -29,7 +29,7 @@ namespace espalier {
 namespace {
 
 /// Logits of one rank's chunk, where the number of chunks is automatic: few against the memory of a GPU.
-constexpr int64_t kMostBytes = int64_t{1} << 30;
+constexpr int64_t kMostBytes = int64_t{512} << 20;
 /// Rows of a chunk then: 16 tiles of 128, so that the products of a chunk are as fast as that of the whole.
 constexpr int64_t kLeastRows = 2048;
 

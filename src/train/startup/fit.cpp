@@ -27,6 +27,9 @@ constexpr int64_t kOutsideArena = int64_t{32} << 20;
 // Of run.outside_bytes the context of a GPU, which is there when free memory is read.
 constexpr int64_t kMostOfContext = 500'000'000;
 
+// Tokens of a rank's microbatch whose loss automatic chunks may cut.
+constexpr int64_t kRowsWorthCutting = 4096;
+
 /// A change of a deck, and of the number of ranks.
 struct Change {
   std::string text;
@@ -37,6 +40,9 @@ struct Change {
 /// Changes that keep the model and the global batch, from the cheapest to the most expensive.
 std::vector<Change> Changes(const Deck& deck) {
   std::vector<Change> changes;
+  const int64_t rows = deck.batch.micro * deck.model.seq_len / deck.parallel.cp;
+  if (deck.loss.chunks == 1 && rows >= kRowsWorthCutting)
+    changes.push_back({"loss.chunks = 0", [](Deck& d) { d.loss.chunks = 0; }});
   for (int64_t micro = deck.batch.micro - 1; micro >= 1; --micro)
     if (deck.batch.micro % micro == 0)
       changes.push_back({fmt::format("batch.micro = {}", micro), [micro](Deck& d) { d.batch.micro = micro; }});

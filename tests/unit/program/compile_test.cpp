@@ -95,8 +95,9 @@ TEST(Program, LogitsInChunksAreNeverWholeAndDoNotWaitForBackward) {
     }
 }
 
-/// Chunks of the rows of a microbatch.
-int64_t ChunksOf(const char* path, const std::vector<std::string>& overrides, int ranks) {
+/// Automatic chunks of the rows of a microbatch.
+int64_t ChunksOf(const char* path, std::vector<std::string> overrides, int ranks) {
+  overrides.push_back("loss.chunks=0");
   const Compilation c = Compile(LoadDeck(path, overrides).deck, ranks, Purpose::kTrain);
   return std::max<int64_t>(1, CountOps(*c.graph, "put_rows", Role::kF, 1));
 }
@@ -104,15 +105,15 @@ int64_t ChunksOf(const char* path, const std::vector<std::string>& overrides, in
 TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
   const char *small = SOURCE_ROOT "/inputs/gpt2/124m.toml", *large = SOURCE_ROOT "/inputs/llama/8b.toml";
   const std::string bf16 = "precision.compute=bf16";
-  // 32 x 1024 rows of 50304 or so are 3.3 GB in bf16: four chunks of up to 1 GiB, or of fp32 seven.
-  EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", bf16}, 1), 4);
-  EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", "precision.compute=fp32"}, 1), 7);
+  // 32 x 1024 rows of 50304 or so are 3.3 GB in bf16: seven chunks of up to 512 MiB, or of fp32 thirteen.
+  EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", bf16}, 1), 7);
+  EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", "precision.compute=fp32"}, 1), 13);
   EXPECT_EQ(ChunksOf(small, {"batch.micro=4", "batch.global=4", bf16}, 1), 1);
-  // 8192 rows of 128256 are 2.1 GB: two chunks, and one where eight ranks share out the vocabulary.
-  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8"}, 8), 2);
+  // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, and one where eight ranks share out the vocabulary.
+  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8"}, 8), 4);
   EXPECT_EQ(ChunksOf(large, {}, 8), 1);
   // No fewer than 2048 rows.
-  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8", "model.vocab=1500000"}, 8), 4);
+  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8", "model.seq_len=3000"}, 8), 1);
 }
 
 TEST(Plan, SeventyBillionOnAThousandRanks) {

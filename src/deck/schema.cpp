@@ -323,8 +323,9 @@ std::vector<DeckKey> Rows() {
      "The same for each direction of a message between stages."},
 
     {"fusion", "join_matmuls", CHOICE(fusion.join_matmuls), "auto", OneOf<JoinMatmuls>(),
-     "Compute matmuls of one input as one: gate and up of an MLP, and q, k and v where attention reads them as they "
-     "are or rotated. Sums are grouped differently, so bits differ. auto: always on GPUs, never on CPUs."},
+     "Compute matmuls of one input as one: q, k and v where attention reads them as they are or rotated (qkv), and "
+     "gate and up of an MLP, too (always). Sums are grouped differently, so bits differ. auto: qkv on GPUs, never on "
+     "CPUs."},
 
     {"optimizer", "name", CHOICE(optimizer.name), "adamw", OneOf<OptimizerName>(),
      "Optimizer, as PyTorch defines it."},

@@ -42,8 +42,8 @@ using Ids = std::vector<int>;
 
 class Joiner {
  public:
-  Joiner(Graph& graph, const Mesh& mesh)
-      : graph_(graph), mesh_(mesh), made_(graph.values.size(), -1), readers_(graph.values.size()) {
+  Joiner(Graph& graph, const Mesh& mesh, JoinMatmuls choice)
+      : graph_(graph), mesh_(mesh), choice_(choice), made_(graph.values.size(), -1), readers_(graph.values.size()) {
     for (size_t i = 0; i < graph.ops.size(); ++i) {
       for (int o : graph.ops[i].outputs)
         if (graph.value(o).kind == ValueKind::kActivation) made_[o] = static_cast<int>(i);
@@ -95,7 +95,9 @@ class Joiner {
   const Type& TypeOf(int value) const { return graph_.value(value).type; }
 
   /// Inputs that the op reads together; none if they are joined already.
-  static Ids PartsReadBy(const Op& op) {
+  Ids PartsReadBy(const Op& op) const {
+    const bool of_gates = op.kind == OpKind::kSwiglu || op.kind == OpKind::kSwigluGrad;
+    if (of_gates && choice_ == JoinMatmuls::kHeads) return {};
     const auto count = static_cast<ptrdiff_t>(Define(op.kind).joinable.inputs);
     if (count == 0 || op.attributes.texts.contains(kColumns)) return {};
     return {op.inputs.begin(), op.inputs.begin() + count};
@@ -336,6 +338,7 @@ class Joiner {
 
   Graph& graph_;
   const Mesh& mesh_;
+  const JoinMatmuls choice_;
   Ids made_;                       // by value: position of its producer; -1: it is there from the start
   std::vector<Ids> readers_;       // by value: positions of its readers, in order; -1: it is a result
   std::map<int, Ids> neighbours_;  // by value: it and its neighbours, in order
@@ -346,7 +349,7 @@ class Joiner {
 }  // namespace
 
 void Join(Graph& graph, const PassContext& context) {
-  if (context.joins_matmuls) Joiner(graph, context.mesh).Run();
+  if (context.join_matmuls != JoinMatmuls::kNever) Joiner(graph, context.mesh, context.join_matmuls).Run();
 }
 
 }  // namespace espalier

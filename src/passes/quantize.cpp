@@ -202,7 +202,7 @@ class Quantizer {
   std::map<int, std::vector<Op>> prepared_;  // by value, in role P
 };
 
-/// The parameter that role P or a gather has made a value of; "" if none.
+/// The parameter that a value is the copy of, or that role P or a gather has made it of; "" if none.
 std::string ParameterOf(const Graph& graph, int value) {
   constexpr std::string_view kPrefix = "parameters/";
   while (graph.value(value).producer >= 0) {
@@ -212,6 +212,7 @@ std::string ParameterOf(const Graph& graph, int value) {
     value = op.inputs[static_cast<size_t>(output)];
   }
   const std::string& name = graph.value(value).name;
+  if (graph.value(value).kind == ValueKind::kCache) return name;
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
 }
 

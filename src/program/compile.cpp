@@ -22,9 +22,9 @@ BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose, i
 }
 
 /// fusion.join_matmuls of a device. On CPUs no gain was measured (doc/dev/performance-log.md).
-bool JoinsMatmuls(const Deck& deck, DeviceKind device) {
-  const JoinMatmuls choice = deck.fusion.join_matmuls;
-  return choice == JoinMatmuls::kAlways || (choice == JoinMatmuls::kAuto && device == DeviceKind::kCuda);
+JoinMatmuls JoinsMatmuls(const Deck& deck, DeviceKind device) {
+  if (deck.fusion.join_matmuls != JoinMatmuls::kAuto) return deck.fusion.join_matmuls;
+  return device == DeviceKind::kCuda ? JoinMatmuls::kHeads : JoinMatmuls::kNever;
 }
 
 /// A dim that its axes do not divide evenly: ranks hold different extents of it.

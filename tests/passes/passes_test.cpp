@@ -35,6 +35,7 @@ Deck PlainDeck() {
   deck.precision.matmul = MatmulPrecision::kFp8;
   deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
   deck.loss.chunks = 1;
+  deck.fusion.join_matmuls = JoinMatmuls::kAlways;
   deck.optimizer.beta1 = 0.9;
   deck.optimizer.beta2 = 0.95;
   deck.optimizer.eps = 1e-8;
@@ -57,6 +58,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
   if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
   if (key == "tensor_strips") return void(c.deck.overlap.tensor_strips = std::stoi(value));
+  if (key == "join_matmuls") return void(c.deck.fusion.join_matmuls = ParseChoice<JoinMatmuls>(value).value());
   if (key == "chunks") return void(c.deck.loss.chunks = std::stoi(value));
   if (key == "fp8_scaling") return void(c.deck.precision.fp8_scaling = ParseChoice<Fp8Scaling>(value).value());
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
@@ -103,7 +105,8 @@ Case ReadCase(const std::filesystem::path& path) {
 }
 
 void Apply(Graph& graph, const Case& c) {
-  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule), true};
+  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule),
+                            c.deck.fusion.join_matmuls};
   if (c.pass == "verify") return;
   if (c.pass == "differentiate") return Differentiate(graph);
   if (c.pass == "merge_gradients") return MergeGradients(graph, context);

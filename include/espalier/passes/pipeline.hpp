@@ -19,7 +19,7 @@ struct PassContext {
   Mesh mesh;
   std::vector<int> stage_of_chunk;
   const ScheduleTraits& schedule;
-  bool joins_matmuls = false;  ///< fusion.join_matmuls, decided
+  JoinMatmuls join_matmuls = JoinMatmuls::kNever;  ///< fusion.join_matmuls, decided
 };
 
 /// Adds the backward ops of the loss: input gradients in role B, weight gradients in role W. Weight gradients are named
@@ -61,7 +61,7 @@ void ChunkLoss(Graph& graph, const PassContext& context);
 /// across short layers.
 void Coalesce(Graph& graph, const Mesh& mesh);
 
-/// Matmuls of one input whose results are read together become one: gate and up of an MLP (fusion.join_matmuls).
+/// Matmuls of one input whose results are read together become one: q, k and v; gate and up (fusion.join_matmuls).
 void Join(Graph& graph, const PassContext& context);
 
 /// Issues cp communication before the ops that do not need it (overlap.context).

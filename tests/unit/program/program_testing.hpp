@@ -80,7 +80,7 @@ inline const std::vector<std::vector<std::string>> kVariations = {
     {"parallel.zero=2", "overlap.gradients=false", "overlap.interleave=false"},
     {"overlap.tensor_strips=3", "overlap.interleave=true"},
     {"fusion.join_matmuls=always", "precision.compute=bf16"},
-    {"fusion.join_matmuls=always", "recompute.mode=full", "parallel.zero=3"},
+    {"fusion.join_matmuls=qkv", "recompute.mode=full", "parallel.zero=3"},
     {"fusion.join_matmuls=always", "parallel.reduce=microbatch", "parallel.zero=2"},
     {"fusion.join_matmuls=always", "recompute.mode=selective", "overlap.tensor_strips=2"},
     {"overlap.tensor_strips=2", "recompute.mode=full", "batch.micro=2"},

@@ -12,7 +12,7 @@
 namespace espalier {
 
 struct TuneOptions {
-  int simulated = 50;              ///< how many candidates are compiled and simulated at most
+  int simulated = 150;             ///< how many candidates are compiled and simulated at most
   int64_t memory_bytes = 0;        ///< of a device; 0: the cluster's, less what it reserves
   std::vector<std::string> fixed;  ///< keys that stay at the deck's value: "parallel.tp"
   int threads = 2;                 ///< the result does not depend on it

@@ -98,7 +98,7 @@ class Backward {
 
 AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes, bool deterministic) {
   ConfigureCudaKernels(deterministic, "");
-  TakeFallbacks();
+  ForgetFallbacks();
   const Backward backward(demand, workspace_bytes);
   const int repetitions =
       static_cast<int>(std::clamp(kRoundMs / std::max(backward.Milliseconds(1), 1e-3), 1.0, double{kMostRepetitions}));

@@ -12,4 +12,7 @@ void NoteFallback(const std::string& text);
 /// What was noted since the last call, in this order.
 std::vector<std::string> TakeFallbacks();
 
+/// As if nothing had been noted: for measurements, each of which tells its own.
+void ForgetFallbacks();
+
 }  // namespace espalier::cuda

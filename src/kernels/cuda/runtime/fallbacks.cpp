@@ -32,4 +32,11 @@ std::vector<std::string> TakeFallbacks() {
   return std::exchange(fallbacks.fresh, {});
 }
 
+void ForgetFallbacks() {
+  Fallbacks& fallbacks = Noted();
+  const std::lock_guard lock(fallbacks.mutex);
+  fallbacks.noted.clear();
+  fallbacks.fresh.clear();
+}
+
 }  // namespace espalier::cuda

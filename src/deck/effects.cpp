@@ -57,7 +57,7 @@ std::string NoJointJobs(const Deck& d) {
               fmt::format("pipeline.schedule = \"{}\" has no jobs of a forward and a backward", schedule));
 }
 std::string NothingJoins(const Deck& d) {
-  if (d.fusion.join_matmuls == JoinMatmuls::kAuto || d.fusion.join_matmuls == JoinMatmuls::kNever) return "";
+  if (d.fusion.join_matmuls == JoinMatmuls::kNever) return "";
   if (d.model.family == Family::kGpt2) return "the weights of model.family = \"gpt2\" are stored [in, out]";
   return When(d.precision.matmul == MatmulPrecision::kFp8,
               "each weight of precision.matmul = \"fp8\" has its own scale");

@@ -322,10 +322,9 @@ std::vector<DeckKey> Rows() {
     {"overlap", "pp_ctas", FIELD(overlap.pp_ctas), 4, Between(1, kMaxCtas),
      "The same for each direction of a message between stages."},
 
-    {"fusion", "join_matmuls", CHOICE(fusion.join_matmuls), "auto", OneOf<JoinMatmuls>(),
+    {"fusion", "join_matmuls", CHOICE(fusion.join_matmuls), "never", OneOf<JoinMatmuls>(),
      "Compute matmuls of one input as one: q, k and v where attention reads them as they are or rotated (qkv), and "
-     "gate and up of an MLP, too (always). Sums are grouped differently, so bits differ. auto: qkv on GPUs, never on "
-     "CPUs."},
+     "gate and up of an MLP, too (always). Sums are grouped differently, so bits differ."},
 
     {"optimizer", "name", CHOICE(optimizer.name), "adamw", OneOf<OptimizerName>(),
      "Optimizer, as PyTorch defines it."},

@@ -21,12 +21,6 @@ BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose, i
   return batch;
 }
 
-/// fusion.join_matmuls of a device. On CPUs no gain was measured (doc/dev/performance-log.md).
-JoinMatmuls JoinsMatmuls(const Deck& deck, DeviceKind device) {
-  if (deck.fusion.join_matmuls != JoinMatmuls::kAuto) return deck.fusion.join_matmuls;
-  return device == DeviceKind::kCuda ? JoinMatmuls::kHeads : JoinMatmuls::kNever;
-}
-
 /// A dim that its axes do not divide evenly: ranks hold different extents of it.
 using UnevenDim = std::pair<int64_t, std::vector<Axis>>;  // extent, axes
 
@@ -95,7 +89,7 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
   c.stored = std::move(model.stored);
-  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, JoinsMatmuls(deck, device)};
+  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, deck.fusion.join_matmuls};
   RunPasses(model.graph, context, purpose, observe, verification);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;

@@ -29,7 +29,7 @@ enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
 enum class Fp8Scaling : uint8_t { kTensor, kRow };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
-enum class JoinMatmuls : uint8_t { kAuto, kHeads, kAlways, kNever };
+enum class JoinMatmuls : uint8_t { kNever, kHeads, kAlways };
 enum class OptimizerName : uint8_t { kAdamw, kMuon };
 enum class MuonScale : uint8_t { kMatchAdamw, kSpectral };
 enum class Decay : uint8_t { kCosine, kLinear, kConstant, kInverseSqrt, kOneMinusSqrt };
@@ -106,10 +106,9 @@ inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Reg
                                                                             {Regather::kAlways, "always"},
                                                                             {Regather::kNever, "never"}});
 template <>
-inline constexpr auto kChoices<JoinMatmuls> = std::to_array<Choice<JoinMatmuls>>({{JoinMatmuls::kAuto, "auto"},
+inline constexpr auto kChoices<JoinMatmuls> = std::to_array<Choice<JoinMatmuls>>({{JoinMatmuls::kNever, "never"},
                                                                                   {JoinMatmuls::kHeads, "qkv"},
-                                                                                  {JoinMatmuls::kAlways, "always"},
-                                                                                  {JoinMatmuls::kNever, "never"}});
+                                                                                  {JoinMatmuls::kAlways, "always"}});
 template <>
 inline constexpr auto kChoices<OptimizerName> = std::to_array<Choice<OptimizerName>>({{OptimizerName::kAdamw, "adamw"},
                                                                                       {OptimizerName::kMuon, "muon"}});

@@ -19,7 +19,7 @@ struct PassContext {
   Mesh mesh;
   std::vector<int> stage_of_chunk;
   const ScheduleTraits& schedule;
-  JoinMatmuls join_matmuls = JoinMatmuls::kNever;  ///< fusion.join_matmuls, decided
+  JoinMatmuls join_matmuls = JoinMatmuls::kNever;  ///< fusion.join_matmuls
 };
 
 /// Adds the backward ops of the loss: input gradients in role B, weight gradients in role W. Weight gradients are named

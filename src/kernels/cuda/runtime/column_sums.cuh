@@ -93,7 +93,7 @@ __global__ void SumPartsInPass(Row row, Term term, int64_t rows, int64_t columns
   });
 }
 
-/// Adds up what stands beside each other in fp32, as SumParts does, then the parts.
+/// Adds up the neighbouring rows of each part in fp32, as SumParts does, then the parts.
 template <int kSums>
 __global__ void AddPartsOfPass(ColumnSums sums, int64_t parts, int64_t columns) {
   const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;

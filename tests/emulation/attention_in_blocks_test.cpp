@@ -1,10 +1,12 @@
 // Which calls of attention go to cuDNN, and as how many of its own; that the results are right is shown by the kernels'
 // tests.
 #include <algorithm>
+#include <memory>
 
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "fused_attention_calls.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/prepare.hpp"
 #include "unit/kernel_cases.hpp"
 
 namespace espalier::testing {
@@ -71,8 +73,12 @@ std::vector<double> GradientsBy(const BackwardMethod& method, const AttentionSha
                     lse = random.Real(kF32, {x.batch, x.heads, x.queries}, 3, 4);
   const OwnedTensor dq(kBf16, queries), dk(kBf16, keys), dv(kBf16, keys);
   const AttentionInBlocks call{x, AttentionBlocksOf(x), kBf16, kBf16, method};
-  std::vector<std::byte> workspace(static_cast<size_t>(AttentionGradBytes(call)));
-  const cuda::LaunchContext context{nullptr, workspace.data(), std::ssize(workspace)};
+  const int64_t bytes = AttentionGradBytes(call);
+  std::vector<std::byte> memory(static_cast<size_t>(bytes + cuda::kWorkspaceAlignment));
+  size_t space = memory.size();
+  void* workspace = memory.data();
+  std::align(cuda::kWorkspaceAlignment, static_cast<size_t>(bytes), workspace, space);
+  const cuda::LaunchContext context{nullptr, workspace, bytes};
   const auto array = [](const OwnedTensor& of) { return Array{of.View().data, kBf16}; };
   cuda::AttentionGrad({.shape = x,
                        .first_keys = nullptr,

@@ -17,7 +17,10 @@ constexpr std::string_view kPrefix = "ESPALIER_";
 
 const std::vector<EnvironmentVariable>& List() {
   static const std::vector<EnvironmentVariable> list = {
-      {"ESPALIER_BF16", "how processors multiply bf16: by fp32 arithmetic, whatever they could do", {"widen"}},
+      {"ESPALIER_BF16",
+       "how processors multiply bf16, whatever they could do: widen (in fp32), onednn (by that library where AMX is "
+       "there)",
+       {"widen", "onednn"}},
       {"ESPALIER_CUDA_GRAPH", "0: steps on GPUs are issued anew, not replayed as a graph", {"0", "1"}},
       {"ESPALIER_CUDA_MODULE",
        "file of the module for GPUs; it is loaded as a library and so must be trusted as the program is"},

@@ -1,5 +1,6 @@
 // What is the host's alone: the cpu's widened GEMMs and vector functions, and the reference's gradients against
 // finite differences of its forwards.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include "espalier/kernels/shapes.hpp"
 #include "kernel_cases.hpp"
 #include "kernels/cpu/gemm/widened_gemm.hpp"
+#include "kernels/cpu/runtime/parallel.hpp"
 #include "kernels/cpu/runtime/vector.hpp"
 
 namespace espalier {
@@ -92,9 +94,69 @@ TEST(KernelsWiden, ProductsAgreeWithTheReference) {
 
 TEST(KernelsWiden, MethodIsNamed) {
   const std::string_view method = CpuBf16Method();
-  EXPECT_TRUE(method == "amx" || method == "avx512_bf16" || method == "widen to fp32") << method;
-  if (const char* forced = std::getenv("ESPALIER_BF16"); forced != nullptr && std::string_view(forced) == "widen") {
+  const char* forced = std::getenv("ESPALIER_BF16");
+  if (forced != nullptr && std::string_view(forced) == "widen") {
     EXPECT_EQ(method, "widen to fp32");
+  } else {
+    EXPECT_THAT(method, ::testing::AnyOf("amx", "amx by oneDNN", "avx512_bf16", "widen to fp32"));
+  }
+  if (forced != nullptr && std::string_view(forced) == "onednn") EXPECT_NE(method, "amx");
+}
+
+/// Elements [first, first + count) of a dim.
+OwnedTensor Cut(const OwnedTensor& x, size_t dim, int64_t first, int64_t count) {
+  Shape shape = x.shape();
+  const int64_t length = shape[dim], inner = Volume(Shape(shape.begin() + static_cast<int64_t>(dim) + 1, shape.end()));
+  shape[dim] = count;
+  OwnedTensor y(x.dtype(), shape);
+  for (int64_t i = 0; i < y.Count(); ++i)
+    y.Set(i, x[(i / (count * inner) * length + first) * inner + i % (count * inner)]);
+  return y;
+}
+
+// More than one block of rows, of columns and of the contracted dim, and their remainders, against parts of the result
+// that fit into one; and on three threads.
+TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
+  if (CpuBf16Method() != "amx") GTEST_SKIP() << "bf16 by " << CpuBf16Method();
+  constexpr int64_t kRows = 2150, kColumns = 2120, kDepth = 1100;
+  struct Form {
+    const char* spec;
+    Shape a, b;
+    size_t row, column;  ///< dims of a and of b that c keeps
+    OwnedTensor c;
+    bool accumulate;
+  };
+  Random random;
+  const int threads = cpu::Threads();
+  for (const Form& f :
+       {Form{"bsk,nk->bsn", {1, kRows, kDepth}, {kColumns, kDepth}, 1, 0, {kBf16, {1, kRows, kColumns}}, false},
+        Form{"bsn,nk->bsk", {1, kRows, kDepth}, {kDepth, kColumns}, 1, 1, {kBf16, {1, kRows, kColumns}}, false},
+        Form{"bsn,bsk->nk", {1, kDepth, kRows}, {1, kDepth, kColumns}, 2, 2, {kF32, {kRows, kColumns}}, false},
+        Form{"bsn,bsk->nk",
+             {1, kDepth, kRows},
+             {1, kDepth, kColumns},
+             2,
+             2,
+             random.Real(kF32, {kRows, kColumns}),
+             true}}) {
+    const OwnedTensor a = random.Real(kBf16, f.a), b = random.Real(kBf16, f.b);
+    const auto product = [&](const OwnedTensor& left, const OwnedTensor& right, const OwnedTensor& c) {
+      return Case{"matmul", {left, right}, {c}, {{}, {{"spec", f.spec}}}, f.accumulate}.Tested()[0];
+    };
+    const OwnedTensor whole = product(a, b, f.c);
+    SetCpuThreads(3);
+    EXPECT_TRUE(product(a, b, f.c).SameBits(whole)) << f.spec;
+    SetCpuThreads(threads);
+    const size_t dims = f.c.shape().size();
+    struct Part {
+      int64_t row, column, rows, columns;
+    };
+    for (const Part& p : {Part{0, 0, 1, 1}, {2047, 2040, 103, 80}, {1000, 31, 33, 70}}) {
+      const OwnedTensor part = product(Cut(a, f.row, p.row, p.rows), Cut(b, f.column, p.column, p.columns),
+                                       Cut(Cut(f.c, dims - 2, p.row, p.rows), dims - 1, p.column, p.columns));
+      EXPECT_TRUE(part.SameBits(Cut(Cut(whole, dims - 2, p.row, p.rows), dims - 1, p.column, p.columns)))
+          << f.spec << " from " << p.row << ", " << p.column;
+    }
   }
 }
 

@@ -1,5 +1,6 @@
-// GEMMs of activations and weights by oneDNN. Its matmul reads all einsum layouts in place at full speed, so nothing is
-// reordered. A primitive is made once per shape and kept.
+// GEMMs of activations and weights: in bf16 on processors with AMX by the program's own kernel, else by oneDNN. Its
+// matmul reads all einsum layouts in place at full speed, so nothing is reordered. A primitive is made once per shape
+// and kept.
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "kernels/cpu/gemm/bf16_method.hpp"
 #include "kernels/cpu/gemm/one_dnn_gemm.hpp"
 #include "kernels/cpu/gemm/scaled_gemm.hpp"
+#include "kernels/cpu/gemm/tile_gemm.hpp"
 #include "kernels/cpu/gemm/widened_gemm.hpp"
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
@@ -138,7 +140,13 @@ void MatmulOfDepth0(const MatmulArgs& a) {
   if (a.bias) AddBias({.x = a.c, .bias = a.bias, .y = a.c, .rows = s.m, .width = s.n});
 }
 
-bool WidenIsForced() { return FromEnvironment("ESPALIER_BF16") == "widen"; }
+bool IsForced(std::string_view method) { return FromEnvironment("ESPALIER_BF16") == method; }
+
+/// bf16 GEMMs by this program's kernel.
+bool UsesTiles() {
+  static const bool uses = UsesAmx() && !IsForced("onednn");
+  return uses;
+}
 
 /// Linux grants the tiles' registers to a process that asks (arch_prctl(2)); all of its threads then have them.
 bool AmxIsGranted() {
@@ -157,7 +165,7 @@ void MultiplyF32(const GemmShape& shape, float* a, float* b, float* c, bool accu
 }
 
 bool WidensBf16() {
-  static const bool widens = WidenIsForced() || dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core_bf16;
+  static const bool widens = IsForced("widen") || dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core_bf16;
   return widens;
 }
 
@@ -176,6 +184,8 @@ void Matmul(const MatmulArgs& a) {
   if (a.gemm.scales != Scales::kNone) return Matmul(WidenScaled(a));
   if (a.a.dtype == Dtype::kBf16 && WidensBf16())
     return WidenedGemm(s, a.a.As<Bf16>(), a.b.As<Bf16>(), a.c, accumulate, a.bias.As<Bf16>());
+  if (a.a.dtype == Dtype::kBf16 && UsesTiles())
+    return TileGemm(s, a.a.As<Bf16>(), a.b.As<Bf16>(), a.c, accumulate, a.bias.As<Bf16>());
   const Operands operands{a.a.data, a.b.data, a.c.data, a.a.dtype, a.c.dtype, accumulate, a.bias.data};
   if (s.k <= kMaxDepth) return Multiply(s, operands);
   if (a.c.dtype == Dtype::kF32) return MultiplyInSlices(s, operands);
@@ -186,7 +196,8 @@ void Matmul(const MatmulArgs& a) {
 
 std::string_view CpuBf16Method() {
   if (cpu::WidensBf16()) return "widen to fp32";
-  return cpu::UsesAmx() ? "amx" : "avx512_bf16";
+  if (!cpu::UsesAmx()) return "avx512_bf16";
+  return cpu::UsesTiles() ? "amx" : "amx by oneDNN";
 }
 
 }  // namespace espalier

@@ -137,6 +137,18 @@ TEST_P(Kernels, DeepMatmul) {
   }
 }
 
+// More than one block of each dim of a library or of this program's own kernels, with remainders.
+TEST_P(Kernels, LargeWeightGradients) {
+  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  for (const Sizes s : {Sizes{288, 544, 256}, {256, 256, 2080}, {1056, 256, 288}, {2087, 272, 300}}) {
+    const OwnedTensor x = Real({1, s.rows, s.k}), dy = Real({1, s.rows, s.n});
+    for (bool accumulate : {false, true}) {
+      Check({"matmul", {dy, x}, {F32({s.n, s.k})}, spec("bsn,bsk->nk"), accumulate}, SumBound(2 * s.rows, 1), false);
+      Check({"matmul", {x, dy}, {F32({s.k, s.n})}, spec("bsk,bsn->kn"), accumulate}, SumBound(2 * s.rows, 1), false);
+    }
+  }
+}
+
 TEST_P(Kernels, MatmulGivesTheSameBitsTwice) {
   Case c{"matmul", {Real({2, 65, 127}), Real({33, 127})}, {Empty(T(), {2, 65, 33})}, {{}, {{"spec", "bsk,nk->bsn"}}}};
   EXPECT_TRUE(c.Tested()[0].SameBits(c.Tested()[0]));

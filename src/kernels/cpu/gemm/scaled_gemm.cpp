@@ -39,7 +39,7 @@ void Widen(const Array& x, const float* scales, bool per_row, int64_t rows, int6
 MatmulArgs WidenScaled(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
   const bool per_row = a.gemm.scales == Scales::kRow;
-  auto* wide = reinterpret_cast<Bf16*>(Scratch((s.m + s.n) * s.k * SizeOf(Dtype::kBf16), ScratchUse::kWidened));
+  Bf16* wide = ScratchOf<Bf16>((s.m + s.n) * s.k, ScratchUse::kWidened);
   Bf16* wide_b = wide + s.m * s.k;
   Widen(a.a, a.a_scales, per_row, s.m, s.k, wide);
   Widen(a.b, a.b_scales, per_row, s.n, s.k, wide_b);

@@ -7,8 +7,8 @@
 namespace espalier::cpu {
 
 /// What scratch memory is for; each purpose has its own.
-enum class ScratchUse { kKernel, kOneDnn, kWidened };
-inline constexpr int kScratchUses = 3;
+enum class ScratchUse { kKernel, kOneDnn, kWidened, kPanels, kSums };
+inline constexpr int kScratchUses = 5;
 
 /// At least `bytes` bytes, page-aligned, of the calling thread; valid until its next call for the same use. Grows,
 /// never shrinks, and is given back when the thread ends. Contents are undefined.
@@ -16,8 +16,8 @@ std::byte* Scratch(int64_t bytes, ScratchUse use = ScratchUse::kKernel);
 
 /// As a number of elements.
 template <typename T>
-T* ScratchOf(int64_t count) {
-  return reinterpret_cast<T*>(Scratch(count * static_cast<int64_t>(sizeof(T))));
+T* ScratchOf(int64_t count, ScratchUse use = ScratchUse::kKernel) {
+  return reinterpret_cast<T*>(Scratch(count * static_cast<int64_t>(sizeof(T)), use));
 }
 
 }  // namespace espalier::cpu

@@ -1,8 +1,8 @@
 // Loops as in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), with tiles for
 // registers. From the outside to the inside:
 //
-//   b is packed in blocks for the last-level cache, by all threads together;
-//   a is packed in blocks for the second-level cache, by the thread that needs it;
+//   each thread computes a cell of c, and packs the panels of a and b that it needs;
+//   b is packed in blocks for the last-level cache, a in blocks for the second-level cache;
 //   a panel of b passes the block's panels of a, two at a time;
 //   of those three panels a chunk of the contracted dim is in the first-level cache at a time, and the sums are there.
 #include "tile_gemm.hpp"
@@ -87,25 +87,28 @@ void MultiplySteps(const Bf16* a, const Bf16* b, int64_t steps, ConstRows from, 
   asm volatile("" ::: "memory");
 }
 
-/// Pairs of panels of a, and panels of b.
-struct Part {
-  int64_t pair_begin, pair_end, column_begin, column_end;
+/// Panels of a and of b.
+struct Cell {
+  int64_t row_begin, row_end, column_begin, column_end;
 };
 
-/// What thread `thread` of `threads` computes of pairs x columns: a cell of the grid whose largest cell is smallest.
-Part PartOf(int64_t pairs, int64_t columns, int64_t thread, int64_t threads) {
+/// What thread `thread` of `threads` computes: a cell of the grid that costs a thread least. Each packs its own panels;
+/// to fetch what another core has just packed takes longer.
+Cell CellOf(int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
+  constexpr int64_t kPacking = 7;  // of a panel, in products of two panels
+  const int64_t pairs = Parts(rows, kPair);
   int64_t least = 0, across = 0;
   for (int64_t n = 1; n <= threads; ++n) {
-    const int64_t largest = Parts(pairs, threads / n) * Parts(columns, n);
-    if (across == 0 || largest < least) least = largest, across = n;
+    const int64_t r = Parts(pairs, threads / n) * kPair, c = Parts(columns, n), cost = r * c + kPacking * (r + c);
+    if (across == 0 || cost < least) least = cost, across = n;
   }
   const int64_t down = threads / across, i = thread / across, j = thread % across;
   if (i >= down) return {};
-  return {pairs * i / down, pairs * (i + 1) / down, columns * j / across, columns * (j + 1) / across};
+  return {pairs * i / down * kPair, std::min(rows, pairs * (i + 1) / down * kPair), columns * j / across,
+          columns * (j + 1) / across};
 }
 
-/// One GEMM. Rows and columns count in panels, and blocks begin at `row`, `column` and, in elements of the contracted
-/// dim, `depth`.
+/// One GEMM. Rows and columns count in panels, depths in elements.
 class Blocks {
  public:
   Blocks(const GemmShape& shape, const Bf16* a, const Bf16* b, const Array& c, bool accumulate, const Bf16* bias)
@@ -116,80 +119,80 @@ class Blocks {
         accumulate_(accumulate),
         bias_(bias),
         depth_(Parts(Parts(s_.k, Parts(s_.k, kDepth)), kStep) * kStep),
-        keeps_sums_(c.dtype == Dtype::kBf16 && depth_ < s_.k),
-        columns_(std::min(Parts(s_.n, kPanel), kRightBlock / (depth_ * kPanel))),
-        rows_(keeps_sums_ ? std::min(Parts(s_.m, kPanel), kKeptSums / (columns_ * kSums) / kPair * kPair)
-                          : Parts(s_.m, kPanel)) {
+        keeps_sums_(c.dtype == Dtype::kBf16 && depth_ < s_.k) {
     for (const PackedFrom* x : {&a_, &b_})
       CHECK(x->row == 1 || x->depth == 1, "neither dim of an operand is dense: strides {} and {}", x->row, x->depth);
     CHECK(c.dtype == Dtype::kF32 || !accumulate, "bf16 does not accumulate");
     CHECK(c.dtype == Dtype::kBf16 || bias == nullptr, "a bias with f32");
-    right_ = ScratchOf<Bf16>(columns_ * kPanel * depth_);
-    if (keeps_sums_) sums_ = ScratchOf<float>(rows_ * columns_ * kSums, ScratchUse::kSums);
   }
 
-  void Run() {
-    constexpr int64_t kWorth = int64_t{1} << 21;  // multiplications that are worth waking a thread
-    const int64_t threads = std::clamp<int64_t>(s_.m * s_.n * s_.k / kWorth, 1, Threads());
+  void Run() const {
+    constexpr int64_t kWorth = 64;  // products of two panels' steps that are worth waking a thread
+    const int64_t rows = Parts(s_.m, kPanel), columns = Parts(s_.n, kPanel),
+                  threads = std::clamp<int64_t>(rows * columns * Parts(s_.k, kStep) / kWorth, 1, Threads());
 #pragma omp parallel num_threads(static_cast <int>(threads)) if (threads > 1)
     {
       const AmxTiles tiles;
-      for (int64_t row = 0; row < Parts(s_.m, kPanel); row += rows_)
-        for (int64_t column = 0; column < Parts(s_.n, kPanel); column += columns_)
-          for (int64_t depth = 0; depth < s_.k; depth += depth_) RunBlock(row, column, depth);
+      RunCell(CellOf(rows, columns, omp_get_thread_num(), omp_get_num_threads()));
     }
   }
 
  private:
-  /// Where the sums of a pair and a panel of b go.
+  /// Where the sums of a pair of panels of a and one of b go.
   struct Target {
-    int64_t row, column, depth;  ///< of its first element in the matrices
+    int64_t row, column, depth;  ///< of the first element
     int64_t panels, rows, columns;
     float* sums;  ///< scratch for them
     bool IsWhole() const { return rows == panels * kPanel && columns == kPanel; }
   };
 
-  void RunBlock(int64_t row, int64_t column, int64_t depth) {
-    const int64_t columns = std::min(columns_, Parts(s_.n, kPanel) - column),
-                  pairs = Parts(std::min(rows_, Parts(s_.m, kPanel) - row), kPair),
-                  steps = Parts(std::min(depth_, s_.k - depth), kStep);
-    const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    const int64_t begin = columns * thread / threads, end = columns * (thread + 1) / threads;
-    PackPanels<Side::kRight>(b_, column + begin, column + end, depth, steps, right_ + begin * steps * kPackedStep);
-#pragma omp barrier
-    RunPart(PartOf(pairs, columns, thread, threads), row, column, depth, steps);
-#pragma omp barrier
+  void RunCell(const Cell& cell) const {
+    const int64_t rows = cell.row_end - cell.row_begin, columns = cell.column_end - cell.column_begin;
+    if (rows * columns == 0) return;
+    const int64_t block_columns = std::min(columns, kRightBlock / (depth_ * kPanel)),
+                  block_rows =
+                      std::min(keeps_sums_ ? kKeptSums / (block_columns * kSums) : rows, Parts(rows, kPair) * kPair);
+    Bf16* right = ScratchOf<Bf16>(block_columns * kPanel * depth_);
+    float* sums = keeps_sums_ ? ScratchOf<float>(block_rows * block_columns * kSums, ScratchUse::kSums) : nullptr;
+    for (int64_t row = cell.row_begin; row < cell.row_end; row += block_rows)
+      for (int64_t column = cell.column_begin; column < cell.column_end; column += block_columns)
+        for (int64_t depth = 0; depth < s_.k; depth += depth_)
+          RunBlock({row, std::min(cell.row_end, row + block_rows), column,
+                    std::min(cell.column_end, column + block_columns)},
+                   depth, right, sums, block_rows);
   }
 
-  void RunPart(const Part& part, int64_t row, int64_t column, int64_t depth, int64_t steps) {
-    const int64_t panel = steps * kPackedStep, most = std::max<int64_t>(1, kLeftBlock / (kPair * panel));
-    Bf16* left = ScratchOf<Bf16>(std::min(most, part.pair_end - part.pair_begin) * kPair * panel, ScratchUse::kPanels);
+  void RunBlock(const Cell& block, int64_t depth, Bf16* right, float* kept, int64_t kept_rows) const {
+    const int64_t steps = Parts(std::min(depth_, s_.k - depth), kStep), panel = steps * kPackedStep,
+                  rows = block.row_end - block.row_begin,
+                  most = std::min(std::max<int64_t>(1, kLeftBlock / (kPair * panel)), Parts(rows, kPair)) * kPair;
+    PackPanels<Side::kRight>(b_, block.column_begin, block.column_end, depth, steps, right);
+    Bf16* left = ScratchOf<Bf16>(most * panel, ScratchUse::kPanels);
     alignas(kLine) float sums[kPair * kSums];
-    for (int64_t first = part.pair_begin; first < part.pair_end; first += most) {
-      const int64_t pairs = std::min(most, part.pair_end - first), begin = row + first * kPair,
-                    end = std::min(begin + pairs * kPair, Parts(s_.m, kPanel));
+    for (int64_t begin = block.row_begin; begin < block.row_end; begin += most) {
+      const int64_t end = std::min(begin + most, block.row_end);
       PackPanels<Side::kLeft>(a_, begin, end, depth, steps, left);
-      for (int64_t j = part.column_begin; j < part.column_end; ++j)
+      for (int64_t j = block.column_begin; j < block.column_end; ++j)
         for (int64_t i = begin; i < end; i += kPair) {
-          const int64_t panels = std::min(kPair, end - i);
+          const int64_t panels = std::min(kPair, end - i), column = j - block.column_begin;
           const Target target{i * kPanel,
-                              (column + j) * kPanel,
+                              j * kPanel,
                               depth,
                               panels,
                               std::min(panels * kPanel, s_.m - i * kPanel),
-                              std::min(kPanel, s_.n - (column + j) * kPanel),
-                              keeps_sums_ ? sums_ + (j * rows_ + i - row) * kSums : sums};
-          const Bf16* right = right_ + j * panel;
+                              std::min(kPanel, s_.n - j * kPanel),
+                              keeps_sums_ ? kept + (column * kept_rows + i - block.row_begin) * kSums : sums};
+          const Bf16* b = right + column * panel;
           // Each pair fetches its share of the next panel.
-          const Bf16* next = j + 1 < part.column_end ? right + panel + (i - begin) * panel / (end - begin) : nullptr;
-          Multiply(left + (i - begin) * panel, right, steps, next, target);
+          const Bf16* next = j + 1 < block.column_end ? b + panel + (i - begin) * panel / (end - begin) : nullptr;
+          Multiply(left + (i - begin) * panel, b, steps, next, target);
         }
     }
   }
 
   /// The sums of a pair, chunk by chunk of the contracted dim. They are stored where they belong if they belong in c as
   /// they are.
-  void Multiply(const Bf16* a, const Bf16* b, int64_t steps, const Bf16* next, const Target& t) {
+  void Multiply(const Bf16* a, const Bf16* b, int64_t steps, const Bf16* next, const Target& t) const {
     const bool adds_to_c = c_.dtype == Dtype::kF32 && (accumulate_ || t.depth > 0), ends = t.depth + depth_ >= s_.k,
                in_place = c_.dtype == Dtype::kF32 && !adds_to_c && t.IsWhole();
     const int64_t element = SizeOf(c_.dtype), at = t.row * s_.c_row + t.column;
@@ -229,9 +232,6 @@ class Blocks {
   const Bf16* bias_;
   const int64_t depth_;    ///< elements of a block's contracted dim
   const bool keeps_sums_;  ///< between blocks along the contracted dim, in scratch: c is bf16
-  const int64_t columns_, rows_;
-  Bf16* right_;
-  float* sums_ = nullptr;
 };
 
 }  // namespace

@@ -158,7 +158,7 @@ class ForwardTask {
       if constexpr (kPack == 1) {
         Store(probabilities + r * kBlock, p[0]);
       } else {
-        Store(probabilities + r / 2 * kBlock, Interleave(Narrow(p[0]), Narrow(p[1])));
+        Store(probabilities + r / 2 * kBlock, NarrowPairs(p[0], p[1]));
       }
     }
     return sum;

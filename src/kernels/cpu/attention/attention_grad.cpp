@@ -195,7 +195,7 @@ class BackwardTask {
         StoreRow(probabilities, r + w, lane, p[w]);
         StoreRow(adjoints, r + w, lane, ds[w]);
       }
-      if constexpr (kPack == 2) Store(paired + r / 2 * kBlock + lane, Interleave(Narrow(ds[0]), Narrow(ds[1])));
+      if constexpr (kPack == 2) Store(paired + r / 2 * kBlock + lane, NarrowPairs(ds[0], ds[1]));
     }
   }
 

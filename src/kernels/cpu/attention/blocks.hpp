@@ -130,11 +130,6 @@ void PackTransposed(const float* rows, BlockLayout<kPack> layout, float* to) {
   }
 }
 
-/// Two vectors of bf16 as sixteen words (low, high).
-inline F16 Interleave(H16 low, H16 high) {
-  return std::bit_cast<F16>(__builtin_convertvector(low, U16) | (__builtin_convertvector(high, U16) << 16));
-}
-
 /// PackRows' block contracted along its rows: rows kPack w ..., column c at to[w * width + c]. With kPack = 1 that is
 /// what PackRows made.
 template <int kPack>

@@ -108,7 +108,7 @@ template <typename Lanes>
 void StoreRounded(Bf16* p, F16 x, U16 words, int moment, Lanes lanes) {
   const U16 u = std::bit_cast<U16>(x), bits = moment == 0 ? words & 0xffffu : words >> 16;
   const U16 rounded = (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : (u + bits) >> 16;
-  const H16 h = __builtin_convertvector(rounded, H16);
+  const H16 h = LowHalves(rounded);
   std::memcpy(static_cast<void*>(p), &h, static_cast<size_t>(lanes) * sizeof(Bf16));
 }
 

@@ -30,8 +30,25 @@ inline F16 Broadcast(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x
 
 inline constexpr I16 kLaneIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+/// Sixteen bits to 32 and back. GCC 12 makes several instructions of a plain conversion, and warns of the intrinsics
+/// without a mask.
+inline U16 Unsigned(H16 x) {
+#ifdef __AVX512F__
+  return std::bit_cast<U16>(_mm512_maskz_cvtepu16_epi32(0xffff, std::bit_cast<__m256i>(x)));
+#else
+  return __builtin_convertvector(x, U16);
+#endif
+}
+inline H16 LowHalves(U16 x) {
+#ifdef __AVX512F__
+  return std::bit_cast<H16>(_mm512_maskz_cvtepi32_epi16(0xffff, std::bit_cast<__m512i>(x)));
+#else
+  return __builtin_convertvector(x, H16);
+#endif
+}
+
 /// Exact.
-inline F16 Widen(H16 x) { return std::bit_cast<F16>(__builtin_convertvector(x, U16) << 16); }
+inline F16 Widen(H16 x) { return std::bit_cast<F16>(Unsigned(x) << 16); }
 
 /// Rounds to nearest, ties to even; NaN stays NaN. Processors with AVX512-BF16 flush subnormal numbers to zero.
 inline H16 Narrow(F16 x) {
@@ -40,7 +57,23 @@ inline H16 Narrow(F16 x) {
 #else
   const U16 u = std::bit_cast<U16>(x);
   const U16 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) | 0x40u) : rounded, H16);
+  return LowHalves((u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) | 0x40u) : rounded);
+#endif
+}
+
+/// Sixteen words of two bf16, the lower half of each from `low`.
+inline F16 Interleave(H16 low, H16 high) { return std::bit_cast<F16>(Unsigned(low) | (Unsigned(high) << 16)); }
+
+/// The same of numbers that are narrowed.
+inline F16 NarrowPairs(F16 low, F16 high) {
+#ifdef __AVX512BF16__
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const auto both =
+      std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(std::bit_cast<__m512>(high), std::bit_cast<__m512>(low)));
+  return std::bit_cast<F16>(_mm512_permutexvar_epi16(order, both));
+#else
+  return Interleave(Narrow(low), Narrow(high));
 #endif
 }
 

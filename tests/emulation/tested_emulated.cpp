@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/kernels/planned_workspace.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
-#include "planned_workspace.hpp"
 #include "unit/tested_kernels.hpp"
 
 namespace espalier::testing {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "emulation/planned_workspace.hpp"
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
+#include "espalier/kernels/planned_workspace.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
 #include "unit/tested_kernels.hpp"
 

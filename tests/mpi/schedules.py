@@ -4,7 +4,7 @@ the switches of communication. The planned peak of every rank is what was used."
 import os
 
 from support.checkpoints import same_bits, tensors
-from support.runs import (Checks, DECK, launch, layout, planned_peaks, same_bits_in_strips, scratch,
+from support.runs import (Checks, DECK, launch, layout, planned_peaks, scratch,
                           train)
 from support.switches import Cover
 
@@ -87,12 +87,11 @@ def main():
             key = (digits[1:], model)
             ranks = layout_of(digits, more)[1]
             overrides = BASE + keys_of(*row) + switches
-            with same_bits_in_strips(overrides):
-                if key not in references:
-                    degrees, of_one_stage = layout_of("1" + digits[1:], more)
-                    references[key] = train(os.path.join(folder, f"reference{number}"), of_one_stage,
-                                            BASE + degrees + list(model))
-                run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
+            if key not in references:
+                degrees, of_one_stage = layout_of("1" + digits[1:], more)
+                references[key] = train(os.path.join(folder, f"reference{number}"), of_one_stage,
+                                        BASE + degrees + list(model))
+            run = train(os.path.join(folder, f"run{number}"), ranks, overrides)
             reference = references[key]
             name = f"{digits} {schedule} chunks {chunks} {' '.join(more + switches)}"
             for curve in ("loss", "grad_norm"):

@@ -1,5 +1,5 @@
 """Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
-import contextlib, json, os, re, shutil, subprocess, sys, tempfile
+import json, os, re, shutil, subprocess, sys, tempfile
 
 from .recorded import recorded
 
@@ -17,20 +17,6 @@ ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRA
 
 
 MEMORY, ROOM = "/dev/shm", 4 << 30  # a folder in memory, and bytes that must be free there
-
-
-@contextlib.contextmanager
-def same_bits_in_strips(keys):
-    """For runs with these keys, some of them in strips of rows: without AMX, on which oneDNN adds up a row of bf16 in
-    an order that depends on the number of rows (doc/numerics.md)."""
-    before = dict(ENVIRONMENT)
-    if "precision.compute=bf16" in keys:
-        ENVIRONMENT["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
-    try:
-        yield
-    finally:
-        ENVIRONMENT.clear()
-        ENVIRONMENT.update(before)
 
 
 def scratch():

@@ -109,8 +109,8 @@ using Kernel = void (*)(const KernelCall&);
 Kernel FindReferenceKernel(std::string_view op);
 Kernel FindCpuKernel(std::string_view op);
 
-/// How bf16 GEMMs are computed on this processor, chosen once: "amx", "amx by oneDNN", "avx512_bf16" or "widen to fp32". The
-/// environment variable ESPALIER_BF16=widen forces the last.
+/// How bf16 GEMMs are computed on this processor, chosen once: "amx", "amx by oneDNN", "avx512_bf16" or "widen to
+/// fp32". The environment variable ESPALIER_BF16=widen forces the last.
 std::string_view CpuBf16Method();
 
 /// Sets the threads that cpu kernels use (OpenMP and oneDNN), whichever thread calls them; >= 1, else a CHECK fails.

@@ -8,10 +8,10 @@
 #include "commands/calibrate/demands.hpp"
 #include "commands/commands.hpp"
 #include "espalier/deck/choices.hpp"
-#include "espalier/device_memory/workspace.hpp"
 #include "espalier/executor/cuda_module.hpp"
-#include "espalier/ops/unjoin.hpp"
+#include "espalier/kernels/planned_workspace.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/median.hpp"
 
 namespace espalier {
 namespace {
@@ -34,23 +34,12 @@ std::vector<Way> Ways() {
   return ways;
 }
 
-LocalOp LocalOpOf(const AttentionDemand& demand) {
-  Op op;
-  op.kind = OpKind::kAttentionGrad;
-  op.attributes = demand.attributes;
-  LocalOp local{op, {}, {}, demand.inputs[0].dtype};
-  for (const Tensor& x : demand.inputs) local.inputs.push_back(x.shape), local.input_dtypes.push_back(x.dtype);
-  for (const Tensor& x : demand.outputs) local.outputs.push_back(x.shape), local.output_dtypes.push_back(x.dtype);
-  Unjoin(local);
-  return local;
-}
-
-int64_t WorkspaceOf(const AttentionDemand& demand) {
-  return CudaWorkspaceFormula(OpKind::kAttentionGrad)(LocalOpOf(demand));
+KernelCall CallOf(const AttentionDemand& demand) {
+  return {.inputs = demand.inputs, .outputs = demand.outputs, .attributes = &demand.attributes};
 }
 
 std::string Describe(const AttentionDemand& demand) {
-  const LocalOp local = LocalOpOf(demand);
+  const LocalOp local = LocalOpOf("attention_grad", CallOf(demand));
   const Shape &q = local.inputs[0], &k = local.inputs[1];
   const int64_t e = demand.attributes.Integer("head_dim");
   return fmt::format("{} x {} queries of {} heads, {} keys of {} heads, head_dim {}, {} times a step", q[0], q[1],
@@ -73,11 +62,10 @@ class Timer {
       for (size_t i : left) times[i].push_back(Time(ways[i]).microseconds);
     std::map<size_t, double> medians;
     for (auto& [way, of_way] : times) {
-      std::ranges::sort(of_way);
-      medians[way] = of_way[of_way.size() / 2];
+      medians[way] = MedianOf(of_way);
       demand_.attributes.texts["backward"] = ways[way].method;
       fmt::print("  {:<24} {:>10.1f} us {:>8} MiB of workspace\n", ways[way].Name(), medians[way],
-                 WorkspaceOf(demand_) >> 20);
+                 PlannedWorkspace("attention_grad", CallOf(demand_)) >> 20);
     }
     return medians;
   }
@@ -85,7 +73,7 @@ class Timer {
  private:
   AttentionTime Time(const Way& way) {
     demand_.attributes.texts["backward"] = way.method;
-    return LoadCudaModule().TimeAttentionGrad(demand_, WorkspaceOf(demand_), way.deterministic);
+    return LoadCudaModule().TimeAttentionGrad(demand_, PlannedWorkspace("attention_grad", CallOf(demand_)), way.deterministic);
   }
 
   bool IsTaken(const Way& way) {

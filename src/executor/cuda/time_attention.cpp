@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <memory>
 
-#include "espalier/device_memory/workspace.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/cuda/fallbacks.hpp"
 #include "espalier/kernels/cuda/fill_with_numbers.hpp"
-#include "espalier/ops/unjoin.hpp"
+#include "espalier/kernels/cuda/stopwatch.hpp"
+#include "espalier/kernels/planned_workspace.hpp"
 #include "handles.hpp"
 
 namespace espalier::cuda {
 namespace {
 
-constexpr double kRoundMs = 20;
+constexpr double kRoundMicroseconds = 20000;
 constexpr int kMostRepetitions = 50;
 
 /// Operands of backward in memory of their own, after forward has made o and lse.
@@ -28,18 +28,12 @@ class Backward {
     for (const Tensor& x : inputs_) FillWithNumbers(x.data, Volume(x.shape) * SizeOf(x.dtype), x.dtype);
     Forward();
     PrepareCudaKernel("attention_grad", Call());
-    Milliseconds(1);  // the first one loads the kernel
+    Microseconds(1);  // the first one loads the kernel
   }
 
   /// Of one call, in a row of `repetitions`.
-  double Milliseconds(int repetitions) const {
-    CUDA_CALL(cudaEventRecord(began_.Get(), stream_.Get()));
-    for (int i = 0; i < repetitions; ++i) kernel_(Call());
-    CUDA_CALL(cudaEventRecord(ended_.Get(), stream_.Get()));
-    CUDA_CALL(cudaEventSynchronize(ended_.Get()));
-    float ms = 0;
-    CUDA_CALL(cudaEventElapsedTime(&ms, began_.Get(), ended_.Get()));
-    return static_cast<double>(ms) / repetitions;
+  double Microseconds(int repetitions) const {
+    return watch_.Microseconds(repetitions, [this] { kernel_(Call()); });
   }
 
  private:
@@ -55,21 +49,10 @@ class Backward {
   void Forward() {
     const auto o = inputs_.end() - 3;
     const std::vector<Tensor> inputs(inputs_.begin(), o), outputs(o, o + 2);
-    Op op;
-    op.kind = OpKind::kAttention;
-    op.attributes = attributes_;
-    LocalOp local{op, {}, {}, inputs[0].dtype};
-    for (const Tensor& x : inputs) local.inputs.push_back(x.shape), local.input_dtypes.push_back(x.dtype);
-    for (const Tensor& x : outputs) local.outputs.push_back(x.shape), local.output_dtypes.push_back(x.dtype);
-    Unjoin(local);
-    const int64_t bytes = CudaWorkspaceFormula(OpKind::kAttention)(local);
-    const DeviceMemory workspace(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-    const KernelCall call{.inputs = inputs,
-                          .outputs = outputs,
-                          .workspace = workspace.data(),
-                          .workspace_bytes = bytes,
-                          .attributes = &attributes_,
-                          .stream = stream_.Get()};
+    KernelCall call{.inputs = inputs, .outputs = outputs, .attributes = &attributes_, .stream = stream_.Get()};
+    call.workspace_bytes = PlannedWorkspace("attention", call);
+    const DeviceMemory workspace(static_cast<size_t>(std::max<int64_t>(call.workspace_bytes, 1)));
+    call.workspace = workspace.data();
     PrepareCudaKernel("attention", call);
     FindCudaKernel("attention")(call);
     CUDA_CALL(cudaStreamSynchronize(stream_.Get()));
@@ -91,7 +74,7 @@ class Backward {
   const std::vector<Tensor> inputs_, outputs_;
   const Stream stream_{Urgency::kLow};
   const Kernel kernel_ = FindCudaKernel("attention_grad");
-  const Event began_{Timing::kOn}, ended_{Timing::kOn};
+  const Stopwatch watch_{stream_.Get()};
 };
 
 }  // namespace
@@ -100,9 +83,9 @@ AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace
   ConfigureCudaKernels(deterministic, "");
   ForgetFallbacks();
   const Backward backward(demand, workspace_bytes);
-  const int repetitions =
-      static_cast<int>(std::clamp(kRoundMs / std::max(backward.Milliseconds(1), 1e-3), 1.0, double{kMostRepetitions}));
-  return {1000 * backward.Milliseconds(repetitions), TakeFallbacks()};
+  const double rounds = kRoundMicroseconds / std::max(backward.Microseconds(1), 1.0);
+  const int repetitions = static_cast<int>(std::clamp(rounds, 1.0, double{kMostRepetitions}));
+  return {backward.Microseconds(repetitions), TakeFallbacks()};
 }
 
 }  // namespace espalier::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "espalier/report/text.hpp"
+#include "espalier/util/median.hpp"
 #include "page/sections/numbers.hpp"
 #include "page/sections/sections.hpp"
 

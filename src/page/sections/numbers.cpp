@@ -19,14 +19,6 @@ std::vector<double> FiniteOf(const StepColumns& steps, std::string_view name) {
   return finite;
 }
 
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
 double SumOf(const StepColumns& steps, std::string_view name) {
   const std::vector<double> values = FiniteOf(steps, name);
   return std::accumulate(values.begin(), values.end(), 0.0);

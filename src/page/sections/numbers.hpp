@@ -15,9 +15,6 @@ inline constexpr const char* kUnknown = "-";
 /// The finite values of a column.
 std::vector<double> FiniteOf(const StepColumns& steps, std::string_view name);
 
-/// NaN of no values.
-double MedianOf(std::vector<double> values);
-
 /// The sum of the finite values.
 double SumOf(const StepColumns& steps, std::string_view name);
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "espalier/report/text.hpp"
+#include "espalier/util/median.hpp"
 #include "page/sections/numbers.hpp"
 #include "page/sections/sections.hpp"
 

@@ -5,15 +5,9 @@
 
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/median.hpp"
 
 namespace espalier {
-
-double Median(std::vector<double> values) {
-  CHECK(!values.empty(), "the median of nothing");
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 KernelTimes::KernelTimes(const Program& program, const Coordinate& coordinate) : program_(program) {
   std::map<std::pair<int, bool>, size_t> key_of_op;
@@ -43,7 +37,7 @@ void KernelTimes::Add(const std::vector<double>& instruction_ms, double gap_us) 
   steps_us_.push_back(sum);
 }
 
-double KernelTimes::MedianUs(size_t call) const { return Median(calls_us_[call]); }
+double KernelTimes::MedianUs(size_t call) const { return MedianOf(calls_us_[call]); }
 
 std::vector<KernelSum> KernelTimes::Sums() const {
   std::vector<KernelSum> sums;
@@ -58,7 +52,7 @@ std::vector<KernelSum> KernelTimes::Sums() const {
     ++sum.calls;
     sum.samples += steps();
   }
-  const double factor = all > 0 ? Median(steps_us_) / all : 1;
+  const double factor = all > 0 ? MedianOf(steps_us_) / all : 1;
   for (KernelSum& sum : sums) sum.us *= factor;
   return sums;
 }
@@ -68,7 +62,7 @@ double KernelTimes::Spread() const {
   std::vector<double> sorted = steps_us_;
   std::ranges::sort(sorted);
   const size_t quarter = sorted.size() / 4;
-  return (sorted[sorted.size() - 1 - quarter] - sorted[quarter]) / 2 / Median(sorted);
+  return (sorted[sorted.size() - 1 - quarter] - sorted[quarter]) / 2 / MedianOf(sorted);
 }
 
 double KernelTimes::BestBytesPerUs(int64_t least_bytes) const {

@@ -66,7 +66,4 @@ double GapUs(const Device& device, const StepTimes& times, int64_t calls);
 /// The rows of all ranks' sums: the mean of all calls.
 std::map<KernelKey, Measured> RowsOf(const std::vector<std::vector<KernelSum>>& of_ranks);
 
-/// The middle value; the mean of the two middle ones if their number is even. CHECKs that there is one.
-double Median(std::vector<double> values);
-
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #include "espalier/comm/pack.hpp"
 #include "espalier/costs/costs.hpp"
 #include "espalier/program/compile.hpp"
+#include "espalier/util/median.hpp"
 #include "train/measuring/kernel_times.hpp"
 
 namespace espalier {
@@ -174,7 +175,7 @@ std::vector<std::vector<double>> Run(LadderProgram& ladder, const Coordinate& co
     std::vector<double> us;
     for (size_t i = kWarmUp; i < rung.instructions.size(); ++i)
       us.push_back(executor->instruction_ms()[rung.instructions[i]] * 1e3);
-    mine.us.push_back(Median(us));
+    mine.us.push_back(MedianOf(us));
   }
   std::vector<std::vector<double>> by_rung(ladder.rungs().size());
   for (const std::string& packed : world.Gather(Pack(mine))) {
@@ -190,7 +191,7 @@ void AddRows(const LadderProgram& ladder, const GroupPlace& place, const std::ve
     const LadderProgram::Rung& rung = ladder.rungs()[i];
     if (times[i].empty()) continue;
     const auto samples = std::ssize(times[i]) * (std::ssize(rung.instructions) - kWarmUp);
-    table.collectives[{rung.kind, place}][rung.bytes] = {Median(times[i]), samples};
+    table.collectives[{rung.kind, place}][rung.bytes] = {MedianOf(times[i]), samples};
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
+#include "espalier/util/median.hpp"
 #include "train/measuring/kernel_times.hpp"
 #include "train/measuring/transfer_times.hpp"
 #include "train/programs.hpp"
@@ -72,8 +73,8 @@ class Measuring {
     const RankResult mine{times_.Sums(), times_.Spread(), times_.BestBytesPerUs(kManyBytes)};
     DeckMeasurement all;
     all.steps = times_.steps();
-    all.step_ms = Median(steps_ms_);
-    all.gap_us = Median(gaps_us_);
+    all.step_ms = MedianOf(steps_ms_);
+    all.gap_us = MedianOf(gaps_us_);
     std::vector<std::vector<KernelSum>> of_ranks;
     for (const std::string& packed : world_.Gather(Pack(mine))) {
       RankResult rank = Unpack<RankResult>(packed);

@@ -5,6 +5,7 @@
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
+#include "espalier/util/median.hpp"
 #include "train/measuring/kernel_times.hpp"
 
 namespace espalier {
@@ -31,7 +32,7 @@ void AddTransfers(const Timeline& step, int ranks_per_node, TransferSamples& sam
 std::map<CollectiveKey, std::map<int64_t, Measured>> RowsOf(const TransferSamples& samples) {
   std::map<CollectiveKey, std::map<int64_t, Measured>> rows;
   for (const auto& [key, by_bytes] : samples)
-    for (const auto& [bytes, us] : by_bytes) rows[key][bytes] = {Median(us), std::ssize(us)};
+    for (const auto& [bytes, us] : by_bytes) rows[key][bytes] = {MedianOf(us), std::ssize(us)};
   return rows;
 }
 

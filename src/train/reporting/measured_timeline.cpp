@@ -8,23 +8,17 @@
 #include <utility>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/median.hpp"
 
 namespace espalier {
 namespace {
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double OffsetOfNode(const MeasuredRank& first, const MeasuredRank& zero) {
   if (first.node == zero.node) return 0;
   std::vector<double> differences;
   for (size_t b = 0; b < std::min(first.barriers_us.size(), zero.barriers_us.size()); ++b)
     differences.push_back(first.barriers_us[b] - zero.barriers_us[b]);
-  return Median(std::move(differences));
+  return differences.empty() ? 0 : MedianOf(std::move(differences));
 }
 
 Track TrackOf(int rank, const MeasuredRank& measured, double shift_us, std::shared_ptr<const Program> program) {

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kDepth = 1024;            // of a block, at most
 constexpr int64_t kLeftBlock = 512 * 1024;  // elements: half of a second-level cache
 constexpr int64_t kRightBlock = 2048 * 1024;
-constexpr int64_t kKeptSums = 2048 * 2048;
+constexpr int64_t kKeptSums = 2048 * 2048;  // of a thread
 constexpr int64_t kChunk = 8;               // steps: 16 KiB of a panel
 constexpr int64_t kPair = 2;                // panels of a
 constexpr int64_t kSums = kPanel * kPanel;  // of a panel of a and one of b
@@ -129,8 +129,9 @@ class Blocks {
   void Run() const {
     constexpr int64_t kWorth = 64;  // products of two panels' steps that are worth waking a thread
     const int64_t rows = Parts(s_.m, kPanel), columns = Parts(s_.n, kPanel),
-                  threads = std::clamp<int64_t>(rows * columns * Parts(s_.k, kStep) / kWorth, 1, Threads());
-#pragma omp parallel num_threads(static_cast <int>(threads)) if (threads > 1)
+                  worth = rows * columns * Parts(s_.k, kStep) / kWorth;
+    const auto threads = static_cast<int>(std::clamp<int64_t>(worth, 1, Threads()));
+#pragma omp parallel num_threads(threads) if (threads > 1)
     {
       const AmxTiles tiles;
       RunCell(CellOf(rows, columns, omp_get_thread_num(), omp_get_num_threads()));

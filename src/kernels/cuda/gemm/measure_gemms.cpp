@@ -7,7 +7,9 @@
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/cuda/fill_with_numbers.hpp"
+#include "espalier/kernels/cuda/stopwatch.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/median.hpp"
 #include "gemm.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
 
@@ -61,45 +63,10 @@ struct Operands {
   int64_t workspace_bytes;
 };
 
-/// Two events on a stream.
-class Stopwatch {
- public:
-  Stopwatch() {
-    CUDA_CALL(cudaEventCreate(&begin_));
-    CUDA_CALL(cudaEventCreate(&end_));
-  }
-  ~Stopwatch() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
-  /// Of one run, in a row of `repetitions`.
-  template <typename F>
-  double Microseconds(int repetitions, F run) {
-    CUDA_CALL(cudaEventRecord(begin_));
-    for (int i = 0; i < repetitions; ++i) run();
-    CUDA_CALL(cudaEventRecord(end_));
-    CUDA_CALL(cudaEventSynchronize(end_));
-    float milliseconds = 0;
-    CUDA_CALL(cudaEventElapsedTime(&milliseconds, begin_, end_));
-    return 1000.0 * static_cast<double>(milliseconds) / repetitions;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
-double Median(std::vector<double> x) {
-  std::ranges::sort(x);
-  return x[x.size() / 2];
-}
-
 /// Median time of every candidate.
 std::vector<double> TimesOf(const CublasGemm& gemm, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
                             const Operands& x) {
-  Stopwatch watch;
+  const Stopwatch watch(nullptr);
   std::vector<std::vector<double>> times(candidates.size());
   const auto time = [&](size_t i, int repetitions) {
     return watch.Microseconds(repetitions, [&] { gemm.Run(candidates[i].algo, x.Memory(), nullptr); });
@@ -110,7 +77,7 @@ std::vector<double> TimesOf(const CublasGemm& gemm, const std::vector<cublasLtMa
   for (int round = 0; round < kRounds; ++round)
     for (size_t i = 0; i < candidates.size(); ++i) times[i].push_back(time(i, repetitions));
   std::vector<double> medians;
-  for (std::vector<double>& of_one : times) medians.push_back(Median(std::move(of_one)));
+  for (std::vector<double>& of_one : times) medians.push_back(MedianOf(std::move(of_one)));
   return medians;
 }
 

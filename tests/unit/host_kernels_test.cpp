@@ -118,7 +118,7 @@ OwnedTensor Cut(const OwnedTensor& x, size_t dim, int64_t first, int64_t count) 
 // that fit into one; and on three threads.
 TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
   if (CpuBf16Method() != "amx") GTEST_SKIP() << "bf16 by " << CpuBf16Method();
-  constexpr int64_t kRows = 2150, kColumns = 2120, kDepth = 1100;
+  constexpr int64_t kRows = 2150, kColumns = 2120, kDepth = 2100;
   struct Form {
     const char* spec;
     Shape a, b;

@@ -19,7 +19,7 @@ namespace espalier::cpu {
 #ifdef __AMX_BF16__
 namespace {
 
-constexpr int64_t kDepth = 1024;            // of a block, at most
+constexpr int64_t kDepth = 2048;            // of a block, at most
 constexpr int64_t kLeftBlock = 512 * 1024;  // elements: half of a second-level cache
 constexpr int64_t kRightBlock = 2048 * 1024;
 constexpr int64_t kKeptSums = 2048 * 2048;  // of a thread

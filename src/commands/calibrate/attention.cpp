@@ -73,7 +73,8 @@ class Timer {
  private:
   AttentionTime Time(const Way& way) {
     demand_.attributes.texts["backward"] = way.method;
-    return LoadCudaModule().TimeAttentionGrad(demand_, PlannedWorkspace("attention_grad", CallOf(demand_)), way.deterministic);
+    return LoadCudaModule().TimeAttentionGrad(demand_, PlannedWorkspace("attention_grad", CallOf(demand_)),
+                                              way.deterministic);
   }
 
   bool IsTaken(const Way& way) {

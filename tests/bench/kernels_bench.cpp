@@ -1,10 +1,13 @@
 // Times each cpu kernel at the shapes of a GPT-2-small-sized Llama (1 sequence of 1024, dim 768, 12 heads of 64, ffn
 // 2048, vocab 50304), and its reference at a fraction of them; both as rates, so that they can be compared.
-//   kernels_bench [--benchmark_filter=REGEX]     threads: OMP_NUM_THREADS
+//   kernels_bench [--benchmark_filter=REGEX]     threads: OMP_NUM_THREADS, or all cores
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <thread>
 
 #include "kernels/row_kernels.hpp"
 
@@ -202,6 +205,9 @@ void Register(const std::vector<Bench>& list, const std::vector<Dtype>& dtypes) 
 int main(int argc, char** argv) {
   using espalier::Dtype;
   benchmark::Initialize(&argc, argv);
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  espalier::SetCpuThreads(threads == nullptr ? static_cast<int>(std::thread::hardware_concurrency())
+                                             : std::max(1, std::atoi(threads)));
   benchmark::AddCustomContext("bf16 GEMMs", std::string(espalier::CpuBf16Method()));
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
   espalier::Register(espalier::Gemms(), both);

@@ -9,8 +9,8 @@ namespace espalier::cuda {
 class Stopwatch {
  public:
   explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
-    CUDA_CALL(cudaEventCreate(&begin_));
-    CUDA_CALL(cudaEventCreate(&end_));
+    CUDA_CALL(cudaEventCreateWithFlags(&begin_, cudaEventDefault));
+    CUDA_CALL(cudaEventCreateWithFlags(&end_, cudaEventDefault));
   }
   ~Stopwatch() {
     cudaEventDestroy(begin_);

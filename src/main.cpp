@@ -6,6 +6,7 @@
 #include "commands/cli/command_line.hpp"
 #include "commands/cli/console.hpp"
 #include "commands/cli/report_error.hpp"
+#include "espalier/kernels/kernel_table.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
@@ -20,8 +21,9 @@ int Main(const std::vector<std::string>& arguments) {
   LauncherRank();
   SetUpLog();
   try {
-    // 2. Environment: the ESPALIER_* variables are known and have allowed values.
+    // 2. Environment: the ESPALIER_* variables are known and have allowed values, and the processor has ESPALIER_ISA.
     CheckEnvironment();
+    CpuLevel();
     // 3. Command line: which command, with which options.
     const Job job = CommandLine().Read(arguments);
     // 4. The command. For `run`: read the deck, compile, train, report.

@@ -90,10 +90,16 @@ def unformatted(paths):
     if "version 14." not in version:
         return None
 
+    def changes(path):
+        """Version 14 also reports the comment at the end of a nested inline namespace, which it leaves as it is."""
+        done = subprocess.run(["clang-format", path], cwd=ROOT, stdout=subprocess.PIPE)
+        with open(os.path.join(ROOT, path), "rb") as file:
+            return done.stdout != file.read()
+
     def check(batch):
         done = subprocess.run(["clang-format", "--dry-run", "-Werror", *batch], cwd=ROOT, stderr=subprocess.PIPE,
                               text=True)
-        return [line for line in done.stderr.split("\n") if "error:" in line]
+        return [line for line in done.stderr.split("\n") if "error:" in line and changes(line.split(":")[0])]
     batches = [paths[k:k + 20] for k in range(0, len(paths), 20)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [line for found in pool.map(check, batches) for line in found]

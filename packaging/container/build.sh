@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# build.sh SOURCE PREFIX CPU: builds Espalier in a container of Debian or Ubuntu, as root, and installs it in PREFIX.
+# build.sh SOURCE PREFIX: builds Espalier in a container of Debian or Ubuntu, as root, and installs it in PREFIX.
 # PREFIX/packages lists the packages that it needs to run. With nvcc in PATH the CUDA module is built too.
 set -euo pipefail
-source=$1 prefix=$2 cpu=$3
+source=$1 prefix=$2
 
 cuda=disabled
 if command -v nvcc >/dev/null; then
@@ -16,7 +16,7 @@ fi
 git config --global --add safe.directory "$source"
 
 build=$(mktemp -d)
-meson setup --prefix="$prefix" --libdir=lib -Dtests=disabled -Dcuda="$cuda" -Dcpu="$cpu" "$build" "$source"
+meson setup --prefix="$prefix" --libdir=lib -Dtests=disabled -Dcuda="$cuda" "$build" "$source"
 meson compile -C "$build"
 meson install -C "$build" --no-rebuild --skip-subprojects
 

@@ -2,12 +2,10 @@
 // algorithm of each, for run.product_plans. What else `calibrate` measures is in src/train/measuring.
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "commands.hpp"
 #include "commands/calibrate/demands.hpp"
+#include "commands/output_file.hpp"
 #include "espalier/executor/cuda_module.hpp"
-#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
@@ -28,12 +26,6 @@ void PrintMeasured(const GemmPlan& plan) {
              plan.microseconds, operations / plan.microseconds / 1e6, plan.microseconds / plan.first_microseconds);
 }
 
-void WriteText(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path));
-}
-
 }  // namespace
 
 int CalibrateProducts(const CalibrateOptions& options) {
@@ -42,7 +34,7 @@ int CalibrateProducts(const CalibrateOptions& options) {
     for (const GemmDemand& demand : DemandsOf(deck, options)) demands.push_back(demand);
   demands = Distinct(std::move(demands));
   const GemmPlans plans = LoadCudaModule().MeasureGemms(demands, PrintMeasured);
-  WriteText(options.product_plans, ToText(plans));
+  WriteOutput(options.product_plans, ToText(plans));
   fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.product_plans);
   return static_cast<int>(ExitStatus::kDone);
 }

@@ -20,6 +20,11 @@ std::string RanksText(const Deck& deck) {
   return ranks == 1 ? "any number of ranks" : fmt::format("any multiple of {} ranks", ranks);
 }
 
+/// On this host, not only in its plan.
+bool RunsOnCpu(const Deck& deck) {
+  return deck.run.device != RunDevice::kSleep && PlanDevice(deck).device == RunDevice::kCpu;
+}
+
 int64_t CountParameters(const Deck& deck) {
   const Split split = SplitLayers(deck, static_cast<int>(deck.parallel.pp * deck.pipeline.chunks));
   return ParameterCount(BuildModel(deck, split, deck.batch.micro, Purpose::kTrain));
@@ -39,6 +44,8 @@ int CheckCommand(const CheckOptions& options) {
     const PlannedDevice planned = PlanDevice(deck);
     fmt::print("# {}: its programs are those of {}\n", planned.reason, DeckName(planned.device));
   }
+  if (const std::string advice = PrecisionAdvice(deck); !advice.empty() && RunsOnCpu(deck))
+    fmt::print("# {}\n", advice);
   for (const std::string& line : DescribeGroups(deck)) fmt::print("# {}\n", line);
   for (const std::string& line : SettingsWithoutEffect(loaded)) fmt::print("# {}\n", line);
   fmt::print("\n{}", EffectiveDeck(loaded));

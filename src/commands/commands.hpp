@@ -12,6 +12,10 @@
 
 namespace espalier {
 
+/// Said by each command that reads a checkpoint and compares its checksums alone.
+inline constexpr const char* kNotProved =
+    "the proof of the weights was not computed: a start of the run does that (doc/checkpoint.md, Proof)";
+
 /// Trains. The only command of many ranks.
 int RunCommand(const RunOptions& options);
 

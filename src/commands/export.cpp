@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
@@ -16,6 +15,7 @@
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/write_whole.hpp"
 
 namespace espalier {
 namespace {
@@ -62,12 +62,7 @@ class NewFolder {
     if (!committed_) fs::remove_all(partial_, ignored);
   }
   std::string File(const std::string& name) const { return (partial_ / name).string(); }
-  void Write(const std::string& name, const std::string& text) const {
-    std::ofstream file(File(name), std::ios::binary);
-    file << text;
-    file.close();
-    if (!file) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", File(name)));
-  }
+  void Write(const std::string& name, const std::string& text) const { WriteWhole(File(name), text); }
   void Commit() {
     fs::rename(partial_, path_);
     committed_ = true;
@@ -157,6 +152,7 @@ int ExportCommand(const ExportOptions& options) {
   folder.Commit();
   fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, ArchitectureOf(deck.model), tensors.size(),
              options.dtype, dir);
+  fmt::print("checksums agree; {}\n", kNotProved);
   fmt::print("tokenizer: {}\n", tokenizer ? tokenizer->file_name() : "none, since the checkpoint has none");
   if (tokenizer && !tokenizer->companions().empty())
     fmt::print("as they were beside the tokenizer: {}\n", tokenizer->CompanionNames());

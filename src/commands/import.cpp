@@ -2,10 +2,13 @@
 // the optimizer are zero, so the checkpoint has none.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <map>
 
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
@@ -18,6 +21,7 @@
 #include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/write_whole.hpp"
 
 namespace espalier {
 namespace {
@@ -118,17 +122,33 @@ std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::
   return lines;
 }
 
-/// Tensors that a save reads chunk by chunk from the folder.
-std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const FolderOfWeights& weights) {
+/// By tensor: how many of its weights are NaN or infinite. None if all are finite.
+using NotFiniteWeights = std::map<std::string, int64_t>;
+
+/// Tensors that a save reads chunk by chunk from the folder, each once; it counts what is not finite.
+std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const FolderOfWeights& weights,
+                                    NotFiniteWeights& not_finite) {
   std::vector<LocalTensor> local;
   for (const StateTensor& tensor : tensors) {
     LocalTensor from{.tensor = &tensor};
-    from.read = [&weights, name = ParameterName(tensor.name)](int64_t first, int64_t count, float* out) {
+    from.read = [&, name = ParameterName(tensor.name)](int64_t first, int64_t count, float* out) {
       weights.Read(name, first, count, out);
+      const auto bad = std::count_if(out, out + count, [](float x) { return !std::isfinite(x); });
+      if (bad > 0) not_finite[name] += bad;
     };
     local.push_back(std::move(from));
   }
   return local;
+}
+
+void Warn(const NotFiniteWeights& not_finite) {
+  constexpr size_t kMostNamed = 20;
+  std::vector<std::string> tensors;
+  for (const auto& [name, count] : not_finite)
+    if (tensors.size() < kMostNamed) tensors.push_back(fmt::format("{} ({})", name, count));
+  if (not_finite.size() > kMostNamed) tensors.push_back(fmt::format("{} more", not_finite.size() - kMostNamed));
+  if (!not_finite.empty())
+    spdlog::warn("weights that are NaN or infinite, with which no step is finite: {}", fmt::join(tensors, ", "));
 }
 
 void RefuseUsed(const std::string& run_dir) {
@@ -139,13 +159,17 @@ void RefuseUsed(const std::string& run_dir) {
           fmt::format("command line: {}/{} is there already: give another RUN_DIR, or remove it", run_dir, name));
 }
 
-void WriteDeck(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".espalier";
-  std::ofstream file(temporary, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", temporary));
-  fs::rename(temporary, path);
+/// The tokenizer, and what is kept with it.
+void Print(const FoundTokenizer& found, const std::string& folder) {
+  fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
+  if (!found.tokenizer) {
+    const std::vector<std::string> lost = CompanionsOf(folder);
+    if (!lost.empty()) fmt::print("not kept without a tokenizer: {}\n", fmt::join(lost, ", "));
+    return;
+  }
+  if (!found.tokenizer->companions().empty())
+    fmt::print("kept with it, without a meaning here: {}\n", found.tokenizer->CompanionNames());
+  for (const std::string& why : found.tokenizer->left_out()) fmt::print("not kept: {}\n", why);
 }
 
 }  // namespace
@@ -170,27 +194,27 @@ int ImportCommand(const ImportOptions& options) {
   for (const StateTensor& tensor : tensors) wanted.push_back({ParameterName(tensor.name), tensor.type.shape});
   const std::vector<std::string> unused = weights.RequireFit(wanted);
 
+  NotFiniteWeights not_finite;
   InitializeStorage();
   SelfWorld world;
-  const SaveResult saved = Save((fs::path(deck.run.dir) / "checkpoints").string(),
-                                {.step = 0,
-                                 .samples = 0,
-                                 .version = kVersion,
-                                 .git_hash = kGitHash,
-                                 .losses = {},
-                                 .deck = EffectiveDeck(deck),
-                                 .lineage = Lineage{},
-                                 .tokenizer = found.tokenizer},
-                                tensors, FromFolder(tensors, weights), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
-  WriteDeck(path, DeckText(WithOverrides(lines, options.overrides, deck), head));
+  const SaveResult saved =
+      Save((fs::path(deck.run.dir) / "checkpoints").string(),
+           {.step = 0,
+            .samples = 0,
+            .version = kVersion,
+            .git_hash = kGitHash,
+            .losses = {},
+            .deck = EffectiveDeck(deck),
+            .lineage = Lineage{},
+            .tokenizer = found.tokenizer},
+           tensors, FromFolder(tensors, weights, not_finite), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
+  WriteWhole(path, DeckText(WithOverrides(lines, options.overrides, deck), head));
 
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
-  fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
-  if (found.tokenizer && !found.tokenizer->companions().empty())
-    fmt::print("kept with it, without a meaning here: {}\n", found.tokenizer->CompanionNames());
-  if (const std::vector<std::string> lost = CompanionsOf(options.folder); !found.tokenizer && !lost.empty())
-    fmt::print("not kept without a tokenizer: {}\n", fmt::join(lost, ", "));
+  std::fflush(stdout);
+  Warn(not_finite);
+  Print(found, options.folder);
   if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));

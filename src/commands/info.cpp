@@ -1,11 +1,9 @@
 // espalier info: what this executable is and what it can use here.
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #include <fmt/format.h>
 
 #include "commands.hpp"
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/kernels/kernel_table.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/environment.hpp"
 #include "espalier/util/error.hpp"
@@ -13,28 +11,10 @@
 namespace espalier {
 namespace {
 
-#if defined(__x86_64__)
-/// CPUID leaf 7, EDX bit 22 (Intel SDM, vol. 2A); compilers before clang 16 have no name for it.
-bool HasAmxBf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0;
-}
-#endif
-
-/// The processor features that decide how fast matmuls are.
-std::string CpuFeatures() {
-  std::string text;
-#if defined(__x86_64__)
-  const std::pair<const char*, bool> features[] = {{"avx2", __builtin_cpu_supports("avx2") != 0},
-                                                   {"avx512f", __builtin_cpu_supports("avx512f") != 0},
-                                                   {"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0},
-                                                   {"amx_bf16", HasAmxBf16()}};
-  for (const auto& [name, has] : features)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, has ? "yes" : "no");
-#else
-  text = "not an x86-64 processor";
-#endif
-  return text;
+/// What decides how fast kernels on CPUs are.
+std::string CpuText() {
+  return fmt::format("instruction level {}, bf16 matmuls {}", CpuLevel(),
+                     CpuWidensBf16() ? "in fp32, since the level has no instructions for them" : "in bf16");
 }
 
 constexpr const char* kNextLine = "\n           ";
@@ -68,9 +48,8 @@ int VersionCommand() {
 int InfoCommand() {
   fmt::print("espalier   {} ({})\n", kVersion, kGitHash);
   fmt::print("compiler   {}, {}, {}\n", kCompiler, kBuildType, *kCompilerFlags ? kCompilerFlags : "no extra flags");
-  fmt::print("processor  {}\n", CpuFeatures());
   fmt::print("reference  built in\n");
-  fmt::print("cpu        built in (oneDNN {})\n", kOneDnnVersion);
+  fmt::print("cpu        {}\n", CpuText());
   fmt::print("cuda       {}\n", CudaText());
   fmt::print("mpi        built in ({})\n", kMpiVersion);
   fmt::print("hdf5       built in ({})\n", kHdf5Version);

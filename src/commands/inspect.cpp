@@ -20,9 +20,10 @@ std::string Verify(const std::string& dir) {
     messages.insert(messages.end(), report.damage.begin(), report.damage.end());
     throw UserError(ExitStatus::kData, std::move(messages));
   }
-  return fmt::format("verified    every byte agrees with its checksum: {} ({} bytes) in {:.2f} s, {:.1f} GB/s\n",
-                     HumanBytes(report.bytes), report.bytes, report.seconds,
-                     static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9));
+  return fmt::format(
+      "verified    every byte agrees with its checksum: {} ({} bytes) in {:.2f} s, {:.1f} GB/s\n            {}\n",
+      HumanBytes(report.bytes), report.bytes, report.seconds,
+      static_cast<double>(report.bytes) * 1e-9 / std::max(report.seconds, 1e-9), kNotProved);
 }
 
 /// True if the run has removed or replaced the checkpoint since its id was read.

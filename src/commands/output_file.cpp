@@ -9,17 +9,37 @@
 #include <fstream>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/write_whole.hpp"
 
 namespace espalier {
 namespace {
 
+namespace fs = std::filesystem;
+
+/// A device or a pipe, such as /dev/stdout: written in place, not replaced.
+bool IsSpecial(const fs::path& path) { return fs::exists(path) && !fs::is_regular_file(path); }
+
+/// An empty file may be a temporary one that its maker holds open, so it is filled, not replaced.
+bool IsEmpty(const fs::path& path) {
+  std::error_code error;
+  return fs::file_size(path, error) == 0 && !error;
+}
+
+/// Where links lead to.
+fs::path Target(const fs::path& path) {
+  std::error_code error;
+  const fs::path target = fs::canonical(path, error);
+  return error ? path : target;
+}
+
 /// Why a file cannot be written; empty if it can.
-std::string WhyNotWritable(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
+std::string WhyNotWritable(const fs::path& given) {
+  const fs::path path = Target(given);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder)) return fmt::format("the folder {} does not exist", folder.string());
   if (fs::is_directory(path)) return "is a folder";
-  const bool writable = access(fs::exists(path) ? path.c_str() : folder.c_str(), W_OK) == 0;
+  const bool writable =
+      (!fs::exists(path) || access(path.c_str(), W_OK) == 0) && (IsSpecial(path) || access(folder.c_str(), W_OK) == 0);
   return writable ? "" : fmt::format("cannot be written: {}", std::strerror(errno));
 }
 
@@ -32,9 +52,14 @@ void CheckWritable(std::string_view option, const std::string& path) {
 
 void WriteOutput(const std::string& path, std::string_view text) {
   if (path.empty()) return;
+  const bool fills = IsEmpty(path);
+  if (!IsSpecial(path) && !fills) return WriteWhole(Target(path).string(), text);
   std::ofstream file(path, std::ios::binary);
   file << text;
-  if (!file.flush()) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written", path));
+  if (file.flush()) return;
+  const int cause = errno;
+  if (fills) file.close(), truncate(path.c_str(), 0);
+  throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(cause)));
 }
 
 }  // namespace espalier

@@ -10,8 +10,9 @@ namespace espalier {
 /// touched yet. An empty path is no file.
 void CheckWritable(std::string_view option, const std::string& path);
 
-/// Replaces the file's content. Throws UserError (kFault) if that fails, on a full disk for one. An empty path is no
-/// file.
+/// Replaces the file as WriteWhole does, and where links lead to; fills an empty file; writes to a device or a pipe.
+/// Throws UserError (kFault) with the reason, a full disk for one; then an empty file is still empty. An empty path is
+/// no file.
 void WriteOutput(const std::string& path, std::string_view text);
 
 }  // namespace espalier

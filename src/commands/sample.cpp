@@ -1,5 +1,6 @@
 // espalier sample: continues texts by a trained model, on one process.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -109,6 +110,8 @@ int SampleCommand(const SampleOptions& options) {
   int64_t longest = 1;
   for (const TextForm::Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
   Sampler sampler(deck, dir, longest, longest + options.tokens - 1);
+  // Told to people, not to programs that read both outputs.
+  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "espalier: {}: checksums agree; {}\n", dir, kNotProved);
   std::optional<LogitsFile> file;
   if (!options.logits.empty()) file.emplace(options.logits, prompts.size(), deck.model.vocab);
   int64_t seen = 0;

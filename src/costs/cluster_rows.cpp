@@ -5,18 +5,13 @@
 
 #include <algorithm>
 
+#include "cluster_ranges.hpp"
 #include "cluster_values.hpp"
 #include "espalier/util/spelling.hpp"
 #include "kernel_key.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr double kMaxInt = 2147483647;
-
-Allowed Any() { return {}; }
-Allowed Count() { return {.min = 1, .max = kMaxInt}; }
-Allowed Time() { return {.min = 0}; }
 
 /// Ops of collectives and messages that have measured times.
 std::vector<std::string_view> TransferNames() {
@@ -104,8 +99,8 @@ bool RowReader::IsFirst(const std::string& row, const std::string& place) {
 void RowReader::AddAttention(Fields& fields) {
   AttentionRates rates;
   fields.Get("head_dim", Count(), rates.head_dim);
-  fields.Get("causal", {.min = 0, .above_min = true}, rates.causal);
-  fields.Get("full", {.min = 0, .above_min = true}, rates.full);
+  fields.Get("causal", Flops(), rates.causal);
+  fields.Get("full", Flops(), rates.full);
   if (!fields.Finish() || !IsFirst(fmt::format("attention of head_dim {}", rates.head_dim), fields.place())) return;
   std::vector<AttentionRates>& all = cluster_.compute.attention;
   const auto at = std::ranges::lower_bound(all, rates.head_dim, {}, &AttentionRates::head_dim);
@@ -121,9 +116,9 @@ void RowReader::AddKernel(Fields& fields) {
   Measured measured;
   fields.Get("op", {.choices = KernelNames()}, op);
   fields.Get("variant", Any(), key.variant);
-  fields.Get("sizes", {.min = 0}, key.sizes);
+  fields.Get("sizes", Sizes(), key.sizes);
   fields.Get("us", Time(), measured.us);
-  fields.Get("samples", {.min = 1}, measured.samples);
+  fields.Get("samples", Samples(), measured.samples);
   if (!fields.Finish()) return;
   key.kind = OpKindOf(op);
   const std::string row = fmt::format("{} \"{}\" {}", op, key.variant, ToToml(key.sizes));

@@ -2,22 +2,12 @@
 
 #include <algorithm>
 
+#include "cluster_ranges.hpp"
 #include "cluster_values.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr double kMaxInt = 2147483647;
-
-Allowed Any() { return {}; }
-Allowed From(double min) { return {.min = min}; }
-Allowed Above(double min) { return {.min = min, .above_min = true}; }
-Allowed Count() { return {.min = 1, .max = kMaxInt}; }
-/// A rate of 0 would never end a kernel.
-Allowed Slowdown() { return {.min = 0, .max = 1, .below_max = true}; }
-/// A part of a whole.
-Allowed Share() { return {.min = 0, .max = 1, .above_min = true}; }
 
 constexpr std::string_view kDevices[] = {"cpu", "cuda"};       // by DeviceKind
 constexpr std::string_view kAttention[] = {"fused", "plain"};  // by AttentionKernels
@@ -49,21 +39,21 @@ std::vector<ClusterKey> Machine() {
      "What the programs are compiled for."},
     {"cluster", "ranks_per_node", FIELD(ranks_per_node), kRequired, Count(),
      "Ranks of one node; ranks fill nodes in order."},
-    {"cluster", "jitter", FIELD(jitter), kOptional, From(0),
+    {"cluster", "jitter", FIELD(jitter), kOptional, Deviation(),
      "Relative standard deviation of a kernel's time."},
 
     {"device", "name", FIELD(compute.name), kRequired, Any(), "Of the device of one rank."},
-    {"device", "memory_bytes", FIELD(compute.memory_bytes), kRequired, From(1),
+    {"device", "memory_bytes", FIELD(compute.memory_bytes), kRequired, MemoryBytes(),
      "Memory of one rank."},
-    {"device", "reserved_bytes", FIELD(compute.reserved_bytes), kOptional, From(0),
+    {"device", "reserved_bytes", FIELD(compute.reserved_bytes), kOptional, ReservedBytes(),
      "Of that: context and libraries."},
-    {"device", "bf16_tflops", FIELD(compute.bf16_tflops), kRequired, Above(0),
+    {"device", "bf16_tflops", FIELD(compute.bf16_tflops), kRequired, Flops(),
      "Peak of matmuls in bf16, TFLOP/s."},
-    {"device", "fp32_tflops", FIELD(compute.fp32_tflops), kRequired, Above(0),
+    {"device", "fp32_tflops", FIELD(compute.fp32_tflops), kRequired, Flops(),
      "Peak of matmuls in fp32, TFLOP/s."},
-    {"device", "fp8_tflops", FIELD(compute.fp8_tflops), kOptional, From(0),
+    {"device", "fp8_tflops", FIELD(compute.fp8_tflops), kOptional, FlopsOrNone(),
      "Peak of matmuls in fp8, TFLOP/s; 0: that of bf16, as on CPUs."},
-    {"device", "memory_bytes_per_us", FIELD(compute.memory_bytes_per_us), kRequired, Above(0),
+    {"device", "memory_bytes_per_us", FIELD(compute.memory_bytes_per_us), kRequired, Rate(),
      "Peak memory bandwidth, bytes per us (= MB/s)."},
     {"device", "matmul_share", FIELD(compute.matmul_share), kOptional, Share(),
      "Of the peak: the most that a matmul of any size sustains."},
@@ -71,21 +61,21 @@ std::vector<ClusterKey> Machine() {
      "What computes tiles side by side: multiprocessors of a GPU."},
     {"device", "tiles", FIELD(compute.tiles), kOptional, Share(),
      "[rows, columns, share of the sustained rate] of output tiles; empty: any shape fills the device."},
-    {"device", "matmul_depth", FIELD(compute.matmul_depth), kOptional, From(0),
+    {"device", "matmul_depth", FIELD(compute.matmul_depth), kOptional, Depth(),
      "A tile that contracts k elements reaches k / (k + matmul_depth) of its rate."},
     {"device", "misaligned_share", FIELD(compute.misaligned_share), kOptional, Share(),
      "Of the rate if rows of an operand are no multiple of 16 bytes."},
-    {"device", "attention_backward_share", FIELD(compute.attention_backward_share), kOptional, Above(0),
+    {"device", "attention_backward_share", FIELD(compute.attention_backward_share), kOptional, Ratio(),
      "Rate of attention's backward, relative to forward."},
-    {"device", "attention_rows", FIELD(compute.attention_rows), kOptional, {.min = 0, .max = kMaxInt},
+    {"device", "attention_rows", FIELD(compute.attention_rows), kOptional, CountOrNone(),
      "Rows of queries that a unit computes; too few of them leave units idle; 0: none idle."},
     {"device", "memory_share", FIELD(compute.memory_share), kOptional, Share(),
      "[bytes, share] of the memory bandwidth that a kernel reaches, by the bytes that it reads and writes."},
-    {"device", "kernel_us", FIELD(compute.kernel_us), kOptional, From(0),
+    {"device", "kernel_us", FIELD(compute.kernel_us), kOptional, Overhead(),
      "From the end of one kernel to the full rate of the next, us."},
-    {"device", "launch_us", FIELD(compute.launch_us), kOptional, From(0),
+    {"device", "launch_us", FIELD(compute.launch_us), kOptional, Overhead(),
      "Of the host per kernel, us: a shorter kernel takes this long."},
-    {"device", "host_bytes_per_us", FIELD(compute.host_bytes_per_us), kOptional, From(0),
+    {"device", "host_bytes_per_us", FIELD(compute.host_bytes_per_us), kOptional, RateOrNone(),
      "Copies into the host's memory, of one rank while all of its node copy, bytes per us; 0: unknown."},
   };
   // clang-format on
@@ -98,21 +88,21 @@ std::vector<ClusterKey> Links(std::string_view section) {
   [](Cluster & cluster) -> auto& { return (cluster.*kLink).member; }
   // clang-format off
   return {
-    {section, "bytes_per_us", LINK_FIELD(bytes_per_us), kOptional, From(0),
+    {section, "bytes_per_us", LINK_FIELD(bytes_per_us), kOptional, RateOrNone(),
      "Rate of one rank, one way, that collectives of many bytes sustain, bytes per us (= MB/s)."},
-    {section, "pair_bytes_per_us", LINK_FIELD(pair_bytes_per_us), kOptional, From(0),
+    {section, "pair_bytes_per_us", LINK_FIELD(pair_bytes_per_us), kOptional, RateOrNone(),
      "Rate of one rank in a message to one peer, bytes per us."},
-    {section, "base_us", LINK_FIELD(base_us), kOptional, From(0),
+    {section, "base_us", LINK_FIELD(base_us), kOptional, Overhead(),
      "Of a collective, once, us."},
-    {section, "hop_us", LINK_FIELD(hop_us), kOptional, From(0),
+    {section, "hop_us", LINK_FIELD(hop_us), kOptional, Overhead(),
      "Per step of a ring, us."},
-    {section, "message_us", LINK_FIELD(message_us), kOptional, From(0),
+    {section, "message_us", LINK_FIELD(message_us), kOptional, Overhead(),
      "Start of a message to one peer, us."},
     {section, "share", LINK_FIELD(share), kOptional, Share(),
      "[bytes, share] of the rate that is reached, by the bytes that a rank sends; empty: all of it."},
-    {section, "all_reduce_bytes_per_us", LINK_FIELD(all_reduce_bytes_per_us), kOptional, From(0),
+    {section, "all_reduce_bytes_per_us", LINK_FIELD(all_reduce_bytes_per_us), kOptional, RateOrNone(),
      "[ranks, rate] of an all_reduce where switches reduce; empty, or 0 there: as other collectives."},
-    {section, "tree_share", LINK_FIELD(tree_share), kOptional, {.min = 0, .max = 1},
+    {section, "tree_share", LINK_FIELD(tree_share), kOptional, ShareOrNone(),
      "Share of the rate that a tree all_reduce reaches; 0: no trees."},
   };
   // clang-format on
@@ -122,14 +112,14 @@ std::vector<ClusterKey> Links(std::string_view section) {
 std::vector<ClusterKey> Software() {
   // clang-format off
   return {
-    {"storage", "node_bytes_per_us", FIELD(storage.node_bytes_per_us), kOptional, From(0),
+    {"storage", "node_bytes_per_us", FIELD(storage.node_bytes_per_us), kOptional, RateOrNone(),
      "Writes of one node to the storage of checkpoints, bytes per us (= MB/s); 0: unknown."},
-    {"storage", "total_bytes_per_us", FIELD(storage.total_bytes_per_us), kOptional, From(0),
+    {"storage", "total_bytes_per_us", FIELD(storage.total_bytes_per_us), kOptional, RateOrNone(),
      "The same of all nodes together; 0: no limit besides."},
 
     {"software", "stack", FIELD(stack), kOptional, Any(),
      "Whose kernels are described."},
-    {"software", "efficiency", FIELD(efficiency), kOptional, Above(0),
+    {"software", "efficiency", FIELD(efficiency), kOptional, Ratio(),
      "Kernels take 1 / efficiency of their formula's time."},
     {"software", "attention", kAttentionKernels, kOptional, {.choices = {"fused", "plain"}},
      "Whether attention keeps scores on the chip, or passes the whole square through memory."},
@@ -139,7 +129,7 @@ std::vector<ClusterKey> Software() {
      "A layer recomputed as a whole runs its last kernels again, too, whose results nothing reads."},
     {"software", "merged_matmuls", FIELD(merged_matmuls), kOptional, Any(),
      "Projections of one input are one matmul: q, k and v; gate and up."},
-    {"software", "gradient_bytes", FIELD(gradient_bytes), kOptional, {.min = 0, .max = 8},
+    {"software", "gradient_bytes", FIELD(gradient_bytes), kOptional, GradientBytes(),
      "Bytes per element in which gradients are reduced; 0: as the program says."},
     {"software", "split_messages", FIELD(split_messages), kOptional, Any(),
      "The ranks of a tp group send parts of a message that all of them hold."},
@@ -170,7 +160,7 @@ const std::vector<ClusterKey>& ClusterSchema() {
 }
 
 SettingsFormat ClusterFormat() {
-  SettingsFormat format{"cluster file", {}, {"attention", "kernel", "collective"}, int64_t{16} << 20};
+  SettingsFormat format{kClusterFile.what, {}, {"attention", "kernel", "collective"}, kClusterFile.most_bytes};
   for (const ClusterKey& key : ClusterSchema())
     if (format.sections.empty() || format.sections.back() != key.section) format.sections.push_back(key.section);
   return format;

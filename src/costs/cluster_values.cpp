@@ -6,11 +6,10 @@
 #include <cmath>
 #include <limits>
 
+#include "cluster_ranges.hpp"
+
 namespace espalier {
 namespace {
-
-/// Doubles hold whole numbers exactly up to here.
-constexpr double kMostExact = 9007199254740992.0;
 
 std::string MustBe(std::string_view what, const Allowed& allowed) {
   const std::string text = AllowedText(allowed);
@@ -38,7 +37,28 @@ std::optional<std::vector<std::vector<double>>> RowsOf(const RawSetting& setting
   return *rows;
 }
 
-bool IsCount(double x, double least) { return x >= least && x <= kMostExact && x == std::trunc(x); }
+std::string Number(double x) { return ToToml(x); }
+
+/// What a column of a list of rows may hold.
+struct Column {
+  Column(const Allowed& bounds, bool is_whole = false) : allowed(bounds), whole(is_whole) {}
+  Allowed allowed;
+  bool whole;  ///< numbers
+};
+Column Whole(const Allowed& allowed) { return {allowed, true}; }
+
+/// What is wrong with a row of a list, and in which column.
+std::string FaultOf(const std::vector<double>& row, const std::vector<Column>& columns) {
+  constexpr std::string_view kPlaces[] = {"first", "second", "third"};
+  for (size_t i = 0; i < row.size(); ++i) {
+    const auto& [allowed, whole] = columns[i];
+    std::string fault = FaultOf(DeckValue(row[i]), allowed);
+    if (fault.empty() && whole && row[i] != std::trunc(row[i]))
+      fault = fmt::format("must be a whole number (allowed: {})", AllowedText(allowed));
+    if (!fault.empty()) return fmt::format("the {} number of a row, {}: {}", kPlaces[i], Number(row[i]), fault);
+  }
+  return "";
+}
 
 /// "" if the first column of the rows rises.
 std::string Rises(const std::vector<std::vector<double>>& rows, std::string_view what) {
@@ -47,8 +67,6 @@ std::string Rises(const std::vector<std::vector<double>>& rows, std::string_view
       return fmt::format("{} must rise from point to point: {} comes after {}", what, rows[i][0], rows[i - 1][0]);
   return "";
 }
-
-std::string Number(double x) { return ToToml(x); }
 
 }  // namespace
 
@@ -91,9 +109,7 @@ std::string Read(const RawSetting& setting, const Allowed& allowed, Curve& field
   if (std::string fault = Rises(*rows, "the first number"); !fault.empty()) return fault;
   Curve curve;
   for (const std::vector<double>& row : *rows) {
-    if (!std::isfinite(row[0])) return "must have finite numbers";
-    if (std::string fault = FaultOf(row[1], allowed); !fault.empty())
-      return fmt::format("the second number of a pair, {}: {}", row[1], fault);
+    if (std::string fault = FaultOf(row, {Sizes(), allowed}); !fault.empty()) return fault;
     curve.emplace_back(row[0], row[1]);
   }
   field = std::move(curve);
@@ -105,9 +121,8 @@ std::string Read(const RawSetting& setting, const Allowed& allowed, std::vector<
   if (!rows) return "must be a list of [rows, columns, share of the rate], such as [[256, 128, 1.0]]";
   std::vector<MatmulTile> tiles;
   for (const std::vector<double>& row : *rows) {
-    if (!IsCount(row[0], 1) || !IsCount(row[1], 1)) return "rows and columns of a tile must be whole numbers >= 1";
-    if (std::string fault = FaultOf(row[2], allowed); !fault.empty())
-      return fmt::format("the share of a tile, {}: {}", row[2], fault);
+    if (std::string fault = FaultOf(row, {Whole(TileExtent()), Whole(TileExtent()), allowed}); !fault.empty())
+      return fault;
     tiles.push_back({static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2]});
   }
   field = std::move(tiles);
@@ -120,8 +135,7 @@ std::string Read(const RawSetting& setting, const Allowed& allowed, std::map<int
   if (std::string fault = Rises(*rows, "bytes"); !fault.empty()) return fault;
   std::map<int64_t, Measured> points;
   for (const std::vector<double>& row : *rows) {
-    if (!IsCount(row[0], 0) || !IsCount(row[2], 1)) return "bytes must be a whole number >= 0, samples one >= 1";
-    if (std::string fault = FaultOf(row[1], allowed); !fault.empty()) return fmt::format("us = {}: {}", row[1], fault);
+    if (std::string fault = FaultOf(row, {Whole(Sizes()), allowed, Whole(Samples())}); !fault.empty()) return fault;
     points[static_cast<int64_t>(row[0])] = {row[1], static_cast<int64_t>(row[2])};
   }
   field = std::move(points);

@@ -3,6 +3,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <filesystem>
+
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
@@ -25,6 +28,8 @@ const InputFile& OpenFiles::Get(const std::string& path) {
     return files_.front();
   }
   while (files_.size() >= most_) files_.pop_back();
+  if (std::filesystem::is_directory(path))
+    throw UserError(ExitStatus::kData, fmt::format("{}: is a directory; its files are \"{}/**/*\"", path, path));
   return files_.emplace_front(path);
 }
 

@@ -5,7 +5,7 @@
 #include <list>
 #include <string>
 
-#include "data/input_file.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 

@@ -19,7 +19,7 @@ namespace {
 }
 
 void RequireOk(bool good, const std::string& path) {
-  if (!good) Refuse(path, fmt::format("cannot write: {}", std::strerror(errno)));
+  if (!good) throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
 }
 
 }  // namespace

@@ -250,11 +250,10 @@ const std::vector<Effect>& Effects() {
        }},
       {"guard.max_rollbacks",
        [](const Deck& d) {
-         const bool spikes = d.guard.spike_z > 0;
-         return When(
-             d.guard.on_nonfinite != OnNonfinite::kRollback && !(spikes && d.guard.on_spike == OnSpike::kRollback),
-             spikes ? "neither guard.on_nonfinite nor guard.on_spike is \"rollback\""
-                    : "guard.on_nonfinite is not \"rollback\"");
+         const bool spikes = d.guard.spike_z > 0 && d.guard.on_spike == OnSpike::kRollback;
+         return When(d.guard.on_nonfinite != OnNonfinite::kRollback && !spikes &&
+                         d.guard.on_corruption != OnCorruption::kRollback,
+                     "neither guard.on_nonfinite nor guard.on_spike nor guard.on_corruption is \"rollback\"");
        }},
       {"batch.ramp_start", StartsFull},
       {"batch.ramp_start", EndsBeforeTheRamp, "grows slowly"},

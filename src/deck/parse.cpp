@@ -175,8 +175,12 @@ class Assembler {
       return;
     }
     const DeckValue value = derived->compute(deck_);
-    if (const std::string fault = FaultOf(value, key.allowed); !fault.empty())
-      return Refuse(label_, fmt::format("{} (from {})", key.FullName(), derived->text), fault);
+    if (const std::string fault = FaultOf(value, key.allowed); !fault.empty()) {
+      bad_.insert(key.FullName());
+      const auto* text = std::get_if<std::string>(&value);  // may hold what no deck can
+      return Refuse(label_, fmt::format("{} = {}", key.FullName(), ToToml(text ? Printable(*text) : value)),
+                    fmt::format("{} (it follows from {}: set it)", fault, derived->text));
+    }
     Set(deck_, key, value);
     origins_[key.FullName()] = fmt::format("from {}", derived->text);
   }

@@ -444,6 +444,9 @@ std::vector<DeckKey> Rows() {
      "spike_window accepted steps; 0: off."},
     {"guard", "spike_window", FIELD(guard.spike_window), 128, Between(2, 1e5),
      "Steps over which mean and deviation of loss and norm are taken; the guard waits until there are as many."},
+    {"guard", "on_corruption", CHOICE(guard.on_corruption), "rollback", OneOf<OnCorruption>(),
+     "When a save finds that ranks hold different copies of the same state, which is then not saved: roll back to the "
+     "last checkpoint and repeat the steps since; or stop."},
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},

@@ -8,10 +8,12 @@
 #include <charconv>
 #include <sstream>
 
+#include "check_text.hpp"
 #include "espalier/deck/parse.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 #include "key_parts.hpp"
 #include "text.hpp"
-#include "text_file.hpp"
 
 namespace espalier {
 namespace {
@@ -335,10 +337,8 @@ class FileReader {
     if (std::ranges::find(open_, real) != open_.end()) return Refuse(at, path, "includes itself in a circle");
     if (open_.size() >= kMaxIncludeDepth || ++files_ > kMaxIncludes)
       return Refuse(at, path, fmt::format("more than {} includes, or deeper than {}", kMaxIncludes, kMaxIncludeDepth));
-    std::string why;
-    const std::optional<std::string> text = ReadTextFile(path, format_, why);
-    if (!text) return Refuse(at, path, why);
-    if (!CheckText(*text, path, format_.what, errors_)) return void(deck_.whole = false);
+    const std::optional<std::string> text = TextOf(path, at);
+    if (!text || !CheckText(*text, path, format_.what, errors_)) return void(deck_.whole = false);
     TextParser parser(WithoutMark(*text), path, errors_);
     const std::optional<toml::table> deck = parser.Parse();
     if (!deck) return void(deck_.whole = false);
@@ -347,6 +347,16 @@ class FileReader {
     open_.pop_back();
     Append(Collector(format_, path, fs::path(path).parent_path(), parser.form(), rows_).Collect(*deck));
     Append(parser.Unread());
+  }
+
+  /// Nothing, and an error, if the file cannot be read.
+  std::optional<std::string> TextOf(const std::string& path, const std::string& at) {
+    try {
+      return ReadFile(path, {format_.what, format_.max_bytes});
+    } catch (const UserError& error) {
+      errors_.push_back(at + error.what());
+      return std::nullopt;
+    }
   }
 
   void Append(std::vector<RawSetting> settings) { std::ranges::move(settings, std::back_inserter(deck_.settings)); }
@@ -430,7 +440,8 @@ RawDeck ReadSettingsFile(const std::string& path, const SettingsFormat& format, 
 RawDeck ReadSettingsText(std::string_view text, const std::string& label, const SettingsFormat& format,
                          Errors& errors) {
   if (text.size() > static_cast<size_t>(format.max_bytes)) {
-    errors.push_back(fmt::format("{}: {} bytes, more than {}", label, text.size(), TextLimit(format)));
+    errors.push_back(
+        fmt::format("{}: has {} bytes, and a {} has at most {}", label, text.size(), format.what, format.max_bytes));
     return {{}, false};
   }
   if (!CheckText(text, label, format.what, errors)) return {{}, false};

@@ -27,7 +27,8 @@ std::string BoundText(double x) {
 
 std::string RangeText(const Allowed& a) {
   const bool low = std::isfinite(a.min), high = std::isfinite(a.max);
-  if (low && high && !a.above_min && !a.below_max) return fmt::format("{} to {}", BoundText(a.min), BoundText(a.max));
+  if (low && high && !a.above_min && !a.below_max)
+    return fmt::format("{}{} to {}", a.or_zero ? "0, or " : "", BoundText(a.min), BoundText(a.max));
   std::string text;
   if (low) text = fmt::format("{} {}", a.above_min ? ">" : ">=", BoundText(a.min));
   if (high) text += fmt::format("{}{} {}", low ? " and " : "", a.below_max ? "<" : "<=", BoundText(a.max));
@@ -41,7 +42,7 @@ std::string Quoted(const std::vector<std::string_view>& choices) {
 }
 
 bool InBounds(double x, const Allowed& a) {
-  return (a.above_min ? x > a.min : x >= a.min) && (a.below_max ? x < a.max : x <= a.max);
+  return (a.or_zero && x == 0) || ((a.above_min ? x > a.min : x >= a.min) && (a.below_max ? x < a.max : x <= a.max));
 }
 
 bool IsChoice(const std::string& text, const Allowed& a) {

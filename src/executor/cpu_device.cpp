@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
-#include <fstream>
+#include <sstream>
 
 #include "espalier/comm/mpi_communication.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/executor/device.hpp"
+#include "espalier/util/input_file.hpp"
 #include "espalier/util/memory.hpp"
 
 namespace espalier {
@@ -12,7 +13,7 @@ namespace {
 
 /// As Linux names it.
 std::string Processor() {
-  std::ifstream file("/proc/cpuinfo");
+  std::istringstream file(ReadSystemFile("/proc/cpuinfo"));
   for (std::string line; std::getline(file, line);)
     if (line.starts_with("model name")) return line;
   return "unknown";
@@ -23,8 +24,8 @@ class CpuDevice final : public Device {
   explicit CpuDevice(int threads) : threads_(threads) { SetCpuThreads(threads); }
 
   DeviceKind Kind() const override { return DeviceKind::kCpu; }
-  std::string Describe() const override { return fmt::format("cpu, bf16 products by {}", CpuBf16Method()); }
-  std::string Conditions() const override { return fmt::format("{} {} {}", CpuBf16Method(), Processor(), threads_); }
+  std::string Describe() const override { return fmt::format("cpu, instruction level {}", CpuLevel()); }
+  std::string Conditions() const override { return fmt::format("{} {} {}", CpuLevel(), Processor(), threads_); }
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override {
     return PeakResidentMemory() - arena_bytes - staging_bytes;
   }

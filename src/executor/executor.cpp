@@ -119,12 +119,14 @@ KernelCall Executor::ArgumentsOf(const Call& call, const Operands& block, void* 
           i.accumulate, stream,        block.blocks,   block.input_stride_bytes, block.output_stride_bytes};
 }
 
-/// Whole shards; of a strip the rows that are transferred, where they are one block.
+/// Whole shards; of a strip the rows that are transferred, where they are at most one block.
 std::vector<Tensor> Executor::ResolveTransfers(const std::vector<Operand>& operands,
                                                const std::vector<std::vector<Box>>& boxes) const {
   std::vector<Tensor> tensors;
-  for (size_t k = 0; k < operands.size(); ++k)
+  for (size_t k = 0; k < operands.size(); ++k) {
     tensors.push_back(boxes[k].size() == 1 ? ResolveBox(operands[k], boxes[k][0]) : Resolve(operands[k]));
+    if (boxes[k].empty()) tensors.back().shape.at(0) = 0;
+  }
   return tensors;
 }
 

@@ -1,25 +1,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <istream>
 #include <map>
+#include <stdexcept>
 #include <utility>
 
 #include "espalier/history/run_history.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
 
 using nlohmann::json;
 
+/// No number of a run is as large: sums, squares and lengths of axes stay finite.
+constexpr double kHuge = 1e100;
+
+bool IsHuge(const json& value) { return value.is_number() && std::abs(value.get<double>()) > kHuge; }
+
+/// Of the fields that are read: those of the line, and those of its objects.
+bool HasHuge(const json& line) {
+  return std::ranges::any_of(line, [](const json& value) {
+    return IsHuge(value) || (value.is_object() && std::ranges::any_of(value, IsHuge));
+  });
+}
+
 /// Of a line: what it must have; "" if it has that.
 std::string WhyUnread(const json& line) {
   if (line.is_discarded()) return "is no JSON";
   if (!line.is_object()) return "is no object";
+  if (HasHuge(line)) return fmt::format("has a number beyond {}", kHuge);
   const std::string event = TextOf(line, "event");
   if (event.empty() && (line.contains("event") || !IntegerOf(line, "step"))) return "is neither a step nor an event";
   if (event == "start" && !IntegerOf(line, "first_step")) return "is a start without first_step";
@@ -29,26 +40,28 @@ std::string WhyUnread(const json& line) {
 
 class Reader {
  public:
-  void Read(const std::string& text, bool complete) {
+  explicit Reader(std::string path) : path_(std::move(path)) {}
+
+  void Read(const InputLines::Line& text) {
     ++number_;
-    if (text.empty()) return;
-    json line = json::parse(text, nullptr, false);
-    if (std::string why = WhyUnread(line); !why.empty()) {
-      history_.unread.push_back({number_, complete ? why : "is not complete: the run writes it, or was killed"});
-      return;
-    }
+    if (text.too_long) return LeaveOut(fmt::format("has more than {} bytes", kMaxMetricsLine));
+    if (text.text.empty()) return;
+    json line = json::parse(text.text, nullptr, false);
+    if (const std::string why = WhyUnread(line); !why.empty())
+      return LeaveOut(text.complete ? why : "is not complete: the run writes it, or was killed");
     ++read_;
     NoteTime(NumberOf(line, "time"));
     NoteNotFinite(line);
-    if (line.contains("event"))
-      AddEvent(std::move(line));
-    else
+    if (line.contains("event")) return AddEvent(std::move(line));
+    try {
       AddStep(line);
+    } catch (const std::length_error& error) {
+      Refuse(fmt::format("has too many steps and fields: line {}: {}", number_, error.what()));
+    }
   }
 
-  int64_t read() const { return read_; }
-
   RunHistory Done() {
+    RequireAny();
     std::vector<size_t> counting;
     for (const auto& [step, row] : counting_) counting.push_back(row);
     history_.steps = rows_.Select(counting);
@@ -59,6 +72,22 @@ class Reader {
   }
 
  private:
+  void LeaveOut(const std::string& why) {
+    ++history_.unread_lines;
+    if (history_.unread.size() < kMostUnread) history_.unread.push_back({number_, why});
+  }
+
+  void RequireAny() const {
+    if (read_ > 0) return;
+    if (history_.unread.empty()) Refuse("is empty: the run has not begun yet");
+    Refuse(fmt::format("is no metrics file, or is damaged: none of its {} lines can be read; line {} {}",
+                       history_.unread_lines, history_.unread[0].line, history_.unread[0].why));
+  }
+
+  [[noreturn]] void Refuse(const std::string& why) const {
+    throw UserError(ExitStatus::kData, fmt::format("{}: {}", path_, why));
+  }
+
   void NoteTime(double time) {
     if (std::isnan(time)) return;
     if (std::isnan(first_time_)) first_time_ = time;
@@ -108,6 +137,7 @@ class Reader {
       rows_.Set(counting_[step], line);
   }
 
+  const std::string path_;
   RunHistory history_;
   StepColumns rows_;                    // all
   std::map<int64_t, size_t> counting_;  // by step: the row that counts
@@ -123,27 +153,22 @@ std::string MetricsFile(const std::string& folder) {
   return folder + (folder.ends_with('/') ? "" : "/") + "metrics.jsonl";
 }
 
-RunHistory ReadHistory(std::istream& file, const std::string& path) {
-  Reader reader;
-  for (std::string line; std::getline(file, line);) reader.Read(line, !file.eof());
-  if (file.bad()) throw UserError(ExitStatus::kData, fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  const int64_t read = reader.read();
-  RunHistory history = reader.Done();
-  if (read > 0) return history;
-  if (history.unread.empty())
-    throw UserError(ExitStatus::kData, fmt::format("{}: is empty: the run has not begun yet", path));
-  throw UserError(ExitStatus::kData,
-                  fmt::format("{}: is no metrics file, or is damaged: none of its {} lines can be read; line {} {}",
-                              path, history.unread.size(), history.unread[0].line, history.unread[0].why));
+RunHistory ParseHistory(std::string_view text, const std::string& path) {
+  Reader reader(path);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    reader.Read({text.substr(begin, end - begin), end < text.size(), false});
+    begin = end + 1;
+  }
+  return reader.Done();
 }
 
 RunHistory ReadHistory(const std::string& folder) {
   const std::string path = MetricsFile(folder);
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw UserError(ExitStatus::kData, fmt::format("{}: cannot be opened: {} (give the folder of a run, its run.dir)",
-                                                   path, std::strerror(errno)));
-  RunHistory history = ReadHistory(file, path);
+  InputLines lines(path, {"metrics file", kMaxMetricsBytes, "give the folder of a run, its run.dir"}, kMaxMetricsLine);
+  Reader reader(path);
+  for (InputLines::Line line; lines.Next(line);) reader.Read(line);
+  RunHistory history = reader.Done();
   history.folder = folder;
   return history;
 }

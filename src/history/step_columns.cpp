@@ -1,11 +1,20 @@
 #include "espalier/history/step_columns.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 namespace espalier {
 
+void StepColumns::RequireRoom(size_t rows, size_t columns) const {
+  if (columns > 0 && rows > most_ / columns)
+    throw std::length_error(fmt::format("{} rows of {} columns are more than {} numbers", rows, columns, most_));
+}
+
 size_t StepColumns::AddRow(int64_t step) {
+  RequireRoom(steps_.size() + 1, columns_.size());
   steps_.push_back(step);
   missing_.push_back(std::nan(""));
   for (auto& [name, values] : columns_) values.push_back(std::nan(""));
@@ -24,6 +33,7 @@ void StepColumns::Set(size_t row, const nlohmann::json& line) {
 
 void StepColumns::SetField(size_t row, const std::string& name, const nlohmann::json& value) {
   if (!value.is_number() || name == "step") return;
+  if (!columns_.contains(name)) RequireRoom(steps_.size(), columns_.size() + 1);
   const auto column = columns_.try_emplace(name, missing_).first;
   column->second[row] = value.get<double>();
 }

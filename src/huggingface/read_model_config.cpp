@@ -1,10 +1,9 @@
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "espalier/deck/print.hpp"
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 #include "huggingface/config_reader.hpp"
 
 namespace espalier {
@@ -12,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr FileKind kConfigFile = {"config.json", 1 << 20, "is this a Hugging Face folder?"};
 
 /// Keys of all models that say how to use a model, or how it was made.
 const std::vector<std::string> kWithoutMeaning = {"_name_or_path",
@@ -60,17 +59,6 @@ constexpr Rotary kRotary[] = {
     {"qwen3", "Qwen3ForCausalLM", 32, 128, 1e-6, false, true, false, true, "head", "pre"},
     {"olmo2", "Olmo2ForCausalLM", 0, 0, 1e-5, false, true, false, false, "full", "post"},
 };
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError(ExitStatus::kData, fmt::format("{}: cannot read: is this a Hugging Face folder?", path));
-  std::string text(static_cast<size_t>(kMaxConfigBytes) + 1, '\0');
-  file.read(text.data(), std::ssize(text));
-  if (file.gcount() > kMaxConfigBytes)
-    throw UserError(ExitStatus::kData, fmt::format("{}: more than {} bytes", path, kMaxConfigBytes));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
 
 /// A number as TOML: a float, whatever its value.
 std::string Float(double x) {
@@ -227,7 +215,7 @@ class Translator {
 
 json ParseConfig(const std::string& path) {
   try {
-    json config = json::parse(ReadText(path));
+    json config = json::parse(ReadFile(path, kConfigFile));
     if (!config.is_object()) throw UserError(ExitStatus::kData, fmt::format("{}: an object is expected", path));
     return config;
   } catch (const json::exception& error) {

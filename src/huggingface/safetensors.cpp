@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,10 +12,10 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/json.hpp"
 
 namespace espalier {
 namespace {
@@ -24,7 +23,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLengthBytes = 8;
-constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the limit of the safetensors library
 constexpr size_t kMaxDims = 8;
 constexpr int64_t kChunk = 1 << 16;  // elements
 constexpr std::string_view kMetadata = "__metadata__";
@@ -86,19 +84,6 @@ void ToFloats(SafeDtype dtype, const char* from, int64_t count, float* to) {
   }
 }
 
-/// An object whose keys are all different. The parser would keep the last of equal keys.
-json ParseHeader(const std::string& text) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      throw std::invalid_argument(fmt::format("key {} appears twice", parsed.get<std::string>()));
-    return true;
-  };
-  return json::parse(text, check);
-}
-
 int64_t NonNegative(const json& value, const char* what) {
   if (!value.is_number_integer() || value < 0 || value > json(INT64_MAX))
     throw std::invalid_argument(fmt::format("{} must be whole numbers from 0 to 2^63 - 1", what));
@@ -141,48 +126,26 @@ int64_t SizeOf(SafeDtype dtype) {
   return kBytes[static_cast<size_t>(dtype)];
 }
 
-SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
-  // Non-blocking, so that a pipe is refused below instead of waited for.
-  file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file_ < 0) Refuse(fmt::format("cannot read: {}", std::strerror(errno)));
-  try {
-    struct stat status {};
-    if (fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) Refuse("is not a regular file");
-    bytes_ = status.st_size;
-    ReadHeader();
-  } catch (...) {
-    close(file_);
-    throw;
-  }
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      file_(std::exchange(other.file_, -1)),
-      bytes_(other.bytes_),
-      tensors_(std::move(other.tensors_)) {}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (file_ >= 0) close(file_);
-}
+SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) { ReadHeader(); }
 
 void SafetensorsFile::Refuse(const std::string& what) const {
-  throw UserError(ExitStatus::kData, fmt::format("{}: {}", path_, what));
+  throw UserError(ExitStatus::kData, fmt::format("{}: {}", path(), what));
 }
 
 void SafetensorsFile::ReadHeader() {
-  if (bytes_ < kLengthBytes) Refuse(fmt::format("has {} bytes: no safetensors file", bytes_));
+  const int64_t bytes = file_.bytes();
+  if (bytes < kLengthBytes) Refuse(fmt::format("has {} bytes: no safetensors file", bytes));
   uint64_t length = 0;
-  ReadAt(0, &length, kLengthBytes);
-  const int64_t most = std::min(kMaxHeaderBytes, bytes_ - kLengthBytes);
+  file_.ReadAt(0, &length, kLengthBytes);
+  const int64_t most = std::min(kMaxHeaderBytes, bytes - kLengthBytes);
   if (length > static_cast<uint64_t>(most))
     Refuse(fmt::format("a header of {} bytes in a file of {} (allowed: up to {}): no safetensors file, or cut short",
-                       length, bytes_, most));
+                       length, bytes, most));
   std::string text(length, '\0');
-  ReadAt(kLengthBytes, text.data(), static_cast<int64_t>(length));
+  file_.ReadAt(kLengthBytes, text.data(), static_cast<int64_t>(length));
   std::string at = "header";
   try {
-    const json header = ParseHeader(text);
+    const json header = ParseJson(text, {.unique_keys = true});
     if (!header.is_object()) throw std::invalid_argument("an object is expected");
     for (const auto& [name, entry] : header.items()) {
       at = fmt::format("header: {}", name);
@@ -200,22 +163,12 @@ void SafetensorsFile::ReadHeader() {
     if (tensor.begin != end)
       Refuse(fmt::format("header: {} begins at byte {} of the data, the tensor before it ends at {}", tensor.name,
                          tensor.begin, end));
-    if (tensor.bytes > bytes_ - data - end)
-      Refuse(fmt::format("{} ends beyond the file's {} bytes: cut short", tensor.name, bytes_));
+    if (tensor.bytes > bytes - data - end)
+      Refuse(fmt::format("{} ends beyond the file's {} bytes: cut short", tensor.name, bytes));
     end += tensor.bytes;
     tensor.begin += data;
   }
-  if (data + end != bytes_) Refuse(fmt::format("has {} bytes, its header tells of {}", bytes_, data + end));
-}
-
-void SafetensorsFile::ReadAt(int64_t offset, void* out, int64_t bytes) const {
-  for (int64_t done = 0; done < bytes;) {
-    const ssize_t got = pread(file_, static_cast<char*>(out) + done, static_cast<size_t>(bytes - done), offset + done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) Refuse(fmt::format("cannot read at byte {}: {}", offset + done, std::strerror(errno)));
-    if (got == 0) Refuse(fmt::format("ends at byte {}; it had {} bytes when it was opened", offset + done, bytes_));
-    done += got;
-  }
+  if (data + end != bytes) Refuse(fmt::format("has {} bytes, its header tells of {}", bytes, data + end));
 }
 
 const SafeTensor* SafetensorsFile::Find(std::string_view name) const {
@@ -231,7 +184,7 @@ void SafetensorsFile::Read(const SafeTensor& tensor, int64_t first, int64_t coun
   std::vector<char> buffer(static_cast<size_t>(std::min(kChunk, count) * size));
   for (int64_t done = 0; done < count; done += kChunk) {
     const int64_t some = std::min(kChunk, count - done);
-    ReadAt(tensor.begin + (first + done) * size, buffer.data(), some * size);
+    file_.ReadAt(tensor.begin + (first + done) * size, buffer.data(), some * size);
     ToFloats(dtype, buffer.data(), some, out + done);
   }
 }

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
@@ -23,8 +23,7 @@ constexpr size_t kMaxMessages = 20;
 std::map<std::string, std::string> ReadIndex(const std::string& path) {
   std::map<std::string, std::string> files;
   try {
-    std::ifstream file(path);
-    const json index = json::parse(file);
+    const json index = json::parse(ReadFile(path, {"safetensors index", kMaxHeaderBytes}));
     for (const auto& [tensor, name] : index.at("weight_map").items()) files[tensor] = name.get<std::string>();
   } catch (const json::exception& error) {
     throw UserError(ExitStatus::kData, fmt::format("{}: {}", path, error.what()));

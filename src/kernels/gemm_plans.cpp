@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
@@ -15,11 +14,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
+constexpr int64_t kMostBytes = int64_t{16} << 20;
+constexpr std::string_view kRemedy = "make it anew by `espalier calibrate`, or set run.product_plans = \"\"";
 
 [[noreturn]] void Refuse(const std::string& source, const std::string& what) {
-  throw UserError(
-      ExitStatus::kData,
-      fmt::format("{}: {}; make it anew by `espalier calibrate`, or set run.product_plans = \"\"", source, what));
+  throw UserError(ExitStatus::kData, fmt::format("{}: {}; {}", source, what, kRemedy));
 }
 
 Dtype DtypeOf(const Json& json) {
@@ -130,10 +129,7 @@ GemmPlans ParseGemmPlans(std::string_view text, const std::string& source) {
 }
 
 GemmPlans ReadGemmPlans(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) Refuse(path, "cannot be read");
-  return ParseGemmPlans(text.str(), path);
+  return ParseGemmPlans(ReadFile(path, {"file of GEMM plans", kMostBytes, kRemedy}), path);
 }
 
 void CheckMadeFor(const GemmPlans& plans, std::string_view gpu, std::string_view library, const std::string& source) {

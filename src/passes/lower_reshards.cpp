@@ -1,7 +1,7 @@
 // Lowers each reshard to the collectives and local ops of its route, one op per step; a reshard that changes nothing is
 // removed. A gradient whose `message` is bf16 (parallel.reduce_dtype) is sent in bf16 if its route reduces over dp or
-// cp. Each rank rounds its own part, and the result is widened before its first reader. The casts of a layer come
-// before its messages, which can then be merged:
+// cp. Each rank rounds its own part, and the result is widened before its first reader; a reshard with a `message`
+// that gathers it sends it in bf16. The casts of a layer come before its messages, which can then be merged:
 //
 //   g1 = reshard(g) {message="bf16"}              g0 = cast(g) {parts=1,to="bf16"}
 //   h1 = reshard(h) {message="bf16"}              h0 = cast(h) {parts=1,to="bf16"}
@@ -31,6 +31,10 @@ class ReshardLowering {
     for (Op& op : ops) {
       for (int& input : op.inputs) input = now_[input];
       if (!MayPrecedeMessages(op)) EmitMessages();
+      if (SendsOn(op)) {
+        LowerNarrow(std::move(op));
+        continue;
+      }
       for (int input : op.inputs) Widen(input);
       if (op.kind == OpKind::kReshard)
         Lower(op);
@@ -104,6 +108,20 @@ class ReshardLowering {
     reshard.inputs = {rounded};
     AddSteps(reshard, steps, reduced, messages_);
     wide_[to] = CastOf(reshard, reduced, to);
+  }
+  /// A reshard of what was received in bf16: it is sent on in bf16.
+  bool SendsOn(const Op& op) const {
+    return op.kind == OpKind::kReshard && HasMessageType(op.attributes) && wide_.contains(op.inputs[0]);
+  }
+  void LowerNarrow(Op reshard) {
+    TakeMessageType(reshard.attributes);
+    const int from = reshard.inputs[0], to = reshard.outputs[0];
+    const Placements& placements = graph_.value(to).type.placements;
+    const std::vector<ReshardStep> steps = PlanReshard(graph_.value(from).type, placements, mesh_);
+    const int received = Intermediate(to, "received", placements, Dtype::kBf16);
+    reshard.inputs = {wide_.at(from).inputs[0]};
+    AddSteps(reshard, steps, received, graph_.ops);
+    wide_[to] = CastOf(reshard, received, to);
   }
   Op CastOf(const Op& reshard, int from, int to) const {
     Op cast = reshard;

@@ -16,6 +16,13 @@
 //                                              W  r1 = reshard(m1)
 //                                              W  dw1 += r1
 //
+// Whole gradients that are summed over dp_replicate or tp as well are reduced by way of the shards, as with zero >= 2
+// (reduce_scatter, all_reduce of the shard, all_gather). This sends the bytes of one all_reduce over all axes, and the
+// order of the sums does not depend on zero:
+//
+//   W  r2 = reshard(m2)               ->      W  s2 = reshard(m2)                    sharded like the state
+//                                              W  r2 = reshard(s2)                    gathered
+//
 // Loss and token count always accumulate as in the first form. With one microbatch per step nothing is added
 // (StoreGradients): what makes a reduced gradient writes it where it stays until the update.
 #include <map>
@@ -34,8 +41,11 @@ void Accumulate(Value& value) {
 
 class LayerReducer {
  public:
-  LayerReducer(Graph& graph, const Deck& deck)
-      : graph_(graph), sharded_(deck.parallel.zero >= 2), messages_(GradientMessages(deck)) {}
+  LayerReducer(Graph& graph, const PassContext& context)
+      : graph_(graph),
+        sharded_(context.deck.parallel.zero >= 2),
+        gathered_(!sharded_ && SumsAcrossShards(context.mesh)),
+        messages_(GradientMessages(context.deck)) {}
 
   void Run() {
     std::vector<Op> ops = std::move(graph_.ops);
@@ -57,11 +67,18 @@ class LayerReducer {
   }
 
  private:
-  /// The values of a weight gradient: of one microbatch and partial, reduced, and the sum over microbatches.
+  /// The values of a weight gradient: of one microbatch and partial, reduced, and the sum over microbatches. `shards`
+  /// comes before `reduced` where that is gathered.
   struct Gradient {
-    int raw, reduced, sum;
+    int raw, shards, reduced, sum;
     int layer, chunk;
   };
+
+  /// A gradient may be a sum over axes that shard the state and over others.
+  static bool SumsAcrossShards(const Mesh& mesh) {
+    const AxisSet shards = kShardAxes | AxisSet{Axis::kCp}, others = kTensorAxes | AxisSet{Axis::kDpReplicate};
+    return mesh.GroupSize(shards) > 1 && mesh.GroupSize(others) > 1;
+  }
 
   void Collect(Op& op) {
     for (int& output : op.outputs) {
@@ -69,21 +86,28 @@ class LayerReducer {
       Value raw = graph_.value(sum);
       const std::string name = raw.name;
       raw.name += ".microbatch";
-      Value reduced = raw;
+      Value reduced = raw, shards = raw;
       reduced.name = name + ".joined";
-      if (sharded_) reduced.layout += ";state";
+      shards.name = name + ".shards";
+      shards.layout += ";state";
+      if (sharded_) reduced.layout = shards.layout;
       graph_.value(sum).layout = reduced.layout;
       Accumulate(graph_.value(sum));
       output = graph_.AddValue(std::move(raw));
-      made_.push_back({output, graph_.AddValue(std::move(reduced)), sum, op.layer, op.chunk});
+      const int of_shards = gathered_ ? graph_.AddValue(std::move(shards)) : kUnset;
+      made_.push_back({output, of_shards, graph_.AddValue(std::move(reduced)), sum, op.layer, op.chunk});
     }
   }
   void CloseLayer() {
     Add();
-    for (const Gradient& g : made_)
-      graph_.ops.push_back({OpKind::kReshard, {g.raw}, {g.reduced}, messages_, Role::kW, g.layer, g.chunk});
+    for (const Gradient& g : made_) Reshard(g, g.raw, gathered_ ? g.shards : g.reduced);
+    if (gathered_)
+      for (const Gradient& g : made_) Reshard(g, g.shards, g.reduced);
     reduced_ = std::move(made_);
     made_.clear();
+  }
+  void Reshard(const Gradient& g, int from, int to) {
+    graph_.ops.push_back({OpKind::kReshard, {from}, {to}, messages_, Role::kW, g.layer, g.chunk});
   }
   void Add() {
     for (const Gradient& g : reduced_)
@@ -93,6 +117,7 @@ class LayerReducer {
 
   Graph& graph_;
   const bool sharded_;
+  const bool gathered_;  // whole gradients are gathered from reduced shards
   const Attributes messages_;
   std::vector<Gradient> made_, reduced_;  // of the current layer, and of the one before
 };
@@ -105,7 +130,7 @@ void MergeGradients(Graph& graph, const PassContext& context) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
     for (int output : op.outputs) Accumulate(graph.value(output));
   }
-  if (each_microbatch) LayerReducer(graph, context.deck).Run();
+  if (each_microbatch) LayerReducer(graph, context).Run();
   graph.Renumber();
 }
 

@@ -12,9 +12,9 @@
 //                                             n = rms_norm; g = all_gather; ...  strip 1
 //
 // A region is a run of such ops of one chunk and role: from one attention to the next, and the same in backward. It is
-// split only if it has a tp collective. Values stay whole, so memory holds no copies, and weight gradients, which sum
-// over rows, read whole values; they come after the last strip of what preceded them. Only rows are split, never a
-// contracted dim, so the order of every sum stays.
+// split only if it has kernels and a tp collective. Values stay whole, so memory holds no copies, and weight gradients,
+// which sum over rows, read whole values; they come after the last strip of what preceded them. Only rows are split,
+// never a contracted dim, so the order of every sum stays.
 //
 // The order within a region is that of a list schedule (strips/list_schedule.hpp) with rough times, which follow from
 // the graph alone: a deck compiles to the same program for every cluster.
@@ -80,10 +80,10 @@ class StripCutter {
     if (!IsCollective(op.kind)) return IsRowwise(graph_, op) && HasTokens(op.inputs[0]);
     return MovesRows(op) && std::ranges::all_of(op.inputs, [&](int v) { return HasTokens(v); });
   }
-  /// An activation [batch, sequence, ...].
+  /// An activation [batch, sequence, ...]; with the loss in chunks, gradients of weights are made in forward, too.
   bool HasTokens(int value) const {
     const Value& v = graph_.value(value);
-    return v.frequency == Frequency::kMicrobatch && v.type.shape.size() >= 2;
+    return v.frequency == Frequency::kMicrobatch && v.type.shape.size() >= 2 && !IsGradientOfWeight(v);
   }
   bool IsTensorCollective(const Op& op) const {
     return IsCollective(op.kind) && !mesh_.Real(op.Axes()).Empty() && (op.Axes() - kTensorAxes).Empty();
@@ -119,11 +119,13 @@ class StripCutter {
   }
 
   /// Sequences of the microbatch are shared out if a rank has several, else the tokens of its one; no strips if there
-  /// are too few, or no message to overlap.
+  /// are too few, no message to overlap, or no kernel to overlap it with.
   std::optional<Strip> StripOfRegion() const {
     const auto message =
         std::ranges::find_if(region_, [&](const Item& item) { return item.split && IsTensorCollective(item.op); });
-    if (message == region_.end()) return std::nullopt;
+    const auto kernel =
+        std::ranges::find_if(region_, [&](const Item& item) { return item.split && !IsCollective(item.op.kind); });
+    if (message == region_.end() || kernel == region_.end()) return std::nullopt;
     const Type& type = graph_.value(message->op.inputs[0]).type;
     const auto ranks = [&](size_t dim) {
       int64_t product = 1;

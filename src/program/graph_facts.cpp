@@ -68,7 +68,6 @@ OpFacts FactsOf(const Graph& graph, const Op& op, Signatures& signatures) {
 
 }  // namespace
 
-bool IsGradientOfWeight(const Value& value) { return value.name.starts_with("gradients/"); }
 bool HandlesGradients(const Graph& graph, const Op& op) {
   if (op.frequency() != Frequency::kMicrobatch) return false;
   return op.role == Role::kW || (!op.outputs.empty() && IsGradientOfWeight(graph.value(op.outputs[0])));

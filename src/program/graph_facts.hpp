@@ -26,7 +26,6 @@ struct ValueFacts {
   int block = -1;  ///< of neighbours that it belongs to; -1: none
 };
 
-bool IsGradientOfWeight(const Value& value);
 /// True if the op of a microbatch makes, sends or adds up gradients of weights: all of role W, and some of others.
 bool HandlesGradients(const Graph& graph, const Op& op);
 

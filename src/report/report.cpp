@@ -132,6 +132,7 @@ void Reporter::Start(const StartRecord& start) {
       .Number("startup_ms", start.startup_ms, kMilliseconds);
   if (options_.ramp.Grows()) line.Raw("batch_sizes", SizesArray(options_.ramp));
   if (!start.data.sources.empty()) line.Raw("data_sources", SourcesArray(start.data.sources));
+  if (!start.cpu_level.empty()) line.Text("cpu_level", start.cpu_level);
   if (!start.fault.empty()) line.Text("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
   Write(line);
@@ -271,6 +272,17 @@ void Reporter::Grows(int64_t step, int64_t sequences) {
   Write(JsonLine().Text("event", "batch").Integer("step", step).Integer("sequences", sequences));
   Print(fmt::format("{:>{}}  from here on {} sequence{} a step\n", step, StepWidth(options_.steps), sequences,
                     sequences == 1 ? "" : "s"));
+}
+
+void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "corruption")
+            .Integer("step", step)
+            .Raw("ranks", fmt::format("[{}]", fmt::join(ranks, ",")))
+            .Text("reason", reason));
+  Print(fmt::format("{:>{}}  not saved: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {

@@ -9,13 +9,14 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "espalier/comm/mpi_world.hpp"
+#include "espalier/util/input_file.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not every C library declares it
 
@@ -40,7 +41,7 @@ bool CanMoveBack() {
 
 /// The words of a process's command line; none if they cannot be read.
 std::vector<std::string> WordsOf(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/cmdline", process));
+  std::istringstream file(ReadSystemFile(fmt::format("/proc/{}/cmdline", process)));
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
   return words;

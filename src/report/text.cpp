@@ -63,6 +63,8 @@ std::string HumanFlops(double flops) {
 std::string HumanDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
   constexpr int64_t kMinute = 60, kHour = 60 * kMinute, kDay = 24 * kHour;
+  constexpr double kCounted = 1e15;  // longer ones have no hours worth counting
+  if (seconds >= kCounted) return fmt::format("{:.3g}d", seconds / kDay);
   const auto s = static_cast<int64_t>(std::llround(seconds));
   if (s < kMinute) return fmt::format("{}s", s);
   if (s < kHour) return fmt::format("{}m{:02}s", s / kMinute, s % kMinute);

@@ -5,20 +5,17 @@
 #include <algorithm>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/json.hpp"
 
 namespace espalier {
 
-nlohmann::json ParseJson(const std::string& file, const std::string& bytes) {
-  constexpr int kMostDepth = 100;
-  const auto check = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    if (depth > kMostDepth)
-      throw UserError(ExitStatus::kData, fmt::format("{}: is nested deeper than {} levels", file, kMostDepth));
-    return true;
-  };
+nlohmann::json ParseDocument(const std::string& file, const std::string& bytes) {
   try {
-    return nlohmann::json::parse(bytes, check);
+    return ParseJson(bytes, JsonRules{});
   } catch (const nlohmann::json::exception& error) {
     throw UserError(ExitStatus::kData, fmt::format("{}: is not JSON: {}", file, error.what()));
+  } catch (const std::invalid_argument& error) {
+    throw UserError(ExitStatus::kData, fmt::format("{}: {}", file, error.what()));
   }
 }
 

@@ -10,7 +10,7 @@
 namespace espalier {
 
 /// Parses a file. Throws UserError (kData) if it is not JSON, or nested too deep to be walked by recursion.
-nlohmann::json ParseJson(const std::string& file, const std::string& bytes);
+nlohmann::json ParseDocument(const std::string& file, const std::string& bytes);
 
 /// A value in a JSON document and its place, such as "model.merges[3]". The document outlives it. Every function throws
 /// UserError (kData) if the value is not what is asked for.

@@ -3,34 +3,57 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "espalier/text/utf8.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 #include "text/formats.hpp"
 
 namespace espalier {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr FileKind kTokenizerFile = {"tokenizer", kMaxTokenizerBytes};
+constexpr FileKind kCompanion = {"file beside a tokenizer", kMaxCompanionBytes, {}, Symlinks::kRefuse};
 
 constexpr std::array kEndNames = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
 constexpr std::array kCompanions = {"chat_template.jinja", "generation_config.json", "special_tokens_map.json",
                                     "tokenizer_config.json"};
 constexpr std::array kBeginNames = {"<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"};
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  if (!file.is_open() || file.bad()) throw UserError(ExitStatus::kData, fmt::format("{}: cannot be read", path));
-  return bytes;
+bool IsIn(const fs::path& file, const fs::path& folder) {
+  return std::ranges::mismatch(folder, file).in1 == folder.end();
 }
 
-std::vector<TokenizerCompanion> CompanionsIn(const std::filesystem::path& folder) {
-  std::vector<TokenizerCompanion> companions;
-  for (const char* name : kCompanions)
-    if (std::filesystem::is_regular_file(folder / name)) companions.push_back({name, ReadFile(folder / name)});
-  return companions;
+/// A folder of strangers may have links that lead to private files of the user, which must not get into checkpoints:
+/// links may lead to files of the same folder only. In the cache of the Hugging Face hub, snapshots/REVISION has links
+/// to files in blobs.
+std::string WithinFolder(const fs::path& path) {
+  const fs::path file = fs::canonical(path), folder = fs::canonical(path.parent_path());
+  const bool is_snapshot = folder.parent_path().filename() == "snapshots";
+  if (IsIn(file, folder) || (is_snapshot && IsIn(file, folder.parent_path().parent_path() / "blobs"))) return file;
+  throw UserError(ExitStatus::kData, fmt::format("{}: is a link that leaves its folder", path.string()));
+}
+
+struct Companions {
+  std::vector<TokenizerCompanion> files;
+  std::vector<std::string> left_out;
+};
+
+Companions CompanionsIn(fs::path folder) {
+  if (folder.empty()) folder = ".";
+  Companions found;
+  for (const char* name : kCompanions) {
+    if (!fs::exists(folder / name)) continue;
+    try {
+      found.files.push_back({name, ReadFile(WithinFolder(folder / name), kCompanion)});
+    } catch (const UserError& error) {
+      found.left_out.emplace_back(error.what());
+    }
+  }
+  return found;
 }
 
 template <typename Names>
@@ -40,20 +63,27 @@ std::optional<int32_t> FindFirst(const Tokenizer& tokenizer, const Names& names)
   return std::nullopt;
 }
 
+std::shared_ptr<Tokenizer> Parse(const std::string& name, std::string bytes) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  if (first == bytes.npos) throw UserError(ExitStatus::kData, fmt::format("{}: the tokenizer is empty", name));
+  return bytes[first] == '{' ? ReadTokenizerJson(name, std::move(bytes)) : ReadSentencePiece(name, std::move(bytes));
+}
+
 }  // namespace
 
 bool IsTokenizerCompanion(std::string_view name) { return std::ranges::find(kCompanions, name) != kCompanions.end(); }
 
 std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::string& path) {
-  return FromBytes(path, ReadFile(path), CompanionsIn(std::filesystem::path(path).parent_path()));
+  const std::shared_ptr<Tokenizer> tokenizer = Parse(path, ReadFile(path, kTokenizerFile));
+  auto [files, left_out] = CompanionsIn(fs::path(path).parent_path());
+  tokenizer->companions_ = std::move(files);
+  tokenizer->left_out_ = std::move(left_out);
+  return tokenizer;
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::FromBytes(const std::string& name, std::string bytes,
                                                       std::vector<TokenizerCompanion> companions) {
-  const size_t first = bytes.find_first_not_of(" \t\r\n");
-  if (first == bytes.npos) throw UserError(ExitStatus::kData, fmt::format("{}: the tokenizer is empty", name));
-  const std::shared_ptr<Tokenizer> tokenizer =
-      bytes[first] == '{' ? ReadTokenizerJson(name, std::move(bytes)) : ReadSentencePiece(name, std::move(bytes));
+  const std::shared_ptr<Tokenizer> tokenizer = Parse(name, std::move(bytes));
   tokenizer->companions_ = std::move(companions);
   return tokenizer;
 }

@@ -215,7 +215,7 @@ class JsonTokenizer final : public Tokenizer {
 }  // namespace
 
 std::shared_ptr<Tokenizer> ReadTokenizerJson(const std::string& name, std::string bytes) {
-  const nlohmann::json document = ParseJson(name, bytes);
+  const nlohmann::json document = ParseDocument(name, bytes);
   return std::make_shared<JsonTokenizer>(std::move(bytes), JsonReader(name, document));
 }
 

@@ -8,6 +8,7 @@
 
 #include "espalier/timeline/timeline.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/json.hpp"
 
 namespace espalier {
 namespace {
@@ -26,6 +27,8 @@ class TraceReader {
       ReadTitle(Parse(text));
     } catch (const json::exception& error) {
       throw UserError(ExitStatus::kData, fmt::format("{}: is damaged: {}", path_, error.what()));
+    } catch (const std::invalid_argument& error) {
+      throw UserError(ExitStatus::kData, fmt::format("{}: is damaged: {}", path_, error.what()));
     }
     for (auto& [rank, track] : tracks_) timeline_.tracks.push_back(Complete(std::move(track)));
     if (timeline_.tracks.empty()) Refuse("it has no events");
@@ -39,11 +42,12 @@ class TraceReader {
 
   /// Everything but the events, which are added.
   json Parse(const std::string& text) {
-    return json::parse(text, [this](int depth, json::parse_event_t event, json& value) {
-      if (depth != kEventDepth || event != json::parse_event_t::object_end || !value.contains("ph")) return true;
-      Add(value);
+    const auto keep = [this](int depth, const json& object) {
+      if (depth != kEventDepth || !object.contains("ph")) return true;
+      Add(object);
       return false;
-    });
+    };
+    return ParseJson(text, {.keep = keep});
   }
 
   void ReadTitle(const json& whole) {

@@ -16,8 +16,8 @@ struct PartSummary {
   int64_t tokens = 0, documents = 0, bad_lines = 0;
 };
 
-/// Owns the folder: one process at a time. Throws UserError (kData) for what cannot be written, for a folder in use,
-/// and for one of another job.
+/// Owns the folder: one process at a time. Throws UserError: kFault for what cannot be written, kData for a folder in
+/// use, and for one of another job.
 class PartFiles {
  public:
   /// `job` says everything that the ids depend on, a line each.

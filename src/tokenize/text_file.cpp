@@ -1,10 +1,8 @@
 #include "tokenize/text_file.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
-#include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
@@ -14,20 +12,13 @@ constexpr int64_t kBlock = int64_t{1} << 20;
 }  // namespace
 
 std::string ReadRange(const std::string& path, int64_t begin, int64_t end) {
+  const InputFile file(path, {"text"});
   std::string text(static_cast<size_t>(std::max<int64_t>(0, end - begin)), '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.seekg(begin) || !(file.read(text.data(), std::ssize(text)) || file.eof()))
-    throw UserError(ExitStatus::kData, fmt::format("{}: cannot read byte {} and after", path, begin));
-  text.resize(static_cast<size_t>(file.gcount()));
+  text.resize(static_cast<size_t>(file.ReadSome(begin, text.data(), std::ssize(text))));
   return text;
 }
 
-int64_t FileBytes(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) throw UserError(ExitStatus::kData, fmt::format("{}: cannot read: {}", path, error.message()));
-  return static_cast<int64_t>(bytes);
-}
+int64_t FileBytes(const std::string& path) { return InputFile(path, {"text"}).bytes(); }
 
 int64_t LineOf(const std::string& path, int64_t offset) {
   int64_t line = 1;

@@ -12,6 +12,7 @@
 #include "espalier/text/utf8.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 #include "espalier/util/parallel.hpp"
 #include "tokenize/documents.hpp"
 #include "tokenize/part_files.hpp"
@@ -22,6 +23,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using Parts = std::vector<std::vector<Slice>>;
+
+// What --show holds at a time: lines of documents, or a text.
+constexpr int64_t kShownBytes = int64_t{64} << 20;
+constexpr FileKind kShownText = {.what = "text to show", .most_bytes = int64_t{1} << 30};
 
 /// Cuts files into slices of at most `bytes`, and collects slices of small files into parts of about as many.
 Parts PlanParts(const std::vector<std::string>& files, int64_t bytes) {
@@ -191,7 +196,9 @@ void TokenizeDocuments(const Tokenizer& tokenizer, const TokenizeJob& job, const
       if (job.end_token) ids.push_back(*job.end_token);
       on_document(ids);
     };
-    HasLines(path) ? void(ReadLines({path, bytes, 0, bytes}, job, encode)) : encode(ReadRange(path, 0, bytes));
+    if (!HasLines(path)) encode(ReadFile(path, kShownText));
+    for (int64_t begin = 0; HasLines(path) && begin < bytes; begin += kShownBytes)
+      ReadLines({path, bytes, begin, std::min(bytes, begin + kShownBytes)}, job, encode);
   }
 }
 

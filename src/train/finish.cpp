@@ -5,6 +5,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/memory.hpp"
+#include "espalier/util/write_whole.hpp"
 #include "train/reporting/end_block.hpp"
 #include "train/run_files.hpp"
 
@@ -73,7 +74,7 @@ void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bo
   if (outcome.error)
     throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
   if (saved) return;
-  const std::string good = OnRankZero(run.world, [&] { return LastGoodCheckpoint(run); });
+  const std::string good = OnRankZero(run.world, [&] { return LastGoodCheckpoint(run, outcome.last_step); });
   throw AgreedError(status, {fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(run.deck())),
                              fmt::format("{}; to try: more room there, or a smaller checkpoint.keep", good)});
 }

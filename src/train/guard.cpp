@@ -109,6 +109,10 @@ Guard::Verdict Guard::Judge(float loss, float norm) {
   return verdict;
 }
 
+Guard::Verdict Guard::JudgeCorruption() {
+  return deck_.guard.on_corruption == OnCorruption::kRollback ? RollBack() : Verdict::kStop;
+}
+
 Guard::Verdict Guard::JudgeSpike() {
   switch (deck_.guard.on_spike) {
     case OnSpike::kWarn:

@@ -34,6 +34,8 @@ class Guard {
   SpikeLimits LimitsOfUpdate() const;
   /// All ranks see the same numbers and come to the same verdict.
   Verdict Judge(float loss, float norm);
+  /// After a save that found copies of the state to differ.
+  Verdict JudgeCorruption();
   /// What was wrong with the step that was judged last if it was a spike, with the numbers; else empty.
   const std::string& Spike() const { return spike_; }
   /// The limit of the deck that was exceeded: " (guard.max_rollbacks = 3 times it was rolled back)"; empty if none was.

@@ -6,10 +6,6 @@
 
 namespace espalier {
 
-/// Writes a file by one rename: a reader finds the old file or the new one, never a part. A link at `path` is replaced,
-/// not followed. Throws UserError (kFault).
-void WriteWhole(const std::filesystem::path& path, const std::string& text);
-
 /// Removes the file if it exists; of a link, the link itself. Throws UserError (kFault).
 void RemoveFile(const std::filesystem::path& path);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "espalier/comm/agreement.hpp"
@@ -64,7 +65,8 @@ Outcome StepLoop::Train() {
     record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
     // Before the save: a run that is killed right after the commit continues after this step.
     run_.reporter.Step(record);
-    if (NoStepInFlight() && (AllStepsDone() || Stopped() || save_due_ || (flags.save && !flags.saving))) Save();
+    if (NoStepInFlight() && (AllStepsDone() || Stopped() || save_due_ || (flags.save && !flags.saving)) && !Save())
+      continue;
     run_.checkpoints.Report();
     if (AllStepsDone() || (!Stopped() && ValidatesAfter(step_))) Validate();
   }
@@ -234,17 +236,24 @@ void StepLoop::StopOnError(Work work) {
 
 /// Finite weights may be wrecked all the same, and a skipped step is the first sign of it. So after a skipped step
 /// nothing is saved before the next finite one, unless the run ends.
-void StepLoop::Save() {
+/// False if the state was given up instead: copies of it differ.
+bool StepLoop::Save() {
   const bool end = AllStepsDone() || Stopped();
   save_due_ = skipped_ && !end;
-  if (save_due_) return;
+  if (save_due_) return true;
   const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
   run_.reporter.Doing(step_, "saving");
-  save_wait_ms_ +=
+  const SaveStart save =
       run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, HistoryOfSteps(), moment); });
+  save_wait_ms_ += save.blocked_ms;
+  if (save.corruption) AnswerCorruption(*save.corruption);
+  return !save.corruption;
 }
 
-void StepLoop::SaveUnlessThere() const { run_.checkpoints.SaveUnlessThere(step_, HistoryOfSteps()); }
+void StepLoop::SaveUnlessThere() {
+  const SaveStart save = run_.checkpoints.SaveUnlessThere(step_, HistoryOfSteps());
+  if (save.corruption) AnswerCorruption(*save.corruption);
+}
 
 bool StepLoop::ValidatesAfter(int64_t step) const {
   return run_.evaluation != nullptr && step > 0 && step % deck().data.validate_every_steps == 0;
@@ -279,6 +288,7 @@ std::string StepLoop::WhatIsWrong(const StepRecord& record) const {
 bool StepLoop::PassesGuard(const StepRecord& record) {
   if (!run_.device.Computes()) return true;
   const Guard::Verdict verdict = guard_.Judge(record.loss, record.grad_norm);
+  if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) proven_ = record.step - 1;
   skipped_ = verdict == Guard::Verdict::kSkip;
   if (verdict == Guard::Verdict::kAccept || verdict == Guard::Verdict::kWarn) {
     if (verdict == Guard::Verdict::kWarn) run_.reporter.Spike(record.step, guard_.Spike());
@@ -293,36 +303,47 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
   }
   run_.reporter.Step(record);
   DiscardStepsInFlight();
-  if (verdict == Guard::Verdict::kRollBack && run_.watch.During(Activity::kSaving, [&] { return RollBack(reason); }))
+  if (verdict == Guard::Verdict::kRollBack &&
+      run_.watch.During(Activity::kSaving, [&] { return RollBack(reason, Samples::kPassOver); }))
     return false;
-  GiveUp(record, reason);
+  // This state is the one that the step before left.
+  GiveUp(fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry());
   return false;
 }
 
-/// Ends the run without a save: this state is the one that the step before left.
-void StepLoop::GiveUp(const StepRecord& record, const std::string& reason) {
+/// Ends the run without a save.
+void StepLoop::GiveUp(const std::string& reason, const std::string& remedy) {
   run_.checkpoints.Finish();
-  error_ = AgreedError(
-      ExitStatus::kFault,
-      {fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry()});
+  const std::string good = OnRankZero(run_.world, [&] { return LastGoodCheckpoint(run_, proven_); });
+  error_ = AgreedError(ExitStatus::kFault, {reason, fmt::format("{}; to try: {}", good, remedy)});
   ruined_ = true;
   phase_ = Phase::kStopped;
 }
 
 std::string StepLoop::WhatToTry() const {
-  return fmt::format("{}; to try: a lower optimizer.lr, more lr.warmup_steps, {}",
-                     OnRankZero(run_.world, [&] { return LastGoodCheckpoint(run_); }),
-                     TrySetting(deck(), !guard_.Spike().empty()));
+  return "a lower optimizer.lr, more lr.warmup_steps, " + TrySetting(deck(), !guard_.Spike().empty());
 }
 
-/// Loads the last checkpoint and continues from it with the samples after those consumed so far. False if there is no
-/// checkpoint.
-bool StepLoop::RollBack(const std::string& reason) {
+/// No step is at fault, so the steps since the last checkpoint are repeated with the same samples. A run that was asked
+/// to stop has no time for that.
+void StepLoop::AnswerCorruption(const Corruption& corruption) {
+  run_.reporter.Corrupt(step_, corruption.ranks, corruption.text);
+  const bool goes_back = !Stopped() && guard_.JudgeCorruption() == Guard::Verdict::kRollBack;
+  if (goes_back && run_.watch.During(Activity::kSaving, [&] { return RollBack(corruption.text, Samples::kRepeat); }))
+    return;
+  GiveUp(fmt::format("the state after step {} is not saved: {}{}", step_, corruption.text, guard_.Limit()),
+         "another node in place of the one that is named, and a test of its memory");
+}
+
+/// Loads the last checkpoint and continues from it, with the samples after those consumed so far or with the same
+/// again. False if there is no checkpoint.
+bool StepLoop::RollBack(const std::string& reason, Samples samples) {
   const int64_t given_up = step_, consumed = ramp().SequencesUpTo(given_up) + run_.checkpoints.passed_over();
   const int64_t to = run_.checkpoints.RollBack();
   if (to < 0) return false;
   step_ = to;
-  run_.checkpoints.PassOver(consumed - ramp().SequencesUpTo(step_));
+  proven_ = std::min(proven_, to);
+  if (samples == Samples::kPassOver) run_.checkpoints.PassOver(consumed - ramp().SequencesUpTo(step_));
   run_.reporter.RolledBack(given_up, to, reason);
   losses_.clear();
   guard_.GoBackTo(run_.checkpoints.window());

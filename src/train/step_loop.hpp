@@ -62,6 +62,7 @@ class StepLoop {
  private:
   using Clock = std::chrono::steady_clock;
   enum class Phase : uint8_t { kRunning, kDraining, kStopped };  ///< see the drawing above
+  enum class Samples : uint8_t { kPassOver, kRepeat };           ///< those of the steps that a rollback gives up
 
   /// A step that was begun and not yet awaited.
   struct StepInFlight {
@@ -100,18 +101,19 @@ class StepLoop {
   StepFlags AgreeOnFlags();
   template <typename Work>
   void StopOnError(Work work);
-  void Save();
-  void SaveUnlessThere() const;
+  bool Save();
+  void SaveUnlessThere();
   History HistoryOfSteps() const { return {losses_, guard_.window()}; }
   bool ValidatesAfter(int64_t step) const;
   void Validate();
 
-  // Steps that are not finite, or spikes.
+  // Steps that are not finite, or spikes; states whose copies differ.
   bool PassesGuard(const StepRecord& record);
-  bool RollBack(const std::string& reason);
+  bool RollBack(const std::string& reason, Samples samples);
   std::string WhatIsWrong(const StepRecord& record) const;
-  void GiveUp(const StepRecord& record, const std::string& reason);
+  void GiveUp(const std::string& reason, const std::string& remedy);
   std::string WhatToTry() const;
+  void AnswerCorruption(const Corruption& corruption);
 
   const Run& run_;
 
@@ -130,6 +132,7 @@ class StepLoop {
 
   // Judgement of steps.
   Guard guard_;
+  int64_t proven_ = -1;         ///< the last step whose weights made a finite step
   bool skipped_ = false;        ///< the guard left out the update of the last step
   std::vector<double> losses_;  ///< of the last steps that were accepted, for the checkpoint
 

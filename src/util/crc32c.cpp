@@ -5,6 +5,10 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace espalier {
@@ -43,7 +47,20 @@ constexpr std::array<uint32_t, 256> MakeTable() {
   return table;
 }
 
+// Processors with an instruction for this polynomial: 8 bytes or one are added to a state.
 #if defined(__x86_64__)
+#define ESPALIER_CRC32C __attribute__((target("sse4.2")))
+ESPALIER_CRC32C uint64_t Add8(uint64_t state, uint64_t word) { return _mm_crc32_u64(state, word); }
+ESPALIER_CRC32C uint32_t Add1(uint32_t state, uint8_t byte) { return _mm_crc32_u8(state, byte); }
+bool HasInstruction() { return __builtin_cpu_supports("sse4.2") != 0; }
+#elif defined(__aarch64__) && defined(__linux__)
+#define ESPALIER_CRC32C __attribute__((target("+crc")))
+ESPALIER_CRC32C uint64_t Add8(uint64_t state, uint64_t word) { return __crc32cd(static_cast<uint32_t>(state), word); }
+ESPALIER_CRC32C uint32_t Add1(uint32_t state, uint8_t byte) { return __crc32cb(state, byte); }
+bool HasInstruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+#endif
+
+#ifdef ESPALIER_CRC32C
 
 // One multiplication combines two blocks; at this size it costs a few per cent, and three blocks fit in the L2 cache.
 constexpr size_t kBlock = 16384;
@@ -56,23 +73,23 @@ uint64_t Word(const unsigned char* p) {
 }
 
 // The instruction takes 3 cycles but one can start each cycle, so three independent streams keep it busy.
-__attribute__((target("sse4.2"))) uint32_t ThreeBlocks(const unsigned char* p, uint32_t state) {
+ESPALIER_CRC32C uint32_t ThreeBlocks(const unsigned char* p, uint32_t state) {
   uint64_t a = state, b = 0, c = 0;
   for (size_t i = 0; i < kBlock; i += 8) {
-    a = _mm_crc32_u64(a, Word(p + i));
-    b = _mm_crc32_u64(b, Word(p + kBlock + i));
-    c = _mm_crc32_u64(c, Word(p + 2 * kBlock + i));
+    a = Add8(a, Word(p + i));
+    b = Add8(b, Word(p + kBlock + i));
+    c = Add8(c, Word(p + 2 * kBlock + i));
   }
   const uint32_t ab = Multiply(static_cast<uint32_t>(a), kBlockShift) ^ static_cast<uint32_t>(b);
   return Multiply(ab, kBlockShift) ^ static_cast<uint32_t>(c);
 }
 
-__attribute__((target("sse4.2"))) uint32_t Hardware(const unsigned char* p, size_t bytes, uint32_t state) {
+ESPALIER_CRC32C uint32_t Hardware(const unsigned char* p, size_t bytes, uint32_t state) {
   for (; bytes >= 3 * kBlock; bytes -= 3 * kBlock, p += 3 * kBlock) state = ThreeBlocks(p, state);
   uint64_t wide = state;
-  for (; bytes >= 8; bytes -= 8, p += 8) wide = _mm_crc32_u64(wide, Word(p));
+  for (; bytes >= 8; bytes -= 8, p += 8) wide = Add8(wide, Word(p));
   state = static_cast<uint32_t>(wide);
-  for (; bytes > 0; --bytes, ++p) state = _mm_crc32_u8(state, *p);
+  for (; bytes > 0; --bytes, ++p) state = Add1(state, *p);
   return state;
 }
 
@@ -89,8 +106,8 @@ uint32_t Crc32cPortable(const void* data, size_t bytes, uint32_t crc) {
 }
 
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t crc) {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+#ifdef ESPALIER_CRC32C
+  static const bool has_instruction = HasInstruction();
   if (has_instruction) return ~Hardware(static_cast<const unsigned char*>(data), bytes, ~crc);
 #endif
   return Crc32cPortable(data, bytes, crc);

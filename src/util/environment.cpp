@@ -17,10 +17,6 @@ constexpr std::string_view kPrefix = "ESPALIER_";
 
 const std::vector<EnvironmentVariable>& List() {
   static const std::vector<EnvironmentVariable> list = {
-      {"ESPALIER_BF16",
-       "how processors multiply bf16, whatever they could do: widen (in fp32), onednn (by that library where AMX is "
-       "there)",
-       {"widen", "onednn"}},
       {"ESPALIER_CUDA_GRAPH", "0: steps on GPUs are issued anew, not replayed as a graph", {"0", "1"}},
       {"ESPALIER_CUDA_MODULE",
        "file of the module for GPUs; it is loaded as a library and so must be trusted as the program is"},
@@ -28,6 +24,9 @@ const std::vector<EnvironmentVariable>& List() {
       {"ESPALIER_FAULT_HOLD", "the file by which a fault of the action hold waits"},
       {"ESPALIER_INSTRUCTION_TIMES",
        "the last step's time by instruction is written to this file and the rank's number"},
+      {"ESPALIER_ISA",
+       "the highest instruction level that kernels on CPUs use; sse2 to amx on x86-64, neon on aarch64",
+       {"sse2", "avx2", "avx512", "avx512_bf16", "amx", "neon"}},
       {"ESPALIER_NCCL_NATIVE", "0: no message goes by a collective of NCCL, all by its sends and receives", {"0", "1"}},
       {"ESPALIER_NCCL_SELF", "1: a test in which every rank sends to itself; the numbers are wrong", {"0", "1"}},
   };

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
-#include <fstream>
+#include <sstream>
+
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 
@@ -14,7 +16,7 @@ std::string HostName() {
 
 const std::string& NodeKey() {
   static const std::string key = [] {
-    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::istringstream file(ReadSystemFile("/proc/sys/kernel/random/boot_id"));
     std::string id;
     return file >> id ? id : HostName();
   }();

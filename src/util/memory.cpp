@@ -6,13 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "espalier/util/host_name.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
@@ -22,7 +23,7 @@ constexpr int64_t kNoLimit = int64_t{1} << 60;  // version 1 writes "none" as a 
 
 /// The number after `key` in a file of lines "key number ...".
 std::optional<int64_t> NumberOf(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
+  std::istringstream file(ReadSystemFile(path));
   for (std::string word; file >> word; file.ignore(std::numeric_limits<std::streamsize>::max(), '\n'))
     if (int64_t number = 0; word == key && file >> number) return number;
   return std::nullopt;
@@ -30,7 +31,7 @@ std::optional<int64_t> NumberOf(const std::string& path, const std::string& key)
 
 /// The number in a file that contains nothing else; nullopt for "max".
 std::optional<int64_t> NumberIn(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(ReadSystemFile(path));
   int64_t number = 0;
   return file >> number ? std::optional(number) : std::nullopt;
 }
@@ -100,7 +101,7 @@ void AddCommitLimit(std::vector<MemoryLimit>& limits) {
 
 std::vector<MemoryLimit> GroupLimits(const std::string& root) {
   std::vector<MemoryLimit> limits;
-  std::ifstream file(root + "/proc/self/cgroup");
+  std::istringstream file(ReadSystemFile(root + "/proc/self/cgroup"));
   // Lines "0::/path" (version 2) and "9:memory:/path" (version 1, which may list more controllers).
   for (std::string line; std::getline(file, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -142,7 +143,7 @@ std::string Gigabytes(int64_t bytes) {
 
 int64_t ResidentMemory() {
   // "total resident shared ...", in pages.
-  std::ifstream file("/proc/self/statm");
+  std::istringstream file(ReadSystemFile("/proc/self/statm"));
   int64_t total = 0, resident = 0;
   return file >> total >> resident ? resident * ::sysconf(_SC_PAGESIZE) : 0;
 }

@@ -12,6 +12,7 @@
 
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
@@ -143,14 +144,15 @@ Heartbeat Read(const HeartbeatRecord& record) {
 }
 
 std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank) {
-  const int file = open(PathOf(folder, rank).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return std::nullopt;
   alignas(HeartbeatRecord) std::byte bytes[sizeof(HeartbeatRecord)];
-  const ssize_t got = pread(file, bytes, sizeof(bytes), 0);
-  close(file);
-  const auto* record = reinterpret_cast<const HeartbeatRecord*>(bytes);
-  if (got != static_cast<ssize_t>(sizeof(bytes)) || record->magic != HeartbeatRecord::kMagic || record->rank != rank)
+  try {
+    const InputFile file(PathOf(folder, rank), {.what = "heartbeat", .symlinks = Symlinks::kRefuse});
+    file.ReadAt(0, bytes, sizeof(bytes));
+  } catch (const UserError&) {
     return std::nullopt;
+  }
+  const auto* record = reinterpret_cast<const HeartbeatRecord*>(bytes);
+  if (record->magic != HeartbeatRecord::kMagic || record->rank != rank) return std::nullopt;
   if (static_cast<uint32_t>(record->activity.load()) > static_cast<uint32_t>(Activity::kEndingJob)) return std::nullopt;
   return Read(*record);
 }

@@ -10,8 +10,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 
+#include "espalier/util/input_file.hpp"
 #include "espalier/util/print.hpp"
 
 namespace espalier {
@@ -26,10 +26,8 @@ constexpr auto kTimeToReport = std::chrono::milliseconds(500);
 /// Reads the state letter in /proc/PID/stat. It follows the command's name, which may contain anything and ends at the
 /// last bracket.
 ProcessState StateOfProcess(int process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string text;
-  if (!std::getline(file, text))
-    return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;
+  const std::string text = ReadSystemFile(fmt::format("/proc/{}/stat", process));
+  if (text.empty()) return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;
   const size_t bracket = text.rfind(')');
   const char state = bracket != std::string::npos && bracket + 2 < text.size() ? text[bracket + 2] : '?';
   if (state == 'T' || state == 't') return ProcessState::kStopped;

@@ -44,6 +44,8 @@ def bench(build, ranks, folder, megabytes, pairs):
     blocked, copy = (median(rows, lambda row: row[key]) * 1e3 for key in ("blocked", "copy"))
     ratio = median(rows, lambda row: row["blocked"] / row["copy"])
     print(f"  blocked {blocked:.0f} ms, memory copy {copy:.0f} ms; ratio {ratio:.2f}", flush=True)
+    compare, ratio = median(rows, lambda row: row["compare"]), median(rows, lambda row: row["compare"] / row["copy"])
+    print(f"  checksums and comparison of all copies {compare * 1e3:.0f} ms; ratio {ratio:.2f}", flush=True)
     return median(rows, lambda row: row["agree"])
 
 
@@ -51,7 +53,7 @@ def verify(build, checkpoint, pairs):
     rates = []
     for _ in range(pairs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = re.search(r"\((\d+) bytes, ([\d.]+) s",
+        said = re.search(r"\((\d+) bytes\) in ([\d.]+) s",
                          launch(1, os.path.join(build, "espalier"), "inspect", checkpoint, "--verify"))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -58,6 +58,7 @@ class Bench {
           {&tensors_[i], state_.At(static_cast<int64_t>(i) * kMatrix / world.Size(), kMatrix / world.Size())});
     saver_.emplace(AsyncSaver::Options{dir + "/beside", 1}, tensors_, local_, mesh_, world, std::move(writers));
     CHECK(saver_->Asynchronous(), "{}", saver_->refusal());
+    copies_.emplace(tensors_, local_, mesh_, world);
   }
 
   void Pair(int number) {
@@ -69,14 +70,20 @@ class Bench {
         [&] { ColdAndWarm(read, warm_read, [&] { ReadBare(); }); });
     InTurn(
         number, [&] { blocked = Blocked(); }, [&] { copy = Seconds([&] { CopyBare(); }); });
+    const double compare = Seconds([&] {
+      copies_->SumWritten();
+      copies_->SumOthers();
+      CHECK(!copies_->Compare(), "copies differ");
+    });
     const double agree = Seconds([&] {
       for (int i = 0; i < 100; ++i) world_.Or(0);
     });
     if (world_.Rank() == 0)
       fmt::print(
           "{{\"bytes\": {}, \"save\": {}, \"write\": {}, \"load\": {}, \"read\": {}, \"warm_load\": {}, \"warm_read\": "
-          "{}, \"blocked\": {}, \"copy\": {}, \"agree\": {}}}\n",
-          state_.bytes() * world_.Size(), save, write, load, read, warm_load, warm_read, blocked, copy, agree / 100);
+          "{}, \"blocked\": {}, \"copy\": {}, \"compare\": {}, \"agree\": {}}}\n",
+          state_.bytes() * world_.Size(), save, write, load, read, warm_load, warm_read, blocked, copy, compare,
+          agree / 100);
     std::fflush(stdout);
   }
 
@@ -152,6 +159,7 @@ class Bench {
   HostArena state_, copy_, read_;
   std::vector<LocalTensor> local_;
   std::optional<AsyncSaver> saver_;
+  std::optional<Copies> copies_;
   int64_t step_ = 1;
 };
 

@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
   const char* threads = std::getenv("OMP_NUM_THREADS");
   espalier::SetCpuThreads(threads == nullptr ? static_cast<int>(std::thread::hardware_concurrency())
                                              : std::max(1, std::atoi(threads)));
-  benchmark::AddCustomContext("bf16 GEMMs", std::string(espalier::CpuBf16Method()));
+  benchmark::AddCustomContext("level", std::string(espalier::CpuLevel()));
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
   espalier::Register(espalier::Gemms(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},

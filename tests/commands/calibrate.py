@@ -76,7 +76,7 @@ class Calibrate(unittest.TestCase):
         self.refused("made on NVIDIA H200, this is emulated")
 
     def test_a_file_that_is_none_is_refused(self):
-        self.refused(f"{self.plans}: cannot be read")
+        self.refused(f"{self.plans}: no such file; make it anew by `espalier calibrate`")
         self.plans.write_text("{}")
         self.refused(f"{self.plans}: not a file of GEMM plans")
 

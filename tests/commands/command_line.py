@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import platform
 import re
 import subprocess
 import sys
@@ -122,6 +123,25 @@ class WithoutAFolder(unittest.TestCase):
                          f"run.dir={folder}/file/run")
         self.assertEqual((result.returncode, result.stderr),
                          (1, f"espalier: error\nrun.dir = {folder}/file/run: cannot be created: Not a directory\n"))
+
+
+@unittest.skipUnless(platform.machine() == "x86_64", "another processor has other levels")
+class InstructionLevels(unittest.TestCase):
+    def test_a_level_that_the_processor_lacks_is_refused_with_what_it_has(self):
+        result = run("info", ESPALIER_ISA="neon")
+        self.assertEqual(result.returncode, 2, result)
+        self.assertIn('environment: ESPALIER_ISA = "neon": this processor and its system have sse2', result.stderr)
+
+    def test_info_names_the_level(self):
+        said = run("info", ESPALIER_ISA="sse2").stdout
+        self.assertIn("\ncpu        instruction level sse2, bf16 matmuls in fp32", said)
+
+    def test_fp32_is_recommended_once_without_bf16_instructions(self):
+        deck = ("check", TINY, "run.device=cpu")
+        bf16, fp32, cuda = (run(*keys, ESPALIER_ISA="sse2").stdout for keys in
+                            ([*deck, "precision.compute=bf16"], [*deck, "precision.compute=fp32"],
+                             ["check", TINY, "precision.compute=bf16", "run.device=cuda"]))
+        self.assertEqual([text.count("fp32 is as fast") for text in (bf16, fp32, cuda)], [1, 0, 0])
 
 
 class Calibrate(unittest.TestCase):
@@ -270,7 +290,7 @@ class Answers(unittest.TestCase):
     def test_info(self):
         text = self.answer("info")
         for line in (r"espalier +\d+\.\d+\.\d+ \(", r"cuda +(module loaded|not available)",
-                     r"cpu +built in \(oneDNN \d+\.\d+", r"mpi +built in \("):
+                     r"cpu +instruction level \w+, bf16 matmuls in ", r"mpi +built in \("):
             self.assertRegex(text, line)
         self.assertNotIn("cannot be loaded", text)
 

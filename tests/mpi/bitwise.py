@@ -1,12 +1,13 @@
 """What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
 microbatches that take turns, early reduction of gradients, early cp communication, and the threads that make initial
-weights. Within a group all runs cut data and tensors alike; each must have the same losses, norms, weights and moments
-as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5. Sending gradients
-in bf16 rounds them: rtol 1e-3. The planned peak of every rank is what it used, exactly."""
+weights. Within a group all runs cut data and tensors alike, in sizes drawn at random; each must have the same losses,
+norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums:
+rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is what it used, exactly."""
 import os
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, difference, planned_peaks, scratch, train
+from support.sizes import Sizes
 
 STEPS = 4
 RTOL = 1e-5
@@ -26,7 +27,10 @@ CHUNKS = "loss.chunks=5"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 JOIN = "fusion.join_matmuls=always"
 AT_ATTENTION = "overlap.context=false"
-THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.vocab=263", "model.seq_len=25"]
+GPT2 = "model.family=gpt2"
+BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
+REPLICAS, CP = "parallel.dp_replicate=2", "parallel.cp=2"
+WHOLE = "parallel.sequence_parallel=false"
 MASKS = ["model.sliding_window=7", "model.full_attention_layers=1", "data.isolate_documents=true", "data.end_token=32"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
 
@@ -39,8 +43,8 @@ def schedule(name):
     return f"pipeline.schedule={name}"
 
 
-# dp_shard and tp, what all runs of the group have, and what each run has besides; the first run is what the others are
-# compared with.
+# dp_shard and tp, what all runs of the group have besides sizes, and what each run has besides; the first run is what
+# the others are compared with.
 GROUPS = [
     (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE, TOGETHER], [pp(4)], [TOGETHER]]),
     (2, 1, [STEP], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE],
@@ -57,11 +61,17 @@ GROUPS = [
                                     [PAIRS, pp(2), schedule("zbv")]]),
     (4, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [PAIRS]]),
     (4, 2, ["model.tie_embeddings=true"], [[], [PAIRS, TWO_AHEAD]]),
+    # Sums over axes that shard the state and over others, too: one order for all levels of ZeRO.
+    (1, 1, [EACH, REPLICAS, CP, *BIASES], [[ZERO1], [ZERO2], [ZERO3], [ZERO1, LATE], [ZERO1, pp(2)]]),
+    (2, 1, [EACH, REPLICAS, GPT2], [[ZERO1], [ZERO2], [ZERO3, FULL]]),
+    (2, 2, [EACH, *BIASES], [[ZERO1], [ZERO2], [ZERO3, ALONE], [ZERO1, LATE]]),
+    (1, 2, [EACH, CP, BF16, CHUNKS], [[ZERO1], [ZERO2, TWO_STRIPS], [ZERO3], [ZERO1, THREE_STRIPS]]),
+    (2, 1, [EACH, REPLICAS, BF16], [[ZERO1], [ZERO2, LATE], [ZERO3]]),
     # Gradients that are sent in bf16: each rank rounds its own, whatever overlaps with them.
     (2, 1, [BF16, STEP, *UNEVEN], [[], [LATE, FULL], [ZERO1], [pp(2)], [pp(2), schedule("zbv")]]),
     (4, 1, [BF16, EACH, ZERO2, *UNEVEN], [[], [LATE], [ZERO3, AT_USE], [pp(2), SELECTIVE]]),
     # One microbatch per step: nothing is added.
-    (2, 1, ["batch.global=2"], [[], [LATE], [ZERO2], [STEP], [STEP, LATE], [ZERO1], [NEVER]]),
+    (2, 1, ["batch.global=2", "batch.micro=1"], [[], [LATE], [ZERO2], [STEP], [STEP, LATE], [ZERO1], [NEVER]]),
     (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
                 [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
                 [pp(2), schedule("dualpipev"), FULL], [TWO_STRIPS], [THREE_STRIPS, ALONE], [THREE_STRIPS, SELECTIVE],
@@ -72,7 +82,7 @@ GROUPS = [
     (2, 2, [STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS], [LATE],
                     [pp(2), schedule("gpipe"), SELECTIVE], [TWO_STRIPS], [pp(2), ZERO3, TWO_STRIPS, ALWAYS]]),
     (3, 1, ["batch.global=12", STEP], [[], [FULL], [SELECTIVE, NEVER], [TWO_AHEAD], [pp(2), ZERO3, ALWAYS]]),
-    (1, 3, THREES, [[], [FULL], [SELECTIVE, ALONE], [pp(2)], [TWO_STRIPS], [THREE_STRIPS, FULL]]),
+    (1, 3, [], [[], [FULL], [SELECTIVE, ALONE], [pp(2)], [TWO_STRIPS], [THREE_STRIPS, FULL]]),
     (2, 2, ["parallel.sequence_parallel=false", "parallel.loss_parallel=false"], [[], [FULL, ALONE], [SELECTIVE],
                                                                                   [TWO_STRIPS]]),
     (2, 1, ["model.tie_embeddings=true", STEP], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [LATE],
@@ -80,24 +90,22 @@ GROUPS = [
     (1, 1, ["parallel.cp=2", "parallel.context=ring", STEP], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)], [LATE]]),
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD], [AT_ATTENTION],
                                                               [FULL, AT_ATTENTION]]),
-    (1, 2, ["parallel.cp=2", "parallel.context=all_gather", *UNEVEN[:2], "model.seq_len=28"], [[], [AT_ATTENTION],
+    (1, 2, ["parallel.cp=2", "parallel.context=all_gather", *UNEVEN[:2]], [[], [AT_ATTENTION],
                                                                                                [TWO_STRIPS, FULL]]),
-    (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", "model.heads=8", "model.kv_heads=4"], [[], [FULL],
-                                                                                                   [SELECTIVE, ALONE],
-                                                                                                   [AT_ATTENTION]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=all_to_all"], [[], [FULL], [SELECTIVE, ALONE], [AT_ATTENTION]]),
     (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER],
                                                         [AT_ATTENTION]]),
     # Windows and documents, whose input every stage reads. Zero's default follows pp, and with it when gradients of cp
     # are added.
     (1, 2, ["parallel.cp=2", "parallel.context=ring", ZERO1, *MASKS], [[], [FULL], [SELECTIVE, TWO_STRIPS], [pp(2)],
                                                                 [pp(2), schedule("zbv"), FULL], [AT_ATTENTION]]),
-    (1, 1, ["parallel.cp=2", "parallel.context=all_to_all", ZERO1, "model.family=gpt2", "model.kv_heads=4", *MASKS],
+    (1, 1, ["parallel.cp=2", "parallel.context=all_to_all", ZERO1, GPT2, *MASKS],
      [[], [FULL], [SELECTIVE], [pp(2), schedule("dualpipev")]]),
-    (1, 4, [], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # kv heads are shared
-    (1, 2, ["model.family=gpt2", "model.kv_heads=4"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
+    (1, 4, ["model.kv_heads=2"], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # shared kv heads
+    (1, 4, [WHOLE, "model.seq_len=6", "batch.micro=1"], [[], ["overlap.tensor_strips=4"]]),  # 2, 2, 2 and 0 rows
+    (1, 2, [GPT2], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),
-    (1, 1, ["model.family=gpt2", "model.kv_heads=4", "precision.compute=bf16"], [[], [SELECTIVE], [FULL],
-                                                                                 [pp(2)]]),  # biases in their products
+    (1, 1, [GPT2, "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their products
     # Joined matmuls: recomputed ones are joined likewise.
     (2, 2, [JOIN, STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS],
                           [pp(2), schedule("zbv")], [TWO_STRIPS]]),
@@ -153,7 +161,7 @@ class Runner:
         overrides = degrees + [f"run.steps={STEPS}"] + keys
         ranks = replicate * shard * tp
         for key in keys:
-            if key.startswith(("parallel.pp=", "parallel.cp=")):
+            if key.startswith(("parallel.pp=", "parallel.cp=", REPLICAS)):
                 ranks *= int(key.split("=")[1])
         self.count += 1
         metrics = train(os.path.join(self.folder, f"run{self.count}"), ranks, overrides)
@@ -162,11 +170,12 @@ class Runner:
         return metrics.curve("loss"), metrics.curve("grad_norm"), tensors(metrics.checkpoint(STEPS))
 
 
-def compare_group(runner, dp, tp, common, rows):
-    first = None
+def compare_group(runner, sizes, dp, tp, common, rows):
+    first, drawn = None, sizes.draw([f"parallel.tp={tp}", *common], micro=(1, 2))
+    print(f"dp {dp} tp {tp} {' '.join(common)} with {' '.join(drawn)}")
     for row in rows:
         name = f"dp {dp} tp {tp} {' '.join(common + row)}"
-        loss, norm, state = runner.run(name, 1, dp, tp, common + row)
+        loss, norm, state = runner.run(name, 1, dp, tp, [*drawn, *common, *row])
         first = first or (loss, norm, state)
         runner.checks.that(loss == first[0] and norm == first[1], f"{name}: losses and norms, bitwise")
         runner.checks.that(same_bits(state, first[2]), f"{name}: weights and moments, bitwise")
@@ -201,8 +210,9 @@ def main():
     with scratch() as folder:
         compare_initial(folder, checks)
         runner = Runner(folder, checks)
+        sizes = Sizes()
         for group in GROUPS:
-            compare_group(runner, *group)
+            compare_group(runner, sizes, *group)
         for row in REDUCED:
             compare_reduced(runner, *row)
         for row in ROUNDED:

@@ -3,6 +3,7 @@ on without it."""
 import os
 
 from support.runs import Checks, ROOT, difference, scratch, train
+from support.sizes import Sizes
 
 WAYS = ("ring", "all_gather", "all_to_all")
 VALIDATION = [
@@ -12,7 +13,7 @@ VALIDATION = [
 
 
 def main():
-    checks = Checks()
+    checks, sizes = Checks(), Sizes()
     with scratch() as folder:
         def run(name, ranks, *overrides, flags=()):
             return train(os.path.join(folder, name), ranks, ["run.steps=6", *overrides], flags=flags)
@@ -35,11 +36,10 @@ def main():
             for curve in ("loss", "grad_norm"):
                 worst = difference(narrow.curve(curve), serial_bf16.curve(curve))
                 checks.that(worst <= 1e-2, f"{way}: {curve} in bf16 differs by {worst:.1e}")
-            twice = [
-                run(f"{way}_{i}", 4, "parallel.cp=4", f"parallel.context={way}", "model.heads=8", "model.kv_heads=4")
-                for i in range(2)
-            ]
-            checks.that(same(*twice), f"{way}: the same deck twice agrees bitwise")
+            keys = ["parallel.cp=4", f"parallel.context={way}"]
+            keys += sizes.draw(keys, micro=(1, 2))
+            twice = [run(f"{way}_{i}", 4, *keys) for i in range(2)]
+            checks.that(same(*twice), f"the same deck twice agrees bitwise: {' '.join(keys)}")
             checks.that(same(run(f"{way}_pp", 4, *cut, "parallel.pp=2", "parallel.zero=3"), validated),
                         f"{way}: pipeline degree is bitwise neutral")
         steady = "lr.decay=constant"  # the same rates, however many steps the deck asks for

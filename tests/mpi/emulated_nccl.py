@@ -1,11 +1,12 @@
-"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis. With every instruction an exchange they
-are bitwise those over MPI; with collectives of the library where they fit they agree to rtol 1e-5. Each call waits for
-its peers', so an order of issue that could make GPUs wait for each other hangs. Skipped where the emulated module is
-not built."""
+"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis, in random sizes. With every instruction
+an exchange they are bitwise those over MPI; with collectives of the library where they fit they agree to rtol 1e-5.
+Each call waits for its peers', so an order of issue that could make GPUs wait for each other hangs. Skipped where the
+emulated module is not built."""
 import os, sys
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, ENVIRONMENT, difference, scratch, train
+from support.sizes import Sizes
 
 STEPS = 2
 BASE = ["run.device=cuda", f"run.steps={STEPS}", "batch.global=8", "optimizer.eps=1e-6"]
@@ -41,7 +42,8 @@ def run(folder, name, ranks, overrides, **settings):
     return train(os.path.join(folder, name), ranks, [*BASE, *overrides])
 
 
-def check(checks, folder, ranks, layout):
+def check(checks, folder, sizes, ranks, layout):
+    layout = [*layout, *sizes.draw(layout)]
     mpi = run(folder, "mpi", ranks, [*layout, "run.transport=mpi"])
     over = {
         way: run(folder, way, ranks, [*layout, "run.transport=nccl"], ESPALIER_NCCL_NATIVE=native)
@@ -69,10 +71,10 @@ def main():
     if not os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", "")):
         print("skipped: ESPALIER_CUDA_MODULE names no emulated module")
         sys.exit(77)
-    checks = Checks()
+    checks, sizes = Checks(), Sizes()
     for ranks, layout in LAYOUTS:
         with scratch() as folder:
-            check(checks, folder, ranks, layout)
+            check(checks, folder, sizes, ranks, layout)
     with scratch() as folder:
         check_order_of_sums(checks, folder)
     checks.finish()

@@ -1,12 +1,15 @@
 """Matmuls in fp8. Every layout trains as one rank does, within what rounding to fp8 makes of other last bits of bf16,
 and uses the memory that is planned. What must not change a bit does not, and a run continues from its checkpoint bit by
-bit. What does not suit fp8 stays in bf16 and is named. Validation and texts have the same forward."""
+bit. What does not suit fp8 stays in bf16 and is named. Validation and texts have the same forward. What must be equal
+bit by bit has sizes drawn at random."""
 import json, os
 
 from support.checkpoints import same_bits, tensors
 from support.layouts import GPT2
 from support.runs import Checks, DECK, difference, launch, planned_peaks, scratch, train
+from support.sizes import Sizes
 
+NUMBERS = ["precision.compute=bf16", "precision.matmul=fp8"]
 BF16 = ["model.dim=64", "model.ffn_dim=128", "model.seq_len=32", "precision.compute=bf16"]
 FP8 = [*BF16, "precision.matmul=fp8"]
 TENSOR, ROW = "precision.fp8_scaling=tensor", "precision.fp8_scaling=row"
@@ -81,12 +84,15 @@ def compare_layouts(checks, runner):
 
 
 def compare_bits(checks, runner):
+    sizes = Sizes()
     for scaling in (TENSOR, ROW):
-        for axes, common, rows in SAME:
-            first = runner.train(axes, [*FP8, scaling, *common])
+        for axes, given, rows in SAME:
+            common = [*NUMBERS, scaling, *given]
+            common += sizes.draw([*degrees_of(axes), *common], micro=(1, 2))
+            first = runner.train(axes, common)
             for row in rows:
-                run = runner.train(axes, [*FP8, scaling, *common, *row])
-                name = f"{axes} {scaling} {common + row}"
+                run = runner.train(axes, [*common, *row])
+                name = f"{axes} {common + row}"
                 checks.that(all(run.curve(c) == first.curve(c) for c in ("loss", "grad_norm")),
                             f"{name}: losses and norms, bitwise")
                 checks.that(same_bits(tensors(run.checkpoint(4)), tensors(first.checkpoint(4))),

@@ -1,16 +1,19 @@
 """The batch ramp: a run whose batch grows is, bit for bit, the runs that a person would chain by hand, one for each
-size, each from the checkpoint of the one before; in every kind of layout, at restarts in the middle, and with another
-ramp from a checkpoint on. Several layouts train as one rank does. The planned peak of every rank is what it used.
+size, each from the checkpoint of the one before; in every kind of layout, in models of random sizes, at restarts in the
+middle, and with another ramp from a checkpoint on. Several layouts train as one rank does. The planned peak of every
+rank is what it used.
 ESPALIER_DEVICE=cuda sends the runs to a device, ESPALIER_TRANSPORT=nccl their messages over NCCL."""
 import json, os, re
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, ON_DEVICE, difference, launch, planned_peaks, scratch, train
+from support.sizes import Sizes
 
 RTOL = 1e-5
 # Rates do not depend on run.steps.
 BASE = ["model.layers=4", "lr.decay_steps=20", "optimizer.eps=1e-6", "checkpoint.restart=auto", "checkpoint.keep=100"]
-STEPS = 8
+STEPS, LENGTH = 8, 24
+SEQUENCE = f"model.seq_len={LENGTH}"
 
 
 class Ramp:
@@ -70,11 +73,11 @@ def by_hand(home, name, ranks, keys, ramp):
     return run
 
 
-def check_layout(checks, home, name, ranks, keys, ramp):
-    keys = [*BASE, *keys]
+def check_layout(checks, home, sizes, name, ranks, keys, ramp):
+    keys = [*BASE, SEQUENCE, *keys, *sizes.draw([SEQUENCE, *keys])]
     grown = train(home(f"{name}-grown"), ranks, [*keys, *ramp.keys, f"run.steps={STEPS}"])
     chained = by_hand(home, f"{name}-hand", ranks, keys, ramp)
-    what = f"{name}, {ramp}"
+    what = f"{name}, {ramp}, {' '.join(keys)}"
     checks.that(len(grown.steps) == len(chained.steps) == STEPS and same(grown, chained),
                 f"{what}: losses, norms and rates of a start for each size, bitwise")
     checks.that(same_bits(tensors(grown.checkpoint(STEPS)), tensors(chained.checkpoint(STEPS))),
@@ -95,7 +98,7 @@ def check_layout(checks, home, name, ranks, keys, ramp):
 def check_report(checks, what, run, ramp):
     sequences = [ramp.of(step) for step in range(1, STEPS + 1)]
     checks.that(run.curve("sequences") == sequences and
-                run.curve("tokens") == [24 * sum(sequences[:step + 1]) for step in range(STEPS)],
+                run.curve("tokens") == [LENGTH * sum(sequences[:step + 1]) for step in range(STEPS)],
                 f"{what}: sequences and tokens of each step are reported")
     grows = [(event["step"], event["sequences"]) for event in events(run, "batch")]
     checks.that(grows == [(s, ramp.of(s)) for s in range(2, STEPS + 1) if ramp.of(s) != ramp.of(s - 1)],
@@ -175,12 +178,12 @@ def check_trace(checks, home):
 
 
 def main():
-    checks = Checks()
+    checks, sizes = Checks(), Sizes()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, re.sub(r"[^\w.-]+", "-", name))
         for name, layout in LAYOUTS.items():
             if not ON_DEVICE or name in ON_GPUS:
-                check_layout(checks, home, name, *layout)
+                check_layout(checks, home, sizes, name, *layout)
         check_parallel(checks, home)
         if not ON_DEVICE:
             check_plan(checks, home)

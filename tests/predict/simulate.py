@@ -300,7 +300,8 @@ def errors(checks):
     checks.that("nccl is for GPUs" in line, line)
     for option, value, why in (("--slow-rank", "4=2", "rank 4 is not below the number of ranks, 4"),
                                ("--slow-rank", "x", "must be the number of a rank and a factor, such as 3=1.5"),
-                               ("--slow-link", "1=0.5", "the factor must be at least 1"),
+                               ("--slow-link", "1=0.5", "the factor must be from 1 to 1000000"),
+                               ("--slow-rank", "0=1e308", "the factor must be from 1 to 1000000"),
                                ("--slow-node", "1=2", "node 1 is not below the number of nodes, 1")):
         line = refused(DECK, "--cluster", CPU, "--ranks", "4", "parallel.pp=4", option, value)
         checks.that(line == f"command line: {option} {value}: {why}", line)
@@ -309,12 +310,37 @@ def errors(checks):
         checks.that(line == f"command line: {option} /none/at/all: the folder /none/at does not exist", line)
 
 
+def numbers_at_the_ends_of_their_ranges(checks):
+    """tests/unit/costs/ranges_test.cpp tries all keys; here is what is printed of the slowest machines."""
+    with open(CPU) as file:
+        text = file.read()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "odd.toml")
+
+        def odd(key, value):
+            lines, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, count=1, flags=re.M)
+            assert count == 1, key
+            with open(path, "w") as file:
+                file.write(lines)
+
+        for key, value in (("kernel_us", "1e9"), ("fp32_tflops", "1e-6"), ("memory_bytes_per_us", "1e12"),
+                           ("pair_bytes_per_us", "0.001"), ("node_slowdown", "0.999"), ("memory_bytes", 10**18)):
+            odd(key, value)
+            figures, said = simulate(ALL_AXES, 16, "--slow-rank", "3=1000000", cluster=path)
+            words = re.findall(r"nan|inf\b|-\d{6}", json.dumps(figures).lower() + said)
+            checks.that(figures["step_ms"] > 0 and not words, f"{key} = {value}: a step of {figures['step_ms']:.3g} ms")
+        odd("kernel_us", "1e308")
+        line = refused(DECK, "--ranks", "1", "--cluster", path)
+        why = r"odd.toml:\d+: device.kernel_us = 1e\+308: out of range \(allowed: 0 to 1000000000\)$"
+        checks.that(re.search(why, line), line)
+
+
 def main():
     checks = Checks()
     findings = [
         fields, figures_follow_from_the_step, a_ramp_counts_each_step_with_its_own_time, memory_and_fit,
         trace_has_the_communication, equal_inputs_give_equal_bytes, disturbances, sleeping_decks, plan_on_a_cluster,
-        gpus, gradients_are_reduced_under_backward, errors,
+        gpus, gradients_are_reduced_under_backward, errors, numbers_at_the_ends_of_their_ranges,
         folded_is_unfolded, peaks_of_every_layout
     ]
     text = sys.argv[1] if len(sys.argv) > 1 else ""

@@ -6,8 +6,9 @@ below, and then lets the run finish. The oracle: every exit status is one that t
 process is alive after the limit, and the finished run equals the undisturbed one (bitwise in the same layout, to rtol
 1e-5 in another one), or the console and metrics.jsonl named what differed. --full draws from more decks and adds the
 slow ways. Needs ESPALIER."""
-import argparse, json, os, random, resource, shutil, signal, subprocess, sys, tempfile, time
+import argparse, os, random, resource, shutil, signal, subprocess, sys, tempfile, time
 
+from support.campaign import State
 from support.disturbed import events, same_run, verified, visible
 from support.hosts import KEEPALIVE, TwoHosts
 from support.jobs import Job, kill, read
@@ -229,8 +230,8 @@ def other_keys(draw):
 
 def other_layout(draw):
     """stopped, and continued on another number of ranks, in another layout and schedule"""
-    if draw.deck.compute != "fp32":
-        return "skipped: bf16"
+    if draw.deck.numbers != "fp32":
+        return "skipped: tests/mpi/agreement.py compares these"
     with draw.start() as job:
         require(job.until(lambda: len(job.in_main()) == job.size), "not every rank came to main", job)
         draw.sleep_some(job)
@@ -419,11 +420,8 @@ class Chaos:
     """The campaign: draws decks and ways, counts, and keeps every finding."""
 
     def __init__(self, folder, state_path, decks, seed):
-        self.folder, self.state_path, self.decks = folder, state_path, decks
-        self.state = {"draws": 0, "skipped": 0, "by_way": {}, "findings": []}
-        if state_path and os.path.exists(state_path):
-            with open(state_path) as file:
-                self.state = json.load(file)
+        self.folder, self.decks = folder, decks
+        self.state = State(state_path, draws=0, skipped=0, by_way={}, findings=[])
         self.random = random.Random(f"{seed} {self.state['draws']}")  # another one after each stop
         self.pool, self.references, self.round = [], {}, []
 
@@ -470,14 +468,8 @@ class Chaos:
         self.state["draws"] += 1
         counts["draws"] += 1
         counts["skipped"] += bool(skipped)
-        self.remember()
+        self.state.remember()
         shutil.rmtree(draw.home, ignore_errors=True)
-
-    def remember(self):
-        if self.state_path:
-            with open(self.state_path + ".new", "w") as file:
-                json.dump(self.state, file)
-            os.replace(self.state_path + ".new", self.state_path)
 
 
 def main():
@@ -491,7 +483,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     ways = [way for way in FAST + SLOW * options.full if not options.way or way.__name__ in options.way]
     with tempfile.TemporaryDirectory() as folder:
-        chaos = Chaos(folder, options.state and os.path.abspath(options.state), 40 if options.full else 5, options.seed)
+        chaos = Chaos(folder, options.state, 40 if options.full else 5, options.seed)
         while chaos.state["draws"] < options.draws:
             chaos.one(ways)
     for name, counts in sorted(chaos.state["by_way"].items()):

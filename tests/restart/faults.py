@@ -15,7 +15,8 @@ BASE = [
     "batch.global=4"
 ]
 # Stage, visit at which it happens (inside the second save where the first one has many visits), overrides.
-KILLS = [("staging", 1, []), ("step", 4, []), ("proof", 2, []), ("copy", 2, []), ("begin", 2, []), ("make-dir", 2, []),
+KILLS = [("staging", 1, []), ("step", 4, []), ("proof", 2, []), ("compare", 2, []),
+         ("copy", 2, []), ("begin", 2, []), ("make-dir", 2, []),
          ("shard-open", 2, []), ("shard-layout", 2, []), ("shard-data", 90, []), ("shard-fsync", 2, []),
          ("shard-check", 2, []), ("gather", 2, []), ("deck", 2, []), ("master", 2, []), ("manifest", 2, []),
          ("fsync-dir", 2, []), ("announce", 2, []), ("rename", 2, []), ("commit", 2, []), ("latest", 2, []),

@@ -1,7 +1,7 @@
 """A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run
 stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart. The same
 for a spike, from a batch of noise."""
-import json, os, re, subprocess, tempfile
+import json, os, re, shutil, subprocess, tempfile
 
 from support.checkpoints import same_bits, tensors
 from support.recorded import recorded
@@ -137,6 +137,45 @@ def check_limits(checks, home):
                 "no more skips in a row than allowed")
 
 
+def remedy(done):
+    """The checkpoint that the error says to begin at, and whether in another run.dir; none if it does not say so."""
+    found = re.search(r"the same command with -r (\S+)(?: in place of its own -r)?( and another run\.dir)? begins at "
+                      "the checkpoint before it; to try: a lower optimizer.lr", done.stdout)
+    return (found[1], bool(found[2])) if done.returncode == 1 and found else (done.returncode, done.stdout)
+
+
+def check_ruined(checks, home):
+    """Weights that are finite and ruined are saved, and no finite step follows: the error names the checkpoint before,
+    and the command that it gives goes on from there, also where an earlier start has begun there already."""
+    where, straight, again = home("ruined"), home("ruined-straight"), home("ruined-again")
+    often = ["checkpoint.every_steps=1", f"run.steps={STEPS}"]
+    for folder in (where, straight):
+        run(folder, ONE, [*often, "run.steps=4"])
+    run(straight, ONE, often)
+    good = os.path.join(where, "checkpoints", "step-00000004")
+    done = run(where, ONE, [*often, "optimizer.lr=1e30"])
+    checks.that(remedy(done) == (good, False), f"ruined weights: the checkpoint before is named {remedy(done)}")
+    done = run(where, ONE, often)
+    checks.that(remedy(done) == (good, False) and "-00000005, so its weights may be ruined" in done.stdout,
+                f"ruined weights: ... also by a start that goes on from them {remedy(done)}")
+    shutil.copytree(where, again)
+    done = run(where, ONE, [*often, "-r", good])
+    checks.that(done.returncode == 0 and same(where, straight),
+                "ruined weights: that command goes on as if undisturbed")
+    good = os.path.join(again, "checkpoints", "step-00000004")
+    done = run(again, ONE, [*often, "-r", good, "optimizer.lr=1e30"])
+    checks.that(remedy(done) == (good, True), f"ruined once more: another run.dir {remedy(done)}")
+    other, alone = home("ruined-other"), home("ruined-alone")
+    done = run(other, ONE, [*often, "-r", good])
+    checks.that(done.returncode == 0 and Metrics(other).curve("loss") == Metrics(straight).curve("loss")[4:],
+                "ruined once more: that command begins there" + ("" if done.returncode == 0 else "\n" + done.stdout))
+    done = run(alone, ONE, [*often, "optimizer.lr=1e30"])
+    only = f"no finite step has followed {alone}/checkpoints/step-00000001, the only checkpoint: the same command goes "
+    said = only in done.stdout and "with another run.dir begins anew" in done.stdout
+    checks.that(done.returncode == 1 and said,
+                "ruined from the start: it is said to be the only one" + ("" if said else "\n" + done.stdout))
+
+
 # Step t reads bytes 96 (t - 1) to 96 t. Those of step SPIKE are noise, in a text that is learnt quickly.
 SPIKE, SPIKE_STEPS = 14, 20
 WATCH = ["guard.spike_z=4", "guard.spike_window=6", "data.shuffle=false", "checkpoint.every_steps=4",
@@ -212,6 +251,7 @@ def main():
         check_ramp(checks, home)
         check_copies(checks, home)
         check_limits(checks, home)
+        check_ruined(checks, home)
         data = poisoned(home)
         for way in ("warn", "skip", "rollback"):
             check_spike(checks, home, way, data)

@@ -17,16 +17,31 @@ BASE = ["checkpoint.restart=auto", "checkpoint.keep=3", "model.layers=2", "batch
 MOST_IN_A_ROW = 8  # disturbances of one run
 
 
+class State(dict):
+    """What a campaign has done and found. `path`, unless it is None, is the file that remembers it."""
+
+    def __init__(self, path, **new):
+        super().__init__(new)
+        self.path = path and os.path.abspath(path)
+        if path and os.path.exists(path):
+            with open(path) as file:
+                self.update(json.load(file))
+
+    def remember(self):
+        if self.path:
+            with open(self.path + ".new", "w") as file:
+                json.dump(self, file)
+            os.replace(self.path + ".new", self.path)
+
+
 class Campaign:
     """`counts` names what is counted, with zeros; `counted` the one that a campaign ends by."""
 
     def __init__(self, folder, state_path, counted, counts, steps, every):
-        self.folder, self.state_path, self.counted, self.steps = folder, state_path, counted, steps
+        self.folder, self.counted, self.steps = folder, counted, steps
         self.deck = [f"run.steps={steps}", f"checkpoint.every_steps={every}", *BASE]
-        self.state = {counted: 0, "runs": 0, "different": 0, "hung": 0, "launcher_stayed": 0, **counts, "ends": []}
-        if state_path and os.path.exists(state_path):
-            with open(state_path) as file:
-                self.state = json.load(file)
+        zeros = {counted: 0, "runs": 0, "different": 0, "hung": 0, "launcher_stayed": 0}
+        self.state = State(state_path, **zeros, **counts, ends=[])
         self.random = random.Random(self.state[counted] + 1)  # another one after each stop
         self.straight = {}  # by layout: metrics, seconds
 
@@ -48,12 +63,6 @@ class Campaign:
             self.straight[layout] = Metrics(home), time.monotonic() - begin
         return self.straight[layout]
 
-    def remember(self):
-        if self.state_path:
-            with open(self.state_path + ".new", "w") as file:
-                json.dump(self.state, file)
-            os.replace(self.state_path + ".new", self.state_path)
-
     def ended(self, job, what):
         """Waits for the end of a disturbed job; remembers how long it took, under which load."""
         status, seconds, stayed = job.wait()
@@ -72,7 +81,7 @@ class Campaign:
         straight, home = self.undisturbed(layout)[0], os.path.join(self.folder, "run")
         for _ in range(min(most, self.random.randint(1, MOST_IN_A_ROW))):
             again = self.disturb(home, layout)
-            self.remember()
+            self.state.remember()
             if not again:
                 break
         with self.start(home, layout) as job:
@@ -82,7 +91,7 @@ class Campaign:
                 print(f"{layout}: exit status {status}\n{job.text()}")
         self.state["runs"] += 1
         self.state["different"] += not same
-        self.remember()
+        self.state.remember()
         shutil.rmtree(home)
 
     def until(self, most):
@@ -96,7 +105,7 @@ def run(make, default):
     state."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # takes its job along
     most = int(sys.argv[1]) if len(sys.argv) > 1 else default
-    state_path = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
+    state_path = sys.argv[2] if len(sys.argv) > 2 else None
     with tempfile.TemporaryDirectory() as folder:
         return make(folder, state_path).until(most)
 

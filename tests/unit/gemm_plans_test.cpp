@@ -108,6 +108,7 @@ TEST(GemmPlans, WhatIsWrongWithTheFileIsSaid) {
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00fg")), HasSubstr("algorithm 00fg"));
   EXPECT_THAT(Refusal(Replaced(text, "\"m\": 4096", "\"m\": \"many\"")), HasSubstr("not a file of GEMM plans"));
   EXPECT_THROW(ReadGemmPlans("/no/such/file.json"), UserError);
+  EXPECT_THROW(ReadGemmPlans("/dev/zero"), UserError) << "no file, and without an end";
 }
 
 TEST(GemmPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {

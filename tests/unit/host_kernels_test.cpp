@@ -1,4 +1,4 @@
-// What is the host's alone: the cpu's widened GEMMs and vector functions, and the reference's gradients against
+// What is the host's alone: the bits of the cpu's GEMMs, its vector functions, and the reference's gradients against
 // finite differences of its forwards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 
 #include "espalier/kernels/shapes.hpp"
 #include "kernel_cases.hpp"
-#include "kernels/cpu/gemm/widened_gemm.hpp"
 #include "kernels/cpu/runtime/parallel.hpp"
 #include "kernels/cpu/runtime/vector.hpp"
 
@@ -60,47 +59,12 @@ TEST(KernelsAttention, OverACacheIsThatOfTheWholeSequence) {
   }
 }
 
-// Widened GEMMs, whatever this processor would choose.
-TEST(KernelsWiden, ProductsAgreeWithTheReference) {
-  Random random;
-  for (const Sizes s : {Sizes{1, 1, 1},
-                        {3, 17, 65},
-                        {127, 65, 17},
-                        {65, 3, 300},
-                        {401, 97, 257},
-                        {1030, 5, 1030},
-                        {5, 4200, 9},
-                        {9, 800, 1030},
-                        {1026, 1026, 3},
-                        {3, 2050, 2050}}) {
-    const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), w = random.Real(kBf16, {s.n, s.k});
-    const OwnedTensor dy = random.Real(kBf16, {1, s.rows, s.n});
-    const auto check = [](const OwnedTensor& a, const OwnedTensor& b, OwnedTensor c, const char* spec, bool accumulate,
-                          int64_t k) {
-      Case reference{"matmul", {a, b}, {c}, {{}, {{"spec", spec}}}, accumulate};
-      const Tensor in[] = {a.View(), b.View()}, out[] = {c.View()};
-      const KernelCall call{
-          .inputs = in, .outputs = out, .attributes = &reference.attributes, .accumulate = accumulate};
-      cpu::WidenedGemm(GemmOf(call).shape, a.View().As<Bf16>(), b.View().As<Bf16>(), {c.View().data, c.View().dtype},
-                       accumulate);
-      ExpectNear(c, reference.Reference()[0], SumBound(k, 1), std::string("widened ") + spec);
-    };
-    check(x, w, OwnedTensor(kBf16, {1, s.rows, s.n}), "bsk,nk->bsn", false, s.k);
-    check(dy, w, OwnedTensor(kBf16, {1, s.rows, s.k}), "bsn,nk->bsk", false, s.n);
-    check(dy, x, random.Real(kF32, {s.n, s.k}), "bsn,bsk->nk", false, s.rows);
-    check(dy, x, random.Real(kF32, {s.n, s.k}), "bsn,bsk->nk", true, s.rows);
+TEST(KernelsLevel, IsTheOneThatTheEnvironmentNames) {
+  const char* cap = std::getenv("ESPALIER_ISA");
+  if (cap != nullptr) {
+    EXPECT_EQ(CpuLevel(), cap);
   }
-}
-
-TEST(KernelsWiden, MethodIsNamed) {
-  const std::string_view method = CpuBf16Method();
-  const char* forced = std::getenv("ESPALIER_BF16");
-  if (forced != nullptr && std::string_view(forced) == "widen") {
-    EXPECT_EQ(method, "widen to fp32");
-  } else {
-    EXPECT_THAT(method, ::testing::AnyOf("amx", "amx by oneDNN", "avx512_bf16", "widen to fp32"));
-  }
-  if (forced != nullptr && std::string_view(forced) == "onednn") EXPECT_NE(method, "amx");
+  EXPECT_EQ(CpuWidensBf16(), CpuLevel() != "avx512_bf16" && CpuLevel() != "amx");
 }
 
 /// Elements [first, first + count) of a dim.
@@ -117,7 +81,7 @@ OwnedTensor Cut(const OwnedTensor& x, size_t dim, int64_t first, int64_t count) 
 // More than one block of rows, of columns and of the contracted dim, and their remainders, against parts of the result
 // that fit into one; and on three threads.
 TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
-  if (CpuBf16Method() != "amx") GTEST_SKIP() << "bf16 by " << CpuBf16Method();
+  if (CpuLevel() != "amx") GTEST_SKIP() << "level " << CpuLevel();
   constexpr int64_t kRows = 2150, kColumns = 2120, kDepth = 2100;
   struct Form {
     const char* spec;

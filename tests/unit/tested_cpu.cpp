@@ -1,11 +1,23 @@
 // The kernels under test are the cpu's.
+#include <cstdio>
+#include <cstdlib>
+
+#include "espalier/util/error.hpp"
 #include "tested_kernels.hpp"
 
 namespace espalier::testing {
 namespace {
 
-/// Whatever the environment says.
-const bool kThreadsAreSet = (SetCpuThreads(2), true);
+/// Whatever the environment says of threads. Where the processor lacks ESPALIER_ISA, the test is skipped.
+bool SetUp() try {
+  CpuLevel();
+  SetCpuThreads(2);
+  return true;
+} catch (const UserError& error) {
+  std::puts(error.what());
+  std::exit(77);
+}
+const bool kIsSetUp = SetUp();
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/checkpoint/copies.hpp"
 #include "espalier/executor/arena.hpp"
 
 namespace espalier {
@@ -55,9 +55,10 @@ class AsyncSaver {
   const std::string& parent() const { return lineage_.parent; }
 
   /// Saves the current state; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the previous save,
-  /// copies, and returns while the copy is written; then the state may change. A failure of the save is not thrown: it
-  /// is the outcome if the ranks agreed on it, otherwise it ends the job.
-  void Save(Metadata metadata, int64_t keep = 0);
+  /// copies, and returns while the copy is written; then the state may change. What is written must have `checksums`;
+  /// empty: any. A failure of the save is not thrown: it is the outcome if the ranks agreed on it, otherwise it ends
+  /// the job.
+  void Save(Metadata metadata, int64_t keep = 0, const StateChecksums& checksums = {});
   /// True while a save of this rank is in flight.
   bool Busy() const { return busy_; }
   /// Outcomes of the saves that have ended since the last call, in order.

@@ -43,6 +43,8 @@ struct LocalTensor {
   Arena* arena = nullptr;  ///< the arena of `data`; null: plain host memory
   /// For a synchronous save, in place of `data`: elements [first, first + count) of the shard.
   std::function<void(int64_t first, int64_t count, float* out)> read = {};
+  /// For a save: the CRC-32C that the data must have when they are written; not set: any.
+  std::optional<uint32_t> crc = std::nullopt;
 
   bool OnHost() const { return arena == nullptr || arena->OnHost(); }
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "espalier/costs/cost_table.hpp"
+#include "espalier/util/input_file.hpp"
 #include "espalier/util/types.hpp"
 
 namespace espalier {
@@ -120,6 +121,8 @@ struct Cluster {
 
   CostTable table;  ///< measured times
 };
+
+inline constexpr FileKind kClusterFile = {"cluster file", int64_t{16} << 20};
 
 /// Reads a cluster file and the files that it includes. Throws UserError (kDeck): every error with file, line, value,
 /// and what is allowed.

@@ -109,8 +109,8 @@ std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, cons
 /// Bytes of one token in a token file.
 enum class TokenWidth : uint32_t { kU16 = 2, kU32 = 4 };
 
-/// Writes a file of format "tokens". Throws UserError (kData) if an id is not in [0, vocab), does not fit the width, or
-/// the file cannot be written.
+/// Writes a file of format "tokens". Throws UserError: kData if an id is not in [0, vocab) or does not fit the width,
+/// kFault if the file cannot be written.
 void WriteTokens(const std::string& path, std::span<const int32_t> ids, int64_t vocab, TokenWidth width);
 
 }  // namespace espalier

@@ -36,6 +36,7 @@ enum class Decay : uint8_t { kCosine, kLinear, kConstant, kInverseSqrt, kOneMinu
 enum class DataFormat : uint8_t { kText, kTokens, kJsonl, kMegatron, kLlmc, kLlmq, kHdf5, kFlat16, kFlat32, kAuto };
 enum class Restart : uint8_t { kAuto, kNever, kRequired };
 enum class OnNonfinite : uint8_t { kStop, kSkip, kRollback };
+enum class OnCorruption : uint8_t { kStop, kRollback };
 enum class OnSpike : uint8_t { kWarn, kSkip, kRollback, kStop };
 
 /// A value of a choice, and its name in decks.
@@ -139,6 +140,9 @@ inline constexpr auto kChoices<Restart> = std::to_array<Choice<Restart>>({{Resta
 template <>
 inline constexpr auto kChoices<OnNonfinite> = std::to_array<Choice<OnNonfinite>>(
     {{OnNonfinite::kStop, "stop"}, {OnNonfinite::kSkip, "skip"}, {OnNonfinite::kRollback, "rollback"}});
+template <>
+inline constexpr auto kChoices<OnCorruption> =
+    std::to_array<Choice<OnCorruption>>({{OnCorruption::kRollback, "rollback"}, {OnCorruption::kStop, "stop"}});
 template <>
 inline constexpr auto kChoices<OnSpike> = std::to_array<Choice<OnSpike>>(
     {{OnSpike::kWarn, "warn"}, {OnSpike::kSkip, "skip"}, {OnSpike::kRollback, "rollback"}, {OnSpike::kStop, "stop"}});

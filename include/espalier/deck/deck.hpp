@@ -143,6 +143,7 @@ struct Deck {
     OnSpike on_spike;
     double spike_z;  ///< 0: off
     int64_t spike_window;
+    OnCorruption on_corruption;
   } guard;
   struct Report {
     int64_t every_steps;

@@ -47,6 +47,7 @@ struct Allowed {
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false;                      ///< the smallest value itself is not allowed
   bool below_max = false;                      ///< the largest value itself is not allowed
+  bool or_zero = false;                        ///< 0 is allowed besides, and has a meaning of its own
   std::vector<std::string_view> choices = {};  ///< empty: any string
   bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
 };

@@ -72,6 +72,9 @@ struct Op {
   int Peer() const { return static_cast<int>(attributes.Number(kind == OpKind::kSend ? "to" : "from")); }
 };
 
+/// True for the gradient of a weight, which is known by its name (pass `differentiate`).
+inline bool IsGradientOfWeight(const Value& value) { return value.name.starts_with("gradients/"); }
+
 class Graph {
  public:
   std::vector<Value> values;

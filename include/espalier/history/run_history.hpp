@@ -39,6 +39,11 @@ struct NotFinite {
   std::string field, value;  ///< "loss", "nan"
 };
 
+/// Bytes of a file and of a line, at most; longer lines are left out.
+inline constexpr int64_t kMaxMetricsBytes = int64_t{1} << 30, kMaxMetricsLine = int64_t{16} << 20;
+/// Lines that cannot be read are listed up to this number.
+inline constexpr size_t kMostUnread = 100;
+
 /// A line that cannot be read.
 struct UnreadLine {
   int64_t line = 0;  ///< from 1
@@ -51,8 +56,9 @@ struct RunHistory {
   StepColumns given_up;  ///< in the order in which they were given up
   std::vector<Event> events;
   std::vector<Resumption> resumptions;
-  std::vector<NotFinite> not_finite;  ///< also of steps that were given up
-  std::vector<UnreadLine> unread;
+  std::vector<NotFinite> not_finite;     ///< also of steps that were given up
+  std::vector<UnreadLine> unread;        ///< the first kMostUnread
+  int64_t unread_lines = 0;              ///< all
   double first_time = 0, last_time = 0;  ///< of all lines, seconds since 1970; NaN: no line has a time
 
   /// Events of one kind, in order.
@@ -67,10 +73,11 @@ struct RunHistory {
 std::string MetricsFile(const std::string& folder);
 
 /// Reads metrics.jsonl in `folder`, line by line: memory is that of the columns and events. A line that cannot be read
-/// is listed and left out. Throws UserError (kData) if there is no such file or no line of it can be read.
+/// is listed and left out. Throws UserError (kData) if there is no such file, no line of it can be read, or it exceeds
+/// the limits.
 RunHistory ReadHistory(const std::string& folder);
 
-/// The same from an open file; `path` is for messages.
-RunHistory ReadHistory(std::istream& file, const std::string& path);
+/// The same from the text of a file; `path` is for messages.
+RunHistory ParseHistory(std::string_view text, const std::string& path);
 
 }  // namespace espalier

@@ -15,9 +15,13 @@ namespace espalier {
 /// ("exposed_ms.tp"). NaN stands for what a line does not have, and for null.
 class StepColumns {
  public:
-  /// Adds a row with no values; returns its index.
+  /// Numbers of all columns together, missing ones included, at most: 1 GiB.
+  static constexpr size_t kMostNumbers = size_t{1} << 27;
+  explicit StepColumns(size_t most_numbers = kMostNumbers) : most_(most_numbers) {}
+
+  /// Adds a row with no values; returns its index. Throws std::length_error if there would be too many numbers.
   size_t AddRow(int64_t step);
-  /// Sets every field of a line that is a number.
+  /// Sets every field of a line that is a number. Throws as AddRow.
   void Set(size_t row, const nlohmann::json& line);
   /// The rows with these indices, in this order.
   StepColumns Select(const std::vector<size_t>& rows) const;
@@ -30,8 +34,10 @@ class StepColumns {
   const std::vector<double>& Column(std::string_view name) const;
 
  private:
+  void RequireRoom(size_t rows, size_t columns) const;
   void SetField(size_t row, const std::string& name, const nlohmann::json& value);
 
+  size_t most_;
   std::vector<int64_t> steps_;
   std::map<std::string, std::vector<double>, std::less<>> columns_;
   std::vector<double> missing_;  ///< the column of a field that no row has

@@ -8,9 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "espalier/util/input_file.hpp"
 #include "espalier/util/types.hpp"
 
 namespace espalier {
+
+/// Bytes of a header, and of an index of several files, at most: the limit of the safetensors library.
+inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 /// Element types that weights may have.
 enum class SafeDtype : uint8_t { kF64, kF32, kF16, kBf16 };
@@ -31,11 +35,8 @@ struct SafeTensor {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(std::string path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   /// In the order of their places.
   const std::vector<SafeTensor>& tensors() const { return tensors_; }
   /// nullptr if there is none.
@@ -45,12 +46,9 @@ class SafetensorsFile {
 
  private:
   void ReadHeader();
-  void ReadAt(int64_t offset, void* out, int64_t bytes) const;
   [[noreturn]] void Refuse(const std::string& what) const;
 
-  std::string path_;
-  int file_ = -1;
-  int64_t bytes_ = 0;
+  InputFile file_;
   std::vector<SafeTensor> tensors_;
 };
 

@@ -109,9 +109,13 @@ using Kernel = void (*)(const KernelCall&);
 Kernel FindReferenceKernel(std::string_view op);
 Kernel FindCpuKernel(std::string_view op);
 
-/// How bf16 GEMMs are computed on this processor, chosen once: "amx", "amx by oneDNN", "avx512_bf16" or "widen to
-/// fp32". The environment variable ESPALIER_BF16=widen forces the last.
-std::string_view CpuBf16Method();
+/// The instruction level of the cpu's kernels, chosen once: "sse2", "avx2", "avx512", "avx512_bf16" or "amx" on x86-64,
+/// "neon" on aarch64. The highest one that the processor has, or what the environment variable ESPALIER_ISA names.
+/// Throws UserError (kDeck) if the processor lacks that.
+std::string_view CpuLevel();
+
+/// True where the cpu's bf16 GEMMs widen to fp32: the level has no instructions for them.
+bool CpuWidensBf16();
 
 /// Sets the threads that cpu kernels use (OpenMP and oneDNN), whichever thread calls them; >= 1, else a CHECK fails.
 /// Only matmul's bits depend on it.

@@ -64,6 +64,7 @@ struct StartRecord {
   std::string version;
   std::string deck;  ///< path or name
   std::string device = "cpu";
+  std::string cpu_level;  ///< instruction level of kernels on CPUs; "": none computes
   int ranks = 1;
   int64_t threads = 1;  ///< of each rank
   Mesh mesh;
@@ -152,6 +153,8 @@ class Reporter {
   void Skipped(int64_t step, const std::string& reason);
   /// The batch has another size from `step` on, which is about to begin.
   void Grows(int64_t step, int64_t sequences);
+  /// The copies of the state after `step` that `ranks` hold differ from others; it is not saved.
+  void Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
   /// A warning, on the console and as an event.

@@ -15,6 +15,9 @@ namespace espalier {
 /// Whether decoded text shows special tokens, such as <|endoftext|>, by their names.
 enum class SpecialTokens : uint8_t { kHide, kShow };
 
+/// Bytes of a tokenizer's file, and of a companion, at most. The largest known have 35 MB and 1 MB.
+inline constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20, kMaxCompanionBytes = int64_t{16} << 20;
+
 /// A file that is beside a tokenizer and says how others use it. It has no meaning here: it is kept, and written
 /// back.
 struct TokenizerCompanion {
@@ -32,7 +35,7 @@ class Tokenizer {
 
   /// Reads tokenizer.json or tokenizer.model; the content decides which. Throws UserError (kData) if the file cannot be
   /// read, is damaged, or asks for something that is not supported: the place in the file, its value, what is allowed.
-  /// Takes the companions in the same folder, too.
+  /// Takes the companions in the same folder, too; those that are no file of that folder are left out.
   static std::shared_ptr<const Tokenizer> Load(const std::string& path);
   /// The same from the bytes of files; messages call the tokenizer `name`.
   static std::shared_ptr<const Tokenizer> FromBytes(const std::string& name, std::string bytes,
@@ -73,6 +76,8 @@ class Tokenizer {
   const std::vector<TokenizerCompanion>& companions() const { return companions_; }
   /// "a, b", for messages.
   std::string CompanionNames() const;
+  /// Companions that were found and not taken: their names and why.
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
  protected:
   friend class TextStream;
@@ -94,6 +99,7 @@ class Tokenizer {
   std::string bytes_;
   const char* file_name_;
   std::vector<TokenizerCompanion> companions_;
+  std::vector<std::string> left_out_;
   std::vector<std::string> names_, texts_;            ///< by id
   std::vector<bool> special_;                         ///< by id
   std::vector<std::pair<std::string, int32_t>> ids_;  ///< sorted by name

@@ -33,8 +33,8 @@ struct TokenizeResult {
 
 /// Tokenizes all files into OUTPUT. Parts that are done are kept in OUTPUT.parts until the output is committed, by a
 /// rename; the same job, started again after an end at any moment, goes on from there, and its output is the same.
-/// Throws UserError (kData): what is wrong in which file and line; a damaged or foreign OUTPUT.parts; a text without a
-/// place where it can be cut. UserError (kDeck) if the output exists.
+/// Throws UserError (kFault) for what cannot be written, and (kData): what is wrong in which file and line; a damaged
+/// or foreign OUTPUT.parts; a text without a place where it can be cut. UserError (kDeck) if the output exists.
 TokenizeResult Tokenize(const Tokenizer& tokenizer, const TokenizeJob& job);
 
 /// One document and its ids.

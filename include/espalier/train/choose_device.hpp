@@ -49,6 +49,10 @@ void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu);
 /// A sentence: what run.device = "auto" would resolve to on this host, and why. Never fails.
 std::string PredictDevice(const Deck& deck);
 
+/// Why fp32 is the better `precision.compute` on this processor, in words; "" if it is not: the deck has it, or the
+/// level of instructions multiplies bf16.
+std::string PrecisionAdvice(const Deck& deck);
+
 /// The device that `plan` compiles for, kCpu or kCuda, and why. For run.device = "auto": cuda if this host has a GPU or
 /// the deck asks for nccl. For "sleep": the device of run.cluster; throws UserError (kDeck) if that cannot be read.
 struct PlannedDevice {

@@ -7,7 +7,7 @@
 namespace espalier {
 
 /// CRC-32C of `bytes` bytes, continued from `crc`: Crc32c(b, m, Crc32c(a, n)) is the CRC of a followed by b. Uses the
-/// SSE4.2 instruction in three streams where the processor has it.
+/// instruction of SSE4.2 or of Armv8's CRC32 in three streams where the processor has it.
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t crc = 0);
 
 /// The same with a table, on any processor.

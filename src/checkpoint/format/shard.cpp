@@ -71,6 +71,11 @@ uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, st
       throw UserError(ExitStatus::kData,
                       fmt::format("{}: {} reads back otherwise than it was written", file.path(), piece.tensor));
   }
+  if (piece.crc && *piece.crc != crc)
+    throw UserError(ExitStatus::kData,
+                    fmt::format("{}: {} has checksum {:08x} and had {:08x} when the weights were proved: this rank's "
+                                "memory changed in between",
+                                file.path(), piece.tensor, crc, *piece.crc));
   return crc;
 }
 

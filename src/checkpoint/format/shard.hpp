@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -19,7 +20,8 @@ struct ShardPiece {
   const void* data = nullptr;
   /// In place of `data`: elements [first, first + count).
   std::function<void(int64_t first, int64_t count, float* out)> read = {};
-  Dtype dtype = Dtype::kF32;  ///< of `data`; with `read` f32
+  Dtype dtype = Dtype::kF32;                   ///< of `data`; with `read` f32
+  std::optional<uint32_t> crc = std::nullopt;  ///< that the data must have; not set: any
 
   int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(dtype); }
 };
@@ -47,7 +49,7 @@ std::string ShardName(int rank);
 std::string DatasetName(const std::string& tensor, int n);
 
 /// Creates `dir`/`name` with one contiguous dataset per piece, syncs it to disk, and reads it back and compares it with
-/// the checksums of memory. Throws UserError.
+/// the checksums of memory. Throws UserError, also if a piece has another checksum than it must have.
 ShardReport WriteShard(const Directory& dir, const std::string& name, const std::vector<ShardPiece>& pieces);
 
 /// Creates `dir`/master.h5 and syncs it to disk: every tensor whole, as a virtual dataset over the shards (fill value

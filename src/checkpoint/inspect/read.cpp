@@ -14,7 +14,7 @@
 
 namespace espalier {
 namespace {
-constexpr int64_t kMaxManifestBytes = int64_t{1} << 30, kMaxTokenizerBytes = int64_t{1} << 30;
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
 /// A directory with the name of a step must contain the checkpoint of that step; any other name may contain any.
 void CheckName(const std::string& dir, int64_t step) {
@@ -57,7 +57,7 @@ std::shared_ptr<const Tokenizer> ReadTokenizer(const std::string& dir) {
   if (tokenizer == manifest.files.end()) return nullptr;
   std::vector<TokenizerCompanion> companions;
   for (const ManifestFile& file : manifest.files)
-    if (IsTokenizerCompanion(file.name)) companions.push_back({file.name, ReadListed(dir, file, kMaxTokenizerBytes)});
+    if (IsTokenizerCompanion(file.name)) companions.push_back({file.name, ReadListed(dir, file, kMaxCompanionBytes)});
   return Tokenizer::FromBytes(dir + "/" + tokenizer->name, ReadListed(dir, *tokenizer, kMaxTokenizerBytes),
                               std::move(companions));
 }

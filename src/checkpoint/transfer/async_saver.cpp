@@ -107,7 +107,8 @@ std::vector<LocalTensor> AsyncSaver::Copy() const {
       std::memcpy(copy, run.first->data, static_cast<size_t>(run.bytes));
   }
   std::vector<LocalTensor> copies;
-  for (const Staged& piece : pieces_) copies.push_back({piece.tensor.tensor, staging_->At(piece.offset, piece.bytes)});
+  for (const Staged& piece : pieces_)
+    copies.push_back({piece.tensor.tensor, staging_->At(piece.offset, piece.bytes), nullptr, {}, piece.tensor.crc});
   return copies;
 }
 
@@ -127,9 +128,13 @@ SaveOutcome AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalT
   return outcome;
 }
 
-void AsyncSaver::Save(Metadata metadata, int64_t keep) {
+void AsyncSaver::Save(Metadata metadata, int64_t keep, const StateChecksums& checksums) {
   const Clock::time_point start = Clock::now();
   Wait();
+  for (Staged& piece : pieces_) {
+    const auto found = checksums.find(piece.tensor.tensor->name);
+    piece.tensor.crc = found == checksums.end() ? std::nullopt : std::optional(found->second);
+  }
   metadata.lineage = lineage_;
   if (keep == 0) keep = options_.keep;
   FaultPoint("copy");

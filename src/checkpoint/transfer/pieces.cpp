@@ -86,7 +86,7 @@ void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, co
     for (const Shard& shard : shards->second) {
       const int writer = ChooseWriter(mesh, replicas, shard.holder, bytes);
       bytes[static_cast<size_t>(writer)] += shard.bytes;
-      visit(t, shard, writer);
+      visit(t, shard, writer, replicas);
     }
   }
 }
@@ -95,8 +95,9 @@ void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, co
 
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
   std::vector<Piece> pieces;
-  AssignWriters(tensors, mesh, [&](size_t t, const Shard& shard, int writer) {
-    pieces.push_back({static_cast<int>(t), tensors[t].StoredBox(mesh, shard.holder), writer});
+  AssignWriters(tensors, mesh, [&](size_t t, const Shard& shard, int writer, AxisSet replicas) {
+    pieces.push_back(
+        {static_cast<int>(t), tensors[t].StoredBox(mesh, shard.holder), writer, mesh.RankOf(shard.holder), replicas});
   });
   CheckTiling(tensors, pieces);
   return pieces;
@@ -105,7 +106,7 @@ std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mes
 std::vector<int64_t> SumByWriter(const std::vector<StateTensor>& tensors, const Mesh& mesh,
                                  int64_t (*rounded)(int64_t bytes)) {
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
-  AssignWriters(tensors, mesh, [&](size_t, const Shard& shard, int writer) {
+  AssignWriters(tensors, mesh, [&](size_t, const Shard& shard, int writer, AxisSet) {
     bytes[static_cast<size_t>(writer)] += rounded(shard.bytes);
   });
   return bytes;

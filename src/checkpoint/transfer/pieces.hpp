@@ -11,6 +11,8 @@ struct Piece {
   int tensor = 0;  ///< index into the tensors
   Box box;         ///< indices of the stored tensor; never empty
   int writer = 0;  ///< rank that writes it
+  int first = 0;   ///< the first of the ranks that hold it: member 0 of their group over `replicas`
+  AxisSet replicas;
   bool operator==(const Piece&) const = default;
 };
 

@@ -113,8 +113,8 @@ class CollectiveSave {
     const auto data = local_.find(tensor.name);
     CHECK(data != local_.end() && (data->second->data != nullptr || data->second->read),
           "rank {} holds {} but did not pass it", world_.Rank(), tensor.name);
-    return {tensor.StoredName(), tensor.StoredShape(), piece.box,
-            data->second->data,  data->second->read,   tensor.type.dtype};
+    return {tensor.StoredName(), tensor.StoredShape(), piece.box,        data->second->data,
+            data->second->read,  tensor.type.dtype,    data->second->crc};
   }
 
   /// Rank 0: writes the MANIFEST and commits. Removes everything if a rank failed.

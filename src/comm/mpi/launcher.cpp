@@ -5,16 +5,16 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
 #include <string>
+
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
 
 std::string NameOf(pid_t process) {
-  std::string name;
-  std::getline(std::ifstream("/proc/" + std::to_string(process) + "/comm"), name);
-  return name;
+  const std::string line = ReadSystemFile("/proc/" + std::to_string(process) + "/comm");
+  return line.substr(0, line.find('\n'));
 }
 
 bool IsOpenMpis(const std::string& name) {

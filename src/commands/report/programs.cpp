@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "commands/report/gather.hpp"
 #include "commands/simulate/predict.hpp"
@@ -14,11 +12,14 @@
 #include "espalier/program/plan.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr int64_t kMostTraceBytes = int64_t{1} << 30;
+
 using PlanPointer = std::shared_ptr<const WorldPlan>;
 
 /// What the last start of a run says.
@@ -83,20 +84,13 @@ std::optional<int64_t> TracedStep(const RunHistory& history) {
   return traces.empty() ? std::nullopt : IntegerOf(traces.back()->fields, "step");
 }
 
-std::string ReadWhole(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError(ExitStatus::kData, fmt::format("{}: cannot be read", path.string()));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
-}
-
 TimelineOnPage ReadMeasured(const RunHistory& history, const PlanPointer& plan) {
   const std::optional<int64_t> step = TracedStep(history);
   if (!step) return {std::nullopt, "no step was measured instruction by instruction: train with report.trace=10:10"};
-  const fs::path path = fs::path(history.folder) / "trace" / fmt::format("step-{:08}.json", *step);
+  const std::string path = (fs::path(history.folder) / "trace" / fmt::format("step-{:08}.json", *step)).string();
   try {
-    Timeline timeline = ReadTrace(ReadWhole(path), path.string(), [&](int rank) { return ProgramOf(plan, rank); });
+    Timeline timeline =
+        ReadTrace(ReadFile(path, {"trace", kMostTraceBytes}), path, [&](int rank) { return ProgramOf(plan, rank); });
     return {std::move(timeline), ""};
   } catch (const UserError& error) {
     return {std::nullopt, "the measured step is not shown: " + InOneLine(error)};

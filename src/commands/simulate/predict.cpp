@@ -62,7 +62,12 @@ Simulation SimulatePlan(const WorldPlan& plan, const Target& target, SimulateOpt
   const auto program_of = [&](int rank) {
     return std::shared_ptr<const Program>(std::shared_ptr<void>(), &plan.programs.at(rank));
   };
-  return Simulate({plan.training.mesh, plan.representative, program_of}, Costs(target.cluster), options);
+  Simulation simulation =
+      Simulate({plan.training.mesh, plan.representative, program_of}, Costs(target.cluster), options);
+  if (simulation.step_us > 0) return simulation;
+  throw UserError(
+      ExitStatus::kDeck,
+      fmt::format("{}: a step takes no time at all (remove the measured rows with us = 0)", target.cluster.path));
 }
 
 Prediction Predict(const Deck& deck, int ranks, Target target, SimulateOptions options) {

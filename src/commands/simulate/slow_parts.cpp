@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <optional>
 
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
+
+constexpr int kMostSlow = 1'000'000;
 
 struct NumberAndFactor {
   int number = 0;
@@ -58,7 +59,8 @@ class SlowReader {
     if (!number || !factor) return refuse(fmt::format("must be the number of a {} and a factor, such as 3=1.5", what));
     if (*number < 0 || *number >= count)
       return refuse(fmt::format("{} {} is not below the number of {}s, {}", what, *number, what, count));
-    if (!(*factor >= 1) || !std::isfinite(*factor)) return refuse("the factor must be at least 1");
+    if (!(*factor >= 1 && *factor <= kMostSlow))
+      return refuse(fmt::format("the factor must be from 1 to {}", kMostSlow));
     return NumberAndFactor{*number, *factor};
   }
 

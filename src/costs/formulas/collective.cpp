@@ -52,7 +52,8 @@ double RingRate(const Cluster& c, const GroupPlace& p, double bytes) {
 
 double AcrossNodesUs(const Cluster& c, OpKind kind, double bytes, const GroupPlace& p) {
   const int phases = kind == OpKind::kAllReduce ? 2 : 1;
-  const double bytes_us = BytesUs(c, bytes, RingRate(c, p, bytes), kNetworkRate);
+  const char* missing = c.network.bytes_per_us > 0 ? kNodeRate : kNetworkRate;
+  const double bytes_us = BytesUs(c, bytes, RingRate(c, p, bytes), missing);
   const double ring_hops_us = (p.ranks - p.nodes) * c.node.hop_us + (p.nodes - 1) * c.network.hop_us;
   const double ring_us = phases * ring_hops_us + bytes_us;
   if (kind != OpKind::kAllReduce || c.network.tree_share <= 0) return c.network.base_us + ring_us;

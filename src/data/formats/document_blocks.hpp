@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/formats/document_coder.hpp"
-#include "data/input_file.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 

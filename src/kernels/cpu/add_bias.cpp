@@ -1,7 +1,7 @@
 // A vector added to every row, and its adjoint, the sum over rows.
 #include "kernels/cpu/runtime/column_sums.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 void AddBias(const AddBiasArgs& a) {
   ForElementType(a.y.dtype, [&]<typename T>(T) {
@@ -19,10 +19,11 @@ void BiasGrad(const BiasGradArgs& a) {
   ForElementType(a.dy.dtype, [&]<typename T>(T) {
     ForColumns(a.rows, a.width, [&](int64_t c, auto lanes) {
       const T* column = a.dy.As<T>() + c;
-      const F16 sum = SumOverRows(a.rows, [=, width = a.width](int64_t r) { return Load(column + r * width, lanes); });
+      const Floats sum =
+          SumOverRows(a.rows, [=, width = a.width](int64_t r) { return Load(column + r * width, lanes); });
       PutColumns(a.dbias + c, sum, a.accumulate, lanes);
     });
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -6,15 +6,17 @@
 #include "kernels/cpu/attention/one_query.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLn2 = 0.693147180559945309f;
 
-/// What sixteen queries have seen so far: the largest score, and the sum of exp((score - largest) scale).
+/// What a vector of queries have seen so far: the largest score in bits, which is its exponent as a power of two, and
+/// the sum of 2^(score in bits - largest).
 struct RunningSoftmax {
-  F16 largest = Broadcast(-kInfinity);
-  F16 sum{};
+  Floats largest = Broadcast(-kInfinity);
+  Floats sum{};
 };
 
 /// Some of one head's queries against all keys they see.
@@ -29,7 +31,7 @@ class ForwardTask {
         head_(head),
         layout_(shape_.head_dim),
         mask_(shape_, args.first_keys, blocks, batch),
-        scale_(1.0f / std::sqrt(static_cast<float>(shape_.head_dim))) {}
+        bits_(kLog2E / std::sqrt(static_cast<float>(shape_.head_dim))) {}
 
   /// Blocks of queries [begin, end).
   void Run(int64_t begin, int64_t end) {
@@ -109,24 +111,26 @@ class ForwardTask {
     }
   }
 
-  /// Converts 16 queries' scores into probabilities, relative to the largest so far, and rescales the earlier sums.
+  /// Converts a vector of queries' scores into probabilities, relative to the largest so far, and rescales the earlier
+  /// sums. Probabilities are 0 of the keys that only later queries of the tile see.
   void Softmax(int64_t lane) {
     RunningSoftmax& running = softmax_[lane / kLanes];
-    const int64_t keys = visible_.KeysOf(lane + kLanes - 1);
+    const int64_t keys = visible_.KeysOf(lane / kTileRows * kTileRows + kTileRows - 1);
     const int64_t all = visible_.KeysOfAll(lane);
-    const F16 largest = Largest(lane, all, keys, running.largest);
-    const F16 rescale = running.largest == largest ? Broadcast(1.0f) : Exp((running.largest - largest) * scale_);
+    const Floats largest = Max(Largest(lane, all, keys) * bits_, running.largest);
+    const Floats rescale = running.largest == largest ? Broadcast(1.0f) : PowerOfTwo(running.largest - largest);
     const int64_t plain = all / kPack * kPack;
-    F16 sum = Exponentiate<false>(lane, 0, plain, largest);
+    Floats sum = Exponentiate<false>(lane, 0, plain, largest);
     sum += Exponentiate<true>(lane, plain, keys, largest);
     running.largest = largest;
     running.sum = running.sum * rescale + sum;
     Rescale(lane, rescale);
   }
 
-  F16 Largest(int64_t lane, int64_t all, int64_t keys, F16 largest) const {
+  /// The largest of the block's scores. (The factor bits_ is positive.)
+  Floats Largest(int64_t lane, int64_t all, int64_t keys) const {
     const float* scores = scores_ + lane;
-    F16 other = largest;  // two chains hide the latency
+    Floats largest = Broadcast(-kInfinity), other = largest;  // two chains hide the latency
     int64_t r = 0;
     for (; r + 2 <= all; r += 2) {
       largest = Max(Load(scores + r * kBlock), largest);
@@ -141,18 +145,18 @@ class ForwardTask {
   /// Stores the probabilities of keys [begin, end), relative to the largest, and returns their sum. The end is rounded
   /// up to whole words with zeros.
   template <bool kMasked>
-  F16 Exponentiate(int64_t lane, int64_t begin, int64_t end, F16 largest) {
+  Floats Exponentiate(int64_t lane, int64_t begin, int64_t end, Floats largest) {
     const float* scores = scores_ + lane;
     float* probabilities = probabilities_ + lane;
     const Visibility visible = visible_;
-    const F16 scale = Broadcast(scale_);
-    F16 sum{};
+    const Floats bits = Broadcast(bits_);
+    Floats sum{};
     for (int64_t r = begin; r < end; r += kPack) {
-      F16 p[kPack];
+      Floats p[kPack];
 #pragma GCC unroll 2
       for (int64_t w = 0; w < kPack; ++w) {
-        p[w] = Exp((Load(scores + (r + w) * kBlock) - largest) * scale);
-        if (kMasked) p[w] = visible.Select(lane, r + w, p[w], F16{});
+        p[w] = PowerOfTwo(Load(scores + (r + w) * kBlock) * bits - largest);
+        if (kMasked) p[w] = visible.Select(lane, r + w, p[w], Floats{});
         sum += p[w];
       }
       if constexpr (kPack == 1) {
@@ -164,7 +168,7 @@ class ForwardTask {
     return sum;
   }
 
-  void Rescale(int64_t lane, F16 factors) {
+  void Rescale(int64_t lane, Floats factors) {
     float factor[kLanes];
     Store(factor, factors);
     const int64_t width = layout_.width;
@@ -180,7 +184,7 @@ class ForwardTask {
     for (int64_t q = 0; q < block.count; ++q) {
       const RunningSoftmax& s = softmax_[q / kLanes];
       const float sum = s.sum[q % kLanes];
-      lse[q] = s.largest[q % kLanes] * scale_ + std::log(sum);
+      lse[q] = s.largest[q % kLanes] * kLn2 + std::log(sum);
       StoreQuery(block.row + q, sums_ + q * layout_.width, sum == 0.0f ? 0.0f : 1.0f / sum);
     }
   }
@@ -199,7 +203,7 @@ class ForwardTask {
   Mask mask_;
   Visibility visible_{};                 ///< between the blocks at hand
   int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed
-  float scale_;
+  float bits_;                           ///< of a score, for each unit of the product of query and key
   float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_;
   RunningSoftmax softmax_[kBlock / kLanes];
 };
@@ -244,4 +248,4 @@ void AttentionMerge(const AttentionMergeArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -2,8 +2,8 @@
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/host_cache_write.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 void CacheWrite(const CacheWriteArgs& a) { WriteCacheOnHost(a); }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

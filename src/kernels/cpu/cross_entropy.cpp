@@ -6,20 +6,20 @@
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <typename T>
 float LargestOf(const T* x, int64_t width) {
-  F16 largest[4] = {Broadcast(-kInfinity), Broadcast(-kInfinity), Broadcast(-kInfinity), Broadcast(-kInfinity)};
+  Floats largest[4] = {Broadcast(-kInfinity), Broadcast(-kInfinity), Broadcast(-kInfinity), Broadcast(-kInfinity)};
   int64_t c = 0;
   for (; c + 4 * kLanes <= width; c += 4 * kLanes) {
     for (int i = 0; i < 4; ++i) largest[i] = Max(Load(x + c + i * kLanes), largest[i]);
   }
   ForLanes(c, width, [&](int64_t i, auto lanes) {
-    const F16 v = Load(x + i, lanes);
+    const Floats v = Load(x + i, lanes);
     largest[0] = Max(kLaneIndex < static_cast<int32_t>(lanes) ? v : Broadcast(-kInfinity), largest[0]);
   });
   return MaxOf(Max(Max(largest[0], largest[1]), Max(largest[2], largest[3])));
@@ -30,11 +30,11 @@ float LargestOf(const T* x, int64_t width) {
 template <typename T, typename Put>
 float SumOfExp(const T* x, float max, int64_t width, Put put) {
   constexpr int64_t kBlock = 64 * kLanes;
-  D8 sum{};
+  Doubles sum{};
   for (int64_t first = 0; first < width; first += kBlock) {
-    F16 block{};
+    Floats block{};
     ForLanes(first, std::min(width, first + kBlock), [&](int64_t c, auto lanes) {
-      const F16 e = Exp(Load(x + c, lanes) - max);
+      const Floats e = Exp(Load(x + c, lanes) - max);
       put(c, e, lanes);
       block += KeepFirst(e, lanes);
     });
@@ -86,7 +86,7 @@ void LossRow(const CrossEntropyArgs& a, int64_t r) {
   float* exps = PlaceOfExp(dx, width);
   const float max = a.max[r] = LargestOf(x, width), logit = a.target[r] = TargetLogit(x, target, width);
   const float sum = a.sum[r] =
-      SumOfExp(x, max, width, [&](int64_t c, F16 e, auto lanes) { Store(exps + c, e, lanes); });
+      SumOfExp(x, max, width, [&](int64_t c, Floats e, auto lanes) { Store(exps + c, e, lanes); });
   if (a.targets[r] < 0) return ClearRow(dx, width);
   const float factor = SoftmaxFactorOf(max, sum, a.z_loss);
   ForLanes(0, width, [&](int64_t c, auto lanes) { Store(dx + c, Load(exps + c, lanes) * factor, lanes); });
@@ -108,7 +108,7 @@ void LogitsSum(const LogitsSumArgs& a) {
     ForRows(rows, width, [&](int64_t r) {
       const T* row = x.As<T>() + r * width;
       const float max = a.max == nullptr ? a.found_max[r] = LargestOf(row, width) : a.max[r];
-      a.sum[r] = SumOfExp(row, max, width, [](int64_t, F16, auto) {});
+      a.sum[r] = SumOfExp(row, max, width, [](int64_t, Floats, auto) {});
       a.target[r] = TargetLogit(row, a.targets[r] - first, width);
     });
   });
@@ -141,4 +141,4 @@ void CrossEntropy(const CrossEntropyArgs& a) {
                  [&]<typename T>(T) { ForRows(a.logits.rows, a.logits.width, [&](int64_t r) { LossRow<T>(a, r); }); });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

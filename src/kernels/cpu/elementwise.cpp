@@ -2,10 +2,10 @@
 // outputs is written, so outputs may be inputs.
 #include "kernels/cpu/runtime/kernels.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-F16 Sigmoid(F16 x) { return 1.0f / (1.0f + Exp(-x)); }
+Floats Sigmoid(Floats x) { return 1.0f / (1.0f + Exp(-x)); }
 
 /// Calls f(i, gate, lanes) for all elements of a dense tensor, with their place in rows of gates.
 template <typename F>
@@ -22,7 +22,7 @@ void ForGates(const GateRows& shape, F f) {
 void Add(const AddArgs& a) {
   ForElementType(a.y.dtype, [&]<typename T>(T) {
     ForElements(a.n, [&](int64_t i, auto lanes) {
-      F16 sum = Load(static_cast<const T*>(a.terms[0]) + i, lanes);
+      Floats sum = Load(static_cast<const T*>(a.terms[0]) + i, lanes);
       for (size_t t = 1; t < a.terms.size(); ++t) sum += Load(static_cast<const T*>(a.terms[t]) + i, lanes);
       Store(a.y.As<T>() + i, sum, lanes);
     });
@@ -31,7 +31,7 @@ void Add(const AddArgs& a) {
 
 void Accumulate(const AccumulateArgs& a) {
   ForElements(a.n, [=](int64_t i, auto lanes) {
-    const F16 term = Load(a.x + i, lanes);
+    const Floats term = Load(a.x + i, lanes);
     Store(a.y + i, a.accumulate ? Load(a.y + i, lanes) + term : term, lanes);
   });
 }
@@ -41,7 +41,7 @@ void Swiglu(const SwigluArgs& a) {
     const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
     T* y = a.y.As<T>();
     ForGates(a.shape, [=](int64_t i, int64_t at, auto lanes) {
-      const F16 g = Load(gate + at, lanes);
+      const Floats g = Load(gate + at, lanes);
       Store(y + i, SwigluOf(g, Load(up + at, lanes), Sigmoid(g)), lanes);
     });
   });
@@ -52,8 +52,8 @@ void SwigluGrad(const SwigluGradArgs& a) {
     const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
     T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
     ForGates(a.shape, [=](int64_t i, int64_t at, auto lanes) {
-      const F16 g = Load(gate + at, lanes), u = Load(up + at, lanes), dy = Load(adjoint + i, lanes);
-      const GateAndUp<F16> gradient = SwigluGradOf(g, u, dy, Sigmoid(g));
+      const Floats g = Load(gate + at, lanes), u = Load(up + at, lanes), dy = Load(adjoint + i, lanes);
+      const GateAndUp<Floats> gradient = SwigluGradOf(g, u, dy, Sigmoid(g));
       Store(dgate + at, gradient.gate, lanes);
       Store(dup + at, gradient.up, lanes);
     });
@@ -70,4 +70,4 @@ void Cast(const CastArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/runtime/kernels.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 /// Adds the rows of dy to the table's rows, within a range of columns that no other thread touches. Tokens come in
@@ -47,4 +47,4 @@ void EmbeddingGrad(const EmbeddingGradArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

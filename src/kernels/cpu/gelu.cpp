@@ -3,7 +3,7 @@
 // output is written.
 #include "kernels/cpu/runtime/kernels.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 constexpr float kTwoScale = 1.59576912160573071f;  // 2 sqrt(2 / pi)
@@ -12,14 +12,14 @@ constexpr float kCubic = 0.044715f;
 constexpr float kFar = 12.0f;
 
 struct Gate {
-  F16 sigmoid, slope;  ///< of 2 u, and its derivative by x
+  Floats sigmoid, slope;  ///< of 2 u, and its derivative by x
 };
 
-Gate GateOf(F16 x) {
-  const F16 low = x < -kFar ? Broadcast(-kFar) : x;
-  const F16 z = low > kFar ? Broadcast(kFar) : low;
-  const F16 squared = z * z, exponent = kTwoScale * z * (1.0f + kCubic * squared);
-  const F16 t = Exp(exponent < 0.0f ? exponent : -exponent), inverse = 1.0f / (1.0f + t);
+Gate GateOf(Floats x) {
+  const Floats low = x < -kFar ? Broadcast(-kFar) : x;
+  const Floats z = low > kFar ? Broadcast(kFar) : low;
+  const Floats squared = z * z, exponent = kTwoScale * z * (1.0f + kCubic * squared);
+  const Floats t = Exp(exponent < 0.0f ? exponent : -exponent), inverse = 1.0f / (1.0f + t);
   return {exponent < 0.0f ? t * inverse : inverse,
           t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
 }
@@ -32,7 +32,7 @@ void Gelu(const GeluArgs& a) {
     const T* in = a.x.As<T>();
     T* y = a.y.As<T>();
     ForElements(a.n, [=](int64_t i, auto lanes) {
-      const F16 x = Load(in + i, lanes);
+      const Floats x = Load(in + i, lanes);
       Store(y + i, x * GateOf(x).sigmoid, lanes);
     });
   });
@@ -44,11 +44,11 @@ void GeluGrad(const GeluGradArgs& a) {
     const T *in = a.x.As<T>(), *dy = a.dy.As<T>();
     T* dx = a.dx.As<T>();
     ForElements(a.n, [=](int64_t i, auto lanes) {
-      const F16 x = Load(in + i, lanes);
+      const Floats x = Load(in + i, lanes);
       const Gate gate = GateOf(x);
       Store(dx + i, Load(dy + i, lanes) * (gate.sigmoid + x * gate.slope), lanes);
     });
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -3,7 +3,7 @@
 #include "kernels/cpu/runtime/addend.hpp"
 #include "kernels/cpu/runtime/column_sums.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 template <typename T>
@@ -12,13 +12,13 @@ void ForwardRow(const LayerNormArgs& a, int64_t row) {
   const auto in = RowsWithAddend<T>{a.x.As<T>(), a.addend.As<T>(), a.sum.As<T>()}.Row(row * width);
   const T *w = a.weight.As<T>(), *bias = a.bias.As<T>();
   T* y = a.y.As<T>() + row * width;
-  F16 sum{}, squares{};
-  ForLanes(0, width, [&](int64_t c, auto lanes) { sum += in.Load(c, lanes); });
+  Sums sum, squares;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += in.Load(c, lanes); });
   const T* x = in.Loaded();
   const float m = Sum(sum) / static_cast<float>(width);
-  ForLanes(0, width, [&](int64_t c, auto lanes) {
-    const F16 v = KeepFirst(Load(x + c, lanes) - m, lanes);
-    squares += v * v;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) {
+    const Floats v = KeepFirst(Load(x + c, lanes) - m, lanes);
+    squares.part[part] += v * v;
   });
   const float r = 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + static_cast<float>(a.eps));
   ForLanes(0, width, [&](int64_t c, auto lanes) {
@@ -36,17 +36,17 @@ void BackwardRow(const LayerNormGradArgs& a, int64_t row) {
   const T* addend = a.addend ? a.addend.As<T>() + row * width : nullptr;
   T* dx = a.dx.As<T>() + row * width;
   const float mean = a.mean[row], rstd = a.rstd[row];
-  F16 plain{}, projected{};
-  ForLanes(0, width, [&](int64_t c, auto lanes) {
-    const F16 g = Load(w + c, lanes) * Load(dy + c, lanes);
-    plain += g;
-    projected += g * (Load(x + c, lanes) - mean);
+  Sums plain, projected;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) {
+    const Floats g = Load(w + c, lanes) * Load(dy + c, lanes);
+    plain.part[part] += g;
+    projected.part[part] += g * (Load(x + c, lanes) - mean);
   });
   const float shift = Sum(plain) / static_cast<float>(width);
   const float factor =
       Sum(projected) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x - mean
   ForLanes(0, width, [&](int64_t c, auto lanes) {
-    const F16 g = Load(w + c, lanes) * Load(dy + c, lanes);
+    const Floats g = Load(w + c, lanes) * Load(dy + c, lanes);
     StoreWithAddend(addend, dx, c, rstd * (g - shift - (Load(x + c, lanes) - mean) * factor), lanes);
   });
 }
@@ -61,11 +61,11 @@ struct WeightTerms {
   explicit WeightTerms(const LayerNormWeightGradArgs& a)
       : x(a.x.As<T>()), dy(a.dy.As<T>()), mean(a.mean), rstd(a.rstd), width(a.width) {}
   template <typename Lanes>
-  F16 Weight(int64_t r, int64_t c, Lanes lanes) const {
+  Floats Weight(int64_t r, int64_t c, Lanes lanes) const {
     return Load(dy + r * width + c, lanes) * ((Load(x + r * width + c, lanes) - mean[r]) * rstd[r]);
   }
   template <typename Lanes>
-  F16 Bias(int64_t r, int64_t c, Lanes lanes) const {
+  Floats Bias(int64_t r, int64_t c, Lanes lanes) const {
     return Load(dy + r * width + c, lanes);
   }
 };
@@ -84,8 +84,8 @@ void LayerNormWeightGrad(const LayerNormWeightGradArgs& a) {
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     ForColumns(a.rows, a.width, [&](int64_t c, auto lanes) {
       const WeightTerms<T> terms(a);
-      const F16 weight = SumOverRows(a.rows, [=](int64_t r) { return terms.Weight(r, c, lanes); });
-      const F16 bias = SumOverRows(a.rows, [=](int64_t r) { return terms.Bias(r, c, lanes); });
+      const Floats weight = SumOverRows(a.rows, [=](int64_t r) { return terms.Weight(r, c, lanes); });
+      const Floats bias = SumOverRows(a.rows, [=](int64_t r) { return terms.Bias(r, c, lanes); });
       PutColumns(a.dweight + c, weight, a.accumulate, lanes);
       PutColumns(a.dbias + c, bias, a.accumulate, lanes);
     });
@@ -103,4 +103,4 @@ void LayerNormBackward(const LayerNormBackwardArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

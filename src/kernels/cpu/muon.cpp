@@ -6,17 +6,17 @@
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/rounding.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 namespace {
 
 /// Momentum and direction of sixteen elements.
 struct Moved {
-  F16 momentum, direction;
+  Floats momentum, direction;
 };
-Moved MovedOf(const MuonDirectionArgs& a, F16 g, F16 before) {
+Moved MovedOf(const MuonDirectionArgs& a, Floats g, Floats before) {
   const auto beta = static_cast<float>(a.beta), lerp = static_cast<float>(1 - a.beta);
-  const F16 momentum = before + lerp * (g - before);
+  const Floats momentum = before + lerp * (g - before);
   return {momentum, a.nesterov ? g + beta * (momentum - g) : momentum};
 }
 
@@ -37,7 +37,7 @@ void MuonDirection(const MuonDirectionArgs& a) {
     } else {
       const auto step = static_cast<uint32_t>(*a.step);
       ParallelRanges(a.n, kWorthAThread, [&](int64_t begin, int64_t end) {
-        ForRoundedLanes(a.rounding, step, begin, end, [&](int64_t i, auto lanes, U16 words) {
+        ForRoundedLanes(a.rounding, step, begin, end, [&](int64_t i, auto lanes, Words words) {
           const Moved moved = MovedOf(a, Load(a.gradient + i, lanes) * scale, Load(momentum + i, lanes));
           Store(a.direction + i, moved.direction, lanes);
           StoreRounded(momentum + i, moved.momentum, words, 0, lanes);
@@ -75,11 +75,11 @@ void MuonUpdate(const MuonUpdateArgs& a) {
   ForElementType(a.orthogonal.dtype, [&]<typename T>(T) {
     const T* orthogonal = a.orthogonal.As<T>();
     ForElements(a.n, [=](int64_t i, auto lanes) {
-      const F16 master = Load(a.master + i, lanes) * kept - step * Load(orthogonal + i, lanes);
+      const Floats master = Load(a.master + i, lanes) * kept - step * Load(orthogonal + i, lanes);
       Store(a.master + i, master, lanes);
       if (copy != nullptr) Store(copy + i, master, lanes);
     });
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -6,31 +6,18 @@
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/rounding.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
-
-F16 SquareRoot(F16 x) {
-#ifdef __AVX512F__
-  return _mm512_maskz_sqrt_ps(0xffff, x);  // this form: GCC 12 warns of its own plain one
-#else
-  for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
-  return x;
-#endif
-}
 
 /// Squares are summed in fp64, exactly widened.
 double SquaresOf(const float* g, int64_t begin, int64_t end) {
-  D8 sums[2] = {};
+  Doubles low{}, high{};
   ForLanes(begin, end, [&](int64_t i, auto lanes) {
-    const F16 x = Load(g + i, lanes);
-    F8 half[2];
-    std::memcpy(half, &x, sizeof x);
-    for (int h = 0; h < 2; ++h) {
-      const D8 wide = __builtin_convertvector(half[h], D8);
-      sums[h] += wide * wide;
-    }
+    const Wide x = Widened(Load(g + i, lanes));
+    low += x.low * x.low;
+    high += x.high * x.high;
   });
-  return Sum(sums[0]) + Sum(sums[1]);
+  return Sum(low) + Sum(high);
 }
 
 /// Index of the first scalar that is not finite; -1: all are.
@@ -51,8 +38,8 @@ void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFa
   float *master = tensor.master, *exp_avg = tensor.exp_avg.As<float>(), *exp_avg_sq = tensor.exp_avg_sq.As<float>();
   Bf16* copy = tensor.copy.As<Bf16>();
   ForLanes(begin, end, [=](int64_t i, auto lanes) {
-    const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
-    const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+    const AdamwState<Floats> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
+    const AdamwState<Floats> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
     Store(exp_avg + i, next.exp_avg, lanes);
     Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
     Store(master + i, next.master, lanes);
@@ -65,9 +52,9 @@ void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const 
   const float* gradient = tensor.gradient;
   float* master = tensor.master;
   Bf16 *exp_avg = tensor.exp_avg.As<Bf16>(), *exp_avg_sq = tensor.exp_avg_sq.As<Bf16>(), *copy = tensor.copy.As<Bf16>();
-  ForRoundedLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, U16 words) {
-    const AdamwState<F16> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
-    const AdamwState<F16> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+  ForRoundedLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, Words words) {
+    const AdamwState<Floats> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
+    const AdamwState<Floats> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
     StoreRounded(exp_avg + i, next.exp_avg, words, 0, lanes);
     StoreRounded(exp_avg_sq + i, next.exp_avg_sq, words, 1, lanes);
     Store(master + i, next.master, lanes);
@@ -129,4 +116,4 @@ void Adamw(const AdamwArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

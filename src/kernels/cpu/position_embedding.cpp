@@ -4,7 +4,7 @@
 #include "espalier/kernels/shapes.hpp"
 #include "kernels/cpu/runtime/kernels.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 /// Adds the rows of dy, summed over the batch, to the table's rows, within a range of columns that no other thread
@@ -16,7 +16,7 @@ void AddRows(const PositionEmbeddingGradArgs& a, int64_t begin, int64_t end) {
     const T* adjoint = a.dy.As<T>() + s * width;
     float* sums = a.dtable + CheckedRow(a.positions[s], a.table_rows) * width;
     ForLanes(begin, end, [=](int64_t c, auto lanes) {
-      F16 sum{};
+      Floats sum{};
       for (int64_t b = 0; b < batch; ++b) sum += Load(adjoint + b * length * width + c, lanes);
       Store(sums + c, Load(sums + c, lanes) + sum, lanes);
     });
@@ -44,4 +44,4 @@ void PositionEmbeddingGrad(const PositionEmbeddingGradArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

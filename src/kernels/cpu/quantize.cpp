@@ -5,7 +5,7 @@
 #include "kernels/cpu/runtime/parallel.hpp"
 #include "kernels/fp8.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 constexpr int64_t kTile = 64;  // rows and columns of what is transposed at a time
@@ -108,4 +108,4 @@ void Quantize(const QuantizeArgs& a) {
     RoundTo<Dtype::kF8E5M2>(a, factors);
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

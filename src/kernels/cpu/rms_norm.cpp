@@ -3,7 +3,7 @@
 #include "kernels/cpu/runtime/addend.hpp"
 #include "kernels/cpu/runtime/column_sums.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 template <typename T>
@@ -13,10 +13,10 @@ void ForwardRow(const RmsNormArgs& a, int64_t row) {
   const T* w = a.weight.As<T>();
   T* y = a.y.As<T>() + row * width;
   float* rstd = a.rstd + row;
-  F16 squares{};
-  ForLanes(0, width, [&](int64_t c, auto lanes) {
-    const F16 v = in.Load(c, lanes);
-    squares += v * v;
+  Sums squares;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) {
+    const Floats v = in.Load(c, lanes);
+    squares.part[part] += v * v;
   });
   const T* x = in.Loaded();
   *rstd = 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + static_cast<float>(a.eps));
@@ -33,9 +33,10 @@ void BackwardRow(const RmsNormGradArgs& a, int64_t row) {
   const T* addend = a.addend ? a.addend.As<T>() + row * width : nullptr;
   T* dx = a.dx.As<T>() + row * width;
   const float rstd = a.rstd[row];
-  F16 sum{};
-  ForLanes(0, width,
-           [&](int64_t c, auto lanes) { sum += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes); });
+  Sums sum;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) {
+    sum.part[part] += Load(w + c, lanes) * Load(dy + c, lanes) * Load(x + c, lanes);
+  });
   const float factor = Sum(sum) / static_cast<float>(width) * rstd * rstd;  // mean(w dy xhat) rstd, applied to x
   ForLanes(0, width, [&](int64_t c, auto lanes) {
     StoreWithAddend(addend, dx, c, rstd * (Load(w + c, lanes) * Load(dy + c, lanes) - Load(x + c, lanes) * factor),
@@ -53,7 +54,7 @@ struct WeightTerm {
   explicit WeightTerm(const RmsNormWeightGradArgs& a)
       : x(a.x.As<T>()), dy(a.dy.As<T>()), rstd(a.rstd), width(a.width) {}
   template <typename Lanes>
-  F16 operator()(int64_t r, int64_t c, Lanes lanes) const {
+  Floats operator()(int64_t r, int64_t c, Lanes lanes) const {
     return Load(dy + r * width + c, lanes) * Rounded<T>(Load(x + r * width + c, lanes) * rstd[r]);
   }
 };
@@ -85,4 +86,4 @@ void RmsNormBackward(const RmsNormBackwardArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -3,16 +3,16 @@
 
 #include "kernels/cpu/runtime/kernels.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 /// Rotates one head; `angles` holds its position's cosines, then sines. y may be x.
 template <typename T>
 void RotateHead(const T* x, const float* angles, float sine_sign, int64_t half, T* y) {
   ForLanes(0, half, [&](int64_t i, auto lanes) {
-    const F16 c = Load(angles + i, lanes), s = sine_sign * Load(angles + half + i, lanes);
-    const F16 x0 = Load(x + i, lanes), x1 = Load(x + half + i, lanes);
-    const Rotated<F16> rotated = RotatedOf(x0, x1, c, s);
+    const Floats c = Load(angles + i, lanes), s = sine_sign * Load(angles + half + i, lanes);
+    const Floats x0 = Load(x + i, lanes), x1 = Load(x + half + i, lanes);
+    const Rotated<Floats> rotated = RotatedOf(x0, x1, c, s);
     Store(y + i, rotated.x0, lanes);
     Store(y + half + i, rotated.x1, lanes);
   });
@@ -47,4 +47,4 @@ void RopeTable(const RopeTableArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

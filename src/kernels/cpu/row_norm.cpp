@@ -2,7 +2,7 @@
 // compute type before the weight multiplies it, as in rms_norm.
 #include "kernels/cpu/runtime/column_sums.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 float RstdOf(float sum, const NormRows& shape, double eps) {
@@ -11,19 +11,20 @@ float RstdOf(float sum, const NormRows& shape, double eps) {
 
 template <typename T>
 float SumOfSquares(const T* x, int64_t width) {
-  F16 squares{};
-  ForLanes(0, width, [&](int64_t c, auto lanes) {
-    const F16 v = Load(x + c, lanes);
-    squares += v * v;
+  Sums squares;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) {
+    const Floats v = Load(x + c, lanes);
+    squares.part[part] += v * v;
   });
   return Sum(squares);
 }
 
 template <typename T>
 float SumOfProducts(const T* dy, const T* w, const T* x, int64_t width) {
-  F16 sum{};
-  ForLanes(0, width,
-           [&](int64_t c, auto lanes) { sum += Load(dy + c, lanes) * Load(w + c, lanes) * Load(x + c, lanes); });
+  Sums sum;
+  ForSums(0, width, [&](int64_t part, int64_t c, auto lanes) {
+    sum.part[part] += Load(dy + c, lanes) * Load(w + c, lanes) * Load(x + c, lanes);
+  });
   return Sum(sum);
 }
 
@@ -85,7 +86,7 @@ void RowNormWeightGrad(const RowNormWeightGradArgs& a) {
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     const T *x = a.x.As<T>(), *dy = a.dy.As<T>();
     ForColumns(a.shape.rows, a.shape.width, [&](int64_t c, auto lanes) {
-      const F16 sum = SumOverRows(a.shape.rows, [=, &a](int64_t r) {
+      const Floats sum = SumOverRows(a.shape.rows, [=, &a](int64_t r) {
         const int64_t i = r * a.shape.width + c;
         return Load(dy + i, lanes) * Rounded<T>(Load(x + i, lanes) * RstdOf(a.sums[r], a.shape, a.eps));
       });
@@ -94,4 +95,4 @@ void RowNormWeightGrad(const RowNormWeightGradArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -2,11 +2,11 @@
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/host_slice.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 void Slice(const SliceArgs& a) { SliceOnHost(a); }
 void Pad(const PadArgs& a) { PadOnHost(a); }
 void TakeRows(const TakeRowsArgs& a) { SliceOnHost({a}); }
 void PutRows(const PutRowsArgs& a) { SliceOnHost({a}); }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -95,7 +95,7 @@ void AddUnread(const RunHistory& history, Html& html) {
   if (history.unread.empty()) return;
   html.Paragraph(fmt::format(
       "{}: {} of metrics.jsonl cannot be read and {} left out: {}.", history.folder,
-      Count(std::ssize(history.unread), "line"), history.unread.size() == 1 ? "is" : "are",
+      Count(history.unread_lines, "line"), history.unread_lines == 1 ? "is" : "are",
       Listed(history.unread, [](const UnreadLine& line) { return fmt::format("line {} {}", line.line, line.why); })));
 }
 

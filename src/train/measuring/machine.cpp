@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <sstream>
 
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
-#include "train/run_files.hpp"
+#include "espalier/util/input_file.hpp"
+#include "espalier/util/write_whole.hpp"
 
 namespace espalier {
 namespace {
@@ -20,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kTera = 1e12;
+/// What a cluster file may hold, where the system sets no limit.
+constexpr int64_t kMostMemory = 1'000'000'000'000'000'000;
 
 /// One line of words: tabs, double spaces and the label of /proc/cpuinfo left out.
 std::string OneLine(const std::string& text) {
@@ -46,13 +48,6 @@ double MemoryRate() {
     best_ms = std::min(best_ms, MillisecondsSince(began));
   }
   return 3.0 * kElements * sizeof(float) / (best_ms * 1e3);
-}
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 /// The lines before the first row. Nothing if keys follow rows.
@@ -98,7 +93,7 @@ Cluster DescribeMachine(const Device& device, World& world, const MpiWorld* mpi)
   cluster.compute.fp32_tflops = device.Peak(Dtype::kF32).flops / kTera;
   world.Barrier();
   if (device.Kind() == DeviceKind::kCpu) cluster.compute.memory_bytes_per_us = MemoryRate();
-  int64_t bytes = std::numeric_limits<int64_t>::max();
+  int64_t bytes = kMostMemory;
   for (const MemoryLimit& limit : device.ArenaLimits()) bytes = std::min(bytes, limit.available);
   cluster.compute.memory_bytes = bytes / (device.Kind() == DeviceKind::kCpu ? machine.ranks_per_node : 1);
   return cluster;
@@ -134,7 +129,7 @@ void RequireRates(const Cluster& cluster) {
 void WriteRows(const Cluster& cluster) {
   const std::string text = ToText(cluster);
   const std::optional<std::string> above =
-      fs::exists(cluster.path) ? TextAboveRows(ReadText(cluster.path)) : std::nullopt;
+      fs::exists(cluster.path) ? TextAboveRows(ReadFile(cluster.path, kClusterFile)) : std::nullopt;
   const size_t rows = text.find("\n[[");
   const std::string all = rows == text.npos ? "" : text.substr(rows);
   WriteWhole(cluster.path, above ? *above + all : text);

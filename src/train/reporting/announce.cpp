@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "espalier/kernels/kernel_table.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
@@ -21,6 +22,7 @@ StartRecord RecordOf(const Run& run, const WorldProof& proof, int64_t step) {
   start.deck = run.deck().name;
   start.ranks = run.world.Size();
   start.device = DeckName(run.deck().run.device);
+  if (run.device.Computes() && run.device.Kind() == DeviceKind::kCpu) start.cpu_level = CpuLevel();
   start.threads = run.threads.count;
   start.mesh = compilation.mesh;
   start.parameters = compilation.parameter_count;

@@ -46,6 +46,22 @@ std::string ContinueText(const Run& run, const Outcome& outcome) {
   return fmt::format("all {} steps are done; for more: {} and run.steps=N above {}", steps, SameCommand(run), steps);
 }
 
+/// No finite step has followed the newest checkpoint, so its weights may be finite and ruined all the same.
+std::string CheckpointBefore(const Run& run, const std::vector<std::string>& line) {
+  const bool named = !run.options.restart.empty();
+  if (line.size() < 2)
+    return fmt::format(
+        "no finite step has followed {}, the only checkpoint: {} goes on from it; if that ends here again, its weights "
+        "are ruined, and the same command with another run.dir{} begins anew",
+        line.front(), SameCommand(run), named ? " and without -r" : "");
+  const std::string& before = line[1];
+  return fmt::format(
+      "no finite step has followed {}, so its weights may be ruined: the same command with -r {}{}{} begins at the "
+      "checkpoint before it",
+      line.front(), Quoted(before), named ? " in place of its own -r" : "",
+      HasBegunAt(run.deck(), before) ? " and another run.dir" : "");
+}
+
 /// Token ids without a tokenizer cannot be written as text.
 std::string SampleText(const Deck& deck) {
   const bool bytes = deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl;
@@ -61,10 +77,11 @@ std::string SameCommand(const Run& run) {
   return anew ? "the same command with -r latest" : "the same command";
 }
 
-std::string LastGoodCheckpoint(const Run& run) {
-  const std::string latest = Latest(run.deck());
-  if (latest.empty()) return "there is no checkpoint to go on from";
-  return fmt::format("the last good checkpoint is {}: {} goes on from it", latest, SameCommand(run));
+std::string LastGoodCheckpoint(const Run& run, int64_t proven) {
+  const std::vector<std::string> line = run.checkpoints.Line();
+  if (line.empty()) return "there is no checkpoint to go on from";
+  if (run.checkpoints.newest_step() > proven) return CheckpointBefore(run, line);
+  return fmt::format("the last good checkpoint is {}: {} goes on from it", line.front(), SameCommand(run));
 }
 
 BlockLines EndBlock(const Run& run, const Outcome& outcome, ExitStatus status) {

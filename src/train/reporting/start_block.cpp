@@ -111,13 +111,12 @@ BlockLines OriginLines(const Run& run, int64_t step) {
   return lines;
 }
 
-/// Devices that are alike are counted. CPUs matter where products are bf16: few multiply them fast.
+/// Devices that are alike are counted. CPUs all are.
 BlockLines DeviceLines(const Run& run, const std::vector<std::string>& devices) {
   if (!run.device.Computes() || run.device.Kind() == DeviceKind::kCpu) {
-    const bool routine = run.device.Computes() && run.deck().precision.compute != Dtype::kBf16;
-    const std::set<std::string> kinds(devices.begin(), devices.end());
-    BlockLines lines;
-    for (const std::string& kind : kinds) lines.push_back({"device", kind, routine ? Worth::kRoutine : Worth::kNormal});
+    BlockLines lines = {{"device", devices.front()}};
+    const std::string advice = run.device.Computes() ? PrecisionAdvice(run.deck()) : "";
+    if (!advice.empty()) lines.push_back({"device", advice});
     return lines;
   }
   std::map<std::string, int> counts;

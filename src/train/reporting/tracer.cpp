@@ -10,7 +10,7 @@
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
-#include "train/run_files.hpp"
+#include "espalier/util/write_whole.hpp"
 
 namespace espalier {
 namespace {

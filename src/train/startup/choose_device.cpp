@@ -9,9 +9,11 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
 #include "espalier/costs/costs.hpp"
+#include "espalier/kernels/kernel_table.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
+#include "train/startup/same_start.hpp"
 
 namespace espalier {
 namespace {
@@ -149,6 +151,14 @@ std::string PredictDevice(const Deck& deck) {
                      count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
 }
 
+std::string PrecisionAdvice(const Deck& deck) {
+  if (deck.precision.compute != Dtype::kBf16 || !CpuWidensBf16()) return "";
+  return fmt::format(
+      "precision.compute = \"bf16\": this processor ({}) has no bf16 instructions: fp32 is as fast and "
+      "more exact, and bf16 only saves memory",
+      CpuLevel());
+}
+
 PlannedDevice PlanDevice(const Deck& deck) {
   if (deck.run.device == RunDevice::kSleep) {
     const Cluster cluster = LoadCluster(deck.run.cluster);
@@ -173,6 +183,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
   const DeviceChoice choice = Agree(deck, world, mine);
   deck.run.device = choice.device;
   deck.run.transport = choice.transport;
+  if (choice.device == RunDevice::kCpu) AgreeOnLevel(world);
   std::unique_ptr<Device> device;
   OnAllRanks(world, [&] {
     if (choice.device == RunDevice::kCuda) CheckPrecision(deck.precision, GpuOf(mine));

@@ -47,6 +47,25 @@ Found ReadFound(const std::string& text) {
   return found;
 }
 
+/// The latest checkpoint and its predecessors, as far as they started from `branch`; none if the latest did not.
+std::vector<std::string> OfBranch(const std::string& folder, const std::string& branch) {
+  std::vector<std::string> found, unreadable;
+  try {
+    for (const std::string& dir : FindCheckpoints(folder)) try {
+        const Manifest manifest = ReadManifest(dir);
+        if (!manifest.metadata.lineage || manifest.metadata.lineage->branch != branch || manifest.id == branch) break;
+        found.insert(found.end(), unreadable.begin(), unreadable.end());
+        found.push_back(dir);
+        unreadable.clear();
+      } catch (const UserError&) {
+        unreadable.push_back(dir);
+      }
+  } catch (const UserError&) {
+    // The latest cannot be determined, so the run continues from none of them.
+  }
+  return found;
+}
+
 class Finder {
  public:
   Finder(const RunOptions& options, World& world) : options_(options), world_(world) {}
@@ -177,25 +196,6 @@ class Finder {
     return own;
   }
 
-  /// The latest checkpoint and its predecessors, as far as they started from `branch`; none if the latest did not.
-  static std::vector<std::string> OfBranch(const std::string& folder, const std::string& branch) {
-    std::vector<std::string> found, unreadable;
-    try {
-      for (const std::string& dir : FindCheckpoints(folder)) try {
-          const Manifest manifest = ReadManifest(dir);
-          if (!manifest.metadata.lineage || manifest.metadata.lineage->branch != branch || manifest.id == branch) break;
-          found.insert(found.end(), unreadable.begin(), unreadable.end());
-          found.push_back(dir);
-          unreadable.clear();
-        } catch (const UserError&) {
-          unreadable.push_back(dir);
-        }
-    } catch (const UserError&) {
-      // The latest cannot be determined, so the run continues from none of them.
-    }
-    return found;
-  }
-
   const RunOptions& options_;
   World& world_;
   Start start_;
@@ -204,6 +204,12 @@ class Finder {
 }  // namespace
 
 std::string CheckpointFolder(const Deck& deck) { return (fs::path(deck.run.dir) / "checkpoints").string(); }
+
+bool HasBegunAt(const Deck& deck, const std::string& checkpoint) try {
+  return !OfBranch(CheckpointFolder(deck), ReadManifest(checkpoint).id).empty();
+} catch (const UserError&) {
+  return false;  // a checkpoint that cannot be read is refused by its own error
+}
 
 Start FindStart(const RunOptions& options, World& world) { return Finder(options, world).Find(); }
 

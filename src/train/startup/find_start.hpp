@@ -28,6 +28,10 @@ struct Start {
 /// `run.dir`/checkpoints.
 std::string CheckpointFolder(const Deck& deck);
 
+/// An earlier start in run.dir began at this checkpoint by its name (-r) and has saved since: if it is named again, the
+/// run continues from its latest checkpoint instead.
+bool HasBegunAt(const Deck& deck, const std::string& checkpoint);
+
 /// Reads the deck and compares it with the decks of all ranks, with the number of ranks, and with the checkpoint to
 /// restart from. Opens the data. A run that cannot continue is refused, or found to be done (`beyond`), before any file
 /// is written. Then locks the run directory, cleans up after a killed run, and finds the checkpoints to try, skipping

@@ -106,6 +106,8 @@ RunData OpenRunData(const LoadedDeck& loaded, World& world) {
   const Deck& deck = loaded.deck;
   RunData data;
   OnAllRanks(world, [&] { data.tokenizer = TokenizerOf(loaded); });
+  if (world.Rank() == 0 && data.tokenizer)
+    for (const std::string& why : data.tokenizer->left_out()) spdlog::warn("{}: not kept with the tokenizer", why);
   const std::shared_ptr<const Tokenizer> cuts = CutsText(deck) ? data.tokenizer : nullptr;
   data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, cuts));
   if (Evaluates(deck))

@@ -12,6 +12,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
+#include "espalier/kernels/kernel_table.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
@@ -23,8 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Variables that change numbers or the order of messages. Launchers may not pass them on to other hosts.
-constexpr const char* kVariables[] = {"ESPALIER_BF16", "ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE",
-                                      "ESPALIER_NCCL_SELF"};
+constexpr const char* kVariables[] = {"ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE", "ESPALIER_NCCL_SELF"};
 
 /// What ranks compare: "name\tvalue" by line.
 struct Item {
@@ -123,6 +123,17 @@ void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& load
   const std::string text = Print(mine), first = world.Broadcast(text);
   OnAllRanks(world, [&] {
     if (text != first) throw UserError(ExitStatus::kDeck, Differences(world, mine, Parse(first), loaded));
+  });
+}
+
+void AgreeOnLevel(World& world) {
+  const std::string mine(CpuLevel()), first = world.Broadcast(mine);
+  OnAllRanks(world, [&] {
+    if (mine != first)
+      throw UserError(ExitStatus::kDeck,
+                      fmt::format("{}: kernels use the instruction level {}, those of rank 0 {}: results would differ; "
+                                  "set ESPALIER_ISA to the lower of both for all ranks",
+                                  Me(world), mine, first));
   });
 }
 

@@ -14,6 +14,10 @@ namespace espalier {
 /// how a run computes) or deck is not rank 0's, and every key that differs with both values. Collective.
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded);
 
+/// Throws UserError (kDeck) everywhere naming the first rank whose processor's kernels are not of rank 0's instruction
+/// level: what ranks compute alike would differ in bits. Collective.
+void AgreeOnLevel(World& world);
+
 /// Throws UserError (kData) everywhere naming the first rank whose files of `key` are not rank 0's, and the first file
 /// that differs. Collective.
 void AgreeOnData(World& world, const std::string& key, const TokenSource& source);

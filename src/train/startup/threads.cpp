@@ -7,12 +7,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <sstream>
 
 #include "espalier/comm/pack.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/host_name.hpp"
+#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
@@ -93,7 +94,7 @@ bool WillBeCrowded(const Deck& deck) {
 }
 
 std::vector<std::string> ArgumentsOfThis() {
-  std::ifstream file("/proc/self/cmdline");
+  std::istringstream file(ReadSystemFile("/proc/self/cmdline"));
   std::vector<std::string> arguments;
   for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
   return arguments;

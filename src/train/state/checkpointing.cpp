@@ -22,7 +22,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"proof"};
+const FaultStages kFaultStages = {"proof", "compare"};
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -52,6 +52,7 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const 
                                     [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world,
                  WritersOf(deck, mpi));
+  copies_.emplace(programs.tensors(), programs.local(), programs.compilation().mesh, world);
   if (world.Rank() == 0 && !saver_->refusal().empty())
     spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
 }
@@ -59,6 +60,7 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const 
 int64_t Checkpointing::Restore(Start& start) {
   lock_ = &start.lock;
   const int64_t step = Restore(start.checkpoints, start.refused, start.branch);
+  candidates_.assign(std::ranges::find(start.checkpoints, loaded_), start.checkpoints.end());
   if (world_.Rank() == 0) WarnOfAbandoned();
   return step;
 }
@@ -74,6 +76,18 @@ void Checkpointing::WarnOfAbandoned() const {
       "count for checkpoint.keep; to delete them: cd {} && rm -r {}",
       folder, abandoned.size() == 1 ? "1 checkpoint" : fmt::format("{} checkpoints", abandoned.size()), folder,
       fmt::join(abandoned, " "));
+}
+
+std::vector<std::string> Checkpointing::Line() const {
+  if (!saver_) return {};
+  std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
+  std::error_code error;
+  const auto is_known = [&](const std::string& dir) {
+    return std::ranges::any_of(line, [&](const std::string& known) { return fs::equivalent(dir, known, error); });
+  };
+  for (const std::string& dir : candidates_)
+    if (fs::exists(fs::path(dir) / "MANIFEST", error) && !is_known(dir)) line.push_back(dir);
+  return line;
 }
 
 int64_t Checkpointing::RollBack() {
@@ -105,6 +119,7 @@ int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int6
       });
       branch_ = branch.empty() && saved.lineage ? saved.lineage->branch : branch;
       saver_->Follow({loaded_id_, branch_});
+      newest_step_ = saved.step;
       return saved.step;
     } catch (const RefusedForGood&) {
       throw;
@@ -155,7 +170,7 @@ void Checkpointing::Prove(const std::string& dir, const Metadata& saved) const {
   }
   const Proof now = MakeProof(deck_, programs_, conditions_);
   const std::string error = OnRankZero(world_, [&] { return ProofError(*saved.proof, now); });
-  if (!error.empty()) throw RefusedForGood(ExitStatus::kData, fmt::format("{}: {}", dir, error));
+  if (!error.empty()) throw AgreedError(ExitStatus::kData, fmt::format("{}: {}", dir, error));
 }
 
 bool Checkpointing::Due(int64_t step) const {
@@ -168,14 +183,21 @@ bool Checkpointing::ClockWants() const {
 
 bool Checkpointing::Wanted() const { return saver_ && world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
-double Checkpointing::Save(int64_t step, const History& history, Moment moment) {
-  if (!saver_) return 0;
+/// What is written is what was proved: the copies that the proof reads are made anew from the masters, the data to be
+/// written are summed before the proof and again while they are written, and all other copies of them after it.
+SaveStart Checkpointing::Save(int64_t step, const History& history, Moment moment) {
+  if (!saver_) return {};
   const Clock::time_point start = Clock::now();
   const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
   if (!lost.empty()) throw AgreedError(ExitStatus::kFault, lost);
   if (world_.Rank() == 0) now_.Begun(step);
   FaultPoint("proof");
+  programs_.CopyWeights();
+  copies_->SumWritten();
   const Proof proof = MakeProof(deck_, programs_, conditions_);
+  FaultPoint("compare");
+  copies_->SumOthers();
+  if (auto corruption = copies_->Compare()) return {MillisecondsSince(start), std::move(corruption)};
   const double proof_ms = MillisecondsSince(start);
   last_save_ = Clock::now();
   if (!std::isfinite(proof.loss)) {
@@ -184,7 +206,7 @@ double Checkpointing::Save(int64_t step, const History& history, Moment moment) 
             false,
             {},
             {fmt::format("the weights after step {} give the loss {}: they are not worth keeping", step, proof.loss)}});
-    return MillisecondsSince(start);
+    return {MillisecondsSince(start), std::nullopt};
   }
   proof_ms_.push_back(proof_ms);
   if (moment == Moment::kAfterSkip && world_.Rank() == 0)
@@ -204,17 +226,17 @@ double Checkpointing::Save(int64_t step, const History& history, Moment moment) 
                 {},
                 history.window,
                 tokenizer_},
-               keep);
-  return MillisecondsSince(start);
+               keep, copies_->written());
+  return {MillisecondsSince(start), std::nullopt};
 }
 
-void Checkpointing::SaveUnlessThere(int64_t step, const History& history) {
-  if (!saver_) return;
+SaveStart Checkpointing::SaveUnlessThere(int64_t step, const History& history) {
+  if (!saver_) return {};
   const std::string there = OnRankZero(world_, [&] {
     const std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
     return std::string(!line.empty() && fs::path(line.front()).filename() == StepName(step) ? "there" : "");
   });
-  if (there.empty()) Save(step, history, Moment::kAtTheEnd);
+  return there.empty() ? Save(step, history, Moment::kAtTheEnd) : SaveStart{};
 }
 
 void Checkpointing::Report() {
@@ -233,6 +255,7 @@ void Checkpointing::Report(const SaveOutcome& outcome) {
   }
   reporter_.Checkpoint({outcome.step, outcome.result.dir, outcome.result.bytes, outcome.result.blocked_ms,
                         outcome.result.committed_ms, proof_ms_.front()});
+  newest_step_ = outcome.step;
   slowest_ms_ = std::max(slowest_ms_, proof_ms_.front() + outcome.result.blocked_ms + outcome.result.committed_ms);
   if (world_.Rank() == 0) now_.Committed(outcome.step);
   for (const std::string& warning : outcome.result.warnings)

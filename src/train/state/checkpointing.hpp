@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "espalier/checkpoint/async_saver.hpp"
+#include "espalier/checkpoint/copies.hpp"
 #include "espalier/deck/compare.hpp"
 #include "espalier/report/report.hpp"
 #include "train/programs.hpp"
@@ -31,6 +32,12 @@ struct History {
   std::vector<StepSeen> window;  ///< that the guard compares the next step with
 };
 
+/// How a save began.
+struct SaveStart {
+  double blocked_ms = 0;                 ///< how long training waited
+  std::optional<Corruption> corruption;  ///< copies of the state differ: nothing is saved
+};
+
 /// On a device that only waits there is no state: nothing is saved or loaded, and nothing is ever due.
 class Checkpointing {
  public:
@@ -41,11 +48,16 @@ class Checkpointing {
                 World& world, MpiWorld* mpi, Reporter& reporter);
 
   /// Loads the first of start.checkpoints that is intact, stepping back as far as checkpoint.fallback allows, and
-  /// checks its proof. Warns of checkpoints in the directory that the run does not continue. Returns the step; 0 if
+  /// passes its proof. Warns of checkpoints in the directory that the run does not continue. Returns the step; 0 if
   /// there is no checkpoint. `start` must outlive this. Collective.
   int64_t Restore(Start& start);
   /// The checkpoint that was loaded last; empty: none was.
   const std::string& loaded() const { return loaded_; }
+  /// The checkpoint that this run saved or loaded last and those before it, newest first. Those of another directory,
+  /// where this start began, come last. For rank 0.
+  std::vector<std::string> Line() const;
+  /// Step of the first of them; 0 if there is none.
+  int64_t newest_step() const { return newest_step_; }
   /// Differences between the deck and that of the checkpoint loaded last; "data" if the training data differ.
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// Waits for the save in flight, then restores the checkpoint that this run saved or loaded last. Returns its step;
@@ -66,11 +78,11 @@ class Checkpointing {
   bool Wanted() const;
   bool Busy() const { return saver_ && saver_->Busy(); }
 
-  /// Saves the state after `step`; returns how long training waited, in milliseconds. Throws AgreedError (kFault) if
-  /// another run has taken the directory. Collective.
-  double Save(int64_t step, const History& history, Moment moment);
+  /// Saves the state after `step`, if all copies of it are equal. Throws AgreedError (kFault) if another run has taken
+  /// the directory. Collective.
+  SaveStart Save(int64_t step, const History& history, Moment moment);
   /// Saves the state unless the latest checkpoint of this run is of the same step. Collective.
-  void SaveUnlessThere(int64_t step, const History& history);
+  SaveStart SaveUnlessThere(int64_t step, const History& history);
 
   /// Reports the saves that have ended.
   void Report();
@@ -101,11 +113,14 @@ class Checkpointing {
   Reporter& reporter_;
   const uint32_t conditions_;        ///< for the proofs of this run
   std::optional<AsyncSaver> saver_;  ///< empty: there is no state
+  std::optional<Copies> copies_;     ///< as saver_
   std::vector<DeckDifference> differences_;
-  RunLock* lock_ = nullptr;         ///< rank 0's, of run.dir
-  std::string branch_;              ///< id of the checkpoint that the command line named
-  std::string loaded_, loaded_id_;  ///< the checkpoint that was loaded last
-  std::set<std::string> said_;      ///< what was printed and is not repeated
+  RunLock* lock_ = nullptr;              ///< rank 0's, of run.dir
+  std::string branch_;                   ///< id of the checkpoint that the command line named
+  std::string loaded_, loaded_id_;       ///< the checkpoint that was loaded last
+  std::vector<std::string> candidates_;  ///< of this start: the checkpoint that it loaded and those after it
+  int64_t newest_step_ = 0;              ///< of the checkpoint that was saved or loaded last
+  std::set<std::string> said_;           ///< what was printed and is not repeated
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::deque<double> proof_ms_;  ///< of the saves not yet reported
   CheckpointNow now_;

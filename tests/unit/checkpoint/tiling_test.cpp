@@ -25,9 +25,11 @@ TEST(Pieces, ReplicasAreWrittenOnceAndShared) {
   const std::vector<StateTensor> tensors = {tensor("a", "f32[5{tp},4]", 0), tensor("b", "f32[3]", 0),
                                             tensor("c", "f32[1{tp}]", 1), tensor("d", "f32[2]", 0)};
   // Ranks 0..3 are stage 0: (dp 0, tp 0), (dp 0, tp 1), (dp 1, tp 0), (dp 1, tp 1).
-  EXPECT_THAT(PlanPieces(tensors, mesh),
-              ElementsAre(Piece{0, {{0, 3}, {0, 4}}, 0}, Piece{0, {{3, 5}, {0, 4}}, 1}, Piece{1, {{0, 3}}, 2},
-                          Piece{2, {{0, 1}}, 4}, Piece{3, {{0, 2}}, 3}));
+  const AxisSet replicate = {Axis::kDpReplicate}, all = {Axis::kDpReplicate, Axis::kTp};
+  EXPECT_THAT(
+      PlanPieces(tensors, mesh),
+      ElementsAre(Piece{0, {{0, 3}, {0, 4}}, 0, 0, replicate}, Piece{0, {{3, 5}, {0, 4}}, 1, 1, replicate},
+                  Piece{1, {{0, 3}}, 2, 0, all}, Piece{2, {{0, 1}}, 4, 4, replicate}, Piece{3, {{0, 2}}, 3, 0, all}));
 }
 
 TEST(Pieces, WritersShareTheBytes) {

@@ -62,7 +62,7 @@ TEST(ClusterFile, WhatIsWrittenReadsBackToTheSameBits) {
   c.jitter = Odd(1);
   c.compute.bf16_tflops = 989.4;
   c.compute.memory_bytes_per_us = 3.35e6;
-  c.compute.memory_share = {{1e6, Odd(2)}, {1e15 + 2, 0.9}};
+  c.compute.memory_share = {{1e6, Odd(2)}, {9e14 + 2, 0.9}};
   c.compute.tiles = {{256, 128, Odd(3)}};
   c.compute.attention = {{64, {{512, Odd(4)}}, {}}, {128, {}, {{1024, Odd(5)}}}};
   c.network.bytes_per_us = Odd(6);
@@ -122,8 +122,8 @@ kernel_us = 1
                   "a.toml:3: cluster.device = \"gpu\": unknown (did you mean cuda?) (allowed: \"cpu\", \"cuda\")",
                   HasSubstr("a.toml:4: cluster.ranks_per_node = 0: out of range (allowed: 1 to "),
                   "a.toml:6: device.nam = \"x\": unknown key (did you mean device.name?)",
-                  "a.toml:7: device.memory_bytes = 1.5: must be an integer (allowed: >= 1)",
-                  "a.toml:8: device.bf16_tflops = -1: out of range (allowed: > 0)",
+                  "a.toml:7: device.memory_bytes = 1.5: must be an integer (allowed: 1 to 1e+18)",
+                  "a.toml:8: device.bf16_tflops = -1: out of range (allowed: 1e-06 to 1000000000)",
                   HasSubstr("a.toml:11: device.memory_share = [ [ 2, 0.5 ], [ 1, 0.5 ] ]: the first number must rise"),
                   HasSubstr("a.toml:12: nodes = {...}: unknown section (sections: cluster, device, node, network, "),
                   "a.toml:15: node.kernel_us = 1: unknown key (did you mean device.kernel_us?)"));
@@ -162,7 +162,7 @@ ranks_per_node = 1
 points = [[1, 1, 1]]
 )" + kernel + kernel)),
               ElementsAre(HasSubstr("a.toml:12: kernel.op = \"matmull\": unknown (did you mean matmul?)"),
-                          "a.toml:15: kernel.us = -1: out of range (allowed: >= 0)",
+                          "a.toml:15: kernel.us = -1: out of range (allowed: 0 to 1000000000000)",
                           "a.toml:12: kernel.samples: missing: every row must set it",
                           "a.toml:16: kernel.sample = 1: unknown key (did you mean kernel.samples?)",
                           HasSubstr("a.toml:18: matmul \"f32,f32->f32 spec=bsk,nk->bsn\" [1, 2]: no kernel has this"),

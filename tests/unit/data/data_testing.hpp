@@ -45,11 +45,11 @@ class DataTest : public testing::Test {
   std::string folder_;
 };
 
-inline std::string Message(const std::function<void()>& action) {
+inline std::string Message(const std::function<void()>& action, ExitStatus status = ExitStatus::kData) {
   try {
     action();
   } catch (const UserError& error) {
-    EXPECT_EQ(error.status(), ExitStatus::kData);
+    EXPECT_EQ(error.status(), status);
     return error.what();
   }
   ADD_FAILURE() << "nothing was refused";

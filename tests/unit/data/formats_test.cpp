@@ -192,7 +192,7 @@ TEST_F(FormatsTest, DamagedMegatronIsRefused) {
   gap[34 + 4] = 11;
   EXPECT_THAT(write(bin, gap), HasSubstr("m.idx: sequence 1 does not begin at token 8"));
   Write("lonely.bin", bin);
-  EXPECT_THAT(Refusal(DataFormat::kMegatron, "lonely.bin"), HasSubstr("lonely.idx: cannot read: No such file"));
+  EXPECT_THAT(Refusal(DataFormat::kMegatron, "lonely.bin"), HasSubstr("lonely.idx: no such file"));
   EXPECT_THAT(Refusal(DataFormat::kMegatron, "nothing"), HasSubstr("nothing: cannot read: No such file"));
   Write("ids.txt", bin);
   EXPECT_THAT(Refusal(DataFormat::kMegatron, "ids.txt"), HasSubstr("PREFIX.bin, PREFIX.idx and PREFIX"));

@@ -165,7 +165,8 @@ TEST_F(DataTest, TokenIdsOutOfRangeAreNotWritten) {
   EXPECT_EQ(OpenTokenSource({DataFormat::kTokens, {Path("*.tok")}, 8, 301})->tokens(), 2700);
   EXPECT_THAT(Message([&] { WriteTokens(Path("d"), ids, 300, TokenWidth::kU16); }), HasSubstr("token 777 is 300"));
   EXPECT_THAT(Message([&] { WriteTokens(Path("d"), ids, 70000, TokenWidth::kU16); }), HasSubstr("1 to 65536"));
-  EXPECT_THAT(Message([&] { WriteTokens(Path("no/d"), ids, 301, TokenWidth::kU16); }), HasSubstr("cannot write"));
+  EXPECT_THAT(Message([&] { WriteTokens(Path("no/d"), ids, 301, TokenWidth::kU16); }, ExitStatus::kFault),
+              HasSubstr("cannot write: No such file"));
 }
 
 /// Bytes that this process has read by system calls.

@@ -255,8 +255,12 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"guard.spike_z=6"}),
               ElementsAre("command line: guard.spike_z = 6.0 has no effect: "
                           "guard.spike_window = 128 steps are never full in run.steps = 20"));
-  for (const char* text : {"guard.max_skips=3", "guard.max_rollbacks=2", "parallel.context=all_gather",
-                           "parallel.sequence_parallel=false", "data.validation=['v']", "data.validate_sequences=24"})
+  EXPECT_THAT(Idle({"guard.max_rollbacks=2", "guard.on_corruption=stop"}),
+              ElementsAre("command line: guard.max_rollbacks = 2 has no effect: neither guard.on_nonfinite nor "
+                          "guard.on_spike nor guard.on_corruption is \"rollback\""));
+  EXPECT_THAT(Idle({"guard.max_rollbacks=2"}), IsEmpty()) << "on_corruption rolls back by default";
+  for (const char* text : {"guard.max_skips=3", "parallel.context=all_gather", "parallel.sequence_parallel=false",
+                           "data.validation=['v']", "data.validate_sequences=24"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;
   for (const char* text : {"model.sliding_window=8000", "model.full_attention_layers=1"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 namespace espalier {
 namespace {
@@ -15,10 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-RunHistory Read(const std::string& text) {
-  std::istringstream file(text);
-  return ReadHistory(file, "x/metrics.jsonl");
-}
+RunHistory Read(const std::string& text) { return ParseHistory(text, "x/metrics.jsonl"); }
 
 std::string Start(int64_t first_step) {
   return fmt::format("{{\"event\":\"start\",\"first_step\":{},\"ranks\":3}}\n", first_step);
@@ -162,6 +158,34 @@ TEST(RunHistory, FieldsOfOtherTypesAreMissing) {
   EXPECT_EQ(IntegerOf(fields, "number"), std::nullopt);
   EXPECT_EQ(TextOf(fields, "number"), "");
   EXPECT_EQ(TextOf(fields, "absent"), "");
+}
+
+TEST(RunHistory, LeavesOutNumbersThatNoRunWrites) {
+  const RunHistory history = Read(Steps(1, {5, 1e308, -1e101, 1e99, 4}) +
+                                  "{\"step\":6,\"loss\":3,\"exposed_ms\":{\"tp\":2e100}}\n"
+                                  "{\"event\":\"checkpoint\",\"seconds\":-1e300}\n");
+  EXPECT_THAT(history.steps.steps(), ElementsAre(1, 4, 5));
+  EXPECT_EQ(history.unread_lines, 4);
+  EXPECT_EQ(history.unread[0].why, "has a number beyond 1e+100");
+  EXPECT_TRUE(history.events.empty());
+}
+
+TEST(RunHistory, ListsTheFirstOfManyBadLines) {
+  std::string text = Steps(1, {5});
+  for (int i = 0; i < 1003; ++i) text += "no line\n";
+  const RunHistory history = Read(text);
+  EXPECT_EQ(history.unread_lines, 1003);
+  EXPECT_EQ(history.unread.size(), kMostUnread);
+  EXPECT_EQ(history.unread.back().line, 101);
+}
+
+/// If every line has a field of its own, the table of all steps and fields grows with the square of the file.
+TEST(StepColumns, HaveALimitOnTheirNumbers) {
+  StepColumns columns(12);
+  for (int64_t step = 1; step <= 3; ++step) columns.Set(columns.AddRow(step), {{fmt::format("f{}", step), 7.5}});
+  EXPECT_THROW(columns.Set(2, {{"g", 1}, {"h", 1}}), std::length_error) << "3 rows of 5 columns";
+  EXPECT_THAT(columns.Column("g"), ElementsAre(testing::IsNan(), testing::IsNan(), 1)) << "3 rows of 4 columns";
+  EXPECT_THROW(columns.AddRow(4), std::length_error) << "4 rows of 4 columns";
 }
 
 TEST(RunHistory, RefusesFilesWithoutALine) {

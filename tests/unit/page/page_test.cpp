@@ -6,7 +6,6 @@
 
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "program/program_testing.hpp"
 #include "test_decks.hpp"
@@ -23,9 +22,8 @@ constexpr const char* kStart =
     "\"version\":\"0.9\",\"mesh\":{\"pp\":3,\"tp\":1},\"parameters\":12345,\"time\":1700000000}\n";
 
 RunOnPage RunOf(const std::string& text, const std::string& name = "runs/a") {
-  std::istringstream file(text);
   RunOnPage run;
-  run.history = ReadHistory(file, name);
+  run.history = ParseHistory(text, name);
   run.history.folder = name;
   run.why_no_keys = "no deck";
   run.programs.why_none = "the deck cannot be compiled: planted";

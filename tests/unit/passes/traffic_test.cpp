@@ -203,12 +203,13 @@ class ClosedForm {
   }
 
   // Gradients, in parallel.reduce_dtype, once a step or microbatch: cut to the states' shards, then reduced over what
-  // is left of the axes on which they are sums.
+  // is left of the axes on which they are sums. With zero = 1 those of a microbatch are gathered again.
   void Reductions(const Parameters& p) {
     const bool each = ReduceOf(d_, mesh_) == ReduceFrequency::kMicrobatch;
     const Role role = each ? Role::kW : Role::kS;
     const int64_t times = each ? micro_ : 1, size = SizeOf(d_.parallel.reduce_dtype);
     Scatter(kShards, role, times, Sum(p.tensors), size);
+    if (each && d_.parallel.zero == 1) Gather(kShards, role, times, Sum(p.tensors), size);
     // What is a sum over tp alone stays fp32.
     std::map<AxisSet, int64_t> left;
     for (const Tensor& t : p.tensors)
@@ -279,6 +280,11 @@ const Case kCases[] = {
     {"tp", {1, 1, 1, 1, 2}, {}},
     {"tp, bf16", {1, 1, 1, 1, 2}, {"precision.compute=bf16"}},
     {"zero 1", {1, 1, 2, 1, 1}, {"parallel.zero=1", "precision.compute=bf16"}},
+    {"zero 1, HSDP, microbatch", {1, 2, 2, 1, 1}, {"parallel.zero=1", "parallel.reduce=microbatch"}},
+    {"zero 1, cp, tp, microbatch", {1, 1, 1, 2, 2}, {"parallel.zero=1", "parallel.reduce=microbatch"}},
+    {"zero 1, HSDP, tp, microbatch, rounded gradients",
+     {1, 2, 2, 1, 2},
+     {"parallel.zero=1", "parallel.reduce=microbatch", "parallel.reduce_dtype=bf16"}},
     {"zero 2", {1, 1, 2, 1, 1}, {"parallel.zero=2", "precision.compute=bf16"}},
     {"zero 2, pp", {2, 1, 2, 1, 1}, {"parallel.zero=2", "precision.compute=bf16"}},
     {"zero 3, pp", {2, 1, 2, 1, 1}, {"parallel.zero=3", "precision.compute=bf16"}},

@@ -117,6 +117,7 @@ TEST(Text, Durations) {
   EXPECT_EQ(HumanDuration(1624), "27m04s");
   EXPECT_EQ(HumanDuration(3 * 3600 + 5 * 60 + 59), "3h05m");
   EXPECT_EQ(HumanDuration(2 * 86400 + 3 * 3600 + 1), "2d03h");
+  EXPECT_EQ(HumanDuration(1.5e31), "1.74e+26d");
   EXPECT_EQ(HumanDuration(-1), "-");
   EXPECT_EQ(HumanDuration(INFINITY), "-");
 }

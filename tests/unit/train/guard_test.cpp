@@ -65,6 +65,16 @@ TEST(Guard, ARollbackTakesTheWindowOfTheCheckpoint) {
   EXPECT_THAT(guard.Limit(), HasSubstr("guard.max_rollbacks = 1"));
 }
 
+TEST(Guard, RollbacksAfterCorruptionCountWithTheOthers) {
+  Deck deck = Watching(OnSpike::kRollback);
+  deck.guard.on_corruption = OnCorruption::kRollback;
+  Guard guard(deck, kWindow);
+  EXPECT_EQ(guard.JudgeCorruption(), Verdict::kRollBack);
+  EXPECT_EQ(guard.Judge(500, 2), Verdict::kStop) << "one rollback is allowed";
+  deck.guard.on_corruption = OnCorruption::kStop;
+  EXPECT_EQ(Guard(deck, kWindow).JudgeCorruption(), Verdict::kStop);
+}
+
 TEST(Guard, WithoutSpikesOnlyNumbersThatAreNotFiniteCount) {
   Deck deck = Watching(OnSpike::kStop);
   deck.guard.spike_z = 0;

@@ -183,12 +183,12 @@ TEST(Errors, CarryTheirMessages) {
 }
 
 TEST(Environment, UnknownValuesAreRefused) {
-  unsetenv("ESPALIER_BF16");
+  unsetenv("ESPALIER_ISA");
   CheckEnvironment();
-  setenv("ESPALIER_BF16", "widen", 1);
+  setenv("ESPALIER_ISA", "avx2", 1);
   CheckEnvironment();
-  EXPECT_EQ(FromEnvironment("ESPALIER_BF16"), "widen");
-  setenv("ESPALIER_BF16", "bogus", 1);
+  EXPECT_EQ(FromEnvironment("ESPALIER_ISA"), "avx2");
+  setenv("ESPALIER_ISA", "bogus", 1);
   setenv("ESPALIER_CUDA_GRAPH", "yes", 1);
   try {
     CheckEnvironment();
@@ -196,9 +196,10 @@ TEST(Environment, UnknownValuesAreRefused) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.status(), ExitStatus::kDeck);
     EXPECT_EQ(error.messages().size(), 2u);
-    EXPECT_NE(error.messages()[0].find("ESPALIER_BF16 = \"bogus\" (allowed: widen"), std::string::npos) << error.what();
+    EXPECT_NE(error.messages()[1].find("ESPALIER_ISA = \"bogus\" (allowed: sse2, avx2"), std::string::npos)
+        << error.what();
   }
-  unsetenv("ESPALIER_BF16");
+  unsetenv("ESPALIER_ISA");
   unsetenv("ESPALIER_CUDA_GRAPH");
 }
 

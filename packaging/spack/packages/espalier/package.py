@@ -66,8 +66,6 @@ class Espalier(MesonPackage, CudaPackage):
         args = [
             "-Dtests=" + ("enabled" if "+tests" in spec else "disabled"),
             "-Dcuda=" + ("enabled" if "+cuda" in spec else "disabled"),
-            # Spack's compiler wrapper chooses the processor, by target=.
-            "-Dcpu=",
         ]
         if "+cuda" in spec:
             folders = [spec[name].libs.directories for name in ("cuda", "cudnn", "nccl")]

@@ -8,7 +8,7 @@
 #include "blocks.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 /// What a task computes: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
@@ -112,7 +112,7 @@ class BackwardTask {
       const Block& block = blocks_.queries[s_.query_begin + b];
       for (int64_t r = 0; r < block.count; ++r) {
         const int64_t query = block.row + r;
-        lse_[b * kBlock + r] = lse[query];
+        lse_[b * kBlock + r] = lse[query] * kLog2E;
         mean_[b * kBlock + r] = Dot(o.data + query * o.stride, dy.data + query * dy.stride);
       }
     }
@@ -128,8 +128,9 @@ class BackwardTask {
   }
 
   float Dot(const T* x, const T* y) const {
-    F16 sum{};
-    ForLanes(0, shape_.head_dim, [&](int64_t c, auto lanes) { sum += Load(x + c, lanes) * Load(y + c, lanes); });
+    Sums sum;
+    ForSums(0, shape_.head_dim,
+            [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(x + c, lanes) * Load(y + c, lanes); });
     return Sum(sum);
   }
 
@@ -149,9 +150,10 @@ class BackwardTask {
     if (s_.want_queries) AddQueries(i, keys, paired_keys_ + k_at);
   }
 
-  /// Queries of a block that tile `r` of the keys skips, in whole vectors of words: none of them sees it.
+  /// Queries of a block that tile `r` of the keys skips, in whole vectors of words and whole tiles: none of them sees
+  /// it.
   int64_t Skipped(int64_t r) const {
-    constexpr int64_t kElements = kLanes * kPack;
+    constexpr int64_t kElements = std::max<int64_t>(kLanes * kPack, kTileRows);
     return std::clamp<int64_t>(r / kTileRows * kTileRows - visible_.offset, 0, kBlock) / kElements * kElements;
   }
 
@@ -179,19 +181,19 @@ class BackwardTask {
   /// value dots if they have the same size.
   void Differentiate(int64_t i, int64_t r) {
     const Visibility visible = visible_;
-    const F16 scale = Broadcast(scale_);
+    const Floats bits = Broadcast(scale_ * kLog2E);
     const float *scores = scores_ + r * kBlock, *value_dots = value_dots_ + r * kBlock;
     const float* lse = lse_ + (i - s_.query_begin) * kBlock;
     const float* mean = mean_ + (i - s_.query_begin) * kBlock;
     float *probabilities = probabilities_, *adjoints = adjoints_, *paired = paired_adjoints_;
     for (int64_t lane = Skipped(r); lane < kBlock; lane += kLanes) {
-      F16 p[kPack], ds[kPack];
+      Floats p[kPack], ds[kPack];
 #pragma GCC unroll 2
       for (int64_t w = 0; w < kPack; ++w) {
-        p[w] = Exp(Load(scores + w * kBlock + lane) * scale - Load(lse + lane));
-        p[w] = visible.Select(lane, r + w, p[w], F16{});
+        p[w] = PowerOfTwo(Load(scores + w * kBlock + lane) * bits - Load(lse + lane));
+        p[w] = visible.Select(lane, r + w, p[w], Floats{});
         ds[w] = p[w] * (Load(value_dots + w * kBlock + lane) - Load(mean + lane));
-        ds[w] = visible.Select(lane, r + w, ds[w], F16{});
+        ds[w] = visible.Select(lane, r + w, ds[w], Floats{});
         StoreRow(probabilities, r + w, lane, p[w]);
         StoreRow(adjoints, r + w, lane, ds[w]);
       }
@@ -200,7 +202,7 @@ class BackwardTask {
   }
 
   /// Row `key` of a block whose contracted dim are the queries.
-  static void StoreRow(float* block, int64_t key, int64_t lane, F16 x) {
+  static void StoreRow(float* block, int64_t key, int64_t lane, Floats x) {
     if constexpr (kPack == 1) {
       Store(block + key * kBlock + lane, x);
     } else {
@@ -289,4 +291,4 @@ void AttentionGrad(const AttentionGradArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

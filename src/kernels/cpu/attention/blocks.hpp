@@ -5,11 +5,10 @@
 
 #include <vector>
 
-#include "kernels/cpu/gemm/bf16_method.hpp"
 #include "kernels/cpu/gemm/block_gemm.hpp"
 #include "kernels/cpu/runtime/kernels.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// Rows of a block of queries or keys.
 inline constexpr int64_t kBlock = 64;
@@ -74,6 +73,9 @@ HeadRows<T> RowsOfHead(const Array& x, const HeadPlace& place, int64_t e) {
   return {x.As<T>() + place.first, place.stride, place.rows, e};
 }
 
+/// log2(e): probabilities are computed as powers of two.
+inline constexpr float kLog2E = 1.44269504088896341f;
+
 /// Extents of packed blocks: words of kPack elements along the contracted dim.
 template <int kPack>
 struct BlockLayout {
@@ -84,9 +86,9 @@ struct BlockLayout {
   int64_t BlockWords() const { return kBlock * Words(); }
 };
 
-/// 16 or 32 elements as a vector of words, converted to what kPack wants.
+/// A vector of words of elements, converted to what kPack wants.
 template <int kPack, typename T>
-F16 LoadWords(const T* x) {
+Floats LoadWords(const T* x) {
   if constexpr (kPack == 1) return Load(x);
   return Load(reinterpret_cast<const float*>(x));
 }
@@ -100,7 +102,7 @@ void PackRows(const HeadRows<T>& x, const Block& block, BlockLayout<kPack> layou
     const int64_t row = block.row + r, valid = r < block.count ? x.e : 0;
     const T* from = x.data + row * x.stride;
     if (row + kAhead < x.count) {
-      for (int64_t c = 0; c < x.e; c += kLine) __builtin_prefetch(from + kAhead * x.stride + c);
+      for (int64_t c = 0; c < x.e; c += kLine) __builtin_prefetch(from + kAhead * x.stride + c, 0, 2);
     }
     for (int64_t c = 0; c < layout.width; c += kElements) {
       if (c + kElements <= valid) {
@@ -120,7 +122,7 @@ void PackTransposed(const float* rows, BlockLayout<kPack> layout, float* to) {
   const int64_t words = layout.Words();
   for (int64_t r = 0; r < kBlock; r += kLanes) {
     for (int64_t w = 0; w < words; w += kLanes) {
-      F16 x[kLanes];
+      Floats x[kLanes];
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) x[i] = Load(rows + (r + i) * words + w);
       Transpose(x);
@@ -138,9 +140,9 @@ const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to)
   for (int64_t w = 0; w < kBlock / 2; ++w) {
     const auto* low = reinterpret_cast<const Bf16*>(rows + 2 * w * layout.Words());
     for (int64_t c = 0; c < layout.width; c += kLanes) {
-      H16 pair[2];
-      std::memcpy(&pair[0], low + c, sizeof(H16));
-      std::memcpy(&pair[1], low + layout.width + c, sizeof(H16));
+      Halves pair[2];
+      std::memcpy(&pair[0], low + c, sizeof(Halves));
+      std::memcpy(&pair[1], low + layout.width + c, sizeof(Halves));
       Store(to + w * layout.width + c, Interleave(pair[0], pair[1]));
     }
   }
@@ -156,11 +158,11 @@ struct Visibility {
   int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
   /// Keys [0, n) are seen by all queries from i on.
   int64_t KeysOfAll(int64_t i) const { return first_keys == nullptr ? KeysOf(i) : 0; }
-  /// `x` where the sixteen queries from i on see key j, `otherwise` elsewhere.
-  F16 Select(int64_t i, int64_t j, F16 x, F16 otherwise) const {
+  /// `x` where the vector of queries from i on see key j, `otherwise` elsewhere.
+  Floats Select(int64_t i, int64_t j, Floats x, Floats otherwise) const {
     if (j >= keys) return otherwise;
     if (first_keys != nullptr) {
-      I16 first;
+      Ints first;
       std::memcpy(&first, first_keys + i, sizeof first);
       x = first <= position + static_cast<int32_t>(j) ? x : otherwise;
     }
@@ -218,10 +220,7 @@ template <typename F>
 void ForAttentionType(Dtype dtype, F f) {
   if (dtype == Dtype::kF32) return f(float{}, std::integral_constant<int, 1>{});
   CHECK(dtype == Dtype::kBf16, "attention of {}", Name(dtype));
-#ifdef __AVX512BF16__
-  if (HasBf16Dot()) return f(Bf16{}, std::integral_constant<int, 2>{});
-#endif
-  f(Bf16{}, std::integral_constant<int, 1>{});
+  f(Bf16{}, std::integral_constant < int, kHasBf16Dot ? 2 : 1 > {});
 }
 
 /// How many parts to cut `blocks` blocks into when `outer` units of work are shared by all threads: one if there are
@@ -231,4 +230,4 @@ inline int64_t PartsOf(int64_t blocks, int64_t outer) {
   return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(blocks, 1));
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

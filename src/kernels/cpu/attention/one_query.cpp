@@ -6,7 +6,7 @@
 #include "kernels/cpu/attention/blocks.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 /// The query of one head: scores of its keys, their softmax, and the mean of the values under it.
@@ -24,18 +24,19 @@ void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t j = 0; j < keys; ++j) {
     const T* key = k + (begin + j) * place.stride;
-    F16 sum{};
-    ForLanes(0, e, [&](int64_t c, auto lanes) { sum += Load(q + c, lanes) * Load(key + c, lanes); });
+    Sums sum;
+    ForSums(0, e,
+            [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(q + c, lanes) * Load(key + c, lanes); });
     scores[j] = Sum(sum) * scale;
     largest = std::max(largest, scores[j]);
   }
-  F16 total{};
+  Floats total{};
   ForLanes(0, keys, [&](int64_t j, auto lanes) {
-    const F16 p = Exp(Load(scores + j, lanes) - largest);
+    const Floats p = Exp(Load(scores + j, lanes) - largest);
     Store(scores + j, p, lanes);
     total += KeepFirst(p, keys - j);
   });
-  ForLanes(0, e, [&](int64_t c, auto lanes) { Store(sums + c, F16{}, lanes); });
+  ForLanes(0, e, [&](int64_t c, auto lanes) { Store(sums + c, Floats{}, lanes); });
   for (int64_t j = 0; j < keys; ++j) {
     const T* value = v + (begin + j) * place.stride;
     const float p = scores[j];
@@ -60,4 +61,4 @@ void AttentionOfOneQuery(const AttentionArgs& a) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "bf16_method.hpp"
+#include "kernels/cpu/runtime/level.hpp"
 #include "kernels/cpu/runtime/vector.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// A matrix of words: row i begins at data + i * stride.
 struct ConstRows {
@@ -101,9 +101,10 @@ inline constexpr int64_t kTransposedWords = 2 * kLanes;
 /// Sixteen columns of at most 32 words as rows of 32, zero after the last.
 inline void TransposeColumns(int64_t words, ConstRows columns, float* rows) {
   for (int64_t p = 0; p < words; p += kLanes) {
-    F16 x[kLanes];
+    Floats x[kLanes];
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < kLanes; ++i) x[i] = p + i < words ? Load(columns.data + (p + i) * columns.stride) : F16{};
+    for (int64_t i = 0; i < kLanes; ++i)
+      x[i] = p + i < words ? Load(columns.data + (p + i) * columns.stride) : Floats{};
     Transpose(x);
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kLanes; ++i) Store(rows + i * kTransposedWords + p, x[i]);
@@ -128,4 +129,4 @@ inline void AmxRowsOfColumns(int64_t words, ConstRows a, ConstRows b, int64_t n,
 }
 #endif
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -7,18 +7,18 @@
 
 #include "amx_gemm.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// Where row i, word p of the left operand is: at data[i * stride + p] or at data[p * stride + i].
 enum class Order { kRowMajor, kColumnMajor };
 
-/// Rows of a register tile. With two vectors a row there are 16 sums: enough to hide the latency of two multiply-adds a
-/// cycle, and 10 loads for 16 of them.
-inline constexpr int kRegisterRows = 8;
+/// Vectors of a register tile's rows. With two there are 16 sums of 8 rows and 10 loads for 16 multiply-adds where the
+/// level has 32 registers. Of 16 registers 6 rows fill 15; 12 or 10 sums hide the latency of two multiply-adds a cycle.
+inline constexpr int kRegisterVectors = 2;
 
 /// sum + a b, a being broadcast.
 template <int kPack>
-F16 MultiplyAdd(F16 sum, float a, F16 b) {
+Floats MultiplyAdd(Floats sum, float a, Floats b) {
   static_assert(kPack == 1 || kPack == 2);
 #ifdef __AVX512BF16__
   if constexpr (kPack == 2) {
@@ -28,46 +28,50 @@ F16 MultiplyAdd(F16 sum, float a, F16 b) {
   return sum + a * b;
 }
 
-/// c[8][16 kVectors] (+)= a[8][words] b[words][16 kVectors].
-template <int kPack, Order kOrder, int kVectors>
+/// c[kRows][kLanes kVectors] (+)= a[kRows][words] b[words][kLanes kVectors].
+template <int kPack, Order kOrder, int kRows, int kVectors>
 void RegisterTile(int64_t words, ConstRows a, ConstRows b, Rows c, bool accumulate) {
-  F16 sums[kRegisterRows][kVectors] = {};
+  Floats sums[kRows][kVectors] = {};
   if (accumulate) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRegisterRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sums[r][v] = Load(c.data + r * c.stride + v * kLanes);
     }
   }
-  for (int64_t p = 0; p < words; ++p) {
-    F16 row[kVectors];
+  int64_t p = 0;
+  do {
+    Floats row[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) row[v] = Load(b.data + p * b.stride + v * kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRegisterRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const float x = kOrder == Order::kRowMajor ? a.data[r * a.stride + p] : a.data[p * a.stride + r];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd<kPack>(sums[r][v], x, row[v]);
     }
-  }
+  } while (++p < words);
 #pragma GCC unroll 8
-  for (int r = 0; r < kRegisterRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) Store(c.data + r * c.stride + v * kLanes, sums[r][v]);
   }
 }
 
-/// c[8][n] (+)= a[8][words] b[words][n]
-template <int kPack, Order kOrder>
-void RegisterRows(int64_t words, ConstRows a, ConstRows b, int64_t n, Rows c, bool accumulate) {
+/// c[kRows][n] (+)= a[kRows][words] b[words][n], of row r and the ones after it.
+template <int kPack, Order kOrder, int kRows>
+void RegisterRows(int64_t r, int64_t words, ConstRows a, ConstRows b, int64_t n, Rows c, bool accumulate) {
+  const ConstRows rows = kOrder == Order::kRowMajor ? a.From(r * a.stride) : a.From(r);
+  const Rows sums = c.From(r * c.stride);
+  constexpr int64_t kWidth = kRegisterVectors * kLanes;
   int64_t j = 0;
-  for (; j + 2 * kLanes <= n; j += 2 * kLanes)
-    RegisterTile<kPack, kOrder, 2>(words, a, b.From(j), c.From(j), accumulate);
-  if (j < n) RegisterTile<kPack, kOrder, 1>(words, a, b.From(j), c.From(j), accumulate);
+  for (; j + kWidth <= n; j += kWidth)
+    RegisterTile<kPack, kOrder, kRows, kRegisterVectors>(words, rows, b.From(j), sums.From(j), accumulate);
+  if (j < n) RegisterTile<kPack, kOrder, kRows, 1>(words, rows, b.From(j), sums.From(j), accumulate);
 }
 
-/// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of 16. In bf16, words are at most 32 in column-major order,
-/// a multiple of 16 in the other, and b has whole sixteens of them; an AmxTiles must exist.
+/// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of kLanes, words > 0. In bf16, words are at most 32 in
+/// column-major order, a multiple of 16 in the other, and b has whole sixteens of them; an AmxTiles must exist.
 template <int kPack, Order kOrder>
 void RowTile(int64_t words, ConstRows a, ConstRows b, int64_t n, Rows c, bool accumulate) {
 #ifdef __AMX_BF16__
@@ -76,10 +80,15 @@ void RowTile(int64_t words, ConstRows a, ConstRows b, int64_t n, Rows c, bool ac
     if (UsesAmx()) return AmxRowsOfColumns(words, a, b, n, c, accumulate);
   }
 #endif
-  for (int64_t r = 0; r < kTileRows; r += kRegisterRows) {
-    const ConstRows rows = kOrder == Order::kRowMajor ? a.From(r * a.stride) : a.From(r);
-    RegisterRows<kPack, kOrder>(words, rows, b, n, c.From(r * c.stride), accumulate);
+  static_assert(kTileRows == 16);
+  if constexpr (kRegisters == 32) {
+    RegisterRows<kPack, kOrder, 8>(0, words, a, b, n, c, accumulate);
+    RegisterRows<kPack, kOrder, 8>(8, words, a, b, n, c, accumulate);
+  } else {
+    RegisterRows<kPack, kOrder, 6>(0, words, a, b, n, c, accumulate);
+    RegisterRows<kPack, kOrder, 5>(6, words, a, b, n, c, accumulate);
+    RegisterRows<kPack, kOrder, 5>(11, words, a, b, n, c, accumulate);
   }
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

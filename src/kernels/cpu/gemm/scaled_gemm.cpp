@@ -7,7 +7,7 @@
 #include "kernels/cpu/runtime/scratch.hpp"
 #include "kernels/fp8.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 using Values = std::array<float, 256>;
@@ -51,4 +51,4 @@ MatmulArgs WidenScaled(const MatmulArgs& a) {
   return bf16;
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -4,9 +4,9 @@
 
 #include "kernels/arguments.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// The same GEMM with both operands widened to bf16, in scratch memory that is valid until the thread's next call.
 MatmulArgs WidenScaled(const MatmulArgs& scaled);
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -9,12 +9,13 @@
 
 #include <algorithm>
 
+#include "cell.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/cpu/runtime/parallel.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 #include "tile_packing.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 #ifdef __AMX_BF16__
 namespace {
@@ -27,8 +28,6 @@ constexpr int64_t kChunk = 8;               // steps: 16 KiB of a panel
 constexpr int64_t kPair = 2;                // panels of a
 constexpr int64_t kSums = kPanel * kPanel;  // of a panel of a and one of b
 constexpr int64_t kLine = 64;               // bytes
-
-int64_t Parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 /// What to fetch into the caches while tiles are multiplied: a piece of b's next panel, and the lines of c that the
 /// sums go to.
@@ -87,27 +86,6 @@ void MultiplySteps(const Bf16* a, const Bf16* b, int64_t steps, ConstRows from, 
   asm volatile("" ::: "memory");
 }
 
-/// Panels of a and of b.
-struct Cell {
-  int64_t row_begin, row_end, column_begin, column_end;
-};
-
-/// What thread `thread` of `threads` computes: a cell of the grid that costs a thread least. Each packs its own panels;
-/// to fetch what another core has just packed takes longer.
-Cell CellOf(int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
-  constexpr int64_t kPacking = 7;  // of a panel, in products of two panels
-  const int64_t pairs = Parts(rows, kPair);
-  int64_t least = 0, across = 0;
-  for (int64_t n = 1; n <= threads; ++n) {
-    const int64_t r = Parts(pairs, threads / n) * kPair, c = Parts(columns, n), cost = r * c + kPacking * (r + c);
-    if (across == 0 || cost < least) least = cost, across = n;
-  }
-  const int64_t down = threads / across, i = thread / across, j = thread % across;
-  if (i >= down) return {};
-  return {pairs * i / down * kPair, std::min(rows, pairs * (i + 1) / down * kPair), columns * j / across,
-          columns * (j + 1) / across};
-}
-
 /// One GEMM. Rows and columns count in panels, depths in elements.
 class Blocks {
  public:
@@ -127,14 +105,19 @@ class Blocks {
   }
 
   void Run() const {
-    constexpr int64_t kWorth = 64;  // products of two panels' steps that are worth waking a thread
+    constexpr int64_t kWorth = 64;   // products of two panels' steps that are worth waking a thread
+    constexpr int64_t kPacking = 7;  // of a panel, in products of two
     const int64_t rows = Parts(s_.m, kPanel), columns = Parts(s_.n, kPanel),
                   worth = rows * columns * Parts(s_.k, kStep) / kWorth;
     const auto threads = static_cast<int>(std::clamp<int64_t>(worth, 1, Threads()));
+    const Grid grid{Parts(rows, kPair), columns, kPair, 1, kPacking};
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
       const AmxTiles tiles;
-      RunCell(CellOf(rows, columns, omp_get_thread_num(), omp_get_num_threads()));
+      Cell cell = CellOf(grid, omp_get_thread_num(), omp_get_num_threads());
+      cell.row_begin *= kPair;
+      cell.row_end = std::min(rows, cell.row_end * kPair);
+      RunCell(cell);
     }
   }
 
@@ -148,7 +131,7 @@ class Blocks {
   };
 
   void RunCell(const Cell& cell) const {
-    const int64_t rows = cell.row_end - cell.row_begin, columns = cell.column_end - cell.column_begin;
+    const int64_t rows = cell.Rows(), columns = cell.Columns();
     if (rows * columns == 0) return;
     const int64_t block_columns = std::min(columns, kRightBlock / (depth_ * kPanel)),
                   block_rows =
@@ -165,7 +148,7 @@ class Blocks {
 
   void RunBlock(const Cell& block, int64_t depth, Bf16* right, float* kept, int64_t kept_rows) const {
     const int64_t steps = Parts(std::min(depth_, s_.k - depth), kStep), panel = steps * kPackedStep,
-                  rows = block.row_end - block.row_begin,
+                  rows = block.Rows(),
                   most = std::min(std::max<int64_t>(1, kLeftBlock / (kPair * panel)), Parts(rows, kPair)) * kPair;
     PackPanels<Side::kRight>(b_, block.column_begin, block.column_end, depth, steps, right);
     Bf16* left = ScratchOf<Bf16>(most * panel, ScratchUse::kPanels);
@@ -220,7 +203,7 @@ class Blocks {
   void Finish(const Target& t, int64_t r, T* to, bool add) const {
     const float* from = t.sums + r * kPanel;
     ForLanes(0, t.columns, [&](int64_t x, auto lanes) {
-      F16 sum = Load(from + x, lanes);
+      Floats sum = Load(from + x, lanes);
       if (bias_ != nullptr) sum += Load(bias_ + t.column + x, lanes);
       Store(to + x, add ? Load(to + x, lanes) + sum : sum, lanes);
     });
@@ -246,4 +229,4 @@ void TileGemm(const GemmShape&, const Bf16*, const Bf16*, const Array&, bool, co
 }
 #endif
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

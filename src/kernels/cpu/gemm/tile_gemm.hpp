@@ -3,7 +3,7 @@
 
 #include "kernels/arguments.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// c (+)= a b, a and b bf16, c f32 or bf16; only f32 accumulates. With a bias (not nullptr; c bf16 and overwritten):
 /// c = a b + bias. Sums are fp32 and rounded once. An element's bits depend on its row of a, its column of b and the
@@ -11,4 +11,4 @@ namespace espalier::cpu {
 void TileGemm(const GemmShape& shape, const Bf16* a, const Bf16* b, const Array& c, bool accumulate,
               const Bf16* bias = nullptr);
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -8,7 +8,7 @@
 
 #include "amx_gemm.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 #ifdef __AMX_BF16__
 inline constexpr int64_t kPanel = 32;                   ///< rows of the left operand, or columns of the right one
@@ -27,14 +27,14 @@ struct PackedFrom {
 enum class Side : uint8_t { kLeft, kRight };
 
 /// A tile in registers, by rows.
-using Words = F16[kTileRows];
+using TileWords = Floats[kTileRows];
 
 /// The first `elements` of a step; none below 1, all from 32 on.
 inline __mmask32 MaskOf(int64_t elements) {
   return elements >= kStep ? ~__mmask32{0} : (__mmask32{1} << std::max<int64_t>(elements, 0)) - 1;
 }
 
-inline void StoreTile(const Words& words, Bf16* to) {
+inline void StoreTile(const TileWords& words, Bf16* to) {
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kTileRows; ++i) std::memcpy(static_cast<void*>(to + i * kStep), &words[i], sizeof words[i]);
 }
@@ -46,10 +46,10 @@ void PackByDepth(const PackedFrom& x, int64_t i, int64_t p, Bf16* to) {
   for (int64_t tile = 0; tile < 2; ++tile, i += kTileRows, to += kTile) {
     const Bf16* from = x.data + i * x.row + p;
     const int64_t rows = x.rows - i;
-    Words words;
+    TileWords words;
 #pragma GCC unroll 16
     for (int64_t r = 0; r < kTileRows; ++r)
-      words[r] = r < rows ? std::bit_cast<F16>(_mm512_maskz_loadu_epi16(mask, from + r * x.row)) : F16{};
+      words[r] = r < rows ? std::bit_cast<Floats>(_mm512_maskz_loadu_epi16(mask, from + r * x.row)) : Floats{};
     if constexpr (kSide == Side::kRight) Transpose(words);
     StoreTile(words, to);
   }
@@ -68,12 +68,12 @@ void PackByRow(const PackedFrom& x, int64_t i, int64_t p, Bf16* to) {
   const auto line = [&](int64_t of) {
     return of < depths ? _mm512_maskz_loadu_epi16(mask, from + of * x.depth) : _mm512_setzero_si512();
   };
-  Words words[2];
+  TileWords words[2];
 #pragma GCC unroll 16
   for (int64_t pair = 0; pair < kTileRows; ++pair) {
     const __m512i even = line(2 * pair), odd = line(2 * pair + 1);
-    words[0][pair] = std::bit_cast<F16>(_mm512_permutex2var_epi16(even, low, odd));
-    words[1][pair] = std::bit_cast<F16>(_mm512_permutex2var_epi16(even, high, odd));
+    words[0][pair] = std::bit_cast<Floats>(_mm512_permutex2var_epi16(even, low, odd));
+    words[1][pair] = std::bit_cast<Floats>(_mm512_permutex2var_epi16(even, high, odd));
   }
   for (int64_t tile = 0; tile < 2; ++tile) {
     if constexpr (kSide == Side::kLeft) Transpose(words[tile]);
@@ -97,4 +97,4 @@ void PackPanels(const PackedFrom& x, int64_t begin, int64_t end, int64_t p, int6
 }
 #endif
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

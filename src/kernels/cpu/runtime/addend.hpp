@@ -4,7 +4,7 @@
 
 #include "vector.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// Rows of x, or with an addend the sums of both, which Load also writes to `sum`. No addend: nullptr.
 template <typename T>
@@ -18,10 +18,10 @@ struct RowsWithAddend {
   }
   /// The rounded sum.
   template <typename Lanes>
-  F16 Load(int64_t c, Lanes lanes) const {
-    const F16 v = cpu::Load(x + c, lanes);
+  Floats Load(int64_t c, Lanes lanes) const {
+    const Floats v = cpu::Load(x + c, lanes);
     if (addend == nullptr) return v;
-    const F16 rounded = Rounded<T>(v + cpu::Load(addend + c, lanes));
+    const Floats rounded = Rounded<T>(v + cpu::Load(addend + c, lanes));
     Store(sum + c, rounded, lanes);
     return rounded;
   }
@@ -31,8 +31,8 @@ struct RowsWithAddend {
 
 /// Stores v, or v + addend, v being rounded first.
 template <typename T, typename Lanes>
-void StoreWithAddend(const T* addend, T* y, int64_t c, F16 v, Lanes lanes) {
+void StoreWithAddend(const T* addend, T* y, int64_t c, Floats v, Lanes lanes) {
   Store(y + c, addend == nullptr ? v : Opaque(Rounded<T>(v)) + Load(addend + c, lanes), lanes);
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

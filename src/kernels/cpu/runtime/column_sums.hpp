@@ -6,24 +6,20 @@
 #include "kernels.hpp"
 #include "scratch.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 inline constexpr int64_t kRowsOfABlock = 64;
 
-/// Sixteen sums of block(b).
+/// Sums of block(b), one per lane.
 template <typename Block>
-F16 SumOverBlocks(int64_t blocks, Block block) {
-  D8 sums[2] = {};
+Floats SumOverBlocks(int64_t blocks, Block block) {
+  Wide sums{};
   for (int64_t b = 0; b < blocks; ++b) {
-    const F16 x = block(b);
-    F8 half[2];
-    std::memcpy(half, &x, sizeof x);
-    for (int i = 0; i < 2; ++i) sums[i] += __builtin_convertvector(half[i], D8);
+    const Wide x = Widened(block(b));
+    sums.low += x.low;
+    sums.high += x.high;
   }
-  const F8 half[2] = {__builtin_convertvector(sums[0], F8), __builtin_convertvector(sums[1], F8)};
-  F16 result;
-  std::memcpy(&result, half, sizeof result);
-  return result;
+  return ToFloats(sums);
 }
 
 inline int64_t BlocksOf(int64_t rows) { return (rows + kRowsOfABlock - 1) / kRowsOfABlock; }
@@ -34,17 +30,17 @@ void ForRowsOfBlock(int64_t rows, int64_t block, F f) {
   for (int64_t r = block * kRowsOfABlock; r < std::min(rows, (block + 1) * kRowsOfABlock); ++r) f(r);
 }
 
-/// Sixteen sums of term(row).
+/// Sums of term(row), one per lane.
 template <typename Term>
-F16 SumOverRows(int64_t rows, Term term) {
+Floats SumOverRows(int64_t rows, Term term) {
   return SumOverBlocks(BlocksOf(rows), [&](int64_t b) {
-    F16 sum{};
+    Floats sum{};
     ForRowsOfBlock(rows, b, [&](int64_t r) { sum += term(r); });
     return sum;
   });
 }
 
-/// Calls f(c, lanes) for every sixteen columns, on as many threads as the matrix is worth.
+/// Calls f(c, lanes) for every vector of columns, on as many threads as the matrix is worth.
 template <typename F>
 void ForColumns(int64_t rows, int64_t columns, F f) {
   const int64_t grain = (RowGrain(rows) + kLanes - 1) / kLanes * kLanes;
@@ -53,7 +49,7 @@ void ForColumns(int64_t rows, int64_t columns, F f) {
 
 /// Writes columns of an fp32 output, or adds to them.
 template <typename Lanes>
-void PutColumns(float* out, F16 sum, bool accumulate, Lanes lanes) {
+void PutColumns(float* out, Floats sum, bool accumulate, Lanes lanes) {
   Store(out, accumulate ? Load(out, lanes) + sum : sum, lanes);
 }
 
@@ -90,10 +86,10 @@ void SumInPass(int64_t rows, int64_t columns, const ColumnOutputs<sizeof...(Term
   ForColumns(blocks, columns, [&](int64_t c, auto lanes) {
     for (int64_t s = 0; s < kSums; ++s) {
       const float* of_column = partials + s * columns + c;
-      const F16 sum = SumOverBlocks(blocks, [&](int64_t b) { return Load(of_column + b * size, lanes); });
+      const Floats sum = SumOverBlocks(blocks, [&](int64_t b) { return Load(of_column + b * size, lanes); });
       PutColumns(outputs.sums[s] + c, sum, outputs.accumulate, lanes);
     }
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -9,7 +9,7 @@
 #include "parallel.hpp"
 #include "vector.hpp"
 
-namespace espalier::cpu {
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 #define ESPALIER_DECLARE(name, function) void function(const function##Args& args);
 ESPALIER_KERNELS(ESPALIER_DECLARE)
@@ -40,4 +40,4 @@ void ForRows(int64_t rows, int64_t width, F f) {
   });
 }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

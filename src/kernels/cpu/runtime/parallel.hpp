@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace espalier::cpu {
+#include "threads.hpp"
 
-/// Threads a kernel may use; set by SetCpuThreads.
-int Threads();
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// Calls f(begin, end) on adjacent parts of [0, n), one per thread, cut at multiples of `grain`. Fewer than two grains
 /// run on the calling thread alone: choose the grain so that it is worth waking a thread.
@@ -48,4 +47,4 @@ inline constexpr int64_t kWorthAThread = 16384;
 /// Rows of `width` elements that are worth a thread.
 inline int64_t RowGrain(int64_t width) { return std::max<int64_t>(1, kWorthAThread / std::max<int64_t>(width, 1)); }
 
-}  // namespace espalier::cpu
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -1,4 +1,6 @@
 // The number of threads, and each thread's scratch memory.
+#include "threads.hpp"
+
 #include <omp.h>
 
 #include <cstdlib>
@@ -6,7 +8,7 @@
 #include <new>
 
 #include "espalier/kernels/kernel_table.hpp"
-#include "parallel.hpp"
+#include "espalier/util/error.hpp"
 #include "scratch.hpp"
 
 namespace espalier {

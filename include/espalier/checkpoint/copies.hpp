@@ -1,0 +1,69 @@
+// Equal copies of a state. Where a placement replicates, several ranks hold the same box of a tensor, and their copies
+// are equal bitwise by design. One of these ranks writes the box. A copy that differs shows a fault of a machine: a
+// flipped bit, or a kernel that is not deterministic.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "espalier/checkpoint/checkpoint.hpp"
+
+namespace espalier {
+
+/// Copies that should be equal and are not.
+struct Corruption {
+  std::vector<int> ranks;  ///< whose copies differ from the majority; all that differ if there is none. Ascending
+  std::string text;        ///< names these ranks, their hosts, the tensors and the boxes
+
+  auto Fields() { return std::tie(ranks, text); }
+};
+
+/// By name of a tensor: CRC-32C of this rank's box.
+using StateChecksums = std::map<std::string, uint32_t>;
+
+/// Compares the copies of the state before a save. The order of the calls makes sure that the data which are written
+/// were the same before the proof was computed (SumWritten, and the saver compares), and that all other copies equal
+/// them after it (SumOthers).
+class Copies {
+ public:
+  /// Collective arguments as of Save; `tensors` and the memory of `local` must outlive this.
+  Copies(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
+         World& world);
+
+  /// Sums the boxes that this rank writes. Reads memory once.
+  void SumWritten();
+  /// Sums the boxes that this rank holds and another rank writes.
+  void SumOthers();
+  /// After both: what differs; nothing if all copies are equal. The same on every rank. Collective.
+  std::optional<Corruption> Compare();
+
+  /// Of the boxes that this rank writes.
+  const StateChecksums& written() const { return written_; }
+
+ private:
+  /// A box of this rank.
+  struct Own {
+    const LocalTensor* local;
+    int tensor;  ///< index into the tensors
+    int64_t bytes;
+    int first;     ///< the first of the ranks that hold it
+    bool shared;   ///< by several ranks
+    bool written;  ///< by this rank
+    uint32_t crc = 0;
+  };
+
+  void Sum(bool written);
+
+  const std::vector<StateTensor>& tensors_;
+  const Mesh& mesh_;
+  World& world_;
+  const std::vector<LocalTensor> local_;
+  std::vector<Own> own_;
+  StateChecksums written_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,22 @@
+// JSON of strangers.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace espalier {
+
+struct JsonRules {
+  int most_depth = 100;      ///< levels of objects and arrays: what is read by recursion has a bottom
+  bool unique_keys = false;  ///< otherwise the last of equal keys counts
+  /// Of each object that ends, with the number of levels around it; false leaves it out.
+  std::function<bool(int depth, const nlohmann::json& object)> keep = nullptr;
+};
+
+/// Parses a text in linear time; nlohmann::json::parse with a callback takes quadratic time in the members of an
+/// object. Throws nlohmann::json::exception for what is no JSON, and std::invalid_argument for what the rules do not
+/// allow.
+nlohmann::json ParseJson(std::string_view text, const JsonRules& rules);
+
+}  // namespace espalier

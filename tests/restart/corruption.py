@@ -1,0 +1,205 @@
+"""A bit flips in one copy of the state: no checkpoint that does not load is committed, the rank is named, and the run
+goes back to its last checkpoint, or stops. The bit is flipped in the memory of a rank that a fault point holds.
+
+    corruption.py [BIT ...]     with bits, by hand: each in weights, moments and norms of two and three replicas"""
+import contextlib, os, re, shutil, subprocess, sys
+
+from support.checkpoints import PIECE, TENSOR, reseal
+from support.disturbed import events, same_run, visible
+from support.jobs import Job
+from support.runs import DECK, Checks, launch, scratch, train
+
+STEPS, EVERY = 8, 2
+BASE = [f"run.steps={STEPS}", f"checkpoint.every_steps={EVERY}", "checkpoint.restart=auto", "model.layers=2",
+        "batch.global=6", "lr.decay_steps=10", "checkpoint.asynchronous=false", "checkpoint.keep=4"]
+TWO, THREE = ["parallel.dp_replicate=2"], ["parallel.dp_replicate=3"]
+TENSOR_PARALLEL = ["parallel.tp=2", "parallel.zero=1"]
+WEIGHT = "parameters/model.layers.1.mlp.up_proj.weight"
+MOMENT = "optimizer/exp_avg_sq/model.layers.0.self_attn.v_proj.weight"
+NORM = "parameters/model.layers.0.input_layernorm.weight"
+
+
+def first_bytes(checkpoint, tensor, count=40):
+    """Of a tensor: the rank that wrote its first box, and the first bytes of it."""
+    name = None
+    with open(os.path.join(checkpoint, "MANIFEST")) as file:
+        for line in file:
+            if match := TENSOR.match(line):
+                name = match[1]
+            elif (match := PIECE.match(line)) and name == tensor:
+                with open(os.path.join(checkpoint, match[1]), "rb") as shard:
+                    shard.seek(int(match[3]))
+                    return int(match[1][6:11]), shard.read(count)
+    sys.exit(f"{checkpoint} has no {tensor}")
+
+
+def flip(pid, pattern, bit):
+    """Flips a bit of the fp32 at each place in a process that holds `pattern`; how many places there are."""
+    count = 0
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for line in maps:
+            area = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
+            if not area or "[v" in line:
+                continue
+            begin, end = (int(number, 16) for number in area.groups())
+            with contextlib.suppress(OSError):
+                memory.seek(begin)
+                data = memory.read(end - begin)
+                at = data.find(pattern)
+                while at >= 0:
+                    word = bytearray(data[at:at + 4])
+                    word[bit // 8] ^= 1 << bit % 8
+                    memory.seek(begin + at)
+                    memory.write(word)
+                    count += 1
+                    at = data.find(pattern, at + 1)
+    return count
+
+
+def may_write_memory():
+    """Of processes that this one has started, which some systems allow to root alone."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            with open(f"/proc/{child.pid}/mem", "r+b"):
+                return True
+        except OSError:
+            return False
+        finally:
+            child.kill()
+
+
+class Case:
+    """One flip of a bit of `tensor` on `rank`, which `fault` holds when its state is that of `step`."""
+
+    def __init__(self, name, ranks, layout, tensor, rank, bit=24, fault="step:hold:5", step=4, extra=()):
+        self.name, self.ranks, self.tensor, self.rank, self.bit = name, ranks, tensor, rank, bit
+        self.fault, self.step, self.keys = fault, step, [*BASE, *layout, *extra]
+
+    def run(self, home):
+        """Exit status and text of the disturbed run; a flip that hits nothing ends the test."""
+        _, pattern = first_bytes(straight_run(home, self).checkpoint(self.step), self.tensor)
+        with Job(home, self.ranks, self.keys, self.fault, self.rank) as job:
+            job.must_be_held()
+            hits = flip(job.processes()[self.rank], pattern, self.bit)
+            job.release()
+            status, _, _ = job.wait()
+            if hits == 0:
+                sys.exit(f"{self.name}: {self.tensor} is not in the memory of rank {self.rank}\n{job.text()}")
+            return status, job.text()
+
+
+def loads(home, case):
+    """Every checkpoint since the flip continues by itself."""
+    for checkpoint in visible(home)[case.step // EVERY:]:
+        step = int(checkpoint[-8:])
+        done = launch(case.ranks, ["run", DECK, "-d", home + "-load", *case.keys, f"run.steps={step + 1}", "-r",
+                                   checkpoint, "checkpoint.fallback=0", "checkpoint.every_steps=0"])
+        shutil.rmtree(home + "-load", ignore_errors=True)
+        if done.returncode != 0:
+            print(done.stdout)
+            return False
+    return True
+
+
+def straight_run(home, case, done={}):
+    """The same run undisturbed."""
+    key = (case.ranks, *case.keys)
+    if key not in done:
+        done[key] = train(f"{home}-straight-{len(done)}", case.ranks, case.keys)
+    return done[key]
+
+
+def check_rollback(checks, home, case, named):
+    """The default: the run goes back, repeats its steps and ends as the undisturbed one."""
+    status, text = case.run(home)
+    corrupt = events(home, "corruption")
+    checks.that(status == 0 and len(corrupt) == 1 and corrupt[0]["ranks"] == named,
+                f"{case.name}: exit status {status}, corruption on {[e['ranks'] for e in corrupt]}, expected {named}")
+    checks.that([e["to"] for e in events(home, "rollback")] == [4] and case.tensor in text,
+                f"{case.name}: back to step 4, and the tensor is named")
+    checks.that(same_run(home, straight_run(home, case), STEPS), f"{case.name}: bitwise the undisturbed run")
+    if status:
+        print(text)
+
+
+def check_stop(checks, home, case, said):
+    """guard.on_corruption = "stop": the run ends, and the same command goes on from the last good checkpoint."""
+    status, text = case.run(home)
+    checks.that(status == 1 and re.search(said, text) is not None and "the same command goes on from it" in text,
+                f"{case.name}: exit status {status}, with the rank and what to do")
+    checks.that([os.path.basename(c) for c in visible(home)] == ["step-00000002", "step-00000004"],
+                f"{case.name}: no other checkpoint is committed or removed")
+    again = train(home, case.ranks, case.keys)
+    checks.that(same_run(again.dir, straight_run(home, case), STEPS), f"{case.name}: ... and then it goes on, bitwise")
+
+
+def check_any_bit(checks, home, case):
+    """Whatever the flip does, every committed checkpoint loads, and what was found names the rank."""
+    status, text = case.run(home)
+    ranks = {tuple(event["ranks"]) for event in events(home, "corruption")}
+    expected = {(case.rank,)} if case.ranks > 2 else {(0, 1)}
+    checks.that(status in (0, 1) and ranks <= expected and (ranks or "not both finite" in text or status == 0),
+                f"{case.name}, bit {case.bit}: exit status {status}, corruption on {sorted(ranks)}")
+    checks.that(loads(home, case), f"{case.name}, bit {case.bit}: every checkpoint loads")
+
+
+def check_changed_data(checks, home, case):
+    """Data that change after the proof was begun are not committed, though no other rank holds a copy of them."""
+    status, text = case.run(home)
+    failed = events(home, "checkpoint_failed")
+    checks.that(status == 0 and len(failed) == 1 and "memory changed in between" in text,
+                f"{case.name}: the save fails ({len(failed)}), the run goes on ({status})")
+    checks.that(loads(home, case), f"{case.name}: every checkpoint loads")
+
+
+def check_fallback(checks, home):
+    """Checkpoints whose proof fails are passed over along the lineage, as damaged ones are."""
+    straight = train(home, 1, BASE)
+    for step in (6, 8):
+        reseal(straight.checkpoint(step), lambda text: re.sub(r"proof (\d)\.(\d)", r"proof \1\1.\2", text))
+    refused = launch(1, ["run", DECK, "-d", home, *BASE, f"run.steps={STEPS + 1}"])
+    checks.that(refused.returncode == 3 and refused.stdout.count("when these weights were saved") >= 2,
+                f"two proofs fail, one step back is allowed: exit status 3 ({refused.returncode}), both named")
+    back = launch(1, ["run", DECK, "-d", home, *BASE, f"run.steps={STEPS + 1}", "checkpoint.fallback=2"])
+    said = back.stdout.count("not restarted from") == 2 and "step-00000004" in back.stdout
+    checks.that(back.returncode == 0 and said,
+                f"two steps back are allowed: it goes on from step 4, and says so ({back.returncode})")
+
+
+def check_bit(checks, home, bit):
+    cases = [Case(f"{ranks} replicas, rank {rank}, {tensor}", ranks, layout, tensor, rank, bit)
+             for ranks, layout, rank in ((2, TWO, 0), (2, TWO, 1), (3, THREE, 1), (3, THREE, 2))
+             for tensor in (WEIGHT, MOMENT, NORM)]
+    for case in [*cases, Case(f"tp 2, rank 1, {NORM}", 2, TENSOR_PARALLEL, NORM, 1, bit)]:
+        check_any_bit(checks, home(f"{case.name}-{bit}"), case)
+
+
+def main():
+    checks = Checks()
+    if not may_write_memory():
+        print("skipped: this system does not let a process write the memory of another one")
+        sys.exit(77)
+    with scratch() as folder:
+        home = lambda name: os.path.join(folder, re.sub(r"\W+", "-", name))
+        if sys.argv[1:]:
+            for bit in map(int, sys.argv[1:]):
+                check_bit(checks, home, bit)
+            checks.finish()
+            return
+        stop = ["guard.on_corruption=stop"]
+        check_rollback(checks, home("weight"), Case("a weight of three replicas", 3, THREE, WEIGHT, 2), [2])
+        check_rollback(checks, home("moment"), Case("a moment of three replicas", 3, THREE, MOMENT, 0, 27), [0])
+        check_rollback(checks, home("norm"), Case("a norm of two tp ranks", 2, TENSOR_PARALLEL, NORM, 1, 21), [0, 1])
+        check_stop(checks, home("stop"), Case("a weight of two replicas", 2, TWO, WEIGHT, 1, extra=stop),
+                   r"ranks 0 and 1 \(host \S+\) hold different values of .*up_proj.weight .*without a majority")
+        copy = Case("a copy, during the proof", 3, THREE, WEIGHT, 0, fault="compare:hold:3", step=6)
+        writer, _ = first_bytes(straight_run(home("copy"), copy).checkpoint(STEPS), WEIGHT)
+        copy.rank = (writer + 1) % 3
+        check_rollback(checks, home("copy"), copy, [copy.rank])
+        check_changed_data(checks, home("data"),
+                           Case("the only copy, during the proof", 1, [], WEIGHT, 0, fault="compare:hold:3", step=6))
+        check_fallback(checks, home("fallback"))
+    checks.finish()
+
+
+main()

@@ -4,8 +4,9 @@
 #
 #   bench/cpu/run.sh [-b BUILD] [option of bench.py ...] [SHAPE ...]
 #
-# -b: the meson build folder (build), with tests. --python names a Python that has PyTorch. --help lists the rest. The
-# times mean little beside other work: read the ratios, and repeat.
+# -b: the meson build folder (build), with tests. --python names a Python that has PyTorch. --help lists the rest.
+# ESPALIER_ISA in the environment caps the instructions of both sides, and those of oneDNN. The times mean little beside
+# other work: read the ratios, and repeat.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,6 +15,17 @@ if [[ ${1:-} == -b ]]; then
   build=$2
   shift 2
 fi
+case ${ESPALIER_ISA:-} in
+  avx2) export ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ;;
+  avx512) export ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512 ;;
+  avx512_bf16) export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 MKL_ENABLE_INSTRUCTIONS=AVX512_E2 ;;
+  '' | amx) ;;
+  *)
+    echo "bench/cpu/run.sh: ESPALIER_ISA=$ESPALIER_ISA has no counterpart in PyTorch (allowed: avx2, avx512," \
+      "avx512_bf16, amx)" >&2
+    exit 2
+    ;;
+esac
 shapes=(124m@1024 124m@4096)
 for argument in "$@"; do
   case $argument in

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kMaxInt = 2147483647;  // counts fit 32 bits: MPI, oneDNN and token ids
+constexpr double kMaxInt = 2147483647;  // counts fit 32 bits: MPI and token ids
 constexpr double kMaxDegree = 65536;
 constexpr double kMaxWatchdog = 1e6;  // seconds: 12 days
 

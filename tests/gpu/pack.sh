@@ -15,13 +15,14 @@ most_bytes=$((60 << 20))
 
 "$root/jobscripts/install_packages.sh"
 
-# What the build reads; and what the programs load, for which dpkg is asked.
-development=(libopenmpi-dev libhdf5-dev libdnnl-dev libtomlplusplus-dev libfmt-dev libspdlog-dev libcli11-dev
-  nlohmann-json3-dev libgtest-dev libgmock-dev libboost-context1.74-dev libboost-context1.74.0 pkgconf pkgconf-bin
-  libpkgconf3 openmpi-bin openmpi-common libopenmpi3)
+# What the build reads: the libraries of packages.txt, but for a benchmark's. And what the programs load, for which dpkg
+# is asked.
+mapfile -t development < <(sed -n 's/^\([^ ]*-dev\) .*/\1/p' "$root/packages.txt" |
+  grep -v -e '^libdnnl-dev$' -e '^libboost-context-dev$')
+development+=(libboost-context1.74-dev libboost-context1.74.0 pkgconf pkgconf-bin libpkgconf3 openmpi-bin openmpi-common
+  libopenmpi3)
 loaded=(/usr/bin/orterun /usr/bin/pkgconf libmpi_cxx.so.40 openmpi/lib/openmpi3/mca_pmix_ext3x.so libhdf5_serial.so.103
-  libdnnl.so.2
-  libtomlplusplus.so.3 libfmt.so.9 libspdlog.so.1.10)
+  libtomlplusplus.so.3 libfmt.so.9 libspdlog.so.1.10 libpcre2-8.so.0 libutf8proc.so.2 libsentencepiece.so.0)
 # These every machine with a compiler has, in a version that fits its own programs.
 everywhere='^(libc6|libgcc-s1|libstdc\+\+6|libgomp1|zlib1g)$'
 

@@ -117,7 +117,7 @@ std::string_view CpuLevel();
 /// True where the cpu's bf16 GEMMs widen to fp32: the level has no instructions for them.
 bool CpuWidensBf16();
 
-/// Sets the threads that cpu kernels use (OpenMP and oneDNN), whichever thread calls them; >= 1, else a CHECK fails.
+/// Sets the threads that cpu kernels use (OpenMP), whichever thread calls them; >= 1, else a CHECK fails.
 /// Only matmul's bits depend on it.
 void SetCpuThreads(int threads);
 

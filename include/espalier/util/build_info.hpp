@@ -10,7 +10,6 @@ extern const char* const kBuildType;      ///< "release -O3"
 extern const char* const kCompilerFlags;  ///< beside those that Meson sets by itself; may be empty
 extern const char* const kMpiVersion;     ///< "Open MPI 4.1.4"
 extern const char* const kHdf5Version;    ///< of the headers: "1.10.8, serial"
-extern const char* const kOneDnnVersion;  ///< of the headers
 extern const char* const kLibraries;      ///< the others: "fmt 9.1.0, spdlog 1.10.0, ..."
 
 }  // namespace espalier

@@ -35,7 +35,6 @@ class Espalier(MesonPackage, CudaPackage):
     depends_on("mpi")
     depends_on("openmpi@4.1:", when="^[virtuals=mpi] openmpi")
     depends_on("hdf5@1.10:")
-    depends_on("onednn@2.6: cpu_runtime=omp")
     depends_on("fmt@9:")
     depends_on("spdlog@1.10: +fmt_external")
     depends_on("tomlplusplus@3.3:")

@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 HEADER = struct.Struct("<8sIIQQ")
+if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":  # what torch.compile generates has the cap of the library
+    torch._inductor.config.cpp.simdlen = 256
 
 
 class Attention(nn.Module):

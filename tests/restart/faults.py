@@ -167,19 +167,24 @@ def check_proof(checks, home, straight, degrees):
     loss = struct.unpack("<f", struct.pack("<f", float(words[1])))[0]
     next_up = struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", loss))[0] + 1))[0]
     checks.that(words[2] == "fp32" and restart(lambda line: line).returncode == 0, f"the proof ({words[1]}) holds")
-    ulp = restart(lambda line: f"proof {next_up:.9g} {words[2]} {words[3]}")
+    ulp_off = lambda line: f"proof {next_up:.9g} {words[2]} {words[3]}"
+    far_off = lambda line: f"proof {loss * 1.001:.9g} {words[2]} 00000000"
+    strict = ["checkpoint.fallback=0"]
+    ulp = restart(ulp_off, strict)
     checks.that(ulp.returncode == 3 and words[1] in ulp.stdout and f"{next_up:.9g}" in ulp.stdout,
                 "equal conditions: one last bit off is exit 3, with both losses")
+    back = restart(ulp_off)
+    checks.that(back.returncode == 0 and words[1] in back.stdout and f"{next_up:.9g}" in back.stdout and
+                events(where, "start")[-1]["first_step"] <= STEPS,
+                "... and if the checkpoint before is allowed, the run begins there, with both losses")
     checks.that(
         restart(lambda line: f"proof {next_up:.9g} {words[2]} 00000000").returncode == 0,
         "other conditions: a last bit may differ")
-    checks.that(
-        restart(lambda line: f"proof {loss * 1.001:.9g} {words[2]} 00000000").returncode == 3,
-        "other conditions: a thousandth may not")
+    checks.that(restart(far_off, strict).returncode == 3, "other conditions: a thousandth may not")
     none = restart(lambda line: None, version="0.1.0")
     checks.that(none.returncode == 0 and "no proof of its weights" in none.stdout,
                 "no proof, of version 0.1: accepted with a warning")
-    lost = restart(lambda line: None, ["checkpoint.fallback=0"])
+    lost = restart(lambda line: None, strict)
     checks.that(lost.returncode == 3 and "the proof is missing" in lost.stdout,
                 "no proof, of a version that always writes one: refused")
     other = restart(lambda line: line, ["model.rope_theta=10000.0"])

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 
 #include "espalier/kernels/shapes.hpp"
 #include "kernel_cases.hpp"
@@ -78,50 +79,77 @@ OwnedTensor Cut(const OwnedTensor& x, size_t dim, int64_t first, int64_t count) 
   return y;
 }
 
-// More than one block of rows, of columns and of the contracted dim, and their remainders, against parts of the result
-// that fit into one; and on three threads.
-TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
-  if (CpuLevel() != "amx") GTEST_SKIP() << "level " << CpuLevel();
-  constexpr int64_t kRows = 2150, kColumns = 2120, kDepth = 2100;
-  struct Form {
-    const char* spec;
-    Shape a, b;
-    size_t row, column;  ///< dims of a and of b that c keeps
-    OwnedTensor c;
-    bool accumulate;
+/// A GEMM as a layer has it, of `rows` x `columns` with a contracted dim of `depth`.
+struct Form {
+  const char* spec;
+  Shape a, b;
+  size_t row, column;  ///< dims of a and of b that c keeps
+  OwnedTensor c;       ///< as it is before
+  bool accumulate;
+
+  OwnedTensor Product(const OwnedTensor& left, const OwnedTensor& right, const OwnedTensor& to) const {
+    return Case{"matmul", {left, right}, {to}, {{}, {{"spec", spec}}}, accumulate}.Tested()[0];
+  }
+};
+
+std::vector<Form> Forms(Random& random, Dtype dtype, int64_t rows, int64_t columns, int64_t depth) {
+  const Shape result = {1, rows, columns}, gradient = {rows, columns};
+  return {{"bsk,nk->bsn", {1, rows, depth}, {columns, depth}, 1, 0, {dtype, result}, false},
+          {"bsn,nk->bsk", {1, rows, depth}, {depth, columns}, 1, 1, {dtype, result}, false},
+          {"bsn,bsk->nk", {1, depth, rows}, {1, depth, columns}, 2, 2, {kF32, gradient}, false},
+          {"bsn,bsk->nk", {1, depth, rows}, {1, depth, columns}, 2, 2, random.Real(kF32, gradient), true}};
+}
+
+struct Part {
+  int64_t row, column, rows, columns;
+};
+
+/// The product again on three threads, and parts of it alone.
+void ExpectSameBits(Random& random, Dtype dtype, const Form& f, const std::vector<Part>& parts) {
+  const OwnedTensor a = random.Real(dtype, f.a), b = random.Real(dtype, f.b), whole = f.Product(a, b, f.c);
+  const std::string what = fmt::format("{} {} of {} and {}", f.spec, Name(dtype), ToString(f.a), ToString(f.b));
+  const int threads = cpu::Threads();
+  SetCpuThreads(3);
+  EXPECT_TRUE(f.Product(a, b, f.c).SameBits(whole)) << what;
+  SetCpuThreads(threads);
+  const size_t dims = f.c.shape().size();
+  for (const Part& p : parts) {
+    const auto of = [&](const OwnedTensor& c) {
+      return Cut(Cut(c, dims - 2, p.row, p.rows), dims - 1, p.column, p.columns);
+    };
+    const OwnedTensor part = f.Product(Cut(a, f.row, p.row, p.rows), Cut(b, f.column, p.column, p.columns), of(f.c));
+    EXPECT_TRUE(part.SameBits(of(whole)))
+        << what << " from " << p.row << ", " << p.column << ": " << p.rows << " x " << p.columns;
+  }
+}
+
+// Strips of rows, columns of joined weights, and threads change no bit.
+TEST(KernelsMatmul, AnElementDependsOnItsRowAndItsColumnAlone) {
+  const char* seed = std::getenv("ESPALIER_SEED");
+  std::mt19937 chooser(seed != nullptr ? static_cast<unsigned>(std::atoi(seed)) : 1);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(chooser);
   };
   Random random;
-  const int threads = cpu::Threads();
-  for (const Form& f :
-       {Form{"bsk,nk->bsn", {1, kRows, kDepth}, {kColumns, kDepth}, 1, 0, {kBf16, {1, kRows, kColumns}}, false},
-        Form{"bsn,nk->bsk", {1, kRows, kDepth}, {kDepth, kColumns}, 1, 1, {kBf16, {1, kRows, kColumns}}, false},
-        Form{"bsn,bsk->nk", {1, kDepth, kRows}, {1, kDepth, kColumns}, 2, 2, {kF32, {kRows, kColumns}}, false},
-        Form{"bsn,bsk->nk",
-             {1, kDepth, kRows},
-             {1, kDepth, kColumns},
-             2,
-             2,
-             random.Real(kF32, {kRows, kColumns}),
-             true}}) {
-    const OwnedTensor a = random.Real(kBf16, f.a), b = random.Real(kBf16, f.b);
-    const auto product = [&](const OwnedTensor& left, const OwnedTensor& right, const OwnedTensor& c) {
-      return Case{"matmul", {left, right}, {c}, {{}, {{"spec", f.spec}}}, f.accumulate}.Tested()[0];
-    };
-    const OwnedTensor whole = product(a, b, f.c);
-    SetCpuThreads(3);
-    EXPECT_TRUE(product(a, b, f.c).SameBits(whole)) << f.spec;
-    SetCpuThreads(threads);
-    const size_t dims = f.c.shape().size();
-    struct Part {
-      int64_t row, column, rows, columns;
-    };
-    for (const Part& p : {Part{0, 0, 1, 1}, {2047, 2040, 103, 80}, {1000, 31, 33, 70}}) {
-      const OwnedTensor part = product(Cut(a, f.row, p.row, p.rows), Cut(b, f.column, p.column, p.columns),
-                                       Cut(Cut(f.c, dims - 2, p.row, p.rows), dims - 1, p.column, p.columns));
-      EXPECT_TRUE(part.SameBits(Cut(Cut(whole, dims - 2, p.row, p.rows), dims - 1, p.column, p.columns)))
-          << f.spec << " from " << p.row << ", " << p.column;
+  for (int i = 0; i < 12; ++i) {
+    const bool wide = i % 4 == 0;  // more than a block of columns
+    const int64_t rows = draw(1, 300), columns = draw(1, wide ? 2600 : 400), depth = draw(1, wide ? 1100 : 2300);
+    std::vector<Part> parts = {{0, 0, 1, 1}, {rows - 1, 0, 1, columns}};
+    for (int n = 0; n < 3; ++n) {
+      const int64_t row = draw(0, rows - 1), column = draw(0, columns - 1);
+      parts.push_back({row, column, draw(1, rows - row), draw(1, columns - column)});
     }
+    const Dtype dtype = i % 2 == 0 ? kF32 : kBf16;
+    ExpectSameBits(random, dtype, Forms(random, dtype, rows, columns, depth)[static_cast<size_t>(draw(0, 3))], parts);
   }
+}
+
+// With tiles: more than one block of each dim, and their remainders, against parts that fit into one.
+TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
+  if (CpuLevel() != "amx") GTEST_SKIP() << "level " << CpuLevel();
+  Random random;
+  for (const Form& f : Forms(random, kBf16, 2150, 2120, 2100))
+    ExpectSameBits(random, kBf16, f, {{0, 0, 1, 1}, {2047, 2040, 103, 80}, {1000, 31, 33, 70}});
 }
 
 TEST(KernelsVector, ExpIsWithinTwoUlp) {

@@ -26,17 +26,18 @@ case ${ESPALIER_ISA:-} in
     exit 2
     ;;
 esac
-shapes=(124m@1024 124m@4096)
+shapes=(124m@1024 124m@4096) formats=(fp32 bf16)
 for argument in "$@"; do
   case $argument in
+    --compute*) formats=('') ;;
     --help) exec python3 "$here/../bench.py" --help ;;
     tiny* | 124m* | 1.5b* | 8b*) shapes=() ;;
   esac
 done
 bytes=$(awk '/^MemAvailable/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
 status=0
-for compute in fp32 bf16; do
-  python3 -u "$here/../bench.py" --build "$build" --device cpu --compute "$compute" --memory "$bytes" --seconds 3600 \
-    --ways espalier,compile,eager --steps 6 "$@" "${shapes[@]}" || status=$?
+for format in "${formats[@]}"; do
+  python3 -u "$here/../bench.py" --build "$build" --device cpu ${format:+--compute "$format"} --memory "$bytes" \
+    --seconds 3600 --ways espalier,compile,eager --steps 6 "$@" "${shapes[@]}" || status=$?
 done
 exit "$status"

@@ -17,6 +17,7 @@
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/train/threads.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/philox.hpp"
 
@@ -102,6 +103,7 @@ int SampleCommand(const SampleOptions& options) {
   const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
   const std::string folder = options.tensorboard ? FolderOfTexts(options, dir) : "";
   const Deck deck = SamplingDeck(dir);
+  WaitBriefly(deck);  // before prompts are read, which can be read once
   const TextForm form(options, deck, dir);
   if (options.stop && !form.end())
     throw UserError(ExitStatus::kDeck, "command line: --stop: it is not known which token ends a text");

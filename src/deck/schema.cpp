@@ -144,7 +144,7 @@ std::vector<DeckKey> Rows() {
      "0: the larger of 600 s and ten "
      "times run.watchdog_s, plus 1 s per 100 MB of state."},
     {"run", "peak_tflops", FIELD(run.peak_tflops), 0.0, From(0),
-     "Peak rate of one rank's device in TFLOP/s, for mfu; 0: of a GPU by its name, of a CPU measured at the start."},
+     "Peak rate of one rank's device in TFLOP/s, for mfu; 0: of a GPU by its name, of a CPU none."},
     {"run", "cluster", FIELD(run.cluster), "", Any(),
      "Cluster file, relative to the working directory, whose times run.device = \"sleep\" waits for."},
     {"run", "dilation", FIELD(run.dilation), 1.0, Between(1e-6, 1e9),

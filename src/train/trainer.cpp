@@ -78,7 +78,7 @@ ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& 
 void ChooseHowThreadsWait(const RunOptions& options) {
   if (!std::filesystem::is_regular_file(options.arguments.deck)) return;  // a pipe can be read only once
   try {
-    WaitPassivelyIfCrowded(LoadDeck(options.arguments.deck, options.arguments.overrides).deck);
+    WaitBriefly(LoadDeck(options.arguments.deck, options.arguments.overrides).deck);
   } catch (const UserError&) {
   }
 }

@@ -289,17 +289,19 @@ def c12_threads_follow_environment_and_cores(checks, home):
                     f"bound to one core: {status}\n{said}")
 
 
-def threads_that_share_cores_wait_passively(checks, home):
+def threads_wait_for_a_moment_or_not_at_all(checks, home):
     where, cores = home("crowded"), len(os.sched_getaffinity(0))
-    for threads, environment, policy in ((cores + 1, {}, b"OMP_WAIT_POLICY=passive"), (1, {}, None),
-                                         (cores + 1, {"OMP_WAIT_POLICY": "active"}, None)):
+    policies = {b"OMP_WAIT_POLICY", b"GOMP_SPINCOUNT"}
+    for threads, environment, policy in ((cores + 1, {}, {b"OMP_WAIT_POLICY=passive"}), (1, {}, set()),
+                                         (cores, {}, {b"GOMP_SPINCOUNT=2000"} if cores > 1 else set()),
+                                         (cores + 1, {"OMP_WAIT_POLICY": "active"}, {b"OMP_WAIT_POLICY=active"})):
         run = start(where, *ENDLESS, f"run.threads={threads}", environment=environment.items())
         trains(run, where)
         variables = open(f"/proc/{run.pid}/environ", "rb").read().split(b"\0")
         run.send_signal(signal.SIGTERM)
         status = run.wait(PATIENCE)
-        checks.that(status == 75 and (b"OMP_WAIT_POLICY=passive" in variables) == (policy is not None),
-                    f"{threads} threads on {cores} cores, {environment}")
+        found = {variable for variable in variables if variable.split(b"=")[0] in policies}
+        checks.that(status == 75 and found == policy, f"{threads} threads on {cores} cores, {environment}: {found}")
 
 
 def main():
@@ -313,7 +315,7 @@ def main():
             a5_ctrl_c_on_mpirun_saves, a5_errors_without_a_reader, l_closed_standard_streams,
             a4_memory_is_refused_before_it_is_taken, a4_the_ranks_of_a_node_are_added_up, a6_several_worlds_of_one_rank,
             l_a_fault_is_announced, l_values_of_the_environment_are_checked, c2_colours_are_for_terminals,
-            c12_threads_follow_environment_and_cores, threads_that_share_cores_wait_passively
+            c12_threads_follow_environment_and_cores, threads_wait_for_a_moment_or_not_at_all
         ], home)
     checks.finish()
 

@@ -40,10 +40,14 @@ Threads AgreeOnThreads(const Deck& deck, World& world);
 /// Threads for kernels of a process that is alone: run.threads, OMP_NUM_THREADS, or the cores that it may use.
 int ThreadCount(const Deck& deck);
 
-/// If the ranks of this node will have more threads than cores, and the environment sets no wait policy, executes this
-/// program again (exec) with OMP_WAIT_POLICY=passive. Otherwise OpenMP's threads would spin while they wait, and keep
-/// the cores from the threads that they wait for. OpenMP reads its policy when it is loaded, so it cannot be set later.
-/// Must be called before MPI starts. Returns if there is nothing to do.
-void WaitPassivelyIfCrowded(const Deck& deck);
+/// If kernels will have several threads, and the environment sets no wait policy, executes this program again (exec)
+/// with one: threads that wait spin for a moment only (GOMP_SPINCOUNT), or not at all where the ranks of this node have
+/// more threads than cores (OMP_WAIT_POLICY=passive). GNU OpenMP's own default spins for milliseconds, and keeps the
+/// cores from the threads, or the other programs, that they wait for. OpenMP reads its policy when it is loaded, so it
+/// cannot be set later. Must be called before MPI starts. Returns if there is nothing to do.
+void WaitBriefly(const Deck& deck);
+
+/// How threads of this process wait, in words: "short spins".
+std::string WaitPolicyText();
 
 }  // namespace espalier

@@ -148,16 +148,17 @@ void AddCards(const RunOnPage& run, Html& html) {
   const RunHistory& history = run.history;
   const Extreme last = Last(history.steps, "loss"), lowest = Lowest(history.steps, "loss");
   const double rate = MedianSinceStart(history, "tokens_per_s"), mfu = MedianSinceStart(history, "mfu");
-  html.Add({
+  std::vector<Card> cards = {
       {"state", State(history), StateInWords(history)},
       {"steps", StepsText(history), TokensText(history) + " tokens"},
       {"loss", std::isnan(last.value) ? kUnknown : fmt::format("{:.5f}", last.value),
        std::isnan(lowest.value) ? "" : fmt::format("lowest {:.5f} at step {}", lowest.value, lowest.step)},
       {"tokens per second", HumanCount(rate), "median since the last start"},
-      {"mfu", PercentText(mfu), std::isnan(mfu) ? "the peak of the device is not known" : "of the peak, median"},
       {"memory of a rank", PeakMemory(history), "the most that a rank used"},
       {"time in steps", MillisecondsText(SumOf(history.steps, "step_ms")), "of the steps that count"},
-  });
+  };
+  if (!std::isnan(mfu)) cards.insert(cards.begin() + 4, {"mfu", PercentText(mfu), "of the peak, median"});
+  html.Add(cards);
 }
 
 struct Fact {

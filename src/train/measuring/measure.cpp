@@ -170,7 +170,7 @@ class Calibration {
 }  // namespace
 
 ExitStatus Measure(const MeasureOptions& options) {
-  if (!options.decks.empty()) WaitPassivelyIfCrowded(LoadDeck(options.decks.front(), options.overrides).deck);
+  if (!options.decks.empty()) WaitBriefly(LoadDeck(options.decks.front(), options.overrides).deck);
   return RunJob([&](World& world, MpiWorld* mpi, Parts& parts) {
     parts.Make<Calibration>(options, world, mpi).Run();
     return ExitStatus::kDone;

@@ -45,12 +45,12 @@ std::string MeshText(const Mesh& mesh) {
   return degrees.empty() ? "no parallelism" : fmt::format("{}", fmt::join(degrees, " x "));
 }
 
-/// ", 1 thread each (4 threads on 2 cores)"; empty where no thread computes.
+/// ", 2 threads each (4 threads on 4 cores, short spins)"; empty where no thread computes.
 std::string ThreadsText(const Run& run) {
   if (run.threads.cores == 0) return "";
   const int64_t all = int64_t{run.threads.count} * run.world.Size();
-  return fmt::format(", {} each ({} on {})", Counted(run.threads.count, "thread"), Counted(all, "thread"),
-                     Counted(run.threads.cores, "core"));
+  return fmt::format(", {} each ({} on {}{})", Counted(run.threads.count, "thread"), Counted(all, "thread"),
+                     Counted(run.threads.cores, "core"), run.threads.count > 1 ? ", " + WaitPolicyText() : "");
 }
 
 std::string RanksText(const Run& run, size_t hosts) {
@@ -155,7 +155,7 @@ std::string TimesText(const StartTimes& times) {
 
 /// What is as expected, and how long the start took.
 BlockLines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& proof) {
-  BlockLines lines = {{"peak", PeakText(run.peak), run.peak.flops > 0 ? Worth::kRoutine : Worth::kNormal}};
+  BlockLines lines = {{"peak", PeakText(run.peak), Worth::kRoutine}};
   if (run.programs.ramp().Grows())
     lines.push_back({"programs",
                      fmt::format("{} for training with {}, compiled in {:.1f} s", run.programs.trainings().size(),

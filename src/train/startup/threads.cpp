@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "espalier/comm/pack.hpp"
@@ -32,6 +33,8 @@ int AskedByEnvironment() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, CPU_SETSIZE);
 }
+
+constexpr const char* kPolicies[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
 
 using Users = std::map<std::pair<std::string, int>, int>;  ///< ranks by node and core
 
@@ -84,13 +87,21 @@ int LocalProcesses() {
   return 1;
 }
 
-bool WillBeCrowded(const Deck& deck) {
-  if (deck.run.device == RunDevice::kSleep) return false;  // no thread computes
+/// Loops of a thread that waits for another of its rank, before it sleeps: some 20 us, longer than a kernel needs
+/// between its parts.
+constexpr const char* kShortSpins = "2000";
+
+/// How OpenMP's threads should wait: a variable of the environment and its value; none if none waits for another.
+std::optional<std::pair<const char*, const char*>> WaitingFor(const Deck& deck) {
+  if (deck.run.device == RunDevice::kSleep) return std::nullopt;  // no thread computes
   const int cores = static_cast<int>(Affinity().size());
-  const int64_t threads = deck.run.threads > 0 ? deck.run.threads : AskedByEnvironment();
+  const int64_t asked = deck.run.threads > 0 ? deck.run.threads : AskedByEnvironment(),
+                threads = asked > 0 ? asked : cores;
+  if (threads == 1) return std::nullopt;
   // Cores that are not all of the node's are taken to be this rank's own.
   const int ranks = cores < static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) ? 1 : LocalProcesses();
-  return threads > 1 && threads * ranks > cores;
+  if (asked * ranks > cores) return std::pair("OMP_WAIT_POLICY", "passive");
+  return std::pair("GOMP_SPINCOUNT", kShortSpins);
 }
 
 std::vector<std::string> ArgumentsOfThis() {
@@ -155,11 +166,22 @@ int ThreadCount(const Deck& deck) {
   return ChooseThreads(deck.run.threads, {&alone, 1}).count;
 }
 
-void WaitPassivelyIfCrowded(const Deck& deck) {
-  for (const char* policy : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+std::string WaitPolicyText() {
+  for (const char* policy : kPolicies)
+    if (const char* value = std::getenv(policy)) {
+      if (std::string_view(value) == "passive") return "no spins";
+      if (std::string_view(value) == kShortSpins) return "short spins";
+      return fmt::format("{}={}", policy, value);
+    }
+  return "long spins";
+}
+
+void WaitBriefly(const Deck& deck) {
+  for (const char* policy : kPolicies)
     if (std::getenv(policy) != nullptr) return;
-  if (!WillBeCrowded(deck)) return;
-  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  const auto waiting = WaitingFor(deck);
+  if (!waiting) return;
+  ::setenv(waiting->first, waiting->second, 1);
   StartAnew();
 }
 

@@ -87,8 +87,8 @@ int LocalProcesses() {
   return 1;
 }
 
-/// Loops of a thread that waits for another of its rank, before it sleeps: some 20 us, longer than a kernel needs
-/// between its parts.
+/// Loops of a thread that waits for another of its rank, before it sleeps: 30 to 100 us, longer than a kernel needs
+/// between its parts (doc/dev/performance-log.md, Waiting threads).
 constexpr const char* kShortSpins = "2000";
 
 /// How OpenMP's threads should wait: a variable of the environment and its value; none if none waits for another.

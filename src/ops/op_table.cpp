@@ -125,13 +125,11 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   return partial;
 }
 
-/// A multi-tensor op restricted to its i-th tensor.
-Op OfTensor(const Op& op, const OpDefinition::PerTensor& each, size_t i) {
-  Op one = op;
+/// Restricts `one`, which is `op` but for its operands, to the i-th tensor of a multi-tensor op.
+void Restrict(Op& one, const Op& op, const OpDefinition::PerTensor& each, size_t i) {
   one.inputs.assign(op.inputs.begin(), op.inputs.begin() + each.shared);
   for (size_t k = 0; k < each.inputs; ++k) one.inputs.push_back(op.inputs[each.shared + i * each.inputs + k]);
   one.outputs.assign(op.outputs.begin() + i * each.outputs, op.outputs.begin() + (i + 1) * each.outputs);
-  return one;
 }
 
 /// Number of tensors of a multi-tensor op; 1 for any other.
@@ -217,8 +215,11 @@ std::vector<Type> InferOutputs(const Graph& graph, const Op& op, const std::vect
   const OpDefinition::PerTensor each = PerTensorOf(op);
   if (const size_t tensors = TensorsOf(op, each); tensors > 1) {
     std::vector<Type> types;
-    for (size_t i = 0; i < tensors; ++i)
-      for (Type& type : InferOutputs(graph, OfTensor(op, each, i), {})) types.push_back(std::move(type));
+    Op one = op;
+    for (size_t i = 0; i < tensors; ++i) {
+      Restrict(one, op, each, i);
+      for (Type& type : InferOutputs(graph, one, {})) types.push_back(std::move(type));
+    }
     return types;
   }
   const OpContext context = ContextOf(graph, op);

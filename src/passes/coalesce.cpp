@@ -32,17 +32,15 @@ class Coalescer {
   void Run() {
     FindBuckets();
     // One open batch per key. An op is added to it if the batch still has a legal position.
-    std::map<Key, std::vector<int>> open;
-    for (size_t i = 0; i < graph_.ops.size(); ++i) {
-      const Op& op = graph_.ops[i];
-      if (!IsCollective(op.kind)) continue;
-      std::vector<int>& batch = open[KeyOf(op)];
-      batch.push_back(static_cast<int>(i));
-      if (batch.size() > 1 && (PositionOf(batch) < 0 || !MayMerge(batch))) {
-        batch.pop_back();
+    std::map<Key, Batch> open;
+    for (int i = 0; i < std::ssize(graph_.ops); ++i) {
+      if (!IsCollective(graph_.op(i).kind)) continue;
+      Batch& batch = open[KeyOf(graph_.op(i))];
+      if (!batch.ops.empty() && !MayJoin(i, batch)) {
         Close(batch);
-        batch = {static_cast<int>(i)};
+        batch = {};
       }
+      Add(i, batch);
     }
     for (auto& [key, batch] : open) Close(batch);
     Rebuild();
@@ -51,6 +49,13 @@ class Coalescer {
  private:
   static constexpr int kNever = 1 << 30;
   static constexpr double kBytesPerRank = 1e6;
+
+  /// Collectives that become one.
+  struct Batch {
+    std::vector<int> ops;
+    int made = -1;      // position of the last op that makes an input
+    int read = kNever;  // position of the first op that reads a result
+  };
 
   Key KeyOf(const Op& op) const {
     const Value& value = graph_.value(op.inputs[0]);
@@ -93,31 +98,37 @@ class Coalescer {
     }
   }
 
-  bool MayMerge(const std::vector<int>& batch) const {
-    const Op& last = graph_.ops[batch.back()];
-    const bool gradient = last.role == Role::kW && last.kind != OpKind::kAllGather;
-    const bool activation = graph_.value(last.inputs[0]).frequency == Frequency::kMicrobatch && !gradient;
-    return !activation || batch[batch.size() - 2] + 1 == batch.back();
+  bool MayJoin(int id, const Batch& batch) const {
+    const Op& op = graph_.op(id);
+    const bool gradient = op.role == Role::kW && op.kind != OpKind::kAllGather;
+    const bool activation = graph_.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !gradient;
+    if (activation && batch.ops.back() + 1 != id) return false;
+    return PositionOf(batch.ops.front(), id, std::max(batch.made, MadeBy(op)), std::min(batch.read, ReadBy(op))) >= 0;
+  }
+  void Add(int id, Batch& batch) const {
+    batch.ops.push_back(id);
+    batch.made = std::max(batch.made, MadeBy(graph_.op(id)));
+    batch.read = std::min(batch.read, ReadBy(graph_.op(id)));
+  }
+  int MadeBy(const Op& op) const { return made_[op.inputs[0]]; }
+  int ReadBy(const Op& op) const { return read_[op.outputs[0]]; }
+
+  /// Where ops from `first` to `last` may become one whose inputs op `made` is the last to make, and whose results op
+  /// `read` is the first to read; -1: nowhere.
+  static int PositionOf(int first, int last, int made, int read) {
+    return made < first ? first : read > last ? last : -1;
   }
 
-  int PositionOf(const std::vector<int>& batch) const {
-    const int first = batch.front(), last = batch.back();
-    const auto ready = [&](int op) { return made_[graph_.ops[op].inputs[0]] < first; };
-    const auto unread = [&](int op) { return read_[graph_.ops[op].outputs[0]] > last; };
-    if (std::all_of(batch.begin(), batch.end(), ready)) return first;
-    if (std::all_of(batch.begin(), batch.end(), unread)) return last;
-    return -1;
-  }
-
-  void Close(const std::vector<int>& batch) {
-    if (batch.size() < 2) return;
-    Op merged = graph_.ops[batch[0]];
-    for (size_t k = 1; k < batch.size(); ++k) {
-      merged.inputs.push_back(graph_.ops[batch[k]].inputs[0]);
-      merged.outputs.push_back(graph_.ops[batch[k]].outputs[0]);
+  void Close(const Batch& batch) {
+    if (batch.ops.size() < 2) return;
+    const int first = batch.ops.front(), last = batch.ops.back();
+    Op merged = graph_.op(first);
+    for (size_t k = 1; k < batch.ops.size(); ++k) {
+      merged.inputs.push_back(graph_.op(batch.ops[k]).inputs[0]);
+      merged.outputs.push_back(graph_.op(batch.ops[k]).outputs[0]);
     }
-    for (int op : batch) merged_[op] = {};
-    merged_[PositionOf(batch)] = std::move(merged);
+    for (int op : batch.ops) merged_[op] = {};
+    merged_[PositionOf(first, last, batch.made, batch.read)] = std::move(merged);
   }
 
   void Rebuild() {

@@ -42,33 +42,29 @@ class Prefetcher {
     return ready;
   }
 
-  /// A layer's first op in a segment.
-  struct Start {
-    int layer;
-    size_t op;
+  /// The layers of a chunk in one role.
+  struct Layers {
+    std::vector<size_t> starts;      // the first op of each, in program order
+    std::map<int, size_t> position;  // by layer: index in `starts`
   };
   using Segment = std::pair<int, Role>;
 
   void FindLayers(const std::vector<Op>& ops) {
     for (size_t i = 0; i < ops.size(); ++i) {
-      std::vector<Start>& starts = starts_[{ops[i].chunk, ops[i].role}];
-      const bool known =
-          std::any_of(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == ops[i].layer; });
-      if (!known) starts.push_back({ops[i].layer, i});
+      Layers& layers = layers_[{ops[i].chunk, ops[i].role}];
+      if (layers.position.try_emplace(ops[i].layer, layers.starts.size()).second) layers.starts.push_back(i);
     }
   }
   size_t TargetOf(const Op& gather) const {
-    const std::vector<Start>& starts = starts_.at({gather.chunk, gather.role});
-    const auto own =
-        std::find_if(starts.begin(), starts.end(), [&](const Start& s) { return s.layer == gather.layer; });
-    const auto before = static_cast<size_t>(own - starts.begin());
-    return starts[before - std::min(before, ahead_)].op;
+    const Layers& layers = layers_.at({gather.chunk, gather.role});
+    const size_t own = layers.position.at(gather.layer);
+    return layers.starts[own - std::min(own, ahead_)];
   }
 
   Graph& graph_;
   const size_t ahead_;
   std::set<int> gathered_;
-  std::map<Segment, std::vector<Start>> starts_;  // layers in program order
+  std::map<Segment, Layers> layers_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "espalier/checkpoint/checkpoint.hpp"
@@ -18,8 +19,16 @@ inline std::string ParameterName(std::string_view weights) {
   return std::string(weights.substr(kParameterPrefix.size()));
 }
 
-/// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
-size_t ParameterIndex(const Compilation& compilation, std::string_view state);
+/// Finds parameters by name, in a compilation that outlives it.
+class ParameterIndex {
+ public:
+  explicit ParameterIndex(const Compilation& compilation);
+  /// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
+  size_t Of(std::string_view state) const;
+
+ private:
+  std::unordered_map<std::string_view, size_t> by_name_;
+};
 
 /// Every state of every stage, in graph order: the same list on all ranks.
 std::vector<StateTensor> StateTensors(const Compilation& compilation);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
+#include "espalier/util/enum_array.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -17,13 +19,16 @@ constexpr double kPatience = 0.3;
 class Scheduler {
  public:
   explicit Scheduler(const std::vector<StripTask>& tasks)
-      : tasks_(tasks), fed_(tasks.size()), end_(tasks.size(), kNever) {
+      : tasks_(tasks), readers_(tasks.size()), missing_(tasks.size()), fed_(tasks.size()), end_(tasks.size(), kNever) {
     for (size_t t = tasks.size(); t-- > 0;) {
       const double fed = tasks[t].lane == StripTask::Lane::kMessage ? tasks[t].time : FeedsSoon(t) ? fed_[t] : 0;
       for (int earlier : tasks[t].after) {
         CHECK(earlier >= 0 && static_cast<size_t>(earlier) < t, "task {} comes after task {}", t, earlier);
         fed_[earlier] = std::max(fed_[earlier], fed);
+        readers_[earlier].push_back(static_cast<int>(t));
       }
+      missing_[t] = tasks[t].after.size();
+      if (missing_[t] == 0) open_[tasks[t].lane].insert(static_cast<int>(t));
     }
   }
 
@@ -47,10 +52,6 @@ class Scheduler {
  private:
   /// A message needs the task, which is short beside it.
   bool FeedsSoon(size_t t) const { return tasks_[t].time < kPatience * fed_[t]; }
-  bool IsOpen(int t) const {
-    return end_[t] == kNever &&
-           std::ranges::all_of(tasks_[t].after, [&](int earlier) { return end_[earlier] < kNever; });
-  }
   double Ready(int t) const {
     double ready = 0;
     for (int earlier : tasks_[t].after) ready = std::max(ready, end_[earlier]);
@@ -64,33 +65,26 @@ class Scheduler {
     end_[t] = start + tasks_[t].time;
     if (tasks_[t].lane != StripTask::Lane::kNone) LaneEnd(t) = end_[t];
     order_.push_back(t);
+    open_[tasks_[t].lane].erase(t);
+    for (int later : readers_[t])
+      if (--missing_[later] == 0) open_[tasks_[later].lane].insert(later);
   }
 
-  template <typename F>
-  void ForEachOpen(StripTask::Lane lane, const F& f) {
-    for (int t = 0; t < std::ssize(tasks_); ++t)
-      if (tasks_[t].lane == lane && IsOpen(t)) f(t);
-  }
-
-  /// A task that takes no time.
-  int Free() {
-    int first = -1;
-    ForEachOpen(StripTask::Lane::kNone, [&](int t) {
-      if (first < 0) first = t;
-    });
-    return first;
+  /// A task that takes no time; -1: none.
+  int Free() const {
+    const std::set<int>& open = open_[StripTask::Lane::kNone];
+    return open.empty() ? -1 : *open.begin();
   }
 
   /// Of the messages that can start soon, that of the lowest strip; one that fills gaps only if it delays no other.
   int FirstMessage() {
+    const std::set<int>& open = open_[StripTask::Lane::kMessage];
     double soonest = kNever;
-    ForEachOpen(StripTask::Lane::kMessage,
-                [&](int t) { soonest = std::min(soonest, Start(t) + kPatience * tasks_[t].time); });
+    for (int t : open) soonest = std::min(soonest, Start(t) + kPatience * tasks_[t].time);
     int best = -1;
     const auto key = [&](int t) { return std::tuple(tasks_[t].fills_gaps, tasks_[t].strip, Start(t)); };
-    ForEachOpen(StripTask::Lane::kMessage, [&](int t) {
+    for (int t : open)
       if (Start(t) <= soonest && (best < 0 || key(t) < key(best))) best = t;
-    });
     return best;
   }
 
@@ -99,19 +93,14 @@ class Scheduler {
     const auto key = [&](int t) {
       return std::tuple(Start(t), !FeedsSoon(static_cast<size_t>(t)), tasks_[t].stage, tasks_[t].strip, t);
     };
-    ForEachOpen(StripTask::Lane::kCompute, [&](int t) {
+    for (int t : open_[StripTask::Lane::kCompute]) {
       int& first = tasks_[t].fills_gaps ? filler : best;
       if (first < 0 || key(t) < key(first)) first = t;
-    });
+    }
     if (filler < 0) return best;
-    if (best < 0) return Start(filler) <= compute_end_ || !OthersAreOpen() ? filler : -1;
+    if (best < 0) return Start(filler) <= compute_end_ || open_[StripTask::Lane::kMessage].empty() ? filler : -1;
     const double gap = Start(best) - std::max(compute_end_, Start(filler));
     return gap > kPatience * tasks_[filler].time ? filler : best;
-  }
-  bool OthersAreOpen() {
-    bool any = false;
-    ForEachOpen(StripTask::Lane::kMessage, [&](int) { any = true; });
-    return any;
   }
 
   /// Each message directly after the last of what it needs and of the messages before it: memory that is free then is
@@ -141,6 +130,9 @@ class Scheduler {
   }
 
   const std::vector<StripTask>& tasks_;
+  std::vector<std::vector<int>> readers_;              // by task: those that come after it
+  std::vector<size_t> missing_;                        // by task: those before it that are not issued
+  EnumArray<StripTask::Lane, std::set<int>, 3> open_;  // by lane: what may be issued next, few tasks at a time
   std::vector<double> fed_;  // time of a message that needs the task, or short tasks after it; 0: none
   std::vector<double> end_;  // kNever: not issued
   double compute_end_ = 0, message_end_ = 0;

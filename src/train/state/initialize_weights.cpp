@@ -59,6 +59,7 @@ void FillSlab(const Compilation& compilation, size_t parameter, const Box& box, 
 
 /// One core makes a hundred million numbers a second, so all of them do.
 void InitializeWeights(const Compilation& compilation, const Executor& executor) {
+  const ParameterIndex index(compilation);
   std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck)));
   for (const NamedTensor& state : executor.All(ValueKind::kState)) {
     const std::vector<Slab> slabs = SlabsOf(state.tensor);
@@ -69,7 +70,7 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
         const Box& box = slabs[begin + i].box;
         buffers[i].assign(static_cast<size_t>(Volume(ExtentsOf(box))), 0.0f);
         if (state.name.starts_with(kParameterPrefix))
-          FillSlab(compilation, ParameterIndex(compilation, state.name), box, buffers[i].data());
+          FillSlab(compilation, index.Of(state.name), box, buffers[i].data());
       });
       for (size_t i = 0; i < count; ++i)
         executor.arena().Write(state.tensor.As<std::byte>() + slabs[begin + i].first * element, buffers[i].data(),

@@ -1,6 +1,7 @@
 #include "espalier/train/states.hpp"
 
-#include <algorithm>
+#include <map>
+#include <set>
 
 #include "espalier/util/error.hpp"
 
@@ -8,8 +9,8 @@ namespace espalier {
 namespace {
 
 /// The part of a stored tensor that a state is, if its parameter is part of a larger one.
-std::optional<StoredPart> PartOf(const Compilation& compilation, const Value& state) {
-  StoredPart part = compilation.stored[ParameterIndex(compilation, state.name)];
+std::optional<StoredPart> PartOf(const Compilation& compilation, const ParameterIndex& index, const Value& state) {
+  StoredPart part = compilation.stored[index.Of(state.name)];
   if (part.shape == state.type.shape) return std::nullopt;
   part.name = state.name.substr(0, state.name.rfind('/') + 1) + part.name;
   return part;
@@ -17,38 +18,48 @@ std::optional<StoredPart> PartOf(const Compilation& compilation, const Value& st
 
 }  // namespace
 
-size_t ParameterIndex(const Compilation& compilation, std::string_view state) {
+ParameterIndex::ParameterIndex(const Compilation& compilation) {
+  for (size_t i = 0; i < compilation.parameters.size(); ++i) by_name_.emplace(compilation.parameters[i], i);
+}
+
+size_t ParameterIndex::Of(std::string_view state) const {
   const std::string_view name = state.substr(state.rfind('/') + 1);
-  const auto parameter = std::find(compilation.parameters.begin(), compilation.parameters.end(), name);
-  CHECK(parameter != compilation.parameters.end(), "{} is no parameter of the model", name);
-  return static_cast<size_t>(parameter - compilation.parameters.begin());
+  const auto parameter = by_name_.find(name);
+  CHECK(parameter != by_name_.end(), "{} is no parameter of the model", name);
+  return parameter->second;
 }
 
 std::vector<StateTensor> StateTensors(const Compilation& compilation) {
+  const ParameterIndex index(compilation);
   std::vector<StateTensor> tensors;
   for (const Value& v : compilation.graph->values)
     if (v.kind == ValueKind::kState)
-      tensors.push_back({v.name, v.type, compilation.StageOf(v.chunk), PartOf(compilation, v)});
+      tensors.push_back({v.name, v.type, compilation.StageOf(v.chunk), PartOf(compilation, index, v)});
   return tensors;
 }
 
 std::vector<StateTensor> ParameterTensors(const Deck& deck) {
   const Model model = BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample);
   std::vector<StateTensor> tensors;
-  for (const StoredPart& stored : model.stored) {
-    const std::string name = std::string(kParameterPrefix) + stored.name;
-    if (std::ranges::find(tensors, name, &StateTensor::name) == tensors.end())
-      tensors.push_back({name, MakeType(Dtype::kF32, stored.shape)});
-  }
+  std::set<std::string_view> known;
+  for (const StoredPart& stored : model.stored)
+    if (known.insert(stored.name).second)
+      tensors.push_back({std::string(kParameterPrefix) + stored.name, MakeType(Dtype::kF32, stored.shape)});
   return tensors;
 }
 
 std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,
                                       const Coordinate& coordinate) {
+  std::map<std::string_view, void*> data;
+  const std::vector<NamedTensor> states = executor.All(ValueKind::kState);
+  for (const NamedTensor& state : states) data[state.name] = state.tensor.data;
   std::vector<LocalTensor> local;
-  for (const StateTensor& tensor : tensors)
-    if (tensor.stage == coordinate[static_cast<size_t>(Axis::kPp)])
-      local.push_back({&tensor, executor.At(tensor.name).data, &executor.arena()});
+  for (const StateTensor& tensor : tensors) {
+    if (tensor.stage != coordinate[static_cast<size_t>(Axis::kPp)]) continue;
+    const auto found = data.find(tensor.name);
+    CHECK(found != data.end(), "{} is no state of this rank", tensor.name);
+    local.push_back({&tensor, found->second, &executor.arena()});
+  }
   return local;
 }
 

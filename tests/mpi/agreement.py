@@ -11,7 +11,7 @@ A draw trains a random deck for ten steps, up to five times:
 Runs that differ in switches alone must have the same bits. Layouts must agree within the bounds below, at their first
 step before rounding has grown, and at the last. --full prints each draw; --draw trains one again. Variables that begin
 with ESPALIER_ or ONEDNN_ reach all ranks, and are printed. Needs ESPALIER."""
-import argparse, collections, itertools, os, random, signal, sys
+import argparse, collections, itertools, os, random, signal, subprocess, sys
 
 from support.campaign import State
 from support.checkpoints import same_bits, tensors
@@ -21,8 +21,9 @@ from support.runs import scratch, train
 STEPS = 10
 RANKS = (2, 2, 3, 4, 4)
 SHORT = 6  # draws of CI
-# Largest relative differences of loss and norm between layouts, by kind of numbers: in the first step, and in any.
-BOUNDS = dict(zip(KINDS, [((1e-3, 2e-2), (1e-2, 2e-1)), ((3e-4, 1e-2), (2e-3, 5e-2)), ((1e-6, 1e-3), (1e-3, 1e-2)),
+# Largest relative differences of loss and norm between layouts, by kind of numbers: in the first step, and in any. Tiny
+# models round more than large ones: these are some three times what campaigns have seen (doc/dev/campaigns.md).
+BOUNDS = dict(zip(KINDS, [((1e-2, 1e-1), (3e-2, 6e-1)), ((2e-3, 6e-2), (2e-2, 3e-1)), ((1e-6, 1e-3), (1e-3, 1e-2)),
                           ((1e-6, 1e-5), (1e-4, 1e-3)), ((1e-6, 1e-5), (1e-5, 1e-3)), ((1e-6, 1e-5), (1e-5, 1e-3))]))
 CURVES = ("loss", "grad_norm")
 STAGES = ("parallel.pp", "pipeline.schedule", "pipeline.chunks")  # switches that go together
@@ -63,7 +64,7 @@ class Draw:
         keys = [f"run.steps={STEPS}", "guard.on_spike=warn", f"checkpoint.every_steps={every}", "checkpoint.keep=99"]
         try:
             return train(os.path.join(self.folder, f"run{next(self.count)}"), deck.ranks, keys, deck.path, flags)
-        except SystemExit as failed:
+        except (SystemExit, subprocess.TimeoutExpired) as failed:
             raise Failed(f"{failed}\n{deck.text}") from None
 
     def variant(self, make, *arguments):
@@ -176,7 +177,7 @@ def main():
     parser.add_argument("--seed", default="1", help="another campaign")
     parser.add_argument("--draw", type=int, help="only this draw")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the draw does not count
     campaign = Agreement(options.state, options.seed)
     if options.draw is not None:
         campaign.one(options.draw, True)

@@ -1,6 +1,6 @@
 """Agreement of a run with itself, for decks with everything drawn at random: families, recipes, number formats, odd
 sizes, layouts and switches.
-  agreement.py [--full] [--seed S] [--draw N] [DRAWS [STATE]]
+  agreement.py [--full] [--pairs] [--seed S] [--draw N] [DRAWS [STATE]]
       STATE: a file that remembers what was done, so that a stopped campaign goes on
 A draw trains a random deck for ten steps, up to five times:
   alone      on one rank
@@ -9,7 +9,8 @@ A draw trains a random deck for ten steps, up to five times:
   twin       in the same layout with other switches
   restart    from a random step of "layout" on, in another layout or with other switches
 Runs that differ in switches alone must have the same bits. Layouts must agree within the bounds below, at their first
-step before rounding has grown, and at the last. --full prints each draw; --draw trains one again. Variables that begin
+step before rounding has grown, and at the last. --pairs trains only what must have the same bits: the layout, its twin and
+a restart with other switches. --full prints each draw; --draw trains one again. Variables that begin
 with ESPALIER_ or ONEDNN_ reach all ranks, and are printed. Needs ESPALIER."""
 import argparse, collections, itertools, os, random, signal, subprocess, sys
 
@@ -72,22 +73,33 @@ class Draw:
         self.decks.append(deck)
         return deck
 
+    def draw(self):
+        self.deck = RandomDeck(self.random, self.folder, self.number, RANKS)
+        self.decks.append(self.deck)
+        return self.deck, self.random.randint(1, STEPS - 1)
+
+    def pairs(self):
+        deck, at = self.draw()
+        layout = self.train(deck, every=at)
+        self.twin(layout)
+        self.restart(layout, at, False)
+
     def all(self):
-        self.deck = deck = RandomDeck(self.random, self.folder, self.number, RANKS)
-        self.decks.append(deck)
-        at = self.random.randint(1, STEPS - 1)
+        deck, at = self.draw()
         alone = self.train(self.variant(deck.alone, deck.micro))
         if others := [micro for micro in deck.micros if micro != deck.micro]:
             regrouped = self.train(self.variant(deck.alone, self.random.choice(others)))
             self.figure("regrouped", regrouped, alone, deck)
         layout = self.train(deck, every=at)
         self.figure("layout", layout, alone, deck)
-        twin = self.variant(deck.with_other_switches, self.random)
-        self.must_be_same(self.train(twin), layout, twin)
-        self.restart(layout, at)
+        self.twin(layout)
+        self.restart(layout, at, self.random.random() < 0.5)
 
-    def restart(self, layout, at):
-        elsewhere = self.random.random() < 0.5
+    def twin(self, layout):
+        twin = self.variant(self.deck.with_other_switches, self.random)
+        self.must_be_same(self.train(twin), layout, twin)
+
+    def restart(self, layout, at, elsewhere):
         deck = self.variant(self.deck.in_another_layout if elsewhere else self.deck.with_other_switches, self.random)
         restarted = self.train(deck, flags=["-r", layout.checkpoint(at)])
         if elsewhere:
@@ -134,12 +146,12 @@ class Agreement:
             sys.exit(f"{state_path} is of a campaign with {kept}, not {begun}")
         print(f"seed {seed}, environment {begun['environment']}", flush=True)
 
-    def one(self, number, speaks):
+    def one(self, number, speaks, pairs):
         chooser = random.Random(f"{self.state['seed']} {number}")
         with scratch() as folder:
             draw = Draw(chooser, folder, number)
             try:
-                draw.all()
+                draw.pairs() if pairs else draw.all()
             except (Failed, PlanFailed) as failed:
                 draw.findings.append(str(failed))
         for finding in draw.findings:
@@ -174,16 +186,17 @@ def main():
     parser.add_argument("draws", nargs="?", type=int, default=SHORT)
     parser.add_argument("state", nargs="?")
     parser.add_argument("--full", action="store_true", help="print each draw")
+    parser.add_argument("--pairs", action="store_true", help="only what must have the same bits")
     parser.add_argument("--seed", default="1", help="another campaign")
     parser.add_argument("--draw", type=int, help="only this draw")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the draw does not count
     campaign = Agreement(options.state, options.seed)
     if options.draw is not None:
-        campaign.one(options.draw, True)
+        campaign.one(options.draw, True, options.pairs)
     else:
         while campaign.state["draws"] < options.draws:
-            campaign.one(campaign.state["draws"], options.full)
+            campaign.one(campaign.state["draws"], options.full, options.pairs)
             campaign.state["draws"] += 1
             campaign.state.remember()
     campaign.report()

@@ -7,7 +7,9 @@
 namespace espalier {
 
 bool IsNear(int distance, std::string_view name) {
-  return distance <= std::max(2, static_cast<int>(name.size()) / 3) && distance < static_cast<int>(name.size());
+  constexpr int kShort = 4;
+  const int letters = static_cast<int>(name.size());
+  return distance <= (letters <= kShort ? 1 : std::max(2, letters / 3)) && distance < letters;
 }
 
 int EditDistance(std::string_view a, std::string_view b) {
@@ -28,11 +30,13 @@ int EditDistance(std::string_view a, std::string_view b) {
 
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates) {
   constexpr size_t kLongestName = 64;  // longer ones are no misspellings and would cost time
+  constexpr size_t kBeginning = 3;
   if (name.size() > kLongestName) return "";
   std::string nearest;
   int least = 0;
   for (const std::string& candidate : candidates) {
-    const int distance = EditDistance(name, candidate);
+    const bool begins = name.size() >= kBeginning && std::string_view(candidate).starts_with(name);
+    const int distance = begins ? 1 : EditDistance(name, candidate);
     if (!IsNear(distance, name) || (!nearest.empty() && distance >= least)) continue;
     nearest = candidate;
     least = distance;

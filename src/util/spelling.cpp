@@ -7,9 +7,7 @@
 namespace espalier {
 
 bool IsNear(int distance, std::string_view name) {
-  constexpr int kShort = 4;
-  const int letters = static_cast<int>(name.size());
-  return distance <= (letters <= kShort ? 1 : std::max(2, letters / 3)) && distance < letters;
+  return distance <= std::max(2, static_cast<int>(name.size()) / 3) && distance < static_cast<int>(name.size());
 }
 
 int EditDistance(std::string_view a, std::string_view b) {

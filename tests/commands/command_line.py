@@ -218,6 +218,7 @@ class Answers(unittest.TestCase):
     def test_help(self):
         self.assertIn("espalier [run] DECK [key=value ...]", self.answer("--help"))
         self.assertEqual(self.answer(), self.answer("-h"))
+        self.assertIn("espalier llama/tiny.toml data.paths=my.txt", "\n".join(self.answer("help").splitlines()[:4]))
         self.assertTrue(self.answer("--help", "batch").startswith("[batch] "))
         self.assertEqual(self.answer("--help=batch"), self.answer("--help", "batch"))
         self.assertIn("--restart", self.answer("run", "--help"))

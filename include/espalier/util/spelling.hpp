@@ -10,8 +10,8 @@ namespace espalier {
 /// Number of insertions, deletions, replacements and swaps of neighbours between two words.
 int EditDistance(std::string_view a, std::string_view b);
 
-/// True if words at this edit distance may be misspellings of each other: `name` differs in at most two places, in a
-/// third of its letters if it is long, and in one place if it has four letters or fewer.
+/// True if words at this edit distance may be misspellings of each other: `name` differs in at most two places, or in a
+/// third of its letters if it is long.
 bool IsNear(int distance, std::string_view name);
 
 /// The candidate nearest to `name` if it is near enough to be a misspelling; else empty. A candidate that begins with

@@ -35,7 +35,7 @@ std::string UsageOf(const CLI::App& command) {
 }
 
 constexpr std::string_view kFirstRuns =
-    "  espalier llama/tiny.toml                               train a small model on this program's sources\n"
+    "  espalier llama/tiny.toml                               train a small model on its own sources\n"
     "  espalier llama/tiny.toml data.paths=my.txt run.dir=my  train it on your own text\n"
     "  espalier sample my --prompt \"The \"                     let the model continue a text\n";
 

@@ -3,7 +3,8 @@
 #
 #   jobscripts/workstation.sh [DECK] [key=value ...]
 #
-# Runs DECK (default: inputs/llama/tiny.toml) under mpirun and samples from its last checkpoint. In a clone it first
+# Runs DECK (default: inputs/llama/tiny-8.toml, with other than 8 ranks tiny.toml) under mpirun and samples from its
+# last checkpoint. In a clone it first
 # installs missing packages and builds a release in build/. The environment may set RANKS (default 8), JOBS (parallel
 # compilers; default: the cores) and PROMPT. The exit status is that of the first command that failed; 75 means stopped
 # early with a checkpoint: start it again. INT (Ctrl-C) and TERM stop the run with a checkpoint; a second one kills it.
@@ -17,7 +18,9 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
   exit 0
 fi
-deck=$espalier_root/inputs/llama/tiny.toml
+ranks=${RANKS:-8}
+deck=$espalier_root/inputs/llama/tiny-8.toml
+if ((ranks != 8)); then deck=$espalier_root/inputs/llama/tiny.toml; fi
 if [[ $# -gt 0 && $1 != *=* ]]; then
   deck=$1
   shift
@@ -26,7 +29,6 @@ if [[ ! -r $deck ]]; then
   echo "$deck: no such file, or not readable; decks to start from are in $espalier_root/inputs" >&2
   exit 2
 fi
-ranks=${RANKS:-8}
 
 Build espalier
 

@@ -186,8 +186,8 @@ def check_rules():
     assert not expression(row).fullmatch("no file of b*") and not expression(row).fullmatch("b*: no file matches2")
     form = expression("FILE:LINE: KEY = VALUE: ...")
     assert form.fullmatch('a b.toml:17: model.heads = "6": must divide') and not form.fullmatch("a.toml: heads = 6: no")
-    printed = ("step 1\nespalier: 2 errors (rank 3)\na: b\n[vm:12] noise\nc: d\nstep 2\nespalier: error (rank 0): e\n"
-               "espalier: rank 1: f\n")
+    printed = ("step 1\nespalier: 2 errors (rank 3)\na: b\n  hint\n[vm:12] noise\nc: d\nstep 2\n"
+               "espalier: error (rank 0): e\nespalier: rank 1: f\n")
     assert errors_of(printed) == ["a: b", "c: d", "e", "espalier: rank 1: f"]
 
 

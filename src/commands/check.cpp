@@ -8,15 +8,16 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/model/model.hpp"
+#include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
-std::string RanksText(const Deck& deck) {
-  const int ranks = SmallestRanks(deck);
-  if (deck.parallel.dp_shard != -1) return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+std::string RanksText(const Deck& deck, int given) {
+  const int ranks = given > 0 ? given : SmallestRanks(deck);
+  if (deck.parallel.dp_shard != -1 || given > 0) return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
   return ranks == 1 ? "any number of ranks" : fmt::format("any multiple of {} ranks", ranks);
 }
 
@@ -34,10 +35,11 @@ int64_t CountParameters(const Deck& deck) {
 
 int CheckCommand(const CheckOptions& options) {
   const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  if (options.ranks > 0) ResolveMesh(loaded, options.ranks);
   RequirePatternsMatch(loaded);
   const Deck& deck = loaded.deck;
-  fmt::print("# {}: {} parameters, {} tokens a step, {} steps, on {}\n", deck.name, CountParameters(deck),
-             TokensPerStep(deck), deck.run.steps, RanksText(deck));
+  fmt::print("# {}: {} parameters, {} tokens a step, {}, on {}\n", deck.name, CountParameters(deck),
+             TokensPerStep(deck), Counted(deck.run.steps, "step"), RanksText(deck, options.ranks));
   if (const BatchRamp ramp(deck.batch); ramp.Grows()) fmt::print("# batch: {}\n", Describe(ramp));
   if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", PredictDevice(deck));
   if (deck.run.device == RunDevice::kSleep) {

@@ -21,6 +21,7 @@ int RunCommand(const RunOptions& options);
 
 struct CheckOptions {
   DeckArguments arguments;
+  int ranks = 0;  ///< to check the degrees for; 0: any number
 };
 /// Prints the effective deck with the origin of each value.
 int CheckCommand(const CheckOptions& options);

@@ -41,19 +41,17 @@ struct FoundTokenizer {
 };
 
 FoundTokenizer FindTokenizer(const std::string& folder, int64_t vocab) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    const std::string path = fs::absolute(fs::path(folder) / name).lexically_normal().string();
-    if (!fs::exists(path)) continue;
-    try {
-      auto tokenizer = Tokenizer::Load(path);
-      if (tokenizer->vocab() <= vocab) return {path, std::move(tokenizer), ""};
-      return {"", nullptr,
-              fmt::format("{}: its {} tokens are more than the model's {}", path, tokenizer->vocab(), vocab)};
-    } catch (const UserError& error) {
-      return {"", nullptr, fmt::format("{}", fmt::join(error.messages(), "; "))};
-    }
+  const std::string file = TokenizerIn(folder);
+  if (file.empty()) return {"", nullptr, fmt::format("{} has neither tokenizer.json nor tokenizer.model", folder)};
+  const std::string path = fs::absolute(file).lexically_normal().string();
+  try {
+    auto tokenizer = Tokenizer::Load(path);
+    if (tokenizer->vocab() <= vocab) return {path, std::move(tokenizer), ""};
+    return {"", nullptr,
+            fmt::format("{}: its {} tokens are more than the model's {}", path, tokenizer->vocab(), vocab)};
+  } catch (const UserError& error) {
+    return {"", nullptr, fmt::format("{}", fmt::join(error.messages(), "; "))};
   }
-  return {"", nullptr, fmt::format("{} has neither tokenizer.json nor tokenizer.model", folder)};
 }
 
 /// What would be kept with a tokenizer.
@@ -82,7 +80,8 @@ std::vector<Line> LinesOf(const ModelConfig& config, const FoundTokenizer& found
       {"batch.global", "8", "sequences per step"},
       {"batch.micro", "1", "sequences per microbatch and data-parallel rank"},
       {"optimizer.lr", "1e-05", "to train a model further; from random weights it is some ten times larger"},
-      {"data.format", "\"tokens\"", "files of token ids: doc/data.md"},
+      {"lr.warmup_steps", "100", "the optimizer's moments begin at zero"},
+      {"data.format", "\"auto\"", "text, jsonl or token ids, as each file says: doc/data.md"},
       {"data.paths", "[\"train.bin\"]", "your data"},
   };
   lines.insert(lines.end(), others.begin(), others.end());
@@ -120,6 +119,21 @@ std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::
       lines.push_back({key, value, ""});
   }
   return lines;
+}
+
+Deck DeckOf(const std::vector<Line>& lines, const std::string& head, const ImportOptions& options) {
+  return ParseDeck(DeckText(lines, head), fs::absolute(options.run_dir + "/deck.toml").string(), options.overrides)
+      .deck;
+}
+
+/// At most a tenth of the run.
+void ShortenWarmUp(std::vector<Line>& lines, int64_t steps) {
+  const auto line = std::ranges::find(lines, "lr.warmup_steps", &Line::key);
+  line->value = fmt::format("{}", std::clamp<int64_t>(steps / 10, 1, std::stoll(line->value)));
+}
+
+bool Gives(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::ranges::any_of(overrides, [&](const std::string& text) { return text.starts_with(key + "="); });
 }
 
 /// By tensor: how many of its weights are NaN or infinite. None if all are finite.
@@ -182,9 +196,10 @@ int ImportCommand(const ImportOptions& options) {
       fmt::format("# The {} of {}, by espalier import: its weights are step 0 of this run.\n", config.architecture,
                   TomlString(fs::absolute(options.folder).lexically_normal().string()));
   const FoundTokenizer found = FindTokenizer(options.folder, VocabOf(config));
-  const std::vector<Line> lines = LinesOf(config, found, options);
+  std::vector<Line> lines = LinesOf(config, found, options);
   const std::string path = options.run_dir + "/deck.toml";
-  const Deck deck = ParseDeck(DeckText(lines, head), fs::absolute(path).string(), options.overrides).deck;
+  ShortenWarmUp(lines, DeckOf(lines, head, options).run.steps);
+  const Deck deck = DeckOf(lines, head, options);
   if (fs::absolute(deck.run.dir).lexically_normal() != fs::absolute(options.run_dir).lexically_normal())
     throw UserError(ExitStatus::kDeck, fmt::format("command line: run.dir = {}: here it is RUN_DIR, {} (leave it out)",
                                                    deck.run.dir, options.run_dir));
@@ -219,7 +234,7 @@ int ImportCommand(const ImportOptions& options) {
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));
   if (!unused.empty()) fmt::print("not needed, in the files: {}\n", fmt::join(unused, ", "));
-  fmt::print("to train it: espalier {} data.paths='[\"FILE\"]'\n", path);
+  fmt::print("to train it: espalier {}{}\n", path, Gives(options.overrides, "data.paths") ? "" : " data.paths=FILE");
   return static_cast<int>(ExitStatus::kDone);
 }
 

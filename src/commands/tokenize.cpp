@@ -85,13 +85,15 @@ class Progress {
 void Print(const TokenizeResult& result, size_t files, double seconds) {
   if (result.parts_before > 0) fmt::print("{} of {} parts were done before\n", result.parts_before, result.parts);
   for (const std::string& path : result.bad_files) fmt::print("skipped {}: it is not UTF-8\n", path);
-  if (result.bad_lines > 0) fmt::print("skipped {} lines that are no document\n", result.bad_lines);
+  if (result.bad_lines > 0) fmt::print("skipped {} that are no document\n", Counted(result.bad_lines, "line"));
   const double share =
       result.parts == 0 ? 0
                         : static_cast<double>(result.parts - result.parts_before) / static_cast<double>(result.parts);
-  fmt::print("{} files, {} documents, {} tokens, {} of text, {:.1f} s ({:.1f} MB/s, {} tokens/s)\n",
-             files - result.bad_files.size(), result.documents, result.tokens, HumanBytes(result.bytes), seconds,
-             share * static_cast<double>(result.bytes) * 1e-6 / seconds,
+  const auto plural = [](auto count) { return count == 1 ? "" : "s"; };
+  const size_t good = files - result.bad_files.size();
+  fmt::print("{} file{}, {} document{}, {} token{}, {} of text, {:.1f} s ({:.1f} MB/s, {} tokens/s)\n", good,
+             plural(good), result.documents, plural(result.documents), result.tokens, plural(result.tokens),
+             HumanBytes(result.bytes), seconds, share * static_cast<double>(result.bytes) * 1e-6 / seconds,
              HumanCount(share * static_cast<double>(result.tokens) / seconds));
   if (result.outputs.size() == 1) {
     fmt::print("wrote {}\n", result.outputs.front());

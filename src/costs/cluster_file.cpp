@@ -7,6 +7,7 @@
 
 #include "cluster_rows.hpp"
 #include "cluster_schema.hpp"
+#include "espalier/deck/find_input.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/spelling.hpp"
 
@@ -104,7 +105,7 @@ class ClusterReader {
 
 }  // namespace
 
-Cluster LoadCluster(const std::string& path) { return ClusterReader(path).Read(); }
+Cluster LoadCluster(const std::string& path) { return ClusterReader(FindInput(path).value_or(path)).Read(); }
 
 std::string ToText(const Cluster& cluster) {
   const Cluster defaults;

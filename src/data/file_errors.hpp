@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/hint.hpp"
 
 namespace espalier {
 
@@ -23,7 +24,7 @@ class FileErrors {
     }
   }
   void ThrowAny() {
-    if (more_ > 0) messages_.push_back(fmt::format("... and {} more", more_));
+    if (more_ > 0) messages_.push_back(Hint(fmt::format("... and {} more", more_)));
     if (!messages_.empty()) throw UserError(ExitStatus::kData, messages_);
   }
 

@@ -273,6 +273,12 @@ bool IsDefault(const Deck& deck, const DeckKey& key) {
   return derived != nullptr && value == derived->compute(deck);
 }
 
+/// The command line ends a run of the deck early, so that its warm-up, which the deck chose, is no mistake.
+bool IsTrial(const LoadedDeck& loaded) {
+  const std::string& steps = loaded.origins.find("run.steps")->second;
+  return steps == "command line" && loaded.origins.find("lr.warmup_steps")->second != steps;
+}
+
 }  // namespace
 
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {
@@ -280,6 +286,7 @@ std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {
   for (const Effect& effect : Effects()) {
     const DeckKey& key = *FindDeckKey(effect.key);
     if (IsDefault(loaded.deck, key)) continue;
+    if (effect.why == OnlyWarmUp && IsTrial(loaded)) continue;
     if (const std::string why = effect.why(loaded.deck); !why.empty())
       lines.push_back(fmt::format("{}: {} = {} {}: {}", loaded.origins.find(effect.key)->second, effect.key,
                                   ToToml(Get(loaded.deck, key)), effect.what, why));

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
+#include "espalier/deck/find_input.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/settings.hpp"
@@ -27,7 +29,8 @@ std::string WithAllowed(const std::string& what, const DeckKey& key) {
   return allowed.empty() ? what : fmt::format("{} (allowed: {})", what, allowed);
 }
 
-/// The value in the key's own type (integers where numbers are wanted, an empty list of any kind).
+/// The value in the key's own type (integers where numbers are wanted, an empty list of any kind, a string as a list of
+/// one).
 std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   const std::optional<DeckValue> readable = AsDeckValue(written);
   if (!readable) return std::nullopt;
@@ -35,6 +38,8 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   if (value.index() == key.ValueIndex()) return value;
   const auto* integer = std::get_if<int64_t>(&value);
   if (integer && DeckValue(0.0).index() == key.ValueIndex()) return static_cast<double>(*integer);
+  const auto* text = std::get_if<std::string>(&value);
+  if (text && DeckValue(std::vector<std::string>{}).index() == key.ValueIndex()) return std::vector<std::string>{*text};
   const auto* list = std::get_if<std::vector<int64_t>>(&value);
   if (list && list->empty() && DeckValue(std::vector<std::string>{}).index() == key.ValueIndex())
     return std::vector<std::string>{};
@@ -43,9 +48,19 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   return std::nullopt;
 }
 
-DeckValue MakeAbsolute(const DeckValue& value, const fs::path& folder) {
+/// A leading "~/" is the home of the user, as in a shell.
+std::string WithHome(const std::string& path) {
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home != '\0' && path.starts_with("~/") ? home + path.substr(1) : path;
+}
+
+/// Paths as the program uses them: those of lists absolute.
+DeckValue AsPath(const DeckValue& value, const Allowed& allowed, const fs::path& folder) {
+  if (allowed.path) return WithHome(std::get<std::string>(value));
+  if (!allowed.paths) return value;
   std::vector<std::string> paths = std::get<std::vector<std::string>>(value);
-  for (std::string& path : paths) path = fs::absolute(folder / path).lexically_normal().string();
+  for (std::string& path : paths)
+    path = path.empty() ? path : fs::absolute(folder / WithHome(path)).lexically_normal().string();
   return paths;
 }
 
@@ -73,7 +88,7 @@ class Assembler {
     if (!value) return RefuseValue(full_name, setting, WithAllowed(fmt::format("must be {}", TypeName(*key)), *key));
     if (const std::string fault = FaultOf(*value, key->allowed); !fault.empty())
       return RefuseValue(full_name, setting, fault);
-    given_[full_name] = {key->allowed.paths ? MakeAbsolute(*value, setting.folder) : Normal(*value), setting.place};
+    given_[full_name] = {Normal(AsPath(*value, key->allowed, setting.folder)), setting.place};
     // The folder that a relative path belongs to may have a name that no deck can hold.
     if (const std::string fault = FaultOf(given_[full_name].value, key->allowed); !fault.empty())
       RefuseValue(full_name, setting, fault);
@@ -118,7 +133,11 @@ class Assembler {
     for (const DeckSection& s : DeckSections()) sections.emplace_back(s.name);
     if (std::ranges::find(sections, setting.name) != sections.end()) {
       MeantSection(setting.name);
-      return Refuse(setting.place, setting.shown, fmt::format("must be a section, [{}]", setting.name));
+      const std::string key = NearestKey(setting.name);  // lr is a key of [optimizer] too
+      const bool named = key.ends_with("." + setting.name);
+      if (named) meant_.insert(key);
+      return Refuse(setting.place, setting.shown,
+                    fmt::format("must be a section, [{}]{}", setting.name, DidYouMean(named ? key : "")));
     }
     if (++unknown_ > kMaxGuesses)
       return Refuse(setting.place, setting.shown, setting.section ? "unknown section" : "unknown key");
@@ -242,13 +261,54 @@ std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
   return lines;
 }
 
+/// A file with another ending that sets no key was meant as data.
+bool IsPlainData(const std::string& path, const RawDeck& deck) {
+  std::error_code error;
+  return fs::path(path).extension() != ".toml" && fs::is_regular_file(path, error) &&
+         std::ranges::none_of(deck.settings, [](const RawSetting& setting) { return FindDeckKey(setting.name); });
+}
+
+RawDeck ReadDeckFile(const std::string& name, Errors& errors) {
+  const std::optional<std::string> path = FindInput(name);
+  if (!path) {
+    errors.push_back(fmt::format("{}: no such file{}", name, WhereElse(name)));
+    return {{}, false};
+  }
+  Errors found;
+  RawDeck deck = ReadSettingsFile(*path, DeckFormat(), found);
+  if (!found.empty() && IsPlainData(*path, deck)) {
+    found = {
+        fmt::format("{}: this is a text, not a deck: train on it with data.paths={}, such as "
+                    "espalier llama/tiny.toml data.paths={}",
+                    name, name, name)};
+    deck = {{}, false};
+  }
+  std::ranges::move(found, std::back_inserter(errors));
+  return deck;
+}
+
+/// A further deck among the key=value arguments.
+bool IsDeck(const std::string& argument) {
+  return argument.find('=') == argument.npos && (argument.ends_with(".toml") || FindInput(argument).has_value());
+}
+
 }  // namespace
 
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides) {
   Errors errors;
-  RawDeck deck = ReadSettingsFile(path, DeckFormat(), errors);
-  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), overrides, std::move(errors));
-  loaded.repeated = Repeated(overrides);
+  RawDeck deck = ReadDeckFile(path, errors);
+  std::vector<std::string> keys;
+  for (const std::string& argument : overrides) {
+    if (!IsDeck(argument)) {
+      keys.push_back(argument);
+      continue;
+    }
+    RawDeck next = ReadDeckFile(argument, errors);
+    std::ranges::move(next.settings, std::back_inserter(deck.settings));
+    deck.whole &= next.whole;
+  }
+  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), keys, std::move(errors));
+  loaded.repeated = Repeated(keys);
   return loaded;
 }
 

@@ -67,8 +67,14 @@ relations between keys are errors. All errors are reported at once, each with it
 
 - `include = ["base.toml"]` at the top includes other decks, by paths relative to this one. Later values win: included
   decks in their order, then the deck itself, then `key=value` arguments.
+- Further decks on the command line do the same: `espalier plan 8b.toml best.toml`. Later ones win, and name only what
+  they change.
 - `key=value` on the command line sets any key by its dotted name: `espalier inputs/llama/tiny.toml run.steps=20`. The
   value is TOML; a bare word is a string.
+- Where a list of strings is expected, a string is a list of one: `data.paths=my.txt`. A leading `~/` of a path is the
+  home of the user. Both hold in decks and on the command line.
+- A deck that is not there as typed is looked for below the inputs of the clone or installation: `llama/tiny.toml` works
+  in any folder.
 - Deck and command line alone decide what a run does, also on a restart: defaults < deck < command line. Defaults that
   follow from other keys (given in words below) are derived again. The deck of a checkpoint is only compared: the keys
   that determine its weights must agree, and every other difference is reported at the start.
@@ -158,7 +164,8 @@ std::string HelpText(std::string_view topic) {
   for (const DeckKey& key : DeckSchema())
     if (topic == key.FullName() || topic == key.name) text += KeyHelp(key);
   if (!text.empty()) return text;
-  const std::string nearest = topic.find('.') == topic.npos ? Nearest(topic, Topics()) : NearestKey(topic);
+  std::string nearest = topic.find('.') == topic.npos ? Nearest(topic, Topics()) : "";
+  if (nearest.empty()) nearest = NearestKey(topic);
   throw UserError(ExitStatus::kDeck, fmt::format("help on {}: no such section or key{} (allowed: {})", topic,
                                                  DidYouMean(nearest), fmt::join(SectionNames(), ", ")));
 }

@@ -13,20 +13,38 @@
 namespace espalier {
 namespace {
 
+/// Keys with which the deck runs on `ranks` ranks: "parallel.dp_shard=-1", and more where that is not enough.
+std::string KeysThatFit(const Deck& deck, int ranks) {
+  const Deck::Parallel& p = deck.parallel;
+  std::string keys;
+  const bool divides = ranks % Product({p.pp, p.dp_replicate, p.cp, p.tp}) == 0;
+  const std::pair<const char*, int64_t> degrees[] = {
+      {"pp", p.pp}, {"dp_replicate", p.dp_replicate}, {"cp", p.cp}, {"tp", p.tp}};
+  for (const auto& [name, degree] : degrees)
+    if (!divides && degree != 1) keys += fmt::format("parallel.{}=1 ", name);
+  if (p.dp_shard >= 1) keys += "parallel.dp_shard=-1 ";
+  const int64_t groups = divides ? ranks / Product({p.pp, p.cp, p.tp}) : ranks;
+  const int64_t rows = Product({deck.batch.micro, groups});
+  if (deck.batch.global % rows != 0) keys += fmt::format("batch.global={} ", (deck.batch.global / rows + 1) * rows);
+  return keys.substr(0, keys.size() - 1);
+}
+
 /// What is wrong with the degrees on `ranks` ranks; empty: nothing.
-std::string DegreesFault(const Deck::Parallel& p, int ranks) {
+std::string DegreesFault(const Deck& deck, int ranks) {
+  const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard >= 1) {
     const int64_t product = Product({p.pp, p.dp_replicate, p.dp_shard, p.cp, p.tp});
     if (product == ranks) return "";
     return fmt::format(
         "pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {} = {}, but the number of ranks is {} "
-        "(start {}, or set parallel.dp_shard = -1 to take what is left)",
-        p.pp, p.dp_replicate, p.dp_shard, p.cp, p.tp, product, ranks, product);
+        "(start {}, or set {})",
+        p.pp, p.dp_replicate, p.dp_shard, p.cp, p.tp, product, ranks, product, KeysThatFit(deck, ranks));
   }
   const int64_t fixed = Product({p.pp, p.dp_replicate, p.cp, p.tp});
   if (ranks % fixed == 0) return "";
-  return fmt::format("pp {} x dp_replicate {} x cp {} x tp {} = {} must divide the number of ranks, {} (allowed: {})",
-                     p.pp, p.dp_replicate, p.cp, p.tp, fixed, ranks, MultiplesText(fixed));
+  return fmt::format(
+      "pp {} x dp_replicate {} x cp {} x tp {} = {} must divide the number of ranks, {} (allowed: {}; or set {})", p.pp,
+      p.dp_replicate, p.cp, p.tp, fixed, ranks, MultiplesText(fixed), KeysThatFit(deck, ranks));
 }
 
 /// The ranks of a regather group; 1 if there are none. All ranks of dp_shard are no group of their own.
@@ -43,7 +61,7 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   CHECK(ranks >= 1, "a job of {} ranks", ranks);
   std::vector<std::string> messages;
   // With a wrong number of ranks an open dp_shard stays open: what follows from it would be wrong too.
-  if (const std::string fault = DegreesFault(deck.parallel, ranks); !fault.empty())
+  if (const std::string fault = DegreesFault(deck, ranks); !fault.empty())
     messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
   else
     deck.parallel.dp_shard = static_cast<int>(

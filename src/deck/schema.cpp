@@ -30,6 +30,7 @@ Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
 Allowed Paths() { return {.paths = true}; }
+Allowed Path() { return {.path = true}; }
 
 /// The names of a closed choice.
 template <typename T>
@@ -100,7 +101,7 @@ std::vector<DeckKey> Rows() {
      "Seed of the initial weights and of the order of samples."},
     {"run", "steps", FIELD(run.steps), Required{}, Count(),
      "Optimizer steps of the whole run, restarts included."},
-    {"run", "dir", FIELD(run.dir), kRunDir, Any(),
+    {"run", "dir", FIELD(run.dir), kRunDir, Path(),
      "Folder of metrics and checkpoints; relative to the working directory."},
     {"run", "device", CHOICE(run.device), "auto", OneOf<RunDevice>(),
      "Where kernels run; auto is cuda if every rank has a GPU of its own, else cpu. sleep waits in place of kernels "
@@ -113,7 +114,7 @@ std::vector<DeckKey> Rows() {
      "may use counts 1/k)."},
     {"run", "deterministic", FIELD(run.deterministic), true, Any(),
      "false lets CUDA kernels give up bitwise reproducibility for speed; CPU kernels are always deterministic."},
-    {"run", "product_plans", FIELD(run.product_plans), "", Any(),
+    {"run", "product_plans", FIELD(run.product_plans), "", Path(),
      "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
      "GPUs; empty: the library's "
      "first choice."},
@@ -124,7 +125,7 @@ std::vector<DeckKey> Rows() {
     {"run", "outside_bytes", FIELD(run.outside_bytes), 2000000000, Between(0, kMaxOutsideBytes),
      "Bytes of GPU memory that a rank keeps free of its arena: for the context, the kernels of libraries and NCCL's "
      "buffers. The end of metrics.jsonl has what they took."},
-    {"run", "init_from", FIELD(run.init_from), "", Any(),
+    {"run", "init_from", FIELD(run.init_from), "", Path(),
      "Run, checkpoint or Hugging Face folder, relative to the working directory, whose weights a new run starts from; "
      "empty: random weights."},
     {"run", "time_limit", FIELD(run.time_limit), "", Any(),
@@ -145,7 +146,7 @@ std::vector<DeckKey> Rows() {
      "times run.watchdog_s, plus 1 s per 100 MB of state."},
     {"run", "peak_tflops", FIELD(run.peak_tflops), 0.0, From(0),
      "Peak rate of one rank's device in TFLOP/s, for mfu; 0: of a GPU by its name, of a CPU none."},
-    {"run", "cluster", FIELD(run.cluster), "", Any(),
+    {"run", "cluster", FIELD(run.cluster), "", Path(),
      "Cluster file, relative to the working directory, whose times run.device = \"sleep\" waits for."},
     {"run", "dilation", FIELD(run.dilation), 1.0, Between(1e-6, 1e9),
      "run.device = \"sleep\" waits so many times as long as run.cluster says, since clocks of a busy machine resolve "
@@ -393,14 +394,14 @@ std::vector<DeckKey> Rows() {
      "Validation files or globs."},
     {"data", "validation_weights", FIELD(data.validation_weights), Numbers{}, PositiveFloat(),
      "The same as weights for validation."},
-    {"data", "tokenizer", FIELD(data.tokenizer), "", Any(),
+    {"data", "tokenizer", FIELD(data.tokenizer), "", Path(),
      "Tokenizer of the data: tokenizer.json or tokenizer.model, relative to the working directory; text and jsonl are "
      "tokenized by it, and checkpoints keep it for sample; empty: a byte is a token."},
     {"data", "text_field", FIELD(data.text_field), "text", Any(),
      "Field of each line of jsonl that is the document."},
     {"data", "hdf5_dataset", FIELD(data.hdf5_dataset), "tokens", Any(),
      "Dataset of token ids in files of hdf5."},
-    {"data", "index_dir", FIELD(data.index_dir), "", Any(),
+    {"data", "index_dir", FIELD(data.index_dir), "", Path(),
      "Folder for the indices of jsonl files, relative to the working directory; empty: beside each file."},
     {"data", "end_token", FIELD(data.end_token), -1, Between(-1, kMaxInt),
      "Token that ends a document; -1: documents end where the format says so."},
@@ -455,7 +456,7 @@ std::vector<DeckKey> Rows() {
     {"report", "trace", FIELD(report.trace), "", Any(),
      "Steps whose instructions are timed and drawn, first:last, such as 10:12, in the folder trace of run.dir; empty: "
      "none."},
-    {"report", "costs", FIELD(report.costs), "", Any(),
+    {"report", "costs", FIELD(report.costs), "", Path(),
      "Cluster file, relative to the working directory, to which the run adds the times of its instructions; empty: "
      "none."},
   };

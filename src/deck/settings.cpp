@@ -465,17 +465,17 @@ std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors) 
   if (!IsPlainText(text)) return refuse("an argument", "is not UTF-8 without control characters");
   const std::string shown = Shorten(text);
   const size_t equals = text.find('=');
-  if (equals == text.npos) return refuse(shown, "must be key=value, such as run.steps=20");
+  if (equals == text.npos) return refuse(shown, "must be key=value, such as run.steps=20, or another deck");
   const std::string name = Trim(text.substr(0, equals)), value = Trim(text.substr(equals + 1));
   if (name == "include") return refuse(shown, "only decks can include others");
   if (value.empty()) return refuse(shown, "no value (an empty string is \"\")");
   std::string error;
   RawSetting setting{name, OverrideValue(value, error), shown, "command line", ""};
-  // Where a string is wanted a number is one too: run.time_limit=90.
+  // Where a string or a list of strings is wanted a number is a string too: run.time_limit=90.
   const DeckKey* key = FindDeckKey(name);
-  if (setting.value && key && DeckValue(std::string()).index() == key->field.index() &&
-      setting.value->index() < key->field.index())
-    setting.value = value;
+  const bool wants_text = key && (key->field.index() == DeckValue(std::string()).index() ||
+                                  key->field.index() == DeckValue(std::vector<std::string>{}).index());
+  if (setting.value && wants_text && setting.value->index() < DeckValue(std::string()).index()) setting.value = value;
   if (!error.empty()) return refuse(shown, "not valid TOML: " + error);
   return setting;
 }

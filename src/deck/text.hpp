@@ -21,10 +21,6 @@ bool IsPlainText(std::string_view text);
 /// The text as a terminal may see it: '?' for control characters and for what is not UTF-8.
 std::string Printable(std::string_view text);
 
-/// The full name ("section.key") of the key that `written` probably means: a misspelling, a wrong or missing section,
-/// or another framework's name ("hidden_size"). Empty if there is none.
-std::string NearestKey(std::string_view written);
-
 /// Our name for another framework's value ("gpu", "bfloat16"); empty if there is none.
 std::string OtherName(std::string_view value);
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/hint.hpp"
 #include "espalier/util/input_file.hpp"
 
 namespace espalier {
@@ -52,6 +53,7 @@ bool IsBuffer(const std::string& name) {
     messages.resize(kMaxMessages);
     messages.push_back(fmt::format("and {} more", more));
   }
+  for (std::string& message : messages) message = Hint(message);
   messages.insert(messages.begin(), fmt::format("{}: its weights are not those of this model", dir));
   throw UserError(ExitStatus::kData, std::move(messages));
 }

@@ -15,7 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr FileKind kTokenizerFile = {"tokenizer", kMaxTokenizerBytes};
+constexpr FileKind kTokenizerFile = {
+    "tokenizer", kMaxTokenizerBytes,
+    "name a file tokenizer.json or tokenizer.model, or a Hugging Face folder with one; nothing is downloaded"};
+constexpr const char* kTokenizerNames[] = {"tokenizer.json", "tokenizer.model"};
 constexpr FileKind kCompanion = {"file beside a tokenizer", kMaxCompanionBytes, {}, Symlinks::kRefuse};
 
 constexpr std::array kEndNames = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
@@ -71,11 +74,22 @@ std::shared_ptr<Tokenizer> Parse(const std::string& name, std::string bytes) {
 
 }  // namespace
 
+std::string TokenizerIn(const std::string& folder) {
+  for (const char* name : kTokenizerNames)
+    if (const fs::path path = fs::path(folder) / name; fs::exists(path)) return path.string();
+  return "";
+}
+
 bool IsTokenizerCompanion(std::string_view name) { return std::ranges::find(kCompanions, name) != kCompanions.end(); }
 
 std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::string& path) {
-  const std::shared_ptr<Tokenizer> tokenizer = Parse(path, ReadFile(path, kTokenizerFile));
-  auto [files, left_out] = CompanionsIn(fs::path(path).parent_path());
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  const std::string file = folder ? TokenizerIn(path) : path;
+  if (file.empty())
+    throw UserError(ExitStatus::kData, fmt::format("{}: has neither tokenizer.json nor tokenizer.model", path));
+  const std::shared_ptr<Tokenizer> tokenizer = Parse(file, ReadFile(file, kTokenizerFile));
+  auto [files, left_out] = CompanionsIn(fs::path(file).parent_path());
   tokenizer->companions_ = std::move(files);
   tokenizer->left_out_ = std::move(left_out);
   return tokenizer;

@@ -4,6 +4,7 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/hint.hpp"
 #include "espalier/util/memory.hpp"
 #include "espalier/util/write_whole.hpp"
 #include "train/reporting/end_block.hpp"
@@ -76,7 +77,7 @@ void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bo
   if (saved) return;
   const std::string good = OnRankZero(run.world, [&] { return LastGoodCheckpoint(run, outcome.last_step); });
   throw AgreedError(status, {fmt::format("{}: the last checkpoint could not be saved", CheckpointFolder(run.deck())),
-                             fmt::format("{}; to try: more room there, or a smaller checkpoint.keep", good)});
+                             Hint(fmt::format("{}; to try: more room there, or a smaller checkpoint.keep", good))});
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/hint.hpp"
 #include "espalier/util/memory.hpp"
 #include "espalier/util/print.hpp"
 #include "train/reporting/end_block.hpp"
@@ -50,6 +52,7 @@ StepLoop::StepLoop(const Run& run, int64_t first_step)
 }
 
 Outcome StepLoop::Train() {
+  if (run_.IsRankZero()) SayStopSignals();
   if (deck().checkpoint.at_start) SaveUnlessThere();
   if (!AllStepsDone() && AgreeOnFlags().stop) SaveUnlessThere();
   if (step_ > 0 && !Stopped() && (AllStepsDone() || ValidatesAfter(step_)))
@@ -315,7 +318,7 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
 void StepLoop::GiveUp(const std::string& reason, const std::string& remedy) {
   run_.checkpoints.Finish();
   const std::string good = OnRankZero(run_.world, [&] { return LastGoodCheckpoint(run_, proven_); });
-  error_ = AgreedError(ExitStatus::kFault, {reason, fmt::format("{}; to try: {}", good, remedy)});
+  error_ = AgreedError(ExitStatus::kFault, {reason, Hint(fmt::format("{}; to try: {}", good, remedy))});
   ruined_ = true;
   phase_ = Phase::kStopped;
 }

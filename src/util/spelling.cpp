@@ -28,11 +28,13 @@ int EditDistance(std::string_view a, std::string_view b) {
 
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates) {
   constexpr size_t kLongestName = 64;  // longer ones are no misspellings and would cost time
+  constexpr size_t kBeginning = 3;
   if (name.size() > kLongestName) return "";
   std::string nearest;
   int least = 0;
   for (const std::string& candidate : candidates) {
-    const int distance = EditDistance(name, candidate);
+    const bool begins = name.size() >= kBeginning && std::string_view(candidate).starts_with(name);
+    const int distance = begins ? 1 : EditDistance(name, candidate);
     if (!IsNear(distance, name) || (!nearest.empty() && distance >= least)) continue;
     nearest = candidate;
     least = distance;

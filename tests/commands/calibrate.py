@@ -42,7 +42,7 @@ class Calibrate(unittest.TestCase):
 
     def test_decks_are_measured_together(self):
         one, _ = self.calibrate()
-        both, _ = self.calibrate("--deck", str(pathlib.Path(DECK).parents[2] / "inputs/llama/tiny.toml"))
+        both, _ = self.calibrate("--deck", str(pathlib.Path(DECK).parents[2] / "inputs/llama/tiny-8.toml"))
         self.assertGreater(len(both["products"]), len(one["products"]))
         for product in one["products"]:
             self.assertIn(product, both["products"])

@@ -14,7 +14,7 @@ from support.recorded import recorded
 
 EXECUTABLE = os.environ["ESPALIER"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TINY = str(ROOT / "inputs/llama/tiny.toml")
+TINY = str(ROOT / "inputs/llama/tiny-8.toml")
 SIX = str(ROOT / "tests/commands/six_errors.toml")
 
 
@@ -51,9 +51,9 @@ class Errors(unittest.TestCase):
     def test_wrong_arguments(self):
         cases = {
             ("check", ): "command line: DECK is required",
-            ("check", TINY, "--bad"): "command line: --bad: unknown option of check (allowed: --help)",
+            ("check", TINY, "--bad"): "command line: --bad: unknown option of check (allowed: --help, --ranks)",
             ("check", TINY, "run.stepz=3"): "command line: run.stepz=3: unknown key (did you mean run.steps?)",
-            ("nosuch.toml", ): "nosuch.toml: no such file",
+            ("nosuch.toml", ): f"nosuch.toml: no such file, here or in {ROOT}/inputs",
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 1048576",
             ("--help", "modle"): None,
@@ -69,7 +69,7 @@ class Errors(unittest.TestCase):
             ("calibrate", "c.toml", "--ranks", "2"):
             "command line: --ranks is for --product-plans and --attention: a cluster file is measured on the ranks "
             "that mpirun starts",
-            ("calibrate", "c.toml", "--deck", "nosuch.toml"): "nosuch.toml: no such file",
+            ("calibrate", "c.toml", "--deck", "nosuch.toml"): f"nosuch.toml: no such file, here or in {ROOT}/inputs",
             ("run", TINY, "-t", "1 hour"):
             'command line: run.time_limit = "1 hour": must be a time above zero (allowed: minutes, minutes:seconds, '
             "hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds, as for "
@@ -97,6 +97,22 @@ class Errors(unittest.TestCase):
             self.assertIn(f"command line: {command}: neither a command nor a deck that exists",
                           self.refused(command, "a", "b")[1])
 
+    def test_options_and_keys_are_judged_together(self):
+        arguments = ("check", TINY, "--lr", "3", "model.hidden_size=64", "--steps=5", "--nproc", "4")
+        self.assertEqual(self.refused(*arguments), [
+            "espalier: 4 errors",
+            "command line: --lr 3: unknown option of check (did you mean optimizer.lr=3?)",
+            "command line: --steps=5: unknown option of check (did you mean run.steps=5?)",
+            "command line: --nproc 4: unknown option of check (did you mean --ranks 4?)",
+            "command line: model.hidden_size=64: unknown key (did you mean model.dim?)",
+        ])
+        for arguments, meant in {
+            ("run", TINY, "--nproc", "4"): "mpirun -n 4 espalier ...",
+            ("plan", TINY, "--ranks", "4", "--seq-len", "64"): "model.seq_len=64",
+            ("sample", "x", "--temp", "1"): "--temperature",
+        }.items():
+            self.assertIn(f"(did you mean {meant}?)", self.refused(*arguments)[1])
+
     def test_b3_json_is_refused_before_the_work(self):
         with tempfile.TemporaryDirectory() as folder:
             for path, why in {
@@ -105,14 +121,50 @@ class Errors(unittest.TestCase):
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
-        commands = ("(commands: run, check, plan, simulate, tune, inspect, tokenize, import, export, sample, "
+        commands = ("(commands: run, train, check, plan, simulate, tune, inspect, tokenize, import, export, sample, "
                     "report, calibrate, info)")
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"
         ])
-        self.assertEqual(
-            self.refused("train")[1], f"command line: train: neither a command nor a deck that exists {commands}")
+        self.assertIn("(did you mean train?)", self.refused("tran")[1])
+        self.assertIn("(did you mean llama/tiny.toml?)", self.refused("tiny")[1])
+        self.assertEqual(self.refused("train")[1], "command line: DECK is required")
+
+    def test_short_and_foreign_names_of_keys(self):
+        for argument in ("lr=3e-4", "learning_rate=3e-4"):
+            self.assertIn("(did you mean optimizer.lr?)", self.refused("check", TINY, argument)[1])
+        for ask in ("help", "--help"):
+            self.assertIn("(did you mean optimizer.lr?)", self.refused(ask, "learning_rate")[1])
+
+    def test_a_text_is_no_deck(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder, "my.txt")
+            for words in ("It was = a [dark] night.\n" * 30, "= x\n" * 1000000):
+                text.write_text(words, encoding="ascii")
+                remedy = f"espalier llama/tiny.toml data.paths={text}"
+                self.assertEqual(self.refused(str(text)), [
+                    "espalier: error",
+                    f"{text}: this is a text, not a deck: train on it with data.paths={text}, such as {remedy}"
+                ])
+            self.assertEqual(run(*remedy.replace("espalier", "check").split()).returncode, 0)
+
+    def test_degrees_that_do_not_fit_name_keys_that_do(self):
+        for ranks in (1, 2, 3, 6):
+            said = self.refused("check", TINY, "--ranks", str(ranks))[1]
+            keys = re.search(r"or set (.*)\)", said)[1].split()
+            self.assertEqual(run("plan", TINY, "--ranks", str(ranks), *keys).returncode, 0, said)
+
+
+    def test_hints_are_no_errors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            missing = f"{folder}/no.txt"
+            result = run(TINY, "parallel.pp=1", "parallel.tp=1", "parallel.dp_shard=1", f"run.dir={folder}/run",
+                         f"data.paths=['{missing}']")
+        self.assertEqual(result.stderr.splitlines(), [
+            "espalier: error", f"command line: data.paths: {missing}: cannot read: No such file or directory",
+            "  doc/data.md says what data files are and how to make them"
+        ])
 
 
 class WithoutAFolder(unittest.TestCase):
@@ -166,6 +218,7 @@ class Answers(unittest.TestCase):
     def test_help(self):
         self.assertIn("espalier [run] DECK [key=value ...]", self.answer("--help"))
         self.assertEqual(self.answer(), self.answer("-h"))
+        self.assertIn("espalier llama/tiny.toml data.paths=my.txt", "\n".join(self.answer("help").splitlines()[:4]))
         self.assertTrue(self.answer("--help", "batch").startswith("[batch] "))
         self.assertEqual(self.answer("--help=batch"), self.answer("--help", "batch"))
         self.assertIn("--restart", self.answer("run", "--help"))
@@ -227,6 +280,39 @@ class Answers(unittest.TestCase):
             copy.unlink()
         values = [[line.split("  #")[0].rstrip() for line in text.splitlines()[1:]] for text in (first, second)]
         self.assertEqual(values[0], values[1])
+
+    def test_strings_are_lists_of_one_and_home_is_expanded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            deck = pathlib.Path(folder, "mine.toml")
+            deck.write_text(f'include = ["{TINY}"]\n[data]\npaths = "a.txt"\nvalidation = ["~/b.txt"]\n',
+                            encoding="ascii")
+            text = self.answer("check", str(deck), "run.dir=~/runs", "data.tokenizer=~/t.json", HOME="/home/me")
+            self.assertRegex(text, rf'paths += \["{folder}/a.txt"\]')
+            self.assertRegex(text, r'validation += \["/home/me/b.txt"\]')
+            self.assertRegex(text, r'dir += "/home/me/runs"')
+            self.assertRegex(text, r'tokenizer += "/home/me/t.json"')
+            text = self.answer("check", str(deck), "data.paths=~/c.txt", HOME="/home/me")
+            self.assertRegex(text, r'paths += \["/home/me/c.txt"\]')
+
+    def test_later_decks_win(self):
+        with tempfile.TemporaryDirectory() as folder:
+            best = pathlib.Path(folder, "best.toml")
+            best.write_text("[run]\nsteps = 9\n[parallel]\ntp = 1\n", encoding="ascii")
+            text = self.answer("check", TINY, str(best), "run.steps=11", "--ranks", "4")
+        self.assertIn("11 steps, on 4 ranks", text)
+        self.assertRegex(text, rf"tp += 1 +# {best}:4")
+
+    def test_decks_are_found_by_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            here = os.getcwd()
+            try:
+                os.chdir(folder)
+                for name in ("llama/tiny.toml", "inputs/llama/tiny.toml"):
+                    text = self.answer("check", name)
+                    self.assertIn("on any number of ranks", text)
+                    self.assertIn(f"{ROOT}/inputs/llama/tiny.toml:", text)
+            finally:
+                os.chdir(here)
 
     def test_every_input_passes_check(self):
         decks = sorted(p for p in (ROOT / "inputs").rglob("*.toml") if p.parent.name != "clusters")

@@ -193,13 +193,30 @@ def several_files_of_logits(checks, folder, run):
                 f"a folder that does not exist: {bad.stderr}")
 
 
+def import_trains_on_jsonl(checks, folder, run):
+    """The deck of an import runs as it is, with JSONL and with token files, and has the warm-up of imported weights."""
+    exported, lines = folder / "exported", folder / "mine.jsonl"
+    lines.write_text("".join(json.dumps({"text": PROMPT * 20}) + "\n" for _ in range(50)), encoding="utf-8")
+    call("export", run / "checkpoints" / "latest", exported)
+    for number, data in enumerate([lines, folder / "train.tokens"]):
+        imported = folder / f"imported-{number}"
+        done = call("import", exported, imported, f"data.paths={data}", "run.steps=20", "batch.global=2")
+        said = done.stdout.decode()
+        checks.that(done.returncode == 0 and said.endswith(f"to train it: espalier {imported}/deck.toml\n"),
+                    f"import ends with a command that works: {said[-200:]} {done.stderr.decode()}")
+        deck = (imported / "deck.toml").read_text(encoding="utf-8")
+        checks.that('format = "auto"' in deck and "warmup_steps = 2 " in deck, f"its deck: {deck}")
+        trained = call("run", imported / "deck.toml", "run.steps=1")
+        checks.that(trained.returncode == 0, f"which trains: {trained.stderr.decode()}")
+
+
 def main():
     checks = Checks()
     with scratch() as home:
         folder = pathlib.Path(home)
         run = make_run(folder)
         findings = [text_is_that_of_the_ids, texts_for_tensorboard, several_prompts, vocabularies, stops,
-                    several_files_of_logits, the_checkpoint_keeps_it]
+                    several_files_of_logits, import_trains_on_jsonl, the_checkpoint_keeps_it]
         checks.each(findings, folder, run)
         checks.each([caches_change_nothing], folder)
     checks.finish()

@@ -17,8 +17,8 @@ TOKENIZER = os.path.join(ROOT, "tests", "data", "tokenizer.json")
 PATIENCE, END, SEED = 120, 0, 5
 
 
-def call(*arguments):
-    return recorded(subprocess.run([executable(), "tokenize", TOKENIZER, *map(str, arguments)],
+def call(*arguments, tokenizer=TOKENIZER):
+    return recorded(subprocess.run([executable(), "tokenize", str(tokenizer), *map(str, arguments)],
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE))
 
 
@@ -133,7 +133,7 @@ def bad_input(checks, folder):
     checks.that(done.returncode == 0 and "skipped 4 lines" in done.stdout and "2 documents" in done.stdout,
                 "or skipped and counted")
     done = call(lines, "-o", folder / "t.tokens", "--skip-bad", "--field", "t")
-    checks.that(done.returncode == 0 and "1 documents" in done.stdout, "--field names another member")
+    checks.that(done.returncode == 0 and "1 document," in done.stdout, "--field names another member")
     text = folder / "bad.txt"
     text.write_bytes(b"a\nb " + b"x y\n" * 500 + b"\xc3\x28\nz")
     done = call(text, "-o", folder / "u.tokens", "--part-bytes", 256)
@@ -152,6 +152,12 @@ def refused(checks, folder):
         done = call(*arguments)
         checks.that(done.returncode == status and message in done.stdout,
                     f"{message} ({done.returncode}: {done.stdout})")
+    for name, message in [("gpt2", "gpt2: no such file; name a file tokenizer.json or tokenizer.model, or a"),
+                          (folder / "texts", "has neither tokenizer.json nor tokenizer.model")]:
+        done = call(TOKENIZER, "-o", "x", tokenizer=name)
+        checks.that(done.returncode == 3 and message in done.stdout, f"{message} ({done.returncode}: {done.stdout})")
+    done = call(TOKENIZER, "--show", tokenizer=os.path.dirname(TOKENIZER))
+    checks.that(done.returncode == 0 and done.stdout == call(TOKENIZER, "--show").stdout, "a folder with a tokenizer")
     ids = shown(folder / "texts" / "empty.txt", "--end-token", "299")
     checks.that(ids == [[299]], "--end-token takes an id")
 

@@ -154,7 +154,7 @@ class Install(unittest.TestCase):
         self.assertIn("calibrate", self.completions("espalier "))
         self.assertEqual(self.completions("espalier plan --pro"), ["--program"])
         self.assertEqual(self.completions("espalier sample x --see"), ["--seed"])
-        self.assertEqual(self.completions(f"espalier {deck.parent}/ti"), [str(deck)])
+        self.assertEqual(self.completions(f"espalier {deck.parent}/tiny."), [str(deck)])
         self.assertEqual(self.completions(f"espalier {deck} batch.mi"), ["batch.micro="])
         self.assertEqual(self.completions(f"espalier plan {deck} --ranks 8 pipeline.sp"), ["pipeline.split="])
         self.assertEqual(self.completions(f"espalier run -r latest {deck} data.sh"), ["data.shuffle="])

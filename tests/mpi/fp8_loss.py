@@ -5,7 +5,7 @@ import os, statistics, sys
 
 from support.runs import Checks, ROOT, layout, scratch, train
 
-TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
+TINY = os.path.join(ROOT, "inputs", "llama", "tiny-8.toml")
 FP8 = ["precision.matmul=fp8"]
 RUNS = {"bf16": [], "fp8, scales by tensor": FP8, "fp8, scales by row": [*FP8, "precision.fp8_scaling=row"]}
 

@@ -5,7 +5,7 @@ import os, statistics
 
 from support.runs import Checks, ROOT, difference, layout, scratch, train
 
-TINY = os.path.join(ROOT, "inputs", "llama", "tiny.toml")
+TINY = os.path.join(ROOT, "inputs", "llama", "tiny-8.toml")
 
 
 def main():

@@ -29,22 +29,23 @@ NOT_RUN = [
 ]
 
 TINY = "build/espalier inputs/llama/tiny.toml"
+EIGHT = "build/espalier inputs/llama/tiny-8.toml"
 MPI = "mpirun -n 8 --oversubscribe --bind-to none"
 
 # (page, command, what runs instead, in what it differs). \g<0> is the command itself.
 INSTEAD = [
-    (ANY_PAGE, r"(\./)?jobscripts/workstation\.sh.*", f"{MPI} {TINY}", "without installing, building and the text"),
+    (ANY_PAGE, r"(\./)?jobscripts/workstation\.sh.*", f"{MPI} {EIGHT}", "without installing, building and the text"),
     ("doc/install.md", r"\$HOME/espalier/share/espalier/jobscripts/workstation\.sh",
      "$HOME/espalier/share/espalier/jobscripts/workstation.sh --help", "prints its help only"),
     (ANY_PAGE, r"kill -USR1 PID",
-     f"({TINY} parallel.pp=1 parallel.dp_shard=1 parallel.tp=1 run.dir=runs/stopped run.steps=1000000 & PID=$!; "
+     f"({TINY} run.dir=runs/stopped run.steps=1000000 & PID=$!; "
      "until [ -f runs/stopped/metrics.jsonl ]; do sleep 0.1; done; kill -USR1 $PID; wait $PID; test $? = 75)",
      "begins a run, and checks that it exits with 75"),
     (ANY_PAGE, r".*espalier inputs/\S*/tiny\.toml .*run\.dir=runs/mine .*", r"\g<0> run.steps=20", "20 steps"),
     (ANY_PAGE, r".*espalier \S+/hf/deck\.toml .*|espalier RUN_DIR/deck\.toml .*", r"\g<0> run.steps=2", "2 steps"),
     ("doc/calibrate.md", r"espalier calibrate FILE .*", "espalier calibrate FILE --deck DECK", "with one deck"),
     ("doc/calibrate.md", r"mpirun -n 8 (espalier calibrate .*)dp_shard=8", r"mpirun -n 2 \1dp_shard=2", "on 2 ranks"),
-    ("doc/install.md", r"mpirun .*/tiny\.toml", r"\g<0> run.steps=20", "20 steps"),
+    ("doc/install.md", r"mpirun .*/tiny-8\.toml", r"\g<0> run.steps=20", "20 steps"),
     ("doc/(data|tokenize).md", r"espalier inputs/gpt2/124m\.toml", "espalier check inputs/gpt2/124m.toml",
      "is checked only"),
 ]

@@ -46,6 +46,22 @@ def stopped(home):
     return (said["step"], said["reason"]) if whole else (None, f"{said}, but {newest}")
 
 
+def check_said(checks, home):
+    """A signal is said at once, once, while the step still lasts."""
+    with start(1, home("said"), BASE, "step:hold:5") as job:
+        job.must_be_held()
+        job.send(0, signal.SIGTERM)
+        end = time.monotonic() + PATIENCE
+        line = "espalier: stop asked by SIGTERM: the run ends after this step"
+        while line not in job.text() and time.monotonic() < end:
+            time.sleep(0.05)
+        said = line in job.text()
+        job.release()
+        status = ended(job)
+        checks.that(said and status == 75 and job.text().count("stop asked by") == 1,
+                    f"a stop is said before the step ends: {said}, status {status}, {job.text()[-300:]}")
+
+
 def check_signals(checks, home, straight):
     kinds = 0
     for ranks in LAYOUTS:
@@ -165,6 +181,7 @@ def main():
             if status != 0:
                 sys.exit(text)
             straight[ranks] = Metrics(home(f"straight-{ranks}"))
+        check_said(checks, home)
         check_signals(checks, home, straight)
         check_second_start(checks, home, straight)
         check_two_interrupts(checks, home)

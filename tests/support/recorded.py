@@ -10,14 +10,15 @@ OTHERS = re.compile(r"-{5,}|\[[\w.-]+:\d+\]|\*\*\*")  # what a launcher prints i
 
 
 def errors_of(text):
-    """The messages that a command printed: those after `espalier: N errors`, and those in one line."""
+    """The messages that a command printed: those after `espalier: N errors`, without the indented hints between them,
+    and those in one line."""
     found, expected = [], 0
     for line in text.split("\n"):
         if head := HEAD.match(line):
             expected = int(head[1] or 1)
         elif alone := ALONE.match(line):
             found.append(alone[1] or alone[2])
-        elif expected and not OTHERS.match(line):
+        elif expected and not line.startswith("  ") and not OTHERS.match(line):
             found.append(line)
             expected -= 1
     return found

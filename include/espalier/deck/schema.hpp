@@ -50,6 +50,7 @@ struct Allowed {
   bool or_zero = false;                        ///< 0 is allowed besides, and has a meaning of its own
   std::vector<std::string_view> choices = {};  ///< empty: any string
   bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
+  bool path = false;                           ///< a file or folder: relative ones belong to the working directory
 };
 
 struct DeckKey {
@@ -77,6 +78,10 @@ const std::vector<DeckKey>& DeckSchema();
 
 /// Row of a key by its full name ("model.heads"), or nullptr.
 const DeckKey* FindDeckKey(std::string_view full_name);
+
+/// The full name ("section.key") of the key that `written` probably means: a misspelling, a wrong or missing section,
+/// or another framework's name ("hidden_size"). Empty if there is none.
+std::string NearestKey(std::string_view written);
 
 DeckValue Get(const Deck& deck, const DeckKey& key);
 

@@ -24,6 +24,9 @@ struct TokenizerCompanion {
   std::string name, bytes;
 };
 
+/// The tokenizer.json, else tokenizer.model, of a Hugging Face folder; empty if it has neither.
+std::string TokenizerIn(const std::string& folder);
+
 /// True for the names of such files in Hugging Face folders: tokenizer_config.json, special_tokens_map.json,
 /// chat_template.jinja, generation_config.json.
 bool IsTokenizerCompanion(std::string_view name);
@@ -33,9 +36,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Reads tokenizer.json or tokenizer.model; the content decides which. Throws UserError (kData) if the file cannot be
-  /// read, is damaged, or asks for something that is not supported: the place in the file, its value, what is allowed.
-  /// Takes the companions in the same folder, too; those that are no file of that folder are left out.
+  /// Reads tokenizer.json or tokenizer.model, or the one in a folder; the content decides which. Throws UserError
+  /// (kData) if the file cannot be read, is damaged, or asks for something that is not supported: the place in the
+  /// file, its value, what is allowed. Takes the companions in the same folder, too; those that are no file of that
+  /// folder are left out.
   static std::shared_ptr<const Tokenizer> Load(const std::string& path);
   /// The same from the bytes of files; messages call the tokenizer `name`.
   static std::shared_ptr<const Tokenizer> FromBytes(const std::string& name, std::string bytes,

@@ -12,6 +12,9 @@ namespace espalier {
 /// so far stay noted.
 void CatchStopSignals();
 
+/// From now on the first of them is said at once, in one line on standard error: for rank 0 of a run that trains.
+void SayStopSignals();
+
 /// Blocks the signals until CatchStopSignals, also across exec of another image in this process.
 void HoldStopSignals();
 

@@ -14,7 +14,8 @@ int EditDistance(std::string_view a, std::string_view b);
 /// third of its letters if it is long.
 bool IsNear(int distance, std::string_view name);
 
-/// The candidate nearest to `name` if it is near enough to be a misspelling; else empty.
+/// The candidate nearest to `name` if it is near enough to be a misspelling; else empty. A candidate that begins with
+/// `name` (of three letters or more) counts as one edit away.
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 /// " (did you mean x?)", or nothing.

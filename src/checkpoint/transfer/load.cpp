@@ -16,6 +16,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/hint.hpp"
 
 namespace espalier {
 namespace {
@@ -53,6 +54,7 @@ void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& t
                        Coverage coverage) {
   std::vector<std::string> differences = Differences(tensors, manifest, coverage);
   if (differences.empty()) return;
+  for (std::string& difference : differences) difference = Hint(difference);
   differences.insert(differences.begin(), fmt::format("{} does not fit the deck", dir));
   throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
 }

@@ -6,16 +6,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "commands/cli/arguments.hpp"
 #include "commands/cli/completion.hpp"
 #include "commands/cli/manual_page.hpp"
 #include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
+#include "espalier/deck/find_input.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
@@ -39,7 +40,8 @@ CLI::Validator Within(T min, T max) {
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
-  command->add_option("key=value", arguments.overrides, "keys of the deck, such as run.steps=20");
+  command->add_option("key=value", arguments.overrides,
+                      "keys of the deck, such as run.steps=20; further decks, which override it");
 }
 
 void AddRanks(CLI::App* command, int& ranks, const char* meaning) {
@@ -63,7 +65,9 @@ void AddRun(CLI::App& app, Job& job) {
     std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, and no good one
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("run", "train; started by mpirun or srun, alone it is one rank");
+  CLI::App* command =
+      app.add_subcommand("run", "train; started by mpirun or srun, alone it is one rank; espalier train is the same");
+  command->alias("train");
   AddDeck(command, flags->options.arguments);
   command->add_option("-r,--restart", flags->options.restart, "continue from a checkpoint: latest, or its folder")
       ->type_name("latest|DIR");
@@ -93,6 +97,7 @@ void AddCheck(CLI::App& app, Job& job) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* command = app.add_subcommand("check", "print the effective deck with the origin of each value");
   AddDeck(command, options->arguments);
+  AddRanks(command, options->ranks, "ranks that the degrees must fit (any number)");
   command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
 }
 
@@ -292,7 +297,10 @@ void AddSample(CLI::App& app, Job& job) {
 void AddTokenize(CLI::App& app, Job& job) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "make token files of text files; restartable");
-  command->add_option("TOKENIZER", options->tokenizer, "tokenizer.json or tokenizer.model")->required();
+  command
+      ->add_option("TOKENIZER", options->tokenizer,
+                   "tokenizer.json or tokenizer.model, or a Hugging Face folder with one")
+      ->required();
   command->add_option("FILES", options->files, "files, globs, folders; of .jsonl every line is a document")->required();
   command->add_option("-o,--output", options->output, "token file to write")->type_name("FILE");
   command->add_option("--field", options->field, "of the objects in .jsonl: the text")
@@ -395,12 +403,6 @@ const CLI::App* FindCommand(const CLI::App& app, const std::string& name) {
   return found == all.end() ? nullptr : *found;
 }
 
-std::vector<std::string> CommandNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : ListedCommands(app)) names.push_back(command->get_name());
-  return names;
-}
-
 /// "-h TOPIC", "--help TOPIC", "--help=TOPIC" or "help TOPIC" in place of a command; no arguments at all ask for help
 /// too.
 bool AsksForHelp(const std::vector<std::string>& arguments, std::string& topic) {
@@ -427,28 +429,20 @@ Job Help(const CLI::App& app, const std::string& topic) {
 
 /// The first argument is meant as a command or as a deck.
 void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
-  if (first.starts_with("-") || FindCommand(app, first) || std::filesystem::exists(first)) return;
+  if (first.starts_with("-") || FindCommand(app, first) || FindInput(first)) return;
   if (first.ends_with(".toml") || first.find('/') != first.npos)
     return;  // meant as a deck: its reader says what is wrong
   const std::vector<std::string> names = CommandNames(app);
+  const std::string deck = ShippedDeckNamed(first);
   Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first,
-                     DidYouMean(Nearest(first, names)), fmt::join(names, ", ")));
+                     DidYouMean(deck.empty() ? Nearest(first, names) : deck), fmt::join(names, ", ")));
 }
 
-/// Arguments that a command does not have.
-[[noreturn]] void RefuseExtras(const CLI::App& app) {
-  const CLI::App* command = app.get_subcommands().at(0);
-  std::vector<std::string> names, messages;
-  for (const CLI::Option* option : command->get_options())
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  for (const std::string& extra : app.remaining(true)) {
-    const std::string name = extra.substr(0, extra.find('='));
-    messages.push_back(extra.starts_with("-")
-                           ? fmt::format("command line: {}: unknown option of {}{} (allowed: {})", extra,
-                                         command->get_name(), DidYouMean(Nearest(name, names)), fmt::join(names, ", "))
-                           : fmt::format("command line: {}: {} takes no such argument", extra, command->get_name()));
-  }
-  throw UserError(ExitStatus::kDeck, std::move(messages));
+/// Errors of arguments that the parser had no place for.
+void AddExtras(const CLI::App& app, std::vector<std::string>& errors) {
+  for (const std::string& extra : app.remaining(true))
+    errors.push_back(
+        fmt::format("command line: {}: {} takes no such argument", extra, app.get_subcommands().at(0)->get_name()));
 }
 
 }  // namespace
@@ -482,17 +476,25 @@ Job CommandLine::Read(std::vector<std::string> arguments) {
   if (arguments[0] == "--version" || arguments[0] == "-V") return OnFirstRank(VersionCommand);
   CheckCommandOrDeck(app, arguments[0]);
   if (!FindCommand(app, arguments[0])) arguments.insert(arguments.begin(), "run");
-  std::ranges::reverse(arguments);
+  const CLI::App& command = *FindCommand(app, arguments[0]);
+  SortedArguments sorted = SortArguments(command, {arguments.begin() + 1, arguments.end()});
+  std::vector<std::string>& errors = sorted.errors;
+  std::vector<std::string> known(sorted.known.rbegin(), sorted.known.rend());
+  known.push_back(arguments[0]);
   try {
-    app.parse(arguments);
+    app.parse(known);
   } catch (const CLI::CallForHelp&) {
-    return HelpOnCommand(*app.get_subcommands().at(0));
+    return HelpOnCommand(command);
   } catch (const CLI::ExtrasError&) {
-    RefuseExtras(app);
+    AddExtras(app, errors);
   } catch (const CLI::ParseError& error) {
-    Refuse(error.what());
+    errors.push_back(fmt::format("command line: {}", error.what()));
+  } catch (const UserError& error) {
+    errors.insert(errors.end(), error.messages().begin(), error.messages().end());
   }
-  return job_;
+  if (errors.empty()) return job_;
+  std::ranges::move(ErrorsOfDeck(command, sorted.positionals), std::back_inserter(errors));
+  throw UserError(ExitStatus::kDeck, std::move(errors));
 }
 
 }  // namespace espalier

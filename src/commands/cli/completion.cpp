@@ -37,12 +37,6 @@ std::vector<std::string> Names(const CLI::Option& option) {
   return names;
 }
 
-std::vector<std::string> CommandNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : ListedCommands(app)) names.push_back(command->get_name());
-  return names;
-}
-
 std::vector<std::string> OptionNames(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options())
@@ -211,6 +205,7 @@ _espalier() {
       if ((${#words[@]} == 2)); then _espalier_words %TOPICS%; fi
       return ;;
     --version | -V) return ;;
+    train) i=2 ;;
     %COMMAND_PATTERN%) command=${words[1]} i=2 ;;
   esac
   for (( ; i < ${#words[@]}; i++)); do
@@ -320,7 +315,8 @@ _espalier_keys() {
 
 _espalier() {
   local -a commands=(
-%COMMAND_LIST%    'help:help on a command, or on a section or key of decks'
+%COMMAND_LIST%    'train:same as run'
+    'help:help on a command, or on a section or key of decks'
   )
   local command=run
   if ((CURRENT == 2)); then
@@ -334,6 +330,9 @@ _espalier() {
       if ((CURRENT == 3)); then compadd -- %TOPICS%; fi
       return ;;
     --version | -V) return ;;
+    train)
+      shift words
+      ((CURRENT--)) ;;
     %COMMAND_PATTERN%)
       command=$words[2]
       shift words

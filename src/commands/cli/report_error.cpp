@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
 
 #include "commands/cli/first_rank.hpp"
 #include "espalier/util/agreed_error.hpp"
+#include "espalier/util/hint.hpp"
 #include "espalier/util/print.hpp"
 #include "espalier/util/printable_lines.hpp"
 #include "espalier/util/what_of.hpp"
@@ -22,8 +24,8 @@ int ReportUserError(const UserError& error) {
   if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   const bool same = error.status() == ExitStatus::kDeck || dynamic_cast<const AgreedError*>(&error) != nullptr;
   if (rank != 0 && same) return static_cast<int>(error.status());
-  const size_t n = error.messages().size();
-  PrintError("espalier: {}{}\n", n == 1 ? "error" : fmt::format("{} errors", n),
+  const auto n = std::ranges::count_if(error.messages(), [](const std::string& message) { return !IsHint(message); });
+  PrintError("espalier: {}{}\n", n <= 1 ? "error" : fmt::format("{} errors", n),
              rank == 0 ? "" : fmt::format(" (rank {})", rank));
   for (const std::string& message : error.messages()) PrintError("{}\n", PrintableLines(message));
   return static_cast<int>(error.status());

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "espalier/util/wrap.hpp"
 
 namespace espalier {
@@ -31,14 +34,28 @@ std::string UsageOf(const CLI::App& command) {
   return text;
 }
 
+constexpr std::string_view kFirstRuns =
+    "  espalier llama/tiny.toml                               train a small model on its own sources\n"
+    "  espalier llama/tiny.toml data.paths=my.txt run.dir=my  train it on your own text\n"
+    "  espalier sample my --prompt \"The \"                     let the model continue a text\n";
+
 }  // namespace
 
 std::vector<const CLI::App*> ListedCommands(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
 }
 
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : ListedCommands(app)) {
+    names.push_back(command->get_name());
+    std::ranges::copy(command->get_aliases(), std::back_inserter(names));
+  }
+  return names;
+}
+
 std::string GeneralHelp(const CLI::App& app) {
-  std::string text = fmt::format("{}: {}\n\n", app.get_name(), app.get_description());
+  std::string text = fmt::format("{}: {}\n\n{}\n", app.get_name(), app.get_description(), kFirstRuns);
   for (const CLI::App* command : ListedCommands(app)) text += UsageOf(*command);
   return text + "  espalier COMMAND --help\n  espalier help [COMMAND | SECTION | KEY | all]\n  espalier --version\n";
 }

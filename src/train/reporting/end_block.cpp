@@ -32,6 +32,10 @@ std::string ResultsText(const Run& run) {
   return run.deck().run.dir + "/metrics.jsonl" + (latest.empty() ? "" : ", " + latest);
 }
 
+std::string AllDone(int64_t steps) {
+  return steps == 1 ? "the one step is done" : fmt::format("all {} steps are done", steps);
+}
+
 std::string ContinueText(const Run& run, const Outcome& outcome) {
   const int64_t steps = run.deck().run.steps;
   if (!run.device.Computes())
@@ -40,10 +44,10 @@ std::string ContinueText(const Run& run, const Outcome& outcome) {
                      "stopped after step {} of {}: a run that waits has no state, so that it begins at step 1 "
                      "when it is started again",
                      outcome.last_step, steps)
-               : fmt::format("all {} steps are done; nothing was trained", steps);
+               : AllDone(steps) + "; nothing was trained";
   if (outcome.stopped)
     return fmt::format("stopped after step {} of {}: {} goes on", outcome.last_step, steps, SameCommand(run));
-  return fmt::format("all {} steps are done; for more: {} and run.steps=N above {}", steps, SameCommand(run), steps);
+  return fmt::format("{}; for more: {} and run.steps=N above {}", AllDone(steps), SameCommand(run), steps);
 }
 
 /// No finite step has followed the newest checkpoint, so its weights may be finite and ruined all the same.

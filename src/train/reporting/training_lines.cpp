@@ -49,6 +49,7 @@ std::string OptimizerText(const Deck& deck) {
 /// Sequences and tokens of a step; of a ramp how it grows, and the size of the first step of this start.
 std::string StepsText(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
+  if (step >= deck.run.steps) return fmt::format("none left of {}", deck.run.steps);
   const BatchRamp& ramp = run.programs.ramp();
   const std::string size = ramp.Grows() ? "" : fmt::format(", {} tokens", TokensPerStep(deck));
   const std::string now =

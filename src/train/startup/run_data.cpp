@@ -12,6 +12,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/hint.hpp"
 #include "train/startup/same_start.hpp"
 
 namespace espalier {
@@ -35,8 +36,8 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
   if (error.status() != ExitStatus::kData) return error;
   std::vector<std::string> messages;
   for (const std::string& message : error.messages())
-    messages.push_back(fmt::format("{}: {}: {}", loaded.origins.at(key), key, message));
-  messages.emplace_back("doc/data.md says what data files are and how to make them");
+    messages.push_back(IsHint(message) ? message : fmt::format("{}: {}: {}", loaded.origins.at(key), key, message));
+  messages.push_back(Hint("doc/data.md says what data files are and how to make them"));
   return {error.status(), std::move(messages)};
 }
 
@@ -96,7 +97,7 @@ double Epochs(const Deck& deck, double share, int64_t samples) {
 /// "240 steps x 16", "240 steps of 4 to 16".
 std::string StepsText(const Deck& deck) {
   const std::vector<RampSize> sizes = BatchRamp(deck.batch).SizesWithin(deck.run.steps);
-  if (sizes.size() == 1) return fmt::format("{} steps x {}", deck.run.steps, sizes[0].sequences);
+  if (sizes.size() == 1) return fmt::format("{} x {}", Counted(deck.run.steps, "step"), sizes[0].sequences);
   return fmt::format("{} steps of {} to {}", deck.run.steps, sizes.front().sequences, sizes.back().sequences);
 }
 

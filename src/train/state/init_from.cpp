@@ -16,6 +16,7 @@
 #include "espalier/huggingface/weights.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/util/hint.hpp"
 
 namespace espalier {
 namespace {
@@ -43,7 +44,7 @@ std::vector<std::string> Compare(const std::string& from, const Deck& saved, con
     if (difference.key.starts_with("model.")) {
       const std::string text =
           fmt::format("{} = {} ({}), {} there", difference.key, difference.now, difference.origin, difference.before);
-      if (difference.fixed) fixed.push_back(text);
+      if (difference.fixed) fixed.push_back(Hint(text));
       if (!difference.fixed && difference.computes) others.push_back(text);
     }
   if (fixed.empty()) return others;

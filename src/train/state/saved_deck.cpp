@@ -4,6 +4,7 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/hint.hpp"
 
 namespace espalier {
 
@@ -18,7 +19,7 @@ Deck SavedDeck(const std::string& dir, const std::string& text, const std::vecto
 void RequireSameModel(const std::string& dir, const std::vector<DeckDifference>& differences) {
   std::vector<std::string> messages;
   for (const DeckDifference& difference : differences)
-    if (difference.fixed) messages.push_back(difference.Text());
+    if (difference.fixed) messages.push_back(Hint(difference.Text()));
   if (messages.empty()) return;
   messages.insert(
       messages.begin(),

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,8 +28,10 @@ struct IgnoredAtStart {
 
 // Handlers may touch nothing but lock-free atomics.
 std::atomic<int> first_signal = 0;
+std::atomic<bool> says = false;
 std::atomic<int64_t> interrupted_at = 0;  ///< seconds of the monotonic clock; 0: never
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
 
 int64_t Seconds() {
   timespec now{};
@@ -72,10 +75,24 @@ bool Impatient() {
   return before != 0 && now - before <= kImpatienceSeconds;
 }
 
+/// One write: nothing else may print in a handler.
+void Say(int signal) {
+  char line[80];
+  size_t length = 0;
+  const auto append = [&](const char* text) {
+    while (*text != '\0' && length < sizeof line) line[length++] = *text++;
+  };
+  append("espalier: stop asked by ");
+  for (const NamedSignal& stop : kStops)
+    if (stop.number == signal) append(stop.name);
+  append(": the run ends after this step\n");
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, length);
+}
+
 void Note(int signal) {
   const int error = errno;
   int none = 0;
-  first_signal.compare_exchange_strong(none, signal);
+  if (first_signal.compare_exchange_strong(none, signal) && says) Say(signal);
   if (signal == SIGINT && Impatient()) {
     Act(SIGINT, SIG_DFL);
     ::raise(SIGINT);  // held back until this handler returns
@@ -107,6 +124,8 @@ void ReleaseStopSignals() {
   if (!ignored_at_start.pipe) Act(SIGPIPE, SIG_DFL);
   if (const int signal = StopSignal(); signal != 0) ::raise(signal);
 }
+
+void SayStopSignals() { says = true; }
 
 int StopSignal() { return first_signal; }
 

@@ -39,11 +39,11 @@ TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
   EXPECT_THAT(
       MeshErrors({"parallel.pp=2", "parallel.tp=2"}, 6),
       ElementsAre("parallel: pp 2 x dp_replicate 1 x cp 1 x tp 2 = 4 must divide the number of ranks, 6 (allowed: 4, "
-                  "8, 12, ...)"));
+                  "8, 12, ...; or set parallel.pp=1 parallel.tp=1 batch.global=18)"));
   EXPECT_THAT(
       MeshErrors({"parallel.dp_shard=2", "parallel.tp=2"}, 6),
       ElementsAre("parallel: pp 1 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2 = 4, but the number of ranks is 6 "
-                  "(start 4, or set parallel.dp_shard = -1 to take what is left)"));
+                  "(start 4, or set parallel.dp_shard=-1 batch.global=18)"));
   EXPECT_THAT(MeshErrors({}, 3), ElementsAre("batch.global = 12: must be a multiple of batch.micro * dp_replicate * "
                                              "dp_shard = 3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
   // What follows from an open dp_shard is not judged by a number of ranks that is wrong.
@@ -149,7 +149,9 @@ TEST(Inputs, EveryDeckIsValidOnItsSmallestMesh) {
 
 TEST(Inputs, TheDefaultDeckIsTheOneOfTheReadme) {
   const LoadedDeck loaded = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/tiny.toml");
-  EXPECT_EQ(ResolveMesh(loaded, 8).ToString(), "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2");
+  for (int ranks : {1, 2, 4, 8}) EXPECT_EQ(ResolveMesh(loaded, ranks).Degree(Axis::kDpShard), ranks);
+  const LoadedDeck eight = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/tiny-8.toml");
+  EXPECT_EQ(ResolveMesh(eight, 8).ToString(), "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2");
   EXPECT_EQ(loaded.deck.model.vocab, 256);
   EXPECT_EQ(loaded.deck.data.paths[0], (fs::path(SOURCE_ROOT) / "src/**/*.cpp").string());
 }

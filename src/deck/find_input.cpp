@@ -1,0 +1,67 @@
+#include "espalier/deck/find_input.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "espalier/util/spelling.hpp"
+
+namespace espalier {
+namespace {
+
+/// The folder `inputs` of the installation (PREFIX/bin/espalier) or clone (build/espalier).
+std::filesystem::path FolderOfInputs() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* place : {"../share/espalier/inputs", "../inputs"}) {
+    auto folder = (program / place).lexically_normal();
+    if (!program.empty() && std::filesystem::is_directory(folder, error)) return folder;
+  }
+  return {};
+}
+
+bool IsThere(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found;
+}
+
+/// "llama/tiny.toml", ...: by name, without cluster files.
+std::vector<std::string> ShippedDecks() {
+  const auto folder = FolderOfInputs();
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
+    const auto name = entry.path().lexically_relative(folder);
+    if (name.extension() == ".toml" && *name.begin() != "clusters") names.push_back(name.string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+std::optional<std::string> FindInput(const std::string& name) {
+  if (name.empty() || IsThere(name)) return name;
+  const auto folder = FolderOfInputs();
+  if (folder.empty() || name[0] == '/') return std::nullopt;
+  for (const auto& place : {folder, folder.parent_path()})
+    if (IsThere(place / name)) return (place / name).lexically_normal().string();
+  return std::nullopt;
+}
+
+std::string ShippedDeckNamed(std::string_view word) {
+  const std::string stem = std::filesystem::path(word).stem().string();
+  for (const std::string& name : ShippedDecks())
+    if (std::filesystem::path(name).stem() == stem) return name;
+  return "";
+}
+
+std::string WhereElse(const std::string& name) {
+  const std::string inputs = FolderOfInputs().string();
+  const bool looked = !inputs.empty() && !name.starts_with('/');
+  return (looked ? fmt::format(", here or in {}", inputs) : "") + DidYouMean(ShippedDeckNamed(name));
+}
+
+}  // namespace espalier

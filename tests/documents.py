@@ -156,7 +156,7 @@ def check():
     lines = PAGE.read_text().splitlines()
     if len(lines) > MOST_LINES or max(map(len, lines)) > MOST_COLUMNS:
         faults.append(f"doc/architecture.md: {len(lines)} lines of up to {max(map(len, lines))} columns")
-    if (count := len(open(os.path.join(ROOT, "README.md")).readlines())) > 120:
+    if (count := len((ROOT / "README.md").read_text().splitlines())) > 120:
         faults.append(f"README.md: {count} lines, 120 at most")
     print("\n".join(faults) if faults else "what the documents name exists")
     return 1 if faults else 0

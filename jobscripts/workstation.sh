@@ -4,10 +4,10 @@
 #   jobscripts/workstation.sh [DECK] [key=value ...]
 #
 # Runs DECK (default: inputs/llama/tiny-8.toml, with other than 8 ranks tiny.toml) under mpirun and samples from its
-# last checkpoint. In a clone it first
-# installs missing packages and builds a release in build/. The environment may set RANKS (default 8), JOBS (parallel
-# compilers; default: the cores) and PROMPT. The exit status is that of the first command that failed; 75 means stopped
-# early with a checkpoint: start it again. INT (Ctrl-C) and TERM stop the run with a checkpoint; a second one kills it.
+# last checkpoint. In a clone it first installs missing packages and builds a release in build/. The environment may set
+# RANKS (default 8), JOBS (parallel compilers; default: the cores) and PROMPT. The exit status is that of the first
+# command that failed; 75 means stopped early with a checkpoint: start it again. INT (Ctrl-C) and TERM stop the run with
+# a checkpoint; a second one kills it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

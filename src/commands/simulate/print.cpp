@@ -48,14 +48,15 @@ void PrintRates(const Prediction& prediction, const Figures& f) {
   if (const BatchRamp ramp(c.deck.batch); ramp.Grows())
     fmt::print("batch       {}: the run below counts each step with its own time, all else is of {} sequences\n",
                Describe(ramp), c.batch.sequences);
-  fmt::print("run         {} steps: {}, {} node-hours ({})\n", c.deck.run.steps, HumanDuration(f.run_s),
+  fmt::print("run         {}: {}, {} node-hours ({})\n", Counted(c.deck.run.steps, "step"), HumanDuration(f.run_s),
              HumanCount(f.node_hours),
              f.saves.blocked_s ? "with waits for checkpoints" : "without checkpoints, whose time is not known");
 }
 
 void PrintMemory(const Prediction& prediction, const Figures& f) {
   const Cluster& cluster = prediction.target.cluster;
-  fmt::print("memory      {} on rank {}, which needs most\n", DecimalBytes(f.peak_bytes), f.peak_rank);
+  fmt::print("memory      {} ({}) on rank {}, which needs most\n", HumanBytes(f.peak_bytes), DecimalBytes(f.peak_bytes),
+             f.peak_rank);
   fmt::print("fits        {}: {}, {} {}", DecimalBytes(cluster.compute.memory_bytes), f.fits() ? "yes" : "no",
              DecimalBytes(std::abs(f.free_bytes)), f.fits() ? "free" : "short");
   if (cluster.compute.reserved_bytes > 0)

@@ -9,7 +9,7 @@ A draw trains a random deck for ten steps, up to five times:
   twin       in the same layout with other switches
   restart    from a random step of "layout" on, in another layout or with other switches
 Runs that differ in switches alone must have the same bits. Layouts must agree within the bounds below, at their first
-step before rounding has grown, and at the last. --pairs trains only what must have the same bits: the layout, its twin and a
+step before rounding has grown, and at the last. --pairs trains only what must have the same bits: layout, twin and a
 restart with other switches. --full prints each draw; --draw trains one again. Variables that begin with ESPALIER_ or
 ONEDNN_ reach all ranks, and are printed. Needs ESPALIER."""
 import argparse, collections, itertools, os, random, signal, subprocess, sys

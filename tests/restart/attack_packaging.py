@@ -102,14 +102,17 @@ def commands_of(text):
 
 def b8_readme(checks, scratch):
     text = text_of("README.md")
-    for word in ["GPT-2", "context", "watchdog", "guard", "proved", "Slurm", "USR1", "data.paths='[\"my.txt\"]'"]:
+    more = text + text_of("doc/features.md") + text_of("doc/cheat-sheet.md")
+    for word in ["GPT-2", "context", "watchdog", "Slurm", "data.paths=my.txt"]:
         checks.that(word in text, f"B8: the README speaks of {word}")
+    for word in ["guard", "proved", "USR1"]:
+        checks.that(word in more, f"B8: the first pages speak of {word}")
     for link in re.findall(r"\]\(([^)#:]+)", text):
         checks.that(os.path.exists(os.path.join(ROOT, link)), f"B8: {link} is there")
     with open(os.path.join(scratch, "my.txt"), "w") as file:
         file.write("Once there was an odd number of words. " * 41)
-    decks = [words for words in commands_of(text) if words[0].startswith("inputs/")]
-    checks.that(len(decks) >= 3, f"B8: the README starts {len(decks)} runs")
+    decks = [words for words in commands_of(more) if words[0].startswith("inputs/")]
+    checks.that(len(decks) >= 3, f"B8: the first pages start {len(decks)} runs")
     for words in decks:
         status, said = call([executable(), "check", os.path.join(ROOT, words[0]), *words[1:]], cwd=scratch)
         checks.that(status == 0, f"B8: {' '.join(words)} is right{'' if status == 0 else ': ' + said}")
@@ -127,7 +130,7 @@ def b9_the_deck_before_the_build(checks, scratch):
 
 
 def b9_names_the_target(checks, _):
-    checks.that("ninja -C build espalier" in text_of("README.md"), "B9: the README builds the executable alone")
+    checks.that("ninja -C build espalier" in text_of("doc/start.md"), "B9: start.md builds the executable alone")
 
 
 def c13_batch_script_outside_slurm(checks, scratch):

@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-using Key = std::tuple<OpKind, AxisSet, Role, int, int, Dtype, bool, Frequency>;
+using BatchKey = std::tuple<OpKind, AxisSet, Role, int, int, Dtype, bool, Frequency>;
 
 class Coalescer {
  public:
@@ -32,7 +32,7 @@ class Coalescer {
   void Run() {
     FindBuckets();
     // One open batch per key. An op is added to it if the batch still has a legal position.
-    std::map<Key, std::vector<int>> open;
+    std::map<BatchKey, std::vector<int>> open;
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Op& op = graph_.ops[i];
       if (!IsCollective(op.kind)) continue;
@@ -52,7 +52,7 @@ class Coalescer {
   static constexpr int kNever = 1 << 30;
   static constexpr double kBytesPerRank = 1e6;
 
-  Key KeyOf(const Op& op) const {
+  BatchKey KeyOf(const Op& op) const {
     const Value& value = graph_.value(op.inputs[0]);
     const bool maximum = !(value.type.placements.partial_max & op.Axes()).Empty();
     const int layer = ReducesSums(op) ? buckets_.at({KindOf(op), op.layer}) : op.layer;

@@ -37,12 +37,6 @@ std::vector<std::string> Names(const CLI::Option& option) {
   return names;
 }
 
-std::vector<std::string> CommandNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : ListedCommands(app)) names.push_back(command->get_name());
-  return names;
-}
-
 std::vector<std::string> OptionNames(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options())

@@ -37,6 +37,12 @@ std::vector<const CLI::App*> ListedCommands(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
 }
 
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : ListedCommands(app)) names.push_back(command->get_name());
+  return names;
+}
+
 std::string GeneralHelp(const CLI::App& app) {
   std::string text = fmt::format("{}: {}\n\n", app.get_name(), app.get_description());
   for (const CLI::App* command : ListedCommands(app)) text += UsageOf(*command);

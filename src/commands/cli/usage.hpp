@@ -13,6 +13,9 @@ inline constexpr size_t kHelpWidth = 100;
 /// The commands that the help lists.
 std::vector<const CLI::App*> ListedCommands(const CLI::App& app);
 
+/// Their names.
+std::vector<std::string> CommandNames(const CLI::App& app);
+
 /// Title, then every listed command with its arguments and what it does.
 std::string GeneralHelp(const CLI::App& app);
 

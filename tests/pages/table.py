@@ -11,7 +11,7 @@ ANY_PAGE = r".*"
 NOT_RUN = [
     (ANY_PAGE, r"(\./)?tests/run\.sh.*", "runs all tests, this one too"),
     (ANY_PAGE, r"meson test .*", "runs other tests"),
-    (ANY_PAGE, r"(python3 |\./)?tests/(restart|fuzz)/.*", "another test, or its long form"),
+    (ANY_PAGE, r"(python3 |\./)?tests/(restart|fuzz|mpi)/.*", "another test, or its long form"),
     (ANY_PAGE, r"ESPALIER_F(AULTS|ULL_DISKS)=.*", "the long form of a unit test"),
     (ANY_PAGE, r"build-libfuzzer/.*", "the long form of a fuzz target"),
     (ANY_PAGE, r".*tests/predict/calibrated\.py.*", "the long form of another test"),

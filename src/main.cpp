@@ -25,7 +25,7 @@ int Main(const std::vector<std::string>& arguments) {
     CheckEnvironment();
     CpuLevel();
     // 3. Command line: which command, with which options.
-    const Job job = CommandLine().Read(arguments);
+    const CommandJob job = CommandLine().Read(arguments);
     // 4. The command. For `run`: read the deck, compile, train, report.
     return job();
     // 5. Errors: of the user, of the program itself, of the environment.

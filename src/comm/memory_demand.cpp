@@ -12,7 +12,7 @@ namespace {
 
 /// Adds the demand of a rank to one of its limits. Ranks read a shared limit at slightly different moments: the
 /// smallest value counts.
-void Add(MemoryShortage& sum, int rank, const MemoryDemand& demand, const MemoryLimit& limit) {
+void AddDemand(MemoryShortage& sum, int rank, const MemoryDemand& demand, const MemoryLimit& limit) {
   sum.available = sum.ranks == 0 ? limit.available : std::min(sum.available, limit.available);
   if (sum.ranks == 0 || demand.bytes > sum.bytes) {
     sum.rank = rank;
@@ -43,7 +43,7 @@ MemoryShortage FindShortage(std::span<const MemoryDemand> ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     for (const MemoryLimit& limit : ranks[rank].limits) {
       const std::string id = limit.id.empty() ? fmt::format("rank {}: {}", rank, limit.what) : limit.id;
-      Add(sums[id], static_cast<int>(rank), ranks[rank], limit);
+      AddDemand(sums[id], static_cast<int>(rank), ranks[rank], limit);
     }
   MemoryShortage worst;
   for (const auto& [id, sum] : sums)

@@ -90,14 +90,14 @@ std::vector<Line> LinesOf(const ModelConfig& config, const FoundTokenizer& found
   return lines;
 }
 
-std::string Section(const std::string& key) { return key.substr(0, key.find('.')); }
+std::string SectionOf(const std::string& key) { return key.substr(0, key.find('.')); }
 
 std::string DeckText(const std::vector<Line>& lines, const std::string& head) {
   std::string text = head;
   for (const DeckSection& section : DeckSections()) {
     std::string part;
     for (const Line& line : lines)
-      if (Section(line.key) == section.name)
+      if (SectionOf(line.key) == section.name)
         part += fmt::format("{} = {}{}\n", line.key.substr(line.key.find('.') + 1), line.value,
                             line.remark.empty() ? "" : "  # " + line.remark);
     if (!part.empty()) text += fmt::format("\n[{}]\n{}", section.name, part);
@@ -174,7 +174,7 @@ void RefuseUsed(const std::string& run_dir) {
 }
 
 /// The tokenizer, and what is kept with it.
-void Print(const FoundTokenizer& found, const std::string& folder) {
+void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
   fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
   if (!found.tokenizer) {
     const std::vector<std::string> lost = CompanionsOf(folder);
@@ -229,7 +229,7 @@ int ImportCommand(const ImportOptions& options) {
              fmt::join(weights.Dtypes(), ", "), config.architecture);
   std::fflush(stdout);
   Warn(not_finite);
-  Print(found, options.folder);
+  PrintTokenizer(found, options.folder);
   if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));

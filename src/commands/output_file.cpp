@@ -26,7 +26,7 @@ bool IsEmpty(const fs::path& path) {
 }
 
 /// Where links lead to.
-fs::path Target(const fs::path& path) {
+fs::path EndOfLinks(const fs::path& path) {
   std::error_code error;
   const fs::path target = fs::canonical(path, error);
   return error ? path : target;
@@ -34,7 +34,7 @@ fs::path Target(const fs::path& path) {
 
 /// Why a file cannot be written; empty if it can.
 std::string WhyNotWritable(const fs::path& given) {
-  const fs::path path = Target(given);
+  const fs::path path = EndOfLinks(given);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder)) return fmt::format("the folder {} does not exist", folder.string());
   if (fs::is_directory(path)) return "is a folder";
@@ -53,7 +53,7 @@ void CheckWritable(std::string_view option, const std::string& path) {
 void WriteOutput(const std::string& path, std::string_view text) {
   if (path.empty()) return;
   const bool fills = IsEmpty(path);
-  if (!IsSpecial(path) && !fills) return WriteWhole(Target(path).string(), text);
+  if (!IsSpecial(path) && !fills) return WriteWhole(EndOfLinks(path).string(), text);
   std::ofstream file(path, std::ios::binary);
   file << text;
   if (file.flush()) return;

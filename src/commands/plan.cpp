@@ -27,12 +27,12 @@
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
+#include "espalier/util/units.hpp"
 #include "espalier/util/wrap.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr double kGiga = 1e9, kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
 constexpr size_t kProgramWidth = 120, kOperandIndent = 18, kLabelIndent = 12;
 
 /// Lanes by the name of their axis: what a stage sends to its neighbours counts as "pp".
@@ -182,11 +182,11 @@ void PrintProgram(const Program& program) {
   for (std::string line; std::getline(lines, line);) fmt::print("{}\n", Wrap(line, kProgramWidth, kOperandIndent));
 }
 
-nlohmann::ordered_json ToJson(const Fp8Matmuls& matmuls) {
+nlohmann::ordered_json PlanJson(const Fp8Matmuls& matmuls) {
   return {{"matmuls", matmuls.in_fp8}, {"matmuls_in_bf16", matmuls.in_bf16}, {"weights_in_bf16", matmuls.weights}};
 }
 
-nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
+nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
   const Compilation& c = plan.training;
   nlohmann::ordered_json json;
   json["ranks"] = c.mesh.Ranks();
@@ -203,7 +203,7 @@ nlohmann::ordered_json ToJson(const WorldPlan& plan, int64_t staging_bytes) {
   if (const std::set<std::string> reasons = ReasonsForPlainAttention(plan); !reasons.empty())
     json["plain_attention"] = reasons;
   if (plan.training.deck.run.device == RunDevice::kCuda) json["outside_bytes"] = plan.training.deck.run.outside_bytes;
-  if (c.deck.precision.matmul == MatmulPrecision::kFp8) json["fp8"] = ToJson(CountFp8Matmuls(*c.graph));
+  if (c.deck.precision.matmul == MatmulPrecision::kFp8) json["fp8"] = PlanJson(CountFp8Matmuls(*c.graph));
   json["stages"] = StagesJson(plan);
   json["messages"] = nlohmann::ordered_json::object();
   for (const auto& [lane, count] : plan.messages)
@@ -231,7 +231,7 @@ void PrintTimes(const Prediction& prediction, const Figures& figures) {
 int PlanOnCluster(const PlanOptions& options, const LoadedDeck& loaded, int ranks) {
   const Prediction prediction = Predict(loaded.deck, ranks, ChooseTarget(loaded, options.cluster), {});
   const Figures figures = FiguresOf(prediction);
-  nlohmann::ordered_json json = ToJson(prediction.plan, figures.staging_bytes);
+  nlohmann::ordered_json json = PlanJson(prediction.plan, figures.staging_bytes);
   json.update(StepJson(prediction, figures));
   WriteOutput(options.json, json.dump(1) + "\n");
   PrintPlan(options, prediction.plan, figures.staging_bytes, {prediction.target.device, prediction.target.reason});
@@ -257,7 +257,7 @@ int PlanCommand(const PlanOptions& options) {
   loaded.deck.run.device = device.device;
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   const int64_t staging_bytes = LargestStaging(plan.training);
-  WriteOutput(options.json, ToJson(plan, staging_bytes).dump(1) + "\n");
+  WriteOutput(options.json, PlanJson(plan, staging_bytes).dump(1) + "\n");
   PrintPlan(options, plan, staging_bytes, device);
   return static_cast<int>(ExitStatus::kDone);
 }

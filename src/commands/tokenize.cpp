@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "commands.hpp"
+#include "commands/refuse.hpp"
 #include "espalier/data/token_source.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/text/tokenizer.hpp"
@@ -21,8 +22,6 @@ namespace espalier {
 namespace {
 
 constexpr double kProgressMs = 10000;
-
-[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
 
 /// Files, globs, and all files in folders.
 std::vector<std::string> FindFiles(const std::vector<std::string>& paths) {
@@ -60,7 +59,7 @@ std::string Shown(const Tokenizer& tokenizer, const std::optional<int32_t>& id) 
 }
 
 /// {"ids": ..., "text": ...} of each document.
-void Show(const Tokenizer& tokenizer, const TokenizeJob& job) {
+void ShowTokens(const Tokenizer& tokenizer, const TokenizeJob& job) {
   TokenizeDocuments(tokenizer, job, [&](const std::vector<int32_t>& ids) {
     const nlohmann::json line = {{"ids", ids}, {"text", tokenizer.Decode(ids)}};
     fmt::print("{}\n", line.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
@@ -68,7 +67,7 @@ void Show(const Tokenizer& tokenizer, const TokenizeJob& job) {
 }
 
 /// A line now and then.
-class Progress {
+class PartsProgress {
  public:
   void operator()(int64_t done, int64_t parts) {
     const std::lock_guard lock(mutex_);
@@ -82,7 +81,7 @@ class Progress {
   std::chrono::steady_clock::time_point said_ = std::chrono::steady_clock::now();
 };
 
-void Print(const TokenizeResult& result, size_t files, double seconds) {
+void PrintResult(const TokenizeResult& result, size_t files, double seconds) {
   if (result.parts_before > 0) fmt::print("{} of {} parts were done before\n", result.parts_before, result.parts);
   for (const std::string& path : result.bad_files) fmt::print("skipped {}: it is not UTF-8\n", path);
   if (result.bad_lines > 0) fmt::print("skipped {} that are no document\n", Counted(result.bad_lines, "line"));
@@ -119,14 +118,16 @@ int TokenizeCommand(const TokenizeOptions& options) {
   job.threads =
       options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   job.skip_bad = options.skip_bad;
-  if (options.show) return Show(*tokenizer, job), static_cast<int>(ExitStatus::kDone);
+  if (options.show) return ShowTokens(*tokenizer, job), static_cast<int>(ExitStatus::kDone);
   if (options.output.empty()) Refuse("-o is missing: the token file to write, or --show");
   fmt::print("{}: {} tokens; end of document {}, begin of document {}; {} threads\n", options.tokenizer,
              tokenizer->vocab(), Shown(*tokenizer, job.end_token), Shown(*tokenizer, job.begin_token), job.threads);
   std::fflush(stdout);
-  job.progress = [progress = std::make_shared<Progress>()](int64_t done, int64_t parts) { (*progress)(done, parts); };
+  job.progress = [progress = std::make_shared<PartsProgress>()](int64_t done, int64_t parts) {
+    (*progress)(done, parts);
+  };
   const TokenizeResult result = Tokenize(*tokenizer, job);
-  Print(result, job.files.size(), std::max(1e-3, MillisecondsSince(start) * 1e-3));
+  PrintResult(result, job.files.size(), std::max(1e-3, MillisecondsSince(start) * 1e-3));
   return static_cast<int>(ExitStatus::kDone);
 }
 

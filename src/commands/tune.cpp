@@ -16,11 +16,12 @@
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr double kGiga = 1e9, kPerCent = 100;
+constexpr double kPerCent = 100;
 
 /// What follows from a candidate's step on a cluster.
 struct Rates {
@@ -117,7 +118,7 @@ class Printer {
 };
 
 /// The chosen deck with a comment of what was predicted for it.
-std::string DeckText(const TuneResult& result, const Deck& deck, const Cluster& cluster, int ranks) {
+std::string ChosenDeck(const TuneResult& result, const Deck& deck, const Cluster& cluster, int ranks) {
   const Candidate& choice = result.ranking[result.choice];
   const Rates rates = RatesOf(choice, ranks, cluster, result.memory_bytes);
   return fmt::format(
@@ -131,7 +132,7 @@ std::string DeckText(const TuneResult& result, const Deck& deck, const Cluster& 
       kPerCent * choice.measured_share, result.near_ties, kPerCent * kModelError, AsDeck(choice, deck));
 }
 
-nlohmann::ordered_json ToJson(const Candidate& c, int ranks, const Cluster& cluster, int64_t memory_bytes) {
+nlohmann::ordered_json TuneJson(const Candidate& c, int ranks, const Cluster& cluster, int64_t memory_bytes) {
   const Rates rates = RatesOf(c, ranks, cluster, memory_bytes);
   nlohmann::ordered_json json;
   json["layout"] = c.layout;
@@ -149,7 +150,7 @@ nlohmann::ordered_json ToJson(const Candidate& c, int ranks, const Cluster& clus
   return json;
 }
 
-nlohmann::ordered_json ToJson(const TuneResult& result, const Deck& deck, int ranks, const Cluster& cluster) {
+nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int ranks, const Cluster& cluster) {
   nlohmann::ordered_json json;
   json["ranks"] = ranks;
   json["cluster"] = cluster.path;
@@ -165,7 +166,7 @@ nlohmann::ordered_json ToJson(const TuneResult& result, const Deck& deck, int ra
   json["choice"] = result.choice;
   json["deck"] = AsDeck(result.ranking[result.choice], deck);
   json["ranking"] = nlohmann::ordered_json::array();
-  for (const Candidate& c : result.ranking) json["ranking"].push_back(ToJson(c, ranks, cluster, result.memory_bytes));
+  for (const Candidate& c : result.ranking) json["ranking"].push_back(TuneJson(c, ranks, cluster, result.memory_bytes));
   json["rejections"] = nlohmann::ordered_json::array();
   for (const Rejection& r : result.rejections)
     json["rejections"].push_back({{"layout", r.layout}, {"reason", r.reason}});
@@ -186,9 +187,9 @@ int TuneCommand(const TuneCommandOptions& options) {
   TuneOptions tune;
   tune.fixed = options.fixed;
   const TuneResult result = Tune(deck, ranks, costs, tune);
-  const std::string text = DeckText(result, deck, costs.cluster(), ranks);
+  const std::string text = ChosenDeck(result, deck, costs.cluster(), ranks);
   WriteOutput(options.output, text);
-  WriteOutput(options.json, ToJson(result, deck, ranks, costs.cluster()).dump(1) + "\n");
+  WriteOutput(options.json, TuneJson(result, deck, ranks, costs.cluster()).dump(1) + "\n");
   Printer(result, options, costs.cluster(), ranks).Print();
   if (options.output.empty())
     fmt::print("\n{}", text);

@@ -10,7 +10,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kBlocks = 64;
-constexpr int64_t kBlockBytes = int64_t{1} << 16;
+constexpr int64_t kSampleBytes = int64_t{1} << 16;
 constexpr int64_t kEndsBytes = int64_t{1} << 22;  // of both ends, over all files
 constexpr int64_t kLeastEndBytes = 256;
 
@@ -19,7 +19,7 @@ class Sampler {
   Sampler(std::vector<DataFile>& files, OpenFiles& open, const std::function<void()>& before_file)
       : files_(files), open_(open), before_file_(before_file) {
     const int64_t share = kEndsBytes / 2 / std::max<int64_t>(1, std::ssize(files));
-    end_bytes_ = std::clamp(share, kLeastEndBytes, kBlockBytes);
+    end_bytes_ = std::clamp(share, kLeastEndBytes, kSampleBytes);
   }
 
   void Run() {
@@ -28,8 +28,8 @@ class Sampler {
       Ends(file);
       total_ += file.bytes;
     }
-    const int64_t stride = std::max(kBlockBytes, total_ / kBlocks);
-    for (int64_t k = 0; k < kBlocks && k * stride < total_; ++k) Block(k * stride, k * stride + kBlockBytes);
+    const int64_t stride = std::max(kSampleBytes, total_ / kBlocks);
+    for (int64_t k = 0; k < kBlocks && k * stride < total_; ++k) Block(k * stride, k * stride + kSampleBytes);
   }
 
  private:

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMaxShown = 120;  // characters of a value
+constexpr size_t kLongestValue = 120;  // characters of a value
 
 /// Shapes and names of the weights follow from these, or, for the numbers of heads, what their rows mean.
 constexpr auto kOfWeights =
@@ -26,7 +26,7 @@ bool IsFixed(const DeckKey& key, const Deck& saved) {
 bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
 
 std::string Shorten(const std::string& value) {
-  return value.size() <= kMaxShown ? value : value.substr(0, kMaxShown - 3) + "...";
+  return value.size() <= kLongestValue ? value : value.substr(0, kLongestValue - 3) + "...";
 }
 
 }  // namespace

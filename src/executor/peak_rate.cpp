@@ -12,11 +12,10 @@
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/util/attributes.hpp"
 #include "espalier/util/clock.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr double kTera = 1e12;
 
 /// Dense TFLOP/s of NVIDIA's data sheets: bf16 on tensor cores with fp32 sums, fp32 on the other cores.
 struct GpuRates {

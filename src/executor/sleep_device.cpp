@@ -10,11 +10,10 @@
 #include "espalier/executor/device.hpp"
 #include "espalier/executor/sleep_executor.hpp"
 #include "espalier/util/memory.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr double kTera = 1e12;
 
 /// Of sched_setattr, which the C library does not declare.
 struct SchedulingAttributes {

@@ -31,7 +31,7 @@ bool Has(const OpContext& c, std::string_view attribute) { return c.op.attribute
 
 /// Einsum of keys and values, and those that may be sharded.
 std::string KeyDims(const OpContext& c) { return Has(c, "hop") ? "bsH" : "btH"; }
-std::string Shardable(const OpContext& c) { return Has(c, "cp") ? "bsh" : "bh"; }
+std::string ShardableDims(const OpContext& c) { return Has(c, "cp") ? "bsh" : "bh"; }
 
 Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.ElementType(0); }
 
@@ -48,14 +48,14 @@ std::vector<std::string> QkvDims(const OpContext& c) {
   return {"bsh", KeyDims(c), KeyDims(c)};
 }
 
-Einsum ForwardEinsum(const OpContext& c) { return {WithLast(QkvDims(c), c), {"bsh", "bhs"}, Shardable(c)}; }
-std::vector<Type> ForwardInfer(const OpContext& c) {
+Einsum AttentionEinsum(const OpContext& c) { return {WithLast(QkvDims(c), c), {"bsh", "bhs"}, ShardableDims(c)}; }
+std::vector<Type> AttentionInfer(const OpContext& c) {
   Shape q = c.Extents(0);
   if (IsJoined(c)) q[2] = ColumnsOf(c.op.attributes).at(0);
   const auto heads = q[2] / c.op.attributes.Integer("head_dim");
   return {MakeType(ResultType(c), q), MakeType(Dtype::kF32, {q[0], heads, q[1]})};
 }
-void Gradient(GradientBuilder& g) {
+void AttentionGradient(GradientBuilder& g) {
   std::vector<int> inputs = {g.Input(0), g.Input(1), g.Input(2), g.Output(0), g.Output(1), g.Adjoint(0)};
   if (g.Inputs() > 3) inputs.push_back(g.Input(3));
   g.Emit(OpKind::kAttentionGrad, inputs, g.ForwardAttributes(), {0, 1, 2});
@@ -93,12 +93,12 @@ double VisibleKeys(const LocalOp& c) {
 /// Two matmuls over the visible scores. Documents are not known ahead: the sequence counts as one.
 double ForwardFlops(const LocalOp& c) { return 4.0 * double(Volume(c.inputs[0])) * VisibleKeys(c); }
 
-Einsum BackwardEinsum(const OpContext& c) {
+Einsum AttentionGradEinsum(const OpContext& c) {
   std::vector<std::string> inputs = QkvDims(c);
   inputs.insert(inputs.end(), {"bsh", "bhs", "bsh"});
-  return {WithLast(std::move(inputs), c), QkvDims(c), Shardable(c)};
+  return {WithLast(std::move(inputs), c), QkvDims(c), ShardableDims(c)};
 }
-std::vector<Type> BackwardInfer(const OpContext& c) {
+std::vector<Type> AttentionGradInfer(const OpContext& c) {
   const Dtype dtype = ResultType(c);
   if (IsJoined(c)) return {MakeType(dtype, c.Extents(0))};
   return {MakeType(dtype, c.Extents(0)), MakeType(dtype, c.Extents(1)), MakeType(dtype, c.Extents(2))};
@@ -118,17 +118,17 @@ std::vector<Type> MergeInfer(const OpContext& c) {
 OpDefinition Attention() {
   return {.kind = OpKind::kAttention,
           .summary = "causal attention with grouped heads",
-          .einsum = ForwardEinsum,
-          .infer = ForwardInfer,
-          .gradient = Gradient,
+          .einsum = AttentionEinsum,
+          .infer = AttentionInfer,
+          .gradient = AttentionGradient,
           .flops = ForwardFlops,
           .joinable = {3, 0}};
 }
 OpDefinition AttentionGrad() {
   return {.kind = OpKind::kAttentionGrad,
           .summary = "adjoint of attention in q, k and v",
-          .einsum = BackwardEinsum,
-          .infer = BackwardInfer,
+          .einsum = AttentionGradEinsum,
+          .infer = AttentionGradInfer,
           .flops = BackwardFlops,
           .joinable = {3, 3}};
 }

@@ -6,17 +6,17 @@
 namespace espalier {
 namespace {
 
-Einsum ForwardEinsum(const OpContext&) { return {{"bs", "vd"}, {"bsd"}, "bsv"}; }
-std::vector<Type> ForwardInfer(const OpContext& c) {
+Einsum EmbeddingEinsum(const OpContext&) { return {{"bs", "vd"}, {"bsd"}, "bsv"}; }
+std::vector<Type> EmbeddingInfer(const OpContext& c) {
   return {MakeType(c.ElementType(1), {c.Extents(0)[0], c.Extents(0)[1], c.Extents(1)[1]})};
 }
-void Gradient(GradientBuilder& g) {
+void EmbeddingGradient(GradientBuilder& g) {
   Attributes attributes = g.ForwardAttributes();
   g.Emit(OpKind::kEmbeddingGrad, {g.Input(0), g.Adjoint(0)}, attributes, {1});
 }
 
-Einsum BackwardEinsum(const OpContext&) { return {{"bs", "bsd"}, {"vd"}, "bsv"}; }
-std::vector<Type> BackwardInfer(const OpContext& c) {
+Einsum EmbeddingGradEinsum(const OpContext&) { return {{"bs", "bsd"}, {"vd"}, "bsv"}; }
+std::vector<Type> EmbeddingGradInfer(const OpContext& c) {
   return {MakeType(Dtype::kF32, {c.op.attributes.Integer("vocab"), c.Extents(1)[2]})};
 }
 
@@ -25,15 +25,15 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 OpDefinition Embedding() {
   return {.kind = OpKind::kEmbedding,
           .summary = "rows of a table by token id",
-          .einsum = ForwardEinsum,
-          .infer = ForwardInfer,
-          .gradient = Gradient};
+          .einsum = EmbeddingEinsum,
+          .infer = EmbeddingInfer,
+          .gradient = EmbeddingGradient};
 }
 OpDefinition EmbeddingGrad() {
   return {.kind = OpKind::kEmbeddingGrad,
           .summary = "adjoint of embedding: rows added up by token id",
-          .einsum = BackwardEinsum,
-          .infer = BackwardInfer};
+          .einsum = EmbeddingGradEinsum,
+          .infer = EmbeddingGradInfer};
 }
 
 }  // namespace espalier

@@ -6,29 +6,29 @@
 namespace espalier {
 namespace {
 
-Einsum SameEinsum(const OpContext& c) {
+Einsum GeluEinsum(const OpContext& c) {
   const std::string dims = DimsOfRank(c.Extents(0).size());
   return {std::vector(c.inputs.size(), dims), {dims}, dims};
 }
-std::vector<Type> SameType(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+std::vector<Type> GeluInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
-void Gradient(GradientBuilder& g) { g.Emit(OpKind::kGeluGrad, {g.Input(0), g.Adjoint(0)}, {}, {0}); }
+void GeluGradient(GradientBuilder& g) { g.Emit(OpKind::kGeluGrad, {g.Input(0), g.Adjoint(0)}, {}, {0}); }
 
 }  // namespace
 
 OpDefinition Gelu() {
   return {.kind = OpKind::kGelu,
           .summary = "Gaussian error linear unit, tanh form",
-          .einsum = SameEinsum,
-          .infer = SameType,
-          .gradient = Gradient,
+          .einsum = GeluEinsum,
+          .infer = GeluInfer,
+          .gradient = GeluGradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition GeluGrad() {
   return {.kind = OpKind::kGeluGrad,
           .summary = "adjoint of gelu",
-          .einsum = SameEinsum,
-          .infer = SameType,
+          .einsum = GeluEinsum,
+          .infer = GeluInfer,
           .in_place = {{0, 1}}};
 }
 

@@ -7,39 +7,39 @@
 namespace espalier {
 namespace {
 
-Einsum ForwardEinsum(const OpContext& c) {
+Einsum LayerNormEinsum(const OpContext& c) {
   if (c.inputs.size() == 4) return {{"bsd", "d", "d", "bsd"}, {"bsd", "bs", "bs", "bsd"}, "bs"};
   return {{"bsd", "d", "d"}, {"bsd", "bs", "bs"}, "bs"};
 }
-std::vector<Type> ForwardInfer(const OpContext& c) {
+std::vector<Type> LayerNormInfer(const OpContext& c) {
   const Type y = MakeType(c.ElementType(0), c.Extents(0)), row = MakeType(Dtype::kF32, {y.shape[0], y.shape[1]});
   return c.inputs.size() == 4 ? std::vector{y, row, row, y} : std::vector{y, row, row};
 }
-void Gradient(GradientBuilder& g) {
+void LayerNormGradient(GradientBuilder& g) {
   const int x = g.Input(0), w = g.Input(1), mean = g.Output(1), rstd = g.Output(2), dy = g.Adjoint(0);
   g.Emit(OpKind::kLayerNormGrad, {x, w, mean, rstd, dy}, {}, {0});
   g.Emit(OpKind::kLayerNormWeightGrad, {x, mean, rstd, dy}, {}, {1, 2});
 }
 
-Einsum InputGradEinsum(const OpContext& c) {
+Einsum LayerNormInputGradEinsum(const OpContext& c) {
   if (c.inputs.size() == 6) return {{"bsd", "d", "bs", "bs", "bsd", "bsd"}, {"bsd"}, "bs"};
   return {{"bsd", "d", "bs", "bs", "bsd"}, {"bsd"}, "bs"};
 }
-std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+std::vector<Type> LayerNormInputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
-Einsum WeightGradEinsum(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}, {"d", "d"}, "bs"}; }
-std::vector<Type> WeightGradInfer(const OpContext& c) {
+Einsum LayerNormWeightGradEinsum(const OpContext&) { return {{"bsd", "bs", "bs", "bsd"}, {"d", "d"}, "bs"}; }
+std::vector<Type> LayerNormWeightGradInfer(const OpContext& c) {
   return std::vector(2, MakeType(Dtype::kF32, {c.Extents(0)[2]}));
 }
 
-Einsum BackwardEinsum(const OpContext& c) {
-  Einsum einsum = InputGradEinsum(c);
+Einsum LayerNormGradEinsum(const OpContext& c) {
+  Einsum einsum = LayerNormInputGradEinsum(c);
   einsum.outputs.insert(einsum.outputs.end(), {"d", "d"});
   return einsum;
 }
-std::vector<Type> BackwardInfer(const OpContext& c) {
+std::vector<Type> LayerNormGradInfer(const OpContext& c) {
   const Type weight = MakeType(Dtype::kF32, {c.Extents(0)[2]});
-  return {InputGradInfer(c)[0], weight, weight};
+  return {LayerNormInputGradInfer(c)[0], weight, weight};
 }
 
 }  // namespace
@@ -47,29 +47,29 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 OpDefinition LayerNorm() {
   return {.kind = OpKind::kLayerNorm,
           .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
-          .einsum = ForwardEinsum,
-          .infer = ForwardInfer,
-          .gradient = Gradient,
+          .einsum = LayerNormEinsum,
+          .infer = LayerNormInfer,
+          .gradient = LayerNormGradient,
           .in_place = {{3, 3}, {3, 0}}};
 }
 OpDefinition LayerNormGrad() {
   return {.kind = OpKind::kLayerNormGrad,
           .summary = "adjoint of layer_norm in its input",
-          .einsum = InputGradEinsum,
-          .infer = InputGradInfer,
+          .einsum = LayerNormInputGradEinsum,
+          .infer = LayerNormInputGradInfer,
           .in_place = {{0, 5}}};
 }
 OpDefinition LayerNormWeightGrad() {
   return {.kind = OpKind::kLayerNormWeightGrad,
           .summary = "adjoint of layer_norm in its weight and bias",
-          .einsum = WeightGradEinsum,
-          .infer = WeightGradInfer};
+          .einsum = LayerNormWeightGradEinsum,
+          .infer = LayerNormWeightGradInfer};
 }
 OpDefinition LayerNormBackward() {
   return {.kind = OpKind::kLayerNormBackward,
           .summary = "fused layer_norm_grad and layer_norm_weight_grad",
-          .einsum = BackwardEinsum,
-          .infer = BackwardInfer,
+          .einsum = LayerNormGradEinsum,
+          .infer = LayerNormGradInfer,
           .in_place = {{0, 5}}};
 }
 

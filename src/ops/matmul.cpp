@@ -37,7 +37,7 @@ std::string ScaleDims(const std::string& operand, const std::string& result, boo
     if (rows && result.find(dim) != result.npos) dims += dim;
   return dims + shards;
 }
-Dtype ResultType(const OpContext& c) { return IsFp8(c.ElementType(0)) ? Dtype::kBf16 : c.ElementType(0); }
+Dtype ProductType(const OpContext& c) { return IsFp8(c.ElementType(0)) ? Dtype::kBf16 : c.ElementType(0); }
 
 /// A matmul that contracts the tokens makes a weight gradient, in fp32.
 bool MakesWeightGradient(const Einsum& einsum) { return einsum.inputs[0].size() == 3 && einsum.outputs[0].size() == 2; }
@@ -75,7 +75,7 @@ std::vector<Type> Infer(const OpContext& c) {
   const std::map<char, int64_t> extents = ExtentsOf(c, spec);
   Shape shape;
   for (char dim : spec.outputs[0]) shape.push_back(extents.at(dim));
-  if (!MakesWeightGradient(spec)) return {MakeType(ResultType(c), std::move(shape))};
+  if (!MakesWeightGradient(spec)) return {MakeType(ProductType(c), std::move(shape))};
   std::vector<Type> gradients;
   for (int64_t rows : ColumnsOf(c.op.attributes)) gradients.push_back(MakeType(Dtype::kF32, {rows, shape[1]}));
   if (gradients.empty()) gradients.push_back(MakeType(Dtype::kF32, std::move(shape)));
@@ -90,7 +90,7 @@ Neighbours NeighboursOf(const Op& op) {
   return gradients ? Neighbours{.outputs = {0, weights}} : Neighbours{.inputs = {1, weights}};
 }
 
-void Gradient(GradientBuilder& g) {
+void MatmulGradient(GradientBuilder& g) {
   const Einsum einsum = ParseSpec(g.ForwardAttributes().Text("spec"));
   CHECK(!MakesWeightGradient(einsum), "only the forward matmul has a gradient");
   const std::string &x = einsum.inputs[0], &w = einsum.inputs[1], &y = einsum.outputs[0];
@@ -118,7 +118,7 @@ OpDefinition Matmul() {
           .summary = "matmul with a weight; `spec` gives the einsum dims",
           .einsum = MatmulEinsum,
           .infer = Infer,
-          .gradient = Gradient,
+          .gradient = MatmulGradient,
           .flops = Flops,
           .linear_inputs = 2,
           .neighbours = NeighboursOf};

@@ -9,11 +9,11 @@ namespace {
 
 Type Scalar() { return MakeType(Dtype::kF32, {}); }
 
-Einsum SquaresEinsum(const OpContext& c) {
+Einsum SumOfSquaresEinsum(const OpContext& c) {
   const std::string dims = DimsOfRank(c.Extents(0).size());
   return {{dims}, {""}, dims};
 }
-std::vector<Type> SquaresInfer(const OpContext&) { return {Scalar()}; }
+std::vector<Type> SumOfSquaresInfer(const OpContext&) { return {Scalar()}; }
 
 size_t ClipOutputs(const OpContext& c) { return c.op.attributes.NumberOr("z_loss", 0) > 0 ? 6 : 5; }
 Einsum ClipEinsum(const OpContext& c) {
@@ -49,8 +49,8 @@ std::optional<Dtype> TypeOfCopy(const Op& op) {
 OpDefinition SumSquares() {
   return {.kind = OpKind::kSumSquares,
           .summary = "sum of squares of all elements",
-          .einsum = SquaresEinsum,
-          .infer = SquaresInfer};
+          .einsum = SumOfSquaresEinsum,
+          .infer = SumOfSquaresInfer};
 }
 OpDefinition Clip() {
   return {.kind = OpKind::kClip,

@@ -9,15 +9,15 @@ namespace {
 
 std::string PositionDims(const OpContext& c, int input) { return c.Extents(input).size() == 2 ? "bs" : "s"; }
 
-Einsum ForwardEinsum(const OpContext& c) { return {{"bsd", PositionDims(c, 1), "pd"}, {"bsd"}, "bs"}; }
-std::vector<Type> ForwardInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
-void Gradient(GradientBuilder& g) {
+Einsum PositionEmbeddingEinsum(const OpContext& c) { return {{"bsd", PositionDims(c, 1), "pd"}, {"bsd"}, "bs"}; }
+std::vector<Type> PositionEmbeddingInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+void PositionEmbeddingGradient(GradientBuilder& g) {
   g.Pass(0, g.Adjoint(0));
   g.Emit(OpKind::kPositionEmbeddingGrad, {g.Input(1), g.Adjoint(0)}, g.ForwardAttributes(), {2});
 }
 
-Einsum BackwardEinsum(const OpContext& c) { return {{PositionDims(c, 0), "bsd"}, {"pd"}, "bs"}; }
-std::vector<Type> BackwardInfer(const OpContext& c) {
+Einsum PositionEmbeddingGradEinsum(const OpContext& c) { return {{PositionDims(c, 0), "bsd"}, {"pd"}, "bs"}; }
+std::vector<Type> PositionEmbeddingGradInfer(const OpContext& c) {
   return {MakeType(Dtype::kF32, {c.op.attributes.Integer("positions"), c.Extents(1)[2]})};
 }
 
@@ -26,16 +26,16 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 OpDefinition PositionEmbedding() {
   return {.kind = OpKind::kPositionEmbedding,
           .summary = "adds the row of a table by each token's position",
-          .einsum = ForwardEinsum,
-          .infer = ForwardInfer,
-          .gradient = Gradient,
+          .einsum = PositionEmbeddingEinsum,
+          .infer = PositionEmbeddingInfer,
+          .gradient = PositionEmbeddingGradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition PositionEmbeddingGrad() {
   return {.kind = OpKind::kPositionEmbeddingGrad,
           .summary = "adjoint of position_embedding in its table: rows added up by position",
-          .einsum = BackwardEinsum,
-          .infer = BackwardInfer};
+          .einsum = PositionEmbeddingGradEinsum,
+          .infer = PositionEmbeddingGradInfer};
 }
 
 }  // namespace espalier

@@ -8,36 +8,36 @@
 namespace espalier {
 namespace {
 
-Einsum ForwardEinsum(const OpContext& c) {
+Einsum RmsNormEinsum(const OpContext& c) {
   if (c.inputs.size() == 3) return {{"bsd", "d", "bsd"}, {"bsd", "bs", "bsd"}, "bs"};
   return {{"bsd", "d"}, {"bsd", "bs"}, "bs"};
 }
-std::vector<Type> ForwardInfer(const OpContext& c) {
+std::vector<Type> RmsNormInfer(const OpContext& c) {
   const Type y = MakeType(c.ElementType(0), c.Extents(0)), row = MakeType(Dtype::kF32, {y.shape[0], y.shape[1]});
   return c.inputs.size() == 3 ? std::vector{y, row, y} : std::vector{y, row};
 }
-void Gradient(GradientBuilder& g) {
+void RmsNormGradient(GradientBuilder& g) {
   const int x = g.Input(0), w = g.Input(1), rstd = g.Output(1), dy = g.Adjoint(0);
   g.Emit(OpKind::kRmsNormGrad, {x, w, rstd, dy}, {}, {0});
   g.Emit(OpKind::kRmsNormWeightGrad, {x, rstd, dy}, {}, {1});
 }
 
-Einsum InputGradEinsum(const OpContext& c) {
+Einsum RmsNormInputGradEinsum(const OpContext& c) {
   if (c.inputs.size() == 5) return {{"bsd", "d", "bs", "bsd", "bsd"}, {"bsd"}, "bs"};
   return {{"bsd", "d", "bs", "bsd"}, {"bsd"}, "bs"};
 }
-std::vector<Type> InputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+std::vector<Type> RmsNormInputGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
-Einsum WeightGradEinsum(const OpContext&) { return {{"bsd", "bs", "bsd"}, {"d"}, "bs"}; }
-std::vector<Type> WeightGradInfer(const OpContext& c) { return {MakeType(Dtype::kF32, {c.Extents(0)[2]})}; }
+Einsum RmsNormWeightGradEinsum(const OpContext&) { return {{"bsd", "bs", "bsd"}, {"d"}, "bs"}; }
+std::vector<Type> RmsNormWeightGradInfer(const OpContext& c) { return {MakeType(Dtype::kF32, {c.Extents(0)[2]})}; }
 
-Einsum BackwardEinsum(const OpContext& c) {
-  Einsum einsum = InputGradEinsum(c);
+Einsum RmsNormGradEinsum(const OpContext& c) {
+  Einsum einsum = RmsNormInputGradEinsum(c);
   einsum.outputs.emplace_back("d");
   return einsum;
 }
-std::vector<Type> BackwardInfer(const OpContext& c) {
-  return {InputGradInfer(c)[0], MakeType(Dtype::kF32, {c.Extents(0)[2]})};
+std::vector<Type> RmsNormGradInfer(const OpContext& c) {
+  return {RmsNormInputGradInfer(c)[0], MakeType(Dtype::kF32, {c.Extents(0)[2]})};
 }
 
 }  // namespace
@@ -45,29 +45,29 @@ std::vector<Type> BackwardInfer(const OpContext& c) {
 OpDefinition RmsNorm() {
   return {.kind = OpKind::kRmsNorm,
           .summary = "root-mean-square normalisation over the last dim, times a weight",
-          .einsum = ForwardEinsum,
-          .infer = ForwardInfer,
-          .gradient = Gradient,
+          .einsum = RmsNormEinsum,
+          .infer = RmsNormInfer,
+          .gradient = RmsNormGradient,
           .in_place = {{2, 2}, {2, 0}}};
 }
 OpDefinition RmsNormGrad() {
   return {.kind = OpKind::kRmsNormGrad,
           .summary = "adjoint of rms_norm in its input",
-          .einsum = InputGradEinsum,
-          .infer = InputGradInfer,
+          .einsum = RmsNormInputGradEinsum,
+          .infer = RmsNormInputGradInfer,
           .in_place = {{0, 4}}};
 }
 OpDefinition RmsNormWeightGrad() {
   return {.kind = OpKind::kRmsNormWeightGrad,
           .summary = "adjoint of rms_norm in its weight",
-          .einsum = WeightGradEinsum,
-          .infer = WeightGradInfer};
+          .einsum = RmsNormWeightGradEinsum,
+          .infer = RmsNormWeightGradInfer};
 }
 OpDefinition RmsNormBackward() {
   return {.kind = OpKind::kRmsNormBackward,
           .summary = "fused rms_norm_grad and rms_norm_weight_grad",
-          .einsum = BackwardEinsum,
-          .infer = BackwardInfer,
+          .einsum = RmsNormGradEinsum,
+          .infer = RmsNormGradInfer,
           .in_place = {{0, 4}}};
 }
 

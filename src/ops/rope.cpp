@@ -9,7 +9,7 @@ namespace {
 
 Einsum RopeEinsum(const OpContext&) { return {{"bsh", "se"}, {"bsh"}, "bsh"}; }
 std::vector<Type> RopeInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
-void Gradient(GradientBuilder& g) {
+void RopeGradient(GradientBuilder& g) {
   Attributes attributes = g.ForwardAttributes();
   attributes.numbers["inverse"] = 1 - attributes.Number("inverse");
   g.Emit(OpKind::kRope, {g.Adjoint(0), g.Input(1)}, attributes, {0});
@@ -27,7 +27,7 @@ OpDefinition Rope() {
           .summary = "rotates pairs of each head by position",
           .einsum = RopeEinsum,
           .infer = RopeInfer,
-          .gradient = Gradient,
+          .gradient = RopeGradient,
           .in_place = {{0, 0}},
           .linear_inputs = 1};
 }

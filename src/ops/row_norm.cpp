@@ -47,8 +47,8 @@ Einsum SquaresOfNormEinsum(const OpContext& c) {
 }
 std::vector<Type> SquaresOfNormInfer(const OpContext& c) { return {SumType(c, 1)}; }
 
-Einsum WeightGradEinsum(const OpContext& c) { return {{"bsh", "bsh", SumDims(c)}, {WeightDims(c)}, "bsh"}; }
-std::vector<Type> WeightGradInfer(const OpContext& c) {
+Einsum RowNormWeightGradEinsum(const OpContext& c) { return {{"bsh", "bsh", SumDims(c)}, {WeightDims(c)}, "bsh"}; }
+std::vector<Type> RowNormWeightGradInfer(const OpContext& c) {
   return {MakeType(Dtype::kF32, {HeadDim(c) > 0 ? HeadDim(c) : c.Extents(0)[2]})};
 }
 
@@ -95,8 +95,8 @@ OpDefinition RowNormSquaresGrad() {
 OpDefinition RowNormWeightGrad() {
   return {.kind = OpKind::kRowNormWeightGrad,
           .summary = "adjoint of row_norm in its weight",
-          .einsum = WeightGradEinsum,
-          .infer = WeightGradInfer,
+          .einsum = RowNormWeightGradEinsum,
+          .infer = RowNormWeightGradInfer,
           .linear_inputs = 1};
 }
 

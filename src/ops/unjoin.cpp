@@ -6,7 +6,7 @@ namespace espalier {
 namespace {
 
 /// Replaces the first shape, that of a joined value, by those of its parts.
-void Split(const Attributes& attributes, std::vector<Shape>& shapes, std::vector<Dtype>& dtypes) {
+void SplitInput(const Attributes& attributes, std::vector<Shape>& shapes, std::vector<Dtype>& dtypes) {
   const std::vector<int64_t> widths = LocalColumns(attributes, shapes.at(0).back());
   shapes.insert(shapes.begin(), widths.size() - 1, shapes[0]);
   dtypes.insert(dtypes.begin(), widths.size() - 1, dtypes.at(0));
@@ -27,8 +27,8 @@ void Merge(const Neighbours::Operands& some, std::vector<Shape>& shapes, std::ve
 void Unjoin(LocalOp& local) {
   const OpDefinition& definition = Define(local.op.kind);
   if (!local.op.attributes.texts.contains(kColumns)) return;
-  if (definition.joinable.inputs > 0) Split(local.op.attributes, local.inputs, local.input_dtypes);
-  if (definition.joinable.outputs > 0) Split(local.op.attributes, local.outputs, local.output_dtypes);
+  if (definition.joinable.inputs > 0) SplitInput(local.op.attributes, local.inputs, local.input_dtypes);
+  if (definition.joinable.outputs > 0) SplitInput(local.op.attributes, local.outputs, local.output_dtypes);
   if (definition.neighbours != nullptr) {
     const Neighbours neighbours = definition.neighbours(local.op);
     Merge(neighbours.inputs, local.inputs, local.input_dtypes);

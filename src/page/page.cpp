@@ -29,7 +29,7 @@ constexpr Section kSections[] = {
 constexpr Section kDecks = {"decks", "Keys of the decks that differ", WriteDecks};
 
 /// "3 runs: a, b, c".
-std::string TitleOf(const std::vector<RunOnPage>& runs) {
+std::string TitleOfPage(const std::vector<RunOnPage>& runs) {
   constexpr size_t kMostNames = 4;
   std::string names;
   for (size_t r = 0; r < std::min(runs.size(), kMostNames); ++r) names += (r == 0 ? "" : ", ") + runs[r].name();
@@ -49,7 +49,7 @@ Page MakePage(const std::vector<RunOnPage>& runs) {
   };
   for (const Section& section : kSections) write(section);
   if (runs.size() > 1) write(kDecks);
-  return html.Done(TitleOf(runs));
+  return html.Done(TitleOfPage(runs));
 }
 
 }  // namespace espalier

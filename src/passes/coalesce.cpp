@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-using Key = std::tuple<OpKind, AxisSet, Role, int, int, Dtype, bool, Frequency>;
+using BatchKey = std::tuple<OpKind, AxisSet, Role, int, int, Dtype, bool, Frequency>;
 
 class Coalescer {
  public:
@@ -32,7 +32,7 @@ class Coalescer {
   void Run() {
     FindBuckets();
     // One open batch per key. An op is added to it if the batch still has a legal position.
-    std::map<Key, Batch> open;
+    std::map<BatchKey, Batch> open;
     for (int i = 0; i < std::ssize(graph_.ops); ++i) {
       if (!IsCollective(graph_.op(i).kind)) continue;
       Batch& batch = open[KeyOf(graph_.op(i))];
@@ -57,7 +57,7 @@ class Coalescer {
     int read = kNever;  // position of the first op that reads a result
   };
 
-  Key KeyOf(const Op& op) const {
+  BatchKey KeyOf(const Op& op) const {
     const Value& value = graph_.value(op.inputs[0]);
     const bool maximum = !(value.type.placements.partial_max & op.Axes()).Empty();
     const int layer = ReducesSums(op) ? buckets_.at({KindOf(op), op.layer}) : op.layer;

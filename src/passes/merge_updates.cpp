@@ -25,8 +25,8 @@ void Append(Op& merged, const Op& op) {
 }
 
 /// Updates with equal keys become one.
-using Key = std::tuple<int, bool, std::map<std::string, double, std::less<>>>;
-Key KeyOf(const Op& op) {
+using UpdateKey = std::tuple<int, bool, std::map<std::string, double, std::less<>>>;
+UpdateKey UpdateKeyOf(const Op& op) {
   auto settings = op.attributes.numbers;
   settings.erase("decaying");
   return {op.chunk, op.attributes.texts.contains("copy"), settings};
@@ -43,20 +43,20 @@ Op Merged(std::vector<Op> updates) {
 }  // namespace
 
 void MergeUpdates(Graph& graph) {
-  std::map<Key, std::vector<Op>> updates;
-  std::map<Key, size_t> last;
+  std::map<UpdateKey, std::vector<Op>> updates;
+  std::map<UpdateKey, size_t> last;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
     if (op.kind != OpKind::kAdamw) continue;
-    updates[KeyOf(op)].push_back(op);
-    last[KeyOf(op)] = i;
+    updates[UpdateKeyOf(op)].push_back(op);
+    last[UpdateKeyOf(op)] = i;
   }
   std::vector<Op> ops;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     Op& op = graph.ops[i];
     if (op.kind != OpKind::kAdamw)
       ops.push_back(std::move(op));
-    else if (const Key key = KeyOf(op); last.at(key) == i)
+    else if (const UpdateKey key = UpdateKeyOf(op); last.at(key) == i)
       ops.push_back(Merged(std::move(updates.at(key))));
   }
   graph.ops = std::move(ops);

@@ -45,7 +45,7 @@ namespace espalier {
 namespace {
 
 /// Other messages may use the same links, so that a transfer takes so many times as long; ops are ordered for that.
-constexpr double kPatience = 4;
+constexpr double kContextPatience = 4;
 /// A window is rewritten if it becomes shorter by this share of its kernels.
 constexpr double kWorthwhile = 0.01;
 
@@ -106,7 +106,7 @@ class Window {
   std::vector<int> NewOrder() {
     issued_.assign(ops_.size(), false);
     order_.clear();
-    clock_.emplace(tasks_, kPatience);
+    clock_.emplace(tasks_, kContextPatience);
     for (int i = 0; i < Size(); ++i)
       if (At(i).exposed && !At(i).after_transfer) IssueWithNeeds(i);
     while (std::ssize(order_) < Size()) {
@@ -159,7 +159,7 @@ class Window {
   const Task& At(int i) const { return tasks_[static_cast<size_t>(i)]; }
   /// Finds the transfers that an op waits for, or that end after the last op.
   void FindExposed() {
-    Clock clock(tasks_, kPatience);
+    Clock clock(tasks_, kContextPatience);
     for (int i = 0; i < Size(); ++i) {
       for (int n : At(i).needs)
         if (!At(i).transfer) NoteIfExposed(n, clock);

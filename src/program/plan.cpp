@@ -55,7 +55,7 @@ struct ProgramFacts {
 };
 
 /// The facts of every program of a plan, in order.
-std::vector<ProgramFacts> FactsOf(const WorldPlan& plan, const std::vector<Compilation>& others) {
+std::vector<ProgramFacts> FactsOfPrograms(const WorldPlan& plan, const std::vector<Compilation>& others) {
   std::vector<std::pair<int, const Program*>> programs;
   for (const auto& [rank, program] : plan.programs) programs.emplace_back(rank, &program);
   std::vector<std::unique_ptr<ProgramMaker>> makers;
@@ -107,7 +107,7 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
     plan.stages.push_back({static_cast<int>(plan.stages.size()), std::move(layers), 0, {}});
 
   plan.programs = MakePrograms(c, plan.representative);
-  const std::vector<ProgramFacts> facts = FactsOf(plan, compilations);
+  const std::vector<ProgramFacts> facts = FactsOfPrograms(plan, compilations);
   std::map<int, int64_t> peak;
   for (auto fact = facts.begin(); const auto& [rank, program] : plan.programs) {
     peak[rank] = fact->peak_bytes;

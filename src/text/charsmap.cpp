@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kNormalizer = 3, kDenormalizer = 5, kTable = 2;
 
-[[noreturn]] void Refuse(const std::string& name, const std::string& what) {
+[[noreturn]] void RefuseMap(const std::string& name, const std::string& what) {
   throw UserError(ExitStatus::kData,
                   fmt::format("{}: is neither a tokenizer.json nor a whole SentencePiece model: {}", name, what));
 }
@@ -44,11 +44,11 @@ class Message {
       value |= uint64_t{byte & 0x7fu} << shift;
       if (byte < 0x80) return value;
     }
-    Refuse(name_, "a number of more than ten bytes");
+    RefuseMap(name_, "a number of more than ten bytes");
   }
 
   std::string_view Take(uint64_t bytes) {
-    if (bytes > rest_.size()) Refuse(name_, fmt::format("{} bytes are missing at its end", bytes - rest_.size()));
+    if (bytes > rest_.size()) RefuseMap(name_, fmt::format("{} bytes are missing at its end", bytes - rest_.size()));
     const std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -62,7 +62,7 @@ class Message {
     } else if (type == 1 || type == 5) {
       Take(type == 1 ? 8 : 4);
     } else {
-      Refuse(name_, fmt::format("a field of wire type {}", type));
+      RefuseMap(name_, fmt::format("a field of wire type {}", type));
     }
     return std::nullopt;
   }
@@ -81,13 +81,13 @@ void CheckTable(const std::string& name, std::string_view table) {
   if (table.empty()) return;
   const uint64_t bytes = table.size() < 4 ? 0 : UnitAt(table, 0);
   if (bytes == 0 || bytes % 4 != 0 || bytes >= table.size() - 4 || table.back() != '\0')
-    Refuse(name, "its table of characters has a wrong size");
+    RefuseMap(name, "its table of characters has a wrong size");
   const std::string_view trie = table.substr(4, bytes);
   const uint64_t units = bytes / 4, texts = table.size() - 4 - bytes;
   for (uint64_t at = 0; at < units; ++at) {
     const uint32_t unit = UnitAt(trie, at), offset = (unit >> 10) << ((unit & (1u << 9)) >> 6);
     const bool inside = unit >> 31 != 0 ? (unit & 0x7fffffffu) < texts : ((at ^ offset) | 0xff) < units;
-    if (!inside) Refuse(name, fmt::format("unit {} of its table of characters leads out of it", at));
+    if (!inside) RefuseMap(name, fmt::format("unit {} of its table of characters leads out of it", at));
   }
 }
 

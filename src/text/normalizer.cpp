@@ -49,11 +49,11 @@ TextChange Prepend(std::string what) {
   };
 }
 
-void Add(const JsonReader& json, std::vector<TextChange>& changes) {
+void AddChange(const JsonReader& json, std::vector<TextChange>& changes) {
   const std::string type = json["type"].Text();
   if (type == "Sequence") {
     json.RequireObject({"type", "normalizers"});
-    for (const JsonReader& part : json["normalizers"].Elements()) Add(part, changes);
+    for (const JsonReader& part : json["normalizers"].Elements()) AddChange(part, changes);
   } else if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
     json.RequireObject({"type"});
     const int form = type.ends_with("C") ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
@@ -88,7 +88,7 @@ TextChange ReadReplace(const JsonReader& json) {
 
 std::vector<TextChange> ReadNormalizer(const JsonReader& json) {
   std::vector<TextChange> changes;
-  if (!json.IsNull()) Add(json, changes);
+  if (!json.IsNull()) AddChange(json, changes);
   return changes;
 }
 

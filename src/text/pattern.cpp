@@ -14,7 +14,7 @@ namespace espalier {
 namespace {
 
 /// Oniguruma's \s: the Unicode property White_Space.
-constexpr std::string_view kSpaces = "\\x{9}-\\x{d}\\x{85}\\p{Z}";
+constexpr std::string_view kSpaceClass = "\\x{9}-\\x{d}\\x{85}\\p{Z}";
 constexpr size_t kJitStackBytes = size_t{64} << 20;
 
 [[noreturn]] void Refuse(const std::string& what) { throw std::invalid_argument(what); }
@@ -98,7 +98,7 @@ class Translation {
 
   void Space(bool negated) {
     if (in_class_ && negated) Refuse("\\S within a set");
-    Replace(in_class_ ? std::string(kSpaces) : fmt::format("[{}{}]", negated ? "^" : "", kSpaces));
+    Replace(in_class_ ? std::string(kSpaceClass) : fmt::format("[{}{}]", negated ? "^" : "", kSpaceClass));
   }
 
   /// \p{L}, \P{L}, \p{^L}, \pL.

@@ -155,12 +155,12 @@ void AddSplit(const JsonReader& json, Splitter& splitter) {
   splitter.steps.push_back(SplitBy(std::move(cut), ReadBehavior(json["behavior"])));
 }
 
-void Add(const JsonReader& json, Splitter& splitter) {
+void AddPart(const JsonReader& json, Splitter& splitter) {
   const std::string type = json["type"].Text();
   if (splitter.bytes) json["type"].Refuse("cannot follow ByteLevel, which must be the last pre_tokenizer");
   if (type == "Sequence") {
     json.RequireObject({"type", "pretokenizers"});
-    for (const JsonReader& part : json["pretokenizers"].Elements()) Add(part, splitter);
+    for (const JsonReader& part : json["pretokenizers"].Elements()) AddPart(part, splitter);
   } else if (type == "ByteLevel") {
     AddByteLevel(json, splitter);
   } else if (type == "Split") {
@@ -206,7 +206,7 @@ Cut ReadPattern(const JsonReader& json) {
 
 Splitter ReadSplitter(const JsonReader& json) {
   Splitter splitter;
-  if (!json.IsNull()) Add(json, splitter);
+  if (!json.IsNull()) AddPart(json, splitter);
   return splitter;
 }
 

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kBlock = int64_t{1} << 20;
+constexpr int64_t kSearchBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -22,8 +22,8 @@ int64_t FileBytes(const std::string& path) { return InputFile(path, {"text"}).by
 
 int64_t LineOf(const std::string& path, int64_t offset) {
   int64_t line = 1;
-  for (int64_t at = 0; at < offset; at += kBlock) {
-    const std::string block = ReadRange(path, at, std::min(offset, at + kBlock));
+  for (int64_t at = 0; at < offset; at += kSearchBytes) {
+    const std::string block = ReadRange(path, at, std::min(offset, at + kSearchBytes));
     line += std::ranges::count(block, '\n');
   }
   return line;

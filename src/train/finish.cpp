@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"end"};
+const FaultStages kFinishStages = {"end"};
 
 ExitStatus StatusOf(const Outcome& outcome, bool saved) {
   if (outcome.error) return outcome.error->status();

@@ -19,7 +19,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"step"};
+const FaultStages kStepLoopStages = {"step"};
 
 constexpr size_t kLossesKept = 100;
 

@@ -9,6 +9,7 @@
 #include "espalier/deck/schema.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/units.hpp"
 #include "tune/layout.hpp"
 #include "tune/trial.hpp"
 
@@ -17,7 +18,6 @@ namespace {
 
 constexpr double kMaxSeconds = 2;
 constexpr size_t kMaxSettings = 3;
-constexpr double kGiga = 1e9;
 
 using Clock = std::chrono::steady_clock;
 
@@ -69,9 +69,10 @@ std::string ChangesOf(const Deck& deck, const Deck& changed) {
   return fmt::format("{}", fmt::join(texts, " with "));
 }
 
-class Nearest {
+class NearestMisses {
  public:
-  Nearest(const Deck& deck, int ranks, int64_t memory_bytes) : deck_(deck), ranks_(ranks), memory_bytes_(memory_bytes) {
+  NearestMisses(const Deck& deck, int ranks, int64_t memory_bytes)
+      : deck_(deck), ranks_(ranks), memory_bytes_(memory_bytes) {
     const Deck::Parallel& p = deck.parallel;
     if (p.dp_shard == -1) deck_.parallel.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
   }
@@ -112,7 +113,7 @@ class Nearest {
 }  // namespace
 
 std::vector<std::string> NearestThatFit(const Deck& deck, int ranks, int64_t memory_bytes) {
-  return Nearest(deck, ranks, memory_bytes).Run();
+  return NearestMisses(deck, ranks, memory_bytes).Run();
 }
 
 }  // namespace espalier

@@ -5,11 +5,10 @@
 #include <algorithm>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr double kGiga = 1e9;
 
 struct Obvious {
   std::string name;

@@ -7,6 +7,7 @@
 
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
+#include "espalier/util/units.hpp"
 #include "tune/choose.hpp"
 #include "tune/rejections.hpp"
 #include "tune/trial.hpp"
@@ -14,8 +15,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kRefined = 100;  // of the fastest: other splits, other depths of prefetch
-constexpr double kGiga = 1e9;
+constexpr size_t kRefined = 100;     // of the fastest: other splits, other depths of prefetch
 constexpr double kShareStep = 0.05;  // measured shares that differ by less count as equal
 
 bool IsFaster(const Scored& a, const Scored& b) {

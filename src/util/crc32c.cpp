@@ -63,8 +63,8 @@ bool HasInstruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 #ifdef ESPALIER_CRC32C
 
 // One multiplication combines two blocks; at this size it costs a few per cent, and three blocks fit in the L2 cache.
-constexpr size_t kBlock = 16384;
-constexpr uint32_t kBlockShift = ZeroBytes(kBlock);
+constexpr size_t kCrcBlock = 16384;
+constexpr uint32_t kCrcBlockShift = ZeroBytes(kCrcBlock);
 
 uint64_t Word(const unsigned char* p) {
   uint64_t word;
@@ -75,17 +75,17 @@ uint64_t Word(const unsigned char* p) {
 // The instruction takes 3 cycles but one can start each cycle, so three independent streams keep it busy.
 ESPALIER_CRC32C uint32_t ThreeBlocks(const unsigned char* p, uint32_t state) {
   uint64_t a = state, b = 0, c = 0;
-  for (size_t i = 0; i < kBlock; i += 8) {
+  for (size_t i = 0; i < kCrcBlock; i += 8) {
     a = Add8(a, Word(p + i));
-    b = Add8(b, Word(p + kBlock + i));
-    c = Add8(c, Word(p + 2 * kBlock + i));
+    b = Add8(b, Word(p + kCrcBlock + i));
+    c = Add8(c, Word(p + 2 * kCrcBlock + i));
   }
-  const uint32_t ab = Multiply(static_cast<uint32_t>(a), kBlockShift) ^ static_cast<uint32_t>(b);
-  return Multiply(ab, kBlockShift) ^ static_cast<uint32_t>(c);
+  const uint32_t ab = Multiply(static_cast<uint32_t>(a), kCrcBlockShift) ^ static_cast<uint32_t>(b);
+  return Multiply(ab, kCrcBlockShift) ^ static_cast<uint32_t>(c);
 }
 
 ESPALIER_CRC32C uint32_t Hardware(const unsigned char* p, size_t bytes, uint32_t state) {
-  for (; bytes >= 3 * kBlock; bytes -= 3 * kBlock, p += 3 * kBlock) state = ThreeBlocks(p, state);
+  for (; bytes >= 3 * kCrcBlock; bytes -= 3 * kCrcBlock, p += 3 * kCrcBlock) state = ThreeBlocks(p, state);
   uint64_t wide = state;
   for (; bytes >= 8; bytes -= 8, p += 8) wide = Add8(wide, Word(p));
   state = static_cast<uint32_t>(wide);

@@ -21,7 +21,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"retention", "remove", "announce", "rename", "commit", "latest", "settled"};
+const FaultStages kDirectoryStages = {"retention", "remove", "announce", "rename", "commit", "latest", "settled"};
 
 namespace fs = std::filesystem;
 

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-constexpr hsize_t kMiB = 1 << 20;
+constexpr hsize_t kAligned = 1 << 20;
 
 void WriteAttributeOf(hid_t object, const char* name, hid_t file_type, hid_t memory_type, hid_t space,
                       const void* data) {
@@ -28,8 +28,8 @@ Hdf5Handle CreateHdf5File(const std::string& path) {
   Hdf5Handle access(HDF5_CALL(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
   HDF5_CALL(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110));
   HDF5_CALL(H5Pset_fclose_degree(access, H5F_CLOSE_STRONG));
-  HDF5_CALL(H5Pset_alignment(access, kMiB, kMiB));
-  HDF5_CALL(H5Pset_meta_block_size(access, kMiB));
+  HDF5_CALL(H5Pset_alignment(access, kAligned, kAligned));
+  HDF5_CALL(H5Pset_meta_block_size(access, kAligned));
   Hdf5Handle creation(HDF5_CALL(H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
   HDF5_CALL(H5Pset_obj_track_times(creation, false));
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation, access);

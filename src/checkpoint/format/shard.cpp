@@ -14,9 +14,9 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"shard-data", "shard-open", "shard-layout", "shard-fsync", "shard-check"};
+const FaultStages kShardStages = {"shard-data", "shard-open", "shard-layout", "shard-fsync", "shard-check"};
 
-constexpr int64_t kWindow = 32 << 20;  // bytes that are written before the disk starts to sync them
+constexpr int64_t kSyncBytes = 32 << 20;  // bytes that are written before the disk starts to sync them
 
 /// Creates a dataset with space in the file but without data. Returns the byte offset of the space.
 int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name) {
@@ -90,7 +90,7 @@ std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& 
     FaultPoint("shard-data", file.path());
     crcs.push_back(WriteData(file, pieces[p], offsets[p], buffer));
     const int64_t end = offsets[p] + pieces[p].Bytes();
-    if (end - begun < kWindow) continue;
+    if (end - begun < kSyncBytes) continue;
     file.BeginSync(begun, end - begun);
     begun = end;
   }

@@ -19,7 +19,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"staging", "copy"};
+const FaultStages kAsyncSaverStages = {"staging", "copy"};
 
 using Clock = std::chrono::steady_clock;
 

@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kWindow = int64_t{4} << 20;
+constexpr int64_t kWindowBytes = int64_t{4} << 20;
 
 }  // namespace
 
@@ -16,7 +16,7 @@ void Destination::Put(int64_t to, const char* from, int64_t bytes) {
     return;
   }
   // A window includes the gaps, so strided runs fill it sooner.
-  if (!runs_.empty() && to + bytes - runs_.front().to > kWindow) Flush();
+  if (!runs_.empty() && to + bytes - runs_.front().to > kWindowBytes) Flush();
   runs_.push_back({to, bytes, held_.size()});
   held_.insert(held_.end(), from, from + bytes);
 }

@@ -21,7 +21,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"load"};
+const FaultStages kLoadStages = {"load"};
 
 constexpr int64_t kAhead = 64 << 20;  // bytes of the next piece that are read ahead while this one is checked
 

@@ -21,7 +21,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"reported", "begin", "make-dir", "gather", "manifest", "fsync-dir", "deck", "master"};
+const FaultStages kSaveStages = {"reported", "begin", "make-dir", "gather", "manifest", "fsync-dir", "deck", "master"};
 
 namespace fs = std::filesystem;
 

@@ -16,6 +16,7 @@
 #include "commands/cli/manual_page.hpp"
 #include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
+#include "commands/refuse.hpp"
 #include "espalier/deck/find_input.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
@@ -35,8 +36,6 @@ CLI::Validator Within(T min, T max) {
   range.description("");
   return range;
 }
-
-[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
@@ -59,7 +58,7 @@ void AddFlag(const char* flag, const std::string& key, const std::string& value,
   overrides.push_back(key + "=" + value);
 }
 
-void AddRun(CLI::App& app, Job& job) {
+void AddRun(CLI::App& app, CommandJob& job) {
   struct Flags {
     RunOptions options;
     std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, and no good one
@@ -93,7 +92,7 @@ void AddRun(CLI::App& app, Job& job) {
   });
 }
 
-void AddCheck(CLI::App& app, Job& job) {
+void AddCheck(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* command = app.add_subcommand("check", "print the effective deck with the origin of each value");
   AddDeck(command, options->arguments);
@@ -113,7 +112,7 @@ void AddSearch(CLI::App* command, TuneCommandOptions& options) {
   command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");
 }
 
-void AddPlan(CLI::App& app, Job& job) {
+void AddPlan(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "layout, schedule and memory for any number of ranks");
   AddDeck(command, options->arguments);
@@ -139,7 +138,7 @@ void AddPlan(CLI::App& app, Job& job) {
   });
 }
 
-void AddTune(CLI::App& app, Job& job) {
+void AddTune(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<TuneCommandOptions>();
   CLI::App* command = app.add_subcommand("tune", "find the fastest layout that fits, for any number of ranks");
   AddDeck(command, options->arguments);
@@ -167,7 +166,7 @@ void AddDisturbances(CLI::App* command, SimulateCommandOptions& options) {
   slow("--slow-node", options.slow.nodes, "both, of all ranks of node N; may be repeated", "N=FACTOR");
 }
 
-void AddSimulate(CLI::App& app, Job& job) {
+void AddSimulate(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<SimulateCommandOptions>();
   CLI::App* command = app.add_subcommand("simulate", "time a step on a cluster, for any number of ranks");
   AddDeck(command, options->arguments);
@@ -182,7 +181,7 @@ void AddSimulate(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return SimulateCommand(*options); }); });
 }
 
-void AddInspect(CLI::App& app, Job& job) {
+void AddInspect(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "what is in a checkpoint");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
@@ -192,7 +191,7 @@ void AddInspect(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnEveryRank([options] { return InspectCommand(*options); }); });
 }
 
-void AddReport(CLI::App& app, Job& job) {
+void AddReport(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<ReportCommandOptions>();
   CLI::App* command = app.add_subcommand("report", "one page about runs: curves, time, memory, checkpoints, events");
   command->add_option("RUN...", options->runs, "folder of a run, its run.dir; several are compared")->required();
@@ -206,7 +205,7 @@ void AddReport(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return ReportCommand(*options); }); });
 }
 
-void AddImport(CLI::App& app, Job& job) {
+void AddImport(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<ImportOptions>();
   CLI::App* command = app.add_subcommand("import", "make a run at step 0 of a Hugging Face model");
   command->add_option("HF_DIR", options->folder, "folder with config.json and safetensors")->required();
@@ -231,7 +230,7 @@ int64_t ReadSize(const std::string& text) {
   return bytes;
 }
 
-void AddExport(CLI::App& app, Job& job) {
+void AddExport(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<ExportOptions>();
   auto size = std::make_shared<std::string>("5GB");
   CLI::App* command = app.add_subcommand("export", "make a Hugging Face folder of a checkpoint's weights");
@@ -250,7 +249,7 @@ void AddExport(CLI::App& app, Job& job) {
   });
 }
 
-void AddSample(CLI::App& app, Job& job) {
+void AddSample(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<SampleOptions>();
   CLI::App* command = app.add_subcommand("sample", "continue a text, or token ids, by a trained model");
   command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
@@ -294,7 +293,7 @@ void AddSample(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
 }
 
-void AddTokenize(CLI::App& app, Job& job) {
+void AddTokenize(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "make token files of text files; restartable");
   command
@@ -344,7 +343,7 @@ void CheckCalibrate(const CalibrateOptions& options) {
 }
 
 /// Product plans and attention on rank 0 alone, before MPI starts; then the cluster file on all ranks.
-Job CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
+CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
   MeasureOptions& measure = options->measure;
   if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
     measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
@@ -354,7 +353,7 @@ Job CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
   return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
 }
 
-void AddCalibrate(CLI::App& app, Job& job) {
+void AddCalibrate(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command = app.add_subcommand("calibrate", "measure this machine, for a cluster file; started as run is");
   command->add_option("FILE", options->measure.file, "cluster file to write, or to add to");
@@ -376,24 +375,24 @@ void AddCalibrate(CLI::App& app, Job& job) {
   command->callback([options, &job] { job = CalibrateJob(options); });
 }
 
-int Print(const std::string& text) {
+int PrintText(const std::string& text) {
   fmt::print("{}", text);
   return static_cast<int>(ExitStatus::kDone);
 }
 
-void AddOthers(CLI::App& app, Job& job) {
+void AddOthers(CLI::App& app, CommandJob& job) {
   app.add_subcommand("info", "version, compiler, backends")->callback([&job] { job = OnFirstRank(InfoCommand); });
   app.add_subcommand("doc-deck", "print doc/deck.md")->group("")->callback([&job] {
     job = OnFirstRank(DocDeckCommand);
   });
   app.add_subcommand("doc-man", "print the manual page")->group("")->callback([&app, &job] {
-    job = OnFirstRank([text = ManualPage(app)] { return Print(text); });
+    job = OnFirstRank([text = ManualPage(app)] { return PrintText(text); });
   });
   auto shell = std::make_shared<std::string>();
   CLI::App* completion = app.add_subcommand("doc-completion", "print the completion for a shell")->group("");
   completion->add_option("SHELL", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
   completion->callback([shell, &app, &job] {
-    job = OnFirstRank([text = *shell == "bash" ? BashCompletion(app) : ZshCompletion(app)] { return Print(text); });
+    job = OnFirstRank([text = *shell == "bash" ? BashCompletion(app) : ZshCompletion(app)] { return PrintText(text); });
   });
 }
 
@@ -414,17 +413,17 @@ bool AsksForHelp(const std::vector<std::string>& arguments, std::string& topic) 
   return true;
 }
 
-Job HelpOnCommand(const CLI::App& command) {
-  return OnFirstRank([text = command.help("espalier")] { return Print(text); });
+CommandJob HelpOnCommand(const CLI::App& command) {
+  return OnFirstRank([text = command.help("espalier")] { return PrintText(text); });
 }
 
 /// Help on a command, or on a section or key of decks; on both where they have the same name.
-Job Help(const CLI::App& app, const std::string& topic) {
+CommandJob Help(const CLI::App& app, const std::string& topic) {
   const CLI::App* command = FindCommand(app, topic);
   if (command == nullptr) return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
   if (std::ranges::find(DeckSections(), topic, &DeckSection::name) == DeckSections().end())
     return HelpOnCommand(*command);
-  return OnFirstRank([text = command->help("espalier"), topic] { return Print(text + "\n" + HelpText(topic)); });
+  return OnFirstRank([text = command->help("espalier"), topic] { return PrintText(text + "\n" + HelpText(topic)); });
 }
 
 /// The first argument is meant as a command or as a deck.
@@ -469,7 +468,7 @@ CommandLine::CommandLine()
 
 CommandLine::~CommandLine() = default;
 
-Job CommandLine::Read(std::vector<std::string> arguments) {
+CommandJob CommandLine::Read(std::vector<std::string> arguments) {
   CLI::App& app = *app_;
   std::string topic;
   if (AsksForHelp(arguments, topic)) return Help(app, topic);

@@ -26,11 +26,11 @@ class CommandLine {
 
   /// What `arguments` (without the program's name) ask for. A deck or an option in place of a command means `run`.
   /// Throws UserError (kDeck) naming every argument that is unknown or wrong.
-  Job Read(std::vector<std::string> arguments);
+  CommandJob Read(std::vector<std::string> arguments);
 
  private:
   std::unique_ptr<CLI::App> app_;
-  Job job_;  ///< set by the callback of the command that was parsed
+  CommandJob job_;  ///< set by the callback of the command that was parsed
 };
 
 }  // namespace espalier

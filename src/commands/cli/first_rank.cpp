@@ -33,14 +33,14 @@ int CommandRank() {
 
 int LauncherRank() { return Rank(); }
 
-Job OnFirstRank(Job job) {
+CommandJob OnFirstRank(CommandJob job) {
   return [job = std::move(job)] {
     ReleaseStopSignals();
     return CommandRank() == 0 ? job() : static_cast<int>(ExitStatus::kDone);
   };
 }
 
-Job OnEveryRank(Job job) {
+CommandJob OnEveryRank(CommandJob job) {
   return [job = std::move(job)] {
     ReleaseStopSignals();
     if (CommandRank() != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) std::fclose(stdout);
@@ -48,7 +48,7 @@ Job OnEveryRank(Job job) {
   };
 }
 
-Job OnRanksOfJob(Job job) {
+CommandJob OnRanksOfJob(CommandJob job) {
   return [job = std::move(job)] {
     ReleaseStopSignals();
     return job();

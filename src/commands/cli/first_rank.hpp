@@ -6,19 +6,19 @@
 namespace espalier {
 
 /// The work of a command: returns the exit status of the process.
-using Job = std::function<int()>;
+using CommandJob = std::function<int()>;
 
 /// This process's rank as the launcher states it in the environment; 0 without a launcher. Read at the first call,
 /// which must come before MPI starts, since that may change the environment.
 int LauncherRank();
 
 /// For commands that need one process: rank 0 does `job`, the other ranks do nothing. A signal ends the command.
-Job OnFirstRank(Job job);
+CommandJob OnFirstRank(CommandJob job);
 
 /// For commands whose exit status every rank needs: all ranks do `job`, and only rank 0 prints. A signal ends it.
-Job OnEveryRank(Job job);
+CommandJob OnEveryRank(CommandJob job);
 
 /// For commands of many ranks that end at a signal: all ranks do `job`, which starts MPI.
-Job OnRanksOfJob(Job job);
+CommandJob OnRanksOfJob(CommandJob job);
 
 }  // namespace espalier

@@ -49,7 +49,7 @@ std::string Plain(std::string_view text) {
 std::string Bold(std::string_view text) { return "\\fB" + Plain(text) + "\\fR"; }
 std::string Italic(std::string_view text) { return "\\fI" + Plain(text) + "\\fR"; }
 
-std::string Section(std::string_view title) { return fmt::format(".SH {}\n", title); }
+std::string SectionHead(std::string_view title) { return fmt::format(".SH {}\n", title); }
 
 /// A paragraph with a hanging head.
 std::string Entry(const std::string& head, const std::string& text) { return ".TP\n" + head + "\n" + text + "\n"; }
@@ -169,20 +169,20 @@ std::string ManualPage(const CLI::App& app) {
   std::string text = fmt::format(
       ".\\\" Made by `espalier doc-man`.\n.TH ESPALIER 1 \"\" \"espalier {}\" \"User Commands\"\n.ad l\n.nh\n",
       kVersion);
-  text += Section("NAME") + app.get_name() + " \\- " + Plain(app.get_description()) + "\n";
-  text += Section("SYNOPSIS");
+  text += SectionHead("NAME") + app.get_name() + " \\- " + Plain(app.get_description()) + "\n";
+  text += SectionHead("SYNOPSIS");
   for (const CLI::App* command : ListedCommands(app)) text += Synopsis(*command) + "\n.br\n";
   text += Bold("espalier help") + " [" + Italic("COMMAND") + " | " + Italic("SECTION") + " | " + Italic("KEY") + " | " +
           Bold("all") + "]\n.br\n";
   text += Bold("espalier --version") + "\n";
-  text += Section("DESCRIPTION") + Plain(kDescription) + "\n" + Section("COMMANDS");
+  text += SectionHead("DESCRIPTION") + Plain(kDescription) + "\n" + SectionHead("COMMANDS");
   for (const CLI::App* command : ListedCommands(app)) text += Command(*command);
-  text += Section("DECKS") + Plain(kDeck) + "\n" + DeckKeys();
-  text += Section("EXIT STATUS") + Entries(kStatuses);
-  text += Section("ENVIRONMENT") + Environment();
-  text += Section("FILES") + Entries(kFiles);
-  text += Section("EXAMPLES") + Entries(kExamples);
-  text += Section("SEE ALSO") + "\\fBmpirun\\fR(1), \\fBsrun\\fR(1)\n";
+  text += SectionHead("DECKS") + Plain(kDeck) + "\n" + DeckKeys();
+  text += SectionHead("EXIT STATUS") + Entries(kStatuses);
+  text += SectionHead("ENVIRONMENT") + Environment();
+  text += SectionHead("FILES") + Entries(kFiles);
+  text += SectionHead("EXAMPLES") + Entries(kExamples);
+  text += SectionHead("SEE ALSO") + "\\fBmpirun\\fR(1), \\fBsrun\\fR(1)\n";
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "commands/refuse.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/util/error.hpp"
@@ -17,8 +18,6 @@ namespace {
 
 constexpr int64_t kBytes = 256;
 constexpr const char* kDefaultPrompt = "\n";
-
-[[noreturn]] void Refuse(const std::string& why) { throw UserError(ExitStatus::kDeck, "command line: " + why); }
 
 /// "1 2 3" or "1,2,3".
 std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {

@@ -11,11 +11,12 @@
 #include "espalier/model/flops.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr double kMicro = 1e-6, kHour = 3600, kTera = 1e12;
+constexpr double kHour = 3600;
 
 ByCostSource<double> SourceShares(const Simulation& simulation) {
   ByCostSource<double> share{};

@@ -81,7 +81,7 @@ void AddRates(Json& json, const Prediction& prediction, const Figures& f) {
   json["node_hours"] = f.node_hours;
 }
 
-void AddMemory(Json& json, const Prediction& prediction, const Figures& f) {
+void AddMemoryTo(Json& json, const Prediction& prediction, const Figures& f) {
   const Cluster::Device& device = prediction.target.cluster.compute;
   json["peak_bytes"] = f.peak_bytes;
   json["peak_rank"] = f.peak_rank;
@@ -125,7 +125,7 @@ Json ToJson(const Prediction& prediction, const Figures& f) {
   json["slowest_rank"] = simulation.Slowest().rank;
   AddParts(json, simulation.Slowest().breakdown);
   json["exposed_comm_ms"] = f.exposed_us * kMilli;
-  AddMemory(json, prediction, f);
+  AddMemoryTo(json, prediction, f);
   json["checkpoint"] = SavesJson(f.saves);
   for (int k = 0; k < kCostSourceCount; ++k)
     json["sources"][std::string(Name(static_cast<CostSource>(k)))] = f.source_share[static_cast<size_t>(k)];

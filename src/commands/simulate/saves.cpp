@@ -6,11 +6,10 @@
 
 #include "espalier/checkpoint/async_saver.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr double kMicro = 1e-6;
 
 /// Steps between two saves; 0: there is no interval.
 double Interval(const Deck::Checkpoint& checkpoint, double step_s) {

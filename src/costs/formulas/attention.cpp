@@ -10,7 +10,7 @@ namespace {
 struct Dims {
   int64_t batch_heads, queries, keys, head_dim;
 };
-Dims DimsOf(const LocalOp& op) {
+Dims AttentionDims(const LocalOp& op) {
   const int64_t head_dim = op.op.attributes.Integer("head_dim");
   const Shape &q = op.inputs.at(0), &k = op.inputs.at(1);
   return {q.at(0) * q.at(2) / head_dim, q.at(1), k.at(1), head_dim};
@@ -83,19 +83,19 @@ struct PlainMatmuls {
 }  // namespace
 
 double FusedAttentionUs(const DeviceModel& d, const LocalOp& op) {
-  const Dims dims = DimsOf(op);
+  const Dims dims = AttentionDims(op);
   const double share = Occupied(d, dims) * (IsGradient(op) ? d.attention_backward_share : 1);
   return share > 0 ? Define(op.op.kind).flops(op) / (RateOf(d, op, dims) * share) : 0;
 }
 
 double PlainAttentionUs(const Cluster& cluster, const LocalOp& op) {
-  const PlainMatmuls matmuls{cluster, op, DimsOf(op)};
+  const PlainMatmuls matmuls{cluster, op, AttentionDims(op)};
   return IsGradient(op) ? matmuls.Backward() : matmuls.Forward();
 }
 
 double PlainAttentionAgainUs(const Cluster& cluster, const LocalOp& grad) {
   CHECK(IsGradient(grad), "{} is no gradient of attention", grad.op.kind);
-  return (PlainMatmuls{cluster, grad, DimsOf(grad)}.Forward() + cluster.compute.kernel_us) / cluster.efficiency;
+  return (PlainMatmuls{cluster, grad, AttentionDims(grad)}.Forward() + cluster.compute.kernel_us) / cluster.efficiency;
 }
 
 }  // namespace espalier

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Header {
+struct IndexHeader {
   std::array<char, 8> magic = {'E', 'S', 'P', 'I', 'D', 'X', '\0', '\2'};
   int64_t data_bytes = 0, modified = 0;
   uint64_t key = 0;
@@ -27,9 +27,9 @@ struct Header {
   uint32_t checksum = 0;  ///< of the bytes before
   uint32_t end = 0;
 };
-static_assert(sizeof(Header) == 64 && sizeof(DocumentBlock) == 16);
+static_assert(sizeof(IndexHeader) == 64 && sizeof(DocumentBlock) == 16);
 
-uint32_t ChecksumOf(const Header& header) { return Crc32c(&header, offsetof(Header, checksum)); }
+uint32_t ChecksumOf(const IndexHeader& header) { return Crc32c(&header, offsetof(IndexHeader, checksum)); }
 
 /// Nanoseconds since 1970.
 int64_t Modified(const std::string& path) {
@@ -46,8 +46,8 @@ std::string IndexPath(const std::string& data, const DataSettings& settings, uin
   return (fs::path(settings.index_dir) / name).string();
 }
 
-Header HeaderOf(const IndexedFile& of, int64_t blocks, int64_t tokens) {
-  Header header;
+IndexHeader HeaderOf(const IndexedFile& of, int64_t blocks, int64_t tokens) {
+  IndexHeader header;
   header.data_bytes = of.bytes;
   header.modified = of.modified;
   header.key = of.key;
@@ -58,14 +58,14 @@ Header HeaderOf(const IndexedFile& of, int64_t blocks, int64_t tokens) {
 }
 
 /// The header of an index that fits.
-std::optional<Header> FindHeader(const IndexedFile& of) {
+std::optional<IndexHeader> FindHeader(const IndexedFile& of) {
   if (!fs::is_regular_file(of.path)) return std::nullopt;
   const InputFile file(of.path);
-  Header header;
+  IndexHeader header;
   const int64_t body = file.bytes() - static_cast<int64_t>(sizeof header);
   if (body < 0) return std::nullopt;
   file.ReadAt(0, &header, sizeof header);
-  const bool fits = header.magic == Header{}.magic && header.checksum == ChecksumOf(header) &&
+  const bool fits = header.magic == IndexHeader{}.magic && header.checksum == ChecksumOf(header) &&
                     header.data_bytes == of.bytes && header.modified == of.modified && header.key == of.key &&
                     header.blocks >= 0 && header.tokens >= 0 && body / 16 == header.blocks && body % 16 == 0;
   return fits ? std::optional(header) : std::nullopt;
@@ -86,7 +86,7 @@ IndexWriter::IndexWriter(const IndexedFile& of) : of_(of), partial_(fmt::format(
   if (const fs::path folder = fs::path(of.path).parent_path(); !folder.empty()) fs::create_directories(folder, exists);
   file_.open(partial_, std::ios::binary);
   if (!file_) Refuse(std::strerror(errno));
-  const Header header;  // the right one follows
+  const IndexHeader header;  // the right one follows
   file_.write(reinterpret_cast<const char*>(&header), sizeof header);
 }
 
@@ -103,7 +103,7 @@ void IndexWriter::Add(const CountedBlock& block) {
 }
 
 void IndexWriter::Commit() {
-  const Header header = HeaderOf(of_, blocks_, tokens_);
+  const IndexHeader header = HeaderOf(of_, blocks_, tokens_);
   file_.seekp(0);
   file_.write(reinterpret_cast<const char*>(&header), sizeof header);
   file_.close();
@@ -131,7 +131,7 @@ DocumentIndex::DocumentIndex(const std::string& path, OpenFiles& open, const Dat
 bool DocumentIndex::Exists(const IndexedFile& of) { return FindHeader(of).has_value(); }
 
 bool DocumentIndex::Load() {
-  const std::optional<Header> header = FindHeader(of_);
+  const std::optional<IndexHeader> header = FindHeader(of_);
   if (!header) return false;
   blocks_ = header->blocks;
   tokens_ = header->tokens;
@@ -141,7 +141,7 @@ bool DocumentIndex::Load() {
 DocumentBlock DocumentIndex::Block(OpenFiles& open, int64_t k) const {
   if (k == blocks_) return {of_.bytes, tokens_};
   DocumentBlock block;
-  open.Get(of_.path).ReadAt(static_cast<int64_t>(sizeof(Header)) + 16 * k, &block, sizeof block);
+  open.Get(of_.path).ReadAt(static_cast<int64_t>(sizeof(IndexHeader)) + 16 * k, &block, sizeof block);
   if (block.offset < 0 || block.offset > of_.bytes || block.first_token < 0 || block.first_token > tokens_)
     RefuseData(of_.path, fmt::format("block {} is damaged: delete this index, and it is made again", k));
   return block;

@@ -9,14 +9,14 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kHeaderBytes = 1024;
+constexpr int64_t kLlmcHeaderBytes = 1024;
 
 }  // namespace
 
 std::unique_ptr<FileReader> OpenLlmc(const std::string& path, OpenFiles& open, const DataSettings& settings) {
   const InputFile& file = open.Get(path);
-  if (file.bytes() < kHeaderBytes)
-    RefuseData(path, fmt::format("{} bytes are too few for the header of llm.c ({})", file.bytes(), kHeaderBytes));
+  if (file.bytes() < kLlmcHeaderBytes)
+    RefuseData(path, fmt::format("{} bytes are too few for the header of llm.c ({})", file.bytes(), kLlmcHeaderBytes));
   std::array<int32_t, 3> header{};
   file.ReadAt(0, header.data(), sizeof header);
   const auto [magic, version, tokens] = header;
@@ -28,9 +28,9 @@ std::unique_ptr<FileReader> OpenLlmc(const std::string& path, OpenFiles& open, c
     RefuseData(path, fmt::format("version {} of llm.c's tokens of {}; known: {}", version, gpt2 ? "GPT-2" : "Llama 3",
                                  gpt2 ? 1 : 7));
   const IdType type = gpt2 ? IdType::kU16 : IdType::kU32;
-  const int64_t count = CountIds(file, kHeaderBytes, type);
+  const int64_t count = CountIds(file, kLlmcHeaderBytes, type);
   if (count != tokens) RefuseData(path, fmt::format("has {} tokens; its header says {}", count, tokens));
-  return std::make_unique<FlatReader>(FlatIds{path, type, kHeaderBytes, count, settings.vocab});
+  return std::make_unique<FlatReader>(FlatIds{path, type, kLlmcHeaderBytes, count, settings.vocab});
 }
 
 }  // namespace espalier

@@ -11,13 +11,13 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kHeaderBytes = 1024;
+constexpr int64_t kLlmqHeaderBytes = 1024;
 
-struct Header {
+struct LlmqHeader {
   std::array<char, 8> magic{};
   int32_t version = 0, width = 0, tokens = 0, vocab = 0, masks = 0;
 };
-static_assert(sizeof(Header) == 28);
+static_assert(sizeof(LlmqHeader) == 28);
 
 class MaskedReader final : public FlatReader {
  public:
@@ -41,9 +41,9 @@ class MaskedReader final : public FlatReader {
 
 std::unique_ptr<FileReader> OpenLlmq(const std::string& path, OpenFiles& open, const DataSettings& settings) {
   const InputFile& file = open.Get(path);
-  if (file.bytes() < kHeaderBytes)
-    RefuseData(path, fmt::format("{} bytes are too few for the header of LLMQ ({})", file.bytes(), kHeaderBytes));
-  Header h;
+  if (file.bytes() < kLlmqHeaderBytes)
+    RefuseData(path, fmt::format("{} bytes are too few for the header of LLMQ ({})", file.bytes(), kLlmqHeaderBytes));
+  LlmqHeader h;
   file.ReadAt(0, &h, sizeof h);
   if (std::string_view(h.magic.data(), h.magic.size()) != kLlmqMagic)
     RefuseData(path, "is not a token file of LLMQ (its first bytes are not \"BIN.TOK\")");
@@ -55,10 +55,10 @@ std::unique_ptr<FileReader> OpenLlmq(const std::string& path, OpenFiles& open, c
   if (h.version == 2) CheckVocabulary(path, h.vocab, " (byte 20)", settings);
   const bool masks = h.version == 2 && h.masks != 0;
   const int64_t wanted = 4 * int64_t{h.tokens} + (masks ? (int64_t{h.tokens} + 7) / 8 : 0);
-  if (file.bytes() - kHeaderBytes != wanted)
+  if (file.bytes() - kLlmqHeaderBytes != wanted)
     RefuseData(path, fmt::format("has {} bytes after its header, which says {} tokens {} masks: {} bytes",
-                                 file.bytes() - kHeaderBytes, h.tokens, masks ? "with" : "without", wanted));
-  FlatIds ids{path, IdType::kI32, kHeaderBytes, h.tokens, settings.vocab};
+                                 file.bytes() - kLlmqHeaderBytes, h.tokens, masks ? "with" : "without", wanted));
+  FlatIds ids{path, IdType::kI32, kLlmqHeaderBytes, h.tokens, settings.vocab};
   if (masks) return std::make_unique<MaskedReader>(std::move(ids));
   return std::make_unique<FlatReader>(std::move(ids));
 }

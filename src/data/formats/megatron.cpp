@@ -20,7 +20,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kHeaderBytes = 34;
+constexpr int64_t kMegatronHeaderBytes = 34;
 
 std::string IndexOf(const std::string& bin) { return bin.substr(0, bin.size() - 4) + ".idx"; }
 
@@ -56,9 +56,9 @@ IdType TypeOf(const InputFile& index) {
 
 /// The number of sequences. Checks the header and the size of the index.
 int64_t CountSequences(const InputFile& index) {
-  if (index.bytes() < kHeaderBytes)
+  if (index.bytes() < kMegatronHeaderBytes)
     RefuseData(index.path(), fmt::format("{} bytes are too few for the header of Megatron's index ({})", index.bytes(),
-                                         kHeaderBytes));
+                                         kMegatronHeaderBytes));
   std::array<char, kMegatronMagic.size()> magic{};
   index.ReadAt(0, magic.data(), std::ssize(magic));
   if (std::string_view(magic.data(), magic.size()) != kMegatronMagic)
@@ -66,7 +66,7 @@ int64_t CountSequences(const InputFile& index) {
   if (const auto version = ReadOne<uint64_t>(index, 9); version != 1)
     RefuseData(index.path(), fmt::format("version {} of Megatron's index; known: 1", version));
   const auto sequences = ReadOne<uint64_t>(index, 18), documents = ReadOne<uint64_t>(index, 26);
-  const auto room = static_cast<uint64_t>(index.bytes() - kHeaderBytes);
+  const auto room = static_cast<uint64_t>(index.bytes() - kMegatronHeaderBytes);
   if (sequences > room / 12 || documents > (room - 12 * sequences) / 8)
     RefuseData(index.path(),
                fmt::format("has {} bytes, too few for the {} sequences and {} document ends of its header",
@@ -107,7 +107,7 @@ class MegatronReader final : public FlatReader {
  private:
   /// The first token of a sequence.
   int64_t BeginOf(const InputFile& index, int64_t k) const {
-    const auto byte = ReadOne<int64_t>(index, kHeaderBytes + 4 * sequences_ + 8 * k);
+    const auto byte = ReadOne<int64_t>(index, kMegatronHeaderBytes + 4 * sequences_ + 8 * k);
     if (byte < 0 || byte % Width(ids().type) != 0)
       RefuseData(index_,
                  fmt::format("sequence {} begins at byte {}, which is no multiple of {}", k, byte, Width(ids().type)));
@@ -115,7 +115,7 @@ class MegatronReader final : public FlatReader {
   }
 
   int64_t LengthOf(const InputFile& index, int64_t k) const {
-    const auto length = ReadOne<int32_t>(index, kHeaderBytes + 4 * k);
+    const auto length = ReadOne<int32_t>(index, kMegatronHeaderBytes + 4 * k);
     if (length < 0) RefuseData(index_, fmt::format("sequence {} has {} tokens", k, length));
     return length;
   }

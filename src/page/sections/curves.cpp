@@ -23,7 +23,7 @@ struct Metric {
   bool wide = false;
 };
 
-constexpr double kPercent = 100, kMiB = 1.0 / (1024 * 1024);
+constexpr double kPercent = 100, kPerMiB = 1.0 / (1024 * 1024);
 
 constexpr Metric kMetrics[] = {
     {"loss", "loss", "", 1, true, true},
@@ -34,7 +34,7 @@ constexpr Metric kMetrics[] = {
     {"tokens_per_s", "tokens per second", ""},
     {"mfu", "mfu", "%", kPercent},
     {"step_ms", "time of a step", "ms"},
-    {"peak_bytes", "memory of rank 0", "MiB", kMiB},
+    {"peak_bytes", "memory of rank 0", "MiB", kPerMiB},
 };
 
 std::vector<Point> PointsOf(const StepColumns& steps, std::string_view field, double scale) {

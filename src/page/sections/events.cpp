@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostRows = 400, kMostNamed = 20;
+constexpr size_t kMostEvents = 400, kMostNamed = 20;
 
 bool IsFirstStart(const RunHistory& history, const Event& event) { return &event == history.EventsOf("start").front(); }
 
@@ -59,12 +59,12 @@ std::string EventText(const Event& event) {
 
 std::string KindText(const Event& event) { return event.kind == "checkpoint_failed" ? "save failed" : event.kind; }
 
-Table TableOf(const std::vector<const Event*>& events) {
+Table EventTable(const std::vector<const Event*>& events) {
   Table table{{"event", "what", "when", "step"}, {}, 3};
   for (size_t i = 0; i < events.size(); ++i) {
-    if (events.size() > kMostRows && i == kMostRows / 2) {
-      table.rows.push_back({"...", fmt::format("{} events are left out", events.size() - kMostRows), "", ""});
-      i = events.size() - kMostRows / 2;
+    if (events.size() > kMostEvents && i == kMostEvents / 2) {
+      table.rows.push_back({"...", fmt::format("{} events are left out", events.size() - kMostEvents), "", ""});
+      i = events.size() - kMostEvents / 2;
     }
     const std::optional<int64_t> step = IntegerOf(events[i]->fields, "step");
     table.rows.push_back({KindText(*events[i]), EventText(*events[i]), DateText(NumberOf(events[i]->fields, "time")),
@@ -107,7 +107,7 @@ void WriteEvents(const Runs& runs, Html& html) {
     std::vector<const Event*> events;
     for (const Event& event : run.history.events)
       if (!IsRoutine(run.history, event)) events.push_back(&event);
-    if (!events.empty()) html.Add(TableOf(events));
+    if (!events.empty()) html.Add(EventTable(events));
     AddNotFinite(run.history, html);
     AddUnread(run.history, html);
     if (events.empty() && run.history.not_finite.empty() && run.history.unread.empty())

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "espalier/report/text.hpp"
+#include "espalier/util/units.hpp"
 #include "page/chart/stacked_chart.hpp"
 #include "page/sections/numbers.hpp"
 #include "page/sections/sections.hpp"
@@ -12,14 +13,13 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostIntervals = 360;
-constexpr double kMiB = 1024.0 * 1024.0, kGiB = 1024.0 * kMiB;
+constexpr size_t kMostMemoryIntervals = 360;
 
 int64_t SumOf(const ByMemoryClass<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
 /// The instruction with the most memory of each interval, so that no peak is lost.
 std::vector<size_t> HighestOfIntervals(const MemoryCourse& course) {
-  const size_t count = course.allocated.size(), intervals = std::min(kMostIntervals, count);
+  const size_t count = course.allocated.size(), intervals = std::min(kMostMemoryIntervals, count);
   std::vector<size_t> highest;
   for (size_t i = 0; i < intervals; ++i) {
     size_t most = i * count / intervals;
@@ -51,7 +51,7 @@ StackedChart ChartOf(const MemoryOnPage& memory) {
   return chart;
 }
 
-std::vector<std::string> RowOf(const MemoryOnPage& memory) {
+std::vector<std::string> MemoryRow(const MemoryOnPage& memory) {
   std::vector<std::string> row = {std::to_string(memory.stage), std::to_string(memory.rank), memory.peak_instruction,
                                   HumanBytes(memory.arena_bytes)};
   const ByMemoryClass<int64_t> none{};
@@ -107,7 +107,7 @@ void WriteMemory(const Runs& runs, Html& html) {
     const auto largest = std::ranges::max_element(run.programs.memory, {}, &MemoryOnPage::arena_bytes);
     html.Add(fmt::format("memory-{}", r + 1), DrawStackedChart(ChartOf(*largest)),
              "The rank that needs most. Each column shows its instruction with the most memory.");
-    for (const MemoryOnPage& memory : run.programs.memory) table.rows.push_back(RowOf(memory));
+    for (const MemoryOnPage& memory : run.programs.memory) table.rows.push_back(MemoryRow(memory));
     html.Add(table);
     html.Paragraph(Comparison(run));
   }

@@ -8,7 +8,7 @@ namespace espalier {
 namespace {
 
 /// Shares of the step, as means of all ranks.
-std::vector<std::string> RowOf(const Timeline& timeline) {
+std::vector<std::string> StepRow(const Timeline& timeline) {
   double ranks = 0, compute = 0, idle = 0;
   ByCommAxis<double> exposed{}, hidden{};
   for (const Track& track : timeline.tracks) {
@@ -29,11 +29,11 @@ std::vector<std::string> RowOf(const Timeline& timeline) {
   return row;
 }
 
-Table TableOf(const std::vector<Timeline>& timelines) {
+Table StepTable(const std::vector<Timeline>& timelines) {
   Table table{{"step", "time", "compute", "idle"}, {}, 1};
   for (const char* word : {"exposed", "hidden"})
     for (const CommAxis axis : kCommAxes) table.heads.push_back(fmt::format("{} {}", word, Name(axis)));
-  for (const Timeline& timeline : timelines) table.rows.push_back(RowOf(timeline));
+  for (const Timeline& timeline : timelines) table.rows.push_back(StepRow(timeline));
   return table;
 }
 
@@ -46,7 +46,7 @@ void WriteStep(const Runs& runs, Html& html) {
       if (one->timeline) timelines.push_back(*one->timeline);
   if (!timelines.empty()) {
     html.Add("timeline", DrawTimelines(timelines), "All steps are drawn on one scale.");
-    html.Add(TableOf(timelines));
+    html.Add(StepTable(timelines));
     html.Paragraph("Shares are means of all ranks that are drawn. Hidden communication is under compute.");
   }
   for (const RunOnPage& run : runs)

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-using Pair = std::vector<int>;  // keys and values, or their gradients
+using Tensors = std::vector<int>;  // keys and values, or their gradients
 
 Attributes OfHop(const AttentionWriter& w, int hop) {
   Attributes attributes = w.zigzag();
@@ -21,13 +21,13 @@ Attributes OfHop(const AttentionWriter& w, int hop) {
   return attributes;
 }
 
-Pair Shift(AttentionWriter& w, const Pair& pair, const Pair& named_after, int hop) {
+Tensors Shift(AttentionWriter& w, const Tensors& pair, const Tensors& named_after, int hop) {
   return w.Emit(OpKind::kRingShift, pair, named_after, "hop" + std::to_string(hop),
                 {{{"axes", double(AxisSet{Axis::kCp}.bits())}}, {}});
 }
 
-Pair Sum(AttentionWriter& w, const Pair& a, const Pair& b, const Pair& named_after, int hop) {
-  Pair sums;
+Tensors Sum(AttentionWriter& w, const Tensors& a, const Tensors& b, const Tensors& named_after, int hop) {
+  Tensors sums;
   for (size_t i = 0; i < a.size(); ++i)
     sums.push_back(w.Emit(OpKind::kAdd, {a[i], b[i]}, {named_after[i]}, "sum" + std::to_string(hop))[0]);
   return sums;
@@ -46,13 +46,13 @@ void SumInto(AttentionWriter& w, int a, int b, int to) {
 void WriteRing(AttentionWriter& w) {
   const std::vector<int>& in = w.op().inputs;
   const std::vector<int>& out = w.op().outputs;
-  const Pair own = {in[1], in[2]};
-  Pair keys = own, next, merged;
+  const Tensors own = {in[1], in[2]};
+  Tensors keys = own, next, merged;
   for (int hop = 0; hop < w.cp(); ++hop, keys = next) {
     const std::string at = std::to_string(hop);
     const bool last = hop + 1 == w.cp();
     if (!last) next = Shift(w, keys, own, hop + 1);
-    const Pair part =
+    const Tensors part =
         w.Emit(OpKind::kAttention, w.WithDocuments({in[0], keys[0], keys[1]}, 3), out, "part" + at, OfHop(w, hop));
     const Dtype to = last ? w.ValueOf(out[0]).type.dtype : Dtype::kF32;
     const Attributes as = {{}, {{"to", std::string(Name(to))}}};
@@ -68,8 +68,8 @@ void WriteRing(AttentionWriter& w) {
 void WriteRingGrad(AttentionWriter& w) {
   const std::vector<int>& in = w.op().inputs;
   const std::vector<int>& out = w.op().outputs;
-  const Pair own = {in[1], in[2]}, gradients = {out[1], out[2]};
-  Pair keys = own, next, mine, moving;
+  const Tensors own = {in[1], in[2]}, gradients = {out[1], out[2]};
+  Tensors keys = own, next, mine, moving;
   int queries = -1;
   for (int hop = 0; hop < w.cp(); ++hop, keys = next) {
     const bool last = hop + 1 == w.cp();
@@ -78,7 +78,7 @@ void WriteRingGrad(AttentionWriter& w) {
     const std::vector<int> inputs = w.WithDocuments({in[0], keys[0], keys[1], in[3], in[4], in[5]}, 6);
     const std::vector<int> part =
         w.Emit(OpKind::kAttentionGrad, inputs, out, "part" + std::to_string(hop), OfHop(w, hop));
-    const Pair found = {part[1], part[2]};
+    const Tensors found = {part[1], part[2]};
     if (hop == 0) mine = found;
     if (hop > 0) moving = hop == 1 ? found : Sum(w, moving, found, gradients, hop);
     if (last) moving = Shift(w, moving, gradients, w.cp());

@@ -17,7 +17,7 @@ namespace espalier {
 namespace {
 
 /// Placements as a compact key.
-std::string KeyOf(const Placements& p) {
+std::string TextOf(const Placements& p) {
   std::string key;
   for (const std::vector<Axis>& dim : p.dims) {
     for (Axis a : dim) key += static_cast<char>('a' + static_cast<int>(a));
@@ -70,7 +70,7 @@ struct Route {
 class Search {
  public:
   Search(const Placements& from, const Placements& to, const Mesh& mesh)
-      : mesh_(mesh), from_(from), to_(to), goal_(KeyOf(to)), moving_(MovingAxes(from, to, mesh)) {
+      : mesh_(mesh), from_(from), to_(to), goal_(TextOf(to)), moving_(MovingAxes(from, to, mesh)) {
     Reach({}, from, "", nullptr);
   }
 
@@ -94,7 +94,7 @@ class Search {
   };
 
   void Reach(const Cost& cost, const Placements& placements, const std::string& before, const Move* move) {
-    std::string key = KeyOf(placements);
+    std::string key = TextOf(placements);
     const auto [it, fresh] = places_.try_emplace(key);
     if (!fresh) {
       if (!(cost < it->second.cost)) return;
@@ -128,7 +128,7 @@ class Search {
 const Route& FindRoute(const Placements& from, const Placements& to, const Mesh& mesh) {
   static std::mutex mutex;
   static std::map<std::string, Route> known;
-  std::string key = KeyOf(from) + KeyOf(to);
+  std::string key = TextOf(from) + TextOf(to);
   for (Axis a : kAxes) key += std::to_string(mesh.Degree(a)) + " ";
   const std::lock_guard lock(mutex);
   const auto it = known.find(key);

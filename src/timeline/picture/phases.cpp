@@ -11,7 +11,7 @@ const PictureJob* JobOf(const PictureTrack& track, const Interval& interval) {
   return &track.jobs.jobs[static_cast<size_t>(job)];
 }
 
-bool IsBackward(const PictureJob& job) { return job.kind == JobKind::kB || job.kind == JobKind::kBw; }
+bool NeedsBackward(const PictureJob& job) { return job.kind == JobKind::kB || job.kind == JobKind::kBw; }
 
 /// From the first backward to the last forward of a track; nothing without either.
 std::optional<SteadyState> MixOf(const PictureTrack& track) {
@@ -19,7 +19,7 @@ std::optional<SteadyState> MixOf(const PictureTrack& track) {
   for (const Interval& interval : track.intervals) {
     const PictureJob* job = JobOf(track, interval);
     if (job == nullptr) continue;
-    if (IsBackward(*job) && !begin) begin = interval.begin_us;
+    if (NeedsBackward(*job) && !begin) begin = interval.begin_us;
     if (job->kind == JobKind::kF) end = interval.end_us;
   }
   if (!begin || !end) return std::nullopt;

@@ -15,7 +15,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kLeastBytes = 1 << 10, kMostBytes = int64_t{64} << 20, kBytesFactor = 4;
-constexpr int kWarmUp = 2;
+constexpr int kWarmUpRepeats = 2;
 constexpr OpKind kCollectives[] = {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce, OpKind::kAllToAll,
                                    OpKind::kRingShift};
 
@@ -157,8 +157,8 @@ void FillMemory(Arena& arena, int64_t bytes) {
 }
 
 /// Runs a program, and gathers the medians on rank 0: those of all ranks that took part, by rung.
-std::vector<std::vector<double>> Run(LadderProgram& ladder, const Coordinate& coordinate, World& world, MpiWorld& mpi,
-                                     Device& device) {
+std::vector<std::vector<double>> RunRungs(LadderProgram& ladder, const Coordinate& coordinate, World& world,
+                                          MpiWorld& mpi, Device& device) {
   const Program& program = ladder.Finish();
   device.Connect(mpi, program.mesh, AgreeOnChannels(world, ChannelsOf(program)));
   std::unique_ptr<Arena> arena;
@@ -173,7 +173,7 @@ std::vector<std::vector<double>> Run(LadderProgram& ladder, const Coordinate& co
   RungTimes mine;
   for (const LadderProgram::Rung& rung : ladder.rungs()) {
     std::vector<double> us;
-    for (size_t i = kWarmUp; i < rung.instructions.size(); ++i)
+    for (size_t i = kWarmUpRepeats; i < rung.instructions.size(); ++i)
       us.push_back(executor->instruction_ms()[rung.instructions[i]] * 1e3);
     mine.us.push_back(MedianOf(us));
   }
@@ -190,7 +190,7 @@ void AddRows(const LadderProgram& ladder, const GroupPlace& place, const std::ve
   for (size_t i = 0; i < ladder.rungs().size(); ++i) {
     const LadderProgram::Rung& rung = ladder.rungs()[i];
     if (times[i].empty()) continue;
-    const auto samples = std::ssize(times[i]) * (std::ssize(rung.instructions) - kWarmUp);
+    const auto samples = std::ssize(times[i]) * (std::ssize(rung.instructions) - kWarmUpRepeats);
     table.collectives[{rung.kind, place}][rung.bytes] = {MedianOf(times[i]), samples};
   }
 }
@@ -250,13 +250,13 @@ CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open) 
     LadderProgram ladder(place.mesh, coordinate);
     for (OpKind kind : kCollectives)
       for (int64_t bytes : Sizes()) ladder.AddCollective(kind, bytes);
-    AddRows(ladder, place.place, Run(ladder, coordinate, world, *mpi, *open()), table);
+    AddRows(ladder, place.place, RunRungs(ladder, coordinate, world, *mpi, *open()), table);
   }
   const Mesh stages(EnumArray<Axis, int, kAxisCount>{world.Size()});
   const Coordinate coordinate = stages.CoordinateOf(world.Rank());
   LadderProgram ladder(stages, coordinate);
   for (int64_t bytes : Sizes()) ladder.AddMessage(bytes);
-  AddRows(ladder, PairPlace(mpi->NodeRanks() > 1), Run(ladder, coordinate, world, *mpi, *open()), table);
+  AddRows(ladder, PairPlace(mpi->NodeRanks() > 1), RunRungs(ladder, coordinate, world, *mpi, *open()), table);
   return table;
 }
 

@@ -12,6 +12,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/input_file.hpp"
+#include "espalier/util/units.hpp"
 #include "espalier/util/write_whole.hpp"
 
 namespace espalier {
@@ -19,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kTera = 1e12;
 /// What a cluster file may hold, where the system sets no limit.
 constexpr int64_t kMostMemory = 1'000'000'000'000'000'000;
 

@@ -23,7 +23,7 @@ namespace espalier {
 namespace {
 
 /// A deck with one of its shapes.
-struct Shape {
+struct DeckShape {
   std::string text;  ///< "inputs/llama/tiny.toml, batch.micro 2, model.seq_len 128"
   LoadedDeck loaded;
 };
@@ -44,7 +44,7 @@ LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const
   return LoadDeck(path, overrides);
 }
 
-std::vector<Shape> ShapesOf(const MeasureOptions& options, const std::string& path, int ranks) {
+std::vector<DeckShape> ShapesOf(const MeasureOptions& options, const std::string& path, int ranks) {
   const LoadedDeck deck = LoadDeck(path, options.overrides);
   const Mesh mesh = ResolveMesh(deck, ranks);
   RequirePatternsMatch(deck);
@@ -56,7 +56,7 @@ std::vector<Shape> ShapesOf(const MeasureOptions& options, const std::string& pa
     if (seq_len % 2 == 0) sizes.emplace_back(micro, seq_len / 2);
     sizes.emplace_back(micro, 2 * seq_len);
   }
-  std::vector<Shape> shapes;
+  std::vector<DeckShape> shapes;
   for (const auto& [m, s] : sizes)
     shapes.push_back(
         {fmt::format("{}, batch.micro {}, model.seq_len {}", path, m, s), Resized(options, path, deck, mesh, m, s)});
@@ -74,7 +74,7 @@ class Calibration {
     threads_ = AgreeOnThreads(base_, world_).count;
     Begin();
     if (world_.Size() > 1) AddTransfers();
-    for (Shape& shape : shapes_) AddDeck(shape);
+    for (DeckShape& shape : shapes_) AddDeck(shape);
     OnAllRanks(world_, [&] {
       if (IsRankZero()) Finish();
     });
@@ -91,7 +91,7 @@ class Calibration {
 
   void LoadShapes() {
     for (const std::string& deck : options_.decks)
-      for (Shape& shape : ShapesOf(options_, deck, world_.Size())) shapes_.push_back(std::move(shape));
+      for (DeckShape& shape : ShapesOf(options_, deck, world_.Size())) shapes_.push_back(std::move(shape));
     if (!shapes_.empty()) base_ = shapes_.front().loaded.deck;
   }
 
@@ -131,7 +131,7 @@ class Calibration {
                     MillisecondsSince(began) / 1e3));
   }
 
-  void AddDeck(Shape& shape) {
+  void AddDeck(DeckShape& shape) {
     const auto device = Open(shape.loaded.deck);
     const MachineKey machine = KeyOfMachine(*device, mpi_);
     if (machine.name != machine_.name)
@@ -160,7 +160,7 @@ class Calibration {
   const MeasureOptions& options_;
   World& world_;
   MpiWorld* mpi_;
-  std::vector<Shape> shapes_;
+  std::vector<DeckShape> shapes_;
   Deck base_{};  ///< says on what to compute
   int threads_ = 1;
   MachineKey machine_;

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kBarriers = 9;  ///< an odd number, for the median
+constexpr int kStepBarriers = 9;  ///< an odd number, for the median
 
 }  // namespace
 
@@ -41,7 +41,7 @@ TransferTimes::TransferTimes(const Programs& programs, World& world)
 
 void TransferTimes::Before() {
   barriers_us_.clear();
-  for (int i = 0; i < kBarriers && world_.Size() > 1; ++i) {
+  for (int i = 0; i < kStepBarriers && world_.Size() > 1; ++i) {
     world_.Barrier();
     barriers_us_.push_back(SteadyMicroseconds());
   }

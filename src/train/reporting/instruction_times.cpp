@@ -23,7 +23,7 @@ struct Sum {
 };
 
 /// Bytes that an instruction reads and writes, every operand once; an output that it accumulates into counts twice.
-int64_t BytesOf(const Instruction& instruction) {
+int64_t WireBytesOf(const Instruction& instruction) {
   int64_t bytes = 0;
   for (const Operand& input : instruction.inputs) bytes += input.bytes;
   for (const Operand& output : instruction.outputs) bytes += output.bytes * (instruction.accumulate ? 2 : 1);
@@ -71,7 +71,7 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
     ++sum.count;
     sum.ms += instruction_ms[i];
     sum.flops += FlopsOf(program, instruction);
-    sum.bytes += BytesOf(instruction);
+    sum.bytes += WireBytesOf(instruction);
   }
   nlohmann::ordered_json table = {{"step", step},
                                   {"rank", rank_},

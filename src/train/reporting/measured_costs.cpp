@@ -16,9 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Of one start of a run. More steps add little to a median, and take memory.
-constexpr int64_t kMostSteps = 9;
-constexpr int64_t kManyBytes = int64_t{32} << 20;
-constexpr int64_t kWarmUp = 2;  ///< if there are more steps
+constexpr int64_t kMostTimed = 9;
+constexpr int64_t kLargeBytes = int64_t{32} << 20;
+constexpr int64_t kSkippedSteps = 2;  ///< if there are more steps
 
 struct Sums {
   std::vector<KernelSum> kernels;
@@ -47,9 +47,9 @@ MeasuredCosts::MeasuredCosts(const Deck& deck, const Programs& programs, World& 
 
 bool MeasuredCosts::Times(int64_t step) const {
   if (!transfers_) return false;
-  const int64_t warm_up = std::min(kWarmUp, last_ - first_), steps = last_ - first_ + 1 - warm_up;
-  const int64_t stride = std::max<int64_t>(1, steps / kMostSteps), at = step - first_ - warm_up;
-  return at >= 0 && at % stride == 0 && at / stride < kMostSteps;
+  const int64_t warm_up = std::min(kSkippedSteps, last_ - first_), steps = last_ - first_ + 1 - warm_up;
+  const int64_t stride = std::max<int64_t>(1, steps / kMostTimed), at = step - first_ - warm_up;
+  return at >= 0 && at % stride == 0 && at / stride < kMostTimed;
 }
 
 void MeasuredCosts::Before(int64_t step) {
@@ -90,7 +90,7 @@ void MeasuredCosts::AddRows(const CostTable& added) const {
   if (!cluster) {
     cluster = machine_;
     if (double& rate = cluster->compute.memory_bytes_per_us; rate == 0)
-      for (const auto& [training, times] : times_) rate = std::max(rate, times.BestBytesPerUs(kManyBytes));
+      for (const auto& [training, times] : times_) rate = std::max(rate, times.BestBytesPerUs(kLargeBytes));
     RequireRates(*cluster);
   }
   const size_t before = cluster->table.kernels.size();

@@ -54,7 +54,7 @@ std::string Missing(const std::vector<GpusOfRank>& ranks) {
 }
 
 /// "cpu", "cuda", or "a refusal (why)", of this many ranks on one host.
-std::string Outcome(const Deck& deck, const GpusOfRank& host, size_t count) {
+std::string GpusText(const Deck& deck, const GpusOfRank& host, size_t count) {
   std::vector<GpusOfRank> ranks(count, host);
   for (size_t r = 0; r < count; ++r) ranks[r].node_rank = static_cast<int>(r);
   try {
@@ -144,11 +144,11 @@ std::string PredictDevice(const Deck& deck) {
   const GpusOfRank here = Look(deck, nullptr);
   const size_t count = here.gpus.size();
   if (count == 0)
-    return deck.run.transport == Transport::kNccl ? "comes to " + Outcome(deck, here, 1)
+    return deck.run.transport == Transport::kNccl ? "comes to " + GpusText(deck, here, 1)
                                                   : fmt::format("comes to cpu on this host: {}", here.missing);
   return fmt::format("comes to {} on this host, which has {} GPU{} ({}), for {}, and to {} for more",
-                     Outcome(deck, here, count), count, count == 1 ? "" : "s", here.gpus[0].name,
-                     count == 1 ? "one rank" : "as many ranks", Outcome(deck, here, count + 1));
+                     GpusText(deck, here, count), count, count == 1 ? "" : "s", here.gpus[0].name,
+                     count == 1 ? "one rank" : "as many ranks", GpusText(deck, here, count + 1));
 }
 
 std::string PrecisionAdvice(const Deck& deck) {

@@ -31,7 +31,7 @@ struct Found {
   std::vector<std::string> warnings;  ///< not for the other ranks
 };
 
-std::string Print(const Found& found) {
+std::string PrintFound(const Found& found) {
   return fmt::format("{} {} {}\n{}{}{}\n", found.step, found.refused, found.checkpoints.size(),
                      fmt::join(found.checkpoints, "\n"), found.checkpoints.empty() ? "" : "\n", found.branch);
 }
@@ -86,7 +86,7 @@ class Finder {
     start_.data = OpenRunData(start_.loaded, world_);
     const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
     if (!there.empty()) Take();
-    Adopt(OnRankZero(world_, [&] { return Print(Warned(Search())); }));
+    Adopt(OnRankZero(world_, [&] { return PrintFound(Warned(Search())); }));
     if (there.empty() && !start_.beyond) Take();
     return std::move(start_);
   }
@@ -133,11 +133,11 @@ class Finder {
   /// read now is judged again once this run holds the lock.
   std::string Look() const {
     try {
-      return Print(Search());
+      return PrintFound(Search());
     } catch (const RefusedForGood&) {
       throw;
     } catch (const UserError&) {
-      return Print({});
+      return PrintFound({});
     }
   }
 

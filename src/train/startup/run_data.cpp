@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"open-data"};
+const FaultStages kRunDataStages = {"open-data"};
 
 /// Obeys signals while data are opened, once that takes long: after a short opening the run ends with a checkpoint.
 BeforeFile ObeySignals() {
@@ -95,7 +95,7 @@ double Epochs(const Deck& deck, double share, int64_t samples) {
 }
 
 /// "240 steps x 16", "240 steps of 4 to 16".
-std::string StepsText(const Deck& deck) {
+std::string StepsOfDeck(const Deck& deck) {
   const std::vector<RampSize> sizes = BatchRamp(deck.batch).SizesWithin(deck.run.steps);
   if (sizes.size() == 1) return fmt::format("{} x {}", Counted(deck.run.steps, "step"), sizes[0].sequences);
   return fmt::format("{} steps of {} to {}", deck.run.steps, sizes.front().sequences, sizes.back().sequences);
@@ -134,7 +134,7 @@ std::vector<std::string> Describe(const RunData& data, const Deck& deck) {
   const DataRecord record = data.Record(deck);
   const std::string all =
       fmt::format("{}, {}, {}; {} = ", Counted(record.files, "file"), Counted(record.tokens, "token"),
-                  Counted(record.samples, "sample"), StepsText(deck));
+                  Counted(record.samples, "sample"), StepsOfDeck(deck));
   if (record.sources.empty()) return {all + fmt::format("{:.3g} epochs", record.epochs)};
   std::vector<std::string> lines = {all + Counted(SequencesOfRun(deck), "sample") +
                                     fmt::format(" of {} sources", record.sources.size())};

@@ -32,7 +32,7 @@ struct Item {
   bool operator==(const Item&) const = default;
 };
 
-std::string Print(const std::vector<Item>& items) {
+std::string PrintItems(const std::vector<Item>& items) {
   std::string text;
   for (const Item& item : items) text += fmt::format("{}\t{}\n", item.name, item.value);
   return text;
@@ -84,7 +84,7 @@ std::vector<Item> FilesOf(const TokenSource& source) {
   return items;
 }
 
-std::string BytesOf(const Item& file) { return file.value.substr(0, file.value.rfind(' ')); }
+std::string BytesText(const Item& file) { return file.value.substr(0, file.value.rfind(' ')); }
 
 bool Lacks(const std::vector<Item>& items, const std::string& name) {
   return std::ranges::find(items, name, &Item::name) == items.end();
@@ -99,7 +99,7 @@ std::string FileDifference(const World& world, const std::vector<Item>& mine, co
     return fmt::format("{} does not see {}, which rank 0 sees", Me(world), there->name);
   if (here == mine.end() || there == first.end() || here->name != there->name)
     return fmt::format("{} sees the same files in another order", Me(world));
-  const std::string bytes = BytesOf(*here), bytes_there = BytesOf(*there);
+  const std::string bytes = BytesText(*here), bytes_there = BytesText(*there);
   if (bytes != bytes_there)
     return fmt::format("{}: {} has {}, {} on rank 0", Me(world), here->name, bytes, bytes_there);
   return fmt::format("{}: {} has other contents than on rank 0, in the same {}", Me(world), here->name, bytes);
@@ -120,7 +120,7 @@ bool Appears(const std::string& folder) {
 
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded) {
   const std::vector<Item> mine = StartOf(options, loaded);
-  const std::string text = Print(mine), first = world.Broadcast(text);
+  const std::string text = PrintItems(mine), first = world.Broadcast(text);
   OnAllRanks(world, [&] {
     if (text != first) throw UserError(ExitStatus::kDeck, Differences(world, mine, Parse(first), loaded));
   });
@@ -140,7 +140,7 @@ void AgreeOnLevel(World& world) {
 // The list of files may be long, so its checksum goes first.
 void AgreeOnData(World& world, const std::string& key, const TokenSource& source) {
   const std::vector<Item> mine = FilesOf(source);
-  const std::string text = Print(mine);
+  const std::string text = PrintItems(mine);
   const std::string mark = fmt::format("{} {} {:08x}", source.tokens(), text.size(), Crc32c(text.data(), text.size()));
   const bool same = world.Broadcast(mark) == mark;
   if (world.Max(same ? 0 : 1) == 0) return;

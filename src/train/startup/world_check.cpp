@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"world-check"};
+const FaultStages kWorldCheckStages = {"world-check"};
 
 WorldProof Check(const Deck& deck, int ranks, DeviceKind device) {
   const auto start = std::chrono::steady_clock::now();

@@ -22,7 +22,7 @@
 namespace espalier {
 namespace {
 
-const FaultStages kFaultStages = {"proof", "compare"};
+const FaultStages kCheckpointingStages = {"proof", "compare"};
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;

@@ -16,7 +16,7 @@ fi
 git config --global --add safe.directory "$source"
 
 build=$(mktemp -d)
-meson setup --prefix="$prefix" --libdir=lib -Dtests=disabled -Dcuda="$cuda" "$build" "$source"
+meson setup --prefix="$prefix" --libdir=lib -Dtests=disabled -Dunity=on -Dcuda="$cuda" "$build" "$source"
 meson compile -C "$build"
 meson install -C "$build" --no-rebuild --skip-subprojects
 

@@ -1,6 +1,6 @@
 #include "espalier/comm/memory_demand.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 // espalier calibrate --product-plans: times every GEMM of some decks on this machine's GPU and writes the quickest
 // algorithm of each, for run.product_plans. What else `calibrate` measures is in src/train/measuring.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "commands.hpp"
 #include "commands/calibrate/demands.hpp"

@@ -1,6 +1,6 @@
 // espalier check: parse, validate, print the effective deck with the origin of each value, and what it would run on
 // here.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "commands.hpp"
 #include "espalier/deck/batch_ramp.hpp"

@@ -1,6 +1,6 @@
 // espalier export: the weights of a checkpoint as a Hugging Face folder, which appears as a whole. Tensors are read and
 // written in groups no larger than the largest of them.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // espalier --help [SECTION], and doc/deck.md: both from the schema table.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "commands.hpp"
 #include "espalier/deck/print.hpp"

@@ -1,5 +1,5 @@
 // espalier info: what this executable is and what it can use here.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "commands.hpp"
 #include "espalier/executor/cuda_module.hpp"

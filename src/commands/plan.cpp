@@ -1,7 +1,7 @@
 // espalier plan: what is known before launch, for any number of ranks, computed in one process.
 #include "espalier/program/plan.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // espalier report: one page about one or several runs.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 

@@ -1,5 +1,5 @@
 // espalier sample: continues texts by a trained model, on one process.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

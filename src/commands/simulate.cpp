@@ -1,5 +1,5 @@
 // espalier simulate: the time of a step on a cluster, from the programs that a run executes, computed in one process.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"

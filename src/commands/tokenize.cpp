@@ -1,7 +1,7 @@
 // espalier tokenize: text files to token files.
 #include "espalier/tokenize/tokenize.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <chrono>

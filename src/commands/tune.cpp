@@ -1,7 +1,7 @@
 // espalier tune: the fastest layout of a deck on a cluster, searched in one process.
 #include "espalier/tune/tune.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>

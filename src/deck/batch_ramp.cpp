@@ -1,6 +1,6 @@
 #include "espalier/deck/batch_ramp.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "check_text.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "text.hpp"
 

@@ -1,6 +1,6 @@
 #include "espalier/deck/compare.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Settings without an effect together with the others. They are reported, since whoever set them expects an effect.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

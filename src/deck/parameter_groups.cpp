@@ -1,6 +1,6 @@
 #include "espalier/deck/parameter_groups.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 // The effective deck as TOML.
 #include "espalier/deck/print.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,5 @@
 // Relations that need the rank count, and what follows from it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <climits>

@@ -2,7 +2,7 @@
 // instructions and ranks that the program computes later is at most one of these bounds, so no int64 overflows and
 // every compilation ends. The checks use doubles, which do not wrap. The limits are far above real use; doc/deck.md
 // states them.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "espalier/device_memory/fused_attention.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "espalier/executor/cuda_module.hpp"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

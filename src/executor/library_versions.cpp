@@ -1,6 +1,6 @@
 #include "espalier/executor/library_versions.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/util/error.hpp"
 

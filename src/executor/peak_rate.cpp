@@ -1,6 +1,6 @@
 #include "espalier/executor/peak_rate.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>

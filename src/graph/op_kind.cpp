@@ -1,5 +1,7 @@
 #include "espalier/graph/op_kind.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "espalier/util/error.hpp"
@@ -19,3 +21,8 @@ OpKind OpKindOf(std::string_view name) {
 }
 
 }  // namespace espalier
+
+fmt::format_context::iterator fmt::formatter<espalier::OpKind>::format(espalier::OpKind kind,
+                                                                       format_context& context) const {
+  return fmt::formatter<std::string_view>::format(espalier::Name(kind), context);
+}

@@ -1,6 +1,6 @@
 #include "espalier/history/step_columns.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

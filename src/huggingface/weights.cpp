@@ -1,6 +1,6 @@
 #include "espalier/huggingface/weights.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 #include "espalier/kernels/gemm_plans.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 #include "espalier/mesh/mesh.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/util/error.hpp"
 

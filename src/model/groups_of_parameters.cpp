@@ -1,6 +1,6 @@
 #include "espalier/model/groups_of_parameters.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/model/matmul_patterns.hpp"

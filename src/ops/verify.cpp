@@ -1,6 +1,6 @@
 #include "espalier/ops/verify.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <map>
 

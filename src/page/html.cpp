@@ -1,6 +1,6 @@
 #include "page/html.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "page/assets.hpp"
 

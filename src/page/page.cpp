@@ -1,7 +1,7 @@
 // The page, section by section.
 #include "espalier/page/page.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

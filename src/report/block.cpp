@@ -1,6 +1,6 @@
 #include "espalier/report/block.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace espalier {
 namespace {

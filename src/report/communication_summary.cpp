@@ -1,6 +1,6 @@
 #include "report/communication_summary.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace espalier {
 namespace {

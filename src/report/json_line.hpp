@@ -1,7 +1,7 @@
 // One flat JSON object, its members in the order they were added.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 #include "espalier/report/run_log.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 

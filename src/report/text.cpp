@@ -1,6 +1,6 @@
 #include "espalier/report/text.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/program/compile.hpp"
 #include "simulate/clock_state.hpp"

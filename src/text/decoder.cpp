@@ -1,6 +1,6 @@
 #include "text/decoder.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <optional>

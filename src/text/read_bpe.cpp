@@ -1,6 +1,6 @@
 #include "text/read_bpe.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 

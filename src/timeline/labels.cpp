@@ -1,6 +1,6 @@
 #include "timeline/labels.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace espalier {
 

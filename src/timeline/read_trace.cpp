@@ -1,5 +1,5 @@
 // The reader of what trace_json.cpp writes. Events are read one by one and dropped, since a trace may have millions.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 #include "train/finish.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/util/fault.hpp"

@@ -1,6 +1,6 @@
 #include "train/step_loop.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 // of doc/architecture.md once, in SetUp; the steps are in step_loop.
 #include "espalier/train/trainer.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // A candidate as TOML.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "tune/layout.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace espalier {
 

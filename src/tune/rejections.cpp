@@ -1,6 +1,6 @@
 #include "tune/rejections.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "tune/trial.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "espalier/tune/tune.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <tuple>

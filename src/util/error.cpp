@@ -1,6 +1,6 @@
 #include "espalier/util/error.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 namespace espalier {
 
@@ -9,8 +9,9 @@ UserError::UserError(ExitStatus status, std::vector<std::string> messages)
       status_(status),
       messages_(std::move(messages)) {}
 
-void FailCheck(const char* file, int line, const char* condition, const std::string& what) {
-  throw InvariantError(fmt::format("{}:{}: {} ({})", file, line, what, condition));
+void ThrowInvariantError(const char* file, int line, const char* condition, fmt::string_view format,
+                         fmt::format_args values) {
+  throw InvariantError(fmt::format("{}:{}: {} ({})", file, line, fmt::vformat(format, values), condition));
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
 #include "espalier/util/json.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

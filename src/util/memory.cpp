@@ -1,6 +1,6 @@
 #include "espalier/util/memory.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>

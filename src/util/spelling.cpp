@@ -1,6 +1,6 @@
 #include "espalier/util/spelling.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "espalier/util/what_of.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <new>
 

@@ -1,7 +1,7 @@
 // The kinds of ops and their names. src/ops/op_table.cpp defines what each of them does.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cstdint>
@@ -173,7 +173,5 @@ constexpr bool IsReshard(OpKind kind) {
 /// A kind prints as its name.
 template <>
 struct fmt::formatter<espalier::OpKind> : fmt::formatter<std::string_view> {
-  auto format(espalier::OpKind kind, format_context& context) const {
-    return fmt::formatter<std::string_view>::format(Name(kind), context);
-  }
+  format_context::iterator format(espalier::OpKind kind, format_context& context) const;
 };

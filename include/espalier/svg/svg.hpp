@@ -1,7 +1,7 @@
 // SVG: text of pictures, piece by piece. Text is escaped for HTML as well.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <string_view>

@@ -2,7 +2,7 @@
 // (CHECK -> InvariantError) and errors of the environment (MPI_CALL, HDF5_CALL in their modules).
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>
@@ -40,13 +40,20 @@ class InvariantError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-[[noreturn]] void FailCheck(const char* file, int line, const char* condition, const std::string& what);
+[[noreturn]] void ThrowInvariantError(const char* file, int line, const char* condition, fmt::string_view format,
+                                      fmt::format_args values);
+
+template <typename... Values>
+[[noreturn]] void FailCheck(const char* file, int line, const char* condition, fmt::format_string<Values...> format,
+                            Values&&... values) {
+  ThrowInvariantError(file, line, condition, format, fmt::make_format_args(values...));
+}
 
 /// CHECK(condition, "format", values...): on in release builds too.
-#define CHECK(condition, ...)                                                            \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
-      ::espalier::FailCheck(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
+#define CHECK(condition, ...)                                             \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::espalier::FailCheck(__FILE__, __LINE__, #condition, __VA_ARGS__); \
   } while (false)
 
 }  // namespace espalier

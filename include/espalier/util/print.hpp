@@ -1,7 +1,7 @@
 // Console output that does not end the program when its reader is gone.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <cstdio>

@@ -1,6 +1,6 @@
 #include "checkpoint/format/contents.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "checkpoint/format/hdf5.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <vector>

@@ -1,5 +1,5 @@
 // master.h5: every tensor of a checkpoint as one virtual dataset over the shards, for people and other programs.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <limits>
 #include <map>

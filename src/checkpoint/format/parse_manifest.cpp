@@ -1,5 +1,5 @@
 // The parser of MANIFEST. It trusts no byte: every number has bounds, every name a pattern, and errors name the line.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,5 +1,5 @@
 // Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is there.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Reads the MANIFEST and the deck of a checkpoint.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "espalier/checkpoint/async_saver.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

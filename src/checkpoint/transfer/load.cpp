@@ -1,7 +1,7 @@
 // Every rank reads the pieces that overlap its own shards and keeps the part that it needs. It reads each piece whole,
 // to check its checksum, and in chunks, to need little memory. The bytes around the pieces, and files without pieces,
 // are checked by one rank each. Together the ranks check every byte of the checkpoint.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

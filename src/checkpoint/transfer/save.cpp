@@ -1,6 +1,6 @@
 // The protocol (doc/checkpoint.md): everything is written into tmp-STEP-ID and synced to disk; the MANIFEST is written
 // last; one rename commits. Until then no earlier checkpoint is touched.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "comm/mpi/mpi_call.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>

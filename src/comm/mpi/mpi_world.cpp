@@ -1,6 +1,6 @@
 #include "espalier/comm/mpi_world.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <cstdlib>

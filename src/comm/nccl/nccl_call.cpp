@@ -1,6 +1,6 @@
 #include "nccl_call.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 

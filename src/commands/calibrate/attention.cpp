@@ -1,6 +1,6 @@
 // espalier calibrate --attention: times every attention_grad of some decks on this machine's GPU, for each value of
 // run.attention_backward.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

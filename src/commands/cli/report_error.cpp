@@ -1,6 +1,6 @@
 #include "commands/cli/report_error.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "commands/cli/usage.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>

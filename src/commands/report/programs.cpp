@@ -1,5 +1,5 @@
 // The programs of a run, compiled again: their memory, the trace of a step, and the simulation of the same step.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <map>

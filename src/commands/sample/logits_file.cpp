@@ -1,6 +1,6 @@
 #include "commands/sample/logits_file.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "commands/sample/text_events.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "commands/simulate/predict.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 

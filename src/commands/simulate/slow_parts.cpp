@@ -1,6 +1,6 @@
 #include "commands/simulate/slow_parts.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

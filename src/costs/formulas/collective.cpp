@@ -7,7 +7,7 @@
 //
 // An all_reduce may also follow a tree over the nodes: 2 (g - 1) node hops + 2 log2(N) network hops, at tree_share of
 // the rate. An all_to_all sends to each rank directly, so that what leaves a node uses the rank's own port.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "cuda_device.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 #include "measure_peak.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <exception>

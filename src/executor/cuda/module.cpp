@@ -1,5 +1,5 @@
 // The entry of the module.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cuda_device.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"

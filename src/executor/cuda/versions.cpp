@@ -3,7 +3,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <nccl.h>
 
 namespace espalier::cuda {

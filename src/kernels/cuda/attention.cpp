@@ -1,5 +1,5 @@
 // Which attention a call gets: cuDNN's where it has a kernel, else the plain one.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "attention/attention_in_blocks.hpp"
 #include "attention/fused_attention.hpp"

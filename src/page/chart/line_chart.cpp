@@ -1,6 +1,6 @@
 #include "page/chart/line_chart.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

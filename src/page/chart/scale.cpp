@@ -1,6 +1,6 @@
 #include "page/chart/scale.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "page/chart/stacked_chart.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

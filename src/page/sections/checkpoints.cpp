@@ -1,5 +1,5 @@
 // What was saved, how long it took, and what failed.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

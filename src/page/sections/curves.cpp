@@ -1,5 +1,5 @@
 // Metrics over steps, all runs in one chart each.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // The keys of the decks in which several runs differ.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

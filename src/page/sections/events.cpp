@@ -1,6 +1,6 @@
 // Everything in metrics.jsonl that is out of the ordinary: events, numbers that are not finite, lines that cannot be
 // read.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // The memory of a step of training, exact: the plan of the programs, which compiled again from the deck of the run.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,5 +1,5 @@
 // One step, instruction by instruction: as it was measured, above as it is predicted.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "page/sections/numbers.hpp"
 #include "page/sections/sections.hpp"

@@ -1,5 +1,5 @@
 // What was run, how far it came, and its main figures.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

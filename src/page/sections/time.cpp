@@ -1,7 +1,7 @@
 // Where the time went, from the fields of each step. Compute, exposed communication and idle time are the step of the
 // device. step_ms has the wait for data and the work between two steps besides. Waits for saves are between the steps,
 // so they come on top of step_ms. Hidden communication is under compute, and is no part of the time.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

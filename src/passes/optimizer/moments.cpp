@@ -1,6 +1,6 @@
 #include "passes/optimizer/moments.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/util/philox.hpp"
 

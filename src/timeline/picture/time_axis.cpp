@@ -1,6 +1,6 @@
 #include "timeline/picture/time_axis.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/svg/ticks.hpp"
 

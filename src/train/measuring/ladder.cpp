@@ -1,6 +1,6 @@
 #include "train/measuring/ladder.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "train/measuring/machine.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // espalier calibrate, the part that measures a machine.
 #include "espalier/train/measure.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "train/reporting/announce.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "train/reporting/end_block.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

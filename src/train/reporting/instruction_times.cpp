@@ -1,6 +1,6 @@
 #include "train/reporting/instruction_times.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 #include "train/reporting/peak.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 

@@ -1,6 +1,6 @@
 #include "train/reporting/training_lines.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"

@@ -1,6 +1,6 @@
 #include "train/startup/check_launcher.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 #include <string>

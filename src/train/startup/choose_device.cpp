@@ -1,6 +1,6 @@
 #include "espalier/train/choose_device.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

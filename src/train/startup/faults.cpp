@@ -1,6 +1,6 @@
 #include "train/startup/faults.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
 #include <map>

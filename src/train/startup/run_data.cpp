@@ -1,6 +1,6 @@
 #include "train/startup/run_data.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
 #include "espalier/comm/agreement.hpp"

@@ -1,6 +1,6 @@
 #include "train/startup/same_start.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

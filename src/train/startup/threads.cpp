@@ -1,6 +1,6 @@
 #include "espalier/train/threads.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sched.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "train/startup/world_check.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/program/plan.hpp"

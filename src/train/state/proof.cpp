@@ -1,6 +1,6 @@
 #include "train/state/proof.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

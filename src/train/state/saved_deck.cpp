@@ -1,6 +1,6 @@
 #include "espalier/train/saved_deck.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/util/error.hpp"

@@ -1,6 +1,6 @@
 #include "train/stopping/stop_reasons.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 #include <ctime>

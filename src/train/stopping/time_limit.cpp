@@ -1,6 +1,6 @@
 #include "train/stopping/time_limit.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 #include "choose_part.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "espalier/kernels/cuda/fallbacks.hpp"
 

@@ -3,7 +3,7 @@
 #include "fused_attention.hpp"
 
 #include <cudnn_frontend.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <cstdlib>

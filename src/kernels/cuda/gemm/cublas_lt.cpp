@@ -1,6 +1,6 @@
 #include "cublas_lt.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 

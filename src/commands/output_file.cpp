@@ -58,7 +58,8 @@ void WriteOutput(const std::string& path, std::string_view text) {
   file << text;
   if (file.flush()) return;
   const int cause = errno;
-  if (fills) file.close(), truncate(path.c_str(), 0);
+  std::error_code ignored;
+  if (fills) file.close(), std::filesystem::resize_file(path, 0, ignored);
   throw UserError(ExitStatus::kFault, fmt::format("{}: cannot write: {}", path, std::strerror(cause)));
 }
 

@@ -43,7 +43,7 @@ std::vector<std::set<UnevenDim>> UnevenDims(const Compilation& c) {
 
 /// Splits classes of the ranks of one stage, which are consecutive from `first` on, by their extent of a dim.
 void Refine(std::vector<int>& class_of, int first, const UnevenDim& dim, const Mesh& mesh) {
-  const Type type{Dtype::kF32, {dim.first}, {{dim.second}}};
+  const Type type{Dtype::kF32, {dim.first}, {{dim.second}, {}, {}}};
   std::unordered_map<int64_t, int> fresh;  // (class, extent) -> new class
   for (size_t i = 0; i < class_of.size(); ++i) {
     const Coordinate coordinate = mesh.CoordinateOf(first + static_cast<int>(i));

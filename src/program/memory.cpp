@@ -149,7 +149,6 @@ class MemoryPlanner {
   }
   void AddAllPersistent(Tier tier) {
     for (size_t id = 0; id < graph_.values.size(); ++id) {
-      const Value& v = graph_.values[id];
       if (number_[id] < 0 || !facts_.values[id].persistent || TierOf(static_cast<int>(id)) != tier) continue;
       const bool copies = !facts_.values[id].of_step;
       for (int k = 0; k < (copies ? program_.microbatches : 1); ++k)

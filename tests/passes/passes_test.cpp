@@ -16,6 +16,7 @@
 #include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -172,7 +173,7 @@ TEST_P(Passes, TextInTextOut) {
 
 std::vector<std::filesystem::path> AllCases() {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(SOURCE_ROOT "/tests/passes/cases"))
+  for (const auto& entry : std::filesystem::directory_iterator(InTree("tests/passes/cases")))
     paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;

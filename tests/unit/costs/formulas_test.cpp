@@ -6,11 +6,12 @@
 #include <random>
 
 #include "espalier/util/error.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
 
-Cluster Shipped(const std::string& name) { return LoadCluster(SOURCE_ROOT "/inputs/clusters/" + name + ".toml"); }
+Cluster Shipped(const std::string& name) { return LoadCluster(InTree("inputs/clusters/") + name + ".toml"); }
 const std::vector<std::string> kShipped = {"a100-8x200g", "a100-4x100g", "h100-8x400g", "h200-8x400g"};
 
 double Tflops(const DeviceModel& device, const MatmulShape& s) {

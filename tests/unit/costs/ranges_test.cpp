@@ -10,6 +10,7 @@
 #include "costs/cluster_schema.hpp"
 #include "costs/kernel_key.hpp"
 #include "simulate/simulate_testing.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -31,7 +32,7 @@ bool IsInteger(const ClusterKey& key) {
 /// A file of a machine with all links, in which one key at a time is replaced.
 std::map<std::string, std::string> RealKeys() {
   std::map<std::string, std::string> keys;
-  const Cluster cluster = LoadCluster(SOURCE_ROOT "/inputs/clusters/h100-8x400g.toml");
+  const Cluster cluster = LoadCluster(InTree("inputs/clusters/h100-8x400g.toml"));
   for (const ClusterKey& key : ClusterSchema()) keys[key.FullName()] = KeyText(cluster, key);
   keys["cluster.ranks_per_node"] = "4";
   keys["storage.node_bytes_per_us"] = keys["storage.total_bytes_per_us"] = "5000.0";
@@ -185,7 +186,7 @@ samples = 1
 
 /// "device.bf16_tflops" -> what the table of ranges in doc/clusters.md says.
 TEST(ClusterRanges, TheManualHasThem) {
-  std::ifstream page(SOURCE_ROOT "/doc/clusters.md");
+  std::ifstream page(InTree("doc/clusters.md"));
   std::map<std::string, std::string> told;
   for (std::string line; std::getline(page, line);) {
     const size_t bar = line.rfind(" | `"), end = line.rfind("` |");

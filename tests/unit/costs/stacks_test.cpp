@@ -6,11 +6,12 @@
 #include "espalier/costs/costs.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/program/compile.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
 
-const std::string kFolder = SOURCE_ROOT "/tests/predict/published/";
+const std::string kFolder = InTree("tests/predict/published/");
 
 /// The programs of a small GPT, two stages by two tensor ranks by two replicas unless `settings` say otherwise.
 class Programs {
@@ -44,7 +45,7 @@ class Programs {
 };
 
 Cluster Plain() {
-  Cluster cluster = LoadCluster(SOURCE_ROOT "/inputs/clusters/a100-8x200g.toml");
+  Cluster cluster = LoadCluster(InTree("inputs/clusters/a100-8x200g.toml"));
   cluster.attention = AttentionKernels::kPlain;
   return cluster;
 }

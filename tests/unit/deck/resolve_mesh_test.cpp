@@ -9,6 +9,7 @@
 #include "espalier/deck/deck.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -137,7 +138,7 @@ TEST(LearningRate, InverseSqrtWithoutWarmUpStartsAtTheFirstStep) {
 
 TEST(Inputs, EveryDeckIsValidOnItsSmallestMesh) {
   int decks = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(SOURCE_ROOT) / "inputs")) {
+  for (const auto& entry : fs::recursive_directory_iterator(InTree("inputs"))) {
     if (entry.path().extension() != ".toml" || entry.path().parent_path().filename() == "clusters") continue;
     ++decks;
     const LoadedDeck loaded = LoadDeck(entry.path().string());
@@ -148,16 +149,16 @@ TEST(Inputs, EveryDeckIsValidOnItsSmallestMesh) {
 }
 
 TEST(Inputs, TheDefaultDeckIsTheOneOfTheReadme) {
-  const LoadedDeck loaded = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/tiny.toml");
+  const LoadedDeck loaded = LoadDeck(InTree("inputs/llama/tiny.toml"));
   for (int ranks : {1, 2, 4, 8}) EXPECT_EQ(ResolveMesh(loaded, ranks).Degree(Axis::kDpShard), ranks);
-  const LoadedDeck eight = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/tiny-8.toml");
+  const LoadedDeck eight = LoadDeck(InTree("inputs/llama/tiny-8.toml"));
   EXPECT_EQ(ResolveMesh(eight, 8).ToString(), "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2");
   EXPECT_EQ(loaded.deck.model.vocab, 256);
-  EXPECT_EQ(loaded.deck.data.paths[0], (fs::path(SOURCE_ROOT) / "src/**/*.cpp").string());
+  EXPECT_EQ(loaded.deck.data.paths[0], InTree("src/**/*.cpp"));
 }
 
 TEST(Inputs, TheLargeDecksOnAThousandRanks) {
-  const Deck deck = LoadDeck(fs::path(SOURCE_ROOT) / "inputs/llama/70b.toml").deck;
+  const Deck deck = LoadDeck(InTree("inputs/llama/70b.toml")).deck;
   const Mesh mesh = ResolveMesh(deck, 1024);
   EXPECT_EQ(mesh.ToString(), "pp 8 x dp_replicate 1 x dp_shard 16 x cp 1 x tp 8");
   EXPECT_EQ(BatchOf(deck, mesh).microbatches, 32);

@@ -9,6 +9,7 @@
 #include "deck_testing.hpp"
 #include "espalier/deck/deck.hpp"
 #include "espalier/deck/parse.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -95,7 +96,7 @@ TEST(Schema, DerivedDefaultsFollowTheirKeys) {
 }
 
 TEST(Reference, TheCommittedPageIsCurrent) {
-  EXPECT_EQ(ReadFile(fs::path(SOURCE_ROOT) / "doc/deck.md"), DeckReference()) << "run: espalier doc-deck > doc/deck.md";
+  EXPECT_EQ(ReadFile(InTree("doc/deck.md")), DeckReference()) << "run: espalier doc-deck > doc/deck.md";
 }
 
 TEST(Reference, HelpOnSectionsAndKeys) {

@@ -10,6 +10,7 @@
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/time_limit.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -22,7 +23,7 @@ using testing::SizeIs;
 using Strings = std::vector<std::string>;
 
 TEST(Errors, SixAtOnce) {
-  const std::string path = fs::path(SOURCE_ROOT) / "tests/commands/six_errors.toml";
+  const std::string path = InTree("tests/commands/six_errors.toml");
   const Strings errors = ErrorsOf([&] { LoadDeck(path); });
   EXPECT_THAT(
       errors,

@@ -18,12 +18,13 @@
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "kernels_testing.hpp"
+#include "source_tree.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr const char* kOracle = SOURCE_ROOT "/tests/oracle/";
+const std::string kOracle = InTree("tests/oracle/");
 
 uint64_t Fnv1a64(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -324,7 +325,7 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
       {"qwen/qwen2.5-0.5b", 494'032'768}, {"qwen/qwen3-0.6b", 596'049'920}, {"olmo2/1b", 1'484'916'736},
       {"mistral/7b", 7'241'732'096},      {"smollm/135m", 134'515'008}};
   for (const auto& [name, parameters] : counts) {
-    const Deck deck = LoadDeck(fmt::format("{}/inputs/{}.toml", SOURCE_ROOT, name)).deck;
+    const Deck deck = LoadDeck(InTree(fmt::format("inputs/{}.toml", name))).deck;
     EXPECT_EQ(ParameterCount(BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain)), parameters) << name;
   }
 }
@@ -350,7 +351,7 @@ TEST(Gpt2, PartsFillWhatIsStored) {
 TEST(Groups, EveryPatternMustMatchAParameter) {
   const auto errors = [](const char* deck, const char* groups) -> std::vector<std::string> {
     try {
-      RequirePatternsMatch(LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck, {groups}));
+      RequirePatternsMatch(LoadDeck(InTree("tests/decks/") + deck, {groups}));
     } catch (const UserError& error) {
       EXPECT_EQ(error.status(), ExitStatus::kDeck);
       return error.messages();
@@ -373,10 +374,9 @@ TEST(Groups, EveryPatternMustMatchAParameter) {
 TEST(MatmulPatterns, LeaveMatmulsInBf16) {
   const auto marked = [](const char* deck, const std::string& patterns) {
     std::vector<std::string> names;
-    const Deck loaded =
-        LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck,
-                 {"precision.compute=bf16", "precision.matmul=fp8", "precision.bf16_matmuls=" + patterns})
-            .deck;
+    const Deck loaded = LoadDeck(InTree("tests/decks/") + deck, {"precision.compute=bf16", "precision.matmul=fp8",
+                                                                 "precision.bf16_matmuls=" + patterns})
+                            .deck;
     const Model model = BuildModel(loaded, SplitLayers(loaded, 1), 1, Purpose::kTrain);
     for (const Op& op : model.graph.ops)
       if (op.attributes.numbers.contains(kFp8Mark)) names.push_back(model.graph.value(op.inputs[1]).name);
@@ -395,8 +395,8 @@ TEST(MatmulPatterns, LeaveMatmulsInBf16) {
 TEST(MatmulPatterns, MustMatchTheWeightOfAMatmul) {
   const auto errors = [](const char* deck, const char* patterns) -> std::vector<std::string> {
     try {
-      RequirePatternsMatch(LoadDeck(std::string(SOURCE_ROOT "/tests/decks/") + deck,
-                                    {"precision.compute=bf16", "precision.matmul=fp8", patterns}));
+      RequirePatternsMatch(
+          LoadDeck(InTree("tests/decks/") + deck, {"precision.compute=bf16", "precision.matmul=fp8", patterns}));
     } catch (const UserError& error) {
       EXPECT_EQ(error.status(), ExitStatus::kDeck);
       return error.messages();
@@ -416,7 +416,7 @@ TEST(MatmulPatterns, MustMatchTheWeightOfAMatmul) {
 }
 
 TEST(Groups, AreDescribedByWhatTheyHave) {
-  const Deck deck = LoadDeck(SOURCE_ROOT "/tests/decks/small.toml",
+  const Deck deck = LoadDeck(InTree("tests/decks/small.toml"),
                              {"optimizer.groups=['*norm.weight lr=0.5', 'lm_head.* decay=0', '*.input_layer* lr=2']"})
                         .deck;
   const std::vector<std::string> lines = DescribeGroups(deck);
@@ -427,7 +427,7 @@ TEST(Groups, AreDescribedByWhatTheyHave) {
             "\"*.input_layer* lr=2\": 0 tensors, 0 parameters; entries before it have all "
             "that it matches");
   EXPECT_EQ(lines[3], "in no group: 29 tensors, 90816 parameters");
-  EXPECT_TRUE(DescribeGroups(LoadDeck(SOURCE_ROOT "/tests/decks/small.toml").deck).empty());
+  EXPECT_TRUE(DescribeGroups(LoadDeck(InTree("tests/decks/small.toml")).deck).empty());
 }
 
 TEST(Split, BalancesByCostWithTheHead) {

@@ -5,6 +5,7 @@
 
 #include "espalier/program/plan.hpp"
 #include "program_testing.hpp"
+#include "source_tree.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {
@@ -103,7 +104,7 @@ int64_t ChunksOf(const char* path, std::vector<std::string> overrides, int ranks
 }
 
 TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
-  const char *small = SOURCE_ROOT "/inputs/gpt2/124m.toml", *large = SOURCE_ROOT "/inputs/llama/8b.toml";
+  const std::string small = InTree("inputs/gpt2/124m.toml"), large = InTree("inputs/llama/8b.toml");
   const std::string bf16 = "precision.compute=bf16";
   // 32 x 1024 rows of 50304 or so are 3.3 GB in bf16: seven chunks of up to 512 MiB, or of fp32 thirteen.
   EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", bf16}, 1), 7);
@@ -117,7 +118,7 @@ TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
 }
 
 TEST(Plan, SeventyBillionOnAThousandRanks) {
-  const WorldPlan plan = PlanWorld(LoadDeck(SOURCE_ROOT "/inputs/llama/70b.toml").deck, 1024);
+  const WorldPlan plan = PlanWorld(LoadDeck(InTree("inputs/llama/70b.toml")).deck, 1024);
   EXPECT_EQ(plan.training.parameter_count, 70553706496);
   EXPECT_EQ(plan.stages.size(), 8u);
   std::vector<int> layers;

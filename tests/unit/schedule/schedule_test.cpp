@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "espalier/util/error.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -391,7 +392,7 @@ TEST(Draw, TheTimeline) {
 // The picture above each schedule is what the drawer draws. Long rows go on in an indented line.
 TEST(Draw, WhatTheSourcesShow) {
   const auto shows = [](const std::string& file, const Schedule& schedule) {
-    std::ifstream source(std::string(SOURCE_ROOT "/src/schedule/") + file);
+    std::ifstream source(InTree("src/schedule/") + file);
     std::string picture;
     for (std::string line; std::getline(source, line);)
       if (line.starts_with("//   stage "))

@@ -6,6 +6,7 @@
 
 #include "espalier/util/error.hpp"
 #include "simulate/simulate_testing.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -41,7 +42,7 @@ size_t ExpectFoldChangesNothing(const CompiledWorld& world, SimulateOptions opti
 }
 
 Cluster H100(int ranks_per_node) {
-  Cluster cluster = LoadCluster(SOURCE_ROOT "/inputs/clusters/h100-8x400g.toml");
+  Cluster cluster = LoadCluster(InTree("inputs/clusters/h100-8x400g.toml"));
   cluster.ranks_per_node = ranks_per_node;
   return cluster;
 }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "simulate/hand_made.hpp"
+#include "source_tree.hpp"
 
 namespace espalier {
 namespace {
@@ -81,7 +82,7 @@ TEST(Monotone, FasterLinksAndDevicesNeverMakeARankSlower) {
   std::mt19937 random(12);
   SimulateOptions alone;
   alone.interference = false;
-  const Cluster h100 = LoadCluster(SOURCE_ROOT "/inputs/clusters/h100-8x400g.toml");
+  const Cluster h100 = LoadCluster(InTree("inputs/clusters/h100-8x400g.toml"));
   const auto widen = [](LinkModel& link) { link.bytes_per_us *= 2, link.pair_bytes_per_us *= 2; };
   for (int round = 0; round < 20; ++round) {
     const RandomDeck deck = DrawDeck(random);

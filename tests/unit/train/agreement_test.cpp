@@ -9,6 +9,7 @@
 #include "espalier/comm/pack.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/fault.hpp"
+#include "source_tree.hpp"
 #include "train/startup/same_start.hpp"
 #include "train/startup/world_check.hpp"
 
@@ -21,7 +22,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-constexpr const char* kDeck = SOURCE_ROOT "/tests/decks/small.toml";
+const std::string kDeck = InTree("tests/decks/small.toml");
 
 /// A source that has files and nothing else.
 class Files final : public TokenSource {

@@ -9,18 +9,19 @@
 
 #include "espalier/costs/costs.hpp"
 #include "espalier/deck/parse.hpp"
+#include "source_tree.hpp"
 #include "tune/layout.hpp"
 
 namespace espalier {
 
 inline Costs CostsOf(const std::string& cluster) {
-  return Costs(LoadCluster(std::string(SOURCE_ROOT) + "/inputs/clusters/" + cluster + ".toml"));
+  return Costs(LoadCluster(InTree("inputs/clusters/") + cluster + ".toml"));
 }
 
 /// A deck of inputs/llama, for GPUs.
 inline Deck LlamaDeck(const std::string& name, std::vector<std::string> overrides = {}) {
   overrides.push_back("run.device=cuda");
-  return LoadDeck(std::string(SOURCE_ROOT) + "/inputs/llama/" + name + ".toml", overrides).deck;
+  return LoadDeck(InTree("inputs/llama/") + name + ".toml", overrides).deck;
 }
 
 /// A Llama of 16 layers whose compilation takes milliseconds, with sizes of real models' proportions.

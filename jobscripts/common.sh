@@ -20,6 +20,10 @@ export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-30}
 export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5}
 export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-4}
 
+# ccache, where it is installed: objects serve other clones, and it understands precompiled headers.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$espalier_root}
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
+
 # Runs a command silently; if it fails, prints its output.
 Quietly() {
   local log status=0

@@ -27,7 +27,7 @@ std::vector<Type> SwigluInfer(const OpContext& c) {
 }
 
 void AddGradient(GradientBuilder& g) {
-  for (int i = 0; i < 2; ++i) g.Pass(i, g.Adjoint(0));
+  for (int i = 0; i < g.Inputs(); ++i) g.Pass(i, g.Adjoint(0));
 }
 void SwigluGradient(GradientBuilder& g) {
   g.Emit(OpKind::kSwigluGrad, {g.Input(0), g.Input(1), g.Adjoint(0)}, {}, {0, 1});

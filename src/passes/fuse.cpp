@@ -15,21 +15,15 @@
 //   m = logits_max(x)
 //   s, t = logits_sum(x, m, targets)  ->  s, t, m = logits_sum(x, targets)
 //
-// And where the logits of whole rows have no other readers, their gradient, which waits for nothing of backward. It
+// If nothing else reads the logits of whole rows, their gradient is fused too, since it needs nothing from backward. It
 // moves to forward and takes the place of the logits:
 //
-//   F  s, t, m = logits_sum(x, targets)            F  s, t, m, d = cross_entropy(x, targets)
-//   B  d = cross_entropy_grad(x, m, s, targets)  ->
+//   F  s, t, m = logits_sum(x, targets)
+//   B  d = cross_entropy_grad(x, m, s, targets)  ->  F  s, t, m, d = cross_entropy(x, targets)
 //
 // A fused norm rounds where its parts round, so no bit changes; a matmul with a bias is rounded once. The fused op is
 // placed where the later part was: nothing may read the result of the earlier part before that. Ops of different chunks
 // or roles are not fused, nor are sums of more than two, whose order would change.
-//
-// The gradient of such logits waits for nothing of backward. So it moves to forward, into the op that has their row at
-// hand, and takes their place. No bit changes:
-//
-//   F  s, t, m = logits_sum(x, targets)
-//   B  d = cross_entropy_grad(x, m, s, targets)  ->  F  s, t, m, d = cross_entropy(x, targets)
 #include <algorithm>
 #include <map>
 

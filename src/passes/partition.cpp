@@ -1,9 +1,8 @@
 // One engine places every value: forward, backward and update alike. For each op, in order, the axes of its dims follow
 // from its inputs. Where inputs disagree about an axis
 //   - on dp and cp the batch or sequence dim wins: weights are gathered;
-//   - on tp the dim of the weight (or of the weight gradient) wins: weights are not moved. Likewise on kv_replicate;
-//   matmuls
-//     with an unsharded weight are replicated along it;
+//   - on tp the dim of the weight (or of the weight gradient) wins: weights are not moved. So it does on kv_replicate,
+//     where matmuls with an unsharded weight are replicated;
 //   - otherwise the dim with the least traffic wins, the first one of equals.
 // Then each input is resharded to the axes of its dims (never partial, except into additions), equal reshards are
 // shared, and the placements of the outputs follow. A value for which the model asks a layout is resharded to it by its

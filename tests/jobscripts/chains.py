@@ -110,7 +110,8 @@ def steps(run_dir):
 
 OPTIONS = {"pbs": ["-l", "select=2:ncpus=4:mpiprocs=2", "-l", "walltime=01:00:00", "--"],
            "lsf": ["-n", "4", "-W", "1:00", "--"], "slurm": ["--"]}
-KEYS = ["run.steps=6", "checkpoint.every_steps=0", "report.every_steps=1000", "run.threads=1"]
+KEYS = ["run.steps=6", "checkpoint.restart=auto", "checkpoint.every_steps=0", "report.every_steps=1000",
+        "run.threads=1"]
 
 
 class Case:

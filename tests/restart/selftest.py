@@ -45,11 +45,12 @@ def fails(checks):
                 "names the instruction, and what to do")
     kept = re.search(r"kept in (\S+)", said)[1]
     checks.that(os.path.isdir(kept), f"the folder is kept: {kept}")
-    for fault, failed in (("save:eio", {"run"}), ("step:eio", {"run"})):
-        status, verdicts, said = selftest(1, ESPALIER_FAULT=fault)
-        checks.that(status == 1 and failed <= {name for name, verdict in verdicts.items() if verdict == "FAILED"} and
-                    verdicts["kernels"] == "passed", f"{fault}: {status}, {verdicts}\n{said}")
-    # On one of two ranks: the last ones that the kernels' comparison does not reach.
+    for ranks, fault, failed, passed in ((1, "step:eio", "run", "kernels"), (1, "shard-data:eio", "run", "kernels"),
+                                         (1, "load:eio", "restart", "run"), (2, "load:eio", "restart", "run"),
+                                         (2, "instruction-30:nan", "kernels", "restart")):
+        status, verdicts, said = selftest(ranks, ESPALIER_FAULT=fault)
+        checks.that(status == 1 and verdicts.get(failed) == "FAILED" and verdicts.get(passed) == "passed" and
+                    "selftest FAILED: " in said, f"{ranks} ranks, {fault}: {status}, {verdicts}\n{said}")
     status, verdicts, said = selftest(1, "--dir", "nowhere")
     checks.that(status == 2 and "cannot make a folder in nowhere" in said and not verdicts, f"no folder: {said}")
     status, verdicts, said = selftest(1, "--dri", "x")

@@ -45,9 +45,9 @@ def fails(checks):
                 "names the instruction, and what to do")
     kept = re.search(r"kept in (\S+)", said)[1]
     checks.that(os.path.isdir(kept), f"the folder is kept: {kept}")
-    for ranks, fault, failed, passed in ((1, "step:eio", "run", "kernels"), (1, "shard-data:eio", "run", "kernels"),
-                                         (1, "load:eio", "restart", "run"), (2, "load:eio", "restart", "run"),
-                                         (2, "instruction-30:nan", "kernels", "restart")):
+    for ranks, fault, failed, passed in ((1, "step:eio", "run", "kernels"),
+                                         (1, "shard-data:eio:3", "checkpoint", "run"), (1, "load:eio", "restart", "run"),
+                                         (2, "load:eio", "restart", "run"), (2, "instruction-30:nan", "kernels", "restart")):
         status, verdicts, said = selftest(ranks, ESPALIER_FAULT=fault)
         checks.that(status == 1 and verdicts.get(failed) == "FAILED" and verdicts.get(passed) == "passed" and
                     "selftest FAILED: " in said, f"{ranks} ranks, {fault}: {status}, {verdicts}\n{said}")

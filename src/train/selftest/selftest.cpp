@@ -95,10 +95,10 @@ class Checks {
         "if run has passed, the file system has changed the checkpoint, or only the second layout is wrong: repeat "
         "it with --dir in another file system, then on one node");
     Check(
-        "checkpoint", [&] { return Checkpoints(); },
+        "checkpoint", [&] { return OnRoot([&] { return Verify(); }); },
         "the file system lost or changed bytes: repeat it with --dir in another file system");
     Check(
-        "gpu", [&] { return Gpus(); }, "doc/gpu.md, Check a machine");
+        "gpu", [&] { return OnRoot([&] { return Gpus(); }); }, "doc/gpu.md, Check a machine");
     return Finish();
   }
 
@@ -149,6 +149,15 @@ class Checks {
     failed_.emplace_back(name);
   }
 
+  /// What rank 0 finds; an error of it makes the check fail on all ranks.
+  Finding OnRoot(const Work& work) const {
+    Finding finding;
+    OnAllRanks(world_, [&] {
+      if (IsRankZero()) finding = work();
+    });
+    return finding;
+  }
+
   // The checks, in order.
 
   Finding Kernels() {
@@ -195,7 +204,10 @@ class Checks {
       if (IsRankZero()) Train(alone, nullptr, "alone", LayoutAlone());
     });
     Train(world_, mpi_, "run", FirstLayout());
-    if (!IsRankZero()) return {};
+    return OnRoot([&] { return CompareWithOneRank(); });
+  }
+
+  Finding CompareWithOneRank() const {
     const std::vector<double> alone = LossesOf("alone"), all = LossesOf("run");
     const double difference = Difference(alone, all, 0);
     if (difference > kLossBound)
@@ -207,9 +219,11 @@ class Checks {
 
   Finding Restart() {
     const std::vector<std::string> layout = SecondLayout(world_.Size());
-    std::string from = OnRankZero(world_, [&] { return PathOf("run/checkpoints/" + StepName(kRestartStep)); });
-    Train(world_, mpi_, "restart", layout, from);
-    if (!IsRankZero()) return {};
+    Train(world_, mpi_, "restart", layout, PathOf("run/checkpoints/" + StepName(kRestartStep)));
+    return OnRoot([&] { return CompareWithFirstLayout(layout); });
+  }
+
+  Finding CompareWithFirstLayout(const std::vector<std::string>& layout) const {
     std::vector<double> expected = LossesOf("run");
     expected.erase(expected.begin(), expected.begin() + std::min<int64_t>(kRestartStep, std::ssize(expected)));
     const double difference = Difference(expected, LossesOf("restart"), 0);
@@ -220,24 +234,20 @@ class Checks {
     return {Verdict::kPassed, fmt::format("{}: losses of the first run to {:.1e}", text, difference)};
   }
 
-  Finding Checkpoints() {
-    Finding finding;
-    OnAllRanks(world_, [&] {
-      if (IsRankZero()) finding = Verify();
-    });
-    return finding;
-  }
-
   Finding Verify() const {
     VerifyReport all;
     int64_t checkpoints = 0;
-    for (const char* run : {"run", "restart"})
+    for (const char* run : {"run", "restart"}) {
+      const RunHistory history = ReadHistory(PathOf(run));
+      for (const Event* failed : history.EventsOf("checkpoint_failed"))
+        all.damage.push_back(TextOf(failed->fields, "reason"));
       for (const std::string& dir : FindCheckpoints(PathOf(std::string(run) + "/checkpoints"))) {
         const VerifyReport report = VerifyCheckpoint(dir);
         all.bytes += report.bytes;
         ++checkpoints;
         all.damage.insert(all.damage.end(), report.damage.begin(), report.damage.end());
       }
+    }
     if (!all.damage.empty()) return Failed(fmt::format("{}", fmt::join(all.damage, "; ")));
     if (checkpoints == 0) return Failed("there is no checkpoint");
     return {Verdict::kPassed, fmt::format("{}, {}: every byte agrees with its checksum",
@@ -246,7 +256,6 @@ class Checks {
 
   /// The runs have computed on GPUs if there are any.
   Finding Gpus() const {
-    if (!IsRankZero()) return {};
     const Deck deck = ParseDeck(SelfTestDeck(world_.Size()), "selftest").deck;
     const RunHistory history = ReadHistory(PathOf("run"));
     const Event* start = history.LastStart();

@@ -7,6 +7,16 @@ from support.runs import Checks, ENVIRONMENT, executable, launcher, scratch
 NAMES = ["kernels", "messages", "run", "restart", "checkpoint", "gpu"]
 
 
+# Ranks, the fault, a check that fails by it and one that passes.
+FAULTS = [
+    (1, "step:eio", "run", "kernels"),
+    (1, "shard-data:eio", "checkpoint", "run"),
+    (1, "load:eio", "restart", "run"),
+    (2, "load:eio", "restart", "run"),
+    (2, "instruction-30:nan", "kernels", "restart"),
+]
+
+
 def selftest(ranks, *arguments, **environment):
     done = subprocess.run([*launcher(ranks), executable(), "selftest", *arguments], env={**ENVIRONMENT, **environment},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=400,
@@ -45,9 +55,7 @@ def fails(checks):
                 "names the instruction, and what to do")
     kept = re.search(r"kept in (\S+)", said)[1]
     checks.that(os.path.isdir(kept), f"the folder is kept: {kept}")
-    for ranks, fault, failed, passed in ((1, "step:eio", "run", "kernels"),
-                                         (1, "shard-data:eio:3", "checkpoint", "run"), (1, "load:eio", "restart", "run"),
-                                         (2, "load:eio", "restart", "run"), (2, "instruction-30:nan", "kernels", "restart")):
+    for ranks, fault, failed, passed in FAULTS:
         status, verdicts, said = selftest(ranks, ESPALIER_FAULT=fault)
         checks.that(status == 1 and verdicts.get(failed) == "FAILED" and verdicts.get(passed) == "passed" and
                     "selftest FAILED: " in said, f"{ranks} ranks, {fault}: {status}, {verdicts}\n{said}")

@@ -237,7 +237,7 @@ class Checks {
   Finding Verify() const {
     VerifyReport all;
     int64_t checkpoints = 0;
-    for (const char* run : {"run", "restart"}) {
+    for (const char* run : {"alone", "run", "restart"}) {
       const RunHistory history = ReadHistory(PathOf(run));
       for (const Event* failed : history.EventsOf("checkpoint_failed"))
         all.damage.push_back(TextOf(failed->fields, "reason"));

@@ -48,7 +48,8 @@ CudaHeaders() {
 
 # Build [TARGET ...]: installs the packages and brings the release in build/ up to date. The target espalier alone
 # needs nothing for GPUs. A new build/ is a unity build with precompiled headers, which takes a third of the time;
-# `meson configure build -Dunity=off -Db_pch=false` makes single files quicker to compile again. An installation has nothing to build.
+# `meson configure build -Dunity=off -Db_pch=false` makes single files quicker to compile again. An installation has
+# nothing to build.
 Build() {
   if [[ ! -f $espalier_root/meson.build ]]; then return; fi
   "$espalier_root/jobscripts/install_packages.sh" || return

@@ -63,10 +63,12 @@ class Metrics(Columns):
     """
 
     def __init__(self, path: str, lines: Sequence[Dict[str, Any]]) -> None:
-        rows, history = _rows(lines)
-        super().__init__(path, rows)
+        rows = Rows()
+        for line in lines:
+            rows.add(line)
+        super().__init__(path, [rows.counted[step] for step in sorted(rows.counted)])
         self.run = os.path.dirname(path) or "."
-        self.history = Columns(path, history)
+        self.history = Columns(path, rows.history)
         self.events: List[Dict[str, Any]] = [line for line in lines if "event" in line]
         self.starts = [event for event in self.events if event["event"] == "start"]
         self.restarts = np.array([start["first_step"] for start in self.starts[1:]], np.int64)
@@ -96,16 +98,16 @@ def read_metrics(run: Union[str, os.PathLike]) -> Metrics:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot read it: {error}") from None
     whole, _, last = text.rpartition("\n")
-    lines = [_line(line, f"{path}:{number}") for number, line in enumerate(whole.split("\n"), 1) if line]
+    lines = [parse_line(line, f"{path}:{number}") for number, line in enumerate(whole.split("\n"), 1) if line]
     if last:
         try:
-            lines.append(_line(last, path))
+            lines.append(parse_line(last, path))
         except DataError:
             pass  # torn
     return Metrics(path, lines)
 
 
-def _line(text: str, where: str) -> Dict[str, Any]:
+def parse_line(text: str, where: str) -> Dict[str, Any]:
     try:
         line = json.loads(text)
     except ValueError as error:
@@ -116,27 +118,31 @@ def _line(text: str, where: str) -> Dict[str, Any]:
     return line
 
 
-def _rows(lines: Sequence[Dict[str, Any]]) -> tuple:
-    """The rows that count, by step, and those that were given up."""
-    rows: Dict[int, Dict[str, Any]] = {}
-    history: List[Dict[str, Any]] = []
+class Rows:
+    """Which steps count, line by line: `counted` has the rows by step, `history` those that were given up."""
 
-    def keep_until(last: int) -> None:
-        history.extend(rows.pop(step) for step in sorted(rows) if step > last)
+    def __init__(self) -> None:
+        self.counted: Dict[int, Dict[str, Any]] = {}
+        self.history: List[Dict[str, Any]] = []
 
-    for line in lines:
+    def add(self, line: Mapping[str, Any]) -> int:
+        """Takes the next line of the file; returns how many rows it has given up."""
+        before = len(self.history)
         event, step = line.get("event"), line.get("step")
         if event == "start":
-            keep_until(line["first_step"] - 1)
+            self._keep_until(line["first_step"] - 1)
         elif event == "rollback":
-            keep_until(line["to"])
+            self._keep_until(line["to"])
         elif event is None and "val_loss" in line:
-            rows.setdefault(step, {"step": step})["val_loss"] = line["val_loss"]
+            self.counted.setdefault(step, {"step": step})["val_loss"] = line["val_loss"]
         elif event is None:
-            if step in rows:
-                history.append(rows[step])
-            rows[step] = dict(line)
-    return [rows[step] for step in sorted(rows)], history
+            if step in self.counted:
+                self.history.append(self.counted[step])
+            self.counted[step] = dict(line)
+        return len(self.history) - before
+
+    def _keep_until(self, last: int) -> None:
+        self.history.extend(self.counted.pop(step) for step in sorted(self.counted) if step > last)
 
 
 def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple]:

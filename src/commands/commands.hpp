@@ -8,6 +8,7 @@
 
 #include "commands/simulate/slow_parts.hpp"
 #include "espalier/train/measure.hpp"
+#include "espalier/train/selftest.hpp"
 #include "espalier/train/trainer.hpp"
 
 namespace espalier {

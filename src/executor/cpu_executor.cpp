@@ -2,26 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 #include "comm_clock.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
+#include "spoil.hpp"
 
 namespace espalier {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Makes the first element that is there a NaN: a fault on purpose.
-void Spoil(const std::vector<Tensor>& tensors) {
-  for (const Tensor& tensor : tensors)
-    if (tensor.dtype == Dtype::kF32 && Volume(tensor.shape) > 0) {
-      *tensor.As<float>() = std::numeric_limits<float>::quiet_NaN();
-      return;
-    }
-}
 
 }  // namespace
 

@@ -25,6 +25,7 @@
 #include "train/startup/find_start.hpp"
 #include "train/startup/same_start.hpp"
 #include "train/step_loop.hpp"
+#include "train/train_in.hpp"
 
 namespace espalier {
 namespace {
@@ -39,11 +40,20 @@ ExitStatus NothingToDo(const Start& start, const World& world) {
   return ExitStatus::kDone;
 }
 
-/// Every rank takes these steps together. `parts` owns what must stay alive until the end of the job is decided.
-ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& parts) {
+/// Must come before anything starts a thread. A wrong deck is reported later, by all ranks together.
+void ChooseHowThreadsWait(const RunOptions& options) {
+  if (!std::filesystem::is_regular_file(options.arguments.deck)) return;  // a pipe can be read only once
+  try {
+    WaitBriefly(LoadDeck(options.arguments.deck, options.arguments.overrides).deck);
+  } catch (const UserError&) {
+  }
+}
+
+}  // namespace
+
+ExitStatus TrainIn(const RunOptions& options, World& world, MpiWorld* mpi, Parts& parts) {
   // 1. Start: the deck, the data, the run directory, and the checkpoints to try. All ranks have the same.
   RunLog& log = parts.Make<RunLog>(world.Rank(), options.verbosity);
-  CheckLauncher(world.Size());
   log.Doing("opening the data");
   const std::string faults = AnnounceFaults(world);
   Start& start = parts.Make<Start>(FindStart(options, world));
@@ -74,23 +84,16 @@ ExitStatus Train(const RunOptions& options, World& world, MpiWorld* mpi, Parts& 
   return Finish(run, outcome);
 }
 
-/// Must come before anything starts a thread. A wrong deck is reported later, by all ranks together.
-void ChooseHowThreadsWait(const RunOptions& options) {
-  if (!std::filesystem::is_regular_file(options.arguments.deck)) return;  // a pipe can be read only once
-  try {
-    WaitBriefly(LoadDeck(options.arguments.deck, options.arguments.overrides).deck);
-  } catch (const UserError&) {
-  }
-}
-
-}  // namespace
-
 ExitStatus Train(const RunOptions& options) {
   ChooseHowThreadsWait(options);
   ArmFaultFromEnvironment();
   InitializeStorage();
-  return RunJob([&](World& world, MpiWorld* mpi, Parts& parts) { return Train(options, world, mpi, parts); },
-                CatchStopSignals);
+  return RunJob(
+      [&](World& world, MpiWorld* mpi, Parts& parts) {
+        CheckLauncher(world.Size());
+        return TrainIn(options, world, mpi, parts);
+      },
+      CatchStopSignals);
 }
 
 }  // namespace espalier

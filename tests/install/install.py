@@ -95,6 +95,21 @@ class Install(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done)
         self.assertIn("/nowhere holds no jobscripts/common.sh", done.stderr)
 
+    def test_jobs_of_pbs_and_lsf_use_the_installation(self):
+        queue = self.scratch / "queue"
+        (queue / "jobs").mkdir(parents=True)
+        path = f"{ROOT / 'tests/jobscripts/stand_ins'}:{ENVIRONMENT['PATH']}"
+        for number, name in enumerate(("pbs.sh", "lsf.sh")):
+            script = self.share / "jobscripts" / name
+            self.answer(script, "-q", "short", "--", self.tiny, f"run.dir={self.scratch / name}",
+                        env={"PATH": path, "STAND_INS": str(queue)})
+            submitted = (queue / f"jobs/{number}").read_text().split("\0")
+            self.assertIn(str(script), submitted)
+            self.assertIn("short", submitted)
+
+    def test_the_selftest_passes(self):
+        self.assertIn("selftest passed", self.answer(self.espalier, "selftest"))
+
     def test_the_module_for_gpus_is_found_wherever_the_prefix_is(self):
         folder = pathlib.Path(self.folders["libdir"]) / "espalier"
         moved = self.scratch / "elsewhere"
@@ -152,6 +167,7 @@ class Install(unittest.TestCase):
         deck = self.tiny.relative_to(self.scratch)
         self.assertEqual(self.completions("espalier pl"), ["plan"])
         self.assertIn("calibrate", self.completions("espalier "))
+        self.assertIn("selftest", self.completions("espalier "))
         self.assertEqual(self.completions("espalier plan --pro"), ["--program"])
         self.assertEqual(self.completions("espalier sample x --see"), ["--seed"])
         self.assertEqual(self.completions(f"espalier {deck.parent}/tiny."), [str(deck)])
@@ -168,7 +184,7 @@ class Install(unittest.TestCase):
         for command in self.completions("espalier "):
             if not os.path.exists(self.scratch / command):
                 self.answer(self.espalier, "help", *[command] * (command != "help"))
-        for command in ("run", "plan", "inspect", "sample", "calibrate"):
+        for command in ("run", "plan", "inspect", "sample", "calibrate", "selftest"):
             listed = self.answer(self.espalier, command, "--help")
             for option in self.completions(f"espalier {command} -"):
                 self.assertIn(option, listed)

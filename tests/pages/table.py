@@ -22,10 +22,12 @@ NOT_RUN = [
     (ANY_PAGE, r"build/espalier (calibrate|run) .*product.plans.*", "needs a GPU"),
     ("doc/gpu.md", r"python3 tests/gpu/compare\.py .*", "needs the emulation of GPUs; mpi/emulated.py runs it"),
     (ANY_PAGE, r"(python3 -m )?pip install .*", "installs a package; python/read_runs.py does"),
-    (ANY_PAGE, r"espalier-runs .*|python3 -c 'import h5py.*", "needs packages of Python; python/read_runs.py runs it"),
+    (ANY_PAGE, r"espalier-(runs|wandb) .*|python3 -c 'import h5py.*", "needs packages; python/read_runs.py runs it"),
     (ANY_PAGE, r"h5dump .*", "needs the tools of HDF5"),
     (ANY_PAGE, r"tensorboard .*", "a server; reference/event_files.py reads its files"),
     (ANY_PAGE, r"module .*|spack .*|docker .*|apptainer .*|mpirun .*apptainer .*", "needs another system"),
+    (ANY_PAGE, r"git archive .*|eb .*|kubectl .*", "needs EasyBuild or Kubernetes; install/recipes.py reads the files"),
+    (ANY_PAGE, r"srun .*", "needs Slurm"),
 ]
 
 TINY = "build/espalier inputs/llama/tiny.toml"
@@ -45,6 +47,9 @@ INSTEAD = [
     (ANY_PAGE, r".*espalier \S+/hf/deck\.toml .*|espalier RUN_DIR/deck\.toml .*", r"\g<0> run.steps=2", "2 steps"),
     ("doc/calibrate.md", r"espalier calibrate FILE .*", "espalier calibrate FILE --deck DECK", "with one deck"),
     ("doc/calibrate.md", r"mpirun -n 8 (espalier calibrate .*)dp_shard=8", r"mpirun -n 2 \1dp_shard=2", "on 2 ranks"),
+    ("doc/sites.md", r"jobscripts/(pbs|lsf)\.sh .*",
+     r"mkdir -p queue/jobs && STAND_INS=$PWD/queue PATH=$PWD/tests/jobscripts/stand_ins:$PATH \g<0>",
+     "a program in place of the scheduler notes the job"),
     ("doc/install.md", r"mpirun .*/tiny-8\.toml", r"\g<0> run.steps=20", "20 steps"),
     ("doc/(data|tokenize).md", r"espalier inputs/gpt2/124m\.toml", "espalier check inputs/gpt2/124m.toml",
      "is checked only"),

@@ -16,10 +16,9 @@ import sys
 
 from support.checkpoints import crc32c, reseal
 from support.pages import Page
-from support.reference import reference_python
+from support.python_package import PACKAGE, begin_installed, noting_calls, wandb_calls
 from support.runs import Checks, Metrics, ROOT, launch, layout, scratch, train
 
-PACKAGE = os.path.join(ROOT, "python")
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 TOKENIZER = os.path.join(ROOT, "tests", "data", "tokenizer.json")
 TEXT = os.path.join(ROOT, "tests", "oracle", "data", "text.txt")
@@ -28,24 +27,9 @@ SMALL = ["model.layers=2", "model.ffn_dim=94", "parallel.zero=3", "checkpoint.ev
 PAGE = "doc/python.md"
 
 
-def install(python, where):
-    """Installs the package as pip does from a clone, without the network; returns the environment that has it."""
-    prefix = os.path.join(where, "installed")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
-                    "--no-build-isolation", "--ignore-installed", "--prefix", prefix, PACKAGE], check=True)
-    folders = glob.glob(os.path.join(prefix, "**", "site-packages"), recursive=True)
-    commands = os.path.dirname(glob.glob(os.path.join(prefix, "**", "espalier-runs"), recursive=True)[0])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PATH": commands + os.pathsep + os.environ["PATH"]}
-
-
 def main():
     """Installs the package and begins again in the Python that has it."""
-    if sys.argv[1:] != ["installed"]:
-        python = reference_python("plots")
-        with scratch() as where:
-            environment = install(python, where)
-            done = subprocess.run([python, "-u", os.path.abspath(__file__), "installed"], env=environment)
-        sys.exit(done.returncode)
+    begin_installed(__file__)
     checks = Checks()
     with scratch() as where:
         os.chdir(where)
@@ -547,9 +531,10 @@ def examples(checks):
                           stderr=subprocess.STDOUT, text=True)
     checks.that(done.returncode == 0 and "first differs" in done.stdout, f"{PAGE}: Python\n{done.stdout[-3000:]}")
     shell = "set -e\n" + "".join(text for language, text in blocks if language == "sh")
-    done = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    checks.that(done.returncode == 0 and "curves.png" in done.stdout and os.path.getsize("curves.png") > 9000,
-                f"{PAGE}: shell\n{done.stdout}")
+    done = subprocess.run(["bash", "-c", shell], env=noting_calls("examples.log"), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    checks.that(done.returncode == 0 and "curves.png" in done.stdout and os.path.getsize("curves.png") > 9000 and
+                len(wandb_calls("examples.log", "init")) == 1, f"{PAGE}: shell\n{done.stdout}")
 
 
 if sys.argv[1:] == ["installed"]:  # only that Python has these

@@ -148,7 +148,7 @@ def check_time_limit(checks, home):
     where = home("slurm")
     status, _ = finished(1, where, ENDLESS, environment={"SLURM_JOB_END_TIME": str(int(time.time()) + 5)}.items())
     step, reason = stopped(where)
-    checks.that(status == 75 and reason == "the end of the Slurm job",
+    checks.that(status == 75 and reason == "the end of the job",
                 f"Slurm's end of the job: {status}, step {step}, {reason}")
 
 

@@ -13,7 +13,9 @@
 
 #include "commands/cli/arguments.hpp"
 #include "commands/cli/completion.hpp"
+#include "commands/cli/machine_commands.hpp"
 #include "commands/cli/manual_page.hpp"
+#include "commands/cli/options.hpp"
 #include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
 #include "commands/refuse.hpp"
@@ -26,25 +28,12 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxRanks = 1 << 20;
 constexpr int64_t kMaxTokens = 1 << 30;
-
-/// Bounds of a number, without a mention in the help.
-template <typename T>
-CLI::Validator Within(T min, T max) {
-  CLI::Range range(min, max);
-  range.description("");
-  return range;
-}
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
   command->add_option("key=value", arguments.overrides,
                       "keys of the deck, such as run.steps=20; further decks, which override it");
-}
-
-void AddRanks(CLI::App* command, int& ranks, const char* meaning) {
-  command->add_option("--ranks", ranks, meaning)->type_name("N")->check(Within(1, kMaxRanks));
 }
 
 /// Turns an option into its key of the deck. The order of options and key=value arguments is not known, so giving both
@@ -323,58 +312,6 @@ void AddTokenize(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return TokenizeCommand(*options); }); });
 }
 
-void CheckCalibrate(const CalibrateOptions& options) {
-  const char* option = options.attention ? "--attention" : "--product-plans";
-  if (options.measure.file.empty() && !options.OnOneGpu())
-    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
-  if (!options.product_plans.empty() && options.attention)
-    Refuse("--product-plans and --attention are commands of their own: give one of them");
-  if (options.measure.decks.empty() && !options.measure.overrides.empty())
-    Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
-  if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
-  if (!options.measure.file.empty() && options.OnOneGpu())
-    Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
-                       options.attention ? "attention_backward" : "product_plans"));
-  if (options.ranks > 0 && !options.OnOneGpu())
-    Refuse(
-        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
-  if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
-    Refuse("--neighbours needs --deck DECK");
-}
-
-/// Product plans and attention on rank 0 alone, before MPI starts; then the cluster file on all ranks.
-CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
-  MeasureOptions& measure = options->measure;
-  if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
-    measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
-  CheckCalibrate(*options);
-  if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
-  if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });
-  return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
-}
-
-void AddCalibrate(CLI::App& app, CommandJob& job) {
-  auto options = std::make_shared<CalibrateOptions>();
-  CLI::App* command = app.add_subcommand("calibrate", "measure this machine, for a cluster file; started as run is");
-  command->add_option("FILE", options->measure.file, "cluster file to write, or to add to");
-  command->add_option("--deck", options->measure.decks, "measure its kernels too; may be given more than once")
-      ->type_name("DECK")
-      ->allow_extra_args(false);
-  command->add_flag_callback(
-      "--neighbours", [options] { options->measure.shapes = Shapes::kNeighbours; },
-      "measure each deck with half and twice batch.micro and model.seq_len too");
-  command
-      ->add_option("--product-plans", options->product_plans,
-                   "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
-      ->type_name("PLANS");
-  command->add_flag("--attention", options->attention,
-                    "instead of FILE: the fastest run.attention_backward on this GPU");
-  AddRanks(command, options->ranks,
-           "of --product-plans and --attention: ranks of each deck (the fewest that it allows)");
-  command->add_option("key=value", options->measure.overrides, "keys of the decks, such as batch.micro=4");
-  command->callback([options, &job] { job = CalibrateJob(options); });
-}
-
 int PrintText(const std::string& text) {
   fmt::print("{}", text);
   return static_cast<int>(ExitStatus::kDone);
@@ -463,6 +400,7 @@ CommandLine::CommandLine()
   AddSample(app, job_);
   AddReport(app, job_);
   AddCalibrate(app, job_);
+  AddSelfTest(app, job_);
   AddOthers(app, job_);
 }
 

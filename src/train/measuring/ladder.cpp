@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kLeastBytes = 1 << 10, kMostBytes = int64_t{64} << 20, kBytesFactor = 4;
+constexpr int64_t kLeastBytes = 1 << 10, kBytesFactor = 4;
 constexpr int kWarmUpRepeats = 2;
 constexpr OpKind kCollectives[] = {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce, OpKind::kAllToAll,
                                    OpKind::kRingShift};
@@ -136,9 +136,9 @@ class LadderProgram {
   int64_t most_value_bytes_ = 0, most_work_bytes_ = 0;
 };
 
-std::vector<int64_t> Sizes() {
+std::vector<int64_t> SizesUpTo(int64_t most) {
   std::vector<int64_t> sizes;
-  for (int64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= kBytesFactor) sizes.push_back(bytes);
+  for (int64_t bytes = kLeastBytes; bytes <= most; bytes *= kBytesFactor) sizes.push_back(bytes);
   return sizes;
 }
 
@@ -242,20 +242,20 @@ std::vector<LadderPlace> LadderPlaces(int ranks, int ranks_per_node) {
   return places;
 }
 
-CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open) {
+CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open, int64_t most_bytes) {
   CostTable table;
   if (mpi == nullptr || world.Size() == 1) return table;
   for (const LadderPlace& place : LadderPlaces(world.Size(), mpi->NodeRanks())) {
     const Coordinate coordinate = place.mesh.CoordinateOf(world.Rank());
     LadderProgram ladder(place.mesh, coordinate);
     for (OpKind kind : kCollectives)
-      for (int64_t bytes : Sizes()) ladder.AddCollective(kind, bytes);
+      for (int64_t bytes : SizesUpTo(most_bytes)) ladder.AddCollective(kind, bytes);
     AddRows(ladder, place.place, RunRungs(ladder, coordinate, world, *mpi, *open()), table);
   }
   const Mesh stages(EnumArray<Axis, int, kAxisCount>{world.Size()});
   const Coordinate coordinate = stages.CoordinateOf(world.Rank());
   LadderProgram ladder(stages, coordinate);
-  for (int64_t bytes : Sizes()) ladder.AddMessage(bytes);
+  for (int64_t bytes : SizesUpTo(most_bytes)) ladder.AddMessage(bytes);
   AddRows(ladder, PairPlace(mpi->NodeRanks() > 1), RunRungs(ladder, coordinate, world, *mpi, *open()), table);
   return table;
 }

@@ -22,10 +22,10 @@ struct LadderPlace {
 };
 std::vector<LadderPlace> LadderPlaces(int ranks, int ranks_per_node);
 
-/// Runs every kind of collective in every place, and a message between neighbours, with 1 KiB to 64 MiB that each
+/// Runs every kind of collective in every place, and a message between neighbours, with 1 KiB to `most_bytes` that each
 /// member sends: medians of several in a row. All groups of a place run at the same time. Collective; the table is that
 /// of rank 0. Nothing with one rank.
-CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open);
+CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open, int64_t most_bytes = int64_t{64} << 20);
 
 /// Fills `cluster.node` and `cluster.network` from measured transfers, where there are any.
 void SetLinks(Cluster& cluster);

@@ -43,7 +43,7 @@ TimeLimit FindTimeLimit(const Deck& deck, const std::string& slurm_end, double e
   const auto [rest, error] = std::from_chars(slurm_end.data(), slurm_end.data() + slurm_end.size(), end);
   if (slurm_end.empty() || error != std::errc{} || rest != slurm_end.data() + slurm_end.size() || end <= 0)
     return limit;
-  const TimeLimit slurm(EndAt(deck, static_cast<double>(end) - epoch_s, "the end of the Slurm job"));
+  const TimeLimit slurm(EndAt(deck, static_cast<double>(end) - epoch_s, "the end of the job"));
   return limit.Set() && limit.end().at_s <= slurm.end().at_s ? limit : slurm;
 }
 

@@ -47,7 +47,7 @@ TEST(TimeLimits, TheEarlierEndCounts) {
   EXPECT_DOUBLE_EQ(FindTimeLimit(hour, "5060", 5000).end().at_s, 60);
   EXPECT_DOUBLE_EQ(FindTimeLimit(hour, "9000", 5000).end().at_s, 3600);
   EXPECT_DOUBLE_EQ(FindTimeLimit(SmallDeck(), "9000", 5000).end().at_s, 4000);
-  EXPECT_EQ(FindTimeLimit(SmallDeck(), "9000", 5000).end().what, "the end of the Slurm job");
+  EXPECT_EQ(FindTimeLimit(SmallDeck(), "9000", 5000).end().what, "the end of the job");
   for (const char* wrong : {"soon", "9000x", "0", "-9000", "N/A"})
     EXPECT_FALSE(FindTimeLimit(SmallDeck(), wrong, 5000).Set()) << wrong;
 }

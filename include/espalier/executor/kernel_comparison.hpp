@@ -1,0 +1,47 @@
+// The CPU's kernels beside the plain ones, call by call, in any program that does not communicate.
+#pragma once
+
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "espalier/executor/executor.hpp"
+
+namespace espalier {
+
+/// The result of a call that is furthest from its reference.
+struct KernelDeviation {
+  std::string call;  ///< "instruction 12 (matmul, role F, microbatch 2, layer 5)"
+  double share = 0;  ///< of its bound; above 1: wrong. Infinite where one of the two is not finite
+  auto Fields() { return std::tie(call, share); }
+};
+
+class KernelComparison final : public Executor {
+ public:
+  /// All arguments must outlive it; `arena` is the host's. CHECKs that the program is one of a single rank.
+  KernelComparison(const Program& program, const Coordinate& coordinate, Arena& arena);
+
+  /// Runs a step. Every call is computed by the reference and by the CPU's kernel, from the same operands; the step
+  /// goes on with what the CPU computed. An element may differ by 1e-4 of the largest magnitude in its tensor, in bf16
+  /// by 1/64, in sums also by what rounding of their terms explains; integers not at all. The fault "instruction-K:nan"
+  /// (util/fault.hpp) spoils a call of the CPU.
+  void Begin() override;
+  StepTimes End() override { return {}; }
+  void TimeNextStep() override {}
+
+  int64_t compared() const { return compared_; }
+  const std::set<std::string>& kernels() const { return kernels_; }
+  /// Of all steps.
+  const KernelDeviation& worst() const { return worst_; }
+
+ private:
+  void Fill(const Operand& place, const void* data, int64_t bytes) override;
+  void Abandon() override {}
+  void Compare(const Call& call, const Operands& block);
+
+  int64_t compared_ = 0;
+  std::set<std::string> kernels_;
+  KernelDeviation worst_;
+};
+
+}  // namespace espalier

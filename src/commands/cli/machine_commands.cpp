@@ -1,0 +1,82 @@
+#include "commands/cli/machine_commands.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <utility>
+
+#include "commands/cli/options.hpp"
+#include "commands/commands.hpp"
+#include "commands/refuse.hpp"
+
+namespace espalier {
+namespace {
+
+void CheckCalibrate(const CalibrateOptions& options) {
+  const char* option = options.attention ? "--attention" : "--product-plans";
+  if (options.measure.file.empty() && !options.OnOneGpu())
+    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
+  if (!options.product_plans.empty() && options.attention)
+    Refuse("--product-plans and --attention are commands of their own: give one of them");
+  if (options.measure.decks.empty() && !options.measure.overrides.empty())
+    Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
+  if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
+  if (!options.measure.file.empty() && options.OnOneGpu())
+    Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
+                       options.attention ? "attention_backward" : "product_plans"));
+  if (options.ranks > 0 && !options.OnOneGpu())
+    Refuse(
+        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
+  if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
+    Refuse("--neighbours needs --deck DECK");
+}
+
+/// Product plans and attention on rank 0 alone, before MPI starts; then the cluster file on all ranks.
+CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
+  MeasureOptions& measure = options->measure;
+  if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
+    measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
+  CheckCalibrate(*options);
+  if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
+  if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });
+  return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
+}
+
+}  // namespace
+
+void AddCalibrate(CLI::App& app, CommandJob& job) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* command = app.add_subcommand("calibrate", "measure this machine, for a cluster file; started as run is");
+  command->add_option("FILE", options->measure.file, "cluster file to write, or to add to");
+  command->add_option("--deck", options->measure.decks, "measure its kernels too; may be given more than once")
+      ->type_name("DECK")
+      ->allow_extra_args(false);
+  command->add_flag_callback(
+      "--neighbours", [options] { options->measure.shapes = Shapes::kNeighbours; },
+      "measure each deck with half and twice batch.micro and model.seq_len too");
+  command
+      ->add_option("--product-plans", options->product_plans,
+                   "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
+      ->type_name("PLANS");
+  command->add_flag("--attention", options->attention,
+                    "instead of FILE: the fastest run.attention_backward on this GPU");
+  AddRanks(command, options->ranks,
+           "of --product-plans and --attention: ranks of each deck (the fewest that it allows)");
+  command->add_option("key=value", options->measure.overrides, "keys of the decks, such as batch.micro=4");
+  command->callback([options, &job] { job = CalibrateJob(options); });
+}
+
+void AddSelfTest(CLI::App& app, CommandJob& job) {
+  auto options = std::make_shared<SelfTestOptions>();
+  CLI::App* command = app.add_subcommand(
+      "selftest", "check this installation in about a minute, on all ranks that it is started on; started as run is");
+  command
+      ->add_option("--dir", options->folder, "folder for a temporary one, which all ranks share (the working folder)")
+      ->type_name("FOLDER");
+  command->add_flag("--keep", options->keep, "keep the temporary folder");
+  command->callback(
+      [options, &job] { job = OnRanksOfJob([options] { return static_cast<int>(SelfTest(*options)); }); });
+}
+
+}  // namespace espalier

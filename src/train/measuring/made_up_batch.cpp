@@ -1,0 +1,30 @@
+#include "train/measuring/made_up_batch.hpp"
+
+namespace espalier {
+namespace {
+
+/// Tokens that are spread over the vocabulary.
+std::vector<int32_t> MadeUpTokens(int64_t count, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids;
+  uint64_t state = seed;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX
+    ids.push_back(static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab)));
+  }
+  return ids;
+}
+
+}  // namespace
+
+Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
+  Batch batch;
+  const int64_t rows = layout.rows.Extent(), tokens = rows * std::ssize(layout.positions);
+  const std::vector<int32_t> at_start(static_cast<size_t>(rows * std::ssize(layout.DocumentPositions())));
+  const std::vector<int32_t> first(static_cast<size_t>(tokens));
+  for (int64_t m = 0; m < layout.microbatches; ++m)
+    batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
+                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)), at_start, first});
+  return batch;
+}
+
+}  // namespace espalier

@@ -28,6 +28,8 @@ namespace {
 
 constexpr int kMaxRanks = 1 << 20;
 constexpr int64_t kMaxTokens = 1 << 30;
+constexpr double kMaxGigabytes = 1e9;
+constexpr double kPerCent = 100;
 
 /// Bounds of a number, without a mention in the help.
 template <typename T>
@@ -109,6 +111,13 @@ void AddSearch(CLI::App* command, TuneCommandOptions& options) {
       ->type_name("N")
       ->check(Within(1, kMaxRanks))
       ->capture_default_str();
+  command
+      ->add_option("--reserve", options.reserve,
+                   fmt::format("memory of each device that the layout leaves free, besides what the cluster file "
+                               "reserves ({:.0f} % of the device's)",
+                               kPerCent * kReserve))
+      ->type_name("GB")
+      ->check(Within(0.0, kMaxGigabytes));
   command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");
 }
 
@@ -128,7 +137,7 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
   AddSearch(command, *search);
   flag->needs(cluster);
-  for (const char* name : {"--fix", "--top", "--output"}) command->get_option(name)->needs(flag);
+  for (const char* name : {"--fix", "--top", "--reserve", "--output"}) command->get_option(name)->needs(flag);
   command->callback([options, search, searches, &job] {
     search->arguments = options->arguments;
     search->ranks = options->ranks;
@@ -323,31 +332,12 @@ void AddTokenize(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return TokenizeCommand(*options); }); });
 }
 
-void CheckCalibrate(const CalibrateOptions& options) {
-  const char* option = options.attention ? "--attention" : "--product-plans";
-  if (options.measure.file.empty() && !options.OnOneGpu())
-    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
-  if (!options.product_plans.empty() && options.attention)
-    Refuse("--product-plans and --attention are commands of their own: give one of them");
-  if (options.measure.decks.empty() && !options.measure.overrides.empty())
-    Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
-  if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
-  if (!options.measure.file.empty() && options.OnOneGpu())
-    Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
-                       options.attention ? "attention_backward" : "product_plans"));
-  if (options.ranks > 0 && !options.OnOneGpu())
-    Refuse(
-        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
-  if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
-    Refuse("--neighbours needs --deck DECK");
-}
-
 /// Product plans and attention on rank 0 alone, before MPI starts; then the cluster file on all ranks.
 CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
   MeasureOptions& measure = options->measure;
   if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
     measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
-  CheckCalibrate(*options);
+  CheckCalibrateOptions(*options);
   if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
   if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });
   return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
@@ -487,7 +477,9 @@ CommandJob CommandLine::Read(std::vector<std::string> arguments) {
   } catch (const CLI::ExtrasError&) {
     AddExtras(app, errors);
   } catch (const CLI::ParseError& error) {
-    errors.push_back(fmt::format("command line: {}", error.what()));
+    const std::string_view what = error.what();
+    const bool no_deck = what.starts_with("DECK is required");
+    errors.push_back(fmt::format("command line: {}{}", what, no_deck ? ", such as llama/tiny.toml" : ""));
   } catch (const UserError& error) {
     errors.insert(errors.end(), error.messages().begin(), error.messages().end());
   }

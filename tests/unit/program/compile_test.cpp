@@ -97,7 +97,7 @@ TEST(Program, LogitsInChunksAreNeverWholeAndDoNotWaitForBackward) {
 }
 
 /// Automatic chunks of the rows of a microbatch.
-int64_t ChunksOf(const char* path, std::vector<std::string> overrides, int ranks) {
+int64_t ChunksOf(const std::string& path, std::vector<std::string> overrides, int ranks) {
   overrides.push_back("loss.chunks=0");
   const Compilation c = Compile(LoadDeck(path, overrides).deck, ranks, Purpose::kTrain);
   return std::max<int64_t>(1, CountOps(*c.graph, "put_rows", Role::kF, 1));

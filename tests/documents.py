@@ -122,6 +122,12 @@ def words_of_sentences(page):
     return sorted(lengths)
 
 
+def bad_fences(page):
+    """Lines that begin a block of code and go on: a block that was filled like a paragraph."""
+    yield from (f"text after a fence: {line[:40]}..." for line in page.read_text().split("\n")
+                if re.match(r"\s*```\S*[ \t]+\S", line))
+
+
 def p90(lengths):
     return lengths[int(0.9 * len(lengths))]
 
@@ -130,6 +136,7 @@ def faults_of(page):
     """What any page must be: its links and paths exist, its lines and sentences are short."""
     text = page.read_text()
     yield from broken_links(page)
+    yield from bad_fences(page)
     if page != HISTORY:
         yield from (f"there is no {span}" for span in spans(text) if is_path(span) and not path_exists(span))
     if page == GENERATED:

@@ -31,6 +31,7 @@ FAMILIES = [
     ("src/timeline/read_trace.cpp", "...: is not a trace of this program: ..."),
     ("src/text/*", "TOKENIZER: PLACE = VALUE: ..."),
     ("src/commands/cli/*", "command line: ..."),
+    ("src/commands/calibrate.cpp", "command line: ..."),
     ("src/commands/sample/text_form.cpp", "command line: ..."),
     ("src/commands/simulate/slow_parts.cpp", "command line: ..."),
     ("src/commands/tokenize.cpp", "command line: ..."),

@@ -23,13 +23,13 @@ Timeline() {
 
 # Schedule NAME: eight microbatches on four stages.
 Schedule() {
-  Timeline "schedule-$1" inputs/llama/8b.toml 4 parallel.pp=4 parallel.tp=1 batch.global=8 model.seq_len=4096 \
+  Timeline "schedule-$1" inputs/llama/8b.toml 4 parallel.pp=4 parallel.reduce=step batch.global=8 model.seq_len=4096 \
     "pipeline.schedule=$1"
 }
 
 python3 "$here/mesh.py" "$folder/mesh.svg"
-Timeline layout-tp8 inputs/llama/8b.toml 8 batch.global=16
-Timeline layout-dp8 inputs/llama/8b.toml 8 batch.global=16 parallel.tp=1 parallel.reduce=microbatch
+Timeline layout-tp8 inputs/llama/8b.toml 8 batch.global=16 parallel.tp=8 parallel.reduce=step
+Timeline layout-dp8 inputs/llama/8b.toml 8 batch.global=16
 Schedule 1f1b
 Schedule interleaved
 Schedule zb-h1

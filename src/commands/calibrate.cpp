@@ -5,6 +5,7 @@
 #include "commands.hpp"
 #include "commands/calibrate/demands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/refuse.hpp"
 #include "espalier/executor/cuda_module.hpp"
 
 namespace espalier {
@@ -27,6 +28,25 @@ void PrintMeasured(const GemmPlan& plan) {
 }
 
 }  // namespace
+
+void CheckCalibrateOptions(const CalibrateOptions& options) {
+  const char* option = options.attention ? "--attention" : "--product-plans";
+  if (options.measure.file.empty() && !options.OnOneGpu())
+    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
+  if (!options.product_plans.empty() && options.attention)
+    Refuse("--product-plans and --attention are commands of their own: give one of them");
+  if (options.measure.decks.empty() && !options.measure.overrides.empty())
+    Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
+  if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
+  if (!options.measure.file.empty() && options.OnOneGpu())
+    Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
+                       options.attention ? "attention_backward" : "product_plans"));
+  if (options.ranks > 0 && !options.OnOneGpu())
+    Refuse(
+        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
+  if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
+    Refuse("--neighbours needs --deck DECK");
+}
 
 int CalibrateProducts(const CalibrateOptions& options) {
   std::vector<GemmDemand> demands;

@@ -57,8 +57,11 @@ struct TuneCommandOptions {
   std::string cluster;             ///< cluster file
   std::vector<std::string> fixed;  ///< keys that stay at the deck's value
   int top = 10;                    ///< rows of the ranking
+  std::optional<double> reserve;   ///< GB of each device that a layout leaves free; nothing: kReserve of its memory
   std::string output, json;        ///< files to write; empty: none
 };
+/// The share of a device's memory that a chosen layout leaves free by default, besides what the cluster file reserves.
+inline constexpr double kReserve = 0.02;
 /// Finds the fastest layout that fits, prints the ranking and writes the chosen one as a deck to include. UserError
 /// (kDoesNotFit) if none fits.
 int TuneCommand(const TuneCommandOptions& options);
@@ -142,6 +145,8 @@ struct CalibrateOptions {
   /// A measurement by one process, which writes no cluster file.
   bool OnOneGpu() const { return !product_plans.empty() || attention; }
 };
+/// Throws UserError (kDeck) for options that exclude or need each other.
+void CheckCalibrateOptions(const CalibrateOptions& options);
 /// Times the fastest algorithm of each matmul of the decks on this machine's GPU, and writes a file for
 /// run.product_plans. Needs the CUDA module.
 int CalibrateProducts(const CalibrateOptions& options);

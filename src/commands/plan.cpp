@@ -163,7 +163,8 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   PrintJoined(*c.graph);
   PrintSchedule(c.schedule);
   PrintMemory(plan);
-  fmt::print("largest     {} ({} bytes)\n", HumanBytes(plan.peak_bytes), plan.peak_bytes);
+  fmt::print("largest     {} ({}, {} bytes)\n", HumanBytes(plan.peak_bytes), DecimalBytes(plan.peak_bytes),
+             plan.peak_bytes);
   fmt::print("staging     {} ({} bytes) of the host's memory besides, for checkpoints written while training goes on\n",
              HumanBytes(staging_bytes), staging_bytes);
   PrintFit(c, plan.peak_bytes, staging_bytes);

@@ -8,6 +8,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/refuse.hpp"
 #include "commands/simulate/output.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
@@ -23,18 +24,36 @@ namespace {
 
 constexpr double kPerCent = 100;
 
+/// Of a device, less what the cluster file reserves.
+int64_t BytesForPrograms(const Cluster& cluster) {
+  return cluster.compute.memory_bytes - cluster.compute.reserved_bytes;
+}
+
+/// What a layout leaves free of that.
+int64_t ReserveOf(const TuneCommandOptions& options, const Cluster& cluster) {
+  const double bytes =
+      options.reserve ? *options.reserve * kGiga : kReserve * static_cast<double>(cluster.compute.memory_bytes);
+  const int64_t most = BytesForPrograms(cluster);
+  if (bytes >= static_cast<double>(most))
+    Refuse(
+        fmt::format("--reserve {:g}: leaves nothing for programs (allowed: less than the {:.4g} GB that {} has for "
+                    "them)",
+                    bytes / kGiga, double(most) / kGiga, cluster.compute.name));
+  return static_cast<int64_t>(bytes);
+}
+
 /// What follows from a candidate's step on a cluster.
 struct Rates {
   double step_s, tokens_per_s, mfu;
   double free_gb;
 };
-Rates RatesOf(const Candidate& candidate, int ranks, const Cluster& cluster, int64_t memory_bytes) {
+Rates RatesOf(const Candidate& candidate, int ranks, const Cluster& cluster) {
   const Deck& deck = candidate.deck;
   const double step_s = candidate.step_us / 1e6, tokens = static_cast<double>(TokensPerStep(deck));
   const double tflops =
       deck.precision.compute == Dtype::kBf16 ? cluster.compute.bf16_tflops : cluster.compute.fp32_tflops;
   return {step_s, tokens / step_s, FlopsPerToken(deck).causal * tokens / (step_s * ranks * tflops * 1e12),
-          double(memory_bytes - candidate.peak_bytes) / kGiga};
+          double(BytesForPrograms(cluster) - candidate.peak_bytes) / kGiga};
 }
 
 double Share(double us, const Candidate& candidate) { return kPerCent * us / candidate.step_us; }
@@ -50,8 +69,12 @@ class Printer {
     if (const BatchRamp ramp(deck.batch); ramp.Grows())
       fmt::print("batch       {}: times are of {} sequences, peaks the largest of all sizes\n", Describe(ramp),
                  deck.batch.global);
-    fmt::print("memory      {:.4g} GB of {:.4g} GB per device for programs\n", double(result_.memory_bytes) / kGiga,
-               double(cluster_.compute.memory_bytes) / kGiga);
+    fmt::print(
+        "memory      {:.4g} GB of {:.4g} GB per device for programs: {:.3g} GB are reserved by the cluster file, and "
+        "{:.3g} GB stay free (--reserve)\n",
+        double(result_.memory_bytes) / kGiga, double(cluster_.compute.memory_bytes) / kGiga,
+        double(cluster_.compute.reserved_bytes) / kGiga,
+        double(BytesForPrograms(cluster_) - result_.memory_bytes) / kGiga);
     fmt::print("layouts     {} considered: {} invalid, {} too large by their lower bound, {} scored by formula\n",
                result_.considered, result_.invalid, result_.too_large, result_.scored);
     fmt::print("simulated   {} of {} compiled{}\n", result_.ranking.size(), result_.compiled,
@@ -77,7 +100,7 @@ class Printer {
   }
   void PrintRow(size_t i) const {
     const Candidate& c = result_.ranking[i];
-    const Rates rates = RatesOf(c, ranks_, cluster_, result_.memory_bytes);
+    const Rates rates = RatesOf(c, ranks_, cluster_);
     fmt::print("{:>3}{} {:>7.4g} s {:>10} {:>4.1f} % {:>8.4g} {:>7.3g} {:>6.1f} % {:>5.1f}", i + 1,
                i == result_.choice ? "*" : " ", rates.step_s, HumanCount(rates.tokens_per_s), kPerCent * rates.mfu,
                double(c.peak_bytes) / kGiga, rates.free_gb, Share(c.breakdown.compute_us, c),
@@ -120,7 +143,7 @@ class Printer {
 /// The chosen deck with a comment of what was predicted for it.
 std::string ChosenDeck(const TuneResult& result, const Deck& deck, const Cluster& cluster, int ranks) {
   const Candidate& choice = result.ranking[result.choice];
-  const Rates rates = RatesOf(choice, ranks, cluster, result.memory_bytes);
+  const Rates rates = RatesOf(choice, ranks, cluster);
   return fmt::format(
       "# Chosen by espalier tune for {} on {} x {}: include this after the deck,\n"
       "#   include = [\"{}.toml\", \"this file\"]\n"
@@ -128,12 +151,12 @@ std::string ChosenDeck(const TuneResult& result, const Deck& deck, const Cluster
       "from\n"
       "# measured costs; {} other layouts within {:.0f} %.\n\n{}",
       deck.name, ranks, cluster.compute.name, deck.name, rates.step_s, HumanCount(rates.tokens_per_s),
-      kPerCent * rates.mfu, double(choice.peak_bytes) / kGiga, double(result.memory_bytes) / kGiga,
+      kPerCent * rates.mfu, double(choice.peak_bytes) / kGiga, double(BytesForPrograms(cluster)) / kGiga,
       kPerCent * choice.measured_share, result.near_ties, kPerCent * kModelError, AsDeck(choice, deck));
 }
 
-nlohmann::ordered_json TuneJson(const Candidate& c, int ranks, const Cluster& cluster, int64_t memory_bytes) {
-  const Rates rates = RatesOf(c, ranks, cluster, memory_bytes);
+nlohmann::ordered_json TuneJson(const Candidate& c, int ranks, const Cluster& cluster) {
+  const Rates rates = RatesOf(c, ranks, cluster);
   nlohmann::ordered_json json;
   json["layout"] = c.layout;
   const Deck::Parallel& p = c.deck.parallel;
@@ -155,6 +178,7 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   json["ranks"] = ranks;
   json["cluster"] = cluster.path;
   json["memory_bytes"] = result.memory_bytes;
+  json["reserve_bytes"] = BytesForPrograms(cluster) - result.memory_bytes;
   json["considered"] = result.considered;
   json["invalid"] = result.invalid;
   json["too_large"] = result.too_large;
@@ -166,7 +190,7 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   json["choice"] = result.choice;
   json["deck"] = AsDeck(result.ranking[result.choice], deck);
   json["ranking"] = nlohmann::ordered_json::array();
-  for (const Candidate& c : result.ranking) json["ranking"].push_back(TuneJson(c, ranks, cluster, result.memory_bytes));
+  for (const Candidate& c : result.ranking) json["ranking"].push_back(TuneJson(c, ranks, cluster));
   json["rejections"] = nlohmann::ordered_json::array();
   for (const Rejection& r : result.rejections)
     json["rejections"].push_back({{"layout", r.layout}, {"reason", r.reason}});
@@ -186,6 +210,7 @@ int TuneCommand(const TuneCommandOptions& options) {
   CheckWritable("--json", options.json);
   TuneOptions tune;
   tune.fixed = options.fixed;
+  tune.memory_bytes = BytesForPrograms(costs.cluster()) - ReserveOf(options, costs.cluster());
   const TuneResult result = Tune(deck, ranks, costs, tune);
   const std::string text = ChosenDeck(result, deck, costs.cluster(), ranks);
   WriteOutput(options.output, text);

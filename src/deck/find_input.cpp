@@ -1,18 +1,20 @@
 #include "espalier/deck/find_input.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <vector>
 
+#include "espalier/util/environment.hpp"
 #include "espalier/util/spelling.hpp"
 
 namespace espalier {
 namespace {
 
 /// The folder `inputs` of the installation (PREFIX/bin/espalier) or clone (build/espalier).
-std::filesystem::path FolderOfInputs() {
+std::filesystem::path OwnInputs() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   for (const char* place : {"../share/espalier/inputs", "../inputs"}) {
@@ -22,6 +24,17 @@ std::filesystem::path FolderOfInputs() {
   return {};
 }
 
+/// In the order in which they are searched: of this executable, then of $ESPALIER_ROOT.
+std::vector<std::string> FoldersOfInputs() {
+  std::vector<std::string> folders;
+  if (const auto own = OwnInputs(); !own.empty()) folders.push_back(own);
+  if (const auto root = FromEnvironment("ESPALIER_ROOT")) {
+    const auto inputs = (std::filesystem::path(*root) / "inputs").lexically_normal().string();
+    if (std::ranges::find(folders, inputs) == folders.end()) folders.push_back(inputs);
+  }
+  return folders;
+}
+
 bool IsThere(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found;
@@ -29,13 +42,13 @@ bool IsThere(const std::filesystem::path& path) {
 
 /// "llama/tiny.toml", ...: by name, without cluster files.
 std::vector<std::string> ShippedDecks() {
-  const auto folder = FolderOfInputs();
   std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
-    const auto name = entry.path().lexically_relative(folder);
-    if (name.extension() == ".toml" && *name.begin() != "clusters") names.push_back(name.string());
-  }
+  for (const std::string& folder : FoldersOfInputs())
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
+      const auto name = entry.path().lexically_relative(folder);
+      if (name.extension() == ".toml" && *name.begin() != "clusters") names.push_back(name.string());
+    }
   std::ranges::sort(names);
   return names;
 }
@@ -44,10 +57,10 @@ std::vector<std::string> ShippedDecks() {
 
 std::optional<std::string> FindInput(const std::string& name) {
   if (name.empty() || IsThere(name)) return name;
-  const auto folder = FolderOfInputs();
-  if (folder.empty() || name[0] == '/') return std::nullopt;
-  for (const auto& place : {folder, folder.parent_path()})
-    if (IsThere(place / name)) return (place / name).lexically_normal().string();
+  if (name[0] == '/') return std::nullopt;
+  for (const std::filesystem::path folder : FoldersOfInputs())
+    for (const auto& place : {folder, folder.parent_path()})
+      if (IsThere(place / name)) return (place / name).lexically_normal().string();
   return std::nullopt;
 }
 
@@ -59,9 +72,10 @@ std::string ShippedDeckNamed(std::string_view word) {
 }
 
 std::string WhereElse(const std::string& name) {
-  const std::string inputs = FolderOfInputs().string();
-  const bool looked = !inputs.empty() && !name.starts_with('/');
-  return (looked ? fmt::format(", here or in {}", inputs) : "") + DidYouMean(ShippedDeckNamed(name));
+  const auto folders = FoldersOfInputs();
+  const bool looked = !folders.empty() && !name.starts_with('/');
+  return (looked ? fmt::format(", here or in {}", fmt::join(folders, " or ")) : "") +
+         DidYouMean(ShippedDeckNamed(name));
 }
 
 }  // namespace espalier

@@ -160,8 +160,8 @@ BatchShape KnownBatch(const Deck& deck, int64_t sequences) {
                      Product({deck.parallel.dp_replicate, std::max(1, deck.parallel.dp_shard)}));
 }
 
-/// What is wrong with a number of sequences that is to be divided into microbatches.
-std::string DivisionFault(const Deck& deck, int64_t sequences) {
+/// What is wrong with a number of sequences that is to be divided into microbatches, with a `remedy`.
+std::string DivisionFault(const Deck& deck, int64_t sequences, const std::string& remedy = "") {
   const auto& p = deck.parallel;
   const int64_t unit = KnownBatch(deck, sequences).rows;
   if (sequences % unit == 0) return "";
@@ -170,11 +170,20 @@ std::string DivisionFault(const Deck& deck, int64_t sequences) {
         "must be a multiple of batch.micro * dp_replicate * dp_shard, where dp_shard = -1 is what the other degrees "
         "leave of the ranks (allowed: multiples of {})",
         OpenUnit(deck));
-  return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {})",
-                     deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit));
+  return fmt::format("must be a multiple of batch.micro * dp_replicate * dp_shard = {} * {} * {} = {} (allowed: {}{})",
+                     deck.batch.micro, p.dp_replicate, p.dp_shard, unit, MultiplesText(unit), remedy);
 }
 
-std::string MicrobatchesComeOutWhole(const Deck& deck) { return DivisionFault(deck, deck.batch.global); }
+/// "; set batch.global=18": the next larger batch of whole microbatches, once dp_shard is known.
+std::string NextBatch(const Deck& deck) {
+  if (deck.parallel.dp_shard == -1) return "";
+  const int64_t unit = KnownBatch(deck, deck.batch.global).rows;
+  return fmt::format("; set batch.global={}", (deck.batch.global / unit + 1) * unit);
+}
+
+std::string MicrobatchesComeOutWhole(const Deck& deck) {
+  return DivisionFault(deck, deck.batch.global, NextBatch(deck));
+}
 
 /// By how many sequences the batch grows in all; 0 without a ramp.
 int64_t RiseOf(const Deck::Batch& batch) {

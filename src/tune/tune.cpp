@@ -106,9 +106,15 @@ class Search {
     throw UserError(
         ExitStatus::kDoesNotFit,
         fmt::format("tune: none of {} layouts on {} ranks fits {:.4g} GB; the smallest, {}, needs {:.4g} GB "
-                    "or more (take more ranks, or a device with more memory)",
+                    "or more ({})",
                     result_.too_large, context_.ranks, double(context_.memory_bytes) / kGiga, ToString(*smallest_),
-                    double(smallest_bytes_) / kGiga));
+                    double(smallest_bytes_) / kGiga, Remedy(smallest_bytes_)));
+  }
+  /// What makes room for a layout of this size.
+  std::string Remedy(int64_t bytes) const {
+    const bool fits = bytes <= MemoryOf(context_.costs.cluster(), {});
+    return fmt::format("{}take more ranks, or a device with more memory",
+                       fits ? "leave less free (--reserve 0), " : "");
   }
 
   /// Scores and their scorers, the fastest first.
@@ -205,8 +211,9 @@ class Search {
                       fmt::format("tune: none of the {} best layouts on {} ranks fits {:.4g} GB once compiled{}",
                                   result_.compiled, context_.ranks, double(context_.memory_bytes) / kGiga,
                                   smallest == nullptr ? std::string()
-                                                      : fmt::format("; the smallest needs {:.4g} GB or more",
-                                                                    double(smallest->peak_bytes) / kGiga)));
+                                                      : fmt::format("; the smallest needs {:.4g} GB or more ({})",
+                                                                    double(smallest->peak_bytes) / kGiga,
+                                                                    Remedy(smallest->peak_bytes))));
     std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
     Recommend();
   }

@@ -29,6 +29,7 @@ const std::vector<EnvironmentVariable>& List() {
        {"sse2", "avx2", "avx512", "avx512_bf16", "amx", "neon"}},
       {"ESPALIER_NCCL_NATIVE", "0: no message goes by a collective of NCCL, all by its sends and receives", {"0", "1"}},
       {"ESPALIER_NCCL_SELF", "1: a test in which every rank sends to itself; the numbers are wrong", {"0", "1"}},
+      {"ESPALIER_ROOT", "a clone, or PREFIX/share/espalier: decks are found by name below its folder inputs"},
   };
   return list;
 }

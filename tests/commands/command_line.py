@@ -50,7 +50,7 @@ class Errors(unittest.TestCase):
 
     def test_wrong_arguments(self):
         cases = {
-            ("check", ): "command line: DECK is required",
+            ("check", ): "command line: DECK is required, such as llama/tiny.toml",
             ("check", TINY, "--bad"): "command line: --bad: unknown option of check (allowed: --help, --ranks)",
             ("check", TINY, "run.stepz=3"): "command line: run.stepz=3: unknown key (did you mean run.steps?)",
             ("nosuch.toml", ): f"nosuch.toml: no such file, here or in {ROOT}/inputs",
@@ -88,7 +88,7 @@ class Errors(unittest.TestCase):
             self.assertEqual(self.refused("plan", TINY, option), [
                 "espalier: error",
                 f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program, "
-                "--cluster, --search, --fix, --top, --output)"
+                "--cluster, --search, --fix, --top, --reserve, --output)"
             ])
         for command in ("check", "plan", "simulate", "sample"):
             self.assertIn(f"command line: -q: unknown option of {command} ", self.refused(command, TINY, "-q")[1])
@@ -109,7 +109,7 @@ class Errors(unittest.TestCase):
         for arguments, meant in {
             ("run", TINY, "--nproc", "4"): "mpirun -n 4 espalier ...",
             ("plan", TINY, "--ranks", "4", "--seq-len", "64"): "model.seq_len=64",
-            ("sample", "x", "--temp", "1"): "--temperature",
+            ("sample", "x", "--temp", "1"): "--temperature 1",
         }.items():
             self.assertIn(f"(did you mean {meant}?)", self.refused(*arguments)[1])
 
@@ -129,7 +129,7 @@ class Errors(unittest.TestCase):
         ])
         self.assertIn("(did you mean train?)", self.refused("tran")[1])
         self.assertIn("(did you mean llama/tiny.toml?)", self.refused("tiny")[1])
-        self.assertEqual(self.refused("train")[1], "command line: DECK is required")
+        self.assertEqual(self.refused("train")[1], "command line: DECK is required, such as llama/tiny.toml")
 
     def test_short_and_foreign_names_of_keys(self):
         for argument in ("lr=3e-4", "learning_rate=3e-4"):
@@ -155,6 +155,24 @@ class Errors(unittest.TestCase):
             keys = re.search(r"or set (.*)\)", said)[1].split()
             self.assertEqual(run("plan", TINY, "--ranks", str(ranks), *keys).returncode, 0, said)
 
+    def test_a_batch_that_ranks_do_not_divide_names_one_that_they_do(self):
+        deck = str(ROOT / "inputs/llama/tiny.toml")
+        for ranks in (3, 5, 6, 7, 12):
+            said = self.refused("check", deck, "--ranks", str(ranks))[1]
+            key = re.search(r"; set (batch\.global=\d+)\)", said)[1]
+            self.assertEqual(run("plan", deck, "--ranks", str(ranks), key).returncode, 0, said)
+
+    def test_decks_are_looked_up_below_the_root_of_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mine = pathlib.Path(folder, "inputs", "site", "mine.toml")
+            mine.parent.mkdir(parents=True)
+            mine.write_text(f'include = ["{TINY}"]\n', encoding="ascii")
+            for name in ("site/mine.toml", "inputs/site/mine.toml"):
+                result = run("check", name, ESPALIER_ROOT=folder)
+                self.assertEqual(result.returncode, 0, result)
+            self.assertEqual(self.refused("check", "site/other.toml", ESPALIER_ROOT=folder)[1],
+                             f"site/other.toml: no such file, here or in {ROOT}/inputs or {folder}/inputs")
+            self.assertIn("(did you mean site/mine.toml?)", self.refused("mine", ESPALIER_ROOT=folder)[1])
 
     def test_hints_are_no_errors(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -347,8 +365,8 @@ class Answers(unittest.TestCase):
         text = self.answer("plan", str(ROOT / "inputs/llama/8b.toml"), "--ranks", "64", "run.device=cuda")
         self.assertEqual([line for line in text.splitlines() if len(line) > 160], [])
         self.assertIn("llama, 8030261248 (8.03 B) parameters, bf16 compute\n", text)
-        self.assertRegex(text, r"largest     \d+\.\d GiB \(\d+ bytes\)\n")
-        self.assertRegex(text, r"fits        GPUs of (16|24) GB and more: \d+\.\d GB free on \1 GB.*\n")
+        self.assertRegex(text, r"largest     \d+\.\d GiB \(\d+\.\d GB, \d+ bytes\)\n")
+        self.assertRegex(text, r"fits        GPUs of 80 GB and more: \d+\.\d GB free on 80 GB, .* short on 40 GB; .*\n")
         self.assertRegex(self.answer("plan", TINY),
                          r"fits        this host has .*B available: enough for \d+ such ranks\n")
 

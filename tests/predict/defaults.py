@@ -14,8 +14,8 @@ AT_ONCE = 2
 SLOWER = 1e-3  # of the step without the switch
 GPT3 = ["model.layers=32", "model.dim=4096", "model.heads=32", "model.ffn_dim=16384", "model.vocab=51200",
         "model.seq_len=2048", "model.tie_embeddings=false", "batch.global=64", "batch.micro=1"]
-MODELS = {"1b": ("llama/1b", []), "8b": ("llama/8b", ["parallel.reduce=auto"]), "70b": ("llama/70b", []),
-          "gpt3-6.7b": ("gpt2/1.5b", GPT3)}
+MODELS = {"1b": ("llama/1b", ["batch.micro=1"]), "8b": ("llama/8b", []),
+          "70b": ("llama/70b", ["recompute.mode=none"]), "gpt3-6.7b": ("gpt2/1.5b", GPT3)}
 H100, H200, A100, A100_4 = "h100-8x400g", "h200-8x400g", "a100-8x200g", "a100-4x100g"
 FULL = "recompute.mode=full"
 STEP, EACH = "parallel.reduce=step", "parallel.reduce=microbatch"

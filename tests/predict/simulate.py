@@ -258,7 +258,7 @@ def gpus(checks):
     checks.that(figures["device"] == "cuda" and figures["nodes"] == 8, "the cluster's device is planned for")
     checks.that(re.search(r"^planned for cuda \(", text, re.M) and "tokens/s per GPU" in text, "the text says so")
     checks.that(0.2 < figures["mfu"] < figures["mfu_full"] < 0.8, f"mfu {figures['mfu']:.3f}")
-    large, _ = simulate([], 2048, deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"), cluster=H100)
+    large, _ = simulate(["parallel.tp=8"], 2048, deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"), cluster=H100)
     classes = [rank["ranks"] for rank in large["by_rank"]]
     checks.that(sum(classes) == 2048 and len(classes) == large["classes"] < 2048,
                 f"above 1,024 ranks by_rank has classes: {classes}")
@@ -273,12 +273,13 @@ def hidden_share(figures):
 def gradients_are_reduced_under_backward(checks):
     """overlap.gradients hides more of dp, and the step is no longer: layouts of Llama 8B, the share that must be
     reached with it, and the share that is not exceeded without."""
-    schedule = lambda name, chunks=1: ["parallel.pp=4", f"pipeline.schedule={name}", f"pipeline.chunks={chunks}"]
+    schedule = lambda name, chunks=1: ["parallel.pp=4", "parallel.tp=8", "parallel.reduce=step",
+                                       f"pipeline.schedule={name}", f"pipeline.chunks={chunks}"]
     for name, keys, reached, without_it in (
         ("1f1b", schedule("1f1b"), 0.5, 0.1), ("zbv", schedule("zbv", 2), 0.35, 0.1),
         ("interleaved", schedule("interleaved", 2), 0.5, 0.1),
-        ("FSDP, reduced once", ["parallel.tp=1", "parallel.reduce=step"], 0.95, 0.92),
-        ("FSDP, sharded gradients", ["parallel.tp=1", "parallel.reduce=auto"], 0.95, 0.97)):
+        ("FSDP, reduced once", ["parallel.reduce=step"], 0.95, 0.92),
+        ("FSDP, sharded gradients", ["parallel.reduce=auto"], 0.95, 0.97)):
         on, off = (simulate([*keys, f"overlap.gradients={value}"], 64, cluster=H100,
                             deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"))[0] for value in ("true", "false"))
         checks.that(hidden_share(off) <= without_it and hidden_share(on) >= reached,

@@ -12,7 +12,7 @@ A100 = os.path.join(ROOT, "inputs", "clusters", "a100-8x200g.toml")
 LLAMA = os.path.join(ROOT, "inputs", "llama", "8b.toml")
 # A model whose programs compile in milliseconds.
 SMALL = ["model.layers=8", "model.dim=1024", "model.heads=16", "model.kv_heads=8", "model.ffn_dim=3584",
-         "model.vocab=32000", "model.seq_len=2048", "batch.global=32"]
+         "model.vocab=32000", "model.seq_len=2048", "batch.global=32", "parallel.reduce=step"]
 FIX = ["--fix", "parallel.dp_replicate", "--fix", "parallel.reduce", "--fix", "parallel.cp"]
 
 
@@ -92,6 +92,26 @@ def fixed_keys_stay(checks, folder):
         checks.that("micro = 2" in file.read(), "micro stays 2")
 
 
+def reserve_stays_free(checks, folder):
+    found, _, text = tune(folder, 8, *FIX)
+    checks.that(found["reserve_bytes"] == int(0.02 * 85_899_345_920) and "1.72 GB stay free (--reserve)" in text,
+                "2 % stay free by default, and the output says so")
+    largest = max(row["peak_bytes"] for row in found["ranking"])
+    reserve = (found["memory_bytes"] + found["reserve_bytes"] - largest) / 1e9 + 0.1
+    less, _, text = tune(folder, 8, *FIX, "--reserve", f"{reserve:.3f}")
+    checks.that(max(row["peak_bytes"] for row in less["ranking"]) < largest and
+                less["memory_bytes"] < largest, f"with --reserve {reserve:.3f} no layout takes {largest / 1e9:.1f} GB")
+    checks.that(f"{reserve:.3g} GB stay free (--reserve)" in text, "the reserve is printed")
+    text = refused("--ranks", "8", "--reserve", "84", status=2)
+    checks.that("allowed: less than the 83.9 GB that A100 SXM 80 GB has for them" in text,
+                f"more than the device has is refused: {text}")
+    text = refused("--ranks", "8", "--reserve", "-1", status=2)
+    checks.that("--reserve" in text, f"less than nothing is refused: {text}")
+    text = refused("--ranks", "4", "--reserve", "80", "--fix", "parallel.dp_replicate", "--fix", "parallel.cp",
+                   status=4)
+    checks.that("leave less free (--reserve 0)" in text, f"the remedy is named: {text}")
+
+
 def errors_are_explained(checks, folder):
     text = refused("--ranks", "8", "--fix", "parallel.pt", status=2)
     checks.that("parallel.pt" in text and "did you mean" in text, "an unknown key is named, and the nearest one")
@@ -104,7 +124,7 @@ def errors_are_explained(checks, folder):
 
 
 def what_does_not_fit_has_neighbours(checks, folder):
-    keys = ["batch.micro=16", "parallel.tp=1", "model.vocab=128256", "model.seq_len=8192", "model.layers=32"]
+    keys = ["batch.micro=16", "model.vocab=128256", "model.seq_len=8192", "model.layers=32"]
     done = launch(1, ["simulate", LLAMA, "--ranks", "8", "--cluster", A100, *SMALL, *keys, "batch.global=128"])
     checks.that(done.returncode == 4 and "nearest settings that fit" in done.stdout,
                 f"simulate names settings that fit\n{done.stdout[-600:]}")
@@ -114,7 +134,7 @@ def main():
     checks = Checks()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for check in (the_ranking_adds_up, the_written_deck_is_the_choice, plan_search_is_tune, fixed_keys_stay,
-                  errors_are_explained, what_does_not_fit_has_neighbours):
+                  reserve_stays_free, errors_are_explained, what_does_not_fit_has_neighbours):
         if wanted in check.__name__:
             with tempfile.TemporaryDirectory() as folder:
                 check(checks, folder)

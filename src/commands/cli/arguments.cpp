@@ -66,7 +66,7 @@ std::string Meant(const CLI::App& command, const WrittenOption& option) {
   const std::string key = takes_keys && !option.value.empty() ? NearestKey(word) : "";
   const std::string known = Nearest(option.name, LongNames(command));
   if (!key.empty() && (known.empty() || key.ends_with("." + word))) return key + "=" + option.value;
-  return known.empty() ? "" : "--" + known;
+  return known.empty() ? "" : fmt::format("--{}{}{}", known, option.value.empty() ? "" : " ", option.value);
 }
 
 std::string ErrorOf(const CLI::App& command, const WrittenOption& option) {

@@ -29,6 +29,8 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxTokens = 1 << 30;
+constexpr double kMaxGigabytes = 1e9;
+constexpr double kPerCent = 100;
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
@@ -98,6 +100,13 @@ void AddSearch(CLI::App* command, TuneCommandOptions& options) {
       ->type_name("N")
       ->check(Within(1, kMaxRanks))
       ->capture_default_str();
+  command
+      ->add_option("--reserve", options.reserve,
+                   fmt::format("memory of each device that the layout leaves free, besides what the cluster file "
+                               "reserves ({:.0f} % of the device's)",
+                               kPerCent * kReserve))
+      ->type_name("GB")
+      ->check(Within(0.0, kMaxGigabytes));
   command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");
 }
 
@@ -117,7 +126,7 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
   AddSearch(command, *search);
   flag->needs(cluster);
-  for (const char* name : {"--fix", "--top", "--output"}) command->get_option(name)->needs(flag);
+  for (const char* name : {"--fix", "--top", "--reserve", "--output"}) command->get_option(name)->needs(flag);
   command->callback([options, search, searches, &job] {
     search->arguments = options->arguments;
     search->ranks = options->ranks;
@@ -425,7 +434,9 @@ CommandJob CommandLine::Read(std::vector<std::string> arguments) {
   } catch (const CLI::ExtrasError&) {
     AddExtras(app, errors);
   } catch (const CLI::ParseError& error) {
-    errors.push_back(fmt::format("command line: {}", error.what()));
+    const std::string_view what = error.what();
+    const bool no_deck = what.starts_with("DECK is required");
+    errors.push_back(fmt::format("command line: {}{}", what, no_deck ? ", such as llama/tiny.toml" : ""));
   } catch (const UserError& error) {
     errors.insert(errors.end(), error.messages().begin(), error.messages().end());
   }

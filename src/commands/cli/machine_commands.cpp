@@ -1,43 +1,21 @@
 #include "commands/cli/machine_commands.hpp"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <utility>
 
 #include "commands/cli/options.hpp"
 #include "commands/commands.hpp"
-#include "commands/refuse.hpp"
 
 namespace espalier {
 namespace {
-
-void CheckCalibrate(const CalibrateOptions& options) {
-  const char* option = options.attention ? "--attention" : "--product-plans";
-  if (options.measure.file.empty() && !options.OnOneGpu())
-    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
-  if (!options.product_plans.empty() && options.attention)
-    Refuse("--product-plans and --attention are commands of their own: give one of them");
-  if (options.measure.decks.empty() && !options.measure.overrides.empty())
-    Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
-  if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
-  if (!options.measure.file.empty() && options.OnOneGpu())
-    Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
-                       options.attention ? "attention_backward" : "product_plans"));
-  if (options.ranks > 0 && !options.OnOneGpu())
-    Refuse(
-        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
-  if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
-    Refuse("--neighbours needs --deck DECK");
-}
 
 /// Product plans and attention on rank 0 alone, before MPI starts; then the cluster file on all ranks.
 CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
   MeasureOptions& measure = options->measure;
   if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
     measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
-  CheckCalibrate(*options);
+  CheckCalibrateOptions(*options);
   if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
   if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });
   return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });

@@ -351,7 +351,7 @@ TEST(Groups, PatternsMatchWholeNames) {
 TEST(Errors, RelationsNameThePlaceThatWasSet) {
   EXPECT_THAT(Errors({"parallel.dp_shard=3"}),
               ElementsAre("small:14: batch.global = 12: must be a multiple of batch.micro * dp_replicate * dp_shard = "
-                          "3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...)"));
+                          "3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...; set batch.global=18)"));
   EXPECT_THAT(
       Errors({"model.dim=50"}),
       ElementsAre("small:8: model.heads = 6: must divide model.dim = 50 (allowed: 1, 5, 25; or set model.head_dim)"));

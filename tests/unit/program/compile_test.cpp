@@ -97,7 +97,7 @@ TEST(Program, LogitsInChunksAreNeverWholeAndDoNotWaitForBackward) {
 }
 
 /// Automatic chunks of the rows of a microbatch.
-int64_t ChunksOf(const char* path, std::vector<std::string> overrides, int ranks) {
+int64_t ChunksOf(const std::string& path, std::vector<std::string> overrides, int ranks) {
   overrides.push_back("loss.chunks=0");
   const Compilation c = Compile(LoadDeck(path, overrides).deck, ranks, Purpose::kTrain);
   return std::max<int64_t>(1, CountOps(*c.graph, "put_rows", Role::kF, 1));
@@ -111,14 +111,15 @@ TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
   EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", "precision.compute=fp32"}, 1), 13);
   EXPECT_EQ(ChunksOf(small, {"batch.micro=4", "batch.global=4", bf16}, 1), 1);
   // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, and one where eight ranks share out the vocabulary.
-  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8"}, 8), 4);
-  EXPECT_EQ(ChunksOf(large, {}, 8), 1);
+  EXPECT_EQ(ChunksOf(large, {}, 8), 4);
+  EXPECT_EQ(ChunksOf(large, {"parallel.tp=8"}, 8), 1);
   // No fewer than 2048 rows.
-  EXPECT_EQ(ChunksOf(large, {"parallel.tp=1", "parallel.dp_shard=8", "model.seq_len=3000"}, 8), 1);
+  EXPECT_EQ(ChunksOf(large, {"model.seq_len=3000"}, 8), 1);
 }
 
 TEST(Plan, SeventyBillionOnAThousandRanks) {
-  const WorldPlan plan = PlanWorld(LoadDeck(InTree("inputs/llama/70b.toml")).deck, 1024);
+  const WorldPlan plan =
+      PlanWorld(LoadDeck(InTree("inputs/llama/70b.toml"), {"parallel.pp=8", "parallel.tp=8"}).deck, 1024);
   EXPECT_EQ(plan.training.parameter_count, 70553706496);
   EXPECT_EQ(plan.stages.size(), 8u);
   std::vector<int> layers;

@@ -121,20 +121,22 @@ TEST(MemoryBound, IsAtMostThePeakOfLongSequences) {
 }
 
 TEST(MemoryBound, IsWithinTenPercentOfThePeakOfLargeModels) {
+  const char *kOnce = "parallel.reduce=step", *kKept = "recompute.mode=none";
   const std::vector<std::pair<const char*, std::vector<std::string>>> layouts = {
-      {"8b", {"parallel.dp_shard=64", "parallel.tp=1"}},
-      {"8b", {"parallel.dp_shard=64", "parallel.tp=1", "parallel.reduce=auto"}},
-      {"8b", {"parallel.dp_shard=8"}},
-      {"8b", {"parallel.dp_shard=8", "precision.moments=bf16"}},
-      {"8b", {"parallel.dp_shard=32", "parallel.tp=1", "parallel.pp=2"}},
-      {"8b", {"parallel.dp_shard=16", "parallel.tp=2", "parallel.pp=4", "recompute.mode=selective"}},
-      {"8b", {"parallel.dp_shard=16", "parallel.tp=1", "parallel.cp=2", "parallel.pp=2", "batch.micro=2"}},
-      {"8b",
-       {"parallel.dp_shard=32", "parallel.tp=1", "parallel.pp=2", "pipeline.schedule=interleaved",
-        "pipeline.chunks=4"}},
-      {"8b", {"parallel.dp_shard=32", "parallel.tp=1", "parallel.pp=2", "pipeline.schedule=zbv"}},
-      {"70b", {"parallel.dp_shard=16"}},
-      {"70b", {"parallel.dp_shard=16", "pipeline.schedule=interleaved", "pipeline.chunks=2"}},
+      {"8b", {"parallel.dp_shard=64", kOnce}},
+      {"8b", {"parallel.dp_shard=64"}},
+      {"8b", {"parallel.dp_shard=8", "parallel.tp=8", kOnce}},
+      {"8b", {"parallel.dp_shard=8", "parallel.tp=8", "precision.moments=bf16", kOnce}},
+      {"8b", {"parallel.dp_shard=32", "parallel.pp=2", kOnce}},
+      {"8b", {"parallel.dp_shard=16", "parallel.tp=2", "parallel.pp=4", "recompute.mode=selective", kOnce}},
+      {"8b", {"parallel.dp_shard=16", "parallel.cp=2", "parallel.pp=2", "batch.micro=2", kOnce}},
+      {"8b", {"parallel.dp_shard=32", "parallel.pp=2", "pipeline.schedule=interleaved", "pipeline.chunks=4", kOnce}},
+      {"8b", {"parallel.dp_shard=32", "parallel.pp=2", "pipeline.schedule=zbv", kOnce}},
+      {"70b", {"parallel.dp_shard=128"}},
+      {"70b", {"parallel.dp_shard=16", "parallel.pp=8", "parallel.tp=8", kKept}},
+      {"70b",
+       {"parallel.dp_shard=16", "parallel.pp=8", "parallel.tp=8", kKept, "pipeline.schedule=interleaved",
+        "pipeline.chunks=2"}},
   };
   std::vector<double> shares;
   for (const auto& [name, overrides] : layouts) {

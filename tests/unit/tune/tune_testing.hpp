@@ -28,7 +28,7 @@ inline Deck LlamaDeck(const std::string& name, std::vector<std::string> override
 inline Deck ShortDeck(std::vector<std::string> overrides = {}) {
   std::vector<std::string> all = {"model.layers=16",    "model.dim=2048",     "model.heads=16",
                                   "model.kv_heads=8",   "model.ffn_dim=7168", "model.vocab=32000",
-                                  "model.seq_len=4096", "batch.global=64",    "parallel.tp=1"};
+                                  "model.seq_len=4096", "batch.global=64",    "parallel.reduce=step"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return LlamaDeck("8b", all);
 }

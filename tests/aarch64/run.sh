@@ -62,7 +62,8 @@ endian = 'little'
 END
 
 if [[ ! -f $build/meson/build.ninja ]]; then
-  meson setup "$build/meson" "$root" --cross-file "$build/cross.ini" -Dcuda=disabled >"$build/setup.log" 2>&1 ||
+  meson setup -Dunity=on -Db_pch=true "$build/meson" "$root" --cross-file "$build/cross.ini" -Dcuda=disabled \
+    >"$build/setup.log" 2>&1 ||
     { cat "$build/setup.log" >&2 && exit 1; }
 fi
 tests=(util kernels host_kernels program deck)

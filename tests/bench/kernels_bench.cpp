@@ -134,6 +134,26 @@ int64_t WidthIn(const Model& m, Width width) {
   return 0;
 }
 
+/// Their time is that of reading the weight. "bsk,nk->bsn" is dense along the contracted dim, "bsn,nk->bsk" is not.
+std::vector<Bench> GemmsOfFewRows() {
+  std::vector<Bench> list;
+  const auto add = [&](int64_t rows, const char* shape, int64_t Model::*n, const char* spec) {
+    list.push_back({"matmul", std::string("matmul ") + shape + " of " + std::to_string(rows) + " " + spec,
+                    [=](Random& r, const Model& m, Dtype t) {
+                      Call call = MakeGemm(r, t, rows, m.*n, m.dim, spec);
+                      call.flops = 0;
+                      return call;
+                    }});
+  };
+  for (const int64_t rows : {1, 2, 4, 5}) {
+    add(rows, "head", &Model::vocab, "bsk,nk->bsn");
+    add(rows, "head", &Model::vocab, "bsn,nk->bsk");
+    add(rows, "up", &Model::ffn, "bsk,nk->bsn");
+    add(rows, "up", &Model::ffn, "bsn,nk->bsk");
+  }
+  return list;
+}
+
 /// The table that the tests use, too. Values of statistics do not change the work.
 std::vector<Bench> RowWise() {
   std::vector<Bench> list;
@@ -211,6 +231,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("level", std::string(espalier::CpuLevel()));
   const std::vector<Dtype> both = {Dtype::kF32, Dtype::kBf16};
   espalier::Register(espalier::Gemms(), both);
+  espalier::Register(espalier::GemmsOfFewRows(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},
                       {"attention", "attention hop", espalier::MakeHop},
                       {"attention_grad", "attention_grad", espalier::MakeAttentionGrad},

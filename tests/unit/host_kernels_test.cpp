@@ -86,15 +86,27 @@ struct Form {
   size_t row, column;  ///< dims of a and of b that c keeps
   OwnedTensor c;       ///< as it is before
   bool accumulate;
+  std::vector<OwnedTensor> bias = {};  ///< one or none
 
-  OwnedTensor Product(const OwnedTensor& left, const OwnedTensor& right, const OwnedTensor& to) const {
-    return Case{"matmul", {left, right}, {to}, {{}, {{"spec", spec}}}, accumulate}.Tested()[0];
+  OwnedTensor Product(const OwnedTensor& left, const OwnedTensor& right, const OwnedTensor& to,
+                      const std::vector<OwnedTensor>& its_bias) const {
+    Case product{"matmul", {left, right}, {to}, {{}, {{"spec", spec}}}, accumulate};
+    product.inputs.insert(product.inputs.end(), its_bias.begin(), its_bias.end());
+    return product.Tested()[0];
   }
 };
 
 std::vector<Form> Forms(Random& random, Dtype dtype, int64_t rows, int64_t columns, int64_t depth) {
   const Shape result = {1, rows, columns}, gradient = {rows, columns};
   return {{"bsk,nk->bsn", {1, rows, depth}, {columns, depth}, 1, 0, {dtype, result}, false},
+          {"bsk,kn->bsn",
+           {1, rows, depth},
+           {depth, columns},
+           1,
+           1,
+           {dtype, result},
+           false,
+           {random.Real(dtype, {columns})}},
           {"bsn,nk->bsk", {1, rows, depth}, {depth, columns}, 1, 1, {dtype, result}, false},
           {"bsn,bsk->nk", {1, depth, rows}, {1, depth, columns}, 2, 2, {kF32, gradient}, false},
           {"bsn,bsk->nk", {1, depth, rows}, {1, depth, columns}, 2, 2, random.Real(kF32, gradient), true}};
@@ -106,18 +118,21 @@ struct Part {
 
 /// The product again on three threads, and parts of it alone.
 void ExpectSameBits(Random& random, Dtype dtype, const Form& f, const std::vector<Part>& parts) {
-  const OwnedTensor a = random.Real(dtype, f.a), b = random.Real(dtype, f.b), whole = f.Product(a, b, f.c);
+  const OwnedTensor a = random.Real(dtype, f.a), b = random.Real(dtype, f.b), whole = f.Product(a, b, f.c, f.bias);
   const std::string what = fmt::format("{} {} of {} and {}", f.spec, Name(dtype), ToString(f.a), ToString(f.b));
   const int threads = cpu::Threads();
   SetCpuThreads(3);
-  EXPECT_TRUE(f.Product(a, b, f.c).SameBits(whole)) << what;
+  EXPECT_TRUE(f.Product(a, b, f.c, f.bias).SameBits(whole)) << what;
   SetCpuThreads(threads);
   const size_t dims = f.c.shape().size();
   for (const Part& p : parts) {
     const auto of = [&](const OwnedTensor& c) {
       return Cut(Cut(c, dims - 2, p.row, p.rows), dims - 1, p.column, p.columns);
     };
-    const OwnedTensor part = f.Product(Cut(a, f.row, p.row, p.rows), Cut(b, f.column, p.column, p.columns), of(f.c));
+    std::vector<OwnedTensor> bias;
+    for (const OwnedTensor& x : f.bias) bias.push_back(Cut(x, 0, p.column, p.columns));
+    const OwnedTensor part =
+        f.Product(Cut(a, f.row, p.row, p.rows), Cut(b, f.column, p.column, p.columns), of(f.c), bias);
     EXPECT_TRUE(part.SameBits(of(whole)))
         << what << " from " << p.row << ", " << p.column << ": " << p.rows << " x " << p.columns;
   }
@@ -140,8 +155,22 @@ TEST(KernelsMatmul, AnElementDependsOnItsRowAndItsColumnAlone) {
       parts.push_back({row, column, draw(1, rows - row), draw(1, columns - column)});
     }
     const Dtype dtype = i % 2 == 0 ? kF32 : kBf16;
-    ExpectSameBits(random, dtype, Forms(random, dtype, rows, columns, depth)[static_cast<size_t>(draw(0, 3))], parts);
+    ExpectSameBits(random, dtype, Forms(random, dtype, rows, columns, depth)[static_cast<size_t>(draw(0, 4))], parts);
   }
+}
+
+// A token of a text: GEMMs of up to four rows read their right operand in place. Depths are one and more blocks of the
+// contracted dim, whole vectors and squares of it and not.
+TEST(KernelsMatmul, FewRowsHaveTheBitsOfMany) {
+  Random random;
+  const std::vector<std::pair<int64_t, int64_t>> sizes = {{1, 1},     {3, 15},   {16, 16},    {31, 33},   {64, 1024},
+                                                          {70, 1025}, {129, 47}, {200, 2049}, {2500, 40}, {33, 4101}};
+  for (const Dtype dtype : {kF32, kBf16})
+    for (const auto& [columns, depth] : sizes)
+      for (const Form& f : Forms(random, dtype, 7, columns, depth))
+        ExpectSameBits(
+            random, dtype, f,
+            {{0, 0, 1, columns}, {2, 0, 2, columns}, {1, 0, 3, columns}, {3, columns / 2, 4, columns - columns / 2}});
 }
 
 // With tiles: more than one block of each dim, and their remainders, against parts that fit into one.

@@ -8,7 +8,8 @@
 //   a tile of c is summed in registers.
 //
 // So an element is one chain of multiply-adds per block of the contracted dim, and the chains are added in order. The
-// blocks follow from the length of that dim. Tiles at the edges of c do the same with fewer rows and vectors.
+// blocks follow from the length of that dim. Tiles at the edges of c do the same with fewer rows and vectors, and so
+// does few_rows.hpp, without packing b, where all of c has few rows.
 #include "panel_gemm.hpp"
 
 #include <algorithm>
@@ -16,9 +17,9 @@
 
 #include "cell.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels/cpu/runtime/parallel.hpp"
+#include "few_rows.hpp"
+#include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
-#include "panel_packing.hpp"
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
@@ -123,6 +124,7 @@ class Blocks {
   }
 
   void Run() const {
+    if (s_.m <= kFewRows) return RunFewRows(std::make_integer_sequence<int, kFewRows>());
     constexpr int64_t kWorth = 512 * 1024;  // multiply-adds that are worth waking a thread
     const Grid grid{Parts(s_.m, kRows), Parts(s_.n, kColumns), kRows, kColumns, 2 * kLanes};
     const auto threads = static_cast<int>(std::clamp<int64_t>(s_.m * s_.n * s_.k / kWorth, 1, Threads()));
@@ -235,6 +237,54 @@ class Blocks {
       if (add) sum = Load(to + x, lanes) + sum;
       if (bias != nullptr) sum += Load(bias + x, lanes);
       Store(to + x, sum, lanes);
+    });
+  }
+
+  template <int... kIndex>
+  void RunFewRows(std::integer_sequence<int, kIndex...>) const {
+    ((s_.m == kIndex + 1 ? RunRows<kIndex + 1>() : void()), ...);
+  }
+
+  /// All of c, which has kUsedRows rows.
+  template <int kUsedRows>
+  void RunRows() const {
+    constexpr int64_t kUnit = 2 * kLanes, kWorth = 128 * 1024;  // elements of b that are worth waking a thread
+    const int64_t words = Parts(s_.k, kPack);
+    float* a = ScratchOf<float>(PanelSize(kFewRows, words), ScratchUse::kPanels);
+    PackPanels<kPack, kFewRows>(a_, 0, 1, 0, words, a);
+    ParallelRanges(s_.n, Parts(kWorth, s_.k * kUnit) * kUnit, [&](int64_t begin, int64_t end) {
+      constexpr int64_t kColumnsAtATime = 2048;  // their sums fit into the first-level cache
+      for (int64_t column = begin; column < end; column += kColumnsAtATime)
+        RunColumns<kUsedRows>(a, column, std::min(end, column + kColumnsAtATime));
+    });
+  }
+
+  template <int kUsedRows>
+  void RunColumns(const float* a, int64_t begin, int64_t end) const {
+    const int64_t stride = Parts(end - begin, kLanes) * kLanes;
+    float* sums = ScratchOf<float>(2 * kUsedRows * stride, ScratchUse::kSums);
+    float* total = sums + kUsedRows * stride;
+    for (int64_t depth = 0; depth < s_.k; depth += depth_) {
+      SumFewRows<kPack, kUsedRows>(b_, depth, Parts(std::min(depth_, s_.k - depth), kPack),
+                                   a + depth / kPack * kFewRows, {begin, end, {sums, stride}});
+      ForElementType(c_.dtype, [&]<typename C>(C) {
+        for (int64_t r = 0; r < kUsedRows; ++r)
+          FinishColumns(depth, begin, end, sums + r * stride, total + r * stride, c_.As<C>() + r * s_.c_row);
+      });
+    }
+  }
+
+  /// Columns [begin, end) of a row of c: what there is, if that is added to, plus the sums of a block of the contracted
+  /// dim, plus the bias after the last block.
+  template <typename C>
+  void FinishColumns(int64_t depth, int64_t begin, int64_t end, const float* sums, float* total, C* to) const {
+    const bool begins = depth == 0, ends = depth + depth_ >= s_.k, adds_bias = ends && bias_;
+    ForLanes(begin, end, [&](int64_t x, auto lanes) {
+      Floats sum = Load(sums + x - begin);
+      if (!begins) sum = Load(total + x - begin) + sum;
+      if (begins && accumulate_) sum = Load(to + x, lanes) + sum;
+      if (adds_bias) sum += Load(bias_.As<C>() + x, lanes);
+      ends ? Store(to + x, sum, lanes) : Store(total + x - begin, sum);
     });
   }
 

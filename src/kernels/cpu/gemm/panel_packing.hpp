@@ -54,11 +54,10 @@ Floats WordsAcross(const PanelSource<T>& x, int64_t i, int64_t p, Lanes lanes) {
   }
 }
 
-/// Packs a square of words, at row i and element p, of which kLanes words are `wanted` at most. `to` is for the first.
-template <int kPack, int64_t kWidth, bool kWhole, typename T>
-[[gnu::noinline]] void PackSquare(const PanelSource<T>& x, int64_t i, int64_t p, int64_t wanted, float* to) {
-  constexpr int64_t kCount = kPack * kLanes, kUsed = std::min(kWidth, kLanes);
-  Floats square[kLanes] = {};
+/// A square of words, at row i and element p, by words: column r is row i + r, of which kUsed are read.
+template <int kPack, int64_t kUsed, bool kWhole, typename T>
+void LoadSquare(const PanelSource<T>& x, int64_t i, int64_t p, Floats (&square)[kLanes]) {
+  constexpr int64_t kCount = kPack * kLanes;
 #pragma GCC unroll 16
   for (int64_t r = 0; r < kUsed; ++r) {
     if constexpr (kWhole) {
@@ -68,6 +67,13 @@ template <int kPack, int64_t kWidth, bool kWhole, typename T>
     }
   }
   Transpose(square);
+}
+
+/// Packs a square of words, at row i and element p, of which kLanes words are `wanted` at most. `to` is for the first.
+template <int kPack, int64_t kWidth, bool kWhole, typename T>
+[[gnu::noinline]] void PackSquare(const PanelSource<T>& x, int64_t i, int64_t p, int64_t wanted, float* to) {
+  Floats square[kLanes] = {};
+  LoadSquare<kPack, std::min(kWidth, kLanes), kWhole>(x, i, p, square);
 #pragma GCC unroll 16
   for (int64_t word = 0; word < kLanes; ++word)
     if (kWhole || word < wanted) Store(to + word * kWidth, square[word]);

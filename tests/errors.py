@@ -32,6 +32,7 @@ FAMILIES = [
     ("src/text/*", "TOKENIZER: PLACE = VALUE: ..."),
     ("src/commands/cli/*", "command line: ..."),
     ("src/commands/sample/text_form.cpp", "command line: ..."),
+    ("src/commands/evaluate.cpp", "command line: ..."),
     ("src/commands/simulate/slow_parts.cpp", "command line: ..."),
     ("src/commands/tokenize.cpp", "command line: ..."),
     ("src/tune/groups.cpp", "command line: ..."),

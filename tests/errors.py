@@ -33,6 +33,7 @@ FAMILIES = [
     ("src/commands/cli/*", "command line: ..."),
     ("src/commands/calibrate.cpp", "command line: ..."),
     ("src/commands/sample/text_form.cpp", "command line: ..."),
+    ("src/commands/evaluate.cpp", "command line: ..."),
     ("src/commands/simulate/slow_parts.cpp", "command line: ..."),
     ("src/commands/tokenize.cpp", "command line: ..."),
     ("src/tune/groups.cpp", "command line: ..."),

@@ -4,12 +4,14 @@
 
 #include "commands.hpp"
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/deck/epochs.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/model/model.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
+#include "espalier/train/count_steps.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -31,15 +33,20 @@ int64_t CountParameters(const Deck& deck) {
   return ParameterCount(BuildModel(deck, split, deck.batch.micro, Purpose::kTrain));
 }
 
+std::string LengthText(const Deck& deck) {
+  return AwaitsData(deck) ? fmt::format("run.epochs = {}", deck.run.epochs) : Counted(deck.run.steps, "step");
+}
+
 }  // namespace
 
 int CheckCommand(const CheckOptions& options) {
-  const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  const auto [loaded, steps] = CountSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
   if (options.ranks > 0) ResolveMesh(loaded, options.ranks);
   RequirePatternsMatch(loaded);
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {}, on {}\n", deck.name, CountParameters(deck),
-             TokensPerStep(deck), Counted(deck.run.steps, "step"), RanksText(deck, options.ranks));
+             TokensPerStep(deck), LengthText(deck), RanksText(deck, options.ranks));
+  if (!steps.empty()) fmt::print("# run.steps: {}\n", steps);
   if (const BatchRamp ramp(deck.batch); ramp.Grows()) fmt::print("# batch: {}\n", Describe(ramp));
   if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", PredictDevice(deck));
   if (deck.run.device == RunDevice::kSleep) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commands/simulate/slow_parts.hpp"
+#include "espalier/train/evaluate_files.hpp"
 #include "espalier/train/measure.hpp"
 #include "espalier/train/selftest.hpp"
 #include "espalier/train/trainer.hpp"
@@ -17,7 +18,7 @@ namespace espalier {
 inline constexpr const char* kNotProved =
     "the proof of the weights was not computed: a start of the run does that (doc/checkpoint.md, Proof)";
 
-/// Trains. The only command of many ranks.
+/// Trains, on all ranks of the job.
 int RunCommand(const RunOptions& options);
 
 struct CheckOptions {
@@ -119,6 +120,14 @@ struct SampleOptions {
 };
 /// Continues texts by a trained model.
 int SampleCommand(const SampleOptions& options);
+
+struct EvaluateCommandOptions {
+  EvaluateOptions evaluate;
+  bool documents = false;  ///< print each document too
+  std::string json;        ///< file to write; empty: none
+};
+/// Prints loss and perplexity of a trained model on files. Runs on many ranks. Keys of the deck are among the files.
+int EvaluateCommand(EvaluateCommandOptions options);
 
 struct TokenizeOptions {
   std::string tokenizer;

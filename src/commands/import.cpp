@@ -18,6 +18,7 @@
 #include "espalier/huggingface/weights.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/text/tokenizer.hpp"
+#include "espalier/train/count_steps.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/error.hpp"
@@ -69,12 +70,15 @@ int64_t VocabOf(const ModelConfig& config) {
   return std::stoll(vocab->second);
 }
 
+bool Gives(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::ranges::any_of(overrides, [&](const std::string& text) { return text.starts_with(key + "="); });
+}
+
 /// The deck of an import: the model exactly, and what a run needs besides.
 std::vector<Line> LinesOf(const ModelConfig& config, const FoundTokenizer& found, const ImportOptions& options) {
-  std::vector<Line> lines = {
-      {"run.steps", "1000", "optimizer steps"},
-      {"run.dir", TomlString(fs::absolute(options.run_dir).lexically_normal().string()), ""},
-  };
+  std::vector<Line> lines;
+  if (!Gives(options.overrides, "run.epochs")) lines.push_back({"run.steps", "1000", "optimizer steps"});
+  lines.push_back({"run.dir", TomlString(fs::absolute(options.run_dir).lexically_normal().string()), ""});
   for (const auto& [key, value] : config.keys) lines.push_back({key, value, ""});
   const std::vector<Line> others = {
       {"batch.global", "8", "sequences per step"},
@@ -121,19 +125,15 @@ std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::
   return lines;
 }
 
-Deck DeckOf(const std::vector<Line>& lines, const std::string& head, const ImportOptions& options) {
-  return ParseDeck(DeckText(lines, head), fs::absolute(options.run_dir + "/deck.toml").string(), options.overrides)
-      .deck;
+LoadedDeck DeckOf(const std::vector<Line>& lines, const std::string& head, const ImportOptions& options) {
+  return ParseDeck(DeckText(lines, head), fs::absolute(options.run_dir + "/deck.toml").string(), options.overrides);
 }
 
-/// At most a tenth of the run.
+/// At most a tenth of the run, if it is known how long that is.
 void ShortenWarmUp(std::vector<Line>& lines, int64_t steps) {
+  if (steps == 0) return;
   const auto line = std::ranges::find(lines, "lr.warmup_steps", &Line::key);
   line->value = fmt::format("{}", std::clamp<int64_t>(steps / 10, 1, std::stoll(line->value)));
-}
-
-bool Gives(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::ranges::any_of(overrides, [&](const std::string& text) { return text.starts_with(key + "="); });
 }
 
 /// By tensor: how many of its weights are NaN or infinite. None if all are finite.
@@ -198,8 +198,8 @@ int ImportCommand(const ImportOptions& options) {
   const FoundTokenizer found = FindTokenizer(options.folder, VocabOf(config));
   std::vector<Line> lines = LinesOf(config, found, options);
   const std::string path = options.run_dir + "/deck.toml";
-  ShortenWarmUp(lines, DeckOf(lines, head, options).run.steps);
-  const Deck deck = DeckOf(lines, head, options);
+  ShortenWarmUp(lines, CountSteps(DeckOf(lines, head, options)).loaded.deck.run.steps);
+  const Deck deck = DeckOf(lines, head, options).deck;
   if (fs::absolute(deck.run.dir).lexically_normal() != fs::absolute(options.run_dir).lexically_normal())
     throw UserError(ExitStatus::kDeck, fmt::format("command line: run.dir = {}: here it is RUN_DIR, {} (leave it out)",
                                                    deck.run.dir, options.run_dir));

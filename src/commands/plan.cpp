@@ -25,6 +25,7 @@
 #include "espalier/passes/fp8.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
+#include "espalier/train/count_steps.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
 #include "espalier/util/units.hpp"
@@ -139,7 +140,8 @@ void PrintPlainAttention(const WorldPlan& plan) {
     fmt::print("attention   not by cuDNN ({}): our own kernels compute it, many times slower\n", reason);
 }
 
-void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device) {
+/// `steps`: how the length of the run follows from run.epochs; empty: the deck says it.
+void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device, const std::string& steps) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
@@ -154,6 +156,7 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
              HumanFlops(flops.causal * static_cast<double>(c.batch.tokens) / ranks));
   fmt::print("step        {} tokens: {} in {}\n", c.batch.tokens, Counted(c.batch.sequences, "sequence"),
              Counted(c.batch.microbatches, "microbatch"));
+  if (!steps.empty()) fmt::print("{}\n", Wrap("run.steps   " + steps, kProgramWidth, kLabelIndent));
   PrintRamp(c);
   fmt::print("programs    {} for {} ranks; the largest has {} instructions\n", plan.programs.size(), ranks, [&] {
     size_t most = 0;
@@ -213,11 +216,12 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
 }
 
 /// The program of a rank, or everything else.
-void PrintPlan(const PlanOptions& options, const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device) {
+void PrintPlan(const PlanOptions& options, const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device,
+               const std::string& steps) {
   if (options.program >= 0)
     PrintProgram(plan.programs.at(plan.representative[static_cast<size_t>(options.program)]));
   else
-    PrintPlan(plan, staging_bytes, device);
+    PrintPlan(plan, staging_bytes, device, steps);
 }
 
 void PrintTimes(const Prediction& prediction, const Figures& figures) {
@@ -229,13 +233,15 @@ void PrintTimes(const Prediction& prediction, const Figures& figures) {
 }
 
 /// With --cluster: planned for its device and timed.
-int PlanOnCluster(const PlanOptions& options, const LoadedDeck& loaded, int ranks) {
+int PlanOnCluster(const PlanOptions& options, const CountedSteps& counted, int ranks) {
+  const LoadedDeck& loaded = counted.loaded;
   const Prediction prediction = Predict(loaded.deck, ranks, ChooseTarget(loaded, options.cluster), {});
   const Figures figures = FiguresOf(prediction);
   nlohmann::ordered_json json = PlanJson(prediction.plan, figures.staging_bytes);
   json.update(StepJson(prediction, figures));
   WriteOutput(options.json, json.dump(1) + "\n");
-  PrintPlan(options, prediction.plan, figures.staging_bytes, {prediction.target.device, prediction.target.reason});
+  PrintPlan(options, prediction.plan, figures.staging_bytes, {prediction.target.device, prediction.target.reason},
+            counted.words);
   if (options.program < 0) PrintTimes(prediction, figures);
   RefuseIfItDoesNotFit(prediction, figures);
   return static_cast<int>(ExitStatus::kDone);
@@ -244,7 +250,9 @@ int PlanOnCluster(const PlanOptions& options, const LoadedDeck& loaded, int rank
 }  // namespace
 
 int PlanCommand(const PlanOptions& options) {
-  LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  CountedSteps counted = CountSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
+  if (!options.cluster.empty()) counted.loaded = RequireSteps(std::move(counted.loaded));
+  LoadedDeck& loaded = counted.loaded;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
@@ -253,13 +261,13 @@ int PlanCommand(const PlanOptions& options) {
         ExitStatus::kDeck,
         fmt::format("command line: --program: rank {} is not below the number of ranks, {}", options.program, ranks));
   CheckWritable("--json", options.json);
-  if (!options.cluster.empty()) return PlanOnCluster(options, loaded, ranks);
+  if (!options.cluster.empty()) return PlanOnCluster(options, counted, ranks);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   const int64_t staging_bytes = LargestStaging(plan.training);
   WriteOutput(options.json, PlanJson(plan, staging_bytes).dump(1) + "\n");
-  PrintPlan(options, plan, staging_bytes, device);
+  PrintPlan(options, plan, staging_bytes, device, counted.words);
   return static_cast<int>(ExitStatus::kDone);
 }
 

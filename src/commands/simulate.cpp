@@ -5,6 +5,7 @@
 #include "commands/output_file.hpp"
 #include "commands/simulate/output.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
+#include "espalier/train/count_steps.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -32,7 +33,7 @@ int SimulateCommand(const SimulateCommandOptions& options) {
   CheckWritable("--json", options.json);
   CheckWritable("--trace", options.trace);
   CheckWritable("--svg", options.svg);
-  LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  LoadedDeck loaded = RequireSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);

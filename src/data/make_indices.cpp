@@ -117,10 +117,18 @@ class IndicesWriter {
   std::optional<IndexWriter> writer_;
 };
 
+bool MayNeedIndices(const DataSettings& settings) {
+  return settings.format == DataFormat::kAuto || IsCounted(settings.format, settings);
+}
+
 }  // namespace
 
+bool NeedIndices(const DataSettings& settings) {
+  return MayNeedIndices(settings) && !FindMine(settings, SelfWorld(), {}).empty();
+}
+
 int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile& before_part) {
-  if (settings.format != DataFormat::kAuto && !IsCounted(settings.format, settings)) return 0;
+  if (!MayNeedIndices(settings)) return 0;
   const std::vector<Uncounted> files = FindAll(settings, world, before_part);
   int64_t cells = 0;
   for (const Uncounted& file : files) cells += file.Cells();

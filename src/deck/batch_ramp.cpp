@@ -28,6 +28,16 @@ int64_t BatchRamp::SequencesUpTo(int64_t step) const {
   return start_ * before + grown * (grown - 1) / 2 * step_ * steps_ + (start_ + step_ * grown) * (step - before);
 }
 
+int64_t BatchRamp::StepsWithin(int64_t sequences) const {
+  constexpr int64_t kMost = int64_t{1} << 31;                           // more than a run may have
+  int64_t fit = 0, too_many = std::min(sequences / start_, kMost) + 1;  // no step has fewer than start_
+  while (too_many - fit > 1) {
+    const int64_t middle = fit + (too_many - fit) / 2;
+    (SequencesUpTo(middle) <= sequences ? fit : too_many) = middle;
+  }
+  return fit;
+}
+
 std::vector<RampSize> BatchRamp::Sizes() const {
   std::vector<RampSize> sizes;
   for (int64_t grown = 0; grown <= growths_; ++grown) sizes.push_back({start_ + step_ * grown, grown * steps_ + 1});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "espalier/deck/epochs.hpp"
 #include "espalier/deck/schema.hpp"
 
 namespace espalier {
@@ -25,6 +26,13 @@ bool IsFixed(const DeckKey& key, const Deck& saved) {
 
 bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
 
+/// Not known when a deck that says run.epochs was saved, before a run.
+bool WasUnknown(const DeckKey& key, const Deck& saved) {
+  const auto* derived = std::get_if<Derived>(&key.fallback);
+  const bool follows = derived != nullptr && std::ranges::count(derived->keys, "run.steps") > 0;
+  return AwaitsData(saved) && (follows || key.FullName() == "run.steps" || key.FullName() == "run.epochs");
+}
+
 std::string Shorten(const std::string& value) {
   return value.size() <= kLongestValue ? value : value.substr(0, kLongestValue - 3) + "...";
 }
@@ -39,7 +47,7 @@ std::vector<DeckDifference> Differences(const Deck& saved, const LoadedDeck& now
   std::vector<DeckDifference> differences;
   for (const DeckKey& key : DeckSchema()) {
     std::string before = ToToml(Get(saved, key)), after = ToToml(Get(now.deck, key));
-    if (before == after) continue;
+    if (before == after || WasUnknown(key, saved)) continue;
     differences.push_back({key.FullName(), std::move(before), std::move(after), now.origins.at(key.FullName()),
                            IsFixed(key, saved), Computes(key)});
   }

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
@@ -97,12 +98,14 @@ std::string NoEndOfDecay(const Deck& d) {
   if (d.lr.decay == Decay::kInverseSqrt) return "lr.decay = \"inverse_sqrt\" has no end";
   return ConstantRate(d);
 }
+/// No setting is judged by a number of steps that is not known yet.
+int64_t LastStep(const Deck& d) { return d.run.steps > 0 ? d.run.steps : std::numeric_limits<int64_t>::max(); }
 std::string OnlyWarmUp(const Deck& d) {
-  return When(d.lr.warmup_steps >= d.run.steps,
+  return When(d.lr.warmup_steps >= LastStep(d),
               fmt::format("all run.steps = {} steps are warm-up, so the rate never decays", d.run.steps));
 }
 std::string NoStepsToDecay(const Deck& d) {
-  return When(d.lr.decay != Decay::kConstant && d.lr.warmup_steps + d.lr.stable_steps >= d.run.steps,
+  return When(d.lr.decay != Decay::kConstant && d.lr.warmup_steps + d.lr.stable_steps >= LastStep(d),
               fmt::format("all run.steps = {} steps are warm-up or stable, so the rate never decays", d.run.steps));
 }
 std::string LearnsPositions(const Deck& d) {
@@ -123,7 +126,7 @@ std::string StretchesNothing(const Deck& d) {
 }
 std::string EndsBeforeTheTrace(const Deck& d) {
   const StepRange steps = ParseStepRange(d.report.trace).value_or(StepRange{});
-  return When(steps.first > d.run.steps, fmt::format("the run ends with step {}", d.run.steps));
+  return When(steps.first > LastStep(d), fmt::format("the run ends with step {}", d.run.steps));
 }
 std::string HidesNothing(const Deck& d) {
   const Deck::Model& m = d.model;
@@ -146,14 +149,14 @@ std::string NoRamp(const Deck& d) {
 }
 std::string EndsBeforeTheRamp(const Deck& d) {
   const BatchRamp ramp(d.batch);
-  return When(ramp.FirstFullStep() > d.run.steps,
+  return When(ramp.FirstFullStep() > LastStep(d),
               fmt::format("the run ends with step {}, and batch.global = {} would begin with step {}", d.run.steps,
                           d.batch.global, ramp.FirstFullStep()));
 }
 std::string NoSpikes(const Deck& d) { return When(d.guard.spike_z == 0, "guard.spike_z = 0 looks for no spikes"); }
 std::string WindowIsNeverFull(const Deck& d) {
   return When(
-      d.guard.spike_window >= d.run.steps,
+      d.guard.spike_window >= LastStep(d),
       fmt::format("guard.spike_window = {} steps are never full in run.steps = {}", d.guard.spike_window, d.run.steps));
 }
 std::string NoValidation(const Deck& d) {

@@ -70,6 +70,8 @@ DeckValue Normal(DeckValue value) {
   return value;
 }
 
+bool IsZero(const DeckValue& value) { return value == DeckValue(0.0) || value == DeckValue(int64_t{0}); }
+
 /// Puts settings together in rising precedence and judges the result.
 class Assembler {
  public:
@@ -88,6 +90,7 @@ class Assembler {
     if (!value) return RefuseValue(full_name, setting, WithAllowed(fmt::format("must be {}", TypeName(*key)), *key));
     if (const std::string fault = FaultOf(*value, key->allowed); !fault.empty())
       return RefuseValue(full_name, setting, fault);
+    TakeBackOther(*key, *value, setting.place);
     given_[full_name] = {Normal(AsPath(*value, key->allowed, setting.folder)), setting.place};
     // The folder that a relative path belongs to may have a name that no deck can hold.
     if (const std::string fault = FaultOf(given_[full_name].value, key->allowed); !fault.empty())
@@ -176,9 +179,45 @@ class Assembler {
     if (const auto* value = std::get_if<DeckValue>(&key.fallback)) {
       Set(deck_, key, *value);
       origins_[name] = "default";
-    } else if (std::holds_alternative<Required>(key.fallback) && bad_.insert(name).second && whole_) {
-      Refuse(label_, name, WithAllowed(fmt::format("missing: every deck must set it to {}", TypeName(key)), key));
+    } else if (const auto* required = std::get_if<Required>(&key.fallback)) {
+      FillRequired(key, required->unless);
     }
+  }
+
+  /// What `unless` replaces is not known yet, and 0 until then.
+  void FillRequired(const DeckKey& key, std::string_view unless) {
+    const std::string name = key.FullName();
+    if (IsAboveZero(unless) || bad_.contains(std::string(unless)) || meant_.contains(std::string(unless))) {
+      origins_[name] = fmt::format("from {}", unless);
+    } else if (bad_.insert(name).second && whole_) {
+      const std::string or_other = unless.empty() ? "" : fmt::format(", or set {}", unless);
+      Refuse(label_, name,
+             WithAllowed(fmt::format("missing: every deck must set it to {}{}", TypeName(key), or_other), key));
+    }
+  }
+
+  bool IsAboveZero(std::string_view name) const {
+    const auto given = given_.find(name);
+    return given != given_.end() && !IsZero(given->second.value);
+  }
+
+  /// Of two keys of which a deck sets one, what another deck before has is taken back.
+  void TakeBackOther(const DeckKey& key, const DeckValue& value, const std::string& place) {
+    const std::string other = OtherForm(key);
+    const auto given = given_.find(other);
+    if (given == given_.end() || IsZero(value) || FileOf(given->second.place) == FileOf(place)) return;
+    given_.erase(given);
+  }
+  /// "a.toml" of "a.toml:12".
+  static std::string FileOf(const std::string& place) { return place.substr(0, place.rfind(':')); }
+  static std::string OtherForm(const DeckKey& key) {
+    const auto unless = [](const DeckKey& k) {
+      const auto* required = std::get_if<Required>(&k.fallback);
+      return std::string(required == nullptr ? "" : required->unless);
+    };
+    for (const DeckKey& k : DeckSchema())
+      if (unless(k) == key.FullName()) return k.FullName();
+    return unless(key);
   }
 
   void FillGiven(const DeckKey& key, const Given& given) {

@@ -18,6 +18,12 @@ size_t LongestName(std::string_view section) {
   return longest;
 }
 
+/// run.steps has no value yet where run.epochs replaces it.
+bool IsKnown(const Deck& deck, const DeckKey& key) {
+  const auto* required = std::get_if<Required>(&key.fallback);
+  return required == nullptr || required->unless.empty() || Get(deck, key) != DeckValue(int64_t{0});
+}
+
 using Remark = std::function<std::string(const DeckKey&)>;
 
 std::string Line(const Deck& deck, const DeckKey& key, size_t width, const Remark& remark) {
@@ -33,7 +39,7 @@ std::string Print(const Deck& deck, const Remark& remark) {
     text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
     const size_t width = LongestName(section.name);
     for (const DeckKey& key : DeckSchema())
-      if (key.section == section.name) text += Line(deck, key, width, remark);
+      if (key.section == section.name && IsKnown(deck, key)) text += Line(deck, key, width, remark);
   }
   return text;
 }

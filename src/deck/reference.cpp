@@ -23,10 +23,16 @@ std::string DefaultText(const DeckKey& key) {
   return "";
 }
 
+/// Of a key without a default: "required", or which one may be set instead.
+std::string RequiredText(const DeckKey& key) {
+  const std::string_view unless = std::get<Required>(key.fallback).unless;
+  return unless.empty() ? "required" : fmt::format("required, or {}", unless);
+}
+
 std::string KeyHelp(const DeckKey& key) {
   const std::string fallback = DefaultText(key), allowed = AllowedText(key.allowed);
   std::string text = fmt::format("  {} ({}", key.FullName(), TypeName(key));
-  text += fallback.empty() ? ", required" : fmt::format(", default {}", fallback);
+  text += fallback.empty() ? ", " + RequiredText(key) : fmt::format(", default {}", fallback);
   if (!allowed.empty()) text += fmt::format("; allowed: {}", allowed);
   return Wrap(text + ")", kHelpWidth, 6) + "\n" + Wrap(fmt::format("      {}", key.sentence), kHelpWidth, 6) + "\n";
 }
@@ -55,7 +61,7 @@ std::string Code(const std::string& text) { return text.empty() ? "" : "`" + tex
 std::string TableRow(const DeckKey& key) {
   const std::string fallback = DefaultText(key), allowed = Code(AllowedText(key.allowed));
   return fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, TypeName(key),
-                     fallback.empty() ? "**required**" : Code(fallback), allowed, key.sentence);
+                     fallback.empty() ? "**" + RequiredText(key) + "**" : Code(fallback), allowed, key.sentence);
 }
 
 constexpr std::string_view kIntroduction = R"(# The deck
@@ -92,6 +98,7 @@ Checked when the deck is read:
 - `model.rope_factor` is at least 1 where it is used; the two factors of llama3, and the two betas of yarn, differ in
   the right direction.
 - `model.kv_heads` divides `model.heads`, and equals it for gpt2.
+- Either `run.steps` or `run.epochs` is set. A later deck or the command line may set the other one instead.
 - `model.vocab` is at least 256 for text.
 - `batch.micro` divides `batch.global`, and the sizes of a ramp. `batch.ramp_start` is at most `batch.global`, and
   `batch.ramp_step` divides what is between them.

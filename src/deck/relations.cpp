@@ -385,6 +385,16 @@ std::string StopMarginIsATime(const Deck& deck) {
   return margin >= 0 || margin == -1 ? "" : "must be a number of seconds, or -1 (allowed: -1, >= 0)";
 }
 
+std::string StepsOrEpochs(const Deck& deck) {
+  if (deck.run.epochs == 0 || deck.run.steps == 0) return "";
+  return fmt::format("run.steps = {} is set too: leave one of them out", deck.run.steps);
+}
+
+std::string EpochsNeedData(const Deck& deck) {
+  if (deck.run.epochs == 0 || deck.run.device != RunDevice::kSleep) return "";
+  return "must be 0 with run.device = \"sleep\", which opens no data (set run.steps)";
+}
+
 std::string SleepsForACluster(const Deck& deck) {
   if (deck.run.device != RunDevice::kSleep || !deck.run.cluster.empty()) return "";
   return "needs run.cluster = FILE, which says how long to wait (inputs/clusters has some)";
@@ -454,6 +464,8 @@ const std::vector<Relation>& DeckRelations() {
       {{"parallel.reduce", "parallel.zero", "parallel.dp_shard", "parallel.cp"}, ReduceKeepsShards},
       {{"run.dir"}, RunHasFolder},
       {{"run.device", "run.cluster"}, SleepsForACluster},
+      {{"run.epochs", "run.steps"}, StepsOrEpochs},
+      {{"run.epochs", "run.device"}, EpochsNeedData},
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
       {{"precision.matmul", "precision.compute"}, Fp8RoundsBf16},
       {{"optimizer.groups"}, GroupsAreWellFormed},

@@ -99,8 +99,11 @@ std::vector<DeckKey> Rows() {
   return {
     {"run", "seed", FIELD(run.seed), 1234, From(0),
      "Seed of the initial weights and of the order of samples."},
-    {"run", "steps", FIELD(run.steps), Required{}, Count(),
+    {"run", "steps", FIELD(run.steps), Required{"run.epochs"}, Count(),
      "Optimizer steps of the whole run, restarts included."},
+    {"run", "epochs", FIELD(run.epochs), 0.0, {.min = 0, .max = kMaxInt},
+     "In place of run.steps: passes over the samples of data.paths, such as 3 or 0.5. A run has as many whole steps as "
+     "fit into them; the number is known once the data are open. 0: run.steps says how long the run is."},
     {"run", "dir", FIELD(run.dir), kRunDir, Path(),
      "Folder of metrics and checkpoints; relative to the working directory."},
     {"run", "device", CHOICE(run.device), "auto", OneOf<RunDevice>(),

@@ -35,7 +35,7 @@ int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std:
   model_.parameters.push_back(name);
   model_.inits.push_back(init);
   model_.stored.push_back(std::move(stored));
-  const Dtype kept = purpose_ == Purpose::kSample ? compute_ : Dtype::kF32;
+  const Dtype kept = KeepsComputeType(purpose_) ? compute_ : Dtype::kF32;
   const int master = model_.graph.AddValue({"parameters/" + name, MakeType(kept, std::move(shape)), ValueKind::kState,
                                             Frequency::kStep, Chunk(), -1, std::move(layout)});
   if (compute_ == kept) return master;
@@ -87,8 +87,15 @@ void Builder::Loss(int logits, double z_loss) {
   const Attributes attributes = with_z ? Attributes{{{"z_loss", z_loss}}, {}} : Attributes{};
   std::vector<std::string> names = {"loss", "count"};
   if (with_z) names.emplace_back("z_loss");
-  const int max = Emit(OpKind::kLogitsMax, {logits}, {"logits_max"});
-  const int sum = Emit(OpKind::kLogitsSum, {logits, max, targets}, {"logits_sum", "logits_target"}, attributes);
+  const std::string layout = purpose_ == Purpose::kScore ? "batch,seq" : "";
+  const int max = Emit(OpKind::kLogitsMax, {logits}, {"logits_max"}, {}, layout);
+  const int sum = Emit(OpKind::kLogitsSum, {logits, max, targets}, {"logits_sum", "logits_target"}, attributes, layout);
+  if (purpose_ == Purpose::kScore) {
+    const int target = OutputsOf(sum)[1];
+    model_.graph.value(target).layout = layout;  // as results, all three are reduced
+    results = {max, sum, target};
+    return;
+  }
   const int loss = Emit(OpKind::kTokenLoss, {max, sum, OutputsOf(sum)[1], targets}, std::move(names), attributes);
   results = OutputsOf(loss);
 }

@@ -23,7 +23,7 @@ class Builder {
   int StepInput(const std::string& name, Shape shape, std::string layout);
 
   /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, computed once per step. In
-  /// sampling the state itself has the compute type.
+  /// scoring and sampling the state itself has the compute type.
   int Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init);
   /// The same for a part of a larger stored tensor; `word` distinguishes it from the other parts.
   int Parameter(const std::string& word, const StoredPart& stored, Shape shape, std::string layout, ParameterInit init);
@@ -38,9 +38,9 @@ class Builder {
            std::string layout = "");
   /// The same in role P: it needs step values only.
   int Prepare(OpKind kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
-  /// The end of every family: logits [batch, seq, vocab] are the result for sampling; else the sum of token losses and
-  /// their count.
-  /// With z_loss > 0 also the sum of the z-loss, in training: what evaluation reports is the cross-entropy alone.
+  /// The end of every family: logits [batch, seq, vocab] are the result for sampling; for scoring, what the loss of
+  /// each token is made of; else the sum of token losses and their count. With z_loss > 0 also the sum of the z-loss,
+  /// in training: what evaluation reports is the cross-entropy alone.
   void Loss(int logits, double z_loss);
   /// Marks the producer of `value` as cheap and returns `value`. Selective recompute computes cheap values again in
   /// backward. Cheap are ops whose outputs need much memory for little work: norms, activations, and the inputs of

@@ -78,6 +78,9 @@ class LossChunker {
 
   static bool MakesWeightGradient(const Op& op) { return op.kind == OpKind::kMatmul && op.role == Role::kW; }
   static bool MakesInputGradient(const Op& op) { return op.kind == OpKind::kMatmul && op.role == Role::kB; }
+  /// Of scoring: the numbers of each token, which chunks write to their places.
+  bool IsResult(int value) const { return std::ranges::count(graph_.results, value) > 0 && !IsScalar(value); }
+  bool IsScalar(int value) const { return graph_.value(value).type.shape.empty(); }
   /// Each chunk adds its part.
   static bool Sums(const Op& op) { return op.kind == OpKind::kTokenLoss || MakesWeightGradient(op); }
 
@@ -125,7 +128,8 @@ class LossChunker {
         Op op = InChunk(OldOp(i));
         const bool last = first_ + extent_ == rows_ && MakesWeightGradient(OldOp(i));
         (last ? last_weights : made_).push_back(std::move(op));
-        if (MakesInputGradient(OldOp(i))) Put(OldOp(i).outputs[0]);
+        for (int output : OldOp(i).outputs)
+          if (MakesInputGradient(OldOp(i)) || IsResult(output)) Put(output);
       }
     }
     for (const std::vector<Op>* ops : {&after_input_, &last_weights, &after_weight_})

@@ -14,12 +14,13 @@ void RunPassesOfCopies(Graph& graph, const PassContext& context, const auto& run
 }
 
 void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose, const auto& run) {
+  const bool has_masters = !KeepsComputeType(purpose);
   // First: all later passes treat forward and backward ops alike.
   if (purpose == Purpose::kTrain) run("differentiate", [&] { Differentiate(graph); });
   // Before partition, which places the accumulators.
-  if (purpose != Purpose::kSample) run("merge_gradients", [&] { MergeGradients(graph, context); });
+  if (has_masters) run("merge_gradients", [&] { MergeGradients(graph, context); });
   // Before partition, which places norm and update. For evaluation it adds only the mean loss.
-  if (purpose != Purpose::kSample) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
+  if (has_masters) run("optimize", [&] { Optimize(graph, context.deck, purpose); });
   // Before partition, which places the new ops; after differentiate, since it rewrites attention and its gradient.
   run("context_parallel", [&] { ContextParallel(graph, context); });
   // Before all passes that need placements.
@@ -38,8 +39,8 @@ void RunPassesOfSteps(Graph& graph, const PassContext& context, Purpose purpose,
   // After lower_reshards, which makes the collectives.
   run("coalesce", [&] { Coalesce(graph, context.mesh); });
   // After partition, which places copies like their masters. After coalesce, which orders messages by what makes their
-  // inputs. Sampling has weights of the compute type.
-  if (purpose != Purpose::kSample) run("keep_copies", [&] { KeepCopies(graph, purpose); });
+  // inputs. Scoring and sampling have weights of the compute type.
+  if (has_masters) run("keep_copies", [&] { KeepCopies(graph, purpose); });
   // After keep_copies, which writes a copy per update. After coalesce, when placements and messages are settled.
   run("merge_updates", [&] { MergeUpdates(graph); });
   // After coalesce, which gathers a layer's weights in one message; before passes that move matmuls.

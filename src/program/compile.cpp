@@ -14,7 +14,7 @@ namespace {
 
 BatchShape BatchOfProgram(const Deck& deck, const Mesh& mesh, Purpose purpose, int64_t tokens) {
   BatchShape batch = BatchOf(deck, mesh);
-  if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate) return batch;
+  if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate || purpose == Purpose::kScore) return batch;
   batch.sequences = batch.rows;
   batch.microbatches = 1;
   batch.tokens = batch.rows * tokens;

@@ -67,6 +67,23 @@ void Runnable::FillScalars(const Deck& deck, int64_t step) const {
       executor->SetScalar(limit, std::numeric_limits<float>::infinity());
 }
 
+BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coordinate) {
+  const Graph& graph = *compilation.graph;
+  const auto box_of = [&](int id) { return LocalBox(graph.value(id).type, compilation.mesh, coordinate); };
+  const auto positions_in = [&](const Range& rows) {
+    std::vector<int64_t> positions;
+    for (int64_t i = rows.begin; i < rows.end; ++i)
+      positions.push_back(ZigzagPosition(i, compilation.deck.model.seq_len, compilation.mesh.Degree(Axis::kCp)));
+    return positions;
+  };
+  const Box box = box_of(graph.Find("ids"));
+  BatchLayout layout{compilation.batch.microbatches, compilation.batch.rows, box[0], positions_in(box[1]),
+                     compilation.deck.data.isolate_documents};
+  const int documents = graph.FindOrNone("documents");
+  if (documents >= 0 && box_of(documents)[1] != box[1]) layout.document_positions = positions_in(box_of(documents)[1]);
+  return layout;
+}
+
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : ramp_(deck.batch), device_(device) {
   OnAllRanks(world, [&] { Compile(deck, world); });
   int64_t bytes = 0;
@@ -78,7 +95,7 @@ Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(compilation());
   local_ = LocalTensors(tensors_, training().executor(), coordinate_);
-  layout_ = LayoutOfBatch();
+  layout_ = LayoutOfBatch(compilation(), coordinate_);
 }
 
 std::vector<Runnable*> Programs::All() {
@@ -131,24 +148,6 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
   }
   for (Runnable* runnable : All())
     runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
-}
-
-BatchLayout Programs::LayoutOfBatch() const {
-  const Compilation& training = compilation();
-  const Graph& graph = *training.graph;
-  const auto box_of = [&](int id) { return LocalBox(graph.value(id).type, training.mesh, coordinate_); };
-  const auto positions_in = [&](const Range& rows) {
-    std::vector<int64_t> positions;
-    for (int64_t i = rows.begin; i < rows.end; ++i)
-      positions.push_back(ZigzagPosition(i, training.deck.model.seq_len, training.mesh.Degree(Axis::kCp)));
-    return positions;
-  };
-  const Box box = box_of(graph.Find("ids"));
-  BatchLayout layout{training.batch.microbatches, training.batch.rows, box[0], positions_in(box[1]),
-                     training.deck.data.isolate_documents};
-  const int documents = graph.FindOrNone("documents");
-  if (documents >= 0 && box_of(documents)[1] != box[1]) layout.document_positions = positions_in(box_of(documents)[1]);
-  return layout;
 }
 
 }  // namespace espalier

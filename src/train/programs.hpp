@@ -25,6 +25,9 @@ struct Runnable {
   void FillScalars(const Deck& deck, int64_t step) const;
 };
 
+/// The part of a global batch that the rank at `coordinate` holds.
+BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coordinate);
+
 /// Training with steps of one size, and what the programs of other ranks are made from.
 struct Training {
   Compilation compilation;
@@ -82,7 +85,6 @@ class Programs {
   void CompileTraining(const Deck& deck, World& world);
   Runnable CompileOther(const Deck& deck, Purpose purpose) const;
   void MakeExecutors(World& world, MpiWorld* mpi);
-  BatchLayout LayoutOfBatch() const;
 
   const BatchRamp ramp_;
   std::vector<Training> trainings_;

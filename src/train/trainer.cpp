@@ -9,6 +9,7 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
+#include "espalier/deck/epochs.hpp"
 #include "espalier/report/run_log.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/stop_signals.hpp"
@@ -34,8 +35,9 @@ namespace {
 ExitStatus NothingToDo(const Start& start, const World& world) {
   const std::string text = fmt::format(
       "{}: the checkpoint is at step {}, the deck asks for {}: nothing is done, and nothing was changed; for more "
-      "training: run.steps=N above {}\n",
-      start.checkpoints.front(), *start.beyond, Counted(start.deck().run.steps, "step"), *start.beyond);
+      "training: {}\n",
+      start.checkpoints.front(), *start.beyond, Counted(start.deck().run.steps, "step"),
+      LongerRun(start.loaded, *start.beyond));
   if (world.Rank() == 0) std::fputs(text.c_str(), stdout);  // which, unlike fmt::print, does not throw
   return ExitStatus::kDone;
 }

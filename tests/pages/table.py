@@ -25,6 +25,8 @@ NOT_RUN = [
     (ANY_PAGE, r"espalier-(runs|wandb) .*|python3 -c 'import h5py.*", "needs packages; python/read_runs.py runs it"),
     (ANY_PAGE, r"h5dump .*", "needs the tools of HDF5"),
     (ANY_PAGE, r"tensorboard .*", "a server; reference/event_files.py reads its files"),
+    ("doc/evaluate.md", r"python3 -m venv lm_eval .*|lm_eval/bin/lm_eval .*|accelerate launch .*",
+     "installs a package, downloads tasks, and needs a GPU"),
     (ANY_PAGE, r"module .*|spack .*|docker .*|apptainer .*|mpirun .*apptainer .*", "needs another system"),
     (ANY_PAGE, r"git archive .*|eb .*|kubectl .*", "needs EasyBuild or Kubernetes; install/recipes.py reads the files"),
     (ANY_PAGE, r"srun .*", "needs Slurm"),
@@ -72,11 +74,11 @@ ONE_RANK = f"{TINY} parallel.pp=1 parallel.dp_shard=1 parallel.tp=1"
 # What a page takes as given: (page, the command that makes it).
 GIVEN = [
     ("README.md", "cp doc/metrics.md my.txt"),
-    ("README.md|doc/(tokenize|data).md", "mkdir -p gpt2 my_texts && cp tests/data/tokenizer.json gpt2/ && "
+    ("README.md|doc/(tokenize|data|evaluate).md", "mkdir -p gpt2 my_texts && cp tests/data/tokenizer.json gpt2/ && "
      "cp doc/data.md my_texts/one.txt && cp doc/plan.md my_texts/other.txt"),
     ("doc/tokenize.md", "mkdir more && printf '{\"text\": \"A lattice.\"}\\n{\"text\": \"A tree.\"}\\n' >more/a.jsonl"),
     ("doc/tokenize.md", "printf 'The tree\\nA lattice\\n' >prompts.txt"),
-    ("doc/tokenize.md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine data.tokenizer=tests/data/tokenizer.json "
+    ("doc/(tokenize|evaluate).md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine data.tokenizer=tests/data/tokenizer.json "
      "model.vocab=600"),
     ("doc/metrics.md", f"{ONE_RANK} run.steps=2 run.dir=runs/mine"),
     ("README.md|doc/huggingface.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 && "

@@ -92,6 +92,9 @@ struct DataSettings {
 /// `before_part` often. Returns how many indices were made. Throws AgreedError (kData) with file and line.
 int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile& before_part = {});
 
+/// Whether MakeIndices would count anything. Throws UserError (kData) if a file cannot be read.
+bool NeedIndices(const DataSettings& settings);
+
 /// Opens files or globs (ExpandPaths) as one source, in the formats of doc/data.md. Files follow one another in byte
 /// order of their paths. With weights, each entry of paths is a source of its own, and this is their blend. Reads a
 /// bounded part of every file (DataFile::sample); token ids are checked as samples are read. Throws UserError (kData)

@@ -28,6 +28,9 @@ class BatchRamp {
   /// Sequences of the steps 1 to `step` together.
   int64_t SequencesUpTo(int64_t step) const;
 
+  /// The most steps that have no more than so many sequences together; 2^31 if they are more.
+  int64_t StepsWithin(int64_t sequences) const;
+
   /// The place of the size of `step` in Sizes().
   int64_t IndexOf(int64_t step) const;
 

@@ -22,7 +22,7 @@ struct DeckDifference {
 };
 
 /// Every key whose effective value differs, in the order of the schema. No key is left out: each belongs to what was
-/// run.
+/// run; but what a saved deck did not know yet (AwaitsData) is no difference.
 std::vector<DeckDifference> Differences(const Deck& saved, const LoadedDeck& now);
 
 }  // namespace espalier

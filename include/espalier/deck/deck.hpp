@@ -16,7 +16,8 @@ struct Deck {
   std::string name;  ///< file name of the deck without folder and ending
 
   struct Run {
-    int64_t seed, steps;
+    int64_t seed, steps;  ///< steps 0: not known until data say what `epochs` are
+    double epochs;        ///< passes over the data, in place of steps; 0: steps are given, or known by now
     std::string dir;
     RunDevice device;
     Transport transport;

@@ -29,8 +29,11 @@ using DeckField = std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*
                                std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&),
                                std::vector<double>& (*)(Deck&), int& (*)(Deck&), ChoiceField>;
 
-/// A key that every deck must set.
-struct Required {};
+/// A key that every deck must set, or another one above 0 in its place. Of the two, a later deck or the command line
+/// takes back the one that an earlier deck has.
+struct Required {
+  std::string_view unless = "";  ///< the full name of that key; empty: there is none
+};
 
 /// A default that follows from other keys.
 struct Derived {

@@ -10,11 +10,15 @@
 
 namespace espalier {
 
-/// What a graph is built for. Evaluation, proof and sampling are the forward half of training: a proof (that a
-/// checkpoint was loaded correctly) evaluates one microbatch. Sampling ends at the logits; its attention sees the keys
-/// and values of all tokens so far, which stay in caches, and its weights are kept in the compute type. `kCopies` is
-/// what makes the copies of master weights in the compute type, which training, evaluation and proof read.
-enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kSample, kCopies };
+/// What a graph is built for. Evaluation, proof, scoring and sampling are the forward half of training: a proof (that a
+/// checkpoint was loaded correctly) evaluates one microbatch. Scoring ends at what the loss of each token is made of.
+/// Sampling ends at the logits; its attention sees the keys and values of all tokens so far, which stay in caches.
+/// `kCopies` is what makes the copies of master weights in the compute type, which training, evaluation and proof read.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopies };
+
+/// Programs of a model that is not trained any further: the weights themselves have the compute type, and there is no
+/// master of them.
+inline bool KeepsComputeType(Purpose purpose) { return purpose == Purpose::kScore || purpose == Purpose::kSample; }
 
 /// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
 struct Split {
@@ -41,8 +45,9 @@ struct Model {
 };
 
 /// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together:
-/// BatchShape::rows). Results: "loss", "count" (train, evaluate) or "logits" (sample). `tokens` of each sequence at a
-/// time: model.seq_len, or fewer in sampling.
+/// BatchShape::rows). Results: "loss", "count" (train, evaluate, proof), "logits_max", "logits_sum" and "logits_target"
+/// of each token (score), or "logits" (sample). `tokens` of each sequence at a time: model.seq_len, or fewer in
+/// sampling.
 Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose, int64_t tokens);
 inline Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose purpose) {
   return BuildModel(deck, split, batch, purpose, deck.model.seq_len);

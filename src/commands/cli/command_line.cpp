@@ -16,6 +16,7 @@
 #include "commands/cli/machine_commands.hpp"
 #include "commands/cli/manual_page.hpp"
 #include "commands/cli/options.hpp"
+#include "commands/cli/trained_models.hpp"
 #include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
 #include "commands/refuse.hpp"
@@ -28,7 +29,6 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaxTokens = 1 << 30;
 constexpr double kMaxGigabytes = 1e9;
 constexpr double kPerCent = 100;
 
@@ -247,50 +247,6 @@ void AddExport(CLI::App& app, CommandJob& job) {
   });
 }
 
-void AddSample(CLI::App& app, CommandJob& job) {
-  auto options = std::make_shared<SampleOptions>();
-  CLI::App* command = app.add_subcommand("sample", "continue a text, or token ids, by a trained model");
-  command->add_option("CHECKPOINT", options->checkpoint, "its folder")->required();
-  CLI::Option* prompt =
-      command->add_option("--prompt", options->prompts, "text to continue; -: every line of stdin; may be repeated");
-  prompt->type_name("TEXT")->allow_extra_args(false);
-  command->add_option("--ids", options->ids, "token ids to continue, such as \"1 2 3\"; prints ids")
-      ->type_name("IDS")
-      ->excludes(prompt);
-  command->add_option("--tokenizer", options->tokenizer, "tokenizer.json or tokenizer.model (the checkpoint's)")
-      ->type_name("FILE");
-  command->add_flag("--bos", options->bos, "begin with the token that begins a text");
-  command->add_flag("--stop", options->stop, "end at the token that ends a text");
-  command->add_option("--tokens", options->tokens, "tokens to add")
-      ->type_name("N")
-      ->check(Within(int64_t{1}, kMaxTokens))
-      ->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: always the likeliest token (greedy)")
-      ->type_name("X")
-      ->check(Within(0.0, 1e6))
-      ->capture_default_str();
-  command->add_option("--top-k", options->top_k, "draw among the N likeliest tokens only; 0: all")
-      ->type_name("N")
-      ->check(Within(int64_t{0}, kMaxTokens))
-      ->capture_default_str();
-  command->add_option("--top-p", options->top_p, "draw among the likeliest that together have this probability")
-      ->type_name("X")
-      ->check(Within(1e-9, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the draws")
-      ->type_name("N")
-      ->check(Within(int64_t{0}, std::numeric_limits<int64_t>::max()))
-      ->capture_default_str();
-  command->add_option("--logits", options->logits, "write the logits after each token to this file (safetensors)")
-      ->type_name("FILE");
-  command
-      ->add_option("--tensorboard", options->tensorboard,
-                   "write the texts for TensorBoard too, into this folder (tensorboard/samples of the run)")
-      ->type_name("[FOLDER]")
-      ->expected(0, 1);
-  command->callback([options, &job] { job = OnFirstRank([options] { return SampleCommand(*options); }); });
-}
-
 void AddTokenize(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "make token files of text files; restartable");
@@ -407,6 +363,7 @@ CommandLine::CommandLine()
   AddImport(app, job_);
   AddExport(app, job_);
   AddSample(app, job_);
+  AddEvaluate(app, job_);
   AddReport(app, job_);
   AddCalibrate(app, job_);
   AddSelfTest(app, job_);

@@ -21,7 +21,7 @@ Kind KindOf(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name() : option.get_type_name();
   if (!option.get_positional() && option.get_items_expected_max() == 0) return Kind::kFlag;
   if (type == "DECK") return Kind::kDeck;
-  if (type == "FILE" || type == "FILE.html" || type == "CHECKPOINT")
+  if (type == "FILE" || type == "FILES" || type == "FILE.html" || type == "CHECKPOINT")
     return Kind::kFile;  // checkpoints/latest is a file
   if (type == "RUNDIR" || type == "RUN..." || type == "FOLDER") return Kind::kFolder;
   if (type == "latest|DIR") return Kind::kRestart;
@@ -113,6 +113,9 @@ std::string BashOptionValues(const CLI::App& app) {
   return text;
 }
 
+/// All arguments after the first.
+bool IsRest(const CLI::Option& option) { return KindOf(option) == Kind::kKeys || option.get_name() == "FILES"; }
+
 /// Cases "command" for options and positional arguments. Keys follow the deck.
 std::string BashArguments(const CLI::App& app) {
   std::string text;
@@ -126,9 +129,8 @@ std::string BashArguments(const CLI::App& app) {
     std::vector<std::string> actions;
     for (const CLI::Option* option : command->get_options())
       if (option->get_positional())
-        actions.push_back(KindOf(*option) == Kind::kKeys
-                              ? "if ((arguments > 0)); then _espalier_keys; fi"
-                              : fmt::format("if ((arguments == 0)); then {}; fi", BashAction(KindOf(*option))));
+        actions.push_back(fmt::format("if ((arguments {} 0)); then {}; fi",
+                                      IsRest(*option) ? ">" : "==", BashAction(KindOf(*option))));
     text += fmt::format("      {} ;;\n", actions.empty() ? ":" : fmt::format("{}", fmt::join(actions, "\n      ")));
   }
   return text;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/deck/epochs.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -47,7 +48,7 @@ std::string ContinueText(const Run& run, const Outcome& outcome) {
                : AllDone(steps) + "; nothing was trained";
   if (outcome.stopped)
     return fmt::format("stopped after step {} of {}: {} goes on", outcome.last_step, steps, SameCommand(run));
-  return fmt::format("{}; for more: {} and run.steps=N above {}", AllDone(steps), SameCommand(run), steps);
+  return fmt::format("{}; for more: {} and {}", AllDone(steps), SameCommand(run), LongerRun(run.start.loaded, steps));
 }
 
 /// No finite step has followed the newest checkpoint, so its weights may be finite and ruined all the same.

@@ -46,6 +46,12 @@ std::string OptimizerText(const Deck& deck) {
                      o.weight_decay);
 }
 
+/// Where the number of steps comes from, if not from the deck itself.
+std::string EpochsText(const Run& run) {
+  const std::string& origin = run.start.loaded.origins.at("run.steps");
+  return origin.starts_with("from ") ? fmt::format(" ({})", origin) : "";
+}
+
 /// Sequences and tokens of a step; of a ramp how it grows, and the size of the first step of this start.
 std::string StepsText(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
@@ -54,8 +60,8 @@ std::string StepsText(const Run& run, int64_t step) {
   const std::string size = ramp.Grows() ? "" : fmt::format(", {} tokens", TokensPerStep(deck));
   const std::string now =
       ramp.Grows() && step > 0 ? fmt::format("; step {} has {}", step + 1, ramp.SequencesOf(step + 1)) : "";
-  return fmt::format("{} to {}; sequences of {} tokens: {}{}{}", step + 1, deck.run.steps, deck.model.seq_len,
-                     Describe(ramp), size, now);
+  return fmt::format("{} to {}{}; sequences of {} tokens: {}{}{}", step + 1, deck.run.steps, EpochsText(run),
+                     deck.model.seq_len, Describe(ramp), size, now);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
+#include "espalier/deck/epochs.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/util/error.hpp"
@@ -84,6 +85,7 @@ class Finder {
     }
     if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
     start_.data = OpenRunData(start_.loaded, world_);
+    if (CountSteps(); start_.beyond) return std::move(start_);
     const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
     if (!there.empty()) Take();
     Adopt(OnRankZero(world_, [&] { return PrintFound(Warned(Search())); }));
@@ -126,7 +128,21 @@ class Finder {
     start_.refused = found.refused;
     start_.checkpoints = std::move(found.checkpoints);
     start_.branch = std::move(found.branch);
-    if (!start_.checkpoints.empty() && found.step > start_.deck().run.steps) start_.beyond = found.step;
+    found_step_ = found.step;
+    JudgeStep();
+  }
+
+  void JudgeStep() {
+    const Deck& deck = start_.deck();
+    if (!start_.checkpoints.empty() && !AwaitsData(deck) && found_step_ > deck.run.steps) start_.beyond = found_step_;
+  }
+
+  /// The data say how many steps run.epochs are.
+  void CountSteps() {
+    if (!AwaitsData(start_.deck())) return;
+    OnAllRanks(world_,
+               [&] { start_.loaded = WithStepsOfEpochs(std::move(start_.loaded), start_.data.training->samples()); });
+    JudgeStep();
   }
 
   /// On rank 0, before anything is written. Another run may hold the directory and be changing it, so what cannot be
@@ -199,6 +215,7 @@ class Finder {
   const RunOptions& options_;
   World& world_;
   Start start_;
+  int64_t found_step_ = 0;  ///< of the checkpoint to restart from
 };
 
 }  // namespace

@@ -5,9 +5,11 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/deck/epochs.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/text/tokenizer.hpp"
+#include "espalier/train/count_steps.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
@@ -87,6 +89,11 @@ std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const 
   return source;
 }
 
+DataSettings TrainingSettings(const LoadedDeck& loaded, const std::shared_ptr<const Tokenizer>& tokenizer) {
+  const Deck& deck = loaded.deck;
+  return SettingsOf(deck, deck.data.paths, deck.data.weights, CutsText(deck) ? tokenizer : nullptr);
+}
+
 int64_t SequencesOfRun(const Deck& deck) { return BatchRamp(deck.batch).SequencesUpTo(deck.run.steps); }
 
 /// Passes over `samples`, if the run takes this share of its samples from them.
@@ -109,12 +116,38 @@ RunData OpenRunData(const LoadedDeck& loaded, World& world) {
   OnAllRanks(world, [&] { data.tokenizer = TokenizerOf(loaded); });
   if (world.Rank() == 0 && data.tokenizer)
     for (const std::string& why : data.tokenizer->left_out()) spdlog::warn("{}: not kept with the tokenizer", why);
-  const std::shared_ptr<const Tokenizer> cuts = CutsText(deck) ? data.tokenizer : nullptr;
-  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, cuts));
+  data.training = Open(loaded, world, "data.paths", TrainingSettings(loaded, data.tokenizer));
   if (Evaluates(deck))
     data.validation = Open(loaded, world, "data.validation",
-                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, cuts));
+                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights,
+                                      CutsText(deck) ? data.tokenizer : nullptr));
   return data;
+}
+
+CountedSteps CountSteps(LoadedDeck loaded) {
+  if (!AwaitsData(loaded.deck)) return {std::move(loaded), ""};
+  std::string why_not = "a run counts the tokens of data.paths at its first start";
+  int64_t samples = 0;
+  try {
+    const DataSettings settings = TrainingSettings(loaded, TokenizerOf(loaded));
+    if (!NeedIndices(settings)) samples = OpenTokenSource(settings)->samples();
+  } catch (const UserError& error) {
+    why_not = error.messages().front();
+  }
+  if (samples == 0)
+    return {loaded,
+            fmt::format("not known before the data are open (run.epochs = {}): {}", loaded.deck.run.epochs, why_not)};
+  LoadedDeck counted = WithStepsOfEpochs(std::move(loaded), samples);
+  std::string words = fmt::format("{}, {}", counted.deck.run.steps, counted.origins.at("run.steps"));
+  return {std::move(counted), std::move(words)};
+}
+
+LoadedDeck RequireSteps(LoadedDeck loaded) {
+  CountedSteps counted = CountSteps(std::move(loaded));
+  if (AwaitsData(counted.loaded.deck))
+    throw UserError(ExitStatus::kDeck, fmt::format("{}: run.steps is {}; set run.steps instead",
+                                                   counted.loaded.origins.at("run.epochs"), counted.words));
+  return std::move(counted.loaded);
 }
 
 DataRecord RunData::Record(const Deck& deck) const {

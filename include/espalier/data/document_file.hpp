@@ -1,0 +1,45 @@
+// A data file document by document, for what must not see samples.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "espalier/data/token_source.hpp"
+
+namespace espalier {
+
+struct Document {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> uncounted;  ///< of each token: 1 if it is no target that counts; empty if all are
+};
+
+/// Reads the documents of a file in order, as training would see them: with what ends a document. A file whose format
+/// does not say where documents end is one document, unless DataSettings::end_token does.
+class DocumentFile {
+ public:
+  /// Throws UserError (kData) if the file cannot be read, is damaged, or has no tokens. What must be counted for it is
+  /// kept in settings.index_dir.
+  DocumentFile(const std::string& path, const DataSettings& settings);
+  ~DocumentFile();
+  DocumentFile(DocumentFile&&) noexcept;
+
+  const std::string& path() const;
+  int64_t tokens() const;
+  /// Its tokens are made of a text, by bytes or by the tokenizer.
+  bool IsText() const;
+
+  /// The next document; false after the last one. Throws UserError (kData) with the place of what cannot be read.
+  bool Next(Document& out);
+
+ private:
+  class Reader;
+  std::unique_ptr<Reader> reader_;
+};
+
+/// Opens all files that settings.paths name, sorted by byte. Throws UserError (kData) naming every one that cannot be
+/// read.
+std::vector<DocumentFile> OpenDocumentFiles(const DataSettings& settings);
+
+}  // namespace espalier

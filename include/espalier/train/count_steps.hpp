@@ -1,0 +1,22 @@
+// The number of steps of a run, for commands that do not train.
+#pragma once
+
+#include <string>
+
+#include "espalier/deck/parse.hpp"
+
+namespace espalier {
+
+struct CountedSteps {
+  LoadedDeck loaded;  ///< with run.steps, if it is known
+  std::string words;  ///< how run.steps follows from run.epochs, or why that is not known yet; empty: the deck says it
+};
+
+/// Opens the data if the deck says run.epochs, and nothing has to be counted for that. Data that cannot be opened are
+/// no error here. Throws UserError (kDeck) as WithStepsOfEpochs does.
+CountedSteps CountSteps(LoadedDeck loaded);
+
+/// The deck with run.steps. Throws UserError (kDeck) if it is not known yet.
+LoadedDeck RequireSteps(LoadedDeck loaded);
+
+}  // namespace espalier

@@ -57,7 +57,9 @@ PIECES = [
     "{{ 'a'.nothing() }}", "{{ [1].append(2) }}", "{{ raise_exception('no: ' + messages[0].role) }}", "{{ 'a }}", "{{ f(1) }}",
     "{{ messages|nofilter }}", "{{ 1 is notest }}", "{{ (1 }}", "{{ 'a'|replace('b') }}", "{% set messages.x = 1 %}",
 ]
-# What Jinja2 knows and Espalier refuses, on purpose: never in silence.
+# What Jinja2 knows and Espalier refuses, on purpose: never in silence. One of them comes up with contents that are lists,
+# which templates without a loop over parts would print as Python writes lists.
+ON_PURPOSE = "letters beyond ASCII"
 REFUSED = ["{% raw %}x{% endraw %}", "{% include 'x' %}", "{{ 'ä'|upper }}", "{{ ['ä'] }}", "{{ 2 ** 3 }}",
            "{{ '%s' % 3 }}", "{{ [2, 1]|sort }}", "{{ 'a'.format(1) }}", "{% call f() %}{% endcall %}",
            "{{ messages|map(attribute='role') }}", "{% with x = 1 %}{% endwith %}", "{{ {1: 2} }}", "{{ [1]|random }}"]
@@ -179,7 +181,7 @@ def main():
     theirs = asked([reference_python("formats"), __file__, "--jinja2"], lines)
     unlike = {}
     for question, a, b in zip(asking, ours, theirs, strict=True):
-        if a != b and not ("error" in a and "error" in b):
+        if a != b and not ("error" in a and "error" in b) and ON_PURPOSE not in a.get("error", ""):
             unlike.setdefault(question["name"], []).append((question["object"], a, b))
     for name in dict.fromkeys(q["name"] for q in asking):
         shown = f"; {len(unlike[name])} differ, first {unlike[name][0]}" if name in unlike else ""

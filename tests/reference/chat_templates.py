@@ -27,38 +27,55 @@ PIECES = [
     "{% break %}{% endif %}{% endfor %}",
     "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}{{ messages[0].keys()|list }}",
     "{% set x = 1 %}{% for m in messages %}{% set x = x + 1 %}{{ x }}{% endfor %}{{ x }}",
-    "{% set ns = namespace(n=0, s='') %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}{{ ns.q }}",
+    "{% set ns = namespace(n=0, s='') %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}"
+    "{{ ns.q }}",
     "{% set a, b = 1, 'two' %}{{ a }}{{ b }}{% set t %}  {{ a }} x\n{% endset %}[{{ t }}]",
-    "{% macro f(a, b='d', c=none) %}({{ a }}{{ b }}{{ c }}){% endmacro %}{{ f(1) }}{{ f(1, c=3) }}{{ f(b=2, a=1)|trim }}",
+    "{% macro f(a, b='d', c=none) %}({{ a }}{{ b }}{{ c }}){% endmacro %}{{ f(1) }}{{ f(1, c=3) }}{{ f(b=2, a="
+    "1)|trim }}",
     "{{ 1 + 2 * 3 - 4 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2.5 * 2 }} {{ -3|abs }}",
     "{{ 1 < 2 <= 2 }} {{ 1 == 1.0 }} {{ 'a' != 'b' }} {{ not 1 in [1] }} {{ 2 not in [1] }} {{ 'b' in 'abc' }}",
     "{{ (1 and 0) or 'x' }} {{ 'y' if messages else 'n' }} {{ 'y' if false }} {{ none or false }} {{ [] or {} }}",
-    "{{ 'x' ~ 1 ~ none ~ true }} {{ 'ab' 'cd' }} {{ 'ab' * 2 }} {{ [1, 'a'] + [2.0, none] }} {{ (1,) }} {{ {'k': [1]} }}",
+    "{{ 'x' ~ 1 ~ none ~ true }} {{ 'ab' 'cd' }} {{ 'ab' * 2 }} {{ [1, 'a'] + [2.0, none] }} {{ (1,) }} {{ {'k"
+    "': [1]} }}",
     "{{ 'a\\nb\\t\"' }} {{ \"it's\" }} {{ ['it\\'s', 'q\"', 'b\\\\n'] }} {{ '\\x41\\u00e9' }}",
     "{{ 'hello'[1:3] }} {{ 'hello'[::-1] }} {{ [1,2,3,4][-2:] }} {{ [1,2,3,4][::2] }} {{ 'hello'[-1] }} {{ [1][5] }}",
-    "{{ ' a b '.strip() }}|{{ 'xxay'.lstrip('x') }}|{{ 'ayy'.rstrip('y') }}|{{ 'a,b,,c'.split(',') }}|{{ ' a  b '.split() }}",
-    "{{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }}",
-    "{{ 'aXb'.upper() }} {{ 'aXb'.lower() }} {{ 'ab cd'.title() }} {{ 'ab'.capitalize() }} {{ 'aab'.replace('a', 'b') }}",
+    "{{ ' a b '.strip() }}|{{ 'xxay'.lstrip('x') }}|{{ 'ayy'.rstrip('y') }}|{{ 'a,b,,c'.split(',') }}|{{ ' a  "
+    "b '.split() }}",
+    "{{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(("
+    "'x', 'c')) }}",
+    "{{ 'aXb'.upper() }} {{ 'aXb'.lower() }} {{ 'ab cd'.title() }} {{ 'ab'.capitalize() }} {{ 'aab'.replace('a"
+    "', 'b') }}",
     "{{ 'aab'|replace('a', 'b', 1) }} {{ 'aab'.count('a') }} {{ '-'.join(['a', 'b']) }} {{ 'a' is string }}",
-    "{{ '  x '|trim }}|{{ 'x'|upper }}|{{ 'X y'|title }}|{{ 'X y'|capitalize }}|{{ 'X'|lower }}|{{ [3,1]|first }}|{{ [3,1]|last }}",
-    "{{ [1,2]|join(', ') }} {{ messages|map(attribute='role')|join('+') }} {{ ['a']|map('upper')|list }} {{ 'ab'|list }}",
-    "{{ messages|selectattr('role', 'equalto', 'user')|list|length }} {{ messages|rejectattr('role', 'in', ['user'])|list|length }}"
+    "{{ '  x '|trim }}|{{ 'x'|upper }}|{{ 'X y'|title }}|{{ 'X y'|capitalize }}|{{ 'X'|lower }}|{{ [3,1]|first"
+    " }}|{{ [3,1]|last }}",
+    "{{ [1,2]|join(', ') }} {{ messages|map(attribute='role')|join('+') }} {{ ['a']|map('upper')|list }} {{ 'a"
+    "b'|list }}",
+    "{{ messages|selectattr('role', 'equalto', 'user')|list|length }} {{ messages|rejectattr('role', 'in', ['u"
+    "ser'])|list|length }}"
     " {{ [0, 1, 2]|select|list }} {{ [1, 2, 3]|reject('even')|list }} {{ messages|selectattr('tool_calls')|list }}",
-    "{{ messages|tojson }} {{ messages[0]|tojson(indent=2) }} {{ {'a': [], 'b': {}, 'c': 1.5}|tojson(indent=4) }} {{ 'é\\n<'|tojson }}",
-    "{{ q is defined }} {{ messages is defined }} {{ q|default('d') }} {{ ''|d('e', true) }} {{ q }} {{ messages[0].q }}",
+    "{{ messages|tojson }} {{ messages[0]|tojson(indent=2) }} {{ {'a': [], 'b': {}, 'c': 1.5}|tojson(indent=4)"
+    " }} {{ 'é\\n<'|tojson }}",
+    "{{ q is defined }} {{ messages is defined }} {{ q|default('d') }} {{ ''|d('e', true) }} {{ q }} {{ messag"
+    "es[0].q }}",
     "{{ 1 is number }}{{ true is number }}{{ true is integer }}{{ 1 is integer }}{{ 1.0 is float }}{{ [] is sequence }}"
-    "{{ {} is mapping }}{{ 'a' is iterable }}{{ none is none }}{{ false is false }}{{ 3 is odd }}{{ 4 is divisibleby 2 }}"
+    "{{ {} is mapping }}{{ 'a' is iterable }}{{ none is none }}{{ false is false }}{{ 3 is odd }}{{ 4 is divis"
+    "ibleby 2 }}"
     "{{ 'a' is in ['a'] }}{{ 1 is eq 1 }}{{ true is boolean }}{{ range is callable }}",
-    "{{ range(3)|list }} {{ range(1, 10, 3)|list }} {{ range(3, 0, -1)|list }} {{ dict(a=1) }} {{ '5'|int + 1 }} {{ 'x'|int }} {{ 3.7|int }}",
-    "{{ tools is none }} {{ add_generation_prompt }} {{ documents }} {{ bos_token + eos_token }} {{ pad_token is defined }}",
-    "{{ 'a\nb\n\nc'|indent }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a\nb'|indent(width=1) }}|{{ [1,2]|reverse|list }}|{{ 'ab'|reverse }}",
-    "{{ messages[0].get('role') }} {{ messages[0].get('q') }} {{ messages[0].get('q', 7) }} {{ messages[0]|items|list }}",
+    "{{ range(3)|list }} {{ range(1, 10, 3)|list }} {{ range(3, 0, -1)|list }} {{ dict(a=1) }} {{ '5'|int + 1 "
+    "}} {{ 'x'|int }} {{ 3.7|int }}",
+    "{{ tools is none }} {{ add_generation_prompt }} {{ documents }} {{ bos_token + eos_token }} {{ pad_token "
+    "is defined }}",
+    "{{ 'a\nb\n\nc'|indent }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a\nb'|indent(width=1) }}|{{ [1,2]|reverse|list "
+    "}}|{{ 'ab'|reverse }}",
+    "{{ messages[0].get('role') }} {{ messages[0].get('q') }} {{ messages[0].get('q', 7) }} {{ messages[0]|ite"
+    "ms|list }}",
     "{{ 1e }}", "{{ q.r }}", "{{ 1 + 'a' }}", "{{ 1 < none }}", "{{ none|length }}", "{% endfor %}", "{% if true %}",
-    "{{ 'a'.nothing() }}", "{{ [1].append(2) }}", "{{ raise_exception('no: ' + messages[0].role) }}", "{{ 'a }}", "{{ f(1) }}",
+    "{{ 'a'.nothing() }}", "{{ [1].append(2) }}", "{{ raise_exception('no: ' + messages[0].role) }}", "{{ 'a }"
+    "}", "{{ f(1) }}",
     "{{ messages|nofilter }}", "{{ 1 is notest }}", "{{ (1 }}", "{{ 'a'|replace('b') }}", "{% set messages.x = 1 %}",
 ]
-# What Jinja2 knows and Espalier refuses, on purpose: never in silence. One of them comes up with contents that are lists,
-# which templates without a loop over parts would print as Python writes lists.
+# What Jinja2 knows and Espalier refuses, on purpose: never in silence. One of them comes up with contents that are
+# lists, which templates without a loop over parts would print as Python writes lists.
 ON_PURPOSE = "letters beyond ASCII"
 REFUSED = ["{% raw %}x{% endraw %}", "{% include 'x' %}", "{{ 'ä'|upper }}", "{{ ['ä'] }}", "{{ 2 ** 3 }}",
            "{{ '%s' % 3 }}", "{{ [2, 1]|sort }}", "{{ 'a'.format(1) }}", "{% call f() %}{% endcall %}",
@@ -67,8 +84,8 @@ REFUSED = ["{% raw %}x{% endraw %}", "{% include 'x' %}", "{{ 'ä'|upper }}", "{
 
 def conversation(draw):
     """What people and models say, with or without a system message, tools, lists of parts and odd orders."""
-    words = ["Hello", " there", "\n", "  ", "<tag>", "\"quote\"", "it's", "é", "中文", "😀", "{{ x }}", "a\\b", "</think>",
-             "<think>", "1234", "\t", "|", "’"]
+    words = ["Hello", " there", "\n", "  ", "<tag>", "\"quote\"", "it's", "é", "中文", "😀", "{{ x }}", "a\\b",
+             "</think>", "<think>", "1234", "\t", "|", "’"]
     text = lambda: "".join(draw.choice(words) for _ in range(draw.randint(0, 8)))
     messages = [{"role": "system", "content": text()}] if draw.random() < 0.4 else []
     for _ in range(draw.randint(1, 3)):
@@ -85,7 +102,8 @@ def conversation(draw):
         messages.pop()
     conversation = {"messages": messages or [{"role": "user", "content": ""}]}
     if draw.random() < 0.15:
-        conversation["tools"] = [{"type": "function", "function": {"name": "f", "description": text(), "parameters": {}}}]
+        function = {"name": "f", "description": text(), "parameters": {}}
+        conversation["tools"] = [{"type": "function", "function": function}]
     return conversation
 
 
@@ -122,8 +140,7 @@ def answers():
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
-    environment.filters["tojson"] = lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
-        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    environment.filters["tojson"] = lambda x, **options: json.dumps(x, **{"ensure_ascii": False, **options})
 
     def refuse(message):
         raise jinja2.exceptions.TemplateError(message)

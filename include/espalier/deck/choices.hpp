@@ -153,8 +153,8 @@ inline constexpr auto kChoices<DataFormat> = std::to_array<Choice<DataFormat>>({
                                                                                 {DataFormat::kFlat32, "flat32"},
                                                                                 {DataFormat::kAuto, "auto"}});
 template <>
-inline constexpr auto kChoices<TrainOn> =
-    std::to_array<Choice<TrainOn>>({{TrainOn::kAssistant, "assistant"}, {TrainOn::kAll, "all"}});
+inline constexpr auto kChoices<TrainOn> = std::to_array<Choice<TrainOn>>({{TrainOn::kAssistant, "assistant"},
+                                                                          {TrainOn::kAll, "all"}});
 template <>
 inline constexpr auto kChoices<Restart> = std::to_array<Choice<Restart>>({{Restart::kAuto, "auto"},
                                                                           {Restart::kNever, "never"},

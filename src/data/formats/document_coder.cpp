@@ -18,6 +18,9 @@ uint64_t FoldText(uint64_t key, const std::string& text) {
   return Fold(Fold(key, text.size()), Crc32c(text.data(), text.size()));
 }
 
+/// "is no JSON object": the place is put before it.
+[[noreturn]] void RefuseLine(const std::string& what) { throw UserError(ExitStatus::kData, what); }
+
 }  // namespace
 
 DocumentCoder::DocumentCoder(const DataSettings& settings, DataFormat format)
@@ -48,16 +51,15 @@ void DocumentCoder::EndDocument(BlockTokens& out) const {
 }
 
 void DocumentCoder::AddLine(std::string_view line, BlockTokens& out) const {
-  const auto refuse = [](const std::string& what) { throw UserError(ExitStatus::kData, what); };
   const auto object = nlohmann::json::parse(line);
-  if (!object.is_object()) refuse("is no JSON object");
+  if (!object.is_object()) RefuseLine("is no JSON object");
   const auto field = object.find(field_);
   if (field == object.end())
-    refuse(fmt::format("has no field \"{}\" (data.text_field){}", field_,
-                       object.contains("messages") || object.contains("conversations")
-                           ? "; conversations are read with data.format = \"chat\""
-                           : ""));
-  if (!field->is_string()) refuse(fmt::format("field \"{}\" is a {}, not a string", field_, field->type_name()));
+    RefuseLine(fmt::format("has no field \"{}\" (data.text_field){}", field_,
+                           object.contains("messages") || object.contains("conversations")
+                               ? "; conversations are read with data.format = \"chat\""
+                               : ""));
+  if (!field->is_string()) RefuseLine(fmt::format("field \"{}\" is a {}, not a string", field_, field->type_name()));
   AddText(field->get_ref<const std::string&>(), out);
   EndDocument(out);
 }
@@ -65,7 +67,7 @@ void DocumentCoder::AddLine(std::string_view line, BlockTokens& out) const {
 /// The first token of a document is never a target: nothing is before it.
 void DocumentCoder::AddConversation(std::string_view line, BlockTokens& out) const {
   const auto object = nlohmann::ordered_json::parse(line);
-  if (!object.is_object()) throw UserError(ExitStatus::kData, "is no JSON object");
+  if (!object.is_object()) RefuseLine("is no JSON object");
   const auto first = static_cast<std::ptrdiff_t>(out.ids.size());
   if (train_on_ == TrainOn::kAll) {
     EncodeMarked(tokenizer_.get(), {template_->Render(object), {}}, SpanEnds::kExact, out.ids, out.targets);
@@ -74,7 +76,7 @@ void DocumentCoder::AddConversation(std::string_view line, BlockTokens& out) con
     EncodeMarked(tokenizer_.get(), template_->RenderMarked(object),
                  template_->MarksItself() ? SpanEnds::kExact : SpanEnds::kAtSpecialToken, out.ids, out.targets);
   }
-  if (std::ssize(out.ids) == first) throw UserError(ExitStatus::kData, "the template makes no text of it");
+  if (std::ssize(out.ids) == first) RefuseLine("the template makes no text of it");
   out.targets[static_cast<size_t>(first)] = 0;
 }
 

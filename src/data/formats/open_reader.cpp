@@ -104,7 +104,8 @@ DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings
 }
 
 bool IsCounted(DataFormat format, const DataSettings& settings) {
-  return format == DataFormat::kJsonl || format == DataFormat::kChat || (format == DataFormat::kText && settings.tokenizer != nullptr);
+  return format == DataFormat::kJsonl || format == DataFormat::kChat ||
+         (format == DataFormat::kText && settings.tokenizer != nullptr);
 }
 
 std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings) {

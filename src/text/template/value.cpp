@@ -242,6 +242,20 @@ std::vector<Value> ElementsOf(const Value& value) {
   return elements;
 }
 
+Value ItemsOf(const Value& value, Sequence kind) {
+  std::vector<Value> items;
+  const Dict* dict = value.Entries();
+  if (value.IsUndefined()) return MakeList({}, kind);
+  if (dict == nullptr || dict->is_namespace) Fail(fmt::format("items: {} is no dict", TypeName(value)));
+  for (const auto& [key, held] : dict->entries) items.push_back(MakeList({{key}, held}, Sequence::kTuple));
+  return MakeList(std::move(items), kind);
+}
+
+int64_t NeedWhole(const Value& value) {
+  if (!value.Whole()) Fail(fmt::format("{} is no int", TypeName(value)));
+  return *value.Whole();
+}
+
 std::string ToText(const Value& value) {
   if (const std::string* text = value.Text()) return *text;
   if (value.IsUndefined()) return "";

@@ -92,6 +92,10 @@ std::string ToText(const Value& value);
 std::string ToRepr(const Value& value);
 /// json.dumps without ensure_ascii; `indent` < 0: on one line.
 std::string ToJson(const Value& value, int64_t indent = -1);
+/// The pairs (key, value) of a dict; fails for anything else.
+Value ItemsOf(const Value& value, Sequence kind);
+/// A whole number; fails for anything else.
+int64_t NeedWhole(const Value& value);
 /// The characters of a text.
 std::vector<std::string_view> CharactersOf(std::string_view text);
 

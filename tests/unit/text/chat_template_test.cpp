@@ -105,14 +105,16 @@ TEST(ChatTemplate, WithoutMarksTheTextOfTheMessagesBeforeTellsWhatTheAssistantSa
 
 TEST(ChatTemplate, ReadsConversationsOfSharegptToo) {
   const auto object = ordered_json::parse(
-      R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "tool", "value": "c"}]})");
+      R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},
+      {"from": "tool", "value": "c"}]})");
   EXPECT_EQ(ChatTemplate("t", "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}").Render(object),
             "user=a;assistant=b;tool=c;");
 }
 
 TEST(ChatTemplate, IsFoundBesideATokenizer) {
   const std::string config = R"({"bos_token": {"content": "<u>"}, "eos_token": "<e>", "pad_token": null,
-    "chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}"}]})";
+    "chat_template": [{"name": "tool_use", "template": "x"}, 
+      {"name": "default", "template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}"}]})";
   const auto of = [](std::vector<TokenizerCompanion> companions) {
     return ChatTemplate::Load("", SmallTokenizer(std::move(companions)).get());
   };

@@ -11,6 +11,8 @@
 namespace espalier::jinja {
 namespace {
 
+// In bytes of text that take as long to make.
+constexpr size_t kStepCost = 32, kElementCost = 256;
 constexpr int kDeepestCall = 1000;  // expressions and statements in one another, over all macros
 
 /// Names of one level. A loop's body has a level of its own for each element, an {% if %} has none.
@@ -61,7 +63,7 @@ class Evaluator {
     const Depth depth(depth_);
     try {
       if (depth_ > kDeepestCall) Fail("the template calls itself too deep");
-      budget_.Spend(1);
+      budget_.Spend(kStepCost);
       return work();
     } catch (TemplateError& error) {
       if (error.line == 0) error.line = line;
@@ -134,8 +136,8 @@ class Evaluator {
             return IsTrue(Get(*s.condition));
           }))
         items.push_back(std::move(item));
-    budget_.Spend(items.size());
     for (size_t i = 0; i < items.size(); ++i) {
+      budget_.Spend(kElementCost);
       const Exit exit = InScope(scope_, [&] {
         scope_->names["loop"] = LoopAt(items, i);
         Unpack(s, items[i]);

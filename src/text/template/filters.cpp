@@ -187,7 +187,7 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
 Value ApplyFilter(const std::string& name, const Value& value, Arguments& arguments, Budget& budget) {
   const auto filter = Filters().find(name);
   if (filter == Filters().end()) Fail(fmt::format("the filter {} is not supported", name));
-  budget.Spend(1);
+  budget.Spend(SizeOf(value));
   Reader reader(filter->first, arguments);
   return filter->second(value, reader, budget);
 }

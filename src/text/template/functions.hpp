@@ -8,7 +8,7 @@
 
 namespace espalier::jinja {
 
-/// What one rendering may use: steps, and bytes of the texts that it makes.
+/// What one rendering may use, in bytes of text: some 100,000 elements of loops, or 128 MiB.
 class Budget {
  public:
   /// Fails if it is used up.

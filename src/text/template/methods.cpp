@@ -148,6 +148,7 @@ Value CallMethod(const Value& value, const std::string& name, Arguments& argumen
   const auto& methods = MethodsOf(value);
   const auto method = methods.find(name);
   if (method == methods.end()) Fail(fmt::format("the method {} of {} is not supported", name, TypeName(value)));
+  budget.Spend(SizeOf(value));
   Reader reader(method->first, arguments);
   return method->second(value, reader, budget);
 }

@@ -256,6 +256,12 @@ int64_t NeedWhole(const Value& value) {
   return *value.Whole();
 }
 
+size_t SizeOf(const Value& value) {
+  if (const std::string* text = value.Text()) return text->size() + 1;
+  const List* list = value.Elements();
+  return list != nullptr ? 16 * list->items.size() + 1 : 1;
+}
+
 std::string ToText(const Value& value) {
   if (const std::string* text = value.Text()) return *text;
   if (value.IsUndefined()) return "";

@@ -96,6 +96,8 @@ std::string ToJson(const Value& value, int64_t indent = -1);
 Value ItemsOf(const Value& value, Sequence kind);
 /// A whole number; fails for anything else.
 int64_t NeedWhole(const Value& value);
+/// How long it takes to read a value: bytes of a text, elements of a list.
+size_t SizeOf(const Value& value);
 /// The characters of a text.
 std::vector<std::string_view> CharactersOf(std::string_view text);
 

@@ -2,17 +2,27 @@
 
 #include <algorithm>
 
+#include "data/conversations.hpp"
 #include "data/file_errors.hpp"
 #include "data/formats/file_reader.hpp"
 #include "data/open_files.hpp"
 
 namespace espalier {
 
-/// Takes the file in blocks. Each block begins with the last token of the block before, since a reader need not say
-/// whether a document begins at the first token.
 class DocumentFile::Reader {
  public:
-  Reader(const std::string& path, const DataSettings& settings)
+  virtual ~Reader() = default;
+  virtual const std::string& path() const = 0;
+  virtual int64_t tokens() const = 0;
+  virtual bool IsText() const = 0;
+  virtual bool Next(Document& out) = 0;
+};
+
+/// Takes the file in blocks. Each block begins with the last token of the block before, since a reader need not say
+/// whether a document begins at the first token.
+class DocumentFile::InBlocks final : public DocumentFile::Reader {
+ public:
+  InBlocks(const std::string& path, const DataSettings& settings)
       : path_(path),
         format_(FormatOf(path, open_, settings)),
         end_token_(settings.end_token),
@@ -20,11 +30,11 @@ class DocumentFile::Reader {
     if (file_->tokens() == 0) RefuseData(path, "has no tokens");
   }
 
-  const std::string& path() const { return path_; }
-  int64_t tokens() const { return file_->tokens(); }
-  bool IsText() const { return format_ == DataFormat::kText || format_ == DataFormat::kJsonl; }
+  const std::string& path() const override { return path_; }
+  int64_t tokens() const override { return file_->tokens(); }
+  bool IsText() const override { return espalier::IsText(format_); }
 
-  bool Next(Document& out) {
+  bool Next(Document& out) override {
     out = {};
     while (ReadMore()) {
       const auto next = std::ranges::upper_bound(block_.documents, at_);
@@ -83,8 +93,46 @@ class DocumentFile::Reader {
   int64_t first_ = 0;  ///< the first token of the file after the block
 };
 
-DocumentFile::DocumentFile(const std::string& path, const DataSettings& settings)
-    : reader_(std::make_unique<Reader>(path, settings)) {}
+class DocumentFile::Conversations final : public DocumentFile::Reader {
+ public:
+  Conversations(const std::string& path, const DataSettings& settings)
+      : path_(path),
+        vocab_(settings.vocab),
+        coder_(settings, DataFormat::kChat),
+        lines_(ConversationsOf(path, open_, settings)) {
+    for (const ConversationLine& line : lines_) tokens_ += line.tokens;
+    if (tokens_ == 0) RefuseData(path, "has no conversation");
+  }
+
+  const std::string& path() const override { return path_; }
+  int64_t tokens() const override { return tokens_; }
+  bool IsText() const override { return true; }
+
+  bool Next(Document& out) override {
+    out = {};
+    if (next_ == lines_.size()) return false;
+    BlockTokens read = ReadConversation(path_, open_, coder_, lines_[next_++], vocab_);
+    out.tokens = std::move(read.ids);
+    for (const uint8_t target : read.targets) out.uncounted.push_back(target != 0 ? 0 : 1);
+    return true;
+  }
+
+ private:
+  const std::string path_;
+  const int64_t vocab_;
+  OpenFiles open_;
+  const DocumentCoder coder_;
+  const std::vector<ConversationLine> lines_;
+  int64_t tokens_ = 0;
+  size_t next_ = 0;
+};
+
+DocumentFile::DocumentFile(const std::string& path, const DataSettings& settings) {
+  if (settings.format == DataFormat::kChat)
+    reader_ = std::make_unique<Conversations>(path, settings);
+  else
+    reader_ = std::make_unique<InBlocks>(path, settings);
+}
 DocumentFile::~DocumentFile() = default;
 DocumentFile::DocumentFile(DocumentFile&&) noexcept = default;
 

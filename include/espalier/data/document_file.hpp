@@ -35,6 +35,8 @@ class DocumentFile {
 
  private:
   class Reader;
+  class InBlocks;
+  class Conversations;
   std::unique_ptr<Reader> reader_;
 };
 

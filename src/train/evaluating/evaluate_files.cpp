@@ -15,6 +15,7 @@
 #include "espalier/comm/pack.hpp"
 #include "espalier/data/document_file.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/chat_template.hpp"
 #include "espalier/text/tokenizer.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/train/saved_deck.hpp"
@@ -70,6 +71,10 @@ std::optional<int32_t> FirstToken(const EvaluateOptions& options, const Tokenize
   return tokenizer->bos();
 }
 
+std::shared_ptr<const ChatTemplate> TemplateOf(const Deck& deck, const Tokenizer* tokenizer) {
+  return deck.data.format == DataFormat::kChat ? ChatTemplate::Load(deck.data.chat_template, tokenizer) : nullptr;
+}
+
 /// On rank 0: the files, their documents, and what their losses add up to.
 class Documents {
  public:
@@ -86,7 +91,9 @@ class Documents {
                                 .hdf5_dataset = deck.data.hdf5_dataset,
                                 .text_field = deck.data.text_field,
                                 .index_dir = scratch_.path(),
-                                .tokenizer = tokenizer_});
+                                .tokenizer = tokenizer_,
+                                .chat_template = TemplateOf(deck, tokenizer_.get()),
+                                .train_on = deck.data.train_on});
     RequireTokenizer(SavedDeck(dir, ReadMetadata(dir).deck).data.format);
     for (const DocumentFile& file : files_) {
       scores_.push_back({file.path(), {}, {0, 0, BytesAreKnown(file) ? std::optional(int64_t{0}) : std::nullopt}});
@@ -149,9 +156,7 @@ class Documents {
 
   /// Bytes of text mean nothing to a model of other tokens.
   void RequireTokenizer(DataFormat trained) const {
-    if (tokenizer_ != nullptr || trained == DataFormat::kText || trained == DataFormat::kJsonl ||
-        trained == DataFormat::kAuto)
-      return;
+    if (tokenizer_ != nullptr || IsText(trained) || trained == DataFormat::kAuto) return;
     for (const DocumentFile& file : files_)
       if (file.IsText())
         throw UserError(ExitStatus::kDeck,

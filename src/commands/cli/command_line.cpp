@@ -30,7 +30,6 @@ namespace espalier {
 namespace {
 
 constexpr double kMaxGigabytes = 1e9;
-constexpr double kMaxPercent = 100;
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
@@ -104,7 +103,7 @@ void AddSearch(CLI::App* command, TuneCommandOptions& options) {
       ->add_option("--reserve", options.reserve,
                    fmt::format("memory of each device that the layout leaves free, besides what the cluster file "
                                "reserves ({:.0f} % of the device's)",
-                               kMaxPercent * kReserve))
+                               100 * kReserve))
       ->type_name("GB")
       ->check(Within(0.0, kMaxGigabytes));
   command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");

@@ -135,22 +135,19 @@ std::string EndTokenIsInTheVocabulary(const Deck& deck) {
   return fmt::format("must be a token: allowed are -1 (none) and 0 to {} (model.vocab - 1)", deck.model.vocab - 1);
 }
 
-/// Documents of flat ids end with a token alone.
+/// Documents of flat ids end with a token alone. A sample has several conversations.
 std::string DocumentsAreKnown(const Deck& deck) {
   const auto& data = deck.data;
+  if (data.format == DataFormat::kChat && !data.isolate_documents)
+    return "must be true for data.format = \"chat\": a sample has several conversations";
   if (!data.isolate_documents || data.end_token >= 0 || data.format == DataFormat::kAuto) return "";
   if (IsText(data.format) || data.format == DataFormat::kMegatron) return "";
   return fmt::format("needs data.end_token with data.format = \"{}\", which does not say where documents end",
                      DeckName(data.format));
 }
 
-std::string ConversationsAreIsolated(const Deck& deck) {
-  if (deck.data.format != DataFormat::kChat || deck.data.isolate_documents) return "";
-  return "must be true for data.format = \"chat\": a sample has several conversations";
-}
 std::string ConversationsHaveATemplate(const Deck& deck) {
-  if (deck.data.format != DataFormat::kChat || !deck.data.tokenizer.empty() || !deck.data.chat_template.empty())
-    return "";
+  if (deck.data.format != DataFormat::kChat || deck.data.tokenizer + deck.data.chat_template != "") return "";
   return "must be a file or \"chatml\": without data.tokenizer there is no chat template beside it";
 }
 
@@ -423,6 +420,11 @@ std::string ValidatesWholeBatches(const Deck& deck) {
                      MultiplesText(deck.batch.global));
 }
 
+std::vector<Relation> Together(std::vector<Relation> list, const std::vector<Relation>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
 }  // namespace
 
 const std::vector<Relation>& MeshRelations() {
@@ -444,11 +446,7 @@ const std::vector<Relation>& MeshRelations() {
         "pipeline.schedule"},
        RampStartSuitsTheSchedule},
   };
-  static const std::vector<Relation> relations = [] {
-    std::vector<Relation> list = own;
-    list.insert(list.end(), SizeRelations().begin(), SizeRelations().end());
-    return list;
-  }();
+  static const std::vector<Relation> relations = Together(own, SizeRelations());
   return relations;
 }
 
@@ -485,7 +483,6 @@ const std::vector<Relation>& DeckRelations() {
       {{"data.validation_weights", "data.validation"}, EachValidationSourceHasAWeight},
       {{"data.end_token", "model.vocab"}, EndTokenIsInTheVocabulary},
       {{"data.isolate_documents", "data.end_token", "data.format"}, DocumentsAreKnown},
-      {{"data.isolate_documents", "data.format"}, ConversationsAreIsolated},
       {{"data.chat_template", "data.tokenizer", "data.format"}, ConversationsHaveATemplate},
       {{"run.watchdog_s"}, WatchdogWaitsASecond},
       {{"run.watchdog_slow_s", "run.watchdog_s"}, SlowWatchdogWaitsLonger},
@@ -496,11 +493,7 @@ const std::vector<Relation>& DeckRelations() {
         "parallel.dp_shard"},
        RampEndsAtGlobal},
   };
-  static const std::vector<Relation> all = [] {
-    std::vector<Relation> list = rank_free;
-    list.insert(list.end(), MeshRelations().begin(), MeshRelations().end());
-    return list;
-  }();
+  static const std::vector<Relation> all = Together(rank_free, MeshRelations());
   return all;
 }
 

@@ -17,7 +17,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATE = os.path.join(HERE, "..", "reference", "templates", "generation.jinja")
 SHAPE = {"layers": 2, "dim": 24, "heads": 4, "kv_heads": 2, "ffn_dim": 40, "vocab": 256, "seq_len": 300,
          "norm_eps": 1e-5, "rope_theta": 10000.0}
-MODELS = {"llama": {}, "gpt2": {"family": "gpt2"}, "qwen3": {"head_dim": 8, "qk_norm": "head", "tie_embeddings": True, "rope_scaling": "linear", "rope_factor": 2.5}}
+MODELS = {"llama": {}, "gpt2": {"family": "gpt2"},
+          "qwen3": {"head_dim": 8, "qk_norm": "head", "tie_embeddings": True, "rope_scaling": "linear",
+                    "rope_factor": 2.5}}
 
 HEAD = """\
 # By conversations.py with Hugging Face's {model} in fp64: the mean loss over the {labels} labels that are not -100, then

@@ -172,6 +172,12 @@ class Blend final : public TokenSource {
     return parts;
   }
 
+  Packing packing() const override {
+    Packing all;
+    for (const auto& source : sources_) all += source->packing();
+    return all;
+  }
+
   uint64_t Fingerprint() const override {
     uint64_t hash = Fold(0, sources_.size());
     for (size_t i = 0; i < sources_.size(); ++i)

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMostCells = int64_t{1} << 22;
 
 DocumentCoder CoderOf(const std::string& path, OpenFiles& open, const DataSettings& settings) {
-  return DocumentCoder(settings, FormatOf(path, open, settings) == DataFormat::kJsonl);
+  return DocumentCoder(settings, FormatOf(path, open, settings));
 }
 
 /// A file without an index.

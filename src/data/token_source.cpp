@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/blend.hpp"
+#include "data/conversations.hpp"
 #include "data/file_errors.hpp"
 #include "data/formats/file_reader.hpp"
 #include "data/open_files.hpp"
@@ -119,6 +120,7 @@ std::vector<DataFile> FilesOf(const std::vector<Segment>& segments, OpenFiles& o
 
 std::unique_ptr<TokenSource> OpenFilesAsOne(const DataSettings& settings, const BeforeFile& before_file) {
   const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_file);
+  if (settings.format == DataFormat::kChat) return OpenConversations(paths, settings, before_file);
   OpenFiles open;
   std::vector<Segment> segments = OpenAll(paths, settings, open, before_file);
   const int64_t tokens = Arrange(segments);
@@ -149,6 +151,13 @@ std::unique_ptr<TokenSource> OpenBlend(const DataSettings& settings, const Befor
 const std::vector<DataFile>& TokenSource::files() const {
   static const std::vector<DataFile> kNone;
   return kNone;
+}
+
+Packing& Packing::operator+=(const Packing& other) {
+  for (int64_t Packing::*count : {&Packing::documents, &Packing::cut, &Packing::without_target, &Packing::tokens,
+                                  &Packing::targets, &Packing::room, &Packing::padding})
+    this->*count += other.*count;
+  return *this;
 }
 
 void TokenSource::ReadAt(int64_t position, const SampleOrder& order, Sample& out) {

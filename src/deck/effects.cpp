@@ -166,11 +166,15 @@ std::string NotOf(const Deck& d, std::initializer_list<DataFormat> formats) {
 }
 std::string NoIndices(const Deck& d) {
   if (d.data.format == DataFormat::kText && !d.data.tokenizer.empty()) return "";
-  return NotOf(d, {DataFormat::kJsonl});
+  return NotOf(d, {DataFormat::kJsonl, DataFormat::kChat});
+}
+std::string NoConversations(const Deck& d) {
+  return When(d.data.format != DataFormat::kChat, fmt::format("data.format is \"{}\"", DeckName(d.data.format)));
 }
 std::string NoJsonl(const Deck& d) { return NotOf(d, {DataFormat::kJsonl}); }
 std::string NoHdf5(const Deck& d) { return NotOf(d, {DataFormat::kHdf5}); }
-std::string DocumentsAreJoined(const Deck& d) {
+std::string NoEndTokens(const Deck& d) {
+  if (d.data.format == DataFormat::kChat) return "each conversation is a document (data.format = \"chat\")";
   return When(!d.data.isolate_documents, "data.isolate_documents = false joins documents");
 }
 
@@ -235,7 +239,9 @@ const std::vector<Effect>& Effects() {
       {"data.text_field", NoJsonl},
       {"data.hdf5_dataset", NoHdf5},
       {"data.index_dir", NoIndices},
-      {"data.end_token", DocumentsAreJoined},
+      {"data.end_token", NoEndTokens},
+      {"data.chat_template", NoConversations},
+      {"data.train_on", NoConversations},
       {"data.validation", NoValidation},
       {"data.validation_weights", NoValidation},
       {"data.validate_sequences", NoValidation},

@@ -112,8 +112,7 @@ std::string Gpt2HasNoGroups(const Deck& deck) {
 }
 
 std::string TextNeedsBytes(const Deck& deck) {
-  const bool bytes =
-      (deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl) && deck.data.tokenizer.empty();
+  const bool bytes = IsText(deck.data.format) && deck.data.tokenizer.empty();
   if (!bytes || deck.model.vocab >= 256) return "";
   return fmt::format("must be at least 256 for data.format = \"{}\": tokens are bytes", DeckName(deck.data.format));
 }
@@ -140,10 +139,19 @@ std::string EndTokenIsInTheVocabulary(const Deck& deck) {
 std::string DocumentsAreKnown(const Deck& deck) {
   const auto& data = deck.data;
   if (!data.isolate_documents || data.end_token >= 0 || data.format == DataFormat::kAuto) return "";
-  if (data.format == DataFormat::kText || data.format == DataFormat::kJsonl || data.format == DataFormat::kMegatron)
-    return "";
+  if (IsText(data.format) || data.format == DataFormat::kMegatron) return "";
   return fmt::format("needs data.end_token with data.format = \"{}\", which does not say where documents end",
                      DeckName(data.format));
+}
+
+std::string ConversationsAreIsolated(const Deck& deck) {
+  if (deck.data.format != DataFormat::kChat || deck.data.isolate_documents) return "";
+  return "must be true for data.format = \"chat\": a sample has several conversations";
+}
+std::string ConversationsHaveATemplate(const Deck& deck) {
+  if (deck.data.format != DataFormat::kChat || !deck.data.tokenizer.empty() || !deck.data.chat_template.empty())
+    return "";
+  return "must be a file or \"chatml\": without data.tokenizer there is no chat template beside it";
 }
 
 /// While dp_shard is open: what batch.global must be a multiple of, in terms of the ranks that there will be.
@@ -456,6 +464,8 @@ const std::vector<Relation>& DeckRelations() {
       {{"data.validation_weights", "data.validation"}, EachValidationSourceHasAWeight},
       {{"data.end_token", "model.vocab"}, EndTokenIsInTheVocabulary},
       {{"data.isolate_documents", "data.end_token", "data.format"}, DocumentsAreKnown},
+      {{"data.isolate_documents", "data.format"}, ConversationsAreIsolated},
+      {{"data.chat_template", "data.tokenizer", "data.format"}, ConversationsHaveATemplate},
       {{"run.watchdog_s"}, WatchdogWaitsASecond},
       {{"run.watchdog_slow_s", "run.watchdog_s"}, SlowWatchdogWaitsLonger},
       {{"data.validate_every_steps", "data.validation"}, ValidatesOnSomething},

@@ -381,7 +381,8 @@ std::vector<DeckKey> Rows() {
      "Lowest rate as a fraction of optimizer.lr."},
 
     {"data", "format", CHOICE(data.format), "text", OneOf<DataFormat>(),
-     "text: bytes, or words of data.tokenizer; jsonl: the same, a document a line; tokens: made by espalier tokenize; "
+     "text: bytes, or words of data.tokenizer; jsonl: the same, a document a line; chat: a "
+     "conversation a line; tokens: made by espalier tokenize; "
      "megatron: .bin with .idx; llmc, llmq: token files of these; hdf5: a dataset; flat16, flat32: ids without a "
      "header; auto: each file as its content says (doc/data.md)."},
     {"data", "paths", FIELD(data.paths), Required{}, Paths(),
@@ -407,6 +408,11 @@ std::vector<DeckKey> Rows() {
      "Token that ends a document; -1: documents end where the format says so."},
     {"data", "isolate_documents", FIELD(data.isolate_documents), false, Any(),
      "Attention, learned positions and loss do not cross the documents of a sample."},
+    {"data", "chat_template", FIELD(data.chat_template), "", Path(),
+     "Template that makes text of a conversation: a file, relative to the working directory, or chatml; empty: that of "
+     "the Hugging Face folder of data.tokenizer."},
+    {"data", "train_on", CHOICE(data.train_on), "assistant", OneOf<TrainOn>(),
+     "Targets in conversations: what the assistant says, with the end of its turns; or all tokens."},
     {"data", "shuffle", FIELD(data.shuffle), true, Any(),
      "Samples in a random order keyed by run.seed, a new one for each epoch; false: in the order of the files."},
     {"data", "validate_every_steps", FIELD(data.validate_every_steps), 0, CountOrZero(),

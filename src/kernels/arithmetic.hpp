@@ -117,15 +117,19 @@ ESPALIER_HOST_DEVICE inline MergeWeights MergeWeightsOf(float lse_a, float lse_b
   return {a / (a + b), b / (a + b), largest + std::log(a + b)};
 }
 
-/// The results of `clip`, from the sums of losses, of tokens and of squared gradients.
+/// By what sums are divided to get means: a step without a token that counts has means of 0.
+ESPALIER_HOST_DEVICE inline double DivisorOf(double count) { return count > 0 ? count : 1; }
+
+/// The results of `clip`, from the sums of losses, of tokens and of squared gradients. Without tokens no update
+/// applies.
 struct Clipped {
   double mean, norm, scale, apply;
 };
 ESPALIER_HOST_DEVICE inline Clipped ClippedOf(double loss, double count, double squares, double clip_norm) {
-  const double mean = loss / count, norm = std::sqrt(squares) / count;
+  const double divisor = DivisorOf(count), mean = loss / divisor, norm = std::sqrt(squares) / divisor;
   const double limited = clip_norm / (norm + 1e-6);
   const double factor = clip_norm != 0 && limited < 1 ? limited : 1;
-  return {mean, norm, factor / count, std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
+  return {mean, norm, factor / divisor, count > 0 && std::isfinite(mean) && std::isfinite(norm) ? 1.0 : 0.0};
 }
 
 /// Whether an update applies: 1, or 0 if mean loss or norm exceed limits. The host compares the same fp32 numbers.

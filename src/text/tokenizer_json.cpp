@@ -133,6 +133,17 @@ class JsonTokenizer final : public Tokenizer {
     idle_.push_back(std::move(workspace));
   }
 
+  /// What begins with an added token depends on nothing before it.
+  std::vector<size_t> CutsOf(std::string_view text) const override {
+    std::vector<Section> sections;
+    added_->Split(text, sections);
+    std::vector<size_t> cuts;
+    for (const Section& section : sections)
+      if (section.id >= 0 && section.text.data() != text.data())
+        cuts.push_back(static_cast<size_t>(section.text.data() - text.data()));
+    return cuts;
+  }
+
   /// Text between added tokens; `first`: the whole text begins with it.
   void EncodeSection(std::string_view text, bool first, Workspace& workspace, std::vector<int32_t>& ids) const {
     std::string normalized;

@@ -1,5 +1,7 @@
 #include "train/evaluation.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 
@@ -31,6 +33,9 @@ double Evaluation::Loss() const {
     loss += static_cast<double>(runnable.executor->GetScalar("mean_loss")) * static_cast<double>(targets);
     counted += targets;
   }
+  if (counted == 0)
+    throw AgreedError(ExitStatus::kData,
+                      {fmt::format("data.validation: none of the {} sequences of a validation has a target", wanted_)});
   return loss / static_cast<double>(counted);
 }
 

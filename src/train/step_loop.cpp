@@ -290,6 +290,10 @@ std::string StepLoop::WhatIsWrong(const StepRecord& record) const {
 /// that is not accepted, has changed no weight.
 bool StepLoop::PassesGuard(const StepRecord& record) {
   if (!run_.device.Computes()) return true;
+  if (record.loss == 0 && record.grad_norm == 0) {
+    run_.reporter.Skipped(record.step, "no token of its batch is a target");
+    return true;
+  }
   const Guard::Verdict verdict = guard_.Judge(record.loss, record.grad_norm);
   if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) proven_ = record.step - 1;
   skipped_ = verdict == Guard::Verdict::kSkip;

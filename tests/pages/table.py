@@ -42,6 +42,7 @@ INSTEAD = [
      "until [ -f runs/stopped/metrics.jsonl ]; do sleep 0.1; done; kill -USR1 $PID; wait $PID; test $? = 75)",
      "begins a run, and checks that it exits with 75"),
     (ANY_PAGE, r".*espalier inputs/\S*/tiny\.toml .*run\.dir=runs/mine .*", r"\g<0> run.steps=20", "20 steps"),
+    ("doc/finetune.md", r"espalier runs/\w+/deck\.toml .*", r"\g<0> run.steps=2", "2 steps"),
     (ANY_PAGE, r".*espalier \S+/hf/deck\.toml .*|espalier RUN_DIR/deck\.toml .*", r"\g<0> run.steps=2", "2 steps"),
     ("doc/calibrate.md", r"espalier calibrate FILE .*", "espalier calibrate FILE --deck DECK", "with one deck"),
     ("doc/calibrate.md", r"mpirun -n 8 (espalier calibrate .*)dp_shard=8", r"mpirun -n 2 \1dp_shard=2", "on 2 ranks"),
@@ -57,8 +58,8 @@ PLACEHOLDERS = [
     ("doc/(sleep|timeline).md", "DECK", f"{SMALL} parallel.dp_shard=-1"),
     ("doc/(?!sleep|timeline).*", "DECK", SMALL),
     ("doc/calibrate.md", "FILE", "measured.toml"),
-    ("README.md|doc/huggingface.md", "HF_DIR", "given/hf"),
-    ("README.md|doc/huggingface.md", "OUT", "given/out"),
+    ("README.md|doc/(huggingface|finetune).md", "HF_DIR", "given/hf"),
+    ("README.md|doc/(huggingface|finetune).md", "OUT", "given/out"),
     ("doc/huggingface.md", "RUN_DIR", "runs/hf"),
 ]
 
@@ -77,6 +78,13 @@ GIVEN = [
     ("README.md|doc/huggingface.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 && "
      "build/espalier export given/run/checkpoints/latest given/hf"),
     ("README.md|doc/huggingface.md", "build/espalier tokenize tests/data/tokenizer.json doc/data.md -o tokens.bin"),
+    ("doc/finetune.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 "
+     "data.tokenizer=tests/data/tokenizer.json && build/espalier export given/run/checkpoints/latest given/hf && "
+     "cp tests/reference/templates/generation.jinja given/hf/chat_template.jinja"),
+    ("doc/finetune.md", "for i in $(seq 2000); do echo '{\"text\": \"It was a dark and stormy night, number '$i'.\"}'; "
+     "done > my.jsonl"),
+    ("doc/finetune.md", "for i in $(seq 2000); do echo '{\"messages\": [{\"role\": \"user\", \"content\": "
+     "\"Number '$i'?\"}, {\"role\": \"assistant\", \"content\": \"It is even or odd.\"}]}'; done > chat.jsonl"),
     ("doc/install.md", "mkdir -p $HOME/espalier/share $HOME/espalier/bin && "
      "ln -s $PWD $HOME/espalier/share/espalier && ln -s $PWD/build/espalier $HOME/espalier/bin"),
 ]

@@ -14,6 +14,7 @@
 
 namespace espalier {
 
+class ChatTemplate;
 class Tokenizer;
 class World;
 
@@ -46,11 +47,25 @@ struct BlendPart {
   int64_t samples = 0;  ///< of an epoch of this source
 };
 
+/// How conversations fill the samples of a source. All zero if there are none.
+struct Packing {
+  int64_t documents = 0;
+  int64_t cut = 0;             ///< documents that are longer than a sample
+  int64_t without_target = 0;  ///< documents
+  int64_t tokens = 0;          ///< of the documents, before they are cut
+  int64_t targets = 0;         ///< among them
+  int64_t room = 0;            ///< tokens of all samples
+  int64_t padding = 0;         ///< among them
+
+  Packing& operator+=(const Packing& other);
+};
+
 /// A sequence of tokens, split into samples: sample k is tokens [k s, (k + 1) s], both ends included, s = seq_len.
+/// Conversations are packed into samples instead (src/data/conversations.cpp).
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
-  /// (tokens - 1) / seq_len; at least 1.
+  /// (tokens - 1) / seq_len but for conversations; at least 1.
   virtual int64_t samples() const = 0;
   virtual int64_t tokens() const = 0;
   virtual int64_t seq_len() const = 0;
@@ -63,6 +78,7 @@ class TokenSource {
   virtual void ReadAt(int64_t position, const SampleOrder& order, Sample& out);
   /// Empty unless this is a blend.
   virtual std::vector<BlendPart> parts() const { return {}; }
+  virtual Packing packing() const { return {}; }
   /// Tells data apart, without paths: number of tokens, sizes and sampled bytes of the files in order; shares of a
   /// blend.
   virtual uint64_t Fingerprint() const;
@@ -84,6 +100,8 @@ struct DataSettings {
   std::string index_dir = {};                            ///< for what is counted once; empty: beside each file
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text and jsonl; null: a byte is a token
   bool isolate_documents = false;  ///< refuses files that do not say where documents end, unless end_token does
+  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  ///< of chat
+  TrainOn train_on = TrainOn::kAssistant;                       ///< targets of chat
 };
 
 /// Counts the tokens of those files whose format does not say how many they have (jsonl; text with a tokenizer) and

@@ -33,7 +33,25 @@ enum class JoinMatmuls : uint8_t { kNever, kHeads, kAlways };
 enum class OptimizerName : uint8_t { kAdamw, kMuon };
 enum class MuonScale : uint8_t { kMatchAdamw, kSpectral };
 enum class Decay : uint8_t { kCosine, kLinear, kConstant, kInverseSqrt, kOneMinusSqrt };
-enum class DataFormat : uint8_t { kText, kTokens, kJsonl, kMegatron, kLlmc, kLlmq, kHdf5, kFlat16, kFlat32, kAuto };
+enum class DataFormat : uint8_t {
+  kText,
+  kTokens,
+  kJsonl,
+  kChat,
+  kMegatron,
+  kLlmc,
+  kLlmq,
+  kHdf5,
+  kFlat16,
+  kFlat32,
+  kAuto
+};
+/// Whether files of a format are text, which a tokenizer cuts.
+constexpr bool IsText(DataFormat format) {
+  return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kChat;
+}
+/// Which tokens of a conversation are targets.
+enum class TrainOn : uint8_t { kAssistant, kAll };
 enum class Restart : uint8_t { kAuto, kNever, kRequired };
 enum class OnNonfinite : uint8_t { kStop, kSkip, kRollback };
 enum class OnCorruption : uint8_t { kStop, kRollback };
@@ -125,6 +143,7 @@ inline constexpr auto kChoices<Decay> = std::to_array<Choice<Decay>>({{Decay::kC
 template <>
 inline constexpr auto kChoices<DataFormat> = std::to_array<Choice<DataFormat>>({{DataFormat::kText, "text"},
                                                                                 {DataFormat::kJsonl, "jsonl"},
+                                                                                {DataFormat::kChat, "chat"},
                                                                                 {DataFormat::kTokens, "tokens"},
                                                                                 {DataFormat::kMegatron, "megatron"},
                                                                                 {DataFormat::kLlmc, "llmc"},
@@ -133,6 +152,9 @@ inline constexpr auto kChoices<DataFormat> = std::to_array<Choice<DataFormat>>({
                                                                                 {DataFormat::kFlat16, "flat16"},
                                                                                 {DataFormat::kFlat32, "flat32"},
                                                                                 {DataFormat::kAuto, "auto"}});
+template <>
+inline constexpr auto kChoices<TrainOn> = std::to_array<Choice<TrainOn>>({{TrainOn::kAssistant, "assistant"},
+                                                                          {TrainOn::kAll, "all"}});
 template <>
 inline constexpr auto kChoices<Restart> = std::to_array<Choice<Restart>>({{Restart::kAuto, "auto"},
                                                                           {Restart::kNever, "never"},

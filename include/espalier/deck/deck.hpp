@@ -125,6 +125,8 @@ struct Deck {
     std::string index_dir;     ///< of jsonl; empty: beside each file
     int64_t end_token;         ///< ends a document; -1: none
     bool isolate_documents;
+    std::string chat_template;  ///< a file, or "chatml"; empty: that of the tokenizer
+    TrainOn train_on;
     bool shuffle;
     int64_t validate_every_steps, validate_sequences;
   } data;

@@ -62,6 +62,15 @@ class Tokenizer {
   /// The id of a token by its name in the file.
   std::optional<int32_t> Find(std::string_view name) const;
 
+  /// Whether a token is none of a text, such as <|endoftext|>.
+  bool IsSpecial(int32_t id) const { return 0 <= id && id < vocab() && special_[static_cast<size_t>(id)]; }
+
+  /// Bytes of `text`, rising and not 0, at which it can be cut: its parts have the ids of the whole.
+  virtual std::vector<size_t> CutsOf(std::string_view text) const {
+    (void)text;
+    return {};
+  }
+
   /// The token that ends a document and the one that begins it, if the file says which, or by their usual names.
   std::optional<int32_t> end_of_text() const { return end_of_text_; }
   std::optional<int32_t> bos() const { return bos_; }

@@ -37,7 +37,7 @@ std::vector<int32_t> ReadIds(const std::string& text, int64_t vocab) {
 }
 
 void RequireTokenizer(const SampleOptions& options, const Deck& deck) {
-  if (deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl) return;
+  if (IsText(deck.data.format)) return;
   Refuse(
       fmt::format("sample: this model was trained on token ids (data.format = \"{}\"), and its checkpoint has no "
                   "tokenizer: give --tokenizer FILE, or --ids, such as --ids \"1 2 3\"{}",

@@ -63,6 +63,21 @@ void BlockReader::ReadMore() {
   file_.ReadAt(at, buffer_.data() + buffer_.size() - bytes, bytes);
 }
 
+namespace {
+
+/// An entry for each conversation of a block, or one for the block.
+void AddCounts(const BlockTokens& block, int64_t offset, bool of_documents, std::vector<CountedBlock>& counted) {
+  if (!of_documents) return counted.push_back({offset, std::ssize(block.ids)});
+  for (size_t i = 0; i < block.documents.size(); ++i) {
+    const int64_t begin = block.documents[i];
+    const int64_t end = i + 1 < block.documents.size() ? block.documents[i + 1] : std::ssize(block.ids);
+    const int64_t targets = std::count(block.targets.begin() + begin, block.targets.begin() + end, uint8_t{1});
+    counted.push_back({offset + block.lines[i], end - begin, targets});
+  }
+}
+
+}  // namespace
+
 std::vector<CountedBlock> CountBlocks(const InputFile& file, const DocumentCoder& coder, int64_t begin, int64_t end,
                                       const BeforeFile& before_block) {
   std::vector<CountedBlock> counted;
@@ -72,10 +87,10 @@ std::vector<CountedBlock> CountBlocks(const InputFile& file, const DocumentCoder
     const auto tokens = [&](int64_t line) {
       BlockTokens out;
       coder.Encode(file.path(), text, line, blocks.offset(), blocks.at_end(), out);
-      return std::ssize(out.ids);
+      return out;
     };
     try {
-      counted.push_back({blocks.offset(), tokens(0)});
+      AddCounts(tokens(0), blocks.offset(), coder.IndexesDocuments(), counted);
     } catch (const UserError&) {
       tokens(LineNumber(file, blocks.offset()));  // throws again, and names the line
       throw;

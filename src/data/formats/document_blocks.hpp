@@ -38,14 +38,15 @@ class BlockReader {
   int64_t offset_, size_ = 0;
 };
 
-/// A block, and how many tokens it has.
+/// A block, or a conversation: how many tokens it has, and how many of them are targets (0 in blocks).
 struct CountedBlock {
   int64_t offset = 0;
   int64_t tokens = 0;
+  int64_t targets = 0;
 };
 
-/// Counts the blocks that begin in [begin, end). Calls `before_block`, if set, before each. Throws UserError (kData)
-/// with file and line.
+/// Counts the blocks that begin in [begin, end), or the conversations in them. Calls `before_block`, if set, before
+/// each. Throws UserError (kData) with file and line.
 std::vector<CountedBlock> CountBlocks(const InputFile& file, const DocumentCoder& coder, int64_t begin, int64_t end,
                                       const BeforeFile& before_block = {});
 

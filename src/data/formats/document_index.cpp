@@ -1,4 +1,5 @@
-// The index file, little-endian: 64 bytes of header, then 16 bytes for each block (byte, first token).
+// The index file, little-endian: 64 bytes of header, then 24 bytes for each block or conversation (byte, first token,
+// targets before it).
 #include "data/formats/document_index.hpp"
 
 #include <sys/stat.h>
@@ -20,14 +21,14 @@ namespace {
 namespace fs = std::filesystem;
 
 struct IndexHeader {
-  std::array<char, 8> magic = {'E', 'S', 'P', 'I', 'D', 'X', '\0', '\2'};
+  std::array<char, 8> magic = {'E', 'S', 'P', 'I', 'D', 'X', '\0', '\3'};
   int64_t data_bytes = 0, modified = 0;
   uint64_t key = 0;
-  int64_t blocks = 0, tokens = 0, reserved = 0;
+  int64_t blocks = 0, tokens = 0, targets = 0;
   uint32_t checksum = 0;  ///< of the bytes before
   uint32_t end = 0;
 };
-static_assert(sizeof(IndexHeader) == 64 && sizeof(DocumentBlock) == 16);
+static_assert(sizeof(IndexHeader) == 64 && sizeof(DocumentBlock) == 24);
 
 uint32_t ChecksumOf(const IndexHeader& header) { return Crc32c(&header, offsetof(IndexHeader, checksum)); }
 
@@ -46,13 +47,14 @@ std::string IndexPath(const std::string& data, const DataSettings& settings, uin
   return (fs::path(settings.index_dir) / name).string();
 }
 
-IndexHeader HeaderOf(const IndexedFile& of, int64_t blocks, int64_t tokens) {
+IndexHeader HeaderOf(const IndexedFile& of, int64_t blocks, int64_t tokens, int64_t targets) {
   IndexHeader header;
   header.data_bytes = of.bytes;
   header.modified = of.modified;
   header.key = of.key;
   header.blocks = blocks;
   header.tokens = tokens;
+  header.targets = targets;
   header.checksum = ChecksumOf(header);
   return header;
 }
@@ -62,12 +64,13 @@ std::optional<IndexHeader> FindHeader(const IndexedFile& of) {
   if (!fs::is_regular_file(of.path)) return std::nullopt;
   const InputFile file(of.path);
   IndexHeader header;
+  constexpr int64_t entry = sizeof(DocumentBlock);
   const int64_t body = file.bytes() - static_cast<int64_t>(sizeof header);
   if (body < 0) return std::nullopt;
   file.ReadAt(0, &header, sizeof header);
   const bool fits = header.magic == IndexHeader{}.magic && header.checksum == ChecksumOf(header) &&
                     header.data_bytes == of.bytes && header.modified == of.modified && header.key == of.key &&
-                    header.blocks >= 0 && header.tokens >= 0 && body / 16 == header.blocks && body % 16 == 0;
+                    header.blocks >= 0 && header.tokens >= 0 && body / entry == header.blocks && body % entry == 0;
   return fits ? std::optional(header) : std::nullopt;
 }
 
@@ -96,14 +99,15 @@ IndexWriter::~IndexWriter() {
 }
 
 void IndexWriter::Add(const CountedBlock& block) {
-  const DocumentBlock entry{block.offset, tokens_};
+  const DocumentBlock entry{block.offset, tokens_, targets_};
   file_.write(reinterpret_cast<const char*>(&entry), sizeof entry);
   tokens_ += block.tokens;
+  targets_ += block.targets;
   ++blocks_;
 }
 
 void IndexWriter::Commit() {
-  const IndexHeader header = HeaderOf(of_, blocks_, tokens_);
+  const IndexHeader header = HeaderOf(of_, blocks_, tokens_, targets_);
   file_.seekp(0);
   file_.write(reinterpret_cast<const char*>(&header), sizeof header);
   file_.close();
@@ -135,16 +139,38 @@ bool DocumentIndex::Load() {
   if (!header) return false;
   blocks_ = header->blocks;
   tokens_ = header->tokens;
+  targets_ = header->targets;
   return true;
 }
 
 DocumentBlock DocumentIndex::Block(OpenFiles& open, int64_t k) const {
-  if (k == blocks_) return {of_.bytes, tokens_};
+  if (k == blocks_) return End();
   DocumentBlock block;
-  open.Get(of_.path).ReadAt(static_cast<int64_t>(sizeof(IndexHeader)) + 16 * k, &block, sizeof block);
-  if (block.offset < 0 || block.offset > of_.bytes || block.first_token < 0 || block.first_token > tokens_)
-    RefuseData(of_.path, fmt::format("block {} is damaged: delete this index, and it is made again", k));
+  open.Get(of_.path).ReadAt(static_cast<int64_t>(sizeof(IndexHeader)) + k * int64_t{sizeof block}, &block,
+                            sizeof block);
+  Check(block, k);
   return block;
+}
+
+std::vector<DocumentBlock> DocumentIndex::Blocks(OpenFiles& open) const {
+  std::vector<DocumentBlock> blocks(static_cast<size_t>(blocks_));
+  open.Get(of_.path).ReadAt(sizeof(IndexHeader), blocks.data(), blocks_ * int64_t{sizeof(DocumentBlock)});
+  blocks.push_back(End());
+  for (int64_t k = 0; k < blocks_; ++k) {
+    const DocumentBlock &block = blocks[static_cast<size_t>(k)], &next = blocks[static_cast<size_t>(k) + 1];
+    Check(block, k);
+    if (next.offset <= block.offset || next.first_token <= block.first_token || next.first_target < block.first_target)
+      Refuse(k);
+  }
+  return blocks;
+}
+
+void DocumentIndex::Check(const DocumentBlock& block, int64_t k) const {
+  if (block.offset < 0 || block.offset > of_.bytes || block.first_token < 0 || block.first_token > tokens_) Refuse(k);
+}
+
+void DocumentIndex::Refuse(int64_t k) const {
+  RefuseData(of_.path, fmt::format("block {} is damaged: delete this index, and it is made again", k));
 }
 
 int64_t DocumentIndex::Holding(OpenFiles& open, int64_t token) const {

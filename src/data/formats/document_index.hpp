@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "data/formats/document_blocks.hpp"
 #include "data/formats/document_coder.hpp"
@@ -11,10 +12,11 @@
 
 namespace espalier {
 
-/// Where a block of a file begins.
+/// Where a block of a file begins, or a conversation.
 struct DocumentBlock {
-  int64_t offset = 0;       ///< of its first byte
-  int64_t first_token = 0;  ///< in the file
+  int64_t offset = 0;        ///< of its first byte
+  int64_t first_token = 0;   ///< in the file
+  int64_t first_target = 0;  ///< targets in the file before it
 };
 
 /// What an index belongs to: a file as it is now, and what gives its tokens.
@@ -47,7 +49,7 @@ class IndexWriter {
   const IndexedFile of_;
   const std::string partial_;
   std::ofstream file_;
-  int64_t blocks_ = 0, tokens_ = 0;
+  int64_t blocks_ = 0, tokens_ = 0, targets_ = 0;
 };
 
 /// The index of a file: block k begins at entry k, and the last block ends with the file.
@@ -63,14 +65,19 @@ class DocumentIndex {
   const std::string& path() const { return of_.path; }
   /// Block 0 <= k < blocks(); k = blocks() is the end of the file.
   DocumentBlock Block(OpenFiles& open, int64_t k) const;
+  /// All of them, and the end of the file.
+  std::vector<DocumentBlock> Blocks(OpenFiles& open) const;
   /// The block that holds a token.
   int64_t Holding(OpenFiles& open, int64_t token) const;
 
  private:
   bool Load();
+  DocumentBlock End() const { return {of_.bytes, tokens_, targets_}; }
+  void Check(const DocumentBlock& block, int64_t k) const;
+  [[noreturn]] void Refuse(int64_t k) const;
 
   const IndexedFile of_;
-  int64_t tokens_ = 0, blocks_ = 0;
+  int64_t tokens_ = 0, targets_ = 0, blocks_ = 0;
 };
 
 }  // namespace espalier

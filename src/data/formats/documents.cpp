@@ -24,8 +24,8 @@ thread_local LastBlock last_block;
 
 class DocumentReader final : public FileReader {
  public:
-  DocumentReader(const std::string& path, OpenFiles& open, const DataSettings& settings, bool json)
-      : path_(path), coder_(settings, json), index_(path, open, settings, coder_), vocab_(settings.vocab) {}
+  DocumentReader(const std::string& path, OpenFiles& open, const DataSettings& settings, DataFormat format)
+      : path_(path), coder_(settings, format), index_(path, open, settings, coder_), vocab_(settings.vocab) {}
 
   int64_t tokens() const override { return index_.tokens(); }
   std::vector<std::string> Paths() const override { return {path_}; }
@@ -79,11 +79,11 @@ class DocumentReader final : public FileReader {
 }  // namespace
 
 std::unique_ptr<FileReader> OpenJsonl(const std::string& path, OpenFiles& open, const DataSettings& settings) {
-  return std::make_unique<DocumentReader>(path, open, settings, true);
+  return std::make_unique<DocumentReader>(path, open, settings, DataFormat::kJsonl);
 }
 
 std::unique_ptr<FileReader> OpenTokenizedText(const std::string& path, OpenFiles& open, const DataSettings& settings) {
-  return std::make_unique<DocumentReader>(path, open, settings, false);
+  return std::make_unique<DocumentReader>(path, open, settings, DataFormat::kText);
 }
 
 }  // namespace espalier

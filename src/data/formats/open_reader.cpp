@@ -79,8 +79,6 @@ DataFormat GuessFormat(const std::string& path, OpenFiles& open) {
                                endings));
 }
 
-bool IsText(DataFormat format) { return format == DataFormat::kText || format == DataFormat::kJsonl; }
-
 bool IsPattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
 }  // namespace
@@ -106,7 +104,8 @@ DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings
 }
 
 bool IsCounted(DataFormat format, const DataSettings& settings) {
-  return format == DataFormat::kJsonl || (format == DataFormat::kText && settings.tokenizer != nullptr);
+  return format == DataFormat::kJsonl || format == DataFormat::kChat ||
+         (format == DataFormat::kText && settings.tokenizer != nullptr);
 }
 
 std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings) {

@@ -63,7 +63,7 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   *a.scale = static_cast<float>(c.scale);
   *a.apply = a.loss_limit == nullptr ? static_cast<float>(c.apply) : AppliesWithin(c, *a.loss_limit, *a.norm_limit);
   *a.first = static_cast<float>(squares->first_not_finite);
-  if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / static_cast<double>(*a.count));
+  if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / DivisorOf(*a.count));
 }
 
 /// A tensor of an AdamW launch, its moments of type M. Those of bf16 are rounded stochastically.

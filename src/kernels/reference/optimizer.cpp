@@ -11,7 +11,7 @@ void SumSquares(const SumSquaresArgs& a) {
 }
 
 void Clip(const ClipArgs& a) {
-  const double count = *a.count;
+  const double count = *a.count == 0 ? 1 : *a.count;
   double squares = 0, first = -1;
   for (size_t i = a.squares.size(); i-- > 0;)
     if (!std::isfinite(*a.squares[i])) first = static_cast<double>(i);
@@ -21,7 +21,7 @@ void Clip(const ClipArgs& a) {
   Set(a.norm, 0, norm);
   Set(a.scale, 0, (a.clip_norm == 0 ? 1 : std::min(1.0, a.clip_norm / (norm + 1e-6))) / count);
   const bool within = a.loss_limit == nullptr || (*a.mean_loss <= *a.loss_limit && *a.norm <= *a.norm_limit);
-  Set(a.apply, 0, std::isfinite(mean) && std::isfinite(norm) && within ? 1 : 0);
+  Set(a.apply, 0, std::isfinite(mean) && std::isfinite(norm) && within && *a.count > 0 ? 1 : 0);
   Set(a.first, 0, first);
   if (a.z != nullptr) Set(a.mean_z, 0, *a.z / count);
 }

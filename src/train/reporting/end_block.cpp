@@ -68,10 +68,9 @@ std::string CheckpointBefore(const Run& run, const std::vector<std::string>& lin
 
 /// Token ids without a tokenizer cannot be written as text.
 std::string SampleText(const Deck& deck) {
-  const bool bytes = deck.data.format == DataFormat::kText || deck.data.format == DataFormat::kJsonl;
   const std::string command = "espalier sample " + Quoted(deck.run.dir);
   if (!deck.data.tokenizer.empty()) return command + " --prompt TEXT";
-  return bytes ? command : command + " --ids \"1 2 3\"";
+  return IsText(deck.data.format) ? command : command + " --ids \"1 2 3\"";
 }
 
 }  // namespace

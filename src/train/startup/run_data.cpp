@@ -7,6 +7,7 @@
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/text/chat_template.hpp"
 #include "espalier/text/tokenizer.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
@@ -42,10 +43,7 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
 }
 
 /// Whether the data may be text, which data.tokenizer cuts; otherwise they are ids already.
-bool CutsText(const Deck& deck) {
-  const DataFormat format = deck.data.format;
-  return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kAuto;
-}
+bool CutsText(const Deck& deck) { return IsText(deck.data.format) || deck.data.format == DataFormat::kAuto; }
 
 /// data.tokenizer, which must not have more tokens than the model; null if there is none.
 std::shared_ptr<const Tokenizer> TokenizerOf(const LoadedDeck& loaded) {
@@ -62,11 +60,29 @@ std::shared_ptr<const Tokenizer> TokenizerOf(const LoadedDeck& loaded) {
   }
 }
 
+/// data.chat_template; null if the data are no conversations.
+std::shared_ptr<const ChatTemplate> TemplateOf(const LoadedDeck& loaded, const Tokenizer* tokenizer) {
+  if (loaded.deck.data.format != DataFormat::kChat) return nullptr;
+  try {
+    return ChatTemplate::Load(loaded.deck.data.chat_template, tokenizer);
+  } catch (const UserError& error) {
+    throw At(loaded, "data.chat_template", error);
+  }
+}
+
+/// What text and conversations become tokens by.
+struct TextSettings {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;
+};
+
 DataSettings SettingsOf(const Deck& deck, const std::vector<std::string>& paths, const std::vector<double>& weights,
-                        std::shared_ptr<const Tokenizer> tokenizer) {
+                        const TextSettings& text) {
   const Deck::Data& data = deck.data;
-  return {data.format,       paths,           deck.model.seq_len, deck.model.vocab,     data.end_token,        weights,
-          data.hdf5_dataset, data.text_field, data.index_dir,     std::move(tokenizer), data.isolate_documents};
+  return {data.format,    paths,          deck.model.seq_len,     deck.model.vocab,
+          data.end_token, weights,        data.hdf5_dataset,      data.text_field,
+          data.index_dir, text.tokenizer, data.isolate_documents, text.chat_template,
+          data.train_on};
 }
 
 std::unique_ptr<TokenSource> Open(const LoadedDeck& loaded, World& world, const std::string& key,
@@ -109,11 +125,12 @@ RunData OpenRunData(const LoadedDeck& loaded, World& world) {
   OnAllRanks(world, [&] { data.tokenizer = TokenizerOf(loaded); });
   if (world.Rank() == 0 && data.tokenizer)
     for (const std::string& why : data.tokenizer->left_out()) spdlog::warn("{}: not kept with the tokenizer", why);
-  const std::shared_ptr<const Tokenizer> cuts = CutsText(deck) ? data.tokenizer : nullptr;
-  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, cuts));
+  TextSettings text{CutsText(deck) ? data.tokenizer : nullptr, nullptr};
+  OnAllRanks(world, [&] { text.chat_template = TemplateOf(loaded, text.tokenizer.get()); });
+  data.training = Open(loaded, world, "data.paths", SettingsOf(deck, deck.data.paths, deck.data.weights, text));
   if (Evaluates(deck))
     data.validation = Open(loaded, world, "data.validation",
-                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, cuts));
+                           SettingsOf(deck, deck.data.validation, deck.data.validation_weights, text));
   return data;
 }
 
@@ -130,14 +147,32 @@ std::string Describe(const DataSeen& data) {
   return fmt::format("{} tokens, fingerprint {:016x}", data.tokens, data.fingerprint);
 }
 
+std::string DescribePacking(const Packing& packing, int64_t seq_len) {
+  if (packing.documents == 0) return "";
+  const auto percent = [](int64_t part, int64_t whole) {
+    return 100 * static_cast<double>(part) / static_cast<double>(whole);
+  };
+  std::string line = fmt::format("{}, {:.3g} % of whose tokens are targets; {:.3g} % of the samples is padding",
+                                 Counted(packing.documents, "conversation"), percent(packing.targets, packing.tokens),
+                                 percent(packing.padding, packing.room));
+  if (packing.without_target > 0)
+    line += fmt::format("; {} without a target", Counted(packing.without_target, "conversation"));
+  if (packing.cut > 0)
+    line += fmt::format("; {} cut to {} tokens (model.seq_len + 1)", Counted(packing.cut, "conversation"), seq_len + 1);
+  return line;
+}
+
 std::vector<std::string> Describe(const RunData& data, const Deck& deck) {
   const DataRecord record = data.Record(deck);
   const std::string all =
       fmt::format("{}, {}, {}; {} = ", Counted(record.files, "file"), Counted(record.tokens, "token"),
                   Counted(record.samples, "sample"), StepsOfDeck(deck));
-  if (record.sources.empty()) return {all + fmt::format("{:.3g} epochs", record.epochs)};
-  std::vector<std::string> lines = {all + Counted(SequencesOfRun(deck), "sample") +
-                                    fmt::format(" of {} sources", record.sources.size())};
+  std::vector<std::string> lines = {
+      all + (record.sources.empty()
+                 ? fmt::format("{:.3g} epochs", record.epochs)
+                 : Counted(SequencesOfRun(deck), "sample") + fmt::format(" of {} sources", record.sources.size()))};
+  const std::string packing = DescribePacking(data.training->packing(), deck.model.seq_len);
+  if (!packing.empty()) lines.push_back(packing);
   for (const SourceRecord& source : record.sources)
     lines.push_back(fmt::format("{:.4g} % from {}: {} = {:.3g} epochs", 100 * source.share, source.name,
                                 Counted(source.samples, "sample"), source.epochs));

@@ -267,7 +267,7 @@ TEST_F(DocumentsTest, EveryRankNamesTheLine) {
   for (const int ranks : {1, 2, 3, 5})
     EXPECT_THAT(OnRanks(ranks, [&](World& world) { MakeIndices(Settings("d.jsonl"), world); }),
                 testing::Each(
-                    testing::EndsWith(fmt::format("line {} is no JSON object", std::ranges::count(lines, '\n') + 2))));
+                    testing::EndsWith(fmt::format("line {}: is no JSON object", std::ranges::count(lines, '\n') + 2))));
 }
 
 TEST_F(DocumentsTest, ErrorsNameFileAndLine) {
@@ -275,8 +275,8 @@ TEST_F(DocumentsTest, ErrorsNameFileAndLine) {
   EXPECT_THAT(Refusal(good + good + "{\"text\": 3}\n"),
               HasSubstr("d.jsonl: line 3: field \"text\" is a number, not a string"));
   EXPECT_THAT(Refusal(good + "{\"body\": \"x\"}"),
-              HasSubstr("d.jsonl: line 2 has no field \"text\" (data.text_field)"));
-  EXPECT_THAT(Refusal(good + "\n[1]\n"), HasSubstr("d.jsonl: line 3 is no JSON object"));
+              HasSubstr("d.jsonl: line 2: has no field \"text\" (data.text_field)"));
+  EXPECT_THAT(Refusal(good + "\n[1]\n"), HasSubstr("d.jsonl: line 3: is no JSON object"));
   EXPECT_THAT(Refusal(good + "{\"text\": \"x\"\n"), HasSubstr("d.jsonl: line 2 is no JSON object: "));
   EXPECT_THAT(Refusal("{\"text\": \"\xff\xfe\"}\n"), HasSubstr("d.jsonl: line 1 is no JSON object: "));
   EXPECT_THAT(Indices(), testing::IsEmpty());

@@ -40,6 +40,16 @@ TEST(KernelsOptimizer, Clip) {
   }
 }
 
+TEST(KernelsOptimizer, ClipOfAStepWithoutTargetsAppliesNothing) {
+  Random random;
+  Case c{"clip", {}, std::vector(6, OwnedTensor(kF32, {})), {{{"clip_norm", 0.5}, {"z_loss", 1e-4}}, {}}};
+  for (double x : {0.0, 0.0, 0.0, 0.0}) c.inputs.push_back(random.Real(kF32, {}, x, x));
+  const std::vector<OwnedTensor> r = c.Tested();
+  for (const size_t result : {0, 1, 3, 5}) EXPECT_EQ(r[result][0], 0) << "mean loss, norm, apply and z-loss";
+  EXPECT_TRUE(std::isfinite(r[2][0]));
+  Check(c, 0);
+}
+
 TEST(KernelsOptimizer, ClipAveragesTheZLoss) {
   Random random;
   Case c{"clip", {}, std::vector(6, OwnedTensor(kF32, {})), {{{"clip_norm", 0.5}, {"z_loss", 1e-4}}, {}}};

@@ -1,0 +1,79 @@
+// The tree of a template.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/template/value.hpp"
+
+namespace espalier::jinja {
+
+enum class ExpressionKind : uint8_t {
+  kConstant,
+  kName,
+  kList,
+  kTuple,
+  kDict,       ///< operands: key, value, key, value, ...
+  kAttribute,  ///< operand.name
+  kItem,       ///< operand[operand]
+  kSlice,      ///< operand[from:to:step], each of which may be null
+  kCall,       ///< operand(arguments)
+  kFilter,     ///< operand|name(arguments)
+  kTest,       ///< operand is name(arguments)
+  kNot,
+  kNegative,
+  kBinary,   ///< name is the operator
+  kCompare,  ///< operands a, b, c and operators of each pair: a < b and b < c
+  kAnd,
+  kOr,
+  kConditional,  ///< operands: condition, then, else, which may be null
+};
+
+struct Expression {
+  ExpressionKind kind;
+  int64_t line;
+  std::string name = {};
+  Value constant{None{}};
+  std::vector<std::unique_ptr<Expression>> operands = {};  ///< of a call, filter or test: the first, then the arguments
+  std::vector<std::pair<std::string, std::unique_ptr<Expression>>> named = {};  ///< arguments by name
+  std::vector<std::string> operators = {};
+};
+using ExpressionPtr = std::unique_ptr<Expression>;
+
+enum class StatementKind : uint8_t {
+  kText,
+  kPrint,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kMacro,
+  kGeneration,
+  kBreak,
+  kContinue
+};
+
+struct Parameter {
+  std::string name;
+  ExpressionPtr fallback;  ///< null: none
+};
+
+struct Statement {
+  StatementKind kind;
+  int64_t line;
+  std::string text = {};                  ///< of a macro: its name
+  std::vector<std::string> targets = {};  ///< names that are set; of an attribute: "ns", "name"
+  bool sets_attribute = false;
+  ExpressionPtr value = {}, condition = {};  ///< of a loop: what it runs over, and which elements count (may be null)
+  std::vector<Parameter> parameters = {};
+  std::vector<Statement> body = {}, otherwise = {};
+};
+
+/// Throws TemplateError with the line of what it does not know.
+std::vector<Statement> Parse(std::string_view source);
+
+}  // namespace espalier::jinja

@@ -1,0 +1,133 @@
+// Models of tests/oracle on one rank: their decks and weights.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "espalier/executor/cpu_executor.hpp"
+#include "espalier/program/compile.hpp"
+#include "kernels_testing.hpp"
+#include "source_tree.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+
+inline const std::string kOracle = InTree("tests/oracle/");
+
+inline uint64_t Fnv1a64(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+/// The formula in the head of the oracle's files.
+inline float OracleWeight(const StoredPart& stored, int64_t i) {
+  const uint64_t bits = (Fnv1a64(stored.name) + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u) >> 40;
+  const double w = 0.4 * (static_cast<double>(bits) / 16777216.0 - 0.5);
+  return static_cast<float>(stored.shape.size() == 1 && stored.name.ends_with(".weight") ? 1 + w : w);
+}
+
+/// Element i of a parameter as an element of the stored tensor.
+inline int64_t StoredElement(const StoredPart& stored, const Shape& extents, int64_t i) {
+  int64_t element = 0, stride = 1;
+  for (size_t d = extents.size(); d-- > 0; stride *= stored.shape[d]) {
+    element += (stored.start[d] + i % extents[d]) * stride;
+    i /= extents[d];
+  }
+  return element;
+}
+
+/// A program on one rank with the oracle's weights.
+class OneRank {
+ public:
+  OneRank(const Deck& deck, Executor::KernelFinder kernels)
+      : compilation_(Compile(deck, 1, Purpose::kTrain)),
+        program_(MakeProgram(compilation_, {})),
+        arena_(program_.arena_bytes),
+        executor_(program_, {}, arena_, nullptr, kernels) {
+    for (size_t p = 0; p < compilation_.parameters.size(); ++p) {
+      const Tensor w = executor_.At("parameters/" + compilation_.parameters[p]);
+      const StoredPart& stored = compilation_.stored[p];
+      for (int64_t i = 0; i < Volume(w.shape); ++i)
+        w.As<float>()[i] = OracleWeight(stored, StoredElement(stored, w.shape, i));
+    }
+    if (compilation_.graph->FindOrNone("positions") < 0) return;  // those of documents are filled by the test
+    int32_t* positions = executor_.At("positions").As<int32_t>();
+    for (int64_t p = 0; p < deck.model.seq_len; ++p) positions[p] = static_cast<int32_t>(p);
+  }
+
+  /// A stored tensor, whole, of the values `prefix`<parameter>`suffix`; parts that are not there are 0.
+  std::vector<double> Stored(const std::string& prefix, const std::string& name, const std::string& suffix = "") const {
+    std::vector<double> whole;
+    for (size_t p = 0; p < compilation_.parameters.size(); ++p) {
+      const StoredPart& stored = compilation_.stored[p];
+      if (stored.name != name) continue;
+      whole.resize(static_cast<size_t>(Volume(stored.shape)));
+      const std::string value = prefix + compilation_.parameters[p] + suffix;
+      if (compilation_.graph->FindOrNone(value) < 0) continue;
+      const Tensor part = executor_.At(value);
+      for (int64_t i = 0; i < Volume(part.shape); ++i)
+        whole[static_cast<size_t>(StoredElement(stored, part.shape, i))] = part.As<float>()[i];
+    }
+    return whole;
+  }
+
+  void Fill(const char* name, int microbatch, const std::vector<int32_t>& tokens) {
+    std::copy(tokens.begin(), tokens.end(), executor_.At(name, microbatch).As<int32_t>());
+  }
+  void Step(int64_t step, double lr) {
+    executor_.SetScalar("lr", static_cast<float>(lr));
+    executor_.SetScalar("step", static_cast<float>(step));
+    if (compilation_.deck.optimizer.name == OptimizerName::kMuon)
+      executor_.SetScalar("muon_lr", static_cast<float>(MuonLearningRate(compilation_.deck, step)));
+    executor_.RunStep();
+  }
+  const Executor& executor() const { return executor_; }
+  const Compilation& compilation() const { return compilation_; }
+
+ private:
+  Compilation compilation_;
+  Program program_;
+  HostArena arena_;
+  CpuExecutor executor_;
+};
+
+struct Variant {
+  std::string name, model;  ///< `model`: the one of tests/oracle/gradients.py
+  Executor::KernelFinder kernels;
+  bool tied;
+};
+
+/// Keys in which a model of tests/oracle/gradients.py differs from its llama.
+inline std::vector<std::string> OwnKeys(const std::string& model) {
+  if (model == "gpt2") return {"family=gpt2", "kv_heads=4"};
+  if (model == "llama31")
+    return {"head_dim=10",
+            "qkv_bias=true",
+            "o_bias=true",
+            "mlp_bias=true",
+            "rope_scaling=llama3",
+            "rope_factor=3",
+            "rope_original_seq_len=40",
+            "rope_low_freq_factor=0.5",
+            "rope_high_freq_factor=3"};
+  if (model == "qwen2")
+    return {"qkv_bias=true",    "rope_scaling=yarn", "rope_factor=4", "rope_original_seq_len=60",
+            "rope_beta_fast=4", "rope_beta_slow=0.5"};
+  if (model == "qwen3") return {"head_dim=8", "qk_norm=head", "rope_scaling=linear", "rope_factor=2.5"};
+  if (model == "olmo2") return {"norm_placement=post", "qk_norm=full"};
+  return {};
+}
+
+inline Deck OracleDeck(const Variant& v) {
+  std::vector<std::string> keys = {
+      "model.layers=2", "model.dim=24",    "model.kv_heads=2",    "model.ffn_dim=40",
+      "model.vocab=37", "model.seq_len=9", "model.norm_eps=1e-5", "model.rope_theta=10000",
+      "batch.global=2", "batch.micro=2",   "data.format=tokens",  fmt::format("model.tie_embeddings={}", v.tied)};
+  for (const std::string& key : OwnKeys(v.model)) keys.push_back("model." + key);
+  return SmallDeck(keys);
+}
+
+}  // namespace espalier

@@ -22,8 +22,8 @@ MODELS = {"llama": {}, "gpt2": {"family": "gpt2"},
                     "rope_factor": 2.5}}
 
 HEAD = """\
-# By conversations.py with Hugging Face's {model} in fp64: the mean loss over the {labels} labels that are not -100, then
-# the norm of the gradient of each parameter.
+# By conversations.py with Hugging Face's {model} in fp64: the mean loss over the {labels} labels that are not
+# -100, then the norm of the gradient of each parameter.
 """
 
 

@@ -85,13 +85,13 @@ GIVEN = [
     ("README.md|doc/huggingface.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 && "
      "build/espalier export given/run/checkpoints/latest given/hf"),
     ("README.md|doc/huggingface.md", "build/espalier tokenize tests/data/tokenizer.json doc/data.md -o tokens.bin"),
-    ("doc/finetune.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 data.tokenizer=tests/data/tokenizer.json"
-     " && build/espalier export given/run/checkpoints/latest given/hf && "
+    ("doc/finetune.md", f"{ONE_RANK} run.steps=2 run.dir=given/run model.vocab=600 "
+     "data.tokenizer=tests/data/tokenizer.json && build/espalier export given/run/checkpoints/latest given/hf && "
      "cp tests/reference/templates/generation.jinja given/hf/chat_template.jinja"),
-    ("doc/finetune.md", "for i in $(seq 2000); do echo '{\"text\": \"It was a dark and stormy night, number '$i'.\"}'; done "
-     "> my.jsonl"),
-    ("doc/finetune.md", "for i in $(seq 2000); do echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Number '$i'?\"}, "
-     "{\"role\": \"assistant\", \"content\": \"It is even or odd.\"}]}'; done > chat.jsonl"),
+    ("doc/finetune.md", "for i in $(seq 2000); do echo '{\"text\": \"It was a dark and stormy night, number '$i'.\"}'; "
+     "done > my.jsonl"),
+    ("doc/finetune.md", "for i in $(seq 2000); do echo '{\"messages\": [{\"role\": \"user\", \"content\": "
+     "\"Number '$i'?\"}, {\"role\": \"assistant\", \"content\": \"It is even or odd.\"}]}'; done > chat.jsonl"),
     ("doc/install.md", "mkdir -p $HOME/espalier/share $HOME/espalier/bin && "
      "ln -s $PWD $HOME/espalier/share/espalier && ln -s $PWD/build/espalier $HOME/espalier/bin"),
 ]

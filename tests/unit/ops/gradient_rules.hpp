@@ -34,7 +34,7 @@ inline const std::vector<GradientRule> kGradients = {
     {"rope head_dim=10 inverse=1", "dy0", "dx0 = rope(dy0, x1) head_dim=10 inverse=0"},
     {"attention head_dim=5 causal=1", "dy0",
      "dx0, dx1, dx2 = attention_grad(x0, x1, x2, y0, y1, dy0) causal=1 head_dim=5"},
-    {"add", "dy0", "dx0 = dy0\ndx1 = dy0"},
+    {"add", "dy0", "dx0 = dy0\ndx1 = dy0\ndx2 = dy0"},
     {"swiglu", "dy0", "dx0, dx1 = swiglu_grad(x0, x1, dy0)"},
     // The loss goes straight back to the logits: the adjoint 1 passes through token_loss to the sums, which know the
     // softmax.

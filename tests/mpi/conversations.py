@@ -84,7 +84,7 @@ def is_alone(checks, folder):
             loss += alone.curve("loss")[0] * targets(c)
             count += targets(c)
         first = train(os.path.join(folder, f"{family} first"), 1, [*keys, "batch.global=1", paths(data)], deck=deck)
-        samples = first.starts[0]["data"]["samples"]
+        samples = first.starts[0]["data_samples"]
         checks.that(1 < samples < len(some), f"{family}: {len(some)} conversations are {samples} samples")
         for what, more in (("marked", []), ("found", [f"data.chat_template={write(folder, 'p.jinja', PLAIN)}"])):
             packed = train(os.path.join(folder, f"{family} {what}"), 1,

@@ -187,7 +187,7 @@ class Assembler {
   /// What `unless` replaces is not known yet, and 0 until then.
   void FillRequired(const DeckKey& key, std::string_view unless) {
     const std::string name = key.FullName();
-    if (IsAboveZero(unless) || bad_.contains(std::string(unless)) || meant_.contains(std::string(unless))) {
+    if (!unless.empty() && (IsAboveZero(unless) || Mentioned(std::string(unless)))) {
       origins_[name] = fmt::format("from {}", unless);
     } else if (bad_.insert(name).second && whole_) {
       const std::string or_other = unless.empty() ? "" : fmt::format(", or set {}", unless);
@@ -195,6 +195,9 @@ class Assembler {
              WithAllowed(fmt::format("missing: every deck must set it to {}{}", TypeName(key), or_other), key));
     }
   }
+
+  /// In the deck, but wrong or misspelt.
+  bool Mentioned(const std::string& name) const { return bad_.contains(name) || meant_.contains(name); }
 
   bool IsAboveZero(std::string_view name) const {
     const auto given = given_.find(name);

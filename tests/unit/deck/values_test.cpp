@@ -219,9 +219,10 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"run.device=gpu",
                      "run.device=gpu: unknown (did you mean cuda?) (allowed: \"auto\", \"cpu\", \"cuda\", \"sleep\")"},
         OverrideCase{"run.transport=ib", "run.transport=ib: unknown (allowed: \"auto\", \"mpi\", \"nccl\")"},
-        OverrideCase{"data.format=parquet",
-                     "data.format=parquet: unknown (allowed: \"text\", \"jsonl\", \"tokens\", \"megatron\", \"llmc\", "
-                     "\"llmq\", \"hdf5\", \"flat16\", \"flat32\", \"auto\")"},
+        OverrideCase{
+            "data.format=parquet",
+            "data.format=parquet: unknown (allowed: \"text\", \"jsonl\", \"chat\", \"tokens\", \"megatron\", \"llmc\", "
+            "\"llmq\", \"hdf5\", \"flat16\", \"flat32\", \"auto\")"},
         OverrideCase{
             "overlap.everything=true",
             "overlap.everything=true: unknown key ([overlap] has tensor, tensor_strips, prefetch, gradients, context, "

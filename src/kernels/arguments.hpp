@@ -13,6 +13,7 @@
 #include "espalier/util/types.hpp"
 #include "kernels/arithmetic.hpp"
 #include "kernels/array.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/host_device.hpp"
 #include "kernels/stochastic_rounding.hpp"
 
@@ -208,6 +209,13 @@ struct GeluGradArgs {
   int64_t n;
 };
 
+/// y = x / (1 - rate) where the mask keeps it, else 0: the same for an adjoint. y may be x.
+struct DropoutArgs {
+  Array x, y;  ///< T[rows,width]
+  int64_t rows, width;
+  DropoutMask mask;
+};
+
 /// c = a b, plus a bias or plus what c holds; strides and types are the GEMM's.
 struct MatmulArgs {
   Gemm gemm;
@@ -246,7 +254,8 @@ struct RopeTableArgs {
   RopeRule rule;
 };
 
-/// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf.
+/// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf. Dropout
+/// multiplies probabilities; lse is that of all.
 struct AttentionArgs {
   AttentionShape shape;
   /// i32[batch,queries]: the position at which each query's document begins, rising with the query's position. nullptr:
@@ -258,6 +267,7 @@ struct AttentionArgs {
   /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On
   /// hosts only, where kernels read it first of all.
   const int32_t* positions = nullptr;
+  DropoutMask dropout{};  ///< of probabilities
 
   /// The shape with the place of the queries.
   AttentionShape Placed() const {
@@ -276,6 +286,7 @@ struct AttentionGradArgs {
   Array d_o;                  ///< T, as o
   Array dq, dk, dv;           ///< T or f32, as q, k and v
   BackwardMethod backward{};  ///< of cuDNN
+  DropoutMask dropout{};      ///< of probabilities
 };
 
 /// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +
@@ -416,7 +427,7 @@ struct AdamwTensor {
   Array copy;                 ///< bf16[n]: becomes the rounded master; or none
   const float* gradient;      ///< f32[n]
   int64_t n;
-  RoundingStream rounding;  ///< of moments 0 and 1; only with bf16
+  WordStream rounding;  ///< of moments 0 and 1; only with bf16
 };
 
 /// AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as in torch.optim.AdamW); all scalars f32[].
@@ -433,7 +444,7 @@ struct MuonDirectionArgs {
   const float *scale, *apply;  ///< apply 0: the momentum stays, and is the direction
   const float* step;           ///< with a momentum of bf16, which is rounded stochastically; else nullptr
   Array momentum;              ///< M[n]
-  RoundingStream rounding;     ///< of moment 0; only with bf16
+  WordStream rounding;         ///< of moment 0; only with bf16
   const float* gradient;       ///< f32[n]
   float* direction;            ///< f32[n]
   int64_t n;

@@ -1,5 +1,8 @@
 #include "kernels/read_arguments.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
 #include "kernels/argument_reader.hpp"
@@ -87,9 +90,27 @@ std::vector<Array> QkvOut(const KernelCall& call) {
   return {r.OutFloats(0), r.OutFloats(1), r.OutFloats(2)};
 }
 
-/// The optional last operand of attention: where each query's document begins.
+/// Attributes of dropout, and operands `tokens` and the next: numbers of tokens, and the step.
+DropoutMask MaskOf(const Reader& r, size_t tokens, int64_t rows, int64_t first) {
+  const double rate = r.Number("rate");
+  CHECK(0 < rate && rate < 1 && Volume(r.In(tokens).shape) == rows, "dropout of {}: {} tokens for {} rows", rate,
+        ToString(r.In(tokens).shape), rows);
+  return {.key = r.Key("key", 0),
+          .threshold = static_cast<uint32_t>(std::min(std::round(rate * 0x1p32), 0x1p32 - 1)),
+          .scale = static_cast<float>(1 / (1 - rate)),
+          .tokens = r.InI32(tokens),
+          .step = r.InF32(tokens + 1),
+          .first = first};
+}
+
+/// Optional operands of attention, from `operand` on: where each query's document begins; then those of dropout.
+bool HasDropout(const Reader& r) { return r.NumberOr("rate", 0) > 0; }
+DropoutMask MaskOfAttention(const Reader& r, const AttentionShape& a, const Tensor& lse) {
+  if (!HasDropout(r)) return {};
+  return MaskOf(r, r.Inputs() - 2, a.batch * a.queries, StartOf(lse, 1));
+}
 const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t operand) {
-  if (r.Inputs() == operand || r.IntegerOr("cached", 0) != 0) return nullptr;
+  if (r.Inputs() == operand + (HasDropout(r) ? 2 : 0) || r.IntegerOr("cached", 0) != 0) return nullptr;
   const Tensor& x = r.In(operand);
   CHECK(a.causal && x.shape == Shape({a.batch, a.queries}), "attention: first keys {} for [{},{}] queries",
         ToString(x.shape), a.batch, a.queries);
@@ -238,6 +259,14 @@ GeluGradArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
+DropoutArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {r.InFloats(0), r.OutFloats(0), RowsOf(x), ColumnsOf(x),
+          MaskOf(r, 1, RowsOf(x), StartOf(x, x.shape.size() - 1))};
+}
+
+template <>
 MatmulArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Gemm gemm = GemmOf(call);
@@ -310,7 +339,8 @@ AttentionArgs ReadArguments(const KernelCall& call) {
           .v = qkv[2],
           .o = r.OutFloats(0),
           .lse = r.OutF32(1),
-          .positions = cached ? r.InI32(last) : nullptr};
+          .positions = cached ? r.InI32(last) : nullptr,
+          .dropout = MaskOfAttention(r, shape, r.Out(1))};
 }
 
 template <>
@@ -330,7 +360,8 @@ AttentionGradArgs ReadArguments(const KernelCall& call) {
           .dq = gradients[0],
           .dk = gradients[1],
           .dv = gradients[2],
-          .backward = BackwardMethodOf(r.TextOr("backward", "parts"))};
+          .backward = BackwardMethodOf(r.TextOr("backward", "parts")),
+          .dropout = MaskOfAttention(r, shape, r.In(o + 1))};
 }
 
 template <>

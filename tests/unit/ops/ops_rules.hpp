@@ -308,6 +308,17 @@ inline const std::vector<Rule> kRules = {
     {"attention_grad head_dim=5 causal=1 window=3",
      "f32[3{tp},5,30] f32[3{tp},5,10] f32[3{tp},5,10] f32[3{tp},5,30] f32[3{tp},6,5] f32[3{tp},5,30] i32[3{tp},5]",
      "f32[3{tp},5,30] f32[3{tp},5,10] f32[3{tp},5,10]"},
+    // With dropout the last inputs are numbers of the queries' tokens and the step.
+    {"attention head_dim=5 causal=1 rate=0.5 key=00000000000000ab",
+     "f32[3{dp_shard},5,30{tp}] f32[3{dp_shard},5,10{tp}] f32[3{dp_shard},5,10{tp}] i32[3{dp_shard},5] f32[]",
+     "f32[3{dp_shard},5,30{tp}] f32[3{dp_shard},6{tp},5]"},
+    {"attention head_dim=5 causal=1 cp=2 length=12 rate=0.5 key=00000000000000ab",
+     "f32[3,12{cp},30{tp}] f32[3,12,10{tp}] f32[3,12,10{tp}] i32[3,12{cp}] i32[3,12{cp}] f32[]",
+     "f32[3,12{cp},30{tp}] f32[3,6{tp},12{cp}]"},
+    {"attention_grad head_dim=5 causal=1 cp=2 length=12 rate=0.5 key=00000000000000ab",
+     "f32[3,12{cp},30{tp}] f32[3,12,10{tp}] f32[3,12,10{tp}] f32[3,12{cp},30{tp}] f32[3,6{tp},12{cp}] "
+     "f32[3,12{cp},30{tp}] i32[3,12{cp}] f32[]",
+     "f32[3,12{cp},30{tp}] f32[3,12,10{tp}]+sum{cp} f32[3,12,10{tp}]+sum{cp}"},
     // Over caches: positions of the queries come last.
     {"attention head_dim=5 causal=1 cached=1", "bf16[1,3,30] bf16[1,7,10] bf16[1,7,10] i32[3]",
      "bf16[1,3,30] f32[1,6,3]"},
@@ -352,6 +363,15 @@ inline const std::vector<Rule> kRules = {
     {"gelu", "bf16[3,5,11{tp,kv_replicate}]", "bf16[3,5,11{tp,kv_replicate}]"},
     {"gelu", "bf16[3,5,11]+sum{tp}", "error: partial inputs are not allowed"},
     {"gelu_grad", "bf16[3,5,11] bf16[3,5,11]", "bf16[3,5,11]"},
+    // What is dropped of a part is what is dropped there of the whole.
+    {"dropout rate=0.5 key=00000000000000ab", "bf16[3,5,11] i32[3,5] f32[]", "bf16[3,5,11]"},
+    {"dropout rate=0.5 key=00000000000000ab", "bf16[3{tp},5,11] i32[3{tp},5] f32[]", "bf16[3{tp},5,11]"},
+    {"dropout rate=0.5 key=00000000000000ab", "f32[3,5{cp,tp},11] i32[3,5{cp,tp}] f32[]", "f32[3,5{cp,tp},11]"},
+    {"dropout rate=0.5 key=00000000000000ab", "f32[3,5,11{tp}] i32[3,5] f32[]", "f32[3,5,11{tp}]"},
+    {"dropout rate=0.5 key=00000000000000ab", "bf16[3,5,11]+sum{tp} i32[3,5] f32[]",
+     "error: partial inputs are not allowed"},
+    {"dropout rate=0.5 key=00000000000000ab", "bf16[3,5{tp},11] i32[3,5] f32[]",
+     "error: inputs disagree on the axes of dim s"},
     {"gelu_grad", "bf16[3{tp},5,11] bf16[3{tp},5,11]", "bf16[3{tp},5,11]"},
     {"gelu_grad", "bf16[3,5{tp},11] bf16[3,5{tp},11]", "bf16[3,5{tp},11]"},
     {"gelu_grad", "f32[3,5,11{tp}] f32[3,5,11{tp}]", "f32[3,5,11{tp}]"},

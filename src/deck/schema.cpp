@@ -374,8 +374,8 @@ std::vector<DeckKey> Rows() {
     {"dropout", "residual", FIELD(dropout.residual), 0.0, Fraction(),
      "Share of the elements that attention and feed-forward add to the residual stream; gpt2 only (resid_pdrop)."},
     {"dropout", "attention", FIELD(dropout.attention), 0.0, Fraction(),
-     "Share of the probabilities of attention (attn_pdrop of GPT-2, attention_dropout of the others). On GPUs the plain "
-     "kernel computes it, many times slower than cuDNN."},
+     "Share of the probabilities of attention (attn_pdrop of GPT-2, attention_dropout of the others). On GPUs the "
+     "plain kernel computes it, many times slower than cuDNN."},
 
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),
      "Steps of linear warm-up to optimizer.lr."},

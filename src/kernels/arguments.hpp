@@ -254,8 +254,7 @@ struct RopeTableArgs {
   RopeRule rule;
 };
 
-/// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf. Dropout
-/// multiplies probabilities; lse is that of all.
+/// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf.
 struct AttentionArgs {
   AttentionShape shape;
   /// i32[batch,queries]: the position at which each query's document begins, rising with the query's position. nullptr:
@@ -264,10 +263,9 @@ struct AttentionArgs {
   Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]; or columns of one tensor
   Array o;        ///< T or f32, as a dense q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
-  /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On
-  /// hosts only, where kernels read it first of all.
+  /// i32[queries], adjacent: the queries' positions, where k and v are caches; on hosts only. nullptr: see query_shard.
   const int32_t* positions = nullptr;
-  DropoutMask dropout{};  ///< of probabilities
+  DropoutMask dropout{};  ///< of probabilities; lse is that of all
 
   /// The shape with the place of the queries.
   AttentionShape Placed() const {
@@ -289,8 +287,7 @@ struct AttentionGradArgs {
   DropoutMask dropout{};      ///< of probabilities
 };
 
-/// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +
-/// e^lse_b).
+/// Two results of one softmax, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a + e^lse_b).
 struct AttentionMergeArgs {
   const float *o_a, *lse_a, *o_b, *lse_b;  ///< f32[batch,queries,heads head_dim], f32[batch,heads,queries]
   Array o;                                 ///< T; may be o_a

@@ -51,8 +51,9 @@ INSTEAD = [
     ("doc/calibrate.md", r"espalier calibrate FILE .*", "espalier calibrate FILE --deck DECK", "with one deck"),
     ("doc/calibrate.md", r"mpirun -n 8 (espalier calibrate .*)dp_shard=8", r"mpirun -n 2 \1dp_shard=2", "on 2 ranks"),
     ("doc/sites.md", r"jobscripts/(pbs|lsf)\.sh .*",
-     r"mkdir -p queue/jobs && STAND_INS=$PWD/queue PATH=$PWD/tests/jobscripts/stand_ins:$PATH \g<0>",
-     "a program in place of the scheduler notes the job"),
+     r"mkdir -p queue/jobs && STAND_INS=$PWD/queue PATH=$PWD/tests/jobscripts/stand_ins:$PATH \g<0> "
+     "checkpoint.restart=auto",
+     "a program in place of the scheduler notes the job; the small deck would begin each job anew"),
     ("doc/install.md", r"mpirun .*/tiny-8\.toml", r"\g<0> run.steps=20", "20 steps"),
     ("doc/(data|tokenize).md", r"espalier inputs/gpt2/124m\.toml", "espalier check inputs/gpt2/124m.toml",
      "is checked only"),

@@ -65,10 +65,11 @@ def turn(shape, way, seconds, micro=None):
 
 class Results:
     """What the turns of a shape measured: milliseconds by way, what each way said last, why it failed, TFLOP/s of bare
-    products, and a step of Espalier instruction by instruction."""
+    products and the type of their operands, and a step of Espalier instruction by instruction."""
 
     def __init__(self, ways):
-        self.ms, self.said, self.failed, self.products, self.times = {way: [] for way in ways}, {}, {}, [], None
+        self.ms, self.said, self.failed = {way: [] for way in ways}, {}, {}
+        self.products, self.products_type, self.times = [], None, None
 
     def attempt(self, way, f):
         """f(), unless the way has failed before. What fails hides nothing else."""
@@ -82,13 +83,17 @@ class Results:
 
     def measure(self, shape, end):
         """One round."""
-        self.attempt(PRODUCTS, lambda: self.products.append(sides.products(shape)))
+        self.attempt(PRODUCTS, lambda: self.measure_products(shape))
         for way in [way for way in self.ms if way != SAME_MICRO]:
             self.attempt(way, lambda: self.measure_way(shape, way, end))
         micro = self.said.get("compile", {}).get("micro", shape.micro)
         if micro < shape.micro and "espalier" in self.ms:
             self.ms.setdefault(SAME_MICRO, [])
             self.attempt(SAME_MICRO, lambda: self.measure_way(shape, SAME_MICRO, end, micro))
+
+    def measure_products(self, shape):
+        rate, self.products_type = sides.products(shape)
+        self.products.append(rate)
 
     def measure_way(self, shape, way, end, micro=None):
         ms, self.said[way] = turn(shape, way, end - time.monotonic(), micro)

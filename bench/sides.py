@@ -126,7 +126,7 @@ def has_torch(python):
 
 
 def products(shape):
-    """TFLOP/s of the bare products of a step."""
+    """TFLOP/s of the bare products of a step, and the type of their operands."""
     m = shape.values["model"]
     numbers = [m["layers"], m["dim"], shape.kv_dim(), m["ffn_dim"], m["vocab"], shape.tokens()]
     if shape.o.device == "cuda":
@@ -136,7 +136,8 @@ def products(shape):
             os.path.join(shape.o.build, "tests", "gemms_bench"), {"bf16": "bf16", "fp32": "f32"}[shape.o.compute],
             str(shape.o.threads or os.cpu_count())
         ]
-    return json.loads(command(program[0], [*program[1:], *map(str, numbers)]))["tflops"]
+    measured = json.loads(command(program[0], [*program[1:], *map(str, numbers)]))
+    return measured["tflops"], measured.get("type", "bf16")
 
 
 def command(program, arguments):

@@ -43,13 +43,15 @@ def show(shape, results, peak):
     for way, reason in results.failed.items():
         print(f"{way:<22} failed: {reason}")
     if bare:
-        print(f"bare products: {bare:.1f} TFLOP/s" + (f", {bare / peak:.1%} of the datasheet's {peak}" if peak else ""))
+        print(f"bare products in {results.products_type}: {bare:.1f} TFLOP/s" +
+              (f", {bare / peak:.1%} of the datasheet's {peak}" if peak else ""))
     parts(shape, results, found, bare)
     kinds = by_kind(results.times) if results.times else []
     show_kinds(results.times, kinds)
     return {
         "shape": shape.name, "layers": shape.layers, "micro": shape.micro, "tokens_per_step": shape.tokens(),
-        "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products, "rows": found,
+        "planned_peak_bytes": shape.plan["peak_bytes"], "products_tflops": results.products,
+        "products_type": results.products_type, "rows": found,
         "failed": results.failed, "instruction_kinds": kinds
     }
 

@@ -3,7 +3,8 @@
 //
 //   gemms_bench f32|bf16 THREADS LAYERS DIM KV_DIM FFN VOCAB SEQ
 //
-// Prints one JSON line: flops of a step's products, seconds (median of 3 rounds), rate.
+// Prints one JSON line: flops of a step's products, seconds (median of 3 rounds), rate, and the type of the operands. On
+// a processor without instructions for bf16 that is f32 for both: Espalier's products are in fp32 there, too.
 #include <omp.h>
 
 #include <algorithm>
@@ -29,6 +30,11 @@ void AddLinear(std::vector<Product>& products, int64_t s, int64_t out, int64_t i
   products.push_back({s, out, in, Product::Kind::kForward, count});
   products.push_back({s, in, out, Product::Kind::kInputGradient, count});
   products.push_back({out, in, s, Product::Kind::kWeightGradient, count});
+}
+
+bool HasBf16Instructions() {
+  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
 }
 
 class Bench {
@@ -93,7 +99,8 @@ int main(int argc, char** argv) {
   AddLinear(products, seq, vocab, dim, 1);
   double flops = 0;
   for (const Product& p : products) flops += 2.0 * double(p.m) * double(p.n) * double(p.k) * double(p.count);
-  Bench bench(std::strcmp(argv[1], "bf16") == 0 ? memory::data_type::bf16 : memory::data_type::f32);
+  const bool is_bf16 = std::strcmp(argv[1], "bf16") == 0 && HasBf16Instructions();
+  Bench bench(is_bf16 ? memory::data_type::bf16 : memory::data_type::f32);
   std::vector<double> rounds;
   for (int round = 0; round < 3; ++round) {
     double seconds = 0;
@@ -101,5 +108,6 @@ int main(int argc, char** argv) {
     rounds.push_back(seconds);
   }
   std::sort(rounds.begin(), rounds.end());
-  std::printf("{\"flops\": %.6e, \"seconds\": %.4f, \"tflops\": %.4f}\n", flops, rounds[1], flops / rounds[1] / 1e12);
+  std::printf("{\"flops\": %.6e, \"seconds\": %.4f, \"tflops\": %.4f, \"type\": \"%s\"}\n", flops, rounds[1],
+              flops / rounds[1] / 1e12, is_bf16 ? "bf16" : "fp32");
 }

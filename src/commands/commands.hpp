@@ -89,7 +89,7 @@ struct ImportOptions {
   std::string folder;                  ///< Hugging Face's
   std::string run_dir;                 ///< of the run to make
   std::vector<std::string> overrides;  ///< keys of its deck
-  bool without_dropout = false;        ///< import a model with dropout, and train without
+  bool without_dropout = false;        ///< train without the model's dropout
 };
 /// Makes a run at step 0 of a Hugging Face folder.
 int ImportCommand(const ImportOptions& options);

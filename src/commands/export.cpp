@@ -137,7 +137,7 @@ int ExportCommand(const ExportOptions& options) {
   const std::string dir = Resolve(options.checkpoint, options.checkpoint);
   const Deck deck = SavedDeck(dir, ReadMetadata(dir).deck);
   const SafeDtype dtype = options.dtype == "bf16" ? SafeDtype::kBf16 : SafeDtype::kF32;
-  const std::string config = ConfigJson(deck.model, dtype);
+  const std::string config = ConfigJson(deck.model, deck.dropout, dtype);
   const Tensors tensors = ParameterTensors(deck);
   RequireFit(dir, tensors, Coverage::kSome);
   NewFolder folder(options.folder);

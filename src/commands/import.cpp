@@ -173,6 +173,17 @@ void RefuseUsed(const std::string& run_dir) {
           fmt::format("command line: {}/{} is there already: give another RUN_DIR, or remove it", run_dir, name));
 }
 
+/// The dropout of the deck, which changes how a model trains, but not what it is.
+void PrintDropout(const Deck::Dropout& d, bool left_out) {
+  if (d.embedding > 0 || d.residual > 0 || d.attention > 0)
+    fmt::print(
+        "dropout: training drops embedding {}, residual {}, attention {}, as Hugging Face's Trainer does; to train "
+        "without: --without-dropout, or [dropout] of the deck\n",
+        d.embedding, d.residual, d.attention);
+  else if (left_out)
+    fmt::print("dropout: none, by --without-dropout\n");
+}
+
 /// The tokenizer, and what is kept with it.
 void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
   fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
@@ -191,7 +202,7 @@ void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
 int ImportCommand(const ImportOptions& options) {
   RefuseUsed(options.run_dir);
   const ModelConfig config =
-      ReadModelConfig(options.folder, options.without_dropout ? Dropout::kLeaveOut : Dropout::kRefuse);
+      ReadModelConfig(options.folder, options.without_dropout ? Dropout::kLeaveOut : Dropout::kTake);
   const std::string head =
       fmt::format("# The {} of {}, by espalier import: its weights are step 0 of this run.\n", config.architecture,
                   TomlString(fs::absolute(options.folder).lexically_normal().string()));
@@ -230,6 +241,7 @@ int ImportCommand(const ImportOptions& options) {
   std::fflush(stdout);
   Warn(not_finite);
   PrintTokenizer(found, options.folder);
+  PrintDropout(deck.dropout, options.without_dropout);
   if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));

@@ -17,7 +17,7 @@ void CheckLayout(const BatchLayout& layout, int64_t seq_len) {
         layout.microbatch_rows);
   CHECK(0 <= layout.rows.begin && layout.rows.begin <= layout.rows.end && layout.rows.end <= layout.microbatch_rows,
         "rows {} to {} of {}", layout.rows.begin, layout.rows.end, layout.microbatch_rows);
-  for (const std::vector<int64_t>* positions : {&layout.positions, &layout.document_positions})
+  for (const auto* positions : {&layout.positions, &layout.document_positions, &layout.stream_positions})
     for (int64_t p : *positions) CHECK(0 <= p && p < seq_len, "position {} of {}", p, seq_len);
 }
 
@@ -35,6 +35,15 @@ void AddRow(const Sample& sample, const BatchLayout& layout, Microbatch& microba
   }
   for (int64_t p : layout.DocumentPositions())
     microbatch.document_starts.push_back(static_cast<int32_t>(*std::prev(next_document(p))));
+}
+
+/// Appends the numbers of tokens of sequence `row` of the batch. They wrap around after 2^32.
+void AddNumbers(int64_t row, int64_t seq_len, const BatchLayout& layout, Microbatch& microbatch) {
+  const auto add = [&](const std::vector<int64_t>& positions, std::vector<int32_t>& numbers) {
+    for (int64_t p : positions) numbers.push_back(static_cast<int32_t>(static_cast<uint32_t>(row * seq_len + p)));
+  };
+  add(layout.stream_positions, microbatch.stream_numbers);
+  if (layout.query_numbers) add(layout.DocumentPositions(), microbatch.query_numbers);
 }
 
 }  // namespace
@@ -55,17 +64,17 @@ void LoadSequences(TokenSource& source, SampleOrder order, const BatchLayout& la
   CheckLayout(layout, source.seq_len());
   Sample sample;
   batch.microbatches.resize(static_cast<size_t>(microbatches));
-  int64_t position = order.first + first + layout.rows.begin;
+  int64_t row = layout.rows.begin;  // of the batch
   for (Microbatch& microbatch : batch.microbatches) {
-    microbatch.ids.clear();
-    microbatch.targets.clear();
-    microbatch.document_starts.clear();
-    microbatch.positions.clear();
-    for (int64_t r = 0; r < layout.rows.Extent(); ++r) {
-      source.ReadAt(position + r, order, sample);
+    for (auto* numbers : {&microbatch.ids, &microbatch.targets, &microbatch.document_starts, &microbatch.positions,
+                          &microbatch.stream_numbers, &microbatch.query_numbers})
+      numbers->clear();
+    for (int64_t r = row; r < row + layout.rows.Extent(); ++r) {
+      source.ReadAt(order.first + first + r, order, sample);
       AddRow(sample, layout, microbatch);
+      AddNumbers(r, source.seq_len(), layout, microbatch);
     }
-    position += layout.microbatch_rows;
+    row += layout.microbatch_rows;
   }
 }
 

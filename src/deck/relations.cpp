@@ -53,6 +53,17 @@ std::string Gpt2HasFixedForm(const Deck& deck) {
   return wrong.empty() ? "" : fmt::format("does not have {}; leave it out", fmt::join(wrong, ", nor "));
 }
 
+/// Places of dropout that only GPT-2 has.
+std::string DropsOnlyInGpt2(const Deck& deck, double rate) {
+  if (rate == 0 || deck.model.family == Family::kGpt2) return "";
+  return fmt::format(
+      "is only for model.family = \"gpt2\": \"{}\" has dropout of attention's probabilities alone (allowed: 0; or "
+      "dropout.attention)",
+      DeckName(deck.model.family));
+}
+std::string EmbeddingDropoutIsOfGpt2(const Deck& deck) { return DropsOnlyInGpt2(deck, deck.dropout.embedding); }
+std::string ResidualDropoutIsOfGpt2(const Deck& deck) { return DropsOnlyInGpt2(deck, deck.dropout.residual); }
+
 std::string RopeFactorStretches(const Deck& deck) {
   const auto& m = deck.model;
   if (m.rope_scaling == RopeScaling::kNone || m.rope_factor >= 1) return "";
@@ -455,6 +466,8 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.heads", "model.dim", "model.head_dim", "model.family"}, HeadsDivideDim},
       {{"model.head_dim", "model.family", "model.dim", "model.heads"}, HeadDimIsEven},
       {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm"}, Gpt2HasFixedForm},
+      {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
+      {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},
       {{"model.rope_factor", "model.rope_scaling"}, RopeFactorStretches},
       {{"model.rope_original_seq_len", "model.rope_scaling"}, ScalingKnowsTheOldLength},
       {{"model.rope_high_freq_factor", "model.rope_low_freq_factor", "model.rope_scaling"}, Llama3FactorsAscend},

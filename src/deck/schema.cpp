@@ -98,7 +98,7 @@ std::vector<DeckKey> Rows() {
   // clang-format off
   return {
     {"run", "seed", FIELD(run.seed), 1234, From(0),
-     "Seed of the initial weights and of the order of samples."},
+     "Seed of the initial weights, of the order of samples and of dropout."},
     {"run", "steps", FIELD(run.steps), Required{"run.epochs"}, Count(),
      "Optimizer steps of the whole run, restarts included."},
     {"run", "epochs", FIELD(run.epochs), 0.0, {.min = 0, .max = kMaxInt},
@@ -371,6 +371,15 @@ std::vector<DeckKey> Rows() {
      "memory never holds all logits. 1: one; 0: automatic, as few as keep the logits of a chunk within 512 MiB, with "
      "2048 rows or more in each."},
 
+    {"dropout", "embedding", FIELD(dropout.embedding), 0.0, Fraction(),
+     "Share of the elements of the embedded tokens that are dropped in training; gpt2 only (embd_pdrop of Hugging "
+     "Face)."},
+    {"dropout", "residual", FIELD(dropout.residual), 0.0, Fraction(),
+     "Share of the elements that attention and feed-forward add to the residual stream; gpt2 only (resid_pdrop)."},
+    {"dropout", "attention", FIELD(dropout.attention), 0.0, Fraction(),
+     "Share of the probabilities of attention (attn_pdrop of GPT-2, attention_dropout of the others). On GPUs the "
+     "plain kernel computes it, many times slower than cuDNN."},
+
     {"lr", "warmup_steps", FIELD(lr.warmup_steps), 0, CountOrZero(),
      "Steps of linear warm-up to optimizer.lr."},
     {"lr", "stable_steps", FIELD(lr.stable_steps), 0, CountOrZero(),
@@ -490,6 +499,7 @@ const std::vector<DeckSection>& DeckSections() {
       {"fusion", "kernels that do the work of several"},
       {"optimizer", "AdamW and Muon"},
       {"loss", "what is added to the cross-entropy"},
+      {"dropout", "what is dropped at random in training"},
       {"lr", "the learning rate over the steps"},
       {"data", "what is read"},
       {"checkpoint", "what is saved, and how a run continues"},

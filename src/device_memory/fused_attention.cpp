@@ -77,6 +77,7 @@ std::string WhyNotFused(const AttentionInBlocks& call, int major) {
   if (call.inputs != Dtype::kBf16) return "it is fp32";
   if (x.head_dim % 8 != 0) return fmt::format("heads of {} elements, no multiple of 8", x.head_dim);
   if (x.head_dim > widest) return fmt::format("heads of {} elements, more than {}", x.head_dim, widest);
+  if (call.dropout) return "it has dropout, whose mask must not depend on the layout";
   return call.blocks.empty() ? "no mask for isolated documents, for a window with parallel.cp > 1, or for sequences "
                                "that are no multiple of 256 parallel.cp tokens"
                              : "";

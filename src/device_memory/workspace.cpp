@@ -74,10 +74,11 @@ AttentionShape ShapeOfRank(const LocalOp& op, int64_t rank) {
 AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
   const AttentionShape shape = ShapeOfRank(op, rank);
   const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
-  // q, k and v, or with o, lse and dO; one more input of documents.
-  const bool documents = op.inputs.size() > (op.op.kind == OpKind::kAttention ? 3 : 6);
-  return {shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype, results,
-          BackwardMethodOf(op.op.attributes.TextOr("backward", "parts"))};
+  // q, k and v, or with o, lse and dO; then one input of documents, and two of dropout.
+  const size_t others = op.inputs.size() - (op.op.kind == OpKind::kAttention ? 3 : 6);
+  const bool documents = others % 2 == 1, dropout = others >= 2;
+  return {shape,   documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype,
+          results, BackwardMethodOf(op.op.attributes.TextOr("backward", "parts")),       dropout};
 }
 
 /// What cuDNN's attention needs, if it takes the call, on the rank that needs most, since all ranks run one program.

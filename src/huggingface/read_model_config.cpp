@@ -93,7 +93,7 @@ class Translator {
     Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
     r_.Expect("hidden_act", {"silu", "swish"});
     r_.Expect("partial_rotary_factor", {1.0});
-    NoDropout({"attention_dropout"});
+    Rate("attention", "attention_dropout", 0);
   }
 
   void Gpt2() {
@@ -112,7 +112,10 @@ class Translator {
     r_.Expect("reorder_and_upcast_attn", {false, true});  // the same in exact arithmetic
     r_.Expect("scale_attn_by_inverse_layer_idx", {false});
     r_.Expect("scale_attn_weights", {true});
-    NoDropout({"attn_pdrop", "embd_pdrop", "resid_pdrop"});
+    constexpr double kGpt2Rate = 0.1;  // where config.json is silent
+    Rate("embedding", "embd_pdrop", kGpt2Rate);
+    Rate("residual", "resid_pdrop", kGpt2Rate);
+    Rate("attention", "attn_pdrop", kGpt2Rate);
     r_.Unused(
         {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"});
   }
@@ -151,12 +154,12 @@ class Translator {
       r_.Refuse("layer_types", types, "full_attention, then sliding_attention as the window has it");
   }
 
-  void NoDropout(const std::vector<std::string>& keys) {
-    for (const std::string& key : keys)
-      if (dropout_ == Dropout::kLeaveOut)
-        r_.Unused({key});
-      else if (const json* value = r_.Find(key); value != nullptr && *value != 0)
-        r_.Refuse(key, *value, "0; with --without-dropout the model trains without it");
+  /// A rate of dropout; 0 is the deck's default.
+  void Rate(const std::string& name, const std::string& key, double otherwise) {
+    if (dropout_ == Dropout::kLeaveOut) return r_.Unused({key});
+    const double rate = r_.NumberOr(key, otherwise);
+    if (!(0 <= rate && rate < 1)) r_.Refuse(key, rate, "at least 0 and below 1");
+    if (rate != 0) keys_.emplace_back("dropout." + name, Float(rate));
   }
 
   /// rope_parameters (transformers 5), or rope_theta and rope_scaling.

@@ -66,7 +66,7 @@ void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_j
   config["max_window_layers"] = window ? m.full_attention_layers : m.layers;
 }
 
-ordered_json RotaryJson(const Deck::Model& m, const std::string& architecture) {
+ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, const std::string& architecture) {
   ordered_json config = {{"hidden_size", m.dim},
                          {"intermediate_size", m.ffn_dim},
                          {"num_hidden_layers", m.layers},
@@ -78,7 +78,7 @@ ordered_json RotaryJson(const Deck::Model& m, const std::string& architecture) {
                          {"rms_norm_eps", m.norm_eps},
                          {"rope_theta", m.rope_theta},
                          {"rope_scaling", RopeScalingJson(m)},
-                         {"attention_dropout", 0.0}};
+                         {"attention_dropout", dropout.attention}};
   const bool has_key = architecture != "Qwen2ForCausalLM" && architecture != "MistralForCausalLM";
   if (has_key) config["attention_bias"] = m.qkv_bias;
   if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
@@ -86,7 +86,7 @@ ordered_json RotaryJson(const Deck::Model& m, const std::string& architecture) {
   return config;
 }
 
-ordered_json Gpt2Json(const Deck::Model& m) {
+ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
   return {{"n_embd", m.dim},
           {"n_inner", m.ffn_dim},
           {"n_layer", m.layers},
@@ -94,9 +94,9 @@ ordered_json Gpt2Json(const Deck::Model& m) {
           {"n_positions", m.seq_len},
           {"activation_function", "gelu_new"},
           {"layer_norm_epsilon", m.norm_eps},
-          {"attn_pdrop", 0.0},
-          {"embd_pdrop", 0.0},
-          {"resid_pdrop", 0.0}};
+          {"attn_pdrop", dropout.attention},
+          {"embd_pdrop", dropout.embedding},
+          {"resid_pdrop", dropout.residual}};
 }
 
 std::string ModelType(const std::string& architecture) {
@@ -118,10 +118,10 @@ std::string ArchitectureOf(const Deck::Model& m) {
                   fmt::join(SpecialKeys(m), ", ")));
 }
 
-std::string ConfigJson(const Deck::Model& m, SafeDtype dtype) {
+std::string ConfigJson(const Deck::Model& m, const Deck::Dropout& dropout, SafeDtype dtype) {
   const std::string architecture = ArchitectureOf(m);
   ordered_json config = {{"architectures", {architecture}}, {"model_type", ModelType(architecture)}};
-  config.update(m.family == Family::kGpt2 ? Gpt2Json(m) : RotaryJson(m, architecture));
+  config.update(m.family == Family::kGpt2 ? Gpt2Json(m, dropout) : RotaryJson(m, dropout, architecture));
   config["vocab_size"] = m.vocab;
   config["initializer_range"] = m.init_std;
   config["tie_word_embeddings"] = m.tie_embeddings;

@@ -1,6 +1,7 @@
 // How read_arguments.hpp finds the operands and attributes of a call.
 #pragma once
 
+#include <charconv>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,17 @@ class Reader {
   }
   std::string_view TextOr(std::string_view name, std::string_view otherwise) const {
     return call_.attributes->TextOr(name, otherwise);
+  }
+  /// The t-th key of random words in an attribute, which has 16 hex digits for each.
+  uint64_t Key(std::string_view name, size_t t) const {
+    constexpr size_t kDigits = 16;
+    const std::string_view keys = TextOr(name, "");
+    CHECK(keys.size() >= (t + 1) * kDigits, "no random bits for parameter {}: {} = \"{}\"", t, name, keys);
+    const char* const at = keys.data() + t * kDigits;
+    uint64_t key = 0;
+    const auto [end, error] = std::from_chars(at, at + kDigits, key, 16);
+    CHECK(error == std::errc{} && end == at + kDigits, "{} = \"{}\"", name, keys);
+    return key;
   }
 
  private:

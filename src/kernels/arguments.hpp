@@ -13,6 +13,7 @@
 #include "espalier/util/types.hpp"
 #include "kernels/arithmetic.hpp"
 #include "kernels/array.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/host_device.hpp"
 #include "kernels/stochastic_rounding.hpp"
 
@@ -208,6 +209,13 @@ struct GeluGradArgs {
   int64_t n;
 };
 
+/// y = x / (1 - rate) where the mask keeps it, else 0: the same for an adjoint. y may be x.
+struct DropoutArgs {
+  Array x, y;  ///< T[rows,width]
+  int64_t rows, width;
+  DropoutMask mask;
+};
+
 /// c = a b, plus a bias or plus what c holds; strides and types are the GEMM's.
 struct MatmulArgs {
   Gemm gemm;
@@ -255,9 +263,9 @@ struct AttentionArgs {
   Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]; or columns of one tensor
   Array o;        ///< T or f32, as a dense q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
-  /// i32[queries], adjacent: the queries' positions, where k and v are caches. nullptr: query_shard states them. On
-  /// hosts only, where kernels read it first of all.
+  /// i32[queries], adjacent: the queries' positions, where k and v are caches; on hosts only. nullptr: see query_shard.
   const int32_t* positions = nullptr;
+  DropoutMask dropout{};  ///< of probabilities; lse is that of all
 
   /// The shape with the place of the queries.
   AttentionShape Placed() const {
@@ -276,10 +284,10 @@ struct AttentionGradArgs {
   Array d_o;                  ///< T, as o
   Array dq, dk, dv;           ///< T or f32, as q, k and v
   BackwardMethod backward{};  ///< of cuDNN
+  DropoutMask dropout{};      ///< of probabilities
 };
 
-/// Two results of one softmax, each over keys of its own, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a +
-/// e^lse_b).
+/// Two results of one softmax, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a + e^lse_b).
 struct AttentionMergeArgs {
   const float *o_a, *lse_a, *o_b, *lse_b;  ///< f32[batch,queries,heads head_dim], f32[batch,heads,queries]
   Array o;                                 ///< T; may be o_a
@@ -416,7 +424,7 @@ struct AdamwTensor {
   Array copy;                 ///< bf16[n]: becomes the rounded master; or none
   const float* gradient;      ///< f32[n]
   int64_t n;
-  RoundingStream rounding;  ///< of moments 0 and 1; only with bf16
+  WordStream rounding;  ///< of moments 0 and 1; only with bf16
 };
 
 /// AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as in torch.optim.AdamW); all scalars f32[].
@@ -433,7 +441,7 @@ struct MuonDirectionArgs {
   const float *scale, *apply;  ///< apply 0: the momentum stays, and is the direction
   const float* step;           ///< with a momentum of bf16, which is rounded stochastically; else nullptr
   Array momentum;              ///< M[n]
-  RoundingStream rounding;     ///< of moment 0; only with bf16
+  WordStream rounding;         ///< of moment 0; only with bf16
   const float* gradient;       ///< f32[n]
   float* direction;            ///< f32[n]
   int64_t n;

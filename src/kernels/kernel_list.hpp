@@ -18,6 +18,7 @@
   X("bias_grad", BiasGrad)                            \
   X("gelu", Gelu)                                     \
   X("gelu_grad", GeluGrad)                            \
+  X("dropout", Dropout)                               \
   X("row_squares", RowSquares)                        \
   X("row_squares_grad", RowSquaresGrad)               \
   X("row_norm", RowNorm)                              \

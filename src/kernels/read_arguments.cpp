@@ -1,5 +1,8 @@
 #include "kernels/read_arguments.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
 #include "kernels/argument_reader.hpp"
@@ -87,9 +90,27 @@ std::vector<Array> QkvOut(const KernelCall& call) {
   return {r.OutFloats(0), r.OutFloats(1), r.OutFloats(2)};
 }
 
-/// The optional last operand of attention: where each query's document begins.
+/// Attributes of dropout, and operands `tokens` and the next: numbers of tokens, and the step.
+DropoutMask MaskOf(const Reader& r, size_t tokens, int64_t rows, int64_t first) {
+  const double rate = r.Number("rate");
+  CHECK(0 < rate && rate < 1 && Volume(r.In(tokens).shape) == rows, "dropout of {}: {} tokens for {} rows", rate,
+        ToString(r.In(tokens).shape), rows);
+  return {.key = r.Key("key", 0),
+          .threshold = static_cast<uint32_t>(std::min(std::round(rate * 0x1p32), 0x1p32 - 1)),
+          .scale = static_cast<float>(1 / (1 - rate)),
+          .tokens = r.InI32(tokens),
+          .step = r.InF32(tokens + 1),
+          .first = first};
+}
+
+/// Optional operands of attention, from `operand` on: where each query's document begins; then those of dropout.
+bool HasDropout(const Reader& r) { return r.NumberOr("rate", 0) > 0; }
+DropoutMask MaskOfAttention(const Reader& r, const AttentionShape& a, const Tensor& lse) {
+  if (!HasDropout(r)) return {};
+  return MaskOf(r, r.Inputs() - 2, a.batch * a.queries, StartOf(lse, 1));
+}
 const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t operand) {
-  if (r.Inputs() == operand || r.IntegerOr("cached", 0) != 0) return nullptr;
+  if (r.Inputs() == operand + (HasDropout(r) ? 2 : 0) || r.IntegerOr("cached", 0) != 0) return nullptr;
   const Tensor& x = r.In(operand);
   CHECK(a.causal && x.shape == Shape({a.batch, a.queries}), "attention: first keys {} for [{},{}] queries",
         ToString(x.shape), a.batch, a.queries);
@@ -112,61 +133,6 @@ RopeRule RopeRuleOf(const Reader& r) {
           .high = r.NumberOr("high", 1),
           .original_length = r.NumberOr("original_length", 0),
           .amplitude = r.NumberOr("amplitude", 1)};
-}
-
-/// CHECKs that the box of `inner` lies inside that of `outer`.
-void CheckInside(const Tensor& inner, const Tensor& outer) {
-  if (Volume(inner.shape) == 0) return;
-  for (size_t d = 0; d < inner.shape.size(); ++d) {
-    const int64_t begin = StartOf(inner, d) - StartOf(outer, d);
-    CHECK(begin >= 0 && begin + inner.shape[d] <= outer.shape[d], "{} at {} lies outside {} at {}",
-          ToString(inner.shape), ToString(inner.start), ToString(outer.shape), ToString(outer.start));
-  }
-}
-
-BoxArgs BoxOf(const Reader& r) {
-  const Tensor &x = r.In(0), &y = r.Out(0);
-  const size_t dims = x.shape.size();
-  CHECK(y.shape.size() == dims && dims <= kMaxDims, "a box {} of {}", ToString(y.shape), ToString(x.shape));
-  BoxArgs box{.dims = std::max(1, static_cast<int>(dims)),
-              .target = {1},
-              .source = {1},
-              .shift = {0},
-              .x = x.data,
-              .y = y.data,
-              .element_bytes = SizeOf(y.dtype),
-              .fill = 0};
-  for (size_t d = 0; d < dims; ++d) {
-    box.target[d] = y.shape[d];
-    box.source[d] = x.shape[d];
-    box.shift[d] = StartOf(y, d) - StartOf(x, d);
-  }
-  return box;
-}
-
-/// Chunk `chunk` of the rows of `whole`, from attribute `first` on: its first element in `whole`.
-int64_t FirstElementOf(const Reader& r, const Tensor& chunk, const Tensor& whole) {
-  int64_t width = 1;
-  for (size_t d = 2; d < whole.shape.size(); ++d) width *= whole.shape[d];
-  const int64_t first = r.IntegerOr("first", 0) * width;
-  CHECK(chunk.dtype == whole.dtype && first >= 0 && first + Volume(chunk.shape) <= Volume(whole.shape),
-        "rows {} from {} of {}", ToString(chunk.shape), r.IntegerOr("first", 0), ToString(whole.shape));
-  return first;
-}
-BoxArgs Run(int64_t elements, int64_t source, int64_t shift, const void* x, void* y, Dtype dtype) {
-  return {.dims = 1,
-          .target = {elements},
-          .source = {source},
-          .shift = {shift},
-          .x = x,
-          .y = y,
-          .element_bytes = SizeOf(dtype),
-          .fill = 0};
-}
-
-/// Minus infinity, twice in bf16; for integers the smallest one.
-uint32_t LowestOf(Dtype dtype) {
-  return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u;
 }
 
 GateRows OneRow(const Tensor& x) { return {1, Volume(x.shape), Volume(x.shape)}; }
@@ -235,6 +201,14 @@ template <>
 GeluGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   return {r.InFloats(0), r.InFloats(1), r.OutFloats(0), Volume(r.Out(0).shape)};
+}
+
+template <>
+DropoutArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  return {r.InFloats(0), r.OutFloats(0), RowsOf(x), ColumnsOf(x),
+          MaskOf(r, 1, RowsOf(x), StartOf(x, x.shape.size() - 1))};
 }
 
 template <>
@@ -310,7 +284,8 @@ AttentionArgs ReadArguments(const KernelCall& call) {
           .v = qkv[2],
           .o = r.OutFloats(0),
           .lse = r.OutF32(1),
-          .positions = cached ? r.InI32(last) : nullptr};
+          .positions = cached ? r.InI32(last) : nullptr,
+          .dropout = MaskOfAttention(r, shape, r.Out(1))};
 }
 
 template <>
@@ -330,7 +305,8 @@ AttentionGradArgs ReadArguments(const KernelCall& call) {
           .dq = gradients[0],
           .dk = gradients[1],
           .dv = gradients[2],
-          .backward = BackwardMethodOf(r.TextOr("backward", "parts"))};
+          .backward = BackwardMethodOf(r.TextOr("backward", "parts")),
+          .dropout = MaskOfAttention(r, shape, r.In(o + 1))};
 }
 
 template <>
@@ -451,38 +427,6 @@ template <>
 CrossEntropyArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   return {LogitsOf(r), r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2), r.OutFloats(3), r.NumberOr("z_loss", 0)};
-}
-
-template <>
-SliceArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const SliceArgs args{BoxOf(r)};
-  CheckInside(r.Out(0), r.In(0));
-  return args;
-}
-
-template <>
-PadArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  PadArgs args{BoxOf(r)};
-  CheckInside(r.In(0), r.Out(0));
-  if (r.NumberOr("max", 0) != 0) args.fill = LowestOf(r.Out(0).dtype);
-  return args;
-}
-
-template <>
-TakeRowsArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor &x = r.In(0), &y = r.Out(0);
-  return {Run(Volume(y.shape), Volume(x.shape), FirstElementOf(r, y, x), x.data, y.data, y.dtype)};
-}
-
-template <>
-PutRowsArgs ReadArguments(const KernelCall& call) {
-  const Reader r(call);
-  const Tensor &x = r.In(0), &y = r.Out(0);
-  const int64_t elements = Volume(x.shape), first = FirstElementOf(r, x, y);
-  return {Run(elements, elements, 0, x.data, static_cast<char*>(y.data) + first * SizeOf(y.dtype), y.dtype)};
 }
 
 }  // namespace espalier

@@ -1,27 +1,18 @@
 // Arguments of the kernels that run once per step.
-#include <charconv>
-
 #include "kernels/argument_reader.hpp"
 #include "kernels/read_arguments.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr size_t kKeyDigits = 16;
-
-/// Where the random bits of the t-th parameter of a call come from. Attribute `rounding` has 16 hex digits for each.
-RoundingStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
+/// Where the random bits of the t-th parameter of a call come from.
+WordStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
   if (state.dtype == Dtype::kF32) return {};
-  const std::string_view keys = r.TextOr("rounding", "");
-  CHECK(keys.size() >= (t + 1) * kKeyDigits, "no random bits for parameter {}: rounding = \"{}\"", t, keys);
-  const char* const at = keys.data() + t * kKeyDigits;
-  uint64_t key = 0;
-  const auto [end, error] = std::from_chars(at, at + kKeyDigits, key, 16);
-  CHECK(error == std::errc{} && end == at + kKeyDigits, "rounding = \"{}\"", keys);
   CHECK(state.shape.size() == 1 || state.shape.size() == 2, "moments {} are no matrix and no vector",
         ToString(state.shape));
   const size_t last = state.shape.size() - 1;
-  const RoundingStream stream{key, last == 0 ? 0 : StartOf(state, 0), StartOf(state, last), state.shape[last]};
+  const WordStream stream{r.Key("rounding", t), last == 0 ? 0 : StartOf(state, 0), StartOf(state, last),
+                          state.shape[last]};
   CHECK(stream.row + (last == 0 ? 0 : state.shape[0]) <= int64_t{1} << 32 &&
             stream.column + stream.columns <= int64_t{1} << 34,
         "moments {} at {} are too large for their random bits", ToString(state.shape), ToString(state.start));

@@ -21,6 +21,12 @@ int Builder::StepInput(const std::string& name, Shape shape, std::string layout)
                                 kAllChunks, -1, std::move(layout)});
 }
 
+int Builder::StepNumber() {
+  if (const int id = model_.graph.FindOrNone("step"); id >= 0) return id;
+  return model_.graph.AddValue(
+      {"step", MakeType(Dtype::kF32, {}), ValueKind::kInput, Frequency::kStep, kAllChunks, -1, ""});
+}
+
 int Builder::Parameter(const std::string& name, Shape shape, std::string layout, ParameterInit init) {
   StoredPart whole{name, shape, Shape(shape.size(), 0)};
   return AddParameter(name, std::move(whole), std::move(shape), std::move(layout), init);

@@ -21,6 +21,8 @@ class Builder {
   /// Once per microbatch, on every stage.
   int SharedMicrobatchInput(const std::string& name, Shape shape, std::string layout);
   int StepInput(const std::string& name, Shape shape, std::string layout);
+  /// The number of the step, f32[].
+  int StepNumber();
 
   /// A weight in the compute type: the fp32 master "parameters/<name>" itself, or its cast, computed once per step. In
   /// scoring and sampling the state itself has the compute type.

@@ -1,10 +1,12 @@
-// GPT-2 as Hugging Face's GPT2LMHeadModel without dropout: learned positions, LayerNorm before each half of a layer,
-// attention with as many key heads as query heads, GELU, biases everywhere, tied or untied head. Names and [in, out]
-// layouts of the weights are Hugging Face's; q, k and v are parts of one stored c_attn, each sharded by its own heads.
+// GPT-2 as Hugging Face's GPT2LMHeadModel: learned positions, LayerNorm before each half of a layer, attention with as
+// many key heads as query heads, GELU, biases everywhere, tied or untied head. Names and [in, out] layouts of the
+// weights are Hugging Face's; q, k and v are parts of one stored c_attn, each sharded by its own heads.
 //
 //   x = wte(ids) + wpe(positions);  per layer:  x += c_proj(attention(c_attn(n))), n = ln_1(x)
 //                                               x += c_proj(gelu(c_fc(n))),        n = ln_2(x)
 //   logits = wte^T(ln_f(x));  loss = sum of token cross-entropies
+//
+// In training, dropout drops elements of the first x, of the probabilities of attention, and of what a layer adds to x.
 #include "families.hpp"
 #include "transformer_writer.hpp"
 
@@ -58,8 +60,9 @@ class Gpt2 final : public TransformerWriter {
     const int x = b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {"transformer.wte.out"},
                           {{{"vocab", double(m_.vocab)}}, {}}, kStream);
     const int table = b_.Parameter("transformer.wpe.weight", {m_.seq_len, m_.dim}, "position,embed", normal_);
-    return b_.Emit(OpKind::kPositionEmbedding, {x, positions, table}, {"transformer.wpe.out"},
-                   {{{"positions", double(m_.seq_len)}}, {}}, kStream);
+    const int sum = b_.Emit(OpKind::kPositionEmbedding, {x, positions, table}, {"transformer.wpe.out"},
+                            {{{"positions", double(m_.seq_len)}}, {}}, kStream);
+    return Drop(sum, dropout_.embedding, "transformer.drop");
   }
 
   int Layer(int x, int l) override {
@@ -73,12 +76,12 @@ class Gpt2 final : public TransformerWriter {
     const int q = Third(n, at + "c_attn", "q", 0), k = Third(n, at + "c_attn", "k", 1),
               v = Third(n, at + "c_attn", "v", 2);
     const int o = CausalAttention(q, k, v, l, {at + "out", at + "lse"});
-    return DownProjection(o, at + "c_proj", m_.dim, "heads");
+    return Drop(DownProjection(o, at + "c_proj", m_.dim, "heads"), dropout_.residual, at + "resid_dropout");
   }
 
   int FeedForward(int n, const std::string& at) {
     const int h = b_.Cheap(b_.Emit(OpKind::kGelu, {UpProjection(n, at + "c_fc", m_.ffn_dim, "ffn")}, {at + "act"}));
-    return DownProjection(h, at + "c_proj", m_.ffn_dim, "ffn");
+    return Drop(DownProjection(h, at + "c_proj", m_.ffn_dim, "ffn"), dropout_.residual, at + "dropout");
   }
 
   int FinalNorm(int x) override { return Norm(x, "transformer.ln_f"); }

@@ -10,6 +10,8 @@
 // With model.norm_placement = "post" (OLMo 2):
 //
 //   x += norm(o(attention(rope(q(x)), rope(k(x)), v(x)))),  x += norm(down(swiglu(gate(x), up(x))))
+//
+// In training, dropout drops probabilities of attention.
 #include "families.hpp"
 #include "rope_attributes.hpp"
 #include "transformer_writer.hpp"

@@ -1,21 +1,27 @@
 #include "transformer_writer.hpp"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
+#include "espalier/model/dropout_inputs.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/matmul_patterns.hpp"
 #include "espalier/ops/op.hpp"
+#include "espalier/util/philox.hpp"
 
 namespace espalier {
 
 TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const Forward& forward)
     : m_(deck.model),
+      dropout_(forward.purpose == Purpose::kTrain ? deck.dropout : Deck::Dropout{}),
       // A prompt is one document.
       isolate_documents_(deck.data.isolate_documents && forward.purpose != Purpose::kSample),
       forward_(forward),
       b_(split, deck.precision.compute, forward.purpose),
       normal_{ParameterInit::Kind::kNormal, m_.init_std},
       output_{ParameterInit::Kind::kNormal, m_.init_std / std::sqrt(2.0 * double(m_.layers))},
+      seed_(deck.run.seed),
       precision_(deck.precision),
       z_loss_(deck.loss.z_loss),
       backward_(deck.run.attention_backward) {}
@@ -40,12 +46,34 @@ int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<s
   if (backward_ != AttentionBackward::kParts) attributes.texts["backward"] = DeckName(backward_);
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);
+  if (dropout_.attention > 0)
+    AddDropout(dropout_.attention, names[0], Numbers(query_numbers_, kQueryNumbers, "batch,seq"), inputs, attributes);
   if (Samples()) {
     attributes.numbers["cached"] = 1;
     const std::string at = "cache/" + std::to_string(l - 1);
     inputs = {q, Cached(k, at + "/k"), Cached(v, at + "/v"), positions_};
   }
   return b_.Emit(OpKind::kAttention, std::move(inputs), std::move(names), std::move(attributes));
+}
+
+int TransformerWriter::Drop(int x, double rate, const std::string& name) {
+  if (rate == 0) return x;
+  std::vector<int> inputs = {x};
+  Attributes attributes;
+  AddDropout(rate, name, Numbers(stream_numbers_, kStreamNumbers, "batch,stream"), inputs, attributes);
+  return b_.Emit(OpKind::kDropout, std::move(inputs), {name}, std::move(attributes), kStream);
+}
+
+void TransformerWriter::AddDropout(double rate, const std::string& name, int tokens, std::vector<int>& inputs,
+                                   Attributes& attributes) {
+  inputs.insert(inputs.end(), {tokens, b_.StepNumber()});
+  attributes.numbers["rate"] = rate;
+  attributes.texts["key"] = fmt::format("{:016x}", StreamKey(seed_, "dropout/" + name));
+}
+
+int TransformerWriter::Numbers(int& input, std::string_view name, const char* layout) {
+  if (input < 0) input = b_.SharedMicrobatchInput(std::string(name), {forward_.batch, forward_.tokens}, layout);
+  return input;
 }
 
 int TransformerWriter::WeightMatmul(int x, int w, const std::string& name, const std::string& product, const char* spec,

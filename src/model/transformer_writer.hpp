@@ -24,6 +24,8 @@ class TransformerWriter {
   /// The norm before the head.
   virtual int FinalNorm(int x) = 0;
 
+  /// x with elements dropped at `rate` (0: x itself); `name` is that of the result and of its random numbers.
+  int Drop(int x, double rate, const std::string& name);
   /// Causal attention of layer `l`; its outputs are `names`: o and the log of the softmax denominators. A layer with a
   /// sliding window, and samples of several documents, see less.
   int CausalAttention(int q, int k, int v, int l, std::vector<std::string> names);
@@ -36,6 +38,7 @@ class TransformerWriter {
   int Positions();
 
   const Deck::Model& m_;
+  const Deck::Dropout dropout_;  ///< all 0 but in training
   const bool isolate_documents_;
   const Forward forward_;
   Builder b_;
@@ -48,11 +51,17 @@ class TransformerWriter {
   /// The cache `name` of `x`, which are keys or values, with those of the tokens at hand.
   int Cached(int x, const std::string& name);
   void Head(int x);
+  /// The inputs of dropout, as the last of `inputs`, and its attributes; `tokens` is the input of token numbers.
+  void AddDropout(double rate, const std::string& name, int tokens, std::vector<int>& inputs, Attributes& attributes);
+  /// An input of the numbers of tokens, made when it is first asked for.
+  int Numbers(int& input, std::string_view name, const char* layout);
 
+  const int64_t seed_;
   const Deck::Precision& precision_;
   const double z_loss_;
   const AttentionBackward backward_;
-  int positions_ = -1;  ///< SequencePositions, once it was called
+  int positions_ = -1;                            ///< SequencePositions, once it was called
+  int stream_numbers_ = -1, query_numbers_ = -1;  ///< inputs i32[b,s]: numbers of tokens, for dropout
   int documents_ = -1;  ///< input i32[b,s]: the position at which each token's document begins
 };
 

@@ -13,6 +13,9 @@
 // begins (absent: 0) hide earlier keys: a query at position p sees keys from the larger of p - window + 1 and that
 // position to p. Positions are those of the whole sequence, whatever the placement.
 //
+// With dropout of probabilities (`rate` and `key`, src/kernels/dropout.hpp) the last two inputs are the number of each
+// query's token in the global batch, i32[b, s], and the step, f32[].
+//
 // With `columns` q, k and v are joined in one tensor (graph/columns.hpp), and so are their gradients.
 //
 // With `cached` (sampling) k and v are caches of all tokens so far, and the last input, i32[s], is the positions of the
@@ -35,9 +38,11 @@ std::string ShardableDims(const OpContext& c) { return Has(c, "cp") ? "bsh" : "b
 
 Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.ElementType(0); }
 
-/// Appends the dims of the input of documents, or of positions, if the op has it.
-std::vector<std::string> WithLast(std::vector<std::string> dims, const OpContext& c) {
-  if (c.inputs.size() > dims.size()) dims.emplace_back(Has(c, "cached") ? "s" : "bs");
+/// Appends the dims of the inputs that not every op has: documents or positions, then those of dropout.
+std::vector<std::string> WithOthers(std::vector<std::string> dims, const OpContext& c) {
+  const size_t others = c.inputs.size() - std::min(c.inputs.size(), dims.size());
+  if (others % 2 == 1) dims.emplace_back(Has(c, "cached") ? "s" : "bs");
+  if (others >= 2) dims.insert(dims.end(), {"bs", ""});
   return dims;
 }
 
@@ -48,7 +53,7 @@ std::vector<std::string> QkvDims(const OpContext& c) {
   return {"bsh", KeyDims(c), KeyDims(c)};
 }
 
-Einsum AttentionEinsum(const OpContext& c) { return {WithLast(QkvDims(c), c), {"bsh", "bhs"}, ShardableDims(c)}; }
+Einsum AttentionEinsum(const OpContext& c) { return {WithOthers(QkvDims(c), c), {"bsh", "bhs"}, ShardableDims(c)}; }
 std::vector<Type> AttentionInfer(const OpContext& c) {
   Shape q = c.Extents(0);
   if (IsJoined(c)) q[2] = ColumnsOf(c.op.attributes).at(0);
@@ -57,7 +62,7 @@ std::vector<Type> AttentionInfer(const OpContext& c) {
 }
 void AttentionGradient(GradientBuilder& g) {
   std::vector<int> inputs = {g.Input(0), g.Input(1), g.Input(2), g.Output(0), g.Output(1), g.Adjoint(0)};
-  if (g.Inputs() > 3) inputs.push_back(g.Input(3));
+  for (int i = 3; i < g.Inputs(); ++i) inputs.push_back(g.Input(i));
   g.Emit(OpKind::kAttentionGrad, inputs, g.ForwardAttributes(), {0, 1, 2});
 }
 
@@ -96,7 +101,7 @@ double ForwardFlops(const LocalOp& c) { return 4.0 * double(Volume(c.inputs[0]))
 Einsum AttentionGradEinsum(const OpContext& c) {
   std::vector<std::string> inputs = QkvDims(c);
   inputs.insert(inputs.end(), {"bsh", "bhs", "bsh"});
-  return {WithLast(std::move(inputs), c), QkvDims(c), ShardableDims(c)};
+  return {WithOthers(std::move(inputs), c), QkvDims(c), ShardableDims(c)};
 }
 std::vector<Type> AttentionGradInfer(const OpContext& c) {
   const Dtype dtype = ResultType(c);

@@ -54,6 +54,7 @@ std::vector<OpDefinition> MakeTable() {
       BiasGrad(),
       Gelu(),
       GeluGrad(),
+      Dropout(),
       RowSquares(),
       RowSquaresGrad(),
       RowNorm(),

@@ -26,6 +26,7 @@ OpDefinition AddBias();
 OpDefinition BiasGrad();
 OpDefinition Gelu();
 OpDefinition GeluGrad();
+OpDefinition Dropout();
 OpDefinition RowSquares();
 OpDefinition RowSquaresGrad();
 OpDefinition RowNorm();

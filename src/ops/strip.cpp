@@ -44,6 +44,7 @@ bool ComputesRows(OpKind kind) {
     case OpKind::kSwigluGrad:
     case OpKind::kGelu:
     case OpKind::kGeluGrad:
+    case OpKind::kDropout:
     case OpKind::kCast:
     case OpKind::kQuantize:
     case OpKind::kRowSquares:

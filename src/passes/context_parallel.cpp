@@ -7,7 +7,8 @@
 //               back (DeepSpeed Ulysses, Jacobs et al. 2023). Its results are kept for backward: they are no larger
 //               than its inputs.
 //   ring        Keys and values move around a ring of ranks (context_ring.cpp).
-// The documents of queries are an input of the program, so every rank reads those that it needs: nothing is sent.
+// The documents of queries, and the numbers of their tokens for dropout, are inputs of the program, so every rank reads
+// those that it needs: nothing is sent.
 #include <map>
 
 #include "espalier/passes/pipeline.hpp"
@@ -19,7 +20,7 @@ namespace {
 constexpr const char* kSharded = "batch,seq,heads";
 constexpr const char* kShardedKeys = "batch,seq,kv_heads";
 constexpr const char* kWholeSequences = "batch,whole_seq,turned_heads";
-constexpr const char* kWholeDocuments = "batch,whole_seq";
+constexpr const char* kWholeRows = "batch,whole_seq";
 
 void WriteGather(AttentionWriter& w) { w.EmitInto(OpKind::kAttention, w.op().inputs, w.op().outputs, w.zigzag()); }
 
@@ -37,8 +38,9 @@ void WriteAllToAll(AttentionWriter& w, WholeSequences& whole) {
     const int input = w.op().inputs[i];
     inputs.push_back(whole[input] = w.Reshard(input, kWholeSequences, "turned"));
   }
-  inputs = w.WithDocuments(std::move(inputs), 3);
-  if (inputs.size() > 3) w.ValueOf(inputs[3]).layout = kWholeDocuments;
+  inputs = w.WithOthers(std::move(inputs), 3);
+  for (size_t i = 3; i < inputs.size(); ++i)
+    if (Value& value = w.ValueOf(inputs[i]); !value.type.shape.empty()) value.layout = kWholeRows;
   const int o = w.op().outputs[0], lse = w.op().outputs[1];
   whole[o] = w.Like(o, "turned");
   w.EmitInto(OpKind::kAttention, inputs, {whole[o], lse}, w.zigzag());
@@ -48,9 +50,9 @@ void WriteAllToAll(AttentionWriter& w, WholeSequences& whole) {
 
 void WriteAllToAllGrad(AttentionWriter& w, const WholeSequences& whole) {
   const std::vector<int>& in = w.op().inputs;
-  const std::vector<int> inputs = w.WithDocuments({whole.at(in[0]), whole.at(in[1]), whole.at(in[2]), whole.at(in[3]),
-                                                   in[4], w.Reshard(in[5], kWholeSequences, "turned")},
-                                                  6);
+  const std::vector<int> inputs = w.WithOthers({whole.at(in[0]), whole.at(in[1]), whole.at(in[2]), whole.at(in[3]),
+                                                in[4], w.Reshard(in[5], kWholeSequences, "turned")},
+                                               6);
   const std::vector<int> gradients = w.Emit(OpKind::kAttentionGrad, inputs, w.op().outputs, "turned", w.zigzag());
   for (size_t i = 0; i < gradients.size(); ++i) {
     w.EmitInto(OpKind::kReshard, {gradients[i]}, {w.op().outputs[i]});

@@ -9,6 +9,7 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
+#include "espalier/model/dropout_inputs.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/clock.hpp"
@@ -54,6 +55,8 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
     FillInput(*this, "targets", static_cast<int>(k), batch.microbatches[k].targets);
     FillInput(*this, "documents", static_cast<int>(k), batch.microbatches[k].document_starts);
     FillInput(*this, "document_positions", static_cast<int>(k), batch.microbatches[k].positions);
+    FillInput(*this, kStreamNumbers, static_cast<int>(k), batch.microbatches[k].stream_numbers);
+    FillInput(*this, kQueryNumbers, static_cast<int>(k), batch.microbatches[k].query_numbers);
   }
 }
 
@@ -79,8 +82,12 @@ BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coor
   const Box box = box_of(graph.Find("ids"));
   BatchLayout layout{compilation.batch.microbatches, compilation.batch.rows, box[0], positions_in(box[1]),
                      compilation.deck.data.isolate_documents};
-  const int documents = graph.FindOrNone("documents");
-  if (documents >= 0 && box_of(documents)[1] != box[1]) layout.document_positions = positions_in(box_of(documents)[1]);
+  const int stream = graph.FindOrNone(kStreamNumbers), queries = graph.FindOrNone(kQueryNumbers);
+  if (stream >= 0) layout.stream_positions = positions_in(box_of(stream)[1]);
+  layout.query_numbers = queries >= 0;
+  for (int of_attention : {graph.FindOrNone("documents"), queries})
+    if (of_attention >= 0 && box_of(of_attention)[1] != box[1])
+      layout.document_positions = positions_in(box_of(of_attention)[1]);
   return layout;
 }
 

@@ -32,6 +32,7 @@ BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 REPLICAS, CP = "parallel.dp_replicate=2", "parallel.cp=2"
 WHOLE = "parallel.sequence_parallel=false"
 MASKS = ["model.sliding_window=7", "model.full_attention_layers=1", "data.isolate_documents=true", "data.end_token=32"]
+DROPS = ["dropout.embedding=0.1", "dropout.residual=0.3", "dropout.attention=0.2"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
 
 
@@ -104,6 +105,12 @@ GROUPS = [
     (1, 4, ["model.kv_heads=2"], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # shared kv heads
     (1, 4, [WHOLE, "model.seq_len=6", "batch.micro=1"], [[], ["overlap.tensor_strips=4"]]),  # 2, 2, 2 and 0 rows
     (1, 2, [GPT2], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
+    # Dropout: masks are drawn again in backward and by recomputation, whatever runs when.
+    (1, 1, [GPT2, *DROPS], [[], [SELECTIVE], [FULL], [pp(2), TOGETHER], [pp(2), schedule("zb-h1"), FULL],
+                            [pp(2), schedule("zbv")], [pp(2), schedule("dualpipev")]]),
+    (2, 2, [GPT2, STEP, *DROPS, *UNEVEN[1:]], [[], [TWO_STRIPS, FULL], [THREE_STRIPS, LATE], [ALONE, NEVER],
+                                              [pp(2), ZERO3, SELECTIVE]]),
+    (1, 1, ["parallel.cp=2", "parallel.context=ring", "dropout.attention=0.2"], [[], [FULL], [AT_ATTENTION]]),
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),
     (1, 1, [GPT2, "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their products
     # Joined matmuls: recomputed ones are joined likewise.

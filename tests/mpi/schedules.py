@@ -15,6 +15,7 @@ BASE = [
     f"data.validation=['{os.path.join(os.path.dirname(DECK), '..', 'oracle', 'data', 'text.txt')}']",
     "data.validate_every_steps=4"
 ]
+DROPS = ["model.family=gpt2", "dropout.embedding=0.1", "dropout.residual=0.3", "dropout.attention=0.2"]
 TIED, UNEVEN = "model.tie_embeddings=true", "model.layers=9"
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 # pp dp tp, schedule, chunks, further overrides
@@ -53,6 +54,8 @@ ROWS = [
     ("221", "dualpipev", 2, [EACH, "parallel.zero=2"]),
     ("231", "zb-h1", 1, []),
     ("231", "dualpipev", 2, ["parallel.zero=3"]),
+    ("211", "zb-h1", 1, DROPS),
+    ("221", "dualpipev", 2, [EACH, *DROPS]),
     ("212", "interleaved", 2, []),
     ("212", "zb-h1", 1, []),
     ("212", "zbv", 2, []),

@@ -239,8 +239,8 @@ def check_refusals(checks, home):
         said = quietly(1, "import", source, run, *RUN, status=status)
         checks.that(all(word in said for word in words) and not os.path.exists(run), f"refused: {what}")
     copy = lambda **keys: changed(folder, os.path.join(home, "changed"), **keys)
-    refused("other activations and dropout, both named", copy(hidden_act="gelu", attention_dropout=0.1), "hidden_act",
-            "\"silu\"", "attention_dropout = 0.1", "--without-dropout")
+    refused("other activations and impossible dropout, both named", copy(hidden_act="gelu", attention_dropout=1.5),
+            "hidden_act", "\"silu\"", "attention_dropout = 1.5", "below 1")
     refused("an unknown key", copy(hidden_act="silu", attention_dropout=0.0, num_experts=8), "num_experts = 8")
     refused("another architecture", copy(model_type="mixtral"), "mixtral", "\"qwen3\"")
     refused("another RoPE", copy(rope_parameters={"rope_type": "longrope", "rope_theta": 1.0}), "longrope", "\"yarn\"")

@@ -29,6 +29,9 @@ EACH_HEAD, ALL_HEADS = ["model.qk_norm=head"], ["model.qk_norm=full"]
 POST = ["model.norm_placement=post"]
 LLAMA31 = ["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
 YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
+# Dropout of attention alone, and of all places of GPT-2.
+DROPS = ["dropout.attention=0.2"]
+ALL_DROPS = ["dropout.embedding=0.1", "dropout.residual=0.3", *DROPS]
 RAMP = ["batch.ramp_start=4", "batch.ramp_step=6", "batch.ramp_steps=2"]  # steps of 4, 4, 10, 10 and 16 sequences
 # What must not change them.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
@@ -248,6 +251,21 @@ def plain_table():
     gpt2(1, 1, 1, 2, 1, model=DOCUMENTS, keys=[ALL_TO_ALL])
     gpt2(2, 1, 1, 2, 2, model=[*DOCUMENTS, *SOME_WINDOWS], keys=[RING, FULL])
     gpt2(1, 2, 2, 1, 1, model=DOCUMENTS)
+
+    # Dropout: the same elements in any layout. With dp and microbatches, on every way over cp and with windows and
+    # documents, with shared kv heads, strips, recomputation and schedules, and where nothing divides evenly.
+    for context in ways:
+        add(1, 1, 1, 2, 1, model=DROPS, keys=[context])
+        gpt2(2, 1, 1, 2, 2, model=[*ALL_DROPS, *DOCUMENTS, *SOME_WINDOWS], keys=[context, FULL])
+    add(1, 2, 2, 1, 1, model=[*DROPS, "batch.micro=2"])
+    add(1, 1, 1, 1, 4, model=[*DROPS, *ONE_KV_HEAD], steps=20)
+    add(1, 1, 3, 1, 2, model=["batch.global=12", *UNEVEN, *DROPS, "model.seq_len=23"], keys=[JOIN])
+    gpt2(1, 1, 1, 1, 2, model=ALL_DROPS, steps=20)
+    gpt2(1, 1, 2, 1, 2, model=[*ALL_DROPS, "model.seq_len=23", "model.vocab=263", "batch.micro=2"], keys=[strips])
+    gpt2(1, 1, 1, 1, 3, model=[*ALL_DROPS, "model.dim=54", "model.heads=9", "model.seq_len=23"], keys=[strips])
+    gpt2(1, 2, 1, 1, 2, model=ALL_DROPS, keys=[NO_SP, SELECTIVE])
+    gpt2(2, 1, 2, 1, 1, model=ALL_DROPS, keys=[*schedule("zbv", 2), EACH])
+    gpt2(2, 1, 2, 1, 2, model=[*ALL_DROPS, *RAMP], keys=schedule("zbv", 2))
 
     # What an optimizer does with some parameters, or with all.
     add(2, 1, 2, 1, 2, model=GROUPS)

@@ -209,6 +209,8 @@ class RandomDeck:
                 self.training |= {"model.rope_scaling": scaling, "model.rope_factor": chooser.choice([1.5, 2.0, 4.0])}
                 if scaling != "linear":
                     self.training["model.rope_original_seq_len"] = self.seq_len // 2
+        for place in ("attention", *(("embedding", "residual") if self.family == "gpt2" else ())):
+            set_some(0.25, f"dropout.{place}", [0.1, 0.3])
         if some(0.4):
             self.training |= {"model.sliding_window": chooser.randint(1, self.seq_len),
                               "model.full_attention_layers": chooser.randint(0, self.layers - 1)}

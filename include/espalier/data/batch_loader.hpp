@@ -25,6 +25,10 @@ struct BatchLayout {
   bool isolate_documents = false;  ///< no token of one document is the target of another one's
   /// Positions whose documents attention asks for here, if they are others than `positions`: those of whole sequences.
   std::vector<int64_t> document_positions = {};
+  /// Positions of the residual stream here, if dropout asks for them.
+  std::vector<int64_t> stream_positions = {};
+  /// Attention drops probabilities, and asks for the same positions as for documents.
+  bool query_numbers = false;
 
   const std::vector<int64_t>& DocumentPositions() const {
     return document_positions.empty() ? positions : document_positions;
@@ -43,6 +47,9 @@ struct Microbatch {
   /// i32[rows, DocumentPositions()]: the first position of the document in the sample.
   std::vector<int32_t> document_starts;
   std::vector<int32_t> positions;  ///< of position p: its distance from the first position of its document
+  /// Numbers of tokens in the batch of the step, seq_len for each sequence, if the layout asks for them:
+  /// i32[rows, stream_positions] and i32[rows, DocumentPositions()].
+  std::vector<int32_t> stream_numbers, query_numbers;
 };
 
 struct Batch {

@@ -108,6 +108,9 @@ struct Deck {
     double z_loss;
     int64_t chunks;  ///< of the rows of logits; 0: automatic
   } loss;
+  struct Dropout {
+    double embedding, residual, attention;
+  } dropout;
   struct Lr {
     int64_t warmup_steps, stable_steps;
     Decay decay;

@@ -31,6 +31,7 @@ struct AttentionInBlocks {
   std::vector<AttentionBlock> blocks;
   Dtype inputs, results;
   BackwardMethod backward = {};
+  bool dropout = false;  ///< of probabilities
 
   /// Of one block, whose rows are counted from its first.
   AttentionShape ShapeOf(const AttentionBlock& block) const;
@@ -40,7 +41,8 @@ struct AttentionInBlocks {
 };
 
 /// Why cuDNN has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, head_dim a
-/// multiple of 8 up to 128, on Hopper and later 256, scores in blocks. A call without any element is refused, too.
+/// multiple of 8 up to 128, on Hopper and later 256, scores in blocks, no dropout. A call without any element is
+/// refused, too.
 std::string WhyNotFused(const AttentionInBlocks& call, int major);
 
 /// True if cuDNN has a kernel. The plan uses the default.

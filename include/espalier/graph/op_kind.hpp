@@ -55,6 +55,7 @@ enum class OpKind : uint8_t {
   kBiasGrad,
   kGelu,
   kGeluGrad,
+  kDropout,
   kRowSquares,
   kRowSquaresGrad,
   kRowNorm,
@@ -76,7 +77,7 @@ enum class OpKind : uint8_t {
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 61> kOpNames = {
+inline constexpr std::array<std::string_view, 62> kOpNames = {
     "",
     "embedding",
     "embedding_grad",
@@ -120,6 +121,7 @@ inline constexpr std::array<std::string_view, 61> kOpNames = {
     "bias_grad",
     "gelu",
     "gelu_grad",
+    "dropout",
     "row_squares",
     "row_squares_grad",
     "row_norm",

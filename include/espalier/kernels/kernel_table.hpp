@@ -31,9 +31,12 @@
 //   bias_grad +           dy T[b,s,n] -> f32[n]
 //   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 //   gelu_grad =           x, dy -> dx
+//   dropout {rate, key} = x T[b,s,n], numbers of tokens i32[b,s], step f32[] -> T[b,s,n]: x / (1 - rate) or 0
+//                         (src/kernels/dropout.hpp)
 //   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
+//             {rate, key} dropout of probabilities; the last inputs: numbers of queries' tokens i32[b,s], step f32[]
 //             {cached} k and v are caches T[b,t,m], and the last input is the queries' positions i32[s]; CPUs only
 //             {cp, length, hop} rows are in zigzag order, k and v come from `hop` members away; o and gradients may be
 //             f32

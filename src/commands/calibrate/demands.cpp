@@ -61,8 +61,8 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   return gemms;
 }
 
-/// attention_grad whose last input says where documents begin.
-bool HasDocuments(const Op& op) { return op.inputs.size() > (op.attributes.texts.contains(kColumns) ? 4 : 6); }
+/// attention_grad with inputs of documents or dropout, of which cuDNN knows nothing.
+bool HasOthers(const Op& op) { return op.inputs.size() > (op.attributes.texts.contains(kColumns) ? 4 : 6); }
 
 /// Adds a demand, or combines its number of calls with that of the same call.
 void AddCall(const AttentionDemand& demand, std::vector<AttentionDemand>& demands,
@@ -100,7 +100,7 @@ void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, s
   std::vector<AttentionDemand> of_rank;
   for (const Instruction& instruction : program.instructions) {
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
-    if (op.kind != OpKind::kAttentionGrad || HasDocuments(op)) continue;
+    if (op.kind != OpKind::kAttentionGrad || HasOthers(op)) continue;
     const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
     const auto tensors = [&](const std::vector<int>& values, const std::vector<std::vector<Box>>& boxes_of) {
       std::vector<Tensor> made;

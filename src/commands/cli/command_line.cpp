@@ -209,7 +209,7 @@ void AddImport(CLI::App& app, CommandJob& job) {
   command->add_option("RUN_DIR", options->run_dir, "folder of the run to make")->required();
   command->add_option("key=value", options->overrides, "keys of its deck, such as run.steps=20");
   command->add_flag("--without-dropout", options->without_dropout,
-                    "import a model with dropout too: it trains without it");
+                    "leave out the model's dropout: it trains without it");
   command->callback([options, &job] { job = OnFirstRank([options] { return ImportCommand(*options); }); });
 }
 

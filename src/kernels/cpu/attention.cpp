@@ -39,14 +39,18 @@ class ForwardTask {
     FindKeyBlocks(begin, end);
     const int64_t key_blocks = key_end_ - key_begin_;
     const int64_t words = layout_.BlockWords();
-    float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + 2 * kBlock * kBlock);
+    constexpr int64_t kSquare = kBlock * kBlock;
+    const int64_t squares = args_.dropout.Drops() ? 3 : 2;
+    float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + squares * kSquare);
     keys_ = memory;
     values_ = keys_ + key_blocks * words;
     rows_ = values_ + key_blocks * words;
     queries_ = rows_ + words;
     scores_ = queries_ + words;
     probabilities_ = kPack == 1 ? scores_ : scores_ + kBlock * kBlock;  // in place if they have the same size
-    sums_ = scores_ + 2 * kBlock * kBlock;
+    sums_ = scores_ + 2 * kSquare;
+    factors_ = sums_ + kBlock * layout_.width;
+    if (args_.dropout.Drops()) std::fill_n(factors_, kSquare, 0.0f);
     PackKeys();
     for (int64_t block = begin; block < end; ++block) RunBlock(block);
   }
@@ -86,7 +90,10 @@ class ForwardTask {
     for (RunningSoftmax& s : softmax_) s = {};
     for (int64_t j = key_begin_; j < key_end_; ++j) {
       visible_ = mask_.Between(i, j);
-      if (visible_.KeysOf(block.count - 1) > 0) AddKeys(j);
+      if (visible_.KeysOf(block.count - 1) == 0) continue;
+      if (args_.dropout.Drops())
+        ProbabilityFactors(args_.dropout, shape_, batch_).Fill(head_, block, blocks_.keys[j], visible_, factors_);
+      AddKeys(j);
     }
     Finish(block);
   }
@@ -120,8 +127,14 @@ class ForwardTask {
     const Floats largest = Max(Largest(lane, all, keys) * bits_, running.largest);
     const Floats rescale = running.largest == largest ? Broadcast(1.0f) : PowerOfTwo(running.largest - largest);
     const int64_t plain = all / kPack * kPack;
-    Floats sum = Exponentiate<false>(lane, 0, plain, largest);
-    sum += Exponentiate<true>(lane, plain, keys, largest);
+    Floats sum;
+    if (args_.dropout.Drops()) {
+      sum = Exponentiate<false, true>(lane, 0, plain, largest);
+      sum += Exponentiate<true, true>(lane, plain, keys, largest);
+    } else {
+      sum = Exponentiate<false, false>(lane, 0, plain, largest);
+      sum += Exponentiate<true, false>(lane, plain, keys, largest);
+    }
     running.largest = largest;
     running.sum = running.sum * rescale + sum;
     Rescale(lane, rescale);
@@ -143,8 +156,8 @@ class ForwardTask {
   }
 
   /// Stores the probabilities of keys [begin, end), relative to the largest, and returns their sum. The end is rounded
-  /// up to whole words with zeros.
-  template <bool kMasked>
+  /// up to whole words with zeros. Dropout counts in what is stored, not in the sum.
+  template <bool kMasked, bool kDrops>
   Floats Exponentiate(int64_t lane, int64_t begin, int64_t end, Floats largest) {
     const float* scores = scores_ + lane;
     float* probabilities = probabilities_ + lane;
@@ -158,6 +171,7 @@ class ForwardTask {
         p[w] = PowerOfTwo(Load(scores + (r + w) * kBlock) * bits - largest);
         if (kMasked) p[w] = visible.Select(lane, r + w, p[w], Floats{});
         sum += p[w];
+        if constexpr (kDrops) p[w] *= Load(factors_ + (r + w) * kBlock + lane);
       }
       if constexpr (kPack == 1) {
         Store(probabilities + r * kBlock, p[0]);
@@ -204,7 +218,7 @@ class ForwardTask {
   Visibility visible_{};                 ///< between the blocks at hand
   int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed
   float bits_;                           ///< of a score, for each unit of the product of query and key
-  float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_;
+  float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_, *factors_;
   RunningSoftmax softmax_[kBlock / kLanes];
 };
 

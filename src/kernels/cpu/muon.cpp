@@ -37,7 +37,7 @@ void MuonDirection(const MuonDirectionArgs& a) {
     } else {
       const auto step = static_cast<uint32_t>(*a.step);
       ParallelRanges(a.n, kWorthAThread, [&](int64_t begin, int64_t end) {
-        ForRoundedLanes(a.rounding, step, begin, end, [&](int64_t i, auto lanes, Words words) {
+        ForRandomLanes(a.rounding, step, begin, end, [&](int64_t i, auto lanes, Words words) {
           const Moved moved = MovedOf(a, Load(a.gradient + i, lanes) * scale, Load(momentum + i, lanes));
           Store(a.direction + i, moved.direction, lanes);
           StoreRounded(momentum + i, moved.momentum, words, 0, lanes);

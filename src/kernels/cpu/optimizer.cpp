@@ -52,7 +52,7 @@ void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const 
   const float* gradient = tensor.gradient;
   float* master = tensor.master;
   Bf16 *exp_avg = tensor.exp_avg.As<Bf16>(), *exp_avg_sq = tensor.exp_avg_sq.As<Bf16>(), *copy = tensor.copy.As<Bf16>();
-  ForRoundedLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, Words words) {
+  ForRandomLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, Words words) {
     const AdamwState<Floats> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
     const AdamwState<Floats> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
     StoreRounded(exp_avg + i, next.exp_avg, words, 0, lanes);

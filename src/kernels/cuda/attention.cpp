@@ -16,8 +16,9 @@ namespace {
 template <typename Args>
 AttentionInBlocks BlocksOf(const Args& a, Dtype results, BackwardMethod backward) {
   const bool documents = a.first_keys != nullptr;
-  return {a.shape, documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(a.shape), a.q.dtype, results,
-          backward};
+  return {a.shape,   documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(a.shape),
+          a.q.dtype, results,
+          backward,  a.dropout.Drops()};
 }
 AttentionInBlocks BlocksOf(const AttentionArgs& a) { return BlocksOf(a, a.o.dtype, {}); }
 AttentionInBlocks BlocksOf(const AttentionGradArgs& a) { return BlocksOf(a, a.dq.dtype, a.backward); }

@@ -24,7 +24,7 @@ __global__ void MuonDirectionKernel(MuonDirectionArgs a) {
       Store(moment + i, momentum);
     } else {
       const auto step = static_cast<uint32_t>(*a.step);
-      StoreRounded(moment + i, momentum, RoundingWords(a.rounding, step, i, lanes), 0);
+      StoreRounded(moment + i, momentum, RandomWords(a.rounding, step, i, lanes), 0);
     }
   });
 }

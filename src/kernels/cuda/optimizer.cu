@@ -74,7 +74,7 @@ struct StateOf {
   const float* gradient;
   __nv_bfloat16* copy;
   int64_t n;
-  RoundingStream rounding;
+  WordStream rounding;
 };
 template <>
 struct StateOf<float> {
@@ -120,7 +120,7 @@ __device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, 
     Store(a.exp_avg + i, m);
     Store(a.exp_avg_sq + i, v);
   } else {
-    const auto words = RoundingWords(a.rounding, step, i, lanes);
+    const auto words = RandomWords(a.rounding, step, i, lanes);
     StoreRounded(a.exp_avg + i, m, words, 0);
     StoreRounded(a.exp_avg_sq + i, v, words, 1);
   }

@@ -43,6 +43,13 @@ double Dot(const Array& x, int64_t first, const Array& y, const Head& head, int6
   return sum;
 }
 
+/// What dropout multiplies a query's probability for a key with.
+double FactorOf(const DropoutMask& mask, const Head& head, int64_t i, int64_t j) {
+  if (!mask.Drops()) return 1;
+  return mask.OfProbability(mask.tokens[head.b * head.shape.queries + i], head.h, head.shape.key_shard.PositionOf(j),
+                            mask.Step());
+}
+
 void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   const AttentionShape& s = a.shape;
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
@@ -56,6 +63,7 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   }
   for (double& x : p) sum += x = x == hidden ? 0 : std::exp(x - largest);
   Set(a.lse, head.Row(i), sum == 0 ? hidden : largest + std::log(sum));
+  for (int64_t j = 0; j < s.keys; ++j) p[static_cast<size_t>(j)] *= FactorOf(a.dropout, head, i, j);
   for (int64_t c = 0; c < s.head_dim; ++c) {
     double o = 0;
     for (int64_t j = 0; j < s.keys; ++j)
@@ -68,7 +76,8 @@ struct Gradients {
   std::vector<double> dq, dk, dv;
 };
 
-// With p the probabilities: dv_j += p dO_i, ds = p (dO_i . v_j - dO_i . o_i), dq_i += ds k_j, dk_j += ds q_i.
+// With p the probabilities and f the factors of dropout: dv_j += p f dO_i, ds = p (f dO_i . v_j - dO_i . o_i), dq_i +=
+// ds k_j, dk_j += ds q_i.
 void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradients& g) {
   const AttentionShape& s = a.shape;
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim)), lse = a.lse[head.Row(i)];
@@ -77,10 +86,11 @@ void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradie
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
     const double p = std::exp(scale * Dot(a.q, head.Query(i, 0), a.k, head, j) - lse);
-    const double ds = scale * p * (Dot(a.d_o, head.Result(i, 0), a.v, head, j) - mean);
+    const double factor = FactorOf(a.dropout, head, i, j);
+    const double ds = scale * p * (factor * Dot(a.d_o, head.Result(i, 0), a.v, head, j) - mean);
     for (int64_t c = 0; c < s.head_dim; ++c) {
       const auto query = static_cast<size_t>(head.Result(i, c)), key = static_cast<size_t>(head.DenseKey(j, c));
-      g.dv[key] += p * Get(a.d_o, head.Result(i, c));
+      g.dv[key] += p * factor * Get(a.d_o, head.Result(i, c));
       g.dq[query] += ds * Get(a.k, head.Key(j, c));
       g.dk[key] += ds * Get(a.q, head.Query(i, c));
     }

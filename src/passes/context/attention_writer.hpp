@@ -14,8 +14,8 @@ class AttentionWriter {
   AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& op, int cp);
 
   const Op& op() const { return op_; }
-  /// `inputs`, then the op's inputs from number `from` on: the documents, if it has them.
-  std::vector<int> WithDocuments(std::vector<int> inputs, size_t from) const {
+  /// `inputs`, then the op's inputs from number `from` on: documents and those of dropout, if it has them.
+  std::vector<int> WithOthers(std::vector<int> inputs, size_t from) const {
     inputs.insert(inputs.end(), op_.inputs.begin() + static_cast<ptrdiff_t>(from), op_.inputs.end());
     return inputs;
   }

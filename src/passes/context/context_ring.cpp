@@ -53,7 +53,7 @@ void WriteRing(AttentionWriter& w) {
     const bool last = hop + 1 == w.cp();
     if (!last) next = Shift(w, keys, own, hop + 1);
     const Tensors part =
-        w.Emit(OpKind::kAttention, w.WithDocuments({in[0], keys[0], keys[1]}, 3), out, "part" + at, OfHop(w, hop));
+        w.Emit(OpKind::kAttention, w.WithOthers({in[0], keys[0], keys[1]}, 3), out, "part" + at, OfHop(w, hop));
     const Dtype to = last ? w.ValueOf(out[0]).type.dtype : Dtype::kF32;
     const Attributes as = {{}, {{"to", std::string(Name(to))}}};
     if (hop == 0)
@@ -75,7 +75,7 @@ void WriteRingGrad(AttentionWriter& w) {
     const bool last = hop + 1 == w.cp();
     if (hop > 1) moving = Shift(w, moving, gradients, hop);  // before the keys, because it is needed first
     if (!last) next = Shift(w, keys, own, hop + 1);
-    const std::vector<int> inputs = w.WithDocuments({in[0], keys[0], keys[1], in[3], in[4], in[5]}, 6);
+    const std::vector<int> inputs = w.WithOthers({in[0], keys[0], keys[1], in[3], in[4], in[5]}, 6);
     const std::vector<int> part =
         w.Emit(OpKind::kAttentionGrad, inputs, out, "part" + std::to_string(hop), OfHop(w, hop));
     const Tensors found = {part[1], part[2]};

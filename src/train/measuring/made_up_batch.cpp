@@ -21,9 +21,11 @@ Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
   const int64_t rows = layout.rows.Extent(), tokens = rows * std::ssize(layout.positions);
   const std::vector<int32_t> at_start(static_cast<size_t>(rows * std::ssize(layout.DocumentPositions())));
   const std::vector<int32_t> first(static_cast<size_t>(tokens));
+  const std::vector<int32_t> of_stream(static_cast<size_t>(rows * std::ssize(layout.stream_positions)));
   for (int64_t m = 0; m < layout.microbatches; ++m)
     batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
-                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)), at_start, first});
+                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)), at_start, first,
+                                  of_stream, at_start});
   return batch;
 }
 

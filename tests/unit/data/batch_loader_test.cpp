@@ -45,6 +45,24 @@ TEST(LoadBatchTest, ARankHoldsItsRowsAndPositions) {
   EXPECT_THROW(LoadBatch(source, {}, Layout(2, 3, {1, 3}, {4}), 0, batch), InvariantError);
 }
 
+// Tokens are counted over the batch of a step, whatever the step, the microbatch and the rank.
+TEST(LoadBatchTest, TokensHaveNumbersInTheBatchForDropout) {
+  CountingSource source(11, 4);
+  BatchLayout layout = Layout(2, 3, {1, 3}, {3, 0});
+  layout.stream_positions = {0};
+  Batch batch;
+  LoadBatch(source, {0, Order::kSequential}, layout, 5, batch);
+  EXPECT_THAT(batch.microbatches[0].stream_numbers, ElementsAre(4, 8));
+  EXPECT_THAT(batch.microbatches[1].stream_numbers, ElementsAre(16, 20));
+  EXPECT_TRUE(batch.microbatches[0].query_numbers.empty());
+  layout.query_numbers = true;
+  LoadSequences(source, {0, Order::kSequential}, layout, 7, 2, batch);
+  EXPECT_THAT(batch.microbatches[1].query_numbers, ElementsAre(19, 16, 23, 20));
+  layout.document_positions = AllPositions(4);
+  LoadBatch(source, {0, Order::kSequential}, layout, 0, batch);
+  EXPECT_THAT(batch.microbatches[0].query_numbers, ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
+}
+
 TEST(LoadBatchTest, DocumentsEndTargetsIfTheyAreIsolated) {
   CountingSource source(11, 6);
   source.document_ = 4;

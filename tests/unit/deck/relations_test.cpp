@@ -114,6 +114,19 @@ TEST(Errors, HeadsMayHaveAWidthOfTheirOwn) {
                   "(allowed: \"pre\"), nor model.qk_norm = \"full\" (allowed: \"none\"); leave it out")));
 }
 
+TEST(Errors, DropoutIsWhereTheFamilyHasIt) {
+  EXPECT_THAT(Errors({"dropout.attention=0.3"}), IsEmpty());
+  EXPECT_THAT(Errors({"dropout.embedding=0.1", "dropout.residual=0.1", "dropout.attention=0.1", "model.family=gpt2",
+                      "model.kv_heads=6"}),
+              IsEmpty());
+  EXPECT_THAT(Errors({"dropout.embedding=0.1", "dropout.residual=0.2"}),
+              ElementsAre(AllOf(HasSubstr("dropout.embedding = 0.1: is only for model.family = \"gpt2\""),
+                                HasSubstr("allowed: 0; or dropout.attention")),
+                          HasSubstr("dropout.residual = 0.2: ")));
+  EXPECT_THAT(Errors({"dropout.attention=1"}), ElementsAre(HasSubstr("out of range (allowed: 0 to 0.9999999)")));
+  EXPECT_THAT(Errors({"dropout.attention=-0.1"}), ElementsAre(HasSubstr("out of range")));
+}
+
 TEST(Errors, Fp8RoundsBf16) {
   EXPECT_THAT(Errors({"precision.matmul=fp8", "precision.compute=bf16"}), IsEmpty());
   EXPECT_EQ(

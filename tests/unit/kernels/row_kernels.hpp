@@ -200,6 +200,14 @@ inline std::vector<RowKernel> RowKernels() {
          return Case{"gelu_grad", {m.X(), m.X()}, {m.Y()}};
        },
        sum_of(8, 1)},
+      {"dropout", Width::kModel,
+       [](M& m) {
+         return Case{"dropout",
+                     {m.X(), m.random.Integer(m.lead, 0, 1 << 20), m.F32({}, 9, 9)},
+                     {m.Y()},
+                     {{{"rate", 0.1}}, {{"key", "0123456789abcdef"}}}};
+       },
+       none},
       {"rope", Width::kHalfHead,
        [](M& m) {
          const int64_t e = 2 * m.width;

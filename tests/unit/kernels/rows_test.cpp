@@ -75,6 +75,8 @@ TEST_P(Kernels, EmptyExtents) {
     Check({"bias_grad", {x}, {F32({d})}}, SumBound(6, 1));
     Check({"gelu", {x}, {y}}, SumBound(8, 1));
     Check({"gelu_grad", {x, x}, {y}}, SumBound(8, 1));
+    const Attributes dropout{{{"rate", 0.1}}, {{"key", "0123456789abcdef"}}};
+    Check({"dropout", {x, ids({b, s}), F32({}, 9, 9)}, {y}, dropout}, 0);
     Check({"rope", {x, F32({s, 4})}, {y}, head}, SumBound(2, 1));
     Check({"add", {x, x}, {y}}, 0);
     Check({"swiglu", {x, x}, {y}}, SumBound(8, 1));

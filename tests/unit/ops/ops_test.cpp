@@ -399,11 +399,15 @@ TEST(Ops, Gradients) {
   }
 }
 
-TEST(Ops, TheGradientOfAttentionKnowsTheDocuments) {
+TEST(Ops, TheGradientOfAttentionKnowsTheDocumentsAndTheDropout) {
   Recorder recorder(Attributes{{{"window", 7}}, {}}, false);
   recorder.inputs = 4;
   Define(OpKind::kAttention).gradient(recorder);
   EXPECT_EQ(recorder.text, "dx0, dx1, dx2 = attention_grad(x0, x1, x2, y0, y1, dy0, x3) window=7");
+  Recorder dropped(Attributes{{{"rate", 0.5}}, {{"key", "ab"}}}, false);
+  dropped.inputs = 6;
+  Define(OpKind::kAttention).gradient(dropped);
+  EXPECT_EQ(dropped.text, "dx0, dx1, dx2 = attention_grad(x0, x1, x2, y0, y1, dy0, x3, x4, x5) rate=0.5 key=ab");
 }
 
 /// Whole types of an op's inputs and outputs, from a rule that shards nothing.

@@ -40,7 +40,7 @@ class BackwardTask {
       for (int64_t j = s_.key_begin; j < s_.key_end; ++j) {
         for (int64_t i = s_.query_begin; i < s_.query_end; ++i) {
           visible_ = mask_.Between(i, j);
-          if (visible_.KeysOf(kBlock - 1) > 0) AddPair(i, j);
+          if (visible_.KeysOf(kBlock - 1) > 0) AddPair(head, i, j);
         }
       }
       if (s_.want_queries) {
@@ -62,8 +62,9 @@ class BackwardTask {
     const int64_t words = layout_.BlockWords(), floats = kBlock * layout_.width, square = kBlock * kBlock;
     const int64_t copies = kPack == 1 ? 1 : 2;
     const int64_t wanted_keys = s_.want_keys ? keys : 0, wanted_queries = s_.want_queries ? queries : 0;
-    float* memory = ScratchOf<float>(keys * words * (copies + 1) + queries * words * 4 + queries * kBlock * 2 + words +
-                                     floats * (2 * wanted_keys + wanted_queries) + 5 * square);
+    float* memory =
+        ScratchOf<float>(keys * words * (copies + 1) + queries * words * 4 + queries * kBlock * 2 + words +
+                         floats * (2 * wanted_keys + wanted_queries) + (args_.dropout.Drops() ? 6 : 5) * square);
     const auto take = [&](int64_t count) { return std::exchange(memory, memory + count); };
     keys_ = take(keys * words);
     paired_keys_ = kPack == 1 ? keys_ : take(keys * words);
@@ -81,6 +82,9 @@ class BackwardTask {
     adjoints_ = kPack == 1 ? value_dots_ : take(square);
     paired_adjoints_ = kPack == 1 ? adjoints_ : take(square);
     std::fill_n(dk_, floats * 2 * wanted_keys, 0.0f);
+    if (!args_.dropout.Drops()) return;
+    factors_ = take(square);
+    std::fill_n(factors_, square, 0.0f);
   }
 
   void PackKeys() {
@@ -136,12 +140,18 @@ class BackwardTask {
 
   /// Block i of queries against block j of keys. One GEMM after the other, so that each finds its right operand in the
   /// first-level cache.
-  void AddPair(int64_t i, int64_t j) {
+  void AddPair(int64_t head, int64_t i, int64_t j) {
     const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
     const int64_t keys = visible_.KeysOf(kBlock - 1);
     MultiplyTransposed(keys, keys_ + k_at, transposed_queries_ + q_at, scores_);
     MultiplyTransposed(keys, values_ + k_at, transposed_dy_ + q_at, value_dots_);
-    for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate(i, r);
+    if (args_.dropout.Drops()) {
+      ProbabilityFactors(args_.dropout, shape_, s_.batch)
+          .Fill(head, blocks_.queries[i], blocks_.keys[j], visible_, factors_);
+      for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate<true>(i, r);
+    } else {
+      for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate<false>(i, r);
+    }
     if (s_.want_keys) {
       const int64_t at = (j - s_.key_begin) * kBlock * layout_.width;
       AddKeys(keys, probabilities_, paired_dy_ + q_at, dv_ + at);
@@ -179,6 +189,7 @@ class BackwardTask {
 
   /// Keys r ... r + kPack - 1 of a block, queries of block i: probabilities and their adjoints, in place of scores and
   /// value dots if they have the same size.
+  template <bool kDrops>
   void Differentiate(int64_t i, int64_t r) {
     const Visibility visible = visible_;
     const Floats bits = Broadcast(scale_ * kLog2E);
@@ -192,7 +203,13 @@ class BackwardTask {
       for (int64_t w = 0; w < kPack; ++w) {
         p[w] = PowerOfTwo(Load(scores + w * kBlock + lane) * bits - Load(lse + lane));
         p[w] = visible.Select(lane, r + w, p[w], Floats{});
-        ds[w] = p[w] * (Load(value_dots + w * kBlock + lane) - Load(mean + lane));
+        if constexpr (kDrops) {
+          const Floats factor = Load(factors_ + (r + w) * kBlock + lane);
+          ds[w] = p[w] * (Load(value_dots + w * kBlock + lane) * factor - Load(mean + lane));
+          p[w] *= factor;
+        } else {
+          ds[w] = p[w] * (Load(value_dots + w * kBlock + lane) - Load(mean + lane));
+        }
         ds[w] = visible.Select(lane, r + w, ds[w], Floats{});
         StoreRow(probabilities, r + w, lane, p[w]);
         StoreRow(adjoints, r + w, lane, ds[w]);
@@ -247,7 +264,7 @@ class BackwardTask {
   float scale_;
   float *keys_, *paired_keys_, *values_, *transposed_queries_, *paired_queries_, *transposed_dy_, *paired_dy_;
   float *lse_, *mean_, *rows_, *dk_, *dv_, *dq_;
-  float *probabilities_, *adjoints_, *paired_adjoints_, *scores_, *value_dots_;
+  float *probabilities_, *adjoints_, *paired_adjoints_, *scores_, *value_dots_, *factors_ = nullptr;
 };
 
 /// The tasks of a call, longest first.

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/gemm/block_gemm.hpp"
 #include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/cpu/runtime/random_words.hpp"
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
@@ -213,6 +214,38 @@ class Mask {
   bool causal_;
   std::vector<int32_t> first_keys_;  ///< by query, as positions; empty: all see the first key
   std::vector<Bounds> bounds_;       ///< of first_keys_, by block of queries
+};
+
+/// The factors that dropout multiplies the probabilities of one head with.
+class ProbabilityFactors {
+ public:
+  ProbabilityFactors(const DropoutMask& mask, const AttentionShape& shape, int64_t batch)
+      : mask_(mask), tokens_(mask.tokens + batch * shape.queries), step_(mask.Step()) {}
+
+  /// Those of a block of queries and a block of keys: key j and query i at to[64 j + i]. What no query of a vector sees
+  /// is not written.
+  void Fill(int64_t head, const Block& queries, const Block& keys, const Visibility& visible, float* to) const {
+    alignas(64) int32_t tokens[kBlock] = {};
+    std::copy_n(tokens_ + queries.row, queries.count, tokens);
+    for (int64_t lane = 0; lane < kBlock; lane += kLanes) {
+      Words rows;
+      std::memcpy(&rows, tokens + lane, sizeof rows);
+      const int64_t end = keys.position + visible.KeysOf(lane + kLanes - 1);
+      for (int64_t first = keys.position / 4 * 4; first < end; first += 4) {
+        const PhiloxLanes words = TenRounds(
+            {BroadcastWord(first / 4), rows, BroadcastWord(step_), BroadcastWord(mask_.first + head)}, mask_.key);
+        const Words of_key[] = {words.x0, words.x1, words.x2, words.x3};
+        for (int64_t k = 0; k < 4; ++k)
+          if (const int64_t j = first + k - keys.position; 0 <= j && j < kBlock)
+            Store(to + j * kBlock + lane, of_key[k] < mask_.threshold ? Floats{} : Broadcast(mask_.scale));
+      }
+    }
+  }
+
+ private:
+  const DropoutMask& mask_;
+  const int32_t* tokens_;
+  uint32_t step_;
 };
 
 /// Calls f(T{}, kPack as a constant) as the element type and the processor want it.

@@ -11,8 +11,10 @@ constexpr float kInfinity = INFINITY;
 struct RunningSoftmax {
   float largest[kOwn], sum[kOwn];
 
-  /// Converts scores into weights in shared memory; returns in `rescale` the factor of row i's earlier sums.
-  __device__ void Add(float (&scores)[kOwn][kOwn], float (&rescale)[kOwn], const Shared& s) {
+  /// Converts scores of the tile of keys at row `key` into weights in shared memory; returns in `rescale` the factor of
+  /// row i's earlier sums. Dropout counts in the weights, not in the sums.
+  __device__ void Add(float (&scores)[kOwn][kOwn], float (&rescale)[kOwn], const Shared& s, const OwnFactors& factors,
+                      int64_t key) {
     const Place at;
     for (int i = 0; i < kOwn; ++i) {
       float maximum = largest[i];
@@ -21,7 +23,7 @@ struct RunningSoftmax {
       float added = 0;
       for (int j = 0; j < kOwn; ++j) {
         const float weight = scores[i][j] == -kInfinity ? 0.0f : expf(scores[i][j] - maximum);
-        s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = weight;
+        s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = weight * factors.At(i, key + at.Column(j));
         added += weight;
       }
       rescale[i] = largest[i] == maximum ? 1.0f : expf(largest[i] - maximum);
@@ -44,6 +46,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs a) {
   for (int i = 0; i < kOwn; ++i) softmax.largest[i] = -kInfinity, softmax.sum[i] = 0;
   Sums<kChunks> o;
   const OwnQueries queries(a.shape, a.first_keys, tile.batch, tile.query + at.y);
+  const OwnFactors factors(a.dropout, a.shape, tile.batch, tile.head, tile.query + at.y);
   for (int64_t key = 0; key < a.shape.keys; key += kTile) {
     if (IsHidden(a.shape, a.first_keys, tile.batch, tile.query, key)) continue;
     float scores[kOwn][kOwn], rescale[kOwn];
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs a) {
     const OwnKeys keys(a.shape, key + at.x);
     for (int i = 0; i < kOwn; ++i)
       for (int j = 0; j < kOwn; ++j) scores[i][j] = queries.Sees(i, keys.at[j]) ? scores[i][j] * scale : -kInfinity;
-    softmax.Add(scores, rescale, s);
+    softmax.Add(scores, rescale, s, factors, key);
     for (int i = 0; i < kOwn; ++i) o.ScaleRow(i, rescale[i]);
     o.AddWeighted(tile.Keys<T>(a.v, key), s);
   }

@@ -1,6 +1,7 @@
-// The adjoint of attention, in fp32. With p the probabilities: dv_j = sum of p do_i, ds = p (do_i . v_j - do_i . o_i)
-// scale, dq_i = sum of ds k_j, dk_j = sum of ds q_i (Dao 2023, algorithm 2). dq is summed by blocks of queries, dk and
-// dv by blocks of keys: scores are computed twice, and no two blocks add to one place.
+// The adjoint of attention, in fp32. With p the probabilities and f the factors of dropout: dv_j = sum of p f do_i, ds
+// = p (f do_i . v_j - do_i . o_i) scale, dq_i = sum of ds k_j, dk_j = sum of ds q_i (Dao 2023, algorithm 2). dq is
+// summed by blocks of queries, dk and dv by blocks of keys: scores are computed twice, and no two blocks add to one
+// place.
 #include "tiles.cuh"
 
 namespace espalier::cuda {
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionGradArgs a)
   for (int i = 0; i < kOwn; ++i) lse[i] = LseAt(a, tile.batch, tile.head, tile.query + at.Row(i));
   Sums<kChunks> dq;
   const OwnQueries queries(a.shape, a.first_keys, tile.batch, tile.query + at.y);
+  const OwnFactors factors(a.dropout, a.shape, tile.batch, tile.head, tile.query + at.y);
   for (int64_t key = 0; key < a.shape.keys; key += kTile) {
     if (IsHidden(a.shape, a.first_keys, tile.batch, tile.query, key)) continue;
     const TileRows<T> k = tile.Keys<T>(a.k, key);
@@ -48,8 +50,9 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionGradArgs a)
     for (int i = 0; i < kOwn; ++i)
       for (int j = 0; j < kOwn; ++j) {
         const bool sees = queries.Sees(i, keys.at[j]);
+        const float adjoint = adjoints[i][j] * factors.At(i, key + at.Column(j)) - mean[i];
         s.weights[at.Row(i) * kWeightPitch + at.Column(j)] =
-            sees ? expf(scores[i][j] * scale - lse[i]) * (adjoints[i][j] - mean[i]) * scale : 0.0f;
+            sees ? expf(scores[i][j] * scale - lse[i]) * adjoint * scale : 0.0f;
       }
     dq.AddWeighted(k, s);
   }
@@ -84,18 +87,21 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
       }
       RowDots(k, q, s, probabilities);
       const OwnQueries queries(x, a.first_keys, batch, query + at.x);
+      const OwnFactors own(a.dropout, x, batch, head, query + at.x);
+      float factors[kOwn][kOwn];
       for (int i = 0; i < kOwn; ++i)
         for (int j = 0; j < kOwn; ++j) {
           const bool sees = queries.Sees(j, keys.at[i]);
           probabilities[i][j] = sees ? expf(probabilities[i][j] * scale - s.lse[at.Column(j)]) : 0.0f;
-          s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = probabilities[i][j];
+          factors[i][j] = own.At(j, key + at.Row(i));
+          s.weights[at.Row(i) * kWeightPitch + at.Column(j)] = probabilities[i][j] * factors[i][j];
         }
       dv.AddWeighted(d_o, s);
       RowDots(v, d_o, s, adjoints);
       for (int i = 0; i < kOwn; ++i)
         for (int j = 0; j < kOwn; ++j)
           s.weights[at.Row(i) * kWeightPitch + at.Column(j)] =
-              probabilities[i][j] * (adjoints[i][j] - s.mean[at.Column(j)]) * scale;
+              probabilities[i][j] * (adjoints[i][j] * factors[i][j] - s.mean[at.Column(j)]) * scale;
       dk.AddWeighted(q, s);
     }
   }

@@ -185,6 +185,26 @@ struct OwnQueries {
   __device__ bool Sees(int i, int64_t key) const { return first_key[i] <= key && key <= at[i]; }
 };
 
+/// What dropout multiplies the probabilities of the thread's 4 queries with.
+struct OwnFactors {
+  const DropoutMask& mask;
+  const SequenceShard& keys;
+  int64_t head;
+  uint32_t step;
+  int32_t tokens[kOwn] = {};
+
+  __device__ OwnFactors(const DropoutMask& dropout, const AttentionShape& a, int64_t batch, int64_t of_head,
+                        int64_t first)
+      : mask(dropout), keys(a.key_shard), head(of_head), step(dropout.Drops() ? dropout.Step() : 0) {
+    for (int i = 0; i < kOwn && mask.Drops(); ++i)
+      if (first + kSide * i < a.queries) tokens[i] = mask.tokens[batch * a.queries + first + kSide * i];
+  }
+  /// Of query i of the thread and a row of keys.
+  __device__ float At(int i, int64_t row) const {
+    return mask.Drops() ? mask.OfProbability(tokens[i], head, keys.PositionOf(row), step) : 1.0f;
+  }
+};
+
 /// Columns [column, column + 32) of 64 rows.
 template <typename T>
 __device__ void Stage(const TileRows<T>& rows, int64_t column, float* to) {

@@ -1,38 +1,10 @@
 // Stochastic rounding to bf16 in packs (kernels/stochastic_rounding.hpp).
 #pragma once
 
-#include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/random_words.cuh"
 #include "kernels/stochastic_rounding.hpp"
 
 namespace espalier::cuda {
-
-template <int N>
-struct Words {
-  uint32_t values[N];
-};
-
-/// The words of a pack from element i of a shard on. A block of random numbers is made once for all its elements: once
-/// a pack, where packs and blocks begin together.
-template <int N>
-__device__ Words<N> RoundingWords(const RoundingStream& s, uint32_t step, int64_t i, Lanes<N>) {
-  Words<N> words;
-  int64_t row = i / s.columns, of_row = i - row * s.columns;
-  PhiloxWords block{};
-  bool known = false;
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const int64_t column = s.column + of_row;
-    if (!known || column % 4 == 0) block = RoundingBlock(s.key, s.row + row, column / 4, step);
-    known = true;
-    words.values[k] = WordOf(block, column);
-    if (++of_row == s.columns) {
-      of_row = 0;
-      ++row;
-      known = false;
-    }
-  }
-  return words;
-}
 
 /// Stores moment 0 or 1, rounded by its bits of each word.
 template <int N>

@@ -40,9 +40,9 @@ inline void SetCopy(const Array& copy, const float* master, int64_t i) {
 }
 
 /// Writes an element of moment 0 or 1 (stochastic_rounding.hpp).
-inline void SetMoment(const Array& x, int moment, int64_t i, double value, const RoundingStream& s, double step) {
+inline void SetMoment(const Array& x, int moment, int64_t i, double value, const WordStream& s, double step) {
   if (x.dtype == Dtype::kF32) return Set(x, i, value);
-  const uint32_t word = RoundingWord(s, static_cast<uint32_t>(step), i);
+  const uint32_t word = RandomWord(s, static_cast<uint32_t>(step), i);
   x.As<Bf16>()[i] = RoundedBy(static_cast<float>(value), BitsOf(word, moment));
 }
 

@@ -193,7 +193,7 @@ void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
     return;
   }
   if (!found.tokenizer->companions().empty())
-    fmt::print("kept with it, without a meaning here: {}\n", found.tokenizer->CompanionNames());
+    fmt::print("kept with it: {}\n", found.tokenizer->CompanionNames());
   for (const std::string& why : found.tokenizer->left_out()) fmt::print("not kept: {}\n", why);
 }
 

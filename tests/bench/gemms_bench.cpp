@@ -3,8 +3,8 @@
 //
 //   gemms_bench f32|bf16 THREADS LAYERS DIM KV_DIM FFN VOCAB SEQ
 //
-// Prints one JSON line: flops of a step's products, seconds (median of 3 rounds), rate, and the type of the operands. On
-// a processor without instructions for bf16 that is f32 for both: Espalier's products are in fp32 there, too.
+// Prints one JSON line: flops of a step's products, seconds (median of 3 rounds), rate, and the type of the operands.
+// On a processor without instructions for bf16 that is f32 for both: Espalier's products are in fp32 there, too.
 #include <omp.h>
 
 #include <algorithm>

@@ -18,8 +18,8 @@ enum class SpecialTokens : uint8_t { kHide, kShow };
 /// Bytes of a tokenizer's file, and of a companion, at most. The largest known have 35 MB and 1 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20, kMaxCompanionBytes = int64_t{16} << 20;
 
-/// A file that is beside a tokenizer and says how others use it. It has no meaning here: it is kept, and written
-/// back.
+/// A file that is beside a tokenizer and says how it is used. It is kept, and written back; chat templates and special
+/// tokens are read from it (chat_template.hpp).
 struct TokenizerCompanion {
   std::string name, bytes;
 };

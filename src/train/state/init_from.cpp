@@ -28,11 +28,12 @@ constexpr int64_t kElement = sizeof(float);
 
 bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.json"); }
 
-/// The deck with the model of a config.json, on one rank: only its model is compared.
+/// The deck with model and dropout of a config.json, on one rank: nothing else is compared.
 Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
   std::vector<std::string> keys = {"parallel.pp=1",     "parallel.dp_replicate=1", "parallel.dp_shard=1",
                                    "parallel.cp=1",     "parallel.tp=1",           "pipeline.schedule=1f1b",
-                                   "pipeline.chunks=1", "pipeline.split=[]",       "batch.ramp_start=0"};
+                                   "pipeline.chunks=1", "pipeline.split=[]",       "batch.ramp_start=0",
+                                   "dropout.embedding=0", "dropout.residual=0", "dropout.attention=0"};
   for (const auto& [key, value] : config.keys) keys.push_back(key + "=" + value);
   return SavedDeck(from, EffectiveDeck(deck), keys);
 }
@@ -41,7 +42,7 @@ Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from
 std::vector<std::string> Compare(const std::string& from, const Deck& saved, const LoadedDeck& now) {
   std::vector<std::string> fixed, others;
   for (const DeckDifference& difference : Differences(saved, now))
-    if (difference.key.starts_with("model.")) {
+    if (difference.key.starts_with("model.") || difference.key.starts_with("dropout.")) {
       const std::string text =
           fmt::format("{} = {} ({}), {} there", difference.key, difference.now, difference.origin, difference.before);
       if (difference.fixed) fixed.push_back(Hint(text));
@@ -77,7 +78,7 @@ void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
 
 /// Returns what rank 0 says.
 std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDeck& loaded, const Programs& programs) {
-  const ModelConfig config = ReadModelConfig(from, Dropout::kLeaveOut);
+  const ModelConfig config = ReadModelConfig(from);
   std::vector<std::string> lines = Compare(from, DeckOf(config, loaded.deck, from), loaded);
   const FolderOfWeights weights(from);
   std::vector<SafetensorsWriter::Tensor> wanted;

@@ -192,8 +192,7 @@ void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
     if (!lost.empty()) fmt::print("not kept without a tokenizer: {}\n", fmt::join(lost, ", "));
     return;
   }
-  if (!found.tokenizer->companions().empty())
-    fmt::print("kept with it: {}\n", found.tokenizer->CompanionNames());
+  if (!found.tokenizer->companions().empty()) fmt::print("kept with it: {}\n", found.tokenizer->CompanionNames());
   for (const std::string& why : found.tokenizer->left_out()) fmt::print("not kept: {}\n", why);
 }
 

@@ -14,89 +14,6 @@
 namespace espalier {
 namespace {
 
-/// model.head_dim is what it is where nobody sets it: dim / heads, or 1 if that is no whole number.
-bool HeadDimIsDerived(const Deck::Model& m) { return m.head_dim == (m.dim % m.heads == 0 ? m.dim / m.heads : 1); }
-
-/// Rotary positions turn elements of a head in pairs.
-std::string HeadsDivideDim(const Deck& deck) {
-  const auto& m = deck.model;
-  const bool pairs = m.family == Family::kLlama;
-  const auto suits = [&](int64_t heads) { return m.dim % heads == 0 && (!pairs || m.dim / heads % 2 == 0); };
-  if (!HeadDimIsDerived(m) || suits(m.heads)) return "";
-  std::vector<int64_t> good = Divisors(m.dim);
-  std::erase_if(good, [&](int64_t heads) { return !suits(heads); });
-  const std::string allowed = good.empty() ? "model.dim must be even" : "allowed: " + ListNumbers(good);
-  const std::string remedy = pairs ? "; or set model.head_dim" : "";
-  if (m.dim % m.heads != 0) return fmt::format("must divide model.dim = {} ({}{})", m.dim, allowed, remedy);
-  return fmt::format("must leave an even head size, not model.dim / heads = {} / {} = {} ({}{})", m.dim, m.heads,
-                     m.dim / m.heads, allowed, remedy);
-}
-
-std::string HeadDimIsEven(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.family != Family::kLlama || m.head_dim % 2 == 0 || HeadDimIsDerived(m)) return "";
-  return fmt::format("must be even, since RoPE rotates pairs (allowed: such as {} or {})", m.head_dim - 1,
-                     m.head_dim + 1);
-}
-
-/// The keys of llama that gpt2 has no counterpart of.
-std::string Gpt2HasFixedForm(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.family != Family::kGpt2) return "";
-  std::vector<std::string> wrong;
-  if (m.dim % m.heads == 0 && m.head_dim != m.dim / m.heads)
-    wrong.push_back(fmt::format("model.head_dim = {} (allowed: dim / heads = {})", m.head_dim, m.dim / m.heads));
-  if (m.norm_placement != NormPlacement::kPre)
-    wrong.push_back(fmt::format("model.norm_placement = \"{}\" (allowed: \"pre\")", DeckName(m.norm_placement)));
-  if (m.qk_norm != QkNorm::kNone)
-    wrong.push_back(fmt::format("model.qk_norm = \"{}\" (allowed: \"none\")", DeckName(m.qk_norm)));
-  return wrong.empty() ? "" : fmt::format("does not have {}; leave it out", fmt::join(wrong, ", nor "));
-}
-
-/// Places of dropout that only GPT-2 has.
-std::string DropsOnlyInGpt2(const Deck& deck, double rate) {
-  if (rate == 0 || deck.model.family == Family::kGpt2) return "";
-  return fmt::format(
-      "is only for model.family = \"gpt2\": \"{}\" has dropout of attention's probabilities alone (allowed: 0; or "
-      "dropout.attention)",
-      DeckName(deck.model.family));
-}
-std::string EmbeddingDropoutIsOfGpt2(const Deck& deck) { return DropsOnlyInGpt2(deck, deck.dropout.embedding); }
-std::string ResidualDropoutIsOfGpt2(const Deck& deck) { return DropsOnlyInGpt2(deck, deck.dropout.residual); }
-
-std::string RopeFactorStretches(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.rope_scaling == RopeScaling::kNone || m.rope_factor >= 1) return "";
-  return fmt::format("must be at least 1 for model.rope_scaling = \"{}\": positions are stretched, not compressed",
-                     DeckName(m.rope_scaling));
-}
-
-std::string ScalingKnowsTheOldLength(const Deck& deck) {
-  const auto& m = deck.model;
-  const bool needs = m.rope_scaling == RopeScaling::kLlama3 || m.rope_scaling == RopeScaling::kYarn;
-  if (!needs || m.rope_original_seq_len > 0) return "";
-  return fmt::format("must be the sequence length before scaling for model.rope_scaling = \"{}\" (allowed: >= 1)",
-                     DeckName(m.rope_scaling));
-}
-
-std::string Llama3FactorsAscend(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.rope_scaling != RopeScaling::kLlama3 || m.rope_low_freq_factor < m.rope_high_freq_factor) return "";
-  return fmt::format("must be above model.rope_low_freq_factor = {} (Llama 3.1 has 4 and 1)", m.rope_low_freq_factor);
-}
-
-std::string YarnBetasAscend(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.rope_scaling != RopeScaling::kYarn || m.rope_beta_slow < m.rope_beta_fast) return "";
-  return fmt::format("must be above model.rope_beta_slow = {} (the paper has 32 and 1)", m.rope_beta_slow);
-}
-
-std::string YarnHasABase(const Deck& deck) {
-  const auto& m = deck.model;
-  return m.rope_scaling == RopeScaling::kYarn && m.rope_theta <= 1 ? "must be above 1 for model.rope_scaling = \"yarn\""
-                                                                   : "";
-}
-
 /// Less than a second would end healthy jobs.
 std::string WatchdogWaitsASecond(const Deck& deck) {
   const auto& run = deck.run;
@@ -107,19 +24,6 @@ std::string SlowWatchdogWaitsLonger(const Deck& deck) {
   const auto& run = deck.run;
   if (run.watchdog_slow_s == 0 || run.watchdog_slow_s >= run.watchdog_s) return "";
   return fmt::format("must be 0 or at least run.watchdog_s = {}", run.watchdog_s);
-}
-
-std::string KvHeadsDivideHeads(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.heads % m.kv_heads == 0) return "";
-  return fmt::format("must divide model.heads = {} (allowed: {})", m.heads, ListNumbers(Divisors(m.heads)));
-}
-
-std::string Gpt2HasNoGroups(const Deck& deck) {
-  const auto& m = deck.model;
-  if (m.family != Family::kGpt2 || m.kv_heads == m.heads) return "";
-  return fmt::format("has no grouped heads: model.kv_heads must be model.heads = {}, not {} (leave it out)", m.heads,
-                     m.kv_heads);
 }
 
 std::string TextNeedsBytes(const Deck& deck) {
@@ -463,18 +367,6 @@ const std::vector<Relation>& MeshRelations() {
 
 const std::vector<Relation>& DeckRelations() {
   static const std::vector<Relation> rank_free = {
-      {{"model.heads", "model.dim", "model.head_dim", "model.family"}, HeadsDivideDim},
-      {{"model.head_dim", "model.family", "model.dim", "model.heads"}, HeadDimIsEven},
-      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm"}, Gpt2HasFixedForm},
-      {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
-      {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},
-      {{"model.rope_factor", "model.rope_scaling"}, RopeFactorStretches},
-      {{"model.rope_original_seq_len", "model.rope_scaling"}, ScalingKnowsTheOldLength},
-      {{"model.rope_high_freq_factor", "model.rope_low_freq_factor", "model.rope_scaling"}, Llama3FactorsAscend},
-      {{"model.rope_beta_fast", "model.rope_beta_slow", "model.rope_scaling"}, YarnBetasAscend},
-      {{"model.rope_theta", "model.rope_scaling"}, YarnHasABase},
-      {{"model.kv_heads", "model.heads"}, KvHeadsDivideHeads},
-      {{"model.family", "model.kv_heads", "model.heads"}, Gpt2HasNoGroups},
       {{"model.vocab", "data.format", "data.tokenizer"}, TextNeedsBytes},
       {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
       {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
@@ -506,7 +398,7 @@ const std::vector<Relation>& DeckRelations() {
         "parallel.dp_shard"},
        RampEndsAtGlobal},
   };
-  static const std::vector<Relation> all = Together(rank_free, MeshRelations());
+  static const std::vector<Relation> all = Together(Together(ModelRelations(), rank_free), MeshRelations());
   return all;
 }
 

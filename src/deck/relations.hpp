@@ -18,6 +18,9 @@ struct Relation {
 /// The relations that can be checked without files and before the number of ranks is known; dp_shard = -1 counts as 1.
 const std::vector<Relation>& DeckRelations();
 
+/// Those of model and dropout (model_relations.cpp), which DeckRelations has first.
+const std::vector<Relation>& ModelRelations();
+
 /// A step of so many sequences on so many data-parallel ranks; `tokens` is left out (0).
 BatchShape DivideBatch(int64_t sequences, int64_t micro, int64_t data_parallel);
 

@@ -106,13 +106,49 @@ def equals_sample_and_validation(checks, folder):
                                              "data.format=text", "optimizer.lr=0.01"])
     loss = json.loads(evaluate(folder, folder / "run", text))["total"]["loss"]
     checks.that(abs(loss / metrics.validation[3] - 1) < TOLERANCE, f"the validation loss of the run: {loss}")
-    ids = list(b"one window")
-    (folder / "short.txt").write_bytes(bytes(ids))
-    quietly("sample", folder / "run", "--ids", " ".join(map(str, ids)), "--tokens", 1, "--logits", folder / "logits")
-    rows = read_logits(folder / "logits")
-    expected = sum(math.log(sum(math.exp(x) for x in row)) - row[target] for row, target in zip(rows, ids[1:]))
+    ids = b"one window"
+    (folder / "short.txt").write_bytes(ids)
+    expected = loss_of_bytes(folder, "run", ids, range(1, len(ids)))
     error = far(sums(evaluate(folder, folder / "run", folder / "short.txt")), [[len(ids) - 1, expected]])
     checks.that(error < TOLERANCE, f"the logits of sample ({error:.1e})")
+
+
+def loss_of_bytes(folder, run, text, targets):
+    """The summed loss of the bytes of a text at the positions `targets`, from the logits of `sample`."""
+    quietly("sample", folder / run, "--ids", " ".join(map(str, text)), "--tokens", 1, "--logits", folder / "logits")
+    rows = read_logits(folder / "logits")
+    return sum(math.log(sum(math.exp(x) for x in rows[p - 1])) - rows[p - 1][text[p]] for p in targets)
+
+
+def conversations(checks, folder):
+    """Only what the assistant says counts: each conversation against the logits of its rendered text."""
+    some = [[("user", "why"), ("assistant", "so it is")],
+            [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "")], [("user", "no answer")]]
+    template, data = folder / "chat.jinja", folder / "chat.jsonl"
+    template.write_text("{%- for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' %}{% generation %}"
+                        "{{ m.content + '|' }}{% endgeneration %}{% else %}{{ m.content + '|' }}{% endif %}"
+                        "{% endfor %}")
+    data.write_text("".join(
+        json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]}) + "\n"
+        for turns in some))
+    keys = ["data.format=chat", f"data.chat_template={template}"]
+    train(str(folder / "chat"), 1, [*keys, "data.isolate_documents=true", f"data.paths=['{data}']", "run.steps=3",
+                                    "batch.global=1", FP32, "optimizer.lr=0.01", "lr.warmup_steps=0"])
+    expected = []
+    for turns in some:
+        text, targets = b"", []
+        for role, content in turns:
+            text += role[:1].encode() + b":"
+            said = content.encode() + b"|"
+            targets += range(len(text), len(text) + len(said)) if role == "assistant" else ()
+            text += said
+        expected.append([len(targets), loss_of_bytes(folder, "chat", text, targets) if targets else 0])
+    found = evaluate(folder, folder / "chat", data, *keys, FP32)
+    checks.that(far(sums(found), expected) < TOLERANCE, f"conversations: {sums(found)}, expected {expected}")
+    total = json.loads(found)["total"]
+    checks.that(total["targets"] == sum(t for t, _ in expected), "the total counts the assistant's tokens")
+    same = evaluate(folder, folder / "chat", data, *keys, FP32, ranks=2) == found
+    checks.that(same, "two ranks write the same file as one")
 
 
 def formats_and_tokenizers(checks, folder):
@@ -193,8 +229,8 @@ def main():
     checks = Checks()
     with scratch() as name:
         folder = pathlib.Path(name)
-        checks.each([equals_hugging_face, ranks_do_not_matter, equals_sample_and_validation, formats_and_tokenizers,
-                     console, refusals], folder)
+        checks.each([equals_hugging_face, ranks_do_not_matter, equals_sample_and_validation, conversations,
+                     formats_and_tokenizers, console, refusals], folder)
     checks.finish()
 
 

@@ -31,6 +31,10 @@ int64_t NumberOf(const Keys& keys, const std::string& key, int64_t otherwise) {
   return otherwise;
 }
 
+bool ReadsConversations(const Keys& keys) {
+  return Gives(keys, "data.format=chat") || Gives(keys, "data.format=\"chat\"");
+}
+
 /// A row per rank that has rows of its own, and twice as many as a pipeline has stages.
 int64_t RowsOfStep(const Keys& keys, int ranks) {
   const int64_t pp = NumberOf(keys, "parallel.pp", 1);
@@ -56,7 +60,7 @@ Keys KeysOf(const EvaluateOptions& options, int ranks) {
                "run.transport=auto",
                "loss.chunks=0",
                "data.format=auto",
-               "data.isolate_documents=false",  // see below
+               fmt::format("data.isolate_documents={}", ReadsConversations(options.overrides)),  // see below
                "data.validate_every_steps=0"};
   keys.insert(keys.end(), options.overrides.begin(), options.overrides.end());
   return keys;

@@ -81,7 +81,7 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
 }
 
 /// Ranks that share out the optimizer state.
-int StateShards(const Mesh& mesh) { return mesh.GroupSize(kShardAxes | AxisSet{Axis::kCp}); }
+int StateShards(const Mesh& mesh) { return mesh.GroupSize(kStateAxes); }
 
 }  // namespace
 

@@ -14,9 +14,14 @@ namespace {
 std::string ChunkText(int chunk) { return chunk == kAllChunks ? "all" : std::to_string(chunk); }
 std::string LayoutText(const Value& v) { return v.layout.empty() ? "" : " layout " + v.layout; }
 
+/// Numbers that are sets of axes: their text has names.
+bool IsAxes(std::string_view attribute) { return attribute == "axes" || attribute == "strip_axes"; }
+
 std::string AttributesText(const Attributes& attributes) {
   std::vector<std::string> items;
-  for (const auto& [name, number] : attributes.numbers) items.push_back(fmt::format("{}={}", name, number));
+  for (const auto& [name, number] : attributes.numbers)
+    items.push_back(IsAxes(name) ? fmt::format("{}=\"{}\"", name, Name(AxesOf(number)))
+                                 : fmt::format("{}={}", name, number));
   for (const auto& [name, text] : attributes.texts) items.push_back(fmt::format("{}=\"{}\"", name, text));
   return items.empty() ? "" : fmt::format(" {{{}}}", fmt::join(items, " "));
 }
@@ -130,7 +135,11 @@ class LineReader {
       if (Take("\"")) {
         const size_t n = rest_.find('"');
         if (n == std::string_view::npos) Fail("unfinished text");
-        attributes.texts[name] = std::string(rest_.substr(0, n));
+        const std::string_view text = rest_.substr(0, n);
+        if (IsAxes(name))
+          attributes.numbers[name] = ParseAxisSet(text).bits();
+        else
+          attributes.texts[name] = std::string(text);
         rest_.remove_prefix(n + 1);
       } else {
         const std::string word = Word();

@@ -31,8 +31,8 @@ void Append(std::string& key, std::string_view text) {
 
 size_t HashOf(const Type& type) {
   Mixer mixer;
-  mixer.Add(static_cast<uint64_t>(type.dtype) << 16 | type.placements.partial_sum.bits() << 8 |
-            type.placements.partial_max.bits());
+  mixer.Add(static_cast<uint64_t>(type.dtype));
+  mixer.Add(static_cast<uint64_t>(type.placements.partial_sum.bits()) << 32 | type.placements.partial_max.bits());
   for (int64_t extent : type.shape) mixer.Add(static_cast<uint64_t>(extent));
   for (const std::vector<Axis>& dim : type.placements.dims) {
     mixer.Add(dim.size() + kAxisCount);

@@ -149,20 +149,21 @@ Range PieceOf(Range whole, int64_t extent, int64_t i) {
 
 }  // namespace
 
-/// regather and dp_shard make the shards that dp_shard alone would, so that groups change no sum.
+/// Factors with Division::kOfWhole divide the shards of the whole axis, so that the split changes no sum.
 Range LocalRange(const Type& type, size_t dim, const Mesh& mesh, const Coordinate& coordinate) {
   Range range{0, type.shape[dim]};
-  int64_t shard = 0;  // of both axes together
+  int64_t shard = 0;  // extent of a shard of the whole axis
+  AxisSet inside;     // factors that divide a range of such shards
   for (Axis a : type.placements.dims[dim]) {
-    if (a == Axis::kRegather) {
-      const int64_t n = mesh.GroupSize(kShardAxes);
-      shard = (range.Extent() + n - 1) / n;
-      range = PieceOf(range, shard * mesh.Degree(Axis::kDpShard), coordinate[a]);
-    } else if (a == Axis::kDpShard && shard > 0) {
-      range = PieceOf(range, shard, coordinate[a]);
-    } else {
+    if (RowOf(a).division == Division::kOfRest) {
       range = ShardOf(range, mesh.Degree(a), coordinate[a]);
+      continue;
     }
+    const bool continues = inside.Has(a);
+    inside = FactorsInside(a);
+    const int64_t ranks_inside = mesh.GroupSize(inside), n = mesh.Degree(a) * ranks_inside;
+    if (!continues) shard = (range.Extent() + n - 1) / n;
+    range = PieceOf(range, shard * ranks_inside, coordinate[a]);
   }
   return range;
 }

@@ -6,25 +6,6 @@
 
 namespace espalier {
 
-std::string_view Name(Axis axis) {
-  constexpr std::array<std::string_view, kAxisCount> kNames = {"pp", "dp_replicate", "dp_shard", "cp",
-                                                               "tp", "kv_replicate", "regather"};
-  return kNames[static_cast<size_t>(axis)];
-}
-
-std::vector<Axis> AxisSet::List() const {
-  std::vector<Axis> axes;
-  for (Axis a : kAxes)
-    if (Has(a)) axes.push_back(a);
-  return axes;
-}
-
-std::string Name(AxisSet axes) {
-  std::string text;
-  for (Axis a : axes.List()) text += (text.empty() ? "" : "+") + std::string(Name(a));
-  return text.empty() ? "none" : text;
-}
-
 int Mesh::Ranks() const {
   int n = 1;
   for (int d : degrees_) n *= d;
@@ -83,10 +64,8 @@ AxisSet Mesh::Real(AxisSet axes) const {
 
 std::vector<std::pair<std::string_view, int>> Mesh::DeckDegrees() const {
   std::vector<std::pair<std::string_view, int>> degrees;
-  for (Axis a : {Axis::kPp, Axis::kDpReplicate, Axis::kDpShard, Axis::kCp, Axis::kTp}) {
-    const AxisSet axes = a == Axis::kTp ? kTensorAxes : a == Axis::kDpShard ? kShardAxes : AxisSet{a};
-    degrees.emplace_back(Name(a), GroupSize(axes));
-  }
+  for (const AxisRow& row : kAxisTable)
+    if (row.whole == row.axis) degrees.emplace_back(row.name, GroupSize(FactorsOf(row.axis)));
   return degrees;
 }
 

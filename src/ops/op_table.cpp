@@ -101,8 +101,8 @@ DimAxes CollectAxes(const OpContext& c, const Einsum& einsum) {
 }
 
 /// Axes on which the outputs are partial because inputs are: jointly linear ops accept any, and so does a cast that
-/// says that it rounds the parts of a sum (`parts`). Ops that are linear in one input accept kv_replicate, unless
-/// another input is sharded on it; all others none.
+/// says that it rounds the parts of a sum (`parts`). Ops that are linear in one input accept axes that replicate,
+/// unless another input is sharded on one; all others none.
 AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
   AxisSet partial;
   size_t carriers = 0, last = 0;
@@ -117,11 +117,10 @@ AxisSet PartialInputs(const OpContext& c, const OpDefinition& definition) {
                        return type.placements.partial_sum == partial;
                      });
   // Where another input is sharded on the axis, each rank would take its part of the sum for the whole.
-  const bool sharded =
-      std::ranges::any_of(c.inputs, [](const Type& type) { return type.placements.Sharded().Has(Axis::kKvReplicate); });
+  const bool sharded = std::ranges::any_of(
+      c.inputs, [](const Type& type) { return !(type.placements.Sharded() & kReplicatingAxes).Empty(); });
   const bool single = carriers == 1 && static_cast<int>(last) < definition.linear_inputs && !sharded &&
-                      c.inputs[last].placements.partial_sum == AxisSet{Axis::kKvReplicate} &&
-                      partial == AxisSet{Axis::kKvReplicate};
+                      c.inputs[last].placements.partial_sum == partial && (partial - kReplicatingAxes).Empty();
   CHECK(joint || single, "{}: partial inputs are not allowed here", c.op.kind);
   return partial;
 }
@@ -168,7 +167,7 @@ OpDefinition::PerTensor PerTensorOf(const Op& op) {
 std::vector<Axis> AxesOfDim(const std::map<char, std::vector<Axis>>& axes, char dim) {
   const auto it = axes.find(LowerCase(dim));
   std::vector<Axis> list = it == axes.end() ? std::vector<Axis>{} : it->second;
-  if (IsUpperCase(dim)) std::erase(list, Axis::kKvReplicate);
+  if (IsUpperCase(dim)) std::erase_if(list, [](Axis a) { return kReplicatingAxes.Has(a); });
   return list;
 }
 

@@ -6,8 +6,6 @@ namespace espalier {
 namespace {
 
 constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000;
-/// The axes whose groups are taken to be within a node.
-constexpr AxisSet kNear = {Axis::kTp, Axis::kKvReplicate, Axis::kCp};
 
 /// Bytes of the inputs or outputs, whichever are more, tensor by tensor.
 double LargerSide(const LocalOp& op) {
@@ -19,7 +17,7 @@ double LargerSide(const LocalOp& op) {
 
 double CollectiveTime(const LocalOp& local, const Mesh& mesh) {
   const AxisSet axes = local.op.Axes();
-  const double per_byte = (axes - kNear).Empty() ? kPerNodeByte : kPerNetworkByte;
+  const double per_byte = (axes - kNearAxes).Empty() ? kPerNodeByte : kPerNetworkByte;
   const double ranks = mesh.GroupSize(axes);
   const double share = local.op.kind == OpKind::kRingShift ? 1 : (ranks - 1) / ranks;
   const double phases = local.op.kind == OpKind::kAllReduce ? 2 : 1;

@@ -82,8 +82,7 @@ std::optional<Strip> StripOf(const Op& op) {
   const auto index = op.attributes.numbers.find("strip");
   if (index == op.attributes.numbers.end()) return std::nullopt;
   return Strip{static_cast<int>(index->second), static_cast<int>(op.attributes.Integer("strips")),
-               static_cast<size_t>(op.attributes.Integer("strip_dim")),
-               AxisSet::FromBits(static_cast<int>(op.attributes.Integer("strip_axes")))};
+               static_cast<size_t>(op.attributes.Integer("strip_dim")), AxesOf(op.attributes.Number("strip_axes"))};
 }
 
 void SetStrip(Op& op, const Strip& strip) {

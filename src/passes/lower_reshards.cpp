@@ -62,9 +62,8 @@ class ReshardLowering {
   }
 
   static bool ReducesData(const ReshardStep& step) {
-    constexpr AxisSet kData = kBatchAxes | AxisSet{Axis::kCp};
     const bool reduces = step.kind == OpKind::kReduceScatter || step.kind == OpKind::kAllReduce;
-    return reduces && !(step.axes & kData).Empty();
+    return reduces && !(step.axes & kTokenAxes).Empty();
   }
 
   /// The steps of a route, the last of which makes `to`.

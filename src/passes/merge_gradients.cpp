@@ -76,8 +76,7 @@ class LayerReducer {
 
   /// A gradient may be a sum over axes that shard the state and over others.
   static bool SumsAcrossShards(const Mesh& mesh) {
-    const AxisSet shards = kShardAxes | AxisSet{Axis::kCp}, others = kTensorAxes | AxisSet{Axis::kDpReplicate};
-    return mesh.GroupSize(shards) > 1 && mesh.GroupSize(others) > 1;
+    return mesh.GroupSize(kStateAxes) > 1 && mesh.GroupSize(kAxesOfStage - kStateAxes) > 1;
   }
 
   void Collect(Op& op) {

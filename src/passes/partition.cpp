@@ -1,8 +1,8 @@
 // One engine places every value: forward, backward and update alike. For each op, in order, the axes of its dims follow
 // from its inputs. Where inputs disagree about an axis
-//   - on dp and cp the batch or sequence dim wins: weights are gathered;
-//   - on tp the dim of the weight (or of the weight gradient) wins: weights are not moved. So it does on kv_replicate,
-//     where matmuls with an unsharded weight are replicated;
+//   - on dp and cp (Winner::kBatch) the batch or sequence dim wins: weights are gathered;
+//   - on tp (Winner::kWeight) the dim of the weight, or of the weight gradient, wins: weights are not moved. It wins on
+//     kv_replicate, too, where a matmul with an unsharded weight is replicated;
 //   - otherwise the dim with the least traffic wins, the first one of equals.
 // Then each input is resharded to the axes of its dims (never partial, except into additions), equal reshards are
 // shared, and the placements of the outputs follow. A value for which the model asks a layout is resharded to it by its
@@ -55,7 +55,7 @@ class Partitioner {
   Placements Wanted(int id, const Type& made) const {
     Placements placements = Wanted(id);
     if (new_.value(id).layout.ends_with("kv_heads"))
-      placements.partial_sum = made.placements.partial_sum & AxisSet{Axis::kKvReplicate};
+      placements.partial_sum = made.placements.partial_sum & kReplicatingAxes;
     return placements;
   }
 
@@ -104,8 +104,8 @@ class Partitioner {
     return raw_id;
   }
 
-  /// Axes on which input `i` may stay a partial sum: all if the op adds inputs with equal placements, kv_replicate if
-  /// it is linear in this input and no other input is sharded there.
+  /// Axes on which input `i` may stay a partial sum: all if the op adds inputs with equal placements, those that
+  /// replicate if it is linear in this input and no other input is sharded there.
   static AxisSet KeptPartial(const OpContext& c, const OpDefinition& definition, size_t i, const DimAxes& axes,
                              const Einsum& einsum) {
     if (definition.jointly_linear)
@@ -116,8 +116,9 @@ class Partitioner {
     if (static_cast<int>(i) >= definition.linear_inputs) return {};
     for (size_t other = 0; other < einsum.inputs.size(); ++other)
       for (char dim : einsum.inputs[other])
-        if (other != i && std::ranges::count(AxesOfDim(axes, dim), Axis::kKvReplicate) > 0) return {};
-    return c.inputs[i].placements.partial_sum & AxisSet{Axis::kKvReplicate};
+        if (other != i && std::ranges::any_of(AxesOfDim(axes, dim), [](Axis a) { return kReplicatingAxes.Has(a); }))
+          return {};
+    return c.inputs[i].placements.partial_sum & kReplicatingAxes;
   }
 
   Placements PlacementsOf(const DimAxes& axes, const std::string& dims) const {
@@ -164,8 +165,8 @@ class Partitioner {
     for (Axis axis : kAxes) {
       if (axis == Axis::kPp || mesh_.Degree(axis) == 1) continue;
       std::vector<Claim> claims = ClaimsOn(axis, op, c, einsum);
-      const bool weights_win = kTensorAxes.Has(axis);
-      const bool repeated = axis == Axis::kKvReplicate && Define(op.kind).linear_inputs == 2;
+      const bool weights_win = RowOf(axis).winner == Winner::kWeight;
+      const bool repeated = RowOf(axis).replicates && Define(op.kind).linear_inputs == 2;
       if (repeated ||
           std::any_of(claims.begin(), claims.end(), [&](const Claim& k) { return k.weight == weights_win; }))
         std::erase_if(claims, [&](const Claim& k) { return k.weight != weights_win; });

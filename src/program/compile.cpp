@@ -31,8 +31,10 @@ std::vector<std::set<UnevenDim>> UnevenDims(const Compilation& c) {
   for (const Value& v : c.graph->values)
     for (size_t d = 0; d < v.type.shape.size(); ++d) {
       AxisSet axes;
-      for (Axis a : v.type.placements.dims[d]) axes.Add(a);
-      if (axes.Has(Axis::kRegather)) axes.Add(Axis::kDpShard);  // the shards of a group are those of both (LocalRange)
+      for (Axis a : v.type.placements.dims[d]) {
+        axes.Add(a);
+        if (RowOf(a).division == Division::kOfWhole) axes = axes | FactorsInside(a);  // LocalRange
+      }
       if (v.type.shape[d] % c.mesh.GroupSize(axes) != 0)
         (v.chunk == kAllChunks ? of_all : of_stage[c.StageOf(v.chunk)])
             .emplace(v.type.shape[d], v.type.placements.dims[d]);

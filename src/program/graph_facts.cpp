@@ -11,6 +11,11 @@ namespace {
 
 Lane LaneOf(const Graph& graph, const Op& op);
 
+/// The lane of collectives.
+Lane LaneOf(CommAxis axis) {
+  return *std::ranges::find_if(kLanes, [&](Lane lane) { return lane != Lane::kCompute && CommAxisOf(lane) == axis; });
+}
+
 /// A reduction of gradients, each microbatch or once per step.
 bool ReducesGradients(const Graph& graph, const Op& op) {
   return op.role == Role::kS || (HandlesGradients(graph, op) && op.kind != OpKind::kAllGather);
@@ -31,10 +36,9 @@ Lane LaneOf(const Graph& graph, const Op& op) {
   if (!IsCommunication(op.kind)) return Lane::kCompute;
   if (op.kind == OpKind::kSend) return Lane::kPpSend;
   if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
-  const AxisSet axes = op.Axes();
-  if ((axes - kTensorAxes).Empty()) return FollowsLaneDp(graph, op) ? Lane::kDp : Lane::kTp;
   const bool activation = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !ReducesGradients(graph, op);
-  return axes == AxisSet{Axis::kCp} && activation ? Lane::kCp : Lane::kDp;
+  const CommAxis carrier = CarrierOf(op.Axes(), activation ? &AxisRow::activations : &AxisRow::others);
+  return LaneOf(FollowsLaneDp(graph, op) ? CommAxis::kDp : carrier);
 }
 
 /// A reshard per microbatch of step values.

@@ -6,10 +6,8 @@ namespace {
 /// By lane: the bit of its axis.
 constexpr std::array<uint8_t, kLaneCount> kAxisOfLane = [] {
   std::array<uint8_t, kLaneCount> axes{};
-  axes[static_cast<size_t>(Lane::kTp)] = static_cast<uint8_t>(CommAxis::kTp);
-  axes[static_cast<size_t>(Lane::kCp)] = static_cast<uint8_t>(CommAxis::kCp);
-  axes[static_cast<size_t>(Lane::kDp)] = axes[static_cast<size_t>(Lane::kCopy)] = static_cast<uint8_t>(CommAxis::kDp);
-  axes[kPpSend] = axes[kPpRecv] = static_cast<uint8_t>(CommAxis::kPp);
+  for (Lane lane : kLanes)
+    if (lane != Lane::kCompute) axes[static_cast<size_t>(lane)] = static_cast<uint8_t>(CommAxisOf(lane));
   return axes;
 }();
 

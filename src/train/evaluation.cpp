@@ -48,7 +48,7 @@ int64_t Evaluation::CountTargets(const Batch& batch) const {
   int64_t sum = 0;
   for (const std::string& count : world_.Gather(std::to_string(own))) sum += std::stoll(count);
   const Mesh& mesh = programs_.compilation().mesh;
-  const int64_t copies = mesh.Ranks() / mesh.GroupSize(kBatchAxes | AxisSet{Axis::kCp});
+  const int64_t copies = mesh.Ranks() / mesh.GroupSize(kTokenAxes);
   return std::stoll(world_.Broadcast(std::to_string(sum))) / copies;
 }
 

@@ -101,8 +101,7 @@ class MemoryReader {
     const Value& value = graph_.value(weight);
     const int state = value.kind == ValueKind::kCache ? graph_.Find("parameters/" + value.name) : weight;
     Type type = graph_.value(state).type;
-    for (std::vector<Axis>& dim : type.placements.dims)
-      std::erase_if(dim, [](Axis a) { return kShardAxes.Has(a) || a == Axis::kCp; });
+    for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [](Axis a) { return kStateAxes.Has(a); });
     const Shape shape = LocalShape(type, mesh_, {});
     return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(weight, layer), StateBytes(state)};
   }

@@ -54,6 +54,9 @@ struct Value {
   std::string layout;
 };
 
+/// A set of axes, as a number that is an attribute.
+inline AxisSet AxesOf(double number) { return AxisSet::FromBits(static_cast<uint32_t>(number)); }
+
 struct Op {
   OpKind kind = OpKind::kNone;
   std::vector<int> inputs;
@@ -67,7 +70,7 @@ struct Op {
   /// True if it adds to its outputs, which an op before it has written in the same microbatch (pass `chunk_loss`).
   bool Adds() const { return attributes.IntegerOr("adds", 0) != 0; }
   /// The group of a collective, ring_shift or gather_stages.
-  AxisSet Axes() const { return AxisSet::FromBits(static_cast<int>(attributes.Number("axes"))); }
+  AxisSet Axes() const { return AxesOf(attributes.Number("axes")); }
   /// The stage that a send goes to, or that a recv comes from.
   int Peer() const { return static_cast<int>(attributes.Number(kind == OpKind::kSend ? "to" : "from")); }
 };

@@ -13,6 +13,7 @@
 #include "espalier/mesh/mesh.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/util/enum_array.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 
@@ -24,6 +25,14 @@ using ByLane = EnumArray<Lane, T, kLaneCount>;
 inline constexpr ByLane<Lane> kLanes = {Lane::kCompute, Lane::kTp,     Lane::kCp,  Lane::kDp,
                                         Lane::kPpSend,  Lane::kPpRecv, Lane::kCopy};
 std::string_view Name(Lane lane);
+
+/// The communication that a lane carries; copies count as dp. CHECKs that it is not the compute lane.
+constexpr CommAxis CommAxisOf(Lane lane) {
+  constexpr ByLane<CommAxis> kCarried = {
+      {CommAxis{}, CommAxis::kTp, CommAxis::kCp, CommAxis::kDp, CommAxis::kPp, CommAxis::kPp, CommAxis::kDp}};
+  CHECK(lane != Lane::kCompute, "the compute lane has no communication axis");
+  return kCarried[lane];
+}
 
 /// The purpose of a buffer, as `espalier plan` reports it.
 enum class MemoryClass : uint8_t { kParameters, kGradients, kOptimizer, kActivations, kCommunication, kWorkspace };

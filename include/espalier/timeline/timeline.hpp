@@ -41,16 +41,6 @@ struct Timeline {
 /// buffer to go to, and begins at once. Members that are not among the tracks are left out.
 void MeetPeers(std::vector<Track>& tracks);
 
-/// The communication lanes as people name them: pp-send and pp-recv are both pp. Copies count as dp.
-enum class CommAxis : uint8_t { kTp, kCp, kDp, kPp };
-inline constexpr int kCommAxisCount = 4;
-template <typename T>
-using ByCommAxis = EnumArray<CommAxis, T, kCommAxisCount>;
-inline constexpr ByCommAxis<CommAxis> kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kDp, CommAxis::kPp};
-std::string_view Name(CommAxis axis);  ///< "tp", "cp", "dp" or "pp"
-/// CHECKs that `lane` is not the compute lane.
-CommAxis CommAxisOf(Lane lane);
-
 /// The step of a rank by activity: compute + exposed of all axes + idle is the whole step.
 struct Breakdown {
   double compute_us = 0;

@@ -72,7 +72,6 @@ std::vector<Shard> ShardsOf(const StateTensor& tensor, const Mesh& mesh) {
 /// Visits every shard of every tensor with its writer: of the ranks with equal copies the one with the fewest bytes so
 /// far. Tensors of one type have equal shards.
 void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, const auto& visit) {
-  const AxisSet within_stage = kBatchAxes | kTensorAxes | AxisSet{Axis::kCp};
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
   std::set<std::string_view> names;
   std::map<std::pair<std::string, int>, std::vector<Shard>> shards_of;  // (type, stage)
@@ -80,7 +79,7 @@ void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, co
     const StateTensor& tensor = tensors[t];
     CheckTensor(tensor, mesh);
     CHECK(names.insert(tensor.name).second, "{} appears twice", tensor.name);
-    const AxisSet replicas = mesh.Real(within_stage - tensor.type.placements.Sharded());
+    const AxisSet replicas = mesh.Real(kAxesOfStage - tensor.type.placements.Sharded());
     const auto [shards, fresh] = shards_of.try_emplace({ToString(tensor.type), tensor.stage});
     if (fresh) shards->second = ShardsOf(tensor, mesh);
     for (const Shard& shard : shards->second) {

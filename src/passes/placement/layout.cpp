@@ -7,18 +7,23 @@ namespace {
 
 constexpr std::string_view kStateSuffix = ";state";
 
+/// The axes of one set, then of another.
+std::vector<Axis> Chain(AxisSet outer, AxisSet inner) {
+  std::vector<Axis> axes = outer.List();
+  for (Axis a : inner.List()) axes.push_back(a);
+  return axes;
+}
+
 std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
-  if (dim == "batch") return {Axis::kDpReplicate, Axis::kRegather, Axis::kDpShard};
+  if (dim == "batch") return kBatchAxes.List();
   if (dim == "seq") return {Axis::kCp};
-  const std::vector tensor = {Axis::kTp, Axis::kKvReplicate};
-  if (dim == "stream")
-    return p.sequence_parallel ? std::vector{Axis::kCp, Axis::kTp, Axis::kKvReplicate} : std::vector{Axis::kCp};
-  if (dim == "heads" || dim == "ffn" || dim == "vocab") return tensor;
-  if (dim == "kv_heads") return {Axis::kTp};
-  if (dim == "logits") return p.loss_parallel ? tensor : std::vector<Axis>{};
+  if (dim == "stream") return ((p.sequence_parallel ? kTensorAxes : AxisSet{}) | AxisSet{Axis::kCp}).List();
+  if (dim == "heads" || dim == "ffn" || dim == "vocab") return kTensorAxes.List();
+  if (dim == "kv_heads") return (kTensorAxes - kReplicatingAxes).List();
+  if (dim == "logits") return p.loss_parallel ? kTensorAxes.List() : std::vector<Axis>{};
   if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
-  if (dim == "spread") return {Axis::kTp, Axis::kKvReplicate, Axis::kRegather, Axis::kDpShard, Axis::kCp};
+  if (dim == "spread") return Chain(kTensorAxes, kStateAxes);
   CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "whole_seq" || dim == "whole",
         "unknown logical dim {}", dim);
   return {};
@@ -42,7 +47,7 @@ Placements LayoutPlacements(const std::string& layout, ValueKind kind, const Dec
     rest.remove_prefix(std::min(n + 1, rest.size()));
   }
   if (state && !placements.dims.empty())
-    for (Axis a : {Axis::kRegather, Axis::kDpShard, Axis::kCp})
+    for (Axis a : kStateAxes.List())
       if (mesh.Degree(a) > 1) placements.dims[0].push_back(a);
   return placements;
 }

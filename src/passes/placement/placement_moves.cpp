@@ -26,7 +26,7 @@ void ForEachOrder(AxisSet from, Axes& chosen, const auto& f) {
 
 /// Every subset but the empty one.
 void ForEachSubset(AxisSet of, const auto& f) {
-  for (int bits = 1; bits <= of.bits(); ++bits)
+  for (uint32_t bits = 1; bits <= of.bits(); ++bits)
     if (const AxisSet subset = AxisSet::FromBits(bits); (subset - of).Empty()) f(subset);
 }
 

@@ -16,6 +16,11 @@
 namespace espalier {
 namespace {
 
+/// Big-endian, so that keys order as the sets do.
+void Append(std::string& key, AxisSet axes) {
+  for (int shift = 24; shift >= 0; shift -= 8) key += static_cast<char>(axes.bits() >> shift);
+}
+
 /// Placements as a compact key.
 std::string TextOf(const Placements& p) {
   std::string key;
@@ -23,7 +28,9 @@ std::string TextOf(const Placements& p) {
     for (Axis a : dim) key += static_cast<char>('a' + static_cast<int>(a));
     key += '|';
   }
-  return key + static_cast<char>(p.partial_sum.bits()) + static_cast<char>(p.partial_max.bits());
+  Append(key, p.partial_sum);
+  Append(key, p.partial_max);
+  return key;
 }
 
 /// For messages; the extents are not known here.

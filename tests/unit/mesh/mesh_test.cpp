@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "espalier/util/error.hpp"
+
 namespace espalier {
 namespace {
 
@@ -39,6 +41,49 @@ TEST(Mesh, RanksOfARegatherGroupAreNeighbours) {
   EXPECT_EQ(mesh.GroupRanks({Axis::kRegather}, mesh.CoordinateOf(11)), (std::vector<int>{9, 11, 13, 15}));
   EXPECT_EQ(mesh.GroupRanks({Axis::kDpShard}, mesh.CoordinateOf(11)), (std::vector<int>{3, 11, 19}));
   EXPECT_EQ(mesh.ToString(), "pp 1 x dp_replicate 1 x dp_shard 12 x cp 1 x tp 2");
+}
+
+TEST(Axes, EveryAxisHasOneRowAndOnePlace) {
+  AxisSet members, ranks;
+  for (Axis a : kAxes) members.Add(a);
+  for (Axis a : kAxesOfRanks) ranks.Add(a);
+  EXPECT_EQ(std::ssize(members.List()), kAxisCount);
+  EXPECT_EQ(members, ranks);
+  for (const AxisRow& row : kAxisTable) {
+    EXPECT_EQ(&RowOf(row.axis), &row);
+    EXPECT_EQ(RowOf(row.whole).whole, row.whole) << row.name << " is a factor of an axis of the deck";
+    EXPECT_TRUE(FactorsOf(row.whole).Has(row.axis));
+    EXPECT_FALSE(FactorsInside(row.axis).Has(row.axis));
+  }
+}
+
+TEST(Axes, SetsFollowFromTheTable) {
+  EXPECT_EQ(Name(kTensorAxes), "tp+kv_replicate");
+  EXPECT_EQ(Name(kShardAxes), "regather+dp_shard");
+  EXPECT_EQ(Name(kBatchAxes), "dp_replicate+regather+dp_shard");
+  EXPECT_EQ(Name(kTokenAxes), "dp_replicate+regather+dp_shard+cp");
+  EXPECT_EQ(Name(kStateAxes), "regather+dp_shard+cp");
+  EXPECT_EQ(Name(kAxesOfStage), "dp_replicate+regather+dp_shard+cp+tp+kv_replicate");
+  EXPECT_EQ(Name(kReplicatingAxes), "kv_replicate");
+  EXPECT_EQ(FactorsInside(Axis::kRegather), AxisSet{Axis::kDpShard});
+  EXPECT_EQ(FactorsInside(Axis::kDpShard), AxisSet{});
+}
+
+TEST(Axes, EachKindOfMessageHasItsCarrier) {
+  EXPECT_EQ(CarrierOf(kTensorAxes, &AxisRow::activations), CommAxis::kTp);
+  EXPECT_EQ(CarrierOf({Axis::kTp}, &AxisRow::others), CommAxis::kTp);
+  EXPECT_EQ(CarrierOf({Axis::kCp}, &AxisRow::activations), CommAxis::kCp);
+  EXPECT_EQ(CarrierOf({Axis::kCp}, &AxisRow::others), CommAxis::kDp) << "gradients never hold up keys and values";
+  EXPECT_EQ(CarrierOf({Axis::kCp, Axis::kTp}, &AxisRow::activations), CommAxis::kDp);
+  EXPECT_EQ(CarrierOf({Axis::kPp}, &AxisRow::others), CommAxis::kDp);
+}
+
+TEST(Axes, SetsAreReadAsTheyPrint) {
+  for (uint32_t bits = 0; bits < 1u << kAxisCount; ++bits) {
+    const AxisSet axes = AxisSet::FromBits(bits);
+    EXPECT_EQ(ParseAxisSet(Name(axes)), axes);
+  }
+  EXPECT_THROW(ParseAxisSet("tp+ep"), InvariantError);
 }
 
 TEST(Mesh, AxesOfDegreeOneAreNotReal) {

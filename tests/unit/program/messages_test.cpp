@@ -110,8 +110,8 @@ TEST(Transfer, UnevenPiecesMeetExactly) {
   const Graph graph = ParseGraph(
       "value x : f32[7{dp_shard},3] input step chunk 0\n"
       "value p : f32[5,3]+sum{dp_shard} input step chunk 0\n"
-      "y = all_gather(x) {axes=4} @ S layer 0 chunk 0 : f32[7,3]\n"
-      "q = reduce_scatter(p) {axes=4} @ S layer 0 chunk 0 : f32[5{dp_shard},3]\n");
+      "y = all_gather(x) {axes=\"dp_shard\"} @ S layer 0 chunk 0 : f32[7,3]\n"
+      "q = reduce_scatter(p) {axes=\"dp_shard\"} @ S layer 0 chunk 0 : f32[5{dp_shard},3]\n");
   const Mesh mesh({1, 1, 4, 1, 1});
   for (int op = 0; op < 2; ++op) {
     // Rows of ceil(7/4) = 2: 2 2 2 1; of ceil(5/4) = 2: 2 2 1 0.
@@ -133,8 +133,8 @@ TEST(Transfer, ARingShiftNamesItsNeighbours) {
       "value k : bf16[1,8{cp},6] input step chunk 0\n"
       "value v : bf16[1,8{cp},6] input step chunk 0\n"
       "value odd : bf16[1,7{cp}] input step chunk 0\n"
-      "k.hop1, v.hop1 = ring_shift(k, v) {axes=8} @ S layer 0 chunk 0 : bf16[1,8{cp},6], bf16[1,8{cp},6]\n"
-      "odd.hop1 = ring_shift(odd) {axes=8} @ S layer 0 chunk 0 : bf16[1,7{cp}]\n");
+      "k.hop1, v.hop1 = ring_shift(k, v) {axes=\"cp\"} @ S layer 0 chunk 0 : bf16[1,8{cp},6], bf16[1,8{cp},6]\n"
+      "odd.hop1 = ring_shift(odd) {axes=\"cp\"} @ S layer 0 chunk 0 : bf16[1,7{cp}]\n");
   const Mesh mesh({1, 1, 1, 4, 1});
   for (int me = 0; me < 4; ++me) {
     const TransferPlan plan = PlanTransfer(graph, graph.ops[0], mesh, mesh.CoordinateOf(me));

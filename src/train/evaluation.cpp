@@ -39,7 +39,7 @@ double Evaluation::Loss() const {
   return loss / static_cast<double>(counted);
 }
 
-/// Of all ranks: documents that are isolated make it differ from batch to batch. Ranks of a data-parallel and
+/// Counts the targets of all ranks; with isolated documents the number varies by batch. Ranks of one data-parallel and
 /// context-parallel coordinate hold the same ones.
 int64_t Evaluation::CountTargets(const Batch& batch) const {
   int64_t own = 0;

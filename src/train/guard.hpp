@@ -1,4 +1,4 @@
-// What a run does after a step whose loss or gradient norm is not finite, or a spike. The update op reads the flag
+// How a run reacts to a step whose loss or gradient norm is not finite or a spike. The update op reads the flag
 // `apply`, so such a step has changed no weight; limits of loss and norm are inputs of the op that sets it.
 #pragma once
 
@@ -36,7 +36,7 @@ class Guard {
   Verdict Judge(float loss, float norm);
   /// After a save that found copies of the state to differ.
   Verdict JudgeCorruption();
-  /// What was wrong with the step that was judged last if it was a spike, with the numbers; else empty.
+  /// A description, with numbers, of the step that was judged last if it was a spike; otherwise empty.
   const std::string& Spike() const { return spike_; }
   /// The limit of the deck that was exceeded: " (guard.max_rollbacks = 3 times it was rolled back)"; empty if none was.
   std::string Limit() const;
@@ -53,10 +53,10 @@ class Guard {
   Verdict JudgeSpike();
 
   const Deck& deck_;
-  int64_t skips_ = 0;  ///< in a row
+  int64_t skips_ = 0;  ///< consecutive skips
   int64_t rollbacks_ = 0;
   std::vector<StepSeen> window_;
-  SpikeLimits limits_;  ///< of the next step
+  SpikeLimits limits_;  ///< limits of the next step
   std::string spike_;
 };
 

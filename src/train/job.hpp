@@ -8,7 +8,8 @@
 
 namespace espalier {
 
-/// What every rank does together. `mpi` is null for a world of one process. `parts` owns what must outlive an error.
+/// The work that all ranks do together. `mpi` is null for a world of one process. `parts` owns objects that must
+/// outlive an error.
 using Journey = std::function<ExitStatus(World& world, MpiWorld* mpi, Parts& parts)>;
 
 /// Runs `journey` alone, or with all ranks if a launcher started this process; there, `when_started` comes first.

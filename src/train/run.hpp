@@ -1,4 +1,4 @@
-// Setup: what a run consists of.
+// Setup: the parts of a run.
 #pragma once
 
 #include <string>
@@ -29,15 +29,15 @@ struct StartTimes {
   double state_ms = 0;   ///< weights and moments
 };
 
-/// A run that is set up: its parts are complete, and none is replaced until the run has ended. What changes from step
-/// to step is in StepLoop.
+/// A run that is set up: its parts are complete, and none is replaced until the run has ended. State that changes from
+/// step to step is in StepLoop.
 struct Run {
   // The job.
   const RunOptions& options;
   World& world;
   const std::string faults;  ///< made on purpose (ESPALIER_FAULT), in words; empty: none
 
-  // What to train.
+  // Model and data.
   const Start& start;
 
   // What computes.
@@ -49,7 +49,7 @@ struct Run {
   MeasuredCosts& measured_costs;
   const Evaluation* const evaluation;  ///< null: the deck asks for no validation
 
-  // What watches, reports, saves and stops.
+  // Watching, reporting, saving and stopping.
   Watch& watch;
   const PeakRate peak;  ///< on rank 0
   Reporter& reporter;

@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// Removes the file if it exists; of a link, the link itself. Throws UserError (kFault).
+/// Removes the file if it exists; if it is a link, the link itself. Throws UserError (kFault).
 void RemoveFile(const std::filesystem::path& path);
 
 /// Writes the effective deck to `dir`/deck.toml, unless that file belongs to the user: it is no regular file, lacks the

@@ -23,7 +23,7 @@ const FaultStages kStepLoopStages = {"step"};
 
 constexpr size_t kLossesKept = 100;
 
-/// The parts of a step that the device itself cannot tell apart.
+/// The parts of a step that the device's own clocks cannot separate.
 void TakeParts(StepRecord& record, const Breakdown& traced) {
   record.compute_ms = traced.compute_us * 1e-3;
   record.idle_ms = traced.idle_us * 1e-3;
@@ -31,7 +31,7 @@ void TakeParts(StepRecord& record, const Breakdown& traced) {
   record.exposed_comm_ms = record.comm->ExposedMs();
 }
 
-/// What else may get a run past a step that stopped it.
+/// A setting that may get a run past a step that stopped it.
 std::string TrySetting(const Deck& deck, bool spike) {
   if (spike && deck.guard.on_spike == OnSpike::kStop)
     return "guard.on_spike=rollback or skip, or a higher guard.spike_z";

@@ -44,9 +44,9 @@ struct Outcome {
   int64_t first_step = 0;            ///< the step that this start continued from
   int64_t last_step = 0;             ///< the last one that was awaited
   bool stopped = false;              ///< before run.steps
-  std::optional<AgreedError> error;  ///< what ended the run
+  std::optional<AgreedError> error;  ///< error that ended the run
   bool ruined = false;               ///< the state after the last step is not worth saving, and was not saved
-  double late_share = 0;             ///< of the time of all steps (StepTimes::late_ms)
+  double late_share = 0;             ///< share of the time of all steps (StepTimes::late_ms)
 };
 
 /// Owns everything that changes from step to step. All public members are collective.
@@ -62,7 +62,7 @@ class StepLoop {
  private:
   using Clock = std::chrono::steady_clock;
   enum class Phase : uint8_t { kRunning, kDraining, kStopped };  ///< see the drawing above
-  enum class Samples : uint8_t { kPassOver, kRepeat };           ///< those of the steps that a rollback gives up
+  enum class Samples : uint8_t { kPassOver, kRepeat };           ///< the samples of the steps that a rollback gives up
 
   /// A step that was begun and not yet awaited.
   struct StepInFlight {
@@ -121,7 +121,7 @@ class StepLoop {
   const int64_t first_step_;  ///< the step that this start continues from
   int64_t step_;              ///< the last one that was awaited
   std::deque<StepInFlight> in_flight_;
-  int64_t sequences_ = 0;  ///< of the last step that was begun; 0: none was
+  int64_t sequences_ = 0;  ///< sequences of the last step that was begun; 0: none was
   Phase phase_ = Phase::kRunning;
   std::optional<AgreedError> error_;  ///< ends the run once its state is saved
   bool ruined_ = false;               ///< by the last step: the state is not saved
@@ -134,16 +134,16 @@ class StepLoop {
   Guard guard_;
   int64_t proven_ = -1;         ///< the last step whose weights made a finite step
   bool skipped_ = false;        ///< the guard left out the update of the last step
-  std::vector<double> losses_;  ///< of the last steps that were accepted, for the checkpoint
+  std::vector<double> losses_;  ///< losses of the last accepted steps, for the checkpoint
 
   // Checkpoints.
   bool save_due_ = false;    ///< by checkpoint.every_steps; a skipped step defers the save
   double save_wait_ms_ = 0;  ///< that training waited for saves since the last step was reported
 
   // Times.
-  Clock::time_point last_end_;  ///< of a step
+  Clock::time_point last_end_;  ///< end of the previous step
   double last_step_ms_ = 0;
-  double stepped_ms_ = 0, late_ms_ = 0;  ///< of all steps of this start
+  double stepped_ms_ = 0, late_ms_ = 0;  ///< sums over all steps of this start
   double slowest_validation_ms_ = 0;
 };
 

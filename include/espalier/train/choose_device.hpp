@@ -46,7 +46,7 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
 /// scales by row 9.0, no other.
 void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu);
 
-/// A sentence: what run.device = "auto" would resolve to on this host, and why. Never fails.
+/// A sentence: the device that run.device = "auto" would choose on this host, and why. Never fails.
 std::string PredictDevice(const Deck& deck);
 
 /// Why fp32 is the better `precision.compute` on this processor, in words; "" if it is not: the deck has it, or the

@@ -20,11 +20,11 @@ struct EvaluateOptions {
   bool bos = false;                    ///< each document begins with the token that begins a text
 };
 
-/// Sums over the targets that count: of a document, of a file, or of all.
+/// Sums over the counted targets of a document, of a file, or of all files.
 struct Score {
   int64_t targets = 0;
   double loss = 0;               ///< sum of -ln p
-  std::optional<int64_t> bytes;  ///< of text that the targets stand for; nothing: not known
+  std::optional<int64_t> bytes;  ///< bytes of text that the targets stand for; nothing: unknown
 
   double MeanLoss() const;
   double Perplexity() const;
@@ -44,7 +44,7 @@ struct FileScore {
   std::vector<DocumentScore> documents;
   Score total;
 
-  /// Documents of which no target counts, such as those of one token.
+  /// Documents without a counted target, such as documents of one token.
   int64_t WithoutTarget() const;
 };
 
@@ -52,7 +52,7 @@ struct Evaluated {
   std::string checkpoint;  ///< its folder
   int64_t step = 0;
   std::string model;   ///< "llama, 803968 (0.804 M) parameters, fp32 compute"
-  std::string tokens;  ///< what they are: "tokenizer.json of the checkpoint", "bytes"
+  std::string tokens;  ///< origin of the tokens: "tokenizer.json of the checkpoint", "bytes"
   int64_t seq_len = 0, stride = 0;
   int ranks = 1;
   std::string mesh;

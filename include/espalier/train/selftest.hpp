@@ -13,9 +13,9 @@ struct SelfTestOptions {
 };
 
 /// Compares the CPU's kernels with the reference on every rank, times messages between all ranks, trains on all ranks
-/// and on one, restarts in another layout, and verifies the checkpoints. Rank 0 prints a line for each, with its
-/// verdict and figures; what failed is followed by what to do. Returns kDone or kFault. Starts and ends MPI. The
-/// temporary folder is removed unless something failed. Throws UserError if it cannot be made (kDeck).
+/// and on one, restarts in another layout, and verifies the checkpoints. Rank 0 prints a line for each, with verdict
+/// and figures, and a remedy after each failure. Returns kDone or kFault. Starts and ends MPI. The temporary folder is
+/// removed unless something failed. Throws UserError if it cannot be made (kDeck).
 ExitStatus SelfTest(const SelfTestOptions& options);
 
 }  // namespace espalier

@@ -14,7 +14,7 @@ namespace espalier {
 
 /// Prefix of the names of weights. Moments are named "optimizer/<moment>/<parameter>".
 inline constexpr std::string_view kParameterPrefix = "parameters/";
-/// The parameter's own name, of that of its weights.
+/// The parameter's name, given the name of its weights.
 inline std::string ParameterName(std::string_view weights) {
   return std::string(weights.substr(kParameterPrefix.size()));
 }

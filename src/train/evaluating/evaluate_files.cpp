@@ -1,5 +1,5 @@
-// espalier evaluate: rank 0 reads documents and adds up their losses, all ranks compute. What a document's loss is made
-// of does not depend on the ranks: its rows are filled, and its losses added, in one order.
+// espalier evaluate: rank 0 reads documents and adds up their losses; all ranks compute. The loss of a document does
+// not depend on the ranks: its rows are filled, and its losses added, in one order.
 #include "espalier/train/evaluate_files.hpp"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own for indices of files, which are not written beside other people's data.
+/// A folder for indices of files, which are not written next to other people's data.
 class ScratchFolder {
  public:
   ScratchFolder() : path_((fs::temp_directory_path() / "espalier-evaluate-XXXXXX").string()) {
@@ -128,7 +128,7 @@ class Documents {
         }
   }
 
-  /// Of all files so far that were read, in tokens; and of all.
+  /// Tokens of the files read so far; and tokens of all files.
   int64_t taken() const { return taken_; }
   int64_t all_tokens() const { return all_tokens_; }
   const std::string& tokens() const { return tokens_; }
@@ -187,8 +187,8 @@ class Documents {
     if (!document.uncounted.empty()) document.uncounted.insert(document.uncounted.begin(), 1);
   }
 
-  /// Of the tokens that count as targets: all but the first, and those that are masked. Without a tokenizer a zero ends
-  /// a document and is no byte of it.
+  /// Bytes of the tokens that count as targets: all but the first one and the masked ones. Without a tokenizer a zero
+  /// ends a document and is not one of its bytes.
   int64_t BytesOfTargets(const Document& document) const {
     std::optional<TextStream> stream;
     if (tokenizer_ != nullptr) stream.emplace(*tokenizer_);
@@ -207,10 +207,10 @@ class Documents {
   std::optional<int32_t> first_;  ///< that begins a document
   std::vector<DocumentFile> files_;
   std::vector<FileScore> scores_;
-  std::vector<Place> places_;  ///< of the documents, in the order in which they are read
+  std::vector<Place> places_;  ///< places of the documents, in the order in which they are read
   size_t file_ = 0;
   RowFiller filler_;
-  std::vector<Owners> owners_;  ///< of the rows that were taken last
+  std::vector<Owners> owners_;  ///< owners of the rows that were taken last
   std::string tokens_;
   int64_t taken_ = 0, all_tokens_ = 0;
 };
@@ -242,7 +242,7 @@ std::string FindCheckpoint(const EvaluateOptions& options) {
   return Resolve(options.checkpoint, fs::path(options.checkpoint).parent_path());
 }
 
-/// What all ranks do together.
+/// The collective part of the evaluation.
 class EvaluationJob {
  public:
   EvaluationJob(const EvaluateOptions& options, World& world, MpiWorld* mpi, Parts& parts)
@@ -310,7 +310,7 @@ class EvaluationJob {
   Parts& parts_;
 };
 
-/// Must come before anything starts a thread. What is wrong is reported later, by all ranks together.
+/// Must be called before anything starts a thread. All ranks report errors together later.
 void ChooseHowThreadsWait(const EvaluateOptions& options) {
   try {
     WaitBriefly(EvaluationDeck(FindCheckpoint(options), options, 1));

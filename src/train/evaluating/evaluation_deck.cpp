@@ -68,7 +68,7 @@ Deck EvaluationDeck(const std::string& dir, const EvaluateOptions& options, int 
   const std::string saved = ReadMetadata(dir).deck;
   SavedDeck(dir, saved);  // it is readable, so that an error below is the user's
   Deck deck = ParseDeck(saved, dir + "/deck.toml", KeysOf(options, ranks)).deck;
-  deck.data.isolate_documents = true;  // of windows, whatever the files say of documents
+  deck.data.isolate_documents = true;  // isolates windows, whatever documents the files have
   return deck;
 }
 

@@ -1,4 +1,4 @@
-// A trained model on all ranks, which says the loss of each token.
+// A trained model on all ranks that computes the loss of each token.
 #pragma once
 
 #include <memory>

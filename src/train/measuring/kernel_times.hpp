@@ -17,7 +17,7 @@ struct KernelSum {
   OpKind kind = OpKind::kNone;
   std::string variant;
   std::vector<int64_t> sizes;
-  double us = 0;        ///< of all calls together
+  double us = 0;        ///< time of all calls together
   int64_t calls = 0;    ///< per step
   int64_t samples = 0;  ///< times that were measured
   auto Fields() { return std::tie(kind, variant, sizes, us, calls, samples); }
@@ -54,7 +54,7 @@ class KernelTimes {
 
   const Program& program_;
   std::vector<KernelKey> keys_;
-  std::vector<Timed> instructions_;            ///< of the compute lane
+  std::vector<Timed> instructions_;            ///< instructions of the compute lane
   std::vector<std::vector<double>> calls_us_;  ///< by call, then step
   std::vector<double> steps_us_;               ///< all calls of a step
 };

@@ -156,7 +156,7 @@ void FillMemory(Arena& arena, int64_t bytes) {
     arena.Write(arena.At(at, std::min(part, bytes - at)), ones.data(), std::min(part, bytes - at));
 }
 
-/// Runs a program, and gathers the medians on rank 0: those of all ranks that took part, by rung.
+/// Runs a program, and gathers on rank 0 the medians of all ranks that took part, by rung.
 std::vector<std::vector<double>> RunRungs(LadderProgram& ladder, const Coordinate& coordinate, World& world,
                                           MpiWorld& mpi, Device& device) {
   const Program& program = ladder.Finish();

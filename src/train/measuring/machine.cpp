@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a cluster file may hold, where the system sets no limit.
+/// The limit of a cluster file, where the system sets none.
 constexpr int64_t kMostMemory = 1'000'000'000'000'000'000;
 
 /// One line of words: tabs, double spaces and the label of /proc/cpuinfo left out.

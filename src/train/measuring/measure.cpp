@@ -28,7 +28,7 @@ struct DeckShape {
   LoadedDeck loaded;
 };
 
-/// Replicas of data parallelism on so many ranks.
+/// Number of data-parallel replicas.
 int64_t Replicas(const Mesh& mesh) { return mesh.GroupSize(kBatchAxes); }
 
 /// The deck with other sizes, and with no more microbatches than its pipeline needs: kernels are the same in all.
@@ -161,7 +161,7 @@ class Calibration {
   World& world_;
   MpiWorld* mpi_;
   std::vector<DeckShape> shapes_;
-  Deck base_{};  ///< says on what to compute
+  Deck base_{};  ///< determines the device
   int threads_ = 1;
   MachineKey machine_;
   Cluster cluster_;

@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// What one deck gave. Tables are those of rank 0; others have none.
+/// The results of one deck. Rank 0 has the tables; other ranks have none.
 struct DeckMeasurement {
   CostTable table;
   int steps = 0;            ///< timed

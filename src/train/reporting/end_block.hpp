@@ -1,4 +1,4 @@
-// What a run prints at its end beside the summary of its steps: where the results are, and what to do next.
+// The lines at the end of a run, besides the summary of its steps: where the results are, and what to do next.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-/// How to start this run again so that it continues: "the same command", with what else it needs.
+/// How to start this run again so that it continues: "the same command", with any additional arguments.
 std::string SameCommand(const Run& run);
 
 /// "the last good checkpoint is DIR: the same command goes on from it", or that there is none. `proven` is the last

@@ -1,4 +1,4 @@
-// What a run says of ops that run slower than they could (Device::TakeFallbacks).
+// Reports ops that run slower than possible (Device::TakeFallbacks).
 #pragma once
 
 #include "espalier/comm/world.hpp"

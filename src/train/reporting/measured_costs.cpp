@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of one start of a run. More steps add little to a median, and take memory.
+/// limit of timed steps in one start of a run: more add little to a median, and take memory
 constexpr int64_t kMostTimed = 9;
 constexpr int64_t kLargeBytes = int64_t{32} << 20;
 constexpr int64_t kSkippedSteps = 2;  ///< if there are more steps

@@ -31,8 +31,8 @@ class MeasuredCosts {
   /// Must be called after `step` was awaited.
   void After(int64_t step, const StepTimes& times);
 
-  /// Merges what all ranks measured into the file, by one rename, and says what was added. A file that cannot be
-  /// written only gives a warning: the run is done. Collective.
+  /// Merges the measurements of all ranks into the file, by one rename, and reports what was added. A file that cannot
+  /// be written only causes a warning: the run is done. Collective.
   void Write(World& world) const;
 
  private:
@@ -43,7 +43,7 @@ class MeasuredCosts {
   const std::string file_;
   const int64_t last_;  ///< step of the run
   const MpiWorld* const mpi_;
-  std::map<const Training*, KernelTimes> times_;  ///< of the training programs that were timed
+  std::map<const Training*, KernelTimes> times_;  ///< times of the training programs that were timed
   std::optional<TransferTimes> transfers_;        ///< nothing: no file is named
   std::optional<Cluster> machine_;                ///< on rank 0, if there is no file yet
   int64_t first_ = 1;                             ///< step of this start

@@ -29,7 +29,8 @@ std::vector<double> ClockOffsets(const std::vector<MeasuredRank>& ranks);
 /// The ranks of which a trace has tracks: all if there are at most `most`, otherwise the pipeline of rank 0.
 std::vector<int> TracedRanks(const Mesh& mesh, int most);
 
-/// One track per traced rank, on one clock that begins with the first rank's step. Transfers begin as MeetPeers says.
+/// One track per traced rank, on one clock that begins with the first rank's step. MeetPeers sets the begin of
+/// transfers.
 Timeline MeasuredTimeline(std::string title, const std::vector<MeasuredRank>& ranks, const std::vector<int>& traced,
                           const std::function<std::shared_ptr<const Program>(int rank)>& program_of);
 

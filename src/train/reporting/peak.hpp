@@ -23,7 +23,7 @@ PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks);
 /// The peak of all ranks, on rank 0: from run.peak_tflops, otherwise from their devices. Collective.
 PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world);
 
-/// What mfu is computed against, or why there is no mfu.
+/// The peak that mfu is relative to, or why there is no mfu.
 std::string PeakText(const PeakRate& peak);
 
 }  // namespace espalier

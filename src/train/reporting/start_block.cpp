@@ -22,7 +22,7 @@
 namespace espalier {
 namespace {
 
-/// What each rank says of its memory.
+/// The memory figures of a rank.
 struct RankMemory {
   std::string host;
   int64_t arena = 0, staging = 0, free = 0;
@@ -111,7 +111,7 @@ BlockLines OriginLines(const Run& run, int64_t step) {
   return lines;
 }
 
-/// Devices that are alike are counted. CPUs all are.
+/// Identical devices are counted. CPUs count as identical.
 BlockLines DeviceLines(const Run& run, const std::vector<std::string>& devices) {
   if (!run.device.Computes() || run.device.Kind() == DeviceKind::kCpu) {
     BlockLines lines = {{"device", devices.front()}};
@@ -153,7 +153,7 @@ std::string TimesText(const StartTimes& times) {
                      (times.state_ms - times.set_up_ms) / 1e3);
 }
 
-/// What is as expected, and how long the start took.
+/// Expected facts, and how long the start took.
 BlockLines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& proof) {
   BlockLines lines = {{"peak", PeakText(run.peak), Worth::kRoutine}};
   if (run.programs.ramp().Grows())

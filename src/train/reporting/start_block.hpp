@@ -1,4 +1,4 @@
-// What a run prints before its first step: what it is, on what it runs, and how it ends.
+// The lines that a run prints before its first step: its settings, its devices, and how it ends.
 #pragma once
 
 #include <vector>

@@ -52,7 +52,7 @@ std::string EpochsText(const Run& run) {
   return origin.starts_with("from ") ? fmt::format(" ({})", origin) : "";
 }
 
-/// Sequences and tokens of a step; of a ramp how it grows, and the size of the first step of this start.
+/// Sequences and tokens of a step; for a ramp, how it grows, and the size of the first step of this start.
 std::string StepsText(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
   if (step >= deck.run.steps) return fmt::format("none left of {}", deck.run.steps);

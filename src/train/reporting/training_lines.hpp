@@ -1,4 +1,4 @@
-// What a run trains, for its start block: lines that follow from the deck and the programs alone.
+// What a run trains, for its start block: lines that depend only on the deck and the programs.
 #pragma once
 
 #include <vector>

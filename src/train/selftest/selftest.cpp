@@ -46,7 +46,7 @@ constexpr int kMostHosts = 8;  ///< that are named
 enum class Verdict : uint8_t { kPassed, kFailed, kSkipped };
 constexpr const char* kVerdictNames[] = {"passed", "FAILED", "skipped"};
 
-/// What a check has found: figures, or why it failed or was skipped. Counts on rank 0.
+/// The result of a check: figures, or why it failed or was skipped. Rank 0's counts.
 struct Finding {
   Verdict verdict = Verdict::kPassed;
   std::string text;
@@ -149,7 +149,7 @@ class Checks {
     failed_.emplace_back(name);
   }
 
-  /// What rank 0 finds; an error of it makes the check fail on all ranks.
+  /// The result on rank 0; an error makes the check fail on all ranks.
   Finding OnRoot(const Work& work) const {
     Finding finding;
     OnAllRanks(world_, [&] {
@@ -197,7 +197,7 @@ class Checks {
     return {Verdict::kPassed, text};
   }
 
-  /// What one rank computes alone on its CPU, all must compute together.
+  /// All ranks must do together what a single rank computes alone on its CPU.
   Finding RunOnAll() {
     OnAllRanks(world_, [&] {
       SelfWorld alone;

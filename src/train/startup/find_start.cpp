@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 /// True if the checkpoints of the deck's own run are meant.
 bool MeansOwn(const RunOptions& options) { return options.restart.empty() || options.restart == "latest"; }
 
-/// What rank 0 finds for all.
+/// The start that rank 0 finds for all ranks.
 struct Found {
-  int64_t step = 0;  ///< of the first checkpoint
+  int64_t step = 0;  ///< step of the first checkpoint
   int64_t refused = 0;
   std::vector<std::string> checkpoints;
   std::string branch;                 ///< as Start::branch
@@ -215,7 +215,7 @@ class Finder {
   const RunOptions& options_;
   World& world_;
   Start start_;
-  int64_t found_step_ = 0;  ///< of the checkpoint to restart from
+  int64_t found_step_ = 0;  ///< step of the checkpoint to restart from
 };
 
 }  // namespace

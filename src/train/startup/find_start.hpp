@@ -16,7 +16,7 @@ namespace espalier {
 struct Start {
   LoadedDeck loaded;
   RunData data;                          ///< unless there is nothing to do
-  RunLock lock;                          ///< of run.dir, on rank 0
+  RunLock lock;                          ///< lock of run.dir, on rank 0
   std::vector<std::string> checkpoints;  ///< to try, best first; empty: fresh
   int64_t refused = 0;                   ///< newer ones whose MANIFEST or deck could not be read
   std::optional<int64_t> beyond;  ///< the checkpoint's step if it is after run.steps, so that nothing is left to do

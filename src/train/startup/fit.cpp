@@ -24,7 +24,7 @@ constexpr size_t kMaxSettings = 3;
 constexpr int kMaxTimesTheRanks = 64;
 // Host memory that a rank needs later in addition to its arena: threads, buffers of libraries, batches.
 constexpr int64_t kOutsideArena = int64_t{32} << 20;
-// Of run.outside_bytes the context of a GPU, which is there when free memory is read.
+// The part of run.outside_bytes that a GPU context takes; it exists when free memory is read.
 constexpr int64_t kMostOfContext = 500'000'000;
 
 // Tokens of a rank's microbatch whose loss automatic chunks may cut.
@@ -59,7 +59,7 @@ std::vector<Change> Changes(const Deck& deck) {
   return changes;
 }
 
-/// All changes at once.
+/// All changes together.
 Change Everything(const std::vector<Change>& changes) {
   const auto apply = [changes](Deck& d) {
     for (const Change& change : changes) change.apply(d);
@@ -143,7 +143,7 @@ std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, 
   return nearest;
 }
 
-/// What this rank takes after its arena, from the memory that holds it.
+/// The memory that this rank takes after its arena, in the same memory.
 int64_t BytesToCome(const Deck& deck, const Device& device) {
   if (device.Kind() == DeviceKind::kCpu) return kOutsideArena;
   if (!device.Computes()) return 0;

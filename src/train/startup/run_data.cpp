@@ -72,7 +72,7 @@ std::shared_ptr<const ChatTemplate> TemplateOf(const LoadedDeck& loaded, const T
   }
 }
 
-/// What text and conversations become tokens by.
+/// How text and conversations become tokens.
 struct TextSettings {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;

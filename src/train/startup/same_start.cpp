@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 /// Variables that change numbers or the order of messages. Launchers may not pass them on to other hosts.
 constexpr const char* kVariables[] = {"ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE", "ESPALIER_NCCL_SELF"};
 
-/// What ranks compare: "name\tvalue" by line.
+/// An item that ranks compare, from a line "name\tvalue".
 struct Item {
   std::string name, value;
   bool operator==(const Item&) const = default;

@@ -28,7 +28,7 @@ class CheckpointNow {
 
   std::filesystem::path file_;
   std::optional<Time> answered_;  ///< the file's time when the first save for it began
-  int64_t step_ = 0;              ///< of that save
+  int64_t step_ = 0;              ///< step of that save
   bool warned_ = false;           ///< that the file cannot be removed
 };
 

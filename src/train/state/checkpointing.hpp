@@ -18,17 +18,17 @@
 
 namespace espalier {
 
-/// When a save happens. The next steps may show that its weights are wrecked (finite, but with gradients that are not),
-/// so between steps the checkpoint before it is kept too, whatever checkpoint.keep says.
+/// When a save happens. The next steps may show that its weights are unusable (finite, but with gradients that are
+/// not), so between steps the previous checkpoint is kept too, whatever the value of checkpoint.keep.
 enum class Moment : uint8_t {
   kBetweenSteps,
   kAtTheEnd,
   kAfterSkip,  ///< at the end, and the last step was left out by the guard: no older checkpoint is removed
 };
 
-/// What a checkpoint says of the steps before it.
+/// History of the steps before a checkpoint.
 struct History {
-  std::vector<double> losses;    ///< of the last finite steps, for people and checks
+  std::vector<double> losses;    ///< losses of the last finite steps, for people and checks
   std::vector<StepSeen> window;  ///< that the guard compares the next step with
 };
 
@@ -53,12 +53,12 @@ class Checkpointing {
   int64_t Restore(Start& start);
   /// The checkpoint that was loaded last; empty: none was.
   const std::string& loaded() const { return loaded_; }
-  /// The checkpoint that this run saved or loaded last and those before it, newest first. Those of another directory,
-  /// where this start began, come last. For rank 0.
+  /// The checkpoint that this run saved or loaded last and its predecessors, newest first. The checkpoints of another
+  /// directory, where this start began, come last. For rank 0.
   std::vector<std::string> Line() const;
   /// Step of the first of them; 0 if there is none.
   int64_t newest_step() const { return newest_step_; }
-  /// Differences between the deck and that of the checkpoint loaded last; "data" if the training data differ.
+  /// Differences between the deck and the deck of the checkpoint loaded last; "data" if the training data differ.
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// Waits for the save in flight, then restores the checkpoint that this run saved or loaded last. Returns its step;
   /// -1 if there is none. Collective.
@@ -97,7 +97,7 @@ class Checkpointing {
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
   void Compare(const std::string& dir);
   void CompareData(const Metadata& saved);
-  /// Rank 0: says once that moments of another type were converted.
+  /// Rank 0: reports once that moments of another type were converted.
   void ReportConversion(const std::string& dir, const Manifest& manifest);
   void WarnOfAbandoned() const;
   void Prove(const std::string& dir, const Metadata& saved) const;
@@ -118,11 +118,11 @@ class Checkpointing {
   RunLock* lock_ = nullptr;              ///< rank 0's, of run.dir
   std::string branch_;                   ///< id of the checkpoint that the command line named
   std::string loaded_, loaded_id_;       ///< the checkpoint that was loaded last
-  std::vector<std::string> candidates_;  ///< of this start: the checkpoint that it loaded and those after it
-  int64_t newest_step_ = 0;              ///< of the checkpoint that was saved or loaded last
-  std::set<std::string> said_;           ///< what was printed and is not repeated
+  std::vector<std::string> candidates_;  ///< checkpoints of this start: the one that it loaded and later ones
+  int64_t newest_step_ = 0;              ///< step of the checkpoint that was saved or loaded last
+  std::set<std::string> said_;           ///< messages that were printed and are not repeated
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
-  std::deque<double> proof_ms_;  ///< of the saves not yet reported
+  std::deque<double> proof_ms_;  ///< times of the saves that are not reported yet
   CheckpointNow now_;
   double slowest_ms_ = 0;
   bool last_failed_ = false;

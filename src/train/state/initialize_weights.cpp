@@ -63,7 +63,7 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
   std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck)));
   for (const NamedTensor& state : executor.All(ValueKind::kState)) {
     const std::vector<Slab> slabs = SlabsOf(state.tensor);
-    const int64_t element = SizeOf(state.tensor.dtype);  // weights are fp32; of moments, all bytes are 0
+    const int64_t element = SizeOf(state.tensor.dtype);  // weights are fp32; the bytes of moments are all 0
     for (size_t begin = 0, count = 0; begin < slabs.size(); begin += count) {
       count = std::min(buffers.size(), slabs.size() - begin);
       InThreads(count, [&](size_t i) {

@@ -18,7 +18,7 @@ struct NamedSignal {
 };
 constexpr NamedSignal kStops[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"},
                                   {SIGUSR2, "SIGUSR2"}, {SIGHUP, "SIGHUP"}, {SIGXCPU, "SIGXCPU"}};
-// What they say arrives as an error of the call (EPIPE, EFBIG), which is reported.
+// The failing call also returns an error (EPIPE, EFBIG), which is reported.
 constexpr int kErrorsOfCalls[] = {SIGPIPE, SIGXFSZ};
 constexpr int64_t kImpatienceSeconds = 10;
 
@@ -75,7 +75,7 @@ bool Impatient() {
   return before != 0 && now - before <= kImpatienceSeconds;
 }
 
-/// One write: nothing else may print in a handler.
+/// A single write: a handler may not print in any other way.
 void Say(int signal) {
   char line[80];
   size_t length = 0;

@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// The time at which somebody else ends the run, in seconds from the start of the process.
+/// The time at which an external limit ends the run, in seconds from the start of the process.
 struct TimeEnd {
   double at_s = 0;
   double margin_s = 0;  ///< kept free before the end

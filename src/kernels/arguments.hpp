@@ -209,7 +209,7 @@ struct GeluGradArgs {
   int64_t n;
 };
 
-/// y = x / (1 - rate) where the mask keeps it, else 0: the same for an adjoint. y may be x.
+/// y = x / (1 - rate) where the mask keeps the element, else 0; a gradient takes the same function. y may be x.
 struct DropoutArgs {
   Array x, y;  ///< T[rows,width]
   int64_t rows, width;
@@ -220,10 +220,10 @@ struct DropoutArgs {
 struct MatmulArgs {
   Gemm gemm;
   Array a, b, bias, c;                                   ///< bias T[n] or none
-  const float *a_scales = nullptr, *b_scales = nullptr;  ///< of fp8 operands: f32[1], or f32[m] and f32[n]
+  const float *a_scales = nullptr, *b_scales = nullptr;  ///< scales of fp8 operands: f32[1], or f32[m] and f32[n]
 };
 
-/// What fp8 values are scaled by: one scale, or one per row of the result.
+/// The extent of one scale of fp8 values: the tensor, or a row of the result.
 enum class ScaleOf : uint8_t { kTensor, kRow };
 
 /// y = x / scale in fp8, or y = x^T / scale, with scales by the largest magnitude of what they are of (fp8.hpp).
@@ -265,7 +265,7 @@ struct AttentionArgs {
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
   /// i32[queries], adjacent: the queries' positions, where k and v are caches; on hosts only. nullptr: see query_shard.
   const int32_t* positions = nullptr;
-  DropoutMask dropout{};  ///< of probabilities; lse is that of all
+  DropoutMask dropout{};  ///< dropout of probabilities; lse includes the dropped ones
 
   /// The shape with the place of the queries.
   AttentionShape Placed() const {
@@ -295,7 +295,7 @@ struct AttentionMergeArgs {
   int64_t batch, queries, heads, head_dim;
 };
 
-/// y = the cache with rows of x at their positions. y may be the cache; then nothing else is written.
+/// y = the cache with rows of x at their positions. y may be the cache; then only these rows are written.
 struct CacheWriteArgs {
   const void* cache;         ///< [batch,length,row_bytes]
   const int32_t* positions;  ///< i32[rows]
@@ -319,8 +319,8 @@ struct AccumulateArgs {
   bool accumulate;
 };
 
-/// Rows of gate and up in memory: `stride` elements from one to the next, more than `width` where both are joined.
-/// Where they are not, all elements are one row.
+/// Rows of gate and up in memory: `stride` elements from one to the next, more than `width` if both are joined. If they
+/// are separate tensors, all elements form one row.
 struct GateRows {
   int64_t rows, width, stride;
 };
@@ -332,7 +332,7 @@ struct SwigluArgs {
   GateRows shape;
 };
 
-/// The adjoint; dgate and dup may be any of the inputs, or if they are joined, gate and up.
+/// The gradient; dgate and dup may be any of the inputs or, if they are joined, gate and up.
 struct SwigluGradArgs {
   Array gate, up;    ///< T[rows,width], in rows of `shape.stride`
   Array dy;          ///< T[rows,width]
@@ -407,7 +407,7 @@ struct SumSquaresArgs {
 /// From the sums over all microbatches to what the update needs; all are f32[].
 struct ClipArgs {
   const float *loss, *count;
-  std::vector<const float*> squares;  ///< of each gradient
+  std::vector<const float*> squares;  ///< sum of squares of each gradient
   float *mean_loss, *norm, *scale, *apply;
   float* first;      ///< which of the squares is the first that is not finite, from 0; -1: none
   double clip_norm;  ///< 0: no clipping
@@ -424,14 +424,14 @@ struct AdamwTensor {
   Array copy;                 ///< bf16[n]: becomes the rounded master; or none
   const float* gradient;      ///< f32[n]
   int64_t n;
-  WordStream rounding;  ///< of moments 0 and 1; only with bf16
+  WordStream rounding;  ///< random words for moments 0 and 1; only with bf16
 };
 
 /// AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as in torch.optim.AdamW); all scalars f32[].
 struct AdamwArgs {
   const float *lr, *step, *scale, *apply;  ///< apply 0: nothing is written
   std::vector<AdamwTensor> tensors;
-  int64_t decaying;  ///< so many tensors, from the first, have weight decay
+  int64_t decaying;  ///< this many tensors, from the first, have weight decay
   AdamwConstants constants;
 };
 
@@ -441,7 +441,7 @@ struct MuonDirectionArgs {
   const float *scale, *apply;  ///< apply 0: the momentum stays, and is the direction
   const float* step;           ///< with a momentum of bf16, which is rounded stochastically; else nullptr
   Array momentum;              ///< M[n]
-  WordStream rounding;         ///< of moment 0; only with bf16
+  WordStream rounding;         ///< random words for moment 0; only with bf16
   const float* gradient;       ///< f32[n]
   float* direction;            ///< f32[n]
   int64_t n;
@@ -485,12 +485,12 @@ struct BoxArgs {
   const void* x;                               ///< the source
   void* y;                                     ///< the target
   int64_t element_bytes;                       ///< 2 or 4
-  uint32_t fill;                               ///< of elements of 2 bytes: twice the same
+  uint32_t fill;                               ///< for elements of 2 bytes: the element twice
 };
 
-/// The target lies inside the source.
+/// The target is inside the source.
 struct SliceArgs : BoxArgs {};
-/// The source lies inside the target.
+/// The source is inside the target.
 struct PadArgs : BoxArgs {};
 /// One dim, of which the target is a part.
 struct TakeRowsArgs : BoxArgs {};

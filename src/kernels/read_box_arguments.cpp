@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-/// CHECKs that the box of `inner` lies inside that of `outer`.
+/// CHECKs that the box of `inner` is inside the box of `outer`.
 void CheckInside(const Tensor& inner, const Tensor& outer) {
   if (Volume(inner.shape) == 0) return;
   for (size_t d = 0; d < inner.shape.size(); ++d) {

@@ -27,7 +27,8 @@ SumSquaresArgs ReadArguments(const KernelCall& call) {
   return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
 }
 
-/// Inputs loss, count, with z_loss the sum of the z-loss, with limits those of loss and norm, then the squares.
+/// Inputs: loss, count, the sum of the z-loss (with z_loss), the limits of loss and norm (with limits), then the
+/// squares.
 template <>
 ClipArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);

@@ -12,8 +12,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLn2 = 0.693147180559945309f;
 
-/// What a vector of queries have seen so far: the largest score in bits, which is its exponent as a power of two, and
-/// the sum of 2^(score in bits - largest).
+/// State of the softmax of a vector of queries over the keys so far: the largest score in bits, which is its exponent
+/// as a power of two, and the sum of 2^(score in bits - largest).
 struct RunningSoftmax {
   Floats largest = Broadcast(-kInfinity);
   Floats sum{};
@@ -217,7 +217,7 @@ class ForwardTask {
   Mask mask_;
   Visibility visible_{};                 ///< between the blocks at hand
   int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed
-  float bits_;                           ///< of a score, for each unit of the product of query and key
+  float bits_;                           ///< bits of a score per unit of the dot product of query and key
   float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_, *factors_;
   RunningSoftmax softmax_[kBlock / kLanes];
 };

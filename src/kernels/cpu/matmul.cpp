@@ -1,4 +1,4 @@
-// GEMMs of activations and weights: in bf16 by AMX's tiles where the processor has them, else in vector registers.
+// GEMMs of activations and weights: bf16 uses AMX tiles if the processor has them, otherwise vector registers.
 #include <cstring>
 
 #include "kernels/cpu/gemm/panel_gemm.hpp"

@@ -43,7 +43,7 @@ std::vector<uint32_t> Maxima(const QuantizeArgs& a) {
   return {most == largest.end() ? 0 : *most};
 }
 
-/// What element (r, c) of x is multiplied by.
+/// The factor of element (r, c) of x.
 struct Factors {
   const float* inverse;
   int64_t per_row, per_column;
@@ -62,7 +62,7 @@ void Round(const QuantizeArgs& a, const Factors& factors) {
   });
 }
 
-/// A tile is rounded in the order of x, and written in that of y.
+/// A tile is rounded in the order of x, and written in the order of y.
 template <Dtype kTo>
 void RoundTransposed(const QuantizeArgs& a, const Factors& factors) {
   const Bf16* x = a.x.As<Bf16>();

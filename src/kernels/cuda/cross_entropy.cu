@@ -1,7 +1,7 @@
-// One block per row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte
-// boundary, packs, and single elements after the last pack. The loss with its gradient passes over a row three times:
-// for the largest logit, for the sum of exponentials, and to write the gradient. What fits of the row is in shared
-// memory meanwhile (50304 bf16 are 100 KB, so that a multiprocessor has two rows); the rest is read again.
+// One block per row of the vocabulary, of any length and alignment: single elements up to the first 16-byte boundary,
+// packs, and single elements after the last pack. The loss with its gradient passes over a row three times: for the
+// largest logit, for the sum of exponentials, and to write the gradient. Shared memory keeps as much of the row as fits
+// (50304 bf16 are 100 KB, so a multiprocessor holds two rows); the rest is read again.
 #include <algorithm>
 
 #include "espalier/device_memory/partial_sums.hpp"

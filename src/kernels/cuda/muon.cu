@@ -9,7 +9,7 @@ namespace {
 
 template <typename M, int N>
 __global__ void MuonDirectionKernel(MuonDirectionArgs a) {
-  const bool apply = *a.apply != 0;  // else the gradient may be infinite
+  const bool apply = *a.apply != 0;  // otherwise the gradient may be infinite
   const float beta = static_cast<float>(a.beta), lerp = static_cast<float>(1 - a.beta), scale = *a.scale;
   M* const moment = a.momentum.As<M>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {

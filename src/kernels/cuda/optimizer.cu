@@ -35,8 +35,8 @@ struct Scalars {
   int count, first;
 };
 
-/// Adds the scalars to the result of the launches before, in order; from zero if they are the first. One block with a
-/// thread per scalar: all are read at once and added one by one.
+/// Adds the scalars to the result of the previous launches, in order; the first launch starts from zero. One block with
+/// a thread per scalar: all are read in parallel and added one by one.
 __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   __shared__ float values[kMaxScalars];
   if (static_cast<int>(threadIdx.x) < scalars.count) values[threadIdx.x] = *scalars.pointers[threadIdx.x];
@@ -50,7 +50,7 @@ __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   *squares = found;
 }
 
-/// Operands of `clip` but the squares; all f32[]. What the op does not have is nullptr.
+/// Operands of `clip` except the squares; all f32[]. Operands that the op lacks are nullptr.
 struct ClipScalars {
   const float *loss, *count, *z, *loss_limit, *norm_limit;
   float *mean_loss, *norm, *scale, *apply, *first, *mean_z;
@@ -66,7 +66,7 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / DivisorOf(*a.count));
 }
 
-/// A tensor of an AdamW launch, its moments of type M. Those of bf16 are rounded stochastically.
+/// A tensor of an AdamW launch, with moments of type M. bf16 moments are rounded stochastically.
 template <typename M>
 struct StateOf {
   float* master;
@@ -89,7 +89,8 @@ template <typename M>
 struct AdamwTable {
   static constexpr int kMaxTensors = 32384 / (sizeof(StateOf<M>) + sizeof(int32_t));
   StateOf<M> tensors[kMaxTensors];
-  int32_t first_tile[kMaxTensors + 1];  ///< of each tensor, counted over all; after the last, the number of tiles
+  int32_t first_tile[kMaxTensors + 1];  ///< first tile of each tensor, counted over all; after the last, the number of
+                                        ///< tiles
   int32_t count, decaying;              ///< tensors, and how many of them, from the first, decay
   AdamwConstants constants;
   const float *lr, *step, *scale, *apply;  ///< f32[]
@@ -158,7 +159,7 @@ __device__ bool IsAligned(const StateOf<M>& a) {
 
 template <typename M>
 __global__ void AdamwKernel(const __grid_constant__ AdamwTable<M> table) {
-  __shared__ AdamwFactors factors[2];  // of tensors that decay, and of those that do not
+  __shared__ AdamwFactors factors[2];  // factors of tensors with decay, and of tensors without
   if (*table.apply == 0) return;       // all threads, or none
   if (threadIdx.x < 2) {
     AdamwConstants constants = table.constants;

@@ -78,7 +78,7 @@ __global__ void LargestParts(const __nv_bfloat16* x, int64_t n, uint32_t* parts)
   if (threadIdx.x == 0) parts[blockIdx.x] = largest;
 }
 
-/// Of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y.
+/// Largest magnitude of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y.
 __global__ void LargestOfColumns(const __nv_bfloat16* x, int64_t rows, int64_t width, uint32_t* parts) {
   __shared__ uint32_t block[kTileRows][kTileThreads];
   const int64_t c = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
@@ -197,7 +197,7 @@ void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
 }  // namespace
 
 void Quantize(const QuantizeArgs& a, const LaunchContext& context) {
-  // Of an empty shard all scales are 1.
+  // All scales of an empty shard are 1.
   if (a.rows * a.width == 0) {
     const int64_t scales = a.scale_of == ScaleOf::kTensor ? 1 : a.transposed ? a.width : a.rows;
     if (scales > 0)

@@ -36,14 +36,14 @@ void ForRows(const AttentionShape& shape, F f) {
   }
 }
 
-/// Of a query, or of the gradient of a result, and of a key.
+/// Dot product of a query, or of the gradient of a result, with a key.
 double Dot(const Array& x, int64_t first, const Array& y, const Head& head, int64_t j) {
   double sum = 0;
   for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, first + c) * Get(y, head.Key(j, c));
   return sum;
 }
 
-/// What dropout multiplies a query's probability for a key with.
+/// The dropout factor of a query's probability for a key.
 double FactorOf(const DropoutMask& mask, const Head& head, int64_t i, int64_t j) {
   if (!mask.Drops()) return 1;
   return mask.OfProbability(mask.tokens[head.b * head.shape.queries + i], head.h, head.shape.key_shard.PositionOf(j),

@@ -14,7 +14,7 @@ namespace espalier {
 /// The kernel of an op, or nullptr.
 Kernel FindCudaKernel(std::string_view op);
 
-/// What a run decides for all kernels of the process.
+/// Options that hold for all kernels of the process.
 struct CudaKernelOptions {
   bool deterministic = true;  ///< same call, same bits
   GemmPlans gemm_plans;       ///< empty: none

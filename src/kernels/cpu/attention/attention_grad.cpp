@@ -11,8 +11,9 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-/// What a task computes: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
-/// kv head. dq of its queries counts all keys, dk and dv of its keys all queries and heads, where the task wants them.
+/// The work of a task: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
+/// kv head. dq of its queries counts all keys; dk and dv of its keys count all queries and heads. A task computes dq,
+/// or dk and dv, or all.
 struct Share {
   int64_t batch, first_head, last_head;
   int64_t key_begin, key_end, query_begin, query_end;  ///< blocks

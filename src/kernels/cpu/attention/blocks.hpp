@@ -98,7 +98,8 @@ Floats LoadWords(const T* x) {
 template <int kPack, typename T>
 void PackRows(const HeadRows<T>& x, const Block& block, BlockLayout<kPack> layout, float* to) {
   constexpr int64_t kElements = kLanes * kPack;
-  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are far apart: no processor prefetches them
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are not adjacent, so no processor prefetches
+                                                          // them
   for (int64_t r = 0; r < kBlock; ++r) {
     const int64_t row = block.row + r, valid = r < block.count ? x.e : 0;
     const T* from = x.data + row * x.stride;
@@ -153,8 +154,9 @@ const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to)
 /// Which queries of a block see which keys of another, both counted from the start of their block.
 struct Visibility {
   int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset, and no earlier than the query's first key
-  const int32_t* first_keys = nullptr;  ///< of the block's queries, by position; nullptr: not after the block's first
-  int32_t position = 0;                 ///< of key 0
+  const int32_t* first_keys = nullptr;  ///< first keys of the block's queries, by position; nullptr: not after the
+                                        ///< block's first
+  int32_t position = 0;                 ///< position of key 0
   /// Keys [0, n) are seen by query i or by an earlier one, but for those before their first.
   int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
   /// Keys [0, n) are seen by all queries from i on.
@@ -172,7 +174,7 @@ struct Visibility {
   }
 };
 
-/// What the queries of one sequence see of its keys, block by block.
+/// Which keys the queries of a sequence see, block by block.
 class Mask {
  public:
   /// `blocks` must outlive the mask.
@@ -189,7 +191,7 @@ class Mask {
     }
   }
 
-  /// Of block i of queries and block j of keys. No key if no query sees any.
+  /// Visibility between block i of queries and block j of keys: without keys if no query sees any.
   Visibility Between(int64_t i, int64_t j) const {
     const Block &queries = blocks_.queries[static_cast<size_t>(i)], &keys = blocks_.keys[static_cast<size_t>(j)];
     const int64_t offset = causal_ ? queries.position - keys.position : keys.count;
@@ -213,7 +215,7 @@ class Mask {
   const Blocks& blocks_;
   bool causal_;
   std::vector<int32_t> first_keys_;  ///< by query, as positions; empty: all see the first key
-  std::vector<Bounds> bounds_;       ///< of first_keys_, by block of queries
+  std::vector<Bounds> bounds_;       ///< bounds of first_keys_, by block of queries
 };
 
 /// The factors that dropout multiplies the probabilities of one head with.
@@ -222,8 +224,8 @@ class ProbabilityFactors {
   ProbabilityFactors(const DropoutMask& mask, const AttentionShape& shape, int64_t batch)
       : mask_(mask), tokens_(mask.tokens + batch * shape.queries), step_(mask.Step()) {}
 
-  /// Those of a block of queries and a block of keys: key j and query i at to[64 j + i]. What no query of a vector sees
-  /// is not written.
+  /// The factors of a block of queries and a block of keys: key j and query i at to[64 j + i]. Keys that no query of a
+  /// vector sees are not written.
   void Fill(int64_t head, const Block& queries, const Block& keys, const Visibility& visible, float* to) const {
     alignas(64) int32_t tokens[kBlock] = {};
     std::copy_n(tokens_ + queries.row, queries.count, tokens);
@@ -256,8 +258,8 @@ void ForAttentionType(Dtype dtype, F f) {
   f(Bf16{}, std::integral_constant < int, kHasBf16Dot ? 2 : 1 > {});
 }
 
-/// How many parts to cut `blocks` blocks into when `outer` units of work are shared by all threads: one if there are
-/// plenty of units, else enough for four tasks a thread.
+/// Into how many parts to cut `blocks` blocks when `outer` units of work are shared by all threads: one if there are
+/// plenty of units, otherwise enough for four tasks per thread.
 inline int64_t PartsOf(int64_t blocks, int64_t outer) {
   const int64_t wanted = (4 * Threads() + outer - 1) / std::max<int64_t>(outer, 1);
   return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(blocks, 1));

@@ -1,5 +1,5 @@
-// GEMMs of small bf16 blocks by AMX's tiles, accumulated in fp32. Words are as in block_gemm.hpp: a row-major
-// left operand and a right one of words are what TDPBF16PS reads (Intel SDM, vol. 2B).
+// GEMMs of small bf16 blocks with AMX tiles, accumulated in fp32. Words are as in block_gemm.hpp: TDPBF16PS reads a
+// row-major left operand and a right operand of words (Intel SDM, vol. 2B).
 #pragma once
 
 #include <algorithm>

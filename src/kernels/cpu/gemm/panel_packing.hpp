@@ -1,9 +1,9 @@
 // Panels of a matrix as the register tiles of panel_gemm.cpp read them.
 //
 // A panel is kWidth rows of a GEMM's left operand, or kWidth columns of its right one. For each word of the contracted
-// dim it has a word of each of them. A word is fp32, or bf16 widened to it, or with kPack = 2 two bf16 that are
-// adjacent along the contracted dim (block_gemm.hpp). What is outside the matrix is zero along the contracted dim, else
-// anything.
+// dim it holds one word per row or column. A word is fp32, or bf16 widened to it, or with kPack = 2 two bf16 that are
+// adjacent along the contracted dim (block_gemm.hpp). Outside the matrix, elements are zero along the contracted dim
+// and undefined along the other.
 #pragma once
 
 #include <algorithm>

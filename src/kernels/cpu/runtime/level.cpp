@@ -42,7 +42,8 @@ bool AmxIsGranted() {
 #endif
 }
 
-// What src/kernels/meson.build compiles each level with. The compiler's function asks the system, too.
+// Checks the instruction sets with which src/kernels/meson.build compiles each level. The compiler's function asks the
+// system, too.
 Level HighestLevel() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Level::kBaseline;
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||

@@ -6,7 +6,7 @@
 
 namespace espalier::cpu {
 
-/// What scratch memory is for; each purpose has its own.
+/// Purposes of scratch memory; each has its own.
 enum class ScratchUse { kKernel, kWidened, kPanels, kSums };
 inline constexpr int kScratchUses = 4;
 

@@ -251,7 +251,8 @@ inline float MaxOf(Floats x) {
   return Folded(v, [](float a, float b) { return a > b ? a : b; });
 }
 
-/// Sixteen sums at every level: of fewer, the long ones would round off more, and additions would wait for each other.
+/// Sixteen sums at every level: with fewer, long sums would have larger rounding errors, and additions would wait for
+/// each other.
 struct Sums {
   Floats part[16 / kLanes] = {};
 };
@@ -330,7 +331,7 @@ inline Floats PowerOfTwo(Floats t) {
   return p * std::bit_cast<Floats>((std::bit_cast<Ints>(shifted) + 127) << 23);
 }
 
-/// Swaps, of every pair of lanes `kStride` apart, the upper one of `a` with the lower one of `b`.
+/// For every pair of lanes `kStride` apart, swaps the upper lane of `a` with the lower lane of `b`.
 template <int kStride, int... kLane>
 inline void SwapLanes(Floats& a, Floats& b, std::integer_sequence<int, kLane...>) {
   const Floats low = __builtin_shufflevector(a, b, ((kLane & kStride) != 0 ? kLane - kStride + kLanes : kLane)...);
@@ -353,7 +354,8 @@ inline void Transpose(Floats (&x)[kLanes]) {
   if constexpr (kLanes > 8) TransposeStep<8>(x);
 }
 
-/// Halves of the products of words with one, which GCC 12 makes slow multiplications of 64 bits of.
+/// High and low halves of the products of words with a constant, for which GCC 12 would use slow 64-bit
+/// multiplications.
 struct Products {
   Words high, low;
 };

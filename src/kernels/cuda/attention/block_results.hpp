@@ -12,7 +12,7 @@ struct BlockRows {
   int64_t batch, length, begin, rows;
 };
 
-/// What the fp32 results hold: the blocks so far, or nothing, not even zeros. In the latter case rows outside of the
+/// The content of the fp32 results: sums of the blocks so far, or undefined values. If undefined, rows outside of the
 /// block become empty sums.
 enum class Before : bool { kNothing, kSums };
 

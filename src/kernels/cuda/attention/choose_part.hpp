@@ -1,4 +1,4 @@
-// Which part of an attention call the library computes at once.
+// Which part of an attention call the library computes in one call.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace espalier::cuda {
 
-/// What the library says of a part: the bytes of workspace that it wants, or why it has no kernel.
+/// The library's answer about a part: bytes of workspace, or why it has no kernel.
 struct Offer {
   int64_t bytes = 0;
   std::string refusal;  ///< "": it has one

@@ -128,7 +128,7 @@ class Builder {
   /// [b,h,s,e] of a part of tensors that hold the rows of all heads side by side.
   Dims QueryDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.head_dim}; }
   Dims KeyDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.head_dim}; }
-  /// Sequences of so many rows, one after the other. Results are dense.
+  /// Consecutive sequences of `rows` rows each. Results are dense.
   Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.QueryRow()); }
   Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.KeyRow()); }
   Dims ResultStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads * key_.whole.head_dim); }
@@ -194,7 +194,8 @@ std::string ToString(const Key& key) {
                      w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal", window);
 }
 
-/// The graph of a call, cut to the part that it computes at once; without a graph the plain kernels compute the call.
+/// The graph of a call, cut to the part that it computes in one call; without a graph the plain kernels compute the
+/// call.
 struct ChosenGraph {
   Key key;
   std::shared_ptr<fe::graph::Graph> graph;

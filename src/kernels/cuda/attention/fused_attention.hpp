@@ -22,8 +22,7 @@ struct FusedCall {
 /// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; sequences are `query_rows`
 /// or `key_rows` rows apart. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32 [b,h,s]. With shape.joined_row
 /// the rows of q, k and v, and of dq, dk and dv, are columns of wider ones. Backward expects o and
-/// lse of the whole softmax, even if it is given only some of the keys: gradients are then the contribution of these
-/// keys.
+/// lse of the whole softmax, even if it gets only some of the keys: gradients are then the contribution of these keys.
 struct FusedMemory {
   void *q, *k, *v, *o, *lse;
   void *d_o, *dq, *dk, *dv;  ///< backward only
@@ -36,7 +35,7 @@ struct FusedMemory {
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes);
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes);
 
-/// What was prepared.
+/// Runs a prepared call.
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream);
 void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream);
 

@@ -35,7 +35,7 @@ const SideStream& Side() {
   return side;
 }
 
-/// What is not deterministic is one part.
+/// A call that need not be deterministic is one part.
 int64_t StreamsOf(const FusedCall& call) {
   if (!GetCudaKernelOptions().deterministic) return 1;
   return std::min(call.backward.streams, PartsIn(call.shape, PartOfBackward(call.shape, call.backward)));

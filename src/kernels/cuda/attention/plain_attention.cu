@@ -6,7 +6,7 @@ namespace {
 
 constexpr float kInfinity = INFINITY;
 
-/// The running softmax of the thread's 4 queries, the same in all 16 threads of a row: the largest score so far, and
+/// State of the softmax for the thread's 4 queries, the same in all 16 threads of a row: the largest score so far, and
 /// the sum of exp(score - largest).
 struct RunningSoftmax {
   float largest[kOwn], sum[kOwn];

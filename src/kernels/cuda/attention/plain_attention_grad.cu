@@ -7,7 +7,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// do_i . o_i of the thread's 4 rows, in all 16 threads of a row.
+/// mean[i] = do_i . o_i for the thread's 4 rows, in all 16 threads of a row.
 template <typename T>
 __device__ void MeanAdjoints(const TileRows<T>& o, const TileRows<T>& d_o, float (&mean)[kOwn]) {
   const Place at;

@@ -1,6 +1,6 @@
-// Tiles of 64 by 64 scores, shared by attention and its adjoint. A block of 256 threads is arranged as 16 by 16: thread
-// (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim is
-// staged 32 elements at a time: shared memory does not grow with it.
+// Tiles of 64 by 64 scores, shared by attention and its gradient. A block of 256 threads is arranged as 16 by 16:
+// thread (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim
+// is staged 32 elements at a time: shared memory does not grow with it.
 #pragma once
 
 #include "espalier/kernels/cuda/launch.cuh"
@@ -28,7 +28,7 @@ __device__ inline void Put(const Array& to, int64_t i, float x) {
 struct Shared {
   float *a, *b;       ///< staged rows
   float* weights;     ///< a tile of probabilities, or of their adjoints
-  float *lse, *mean;  ///< of 64 queries
+  float *lse, *mean;  ///< for 64 queries
 
   __device__ explicit Shared(float* memory)
       : a(memory),
@@ -109,7 +109,7 @@ struct QueryTile {
   }
   __device__ int64_t Offset() const { return QueryOffset(shape, batch, head, query); }
   __device__ int64_t OffsetOfResults() const { return ResultOffset(shape, batch, head, query); }
-  /// Of a row of the tile, in [b,h,s].
+  /// Offset of a row of the tile, in [b,h,s].
   __device__ int64_t LseOffset(int row) const { return (batch * shape.heads + head) * shape.queries + query + row; }
 };
 
@@ -185,7 +185,7 @@ struct OwnQueries {
   __device__ bool Sees(int i, int64_t key) const { return first_key[i] <= key && key <= at[i]; }
 };
 
-/// What dropout multiplies the probabilities of the thread's 4 queries with.
+/// Dropout factors of the probabilities of the thread's 4 queries.
 struct OwnFactors {
   const DropoutMask& mask;
   const SequenceShard& keys;
@@ -199,7 +199,7 @@ struct OwnFactors {
     for (int i = 0; i < kOwn && mask.Drops(); ++i)
       if (first + kSide * i < a.queries) tokens[i] = mask.tokens[batch * a.queries + first + kSide * i];
   }
-  /// Of query i of the thread and a row of keys.
+  /// The factor for query i of the thread and a row of keys.
   __device__ float At(int i, int64_t row) const {
     return mask.Drops() ? mask.OfProbability(tokens[i], head, keys.PositionOf(row), step) : 1.0f;
   }
@@ -234,7 +234,7 @@ __device__ void RowDots(const TileRows<T>& a, const TileRows<T>& b, const Shared
   }
 }
 
-/// What a thread sums of its 4 rows of a result: columns x and x + 16 of every 32.
+/// A thread's sums for its 4 rows of a result: columns x and x + 16 of every 32.
 template <int kChunks>
 struct Sums {
   float at[kChunks][kOwn][kOwnColumns] = {};
@@ -281,7 +281,7 @@ struct Sums {
   }
 };
 
-/// Sum and maximum over the 16 threads of a row.
+/// Sum over the 16 threads of a row.
 __device__ inline float RowSum(float x) {
   for (int lanes = kSide / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
   return x;

@@ -84,8 +84,8 @@ void Prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttri
   CUBLAS_CALL(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
-/// What every algorithm keeps to. Slices of the contracted dim are added up in order from fp32 copies; in place, the
-/// order would be that in which blocks come, and in the output's type sums would be rounded to bf16 in between.
+/// Limits for every algorithm. Slices of the contracted dim are added in order from fp32 copies. Added in place, their
+/// order would be the order in which blocks arrive; in the output's type, sums would be rounded to bf16 in between.
 void SetLimits(cublasLtMatmulPreference_t preference, int64_t workspace_bytes) {
   Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(UsableBytes(workspace_bytes)));
   const uint32_t all = CUBLASLT_REDUCTION_SCHEME_MASK, ordered = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;

@@ -15,7 +15,7 @@ struct LaunchContext {
   void* workspace;
   int64_t workspace_bytes;
 
-  /// The workspace as an array of T. `bytes`: what the kernel needs, which must have been planned.
+  /// The workspace as an array of T. `bytes`: the size that the kernel needs, which must have been planned.
   template <typename T>
   T* Workspace(int64_t bytes) const {
     Require(bytes <= workspace_bytes, "the planned workspace is smaller than what the kernel needs");

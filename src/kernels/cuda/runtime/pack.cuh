@@ -1,5 +1,5 @@
-// Elements in packs of 16 bytes, widened to fp32; and how threads go over them. A kernel is a template of the lanes of
-// its packs: as many as fit if pointers and rows begin at multiples of 16 bytes, else 1.
+// Elements in packs of 16 bytes, widened to fp32; and loops of threads over them. A kernel is a template of the lanes
+// of its packs: as many as fit if pointers and rows begin at multiples of 16 bytes, otherwise 1.
 #pragma once
 
 #include <array>
@@ -110,7 +110,7 @@ __device__ void ForColumns(int64_t width, F f) {
   for (int64_t c = int64_t{threadIdx.x} * N; c < width; c += int64_t{blockDim.x} * N) f(c, Lanes<N>{});
 }
 
-// What follows runs on the host.
+// The functions below run on the host.
 
 /// Calls f with a value of the element type: float or __nv_bfloat16.
 template <typename F>

@@ -42,7 +42,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-/// What the failed ranks say, as `rules` state.
+/// The messages of the failed ranks, chosen by `rules`.
 std::vector<std::string> MessagesOf(const std::vector<Outcome>& ranks, ExitStatus worst, const FailureRules& rules) {
   std::vector<std::string> messages;
   for (const Outcome& rank : ranks) {

@@ -45,7 +45,7 @@ struct SimulateCommandOptions {
   std::string json, trace, svg;  ///< files to write; empty: none
   bool unfolded = false;         ///< every rank by itself
   std::optional<double> jitter;  ///< nothing: the cluster's
-  int64_t seed = 1234;           ///< of the jitter
+  int64_t seed = 1234;           ///< seed of the jitter
   SlowArguments slow;
 };
 /// Times a step of the programs of all ranks on a cluster. UserError (kDoesNotFit) after everything is printed and
@@ -87,7 +87,7 @@ int ReportCommand(const ReportCommandOptions& options);
 
 struct ImportOptions {
   std::string folder;                  ///< Hugging Face's
-  std::string run_dir;                 ///< of the run to make
+  std::string run_dir;                 ///< folder of the run to make
   std::vector<std::string> overrides;  ///< keys of its deck
   bool without_dropout = false;        ///< train without the model's dropout
 };
@@ -116,7 +116,7 @@ struct SampleOptions {
   double top_p = 1;        ///< 1: all
   int64_t seed = 1234;
   std::string logits;                      ///< file to write; empty: none
-  std::optional<std::string> tensorboard;  ///< folder for an event file of the texts; "": that of the run
+  std::optional<std::string> tensorboard;  ///< folder for an event file of the texts; "": the run's
 };
 /// Continues texts by a trained model.
 int SampleCommand(const SampleOptions& options);
@@ -169,7 +169,7 @@ int InfoCommand();
 /// Prints the version in one line.
 int VersionCommand();
 
-/// Prints the general help (`usage` first, then the sections), or that of a topic: a section, a key or "all".
+/// Prints the general help (`usage` first, then the sections), or the help on a topic: a section, a key or "all".
 int HelpCommand(const std::string& usage, const std::string& topic);
 
 /// Prints doc/deck.md.

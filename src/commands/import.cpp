@@ -55,7 +55,7 @@ FoundTokenizer FindTokenizer(const std::string& folder, int64_t vocab) {
   }
 }
 
-/// What would be kept with a tokenizer.
+/// The files that are kept with a tokenizer.
 std::vector<std::string> CompanionsOf(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder))

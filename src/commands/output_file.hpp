@@ -1,4 +1,4 @@
-// Files that commands write beside what they print.
+// Files that commands write in addition to their printed output.
 #pragma once
 
 #include <string>

@@ -51,7 +51,7 @@ void SayIfSlow(int64_t longest, int64_t window) {
                window, window);
 }
 
-/// What was shown of a text, and how many tokens its last one follows.
+/// The text shown so far, and how many tokens precede its last one.
 struct Continued {
   std::string text;
   int64_t seen = 0;
@@ -64,7 +64,7 @@ void Show(Continued& to, const std::string& part) {
   to.text += part;
 }
 
-/// Continues one prompt; `number` tells the draws of several apart. `file` may be null.
+/// Continues one prompt; `number` selects an independent sequence of draws. `file` may be null.
 Continued Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
                    Sampler& sampler, LogitsFile* file) {
   sampler.Restart();

@@ -28,7 +28,7 @@ std::vector<std::string_view> KernelNames() {
 
 }  // namespace
 
-/// Reads the settings of one row by name; what is left over is unknown.
+/// Reads the settings of one row by name; the remaining ones are unknown.
 class RowReader::Fields {
  public:
   Fields(const RawRow& row, bool whole, Errors& errors) : row_(row), whole_(whole), errors_(errors) {}

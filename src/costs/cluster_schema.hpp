@@ -30,7 +30,7 @@ struct ClusterKey {
   ClusterField field;
   Presence presence = Presence::kOptional;
   Allowed allowed;
-  std::string_view sentence;  ///< what it means, with its unit
+  std::string_view sentence;  ///< meaning, with the unit
 
   std::string FullName() const { return std::string(section) + "." + std::string(name); }
 };

@@ -20,14 +20,14 @@ class InstructionCosts {
 
  private:
   InstructionCost Price(const Instruction& instruction);
-  /// What `make` says of the first op with the signature and role of this one.
+  /// The cost by signature and role of an op; `make` computes it once.
   template <typename Make>
   const InstructionCost& OfItsLike(const Op& op, bool accumulate, const Make& make);
   InstructionCost Kernel(const Op& op, bool accumulate);
   /// The share of a matmul in the one that the stack merges it into, by its multiplications.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
-  /// Of `scalars` that every stage sends to each other one.
+  /// Cost of gathering `scalars`, which every stage sends to each other one.
   InstructionCost GatherStages(const Op& op, int64_t scalars) const;
   /// Rows of a strip that are several blocks in memory are copied, because NCCL's collectives want adjacent messages.
   double PackingUs(const Op& op) const;

@@ -12,7 +12,7 @@ namespace {
 struct Neighbour {
   const KernelKey* key = nullptr;
   double measured_us = 0;
-  double distance = 0;  ///< of the logarithms of the sizes
+  double distance = 0;  ///< distance of the logarithms of the sizes
 };
 
 /// The distance, or nothing if a size differs by more than the factor.

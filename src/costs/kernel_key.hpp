@@ -1,4 +1,4 @@
-// The reverse of KeyOf: an op with the local shapes that a key stands for, so that formulas price measured neighbours.
+// The reverse of KeyOf: an op with the local shapes that a key describes, so that formulas price measured neighbours.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct RebuiltOp {
   LocalOp Local() const { return {op, inputs, outputs, input_dtypes.at(0), input_dtypes, output_dtypes}; }
 };
 
-/// Nothing if no op of the kind has such a variant with so many sizes. Else KeyOf of the result is `key`.
+/// Nothing if no op of the kind has such a variant with this number of sizes. Otherwise KeyOf of the result is `key`.
 std::optional<RebuiltOp> Rebuild(const KernelKey& key);
 
 }  // namespace espalier

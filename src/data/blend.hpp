@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-/// Whole numbers in the ratio of positive weights: exact for weights of a few decimal digits ({0.7, 0.3}: 7, 3), else
-/// within 2^-52 of their sum. Their sum is at most 2^53.
+/// Integers in the ratio of positive weights: exact for weights of a few decimal digits ({0.7, 0.3}: 7, 3), else within
+/// 2^-52 of their sum. Their sum is at most 2^53.
 std::vector<int64_t> WholeWeights(const std::vector<double>& weights);
 
 /// Which source gives the sample at each position, and which of its own samples that is: after N positions, each source
@@ -24,8 +24,8 @@ class Turns {
     size_t source;
     int64_t position;  ///< how many samples this source has given before
   };
-  /// Of `position` >= 0. A pure function; fast if positions rise. From a jump on, it counts from the last multiple of
-  /// the weights' sum, or from where it is.
+  /// The turn at `position` >= 0. A pure function; fast if positions rise. After a jump it counts from the last
+  /// multiple of the weights' sum, or from the current position.
   Turn At(int64_t position);
 
  private:
@@ -33,7 +33,7 @@ class Turns {
     int64_t weight = 0;
     int64_t taken = 0;     ///< in this round
     int64_t credit = 0;    ///< weight x next_ - total_ x taken: above 0 when it has less than its share
-    int64_t deadline = 0;  ///< of the round: the next sample must be taken before this many
+    int64_t deadline = 0;  ///< position in the round: the next sample must be
   };
   void Restart(int64_t round);
   size_t Advance();
@@ -44,8 +44,8 @@ class Turns {
   int64_t round_ = 0, next_ = 0;
 };
 
-/// A blend: samples are those of the sources, in turns; each source has its own order and repeats by itself. Sample k
-/// < samples() is the k-th of all sources together.
+/// A blend: takes samples of the sources in turns; each source has its own order and repeats by itself. Sample k <
+/// samples() is the k-th of all sources together.
 std::unique_ptr<TokenSource> MakeBlend(std::vector<std::unique_ptr<TokenSource>> sources,
                                        std::vector<std::string> names, const std::vector<double>& weights);
 

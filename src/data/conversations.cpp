@@ -1,5 +1,5 @@
-// Samples of whole conversations: each is a document, and no document is cut unless it is longer than a sample alone.
-// What is left of a sample is padding, which is a document of its own and no target.
+// Samples of whole conversations: each is a document, and a document is cut only if it is longer than a sample. The
+// rest of a sample is padding, which is a document of its own and has no targets.
 #include "data/conversations.hpp"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ class ConversationSource final : public TokenSource {
   uint64_t Fingerprint() const override { return Fold(TokenSource::Fingerprint(), coder_.Key()); }
 
  private:
-  /// Tokens of a sample: those of the sequence, and the target of the last.
+  /// Tokens of a sample: the tokens of the sequence, and the target of the last one.
   int64_t Capacity() const { return seq_len_ + 1; }
   int64_t Kept(const Place& place) const { return std::min(place.tokens, Capacity()); }
 

@@ -30,7 +30,7 @@ struct Uncounted {
   auto Fields() { return std::tie(path, bytes); }
 };
 
-/// Those among the files of this rank.
+/// The uncounted files among this rank's files.
 std::vector<Uncounted> FindMine(const DataSettings& settings, const World& world, const BeforeFile& before_part) {
   const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_part);
   OpenFiles open;
@@ -48,7 +48,7 @@ std::vector<Uncounted> FindMine(const DataSettings& settings, const World& world
   return mine;
 }
 
-/// Those of all ranks, on every rank, in byte order of their paths.
+/// The uncounted files of all ranks, on every rank, in byte order of their paths.
 std::vector<Uncounted> FindAll(const DataSettings& settings, World& world, const BeforeFile& before_part) {
   std::vector<Uncounted> mine, all;
   OnAllRanks(world, [&] { mine = FindMine(settings, world, before_part); });
@@ -60,7 +60,7 @@ std::vector<Uncounted> FindAll(const DataSettings& settings, World& world, const
 
 /// Counted blocks of one file.
 struct CountedPart {
-  int64_t file = 0;  ///< of all without an index
+  int64_t file = 0;  ///< number among all files without an index
   std::vector<CountedBlock> blocks;
 
   auto Fields() { return std::tie(file, blocks); }

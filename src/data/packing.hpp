@@ -9,8 +9,8 @@ namespace espalier {
 
 /// Which documents each sample has, in order.
 struct PackedDocuments {
-  std::vector<int64_t> documents;  ///< of all samples, one after the other
-  std::vector<int64_t> begins;     ///< of each sample: its first one in `documents`; and the end
+  std::vector<int64_t> documents;  ///< documents of all samples, one after the other
+  std::vector<int64_t> begins;     ///< begin of each sample in `documents`; and the end
 
   int64_t Samples() const { return static_cast<int64_t>(begins.size()) - 1; }
   std::span<const int64_t> Of(int64_t sample) const;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kBlocks = 64;
 constexpr int64_t kSampleBytes = int64_t{1} << 16;
-constexpr int64_t kEndsBytes = int64_t{1} << 22;  // of both ends, over all files
+constexpr int64_t kEndsBytes = int64_t{1} << 22;  // limit for both ends, over all files
 constexpr int64_t kLeastEndBytes = 256;
 
 class Sampler {

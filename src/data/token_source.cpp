@@ -17,7 +17,7 @@ namespace {
 struct Segment {
   std::unique_ptr<FileReader> reader;
   int64_t begin = 0;             ///< its first token
-  bool begins_document = false;  ///< of its own, or since the file before ends one
+  bool begins_document = false;  ///< by its own settings, or because the previous file ends a document
 
   int64_t End() const { return begin + reader->tokens(); }
 };

@@ -26,7 +26,7 @@ bool IsFixed(const DeckKey& key, const Deck& saved) {
 
 bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
 
-/// Not known when a deck that says run.epochs was saved, before a run.
+/// Unknown when a deck that sets run.epochs was saved before a run.
 bool WasUnknown(const DeckKey& key, const Deck& saved) {
   const auto* derived = std::get_if<Derived>(&key.fallback);
   const bool follows = derived != nullptr && std::ranges::count(derived->keys, "run.steps") > 0;

@@ -282,7 +282,7 @@ bool IsDefault(const Deck& deck, const DeckKey& key) {
   return derived != nullptr && value == derived->compute(deck);
 }
 
-/// The command line ends a run of the deck early, so that its warm-up, which the deck chose, is no mistake.
+/// The command line ends the run early, so the warm-up from the deck may be longer than the run.
 bool IsTrial(const LoadedDeck& loaded) {
   const std::string& steps = loaded.origins.find("run.steps")->second;
   return steps == "command line" && loaded.origins.find("lr.warmup_steps")->second != steps;

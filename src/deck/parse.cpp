@@ -54,7 +54,7 @@ std::string WithHome(const std::string& path) {
   return home != nullptr && *home != '\0' && path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
-/// Paths as the program uses them: those of lists absolute.
+/// Paths as the program uses them: paths in lists are absolute.
 DeckValue AsPath(const DeckValue& value, const Allowed& allowed, const fs::path& folder) {
   if (allowed.path) return WithHome(std::get<std::string>(value));
   if (!allowed.paths) return value;
@@ -184,7 +184,7 @@ class Assembler {
     }
   }
 
-  /// What `unless` replaces is not known yet, and 0 until then.
+  /// The value that `unless` replaces is not known yet, and 0 until then.
   void FillRequired(const DeckKey& key, std::string_view unless) {
     const std::string name = key.FullName();
     if (!unless.empty() && (IsAboveZero(unless) || Mentioned(std::string(unless)))) {
@@ -204,7 +204,7 @@ class Assembler {
     return given != given_.end() && !IsZero(given->second.value);
   }
 
-  /// Of two keys of which a deck sets one, what another deck before has is taken back.
+  /// Sets one of two exclusive keys: removes the value that an earlier deck gave the other one.
   void TakeBackOther(const DeckKey& key, const DeckValue& value, const std::string& place) {
     const std::string other = OtherForm(key);
     const auto given = given_.find(other);
@@ -265,8 +265,8 @@ class Assembler {
     return label_;
   }
 
-  /// Of more unknown names than that the rest is refused without a guess at what was meant: guesses take time, and a
-  /// file with so many is no deck.
+  /// Unknown names beyond this number are refused without a suggestion: suggestions take time, and a file with so many
+  /// errors is no deck.
   static constexpr int kMaxGuesses = 100;
 
   std::string label_;
@@ -289,8 +289,8 @@ LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck d
   return assembler.Finish();
 }
 
-/// Of a key that the command line gives twice the last value counts, so that scripts can be given more arguments; it is
-/// said.
+/// If the command line gives a key twice, the last value counts, so that scripts can append arguments; a line reports
+/// it.
 std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
   std::vector<std::string> lines;
   std::map<std::string, std::string> last;

@@ -162,7 +162,7 @@ std::string ConversationsHaveATemplate(const Deck& deck) {
   return "must be a file or \"chatml\": without data.tokenizer there is no chat template beside it";
 }
 
-/// While dp_shard is open: what batch.global must be a multiple of, in terms of the ranks that there will be.
+/// While dp_shard is open: the divisor of batch.global, in terms of the future number of ranks.
 std::string OpenUnit(const Deck& deck) {
   const auto& p = deck.parallel;
   const int64_t others = Product({p.pp, p.cp, p.tp});
@@ -170,13 +170,13 @@ std::string OpenUnit(const Deck& deck) {
                      others > 1 ? fmt::format(" / {}", others) : "");
 }
 
-/// A batch of so many sequences, with 1 for an open dp_shard.
+/// A batch of `sequences` sequences, with 1 for an open dp_shard.
 BatchShape KnownBatch(const Deck& deck, int64_t sequences) {
   return DivideBatch(sequences, deck.batch.micro,
                      Product({deck.parallel.dp_replicate, std::max(1, deck.parallel.dp_shard)}));
 }
 
-/// What is wrong with a number of sequences that is to be divided into microbatches, with a `remedy`.
+/// Why a number of sequences cannot be divided into microbatches, with a `remedy`; empty if it can.
 std::string DivisionFault(const Deck& deck, int64_t sequences, const std::string& remedy = "") {
   const auto& p = deck.parallel;
   const int64_t unit = KnownBatch(deck, sequences).rows;
@@ -284,8 +284,8 @@ std::string ChunksSuitTheSchedule(const Deck& deck) {
   return TraitsOf(deck.pipeline.schedule).ChunkCountError(deck.pipeline.chunks);
 }
 
-/// What is wrong with the number of microbatches of so many sequences. While dp_shard is open there may be fewer than
-/// this counts, never more.
+/// Why the schedule cannot take the microbatches of `sequences` sequences. While dp_shard is open there may be fewer
+/// microbatches than counted here, never more.
 std::string ScheduleFault(const Deck& deck, int64_t sequences) {
   const auto& p = deck.parallel;
   const ScheduleTraits& schedule = TraitsOf(deck.pipeline.schedule);
@@ -362,7 +362,7 @@ std::string RunHasFolder(const Deck& deck) {
   return deck.run.dir.empty() ? "must name a folder" : "must name a folder, not blanks";
 }
 
-/// What is smaller than any fp32 is 0 in the update; 0 itself means off.
+/// A value below the smallest fp32 becomes 0 in the update, and 0 means off.
 std::string ClipNormIsAFloat(const Deck& deck) {
   const double norm = deck.optimizer.clip_norm;
   return norm == 0 || norm >= kMinFloat ? ""

@@ -29,7 +29,7 @@ std::string KeysThatFit(const Deck& deck, int ranks) {
   return keys.substr(0, keys.size() - 1);
 }
 
-/// What is wrong with the degrees on `ranks` ranks; empty: nothing.
+/// What is wrong with the degrees on `ranks` ranks; empty if they fit.
 std::string DegreesFault(const Deck& deck, int ranks) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard >= 1) {
@@ -60,7 +60,7 @@ using PlaceOf = std::function<std::string(std::string_view key)>;
 Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   CHECK(ranks >= 1, "a job of {} ranks", ranks);
   std::vector<std::string> messages;
-  // With a wrong number of ranks an open dp_shard stays open: what follows from it would be wrong too.
+  // With a wrong number of ranks an open dp_shard stays open: its value would be wrong too.
   if (const std::string fault = DegreesFault(deck, ranks); !fault.empty())
     messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
   else

@@ -1,4 +1,4 @@
-// The table of all keys: section, name, field, default, what is allowed, one sentence. Adding a key is a field in
+// The table of all keys: section, name, field, default, allowed values, one sentence. Adding a key is a field in
 // deck.hpp, a row here, and `espalier doc-deck > doc/deck.md`.
 #include "espalier/deck/schema.hpp"
 
@@ -20,7 +20,7 @@ constexpr double kMaxFloat = std::numeric_limits<float>::max();  // kernels comp
 
 Allowed Any() { return {}; }
 Allowed From(double min) { return {.min = min}; }
-/// What fp32 can hold without becoming infinite, or 0.
+/// 0, or what fp32 can hold without becoming infinite
 Allowed Float() { return {.min = 0, .max = kMaxFloat}; }
 Allowed PositiveFloat() { return {.min = kMinFloat, .max = kMaxFloat}; }
 Allowed Between(double min, double max) { return {.min = min, .max = max}; }

@@ -129,7 +129,7 @@ std::string Trim(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// At most so many bytes, of whole characters.
+/// At most kMaxShown bytes, of whole characters.
 std::string Shorten(std::string text) {
   if (text.size() <= kMaxShown) return text;
   size_t end = kMaxShown - 3;
@@ -215,7 +215,7 @@ class TextParser {
   /// Keys on lines that were blanked.
   std::vector<RawSetting> Unread() { return std::move(unread_); }
 
-  /// What the strings of the table stand for.
+  /// The strings that occur in the table.
   const AsciiForm& form() const { return form_; }
 
  private:
@@ -232,7 +232,9 @@ class TextParser {
     Refuse(static_cast<int>(line), error.description());
     if (line == 0 || line > lines_.size() || unread_.size() >= kMaxErrors) return false;
     std::string& text = lines_[line - 1];
-    if (Trim(text).starts_with('[')) return false;  // what follows would land in the section before
+    if (Trim(text).starts_with('['))
+      return false;  // otherwise the following lines would belong to the previous
+                     // section
     if (error.description().find("cannot redefine") == std::string_view::npos && IsToml(text)) return false;
     RawSetting left;
     left.name = SectionAbove(line - 1) + Trim(text.substr(0, text.find('=')));

@@ -26,7 +26,7 @@ std::string Lower(std::vector<Factor> factors) {
   return fmt::format("(lower {})", text);
 }
 
-/// Microbatches of so many sequences; 1 while dp_shard is open, since then nobody knows.
+/// Microbatches of `sequences` sequences; 1 while dp_shard is open, since the number is unknown then.
 double MicrobatchesOf(const Deck& deck, double sequences) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard < 1) return 1;
@@ -35,7 +35,7 @@ double MicrobatchesOf(const Deck& deck, double sequences) {
 /// Microbatches of a step.
 double Microbatches(const Deck& deck) { return MicrobatchesOf(deck, double(deck.batch.global)); }
 
-/// model.head_dim if it does not follow from dim, else 1.
+/// model.head_dim if dim does not determine it, otherwise 1.
 int64_t OwnHeadDim(const Deck::Model& m) { return m.heads * m.head_dim == m.dim ? 1 : m.head_dim; }
 
 /// At least the number of parameters.

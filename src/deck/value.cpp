@@ -49,7 +49,7 @@ bool IsChoice(const std::string& text, const Allowed& a) {
   return a.choices.empty() || std::ranges::find(a.choices, text) != a.choices.end();
 }
 
-/// What is wrong with a value of the right type; empty: nothing.
+/// Finds what is wrong with a value of the right type; empty if it is allowed.
 struct Fault {
   const Allowed& allowed;
 

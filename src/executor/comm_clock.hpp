@@ -1,4 +1,4 @@
-// How long a rank communicates and how much of that it hides, from its own clock alone. A rank cannot tell a transfer
+// How long a rank communicates and how much of that it hides, by its own clock alone. A rank cannot tell a transfer
 // from waiting for its peers: both count. Traces can tell them apart (MeetPeers).
 #pragma once
 

@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-/// Of sched_setattr, which the C library does not declare.
+/// Argument of sched_setattr, which the C library does not declare.
 struct SchedulingAttributes {
   uint32_t size = sizeof(SchedulingAttributes), policy = SCHED_OTHER;
   uint64_t flags = 0;
@@ -38,7 +38,7 @@ void WakePromptly() {
 class SleepDevice final : public Device {
  public:
   SleepDevice(Costs costs, double dilation) : costs_(std::move(costs)), dilation_(dilation) {
-    WakePromptly();  // this thread runs the compute lane, and starts that of communication
+    WakePromptly();  // this thread runs the compute lane, and starts the communication thread
   }
 
   DeviceKind Kind() const override { return costs_.cluster().device; }

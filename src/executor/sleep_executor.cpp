@@ -17,8 +17,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-/// An instruction that starts up to so much later than it could have counts from when it could have: clocks and
-/// schedulers of a machine with more threads than cores are no more exact. What is later is a delay of the program.
+/// If an instruction starts at most this late, it counts from the time at which it could have started: clocks and
+/// schedulers of a machine with more threads than cores are no more exact. A longer delay is the program's own.
 constexpr auto kTolerance = std::chrono::milliseconds(5);
 /// A thread that sleeps looks so often whether the step has failed, and shows that it is alive.
 constexpr auto kLongestNap = std::chrono::milliseconds(200);
@@ -95,8 +95,8 @@ void SleepExecutor::MeetInsteadOfExchanging() {
   }
 }
 
-/// The end of the last instruction that it waits for: the one before it on its lane, and those of its waits. So what
-/// a thread oversleeps does not add up.
+/// The latest end among the instruction before it on its lane and the instructions of its waits. So oversleeping does
+/// not accumulate.
 SleepExecutor::Clock::time_point SleepExecutor::ReadyOf(int index) const {
   const Instruction& instruction = InstructionAt(index);
   const auto end_of = [&](Lane lane, int place) {

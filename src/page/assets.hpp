@@ -4,7 +4,7 @@
 namespace espalier {
 
 extern const char* const kPageCss;
-extern const char* const kChartCss;  ///< of charts, inside of the page and in files of their own
+extern const char* const kChartCss;  ///< styles of charts, inside of the page and in files of their own
 extern const char* const kPageScript;
 
 }  // namespace espalier

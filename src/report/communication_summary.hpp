@@ -1,4 +1,4 @@
-// The line at the end of a run that says how much communication was hidden.
+// The line at the end of a run about the share of hidden communication.
 #pragma once
 
 #include <string>

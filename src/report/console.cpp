@@ -20,8 +20,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPatienceMs = 500;  // for a slow reader
 constexpr int kTickMs = 10;
 
-/// Opens a terminal or pipe again, since the flags of the first descriptor are shared with other processes. -1 for
-/// anything else.
+/// Opens a terminal or pipe again, since other processes share the flags of the first descriptor. -1 for anything else.
 int OpenWithoutBlocking(std::FILE* file) {
   struct stat status {};
   if (file == nullptr || fstat(fileno(file), &status) != 0) return -1;

@@ -39,7 +39,7 @@ class Console {
   std::string Lose();
 
   std::FILE* file_;
-  int descriptor_ = -1;  ///< of a terminal or pipe, non-blocking; -1: neither, so `file_` does not block
+  int descriptor_ = -1;  ///< descriptor of a terminal or pipe, non-blocking; -1: neither, so `file_` does not block
   std::optional<Terminal> terminal_;
   size_t shown_ = 0;     ///< length of the shown line
   std::string pending_;  ///< the rest of a line that is partly written

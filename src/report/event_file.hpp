@@ -1,5 +1,5 @@
-// What metrics.jsonl says, as an event file of TensorBoard: a sequence of records (TFRecord: length, its masked
-// CRC-32C, bytes, their masked CRC-32C), each an Event of tensorflow/core/util/event.proto.
+// Writes metrics.jsonl as an event file of TensorBoard: a sequence of records (TFRecord: length, its masked CRC-32C,
+// bytes, their masked CRC-32C), each an Event of tensorflow/core/util/event.proto.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class EventFile {
 
   /// A line of metrics.jsonl, written at `time` (seconds since 1970). Numbers of a line with a step become scalars of
   /// the same names, members of an object "object/member"; an event becomes a text with its fields, at its own step or
-  /// that of the last line. What is null is left out.
+  /// the last line's. Nulls are left out.
   void Add(std::string_view line, double time);
 
   /// Why the file ends here, once; empty if it does not.
@@ -33,7 +33,7 @@ class EventFile {
   std::string path_;
   std::string complaint_;
   int file_ = -1;
-  int64_t step_;  ///< of the last line
+  int64_t step_;  ///< step of the last line
 };
 
 }  // namespace espalier

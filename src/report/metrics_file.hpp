@@ -16,7 +16,7 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  /// What became of a torn last line; empty if there was none.
+  /// The fate of a torn last line; empty if there was none.
   const std::string& note() const { return note_; }
 
   /// Writes a line with its newline, or nothing of it. Returns why lines are missing from now on, the first time that

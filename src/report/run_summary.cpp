@@ -85,7 +85,7 @@ std::string RunSummary::SavesText() const {
   return fmt::format("{}, {}{}", Counted(saves_, "checkpoint"), HumanBytes(saved_bytes_), failed);
 }
 
-/// Of the time of all steps, where it is worth a line.
+/// Waits as a share of the time of all steps, if they are worth a line.
 std::string RunSummary::WaitsText() const {
   constexpr double kWorthSaying = 0.5;
   const double ms = first_.ms + others_.ms;

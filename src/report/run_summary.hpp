@@ -22,8 +22,9 @@ class RunSummary {
   /// As Reporter::End.
   void AddMemory(const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 
-  /// "done       steps 1 to 20: 61440 tokens in 12s, ..." and so on; no line of what there was not. The rate is that of
-  /// all steps but the first, if there are others. A run that sleeps has no losses, and without a peak there is no mfu.
+  /// "done steps 1 to 20: 61440 tokens in 12s, ..." and so on; without lines about things that did not occur. The rate
+  /// is the mean of all steps except the first, if there are others. A run that sleeps has no losses, and without a
+  /// peak there is no mfu.
   BlockLines Lines(const ReportOptions& options) const;
 
  private:

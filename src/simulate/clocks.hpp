@@ -1,8 +1,9 @@
 // The clocks of all classes of ranks, from the start of a step to its end.
 //
 // Time goes from one moment to the next. At a moment all kernels and transfers that end there are finished, and lanes
-// go on as far as they can, in any order: what is done at the end of the moment does not depend on it. Only then are
-// rates set. So nothing depends on the order of events of equal times, and ranks of one colour stay equal to the bit.
+// go on as far as they can, in any order: the state at the end of the moment does not depend on the order. Only then
+// are rates set. So nothing depends on the order of events of equal times, and ranks of one colour stay equal to the
+// bit.
 #pragma once
 
 #include <vector>
@@ -59,7 +60,7 @@ class Clocks {
   double now_us_ = 0;
   int64_t finished_ = 0;
   std::vector<ClockState> clocks_;
-  std::vector<Meeting> transfers_;  ///< of groups, then of pairs by their sender
+  std::vector<Meeting> transfers_;  ///< transfers of groups, then of pairs by their sender
   EventQueue events_;               ///< activities: kernels by clock, then transfers
 
   std::vector<uint32_t> finishing_;  ///< clock * 8 + lane

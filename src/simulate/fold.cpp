@@ -65,7 +65,7 @@ std::vector<int> Lattice::LowestOfGroup(AxisSet axes) const {
 
 namespace {
 
-/// Numbers equal elements alike, from 0.
+/// Numbers distinct elements from 0; equal elements have equal numbers.
 template <typename T>
 class Numbers {
  public:
@@ -75,7 +75,7 @@ class Numbers {
   std::map<T, int> numbers_;
 };
 
-/// Nodes of a group, as far as costs depend on them: those of PlaceOf.
+/// Nodes of a group, as far as costs depend on them, as in PlaceOf.
 GroupPlace PlaceFrom(int first_slot, const std::vector<int>& offsets, int ranks_per_node) {
   GroupPlace place{.ranks = static_cast<int>(offsets.size()), .nodes = 0, .ranks_per_node = 0};
   int node = -1, on_node = 0;

@@ -71,9 +71,9 @@ struct Programs {
 Colours SplitByCosts(const Lattice& lattice, const Programs& programs);
 
 /// Refines colours until they are an equitable partition: ranks of one colour have groups with the same set of colours,
-/// and peers of the same colour. Times of a rank follow from its own instructions and costs and from the latest, or the
-/// slowest, of the members that it meets. A maximum depends on the set of colours alone, not on how many members have
-/// each, nor on their order. So by induction over events all ranks of a colour have the same times.
+/// and peers of the same colour. Times of a rank follow from its own instructions and costs and from the latest or
+/// slowest member of each transfer. A maximum depends on the set of colours alone, not on how many members have each,
+/// nor on their order. So by induction over events all ranks of a colour have the same times.
 Colours Fold(const Lattice& lattice, const Programs& programs, Colours colours);
 
 }  // namespace espalier::simulate

@@ -1,5 +1,5 @@
-// Everything that the clocks need to know and that does not change while they run. There is one clock for each class of
-// ranks that have the same times; the clocks of a class of one are those of the rank itself.
+// Everything that the clocks need and that is constant while they run. Each class of ranks with equal times has one
+// clock.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct ItemCosts {
   ByCostSource<double> by_source_us{};  ///< sums
 };
 
-/// One clock: the lowest rank of a class stands for all of them.
+/// One clock: the lowest rank of a class represents all of them.
 struct ClockPlace {
   int rank = 0;
   int ranks = 1;

@@ -1,4 +1,4 @@
-// The added_tokens of tokenizer.json: found in the text before anything else is done to it.
+// The added_tokens of tokenizer.json: found in the text before any other processing.
 #pragma once
 
 #include <array>

@@ -15,7 +15,7 @@ class MergeTable {
  public:
   struct Merge {
     int32_t rank = -1;  ///< < 0: these two do not merge
-    int32_t id = -1;    ///< of the merged token
+    int32_t id = -1;    ///< id of the merged token
   };
 
   explicit MergeTable(size_t count);
@@ -33,7 +33,7 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-/// What lets lookups take a string_view.
+/// Lets lookups take a string_view.
 struct TextHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
@@ -49,7 +49,7 @@ struct BpeModel {
   bool byte_fallback = false;  ///< a character without a token is spelled as tokens of bytes, such as <0x0A>
   bool fuse_unknown = false;   ///< neighbouring unknown characters are one unknown token
   std::optional<int32_t> unknown;
-  std::string prefix, suffix;        ///< of symbols that continue a word, and of its last one
+  std::string prefix, suffix;        ///< prefix of symbols that continue a word, and suffix of its last one
   std::vector<int32_t> byte_tokens;  ///< with byte_fallback: ids of <0x00> to <0xFF>, -1 where there is none
 };
 

@@ -54,7 +54,7 @@ class Message {
     return taken;
   }
 
-  /// Of a field of this wire type, if they are bytes.
+  /// The content of a field of this wire type, if it is bytes.
   std::optional<std::string_view> Contents(uint64_t type) {
     if (type == 2) return Take(Varint());
     if (type == 0) {

@@ -53,7 +53,7 @@ bool HasGeneration(const std::vector<jinja::Statement>& statements) {
   });
 }
 
-// The files beside a tokenizer.
+// A companion file of a tokenizer.
 
 const TokenizerCompanion* Companion(const Tokenizer& tokenizer, std::string_view name) {
   const auto found = std::ranges::find(tokenizer.companions(), name, &TokenizerCompanion::name);
@@ -227,13 +227,13 @@ size_t EndAtSpecialToken(const Tokenizer& tokenizer, const std::vector<int32_t>&
   return last > begin && tokenizer.IsSpecial(ids[last - 1]) ? last : end;
 }
 
-/// Encodes part by part, and says which tokens are at the ends of spans.
+/// Encodes part by part, and records which tokens are at the ends of spans.
 class MarkedEncoder {
  public:
   MarkedEncoder(const Tokenizer& tokenizer, const RenderedText& text, std::vector<int32_t>& ids)
       : tokenizer_(tokenizer), text_(text), ids_(ids), spans_(text.spans.size(), {ids.size(), ids.size()}) {}
 
-  /// Of each span: the first of its tokens and the one after the last.
+  /// Returns, for each span, its first token and the one after its last.
   std::vector<TextSpan> Run() {
     const std::string_view text = text_.text;
     size_t begin = 0;

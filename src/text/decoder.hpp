@@ -1,4 +1,4 @@
-// What a token adds to a text, by the decoder of tokenizer.json.
+// The text of a token, by the decoder of tokenizer.json.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace espalier {
 
 struct Decoder {
-  std::function<std::string(const std::string& token)> text_of;  ///< what a token adds
+  std::function<std::string(const std::string& token)> text_of;  ///< the text of a token
   size_t strip_spaces = 0;                                       ///< removed at the start of a text
 };
 

@@ -1,4 +1,4 @@
-// What tokenizer.json does to a text before it is cut into words.
+// The changes that tokenizer.json makes to a text before it is cut into words.
 #pragma once
 
 #include <functional>

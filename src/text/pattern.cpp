@@ -134,7 +134,7 @@ std::string MessageOf(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-/// What a thread needs to match: results and the stack of compiled patterns.
+/// The memory that a thread needs to match: results and the stack of compiled patterns.
 struct Matcher {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);

@@ -16,13 +16,13 @@ struct Part {
   bool matches;
 };
 
-/// The same language in PCRE2's syntax. The two differ in \s (PCRE2's has U+180E), in \v and \h, in scripts (\p{Han} of
-/// PCRE2 are the characters that Han text uses, of Oniguruma those of the script) and in \uHHHH. Throws
-/// std::invalid_argument for what cannot be translated with certainty: \w, \b, anchors, sets within sets, look-behind,
-/// back references.
+/// The same language in PCRE2's syntax. The two differ in \s (PCRE2's has U+180E), in \v and \h, in scripts (\p{Han} in
+/// PCRE2 covers the characters that Han text uses, in Oniguruma only the characters of the script) and in \uHHHH.
+/// Throws std::invalid_argument for constructs without a certain translation: \w, \b, anchors, sets within sets,
+/// look-behind, back references.
 std::string ToPcre2(std::string_view oniguruma);
 
-/// A compiled pattern; any number of threads may use it at once.
+/// A compiled pattern; any number of threads may share it.
 class Pattern {
  public:
   /// Throws std::invalid_argument with the reason.

@@ -22,7 +22,7 @@ std::string TextOf(const sentencepiece::SentencePieceProcessor& processor, int i
   return text;
 }
 
-/// Why the library does not load a model; empty if it does. It throws what its tries of pieces throw.
+/// Why the library does not load a model; empty if it does. It also throws the exceptions of its tries.
 std::string LoadError(sentencepiece::SentencePieceProcessor& processor, const std::string& bytes) {
   try {
     const auto status = processor.LoadFromSerializedProto(bytes);

@@ -19,10 +19,10 @@ constexpr std::array<std::string_view, 19> kSpaces = {
 
 bool IsAsciiSpace(char c) { return c == ' ' || ('\t' <= c && c <= '\r'); }
 
-/// What becomes of matches: how they are joined with their neighbours.
+/// How matches are merged with their neighbours.
 using Join = std::function<void(std::vector<Part>& parts)>;
 
-/// Joins each part with the one before if `with_previous` says so, in order.
+/// Merges each part with the previous one if `with_previous` is true, in order.
 Join JoinForward(bool (*with_previous)(bool is_match, bool previous_is_match)) {
   return [with_previous](std::vector<Part>& parts) {
     size_t count = 0;

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// Of a group: its axes and lowest rank. Of messages: sender and receiver.
+/// Identifies a channel. A group: its axes and lowest rank. Messages: sender and receiver.
 struct ChannelKey {
   Lane lane = Lane::kCompute;
   AxisSet axes;

@@ -14,7 +14,7 @@ struct SpanAt {
   auto operator<=>(const SpanAt&) const = default;
 };
 
-/// The members of one transfer that are among the tracks, by track. Of a message: the send, then the recv.
+/// The members of one transfer that are among the tracks, by track. A message: the send, then the recv.
 using Meeting = std::vector<SpanAt>;
 
 /// The messages between stages of which both ends are among the tracks. A track that counts for several ranks is the

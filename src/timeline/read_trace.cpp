@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kEventDepth = 2;  // of the objects in "traceEvents"
+constexpr int kEventDepth = 2;  // depth of the objects in "traceEvents"
 
 class TraceReader {
  public:

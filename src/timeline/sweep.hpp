@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// What a rank does between two moments at which nothing changes.
+/// The activity of a rank between two moments without a change.
 struct Interval {
   double begin_us = 0, end_us = 0;
   int kernel = -1;   ///< the instruction that runs on the compute lane, or -1

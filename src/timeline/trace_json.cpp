@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// Nanoseconds as microseconds. Begin and end are rounded alike, so that neighbours on a lane never overlap.
+/// Nanoseconds as microseconds. Begin and end are rounded in the same way, so that neighbours on a lane never overlap.
 struct Time {
   int64_t ns = 0;
 };
@@ -107,7 +107,7 @@ class TraceWriter {
     Append(R"("layer":{},"bytes":{},"waiting_us":{}}}}})", op.layer, BytesOf(track, instruction), wait);
   }
 
-  /// What a kernel reads and writes; what a transfer sends, or receives if it is a recv.
+  /// The bytes that a kernel reads and writes, or that a transfer sends, or receives if it is a recv.
   int64_t BytesOf(const Track& track, const Instruction& instruction) {
     const Op& op = track.program->graph->op(instruction.op);
     if (instruction.lane == Lane::kCompute || op.kind == OpKind::kRecv) return OperandBytes(instruction);
@@ -148,7 +148,7 @@ class TraceWriter {
   const Timeline& timeline_;
   std::string text_;
   size_t events_ = 0;
-  std::map<int, int64_t> bytes_;  ///< of the current track, by op
+  std::map<int, int64_t> bytes_;  ///< bytes of the current track, by op
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where a long text can be cut so that the ids of its pieces are the ids of the whole.
+// Where a long text can be cut so that the ids of its parts are the ids of the whole.
 #pragma once
 
 #include <cstdint>

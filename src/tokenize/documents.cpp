@@ -34,7 +34,7 @@ std::string WholeLines(const Slice& slice, int64_t& begin) {
   return text;
 }
 
-/// The text of a line; `why` says what is wrong if there is none.
+/// The text of a line; if there is none, `why` gives the reason.
 bool TextOf(std::string_view line, const std::string& field, std::string& text, std::string& why) {
   try {
     const nlohmann::json object = nlohmann::json::parse(line);

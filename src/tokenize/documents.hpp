@@ -11,10 +11,10 @@
 
 namespace espalier {
 
-/// Bytes [begin, end) of a file: of a text these bytes (cut at a good place nearby), of lines those that begin there.
+/// Bytes [begin, end) of a file: a range of a text (cut at a good place nearby), or the lines that begin in the range.
 struct Slice {
   std::string path;
-  int64_t bytes = 0;  ///< of the file
+  int64_t bytes = 0;  ///< size of the file
   int64_t begin = 0, end = 0;
 };
 

@@ -1,4 +1,4 @@
-// The folder OUTPUT.parts: what is done of a job.
+// The folder OUTPUT.parts: the finished parts of a job.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// What the file of a part says about it.
+/// The summary that the file of a part records.
 struct PartSummary {
   int64_t tokens = 0, documents = 0, bad_lines = 0;
 };
@@ -20,7 +20,7 @@ struct PartSummary {
 /// use, and for one of another job.
 class PartFiles {
  public:
-  /// `job` says everything that the ids depend on, a line each.
+  /// `job` lists everything on which the ids depend, one item per line.
   PartFiles(std::string folder, const std::string& job);
   PartFiles(const PartFiles&) = delete;
   PartFiles& operator=(const PartFiles&) = delete;

@@ -1,4 +1,4 @@
-// Files of text, read in pieces.
+// Text files, read in parts.
 #pragma once
 
 #include <cstdint>

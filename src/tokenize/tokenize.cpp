@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Parts = std::vector<std::vector<Slice>>;
 
-// What --show holds at a time: lines of documents, or a text.
+// What --show keeps in memory: lines of documents, or a text.
 constexpr int64_t kShownBytes = int64_t{64} << 20;
 constexpr FileKind kShownText = {.what = "text to show", .most_bytes = int64_t{1} << 30};
 

@@ -9,7 +9,7 @@ namespace espalier {
 
 struct ChooseOptions {
   size_t count = 50;
-  int64_t instructions = 0;  ///< of all together
+  int64_t instructions = 0;  ///< instructions of all together
 };
 
 /// Indices into `scored` (ascending by time), in the order in which they are worth simulating: the first half are the

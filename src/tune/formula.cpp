@@ -9,7 +9,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kScalar = 4;  // bytes of a sum of squares
-/// Of the exposed communication of a forward and a backward, what stays exposed where they interleave: simulated
+/// Share of a forward's and a backward's exposed communication that stays exposed if they are interleaved: simulated
 /// layouts of 8B, 70B and GPT-3 6.7B hide 90 to 97 % of it.
 constexpr double kExposedInJointJobs = 0.1;
 
@@ -24,7 +24,7 @@ double CollectiveUs(const Costs& costs, OpKind kind, double bytes, const GroupPl
   return place.ranks == 1 ? 0 : costs.Collective(kind, static_cast<int64_t>(bytes), place).us;
 }
 
-/// What a chunk takes per microbatch.
+/// Times of a chunk per microbatch.
 struct ChunkTime {
   double f = 0, bw = 0, w = 0;
   double exposed = 0;  ///< communication of tp and cp in f and bw
@@ -61,8 +61,8 @@ class StepFormula {
 
  private:
   bool SumsPerStep() const { return !q_.layout.ReducesEach(); }
-  /// What is left of the reductions of a stage after its last backward: with overlap.gradients what takes longer than
-  /// that, and at least one layer's.
+  /// Time of a stage's reductions after its last backward: with overlap.gradients, the time by which they exceed
+  /// backward, and at least one layer's.
   double LateReduceUs(size_t stage, const PartSync& sync) const {
     if (!q_.hides_reductions) return sync.reduce_us;
     return std::max(sync.reduce_us - stages_[stage].bw, q_.sync.parts[Part::kLayer].reduce_us);
@@ -179,7 +179,7 @@ class StepFormula {
         return (m_ - 1) * std::max(busiest, m_ >= p_ ? CycleUs(false) : 0) + std::max(busiest, all - 2 * w * share) +
                hops;
       case ScheduleKind::kZeroBubbleV: {
-        const double b = share * (Sum(&ChunkTime::bw) - w) / 2;  // of chunks, over p - 1 stages
+        const double b = share * (Sum(&ChunkTime::bw) - w) / 2;  // times of chunks, over p - 1 stages
         return m_ * busiest + std::max({0.0, b, 2 * b - share * w}) + 2 * hops;
       }
       case ScheduleKind::kDualPipeV:

@@ -1,5 +1,5 @@
-// The time of a step in closed form, from the times of one layer: what ranks candidates before the best are simulated.
-// Every candidate of a group shares the profile of its layers, so that one costs about a microsecond.
+// The time of a step in closed form, from the times of one layer: it ranks candidates before the best are simulated.
+// All candidates of a group share the profile of their layers, so that one costs about a microsecond.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace espalier {
 
 /// Data-parallel messages and updates of one part, on the rank with coordinate 0.
 struct PartSync {
-  double gather_us = 0;  ///< of its compute weights, once
-  double reduce_us = 0;  ///< of its gradients, once
+  double gather_us = 0;  ///< time to gather its compute weights once
+  double reduce_us = 0;  ///< time to reduce its gradients once
   double update_us = 0;  ///< kernels of P, S and U
 };
 struct DataParallelTimes {

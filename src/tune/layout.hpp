@@ -50,7 +50,7 @@ void SetLayout(Deck& deck, const Layout& layout);
 /// The keys that a search sets, in the order of the schema.
 const std::vector<std::string_view>& SearchedKeys();
 
-/// "tp 8 pp 16 dp 128 1f1b micro 1 selective": what distinguishes a layout, without axes of degree 1.
+/// "tp 8 pp 16 dp 128 1f1b micro 1 selective": distinguishes layouts; axes of degree 1 are left out.
 std::string ToString(const Layout& layout);
 
 }  // namespace espalier

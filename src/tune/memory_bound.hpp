@@ -23,9 +23,9 @@ struct PartStates {
   int64_t bytes = 0;           ///< states and accumulators
   int64_t weights = 0;         ///< compute weights, or what they are gathered from: gone when the update begins
   int64_t forward_only = 0;    ///< compute weights that only forward reads: gone after the last microbatch's
-  int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all at once
+  int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all together
   int64_t gathering = 0;       ///< workspace of that message
-  int64_t raw_gradients = 0;   ///< of one microbatch, before they are reduced (parallel.reduce = "microbatch")
+  int64_t raw_gradients = 0;   ///< gradients of one microbatch before they are reduced (parallel.reduce = "microbatch")
   int64_t reducing = 0;        ///< workspace of that message
   int64_t step_gradients = 0;  ///< reduced gradients between reduction and update
 };
@@ -33,7 +33,7 @@ ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout);
 
 /// Layers per chunk with the embedding in the first and the head in the last.
 struct MemoryQuestion {
-  const LayerProfile& profile;  ///< of microbatches of one sequence or more
+  const LayerProfile& profile;  ///< for microbatches of one sequence or more
   const ByPart<PartStates>& states;
   const std::vector<StageFlights>& flights;
   const std::vector<int64_t>& layers;  ///< by chunk
@@ -41,7 +41,7 @@ struct MemoryQuestion {
   int prefetch = 0;  ///< layers whose weights are gathered ahead
 };
 
-/// Of the stage that needs most.
+/// Bytes of the stage that needs most.
 int64_t LeastBytes(const MemoryQuestion& question);
 
 }  // namespace espalier

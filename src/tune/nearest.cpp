@@ -81,7 +81,7 @@ class NearestMisses {
     const Layout from = LayoutOf(deck_);
     const std::vector<Layout> near = Neighbours(from, deck_.model.layers);
     for (const Layout& layout : near) Test(layout);
-    // Two changes at once: full recompute with another.
+    // Two changes together: full recompute and another one.
     Layout full = from;
     full.recompute = RecomputeMode::kFull;
     if (found_.empty())

@@ -194,7 +194,7 @@ std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   load[stage_of[0]] += us(Part::kEmbedding);
   load[stage_of[chunks - 1]] += us(Part::kHead);
   for (auto l = static_cast<int64_t>(chunks); l < context_.deck.model.layers; ++l) {
-    // Of the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
+    // Among the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
     size_t best = chunks - 1;
     for (size_t c = chunks; c-- > 0;)
       if (std::pair(load[stage_of[c]], layers[c]) < std::pair(load[stage_of[best]], layers[best])) best = c;

@@ -1,4 +1,4 @@
-// The search space: every layout of a deck on so many ranks, and the score of each. Layouts of equal tp, cp and
+// The search space: every layout of a deck on a number of ranks, and the score of each. Layouts of equal tp, cp and
 // parallel.context are one group: they share the profiles of their layers.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace espalier {
 
-/// What a search holds at the deck's value.
+/// The keys that a search keeps at the deck's value.
 class FixedKeys {
  public:
   /// Throws UserError (kDeck) for keys that a search does not set.
@@ -56,7 +56,7 @@ struct Scored {
 /// Counts of a search. A layout is counted once for all of its settings that make the same program.
 struct SpaceCounts {
   int64_t considered = 0, invalid = 0, too_large = 0;
-  int64_t smallest_bytes = 0;  ///< of those that are too large: the smallest bound
+  int64_t smallest_bytes = 0;  ///< the smallest bound among layouts that are too large
   std::optional<Layout> smallest;
 };
 

@@ -11,7 +11,8 @@ namespace espalier {
 int64_t PeakBytes(const Deck& deck, int ranks);
 
 struct Trial {
-  int64_t peak_bytes = 0;  ///< of the largest rank; if it does not fit, of the first that is too large
+  int64_t peak_bytes = 0;  ///< peak of the largest rank; if the layout does not fit, of the first rank that is too
+                           ///< large
   bool fits = false;
   /// Why it was not simulated though it fits; empty: it was.
   std::string why_not;

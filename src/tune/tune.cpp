@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kRefined = 100;     // of the fastest: other splits, other depths of prefetch
+constexpr size_t kRefined = 100;     // refinements of the fastest: other splits, other depths of prefetch
 constexpr double kShareStep = 0.05;  // measured shares that differ by less count as equal
 
 bool IsFaster(const Scored& a, const Scored& b) {
@@ -31,7 +31,7 @@ Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
   return deck;
 }
 
-/// How far a layout is from plain 1F1B with FSDP: of near ties the plainest is preferred.
+/// How far a layout is from plain 1F1B with FSDP: among near ties the plainest is preferred.
 int Exotic(const Deck& deck) {
   const ScheduleKind kind = deck.pipeline.schedule;
   const int schedule = kind == ScheduleKind::k1F1B || deck.parallel.pp == 1 ? 0
@@ -110,7 +110,7 @@ class Search {
                     result_.too_large, context_.ranks, double(context_.memory_bytes) / kGiga, ToString(*smallest_),
                     double(smallest_bytes_) / kGiga, Remedy(smallest_bytes_)));
   }
-  /// What makes room for a layout of this size.
+  /// A change that makes room for a layout of this size.
   std::string Remedy(int64_t bytes) const {
     const bool fits = bytes <= MemoryOf(context_.costs.cluster(), {});
     return fmt::format("{}take more ranks, or a device with more memory",

@@ -23,8 +23,8 @@ constexpr auto kQuietBeforeNeighbourCheck = std::chrono::seconds(1);
 constexpr auto kQuietBeforeExitReport = std::chrono::seconds(5);
 constexpr auto kTimeToReport = std::chrono::milliseconds(500);
 
-/// Reads the state letter in /proc/PID/stat. It follows the command's name, which may contain anything and ends at the
-/// last bracket.
+/// Reads the state character in /proc/PID/stat. It follows the command's name, which may contain any character and ends
+/// at the last bracket.
 ProcessState StateOfProcess(int process) {
   const std::string text = ReadSystemFile(fmt::format("/proc/{}/stat", process));
   if (text.empty()) return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;

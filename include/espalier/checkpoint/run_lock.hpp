@@ -21,8 +21,8 @@ class RunLock {
   /// A file that was only removed is created again.
   std::string WhyLost();
 
-  /// The text of the previous holder if it did not exit in an orderly way ("host a, process 12, since ..."); else
-  /// empty.
+  /// Host, process and start of the previous holder if it did not exit in an orderly way ("host a, process 12, since
+  /// ..."); otherwise empty.
   const std::string& left_by() const { return left_by_; }
 
  private:

@@ -12,12 +12,12 @@
 
 namespace espalier {
 
-/// Which exceptions count as failures that ranks agree on, and what the AgreedError says. Any other exception leaves at
-/// once and ends the job (World::Fail).
+/// Which exceptions count as failures that ranks agree on, and the message of the AgreedError. Any other exception
+/// passes through and ends the job (World::Fail).
 struct FailureRules {
-  /// Empty: failures are UserErrors, with their status, and errors of the file system (kFault). The highest status
-  /// wins; the messages are those of the first rank that failed with it. Set: every exception is a failure and has this
-  /// status. The messages are those of all ranks, each once, shortened to kMaxMessages.
+  /// Empty: UserErrors, with their status, and errors of the file system (kFault) are failures. The highest status
+  /// wins; the first rank that failed with it supplies the messages. Set: every exception is a failure with this
+  /// status. The messages of all ranks are listed, each once, shortened to kMaxMessages.
   std::optional<ExitStatus> status = {};
 };
 

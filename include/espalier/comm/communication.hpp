@@ -1,6 +1,6 @@
-// The interface of transports that are driven by a thread of the host (MPI). A rank hands over all communication
-// instructions of a step at once. They run in order on each lane, each after its waits, and raise the count of their
-// lane when they are finished. Transports on streams (NCCL): stream_communication.hpp.
+// The interface of transports that a host thread drives (MPI). A rank hands over all communication instructions of a
+// step at once. They run in order on each lane, each after its waits, and raise the count of their lane when they are
+// finished. Transports on streams (NCCL): stream_communication.hpp.
 #pragma once
 
 #include <chrono>
@@ -45,8 +45,8 @@ struct Arrival {
   std::chrono::nanoseconds takes{0};
 };
 
-/// How an instruction runs on a device that only waits: its members meet, and its lane is held for a time. Both are
-/// called by the communication thread. An exception fails the step.
+/// How an instruction runs on a device that only waits: the instruction synchronizes its members, then holds its lane
+/// for a time. The communication thread calls both functions. An exception fails the step.
 struct Meeting {
   /// The instruction begins: this member arrives.
   std::function<Arrival()> arrive;

@@ -33,7 +33,7 @@ struct MemoryShortage {
 
   auto Fields() { return std::tie(rank, bytes, ranks, together, available, host, limit); }
 
-  /// Empty if there is no shortage, else "rank 2 on HOST needs 3.1 GB for PURPOSE; ...".
+  /// Empty if memory suffices, otherwise "rank 2 on HOST needs 3.1 GB for PURPOSE; ...".
   std::string Text(const std::string& purpose) const;
 };
 

@@ -24,7 +24,8 @@ struct GroupPlace {
 /// A kernel with its local shapes: kernels of equal keys take equal time.
 struct KernelKey {
   OpKind kind = OpKind::kNone;
-  std::string variant;  ///< element type and what else selects the kernel: "bf16 bsk,nk->bsn", "f32 causal head_dim 64"
+  std::string variant;  ///< element type and everything else that selects the kernel: "bf16 bsk,nk->bsn", "f32 causal
+                        ///< head_dim 64"
   std::vector<int64_t> sizes;  ///< the numbers that scale its work: m, n, k of a matmul
   auto operator<=>(const KernelKey&) const = default;
 };

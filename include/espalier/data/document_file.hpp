@@ -12,15 +12,15 @@ namespace espalier {
 
 struct Document {
   std::vector<int32_t> tokens;
-  std::vector<uint8_t> uncounted;  ///< of each token: 1 if it is no target that counts; empty if all are
+  std::vector<uint8_t> uncounted;  ///< 1 for each token that is not a counted target; empty: all count
 };
 
 /// Reads the documents of a file in order, as training would see them: with what ends a document. A file whose format
 /// does not say where documents end is one document, unless DataSettings::end_token does.
 class DocumentFile {
  public:
-  /// Throws UserError (kData) if the file cannot be read, is damaged, or has no tokens. What must be counted for it is
-  /// kept in settings.index_dir.
+  /// Throws UserError (kData) if the file cannot be read, is damaged, or has no tokens. The index of documents that it
+  /// computes is kept in settings.index_dir.
   DocumentFile(const std::string& path, const DataSettings& settings);
   ~DocumentFile();
   DocumentFile(DocumentFile&&) noexcept;

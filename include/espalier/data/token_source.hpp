@@ -30,7 +30,7 @@ struct Sample {
   std::vector<int32_t> tokens;     ///< seq_len + 1
   std::vector<int64_t> documents;  ///< tokens at which a document begins, rising; 0 is the first, also if the document
                                    ///< goes on from the sample before
-  std::vector<uint8_t> uncounted;  ///< of each token: 1 if it is no target that counts; empty if all are
+  std::vector<uint8_t> uncounted;  ///< 1 for each token that is not a counted target; empty: all count
 };
 
 /// The order in which a run reads its samples.
@@ -40,11 +40,11 @@ struct SampleOrder {
   int64_t first = 0;  ///< position of step 0's first sample; not 0 if samples were skipped
 };
 
-/// A source of a blend, as the start line says it.
+/// A source of a blend, as printed at the start of a run.
 struct BlendPart {
   std::string name;     ///< the entry of paths
-  double share = 0;     ///< of the samples
-  int64_t samples = 0;  ///< of an epoch of this source
+  double share = 0;     ///< share of the samples
+  int64_t samples = 0;  ///< samples in an epoch of this source
 };
 
 /// How conversations fill the samples of a source. All zero if there are none.
@@ -52,7 +52,7 @@ struct Packing {
   int64_t documents = 0;
   int64_t cut = 0;             ///< documents that are longer than a sample
   int64_t without_target = 0;  ///< documents
-  int64_t tokens = 0;          ///< of the documents, before they are cut
+  int64_t tokens = 0;          ///< tokens of the documents before they are cut
   int64_t targets = 0;         ///< among them
   int64_t room = 0;            ///< tokens of all samples
   int64_t padding = 0;         ///< among them
@@ -79,26 +79,26 @@ class TokenSource {
   /// Empty unless this is a blend.
   virtual std::vector<BlendPart> parts() const { return {}; }
   virtual Packing packing() const { return {}; }
-  /// Tells data apart, without paths: number of tokens, sizes and sampled bytes of the files in order; shares of a
-  /// blend.
+  /// Identifies the data independently of paths: number of tokens, sizes and sampled bytes of the files in order;
+  /// shares of a blend.
   virtual uint64_t Fingerprint() const;
 };
 
 /// Called before every directory and file that is read when data are opened; throws to stop.
 using BeforeFile = std::function<void()>;
 
-/// What data are, in the words of a deck.
+/// Settings of the data, named as in a deck.
 struct DataSettings {
   DataFormat format = DataFormat::kText;
   std::vector<std::string> paths;  ///< files or globs
   int64_t seq_len = 0;
   int64_t vocab = 0;
-  int64_t end_token = -1;            ///< the last token of a document, besides what the format says; -1: none
+  int64_t end_token = -1;            ///< the last token of a document, besides the end token of the format; -1: none
   std::vector<double> weights = {};  ///< one per entry of paths: a blend of as many sources; empty: one source
   std::string hdf5_dataset = "tokens";
-  std::string text_field = "text";                       ///< of each line of jsonl
-  std::string index_dir = {};                            ///< for what is counted once; empty: beside each file
-  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text and jsonl; null: a byte is a token
+  std::string text_field = "text";  ///< field of each line of jsonl that holds the text
+  std::string index_dir = {};       ///< folder of indices that are computed once; empty: the folder of each file
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< for text and jsonl; null: a byte is a token
   bool isolate_documents = false;  ///< refuses files that do not say where documents end, unless end_token does
   std::shared_ptr<const ChatTemplate> chat_template = nullptr;  ///< of chat
   TrainOn train_on = TrainOn::kAssistant;                       ///< targets of chat

@@ -1,4 +1,4 @@
-// Writes token files piece by piece. doc/data.md describes the format.
+// Writes token files in parts. doc/data.md describes the format.
 #pragma once
 
 #include <cstdint>

@@ -21,14 +21,14 @@ class BatchRamp {
  public:
   /// The batch keys of a deck without errors.
   explicit BatchRamp(const Deck::Batch& batch);
-  /// All steps have so many sequences.
+  /// All steps have `sequences` sequences.
   explicit BatchRamp(int64_t sequences) : BatchRamp(Deck::Batch{sequences, 1, 0, 1, 1}) {}
 
   int64_t SequencesOf(int64_t step) const { return start_ + step_ * IndexOf(step); }
   /// Sequences of the steps 1 to `step` together.
   int64_t SequencesUpTo(int64_t step) const;
 
-  /// The most steps that have no more than so many sequences together; 2^31 if they are more.
+  /// The largest number of steps that together have at most `sequences` sequences; 2^31 if it is larger.
   int64_t StepsWithin(int64_t sequences) const;
 
   /// The place of the size of `step` in Sizes().
@@ -38,7 +38,7 @@ class BatchRamp {
   bool Grows() const { return growths_ > 0; }
   /// Every size, from the first steps' to batch.global.
   std::vector<RampSize> Sizes() const;
-  /// The sizes that a run of so many steps has.
+  /// The batch sizes of a run of `steps` steps.
   std::vector<RampSize> SizesWithin(int64_t steps) const;
   /// The first step with batch.global sequences.
   int64_t FirstFullStep() const { return growths_ * steps_ + 1; }
@@ -49,7 +49,7 @@ class BatchRamp {
   int64_t growths_;       ///< how often the batch grows
 };
 
-/// The deck with steps of so many sequences, without a ramp.
+/// The deck with `sequences` sequences per step, without a ramp.
 Deck WithSequences(Deck deck, int64_t sequences);
 
 /// "4 sequences a step, 4 more every 100 steps, 16 from step 301 on".

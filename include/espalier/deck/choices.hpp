@@ -25,7 +25,7 @@ enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 /// How matmuls round their operands: not beyond precision.compute, or to fp8.
 enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
-/// What has a scale of its own in fp8: each operand of a matmul on each rank, or each row of it.
+/// What shares one fp8 scale: an operand of a matmul on a rank, or a row of it.
 enum class Fp8Scaling : uint8_t { kTensor, kRow };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };

@@ -15,7 +15,7 @@ struct DeckDifference {
   std::string now;     ///< in the deck
   std::string origin;  ///< where the new value comes from, as LoadedDeck::origins has it
   bool fixed;          ///< the weights belong to the old value: no run can continue with another
-  bool computes;       ///< the same weights give other outputs now, so that a proof of them says nothing
+  bool computes;       ///< the same weights now give other outputs, so the proof cannot be compared
 
   /// "optimizer.lr = 0.003 (command line), 0.001 in the checkpoint"; long values are shortened.
   std::string Text() const;

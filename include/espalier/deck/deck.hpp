@@ -25,15 +25,15 @@ struct Deck {
     bool deterministic;
     std::string product_plans;  ///< empty: none
     AttentionBackward attention_backward;
-    int64_t outside_bytes;  ///< of GPU memory, kept free of the arena
+    int64_t outside_bytes;  ///< GPU memory that is kept free of the arena
     std::string time_limit;
     double stop_margin_s;    ///< < 0: the smaller of 90 s and 15 % of the limit
     double watchdog_s;       ///< 0: off
     double watchdog_slow_s;  ///< 0: by the size of the state
-    double peak_tflops;      ///< of one rank's device; 0: known by its name, or measured
+    double peak_tflops;      ///< peak of one rank's device; 0: known by its name, or measured
     std::string init_from;   ///< run, checkpoint or Hugging Face folder; empty: random weights
     std::string cluster;     ///< cluster file of device = "sleep"; empty: none
-    double dilation;         ///< device = "sleep" waits so many times as long as the cluster file says
+    double dilation;         ///< device = "sleep" waits this multiple of the times in the cluster file
   } run;
   struct Model {
     Family family;
@@ -106,7 +106,7 @@ struct Deck {
   } optimizer;
   struct Loss {
     double z_loss;
-    int64_t chunks;  ///< of the rows of logits; 0: automatic
+    int64_t chunks;  ///< chunks of the rows of logits; 0: automatic
   } loss;
   struct Dropout {
     double embedding, residual, attention;
@@ -126,10 +126,10 @@ struct Deck {
     std::string tokenizer;     ///< tokenizer.json or tokenizer.model; empty: none
     std::string text_field;    ///< of jsonl
     std::string hdf5_dataset;  ///< of hdf5
-    std::string index_dir;     ///< of jsonl; empty: beside each file
+    std::string index_dir;     ///< folder of the indices of jsonl files; empty: the folder of each file
     int64_t end_token;         ///< ends a document; -1: none
     bool isolate_documents;
-    std::string chat_template;  ///< a file, or "chatml"; empty: that of the tokenizer
+    std::string chat_template;  ///< a file, or "chatml"; empty: the tokenizer's own
     TrainOn train_on;
     bool shuffle;
     int64_t validate_every_steps, validate_sequences;
@@ -167,7 +167,7 @@ Mesh ResolveMesh(const Deck& deck, int ranks);
 /// nothing: for searches.
 bool IsValid(const Deck& deck, int ranks);
 
-/// What parallel.reduce comes to on this mesh: kStep or kMicrobatch. kAuto is the latter where gradients are sharded
+/// The value of parallel.reduce on this mesh: kStep or kMicrobatch. kAuto becomes kMicrobatch if gradients are sharded
 /// (zero >= 2, and dp_shard or cp above 1).
 ReduceFrequency ReduceOf(const Deck& deck, const Mesh& mesh);
 

@@ -7,8 +7,8 @@
 
 namespace espalier {
 
-/// The file that `name` means: as typed, else "llama/tiny.toml" or "inputs/llama/tiny.toml" of the clone or
-/// installation that this executable is in, else of $ESPALIER_ROOT. Nothing if there is none.
+/// The file that `name` means: the path itself, else "llama/tiny.toml" or "inputs/llama/tiny.toml" of the clone or
+/// installation of this executable, else of $ESPALIER_ROOT. Nothing if there is none.
 std::optional<std::string> FindInput(const std::string& name);
 
 /// The shipped deck of this name, with or without a folder and its ending: "tiny" is "llama/tiny.toml". Empty if there

@@ -10,12 +10,12 @@
 namespace espalier {
 
 struct ParameterGroup {
-  std::string pattern;          ///< of names; * and ? stand for any characters and for one, dots included
+  std::string pattern;          ///< pattern of names; * stands for any characters and ? for one, dots included
   double lr = 1;                ///< factor of the learning rate
   std::optional<double> decay;  ///< weight decay of all its parameters, vectors too; none: as without the group
 };
 
-/// Reads "PATTERN lr=X decay=Y". If it is malformed, `fault` says how, else it is empty.
+/// Reads "PATTERN lr=X decay=Y". `fault` describes a malformed text; otherwise it is empty.
 struct ParsedGroup {
   ParameterGroup group;
   std::string fault;
@@ -31,7 +31,7 @@ int EditsToMatch(std::string_view pattern, std::string_view name);
 
 /// The first entry of optimizer.groups whose pattern matches the parameter; -1: none does.
 int GroupOf(const Deck& deck, std::string_view parameter);
-/// The settings of that group; those of no group if there is none.
+/// The settings of the group that matches; the defaults if none does.
 ParameterGroup SettingsOf(const Deck& deck, std::string_view parameter);
 
 }  // namespace espalier

@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-/// A value as written: those of keys of decks first, in the order of DeckValue. An empty list is one of integers.
+/// A value as written. The types of DeckValue come first, in the same order. An empty list is a list of integers.
 using RawValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>,
                               std::vector<double>, std::vector<std::vector<double>>>;
 
@@ -28,7 +28,7 @@ struct RawSetting {
   std::filesystem::path folder;   ///< where relative paths start
   bool section = false;           ///< a table whose name is not a section
   bool reported = false;          ///< the line is not TOML: an error that is listed already
-  int row = -1;                   ///< in a row: its number, counted over all files
+  int row = -1;                   ///< for an entry of a table: its number, counted over all files
 };
 
 /// A kind of file.
@@ -36,7 +36,7 @@ struct SettingsFormat {
   std::string_view what;                   ///< for messages: "deck"
   std::vector<std::string_view> sections;  ///< tables of settings
   std::vector<std::string_view> rows;      ///< arrays of tables, [[kernel]]: each row has settings of its own
-  int64_t max_bytes = 0;                   ///< of one file
+  int64_t max_bytes = 0;                   ///< limit of one file
 };
 /// Decks: the sections of the schema.
 SettingsFormat DeckFormat();

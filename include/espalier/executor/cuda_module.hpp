@@ -19,13 +19,13 @@ struct Gpu {
   int index = 0;       ///< among the visible ones
   std::string name;    ///< "NVIDIA H200"
   std::string bus_id;  ///< "0000:1b:00.0"; the same GPU has the same one in every process of a node
-  int64_t bytes = 0;   ///< of its memory
+  int64_t bytes = 0;   ///< memory of the device
   int capability = 0;  ///< compute capability: 90 is 9.0
 
   auto Fields() { return std::tie(index, name, bus_id, bytes, capability); }
 };
 
-/// What carries messages between ranks that compute on GPUs.
+/// The transport between ranks that compute on GPUs.
 enum class GpuTransport : uint8_t {
   kMpi,   ///< staged through memory of the host: ranks may share a GPU
   kNccl,  ///< every rank needs a GPU of its own
@@ -49,8 +49,8 @@ struct AttentionDemand {
 };
 
 struct AttentionTime {
-  double microseconds = 0;             ///< of one call
-  std::vector<std::string> fallbacks;  ///< what was not done as wanted
+  double microseconds = 0;             ///< time of one call
+  std::vector<std::string> fallbacks;  ///< one message for each choice that could not be honoured
 };
 
 class CudaModule {
@@ -72,8 +72,8 @@ class CudaModule {
                                           bool deterministic) = 0;
 };
 
-/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so
-/// that all of NCCL's calls run where ranks share a GPU. Values are then not those of the program.
+/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator has one rank, and each message goes to its sender, so
+/// that all NCCL calls run even where ranks share a GPU. Values then differ from the program's.
 bool NcclToItself();
 
 /// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module

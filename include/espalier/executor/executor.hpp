@@ -28,7 +28,7 @@ struct StepTimes {
   double idle_ms = 0;          ///< the rest
   std::optional<CommTimes> comm =
       {};              ///< by axis; exposed_comm_ms is its sum. None: the device cannot tell in this step
-  double late_ms = 0;  ///< of a device that waits: by how much the machine was too slow to wait exactly
+  double late_ms = 0;  ///< how late waits ended on a waiting device because the host was too slow
 };
 
 /// A persistent value of this rank with its memory.
@@ -74,8 +74,9 @@ class Executor {
 
   /// The next step measures every instruction. A device that replays a captured graph issues this step anew.
   virtual void TimeNextStep() = 0;
-  /// Of the last timed step, after End(), by index in Program::instructions; empty if none was timed. Times count from
-  /// TimedStepBegan(). When the peers of a transfer are ready only they know: its begin is its ready (MeetPeers).
+  /// Times of the last timed step, after End(), by index in Program::instructions; empty if none was timed. Times count
+  /// from TimedStepBegan(). A span of a transfer begins when this rank is ready; only its peers know when they are
+  /// (MeetPeers).
   const std::vector<Span>& spans() const { return spans_; }
   /// When the last timed step began, on this host's steady_clock, in microseconds.
   double TimedStepBegan() const { return timed_step_began_us_; }
@@ -83,8 +84,8 @@ class Executor {
   /// peer.
   std::vector<double> instruction_ms() const;
 
-  /// An fp32 scalar. A result (loss, norm) is that of the last step that ended; for any other value no step may be in
-  /// flight.
+  /// An fp32 scalar. A result (loss, norm) belongs to the last step that ended; to read any other value, no step may be
+  /// in flight.
   virtual float GetScalar(std::string_view name, int microbatch = -1) const;
 
   /// A state, accumulator, input or result; CHECKs that it is on this rank. It is memory of the arena: read it through
@@ -100,7 +101,7 @@ class Executor {
   std::string Describe(int instruction) const;
 
  protected:
-  /// Operands of one call of a kernel; of several blocks of rows at once, those of the first (KernelCall::blocks).
+  /// Operands of one kernel call; for several blocks of rows, the operands of the first block (KernelCall::blocks).
   struct Operands {
     std::vector<Tensor> inputs, outputs;
     int64_t blocks = 1, input_stride_bytes = 0, output_stride_bytes = 0;
@@ -139,10 +140,10 @@ class Executor {
   Coordinate coordinate_;
   Arena& arena_;
   Abort abort_;
-  std::vector<Call> calls_;                 ///< of the compute lane, in program order
-  std::vector<CommInstruction> exchanges_;  ///< of all other lanes, in program order
+  std::vector<Call> calls_;                 ///< calls of the compute lane, in program order
+  std::vector<CommInstruction> exchanges_;  ///< transfers of all other lanes, in program order
   std::vector<Wait> ends_;                  ///< the last instruction of every communication lane
-  /// End of the highest buffer that no call has: persistent buffers and those of communication.
+  /// End of the highest buffer that no kernel call uses: persistent buffers and communication buffers.
   int64_t persistent_end_ = 0;
   LaneCounts lanes_;
   std::atomic<int> current_{-1};

@@ -1,4 +1,4 @@
-// The CPU's kernels beside the plain ones, call by call, in any program that does not communicate.
+// Compares the CPU's kernels with the reference kernels, call by call, in any program that does not communicate.
 #pragma once
 
 #include <set>
@@ -12,7 +12,7 @@ namespace espalier {
 /// The result of a call that is furthest from its reference.
 struct KernelDeviation {
   std::string call;  ///< "instruction 12 (matmul, role F, microbatch 2, layer 5)"
-  double share = 0;  ///< of its bound; above 1: wrong. Infinite where one of the two is not finite
+  double share = 0;  ///< deviation as a multiple of its bound; above 1: wrong. Infinite if one of the two is not finite
   auto Fields() { return std::tie(call, share); }
 };
 
@@ -31,7 +31,7 @@ class KernelComparison final : public Executor {
 
   int64_t compared() const { return compared_; }
   const std::set<std::string>& kernels() const { return kernels_; }
-  /// Of all steps.
+  /// Maximum over all steps.
   const KernelDeviation& worst() const { return worst_; }
 
  private:

@@ -1,4 +1,4 @@
-// Versions of libraries that are loaded at run time, against those of the headers that the program was built with.
+// Compares the versions of libraries that are loaded at run time with the headers that the program was built with.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@ namespace espalier {
 
 struct LibraryVersion {
   std::string name;
-  int built_major, built_minor;    ///< of the headers
-  int loaded_major, loaded_minor;  ///< of the library
+  int built_major, built_minor;    ///< version of the headers
+  int loaded_major, loaded_minor;  ///< version of the library
 };
 
 /// Libraries that are older than their headers, in words; newer ones of the same major version keep what older ones

@@ -1,5 +1,5 @@
-// A program on a device that only waits: every instruction takes its cost on a cluster, multiplied by a dilation.
-// Lanes, waits and the meetings of ranks are those of a run on CPUs; no kernel runs and no memory is touched.
+// Runs a program on a device that only waits: every instruction takes its cost on a cluster, multiplied by a dilation.
+// Lanes, waits and the synchronization of ranks are the same as on CPUs; no kernel runs and no memory is touched.
 // doc/sleep.md has the rules of its clock.
 #pragma once
 
@@ -25,7 +25,7 @@ class ReservedArena final : public Arena {
   size_t mapped_ = 0;
 };
 
-/// All times that it reports are those of the cluster: what clocks measured, divided by the dilation.
+/// All reported times are cluster times: clock times divided by the dilation.
 class SleepExecutor final : public Executor {
  public:
   /// Instruction i of `program` takes costs_us[i] x dilation. Inputs that are set have no effect; results are NaN.
@@ -64,8 +64,8 @@ class SleepExecutor final : public Executor {
   ByLane<std::vector<int>> of_lane_;             ///< instructions, in order
   std::vector<int> place_;                       ///< by instruction: its position in its lane
   std::vector<Moments> moments_;                 ///< by instruction
-  Clock::time_point began_;                      ///< of the step
-  StepTimes times_;                              ///< of the last step
+  Clock::time_point began_;                      ///< begin of the step
+  StepTimes times_;                              ///< times of the last step
   bool timed_ = false;                           ///< the next or current step measures every instruction
 };
 

@@ -16,7 +16,7 @@ namespace espalier {
 
 /// A line with the field "event".
 struct Event {
-  int64_t line = 0;  ///< of the file, from 1
+  int64_t line = 0;  ///< line of the file, from 1
   std::string kind;  ///< "start", "checkpoint", ...
   nlohmann::json fields;
 };
@@ -59,7 +59,8 @@ struct RunHistory {
   std::vector<NotFinite> not_finite;     ///< also of steps that were given up
   std::vector<UnreadLine> unread;        ///< the first kMostUnread
   int64_t unread_lines = 0;              ///< all
-  double first_time = 0, last_time = 0;  ///< of all lines, seconds since 1970; NaN: no line has a time
+  double first_time = 0, last_time = 0;  ///< times of the first and last line, seconds since 1970; NaN: no line has a
+                                         ///< time
 
   /// Events of one kind, in order.
   std::vector<const Event*> EventsOf(std::string_view kind) const;
@@ -72,9 +73,9 @@ struct RunHistory {
 /// The file of a run.
 std::string MetricsFile(const std::string& folder);
 
-/// Reads metrics.jsonl in `folder`, line by line: memory is that of the columns and events. A line that cannot be read
-/// is listed and left out. Throws UserError (kData) if there is no such file, no line of it can be read, or it exceeds
-/// the limits.
+/// Reads metrics.jsonl in `folder`, line by line: it needs memory for columns and events only. A line that cannot be
+/// read is listed and skipped. Throws UserError (kData) if there is no such file, no line of it can be read, or it
+/// exceeds the limits.
 RunHistory ReadHistory(const std::string& folder);
 
 /// The same from the text of a file; `path` is for messages.

@@ -11,10 +11,10 @@
 
 namespace espalier {
 
-/// What a config.json says.
+/// The settings that a config.json contains.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM"
-  /// Name and TOML value: of [model] all that the weights need, then [dropout].
+  /// Name and TOML value: all keys of [model] that the weights need, then [dropout].
   std::vector<std::pair<std::string, std::string>> keys;
   std::vector<std::string> unused;  ///< keys of config.json without a meaning for training
 };

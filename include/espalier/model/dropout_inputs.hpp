@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-inline constexpr std::string_view kStreamNumbers = "stream_numbers";  ///< of the residual stream
-inline constexpr std::string_view kQueryNumbers = "query_numbers";    ///< of the queries of attention
+inline constexpr std::string_view kStreamNumbers = "stream_numbers";  ///< token numbers of the residual stream
+inline constexpr std::string_view kQueryNumbers = "query_numbers";    ///< token numbers of attention's queries
 
 }  // namespace espalier

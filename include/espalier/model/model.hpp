@@ -10,10 +10,10 @@
 
 namespace espalier {
 
-/// What a graph is built for. Evaluation, proof, scoring and sampling are the forward half of training: a proof (that a
-/// checkpoint was loaded correctly) evaluates one microbatch. Scoring ends at what the loss of each token is made of.
-/// Sampling ends at the logits; its attention sees the keys and values of all tokens so far, which stay in caches.
-/// `kCopies` is what makes the copies of master weights in the compute type, which training, evaluation and proof read.
+/// The purpose of a graph. Evaluation, proof, scoring and sampling are the forward half of training: a proof (that a
+/// checkpoint was loaded correctly) evaluates one microbatch. Scoring ends at the terms of each token's loss. Sampling
+/// ends at the logits; its attention sees the keys and values of all tokens so far, which stay in caches. `kCopies`
+/// casts master weights to the compute type; training, evaluation and proof read these copies.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopies };
 
 /// Programs of a model that is not trained any further: the weights themselves have the compute type, and there is no
@@ -26,8 +26,8 @@ struct Split {
   int chunks = 1;
 };
 
-/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by flops per token, those of the head
-/// included. The embedding is in the first chunk, the head in the last; every chunk has at least one layer.
+/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by FLOPs per token, including the head's. The
+/// embedding is in the first chunk, the head in the last; every chunk has at least one layer.
 Split SplitLayers(const Deck& deck, int chunks);
 
 /// How a weight is initialised.

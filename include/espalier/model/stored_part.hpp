@@ -9,8 +9,8 @@
 namespace espalier {
 
 struct StoredPart {
-  std::string name;  ///< of the stored tensor
-  Shape shape;       ///< of the stored tensor
+  std::string name;  ///< name of the stored tensor
+  Shape shape;       ///< shape of the stored tensor
   Shape start;       ///< global index in it of the part's first element
 
   /// A box of the part in indices of the stored tensor.

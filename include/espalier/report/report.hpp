@@ -1,4 +1,4 @@
-// What a run reports: one line per step on the console, and one JSON object per line in metrics.jsonl.
+// Reports a run: one line per step on the console, and one JSON object per line in metrics.jsonl.
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ struct StepRecord {
 /// A source of a blend.
 struct SourceRecord {
   std::string name;
-  double share = 0;  ///< of the samples of the run
+  double share = 0;  ///< share of the run's samples
   int64_t samples = 0;
   double epochs = 0;  ///< passes over its samples in all steps
 };
@@ -66,15 +66,15 @@ struct StartRecord {
   std::string device = "cpu";
   std::string cpu_level;  ///< instruction level of kernels on CPUs; "": none computes
   int ranks = 1;
-  int64_t threads = 1;  ///< of each rank
+  int64_t threads = 1;  ///< threads of each rank
   Mesh mesh;
   int64_t parameters = 0;
   int64_t tokens_per_step = 0;  ///< with batch.global sequences
-  int64_t first_step = 1;       ///< of this start: 1, or the step after the checkpoint
+  int64_t first_step = 1;       ///< first step of this start: 1, or the step after the checkpoint
   DataRecord data;
   double world_check_ms = 0;  ///< to prove that the programs of all ranks fit together; NaN: not proven
   double startup_ms = 0;      ///< from the start of the process
-  std::string fault;          ///< what ESPALIER_FAULT will do, in words; "": nothing
+  std::string fault;          ///< effect of ESPALIER_FAULT, in words; "": none
   std::string cluster;        ///< cluster file of a run that waits; "": the run trains
 };
 
@@ -82,7 +82,7 @@ struct StartRecord {
 struct CheckpointRecord {
   int64_t step = 0;
   std::string dir;
-  int64_t bytes = 0;        ///< of all its files
+  int64_t bytes = 0;        ///< size of all its files
   double blocked_ms = 0;    ///< that the step waited for the previous save and for the copy (or the whole save)
   double committed_ms = 0;  ///< from the start of the write to the commit
   double proof_ms = 0;      ///< for the forward of the fixed microbatch before it
@@ -100,26 +100,25 @@ struct TraceRecord {
 struct ReportOptions {
   int rank = 0;               ///< every rank but 0 is silent
   std::string metrics_path;   ///< appended to; "" for none
-  std::string events_folder;  ///< of TensorBoard's event files; "" for none
+  std::string events_folder;  ///< folder of TensorBoard's event files; "": none
   double (*now)() = SecondsSinceEpoch;
   std::FILE* console = stdout;  ///< nullptr for none
   Colours colours = Colours::kNo;
   Verbosity verbosity = Verbosity::kNormal;
-  RunLog* log = nullptr;          ///< what it gets is printed here while the reporter exists; null: none
-  int64_t steps = 0;              ///< of the whole run
+  RunLog* log = nullptr;          ///< its messages are printed here while the reporter exists; null: none
+  int64_t steps = 0;              ///< steps of the whole run
   BatchRamp ramp = BatchRamp(1);  ///< the sequences of each step
   int64_t every_steps = 1;        ///< >= 1; the console shows these, the first step of this start and the last
   ModelFlops flops_per_token;
-  double peak_flops = 0;    ///< of all ranks together, per second; 0: not known, so mfu is null
+  double peak_flops = 0;    ///< rate of all ranks together, per second; 0: unknown, so mfu is null
   std::string peak_source;  ///< its source, or why it is not known
   bool sleeps = false;      ///< nothing is trained: there are no losses and norms
-  double dilation = 1;      ///< a step takes so many times as long as its record says
+  double dilation = 1;      ///< a step takes this multiple of the recorded time
 };
 
 /// Every line of metrics.jsonl is a complete JSON object, written at once. A number that is not finite is null, and
-/// "note" names it. A restart appends a "start" event; lines of steps after the restart point stay as history, so of
-/// lines with equal "step" the last one counts. A torn last line of a killed run is removed. Any thread may call any
-/// member.
+/// "note" names it. A restart appends a "start" event; lines of steps after the restart point stay as history, so the
+/// last line with a given "step" counts. A torn last line of a killed run is removed. Any thread may call any member.
 class Console;
 class CommunicationSummary;
 class EventFile;
@@ -164,11 +163,11 @@ class Reporter {
   /// A line on the console only.
   void Say(const std::string& text, Worth worth = Worth::kNormal);
   void SayLine(const BlockLine& line);
-  /// On a terminal, until the next line: what takes long now, "saving", and after which step.
+  /// On a terminal, until the next line: shows a long activity, such as "saving", and after which step.
   void Doing(int64_t step, std::string_view what);
   void Doing(std::string_view what);
-  /// Lines on the console, after End(): what this start has done. Of communication, the mean of the steps for which it
-  /// is known; the first step of this start is left out if there are others.
+  /// Prints a summary of this start on the console, after End(). Communication is the mean of the steps for which it is
+  /// known, without the first step of this start if there are others.
   void SaySummary();
   /// `rank_peak_bytes`: the high-water mark of each rank; `outside_bytes`: the most memory of a rank outside its
   /// arenas.
@@ -183,8 +182,8 @@ class Reporter {
   void WriteWarning(const std::string& text);
   /// Prints and records what became of the event file; nothing if the text is empty.
   void Complain(const std::string& of_events);
-  /// If the console is not read (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
-  /// continues.
+  /// If nobody reads the console (a closed pipe, a terminal that is gone or paused), metrics.jsonl notes it, and the
+  /// run continues.
   void Print(const std::string& line, Worth worth = Worth::kNormal);
   /// Shows a line until the next one, on a terminal; several times a second at most.
   void Show(const std::string& line);

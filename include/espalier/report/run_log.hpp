@@ -28,7 +28,7 @@ class RunLog {
   /// `reporter` gets what is logged from now on, and the warnings logged before; null: none does.
   void SendTo(Reporter* reporter);
 
-  /// On a terminal, until the next line: what takes long now, before there is a reporter; not on a quiet console.
+  /// On a terminal, until the next line: shows a long activity before there is a reporter; not on a quiet console.
   void Doing(std::string_view what);
 
  private:

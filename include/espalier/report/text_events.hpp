@@ -1,4 +1,4 @@
-// Texts for TensorBoard, apart from those of a run.
+// Texts for TensorBoard in a folder of their own.
 #pragma once
 
 #include <cstdint>

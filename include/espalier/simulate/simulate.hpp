@@ -24,11 +24,11 @@ struct SimulateOptions {
   /// Ranks that must have the same times are simulated once (src/simulate/fold.cpp); false: every rank by itself. The
   /// times are bitwise the same.
   bool fold = true;
-  /// Kernels run at (1 - node_slowdown), at (1 - network_slowdown), or at their product while the rank has transfers in
-  /// progress at the port of its node, of the network, or at both. k transfers at one port of a rank in the same
-  /// direction get 1 / k of it each; a send uses one direction, a recv the other, a collective both. A transfer goes at
-  /// the smallest share of its members. false: every instruction takes its own cost, as on the waiting device
-  /// (run.device = "sleep").
+  /// While the rank transfers at its node port, kernels run at the rate (1 - node_slowdown); at its network port, at (1
+  /// - network_slowdown); at both, at the product. k transfers at one port of a rank in the same direction get 1 / k of
+  /// the rate each; a send uses one direction, a recv the other, a collective both. A transfer runs at the smallest
+  /// share of its members. false: every instruction takes its own cost, as on the waiting device (run.device =
+  /// "sleep").
   bool interference = true;
   /// Relative standard deviation of kernel times. A kernel takes max(0.1, 1 + jitter x) of its cost; x is standard
   /// normal, element 2^32 rank + instruction of the stream "simulate.jitter" of `seed` (NormalAt). Nothing is folded.
@@ -42,7 +42,7 @@ struct SimulateOptions {
 struct WorldPrograms {
   const Mesh& mesh;
   const std::vector<int>& representative;                         ///< by rank: the lowest rank with the same program
-  std::function<std::shared_ptr<const Program>(int)> program_of;  ///< of a representative
+  std::function<std::shared_ptr<const Program>(int)> program_of;  ///< program of a representative
 };
 
 /// The step of one class of ranks that have the same times.
@@ -50,8 +50,8 @@ struct RankTimes {
   int rank = 0;   ///< the lowest one
   int ranks = 1;  ///< their number
   int stage = 0;
-  double end_us = 0;    ///< of its own last instruction
-  Breakdown breakdown;  ///< of the whole step
+  double end_us = 0;    ///< end of the rank's last instruction
+  Breakdown breakdown;  ///< breakdown of the whole step
   /// Costs of all its instructions, kernels and transfers, by their origin; without slow parts, jitter, interference.
   ByCostSource<double> by_source_us{};
 };

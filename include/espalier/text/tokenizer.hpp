@@ -18,28 +18,27 @@ enum class SpecialTokens : uint8_t { kHide, kShow };
 /// Bytes of a tokenizer's file, and of a companion, at most. The largest known have 35 MB and 1 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20, kMaxCompanionBytes = int64_t{16} << 20;
 
-/// A file that is beside a tokenizer and says how it is used. It is kept, and written back; chat templates and special
+/// A file in the tokenizer's folder that tells how to use it. It is kept and written back; chat templates and special
 /// tokens are read from it (chat_template.hpp).
 struct TokenizerCompanion {
   std::string name, bytes;
 };
 
-/// The tokenizer.json, else tokenizer.model, of a Hugging Face folder; empty if it has neither.
+/// The tokenizer.json, or else the tokenizer.model, of a Hugging Face folder; empty if it has neither.
 std::string TokenizerIn(const std::string& folder);
 
 /// True for the names of such files in Hugging Face folders: tokenizer_config.json, special_tokens_map.json,
 /// chat_template.jinja, generation_config.json.
 bool IsTokenizerCompanion(std::string_view name);
 
-/// A tokenizer. Immutable: any number of threads may use it at once.
+/// A tokenizer. Immutable: any number of threads may share it.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   /// Reads tokenizer.json or tokenizer.model, or the one in a folder; the content decides which. Throws UserError
-  /// (kData) if the file cannot be read, is damaged, or asks for something that is not supported: the place in the
-  /// file, its value, what is allowed. Takes the companions in the same folder, too; those that are no file of that
-  /// folder are left out.
+  /// (kData) if the file cannot be read, is damaged, or needs an unsupported feature; the message has the place in the
+  /// file, its value and what is allowed. Also reads the companions in the same folder; missing ones are skipped.
   static std::shared_ptr<const Tokenizer> Load(const std::string& path);
   /// The same from the bytes of files; messages call the tokenizer `name`.
   static std::shared_ptr<const Tokenizer> FromBytes(const std::string& name, std::string bytes,
@@ -71,7 +70,7 @@ class Tokenizer {
     return {};
   }
 
-  /// The token that ends a document and the one that begins it, if the file says which, or by their usual names.
+  /// The tokens that end and begin a document, from the file, or else found by their usual names.
   std::optional<int32_t> end_of_text() const { return end_of_text_; }
   std::optional<int32_t> bos() const { return bos_; }
 
@@ -79,13 +78,13 @@ class Tokenizer {
   /// decide between two ways to cut that are equally good.
   virtual bool IsLocal() const { return true; }
 
-  /// What of the file has no effect here, in words for the user.
+  /// Settings of the file that have no effect here, in words for the user.
   const std::vector<std::string>& notes() const { return notes_; }
 
   /// The file itself, and the name under which it is stored: "tokenizer.json" or "tokenizer.model".
   const std::string& bytes() const { return bytes_; }
   const char* file_name() const { return file_name_; }
-  /// The files beside it, by name.
+  /// The companions, by name.
   const std::vector<TokenizerCompanion>& companions() const { return companions_; }
   /// "a, b", for messages.
   std::string CompanionNames() const;
@@ -99,7 +98,7 @@ class Tokenizer {
   /// Appends the ids of valid UTF-8.
   virtual void EncodeValid(std::string_view text, std::vector<int32_t>& ids) const = 0;
 
-  /// What each id adds to a text. Sets the vocabulary.
+  /// The text of each id. Sets the vocabulary.
   void SetTokens(std::vector<std::string> names, std::vector<std::string> texts, std::vector<bool> special);
   /// Finds end_of_text and bos by their usual names, unless they are known.
   void FindUsualTokens();
@@ -126,7 +125,7 @@ class TextStream {
 
   /// The text that `id` completes; empty while a character is unfinished. Throws like Tokenizer::Decode.
   std::string Push(int32_t id);
-  /// What remains: the bytes of a character that was never finished.
+  /// The rest: the bytes of an unfinished character.
   std::string Finish();
 
  private:

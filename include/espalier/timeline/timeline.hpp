@@ -36,9 +36,9 @@ struct Timeline {
   std::vector<Track> tracks;  ///< by rank
 };
 
-/// Sets the begin of every transfer of measured tracks, which only knew when they were ready themselves: it begins when
-/// the last of its members is ready. Clocks of ranks must agree. A send that ended before its receiver was ready had a
-/// buffer to go to, and begins at once. Members that are not among the tracks are left out.
+/// Sets the begin of every transfer in measured tracks; a rank alone knows only when it was ready itself. A transfer
+/// begins when its last member is ready. Clocks of ranks must agree. A send that ended before its receiver was ready
+/// was buffered, and begins at once. Members without a track are ignored.
 void MeetPeers(std::vector<Track>& tracks);
 
 /// The communication lanes as people name them: pp-send and pp-recv are both pp. Copies count as dp.
@@ -64,20 +64,20 @@ struct Breakdown {
 struct CommTimes {
   ByCommAxis<double> exposed_ms{};  ///< as in Breakdown, or as the rank's own clock tells (src/executor/comm_clock.hpp)
   ByCommAxis<double> hidden_ms{};
-  double ExposedMs() const;  ///< of all axes
+  double ExposedMs() const;  ///< sum over all axes
 };
 CommTimes CommTimesOf(const Breakdown& breakdown);
 
-/// What the compute lane of a rank waits for at one moment.
+/// The instructions that the compute lane of a rank may wait for at one moment.
 struct LaneHeads {
   ByLane<const Instruction*> head{};  ///< the next or current instruction of each lane; null at its end
   ByLane<int> done{};                 ///< finished instructions of each lane
   ByLane<bool> transferring{};        ///< its head has begun; for the compute lane: a kernel runs
 };
 
-/// The axis whose transfer holds up the compute lane at this moment, or -1 if none does: of the lanes that its next
-/// instruction waits for, and those that their heads wait for, the first in lane order that transfers. At the end of
-/// the compute lane it waits for all lanes.
+/// The axis whose transfer blocks the compute lane at this moment, or -1: the first transferring lane, in lane order,
+/// among the lanes that the next compute instruction waits for and the lanes that their heads wait for. At its end the
+/// compute lane waits for all lanes.
 int ExposedAxis(const LaneHeads& heads);
 
 /// The breakdown of one track, of a step that ends at `step_us`.
@@ -93,9 +93,9 @@ inline std::string DrawSvg(const std::vector<Timeline>& timelines) { return SvgF
 /// send to its recv.
 std::string TraceJson(const Timeline& timeline);
 
-/// Reads what TraceJson wrote, to nanoseconds. `program_of(rank)` is the program of a traced rank, or null if there is
-/// no such rank. Throws UserError (kData), with `path` in the message, if the text is damaged, or if its instructions
-/// are not those of the programs.
+/// Reads what TraceJson wrote, to nanoseconds. `program_of(rank)` is the program of a traced rank, or null if the rank
+/// does not exist. Throws UserError (kData), with `path` in the message, if the text is damaged or its instructions
+/// differ from the programs.
 Timeline ReadTrace(const std::string& text, const std::string& path,
                    const std::function<std::shared_ptr<const Program>(int rank)>& program_of);
 

@@ -12,7 +12,7 @@ namespace espalier {
 /// Whether a symbolic link as the last name of a path is followed.
 enum class Symlinks : uint8_t { kFollow, kRefuse };
 
-/// What a file is to be.
+/// Limits and name of a kind of file.
 struct FileKind {
   std::string_view what = "file";  ///< for messages: "tokenizer"
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
@@ -45,7 +45,7 @@ class InputFile {
   int64_t bytes_ = 0;
 };
 
-/// The whole file. Throws as InputFile, also if it has more bytes than its size says.
+/// Reads the whole file. Throws as InputFile does, also if the file has more bytes than its size.
 std::string ReadFile(const std::string& path, const FileKind& kind);
 
 /// A file of /proc or /sys; "" if it cannot be read.
@@ -71,7 +71,7 @@ class InputLines {
 
   InputFile file_;
   const int64_t most_;
-  int64_t offset_ = 0;  ///< of what is read next
+  int64_t offset_ = 0;  ///< offset of the next read
   std::string block_;   ///< bytes from `begin_` on are not given out yet
   size_t begin_ = 0;
 };

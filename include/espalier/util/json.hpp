@@ -8,9 +8,9 @@
 namespace espalier {
 
 struct JsonRules {
-  int most_depth = 100;      ///< levels of objects and arrays: what is read by recursion has a bottom
+  int most_depth = 100;      ///< limit of nested objects and arrays, which bounds the recursion of readers
   bool unique_keys = false;  ///< otherwise the last of equal keys counts
-  /// Of each object that ends, with the number of levels around it; false leaves it out.
+  /// Called at the end of each object, with the number of enclosing levels; false drops the object.
   std::function<bool(int depth, const nlohmann::json& object)> keep = nullptr;
 };
 

@@ -44,8 +44,8 @@ struct Diagnosis {
   int culprit = -1;  ///< rank; -1 for kNobody and kLost
   int waiting = -1;  ///< a rank that waits, and the instruction of its program in which it waits; -1: between steps
   int instruction = -1;
-  std::vector<int> group;    ///< ranks that meet in that instruction
-  std::vector<int> missing;  ///< those of them that have not arrived; for kLost, those that have sent
+  std::vector<int> group;    ///< ranks that take part in that instruction
+  std::vector<int> missing;  ///< ranks of the group that have not arrived; for kLost, ranks that have sent
   std::string text;          ///< the diagnosis in words, a few lines
 };
 

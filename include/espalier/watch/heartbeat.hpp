@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// What a rank is doing.
+/// The activity of a rank.
 enum class Activity : int32_t {
   kStart,       ///< before and in the first step, which may be slow
   kStep,        ///< in a training step
@@ -34,7 +34,7 @@ struct HeartbeatRecord {
   int64_t pulse = 0;             ///< how often the file was written
   std::atomic<int64_t> step{0};  ///< the current step or, between steps, the last one; 1 is the first
   std::atomic<Activity> activity{Activity::kStart};
-  Progress training, forward;  ///< of the training program; of proof and validation
+  Progress training, forward;  ///< progress of the training program, and of proof and validation
 };
 
 /// A copy of a record in plain numbers.
@@ -46,10 +46,10 @@ struct Heartbeat {
   int64_t pulse = 0;
   int64_t step = 0;
   Activity activity = Activity::kStart;
-  std::array<int, kLaneCount> done{};     ///< of the training program
-  std::array<int, kLaneCount> forward{};  ///< of proof and validation
-  int runs = 0;                           ///< of all programs
-  int alive = 0;                          ///< of the training program's device
+  std::array<int, kLaneCount> done{};     ///< counts of the training program
+  std::array<int, kLaneCount> forward{};  ///< counts of proof and validation
+  int runs = 0;                           ///< runs of all programs
+  int alive = 0;                          ///< sign of life of the training program's device
 
   /// True if the process ids of both ranks are from the same namespace.
   bool SharesProcesses(const Heartbeat& other) const {

@@ -25,8 +25,7 @@ const FaultStages kDirectoryStages = {"retention", "remove", "announce", "rename
 
 namespace fs = std::filesystem;
 
-// Each of our names has a step like that of "step-00001200", an id of 32 hex digits, or both. Other names are not
-// touched.
+// Each of our names has a step as in "step-00001200", an id of 32 hex digits, or both. Other names are not touched.
 constexpr std::string_view kStepPrefix = "step-", kTemporaryPrefix = "tmp-", kRemovalPrefix = "del-";
 // An entry of others with a name that we need is moved to "kept-00001200-ID".
 constexpr std::string_view kAsidePrefix = "kept-";

@@ -34,7 +34,7 @@ std::string DrawId();
 std::string TemporaryName(int64_t step, const std::string& id);
 
 /// Commits the complete temporary directory as the checkpoint of `step`, by one rename or exchange, and renews
-/// `latest`. An older checkpoint of the same step is removed only then; anything else of that name is moved aside.
+/// `latest`. Only then an older checkpoint of the same step is removed; anything else of that name is moved aside.
 /// Returns warnings about failures after the commit.
 std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, const std::string& id);
 
@@ -42,7 +42,8 @@ std::vector<std::string> Commit(const Directory& checkpoints, int64_t step, cons
 /// directories with other files in them. Returns warnings.
 std::vector<std::string> Prune(const Directory& checkpoints, const std::string& id, int64_t keep);
 
-/// Removes the files of a checkpoint, complete or not, and its directory; throws UserError if anything else is in it.
+/// Removes the files of a checkpoint, complete or not, and its directory; throws UserError if the directory holds
+/// anything else.
 void RemoveCheckpointFiles(const std::string& dir);
 
 }  // namespace espalier

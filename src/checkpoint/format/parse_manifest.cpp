@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMaxSteps = 2147483647;        // as run.steps
 constexpr int64_t kMaxCount = int64_t{1} << 53;  // samples
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
-constexpr int64_t kMaxExtent = int64_t{1} << 40;  // of a dim
-constexpr int64_t kMaxBytes = int64_t{1} << 58;   // of a tensor or file
+constexpr int64_t kMaxExtent = int64_t{1} << 40;  // limit of a dim
+constexpr int64_t kMaxBytes = int64_t{1} << 58;   // limit of a tensor or file
 constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxLosses = 1000;
 constexpr size_t kMaxWindow = 100000;  // as guard.spike_window

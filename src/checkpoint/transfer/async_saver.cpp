@@ -58,7 +58,7 @@ void AsyncSaver::Plan(const std::vector<LocalTensor>& local) {
   Place();
 }
 
-/// Sorts pieces by address, so that adjacent pieces are copied at once: large copies bypass the caches and are much
+/// Sorts shards by address, so that adjacent ones are copied together: large copies bypass the caches and are much
 /// faster.
 void AsyncSaver::Place() {
   std::ranges::sort(pieces_, std::less<>(), [](const Staged& piece) { return piece.tensor.data; });

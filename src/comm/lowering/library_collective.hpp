@@ -1,4 +1,4 @@
-// Lowers an instruction to one collective of a communication library, where one does what the instruction wants. The
+// Lowers an instruction to one collective of a communication library, where the library has one that does the same. The
 // exchanges of exchange.hpp send every box directly to each member that needs it. That is the least traffic where all
 // members reach each other directly (NVSwitch). Between nodes with g GPUs each, an exchange sends the same box g times
 // over the same wire; the rings and trees of the library send it once. So we have both.

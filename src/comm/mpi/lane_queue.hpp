@@ -189,7 +189,7 @@ class LaneQueue {
   size_t head_ = 0;
   size_t phase_ = 0;
   bool begun_ = false;  ///< the messages of the head's phase are posted
-  Arrival arrival_;     ///< of this member, if the head is a meeting
+  Arrival arrival_;     ///< arrival of this member, if the head is a meeting
   std::optional<TimePoint> held_until_;
 };
 

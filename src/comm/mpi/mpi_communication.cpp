@@ -15,7 +15,8 @@
 namespace espalier {
 namespace {
 
-/// Numbers the instructions of a step with the same channel, lane and peer: both sides of a message count alike.
+/// Numbers the instructions of a step with the same channel, lane and peer; both sides of a message get the same
+/// number.
 class MessageNumbers {
  public:
   int Next(const Program& program, const Instruction& instruction) {
@@ -129,7 +130,8 @@ class MpiCommunication::Impl {
     };
   }
 
-  /// Replaces the exchanges of meetings by their messages. Those of a lane share memory: one runs after the other.
+  /// Replaces the exchanges of meetings by their messages. The meetings of a lane share memory, since they run one
+  /// after the other.
   void PrepareMeetings(const Coordinate& coordinate, PreparedMpi& prepared) const {
     for (size_t l = 0; l < kLaneCount; ++l) {
       int most = 1;

@@ -166,7 +166,7 @@ Communicators::Group Communicators::GroupOf(Pair stages) const {
   return {.first = mesh_.RankOf(sender), .members = 2, .self = receives ? 1 : 0, .lane = Lane::kPpSend};
 }
 
-/// Members meet in the order of the numbers, so that none waits for one that waits for it.
+/// Ranks join communicators in the order of the numbers, so no cycle of waiting ranks can form.
 std::vector<ncclComm_t> Communicators::Make(const std::vector<Group>& groups) {
   const std::vector<ncclUniqueId> ids = ShareIds(groups);
   const ConnectLimit limit(world_);

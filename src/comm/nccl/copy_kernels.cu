@@ -37,7 +37,7 @@ struct Offsets {
   int64_t to, from;
 };
 
-/// Of a unit, in bytes. The host has checked that runs can be counted in 32 bits.
+/// Offsets of a unit, in bytes. The host has checked that runs can be counted in 32 bits.
 __device__ Offsets OffsetsOf(const Units& units, int64_t unit) {
   if (units.dims == 0) return {unit * units.width, unit * units.width};
   const int64_t run = unit / units.run, within = (unit - run * units.run) * units.width;

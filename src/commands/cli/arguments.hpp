@@ -10,7 +10,7 @@ namespace espalier {
 
 struct SortedArguments {
   std::vector<std::string> known;        ///< for the parser
-  std::vector<std::string> positionals;  ///< of these: neither options nor values of options
+  std::vector<std::string> positionals;  ///< arguments that are neither options nor values of options
   std::vector<std::string> errors;       ///< one for each option that the command does not have
 };
 

@@ -146,7 +146,7 @@ void AddTune(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return TuneCommand(*options); }); });
 }
 
-/// What disturbs a simulated step.
+/// Adds the options that disturb a simulated step.
 void AddDisturbances(CLI::App* command, SimulateCommandOptions& options) {
   command->add_option("--jitter", options.jitter, "relative standard deviation of kernel times (the cluster's)")
       ->type_name("X")
@@ -331,7 +331,7 @@ CommandJob Help(const CLI::App& app, const std::string& topic) {
 void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
   if (first.starts_with("-") || FindCommand(app, first) || FindInput(first)) return;
   if (first.ends_with(".toml") || first.find('/') != first.npos)
-    return;  // meant as a deck: its reader says what is wrong
+    return;  // meant as a deck: its reader reports the error
   const std::vector<std::string> names = CommandNames(app);
   const std::string deck = ShippedDeckNamed(first);
   Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first,

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// What a positional argument or the value of an option is, from its name or type.
+/// The kind of a positional argument or of an option's value, from its name or type.
 enum class Kind { kNothing, kFlag, kDeck, kFile, kFolder, kRestart, kKeys };
 
 Kind KindOf(const CLI::Option& option) {
@@ -347,7 +347,7 @@ _espalier() {
 _espalier "$@"
 )";
 
-/// What both scripts hold.
+/// The part that both scripts share.
 std::string Filled(std::string_view script, const CLI::App& app) {
   std::string text(script);
   Replace(text, "COMMANDS", fmt::format("{}", fmt::join(CommandNames(app), " ")));

@@ -7,7 +7,7 @@ namespace espalier {
 /// before anything is opened.
 void OpenStandardStreams();
 
-/// The log prints "warning: TEXT", with colours where WantsColours() says so. A run takes it over (RunLog).
+/// The log prints "warning: TEXT", in colour if WantsColours(). A run takes it over (RunLog).
 void SetUpLog();
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// What the commands `plan` and `simulate` both say of a plan.
+// Output about a plan that the commands `plan` and `simulate` share.
 #pragma once
 
 #include <nlohmann/json.hpp>

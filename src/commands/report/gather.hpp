@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// Reads the folder of a run. `cluster` is --cluster, may be empty. What is missing besides metrics.jsonl is said on
-/// the page. Throws as ReadHistory.
+/// Reads the folder of a run. `cluster` is --cluster, may be empty. The page notes missing files other than
+/// metrics.jsonl. Throws as ReadHistory.
 RunOnPage Gather(const std::string& folder, const std::string& cluster);
 
 /// Compiles the deck of the run again, for its ranks and device, and fills `programs`, `measured` and `simulated`:

@@ -22,7 +22,7 @@ constexpr int64_t kMostTraceBytes = int64_t{1} << 30;
 
 using PlanPointer = std::shared_ptr<const WorldPlan>;
 
-/// What the last start of a run says.
+/// The settings of a run's last start.
 struct Setup {
   std::string deck, device;
   int ranks = 0;

@@ -10,7 +10,8 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kBytesPerPrompt = 256;  // of the header: two entries, whose numbers have at most 20 digits
+constexpr size_t kBytesPerPrompt = 256;  // bytes of the header per prompt: two entries, whose numbers have at most 20
+                                         // digits
 
 }  // namespace
 

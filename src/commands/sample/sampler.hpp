@@ -1,5 +1,5 @@
 // A trained model that continues texts, on one process: the same pipeline as training, without backward. Two programs
-// share weights and caches: one takes a prompt at once, the other one token at a time.
+// share weights and caches: one takes a whole prompt, the other one token at a time.
 #pragma once
 
 #include <functional>

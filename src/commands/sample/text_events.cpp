@@ -31,8 +31,8 @@ std::string Settings(const SampleOptions& options, const std::string& checkpoint
 
 }  // namespace
 
-// A folder of its own: TensorBoard reads the files of a folder one after the other, in the order of their names, and
-// would read nothing more from that of a run which is still written.
+// A folder of its own: TensorBoard reads the files of a folder in the order of their names, one after the other, so it
+// would never leave the event file of a run that is still being written.
 std::string FolderOfTexts(const SampleOptions& options, const std::string& checkpoint) {
   std::string folder = options.tensorboard.value_or("");
   if (folder.empty()) {

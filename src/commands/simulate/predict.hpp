@@ -1,4 +1,4 @@
-// The step of a deck on a cluster: what `simulate` prints, and `plan --cluster` in short.
+// The step of a deck on a cluster: printed by `simulate`, and in short by `plan --cluster`.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ Target ChooseTarget(const LoadedDeck& loaded, const std::string& path);
 struct Prediction {
   Target target;
   WorldPlan plan;
-  Simulation simulation;                ///< of a step with batch.global sequences
+  Simulation simulation;                ///< simulation of a step with batch.global sequences
   std::vector<double> ramp_us;          ///< a step of each size of the batch ramp that the run has, batch.global too
   double plan_ms = 0, simulate_ms = 0;  ///< how long this took here
 

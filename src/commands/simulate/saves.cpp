@@ -19,7 +19,8 @@ double Interval(const Deck::Checkpoint& checkpoint, double step_s) {
   return std::min(by_steps, by_clock);
 }
 
-/// Those of the interval before the last step, the one after it, and the initial weights if the deck asks for them.
+/// Checkpoints at the interval before the last step, the one after it, and the initial weights if the deck asks for
+/// them.
 int64_t Count(const Deck& deck, double every_steps) {
   const auto between =
       every_steps > 0 ? static_cast<int64_t>(std::floor(static_cast<double>(deck.run.steps - 1) / every_steps)) : 0;

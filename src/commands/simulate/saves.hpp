@@ -1,4 +1,4 @@
-// What checkpoints cost in time, from the deck's interval, the bytes of the state and the cluster's rates.
+// Times of checkpoints, from the deck's interval, the bytes of the state and the cluster's rates.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace espalier {
 /// ranks and the total rate by all nodes, and a copy runs at the full rate of the device's link to its host.
 struct Saves {
   int64_t count = 0;       ///< in the whole run, the one at its end included
-  double every_steps = 0;  ///< steps between two; of every_steps and every_s the one that comes first; 0: only the end
+  double every_steps = 0;  ///< steps between two saves: every_steps or every_s, whichever comes first; 0: only the end
   bool asynchronous = true;       ///< written while training goes on
   bool staged = true;             ///< copied into the host's memory first: asynchronous ones, and all of GPUs
-  int64_t bytes = 0;              ///< of one, all ranks
-  int64_t node_bytes = 0;         ///< of the node that writes most
-  int64_t rank_bytes = 0;         ///< of the rank that writes most
+  int64_t bytes = 0;              ///< bytes of one checkpoint, all ranks
+  int64_t node_bytes = 0;         ///< bytes of the node that writes most
+  int64_t rank_bytes = 0;         ///< bytes of the rank that writes most
   std::optional<double> copy_s;   ///< into the host's memory; nothing: the cluster file has no rate
   std::optional<double> write_s;  ///< to storage; nothing: the cluster file has no rate
   /// Training waits so long for one: for the copy; for the rest of the previous save, if that takes longer than the

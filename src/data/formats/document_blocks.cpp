@@ -50,8 +50,8 @@ int64_t BlockReader::LineBegin(int64_t from, int64_t limit) {
   return limit;
 }
 
-/// Drops what is before offset_ and reads on; there must be more. Beyond the end of its part a reader takes little at
-/// once, since that is the part of another rank.
+/// Drops the bytes before offset_ and reads more; there must be more. Beyond the end of its part a reader reads little
+/// at a time, since that part belongs to another rank.
 void BlockReader::ReadMore() {
   const auto used = static_cast<size_t>(std::max<int64_t>(offset_ - buffer_begin_, 0));
   const int64_t at = BufferEnd();

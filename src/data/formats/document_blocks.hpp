@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// Of every so many bytes of a file, counted from its start, the first line that begins there begins a block.
+/// A file is divided into ranges of this many bytes; the first line that begins in a range begins a block.
 inline constexpr int64_t kBlockBytes = 32 << 10;
 
 /// Reads the blocks of a part of a file, and nothing before it. A block ends where the next one begins.

@@ -16,7 +16,7 @@ struct BlockTokens {
   std::vector<int32_t> ids;
   std::vector<int64_t> documents;  ///< tokens at which a document begins, rising
   std::vector<int64_t> lines;      ///< the bytes of the block at which the documents of JSON begin
-  std::vector<uint8_t> targets;    ///< of conversations: of each token, 1 if it may be a target
+  std::vector<uint8_t> targets;    ///< for conversations: for each token, 1 if it may be a target
 };
 
 /// Lines of JSON or text, as bytes or by a tokenizer, or conversations by a template, too.
@@ -30,7 +30,7 @@ class DocumentCoder {
               BlockTokens& out) const;
   /// Whether an index has an entry for each document, instead of one for each block of lines.
   bool IndexesDocuments() const { return format_ == DataFormat::kChat; }
-  /// Tells apart what gives other tokens.
+  /// Differs for coders that give other tokens.
   uint64_t Key() const;
 
  private:

@@ -25,7 +25,7 @@ struct IndexHeader {
   int64_t data_bytes = 0, modified = 0;
   uint64_t key = 0;
   int64_t blocks = 0, tokens = 0, targets = 0;
-  uint32_t checksum = 0;  ///< of the bytes before
+  uint32_t checksum = 0;  ///< checksum of the bytes before
   uint32_t end = 0;
 };
 static_assert(sizeof(IndexHeader) == 64 && sizeof(DocumentBlock) == 24);

@@ -36,15 +36,16 @@ class FileReader {
   virtual bool IsOfDocuments() const { return false; }
   /// Whether a zero follows if another file does.
   virtual bool EndsWithZero() const { return false; }
-  /// Fills `part` with the tokens from `first` on; also documents that begin at one of them, in rising order (that of
-  /// the first token may be left out), and what is not counted. Throws UserError (kData) with file and place.
+  /// Fills `part` with the tokens from `first` on; also documents that begin at one of them, in rising order (the one
+  /// of the first token may be left out), and the tokens that do not count. Throws UserError (kData) with file and
+  /// place.
   virtual void Read(OpenFiles& open, int64_t first, const SamplePart& part) = 0;
 };
 
-/// Throws UserError (kData): "path: what".
+/// Throws UserError (kData): "path: message".
 [[noreturn]] void RefuseData(const std::string& path, const std::string& what);
 
-/// Refuses a vocabulary larger than model.vocab; `place` says where it is, such as " (byte 16)".
+/// Refuses a vocabulary larger than model.vocab; `place` is its place in the file, such as " (byte 16)".
 void CheckVocabulary(const std::string& path, int64_t vocab, const std::string& place, const DataSettings& settings);
 
 // The formats. Each opens a file and throws UserError (kData) saying what is damaged.
@@ -63,8 +64,8 @@ std::unique_ptr<FileReader> OpenJsonl(const std::string& path, OpenFiles& open, 
 std::unique_ptr<FileReader> OpenTokenizedText(const std::string& path, OpenFiles& open, const DataSettings& settings);
 std::unique_ptr<FileReader> OpenHdf5(const std::string& path, OpenFiles& open, const DataSettings& settings);
 
-/// The format of a file: that of the settings; kAuto: by its first bytes, else by its name. Checks that text fits the
-/// vocabulary.
+/// The format of a file: the one in the settings; for kAuto, found by its first bytes, else by its name. Checks that
+/// text fits the vocabulary.
 DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings& settings);
 /// Whether files of a format do not say how many tokens they have.
 bool IsCounted(DataFormat format, const DataSettings& settings);

@@ -1,4 +1,4 @@
-// Token ids that lie one after the other in a file, little-endian: what most formats are after their header.
+// Consecutive token ids in a file, little-endian: the content of most formats after their header.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ void ReadIds(const FlatIds& ids, OpenFiles& open, int64_t first, std::span<int32
 /// How many ids fill the file after `offset`; refuses a part of one.
 int64_t CountIds(const InputFile& file, int64_t offset, IdType type);
 
-/// A file of flat ids and nothing else.
+/// A file of flat ids without a header.
 class FlatReader : public FileReader {
  public:
   explicit FlatReader(FlatIds ids) : ids_(std::move(ids)) {}

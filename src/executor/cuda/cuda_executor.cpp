@@ -43,7 +43,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
     for (const Operands& block : call.blocks) PrepareCudaKernel(Name(OpOf(call.index).kind), ArgumentsOf(call, block));
 }
 
-/// One batched GEMM for blocks of rows that are equally large and equally far apart.
+/// One batched GEMM for blocks of rows that have equal sizes and equal distances.
 void CudaExecutor::Batch(Call& call) {
   const auto distance = [](const Tensor& from, const Tensor& to) {
     return static_cast<const std::byte*>(to.data) - static_cast<const std::byte*>(from.data);

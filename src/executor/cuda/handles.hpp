@@ -74,8 +74,8 @@ class DeviceMemory {
 };
 
 /// The streams of a process: one per lane, shared by all of its programs, which therefore run one after the other. Lane
-/// kCopy carries staged messages. The few blocks of a message start before those of a kernel that fills the GPU: peers
-/// wait for them.
+/// kCopy carries staged messages. The few blocks of a message start before the blocks of a kernel that fills the GPU,
+/// because peers wait for them.
 struct Streams {
   ByLane<Stream> lanes = {Stream(Urgency::kLow),  Stream(Urgency::kHigh), Stream(Urgency::kHigh),
                           Stream(Urgency::kHigh), Stream(Urgency::kHigh), Stream(Urgency::kHigh),

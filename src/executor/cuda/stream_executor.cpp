@@ -114,7 +114,8 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
   events_.Issued(lane, count, stream);
   if (lane != Lane::kCompute) return progress_.Finished(lane, count, stream);
-  // Of the compute lane, only what another lane waits for; and beside it, since a copy between two kernels costs time.
+  // On the compute lane only counts that another lane waits for are shown; the copy runs on a separate stream, since a
+  // copy between two kernels costs time.
   if (!events_.Has(lane, count) && count % DeviceProgress::kSignOfLife != 0) return;
   const cudaStream_t beside = streams_.progress.Get();
   CUDA_CALL(cudaEventRecord(computed_.Get(), stream));

@@ -31,7 +31,7 @@ class Backward {
     Microseconds(1);  // the first one loads the kernel
   }
 
-  /// Of one call, in a row of `repetitions`.
+  /// Mean time of a call, over `repetitions` consecutive calls.
   double Microseconds(int repetitions) const {
     return watch_.Microseconds(repetitions, [this] { kernel_(Call()); });
   }
@@ -45,7 +45,7 @@ class Backward {
     return tensors;
   }
 
-  /// The inputs end with o, lse and dO; before them are q, k and v, or these three joined.
+  /// The inputs end with o, lse and dO; before them are q, k and v, or one tensor with all three.
   void Forward() {
     const auto o = inputs_.end() - 3;
     const std::vector<Tensor> inputs(inputs_.begin(), o), outputs(o, o + 2);

@@ -12,7 +12,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kColours = 8;
-constexpr double kSpread = 50;     // of the largest value over the median: beyond it the axis is logarithmic
+constexpr double kSpread = 50;     // limit of the largest value over the median: beyond it the axis is logarithmic
 constexpr size_t kFewPoints = 40;  // are shown one by one
 constexpr double kCross = 3.5;
 
@@ -29,8 +29,7 @@ struct Extent {
 
 enum class Gaps : uint8_t { kShown, kBridged };
 
-/// The pieces of a curve between values that are missing, unless these gaps are bridged. A piece begins anew where x
-/// goes back, too.
+/// The parts of a curve between missing values, unless these gaps are bridged. A part also ends where x goes back.
 std::vector<std::vector<Point>> Pieces(const std::vector<Point>& points, Gaps gaps) {
   std::vector<std::vector<Point>> pieces(1);
   for (const Point& point : points) {

@@ -12,7 +12,7 @@ namespace espalier {
 /// How a curve is drawn.
 enum class CurveLook : uint8_t {
   kLine,     ///< the curve itself
-  kBehind,   ///< pale and thin: the values behind a smoothed line
+  kBehind,   ///< pale and thin: the values from which a line was smoothed
   kGivenUp,  ///< dashed and pale
   kDots,
 };

@@ -17,7 +17,7 @@ struct Layer {
 struct StackedChart {
   ChartText text;
   ChartSize size;
-  std::vector<double> edges;  ///< of the intervals, ascending: one more than there are intervals
+  std::vector<double> edges;  ///< edges of the intervals, ascending: one more than there are intervals
   std::vector<Layer> layers;
   double mark = -1;        ///< a line at this x; negative: none
   std::string mark_words;  ///< in the legend

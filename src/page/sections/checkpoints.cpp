@@ -1,4 +1,4 @@
-// What was saved, how long it took, and what failed.
+// Checkpoints: what was saved, how long it took, and what failed.
 #include <fmt/core.h>
 
 #include <algorithm>

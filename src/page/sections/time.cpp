@@ -133,7 +133,7 @@ void AddHidden(const RunOnPage& run, Html& html) {
   html.Add(table);
 }
 
-/// What is not in the steps: from the first line to the last one.
+/// Time outside of the steps, from the first line to the last one.
 std::string OutsideSteps(const RunHistory& history, const std::vector<double>& totals) {
   double in_steps = 0, startup = 0;
   for (const double ms : totals) in_steps += ms;

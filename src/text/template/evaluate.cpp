@@ -50,7 +50,7 @@ class Evaluator {
   }
 
  private:
-  /// What is done at a line: counts how deep it is, and gives errors that line.
+  /// Runs `work` for a line: counts the depth, and adds the line to errors.
   template <typename Work>
   auto At(int64_t line, Work work) {
     struct Depth {

@@ -13,7 +13,7 @@
 namespace espalier::jinja {
 
 inline constexpr int kDeepestSyntax = 100;
-inline constexpr int kLongest = 200;  ///< operators of one kind in a row
+inline constexpr int kLongest = 200;  ///< consecutive operators of one kind
 
 /// Reads tokens from left to right. Every function throws TemplateError with the line of what it does not know.
 class ExpressionParser {

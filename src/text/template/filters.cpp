@@ -22,7 +22,7 @@ int64_t LengthOf(const Value& value) {
   return std::ssize(list->items);
 }
 
-/// a.b.0 of map, selectattr and join.
+/// The path a.b.0 in map, selectattr and join.
 Value PathOf(const Value& value, const std::string& path) {
   Value found = value;
   for (size_t begin = 0; begin <= path.size();) {

@@ -8,7 +8,7 @@
 
 namespace espalier::jinja {
 
-/// What one rendering may use, in bytes of text: some 100,000 elements of loops, or 128 MiB.
+/// The limit of one rendering, in bytes of text: some 100,000 elements of loops, or 128 MiB.
 class Budget {
  public:
   /// Fails if it is used up.
@@ -20,8 +20,8 @@ class Budget {
   size_t left_ = size_t{1} << 27;
 };
 
-/// value|name(arguments), "value is name(arguments)" and value.name(arguments). They fail if there is no such thing
-/// here, or the arguments do not suit it.
+/// value|name(arguments), "value is name(arguments)" and value.name(arguments). They fail if the name is unknown, or if
+/// the arguments do not fit.
 Value ApplyFilter(const std::string& name, const Value& value, Arguments& arguments, Budget& budget);
 bool ApplyTest(const std::string& name, const Value& value, Arguments& arguments);
 Value CallMethod(const Value& value, const std::string& name, Arguments& arguments, Budget& budget);

@@ -113,7 +113,7 @@ class Lexer {
     Skip(end + 2 - at_);
     AfterTag(sign, true);
   }
-  /// What the end of a tag takes from the text after it.
+  /// Removes the blanks after the end of a tag.
   void AfterTag(char sign, bool trims) {
     if (sign == '-')
       SkipBlank();

@@ -24,7 +24,7 @@ enum class TokenKind : uint8_t {
 
 struct Token {
   TokenKind kind;
-  std::string text;  ///< of a string, without quotes and escapes
+  std::string text;  ///< text of a string, without quotes and escapes
   int64_t line;
 };
 

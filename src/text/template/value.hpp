@@ -16,7 +16,7 @@ namespace espalier::jinja {
 
 struct Value;
 
-/// What a name without a value gives: printed as nothing, false, without elements.
+/// The value of an undefined name: printed as nothing, false, without elements.
 struct Undefined {
   std::string name;
 };
@@ -56,7 +56,7 @@ struct Value {
   }
   bool IsUndefined() const { return Is<Undefined>(); }
   bool IsNone() const { return Is<None>(); }
-  /// Null if it is something else.
+  /// The string, or null if the value has another type.
   const std::string* Text() const { return std::get_if<std::string>(&held); }
   List* Elements() const;
   Dict* Entries() const;
@@ -68,7 +68,7 @@ struct Value {
 
 /// Where a template errs: its line and what is wrong.
 struct TemplateError {
-  int64_t line = 0;  ///< 0: that of the expression that is evaluated
+  int64_t line = 0;  ///< 0: line of the evaluated expression
   std::string what;
 };
 
@@ -92,9 +92,9 @@ std::string ToText(const Value& value);
 std::string ToRepr(const Value& value);
 /// json.dumps without ensure_ascii; `indent` < 0: on one line.
 std::string ToJson(const Value& value, int64_t indent = -1);
-/// The pairs (key, value) of a dict; fails for anything else.
+/// The pairs (key, value) of a dict; fails for any other value.
 Value ItemsOf(const Value& value, Sequence kind);
-/// A whole number; fails for anything else.
+/// An integer; fails for any other value.
 int64_t NeedWhole(const Value& value);
 /// How long it takes to read a value: bytes of a text, elements of a list.
 size_t SizeOf(const Value& value);

@@ -10,7 +10,7 @@ constexpr double kMergePixels = 0.5;   ///< gaps shorter than this do not part t
 constexpr double kNarrowPixels = 1;    ///< bars narrower than this are merged with their neighbours
 constexpr double kCellPixels = 1;      ///< transfers are summed over cells at least this wide
 constexpr double kLevels = 4;          ///< in which shares of a cell are shown
-constexpr double kLeastShare = 0.02;   ///< of a cell: below it nothing is shown
+constexpr double kLeastShare = 0.02;   ///< share of a cell below which nothing is shown
 constexpr double kLeastExposed = 0.1;  ///< share of a gap from which on it is shown as exposed
 
 /// Builds the bars from consecutive activities.

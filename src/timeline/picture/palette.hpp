@@ -1,5 +1,5 @@
-// Colours and their words. They are from the "vibrant" and "muted" schemes of Paul Tol (Colour Schemes, SRON, 2021),
-// which readers with colour-vision deficiencies can tell apart. Exposed communication is hatched as well.
+// Colours and their names. They are from the "vibrant" and "muted" schemes of Paul Tol (Colour Schemes, SRON, 2021),
+// which readers with colour-vision deficiencies can distinguish. Exposed communication is hatched as well.
 #pragma once
 
 #include <string>

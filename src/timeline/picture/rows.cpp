@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kDigitWidth = 6, kSmallDigitWidth = 5.3;  ///< of the font in bars
+constexpr double kDigitWidth = 6, kSmallDigitWidth = 5.3;  ///< width of a digit of the font in bars
 constexpr double kSeparated = 3;                           ///< bars at least this wide have a space between them
 constexpr double kLeastBand = 0.02;  ///< share of a bar that is exposed from which on a band shows it
 constexpr double kShareBarWidth = 96;
@@ -106,8 +106,8 @@ class RowDrawer {
     double us = first->Length();
   };
 
-  /// In the widest bar, or over all of them if they are narrow and close together. Either all numbers of a row's jobs
-  /// fit or none is shown, so that a row does not stop counting at 9.
+  /// Writes the number into the widest bar, or across all bars if they are narrow and close together. Either all
+  /// numbers of a row's jobs fit or none is shown, so that a row does not stop counting at 9.
   void Label(const Pieces& pieces) {
     const PictureJob& job = JobOf(*pieces.first);
     const bool once = job.microbatch < 0, light = IsLight(job.kind, job.chunk, timeline_.chunks);
@@ -151,7 +151,7 @@ class RowDrawer {
     }
   }
 
-  /// Of what the panel shows of the step.
+  /// Draws the shares of the part of the step that the panel shows.
   void DrawShares() {
     const double end_us = std::min(window_.end_us, timeline_.timeline->step_us);
     const Breakdown b = BreakDown(track_, {window_.begin_us, end_us});

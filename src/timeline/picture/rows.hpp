@@ -9,11 +9,11 @@ namespace espalier {
 /// A timeline, prepared for drawing.
 struct PictureTimeline {
   const Timeline* timeline = nullptr;
-  std::vector<PictureTrack> tracks;  ///< those that are shown
+  std::vector<PictureTrack> tracks;  ///< the tracks that are shown
   size_t gap = 0;                    ///< tracks left out are before this one
   std::string left_out;              ///< "448 ranks of stages 4 to 11 are left out"; empty: none
   ByCommAxis<bool> axes{};           ///< that have transfers
-  int chunks = 1;                    ///< of a stage, at most
+  int chunks = 1;                    ///< chunks of a stage, at most
 };
 
 /// Shows at most `most` tracks: the first and the last.
@@ -21,7 +21,7 @@ PictureTimeline Prepare(const Timeline& timeline, size_t most);
 
 /// Where the rows of a panel are, and how high.
 struct RowLayout {
-  double left = 0, top = 0, width = 0;  ///< of the bars
+  double left = 0, top = 0, width = 0;  ///< area of the bars
   double compute_height = 24, lane_height = 6, space = 10;
   int lanes = 0;  ///< axes with transfers
   size_t rows = 0;

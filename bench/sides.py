@@ -34,7 +34,7 @@ def read_steps(path):
 
 
 def read_times(path):
-    """The table of ESPALIER_INSTRUCTION_TIMES, once it is written to its end; else None."""
+    """The table of ESPALIER_INSTRUCTION_TIMES, or None until it is complete."""
     with contextlib.suppress(OSError, ValueError):
         with open(path) as file:
             return json.load(file)
@@ -69,7 +69,7 @@ def espalier(executable, deck, overrides, steps, seconds, variables={}):
 
 
 def espalier_times(executable, deck, overrides, steps, seconds):
-    """Where the last of so many steps went, instruction by instruction (ESPALIER_INSTRUCTION_TIMES)."""
+    """The time of the last of `steps` steps, instruction by instruction (ESPALIER_INSTRUCTION_TIMES)."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "times.json")
         command = [executable, "run", deck, "-d", folder, *overrides, f"run.steps={steps}"]
@@ -91,8 +91,8 @@ def pytorch(python, deck, device, steps, seconds, flags):
 
 
 class Watch:
-    """Clocks and power of the GPU while a turn runs, as medians of what nvidia-smi says twice a second; nothing where
-    there is none."""
+    """Clocks and power of the GPU while a turn runs: medians of nvidia-smi's figures, read twice per second; empty
+    without a GPU."""
     QUERY = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader,nounits", "-i",
              "0", "-lms", "500"]
 
@@ -126,7 +126,7 @@ def has_torch(python):
 
 
 def products(shape):
-    """TFLOP/s of the bare products of a step, and the type of their operands."""
+    """TFLOP/s of the bare GEMMs of a step, and the type of their operands."""
     m = shape.values["model"]
     numbers = [m["layers"], m["dim"], shape.kv_dim(), m["ffn_dim"], m["vocab"], shape.tokens()]
     if shape.o.device == "cuda":
@@ -141,7 +141,7 @@ def products(shape):
 
 
 def command(program, arguments):
-    """What a program prints."""
+    """The output of a program."""
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=MOST_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as reason:

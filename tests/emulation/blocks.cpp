@@ -22,7 +22,7 @@ constexpr size_t kStackBytes = 256 << 10, kGuardBytes = 64;
 constexpr unsigned char kGuard = 0xa5, kNan = 0xff;
 
 struct Worker {
-  fiber inside;   ///< what the worker goes on with; held while it waits
+  fiber inside;   ///< the fiber that the worker resumes; held while it waits
   fiber outside;  ///< the block that waits for the worker
   Stack stack;
 };
@@ -269,7 +269,7 @@ void Block::Fail(int thread, const std::string& what) {
 
 void IssueAtOnce(cudaStream_t, std::function<void()> work) { work(); }
 
-/// The limits of compute capability 8.0 to 9.0; of shared memory, the least of them that a kernel may ask for.
+/// The limits of compute capability 8.0 to 9.0; for shared memory, the smallest limit among them.
 void CheckLimits(const Grid& grid) {
   const dim3 blocks = grid.blocks, threads = grid.threads;
   CHECK(
@@ -285,8 +285,8 @@ void CheckLimits(const Grid& grid) {
 
 void (*issue)(cudaStream_t stream, std::function<void()> work) = IssueAtOnce;
 
-/// Every other launch runs its blocks backwards, and every other block its threads: what depends on an order comes out
-/// otherwise then.
+/// Every other launch runs its blocks backwards, and every other block its threads, so that code that depends on an
+/// order gives other results.
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
   thread_local unsigned launches = 0;
   CheckLimits(grid);

@@ -1,11 +1,11 @@
-// The small part of CUDA that kernels use, on the host: included by espalier/kernels/cuda/launch.cuh where
+// The small part of CUDA that kernels use, on the host: included by espalier/kernels/cuda/launch.cuh if
 // ESPALIER_EMULATE is defined. Blocks run one after the other, a block's threads as fibers: one runs until it must wait
-// for others, at a barrier or in a shuffle. Blocks and threads run forwards or backwards in turn, so that what waits
-// for nobody but needs an order gives other results. What no kernel may do is an error (InvariantError): barriers that
-// not all threads reach, shuffles in which a named lane takes no part, launches beyond the device's limits, wide
+// for others, at a barrier or in a shuffle. Blocks and threads run forwards or backwards in turn, so that code that
+// lacks a barrier but needs an order gives other results. Forbidden operations are errors (InvariantError): barriers
+// that not all threads reach, shuffles without a lane that the mask names, launches beyond the device's limits, wide
 // accesses at odd addresses, writes around the dynamic shared memory. That memory holds NaN when a block begins. Not
-// shown: speed, registers, what hardware runs at the same time, static shared memory that nobody wrote. Headers of the
-// toolkit give the types; nothing of its libraries is linked.
+// emulated: speed, registers, concurrency of the hardware, uninitialized static shared memory. Headers of the toolkit
+// give the types; nothing of its libraries is linked.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,10 +28,10 @@ struct Grid {
 /// Runs `thread` once for every thread of the grid; on return all is done.
 void RunGrid(const Grid& grid, const std::function<void()>& thread);
 
-/// Where a launch goes: at once, unless a runtime with streams of its own sets another.
+/// Runs a launch: at once, unless a runtime with streams of its own sets another function.
 extern void (*issue)(cudaStream_t stream, std::function<void()> work);
 
-/// What threads may wait for: all of the block, or the lanes of a warp that `mask` names.
+/// What a thread waits for: the whole block, or the lanes of a warp that `mask` names.
 enum class Meeting : uint8_t { kNone, kBlock, kWarp, kShuffle, kBallot };
 
 /// Waits for the others. kShuffle: the `value` of lane `source`; kBallot: the lanes whose value is not 0.
@@ -131,7 +131,7 @@ namespace espalier::cuda {
 /// Bytes of a kernel's parameters that a launch may have, since CUDA 12.1.
 inline constexpr size_t kMostParameterBytes = 32764;
 
-/// That of compute capability 8.6, the least from 8.0 to 9.0.
+/// The limit of compute capability 8.6, the smallest from 8.0 to 9.0.
 inline size_t MostSharedBytes() { return 98 << 10; }
 
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.

@@ -90,7 +90,7 @@ struct Head {
 
   const AttentionShape& shape() const { return call.shape; }
   Place Queries(int64_t rows) const { return {batch, rows, shape().QueryRow(), head, shape().head_dim}; }
-  /// Of the dense o and its gradient.
+  /// Place of the dense o and its gradient.
   Place Results(int64_t rows) const { return {batch, rows, shape().heads * shape().head_dim, head, shape().head_dim}; }
   Place Keys(int64_t rows) const {
     return {batch, rows, shape().KeyRow(), head * shape().kv_heads / shape().heads, shape().head_dim};
@@ -122,7 +122,7 @@ void Forward(const Head& h, const FusedMemory& m) {
   Store(o, m.o, h.Results(s.queries));
 }
 
-/// What one head of queries adds to dk and dv, and its dq.
+/// Adds one head of queries to dk and dv, and computes its dq.
 void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
   const AttentionShape& s = h.shape();
   const Place results = h.Results(h.call.query_rows), keys = h.Keys(h.call.key_rows);
@@ -173,7 +173,7 @@ Offer Ask(AttentionPart part, AttentionPart first, int64_t wanted, int64_t usabl
   return {IsEmulated("starving") || (IsEmulated("hungry") && is_first) ? usable + 1 : wanted, ""};
 }
 
-/// What the library computes at once, of at most `first`; nothing if it refuses.
+/// The part that the library computes in one call, at most `first`; nothing if it refuses.
 std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, AttentionPart first, int64_t wanted,
                                     int64_t usable) {
   const AttentionShape& s = call.shape;

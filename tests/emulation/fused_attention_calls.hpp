@@ -1,4 +1,4 @@
-// What tests ask the emulated cuDNN.
+// How tests question the emulated cuDNN.
 #pragma once
 
 #include <cstdint>

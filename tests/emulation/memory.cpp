@@ -1,8 +1,7 @@
-// Memory of the emulated runtime, and what it says of its GPUs. Memory of the device is the host's, told apart by
-// address: it holds NaNs at first, a copy in the wrong direction is an error, one from pageable memory is there only
-// once its stream was awaited, and the program may take ESPALIER_EMULATED_BYTES of it. There are
-// ESPALIER_EMULATED_GPUS; a thread that uses another one than the process chose, as one that chose none may, is
-// refused.
+// Memory of the emulated runtime, and its GPUs. Device memory is host memory, distinguished by address: it holds NaNs
+// at first; a copy in the wrong direction is an error; a copy from pageable memory arrives only once its stream was
+// awaited; and the program may take ESPALIER_EMULATED_BYTES of it. There are ESPALIER_EMULATED_GPUS; as in CUDA, a
+// thread uses device 0 until cudaSetDevice, and is refused if the process has chosen another one.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued
 // theirs (sends are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other
-// hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Refused is what NCCL forbids
-// beside graphs, and memory that overlaps.
+// hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Calls that NCCL forbids next to
+// graphs, and overlapping memory, are refused.
 #include <nccl.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ class Messages {
   }
 
   std::vector<MPI_Request> requests_;
-  std::vector<int> bytes_;  ///< of receives; -1: a send
+  std::vector<int> bytes_;  ///< bytes of receives; -1: a send
   std::vector<Sent> own_sends_;
   std::vector<Received> own_receives_;
 };
@@ -156,8 +156,8 @@ void Reduce(ncclComm* comm, const void* from, size_t step, void* to, size_t coun
 /// Sends and receives between ncclGroupStart and ncclGroupEnd, all on one stream.
 struct PointToPoint {
   ncclComm* comm;
-  const void* from;  ///< of a send
-  void* to;          ///< of a receive
+  const void* from;  ///< source of a send
+  void* to;          ///< destination of a receive
   size_t bytes;
   int peer;
   cudaStream_t stream;
@@ -205,7 +205,7 @@ ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> wo
   return ncclSuccess;
 }
 
-/// What a unique id holds. Its maker has to be member 0, which NCCL does not ask for.
+/// The content of a unique id. Its maker must be member 0, which NCCL does not require.
 struct EmulatedId {
   char word[16] = "emulated";
   int maker = 0;   ///< world rank

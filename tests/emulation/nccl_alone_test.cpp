@@ -1,6 +1,6 @@
 // One rank of many, alone: communicators of one rank, on which every kind of instruction runs, issued and in a graph.
-// Values are then those of nobody: what is tested is that the calls are accepted. Built twice: over the emulation, and
-// over CUDA and NCCL (tests/gpu), where it needs one GPU and exits 77 without.
+// Values then have no meaning: the test checks that the calls are accepted. Built twice: over the emulation, and over
+// CUDA and NCCL (tests/gpu), where it needs one GPU and exits 77 without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The CUDA runtime of the emulation: what its files share.
+// Declarations that the files of the emulated CUDA runtime share.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@ enum class Place : uint8_t { kPageable, kPinned, kDevice };
 /// Which memory [memory, memory + bytes) belongs to.
 Place PlaceOf(const void* memory, size_t bytes);
 
-/// True while this thread captures: what allocates, copies at once or waits is an error then.
+/// True while this thread captures: allocations, synchronous copies and waits are errors then.
 bool Capturing();
 
 /// False in a thread that is on another GPU than the one that the process chose: its calls would fail, or take memory

@@ -1,4 +1,4 @@
-// What AddressSanitizer must be told when execution goes over to another stack; nothing without it.
+// Tells AddressSanitizer that execution switches to another stack; does nothing without it.
 #pragma once
 
 #include <cstddef>

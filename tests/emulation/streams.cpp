@@ -31,7 +31,7 @@ struct CUstream_st {
   std::deque<Work> works;
   long issued = 0, done = 0;
   CUgraph_st* captured = nullptr;             ///< into which it is captured
-  long captured_works = 0, joined_works = 0;  ///< of the capture, and how many of them other streams await
+  long captured_works = 0, joined_works = 0;  ///< works of the capture, and how many of them other streams await
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;   ///< on which it was recorded last
@@ -156,7 +156,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
   CUstream_st& stream = Of(to);
   if (event->stream == nullptr) return cudaSuccess;
   if (event->captured != nullptr) {
-    if (event->captured != capture) return cudaErrorCapturedEvent;  // of no capture, or of one that is over
+    if (event->captured != capture) return cudaErrorCapturedEvent;  // of no capture, or of a finished one
     stream.captured = capture;                                      // it joins
     captured_streams.insert(&stream);
     if (event->stream != &stream) event->stream->joined_works = std::max(event->stream->joined_works, event->ticket);

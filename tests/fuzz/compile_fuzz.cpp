@@ -1,6 +1,6 @@
-// What a deck makes: each line of the input is one key=value over a good deck, and "ranks=N" how many ranks plan for.
-// Whatever the values, they are refused with messages, or the programs of all ranks are compiled, placed in memory and
-// checked. What is allowed but takes more than a second (thousands of layers, ranks or microbatches) is left to
+// Compiles random decks: each line of the input is one key=value over a good deck, and "ranks=N" gives the number of
+// ranks. The values are refused with messages, or the programs of all ranks are compiled, placed in memory and checked.
+// Valid decks that take more than a second (thousands of layers, ranks or microbatches) are left to
 // tests/restart/attack_sizes.py.
 #include <algorithm>
 #include <charconv>

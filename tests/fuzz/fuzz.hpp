@@ -1,5 +1,6 @@
-// What the fuzz targets share. A target is one function over bytes, LLVMFuzzerTestOneInput: libFuzzer drives it (meson
-// option `fuzz`, clang), or runner.cpp, which replays a corpus and mutates it from a seed (any compiler).
+// Declarations that the fuzz targets share. A target is one function over bytes, LLVMFuzzerTestOneInput: libFuzzer
+// drives it (meson option `fuzz`, clang), or runner.cpp, which replays a corpus and mutates it from a seed (any
+// compiler).
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ struct Heap {
   static int64_t Peak();  ///< above what was held at the last Reset
 };
 
-/// What the runner reports beside its own counts.
+/// Counts that the runner reports besides its own.
 struct Tally {
   int64_t accepted = 0;  ///< inputs that were found good
   int64_t peak = 0;      ///< most bytes of one input
@@ -34,8 +35,7 @@ inline void Require(bool holds, const std::string& what) {
   std::abort();
 }
 
-/// True if `work` refuses its input as a user's error of the kind `status`; anything else that it throws ends the
-/// process.
+/// True if `work` refuses its input as a user's error with `status`; any other exception ends the process.
 template <typename Work>
 bool IsRefused(ExitStatus status, const Work& work) {
   try {

@@ -1,4 +1,4 @@
-// Token files of HDF5: any bytes are refused or give samples whose tokens lie in the vocabulary.
+// HDF5 token files: any bytes are refused or give samples whose tokens are in the vocabulary.
 #include <algorithm>
 #include <fstream>
 

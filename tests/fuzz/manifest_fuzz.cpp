@@ -1,5 +1,5 @@
-// MANIFESTs, twice each: as they are, when only those with the right checksum pass; and with the checksum made right,
-// so that the code after it is reached too. Those that pass are then used: verified, and loaded from.
+// MANIFESTs, each tested twice: unchanged, when only a right checksum passes; and with a corrected checksum, so that
+// the code after the check is reached too. A MANIFEST that passes is then verified and loaded from.
 #include "small_checkpoint.hpp"
 
 namespace espalier::fuzz {

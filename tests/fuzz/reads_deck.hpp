@@ -1,5 +1,5 @@
-// What the targets that end in a deck share: whatever the input, it is refused with its errors or gives a deck whose
-// effective deck gives it again.
+// Shared by the targets that end in a deck: any input is refused with its errors, or gives a deck whose effective deck
+// gives the same deck again.
 #pragma once
 
 #include "espalier/deck/print.hpp"

@@ -1,5 +1,5 @@
-// What the targets of tokenizers share: any bytes are refused or are a tokenizer whose ids lie in its vocabulary, and
-// which decodes every id of it.
+// Shared by the targets of tokenizers: any bytes are refused, or are a tokenizer whose ids are in its vocabulary, and
+// which decodes all of them.
 #pragma once
 
 #include <algorithm>

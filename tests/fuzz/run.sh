@@ -2,8 +2,8 @@
 # Fuzzes everything that is read from disk or the command line, with AddressSanitizer and UndefinedBehaviorSanitizer:
 #   tests/fuzz/run.sh [N [M]]     N mutated decks, overrides, MANIFESTs, safetensors and tokenizers each, M shards,
 #                                 token files, HDF5 files and decks that are compiled each
-# Works through parts, each a seed, on every processor, and goes on where it was stopped: build-asan/fuzz/NAME-PROGRAM
-# lists the parts that this very program has done. What crashes is kept there as crash-NAME_fuzz-SEED.
+# Works through parts, each a seed, on every processor, and continues where it was stopped: build-asan/fuzz/NAME-PROGRAM
+# lists the parts that this version of the program has done. Inputs that crash are kept there as crash-NAME_fuzz-SEED.
 set -euo pipefail
 
 texts=${1:-1000000} files=${2:-200000}
@@ -16,12 +16,12 @@ Build "${targets[@]/#/tests/fuzz/}"
 
 finished=$build/fuzz
 mkdir -p "$finished"
-# In memory: what is written is fsynced.
+# In memory, because written files are fsynced.
 work=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 trap 'rm -rf "$work"' EXIT
 export TMPDIR=$work build root finished
 
-# List NAME: where its finished parts stand.
+# List NAME: the file that lists its finished parts.
 List() {
   local program
   program=$(sha256sum "$build/tests/fuzz/${1}_fuzz")
@@ -40,7 +40,7 @@ Parts() {
 # Try SEED NAME SIZE LIST
 Try() {
   cd "$finished"
-  # 255 ends xargs at once.
+  # Status 255 ends xargs immediately.
   "$build/tests/fuzz/$2_fuzz" "$root/tests/fuzz/corpus/$2" "$3" "$1" >>"$4" || exit 255
 }
 export -f Try

@@ -31,8 +31,7 @@ std::string input, kept_as;
 constexpr std::array kSignals = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF};
 std::array<struct sigaction, kSignals.size()> before;
 
-/// Keeps the input and leaves the signal to whoever had it before: a sanitizer, which says what it knows, or the
-/// system.
+/// Keeps the input and passes the signal on to the previous handler: a sanitizer, which reports, or the system.
 extern "C" void Keep(int signal) {
   const int file = ::open(kept_as.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (file >= 0 && ::write(file, input.data(), input.size()) >= 0) {
@@ -41,7 +40,7 @@ extern "C" void Keep(int signal) {
   }
   for (size_t i = 0; i < kSignals.size(); ++i)
     if (kSignals[i] == signal) ::sigaction(signal, &before[i], nullptr);
-  // Those of a bad instruction come again by themselves.
+  // Signals of a bad instruction occur again by themselves.
   if (signal == SIGPROF) ::raise(signal);
 }
 
@@ -83,7 +82,7 @@ std::vector<std::string> ReadCorpus(const fs::path& path) {
   return corpus;
 }
 
-/// Whole words of texts: what grammar a format has.
+/// Whole words of texts: the grammar of a format.
 std::vector<std::string> WordsOf(const std::vector<std::string>& corpus) {
   std::vector<std::string> words;
   for (const std::string& text : corpus)

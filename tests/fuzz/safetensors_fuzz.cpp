@@ -1,4 +1,4 @@
-// Safetensors: any bytes are refused or are a file whose tensors lie inside of it, and can be read.
+// Safetensors: any bytes are refused, or are a file whose tensors are inside it and can be read.
 #include <fstream>
 #include <vector>
 

@@ -59,7 +59,7 @@ class SmallCheckpoint {
     bool whole = false;
     return !IsRefused(ExitStatus::kData, [&] { whole = VerifyCheckpoint(dir_).damage.empty(); }) && whole;
   }
-  /// What Loads() has filled: tensors in their order.
+  /// The tensors that Loads() has filled, in order.
   const std::vector<LocalTensor>& local() const { return local_; }
 
  private:

@@ -108,7 +108,7 @@ class Draw:
             self.must_be_same(restarted, layout, deck)
 
     def figure(self, what, mine, theirs, *decks, first=1):
-        """How far apart two runs are; those of one rank show what rounding alone does."""
+        """Distance of two runs; runs on one rank show the effect of rounding alone."""
         kind = min((deck.numbers for deck in decks), key=KINDS.index)
         far = apart(mine, theirs, first)
         self.figures.append([what, kind, *far])

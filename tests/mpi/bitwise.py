@@ -1,8 +1,9 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
-microbatches that take turns, early reduction of gradients, early cp communication, and the threads that make initial
-weights. Within a group all runs cut data and tensors alike, in sizes drawn at random; each must have the same losses,
-norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums:
-rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is what it used, exactly."""
+"""Settings that must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of
+rows, interleaved microbatches, early reduction of gradients, early cp communication, and the threads that make initial
+weights. Within a group all runs shard data and tensors in the same way, in sizes drawn at random; each must have the
+same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch
+regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is exactly
+the used one."""
 import os
 
 from support.checkpoints import same_bits, tensors
@@ -112,8 +113,8 @@ GROUPS = [
                                               [pp(2), ZERO3, SELECTIVE]]),
     (1, 1, ["parallel.cp=2", "parallel.context=ring", "dropout.attention=0.2"], [[], [FULL], [AT_ATTENTION]]),
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),
-    (1, 1, [GPT2, "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their products
-    # Joined matmuls: recomputed ones are joined likewise.
+    (1, 1, [GPT2, "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their matmuls
+    # Joined matmuls: recomputed ones are joined in the same way.
     (2, 2, [JOIN, STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS],
                           [pp(2), schedule("zbv")], [TWO_STRIPS]]),
     (1, 1, [JOIN, "precision.compute=bf16"], [[], [FULL], [SELECTIVE], [pp(2)]]),

@@ -6,7 +6,7 @@
            steps (relative 1e-5)
 
   poison   what is in the neighbours of a document does not change a bit of its losses, gradient norms and weights: not
-           other tokens, and not tokens whose embeddings are huge. (NaN would: products of whole blocks have terms of
+           other tokens, and not tokens whose embeddings are huge. (NaN would: matmuls of whole blocks have terms of
            zero times NaN, also in other frameworks.)
 
 All in a table of layouts, for Llama and GPT-2, with and without a sliding window. Documents have 1 to 15 tokens.

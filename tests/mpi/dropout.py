@@ -47,7 +47,7 @@ def philox(counter, key):
 
 
 def factors(place, rate, step, sample, columns, head=0):
-    """Of the tokens of a sample, by rows: 0, or 1 / (1 - rate)."""
+    """Dropout factors of the tokens of a sample, by rows: 0, or 1 / (1 - rate)."""
     key = stream_key("dropout/" + place)
     word = lambda token, column: philox([column // 4, token, step, head], key)[column % 4]
     return [[0.0 if word(sample * LENGTH + p, c) < round(rate * 2**32) else 1 / (1 - rate) for c in range(columns)]
@@ -169,7 +169,7 @@ class Tape:
         return self.made([[x * y + z for x, y, z in zip(r, w, b)] for r in normal], backward)
 
     def softmax(self, scores, window):
-        """Of the keys that each query sees."""
+        """Softmax over the keys that each query sees."""
         def row_of(i):
             seen = [j for j in range(len(scores.rows[i])) if j <= i and (window == 0 or j > i - window)]
             weights = {j: math.exp(scores.rows[i][j] - max(scores.rows[i][k] for k in seen)) for j in seen}
@@ -246,7 +246,7 @@ class Model:
         return t.beside(parts)
 
     def loss_and_norm(self, step, samples):
-        """Of one batch: lists of tokens, one more than a sequence has."""
+        """Loss and norm of one batch: lists of tokens, one more than a sequence has."""
         self.step, loss = step, 0.0
         for self.sample, tokens in enumerate(samples):
             self.tape = Tape()

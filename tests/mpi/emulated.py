@@ -1,7 +1,6 @@
-"""Runs on emulated GPUs: the module for GPUs as it is, its kernels, streams, graphs and NCCL on the host. What a device
-computes is what the processor computes, in every layout that is tried here, over MPI and over NCCL, issued or as a
-graph; checkpoints pass between the two. Skipped where the emulated module is not built. Names of checks as arguments:
-only these."""
+"""Runs on emulated GPUs: the real GPU module, with its kernels, streams, graphs and NCCL on the host. A device computes
+the same as the processor, in every layout that is tried here, over MPI and over NCCL, issued or as a graph; checkpoints
+can be exchanged between the two. Skipped if the emulated module is not built. Arguments: names of checks to run."""
 import json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
@@ -62,7 +61,7 @@ def train_and_listen(run_dir, ranks, overrides):
 
 
 def check_capture(checks, home):
-    """A step that cannot be captured is issued, and the run says so once."""
+    """A step that cannot be captured is issued, and the run reports it once."""
     graph = train(home("captured"), 1, [*BASE, CUDA])
     for where in ("inside", "end", "instantiate"):
         environment(ESPALIER_EMULATED_CAPTURE=where)
@@ -194,8 +193,8 @@ HEADS = {"ring": (4, 2), "all_gather": (4, 2), "all_to_all": (2, 1)}
 
 
 def blocks_of_two(heads, kv_heads):
-    """What cuDNN is given on two ranks: a piece on itself; a second chunk and a later piece; a piece and the first
-    chunk of an earlier one."""
+    """The blocks that cuDNN gets on two ranks: the diagonal block; a second chunk and a later block; a block and the
+    first chunk of an earlier one."""
     return {f"[1,{queries},{heads} x 8] queries, {keys} keys, {kv_heads} kv heads, {mask}"
             for queries, keys, mask in ((256, 256, "causal"), (128, 256, "not causal"), (256, 128, "not causal"))}
 
@@ -298,8 +297,8 @@ def check_guard(checks, home):
 
 
 def check_watch(checks, home):
-    """A step that takes longer than the watchdog waits, in which nothing is sent for so long: the device says that it
-    lives, in a graph too."""
+    """A step that takes longer than the watchdog's limit and sends nothing meanwhile: the device shows progress, in a
+    graph too."""
     environment(ESPALIER_EMULATED_STREAMS="late")
     for ranks, overrides in ((1, ["batch.global=64"]),
                              (2, ["parallel.dp_replicate=2", "batch.global=128", "run.transport=mpi"])):
@@ -311,7 +310,7 @@ def check_watch(checks, home):
 
 
 def check_choice(checks, home):
-    """What "auto" comes to, and what is refused."""
+    """The device that "auto" chooses, and which settings are refused."""
     device = lambda run: run.starts[-1]["device"]
     checks.that(device(train(home("auto"), 1, [*BASE, "run.steps=1"])) == "cuda", "auto with a GPU: cuda")
     checks.that(

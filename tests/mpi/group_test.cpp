@@ -57,7 +57,8 @@ void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs&
   }
 }
 
-/// f(mesh, axes) for every group of more than one rank that an axis, or two beside each other, or all dp axes make.
+/// Calls f(mesh, axes) for every group of more than one rank formed by an axis, by two neighbouring axes, or by all dp
+/// axes.
 template <typename F>
 void ForEachGroup(F f) {
   for (const Mesh& mesh : Meshes())
@@ -111,7 +112,7 @@ TEST(Group, AllToAll) {
   });
 }
 
-/// What a member has after a shift is what the one before it had: its own coordinate, one place back, says which piece.
+/// After a shift a member has the shard of the previous member; its own coordinate, one place back, tells which.
 void CheckShift(const Mesh& mesh, AxisSet axes, const std::vector<std::string>& types) {
   SCOPED_TRACE("ring_shift over " + Name(axes) + " of " + mesh.ToString() + ": " + types[0]);
   ProgramBuilder builder(mesh);

@@ -16,14 +16,14 @@ namespace espalier::test {
 /// The world of this process; made by main().
 MpiWorld& TheWorld();
 
-/// What the member `member` of a partial value (0 for a value that is not partial) holds of element `index` of tensor
-/// `tensor` in step `step`: of very different sizes, so that the order of additions shows.
+/// Element `index` of tensor `tensor` in step `step` at the member `member` of a partial value (0 if it is not
+/// partial): magnitudes vary widely, so that the order of additions shows.
 double Content(int tensor, int64_t index, int member, int step);
 
-/// Fills the local piece of a value. `member` tells partial contributions apart.
+/// Fills the local shard of a value. `member` distinguishes partial contributions.
 void Fill(const Tensor& tensor, const Type& type, int id, int member, int step);
 
-/// Number of elements that differ, bit by bit, from the in-order fp32 join of `members` contributions.
+/// Number of elements that differ, bit by bit, from the in-order fp32 sum or maximum of `members` contributions.
 int64_t CountWrong(const Tensor& tensor, const Type& type, int id, int members, Reduce how, int step);
 
 /// A program of one rank, in the order of the calls; every value is persistent.
@@ -57,7 +57,7 @@ class ProgramBuilder {
 /// An op of one kind over a group.
 Op GroupOp(OpKind kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
 
-/// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. Options are those of MPI.
+/// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. The options are for MPI.
 std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,
                                                  MpiCommunicationOptions options);
 
@@ -79,7 +79,7 @@ class Runner {
   std::unique_ptr<Executor> executor_;
 };
 
-/// Meshes of the world's size: each axis alone, and some products.
+/// Meshes of the world's size: each axis alone, and some combinations.
 std::vector<Mesh> Meshes();
 
 }  // namespace espalier::test

@@ -17,7 +17,7 @@ ROUNDING = 1e-6  # seconds an instruction: events are fp32 milliseconds
 
 
 def planned(ranks, rank, overrides):
-    """(lane, role, kind) -> how many a step has, as `plan` says."""
+    """(lane, role, kind) -> number in a step, from `plan`."""
     listed = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *overrides]).stdout
     return collections.Counter(match.groups() for match in map(INSTRUCTION.match, listed.splitlines()) if match)
 

@@ -28,7 +28,7 @@ EQUAL_MOMENTS = 0.97
 
 
 def without_key_biases(name, values):
-    """GPT-2's key biases have an exact gradient of zero: what moves them is rounding."""
+    """GPT-2's key biases have an exact gradient of zero: only rounding moves them."""
     if not name.endswith("attn.c_attn.bias"):
         return values
     third = len(values) // 3
@@ -36,7 +36,7 @@ def without_key_biases(name, values):
 
 
 class Serial:
-    """The one-rank runs by model; what they trained is read once."""
+    """The one-rank runs by model; their results are read once."""
 
     def __init__(self, folder):
         self.folder, self.runs = folder, {}
@@ -61,7 +61,7 @@ def moments(run, step):
 
 
 def equal_share(mine, theirs):
-    """Of the elements of all moments."""
+    """Share of equal elements among all moments."""
     if mine.keys() != theirs.keys():
         return 0
     same = sum(a == b for n in theirs for a, b in zip(mine[n], theirs[n]))

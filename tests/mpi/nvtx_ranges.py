@@ -1,6 +1,5 @@
-"""What a profiler sees of runs on emulated GPUs: ranges of NVTX for each run of a program and for the jobs that it
-issues, properly nested. And the peak of a GPU that no data sheet is known of is measured. Skipped without the emulated
-module."""
+"""What a profiler sees of runs on emulated GPUs: properly nested NVTX ranges for each run of a program and for the jobs
+that it issues. Also, the peak of a GPU without a known datasheet is measured. Skipped without the emulated module."""
 import collections, os, re, sys
 
 from support.runs import Checks, DECK, ENVIRONMENT, launch, scratch, train

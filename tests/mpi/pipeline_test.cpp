@@ -1,5 +1,5 @@
-// Messages between stages: both directions at once, any size, several tensors in one; scalars of all stages on all of
-// them.
+// Messages between stages: both directions at the same time, any size, several tensors in one message; scalars of all
+// stages on all of them.
 #include "harness.hpp"
 
 namespace espalier::test {
@@ -16,7 +16,7 @@ Op RecvOp(std::vector<int> values, int from) {
   return op;
 }
 
-/// Every stage sends `sets` of tensors to the next (up) and to the previous stage (down), all in flight at once.
+/// Every stage sends `sets` of tensors to the next (up) and to the previous stage (down), all in flight together.
 void CheckNeighbours(const Mesh& mesh, const std::vector<std::vector<std::string>>& sets,
                      MpiCommunicationOptions options = {}) {
   SCOPED_TRACE(mesh.ToString());

@@ -28,7 +28,7 @@ class Ramp:
         return min(self.end, self.start + (step - 1) // self.each * self.step)
 
     def sizes(self, steps):
-        """(size, its last step) of a run of so many steps."""
+        """(size, its last step) for a run of `steps` steps."""
         all = [self.of(step) for step in range(1, steps + 1)]
         return [(size, max(s for s in range(1, steps + 1) if all[s - 1] == size)) for size in sorted(set(all))]
 
@@ -146,7 +146,7 @@ def check_changed(checks, home):
 
 
 def check_plan(checks, home):
-    """A plan says how the batch grows, and its peak is the largest of all sizes."""
+    """A plan shows how the batch grows, and its peak is the largest of all sizes."""
     ramp, path = Ramp(2, 2, 6, 3), home("plan.json")
     keys = ["parallel.pp=2", "run.device=cpu", *ramp.keys]
     text = launch(1, ["plan", DECK, "--ranks", "2", "--json", path, *keys]).stdout
@@ -162,7 +162,7 @@ def check_plan(checks, home):
 
 
 def check_trace(checks, home):
-    """What is traced follows the program that runs: more instructions in larger steps."""
+    """Traces follow the program that runs: larger steps have more instructions."""
     ramp = Ramp(2, 2, 6, 2)
     keys = [*BASE, "parallel.pp=2", *ramp.keys, "run.steps=6"]
     run = train(home("trace"), 2, [*keys, "report.trace=1:6", f"report.costs='{home('costs.toml')}'"])

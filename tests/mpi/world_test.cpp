@@ -1,4 +1,4 @@
-// What happens outside the step.
+// Communication outside the step.
 #include "harness.hpp"
 
 namespace espalier::test {

@@ -1,5 +1,5 @@
-"""Data that are missing, huge, changed or not the same on every rank; ranks that were not started alike; links between
-folders without an end."""
+"""Data that are missing, huge, changed or different on some ranks; ranks started with different settings; endless links
+between folders."""
 
 import os, re, resource, signal, struct, subprocess, tempfile, time
 
@@ -13,7 +13,7 @@ SMALL = ["run.steps=4", "model.layers=1", "batch.global=4", "checkpoint.restart=
 
 
 def contexts(*ranks):
-    """The command line of a job whose ranks are started apart, each with words of its own."""
+    """The command line of a job whose ranks are started separately, each with its own arguments."""
     line = command(2, [])[0]
     launcher = line[:line.index("-n")] + line[line.index("-n") + 2:line.index(executable())]
     for k, words in enumerate(ranks):
@@ -34,7 +34,7 @@ def ran(line, environment=ENVIRONMENT):
 
 
 def text_file(path, seed, size=6000):
-    """Distinct samples of readable letters."""
+    """Distinct samples of readable characters."""
     state, letters = seed, []
     for _ in range(size):
         state = (state * 1103515245 + 12345) % 2**31
@@ -228,8 +228,8 @@ def mission_d_a_start_reads_little(checks, home):
 
 
 def mission_d_ranks_share_the_bytes_of_a_huge_jsonl(checks, home):
-    """Bytes that each of four ranks reads of one file of 60 MB: those that tell where its tokens are, and the bounded
-    part that every rank reads of any data."""
+    """Bytes that each of four ranks reads of one file of 60 MB: the bytes that locate its tokens, and the bounded part
+    that every rank reads of any data."""
     size, ranks, read = 60 * 10**6, 4, {}
     for name, count in (("small", 10), ("large", size // 1000)):
         path = os.path.join(home, name + ".jsonl")
@@ -259,7 +259,7 @@ def mission_d_a_bad_id_is_told_when_it_is_read(checks, home):
 
 
 def formats_are_refused_with_place(checks, home):
-    """What is wrong with data of other programs is told before memory is taken, with exit status 3."""
+    """Errors in data of other programs are reported before memory is taken, with exit status 3."""
     lines = os.path.join(home, "docs.jsonl")
     with open(lines, "w") as file:
         file.write('{"text": "some text of a document"}\n' * 40 + '{"text": 3}\n')

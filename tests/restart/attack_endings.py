@@ -32,7 +32,7 @@ def start(home, *overrides, ranks=1, inside=(), environment=(), **more):
 
 
 def end_all():
-    """What a check that failed has left."""
+    """Ends processes that a failed check has left."""
     for run in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)

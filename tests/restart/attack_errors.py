@@ -1,5 +1,5 @@
-"""Errors of one rank while the others wait for it, and ranks that do not answer: the job ends, says which rank and why,
-and keeps what can be kept. Each check has the number of its finding."""
+"""Errors of one rank while the others wait for it, and ranks that do not answer: the job ends, names the rank and the
+reason, and keeps what can be kept. Each check has the number of its finding."""
 import os, re, shutil, signal, sys, tempfile
 
 from support import jobs
@@ -15,7 +15,7 @@ ENDLESS = ["run.steps=1000000", "report.every_steps=1000", *BASE]
 
 
 def text_of(path, samples):
-    """A text of so many samples, and one byte more for the last target."""
+    """A text of `samples` samples, and one more byte for the last target."""
     with open(os.path.join(ROOT, "tests", "oracle", "data", "text.txt"), "rb") as source, open(path, "wb") as file:
         file.write(source.read(samples * SAMPLE + 1))
     return path

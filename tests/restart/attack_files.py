@@ -1,5 +1,5 @@
-"""Files that are no files, endless, or of strangers: every reader refuses them at once, with the reason. Outputs on a
-full disk. Names of decks that no deck can hold."""
+"""Files that are no regular files, endless, or belong to others: every reader refuses them at once, with the reason.
+Outputs on a full disk. Names of decks that no deck can have."""
 
 import json, os, resource, shutil, struct, subprocess
 
@@ -115,7 +115,7 @@ def of_a_strangers_folder(checks, home, run, model):
 
 
 def links_of_a_strangers_folder(checks, home, run, model):
-    """A file beside a tokenizer is kept in checkpoints and exports: never a file from elsewhere."""
+    """A tokenizer's companion file is kept in checkpoints and exports: never a file from elsewhere."""
     private = text_with(os.path.join(home, "private"), SECRET)
     folder = with_link(model, os.path.join(home, "linked"), "chat_template.jinja", private)
     text_with(os.path.join(folder, "other.json"), '{"inside": 7}')

@@ -1,12 +1,12 @@
-"""What a newcomer meets before the first step: licence, packages, build, README, scripts. Every function is named after
-the finding that it shows to be mended."""
+"""What a newcomer needs before the first step: licence, packages, build, README, scripts. Every function is named after
+the finding that it covers."""
 import os, re, shlex, shutil, subprocess, tempfile
 
 from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, ROOT, executable
 
 PATIENCE = 600
-# What the scripts themselves call, besides what packages.txt asks for.
+# Programs that the scripts themselves call, besides the ones that packages.txt lists.
 PROGRAMS = ["bash", "sed", "tr", "cat", "mktemp", "rm", "dirname", "env", "as", "ld", "nproc"]
 ASKED_FOR = ["c++", "git", "meson", "ninja", "pkg-config", "mpicxx", "mpirun", "python3", "h5dump"]
 

@@ -1,5 +1,5 @@
-"""What a restart does follows from deck and command line alone: the checkpoint's deck is compared, never taken over.
-Runs are tiny; every function is named after the findings of a review that it shows to be mended."""
+"""A restart depends on deck and command line alone: the checkpoint's deck is compared, never taken over. Runs are tiny;
+every function is named after the findings of a review that it covers."""
 import hashlib, json, os, re, shutil, tempfile
 
 from support.checkpoints import reseal
@@ -11,7 +11,7 @@ TEXT = f"data.paths=['{ROOT}/tests/oracle/data/text.txt']"
 
 
 def run(home, *overrides, ranks=1, flags=(), deck=DECK):
-    """Exit status and text; without a home in the folder that the deck says."""
+    """Exit status and text; `home` is None if the deck names the folder."""
     where = ["-d", home] if home else []
     done = launch(ranks, ["run", deck, *where, *flags, *SMALL, *overrides], PATIENCE)
     return done.returncode, done.stdout
@@ -46,7 +46,7 @@ def contents(folder):
 
 
 def changed(home):
-    """Key -> old value, new value, origin; of the last start."""
+    """Key -> old value, new value, origin, for the last start."""
     lines = [json.loads(line) for line in open(os.path.join(home, "metrics.jsonl"))]
     last = max(i for i, line in enumerate(lines) if line.get("event") == "start")
     events = [line for line in lines[last:] if line.get("event") == "changed"]

@@ -1,5 +1,5 @@
-"""What no input may do: wrap a size, compile without end, or take memory without bound. Every command runs with a limit
-of processor time and of memory. Standard library only."""
+"""No input may overflow a size, compile endlessly, or take unbounded memory. Every command runs with limits of
+processor time and memory. Standard library only."""
 import os, re, resource, shutil, subprocess, tempfile
 
 from support.checkpoints import crc32c

@@ -24,7 +24,7 @@ STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.S
 
 
 class Finding(Exception):
-    """What the oracle does not accept."""
+    """A state that the oracle does not accept."""
 
 
 def require(holds, what, job=None):
@@ -83,7 +83,7 @@ class Draw:
 # Each way to disturb a run: a function of a draw that raises Finding. Its docstring is what the report prints.
 
 def stop_signals(draw):
-    """TERM, INT, USR1, USR2, HUP or XCPU to a rank, several times in a row"""
+    """TERM, INT, USR1, USR2, HUP or XCPU to a rank, several times in sequence"""
     for _ in range(draw.random.randint(1, 3)):
         number = draw.random.choice(STOPS)
         with draw.start() as job:
@@ -199,7 +199,7 @@ def other_steps(draw):
     require(before and visible(draw.home), "checkpoints are gone")
     straight = draw.chaos.reference(draw.deck)[0]
     mine = Metrics(draw.home)
-    # What the deck does not say is derived again: from `part` on the learning rate is the undisturbed run's.
+    # Keys that the deck leaves out are derived again: from `part` on the learning rate is the undisturbed run's.
     require(mine.curve("lr", part + 1) == straight.curve("lr", part + 1), "the learning rate is not derived again")
 
 
@@ -293,7 +293,7 @@ def data_lost_in_mid_run(draw):
     """the data file is cut while the run reads it"""
     deck = draw.deck.with_own_data(draw.chaos.folder)
     with draw.start(deck=deck) as job:
-        job.until(lambda: events(draw.home, "start"))  # what is cut before is other data
+        job.until(lambda: events(draw.home, "start"))  # data cut before that are other data
         draw.sleep_some(job)
         whole = open(deck.data, "rb").read()
         os.truncate(deck.data, draw.random.randint(0, len(whole) // 3))

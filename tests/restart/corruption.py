@@ -20,7 +20,7 @@ NORM = "parameters/model.layers.0.input_layernorm.weight"
 
 
 def first_bytes(checkpoint, tensor, count=40):
-    """Of a tensor: the rank that wrote its first box, and the first bytes of it."""
+    """The rank that wrote the first box of a tensor, and the first bytes of the box."""
     name = None
     with open(os.path.join(checkpoint, "MANIFEST")) as file:
         for line in file:
@@ -57,7 +57,7 @@ def flip(pid, pattern, bit):
 
 
 def may_write_memory():
-    """Of processes that this one has started, which some systems allow to root alone."""
+    """Whether memory of processes that this one has started may be written, which some systems allow only to root."""
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             with open(f"/proc/{child.pid}/mem", "r+b"):
@@ -69,7 +69,7 @@ def may_write_memory():
 
 
 class Case:
-    """One flip of a bit of `tensor` on `rank`, which `fault` holds when its state is that of `step`."""
+    """Flips one bit of `tensor` on `rank` in the state of `step`, while `fault` holds the rank."""
 
     def __init__(self, name, ranks, layout, tensor, rank, bit=24, fault="step:hold:5", step=4, extra=()):
         self.name, self.ranks, self.tensor, self.rank, self.bit = name, ranks, tensor, rank, bit

@@ -1,6 +1,6 @@
-"""run.epochs: a run of so many passes is, bit for bit, the run of the steps that they are; with a batch ramp, on
-several ranks, over a restart. What check, plan, simulate and import say of it. More data make a longer run, which is
-said."""
+"""run.epochs: a run of N passes is, bit for bit, the run of the corresponding steps; with a batch ramp, on several
+ranks, over a restart. The output of check, plan, simulate and import about it. More data make a longer run, which is
+reported."""
 import pathlib
 
 from support.checkpoints import same_bits, tensors
@@ -11,7 +11,7 @@ BASE = ["data.format=text", "lr.warmup_steps=2", "batch.global=12", "checkpoint.
 
 
 def write_text(path, samples):
-    """A text of so many samples."""
+    """A text of `samples` samples."""
     path.write_bytes(bytes(32 + (k * k * 7 + k) % 90 for k in range(samples * LENGTH + 1)))
 
 

@@ -1,6 +1,6 @@
 """A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run
-stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart. The same
-for a spike, from a batch of noise."""
+stops, skips the step or rolls back, with equal bits in bit-neutral layouts, and after a restart. The same for a spike,
+from a batch of noise."""
 import json, os, re, shutil, subprocess, tempfile
 
 from support.checkpoints import same_bits, tensors
@@ -16,7 +16,7 @@ ONE, STAGES, SHARDS, TENSOR = (1, []), (2, ["parallel.pp=2"]), (2, ["parallel.dp
 
 
 def instruction(layout, rank, sequences=4):
-    """Where this rank first writes the gradient in a step of so many sequences."""
+    """Where this rank first writes the gradient in a step of `sequences` sequences."""
     ranks, overrides = layout
     found = [
         re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line)
@@ -138,7 +138,8 @@ def check_limits(checks, home):
 
 
 def remedy(done):
-    """The checkpoint that the error says to begin at, and whether in another run.dir; none if it does not say so."""
+    """The checkpoint from which the error message tells to continue, and whether in another run.dir; none if it does
+    not."""
     found = re.search(r"the same command with -r (\S+)(?: in place of its own -r)?( and another run\.dir)? begins at "
                       "the checkpoint before it; to try: a lower optimizer.lr", done.stdout)
     return (found[1], bool(found[2])) if done.returncode == 1 and found else (done.returncode, done.stdout)
@@ -176,7 +177,7 @@ def check_ruined(checks, home):
                 "ruined from the start: it is said to be the only one" + ("" if said else "\n" + done.stdout))
 
 
-# Step t reads bytes 96 (t - 1) to 96 t. Those of step SPIKE are noise, in a text that is learnt quickly.
+# Step t reads bytes 96 (t - 1) to 96 t. The bytes of step SPIKE are noise, in a text that is learnt quickly.
 SPIKE, SPIKE_STEPS = 14, 20
 WATCH = ["guard.spike_z=4", "guard.spike_window=6", "data.shuffle=false", "checkpoint.every_steps=4",
          f"run.steps={SPIKE_STEPS}"]
@@ -206,7 +207,7 @@ def same_end(one, other):
 
 
 def check_spike(checks, home, way, data):
-    """A batch of noise: what is said, that the update was left out (or not), and the same in layouts and restarts."""
+    """A batch of noise: the messages, that the update was left out (or not), and the same in layouts and restarts."""
     watch = [*WATCH, data, f"guard.on_spike={way}"]
     one = home(f"spike-{way}")
     done = run(one, ONE, watch)

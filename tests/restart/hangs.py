@@ -1,8 +1,8 @@
 """Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names
 the right rank and instruction. The first argument is the number of rounds. ESPALIER_DEVICE=cuda sends the runs to a
-device, ESPALIER_TRANSPORT=nccl their messages over NCCL. Its messages carry no instruction, so that one that is left
-out is taken for the next of its communicator, emulated or not: there the last of the last step is left out, which no
-other can stand for."""
+device, ESPALIER_TRANSPORT=nccl their messages over NCCL. NCCL messages carry no instruction number, so a message that
+is left out is replaced by the next of its communicator, emulated or not: there the last message of the last step is
+left out, which has no successor."""
 import os, random, re, signal, sys, tempfile, time
 
 from support.jobs import Job, alive, kill
@@ -16,7 +16,7 @@ BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.wa
 LAYOUTS = [(2, ["parallel.tp=2"]), (2, ["parallel.pp=2"]), (3, ["parallel.dp_shard=3", "batch.global=6"]),
            (2, ["parallel.cp=2"]), (4, ["parallel.pp=2", "parallel.tp=2"]),
            (4, ["parallel.dp_replicate=2", "parallel.tp=2"]), (4, ["parallel.pp=2", "parallel.dp_shard=2"])]
-# What `plan --program` prints of a communication instruction: index, lane, role and microbatch, op.
+# A communication instruction in the output of `plan --program`: index, lane, role and microbatch, op.
 LINE = re.compile(r" *(\d+) (tp|cp|dp|pp-send) +(\S+) (\w+) ")
 
 
@@ -33,7 +33,8 @@ def collectives(ranks, overrides, rank):
 
 
 def check_status(checks, status, what):
-    """mpirun of Open MPI 4.1 itself sometimes crashes while ranks abort. What ranks said is checked all the same."""
+    """mpirun of Open MPI 4.1 itself sometimes crashes while ranks abort. The ranks' messages are checked all the
+    same."""
     crashed = status == -signal.SIGSEGV
     end = "mpirun itself crashed" if crashed else f"exit status {status}"
     checks.that(status == 1 or crashed, f"{what}: {end}")
@@ -117,7 +118,7 @@ def launcher_stopped(checks, home):
 
 
 def all_stopped(checks, home):
-    """A rank and the launcher are stopped: the others end by themselves, and one of them says why."""
+    """A rank and the launcher are stopped: the others end by themselves, and one of them reports why."""
     ranks, overrides = LAYOUTS[2]
     with start(home, ranks, ["run.steps=1000000", *overrides]) as job:
         if not job.until(lambda: job.steps() >= 2):

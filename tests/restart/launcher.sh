@@ -14,7 +14,7 @@ child = subprocess.Popen(["sleep", sys.argv[2]])
 time.sleep(float(sys.argv[2]) + 1)
 time.sleep(3600) if sys.argv[1] == "never" else sys.exit(int(sys.argv[1]))' "$@" &
 }
-# Status SECONDS: that of the launcher, with a guard of this patience.
+# Status SECONDS: the launcher's exit status, with a guard of this patience.
 Status() {
   local launcher=$! status=0
   EndIfAlone "$launcher" "$1" &

@@ -1,6 +1,6 @@
 """Moments of bf16 (precision.moments): random bits are the documented ones, a restart goes on bitwise, a restart with
-another type converts and says so, 50 steps train as with fp32, files are what they should be, and plan knows the bytes.
-With the argument "files" only what other programs read (needs h5py)."""
+another type converts and says so, 50 steps train as with fp32, files are correct, and plan knows the bytes. With the
+argument "files": only the files that other programs read (needs h5py)."""
 import array, json, os, re, subprocess, sys
 
 from support.checkpoints import same_bits, tensors, types
@@ -76,7 +76,7 @@ def rounding_bits(seed, parameter, row, column, t):
 
 
 def rounded(values, columns, part_of, moment, t):
-    """A tensor of fp32, rounded as doc/numerics.md says; `part_of(column)`: the parameter, and the column in it."""
+    """An fp32 tensor, rounded as in doc/numerics.md; `part_of(column)`: the parameter, and the column in it."""
     bits = array.array("I", values.tobytes())
     for i, b in enumerate(bits):
         parameter, column = part_of(i % columns)
@@ -85,7 +85,7 @@ def rounded(values, columns, part_of, moment, t):
 
 
 def check_documented(checks, folder):
-    """After one step the moments are those of fp32, rounded by the documented bits."""
+    """After one step the moments are the fp32 moments, rounded by the documented bits."""
     third = lambda name: lambda column: (f"{name}[{'qkv'[column // 48]}]", column % 48)
     whole = lambda name: lambda column: (name, column)
     cases = [(DECK, [], "model.layers.2.mlp.down_proj.weight", 88, whole), (DECK, [], "model.norm.weight", 48, whole),

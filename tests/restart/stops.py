@@ -47,7 +47,7 @@ def stopped(home):
 
 
 def check_said(checks, home):
-    """A signal is said at once, once, while the step still lasts."""
+    """A signal is reported immediately, once, while the step still runs."""
     with start(1, home("said"), BASE, "step:hold:5") as job:
         job.must_be_held()
         job.send(0, signal.SIGTERM)
@@ -113,7 +113,7 @@ def check_two_interrupts(checks, home):
 
 
 def goes_on(ranks, home, where):
-    """What stopped after k steps makes two more, and equals the run that never stopped."""
+    """A run that stopped after k steps makes two more, and equals the run that never stopped."""
     step = stopped(where)[0] or 0
     some = [*ENDLESS, f"run.steps={step + 2}"]
     statuses = [finished(ranks, where, some)[0], finished(ranks, where + "-straight", some)[0]]

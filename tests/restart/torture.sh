@@ -19,7 +19,7 @@ else
   trap 'rm -rf "$state"' EXIT
 fi
 
-# Part NAME COMMAND...: runs a part once; its log stays beside its mark.
+# Part NAME COMMAND...: runs a part once; its log is next to its mark.
 Part() {
   local name=$1
   shift

@@ -1,6 +1,6 @@
 """Campaigns: runs of several layouts that are disturbed again and again until they are left alone to finish, and must
-then be bitwise the run that nobody disturbed. What was found is in a state file, so that a stopped campaign goes
-on. Standard library only."""
+then bitwise equal the undisturbed run. Findings are in a state file, so that a stopped campaign continues. Standard
+library only."""
 import json, os, random, shutil, signal, statistics, sys, tempfile, time
 
 from .disturbed import same_run
@@ -18,7 +18,7 @@ MOST_IN_A_ROW = 8  # disturbances of one run
 
 
 class State(dict):
-    """What a campaign has done and found. `path`, unless it is None, is the file that remembers it."""
+    """Progress and findings of a campaign. `path`, unless it is None, is the file that stores them."""
 
     def __init__(self, path, **new):
         super().__init__(new)

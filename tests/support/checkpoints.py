@@ -1,4 +1,4 @@
-"""Reads the tensors of a checkpoint by its MANIFEST alone, and changes what it says. Standard library only."""
+"""Reads the tensors of a checkpoint by its MANIFEST alone, and edits the MANIFEST. Standard library only."""
 import array, itertools, math, os, re
 
 TENSOR = re.compile(r"tensor (\S+) (f32|bf16) \[(.*)\]")
@@ -21,7 +21,7 @@ def read_piece(path, dtype, offset, count):
 
 
 def place(whole, shape, box, piece):
-    """Copies a dense row-major piece to its box in a dense row-major tensor, run by run of the last dim."""
+    """Copies a dense row-major box to its place in a dense row-major tensor, run by run of the last dim."""
     if not shape:
         whole[0] = piece[0]
         return

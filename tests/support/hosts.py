@@ -11,7 +11,7 @@ KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive
 
 
 class TwoHosts:
-    """host1 and host2, inside a `with`. `letter` tells apart the hosts of several tests."""
+    """host1 and host2, inside a `with`. `letter` distinguishes the hosts of several tests."""
 
     def __init__(self, letter):
         self.environment = dict(ENVIRONMENT, HOSTS=f"{letter}{os.getpid() % 100000}")
@@ -29,7 +29,7 @@ class TwoHosts:
         return done.stdout if done.returncode == 77 else ""
 
     def start(self, ranks, arguments, log, environment=()):
-        """The executable with so many ranks on each host, in the background."""
+        """The executable with `ranks` ranks on each host, in the background."""
         return subprocess.Popen([HOSTS, "mpirun", str(ranks), executable(), *arguments],
                                 env={**self.environment, **dict(environment)}, stdout=log, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL, start_new_session=True)

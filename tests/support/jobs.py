@@ -20,7 +20,7 @@ def read(path):
 
 
 def stat(pid):
-    """State letter, parent and session; nothing of a process that is gone."""
+    """State character, parent and session; nothing if the process is gone."""
     fields = read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
     return (fields[0], int(fields[1]), int(fields[3])) if len(fields) > 3 else ("", 0, 0)
 
@@ -36,9 +36,9 @@ def kill(victims, number=signal.SIGKILL):
 
 
 class Job:
-    """One start in the background. `fault` is set on one rank, or on all; what it holds goes on with `release`.
+    """One start in the background. `fault` is set on one rank, or on all; held ranks continue after `release`.
     `before`: shell words that each rank runs first. `stdout`: a descriptor that takes the output instead of the log.
-    `patience`: seconds that anything may take."""
+    `patience`: limit of any wait in seconds."""
 
     def __init__(self, home, ranks, overrides, fault=None, rank=None, deck=DECK, flags=(), before="", stdout=None,
                  patience=PATIENCE, environment=()):
@@ -61,7 +61,7 @@ class Job:
         kill(filter(alive, self.seen))
         record(self.launcher.wait(), self.text())
         self.log.close()
-        # Open MPI leaves its shared memory behind when ranks are killed, and its folders when the launcher is.
+        # Open MPI leaves its shared memory when ranks are killed, and its folders when the launcher is killed.
         for path in glob.glob(f"/dev/shm/vader_segment.*.{self.namespace:x}.*") if self.namespace else []:
             os.remove(path)
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -149,9 +149,9 @@ class Job:
             return self.launcher.wait(self.patience)
 
     def wait(self):
-        """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike,
-        or else the first death, and whether the launcher outlived its last rank. Open MPI's launcher may lock
-        itself out when all ranks have died: it is ended then."""
+        """Waits until every process has ended. Returns exit status (None: something outlived the patience), seconds
+        since the strike, or else since the first death, and whether the launcher outlived its last rank. Open MPI's
+        launcher may deadlock when all ranks have died: it is ended then."""
         begin = last_rank = time.monotonic()
         while (ranks := self.look()) or self.launcher.poll() is None:
             now = time.monotonic()

@@ -8,7 +8,7 @@ from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-# What changes the model, and with it the numbers themselves.
+# Keys that change the model, and with it the numbers.
 MANY_HEADS = ["model.heads=8", "model.kv_heads=4"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263"]
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.ffn_dim=89", "model.vocab=263", "batch.global=12"]
@@ -33,7 +33,7 @@ YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original
 DROPS = ["dropout.attention=0.2"]
 ALL_DROPS = ["dropout.embedding=0.1", "dropout.residual=0.3", *DROPS]
 RAMP = ["batch.ramp_start=4", "batch.ramp_step=6", "batch.ramp_steps=2"]  # steps of 4, 4, 10, 10 and 16 sequences
-# What must not change them.
+# Keys that must not change the numbers.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 EACH = "parallel.reduce=microbatch"
@@ -77,7 +77,7 @@ def cover(rows):
 
 
 def table():
-    """The rows of the matrix, with settings of the switches such that all of them meet in pairs."""
+    """The rows of the matrix, with settings of the switches such that every pair of settings occurs."""
     rows = plain_table()
     for row, switches in zip(rows, cover(rows).added):
         row.set(switches)
@@ -105,7 +105,7 @@ def plain_table():
         add(1, 1, 1, 2, 1, keys=[context])
         add(1, 1, 1, 4, 1, model=MANY_HEADS, keys=[context])
         add(1, 1, 1, 3, 1, model=THREES, keys=[context])
-    # Five rows over four ranks: pieces of 2, 2, 1 and 0.
+    # Five rows over four ranks: shards of 2, 2, 1 and 0.
     narrow = ["model.dim=10", "model.heads=5", "model.kv_heads=5", "model.ffn_dim=5"]
     add(1, 1, 4, 1, 1, model=narrow)
     add(1, 1, 4, 1, 1, model=narrow, keys=[ZERO2, EACH])
@@ -124,7 +124,7 @@ def plain_table():
                 degrees = [2 if a in (i, j, k) else 1 for a in range(5)]
                 context = [ways[len(rows) % 3]] if degrees[3] > 1 else []
                 add(*degrees, model=MANY_HEADS if context == [ALL_TO_ALL] else [], keys=context)
-    # Four axes at once; HSDP 2x2 with tp and with cp, and with both.
+    # Four axes together; HSDP 2x2 with tp, with cp, and with both.
     for context in ways:
         add(2, 1, 2, 2, 2, model=MANY_HEADS, keys=[context], steps=20 if context == RING else 5)
     add(1, 2, 2, 1, 2, steps=20)
@@ -267,7 +267,7 @@ def plain_table():
     gpt2(2, 1, 2, 1, 1, model=ALL_DROPS, keys=[*schedule("zbv", 2), EACH])
     gpt2(2, 1, 2, 1, 2, model=[*ALL_DROPS, *RAMP], keys=schedule("zbv", 2))
 
-    # What an optimizer does with some parameters, or with all.
+    # Optimizer settings for some parameters, or for all.
     add(2, 1, 2, 1, 2, model=GROUPS)
     add(2, 1, 2, 1, 2, model=[Z_LOSS, *UNEVEN])
     add(2, 1, 2, 1, 2, model=["guard.spike_z=0.5", "guard.spike_window=2"])
@@ -321,7 +321,7 @@ def plain_table():
     half(2, 1, 2, 1, 2, model=MOMENTS, keys=[ZERO3])
     half(1, 1, 2, 1, 2, model=[*MOMENTS, *MUON])
 
-    # Joined matmuls: with each way to cut a step, and with what leaves q, k and v apart.
+    # Joined matmuls: with each way to shard a step, and with settings that keep q, k and v separate.
     add(1, 1, 1, 1, 1, keys=[JOIN], steps=20)
     add(1, 1, 1, 1, 2, keys=[JOIN], steps=20)
     add(2, 1, 2, 1, 2, keys=[JOIN, ZERO3, FULL])

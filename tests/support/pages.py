@@ -3,7 +3,7 @@ only."""
 import collections, html.parser, re
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
-# What would make a page depend on something outside. References inside of it begin with #.
+# Patterns that would make a page depend on something outside. References inside of it begin with #.
 EXTERNAL = re.compile(r"https?:|\bsrc\s*=|\bhref\s*=|@import|url\((?!#)", re.I)
 
 

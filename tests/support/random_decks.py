@@ -44,9 +44,9 @@ def toml(value):
 
 
 class RandomDeck:
-    """A deck that `plan` accepts, written to a file. Its keys by dotted name, besides those of data and steps:
-    `training` is what is trained, `layout_keys` decide how sums are grouped, and `switches` must not change a bit.
-    `refused` counts draws that `plan` did not accept."""
+    """A deck that `plan` accepts, written to a file. Its keys by dotted name, except data and steps: `training`
+    determines the training, `layout_keys` decide how sums are grouped, and `switches` must not change a bit. `refused`
+    counts draws that `plan` did not accept."""
 
     def __init__(self, chooser, folder, number, ranks=(1, 1, 2, 2, 3, 4)):
         self.folder, self.number, self.files, self.refused = folder, number, itertools.count(), 0
@@ -253,7 +253,7 @@ class RandomDeck:
         return self.ramp_start or self.samples
 
     def _suits(self, pp, groups):
-        """That degrees, in the order of GROUPS, divide what they divide."""
+        """Whether degrees, in the order of GROUPS, divide their sizes."""
         replicate, shard, cp, tp = groups
         return (pp <= self.layers and self.heads % tp == 0 and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0) and
                 (cp == 1 or self.seq_len % (2 * cp) == 0) and self.seq_len // cp >= self.loss_chunks and

@@ -6,12 +6,12 @@ import re
 VARIABLE = "ESPALIER_TEST_ERRORS"
 HEAD = re.compile(r"espalier: (?:error|(\d+) errors)(?: \(rank \d+\))?$")
 ALONE = re.compile(r"espalier: (?:internal )?error \(rank \d+\): (.*)|(espalier: (?:watchdog|MPI failed|rank) .*)")
-OTHERS = re.compile(r"-{5,}|\[[\w.-]+:\d+\]|\*\*\*")  # what a launcher prints in between
+OTHERS = re.compile(r"-{5,}|\[[\w.-]+:\d+\]|\*\*\*")  # lines of a launcher in between
 
 
 def errors_of(text):
-    """The messages that a command printed: those after `espalier: N errors`, without the indented hints between them,
-    and those in one line."""
+    """The messages that a command printed: the ones after `espalier: N errors`, without the indented hints between
+    them, and single-line ones."""
     found, expected = [], 0
     for line in text.split("\n"):
         if head := HEAD.match(line):

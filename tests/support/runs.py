@@ -9,8 +9,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 ENVIRONMENT = {"OMPI_MCA_pml": "ob1", **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
-# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over
-# MPI unless ESPALIER_TRANSPORT=nccl says otherwise.
+# Another device for every run of a test, ESPALIER_DEVICE=cuda: there may then be more ranks than GPUs, since messages
+# use MPI unless ESPALIER_TRANSPORT=nccl.
 TRANSPORT = os.environ.get("ESPALIER_TRANSPORT", "mpi")
 ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRANSPORT}"
              ] if os.environ.get("ESPALIER_DEVICE") else []
@@ -30,7 +30,7 @@ def executable():
 
 
 def launcher(ranks):
-    """The words before a command that start it on so many ranks; one rank needs none."""
+    """The command prefix that starts `ranks` ranks; empty for one rank."""
     if ranks == 1:
         return []
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
@@ -80,7 +80,7 @@ def layout(digits, dp_axis="dp_shard"):
 
 
 def planned_peaks(folder, ranks, overrides, deck=DECK):
-    """Peak bytes of every rank, as `plan` says them."""
+    """Peak bytes of every rank, from `plan`."""
     path = os.path.join(folder, "plan.json")
     done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", path, *ON_DEVICE, *overrides])
     if done.returncode != 0:

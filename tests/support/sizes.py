@@ -3,7 +3,7 @@ import os, random, time
 
 from .switches import Deck
 
-WIDTHS = {"llama": (2, 4, 6, 8, 10, 14, 16, 24, 32), "gpt2": (3, 4, 5, 7, 8, 11, 16, 24, 31)}  # of a head
+WIDTHS = {"llama": (2, 4, 6, 8, 10, 14, 16, 24, 32), "gpt2": (3, 4, 5, 7, 8, 11, 16, 24, 31)}  # widths of a head
 
 
 class Sizes:

@@ -1,6 +1,6 @@
 """The switches of communication: their settings, and where each matters. `cover` gives the rows of a table settings
-such that every two settings of two switches meet in some row, if both switches matter in one row. A setting that a row
-states itself stays."""
+such that every two settings of two switches occur together in some row, if both switches matter in one row. A setting
+that a row states itself stays."""
 import itertools
 
 DEFAULTS = {"parallel.pp": 1, "parallel.dp_replicate": 1, "parallel.dp_shard": 1, "parallel.cp": 1, "parallel.tp": 1,
@@ -8,7 +8,7 @@ DEFAULTS = {"parallel.pp": 1, "parallel.dp_replicate": 1, "parallel.dp_shard": 1
 
 
 class Deck(dict):
-    """What a list of overrides sets; degrees are numbers."""
+    """The settings of a list of overrides; degrees are numbers."""
 
     def __init__(self, overrides):
         super().__init__(DEFAULTS)
@@ -121,7 +121,7 @@ class Cover:
         self.count, self.missing = len(possible), possible - met
 
     def check(self, checks, what):
-        """That no settings ("settings"), or no pairs of them either ("pairs"), are missing."""
+        """Checks that no settings ("settings"), or no pairs of them either ("pairs"), are missing."""
         size = {"settings": 1, "pairs": 2}[what]
         missing = [some for some in self.missing if len(some) <= size]
         text = ", ".join(" with ".join(f"{key}={setting}" for key, setting in some) for some in sorted(missing))

@@ -5,7 +5,7 @@ TICK = 0.02  # seconds between two looks
 
 
 def wait_until(condition, patience, tick=TICK):
-    """Returns what the condition says: as soon as it is true, or after `patience` seconds."""
+    """Returns the value of the condition as soon as it is true, or after `patience` seconds."""
     end = time.monotonic() + patience
     while not (holds := condition()) and time.monotonic() < end:
         time.sleep(tick)

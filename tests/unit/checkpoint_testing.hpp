@@ -19,7 +19,7 @@
 
 namespace espalier {
 
-/// What the threads of one world share.
+/// State that the threads of one world share.
 struct Meeting {
   explicit Meeting(int size) : barrier(size), texts(static_cast<size_t>(size)), numbers(static_cast<size_t>(size)) {}
   std::barrier<> barrier;
@@ -311,7 +311,7 @@ inline void FlipByte(const std::string& path, int64_t offset) {
   file.put(byte);
 }
 
-/// What a directory holds, sorted.
+/// The content of a directory, sorted.
 inline std::vector<std::string> Names(const std::string& dir) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) names.push_back(entry.path().filename().string());

@@ -1,4 +1,4 @@
-// What is the host's alone: the bits of the cpu's GEMMs, its vector functions, and the reference's gradients against
+// Tests for the host alone: the bits of the cpu's GEMMs, its vector functions, and the reference's gradients against
 // finite differences of its forwards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ OwnedTensor RowsOf(const OwnedTensor& x, int64_t first, int64_t count) {
   return y;
 }
 
-// Queries over caches, whose later rows hold something else: as the last queries of a sequence that ends with them.
+// Queries over caches whose later rows hold other values: equal to the last queries of a sequence that ends with them.
 TEST(KernelsAttention, OverACacheIsThatOfTheWholeSequence) {
   Random random;
   constexpr int64_t kBatch = 2, kLength = 151;
@@ -116,7 +116,7 @@ struct Part {
   int64_t row, column, rows, columns;
 };
 
-/// The product again on three threads, and parts of it alone.
+/// The GEMM again on three threads, and parts of it alone.
 void ExpectSameBits(Random& random, Dtype dtype, const Form& f, const std::vector<Part>& parts) {
   const OwnedTensor a = random.Real(dtype, f.a), b = random.Real(dtype, f.b), whole = f.Product(a, b, f.c, f.bias);
   const std::string what = fmt::format("{} {} of {} and {}", f.spec, Name(dtype), ToString(f.a), ToString(f.b));

@@ -120,7 +120,7 @@ inline Attributes WithColumns(Attributes attributes, const std::vector<OwnedTens
   return attributes;
 }
 
-/// Compares all outputs with the reference's, and bit by bit with those of 1 and 5 threads (`on_any_threads`).
+/// Compares all outputs with the reference's, and bit by bit with the outputs of 1 and 5 threads (`on_any_threads`).
 inline void Check(const Case& c, double absolute, bool on_any_threads = true) {
   const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
   for (size_t o = 0; o < tested.size(); ++o) {
@@ -163,11 +163,10 @@ struct Heads {
   int64_t cp = 1, length = 0;  ///< zigzag order
   int hop = -1;                ///< a block of a ring
   int64_t window = 0;
-  int documents = 0;  ///< 0: not separated; else a row of kDocumentLengths, from 1
+  int documents = 0;  ///< 0: not separated; otherwise a row of kDocumentLengths, from 1
 };
 
-/// Lengths of the documents of a sequence, again and again: of one token, within a block of 64 and across, at its
-/// edges.
+/// Lengths of the documents of a sequence, repeated: one token, within a block of 64 and across, at its edges.
 inline constexpr int64_t kDocumentLengths[][5] = {{1, 5, 90, 1, 33}, {64, 128, 64, 1, 63}, {3, 1, 1, 2, 300}};
 
 /// The first position of the document at a position of sequence `batch`; every sequence has its own order of lengths.
@@ -229,7 +228,7 @@ inline Case AttentionGradCase(Random& random, const Case& forward) {
   return c;
 }
 
-/// Tensors of so many elements; the first `decaying` decay.
+/// Tensors with these numbers of elements; the first `decaying` decay.
 inline Case AdamwCase(const std::vector<int64_t>& tensors, int decaying, double apply = 1) {
   Random random;
   Case c{"adamw", {}, {}};

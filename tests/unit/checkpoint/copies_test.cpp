@@ -25,7 +25,7 @@ LocalTensor& Find(std::vector<LocalTensor>& local, const std::string& name) {
   throw std::runtime_error(name + " is not here");
 }
 
-/// What every rank finds after `change` has changed the memory of some; equal texts on all ranks are a condition.
+/// The result of every rank after `change` has changed the memory of some ranks; the texts must be equal on all ranks.
 using Change = std::function<void(int rank, std::vector<LocalTensor>& local)>;
 std::optional<Corruption> FindCorruption(const Degrees& degrees, const Change& before, const Change& during = {}) {
   const Mesh mesh(degrees);

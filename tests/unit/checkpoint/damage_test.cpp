@@ -102,7 +102,7 @@ TEST_F(CheckpointTest, AFailedWriterFailsTheSaveEverywhere) {
   ::getrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, SIG_IGN);
   struct rlimit small = before;
-  small.rlim_cur = 500'000;  // enough for every shard but those of lm_head
+  small.rlim_cur = 500'000;  // enough for every shard except lm_head's
   ::setrlimit(RLIMIT_FSIZE, &small);
   const std::vector<std::string> errors = SaveState(Dir(), kEight, 20, 2, 1);
   ::setrlimit(RLIMIT_FSIZE, &before);

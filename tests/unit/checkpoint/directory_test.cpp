@@ -105,7 +105,7 @@ TEST_F(CheckpointTest, H5OnlyExactNamesAreRemoved) {
   for (int64_t step : {10, 20, 30}) SaveAt(kOne, step, 1, 1);
   for (const std::string& name : mine) EXPECT_EQ(ReadBytes(Dir() + "/" + name + "/deep/shard-00000.h5"), name);
   EXPECT_TRUE(fs::exists(Dir() + "/tmp-00000002-" + kDead + "/shard-00000.h5"));
-  // What a dead save left goes, but not what somebody put there.
+  // Leftovers of a dead save are removed, but not files that somebody put there.
   EXPECT_THAT(Names(Dir() + "/tmp-00000001-" + kDead), ElementsAre("mine"));
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(30)));
 }
@@ -140,7 +140,7 @@ TEST_F(CheckpointTest, H5ANameThatIsTakenIsMovedAside) {
   fs::create_directories(Step(10) + "/results");  // no MANIFEST
   WriteBytes(Step(10) + "/results/eval.csv", "4.2");
   SaveAt(kOne, 20, 1, 9);
-  fs::create_directory(Step(20) + "/results");  // a checkpoint with something else in it
+  fs::create_directory(Step(20) + "/results");  // a checkpoint with an additional folder
   fs::create_directories(Step(30));
   WriteBytes(Step(30) + "/MANIFEST", "of another program\n");
   fs::create_symlink(Dir() + "/nowhere", Step(40));

@@ -41,7 +41,7 @@ TEST_F(Faults, ARemovedLockIsNoticed) {
   RunLock first(dir);
   EXPECT_EQ(first.WhyLost(), "");
   fs::remove(dir + "/run.lock");
-  EXPECT_EQ(first.WhyLost(), "");  // nobody else: it is made again
+  EXPECT_EQ(first.WhyLost(), "");  // nobody holds it: it is made again
   EXPECT_THAT(MessageOf([&] { RunLock second(dir); }), HasSubstr("another run is in this directory"));
   fs::remove(dir + "/run.lock");
   {

@@ -191,7 +191,7 @@ TEST_F(CheckpointTest, MasterShowsWholeTensorsToOtherPrograms) {
   };
   for (const char* prefix : {"/parameters/", "/optimizer/exp_avg_sq/"}) {
     expect(prefix + std::string("model.layers.0.self_attn.o_proj.weight"), 7, 13);
-    expect(prefix + std::string("h.0.c_attn.weight"), 5, 21);  // three pieces in each shard
+    expect(prefix + std::string("h.0.c_attn.weight"), 5, 21);  // three boxes in each shard file
   }
   dump("-d /deck");
   EXPECT_THAT(ReadBytes(Dir() + "/dump"), HasSubstr("steps = 20"));
@@ -221,7 +221,7 @@ TEST_F(CheckpointTest, MomentsOfBf16InAnyLayout) {
   EXPECT_THAT(Describe(Step(1), {.tensors = true}), HasSubstr("bf16  [701,600]"));
 }
 
-// A piece of several chunks, strided boxes, host and device.
+// A box of several chunks, strided boxes, host and device.
 TEST_F(CheckpointTest, MomentsOfAnotherTypeAreConverted) {
   struct Way {
     Dtype from, to;

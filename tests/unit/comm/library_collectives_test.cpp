@@ -82,7 +82,7 @@ Outcome OutcomeOf(const Member& member) {
   return {true, phase.collective->kind, phase.packs.empty() && phase.unpacks.empty(), phase.collective->bytes};
 }
 
-/// What all members make of it.
+/// The collectives to which all members lower it.
 Outcome Lower(int members, const std::string& kind, const std::vector<std::pair<std::string, std::string>>& tensors) {
   const Case c{kind, tensors};
   const Outcome first = OutcomeOf(Member(c, members, 0));

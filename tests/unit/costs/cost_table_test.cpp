@@ -58,7 +58,7 @@ std::set<KernelKey> KeysOf(const std::vector<std::string>& overrides, int ranks)
   return keys;
 }
 
-// The op that a key stands for has the work of the op that had the key.
+// The op rebuilt from a key has the work of the op that had the key.
 TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
   std::set<OpKind> kinds;
   for (const char* precision : {"fp32", "bf16"})
@@ -81,7 +81,7 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
       }
     }
   }
-  // Joined ops have keys of the ops that they stand for: "64 x 48" and "64 x 48" are "64 x 96".
+  // Joined ops have the keys of the plain ops that they replace: "64 x 48" and "64 x 48" are "64 x 96".
   for (const char* layout : {"111", "222"}) {
     std::vector<std::string> overrides = Layout(layout);
     overrides.emplace_back("fusion.join_matmuls=always");

@@ -121,8 +121,8 @@ TEST(ClusterRanges, AnyValueIsRefusedOrMakesSaneTimes) {
   }
 }
 
-/// All keys at once, each at one end of its range: rates from the slowest to the fastest, and likewise what is added to
-/// them.
+/// All keys together, each at one end of its range: rates from the slowest to the fastest, and fixed times in the same
+/// way.
 TEST(ClusterRanges, TheirEndsTogetherMakeSaneTimes) {
   const ClusterFiles files;
   for (const bool fast : {false, true})
@@ -184,7 +184,7 @@ samples = 1
         << extent;
 }
 
-/// "device.bf16_tflops" -> what the table of ranges in doc/clusters.md says.
+/// "device.bf16_tflops" -> its range in the table of doc/clusters.md.
 TEST(ClusterRanges, TheManualHasThem) {
   std::ifstream page(InTree("doc/clusters.md"));
   std::map<std::string, std::string> told;

@@ -1,4 +1,4 @@
-// What the keys of a software stack add to the costs of compiled programs, and the layer of Korthikanti et al. 2022.
+// How the keys of a software stack change the costs of compiled programs, and the layer of Korthikanti et al. 2022.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -45,7 +45,7 @@ class DocumentsTest : public DataTest {
     std::ifstream file(Path(name), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  /// How many indices that many ranks made, which all say the same.
+  /// Number of indices that the ranks made; all ranks agree on it.
   static int64_t Make(const DataSettings& settings, int ranks = 1) {
     std::vector<int64_t> made(static_cast<size_t>(ranks));
     EXPECT_THAT(OnRanks(ranks, [&](World& w) { made[static_cast<size_t>(w.Rank())] = MakeIndices(settings, w); }),
@@ -97,7 +97,7 @@ TEST_F(DocumentsTest, EveryDocumentOfManyBlocksIsWhereItBelongs) {
     tokens.insert(tokens.end(), document.begin(), document.end());
     tokens.push_back(0);
   }
-  // A line longer than what is read at once.
+  // A line longer than one read.
   text += nlohmann::json({{"body", std::string(700'000, '#')}}).dump() + "\n";
   documents.push_back(std::ssize(tokens));
   tokens.insert(tokens.end(), 700'000, '#');
@@ -262,7 +262,7 @@ TEST_F(DocumentsTest, EveryRankNamesTheLine) {
                       fmt::format("d.jsonl: line {}: field \"text\" is a number, not a string", line))));
     EXPECT_THAT(Indices(), testing::IsEmpty());
   }
-  // Of several, the first.
+  // Of several errors, the first is reported.
   Write("d.jsonl", lines + "\n[]\n" + lines + "\n[]\n");
   for (const int ranks : {1, 2, 3, 5})
     EXPECT_THAT(OnRanks(ranks, [&](World& world) { MakeIndices(Settings("d.jsonl"), world); }),

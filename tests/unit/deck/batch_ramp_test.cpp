@@ -1,4 +1,4 @@
-// The batch-size ramp: sizes, and sequences without gaps; what its keys must agree on.
+// The batch-size ramp: sizes, sequences without gaps, and relations of its keys.
 #include "espalier/deck/batch_ramp.hpp"
 
 #include <gmock/gmock.h>

@@ -30,7 +30,7 @@ std::string WithoutSteps() {
 
 TEST(Epochs, WholeStepsThatFit) {
   EXPECT_EQ(StepsOf({"run.epochs=1"}, 120), 10);
-  EXPECT_EQ(StepsOf({"run.epochs=1"}, 131), 10);  // what is left is less than a step
+  EXPECT_EQ(StepsOf({"run.epochs=1"}, 131), 10);  // the rest is less than a step
   EXPECT_EQ(StepsOf({"run.epochs=2"}, 131), 21);  // and goes on in the next pass
   EXPECT_EQ(StepsOf({"run.epochs=0.5"}, 120), 5);
   EXPECT_EQ(StepsOf({"run.epochs=0.29", "batch.global=1", "batch.micro=1"}, 100), 29);
@@ -90,7 +90,7 @@ TEST(Epochs, OneOfBothIsSet) {
               ElementsAre(HasSubstr("opens no data (set run.steps)")));
 }
 
-// What comes later replaces the other key, as it replaces the same one.
+// A later setting replaces the other key, as it replaces the same key.
 TEST(Epochs, TheCommandLineReplacesTheOtherKey) {
   EXPECT_EQ(Loaded({"run.epochs=2"}).deck.run.steps, 0);
   const std::string epochs = WithoutSteps().insert(7, "epochs = 3\n");

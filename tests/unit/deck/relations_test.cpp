@@ -1,4 +1,4 @@
-// Relations between keys: what must divide what, limits of sizes, settings without effect.
+// Relations between keys: divisibility, limits of sizes, settings without effect.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

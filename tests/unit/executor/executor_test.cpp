@@ -382,7 +382,7 @@ TEST(Executor, WaitsOrderTheLanes) {
 }
 
 TEST(Executor, EveryStepTellsCommunicationByAxis) {
-  // compute: a -> tp: b (2 ms) -> compute: c, beside dp: d (2 ms). The compute lane waits for tp only.
+  // compute: a -> tp: b (2 ms) -> compute: c, in parallel with dp: d (2 ms). The compute lane waits for tp only.
   Builder b;
   const int x = b.Add("x", "f32[2]", ValueKind::kInput), a = b.Add("a", "f32[2]"), y = b.Add("y", "f32[2]");
   const int c = b.Add("c", "f32[2]"), d = b.Add("d", "f32[2]");
@@ -423,7 +423,7 @@ TEST(Executor, WaitsForCommunicationThatNobodyReads) {
 // ---------------------------------------------------------------------------------------------
 
 TEST(Executor, TimesEveryInstructionOfOneStep) {
-  // compute: a -> tp: b (2 ms) -> compute: c, beside dp: d (2 ms).
+  // compute: a -> tp: b (2 ms) -> compute: c, in parallel with dp: d (2 ms).
   Builder b;
   const int x = b.Add("x", "f32[2]", ValueKind::kInput), a = b.Add("a", "f32[2]"), y = b.Add("y", "f32[2]");
   const int c = b.Add("c", "f32[2]"), d = b.Add("d", "f32[2]");

@@ -70,7 +70,7 @@ std::vector<Heads> AllHeads() {
 TEST_P(Kernels, Attention) {
   for (const Heads& h : AllHeads()) {
     const Case c = AttentionCase(random_, T(), h);
-    // |v| <= 1 bounds o. Scores are sums of head_dim products up to 4; bf16 rounds probabilities.
+    // |v| <= 1 bounds o. Scores are sums of head_dim terms up to 4; bf16 rounds probabilities.
     const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim)));
     Check(c, 4 * scores + SumBound(h.keys, 1) + (T() == kBf16 ? 1.0 / 256 : 0));
   }
@@ -87,7 +87,7 @@ TEST_P(Kernels, AttentionGrad) {
   }
 }
 
-/// The same call with q, k and v in columns of one tensor, and their gradients likewise.
+/// The same call with q, k and v in columns of one tensor, and their gradients in columns of another.
 Case JoinedAttention(const Case& apart) {
   const std::vector<OwnedTensor> qkv(apart.inputs.begin(), apart.inputs.begin() + 3);
   Case joined{apart.op, {SideBySide(qkv)}, apart.outputs, WithColumns(apart.attributes, qkv)};

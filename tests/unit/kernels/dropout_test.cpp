@@ -24,7 +24,7 @@ OwnedTensor StepTensor() {
   step.Set(0, kStep);
   return step;
 }
-/// Numbers of tokens: of sequences of `length`, at these positions; large numbers are negative in 32 bits.
+/// Token numbers of sequences of `length`, at these positions; large numbers are negative in 32 bits.
 OwnedTensor Tokens(int64_t batch, int64_t rows, int64_t start, int64_t length, int64_t first = 0) {
   OwnedTensor tokens(Dtype::kI32, {batch, rows});
   for (int64_t i = 0; i < tokens.Count(); ++i)
@@ -60,7 +60,7 @@ TEST_P(Kernels, DropoutKeepsWhatIsDocumented) {
   }
 }
 
-// The rows and columns of a shard are those of the whole.
+// A shard's rows and columns are dropped as in the whole tensor.
 TEST_P(Kernels, DropoutOfAShardIsThatOfTheWhole) {
   constexpr int64_t kRows = 24, kWidth = 40;
   const OwnedTensor x = Real({2, kRows, kWidth}), whole = DropoutCase(x, Tokens(2, kRows, 0, kRows), 0.4).Tested()[0];
@@ -160,8 +160,8 @@ TEST_P(Kernels, AttentionGradWithDropout) {
   }
 }
 
-// Values that are unit vectors show the probabilities: those of kept keys are divided by 1 - rate, the others are 0,
-// and lse does not change.
+// Values that are unit vectors show the probabilities: probabilities of kept keys are divided by 1 - rate, the others
+// are 0, and lse does not change.
 TEST_P(Kernels, AttentionDropsTheDocumentedProbabilities) {
   constexpr int64_t kLength = 32, kHeads = 2, kFirstHead = 3;
   const double rate = 0.4;

@@ -48,7 +48,7 @@ uint8_t Nearest(const std::vector<float>& values, float magnitude) {
   return static_cast<uint8_t>(up < down || (up == down && code % 2 == 0) ? code : code - 1);
 }
 
-// All bf16 values, the values halfway to the next one, and those just beside both.
+// All bf16 values, the values halfway to the next one, and their nearest neighbours.
 TEST(Fp8, RoundsToNearestEvenAndSaturates) {
   for (Dtype format : kFormats) {
     const std::vector<float> values = ValuesOf(format);

@@ -38,7 +38,7 @@ TEST_P(Kernels, LayerNorm) {
   }
 }
 
-/// The ops of RMSNorm in two steps on rows of `width`: of whole rows, or of three heads each.
+/// The ops of RMSNorm in two steps on rows of `width`: whole rows, or three heads each.
 struct TwoSteps {
   Case squares, norm, norm_grad, squares_of_norm, squares_grad, weight_grad;
 };
@@ -127,7 +127,7 @@ void ExpectBitsOfTwoOps(const Case& input, const Case& weight, const std::string
   if (input.inputs.size() > addend) CheckInPlace(one, 0, addend);
 }
 
-/// 663 rows are parts of unequal size. Of 25100 columns the sums do not fit into a multiprocessor's shared memory.
+/// 663 rows are parts of unequal size. The sums of 25100 columns do not fit into a multiprocessor's shared memory.
 TEST_P(Kernels, BothGradientsOfANormAreTheTwoOps) {
   for (const Shape& shape :
        {Shape{2, 33, 1}, Shape{2, 33, 17}, Shape{3, 221, 65}, Shape{2, 65, 128}, Shape{1, 3, 25100}}) {

@@ -43,7 +43,7 @@ struct RowMaker {
 enum class Width { kModel, kFfn, kVocab, kHead, kHalfHead };
 
 struct RowKernel {
-  std::string name;  ///< of the benchmark: the op's, or the op's and what is special
+  std::string name;  ///< name of the benchmark: the op's, or the op's and the special case
   Width width;
   std::function<Case(RowMaker&)> make;
   std::function<double(Dtype, int64_t width)> absolute;  ///< the largest absolute error

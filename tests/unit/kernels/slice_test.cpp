@@ -43,7 +43,7 @@ TEST_P(Kernels, Pad) {
   EXPECT_TRUE(c.Tested()[0].SameBits(c.Reference()[0]));
 }
 
-// Rows 4 to 9 of [3,5,d] lie in two sequences; widths that fill 16 bytes, and odd ones.
+// Rows 4 to 9 of [3,5,d] are in two sequences; widths that fill 16 bytes, and odd ones.
 TEST_P(Kernels, ChunksOfRows) {
   for (int64_t d : {8, 11}) {
     const OwnedTensor x = Real({3, 5, d}), chunk = Real({1, 6, d});

@@ -154,7 +154,7 @@ TEST_P(PyTorchTraining, EveryStep) {
   EXPECT_EQ(norms, static_cast<int64_t>(stored.size()));
 }
 
-/// What rope_table makes of a deck's keys at position 1: the factor of cosines and sines, and the frequencies.
+/// The results of rope_table for a deck's keys at position 1: the factor of cosines and sines, and the frequencies.
 struct Frequencies {
   double factor = 0;
   std::vector<double> values;
@@ -376,7 +376,7 @@ std::vector<double> GradientOf(const OneRank& run, const std::string& name) {
 
 class Documents : public ::testing::TestWithParam<Variant> {};
 
-// Positions of Llama go on inside a sample, those of GPT-2 start again: either way a document does not know of others.
+// Positions of Llama continue inside a sample, GPT-2's start again: either way a document does not see others.
 TEST_P(Documents, TrainAsIfEachWereAlone) {
   const Deck deck = OracleDeck(GetParam());
   const Packed packed = PackedSamples();

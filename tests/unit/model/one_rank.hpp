@@ -53,7 +53,7 @@ class OneRank {
       for (int64_t i = 0; i < Volume(w.shape); ++i)
         w.As<float>()[i] = OracleWeight(stored, StoredElement(stored, w.shape, i));
     }
-    if (compilation_.graph->FindOrNone("positions") < 0) return;  // those of documents are filled by the test
+    if (compilation_.graph->FindOrNone("positions") < 0) return;  // the test fills the positions of documents
     int32_t* positions = executor_.At("positions").As<int32_t>();
     for (int64_t p = 0; p < deck.model.seq_len; ++p) positions[p] = static_cast<int32_t>(p);
   }

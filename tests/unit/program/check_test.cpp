@@ -170,7 +170,7 @@ TEST(WorldChecker, RefusesADeadlockBetweenStages) {
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("deadlock"));
 }
 
-/// What the checker says of programs that ranks share.
+/// The checker's message about programs that ranks share.
 std::string WhatCheckSaysOf(const Mesh& mesh, const std::function<const Program&(int)>& program_of) {
   try {
     CheckWorld(mesh, program_of);
@@ -192,7 +192,7 @@ TEST(WorldChecker, FindsTheOneGroupThatDiffers) {
                 testing::AllOf(testing::HasSubstr("group"), testing::HasSubstr(fmt::format("on rank {}", wrong))))
         << wrong;
   EXPECT_EQ(WhatCheckSaysOf(c.mesh, [&](int) -> const Program& { return program; }), "");
-  // If all are wrong alike, the groups agree, but the lanes of each rank wait for each other.
+  // If all are wrong in the same way, the groups agree, but the lanes of each rank wait for each other.
   EXPECT_THAT(WhatCheckSaysOf(c.mesh, [&](int) -> const Program& { return other; }), testing::HasSubstr("deadlock"));
 }
 

@@ -68,7 +68,7 @@ class LaneShuffle {
   void CheckInputs(const Instruction& i) {
     for (const Operand& input : Touched(i, true)) Expect(input, i.microbatch);
   }
-  /// The bytes that an instruction touches: of a strip, one operand per range.
+  /// The bytes that an instruction touches; for a strip, one operand per range.
   std::vector<Operand> Touched(const Instruction& i, bool inputs) const {
     const std::vector<Operand>& operands = inputs ? i.inputs : i.outputs;
     const auto part = program_.touched.find(i.op);

@@ -232,8 +232,8 @@ TEST(Program, WholeGradientsDoNotPileUpWithOneMicrobatch) {
 }
 
 TEST(Program, ASchedulePutsWOffAtLittleMemory) {
-  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W
-  // needs of the adjoints comes in place of what B needed, as long as W gathers again.
+  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: as much as 1f1b holds on its first
+  // stage. The gradients that W needs replace the values that B needed, as long as W gathers again.
   const auto activations = [](const PipelineCase& pipeline) {
     std::vector<std::string> overrides =
         PipelineDeck(pipeline, 4, 12, {"parallel.tp=2", "model.vocab=256", "precision.compute=bf16"});

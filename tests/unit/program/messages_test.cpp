@@ -114,7 +114,7 @@ TEST(Transfer, UnevenPiecesMeetExactly) {
       "q = reduce_scatter(p) {axes=4} @ S layer 0 chunk 0 : f32[5{dp_shard},3]\n");
   const Mesh mesh({1, 1, 4, 1, 1});
   for (int op = 0; op < 2; ++op) {
-    // Rows of ceil(7/4) = 2: 2 2 2 1; of ceil(5/4) = 2: 2 2 1 0.
+    // Rows in shards of ceil(7/4) = 2: 2 2 2 1; of ceil(5/4) = 2: 2 2 1 0.
     const std::vector<int64_t> rows = op == 0 ? std::vector<int64_t>{2, 2, 2, 1} : std::vector<int64_t>{2, 2, 1, 0};
     for (int me = 0; me < 4; ++me) {
       const TransferPlan plan = PlanTransfer(graph, graph.ops[static_cast<size_t>(op)], mesh, mesh.CoordinateOf(me));

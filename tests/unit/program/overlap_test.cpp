@@ -1,4 +1,4 @@
-// What runs on the compute lane while messages travel.
+// Which ops run on the compute lane while messages travel.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-/// What the compute lane does between the issue of a collective and the first reader of its results.
+/// The compute lane's ops between the issue of a collective and the first reader of its results.
 struct Window {
   const Op* collective = nullptr;
   int products[2] = {0, 0};  ///< F or B; W
@@ -183,7 +183,7 @@ TEST(Program, AJointJobRunsEachMessageUnderMatmulsOfAnotherMicrobatch) {
     };
     EXPECT_EQ(covered(apart).first, 0) << pipeline.schedule << ": its reader is the next op";
     const auto [with_matmul, all] = covered(together);
-    // Not those of the warm-up, nor those of the last layers, where backward is over or waits for a message, too.
+    // Except in the warm-up and the last layers, where backward is over or waits for a message, too.
     EXPECT_GE(with_matmul, all / 4) << pipeline.schedule << " of " << all;
   }
 }
@@ -205,7 +205,7 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   EXPECT_EQ(accumulators(whole) - 8, 2 * (accumulators(sharded) - 8)) << "but for loss and count";
   for (const Program* program : {&whole, &sharded}) {
     std::map<int, int> messages;        // by layer
-    std::map<int, int64_t> made, live;  // bytes of one microbatch's gradients by layer, and what lives at once
+    std::map<int, int64_t> made, live;  // bytes of one microbatch's gradients by layer, and the peak of live bytes
     int64_t now = 0, most = 0, largest = 0;
     for (const Instruction& i : program->instructions) {
       const Op& op = program->graph->ops[static_cast<size_t>(i.op)];
@@ -259,7 +259,7 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
   }
 }
 
-/// Of the cp messages of a role and kind: how many run under at least one matmul, and how many there are.
+/// The cp messages of a role and kind: how many run under at least one matmul, and how many there are.
 Covered CoveredTransfers(const Program& program, Role role, OpKind kind) {
   Covered covered;
   for (const Window& w : Windows(program, Lane::kCp)) {

@@ -71,7 +71,7 @@ inline size_t FindInstruction(const Program& program, std::string_view kind, int
   return 0;
 }
 
-/// What is recomputed, gathered ahead, reduced or overlapped besides the defaults.
+/// Settings of recompute, gathering, reduction and overlap besides the defaults.
 inline const std::vector<std::vector<std::string>> kVariations = {
     {"recompute.mode=selective", "overlap.prefetch=2"},
     {"recompute.mode=full", "parallel.zero=3"},

@@ -1,4 +1,4 @@
-// What a run prints besides its steps: warnings, what verbosity shows, and the lines at its end.
+// The console output of a run besides its steps: warnings, the effect of verbosity, and the lines at its end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>

@@ -295,8 +295,7 @@ std::vector<std::tuple<int, int, RoleCosts>> ClosedFormCases() {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, ClosedForm, ::testing::ValuesIn(ClosedFormCases()));
 
-// With the optimizer's barrier, for W <= F <= B and microbatches enough to fill the pipeline; costs are those of a
-// chunk.
+// With the optimizer's barrier, for W <= F <= B and enough microbatches to fill the pipeline; costs are per chunk.
 class PublishedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleCosts>> {
  protected:
   void Idles(const Schedule& schedule, double least, double most) const {
@@ -504,7 +503,7 @@ TEST(OrderReceives, OneJobAheadOrEarlier) {
 }
 
 TEST(OrderReceives, InOrderStandBetweenTheStagesOwnSends) {
-  // Stage 0 receives a gradient after the forward job that ends before it is made, not under it. F1 is made when stage
+  // Stage 0 receives a gradient after the forward job that ends before it is made, not during it. F1 is made when stage
   // 1 ends F0: of two stages at one time the first comes first.
   const Schedule schedule = OneFOneB(2, 3);
   const Receives receives = OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder);

@@ -1,5 +1,5 @@
-// What a recorded simulation says of each instruction: lanes in program order, waits, meetings; and that the breakdown
-// kept on the way is that of the record.
+// The record of a simulation: lanes in program order, waits, synchronization; and the breakdown kept during the
+// simulation equals the record's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ void ExpectLanesAndWaits(const Track& track) {
   }
 }
 
-/// Who meets: (op of the collective or send, microbatch, the lowest rank of the group).
+/// Identifies a transfer: (op of the collective or send, microbatch, the lowest rank of the group).
 using Meeting = std::tuple<int, int, int>;
 
 /// By meeting: the spans of its members.

@@ -40,7 +40,7 @@ std::vector<DrawnBar> BarsIn(const std::string& svg) {
   return bars;
 }
 
-/// Those of a class below the legend.
+/// The bars of a class below the legend.
 std::vector<DrawnBar> BarsOfClass(const std::string& svg, const std::string& css_class) {
   std::vector<DrawnBar> bars;
   for (const DrawnBar& bar : BarsIn(svg))
@@ -55,7 +55,7 @@ std::vector<std::string> TextsOfClass(const std::string& svg, const std::string&
   return texts;
 }
 
-constexpr double kLeft = 174, kWidth = 1600 - 174 - 250 - 24;  // of the bars in a picture
+constexpr double kLeft = 174, kWidth = 1600 - 174 - 250 - 24;  // area of the bars in a picture
 
 /// F0, then the exposed part of a transfer, B0 in two kernels with a wait too short to be seen between them, idle time.
 Timeline HandMadeStep() {

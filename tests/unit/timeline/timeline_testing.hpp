@@ -49,7 +49,7 @@ class HandMade {
   std::vector<Span> spans_;
 };
 
-/// What an instruction takes in a replay.
+/// The time of an instruction in a replay.
 using CostOf = std::function<double(const Program&, const Instruction&)>;
 
 /// Kernels take 10 us, transfers 4.
@@ -101,7 +101,7 @@ class StageReplay {
   std::vector<Span> spans_;
 };
 
-/// Runs the head of a lane, and those of its peers with it. Returns false if they are not ready.
+/// Runs the head of a lane, together with its peers' instructions. Returns false if they are not ready.
 inline bool RunHead(std::vector<StageReplay>& stages, StageReplay& stage, Lane lane, const CostOf& cost_of) {
   if (stage.Ready(lane) < 0) return false;
   std::vector<std::pair<StageReplay*, Lane>> members = {{&stage, lane}};

@@ -94,7 +94,7 @@ TEST(TransferRows, CountFromTheirBegin) {
   ASSERT_NE(sends, rows.end());
   for (const auto& [bytes, measured] : sends->second) {
     EXPECT_GT(bytes, 0);
-    EXPECT_EQ(measured.us, 9);  // of the recvs alone
+    EXPECT_EQ(measured.us, 9);  // time of the recvs alone
   }
   const auto gathers = rows.find({OpKind::kAllGather, {2, 1, 2}});
   ASSERT_NE(gathers, rows.end());

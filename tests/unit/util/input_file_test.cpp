@@ -1,4 +1,4 @@
-// What may be read, and how much of it.
+// Which files may be read, and how much of them.
 #include "espalier/util/input_file.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// JSON of strangers: what the rules refuse, and that a parsed document is the one that nlohmann's parser makes.
+// JSON from others: texts that the rules refuse, and a parsed document equals the result of nlohmann's parser.
 #include "espalier/util/json.hpp"
 
 #include <gmock/gmock.h>

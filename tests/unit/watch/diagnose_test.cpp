@@ -196,7 +196,7 @@ TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
     world.Run();
     for (RankStatus& s : world.statuses) s.process = ProcessState::kUnknown;
     const Diagnosis d = world.Diagnose();
-    // What waits in memory alone it may have reached before.
+    // The rank may have reached any state that needs no other rank.
     EXPECT_TRUE(d.fault == Fault::kNotArrived || d.fault == Fault::kInKernel) << d.text;
     EXPECT_EQ(d.culprit, rank) << d.text;
   }

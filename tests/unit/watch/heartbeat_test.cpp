@@ -64,7 +64,7 @@ Watchdog::CompilationFinder OfEveryStep(const Compilation& world) {
   return [&world](int64_t) -> const Compilation& { return world; };
 }
 
-/// What rank 0 does when a rank of its host dies.
+/// Rank 0's behaviour when a rank of its host dies.
 void LiveBesideADyingRank(const std::string& folder) {
   const Compilation world = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
   StartNeighbour(folder, 1);
@@ -82,7 +82,7 @@ TEST_F(HeartbeatFiles, ADeadRankOfTheHostEndsTheOthers) {
   EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value()) << "who ends in order is not taken for dead";
 }
 
-/// What rank 0 does in a step in which it waits for a rank of its host whose heartbeat is removed or cut.
+/// Rank 0's behaviour in a step in which it waits for a rank of its host whose heartbeat is removed or cut.
 void WaitForARankWithoutHeartbeat(const std::string& folder, const std::function<void(const std::string&)>& spoil) {
   PrepareHeartbeatFolder(folder);
   const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);

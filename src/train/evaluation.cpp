@@ -52,7 +52,7 @@ int64_t Evaluation::CountTargets(const Batch& batch) const {
   return std::stoll(world_.Broadcast(std::to_string(sum))) / copies;
 }
 
-/// Targets below 0 are not counted.
+/// Targets below 0 do not count.
 void Evaluation::MaskRows(Microbatch& microbatch, int64_t index, int64_t rows) const {
   const BatchLayout& layout = programs_.layout();
   const int64_t width = static_cast<int64_t>(layout.positions.size());

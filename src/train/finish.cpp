@@ -41,7 +41,7 @@ void ReportEnd(const Run& run, ExitStatus status) {
         Gigabytes(most_outside), planned));
 }
 
-/// How well the machine could wait. Collective.
+/// Reports how exactly the machine could wait. Collective.
 void ReportLateness(const Run& run, const Outcome& outcome) {
   if (run.device.Computes()) return;
   constexpr double kMillion = 1e6, kWorthSaying = 0.005;
@@ -69,7 +69,7 @@ void SayEnd(const Run& run, const Outcome& outcome, ExitStatus status) {
   for (const BlockLine& line : EndBlock(run, outcome, status)) run.reporter.SayLine(line);
 }
 
-/// Throws if the run failed; on every rank the same.
+/// Throws if the run failed, the same on every rank.
 void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bool saved) {
   if (outcome.ruined) throw AgreedError(*outcome.error);  // its message has the remedy
   if (outcome.error)

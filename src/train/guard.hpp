@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// Above which a step is a spike; infinity: never.
+/// Limits above which a step is a spike; infinity: never.
 struct SpikeLimits {
   float loss = std::numeric_limits<float>::infinity();
   float norm = std::numeric_limits<float>::infinity();
@@ -28,13 +28,13 @@ class Guard {
   /// `window`: the accepted steps before the first one, from the checkpoint.
   Guard(const Deck& deck, std::vector<StepSeen> window);
 
-  /// Limits are taken from the steps before, so a step must not begin before the one before it is judged.
+  /// Limits follow from the previous steps, so a step must not begin before the previous one is judged.
   bool WatchesSpikes() const { return deck_.guard.spike_z > 0; }
-  /// The limits that the update of the next step obeys: none if a spike is only warned of.
+  /// The limits that the next step's update obeys: none if spikes only cause a warning.
   SpikeLimits LimitsOfUpdate() const;
-  /// All ranks see the same numbers and come to the same verdict.
+  /// All ranks see the same numbers and reach the same verdict.
   Verdict Judge(float loss, float norm);
-  /// After a save that found copies of the state to differ.
+  /// Call it after a save that found copies of the state to differ.
   Verdict JudgeCorruption();
   /// A description, with numbers, of the step that was judged last if it was a spike; otherwise empty.
   const std::string& Spike() const { return spike_; }
@@ -43,7 +43,7 @@ class Guard {
 
   /// The last accepted steps, oldest first, at most spike_window; empty with spike_z = 0.
   const std::vector<StepSeen>& window() const { return window_; }
-  /// After a rollback: the window of the checkpoint.
+  /// Call it after a rollback, with the window of the checkpoint.
   void GoBackTo(std::vector<StepSeen> window);
 
  private:

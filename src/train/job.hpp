@@ -1,4 +1,4 @@
-// A job of many ranks: MPI, the parts that stay alive until its end is decided, and how it ends on errors.
+// A job of many ranks: MPI, the parts that live until its end is decided, and its end on errors.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace espalier {
 /// outlive an error.
 using Journey = std::function<ExitStatus(World& world, MpiWorld* mpi, Parts& parts)>;
 
-/// Runs `journey` alone, or with all ranks if a launcher started this process; there, `when_started` comes first.
-/// Errors that all ranks agree on are thrown once MPI has ended; any other one ends the job.
+/// Runs `journey` alone, or with all ranks if a launcher started this process; then `when_started` is called first.
+/// Errors that all ranks agree on are thrown once MPI has ended; any other error ends the job.
 ExitStatus RunJob(const Journey& journey, const std::function<void()>& when_started = {});
 
 }  // namespace espalier

@@ -28,7 +28,7 @@ struct Runnable {
 /// The part of a global batch that the rank at `coordinate` holds.
 BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coordinate);
 
-/// Training with steps of one size, and what the programs of other ranks are made from.
+/// Training with steps of one size, and the compilation from which the programs of other ranks are made.
 struct Training {
   Compilation compilation;
   Runnable runnable;
@@ -44,13 +44,13 @@ class Programs {
   /// `device` must outlive this. Collective.
   Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
-  /// How many sequences each step has.
+  /// The number of sequences of each step.
   const BatchRamp& ramp() const { return ramp_; }
   /// The training program that `step` runs.
   const Training& TrainingOf(int64_t step) const { return trainings_[static_cast<size_t>(ramp_.IndexOf(step))]; }
   /// Trainings of all batch sizes, the largest last.
   const std::vector<Training>& trainings() const { return trainings_; }
-  /// How long it took to compile these, in milliseconds.
+  /// Time to compile these, in milliseconds.
   double training_compile_ms() const { return training_compile_ms_; }
 
   /// For properties that do not depend on the batch size: the compilation for batch.global sequences.

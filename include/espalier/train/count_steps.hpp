@@ -8,7 +8,7 @@
 namespace espalier {
 
 struct CountedSteps {
-  LoadedDeck loaded;  ///< with run.steps, if it is known
+  LoadedDeck loaded;  ///< with run.steps if it is known
   std::string words;  ///< how run.steps follows from run.epochs, or why it is unknown yet; empty: the deck sets
                       ///< run.steps
 };
@@ -17,7 +17,7 @@ struct CountedSteps {
 /// opened are no error here. Throws UserError (kDeck) as WithStepsOfEpochs does.
 CountedSteps CountSteps(LoadedDeck loaded);
 
-/// The deck with run.steps. Throws UserError (kDeck) if it is not known yet.
+/// The deck with run.steps. Throws UserError (kDeck) if the number is not known yet.
 LoadedDeck RequireSteps(LoadedDeck loaded);
 
 }  // namespace espalier

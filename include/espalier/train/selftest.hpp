@@ -1,4 +1,4 @@
-// Does this installation work, on all ranks of the job? A check of about a minute for users and sites.
+// Checks in about a minute that this installation works on all ranks of the job, for users and sites.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace espalier {
 
 struct SelfTestOptions {
-  std::string folder = ".";  ///< that all ranks share; a temporary folder is made in it
+  std::string folder = ".";  ///< a folder that all ranks share; a temporary folder is made in it
   bool keep = false;         ///< do not remove the temporary folder
 };
 

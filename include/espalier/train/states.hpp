@@ -23,7 +23,7 @@ inline std::string ParameterName(std::string_view weights) {
 class ParameterIndex {
  public:
   explicit ParameterIndex(const Compilation& compilation);
-  /// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
+  /// Index in Compilation::parameters of the parameter to which `state` belongs (itself or a moment).
   size_t Of(std::string_view state) const;
 
  private:

@@ -18,7 +18,7 @@ void SayStopSignals();
 /// Blocks the signals until CatchStopSignals, also across exec of another image in this process.
 void HoldStopSignals();
 
-/// The signals (and PIPE) end the process again, and one that was already noted ends it now: for commands that have
+/// The signals (and PIPE) end the process again, and an already recorded one ends it now: for commands that have
 /// nothing to save.
 void ReleaseStopSignals();
 

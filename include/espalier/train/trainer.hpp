@@ -18,7 +18,7 @@ struct RunOptions {
 };
 
 /// Trains until run.steps, or until a signal or the time limit stops the run (kStopped). Starts and ends MPI. Throws
-/// UserError for whatever ends the run otherwise; AgreedError where all ranks know of it.
+/// UserError if the run ends in any other way; AgreedError if all ranks know the error.
 ExitStatus Train(const RunOptions& options);
 
 }  // namespace espalier

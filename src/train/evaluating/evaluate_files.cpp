@@ -75,7 +75,7 @@ std::shared_ptr<const ChatTemplate> TemplateOf(const Deck& deck, const Tokenizer
   return deck.data.format == DataFormat::kChat ? ChatTemplate::Load(deck.data.chat_template, tokenizer) : nullptr;
 }
 
-/// On rank 0: the files, their documents, and what their losses add up to.
+/// On rank 0: the files, their documents, and the sums of their losses.
 class Documents {
  public:
   Documents(const EvaluateOptions& options, const std::string& dir, const Deck& deck, int64_t stride)
@@ -117,7 +117,7 @@ class Documents {
     return rows;
   }
 
-  /// The losses of the rows that were taken last, `seq_len` of each.
+  /// The losses of the rows that were taken last, `seq_len` per row.
   void Add(const std::vector<double>& losses, int64_t seq_len) {
     for (size_t r = 0; r < owners_.size(); ++r)
       for (size_t t = 0; t < owners_[r].size(); ++t)
@@ -154,7 +154,7 @@ class Documents {
     return options.tokenizer.empty() ? fmt::format("{} of the checkpoint", tokenizer_->file_name()) : options.tokenizer;
   }
 
-  /// Bytes of text mean nothing to a model of other tokens.
+  /// Text cannot be evaluated by a model with other tokens.
   void RequireTokenizer(DataFormat trained) const {
     if (tokenizer_ != nullptr || IsText(trained) || trained == DataFormat::kAuto) return;
     for (const DocumentFile& file : files_)
@@ -204,7 +204,7 @@ class Documents {
 
   ScratchFolder scratch_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::optional<int32_t> first_;  ///< that begins a document
+  std::optional<int32_t> first_;  ///< the token that begins a document
   std::vector<DocumentFile> files_;
   std::vector<FileScore> scores_;
   std::vector<Place> places_;  ///< places of the documents, in the order in which they are read
@@ -215,7 +215,7 @@ class Documents {
   int64_t taken_ = 0, all_tokens_ = 0;
 };
 
-/// A line on standard error now and then.
+/// Prints a line on standard error from time to time.
 class EvaluationProgress {
  public:
   void Say(const Documents& documents) {

@@ -35,7 +35,7 @@ class DocumentWindows {
   int64_t counted_ = 1;  ///< the first token that has not been a target
 };
 
-/// A row as all ranks get it.
+/// A row, the same on all ranks.
 struct Row {
   std::vector<int32_t> tokens;     ///< at most seq_len + 1
   std::vector<int64_t> documents;  ///< tokens at which a window begins
@@ -51,9 +51,10 @@ using Owners = std::vector<int64_t>;
 class RowFiller {
  public:
   RowFiller(int64_t seq_len, int64_t stride) : seq_len_(seq_len), stride_(stride) {}
-  /// The next document. All windows of the one before must have been taken.
+  /// The next document. All windows of the previous one must have been taken.
   void Begin(int64_t document, Document content);
-  /// Appends windows of the document to the row while they fit. False if the row is full: the rest fits another row.
+  /// Appends windows of the document to the row while they fit. False if the row is full: the rest goes into another
+  /// row.
   bool Fill(Row& row, Owners& owners);
 
  private:

@@ -27,7 +27,7 @@ std::vector<LadderPlace> LadderPlaces(int ranks, int ranks_per_node);
 /// rank 0 has the table. Empty with one rank.
 CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open, int64_t most_bytes = int64_t{64} << 20);
 
-/// Fills `cluster.node` and `cluster.network` from measured transfers, where there are any.
+/// Sets `cluster.node` and `cluster.network` from measured transfers, if there are any.
 void SetLinks(Cluster& cluster);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// This machine as a cluster file describes it, and files that grow by what was measured on it.
+// This machine as a cluster file, and files to which its measurements are added.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ Cluster DescribeMachine(const Device& device, World& world, const MpiWorld* mpi)
 /// describes another machine.
 std::optional<Cluster> LoadForMachine(const std::string& path, const MachineKey& machine);
 
-/// Throws UserError (kFault) if the peak or the memory bandwidth is not known: no formula could hold.
+/// Throws UserError (kFault) if the peak or the memory bandwidth is unknown: no formula would be valid.
 void RequireRates(const Cluster& cluster);
 
 /// Replaces the rows of the cluster file at `cluster.path` with the rows of `cluster`; other lines and comments stay if

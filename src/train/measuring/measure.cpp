@@ -31,7 +31,7 @@ struct DeckShape {
 /// Number of data-parallel replicas.
 int64_t Replicas(const Mesh& mesh) { return mesh.GroupSize(kBatchAxes); }
 
-/// The deck with other sizes, and with no more microbatches than its pipeline needs: kernels are the same in all.
+/// The deck with other sizes, and with no more microbatches than its pipeline needs: the kernels are the same.
 LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const LoadedDeck& deck, const Mesh& mesh,
                    int64_t micro, int64_t seq_len) {
   const int64_t own = deck.deck.batch.global / (deck.deck.batch.micro * Replicas(mesh));

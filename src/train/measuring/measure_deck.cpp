@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kWarmUpSteps = 2, kLeastSteps = 5, kMostSteps = 30;
 constexpr double kEnoughMs = 3000;
-constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< beyond the caches of a core
+constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< larger than the caches of a core
 
 /// The results of one rank.
 struct RankResult {

@@ -35,7 +35,7 @@ class TransferTimes {
   /// Must be called just before a timed step begins: measures the clock offsets of the nodes. No other step may be in
   /// flight. Collective.
   void Before();
-  /// Must be called after that step, which has run `training`, was awaited.
+  /// Must be called after that step, which ran `training`, was awaited.
   void Add(const Training& training);
   /// The results of all steps, on rank 0; empty elsewhere. Collective.
   std::map<CollectiveKey, std::map<int64_t, Measured>> Rows(int ranks_per_node) const;

@@ -18,7 +18,7 @@ PeakRate PeakOfRank(const Deck& deck, const Device& device) {
   return device.Peak(deck.precision.compute);
 }
 
-/// Ranks share a processor by cores, so each CPU rank counts as a device of its own, and so does each one that waits.
+/// Ranks share a processor by cores, so each CPU rank counts as a separate device, and so does each waiting rank.
 std::string NameOf(const Device& device, int rank) {
   return device.Kind() == DeviceKind::kCuda && device.Computes() ? HostName() + " " + device.Describe()
                                                                  : fmt::format("rank {}", rank);

@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// The lines on rank 0; none on others. `step` is the last one that is done. Collective.
+/// The lines on rank 0; none on others. `step` is the last finished one. Collective.
 std::vector<BlockLine> StartBlock(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step);
 
 }  // namespace espalier

@@ -16,9 +16,9 @@
 
 namespace espalier {
 
-/// After each step that report.trace names rank 0 writes <run.dir>/trace/step-00000010.svg and .json, over those that
-/// an earlier run of the same step has left. It shows all ranks, or rank 0's pipeline if there are more than
-/// kMostTraced. Results do not depend on it.
+/// After each step of report.trace, rank 0 writes <run.dir>/trace/step-00000010.svg and .json, and replaces files of an
+/// earlier run of the same step. The picture shows all ranks, or rank 0's pipeline if there are more than kMostTraced.
+/// Results do not depend on tracing.
 class Tracer {
  public:
   static constexpr int kMostTraced = 64;
@@ -27,19 +27,19 @@ class Tracer {
   /// be made. Collective.
   Tracer(const Deck& deck, const Programs& programs, World& world, Reporter& reporter);
 
-  /// Which steps and ranks are traced, and where to; empty if none.
+  /// Which steps and ranks are traced, and the folder; empty if none are.
   std::string Notice() const;
 
   /// This start begins with `step`. On several GPUs its third step is traced, without files, since libraries are loaded
   /// in the first ones. In a shorter run the last step is traced.
   void BeginWith(int64_t step);
 
-  /// No other step may be in flight together with such a step, so that its times count from its own beginning.
+  /// No other step may be in flight during such a step, so that its times count from its own beginning.
   bool Traces(int64_t step) const { return steps_.Has(step) || step == sampled_; }
   /// Must be called just before a traced step begins: measures the clock offsets of the nodes. Collective.
   void Before(int64_t step);
-  /// Must be called after a traced step was awaited: writes the files. One that cannot be written only gives a warning.
-  /// Returns rank 0's part of the step on rank 0, nothing on other ranks. Collective.
+  /// Must be called after a traced step was awaited: writes the files. A file that cannot be written only causes a
+  /// warning. Returns rank 0's part of the step on rank 0, nothing on other ranks. Collective.
   std::optional<Breakdown> After(int64_t step);
 
  private:

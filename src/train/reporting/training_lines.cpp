@@ -46,7 +46,7 @@ std::string OptimizerText(const Deck& deck) {
                      o.weight_decay);
 }
 
-/// Where the number of steps comes from, if not from the deck itself.
+/// The origin of the number of steps, if it is not the deck itself.
 std::string EpochsText(const Run& run) {
   const std::string& origin = run.start.loaded.origins.at("run.steps");
   return origin.starts_with("from ") ? fmt::format(" ({})", origin) : "";

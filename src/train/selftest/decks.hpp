@@ -10,12 +10,12 @@ namespace espalier {
 /// folder.
 std::string SelfTestDeck(int ranks);
 
-/// The text of its data: words in an order without a pattern.
+/// The text of its data: words in random order.
 std::string SelfTestData();
 
 /// Keys of a run on one rank, with other microbatches than the runs on all ranks.
 std::vector<std::string> LayoutAlone();
-/// Keys of the first run on all ranks, and of the one that goes on from its checkpoint in another layout.
+/// Keys of the first run on all ranks, and of the run that continues from its checkpoint in another layout.
 std::vector<std::string> FirstLayout();
 std::vector<std::string> SecondLayout(int ranks);
 

@@ -11,7 +11,7 @@ namespace espalier {
 
 /// The result.
 struct WorldProof {
-  double ms = 0;        ///< how long it took
+  double ms = 0;        ///< time that it took
   std::string why_not;  ///< why one process cannot prove this world; empty: proven
 };
 

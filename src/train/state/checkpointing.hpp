@@ -23,27 +23,27 @@ namespace espalier {
 enum class Moment : uint8_t {
   kBetweenSteps,
   kAtTheEnd,
-  kAfterSkip,  ///< at the end, and the last step was left out by the guard: no older checkpoint is removed
+  kAfterSkip,  ///< at the end, after the guard skipped the last step: no older checkpoint is removed
 };
 
 /// History of the steps before a checkpoint.
 struct History {
   std::vector<double> losses;    ///< losses of the last finite steps, for people and checks
-  std::vector<StepSeen> window;  ///< that the guard compares the next step with
+  std::vector<StepSeen> window;  ///< steps with which the guard compares the next one
 };
 
-/// How a save began.
+/// The begin of a save.
 struct SaveStart {
-  double blocked_ms = 0;                 ///< how long training waited
+  double blocked_ms = 0;                 ///< time that training waited
   std::optional<Corruption> corruption;  ///< copies of the state differ: nothing is saved
 };
 
-/// On a device that only waits there is no state: nothing is saved or loaded, and nothing is ever due.
+/// A device that only waits has no state: nothing is saved or loaded, and no save is ever due.
 class Checkpointing {
  public:
   /// Allocates the staging buffer. Checkpoints contain `requested_deck`, the deck before its device was chosen, so that
-  /// a run that continues chooses anew. `data` has the tokenizer that they contain, too. The other arguments must
-  /// outlive this. Collective.
+  /// a continued run chooses again. Checkpoints also contain the tokenizer of `data`. The other arguments must outlive
+  /// this. Collective.
   Checkpointing(const Deck& deck, LoadedDeck requested_deck, const RunData& data, const Programs& programs,
                 World& world, MpiWorld* mpi, Reporter& reporter);
 
@@ -51,7 +51,7 @@ class Checkpointing {
   /// passes its proof. Warns of checkpoints in the directory that the run does not continue. Returns the step; 0 if
   /// there is no checkpoint. `start` must outlive this. Collective.
   int64_t Restore(Start& start);
-  /// The checkpoint that was loaded last; empty: none was.
+  /// The checkpoint that was loaded last; empty: none.
   const std::string& loaded() const { return loaded_; }
   /// The checkpoint that this run saved or loaded last and its predecessors, newest first. The checkpoints of another
   /// directory, where this start began, come last. For rank 0.
@@ -67,7 +67,7 @@ class Checkpointing {
   /// The accepted steps before the checkpoint that was loaded last, for the guard.
   const std::vector<StepSeen>& window() const { return window_; }
 
-  /// Samples skipped by rollbacks, not counting those of completed steps.
+  /// Samples skipped by rollbacks, without those of completed steps.
   int64_t passed_over() const { return passed_over_; }
   void PassOver(int64_t samples) { passed_over_ = samples; }
 
@@ -81,7 +81,7 @@ class Checkpointing {
   /// Saves the state after `step`, if all copies of it are equal. Throws AgreedError (kFault) if another run has taken
   /// the directory. Collective.
   SaveStart Save(int64_t step, const History& history, Moment moment);
-  /// Saves the state unless the latest checkpoint of this run is of the same step. Collective.
+  /// Saves the state unless the latest checkpoint of this run has the same step. Collective.
   SaveStart SaveUnlessThere(int64_t step, const History& history);
 
   /// Reports the saves that have ended.
@@ -115,7 +115,7 @@ class Checkpointing {
   std::optional<AsyncSaver> saver_;  ///< empty: there is no state
   std::optional<Copies> copies_;     ///< as saver_
   std::vector<DeckDifference> differences_;
-  RunLock* lock_ = nullptr;              ///< rank 0's, of run.dir
+  RunLock* lock_ = nullptr;              ///< rank 0's lock of run.dir
   std::string branch_;                   ///< id of the checkpoint that the command line named
   std::string loaded_, loaded_id_;       ///< the checkpoint that was loaded last
   std::vector<std::string> candidates_;  ///< checkpoints of this start: the one that it loaded and later ones

@@ -7,8 +7,8 @@ namespace espalier {
 
 /// First the flags of one rank, then of all: one small exchange carries every flag.
 struct StepFlags {
-  bool save = false;    ///< a checkpoint of this step is wanted
-  bool stop = false;    ///< the run is to stop here, with a checkpoint
+  bool save = false;    ///< a checkpoint of this step is requested
+  bool stop = false;    ///< the run must stop here, with a checkpoint
   bool saving = false;  ///< a save is in flight
   bool unread = false;  ///< the next step's batch could not be read
 };

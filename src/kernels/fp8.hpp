@@ -71,8 +71,8 @@ ESPALIER_HOST_DEVICE inline float FromFp8(Dtype dtype, uint8_t code) {
 /// maximum does not depend on the order of its values.
 ESPALIER_HOST_DEVICE inline uint32_t MagnitudeBits(Bf16 x) { return x.bits & 0x7fffu; }
 
-/// The scale of values whose largest MagnitudeBits is `largest`: 1 if all are 0, NaN if one is not finite. It is within
-/// 2^-126 and 2^126, so that neither it nor its inverse is subnormal.
+/// The scale of values whose largest MagnitudeBits is `largest`: 1 if all are 0, NaN if one is not finite. It is
+/// between 2^-126 and 2^126, so that neither it nor its inverse is subnormal.
 ESPALIER_HOST_DEVICE inline float ScaleFor(Dtype dtype, uint32_t largest) {
   if (largest == 0) return 1.0f;
   if (largest >= 0x7f80u) return std::bit_cast<float>(0x7fc00000u);

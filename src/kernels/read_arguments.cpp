@@ -90,7 +90,7 @@ std::vector<Array> QkvOut(const KernelCall& call) {
   return {r.OutFloats(0), r.OutFloats(1), r.OutFloats(2)};
 }
 
-/// Attributes of dropout, and operands `tokens` and the next: numbers of tokens, and the step.
+/// The attributes of dropout, and operands `tokens` and the next one: numbers of tokens, and the step.
 DropoutMask MaskOf(const Reader& r, size_t tokens, int64_t rows, int64_t first) {
   const double rate = r.Number("rate");
   CHECK(0 < rate && rate < 1 && Volume(r.In(tokens).shape) == rows, "dropout of {}: {} tokens for {} rows", rate,
@@ -117,7 +117,7 @@ const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t oper
   return r.InI32(operand);
 }
 
-/// Attributes of rope_table.
+/// The attributes of rope_table.
 RopeRule RopeRuleOf(const Reader& r) {
   const std::string_view name = r.TextOr("stretch", "none");
   const RopeStretch stretch = name == "linear"   ? RopeStretch::kLinear
@@ -173,7 +173,7 @@ template <>
 PositionEmbeddingGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &positions = r.In(0), &dy = r.In(1), &table = r.Out(0);
-  // Sequences with positions of their own are one long sequence.
+  // If each sequence has its own positions, the batch counts as one long sequence.
   const bool own = positions.shape.size() == 2;
   return {r.InI32(0),     r.InFloats(1),  r.OutF32(0),    own ? 1 : dy.shape[0], own ? RowsOf(dy) : dy.shape[1],
           table.shape[0], table.shape[1], call.accumulate};

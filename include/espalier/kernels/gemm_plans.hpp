@@ -14,7 +14,7 @@ namespace espalier {
 struct GemmPlan {
   Gemm gemm;
   std::string algorithm;        ///< the library's own description, as hexadecimal digits
-  int64_t workspace_bytes = 0;  ///< that it needs
+  int64_t workspace_bytes = 0;  ///< workspace that it needs
   double microseconds = 0;
   double first_microseconds = 0;  ///< time of the library's own first choice
 };
@@ -31,7 +31,7 @@ struct GemmPlans {
 /// JSON. The reader skips keys that it does not know, so the file may hold other measurements too.
 std::string ToText(const GemmPlans& plans);
 
-/// Throws UserError (kData) naming `source` and what is wrong with it.
+/// Throws UserError (kData) that names `source` and the error in it.
 GemmPlans ParseGemmPlans(std::string_view text, const std::string& source);
 GemmPlans ReadGemmPlans(const std::string& path);
 

@@ -114,11 +114,11 @@ Kernel FindReferenceKernel(std::string_view op);
 Kernel FindCpuKernel(std::string_view op);
 
 /// The instruction level of the cpu's kernels, chosen once: "sse2", "avx2", "avx512", "avx512_bf16" or "amx" on x86-64,
-/// "neon" on aarch64. The highest one that the processor has, or what the environment variable ESPALIER_ISA names.
-/// Throws UserError (kDeck) if the processor lacks that.
+/// "neon" on aarch64. The highest level that the processor has, or the one that the environment variable ESPALIER_ISA
+/// names. Throws UserError (kDeck) if the processor lacks that.
 std::string_view CpuLevel();
 
-/// True where the cpu's bf16 GEMMs widen to fp32: the level has no instructions for them.
+/// True if the cpu's bf16 GEMMs widen to fp32 because the level has no instructions for them.
 bool CpuWidensBf16();
 
 /// Sets the number of threads of cpu kernels (OpenMP), for calls from any thread; >= 1, else a CHECK fails.

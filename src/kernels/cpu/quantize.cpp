@@ -8,7 +8,7 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-constexpr int64_t kTile = 64;  // rows and columns of what is transposed at a time
+constexpr int64_t kTile = 64;  // rows and columns that are transposed at a time
 
 /// The largest MagnitudeBits of each row of x.
 std::vector<uint32_t> RowMaxima(const Bf16* x, int64_t rows, int64_t width) {
@@ -23,7 +23,7 @@ std::vector<uint32_t> RowMaxima(const Bf16* x, int64_t rows, int64_t width) {
   return largest;
 }
 
-/// The same of each column.
+/// The same for each column.
 std::vector<uint32_t> ColumnMaxima(const Bf16* x, int64_t rows, int64_t width) {
   std::vector<uint32_t> largest(static_cast<size_t>(width));
   ParallelRanges(width, std::max(kTile, RowGrain(rows)), [&](int64_t begin, int64_t end) {

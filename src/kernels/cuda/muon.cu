@@ -1,5 +1,6 @@
 // Muon's element-wise steps (Jordan et al. 2024; as torch.optim.Muon). An element's inputs are read before its outputs
-// are written. Numbers that change from step to step are read on the device, so that a captured graph serves all.
+// are written. Numbers that change from step to step are read on the device, so that one captured graph works for all
+// steps.
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
 #include "kernels/cuda/runtime/rounding.cuh"

@@ -1,4 +1,5 @@
-// Once per step. Numbers that change from step to step are read on the device, so that a captured graph serves all.
+// Ops that run once per step. Numbers that change from step to step are read on the device, so that one captured graph
+// works for all steps.
 #include <algorithm>
 
 #include "espalier/device_memory/partial_sums.hpp"
@@ -21,7 +22,7 @@ __global__ void SumSquaresPartials(const float* g, int64_t n, double* partials) 
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// One block of at least as many threads as there are partial sums.
+/// One block; it has at least as many threads as there are partial sums.
 __global__ void __launch_bounds__(1024) AddSquares(const double* partials, int64_t count, float* out) {
   const double sum = BlockSum(threadIdx.x < count ? partials[threadIdx.x] : 0.0);
   if (threadIdx.x == 0) *out = static_cast<float>(sum);
@@ -129,7 +130,7 @@ __device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, 
   if (a.copy != nullptr) Store(a.copy + i, p);
 }
 
-/// Elements [begin, end), by the whole block.
+/// The whole block updates elements [begin, end).
 template <int N, typename M>
 __device__ void UpdateRange(const StateOf<M>& a, int64_t begin, int64_t end, const AdamwFactors& f, uint32_t step) {
   const int64_t packs_end = begin + (end - begin) / N * N;
@@ -160,7 +161,7 @@ __device__ bool IsAligned(const StateOf<M>& a) {
 template <typename M>
 __global__ void AdamwKernel(const __grid_constant__ AdamwTable<M> table) {
   __shared__ AdamwFactors factors[2];  // factors of tensors with decay, and of tensors without
-  if (*table.apply == 0) return;       // all threads, or none
+  if (*table.apply == 0) return;       // true for all threads, or for none
   if (threadIdx.x < 2) {
     AdamwConstants constants = table.constants;
     if (threadIdx.x == 1) constants.weight_decay = 0;

@@ -20,7 +20,7 @@ struct Head {
   int64_t Key(int64_t j, int64_t c) const {
     return (b * shape.keys + j) * shape.KeyRow() + shape.KvHeadOf(h) * shape.head_dim + c;
   }
-  /// In a dense tensor.
+  /// Offset in a dense tensor.
   int64_t DenseKey(int64_t j, int64_t c) const {
     return ((b * shape.keys + j) * shape.kv_heads + shape.KvHeadOf(h)) * shape.head_dim + c;
   }

@@ -12,7 +12,7 @@ void NoteFallback(const std::string& text);
 /// The notes since the last call, in order.
 std::vector<std::string> TakeFallbacks();
 
-/// As if nothing had been noted: for measurements, each of which tells its own.
+/// Clears the notes: each measurement notes its own.
 void ForgetFallbacks();
 
 }  // namespace espalier::cuda

@@ -71,7 +71,7 @@ void RegisterRows(int64_t r, int64_t words, ConstRows a, ConstRows b, int64_t n,
 }
 
 /// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of kLanes, words > 0. In bf16, words are at most 32 in
-/// column-major order, a multiple of 16 in the other, and b has whole sixteens of them; an AmxTiles must exist.
+/// column-major order, a multiple of 16 in the other, and b has a multiple of 16 words; an AmxTiles must exist.
 template <int kPack, Order kOrder>
 void RowTile(int64_t words, ConstRows a, ConstRows b, int64_t n, Rows c, bool accumulate) {
 #ifdef __AMX_BF16__

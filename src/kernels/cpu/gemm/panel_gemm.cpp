@@ -171,7 +171,7 @@ class Blocks {
   void RunSlice(const Slice& slice) const {
     const Cell& cell = slice.cell;
     const int64_t rows = std::clamp<int64_t>(kLeftBlock / slice.LeftSize(), 1, cell.Rows());
-    const bool at_once = rows == cell.Rows();  // then no panel of b is read again
+    const bool at_once = rows == cell.Rows();  // then each panel of b is read only once
     const int64_t columns =
         std::clamp<int64_t>((at_once ? kLeftBlock : kRightBlock) / slice.RightSize(), 1, cell.Columns());
     float* left = ScratchOf<float>(rows * slice.LeftSize(), ScratchUse::kPanels);
@@ -206,7 +206,7 @@ class Blocks {
     }
   }
 
-  /// The sums of a tile. They are stored where they belong if they belong in c as they are.
+  /// Computes the sums of a tile. They are stored directly in c if they need no further work there.
   void Multiply(const Slice& slice, const Target& t, const float* a, const float* b, const float* next,
                 int64_t next_lines) const {
     const bool in_f32 = c_.dtype == Dtype::kF32, adds_to_c = in_f32 && (accumulate_ || !slice.begins),
@@ -293,7 +293,7 @@ class Blocks {
   const Array c_, bias_;
   const bool accumulate_;
   const int64_t depth_;    ///< elements of a block of the contracted dim
-  const bool keeps_sums_;  ///< between blocks, in scratch: c is bf16
+  const bool keeps_sums_;  ///< kept between blocks, in scratch memory, because c is bf16
 };
 
 }  // namespace

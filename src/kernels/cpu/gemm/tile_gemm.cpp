@@ -38,7 +38,7 @@ struct Ahead {
   int64_t c_rows;
 };
 
-/// The share of one step: 128 bytes of b, and two rows of c.
+/// Fetches the share of one step: 128 bytes of b, and two rows of c.
 void Fetch(Ahead& ahead) {
   if (ahead.right != nullptr) {
     constexpr int64_t kElements = kLine / static_cast<int64_t>(sizeof(Bf16));
@@ -54,7 +54,7 @@ void Fetch(Ahead& ahead) {
 void MultiplySteps(const Bf16* a, const Bf16* b, int64_t steps, ConstRows from, Rows to, Ahead& ahead) {
   constexpr auto kWord = static_cast<int64_t>(sizeof(float));
   constexpr int64_t kRow = kTile / kTileRows * static_cast<int64_t>(sizeof(Bf16));
-  asm volatile("" ::: "memory");  // GCC 12's intrinsics do not say that they read memory
+  asm volatile("" ::: "memory");  // GCC 12's intrinsics do not declare that they read memory
   if (from.data == nullptr) {
     _tile_zero(0);
     _tile_zero(1);
@@ -105,8 +105,8 @@ class Blocks {
   }
 
   void Run() const {
-    constexpr int64_t kWorth = 64;   // multiplications of panels, in steps, that are worth waking a thread
-    constexpr int64_t kPacking = 7;  // cost of packing a panel, in multiplications of two panels
+    constexpr int64_t kWorth = 64;   // multiplications of two panels' steps that are worth waking a thread
+    constexpr int64_t kPacking = 7;  // cost of packing a panel, in multiplications of two steps
     const int64_t rows = Parts(s_.m, kPanel), columns = Parts(s_.n, kPanel),
                   worth = rows * columns * Parts(s_.k, kStep) / kWorth;
     const auto threads = static_cast<int>(std::clamp<int64_t>(worth, 1, Threads()));
@@ -122,11 +122,11 @@ class Blocks {
   }
 
  private:
-  /// Where the sums of a pair of panels of a and one of b go.
+  /// The destination of the sums of a pair of a's panels and one of b's.
   struct Target {
     int64_t row, column, depth;  ///< indices of the first element
     int64_t panels, rows, columns;
-    float* sums;  ///< scratch for them
+    float* sums;  ///< scratch memory for the sums
     bool IsWhole() const { return rows == panels * kPanel && columns == kPanel; }
   };
 
@@ -174,8 +174,8 @@ class Blocks {
     }
   }
 
-  /// The sums of a pair, chunk by chunk of the contracted dim. They are stored where they belong if they belong in c as
-  /// they are.
+  /// Computes the sums of a pair, chunk by chunk of the contracted dim. They are stored directly in c if they need no
+  /// further work there.
   void Multiply(const Bf16* a, const Bf16* b, int64_t steps, const Bf16* next, const Target& t) const {
     const bool adds_to_c = c_.dtype == Dtype::kF32 && (accumulate_ || t.depth > 0), ends = t.depth + depth_ >= s_.k,
                in_place = c_.dtype == Dtype::kF32 && !adds_to_c && t.IsWhole();
@@ -198,7 +198,7 @@ class Blocks {
                               : Finish(t, r, c_.As<Bf16>() + at + r * s_.c_row, false);
   }
 
-  /// Row r of a target: sums, sums plus a bias, or what is there plus sums.
+  /// Finishes row r of a target: sums, sums plus a bias, or the old value plus sums.
   template <typename T>
   void Finish(const Target& t, int64_t r, T* to, bool add) const {
     const float* from = t.sums + r * kPanel;
@@ -215,7 +215,7 @@ class Blocks {
   const bool accumulate_;
   const Bf16* bias_;
   const int64_t depth_;    ///< elements of a block's contracted dim
-  const bool keeps_sums_;  ///< between blocks along the contracted dim, in scratch: c is bf16
+  const bool keeps_sums_;  ///< kept between blocks along the contracted dim, in scratch memory, because c is bf16
 };
 
 }  // namespace

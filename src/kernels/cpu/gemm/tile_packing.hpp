@@ -16,7 +16,7 @@ inline constexpr int64_t kStep = 32;                    ///< elements of the con
 inline constexpr int64_t kTile = kTileRows * kStep;     ///< elements
 inline constexpr int64_t kPackedStep = kPanel * kStep;  ///< elements: two tiles
 
-/// An operand, seen from its kept dim: element (i, p) is at data[i * row + p * depth], p along the contracted dim.
+/// An operand in terms of its kept dim: element (i, p) is at data[i * row + p * depth], p along the contracted dim.
 /// Either stride is 1.
 struct PackedFrom {
   const Bf16* data;
@@ -29,7 +29,7 @@ enum class Side : uint8_t { kLeft, kRight };
 /// A tile in registers, by rows.
 using TileWords = Floats[kTileRows];
 
-/// The first `elements` of a step; none below 1, all from 32 on.
+/// The mask of the first `elements` of a step; none below 1, all from 32 on.
 inline __mmask32 MaskOf(int64_t elements) {
   return elements >= kStep ? ~__mmask32{0} : (__mmask32{1} << std::max<int64_t>(elements, 0)) - 1;
 }

@@ -1,4 +1,4 @@
-// Which instructions the processor has, and which of them kernels use.
+// The instructions that the processor has, and the level that kernels use.
 #include "level.hpp"
 
 #include <fmt/ranges.h>
@@ -32,7 +32,7 @@ bool HasAmxBf16() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0 && (d >> 24 & 1) != 0;
 }
 
-/// Linux grants the tiles' registers to a process that asks (arch_prctl(2)); all of its threads then have them.
+/// Linux grants the tile registers to a process on request (arch_prctl(2)); all of its threads then have them.
 bool AmxIsGranted() {
 #if defined(__linux__)
   constexpr long kRequestComponent = 0x1023, kTileData = 18;

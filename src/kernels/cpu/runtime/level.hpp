@@ -7,14 +7,14 @@
 
 namespace espalier::cpu {
 
-/// In rising order. AMX is used by the code of kAvx512Bf16, which asks UsesAmx().
+/// In rising order. The code of kAvx512Bf16 also uses AMX, if UsesAmx().
 enum class Level : uint8_t { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// The level that kernels use: the processor's, or ESPALIER_ISA's, chosen at the first call. Throws UserError (kDeck)
 /// if the processor lacks the level in ESPALIER_ISA.
 Level UsedLevel();
 
-/// True where bf16 GEMMs are AMX's tiles.
+/// True if bf16 GEMMs use AMX tiles.
 inline bool UsesAmx() { return UsedLevel() == Level::kAmx; }
 
 }  // namespace espalier::cpu

@@ -8,7 +8,7 @@
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
-/// Elements whose random words a thread makes at a time.
+/// Elements whose random words a thread computes at a time.
 inline constexpr int64_t kWordsAtATime = 1024;
 
 /// Blocks of Philox4x32, one per lane.

@@ -1,4 +1,4 @@
-// cuDNN's fused attention, driven by its front end's graphs. This file alone includes the front end: it takes most of a
+// cuDNN's fused attention, through its front end's graphs. Only this file includes the front end, which takes most of a
 // minute to compile.
 #include "fused_attention.hpp"
 
@@ -30,8 +30,8 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
 
 enum class Direction { kForward, kBackward };
 
-/// The call that a graph serves: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
-/// of longer sequences. Before a part is chosen, `part` is the one of the plan.
+/// The call that a graph computes: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
+/// of longer sequences. Before a part is chosen, `part` is the planned one.
 struct Key {
   AttentionShape whole;
   AttentionPart part;
@@ -134,7 +134,7 @@ class Builder {
   Dims ResultStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads * key_.whole.head_dim); }
   Dims StridesOf(int64_t rows, int64_t row) const { return {rows * row, key_.whole.head_dim, row, 1}; }
   Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
-  /// Dense: where heads are cut, there is one sequence.
+  /// Dense: if heads are split, there is only one sequence.
   Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
 
   TensorAttributes Input(Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
@@ -219,7 +219,7 @@ ChosenGraph Choose(const Key& planned, int64_t usable) {
 }
 
 /// Made once for each call, before the first step, and again if the same call has less memory elsewhere. Graphs are
-/// never destroyed: when a process ends, the libraries that cuDNN loaded after this was first called have ended before.
+/// never destroyed: when a process ends, libraries that cuDNN loaded after the first call have already ended.
 const ChosenGraph& Find(const Key& planned, int64_t usable) {
   static std::mutex mutex;
   static auto& graphs = *new std::map<Key, ChosenGraph>;
@@ -240,7 +240,7 @@ void Execute(const ChosenGraph& chosen, const FusedMemory& m, cudaStream_t strea
     throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
 }
 
-/// As many bytes of workspace as one part of a call may use.
+/// Bytes of workspace that one part of a call may use.
 int64_t Usable(const FusedCall& call, Direction direction, int64_t bytes) {
   return direction == Direction::kBackward ? UsableByPart(call, bytes) : UsableBytes(bytes);
 }

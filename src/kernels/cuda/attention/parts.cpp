@@ -9,7 +9,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Runs every other part. Never destroyed: when a process ends, the driver may have ended before.
+/// The stream that runs every other part. Never destroyed: when a process ends, the driver may have ended before.
 struct SideStream {
   SideStream() {
     constexpr int kLowest = 0;
@@ -41,7 +41,7 @@ int64_t StreamsOf(const FusedCall& call) {
   return std::min(call.backward.streams, PartsIn(call.shape, PartOfBackward(call.shape, call.backward)));
 }
 
-/// bf16 `elements` further on.
+/// The address of a bf16 tensor, `elements` further on.
 void* Advanced(void* data, int64_t elements) {
   return data == nullptr ? nullptr : static_cast<std::byte*>(data) + elements * 2;
 }

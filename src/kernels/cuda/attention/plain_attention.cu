@@ -12,7 +12,7 @@ struct RunningSoftmax {
   float largest[kOwn], sum[kOwn];
 
   /// Converts scores of the tile of keys at row `key` into weights in shared memory; returns in `rescale` the factor of
-  /// row i's earlier sums. Dropout counts in the weights, not in the sums.
+  /// row i's earlier sums. Dropout applies to the weights, not to the sums.
   __device__ void Add(float (&scores)[kOwn][kOwn], float (&rescale)[kOwn], const Shared& s, const OwnFactors& factors,
                       int64_t key) {
     const Place at;

@@ -1,4 +1,4 @@
-// GEMMs on the device. gemm.cpp calls cuBLASLt; the emulation (tests/emulation) implements this header by a plain
+// GEMMs on the device. gemm.cpp calls cuBLASLt; the emulation (tests/emulation) implements this header with a plain
 // loop.
 #pragma once
 
@@ -16,7 +16,7 @@ struct GemmPlatform {
 };
 GemmPlatform GetGemmPlatform();
 
-/// Device memory of a GEMM; `workspace` is free for the length of the call.
+/// Device memory of a GEMM; the call may use `workspace` until it ends.
 struct GemmOperands {
   const void *a, *b;
   const void* bias;                  ///< nullptr: none

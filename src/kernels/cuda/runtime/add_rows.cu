@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kTableRows = 64, kListed = 1024, kWarps = kThreads / 32;
 
-/// Tokens whose ids are rows of a block: in the order found, and sorted by row.
+/// Tokens whose ids belong to rows of a block: in the order found, and sorted by row.
 struct TokenList {
   int token[kListed], row[kListed], by_row[kListed];
   int begin[kTableRows + 1];
   int warp[kWarps];
 };
 
-/// Appends the calling threads' tokens that are `listed`, in the order of threads; returns the new count.
+/// Appends the tokens of calling threads with `listed`, in the order of threads; returns the new count.
 __device__ int Append(TokenList& list, int count, bool listed, int token, int row) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const uint32_t votes = __ballot_sync(0xffffffffu, listed);
@@ -58,11 +58,11 @@ struct RowAdder {
   const T* dy;
   int64_t batch, tokens, width;
   float* table;    ///< the block's first row
-  int64_t stride;  ///< elements from one of its rows to the next
+  int64_t stride;  ///< elements from one of the block's rows to the next
   int rows;
   int64_t column;
 
-  /// Adds the listed tokens; `started`: to what the table holds.
+  /// Adds the listed tokens; `started`: to the table's contents.
   __device__ void Add(TokenList& list, int count, bool started) const {
     OrderByRow(list, count);
     for (int r = 0; r < rows && column < width; ++r)
@@ -119,7 +119,7 @@ __global__ void AddRows(AddRowsArgs a, int shift) {
                              stride * a.width,
                              here,
                              (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N};
-  // Which of the block's rows is the token's; -1: none.
+  // The block's row that the token belongs to; -1: none.
   const auto row_of = [&](int64_t token) -> int64_t {
     const int64_t row = token < tokens ? a.ids[token] - a.first_id : -1;
     return row >= 0 && row < a.rows && (row & (stride - 1)) == first ? row >> shift : -1;

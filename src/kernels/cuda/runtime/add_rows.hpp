@@ -1,4 +1,4 @@
-// Rows of a matrix added up by index: the adjoint of reading rows of a table.
+// Adds up rows of a matrix by index: the gradient of reading rows of a table.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -8,7 +8,7 @@
 
 namespace espalier::cuda {
 
-/// Up to two sums of one kernel, and their outputs f32[columns]; `add` to what they hold.
+/// Up to two sums of one kernel, and their outputs f32[columns]; `add`: to the old values.
 struct ColumnSums {
   float* outputs[2];
   bool add;
@@ -112,7 +112,7 @@ __global__ void AddPartsOfPass(ColumnSums sums, int64_t parts, int64_t columns) 
   }
 }
 
-/// True if a block's sums fit its shared memory.
+/// True if a block's sums fit into its shared memory.
 template <int kSums>
 bool MaySumInPass(int64_t columns) {
   return columns * kSums * sizeof(float) <= MostSharedBytes();

@@ -1,4 +1,4 @@
-// Where a kernel is issued, and the scratch memory that is planned for it. Included by nvcc.
+// Where a kernel is issued, and its planned scratch memory. Included by nvcc.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace espalier::cuda {
 
-/// A broken invariant, if `condition` is false; for .cu files, which cannot include CHECK's headers.
+/// Reports a broken invariant if `condition` is false; for .cu files, which cannot include CHECK's headers.
 void Require(bool condition, const char* what);
 
 struct LaunchContext {

@@ -23,8 +23,8 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T values[N];
 };
 
-/// The type that a pack is stored as. Where control flow is complex, the compiler splits the store of a struct into one
-/// store per element; it leaves the intrinsic's store whole.
+/// The type in which a pack is stored. In complex control flow, the compiler splits the store of a struct into one
+/// store per element, but not the intrinsic's store.
 template <size_t kBytes>
 using Word =
     std::conditional_t<kBytes == 16, uint4,
@@ -142,7 +142,7 @@ inline constexpr int kThreads = 256;
 
 inline unsigned Clamped(int64_t n, int64_t max) { return static_cast<unsigned>(n < 1 ? 1 : n < max ? n : max); }
 
-/// Blocks for n elements in packs: no more than fill a GPU several times over.
+/// Blocks for n elements in packs, at most enough to fill a GPU several times over.
 inline dim3 ElementBlocks(int64_t n, int lanes) {
   return dim3(Clamped((n + kThreads * lanes - 1) / (kThreads * lanes), 8192));
 }

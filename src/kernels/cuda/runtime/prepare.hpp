@@ -13,7 +13,7 @@ void PrepareAttentionGrad(const KernelCall& call);
 /// Every buffer of a call begins at a multiple of this many bytes.
 inline constexpr int64_t kBufferAlignment = 64;
 
-/// Libraries want more of a workspace. Room for the difference is part of what is planned.
+/// Libraries require a larger alignment of the workspace. The plan includes the difference.
 inline constexpr int64_t kWorkspaceAlignment = 256, kWorkspaceSlack = kWorkspaceAlignment - kBufferAlignment;
 
 struct Workspace {
@@ -22,7 +22,7 @@ struct Workspace {
 };
 Workspace AlignedWorkspace(void* data, int64_t bytes);
 
-/// Bytes that are surely left of `bytes` once the workspace is aligned.
+/// Bytes that certainly remain of `bytes` after the workspace is aligned.
 int64_t UsableBytes(int64_t bytes);
 
 }  // namespace espalier::cuda
